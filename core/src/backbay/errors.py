@@ -1,0 +1,100 @@
+"""Every error that backbay raises on purpose, under one root."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .memory import BackendMemory
+
+
+class BackbayError(Exception):
+    """The root of all errors of backbay."""
+
+
+class ShapeError(BackbayError, ValueError):
+    """Shapes, strides or sizes that an operation does not take."""
+
+
+class DTypeError(BackbayError, TypeError):
+    """A dtype, or a kind of tensor, that an operation does not take."""
+
+
+class ClosedError(BackbayError):
+    """A backend, context, tensor or file was used after it was closed."""
+
+
+class ContextBusyError(BackbayError):
+    """One context was used from two threads at once."""
+
+
+class NotComputedError(BackbayError):
+    """A tensor was read that neither is a leaf nor was named by the latest compute."""
+
+
+class CancelledError(BackbayError):
+    """A load or a compute was cancelled; what it wrote is invalid."""
+
+
+class GraphSizeError(BackbayError):
+    """A context traced more nodes than it was made for."""
+
+
+class UnsupportedOpError(BackbayError):
+    """A backend has neither a kernel nor a composite for an operation on these dtypes."""
+
+
+class BackendUnavailableError(BackbayError):
+    """An installed backend cannot work here: it says what is missing and how to mend it."""
+
+
+class OptionError(BackbayError, ValueError):
+    """A parameter of a backend that it does not know, or a value that it does not take."""
+
+
+class CacheFullError(BackbayError):
+    """A cache has no room for what a sequence needs."""
+
+    def __init__(self, sequence: int, need: int, room: int) -> None:
+        super().__init__(f"cache is full: sequence {sequence} needs {need} cells, {room} are free")
+        self.sequence, self.need, self.room = sequence, need, room
+
+
+class UnknownBackendError(BackbayError, LookupError):
+    """No backend of that name is installed."""
+
+    def __init__(self, name: str, installed: Iterable[str], asked_by: str = "") -> None:
+        names = sorted(installed)
+        nearest = get_close_matches(name, names, n=2, cutoff=0.5)
+        hint = f"; did you mean {' or '.join(map(repr, nearest))}?" if nearest else ""
+        source = f", which {asked_by} asks for" if asked_by else ""
+        super().__init__(f"no backend {name!r}{source}; installed: {', '.join(names) or 'none'}{hint}")
+        self.name, self.installed = name, names
+
+
+class NoMemoryError(BackbayError, MemoryError):
+    """An allocation failed; `memory` holds the report, with the failing entry marked Failed."""
+
+    def __init__(self, message: str, memory: BackendMemory) -> None:
+        super().__init__(f"{message}\n{memory.table()}")
+        self.memory = memory
+
+
+class ModelFileError(BackbayError, ValueError):
+    """A model file that is damaged, hostile, or not what it says."""
+
+    def __init__(
+        self, path: str | os.PathLike[str], offset: int | None, expected: object, found: object
+    ) -> None:
+        where = "" if offset is None else f" at byte {offset}"
+        super().__init__(f"{os.fspath(path)}{where}: expected {expected}, found {found}")
+        self.path, self.offset = os.fspath(path), offset
+        self.expected, self.found = expected, found
+
+
+def unknown_option(name: str, known: Mapping[str, object]) -> OptionError:
+    """The error for an option that a backend never declared."""
+    return OptionError(f"unknown option {name!r}; known: {', '.join(sorted(known)) or 'none'}")

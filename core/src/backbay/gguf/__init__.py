@@ -1,0 +1,10 @@
+"""Model files: a bounded reader of GGUF versions 2 and 3, by mmap, lazily."""
+
+from __future__ import annotations
+
+from .config import Config
+from .reader import ModelFile, open
+from .strings import Strings
+from .tensors import TensorInfo
+
+__all__ = ["Config", "ModelFile", "Strings", "TensorInfo", "open"]

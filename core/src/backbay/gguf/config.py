@@ -1,0 +1,137 @@
+"""Typed access to a model's metadata."""
+
+# The methods are called int, float and bool, which hides these names in the class: hence builtins.
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from os import PathLike, fspath
+from types import MappingProxyType
+from typing import Any, Final, Generic, Protocol, TypeVar, final, overload
+
+from backbay.errors import ModelFileError
+
+from . import convert
+from .nearest import nearest
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+D = TypeVar("D")
+
+_REQUIRED: Final = object()
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+_GLOBAL = ("general.", "tokenizer.", "split.")  # such keys never carry the architecture's prefix
+
+
+class Getter(Protocol[T_co]):
+    """`config.int(key)` requires the key, `config.int(key, default)` does not."""
+
+    @overload
+    def __call__(self, key: str) -> T_co: ...
+    @overload
+    def __call__(self, key: str, default: D) -> T_co | D: ...
+
+
+@final
+class Typed(Generic[T]):
+    """A typed lookup as a method of Config; `convert` gives None for a value of another type."""
+
+    def __init__(self, expected: str, convert: Callable[[object], T | None]) -> None:
+        self.expected, self.convert = expected, convert
+
+    @overload
+    def __get__(self, config: None, owner: type[Config]) -> Typed[T]: ...
+    @overload
+    def __get__(self, config: Config, owner: type[Config]) -> Getter[T]: ...
+    def __get__(self, config: Config | None, owner: type[Config]) -> Typed[T] | Getter[T]:
+        return self if config is None else partial(self._look_up, config)
+
+    def _look_up(self, config: Config, key: str, default: Any = _REQUIRED) -> Any:
+        full = config.resolve(key)
+        if full is None:
+            if default is _REQUIRED:
+                raise config.missing(key)
+            return default
+        value = config[full]
+        converted = self.convert(value)
+        if converted is None:
+            raise config.mistyped(full, self.expected, value)
+        return converted
+
+
+@final
+class Config:
+    """The metadata of a model file, in file order; `Config({})` is that of no file.
+
+    A key is looked up as it is written, then with the architecture in front: `config.int("block_count")`
+    finds `llama.block_count`. A key that is missing without a default, or that holds another type, is a
+    ModelFileError. `config[key]` gives the value as it is: numeric arrays as read-only views onto the file,
+    which may be unaligned, string arrays as `Strings`. `ints`, `floats` and `bools` give arrays of their own.
+    """
+
+    def __init__(
+        self,
+        values: Mapping[str, Any] = _NOTHING,
+        *,
+        path: str | PathLike[str] = "(no model file)",
+        offsets: Mapping[str, builtins.int] = _NOTHING,
+    ) -> None:
+        self._values, self._path, self._offsets = values, fspath(path), offsets
+
+    string = Typed("a string", convert.as_string)
+    int = Typed("an integer", convert.as_int)
+    float = Typed("a number", convert.as_float)
+    bool = Typed("a boolean", convert.as_bool)
+    strings = Typed("an array of strings", convert.as_strings)
+    ints = Typed("an array of integers", convert.as_ints)
+    floats = Typed("an array of numbers", convert.as_floats)
+    bools = Typed("an array of booleans", convert.as_bools)
+
+    @property
+    def architecture(self) -> str:
+        return self.string("general.architecture", "")
+
+    def __getitem__(self, key: str) -> Any:
+        full = self.resolve(key)
+        if full is None:
+            raise self.missing(key)
+        return self._values[full]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        full = self.resolve(key)
+        return default if full is None else self._values[full]
+
+    def __contains__(self, key: object) -> builtins.bool:
+        return isinstance(key, str) and self.resolve(key) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> builtins.int:
+        return len(self._values)
+
+    def keys(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def offset(self, key: str) -> builtins.int | None:
+        """Where the value lies in the file, for messages."""
+        full = self.resolve(key)
+        return None if full is None else self._offsets.get(full)
+
+    def resolve(self, key: str) -> str | None:
+        """The key as the file has it, or None."""
+        if key in self._values:
+            return key
+        if key.startswith(_GLOBAL):
+            return None
+        full = f"{self.architecture}.{key}"
+        return full if full in self._values else None
+
+    def missing(self, key: str) -> ModelFileError:
+        full = key if key.startswith(_GLOBAL) else f"{self.architecture}.{key}"
+        found = f"{len(self)} others{nearest(full, self._values)}"
+        return ModelFileError(self._path, None, f"a key {key!r} in the metadata", found)
+
+    def mistyped(self, key: str, expected: str, value: object) -> ModelFileError:
+        return ModelFileError(self._path, self.offset(key), f"{expected} in {key!r}", convert.describe(value))

@@ -1,0 +1,71 @@
+"""Reading the fields of a header in order, never past the end of the file."""
+
+from __future__ import annotations
+
+from mmap import mmap
+from pathlib import Path
+from typing import final
+
+from backbay.errors import ModelFileError
+
+from .layout import U32, U64, unsigned
+
+
+@final
+class Cursor:
+    """A place in a file. Whatever moves it checks first that the bytes are there."""
+
+    def __init__(self, path: Path, buffer: mmap) -> None:
+        self.path, self.buffer, self.size = path, buffer, len(buffer)
+        self.offset = 0
+
+    @property
+    def remaining(self) -> int:
+        return self.size - self.offset
+
+    def error(self, at: int, expected: str, found: str) -> ModelFileError:
+        return ModelFileError(self.path, at, expected, found)
+
+    def skip(self, count: int, what: str) -> int:
+        """Step over `count` bytes; gives where they start."""
+        start = self.offset
+        if count > self.size - start:
+            found = f"{self.size - start} bytes before the end of the file"
+            raise self.error(start, f"{unsigned(count)} bytes of {what}", found)
+        self.offset = start + count
+        return start
+
+    def take(self, count: int, what: str) -> bytes:
+        start = self.skip(count, what)
+        return self.buffer[start : start + count]
+
+    def uint32(self, what: str) -> int:
+        number: int = U32.unpack_from(self.buffer, self.skip(4, what))[0]
+        return number
+
+    def uint64(self, what: str) -> int:
+        number: int = U64.unpack_from(self.buffer, self.skip(8, what))[0]
+        return number
+
+    def length(self, limit: int, what: str) -> int:
+        """The length of a string, which must lie within `limit` and within the file."""
+        start = self.offset
+        length = self.uint64(f"the length of {what}")
+        if length > self.remaining:
+            expected = f"{what} to fit in the {self.remaining} bytes that remain"
+            raise self.error(start, expected, f"a length of {unsigned(length)}")
+        if length > limit:
+            raise self.error(start, f"{what} to have at most {limit} bytes", f"a length of {length}")
+        return length
+
+    def name(self, limit: int, what: str) -> str:
+        """A key or the name of a tensor: UTF-8, not empty, and without the NUL that would end it in C."""
+        start = self.offset
+        raw = self.take(self.length(limit, what), what)
+        if not raw or b"\0" in raw:
+            raise self.error(start, f"{what} to be a name", repr(raw[:40]))
+        try:
+            return raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            found = f"{raw[:40]!r} ({error.reason} at position {error.start})"
+            raise self.error(start, f"{what} to be UTF-8", found) from None

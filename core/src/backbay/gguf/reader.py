@@ -1,0 +1,75 @@
+"""A model file, whole or split, as the rest of backbay sees it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Self, final
+
+import numpy as np
+import numpy.typing as npt
+
+from backbay.errors import ClosedError, ModelFileError
+
+from .config import Config
+from .nearest import nearest
+from .part import Part
+from .split import all_tensors, read_parts
+from .tensors import TensorInfo
+
+
+@final
+class ModelFile:
+    """An open model. Its header was checked in full; the weights are mapped and read when they are used.
+
+    Reading from several threads is fine. `close` lets go of the weights; arrays that `data` gave before stay
+    valid, and keep their file mapped, until they are dropped. `metadata` works on after `close`.
+    """
+
+    def __init__(self, path: Path, parts: list[Part]) -> None:
+        first = parts[0]
+        self.path = path
+        self.paths = tuple(part.path for part in parts)
+        self.version, self.alignment = first.version, first.alignment
+        self.metadata: Config = first.metadata
+        self.tensors: Mapping[str, TensorInfo] = MappingProxyType(all_tensors(parts))
+        self._content: dict[Path, npt.NDArray[np.uint8]] | None = {part.path: part.content for part in parts}
+
+    def data(self, name: str) -> npt.NDArray[np.uint8]:
+        """The bytes of a tensor as they lie in the file: a read-only view, no copy."""
+        files = self._content
+        if files is None:
+            raise ClosedError(f"{self.path}: the model file is closed")
+        info = self.tensors.get(name)
+        if info is None:
+            found = f"{len(self.tensors)} others{nearest(name, self.tensors)}"
+            raise ModelFileError(self.path, None, f"a tensor {name!r}", found)
+        return files[info.path][info.offset : info.offset + info.nbytes]
+
+    @property
+    def closed(self) -> bool:
+        return self._content is None
+
+    def close(self) -> None:
+        # The maps are dropped, not closed: the last array that looks into one unmaps it.
+        self._content = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"{len(self.tensors)} tensors, {len(self.metadata)} keys"
+        return f"<ModelFile {str(self.path)!r}: {state}>"
+
+
+def open(path: str | os.PathLike[str]) -> ModelFile:
+    """Open a GGUF file, or the whole model of which it is a part. Any defect is a ModelFileError."""
+    where = Path(path)
+    return ModelFile(where, read_parts(where))

@@ -1,0 +1,130 @@
+"""The table of tensors of one file, checked against the file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+from pathlib import Path
+from typing import final
+
+from backbay.dtypes import DType
+
+from .cursor import Cursor
+from .layout import MAX_NAME_BYTES, MAX_RANK, MAX_SIGNED, MAX_TENSORS, MIN_TENSOR_BYTES, unsigned
+
+_DTYPES = {int(dtype): dtype for dtype in DType}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """A tensor in a file. Dimension 0 is the innermost; the rank is the declared one, 0 included."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    offset: int  # in its own file
+    nbytes: int
+    path: Path  # the file, of a split model one of its parts
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A row of the table, before it is known where the data starts."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    nbytes: int
+    relative: int
+    at: int  # where the table says `relative`
+
+
+def check_tensor_count(cursor: Cursor, at: int, count: int) -> None:
+    limit = min(MAX_TENSORS, cursor.remaining // MIN_TENSOR_BYTES)
+    if count > limit:
+        expected = f"at most {limit} tensors in the {cursor.remaining} bytes that remain"
+        raise cursor.error(at, expected, f"a count of {unsigned(count)}")
+
+
+def read_table(cursor: Cursor, count: int) -> list[Declared]:
+    table: dict[str, Declared] = {}
+    for index in range(count):
+        at = cursor.offset
+        declared = _read_row(cursor, index)
+        if declared.name in table:
+            raise cursor.error(at, f"no second tensor {declared.name!r}", f"it again, as tensor {index}")
+        table[declared.name] = declared
+    return list(table.values())
+
+
+def place(cursor: Cursor, table: Iterable[Declared], alignment: int) -> list[TensorInfo]:
+    """Where the data lies: after the header, aligned, inside the file, each byte in one tensor at most."""
+    table = list(table)
+    start = -(-cursor.offset // alignment) * alignment
+    for row in table:
+        if row.relative % alignment:
+            expected = f"the offset of tensor {row.name!r} to be a multiple of {alignment}"
+            raise cursor.error(row.at, expected, unsigned(row.relative))
+        if start + row.relative + row.nbytes > cursor.size:
+            expected = f"the {row.nbytes} bytes of tensor {row.name!r} within the file's {cursor.size}"
+            found = f"an offset of {unsigned(row.relative)} from the data's start at byte {start}"
+            raise cursor.error(row.at, expected, found)
+    _refuse_overlap(cursor, table)
+    return [
+        TensorInfo(row.name, row.dtype, row.shape, start + row.relative, row.nbytes, cursor.path)
+        for row in table
+    ]
+
+
+def _refuse_overlap(cursor: Cursor, table: Iterable[Declared]) -> None:
+    ordered = sorted((row for row in table if row.nbytes), key=lambda row: row.relative)
+    for before, after in pairwise(ordered):
+        end = before.relative + before.nbytes
+        if after.relative < end:
+            expected = f"tensor {after.name!r} at offset {end} or later, where {before.name!r} ends"
+            raise cursor.error(after.at, expected, f"an offset of {after.relative}")
+
+
+def _read_row(cursor: Cursor, index: int) -> Declared:
+    name = cursor.name(MAX_NAME_BYTES, f"the name of tensor {index}")
+    at = cursor.offset
+    shape = _read_shape(cursor, name)
+    type_at = cursor.offset
+    number = cursor.uint32(f"the type of tensor {name!r}")
+    dtype = _DTYPES.get(number)
+    if dtype is None:  # unknown, or one that ggml has removed
+        raise cursor.error(type_at, f"a known type of tensor {name!r}", f"type {number}")
+    nbytes = _size(cursor, at, name, shape, dtype)
+    offset_at = cursor.offset
+    return Declared(name, dtype, shape, nbytes, cursor.uint64(f"the offset of tensor {name!r}"), offset_at)
+
+
+def _read_shape(cursor: Cursor, name: str) -> tuple[int, ...]:
+    at = cursor.offset
+    rank = cursor.uint32(f"the number of dimensions of tensor {name!r}")
+    if rank > MAX_RANK:
+        raise cursor.error(at, f"tensor {name!r} to have at most {MAX_RANK} dimensions", str(rank))
+    at = cursor.offset
+    shape = tuple(cursor.uint64(f"dimension {index} of tensor {name!r}") for index in range(rank))
+    for index, dim in enumerate(shape):
+        if dim > MAX_SIGNED:
+            expected = f"dimension {index} of tensor {name!r} to be from 0 to {MAX_SIGNED}"
+            raise cursor.error(at + 8 * index, expected, unsigned(dim))
+    return shape
+
+
+def _size(cursor: Cursor, at: int, name: str, shape: tuple[int, ...], dtype: DType) -> int:
+    row = shape[0] if shape else 1
+    if row % dtype.block_size:
+        expected = f"dimension 0 of tensor {name!r} to be a multiple of {dtype.block_size}, for {dtype.name}"
+        raise cursor.error(at, expected, str(row))
+    # Some files carry empty tensors as marks, and ggml takes them; their other dimensions still make strides.
+    blocks = prod(max(dim, 1) for dim in shape)
+    if blocks * dtype.type_size > MAX_SIGNED:
+        expected = f"a size of tensor {name!r} that 63 bits can hold"
+        raise cursor.error(at, expected, f"{list(shape)} of {dtype.name}")
+    return prod(shape) // dtype.block_size * dtype.type_size
