@@ -1,0 +1,110 @@
+"""From traced tensors to a checked graph: one order of nodes, composites opened where a kernel is missing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .context import Context
+from .errors import GraphSizeError, UnsupportedOpError
+from .graph import Graph, Node, NodeKind
+from .op import str_spec
+from .params import Level
+from .tensor import Tensor
+
+if TYPE_CHECKING:
+    from .recording import Recording
+
+
+def build_graph(recording: Recording, roots: tuple[Tensor, ...]) -> Graph:
+    """Each root in order, before it its ancestors not yet placed, depth first by operand."""
+    builder, traced = Builder(recording), recording.counters.traced_nodes
+    try:
+        outputs = tuple([builder.place(root) for root in roots])
+    finally:
+        recording.counters.traced_nodes = traced  # opening composites is not the caller's tracing
+    return Graph(tuple(builder.nodes), outputs, recording.batch_size)
+
+
+class Builder:
+    """Places tensors, each once."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+        self.nodes: list[Node] = []
+        self._placed: dict[Tensor, Node] = {}
+        self._opened: dict[Tensor, Tensor] = {}
+
+    def place(self, root: Tensor) -> Node:
+        """The node of a tensor, behind those of all it needs. A chain may be deep, so the stack is our own."""
+        stack = [root]
+        while stack:
+            tensor = stack[-1]
+            missing = (
+                [t for t in self._needs(tensor) if t not in self._placed]
+                if tensor not in self._placed
+                else []
+            )
+            if missing:
+                stack.extend(reversed(missing))
+                continue
+            stack.pop()
+            if tensor not in self._placed:
+                self._placed[tensor] = self._node(tensor)
+        return self._placed[root]
+
+    def _needs(self, tensor: Tensor) -> list[Tensor]:
+        if tensor.op is None:
+            return []
+        if tensor in self._opened or self._is_composite(tensor):
+            return [self._open(tensor)]
+        return list(tensor.op.flat_operands(tensor.args))
+
+    def _is_composite(self, tensor: Tensor) -> bool:
+        op, backend = tensor.op, self.recording.backend
+        assert op is not None
+        support = backend.supports(op, [tensor.args[i] for i in op.operands])
+        if support.level is Level.NONE:
+            specs = " x ".join(str_spec(t) for t in op.flat_operands(tensor.args))
+            raise UnsupportedOpError(
+                f"backend {backend.name!r} cannot run {op.name}: {specs}: {support.reason}"
+            )
+        return support.level is Level.COMPOSITE
+
+    def _open(self, tensor: Tensor) -> Tensor:
+        """What a composite stands for, traced once."""
+        if tensor not in self._opened:
+            ctx = Context(self.recording, tensor.placement)
+            assert tensor.op is not None
+            made: Tensor = tensor.op.open(ctx, tensor.args)
+            if tensor.storage is None and (
+                made.storage is not None or made.leaf is not None or made.shape != tensor.shape
+            ):
+                made = made.contiguous(ctx, *tensor.shape)  # views of this tensor rely on its layout
+            self._opened[tensor] = made
+        return self._opened[tensor]
+
+    def _node(self, tensor: Tensor) -> Node:
+        if tensor in self._opened:
+            return self._placed[self._opened[tensor]]
+        storage = self._placed[tensor.storage] if tensor.storage is not None else None
+        args = tuple(map(self._argument, tensor.args))
+        node = Node(len(self.nodes), self._kind(tensor), tensor, args, storage)
+        self.nodes.append(node)
+        limit = self.recording.max_nodes
+        if (
+            node.op is not None
+            and len(self.nodes) > limit
+            and sum(n.op is not None for n in self.nodes) > limit
+        ):
+            raise GraphSizeError(f"more than the {limit} nodes of this context; open one with max_nodes=")
+        return node
+
+    def _argument(self, value: Any) -> Any:
+        return self._placed[value] if isinstance(value, Tensor) else value
+
+    def _kind(self, tensor: Tensor) -> NodeKind:
+        if tensor.leaf is None:
+            return "op"
+        if tensor.leaf.home is None:
+            return "parameter"
+        return "state" if tensor.leaf.computed or tensor.leaf.home is not self.recording else "input"

@@ -1,0 +1,69 @@
+"""Which commands there are: those of core, and those that other packages declare in the group backbay.commands."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from importlib import import_module
+from typing import Any, Protocol
+
+from backbay.entrypoints import Declared, declared
+from backbay.errors import BackbayError
+
+GROUP = "backbay.commands"
+
+CORE = {
+    "list": ("listing", "the installed backends, whether they work, and on which devices"),
+    "doctor": ("doctor", "what works on this machine, what does not and why, and which backend is taken"),
+    "ops": ("ops", "the ops, and how each installed backend runs them"),
+    "inspect": ("inspection", "what a model file holds"),
+}
+
+
+class Command(Protocol):
+    """What an entry point of the group names: a module or an object. Its docstring is its help."""
+
+    def add_arguments(self, parser: ArgumentParser, /) -> None:
+        """Declare the arguments; `--debug` is taken."""
+
+    def run(self, args: Namespace, /) -> int:
+        """Do it, and return the exit status. A BackbayError becomes a line on stderr, and status 1."""
+        ...
+
+
+def installed() -> dict[str, str]:
+    """The commands by name, each with a line of help. Reads metadata, imports none."""
+    theirs = {
+        name: f"of {' and '.join(p.origin for p in points)}" for name, points in declared(GROUP).items()
+    }
+    return {
+        **{name: what for name, (_, what) in CORE.items()},
+        **{k: v for k, v in theirs.items() if k not in CORE},
+    }
+
+
+def find(name: str) -> Command | None:
+    """The command of that name, imported; BackbayError if it is broken, or if two packages have it."""
+    if name in CORE:
+        return _checked(import_module(f"{__package__}.{CORE[name][0]}"), name)
+    points = declared(GROUP).get(name)
+    if points is None:
+        return None
+    if len(points) > 1:
+        both = " and ".join(point.origin for point in points)
+        raise BackbayError(f"command {name!r} is provided by {both}; uninstall all but one")
+    return _checked(_imported(points[0]), f"{name} of {points[0].origin}")
+
+
+def _imported(point: Declared) -> Any:
+    try:
+        return point.load()
+    except (Exception, SystemExit) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise BackbayError(f"command {point.name!r} of {point.origin} cannot be imported: {what}") from error
+
+
+def _checked(command: Any, what: str) -> Command:
+    missing = [part for part in ("add_arguments", "run") if not callable(getattr(command, part, None))]
+    if missing:
+        raise BackbayError(f"command {what}: {command!r} has no {' and no '.join(missing)}")
+    return command  # type: ignore[no-any-return]

@@ -1,0 +1,61 @@
+"""The installed backends, whether they work, and on which devices.
+
+Each is tried in a process of its own. The exit status is 0 if at least one works, else 1.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from dataclasses import asdict
+from typing import Any
+
+from backbay.plugins import backends
+from backbay.probe import TIMEOUT, Verdict, probe_all, ranked
+
+from .output import add_json, say, say_json, table
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    add_json(parser)
+    add_timeout(parser)
+
+
+def add_timeout(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=TIMEOUT,
+        metavar="SECONDS",
+        help="how long a backend may take (%(default)g)",
+    )
+
+
+def run(args: Namespace) -> int:
+    verdicts = ranked(probe_all(backends().values(), args.timeout))
+    if args.json:
+        say_json([as_dict(verdict) for verdict in verdicts])
+    else:
+        say(verdict_table(verdicts))
+    return 0 if any(verdict.works for verdict in verdicts) else 1
+
+
+def verdict_table(verdicts: list[Verdict]) -> str:
+    if not verdicts:
+        return "no backend is installed"
+    rows = [
+        (
+            verdict.entry.name,
+            f"{verdict.entry.distribution} {verdict.entry.version}",
+            "yes" if verdict.works else "no",
+            ", ".join(device.id for device in verdict.devices),
+            verdict.reason,
+        )
+        for verdict in verdicts
+    ]
+    return table(("backend", "distribution", "works", "devices", "why not"), rows)
+
+
+def as_dict(verdict: Verdict) -> dict[str, Any]:
+    """A verdict for programs."""
+    fields = asdict(verdict)
+    return {**fields.pop("entry"), "works": verdict.works, **fields}

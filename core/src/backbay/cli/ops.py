@@ -1,0 +1,76 @@
+"""The ops, and how each installed backend runs them.
+
+  kernel        by itself
+  composite     core runs it as a composition of other ops
+  core          views, and ops that are always traced as others: every backend runs them
+  unsupported   not at all
+
+This is what is declared: a kernel may still refuse some dtypes, before anything runs. A backend that cannot be
+loaded shows `?`.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+
+from backbay.op import OPS, Op
+from backbay.params import Level
+from backbay.plugins import backends, entry
+from backbay.probe import Verdict, probe_all
+
+from .output import add_json, say, say_json, table
+from .signatures import brief, typed
+
+CORE, UNKNOWN = "core", "?"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    formats = parser.add_mutually_exclusive_group()
+    add_json(formats)
+    formats.add_argument("--markdown", action="store_true", help="print the reference, docs/ops.md")
+    parser.add_argument("--backend", metavar="NAME", help="of this backend alone")
+
+
+def run(args: Namespace) -> int:
+    if args.markdown:
+        from .reference import reference
+
+        say(reference())
+        return 0
+    verdicts = probe_all([entry(args.backend)] if args.backend else backends().values())
+    if args.json:
+        say_json([_as_dict(op, verdicts) for op in OPS.values()])
+    else:
+        say(_table(verdicts))
+    loaded = [verdict for verdict in verdicts if verdict.kernels is not None]
+    return 1 if args.backend and not loaded else 0
+
+
+def level(op: Op[..., object], verdict: Verdict) -> str:
+    """How a backend runs an op, by what it declares."""
+    if op.view or op.inline:
+        return CORE
+    if verdict.kernels is None:
+        return UNKNOWN
+    if op.name in verdict.kernels:
+        return Level.KERNEL.value
+    return Level.COMPOSITE.value if op.composite is not None else Level.NONE.value
+
+
+def _table(verdicts: Sequence[Verdict]) -> str:
+    titles = ("family", "op", *[verdict.entry.name for verdict in verdicts])
+    rows = [(op.family, brief(op), *[level(op, verdict) for verdict in verdicts]) for op in OPS.values()]
+    failures = [f"{v.entry.name} cannot be loaded: {v.reason}" for v in verdicts if v.kernels is None]
+    return "\n".join([table(titles, rows), *failures])
+
+
+def _as_dict(op: Op[..., object], verdicts: Sequence[Verdict]) -> dict[str, object]:
+    return {
+        "op": op.name,
+        "family": op.family,
+        "signature": typed(op),
+        "doc": op.doc,
+        "composite": op.composite is not None and not op.view and not op.inline,
+        "backends": {verdict.entry.name: level(op, verdict) for verdict in verdicts},
+    }

@@ -1,0 +1,95 @@
+"""What commands print: tables that fit the terminal for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import textwrap
+from argparse import ArgumentParser
+from collections.abc import Collection, Sequence
+from itertools import zip_longest
+from typing import Any
+
+GAP = "  "
+NARROWEST = 16  # a column is not squeezed below it
+
+
+def add_json(parser: ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+
+
+def say(text: str = "") -> None:
+    sys.stdout.write(printable(text) + "\n")
+
+
+def say_json(value: Any) -> None:
+    say(json.dumps(value, indent=2))
+
+
+def printable(text: str) -> str:
+    """Text without what a file or a plugin could do to a terminal; line breaks and tabs stay."""
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
+
+
+def table(
+    titles: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    right: Collection[int] = (),
+    width: int | None = None,
+) -> str:
+    """Columns, those in `right` aligned there; where they do not fit into `width`, the widest ones are wrapped."""
+    cells = [
+        [printable(cell.replace("\t", " ")) for cell in row]
+        for row in ([titles] if any(titles) else []) + [*rows]
+    ]
+    limit = width if width is not None else _terminal_width()
+    widths = _fitting([max(map(_width, column)) for column in zip(*cells, strict=True)], right, limit)
+    lines = [line for row in cells for line in _lines(row, widths, right)]
+    return "\n".join(lines)
+
+
+def _width(cell: str) -> int:
+    return max(map(len, cell.split("\n")))
+
+
+def _terminal_width() -> int | None:
+    """The columns there are; as many as it takes where no terminal shows them."""
+    if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal():
+        return shutil.get_terminal_size().columns
+    return None
+
+
+def _fitting(widths: list[int], right: Collection[int], limit: int | None) -> list[int]:
+    """Widths that fit, taken from the widest column first; numbers are never wrapped."""
+    excess = 0 if limit is None else sum(widths) + len(GAP) * (len(widths) - 1) - limit
+    while excess > 0:
+        widest = max((n for n in range(len(widths)) if n not in right), key=widths.__getitem__, default=None)
+        if widest is None or widths[widest] <= NARROWEST:
+            break
+        widths[widest] -= 1
+        excess -= 1
+    return widths
+
+
+def _lines(row: Sequence[str], widths: Sequence[int], right: Collection[int]) -> list[str]:
+    wrapped = [_wrap(cell, width) for cell, width in zip(row, widths, strict=True)]
+    aligned = [
+        [
+            part.rjust(width) if n in right else part.ljust(width)
+            for n, (part, width) in enumerate(zip(parts, widths, strict=True))
+        ]
+        for parts in zip_longest(*wrapped, fillvalue="")
+    ]
+    return [GAP.join(parts).rstrip() for parts in aligned]
+
+
+def _wrap(cell: str, width: int) -> list[str]:
+    lines = [part for line in cell.split("\n") for part in _wrap_line(line, width)]
+    return lines or [""]
+
+
+def _wrap_line(line: str, width: int) -> list[str]:
+    return [line] if len(line) <= width else textwrap.wrap(line, width) or [""]

@@ -1,0 +1,74 @@
+"""docs/ops.md: every op with its signature and specification, from the declarations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import groupby
+from typing import Any
+
+from backbay.minimal import kernels_needed, llama
+from backbay.op import OPS, Op
+
+from .signatures import typed
+
+INTRODUCTION = """\
+# The ops
+
+Made by `backbay ops --markdown` from the declarations in core; do not edit it by hand.
+
+Each op is a method of its receiver, the first name in its signature. Dimension 0 is the innermost one, and a shape
+is written with it in front: `(in, out)`.
+
+- **kernel**: every backend needs one of its own, or the op is unsupported there.
+- **composite**: core composes it of other ops where a backend has no kernel for it.
+- **view**: it holds no data; core resolves it for every backend.
+- **inline**: tracing it traces the ops that it is made of, on every backend."""
+
+
+def reference() -> str:
+    """The whole document."""
+    parts = [INTRODUCTION, _summary(), _smallest()]
+    for family, ops in groupby(sorted(OPS.values(), key=_family), key=lambda op: op.family):
+        parts.append(f"## {family}")
+        parts += map(_section, ops)
+    return "\n\n".join(parts)
+
+
+def kind(op: Op[..., Any]) -> str:
+    """What a backend has to do with the op."""
+    if op.view or op.inline:
+        return "view" if op.view else "inline"
+    return "composite" if op.composite is not None else "kernel"
+
+
+def _family(op: Op[..., Any]) -> int:
+    """Families in the order in which they are declared."""
+    return list(dict.fromkeys(other.family for other in OPS.values())).index(op.family)
+
+
+def _summary() -> str:
+    lines = ["| family | ops |", "|---|---|"]
+    for family, ops in groupby(sorted(OPS.values(), key=_family), key=lambda op: op.family):
+        lines.append(f"| {family} | {', '.join(f'[{op.name}](#{op.name})' for op in ops)} |")
+    return "\n".join(lines)
+
+
+def _smallest() -> str:
+    needed = kernels_needed(llama)
+    names, opened = _listed(needed.kernels), _listed(needed.composites)
+    return (
+        "## The kernels that run a Llama\n\n"
+        f"With these {len(needed.kernels)} kernels a backend runs a Llama, cache included; core does the rest:\n\n"
+        f"{names}.\n\n"
+        f"Core then composes {opened}: a kernel of its own for one of these only makes a backend faster.\n"
+        "The list is found by tracing such a model, and a test runs it on a backend that has nothing else."
+    )
+
+
+def _listed(ops: Iterable[Op[..., Any]]) -> str:
+    chosen = set(ops)
+    return ", ".join(f"`{op.name}`" for op in OPS.values() if op in chosen)
+
+
+def _section(op: Op[..., Any]) -> str:
+    return f"### {op.name}\n\n```python\n{typed(op)}\n```\n\n*{kind(op)}*\n\n{op.doc}"

@@ -1,0 +1,65 @@
+"""The signature of an op as text: briefly for a table, or as a method of Tensor with its types."""
+
+from __future__ import annotations
+
+import inspect
+from types import UnionType
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from backbay.op import Op
+from backbay.spec import Spec
+
+
+def brief(op: Op[..., Any]) -> str:
+    """`rms_norm(weight, eps=1e-05)`: what follows the receiver."""
+    shown = [_brief(p) for p in list(op.signature.parameters.values())[1:]]
+    return f"{op.name}({', '.join(shown)})"
+
+
+def typed(op: Op[..., Any]) -> str:
+    """`x.rms_norm(ctx, weight: Tensor | None = None, eps: float = 1e-05) -> Tensor`."""
+    receiver, *others = op.signature.parameters.values()
+    shown, starred = ["ctx"], False
+    for parameter in others:
+        if parameter.kind is parameter.KEYWORD_ONLY and not starred:
+            shown.append("*")
+            starred = True
+        shown.append(_typed(parameter))
+    return f"{receiver.name}.{op.name}({', '.join(shown)}) -> {type_name(op.signature.return_annotation)}"
+
+
+def type_name(kind: Any) -> str:
+    """An annotation as callers see it: a tensor where rules see a spec."""
+    if get_origin(kind) is Annotated:
+        return type_name(get_args(kind)[0])
+    if kind is Spec:
+        return "Tensor"
+    if isinstance(kind, UnionType):
+        return " | ".join(map(type_name, get_args(kind)))
+    if get_origin(kind) is Literal:
+        return " | ".join(map(repr, get_args(kind)))
+    if kind is type(None):
+        return "None"
+    inner = ", ".join(map(type_name, get_args(kind)))
+    name: str = kind.__name__
+    return f"{name}[{inner}]" if inner else name
+
+
+def _brief(parameter: inspect.Parameter) -> str:
+    if parameter.kind is parameter.VAR_POSITIONAL:
+        return f"*{parameter.name}"
+    if parameter.default is parameter.empty:
+        return parameter.name
+    return f"{parameter.name}={_value(parameter.default)}"
+
+
+def _typed(parameter: inspect.Parameter) -> str:
+    kind = type_name(parameter.annotation)
+    if parameter.kind is parameter.VAR_POSITIONAL:
+        return f"*{parameter.name}: {kind}"
+    default = "" if parameter.default is parameter.empty else f" = {_value(parameter.default)}"
+    return f"{parameter.name}: {kind}{default}"
+
+
+def _value(default: object) -> str:
+    return str(default) if type(default).__module__ == "backbay.dtypes" else repr(default)

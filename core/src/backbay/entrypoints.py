@@ -1,0 +1,64 @@
+"""What installed distributions declare in an entry-point group; nothing of theirs is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+
+@dataclass(frozen=True)
+class Declared:
+    """An entry point, and the distribution that declares it."""
+
+    name: str
+    value: str
+    distribution: str
+    version: str
+
+    @property
+    def origin(self) -> str:
+        return f"{self.distribution} {self.version}"
+
+    def load(self) -> Any:
+        """Import what it names; whatever goes wrong there is raised as it is."""
+        from importlib.metadata import EntryPoint
+
+        return EntryPoint(self.name, self.value, "").load()
+
+
+def declared(group: str) -> dict[str, list[Declared]]:
+    """All entry points of a group by name, sorted; a name has several if distributions disagree."""
+    found: dict[str, list[Declared]] = {}
+    for point in sorted(_points(group), key=lambda point: point.name):
+        name, version = (
+            ("unknown", "unknown") if point.dist is None else (point.dist.name, point.dist.version)
+        )
+        found.setdefault(point.name, []).append(Declared(point.name, point.value, name, version))
+    return found
+
+
+def _points(group: str) -> Iterable[EntryPoint]:
+    from importlib.metadata import entry_points
+
+    try:
+        return entry_points(group=group)
+    except Exception:  # noqa: BLE001  one unreadable entry_points.txt must not hide all others
+        return list(_readable_points(group))
+
+
+def _readable_points(group: str) -> Iterator[EntryPoint]:
+    from importlib.metadata import distributions
+
+    seen: set[str] = set()
+    for distribution in distributions():
+        try:
+            points, name = distribution.entry_points, distribution.name
+        except Exception:  # noqa: BLE001, S112  this is the unreadable one
+            continue
+        if name not in seen:  # the first on sys.path is the one that is imported
+            seen.add(name)
+            yield from points.select(group=group)

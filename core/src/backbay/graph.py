@@ -1,0 +1,109 @@
+"""The checked graph that a backend compiles: nodes in the order in which they run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+from .spec import Spec
+
+if TYPE_CHECKING:
+    from .leaf import Leaf
+    from .placement import Placement
+    from .recording import Recording
+    from .tensor import Tensor
+
+
+NodeKind = Literal["op", "parameter", "state", "input"]
+"""An op; a weight; a leaf that a graph writes into, or another context's; a leaf that only the host writes."""
+
+
+class Node(Spec):
+    """One step of a graph: a leaf or weight, or an op on nodes that stand before it."""
+
+    __slots__ = ("args", "index", "kind", "leaf", "op", "placement", "storage")
+
+    def __init__(
+        self, index: int, kind: NodeKind, tensor: Tensor, args: tuple[Any, ...], storage: Node | None
+    ) -> None:
+        super().__init__(tensor.dtype, tensor.shape, tensor.strides, tensor.offset)
+        self.index = index
+        self.kind: NodeKind = kind
+        self.op = tensor.op
+        self.args = args  # in the op's declared order, nodes for operands
+        self.leaf: Leaf | None = tensor.leaf
+        self.placement: Placement = tensor.placement
+        self.storage: Node = storage or self  # the node whose bytes a view or alias looks into
+
+    @property
+    def is_view(self) -> bool:
+        """Whether it holds no data of its own."""
+        return self.storage is not self
+
+    @property
+    def operands(self) -> list[Node]:
+        """The nodes it reads or writes, without absent ones."""
+        return list(self.op.flat_operands(self.args)) if self.op else []
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Nodes in the order in which they run, and those whose values must stay readable."""
+
+    nodes: tuple[Node, ...]
+    outputs: tuple[Node, ...]
+    batch_size: int | None
+
+    def of_kind(self, kind: NodeKind) -> list[Node]:
+        return [node for node in self.nodes if node.kind == kind]
+
+    @cached_property
+    def of_weights(self) -> bool:
+        """Whether it reads any weight."""
+        return any(node.kind == "parameter" for node in self.nodes)
+
+    @cached_property
+    def homes(self) -> set[Recording]:
+        """What the leaves belong to."""
+        return {node.leaf.home for node in self.nodes if node.leaf and node.leaf.home}
+
+    @cached_property
+    def id_leaves(self) -> list[Leaf]:
+        """The leaves whose values serve as indices."""
+        return [node.leaf for node in self.nodes if node.leaf and node.leaf.id_uses]
+
+    def structure_key(self) -> str:
+        """What a compiled graph depends on, sizes left out: graphs that differ only in them have one key."""
+        from hashlib import blake2b  # takes longer to import than most of core
+
+        described = repr(([_structure(node) for node in self.nodes], [node.index for node in self.outputs]))
+        return blake2b(described.encode(), digest_size=16).hexdigest()
+
+    def sizes(self) -> tuple[tuple[int, ...], ...]:
+        """The size attributes, in node order, then in declaration order; equal keys have equal layouts."""
+        return tuple(size for node in self.nodes for _, size in size_attributes(node))
+
+
+def size_attributes(node: Node) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Position and value of each size attribute, a single integer as a tuple of one."""
+    if node.op is not None:
+        for position in node.op.sizes:
+            value = node.args[position]
+            yield position, value if isinstance(value, tuple) else (value,)
+
+
+def _structure(node: Node) -> tuple[Any, ...]:
+    if node.op is None:
+        fixed = node.shape if node.kind == "parameter" else node.rank
+        return node.kind, node.dtype.name, fixed, node.leaf and node.leaf.row_axis
+    sizes = {position: len(value) for position, value in size_attributes(node)}
+    args = [sizes.get(i, _indices(value)) for i, value in enumerate(node.args)]
+    return node.op.name, args, node.dtype.name, node.rank
+
+
+def _indices(value: Any) -> Any:
+    if isinstance(value, Node):
+        return f"%{value.index}"
+    return tuple(map(_indices, value)) if isinstance(value, tuple) else value

@@ -1,0 +1,15 @@
+"""The ops of the contract, a module per family. Each docstring is the specification of its op."""
+
+from .attention import *
+from .binary import *
+from .elementwise import *
+from .index import *
+from .linear import *
+from .matrix import *
+from .norm import *
+from .order import *
+from .reduce import *
+from .sequence import *
+from .shape import *
+from .spatial import *
+from .write import *

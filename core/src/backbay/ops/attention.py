@@ -1,0 +1,105 @@
+"""Attention, as one op that backends may fuse."""
+
+from typing import Any
+
+from ..dtypes import DType
+from ..errors import DTypeError
+from ..op import op
+from ..spec import Spec, divides, require, require_dtype, require_float
+
+
+def _numbers(x: Spec, name: str) -> None:
+    if x.dtype.is_integer:
+        raise DTypeError(f"{name} must be a float or a quantized type, got {x.dtype}")
+
+
+@op
+def scaled_dot_product_attention(
+    query: Spec,
+    key: Spec,
+    value: Spec,
+    mask: Spec | None = None,
+    *,
+    scale: float,
+    sinks: Spec | None = None,
+    vmla: Spec | None = None,
+    softcap: float = 0.0,
+    cache_config_applied: bool = False,
+) -> Spec:
+    """For each head: softmax(scale * query . key + mask) . value.
+
+    query is (d, heads, tokens, batch), key (d, kv_heads, history, batch), value (dv, kv_heads, history, batch);
+    the result is f32 (dv, heads, tokens, batch) of query's rank, contiguous. Consecutive groups of
+    heads / kv_heads heads share one of kv_heads. query is float, key and value may be quantized.
+
+    In this order: s = query . key, summed in f32; s * scale; softcap * tanh(s / softcap) if softcap is not 0;
+    plus mask; sinks, float (heads,), as one more column that is dropped after the softmax; the softmax over history;
+    times value; for each head times vmla, (dv, e, heads), which makes the result (e, heads, tokens, batch).
+
+    mask is f32 or f16 (history, rows, 1 or heads, 1 or batch), rows at least tokens: further ones are padding.
+    A fully masked row gives 0 or NaN, and touches no other row. An empty history gives 0.
+
+    With cache_config_applied, key, value and mask come from a cache that follows the backend's CacheConfig: if it
+    says permuted_v, value comes as (history, dv, kv_heads, batch). A kernel sees cache_config_applied only in
+    that case: for it, the attribute says that value is permuted.
+    """
+    require_float(query, "query")
+    _numbers(key, "key")
+    _numbers(value, "value")
+    heads, tokens, batch = query.dim(1), query.dim(2), query.dim(3)
+    kv_heads, history = key.dim(1), key.dim(2)
+    require(
+        key.dim(0) == query.dim(0),
+        "dimension 0 of query and key must match, {} != {}",
+        query.dim(0),
+        key.dim(0),
+    )
+    require(divides(kv_heads, heads), "kv_heads must divide heads, {} does not divide {}", kv_heads, heads)
+    require(
+        key.dim(3) == value.dim(3) == batch, "batch must match, {}, {}, {}", batch, key.dim(3), value.dim(3)
+    )
+    shape = tuple(value.dim(n) for n in range(3))
+    have = (shape[2], shape[0]) if cache_config_applied else shape[1:]
+    require(
+        have == (kv_heads, history),
+        "value must have key's {} kv_heads and {} positions, got {} and {}",
+        kv_heads,
+        history,
+        *have,
+    )
+    require(softcap >= 0, "softcap must not be negative, got {}", softcap)
+    if mask is not None:
+        _check_mask(mask, history, tokens, heads, batch)
+    if sinks is not None:
+        require_float(sinks, "sinks")
+        require(
+            sinks.size == sinks.dim(0) == heads,
+            "sinks must have shape ({},), got {}",
+            heads,
+            list(sinks.shape),
+        )
+    width = shape[1] if cache_config_applied else shape[0]
+    if vmla is not None:
+        _numbers(vmla, "vmla")
+        require(
+            vmla.dim(0) == width and vmla.dim(2) == heads and vmla.dim(3) == 1,
+            "vmla must be ({}, e, {}), got {}",
+            width,
+            heads,
+            list(vmla.shape),
+        )
+        width = vmla.dim(1)
+    return Spec(DType.F32, (width, *query.shape[1:]))
+
+
+def _check_mask(mask: Spec, history: int, tokens: int, heads: int, batch: int) -> None:
+    require_dtype(mask, (DType.F32, DType.F16), "mask")
+    require(mask.dim(0) == history, "mask must cover {} positions, got {}", history, mask.dim(0))
+    require(mask.dim(1) >= tokens, "mask must have at least {} rows, got {}", tokens, mask.dim(1))
+    require(mask.dim(2) in (1, heads), "dimension 2 of mask must be 1 or {}, got {}", heads, mask.dim(2))
+    require(mask.dim(3) in (1, batch), "dimension 3 of mask must be 1 or {}, got {}", batch, mask.dim(3))
+
+
+@scaled_dot_product_attention.prepare
+def _permuted_only(ctx: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (*args[:-1], args[-1] and ctx.backend.cache_config().permuted_v)

@@ -1,0 +1,72 @@
+"""Linear algebra over dimensions 0 and 1: diagonals, triangles and triangular systems."""
+
+from typing import Literal
+
+from ..dtypes import DType
+from ..op import op
+from ..spec import Spec, require, require_float, same_shape
+
+
+def _square(a: Spec) -> None:
+    require(a.dim(0) == a.dim(1), "dimensions 0 and 1 must be equal, {} != {}", a.dim(0), a.dim(1))
+
+
+@op
+def diag(x: Spec) -> Spec:
+    """Square matrices with the rows of x as their diagonals: y[i,j,...] = x[i,0,...] where i = j, else 0.
+
+    x is float (n,) or (n, 1, ...); y is (n, n, ...) of x's dtype. Values are moved unchanged, and what is off
+    the diagonal is 0 whatever x holds. n = 0 gives nothing.
+    """
+    require_float(x)
+    require(x.dim(1) == 1, "dimension 1 must be 1, got {}; use reshape", x.dim(1))
+    return Spec(x.dtype, (x.dim(0), x.dim(0), *x.shape[2:]))
+
+
+@op
+def tri(x: Spec, kind: Literal["upper-diag", "upper", "lower-diag", "lower"]) -> Spec:
+    """One triangle of each square matrix; everything else becomes 0.
+
+    y[i,j,...] = x[i,j,...] where the kind keeps it, else 0; i is the column, j the row. Kept is i <= j by
+    lower-diag, i < j by lower, i >= j by upper-diag, i > j by upper.
+
+    x is float (n, n, ...); y has its dtype and shape. Values are moved unchanged; what is not kept is 0
+    whatever x holds, NaN and infinities too.
+    """
+    require_float(x)
+    _square(x)
+    return x
+
+
+@op
+def solve_tri(a: Spec, b: Spec, lower: bool = True, left: bool = True, unit_diagonal: bool = False) -> Spec:
+    """The X of A X = B, or with left=False of X A = B, where A is triangular.
+
+    Matrices have columns along dimension 0 and rows along dimension 1. With left, for every row i in order:
+    X[i] = (B[i] - sum over t < i of A[i,t] * X[t]) / A[i,i]; with lower=False from the last row, over t > i.
+    X A = B is solved as transpose(A) transpose(X) = transpose(B), for which lower and upper change places.
+
+    a is float (n, n, p, q), the receiver; b is float (m, n, p, q), or (n, m, p, q) with left=False; X is f32
+    of b's shape. Dimensions 2 and 3 must be equal. Only the triangle that `lower` names is read; with
+    unit_diagonal A's diagonal is not read either and taken to be 1. A 0 on the diagonal divides by zero:
+    infinities or NaN, by IEEE arithmetic, in its row and those solved after it. n = 0 or m = 0 gives nothing.
+    NaN in a column of B (a row of it with left=False) stays there.
+    """
+    require_float(a)
+    require_float(b, "the second operand")
+    _square(a)
+    shared = 1 if left else 0
+    require(
+        b.dim(shared) == a.dim(0),
+        "dimension {} of the second operand must be {}, got {}",
+        shared,
+        a.dim(0),
+        b.dim(shared),
+    )
+    require(
+        same_shape(a.shape[2:], b.shape[2:]),
+        "dimensions 2 and 3 must match, {} != {}",
+        list(a.shape[2:]),
+        list(b.shape[2:]),
+    )
+    return Spec(DType.F32, b.shape)

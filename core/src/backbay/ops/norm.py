@@ -1,0 +1,61 @@
+"""Softmax and the norms, over dimension 0."""
+
+from ..op import op
+from ..spec import Spec, require, require_float, same_shape
+
+
+def _per_column(x: Spec, weight: Spec | None, name: str) -> None:
+    if weight is not None:
+        require_float(weight, name)
+        if weight.shape == x.shape[:1]:
+            return
+        require(
+            same_shape(weight.shape, (x.dim(0),)),
+            "{} must have shape ({},), got {}",
+            name,
+            x.dim(0),
+            list(weight.shape),
+        )
+
+
+@op
+def softmax(x: Spec) -> Spec:
+    """exp(x - m) / sum of exp(x - m) over dimension 0, with m the largest of the row.
+
+    A row that is all -infinity gives NaN; so does one with NaN or +infinity in it. Other rows are not touched by it.
+    """
+    require_float(x)
+    return x
+
+
+@op
+def layer_norm(x: Spec, weight: Spec | None = None, bias: Spec | None = None, eps: float = 1e-5) -> Spec:
+    """(x - mean) / sqrt(variance + eps) over dimension 0, then times weight, plus bias.
+
+    The variance divides by N. weight and bias have shape (x.dim(0),). Sums are kept in f32 or better.
+    """
+    require_float(x)
+    _per_column(x, weight, "weight")
+    _per_column(x, bias, "bias")
+    require(eps >= 0, "eps must not be negative, got {}", eps)
+    return x
+
+
+@op
+def rms_norm(x: Spec, weight: Spec | None = None, eps: float = 1e-5) -> Spec:
+    """x / sqrt(mean of x^2 over dimension 0 + eps), then times weight.
+
+    weight has shape (x.dim(0),). The mean is kept in f32 or better. With eps = 0 a row of zeros gives NaN.
+    """
+    require_float(x)
+    _per_column(x, weight, "weight")
+    require(eps >= 0, "eps must not be negative, got {}", eps)
+    return x
+
+
+@op
+def l2_norm(x: Spec, eps: float = 1e-12) -> Spec:
+    """x / max(sqrt(sum of x^2 over dimension 0), eps). The sum is kept in f32 or better."""
+    require_float(x)
+    require(eps >= 0, "eps must not be negative, got {}", eps)
+    return x

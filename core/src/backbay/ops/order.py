@@ -1,0 +1,26 @@
+"""Sorting along dimension 0; ties come in any order, NaN anywhere."""
+
+from ..dtypes import DType
+from ..op import Size, op
+from ..spec import Spec, require, require_float
+
+
+@op
+def top_k(x: Spec, k: Size) -> Spec:
+    """The positions of the k largest elements of each row, largest first, as i32: (n, ...) gives (k, ...).
+
+    0 <= k <= n. Ties come in any order. Each position is in [0, n) and comes once, NaN or not.
+    """
+    require_float(x)
+    require(0 <= k <= x.dim(0), "k must be in [0, {}], got {}", x.dim(0), k)
+    return Spec(DType.I32, (k, *x.shape[1:]))
+
+
+@op
+def argsort(x: Spec) -> Spec:
+    """The positions that sort each row, smallest first, as i32, in x's shape.
+
+    Ties come in any order. Each position comes once, NaN or not.
+    """
+    require_float(x)
+    return Spec(DType.I32, x.shape)

@@ -1,0 +1,296 @@
+"""Views, which hold no data, and the copies that change a shape."""
+
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+from ..dtypes import DType
+from ..errors import DTypeError, ShapeError
+from ..op import Size, Sizes, op
+from ..spec import (
+    MAX_RANK,
+    Spec,
+    check_shape,
+    contiguous_strides,
+    divides,
+    require,
+    require_contiguous,
+    require_float,
+    view_spec,
+)
+
+
+def _strides(x: Spec) -> tuple[int, ...]:
+    return x.strides or contiguous_strides(x.dtype, x.shape)
+
+
+def _infer(ctx: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """One -1 in a shape stands for what the other extents leave."""
+    x, shape = args
+    if -1 not in shape:
+        return args
+    rest = prod(n for n in shape if n != -1)
+    if shape.count(-1) > 1 or rest <= 0 or x.size % rest:
+        raise ShapeError(f"-1 cannot be inferred in {list(shape)} for {x.size} elements")
+    return x, tuple(x.size // rest if n == -1 else n for n in shape)
+
+
+@op(view=True)
+def reshape(x: Spec, *shape: Size) -> Spec:
+    """A view of the same elements with another shape of the same size; one extent may be -1, to be inferred.
+
+    x must be contiguous. Rows of a quantized type keep whole blocks.
+    """
+    if x.strides is not None:
+        require_contiguous(x)
+    _check_reshape(x.dtype, x.shape, shape)
+    return Spec(x.dtype, shape, None, x.offset)
+
+
+@lru_cache(maxsize=4096)  # remembers what passed, not what raised
+def _check_reshape(dtype: DType, old: tuple[int, ...], new: tuple[int, ...]) -> None:
+    check_shape(dtype, new)
+    require(prod(new) == prod(old), "{} has {} elements, not {}", list(new), prod(new), prod(old))
+
+
+@op(view=True, strays=True)
+def view(x: Spec, offset: Size, shape: Sizes, strides: Sizes = ()) -> Spec:
+    """A view of `shape` that begins `offset` bytes after x's first element.
+
+    `strides` are the bytes between elements of dimensions 1 and up, by default those of a contiguous layout; in
+    dimension 0 elements adjoin. Only x's bytes matter, not its shape or strides. The view must lie inside of the
+    storage that x looks into. offset and strides are multiples of the element size (of a block, if quantized).
+    """
+    shape, strides = tuple(shape), tuple(strides)
+    check_shape(x.dtype, shape)
+    if not strides:
+        return Spec(x.dtype, shape, None, _aligned(x, offset))
+    require(
+        len(strides) == len(shape) - 1,
+        "{} dimensions need {} strides, got {}",
+        len(shape),
+        len(shape) - 1,
+        len(strides),
+    )
+    require(min(strides) >= 0, "a stride is negative: {}", list(strides))
+    return view_spec(
+        x.dtype, shape, (x.dtype.type_size, *[_step(x, n) for n in strides]), _aligned(x, offset)
+    )
+
+
+def _step(x: Spec, stride: int) -> int:
+    require(
+        stride % x.dtype.type_size == 0, "stride {} is not a multiple of {} bytes", stride, x.dtype.type_size
+    )
+    return stride
+
+
+def _aligned(x: Spec, offset: int) -> int:
+    require(
+        offset % x.dtype.type_size == 0, "offset {} is not a multiple of {} bytes", offset, x.dtype.type_size
+    )
+    return x.offset + offset
+
+
+@op(view=True)
+def permute(x: Spec, *axes: int) -> Spec:
+    """A view with its dimensions in another order: dimension i of x becomes dimension axes[i].
+
+    So (a,b,c).permute(1,2,0,3) is (c,a,b). axes is a permutation of 0..len(axes)-1, at least as long as x's rank.
+    A quantized type keeps dimension 0 in its place.
+    """
+    shape, strides = _permuted(x.dtype, x.shape, x.strides, axes)
+    return Spec(x.dtype, shape, strides, x.offset)
+
+
+@lru_cache(maxsize=4096)  # a model permutes in the same few ways, layer after layer
+def _permuted(
+    dtype: DType, shape: tuple[int, ...], strides: tuple[int, ...] | None, axes: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+    require(
+        sorted(axes) == list(range(len(axes))) and len(shape) <= len(axes) <= MAX_RANK,
+        "axes must be a permutation of at least {} and at most {} dimensions, got {}",
+        len(shape),
+        MAX_RANK,
+        axes,
+    )
+    require(
+        axes[:1] in ((), (0,)) or not dtype.is_quantized, "dimension 0 of {} must stay in its place", dtype
+    )
+    strides = strides or contiguous_strides(dtype, shape)
+    rank = max([axis + 1 for axis, _ in zip(axes, shape, strict=False)], default=0)
+    gap = strides[-1] * shape[-1] if shape else 0  # what a dimension of extent 1 would step over
+    extents, steps = [1] * rank, [gap] * rank
+    for axis, extent, stride in zip(axes, shape, strides, strict=False):
+        extents[axis], steps[axis] = extent, stride
+    spec = view_spec(dtype, tuple(extents), tuple(steps), 0)
+    return spec.shape, spec.strides
+
+
+@op(view=True)
+def slice(x: Spec, dim: int, low: Size, high: Size, step: int = 1) -> Spec:
+    """A view of the elements low, low + step, ... below high of one dimension: ceil((high - low) / step) of them.
+
+    0 <= low <= high <= x.dim(dim). In dimension 0 of a quantized type, low and high are whole blocks and step is 1.
+    """
+    _check_dim(x, dim)
+    require(0 <= low <= high <= x.dim(dim), "0 <= low <= high <= {}, got {} and {}", x.dim(dim), low, high)
+    require(step >= 1, "step must be positive, got {}", step)
+    block = x.dtype.block_size if dim == 0 else 1
+    require(
+        low % block == high % block == 0 and (step == 1 or block == 1),
+        "dimension 0 of {} is sliced in whole blocks of {}, got {}:{}:{}",
+        x.dtype,
+        block,
+        low,
+        high,
+        step,
+    )
+    shape, strides = list(x.shape), list(_strides(x))
+    offset = x.offset + low // block * strides[dim] if high > low else x.offset
+    shape[dim], strides[dim] = -((low - high) // step), strides[dim] * step
+    return view_spec(x.dtype, tuple(shape), tuple(strides), offset)
+
+
+@op(inline=True)
+def chunk(x: Spec, dim: int, size: Size) -> list[Spec]:
+    """Views that split one dimension into pieces of `size`; the last one may be shorter."""
+    _check_dim(x, dim)
+    require(size >= 1, "size must be positive, got {}", size)
+    return [slice.rule(x, dim, low, min(low + size, x.dim(dim)), 1) for low in range(0, x.dim(dim), size)]
+
+
+@op(inline=True)
+def chunk_sections(x: Spec, dim: int, *sections: Size) -> list[Spec]:
+    """Views that split one dimension into pieces of the given sizes, which must add up to it."""
+    _check_dim(x, dim)
+    require(all(n >= 0 for n in sections), "a section is negative: {}", list(sections))
+    require(sum(sections) == x.dim(dim), "sections add up to {}, not {}", sum(sections), x.dim(dim))
+    ends = [sum(sections[: i + 1]) for i in range(len(sections))]
+    return [slice.rule(x, dim, end - n, end, 1) for n, end in zip(sections, ends, strict=True)]
+
+
+@op(moves=True)
+def contiguous(x: Spec, *shape: Size) -> Spec:
+    """A copy of x with its elements one after the other, given another shape of the same size if one is named.
+
+    One extent may be -1, to be inferred.
+    """
+    if not shape:
+        return x
+    _check_reshape(x.dtype, x.shape, shape)
+    return Spec(x.dtype, shape)
+
+
+@op(moves=True)
+def duplicate(x: Spec) -> Spec:
+    """A copy of x, with its elements one after the other."""
+    return x
+
+
+@op
+def pad(x: Spec, *amounts: Size) -> Spec:
+    """x followed by zeros: amounts[i] of them at the end of dimension i. x is a float."""
+    return pad_ext.rule(x, *_trailing(amounts))
+
+
+def _trailing(amounts: tuple[int, ...]) -> list[int]:
+    require(len(amounts) <= MAX_RANK, "at most {} amounts, got {}", MAX_RANK, len(amounts))
+    return [n for amount in (*amounts, 0, 0, 0, 0)[:MAX_RANK] for n in (0, amount)]
+
+
+@op
+def pad_ext(
+    x: Spec,
+    lp0: Size,
+    rp0: Size,
+    lp1: Size = 0,
+    rp1: Size = 0,
+    lp2: Size = 0,
+    rp2: Size = 0,
+    lp3: Size = 0,
+    rp3: Size = 0,
+) -> Spec:
+    """x between zeros: lpN of them before and rpN after the elements of dimension N. x is a float."""
+    require_float(x)
+    amounts = (lp0, rp0, lp1, rp1, lp2, rp2, lp3, rp3)
+    require(min(amounts) >= 0, "an amount is negative: {}", list(amounts))
+    shape = [x.dim(n) + amounts[2 * n] + amounts[2 * n + 1] for n in range(MAX_RANK)]
+    rank = max([x.rank, *(n + 1 for n in range(MAX_RANK) if shape[n] != 1)])
+    check_shape(x.dtype, tuple(shape))
+    return Spec(x.dtype, tuple(shape[:rank]))
+
+
+@op(moves=True)
+def concat(x: Spec, t2: Spec, dim: int) -> Spec:
+    """x followed by t2 along one dimension. Both have one dtype, and equal extents in the other dimensions."""
+    _check_axis(dim)
+    _require_same_dtype(x, t2)
+    for n in range(MAX_RANK):
+        require(
+            n == dim or x.dim(n) == t2.dim(n), "dimension {} must match, {} != {}", n, x.dim(n), t2.dim(n)
+        )
+    shape = [x.dim(n) for n in range(max(x.rank, t2.rank, dim + 1))]
+    shape[dim] += t2.dim(dim)
+    check_shape(x.dtype, tuple(shape))
+    return Spec(x.dtype, tuple(shape))
+
+
+@op(inline=True)
+def stack(x: Spec, dim: int, *others: Spec) -> Spec:
+    """x and the others one after the other along a dimension that they have; no dimension is added."""
+    for other in others:
+        x = concat.rule(x, other, dim)
+    return x
+
+
+@op(moves=True)
+def repeat(x: Spec, dim: int, n: Size) -> Spec:
+    """x n times along one dimension: y[i] = x[i mod x.dim(dim)]. x is a float, i32 or i64."""
+    _check_axis(dim)
+    _require_plain(x)
+    require(n >= 0, "n must not be negative, got {}", n)
+    shape = [x.dim(i) for i in range(max(x.rank, dim + 1))]
+    shape[dim] *= n
+    check_shape(x.dtype, tuple(shape))
+    return Spec(x.dtype, tuple(shape))
+
+
+@op(moves=True)
+def repeat_4d(x: Spec, dim0: Size, dim1: Size = 1, dim2: Size = 1, dim3: Size = 1) -> Spec:
+    """x repeated to the given shape, a multiple of its own: y[i,j,k,l] = x[i mod n0, j mod n1, k mod n2, l mod n3]."""
+    _require_plain(x)
+    shape = (dim0, dim1, dim2, dim3)
+    check_shape(x.dtype, shape)
+    for n in range(MAX_RANK):
+        require(
+            divides(x.dim(n), shape[n]),
+            "dimension {} does not repeat, {} does not divide {}",
+            n,
+            x.dim(n),
+            shape[n],
+        )
+    rank = max([x.rank, *(n + 1 for n in range(MAX_RANK) if shape[n] != 1)])
+    return Spec(x.dtype, shape[:rank])
+
+
+reshape.prepare(_infer)
+contiguous.prepare(_infer)
+
+
+def _check_axis(dim: int) -> None:
+    require(0 <= dim < MAX_RANK, "dim must be in [0, {}], got {}", MAX_RANK - 1, dim)
+
+
+def _check_dim(x: Spec, dim: int) -> None:
+    require(0 <= dim < x.rank, "dim must be in [0, {}], got {}", x.rank - 1, dim)
+
+
+def _require_plain(x: Spec) -> None:
+    if x.dtype.is_quantized:
+        raise DTypeError(f"the receiver must not be quantized, got {x.dtype}; cast it first")
+
+
+def _require_same_dtype(x: Spec, t2: Spec) -> None:
+    if x.dtype is not t2.dtype:
+        raise DTypeError(f"both must have one dtype, got {x.dtype} and {t2.dtype}; cast one")

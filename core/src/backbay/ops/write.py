@@ -1,0 +1,87 @@
+"""Writes into the storage of a leaf. Each returns an alias of what it wrote to, for reads that come after."""
+
+from ..dtypes import DType
+from ..op import Size, op
+from ..spec import Spec, check_shape, divides, require, require_dtype, span, view_spec
+
+
+def _alias(x: Spec) -> Spec:
+    return Spec(x.dtype, x.shape, x.strides, x.offset)
+
+
+def region(x: Spec, t2: Spec, offset: int, strides: tuple[int, ...]) -> Spec:
+    """Where `set` writes: t2's shape, laid into the bytes of x."""
+    steps = strides or tuple(x.stride(n) for n in range(1, t2.rank))
+    require(
+        len(steps) >= t2.rank - 1,
+        "one stride for each dimension from 1 up, {} for rank {}",
+        len(steps),
+        t2.rank,
+    )
+    inner = (x.dtype.type_size, *steps[: t2.rank - 1])[: t2.rank]
+    return view_spec(x.dtype, t2.shape, inner, x.offset + offset)
+
+
+@op(moves=True, writes="dst")
+def copy(x: Spec, dst: Spec) -> Spec:
+    """Write x into dst, converted as cast converts; returns an alias of dst.
+
+    Both have the same number of elements, taken in logical order; dst is a leaf, or a view of one. If they overlap,
+    x is read before dst is written. dst may be quantized if the backend can quantize it.
+    """
+    require(x.size == dst.size, "as many elements as the destination, {} != {}", x.size, dst.size)
+    return _alias(dst)
+
+
+@op(moves=True, writes="x")
+def set(x: Spec, t2: Spec, offset: Size, *strides: Size) -> Spec:
+    """Write t2 into the bytes of x from `offset` on; returns an alias of x.
+
+    x is a leaf, or a view of one; in its dimension 0 elements adjoin. The region has t2's shape, adjoining elements
+    in dimension 0, and the given strides for dimensions 1 and up, by default x's own. It lies inside of x. offset
+    and strides are in bytes, multiples of the element size (of a block, if quantized). t2 is converted as cast
+    converts.
+    """
+    size = x.dtype.type_size
+    require(
+        x.dim(0) <= x.dtype.block_size or x.stride(0) == size,
+        "elements of the receiver must adjoin in dimension 0, but they begin {} bytes apart",
+        x.stride(0),
+    )
+    check_shape(x.dtype, t2.shape)
+    require(
+        offset >= 0 and offset % size == 0, "offset must be whole elements of {} bytes, got {}", size, offset
+    )
+    require(
+        all(step >= 0 and step % size == 0 for step in strides),
+        "strides must be whole elements of {} bytes, got {}",
+        size,
+        list(strides),
+    )
+    target = region(x, t2, offset, strides)
+    end = offset + span(target)
+    require(end <= span(x), "bytes {} to {} are outside of the {} bytes of {}", offset, end, span(x), x)
+    return _alias(x)
+
+
+@op(moves=True, writes="x", ids="ids")
+def set_rows(x: Spec, src: Spec, ids: Spec) -> Spec:
+    """x[:,ids[i, a mod ia, b mod ib],a,b] = src[:,i,a,b]; returns an alias of x.
+
+    x is (n, count, a, b), a leaf or a view of one; src is (n, k, a, b), converted as cast converts;
+    ids is i32 or i64 (k, ia, ib), each in [0, count). Where ids repeat, one of the rows is kept.
+    """
+    require_dtype(ids, (DType.I32, DType.I64), "ids")
+    require(x.dim(0) == src.dim(0), "dimension 0 must match, {} != {}", x.dim(0), src.dim(0))
+    require(src.dim(1) == ids.dim(0), "as many rows as ids, {} != {}", src.dim(1), ids.dim(0))
+    require(ids.dim(3) == 1, "ids must have at most 3 dimensions, got {}", list(ids.shape))
+    for n in (2, 3):
+        require(x.dim(n) == src.dim(n), "dimension {} must match, {} != {}", n, x.dim(n), src.dim(n))
+        require(
+            divides(ids.dim(n - 1), src.dim(n)),
+            "dimension {} of ids must divide {}, got {}",
+            n - 1,
+            src.dim(n),
+            ids.dim(n - 1),
+        )
+    return _alias(x)

@@ -1,0 +1,67 @@
+"""Which backends are installed: their metadata at once, their code one at a time and only when asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .entrypoints import Declared, declared
+from .errors import BackendUnavailableError, UnknownBackendError
+
+if TYPE_CHECKING:
+    from .backend import Backend
+
+GROUP = "backbay.backends"
+
+
+@dataclass(frozen=True)
+class BackendEntry:
+    """An installed backend. Nothing of it is imported before `load`.
+
+    `module` is what its entry point names. `rivals` are other distributions that claim the same name: as long as
+    there are any, none of them can be loaded.
+    """
+
+    name: str
+    distribution: str
+    version: str
+    module: str
+    rivals: tuple[str, ...] = ()
+
+    def load(self) -> type[Backend]:
+        """Import the plugin and return its class; BackendUnavailableError says why it cannot be used."""
+        origin = f"{self.distribution} {self.version}"
+        if self.rivals:
+            both = " and ".join((origin, *self.rivals))
+            raise BackendUnavailableError(
+                f"backend {self.name!r} is provided by {both}; uninstall all but one"
+            )
+        from .registration import backend_class, describe
+
+        try:
+            plugin = Declared(self.name, self.module, self.distribution, self.version).load()
+            found = backend_class(plugin, self.name)
+        except (Exception, SystemExit) as error:
+            raise BackendUnavailableError(f"backend {self.name!r} of {origin}: {describe(error)}") from error
+        if found.name == "unnamed":
+            found.name = self.name  # so that what its constructor says is about this name
+        return found
+
+
+def backends() -> dict[str, BackendEntry]:
+    """The installed backends by name. Reads metadata, imports no plugin."""
+    return {name: _entry(points) for name, points in declared(GROUP).items()}
+
+
+def entry(name: str, *, asked_by: str = "") -> BackendEntry:
+    """The backend of that name; UnknownBackendError says the nearest ones. `asked_by` says where the name is from."""
+    installed = backends()
+    if name not in installed:
+        raise UnknownBackendError(name, installed, asked_by)
+    return installed[name]
+
+
+def _entry(points: list[Declared]) -> BackendEntry:
+    first, *others = points
+    rivals = tuple(point.origin for point in others)
+    return BackendEntry(first.name, first.distribution, first.version, first.value, rivals)

@@ -1,0 +1,272 @@
+"""What contexts of one graph share: its nodes, the order they run in, its plan, and who may use it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .dtypes import DType
+from .encoding import Bytes
+from .errors import ClosedError, ContextBusyError, DTypeError, GraphSizeError, NotComputedError
+from .leaf import Leaf
+from .op import Op
+from .placement import Placement
+from .plan import Cancel, Plan
+from .spec import Spec
+from .tensor import Tensor
+
+if TYPE_CHECKING:
+    from .backend import Backend
+    from .graph import Graph
+
+
+@dataclass
+class Counters:
+    """What was done so far; two readings tell what happened between them."""
+
+    traced_nodes: int = 0
+    compilations: int = 0
+    runs: int = 0
+    bytes_allocated: int = 0
+
+    def add(self, other: Counters) -> None:
+        self.traced_nodes += other.traced_nodes
+        self.compilations += other.compilations
+        self.runs += other.runs
+        self.bytes_allocated += other.bytes_allocated
+
+
+class Recording:
+    """The graph behind a context, while it grows and each time it is computed."""
+
+    def __init__(self, backend: Backend, max_nodes: int) -> None:
+        self.backend, self.max_nodes = backend, max_nodes
+        self.blocked = False  # a fast check for tracing: closed, or computing
+        self.closed = False
+        self.counters = Counters()
+        self.leaves: list[Leaf] = []
+        self.batch_size: int | None = None
+        self._roots: dict[Tensor, None] = {}  # in the order of forward; all of them stay readable
+        self._stale = True  # the plan, if any, does not fit the roots
+        self._graph: Graph | None = None
+        self._plan: Plan | None = None
+        self._results: tuple[Tensor, ...] = ()
+        self._in_use = threading.Lock()
+
+    # -- tracing -----------------------------------------------------------------------------------------
+
+    def record(
+        self,
+        placement: Placement,
+        op: Op[Any, Any],
+        args: tuple[Any, ...],
+        dtype: DType,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...] | None,
+        offset: int,
+        storage: Tensor | None,
+    ) -> Tensor:
+        """Add a node."""
+        if self.blocked:
+            self.refuse()
+        self.counters.traced_nodes += 1
+        if self.counters.traced_nodes > self.max_nodes:
+            raise GraphSizeError(
+                f"more than the {self.max_nodes} nodes of this context; open one with max_nodes="
+            )
+        tensor = Tensor(dtype, shape, strides, offset)
+        tensor.home, tensor.placement, tensor.op, tensor.args = self, placement, op, args
+        tensor.storage, tensor.leaf = storage, None
+        return tensor
+
+    def add_leaf(self, spec: Spec, placement: Placement, row_axis: int | None) -> Tensor:
+        """Add a leaf, with memory of its own unless the backend only measures."""
+        if self.blocked:
+            self.refuse()
+        buffer = self.backend.take_leaf(spec, placement)
+        leaf = Leaf(self.backend, self, spec, buffer, placement, row_axis=row_axis)
+        self.leaves.append(leaf)
+        if buffer is not None:
+            self.counters.bytes_allocated += buffer.nbytes
+        return leaf_tensor(leaf)
+
+    def refuse(self) -> None:
+        """Raise what explains why nothing can be traced now."""
+        if self.closed or self.backend.closed:
+            raise ClosedError("the context is closed")
+        raise ContextBusyError("the context is computing in another thread; use one context per thread")
+
+    def admit(self, operand: Tensor) -> None:
+        """Let a tensor of another context in, if it is a leaf or weight of this backend."""
+        leaf = operand.leaf
+        if leaf is None:
+            raise DTypeError(
+                f"{operand!r} belongs to another context; only leaves and weights cross: copy it into a leaf of "
+                "its context, or read it and use from_floats"
+            )
+        if leaf.backend is not self.backend:
+            raise DTypeError(f"{operand!r} belongs to another backend; read it and use from_floats")
+        if leaf.closed:
+            raise ClosedError(f"{operand!r} belongs to a closed context")
+
+    def admit_ids(self, ids: Tensor, bound: int) -> None:
+        """Let ids in whose values are known to stay below a bound, or are checked to from now on."""
+        origin = ids.storage or ids
+        if origin.leaf is not None:
+            if origin.leaf.computed:
+                raise DTypeError(
+                    "ids must not come from a leaf that a graph writes into: nobody can check them"
+                )
+            origin.leaf.promise_ids(Spec(ids.dtype, ids.shape, ids.strides, ids.offset), bound)
+            return
+        if origin.op is None or origin.op.name not in ("top_k", "argsort"):
+            source = origin.op.name if origin.op else "a weight"
+            raise DTypeError(
+                f"ids must be a leaf, a view of one, or come from top_k or argsort, not from {source}"
+            )
+        if ids.size and origin.args[0].dim(0) > bound:
+            raise DTypeError(
+                f"ids of {origin.op.name} reach {origin.args[0].dim(0) - 1}, but must stay below {bound}"
+            )
+
+    def admit_write(self, storage: Tensor) -> None:
+        """Let an op write into a tensor, if it is a leaf whose values nobody relies on as ids."""
+        if storage.leaf is None or storage.leaf.home is None:
+            what = "a weight" if storage.op is None else f"what {storage.op.name} computes"
+            raise DTypeError(
+                f"the destination must be a leaf, or a view of one, not {what}; make one with ctx.empty"
+            )
+        if storage.leaf.id_uses:
+            raise DTypeError("the destination serves as ids: only the host may write them, with from_ints")
+        storage.leaf.computed = True
+
+    # -- computing ---------------------------------------------------------------------------------------
+
+    def forward(self, tensors: tuple[Tensor, ...]) -> None:
+        """Fix that these run, after what was given before."""
+        if self.blocked:
+            self.refuse()
+        for tensor in tensors:
+            if tensor not in self._roots:
+                if tensor.home is not self:
+                    self.admit(tensor)
+                self._roots[tensor] = None
+                self._stale = True
+
+    def set_batch_size(self, n: int) -> None:
+        self._stale = self._stale or n != self.batch_size
+        self.batch_size = n
+
+    def compute(self, outputs: tuple[Tensor, ...], cancel: Cancel | None) -> None:
+        """Run the graph; afterwards the outputs, and only they, can be read."""
+        with self._exclusive():
+            self.forward(outputs)
+            self.backend.check_runnable()
+            self._results = ()
+            graph, plan = self._compiled()
+            self.blocked = True
+            try:
+                self.backend.run(graph, plan, cancel)
+            finally:
+                self.blocked = self.closed
+            self.counters.runs += 1
+            self._results = outputs
+
+    def reserve(self) -> None:
+        """Compile, and so allocate, without running."""
+        with self._exclusive():
+            self._results = ()
+            self._compiled()
+
+    def read(self, tensor: Tensor) -> Bytes:
+        """The bytes of a result of the latest compute."""
+        if self.closed or self.backend.closed:
+            raise ClosedError(f"{tensor!r} belongs to a closed context")
+        if tensor not in self._results or self._plan is None or self._graph is None:
+            raise NotComputedError(
+                f"{tensor!r} was not named by the latest compute, or its inputs were written since"
+            )
+        return self._plan.read(self._graph.outputs[list(self._roots).index(tensor)])
+
+    def evaluate(self, tensor: Tensor) -> Bytes:
+        """A tensor's value, from what its leaves hold now, beside the graph of `forward`: nothing may be written."""
+        from .building import build_graph
+
+        self.backend.check_runnable()
+        graph = build_graph(self, (tensor,))
+        writers = [node.op.name for node in graph.nodes if node.op is not None and node.op.writes is not None]
+        if writers:
+            raise NotComputedError(f"{tensor!r} depends on {writers[0]}, which writes; compute it first")
+        plan = self.backend.compile(graph)
+        try:
+            self.backend.run(graph, plan, None)
+            return plan.read(graph.outputs[0]).copy()
+        finally:
+            plan.close()
+
+    def has_result(self, tensor: Tensor) -> bool:
+        return tensor in self._results
+
+    def forget_results(self) -> None:
+        self._results = ()
+
+    def _compiled(self) -> tuple[Graph, Plan]:
+        """The plan, compiled anew only if there is more to run, or if its memory has moved."""
+        if self.blocked:
+            self.refuse()
+        if self._graph is None or self._plan is None or self._stale or not self._plan.valid:
+            from .building import build_graph  # it opens composites, and so needs contexts
+
+            self._drop_plan()
+            self._graph = build_graph(self, tuple(self._roots))
+            self._plan = self.backend.compile(self._graph)
+            self._stale = False
+            self.counters.compilations += 1
+            if self.backend.params.alloc_memory:
+                self.counters.bytes_allocated += self._plan.nbytes
+        return self._graph, self._plan
+
+    def _drop_plan(self) -> None:
+        if self._plan is not None:
+            self._plan.close()
+        self._plan = self._graph = None
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        if not self._in_use.acquire(blocking=False):
+            raise ContextBusyError("the context is in use by another thread; use one context per thread")
+        try:
+            yield
+        finally:
+            self._in_use.release()
+
+    # -- the end -----------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Free everything, after a running compute. Closing again does nothing."""
+        with self._in_use, self.backend.lock:
+            self.release()
+
+    def release(self) -> None:
+        """Free everything; the caller holds the backend's lock."""
+        if self.closed:
+            return
+        self.closed = self.blocked = True
+        self._results = ()
+        self._drop_plan()
+        for leaf in self.leaves:
+            self.backend.drop_leaf(leaf)
+        self.leaves.clear()
+        self._roots.clear()
+        self.backend.forget(self)
+
+
+def leaf_tensor(leaf: Leaf) -> Tensor:
+    """The tensor of a leaf or weight."""
+    tensor = Tensor(leaf.spec.dtype, leaf.spec.shape)
+    tensor.home, tensor.placement, tensor.op, tensor.args = leaf.home, leaf.placement, None, ()
+    tensor.storage, tensor.leaf = None, leaf
+    return tensor

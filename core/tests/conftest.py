@@ -1,0 +1,21 @@
+"""What the tests of core share: the reference backend, and contexts on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import backbay
+
+
+@pytest.fixture
+def backend() -> Iterator[backbay.Backend]:
+    with backbay.open(None, backend="cpu_ref") as opened:
+        yield opened
+
+
+@pytest.fixture
+def ctx(backend: backbay.Backend) -> Iterator[backbay.Context]:
+    with backend.new_context() as opened:
+        yield opened

@@ -1,0 +1,55 @@
+"""Dump: the layout of the seeds, and that it only reads."""
+
+import numpy as np
+import pytest
+
+import backbay
+from backbay import DType, NotComputedError, dump
+
+
+def test_the_layout_of_brackets(ctx):
+    x = ctx.from_floats(np.arange(-3, 5), 2, 2, 2)
+    assert dump(x, precision=1) == "[[[-3.0, -2.0],\n  [-1.0,  0.0]],\n\n [[ 1.0,  2.0],\n  [ 3.0,  4.0]]]"
+    assert dump(ctx.from_ints([1, -2])) == "[ 1, -2]"
+    assert dump(ctx.from_floats([1.23456])) == "[ 1.2346]"
+
+
+def test_beyond_the_threshold_only_the_edges_are_shown(ctx):
+    x = ctx.arange(0, 10)
+    assert dump(x, precision=0, threshold=9, edge_items=2) == "[ 0,  1, ...,  8,  9]"
+    assert dump(x, precision=0, threshold=10).count(",") == 9
+    square = ctx.from_floats(np.arange(25), 5, 5)
+    assert (
+        dump(square, precision=0, threshold=4, edge_items=1) == "[[ 0, ...,  4],\n ..., \n [ 20, ...,  24]]"
+    )
+
+
+def test_half_and_quantized_tensors_are_shown_as_floats(ctx):
+    for dtype in (DType.F16, DType.BF16, DType.Q8_0):
+        assert (
+            dump(ctx.empty(dtype, 32).from_floats(np.ones(32)), precision=1, threshold=1, edge_items=1)
+            == "[ 1.0, ...,  1.0]"
+        )
+
+
+def test_what_is_not_computed_is_and_nothing_else_changes(ctx):
+    x = ctx.from_floats([1, 2])
+    y = x.neg(ctx)
+    z = y.scale(ctx, 10)
+    ctx.compute(y)
+    assert dump(z, precision=0) == "[-10, -20]"
+    assert y.floats().tolist() == [-1, -2]
+    assert ctx.counters.runs == 1 and ctx.counters.compilations == 1
+    with pytest.raises(NotComputedError):
+        z.floats()
+
+
+def test_it_never_writes(ctx):
+    state = ctx.zeros(DType.F32, 2)
+    written = ctx.from_floats([1, 2]).copy(ctx, state)
+    with pytest.raises(NotComputedError, match="depends on copy, which writes"):
+        dump(written.neg(ctx))
+    assert state.floats().tolist() == [0, 0]
+    ctx.compute(written)
+    assert dump(written, precision=0) == "[ 1,  2]"
+    assert backbay.dump is dump

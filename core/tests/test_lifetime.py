@@ -1,0 +1,188 @@
+"""Lifetime and threads: closing in any order, use from several threads, cancelling, memory over time."""
+
+import resource
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import backbay
+from backbay import CancelledError, ClosedError, ContextBusyError, DType
+
+
+def test_closing_is_final_and_may_be_repeated(backend):
+    ctx = backend.new_context()
+    x = ctx.from_floats([1, 2])
+    for thing in (ctx, ctx, backend, backend):
+        thing.close()
+    for use in (
+        lambda: backend.new_context(),
+        lambda: backend.get("w"),
+        lambda: backend.load(),
+        lambda: ctx.compute(),
+        lambda: ctx.reserve(),
+        lambda: x.from_floats([1, 2]),
+        lambda: x.floats(),
+    ):
+        with pytest.raises(ClosedError):
+            use()
+
+
+def test_closing_a_backend_closes_its_contexts(backend):
+    ctx = backend.new_context()
+    y = ctx.from_floats([1, 2]).neg(ctx)
+    ctx.compute(y)
+    backend.close()
+    with pytest.raises(ClosedError):
+        y.floats()
+    ctx.close()
+
+
+def test_memory_is_given_back(backend):
+    ctx = backend.new_context()
+    y = ctx.layer(1).zeros(DType.F32, 1000).neg(ctx)
+    ctx.compute(y)
+    assert backend.memory().allocated() == 8000
+    ctx.close()
+    assert backend.memory().total() == 0
+
+
+class Slow:
+    """A backend whose nodes take a while, and tell when they run."""
+
+    def __new__(cls, seconds=0.05):
+        reference = backbay.backends()["cpu_ref"].load()
+        running = threading.Event()
+        active = []
+
+        def run_node(self, node, arrays):
+            running.set()
+            active.append(1)
+            assert len(active) == 1, "two computes at once"
+            time.sleep(seconds)
+            active.pop()
+            reference.run_node(self, node, arrays)
+
+        made = type("Slow", (reference,), {"run_node": run_node})()
+        made.running = running
+        return made
+
+
+def chain(ctx, length):
+    y = ctx.from_floats([1.0])
+    for _ in range(length):
+        y = y.neg(ctx)
+    return y
+
+
+def in_thread(function):
+    errors = []
+
+    def run():
+        try:
+            function()
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, errors
+
+
+def test_computes_of_two_contexts_take_turns():
+    backend = Slow(0.005)
+    contexts = [backend.new_context() for _ in range(2)]
+    outputs = [chain(ctx, 6) for ctx in contexts]
+    threads = [in_thread(lambda c=c, y=y: c.compute(y)) for c, y in zip(contexts, outputs, strict=True)]
+    for thread, errors in threads:
+        thread.join()
+        assert errors == []
+    assert [y.floats().tolist() for y in outputs] == [[1.0], [1.0]]
+
+
+def test_one_context_from_two_threads_raises():
+    backend = Slow()
+    ctx = backend.new_context()
+    y = chain(ctx, 4)
+    x = ctx.from_floats([1.0])
+    thread, errors = in_thread(lambda: ctx.compute(y))
+    backend.running.wait()
+    for use in (
+        lambda: ctx.compute(y),
+        lambda: ctx.reserve(),
+        lambda: x.neg(ctx),
+        lambda: x.from_floats([2.0]),
+    ):
+        with pytest.raises(ContextBusyError):
+            use()
+    thread.join()
+    assert errors == [] and y.floats().tolist() == [1.0]
+
+
+@pytest.mark.parametrize("what", ["context", "backend"])
+def test_closing_waits_for_a_running_compute(what):
+    backend = Slow()
+    ctx = backend.new_context()
+    y = chain(ctx, 4)
+    thread, errors = in_thread(lambda: ctx.compute(y))
+    backend.running.wait()
+    (ctx if what == "context" else backend).close()
+    thread.join()
+    assert errors == [] and ctx.counters.runs == 1
+
+
+def test_a_cancelled_compute_stops_early_and_has_no_results():
+    backend = Slow(0.01)
+    ctx = backend.new_context()
+    y = chain(ctx, 200)
+    cancel = threading.Event()
+    threading.Timer(0.05, cancel.set).start()
+    started = time.monotonic()
+    with pytest.raises(CancelledError):
+        ctx.compute(y, cancel=cancel)
+    assert time.monotonic() - started < 1.5  # 200 nodes take 2 seconds
+    with pytest.raises(backbay.NotComputedError):
+        y.floats()
+
+
+def test_tracing_two_contexts_in_two_threads_is_fine(backend):
+    shared = backend.new_context().from_floats(np.ones(4))
+    results = {}
+
+    def trace(name):
+        ctx = backend.new_context(max_nodes=5000)
+        y = ctx.from_floats(np.ones(4))
+        for _ in range(2000):
+            y = y.add(ctx, shared)
+        ctx.compute(y)
+        results[name] = y.floats().tolist()
+
+    threads = [in_thread(lambda n=n: trace(n)) for n in range(4)]
+    for thread, errors in threads:
+        thread.join()
+        assert errors == []
+    assert results == {n: [2001.0] * 4 for n in range(4)}
+
+
+def test_tensors_hash_by_identity_and_outlive_their_use(ctx):
+    x = ctx.from_floats([1, 2])
+    assert len({x, x, ctx.from_floats([1, 2])}) == 2
+    assert x != ctx.from_floats([1, 2])
+
+
+def test_ten_thousand_contexts_leave_memory_flat(backend):
+    def live():
+        for _ in range(1000):
+            with backend.new_context() as ctx:
+                y = ctx.from_floats(np.ones((8, 64))).exp(ctx)
+                ctx.compute(y)
+
+    live()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for _ in range(9):
+        live()
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown < 2048, f"{grown} KiB more after 9,000 contexts"
+    assert backend.memory().total() == 0
+    assert backend.counters.runs == 10_000
