@@ -1,0 +1,49 @@
+"""Attention."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from backbay import ops
+
+from .matrix import product, rank4
+from .table import Array, kernel
+
+
+@kernel(ops.scaled_dot_product_attention)
+def scaled_dot_product_attention(
+    query: Array,
+    key: Array,
+    value: Array,
+    mask: Array | None = None,
+    *,
+    scale: float,
+    sinks: Array | None = None,
+    vmla: Array | None = None,
+    softcap: float = 0.0,
+    cache_config_applied: bool = False,
+) -> Array:
+    q, k = (
+        rank4(query).swapaxes(1, 2),
+        rank4(key).swapaxes(1, 2),
+    )  # (batch, heads, tokens, d), (batch, kv, history, d)
+    v = rank4(value)
+    v = v if cache_config_applied else v.transpose(0, 2, 3, 1)  # (batch, kv, dv, history)
+    scores = product(k, q) * np.float32(scale)  # (batch, heads, tokens, history)
+    if softcap:
+        scores = np.float32(softcap) * np.tanh(scores / np.float32(softcap))
+    if mask is not None:
+        scores = scores + rank4(mask)[:, :, : q.shape[2]]
+    y = product(v, _weights(scores, sinks))  # (batch, heads, tokens, dv)
+    if vmla is not None:
+        y = product(rank4(vmla), y)
+    return y.swapaxes(1, 2).reshape(*query.shape[:-1], y.shape[-1])
+
+
+def _weights(scores: Array, sinks: Array | None) -> Array:
+    """The softmax over history; sinks only add to its sum."""
+    sink = np.full((1, 1, 1), -np.inf) if sinks is None else sinks.reshape(-1, 1, 1)
+    largest = np.maximum(scores.max(axis=-1, keepdims=True, initial=-np.inf), sink)
+    powers = np.exp(scores - largest)
+    total = powers.sum(axis=-1, keepdims=True)
+    return powers / (total if sinks is None else total + np.exp(sink - largest))

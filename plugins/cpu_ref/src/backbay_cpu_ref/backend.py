@@ -1,0 +1,69 @@
+"""The backend: core runs the kernels, in float64, and rounds once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from operator import index as integer
+from typing import Any, ClassVar
+
+import numpy as np
+
+from backbay import CacheConfig, DType, KernelBackend, Node, Option
+
+from . import attention, binary, elementwise, index, linear, matrix, norm, order, sequence, shape, spatial
+from .table import Array, kernel
+
+__all__ = ["CpuRef"]
+
+# Importing a module fills the table.
+FAMILIES = (attention, binary, elementwise, index, linear, matrix, norm, order, sequence, shape, spatial)
+
+
+def _byte_count(value: Any) -> int:
+    count = integer(value)
+    if count < 0:
+        raise ValueError("it is negative")
+    return count
+
+
+class CpuRef(KernelBackend):
+    """The reference: NumPy, float64 inside of each op.
+
+    Quantized weights that ops compute with are decoded on first use and kept as float32, the first of the file that
+    fit into the option `decoded_weights` (bytes); others are decoded each time. That memory is booked with the weights
+    from the start. Where `max_memory` limits the CPU, none are kept.
+    """
+
+    contract_version = 1
+    kernels = kernel
+    float_dtype = np.float64
+    options: ClassVar[dict[str, Option]] = {
+        "decoded_weights": Option(1 << 30, _byte_count, "how many bytes of decoded weights to keep")
+    }
+
+    def cache_config(self) -> CacheConfig:
+        return CacheConfig(dtypes=(DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.Q4_0))
+
+    def book_weights(self) -> None:
+        super().book_weights()
+        self._decoded: dict[str, Array | None] = {}  # by name, those that are kept; None until first used
+        room = 0 if self.devices()[0].id in self.params.max_memory else self.option_values["decoded_weights"]
+        for info in self.model.tensors.values() if self.model is not None else ():
+            nbytes = 4 * prod(info.shape)
+            if info.dtype.is_quantized and nbytes <= room:
+                room -= nbytes
+                self.ledger.take(self.weight_entry(info.name), nbytes, lambda: None)
+                self._decoded[info.name] = None
+
+    def read_operand(self, reader: Node, operand: Node, arrays: Sequence[Array]) -> Array:
+        name = operand.leaf.name if operand.leaf is not None and operand.kind == "parameter" else None
+        if name not in self._decoded or (reader.op is not None and reader.op.moves):
+            return super().read_operand(reader, operand, arrays)
+        kept = self._decoded[name]
+        if kept is None:
+            kept = self._decoded[name] = super().read_operand(reader, operand, arrays).astype(np.float32)
+        return kept.astype(np.float64)
+
+    def release(self) -> None:
+        self._decoded.clear()

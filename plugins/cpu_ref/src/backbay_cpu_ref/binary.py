@@ -1,0 +1,38 @@
+"""Arithmetic on two tensors."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from backbay import ops
+
+from .table import Array, kernel
+
+
+def repeated(t2: Array, shape: tuple[int, ...]) -> Array:
+    """t2 repeated modulo to a shape; NumPy broadcasts extents of 1 by itself, and drops no leading ones."""
+    t2 = t2.reshape((1,) * (len(shape) - t2.ndim) + t2.shape[max(0, t2.ndim - len(shape)) :])
+    times = [
+        1 if have == 1 else want // have if have else 1 for want, have in zip(shape, t2.shape, strict=True)
+    ]
+    return np.tile(t2, times)
+
+
+@kernel(ops.add)
+def add(x: Array, t2: Array) -> Array:
+    return x + repeated(t2, x.shape)
+
+
+@kernel(ops.sub)
+def sub(x: Array, t2: Array) -> Array:
+    return x - repeated(t2, x.shape)
+
+
+@kernel(ops.mul)
+def mul(x: Array, t2: Array) -> Array:
+    return x * repeated(t2, x.shape)
+
+
+@kernel(ops.div)
+def div(x: Array, t2: Array) -> Array:
+    return x / repeated(t2, x.shape)

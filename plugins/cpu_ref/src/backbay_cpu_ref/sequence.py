@@ -1,0 +1,103 @@
+"""Rotary embeddings and state-space models."""
+
+from collections.abc import Sequence
+from math import log, pi
+
+import numpy as np
+
+from backbay import ops
+from backbay.ops.sequence import Yarn
+
+from .table import Array, kernel
+
+
+@kernel(ops.rope)
+def rope(
+    x: Array,
+    positions: Array,
+    dim: int,
+    base: float,
+    scale: float,
+    mode: str,
+    factors: Array | None,
+    sections: Sequence[int],
+    yarn: Yarn | None,
+) -> Array:
+    place, power = places(positions, dim, mode, sections)
+    pairs = power.size
+    theta = place * base ** (-2 * power / dim)  # (tokens, pairs)
+    if factors is not None:
+        theta = theta / factors.reshape(-1)[:pairs]
+    angle, m = stretch(theta, dim, base, scale, yarn)
+    cos, sin = m * np.cos(angle)[:, None], m * np.sin(angle)[:, None]  # (tokens, 1, pairs)
+
+    y = np.array(x, ndmin=3)  # ((batch,) tokens, heads, head_dim)
+    apart, step = (1, 2) if mode == "normal" else (pairs, 1)  # within a pair, and from pair to pair
+    first, second = (slice(start, start + step * pairs, step) for start in (0, apart))
+    a, b = y[..., first].copy(), y[..., second].copy()
+    y[..., first], y[..., second] = a * cos - b * sin, a * sin + b * cos
+    return y.reshape(x.shape)
+
+
+def places(positions: Array, dim: int, mode: str, sections: Sequence[int]) -> tuple[Array, Array]:
+    """The position that each pair of each token goes by, (tokens, pairs) or (tokens, 1), and its power of the base."""
+    if mode in ("normal", "neox"):
+        return positions.reshape(-1, 1), np.arange(dim // 2)
+    components = positions.reshape(4, -1).T  # (tokens, 4)
+    if mode == "vision":
+        second = np.arange(dim) >= sections[0]
+        return components[:, second.astype(int)], np.arange(dim) - sections[0] * second
+    component = np.repeat(np.arange(4), sections)
+    pair = np.arange(dim // 2)
+    return components[:, component[pair % component.size]], pair
+
+
+def stretch(theta: Array, dim: int, base: float, scale: float, yarn: Yarn | None) -> tuple[Array, float]:
+    """The angles, and the factor of the result."""
+    if yarn is None or yarn.ext_factor == 0:
+        return scale * theta, yarn.attn_factor if yarn else 1.0
+
+    def edge(beta: float) -> float:
+        turns = np.float64(yarn.n_ctx_orig) / (
+            2 * pi * beta
+        )  # NumPy's: extreme betas give infinities, no error
+        return dim * np.log(turns) / (2 * log(base))
+
+    low, high = max(0, np.floor(edge(yarn.beta_fast))), min(dim - 1, np.ceil(edge(yarn.beta_slow)))
+    ramp = (np.arange(theta.shape[-1]) - low) / max(0.001, high - low)
+    r = yarn.ext_factor * (1 - np.clip(ramp, 0, 1))
+    return scale * theta * (1 - r) + theta * r, yarn.attn_factor * (1 + 0.1 * log(1 / scale))
+
+
+def ranked(x: Array, rank: int) -> Array:
+    """x with exactly so many axes: leading ones of extent 1 are added or dropped."""
+    return x.reshape((1,) * (rank - x.ndim) + x.shape[-rank:])
+
+
+@kernel(ops.ssm_conv)
+def ssm_conv(x: Array, weight: Array) -> Array:
+    x, weight = ranked(x, 3), ranked(weight, 2)  # (sequences, channels, K-1 + tokens), (channels, K)
+    taps = weight.shape[1]
+    tokens = x.shape[2] - taps + 1
+    y = sum((x[..., i : i + tokens] * weight[:, i : i + 1] for i in range(taps)), np.float64(0))
+    return np.swapaxes(y, 1, 2)
+
+
+@kernel(ops.ssm_scan)
+def ssm_scan(s: Array, x: Array, dt: Array, A: Array, B: Array, C: Array, ids: Array) -> Array:
+    state = ranked(s, 4)[ids.reshape(-1)]  # (sequences, heads, head_dim, states)
+    x, A = ranked(x, 4), ranked(A, 2)  # (sequences, tokens, heads, head_dim), (heads, states or 1)
+    d = np.logaddexp(0, ranked(dt, 3))  # (sequences, tokens, heads)
+    B, C = per_head(ranked(B, 4), x.shape[2]), per_head(ranked(C, 4), x.shape[2])
+    y = np.empty_like(x)
+    for t in range(x.shape[1]):  # each step needs the state that the one before left
+        step = d[:, t, :, None]
+        decay = np.exp(step * A)[:, :, None]
+        state = state * decay + B[:, t, :, None] * (x[:, t] * step)[..., None]
+        y[:, t] = (state * C[:, t, :, None]).sum(-1)
+    return np.concatenate([y.ravel(), state.ravel()])
+
+
+def per_head(x: Array, heads: int) -> Array:
+    """(sequences, tokens, groups, states) with each group repeated for its heads."""
+    return np.repeat(x, heads // max(x.shape[2], 1), axis=2)
