@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from environment import Environment
 
 import backbay
 
@@ -19,3 +21,8 @@ def backend() -> Iterator[backbay.Backend]:
 def ctx(backend: backbay.Backend) -> Iterator[backbay.Context]:
     with backend.new_context() as opened:
         yield opened
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Environment:
+    return Environment(tmp_path)

@@ -124,7 +124,7 @@ def _attempt(path: Path, check: Callable[[Path], None]) -> tuple[bool, BaseExcep
             check(path)
     except ModelFileError as error:
         return False, _unhelpful(error, path)
-    except Exception as error:  # noqa: BLE001  # any other exception is what the fuzzing is for
+    except Exception as error:
         return False, error
     return True, None
 

@@ -60,7 +60,7 @@ def test_a_missing_key_names_the_nearest() -> None:
         ModelFileError, match=r"a key 'block_cuont' in the metadata.*nearest: 'llama.block_count'"
     ):
         MADE.int("block_cuont")
-    with pytest.raises(ModelFileError, match="nearest: 'general.name'"):
+    with pytest.raises(ModelFileError, match=r"nearest: 'general.name'"):
         MADE["general.nome"]
     with pytest.raises(ModelFileError, match="found 0 others"):
         Config({}).int("block_count")

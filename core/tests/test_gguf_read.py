@@ -125,7 +125,7 @@ def test_a_closed_file_gives_no_data(tmp_path: Path) -> None:
     with backbay.gguf.open(path) as file:
         assert not file.closed
     assert file.closed
-    with pytest.raises(ClosedError, match="model.gguf"):
+    with pytest.raises(ClosedError, match=r"model.gguf"):
         file.data("w")
 
 

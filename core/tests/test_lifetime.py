@@ -1,5 +1,6 @@
 """Lifetime and threads: closing in any order, use from several threads, cancelling, memory over time."""
 
+import gc
 import resource
 import threading
 import time
@@ -9,6 +10,7 @@ import pytest
 
 import backbay
 from backbay import CancelledError, ClosedError, ContextBusyError, DType
+from backbay.kernel_backend import KernelPlan
 
 
 def test_closing_is_final_and_may_be_repeated(backend):
@@ -169,6 +171,44 @@ def test_tensors_hash_by_identity_and_outlive_their_use(ctx):
     x = ctx.from_floats([1, 2])
     assert len({x, x, ctx.from_floats([1, 2])}) == 2
     assert x != ctx.from_floats([1, 2])
+
+
+def test_a_context_that_is_dropped_gives_its_memory_back(backend):
+    ctx = backend.new_context()
+    y = ctx.from_floats(np.ones(1000)).neg(ctx)
+    ctx.compute(y)
+    assert backend.memory().total() == 8000
+    del ctx, y
+    gc.collect()
+    assert backend.memory().total() == 0
+    assert backend.counters.runs == 1
+
+
+def test_a_plan_whose_memory_moved_is_compiled_again_and_counted():
+    reference = backbay.backends()["cpu_ref"].load()
+    newest = []
+
+    class Moving(KernelPlan):
+        valid = property(lambda self: newest[-1] is self)
+
+    class Moves(reference):
+        """Its plans share one memory, as if every compile moved it."""
+
+        def compile(self, graph):
+            newest.append(Moving(self, graph))
+            return newest[-1]
+
+    with backbay.open(None, backend=Moves) as backend:
+        first, second = backend.new_context(), backend.new_context()
+        x = first.from_floats([1.0])
+        a, b = x.neg(first), second.from_floats([2.0]).neg(second)
+        first.compute(a)
+        second.compute(b)
+        with pytest.raises(backbay.NotComputedError):
+            a.floats()
+        first.compute(a)
+        assert a.floats().tolist() == [-1.0]
+        assert first.counters.compilations == 2
 
 
 def test_ten_thousand_contexts_leave_memory_flat(backend):

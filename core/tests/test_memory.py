@@ -42,7 +42,7 @@ def sizes(entries):
 def test_the_report_says_where_every_weight_is(model):
     with backbay.open(model, backend="cpu_ref") as backend:
         report = backend.memory()
-        assert report.input_weights == Memory(12800, AllocationStatus.ALLOCATED)
+        assert report.input_weights == Memory(12800, AllocationStatus.Allocated)
         assert sizes(report.cpu.weights) == [4096, 4096 + 8192, 128 + 12800]
         assert report.total() == report.allocated() == sum(t.nbytes for t in backend.model.tensors.values())
 
@@ -77,7 +77,7 @@ def test_a_dry_run_reports_what_the_real_one_allocates(model):
 def test_weights_beyond_the_limit_fail_at_open_and_name_what_did_not_fit(model):
     with pytest.raises(NoMemoryError, match=r"weights of layer \d on CPU:0.* left of 15.0 KiB") as caught:
         backbay.open(model, backend="cpu_ref", params=BackendParams(max_memory={"CPU:0": 15 * 1024}))
-    failed = [row for row in caught.value.memory.rows() if row[3].status is AllocationStatus.FAILED]
+    failed = [row for row in caught.value.memory.rows() if row[3].status is AllocationStatus.Failed]
     assert len(failed) == 1 and failed[0][1] == "weights"
 
 
@@ -93,8 +93,8 @@ def test_a_leaf_beyond_the_limit_fails_and_the_rest_goes_on():
             NoMemoryError, match=r"no memory for 7\.8 KiB of cache of layer 3 on CPU:0"
         ) as caught:
             ctx.layer(3).zeros(DType.F32, 2000)
-        assert caught.value.memory.cpu.cache[3] == Memory(8000, AllocationStatus.FAILED)
-        assert caught.value.memory.cpu.cache[0] == Memory(4000, AllocationStatus.ALLOCATED)
+        assert caught.value.memory.cpu.cache[3] == Memory(8000, AllocationStatus.Failed)
+        assert caught.value.memory.cpu.cache[0] == Memory(4000, AllocationStatus.Allocated)
         assert backend.memory().total() == 4000
         assert kept.neg(ctx).shape == (1000,)
 
@@ -106,7 +106,7 @@ def test_a_graph_beyond_the_limit_fails_before_it_runs_and_frees_everything():
         y = x.exp(ctx).add(ctx, x.neg(ctx))
         with pytest.raises(NoMemoryError, match="graph on CPU:0") as caught:
             ctx.compute(y)
-        assert caught.value.memory.cpu.graph.status is AllocationStatus.FAILED
+        assert caught.value.memory.cpu.graph.status is AllocationStatus.Failed
         assert backend.memory().total() == 4000 and ctx.counters.runs == 0
         small = backend.new_context()
         z = small.from_floats([1.0]).exp(small)
@@ -153,7 +153,7 @@ def test_the_report_reads_as_a_table_as_data_and_as_records(model, caplog):
     with caplog.at_level(logging.INFO):
         report.log(logging.getLogger("memory"))
     assert {r.memory["part"] for r in caplog.records} == {"input weights", "weights"}
-    assert str(Memory(5, AllocationStatus.FAILED)) == "5F"
+    assert str(Memory(5, AllocationStatus.Failed)) == "5F"
 
 
 def test_loading_reports_progress_and_weights_hold_data_only_then(model):

@@ -107,7 +107,7 @@ class Backend(ABC):
     def diagnose(cls) -> dict[str, str]:
         """What `backbay doctor` should say of this machine, line by line: library, version, CPU features.
 
-        It is called in a process of its own, so it may try what could crash.
+        A probe calls it in a process of its own, before it makes a backend. A crash there says that nothing works.
         """
         return {}
 

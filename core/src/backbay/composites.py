@@ -227,7 +227,7 @@ def scaled_dot_product_attention(
     scores = key.mulmat_full_prec(ctx, query).scale(ctx, scale)  # (history, tokens, heads, batch)
     if softcap:
         scores = scores.scale(ctx, 1 / softcap).tanh(ctx).scale(ctx, softcap)
-    if mask is not None:
+    if mask is not None and query.dim(1):  # rows to mask
         scores = scores.add(ctx, mask.slice(ctx, 1, 0, query.dim(1)) if mask.dim(1) > query.dim(1) else mask)
     weights = _with_sinks(ctx, scores, sinks) if sinks is not None else scores.softmax(ctx)
     result = value.mulmat(ctx, weights)  # (dv, tokens, heads, batch)

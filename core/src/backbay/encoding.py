@@ -37,6 +37,8 @@ def strided(data: Bytes, spec: Spec) -> Array:
     element = NUMPY.get(spec.dtype)
     if element is None:
         element, shape[0], strides[0] = np.dtype(np.uint8), spec.row_nbytes, 1
+    if 0 in shape:  # it may lie behind the end of its storage, which NumPy refuses
+        return np.empty(shape[::-1], element)
     return np.ndarray(shape[::-1], element, data.data, spec.offset, strides[::-1])
 
 

@@ -23,6 +23,7 @@ from .ops import cast
 from .params import BackendParams, DeviceInfo, Precision, Support, unsupported
 from .placement import Placement
 from .plan import Buffer, Cancel, Plan, check_cancel
+from .scratch import Scratch
 from .spec import Spec, same_shape
 
 CPU = "CPU:0"
@@ -46,6 +47,7 @@ class KernelBackend(Backend):
 
     def __init__(self, model: ModelFile | None = None, params: BackendParams = BackendParams()) -> None:
         super().__init__(model, params)
+        self._scratch = Scratch()
         self._calls = {op: op.spread(kernel) for op, kernel in self.kernels.items()}
 
     def devices(self) -> list[DeviceInfo]:
@@ -68,6 +70,9 @@ class KernelBackend(Backend):
         gap = conversion_gap(op, specs)
         return unsupported(gap) if gap else super().supports(op, specs)
 
+    def device_of(self, placement: Placement) -> str:
+        return CPU
+
     def compile(self, graph: Graph) -> KernelPlan:
         for node in graph.nodes:  # a cast's target is no operand, so that `supports` cannot see it
             if node.op is cast and encoding_gap(node.dtype):
@@ -88,6 +93,7 @@ class KernelBackend(Backend):
         """Run one kernel; `arrays` holds, by node index, what every node looks at, as stored."""
         op = node.op
         assert op is not None
+        self._scratch.reset()
         args = [
             self.read_operand(node, value, arrays) if isinstance(value, Node) else value
             for value in node.args
@@ -109,7 +115,9 @@ class KernelBackend(Backend):
     def numbers(self, raw: Array, dtype: DType) -> Array:
         """A stored array as numbers to compute with."""
         values = decode(raw, dtype)
-        return values if dtype.is_integer else values.astype(self.float_dtype, copy=False)
+        if dtype.is_integer or values.dtype == self.float_dtype:
+            return values
+        return self._scratch.convert(values, self.float_dtype)
 
     def store(self, node: Node, result: Array, out: Array) -> None:
         """Round a kernel's result to the node's dtype, and put it where the node's data belong."""

@@ -18,9 +18,9 @@ Kind = Literal["input_weights", "weights", "cache", "graph"]
 class AllocationStatus(IntEnum):
     """Whether memory was asked for, and given."""
 
-    UNALLOCATED = 0
-    FAILED = 1
-    ALLOCATED = 2
+    Unallocated = 0
+    Failed = 1
+    Allocated = 2
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Memory:
     """The size of an allocation, in bytes, and what became of it. Prints as `4096A`."""
 
     size: int = 0
-    status: AllocationStatus = AllocationStatus.UNALLOCATED
+    status: AllocationStatus = AllocationStatus.Unallocated
 
     def __str__(self) -> str:
         return f"{self.size}{self.status.name[0]}"
@@ -49,7 +49,7 @@ class DeviceMemory:
 
     def allocated(self) -> int:
         """Bytes that were allocated, and are held."""
-        return sum(m.size for m in self.entries() if m.status is AllocationStatus.ALLOCATED)
+        return sum(m.size for m in self.entries() if m.status is AllocationStatus.Allocated)
 
     def total(self) -> int:
         """Bytes asked for, allocated or not."""
@@ -73,7 +73,7 @@ class BackendMemory:
 
     def allocated(self) -> int:
         own = self.input_weights
-        held = own.size if own.status is AllocationStatus.ALLOCATED else 0
+        held = own.size if own.status is AllocationStatus.Allocated else 0
         return held + sum(device.allocated() for device in self.devices)
 
     def rows(self) -> list[tuple[str, str, str, Memory]]:
@@ -84,7 +84,7 @@ class BackendMemory:
                 entries: Sequence[Memory] = getattr(device, part)
                 found += [(device.id, part, str(layer), m) for layer, m in enumerate(entries)]
             found.append((device.id, "graph", "", device.graph))
-        return [row for row in found if row[3].size or row[3].status is AllocationStatus.FAILED]
+        return [row for row in found if row[3].size or row[3].status is AllocationStatus.Failed]
 
     def table(self) -> str:
         """The report for people: a line per device and part, layers summed up, what failed on a line of its own."""
@@ -161,7 +161,7 @@ class Ledger:
     ) -> None:
         self.devices, self.layers, self.limits, self.holds = devices, layers, limits, holds
         self._sizes: dict[Entry, int] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # the garbage collector may give back in the midst of a take
 
     def take(self, entry: Entry, nbytes: int, allocate: Callable[[], T]) -> T:
         """Book bytes and allocate them; NoMemoryError where a limit or `allocate` (a MemoryError) refuses."""
@@ -199,9 +199,9 @@ class Ledger:
             entry = Entry(device, kind, layer)
             size = self._sizes.get(entry, 0)
             if entry == failed:
-                return Memory(size + nbytes, AllocationStatus.FAILED)
+                return Memory(size + nbytes, AllocationStatus.Failed)
             held = self.holds and size > 0
-            return Memory(size, AllocationStatus.ALLOCATED if held else AllocationStatus.UNALLOCATED)
+            return Memory(size, AllocationStatus.Allocated if held else AllocationStatus.Unallocated)
 
         booked = [*self._sizes, *([failed] if failed else [])]
         layers = max([self.layers, *(entry.layer + 1 for entry in booked if entry.kind == "cache")])

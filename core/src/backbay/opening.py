@@ -105,4 +105,4 @@ def _best() -> Choice:
 
 def _own_name(kind: type[Backend]) -> str:
     """What a class calls itself; one that only inherits a name goes by its class's."""
-    return vars(kind).get("name", kind.__name__)
+    return str(vars(kind).get("name", kind.__name__))

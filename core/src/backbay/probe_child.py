@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import Any, NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 
 from . import ops
 from .backend import Backend
@@ -24,7 +25,7 @@ Tell = Callable[..., None]
 
 ROW, ROWS, COLUMNS = 256, 32, 3  # more than one row: some broken builds compute a single one well
 # A block of ones of each dtype.
-ONES = {
+ONES: dict[DType, NDArray[Any]] = {
     DType.F32: np.ones(1, np.float32),
     DType.F16: np.ones(1, np.float16),
     DType.Q8_0: np.array([0x00, 0x3C, *[1] * 32], np.uint8),
@@ -49,7 +50,7 @@ def main(request: dict[str, Any]) -> NoReturn:
         examine(BackendEntry(**{**request["entry"], "rivals": tuple(request["entry"]["rivals"])}), tell)
     except BackbayError as error:
         reason = " ".join(str(error).split())
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit) as error:  # noqa: BLE001  it is somebody else's code
         reason = describe(error)
     tell(finished=True, reason=reason)
     sys.stderr.flush()
@@ -61,8 +62,8 @@ def examine(entry: BackendEntry, tell: Tell) -> None:
     tell(stage="it was imported")
     kind = entry.load()
     tell(kernels=[op.name for op in kind.kernels], priority=kind.priority)
-    tell(stage="it described itself", details={})
-    tell(details={str(key): str(value) for key, value in kind.diagnose().items()})
+    tell(stage="it described itself")
+    tell(details=diagnosis(kind))
     tell(stage="it was started")
     backend = kind(None, BackendParams())
     backend.name = entry.name
@@ -72,6 +73,14 @@ def examine(entry: BackendEntry, tell: Tell) -> None:
         for dtype in ONES:
             check_mulmat(backend, dtype)
         tell(stage="it was closed")
+
+
+def diagnosis(kind: type[Backend]) -> dict[str, str]:
+    """What a backend says of itself; that it cannot say it does not mean that it does not work."""
+    try:
+        return {str(key): str(value) for key, value in kind.diagnose().items()}
+    except Exception as error:  # noqa: BLE001  it is somebody else's code
+        return {"diagnosis": describe(error)}
 
 
 def check_mulmat(backend: Backend, dtype: DType) -> None:

@@ -165,8 +165,8 @@ class Recording:
         with self._exclusive():
             self.forward(outputs)
             self.backend.check_runnable()
-            self._results = ()
             graph, plan = self._compiled()
+            self._results = ()
             self.blocked = True
             try:
                 self.backend.run(graph, plan, cancel)
@@ -178,14 +178,13 @@ class Recording:
     def reserve(self) -> None:
         """Compile, and so allocate, without running."""
         with self._exclusive():
-            self._results = ()
             self._compiled()
 
     def read(self, tensor: Tensor) -> Bytes:
         """The bytes of a result of the latest compute."""
         if self.closed or self.backend.closed:
             raise ClosedError(f"{tensor!r} belongs to a closed context")
-        if tensor not in self._results or self._plan is None or self._graph is None:
+        if self._plan is None or self._graph is None or tensor not in self._results or not self._plan.valid:
             raise NotComputedError(
                 f"{tensor!r} was not named by the latest compute, or its inputs were written since"
             )
@@ -233,13 +232,15 @@ class Recording:
         if self._plan is not None:
             self._plan.close()
         self._plan = self._graph = None
+        self._results = ()
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
         if not self._in_use.acquire(blocking=False):
             raise ContextBusyError("the context is in use by another thread; use one context per thread")
         try:
-            yield
+            with self.backend.lock:  # compiling takes its turn like computing
+                yield
         finally:
             self._in_use.release()
 
@@ -249,6 +250,12 @@ class Recording:
         """Free everything, after a running compute. Closing again does nothing."""
         with self._in_use, self.backend.lock:
             self.release()
+
+    def __del__(self) -> None:
+        # A context that was dropped instead of closed gives its memory back all the same.
+        if not self.closed and not self.backend.closed:
+            with self.backend.lock:
+                self.release()
 
     def release(self) -> None:
         """Free everything; the caller holds the backend's lock."""

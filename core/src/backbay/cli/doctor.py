@@ -55,19 +55,19 @@ def _choice(verdicts: list[Verdict]) -> tuple[str | None, bool, str]:
     return choice.name, taken.works, str(choice) + (f", but {taken.reason}" if not taken.works else "")
 
 
-def _system() -> dict[str, str]:
+def _system() -> dict[str, str | None]:
     return {
         "python": f"{platform.python_version()} at {sys.executable}",
         "platform": platform.platform(),
         "cores": str(os.cpu_count()),
         "numpy": np.__version__,
         "contract": str(backbay.CONTRACT_VERSION),
-        VARIABLE: os.environ.get(VARIABLE, ""),
+        VARIABLE: os.environ.get(VARIABLE),
     }
 
 
 def _print(verdicts: list[Verdict], conclusion: str) -> None:
-    say(table(("", ""), list(_system().items())))
+    say(table(("", ""), [(key, value or "not set") for key, value in _system().items()]))
     for verdict in verdicts:
         say()
         _print_verdict(verdict)

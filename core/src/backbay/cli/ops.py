@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
+from typing import Any
 
 from backbay.op import OPS, Op
 from backbay.params import Level
 from backbay.plugins import backends, entry
 from backbay.probe import Verdict, probe_all
 
-from .output import add_json, say, say_json, table
+from .output import JSON_HELP, say, say_json, table
 from .signatures import brief, typed
 
 CORE, UNKNOWN = "core", "?"
@@ -27,7 +28,7 @@ CORE, UNKNOWN = "core", "?"
 
 def add_arguments(parser: ArgumentParser) -> None:
     formats = parser.add_mutually_exclusive_group()
-    add_json(formats)
+    formats.add_argument("--json", action="store_true", help=JSON_HELP)
     formats.add_argument("--markdown", action="store_true", help="print the reference, docs/ops.md")
     parser.add_argument("--backend", metavar="NAME", help="of this backend alone")
 
@@ -47,7 +48,7 @@ def run(args: Namespace) -> int:
     return 1 if args.backend and not loaded else 0
 
 
-def level(op: Op[..., object], verdict: Verdict) -> str:
+def level(op: Op[..., Any], verdict: Verdict) -> str:
     """How a backend runs an op, by what it declares."""
     if op.view or op.inline:
         return CORE
@@ -65,7 +66,7 @@ def _table(verdicts: Sequence[Verdict]) -> str:
     return "\n".join([table(titles, rows), *failures])
 
 
-def _as_dict(op: Op[..., object], verdicts: Sequence[Verdict]) -> dict[str, object]:
+def _as_dict(op: Op[..., Any], verdicts: Sequence[Verdict]) -> dict[str, Any]:
     return {
         "op": op.name,
         "family": op.family,

@@ -12,12 +12,13 @@ from collections.abc import Collection, Sequence
 from itertools import zip_longest
 from typing import Any
 
+JSON_HELP = "print JSON, for programs"
 GAP = "  "
 NARROWEST = 16  # a column is not squeezed below it
 
 
 def add_json(parser: ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+    parser.add_argument("--json", action="store_true", help=JSON_HELP)
 
 
 def say(text: str = "") -> None:
@@ -25,7 +26,7 @@ def say(text: str = "") -> None:
 
 
 def say_json(value: Any) -> None:
-    say(json.dumps(value, indent=2))
+    sys.stdout.write(json.dumps(value, indent=2) + "\n")  # it is printable ASCII already
 
 
 def printable(text: str) -> str:

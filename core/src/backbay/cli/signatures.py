@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from types import UnionType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -12,20 +13,14 @@ from backbay.spec import Spec
 
 def brief(op: Op[..., Any]) -> str:
     """`rms_norm(weight, eps=1e-05)`: what follows the receiver."""
-    shown = [_brief(p) for p in list(op.signature.parameters.values())[1:]]
-    return f"{op.name}({', '.join(shown)})"
+    return f"{op.name}({', '.join(_listed(op, _brief))})"
 
 
 def typed(op: Op[..., Any]) -> str:
     """`x.rms_norm(ctx, weight: Tensor | None = None, eps: float = 1e-05) -> Tensor`."""
-    receiver, *others = op.signature.parameters.values()
-    shown, starred = ["ctx"], False
-    for parameter in others:
-        if parameter.kind is parameter.KEYWORD_ONLY and not starred:
-            shown.append("*")
-            starred = True
-        shown.append(_typed(parameter))
-    return f"{receiver.name}.{op.name}({', '.join(shown)}) -> {type_name(op.signature.return_annotation)}"
+    receiver = op.parameters[0].name
+    shown = ", ".join(["ctx", *_listed(op, _typed)])
+    return f"{receiver}.{op.name}({shown}) -> {type_name(op.signature.return_annotation)}"
 
 
 def type_name(kind: Any) -> str:
@@ -43,6 +38,13 @@ def type_name(kind: Any) -> str:
     inner = ", ".join(map(type_name, get_args(kind)))
     name: str = kind.__name__
     return f"{name}[{inner}]" if inner else name
+
+
+def _listed(op: Op[..., Any], show: Callable[[inspect.Parameter], str]) -> list[str]:
+    """What follows the receiver, with a star before what must be named."""
+    others = list(op.signature.parameters.values())[1:]
+    named = [show(p) for p in others if p.kind is p.KEYWORD_ONLY]
+    return [*[show(p) for p in others if p.kind is not p.KEYWORD_ONLY], *(["*", *named] if named else [])]
 
 
 def _brief(parameter: inspect.Parameter) -> str:

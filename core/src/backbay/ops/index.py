@@ -1,6 +1,7 @@
 """Rows by number."""
 
 from ..dtypes import DType
+from ..errors import DTypeError
 from ..op import op
 from ..spec import Spec, require, require_dtype
 
@@ -12,7 +13,8 @@ def rows(x: Spec, ids: Spec) -> Spec:
     x is (n, count, a, b) of any dtype but i64, ids is i32 (k, a, b); where dimension 2 or 3 of x is 1, it serves
     every a or b. y is (n, k, a, b), f32, or i32 from i32. Ids may repeat; each is in [0, count).
     """
-    require(x.dtype is not DType.I64, "the receiver must not be i64")
+    if x.dtype is DType.I64:
+        raise DTypeError("the receiver must not be i64")
     require_dtype(ids, (DType.I32,), "ids")
     require(ids.dim(3) == 1, "ids must have at most 3 dimensions, got {}", list(ids.shape))
     for n in (2, 3):

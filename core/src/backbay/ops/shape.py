@@ -112,7 +112,7 @@ def _permuted(
         "axes must be a permutation of at least {} and at most {} dimensions, got {}",
         len(shape),
         MAX_RANK,
-        axes,
+        list(axes),
     )
     require(
         axes[:1] in ((), (0,)) or not dtype.is_quantized, "dimension 0 of {} must stay in its place", dtype
@@ -133,29 +133,39 @@ def slice(x: Spec, dim: int, low: Size, high: Size, step: int = 1) -> Spec:
 
     0 <= low <= high <= x.dim(dim). In dimension 0 of a quantized type, low and high are whole blocks and step is 1.
     """
-    _check_dim(x, dim)
-    require(0 <= low <= high <= x.dim(dim), "0 <= low <= high <= {}, got {} and {}", x.dim(dim), low, high)
+    shape, strides, skipped = _sliced(x.dtype, x.shape, x.strides, dim, low, high, step)
+    return Spec(x.dtype, shape, strides, x.offset + skipped)
+
+
+@lru_cache(maxsize=4096)  # remembers what passed, not what raised
+def _sliced(
+    dtype: DType,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...] | None,
+    dim: int,
+    low: int,
+    high: int,
+    step: int,
+) -> tuple[tuple[int, ...], tuple[int, ...] | None, int]:
+    """Shape and strides of a slice, and the bytes before its first element."""
+    _check_dim(len(shape), dim)
+    require(0 <= low <= high <= shape[dim], "0 <= low <= high <= {}, got {} and {}", shape[dim], low, high)
     require(step >= 1, "step must be positive, got {}", step)
-    block = x.dtype.block_size if dim == 0 else 1
-    require(
-        low % block == high % block == 0 and (step == 1 or block == 1),
-        "dimension 0 of {} is sliced in whole blocks of {}, got {}:{}:{}",
-        x.dtype,
-        block,
-        low,
-        high,
-        step,
-    )
-    shape, strides = list(x.shape), list(_strides(x))
-    offset = x.offset + low // block * strides[dim] if high > low else x.offset
-    shape[dim], strides[dim] = -((low - high) // step), strides[dim] * step
-    return view_spec(x.dtype, tuple(shape), tuple(strides), offset)
+    block = dtype.block_size if dim == 0 else 1
+    whole = low % block == high % block == 0 and (step == 1 or block == 1)
+    cut = f"{low}:{high}:{step}"
+    require(whole, "dimension 0 of {} is sliced in whole blocks of {}, got {}", dtype, block, cut)
+    extents, steps = list(shape), list(strides or contiguous_strides(dtype, shape))
+    skipped = low // block * steps[dim] if high > low else 0
+    extents[dim], steps[dim] = -((low - high) // step), steps[dim] * step
+    spec = view_spec(dtype, tuple(extents), tuple(steps), 0)
+    return spec.shape, spec.strides, skipped
 
 
 @op(inline=True)
 def chunk(x: Spec, dim: int, size: Size) -> list[Spec]:
     """Views that split one dimension into pieces of `size`; the last one may be shorter."""
-    _check_dim(x, dim)
+    _check_dim(x.rank, dim)
     require(size >= 1, "size must be positive, got {}", size)
     return [slice.rule(x, dim, low, min(low + size, x.dim(dim)), 1) for low in range(0, x.dim(dim), size)]
 
@@ -163,7 +173,7 @@ def chunk(x: Spec, dim: int, size: Size) -> list[Spec]:
 @op(inline=True)
 def chunk_sections(x: Spec, dim: int, *sections: Size) -> list[Spec]:
     """Views that split one dimension into pieces of the given sizes, which must add up to it."""
-    _check_dim(x, dim)
+    _check_dim(x.rank, dim)
     require(all(n >= 0 for n in sections), "a section is negative: {}", list(sections))
     require(sum(sections) == x.dim(dim), "sections add up to {}, not {}", sum(sections), x.dim(dim))
     ends = [sum(sections[: i + 1]) for i in range(len(sections))]
@@ -282,8 +292,8 @@ def _check_axis(dim: int) -> None:
     require(0 <= dim < MAX_RANK, "dim must be in [0, {}], got {}", MAX_RANK - 1, dim)
 
 
-def _check_dim(x: Spec, dim: int) -> None:
-    require(0 <= dim < x.rank, "dim must be in [0, {}], got {}", x.rank - 1, dim)
+def _check_dim(rank: int, dim: int) -> None:
+    require(0 <= dim < rank, "dim must be in [0, {}], got {}", rank - 1, dim)
 
 
 def _require_plain(x: Spec) -> None:

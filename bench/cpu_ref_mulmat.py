@@ -1,0 +1,36 @@
+"""cpu_ref's mulmat against the NumPy float64 product that it needs, in one run."""
+
+from __future__ import annotations
+
+import sys
+import timeit
+
+import numpy as np
+
+import backbay
+
+LIMIT = 1.5
+OUT, IN, TOKENS, REPEATS = 1024, 1024, 512, 9
+
+
+def main() -> int:
+    rng = np.random.default_rng(0)
+    weight = rng.standard_normal((OUT, IN)).astype(np.float32)
+    batch = rng.standard_normal((TOKENS, IN)).astype(np.float32)
+    a, b = batch.astype(np.float64), weight.astype(np.float64)
+    with backbay.open(None, backend="cpu_ref") as backend, backend.new_context() as ctx:
+        y = ctx.from_floats(weight).mulmat(ctx, ctx.from_floats(batch))
+        ctx.compute(y)
+        ratios, plain = [], []
+        for _ in range(REPEATS):  # side by side, since the machine's speed drifts
+            plain.append(timeit.timeit(lambda: a @ b.T, number=3) / 3)
+            ratios.append(timeit.timeit(lambda: ctx.compute(y), number=3) / 3 / plain[-1])
+    ratio = float(np.median(ratios))
+    print(
+        f"mulmat {OUT} x {IN} x {TOKENS}: {ratio:.2f} times NumPy's float64 product ({np.median(plain) * 1e3:.1f} ms), at most {LIMIT}"
+    )
+    return int(ratio > LIMIT)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,126 @@
+"""A probe tells whether a plugin works, whatever the plugin does to its process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+from environment import GOOD, with_gpu
+
+from backbay.plugins import BackendEntry
+from backbay.probe import Verdict, probe, probe_all
+
+SEGFAULT = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
+HANG = "import time; time.sleep(60)"
+
+
+def started(body: str) -> str:
+    """A plugin that does something when its backend is constructed."""
+    return GOOD.replace(
+        "kernels = kernel\n", f"kernels = kernel\n\n        def __init__(self, *args):\n            {body}\n"
+    )
+
+
+@pytest.fixture
+def verdict_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def judge(source: str, timeout: float = 30.0) -> Verdict:
+        (tmp_path / "probed_plugin.py").write_text(dedent(source))
+        return probe(BackendEntry("probed", "backbay-probed", "1.0", "probed_plugin"), timeout)
+
+    return judge
+
+
+def test_a_good_plugin_works_and_tells_of_itself(verdict_on) -> None:
+    verdict = verdict_on(with_gpu(GOOD).replace("kernels = kernel", "kernels = kernel; priority = 7"))
+    assert verdict.works, verdict
+    assert [device.id for device in verdict.devices] == ["CPU:0", "FAST:0"]
+    assert verdict.has_gpu
+    assert verdict.kernels == ("mulmat",)
+    assert verdict.priority == 7
+    assert verdict.details == {"library": "none"}
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("import os; os._exit(0)", "it ended the process with status 0 while it was imported"),
+        (SEGFAULT, "it crashed with SIGSEGV while it was imported, at "),
+        (started("import os; os.abort()"), "it crashed with SIGABRT while it was started, at "),
+        (
+            GOOD.replace("return np.matmul", f"{SEGFAULT}; return np.matmul"),
+            "it crashed with SIGSEGV while it computed",
+        ),
+        (started("raise RuntimeError('no driver')"), "RuntimeError: no driver"),
+        (started("raise SystemExit(4)"), "SystemExit: 4"),
+    ],
+)
+def test_a_plugin_that_dies_is_told_from_the_step_it_died_in(verdict_on, source: str, reason: str) -> None:
+    verdict = verdict_on(source)
+    assert not verdict.works
+    assert verdict.reason.startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("source", "stage"),
+    [(HANG, "it was imported"), (started("import time; time.sleep(60)"), "it was started")],
+)
+def test_a_plugin_that_hangs_is_given_up_and_said_where(verdict_on, source: str, stage: str) -> None:
+    verdict = verdict_on(source, timeout=1.5)
+    assert verdict.reason.startswith(f"it hung while {stage}: no answer in 1.5 s, at ")
+    assert "probed_plugin.py" in verdict.reason
+
+
+def test_a_plugin_that_stops_its_process_is_killed(verdict_on, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("backbay.probe.GRACE", 0.5)
+    verdict = verdict_on("import os, signal; os.kill(os.getpid(), signal.SIGSTOP)", timeout=1.5)
+    assert verdict.reason.startswith("it hung while")
+
+
+def test_a_plugin_that_computes_wrongly_does_not_work(verdict_on) -> None:
+    verdict = verdict_on(GOOD.replace("np.matmul(x,", "2 * np.matmul(x,"))
+    assert verdict.reason == (
+        "mulmat: f32[256,32] x f32[256,3], all ones: [512.0, 512.0, 512.0, 512.0] instead of 256"
+    )
+
+
+def test_what_a_plugin_prints_is_kept_apart_from_the_verdict(verdict_on) -> None:
+    verdict = verdict_on(
+        "import os; print('hello', flush=True); os.system('echo from C')" + GOOD.replace("\n    ", "\n")
+    )
+    assert verdict.works, verdict
+    assert verdict.output == "hello\nfrom C"
+
+
+def test_a_diagnosis_that_fails_is_told_and_breaks_nothing(verdict_on) -> None:
+    verdict = verdict_on(GOOD.replace('return {"library": "none"}', "raise RuntimeError('no version')"))
+    assert verdict.works, verdict
+    assert verdict.details == {"diagnosis": "RuntimeError: no version"}
+
+
+def test_what_was_learned_before_a_crash_is_kept(verdict_on) -> None:
+    verdict = verdict_on(started(SEGFAULT))
+    assert verdict.kernels == ("mulmat",)
+    assert verdict.details == {"library": "none"}
+    assert "Segmentation fault" in verdict.output
+
+
+def test_a_process_left_running_by_a_plugin_does_not_hold_the_probe(verdict_on) -> None:
+    source = "import subprocess; subprocess.Popen(['sleep', '8'])" + GOOD.replace("\n    ", "\n")
+    verdict = verdict_on(source, timeout=6.0)
+    assert verdict.works, verdict
+
+
+def test_a_verdict_is_remembered_until_it_is_asked_for_again(verdict_on, tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    count = f"open({str(seen)!r}, 'a').write('x'); import missing_library"
+    verdict_on(count)
+    entry = BackendEntry("probed", "backbay-remembered", "1.0", "probed_plugin")
+    first, again = probe_all([entry])[0], probe_all([entry])[0]
+    assert first is again
+    assert seen.read_text() == "xx"
+    assert probe_all([entry], again=True)[0].reason == first.reason
+    assert seen.read_text() == "xxx"
+    assert probe_all([]) == []

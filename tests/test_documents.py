@@ -1,0 +1,60 @@
+"""What the documents show is what happens."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from doc_blocks import ROOT, blocks
+
+DOCUMENTS = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/*.md"),
+        *ROOT.glob("*/README.md"),
+        *ROOT.glob("plugins/*/README.md"),
+    ]
+)
+
+
+def run(program: Path, where: Path, **variables: str) -> str:
+    environment = {**os.environ, **variables}
+    ended = subprocess.run(
+        [sys.executable, program], check=False, cwd=where, env=environment, capture_output=True, text=True
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def test_the_program_of_the_readme_prints_what_the_readme_says(tmp_path):
+    program, output = (b for b in blocks("README.md") if b.language in ("python", "text"))
+    assert len(program.text.splitlines()) <= 12
+    (tmp_path / "program.py").write_text(program.text)
+    assert run(tmp_path / "program.py", tmp_path) == output.text
+
+
+def test_the_backends_of_write_a_backend_do_what_it_says(tmp_path):
+    written, outputs = [], []
+    for block in blocks("docs/write-a-backend.md"):
+        if block.file:
+            path = tmp_path / block.file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(block.text)
+            written.append(path)
+        else:
+            outputs.append(block.text)
+    site = tmp_path / "site"
+    command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", site, tmp_path]
+    subprocess.run(command, check=True, capture_output=True)
+    programs = [path for path in written if path.name in ("use.py", "closures.py")]
+    assert [run(path, tmp_path, PYTHONPATH=str(site)) for path in programs] == outputs
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(document):
+    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", document.read_text()):
+        assert (document.parent / target).exists(), f"{document.name} links to {target}"
