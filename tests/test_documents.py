@@ -58,3 +58,22 @@ def test_the_backends_of_write_a_backend_do_what_it_says(tmp_path):
 def test_links_lead_somewhere(document):
     for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", document.read_text()):
         assert (document.parent / target).exists(), f"{document.name} links to {target}"
+
+
+def test_the_table_of_backends_in_the_readme_is_what_is_installed():
+    shown = re.search(r"list --markdown` -->\n(.*?)<!-- end -->", (ROOT / "README.md").read_text(), re.DOTALL)
+    listed = subprocess.run(
+        [sys.executable, "-m", "backbay", "list", "--markdown"], check=True, capture_output=True, text=True
+    )
+    assert shown is not None and shown[1] == listed.stdout
+
+
+def test_the_pip_line_of_the_readme_is_the_one_that_make_runs():
+    packages = re.search(r"^PACKAGES := (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    written = re.search(r"pip install (.+)$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert packages is not None and written is not None
+    assert written[1].split() == [
+        *(word for package in packages[1].split() for word in ("-e", f"./{package}")),
+        "-r",
+        "requirements-dev.txt",
+    ]

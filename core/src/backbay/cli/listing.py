@@ -6,18 +6,25 @@ Each is tried in a process of its own. The exit status is 0 if at least one work
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
+from backbay.op import OPS
+from backbay.params import Level
 from backbay.plugins import backends
 from backbay.probe import TIMEOUT, Verdict, probe_all, ranked
 
+from .ops import declared_level
 from .output import add_json, say, say_json, table
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_json(parser)
     add_timeout(parser)
+    parser.add_argument(
+        "--markdown", action="store_true", help="print the table of the README; tries nothing"
+    )
 
 
 def add_timeout(parser: ArgumentParser) -> None:
@@ -31,6 +38,9 @@ def add_timeout(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
+    if args.markdown:
+        say(markdown())
+        return 0
     verdicts = ranked(probe_all(backends().values(), args.timeout))
     if args.json:
         say_json([as_dict(verdict) for verdict in verdicts])
@@ -53,6 +63,21 @@ def verdict_table(verdicts: list[Verdict]) -> str:
         for verdict in verdicts
     ]
     return table(("backend", "distribution", "works", "devices", "why not"), rows)
+
+
+def markdown() -> str:
+    """What each installed backend is, and how many ops it has kernels for, as a table of Markdown."""
+    rows = [
+        "| backend | what it is | kernels | composites of core | unsupported |",
+        "|---|---|---:|---:|---:|",
+    ]
+    for entry in backends().values():
+        kind = entry.load()
+        levels = Counter(declared_level(op, set(kind.kernels)) for op in OPS.values())
+        counts = (levels[level] for level in (Level.KERNEL, Level.COMPOSITE, Level.NONE))
+        what = (kind.__doc__ or "").partition("\n")[0]
+        rows.append(f"| `{entry.name}` | {what} | {' | '.join(map(str, counts))} |")
+    return "\n".join(rows)
 
 
 def as_dict(verdict: Verdict) -> dict[str, Any]:

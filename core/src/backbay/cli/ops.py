@@ -12,7 +12,7 @@ loaded shows `?`.
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from backbay.op import OPS, Op
@@ -50,13 +50,19 @@ def run(args: Namespace) -> int:
 
 def level(op: Op[..., Any], verdict: Verdict) -> str:
     """How a backend runs an op, by what it declares."""
-    if op.view or op.inline:
-        return CORE
     if verdict.kernels is None:
-        return UNKNOWN
-    if op.name in verdict.kernels:
-        return Level.KERNEL.value
-    return Level.COMPOSITE.value if op.composite is not None else Level.NONE.value
+        return CORE if op.view or op.inline else UNKNOWN
+    declared = declared_level(op, {OPS[name] for name in verdict.kernels if name in OPS})
+    return declared.value if declared else CORE
+
+
+def declared_level(op: Op[..., Any], kernels: Collection[Op[..., Any]]) -> Level | None:
+    """How an op runs with these kernels; None if it is core's on every backend."""
+    if op.view or op.inline:
+        return None
+    if op in kernels:
+        return Level.KERNEL
+    return Level.COMPOSITE if op.composite is not None else Level.NONE
 
 
 def _table(verdicts: Sequence[Verdict]) -> str:
