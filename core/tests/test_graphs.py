@@ -175,6 +175,19 @@ def test_placements_reach_the_nodes(ctx):
     ]
 
 
+def test_float_attributes_reach_a_backend_as_float32(ctx):
+    x = ctx.from_floats([1, 2])
+    graph = graph_of(
+        ctx, x.scale(ctx, 0.1), x.clamp(ctx, -1e300, 1e300), ctx.from_ints([1]).fill(ctx, 2.0**31 - 1)
+    )
+    args = {node.op.name: node.args[1:] for node in graph.nodes if node.op}
+    assert args == {
+        "scale": (float(np.float32(0.1)),),
+        "clamp": (-np.inf, np.inf),
+        "fill": (2.0**31 - 1,),
+    }
+
+
 # -- structure and sizes ---------------------------------------------------------------------------------
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from .context import Context
 from .errors import GraphSizeError, UnsupportedOpError
 from .graph import Graph, Node, NodeKind
@@ -23,6 +25,17 @@ def build_graph(recording: Recording, roots: tuple[Tensor, ...]) -> Graph:
     finally:
         recording.counters.traced_nodes = traced  # opening composites is not the caller's tracing
     return Graph(tuple(builder.nodes), outputs, recording.batch_size)
+
+
+def in_single(value: Any) -> Any:
+    """An attribute with its floats rounded to float32, so that all backends compute with the same numbers."""
+    if isinstance(value, float):
+        with np.errstate(over="ignore"):  # what is too large is an infinity
+            return float(np.float32(value))
+    if isinstance(value, tuple) and any(isinstance(part, float) for part in value):
+        # A record, such as rope's yarn, stays one.
+        return type(value)(*map(in_single, value))
+    return value
 
 
 class Builder:
@@ -87,7 +100,7 @@ class Builder:
         if tensor in self._opened:
             return self._placed[self._opened[tensor]]
         storage = self._placed[tensor.storage] if tensor.storage is not None else None
-        args = tuple(map(self._argument, tensor.args))
+        args = tuple([self._argument(value, tensor) for value in tensor.args])
         node = Node(len(self.nodes), self._kind(tensor), tensor, args, storage)
         self.nodes.append(node)
         limit = self.recording.max_nodes
@@ -99,8 +112,10 @@ class Builder:
             raise GraphSizeError(f"more than the {limit} nodes of this context; open one with max_nodes=")
         return node
 
-    def _argument(self, value: Any) -> Any:
-        return self._placed[value] if isinstance(value, Tensor) else value
+    def _argument(self, value: Any, reader: Tensor) -> Any:
+        if isinstance(value, Tensor):
+            return self._placed[value]
+        return value if reader.dtype.is_integer else in_single(value)
 
     def _kind(self, tensor: Tensor) -> NodeKind:
         if tensor.leaf is None:

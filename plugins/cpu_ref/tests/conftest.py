@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 import pytest
-from backbay_cpu_ref import CpuRef
 
 from backbay import Context
+from backbay_cpu_ref import CpuRef
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,9 @@ from itertools import product
 
 import numpy as np
 import pytest
-from backbay_cpu_ref import CpuRef
 
 from backbay import BackendParams, DType, DTypeError, ShapeError, Spec
+from backbay_cpu_ref import CpuRef
 
 rng = np.random.default_rng(11)
 NAN, INF = math.nan, math.inf

@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 import pytest
-from backbay_cpu_ref import CpuRef
 
 from backbay import BackendParams, DType, DTypeError, ShapeError, Spec
 from backbay.ops.sequence import Yarn
+from backbay_cpu_ref import CpuRef
 
 rng = np.random.default_rng(13)
 NAN, INF = math.nan, math.inf

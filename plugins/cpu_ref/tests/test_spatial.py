@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from backbay_cpu_ref import CpuRef
 
 from backbay import BackendParams, DType, DTypeError, ShapeError, Spec
+from backbay_cpu_ref import CpuRef
 
 rng = np.random.default_rng(7)
 NAN, INF = math.nan, math.inf

@@ -17,7 +17,7 @@ INTRODUCTION = """\
 Made by `backbay ops --markdown` from the declarations in core; do not edit it by hand.
 
 Each op is a method of its receiver, the first name in its signature. Dimension 0 is the innermost one, and a shape
-is written with it in front: `(in, out)`.
+is written with it in front: `(in, out)`. A float attribute means its nearest float32, on every backend.
 
 - **kernel**: every backend needs one of its own, or the op is unsupported there.
 - **composite**: core composes it of other ops where a backend has no kernel for it.

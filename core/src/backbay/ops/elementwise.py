@@ -137,7 +137,7 @@ def clamp(x: Spec, min: float, max: float) -> Spec:
 
 @op
 def scale(x: Spec, s: float) -> Spec:
-    """x * s, with s rounded to float32."""
+    """x * s. A negative s turns the signs of zeros and NaN as well."""
     return _float(x)
 
 

@@ -29,9 +29,9 @@ def scaled_dot_product_attention(
     )  # (batch, heads, tokens, d), (batch, kv, history, d)
     v = rank4(value)
     v = v if cache_config_applied else v.transpose(0, 2, 3, 1)  # (batch, kv, dv, history)
-    scores = product(k, q) * np.float32(scale)  # (batch, heads, tokens, history)
+    scores = product(k, q) * scale  # (batch, heads, tokens, history)
     if softcap:
-        scores = np.float32(softcap) * np.tanh(scores / np.float32(softcap))
+        scores = softcap * np.tanh(scores / softcap)
     if mask is not None:
         scores = scores + rank4(mask)[:, :, : q.shape[2]]
     y = product(v, _weights(scores, sinks))  # (batch, heads, tokens, dv)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from operator import index as integer
 from typing import Any, ClassVar
@@ -37,8 +37,9 @@ class CpuRef(KernelBackend):
 
     contract_version = 1
     kernels = kernel
+    priority = -100  # it is the last that "auto" takes
     float_dtype = np.float64
-    options: ClassVar[dict[str, Option]] = {
+    options: ClassVar[Mapping[str, Option]] = {
         "decoded_weights": Option(1 << 30, _byte_count, "how many bytes of decoded weights to keep")
     }
 
@@ -63,7 +64,7 @@ class CpuRef(KernelBackend):
         kept = self._decoded[name]
         if kept is None:
             kept = self._decoded[name] = super().read_operand(reader, operand, arrays).astype(np.float32)
-        return kept.astype(np.float64)
+        return self.numbers(kept, DType.F32)
 
     def release(self) -> None:
         self._decoded.clear()

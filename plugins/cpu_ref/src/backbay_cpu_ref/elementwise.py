@@ -109,7 +109,7 @@ def clamp(x: Array, min: float, max: float) -> Array:
 
 @kernel(ops.scale)
 def scale(x: Array, s: float) -> Array:
-    return x * np.float32(s)
+    return x * s
 
 
 @kernel(ops.fill)

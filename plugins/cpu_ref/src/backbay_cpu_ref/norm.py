@@ -18,18 +18,18 @@ def softmax(x: Array) -> Array:
 @kernel(ops.layer_norm)
 def layer_norm(x: Array, weight: Array | None = None, bias: Array | None = None, eps: float = 1e-5) -> Array:
     centred = x - _mean(x)
-    y = centred / np.sqrt(_mean(centred**2) + np.float32(eps))
+    y = centred / np.sqrt(_mean(centred**2) + eps)
     return _affine(y, weight, bias)
 
 
 @kernel(ops.rms_norm)
 def rms_norm(x: Array, weight: Array | None = None, eps: float = 1e-5) -> Array:
-    return _affine(x / np.sqrt(_mean(x**2) + np.float32(eps)), weight, None)
+    return _affine(x / np.sqrt(_mean(x**2) + eps), weight, None)
 
 
 @kernel(ops.l2_norm)
 def l2_norm(x: Array, eps: float = 1e-12) -> Array:
-    return x / np.maximum(np.sqrt((x**2).sum(axis=-1, keepdims=True)), np.float32(eps))
+    return x / np.maximum(np.sqrt((x**2).sum(axis=-1, keepdims=True)), eps)
 
 
 @kernel(ops.sum_rows)
