@@ -55,7 +55,7 @@ def refusal_of(path: Path) -> ModelFileError:
 
 
 @contextmanager
-def bounded(seconds: float = 2.0, mebibytes: float = 4.0) -> Iterator[None]:
+def bounded(seconds: float = 30.0, mebibytes: float = 4.0) -> Iterator[None]:  # against hanging, not a timing
     tracemalloc.start()
     start = time.perf_counter()
     try:

@@ -99,8 +99,9 @@ def test_arange_excludes_its_end(ctx):
     assert ctx.arange(0, 4, 2, DType.I32).numpy().tolist() == [0, 2]
     assert ctx.arange(2, 0, -1, DType.F16).numpy().tolist() == [2, 1]
     assert ctx.arange(3, 3).shape == (0,)
-    with pytest.raises(ShapeError):
-        ctx.arange(0, 1, 0)
+    for impossible in ((0, 1, 0), (0, float("inf")), (0, float("nan")), (0, 1e30)):
+        with pytest.raises(ShapeError):
+            ctx.arange(*impossible)
 
 
 def test_shapes_keep_their_rank_and_strides_are_bytes(ctx):
@@ -184,6 +185,9 @@ def test_ids_that_were_never_written_do_not_run(ctx):
         ctx.compute(picked)
     ids.from_ints([1, 2])
     ctx.compute(picked)
+    nothing = ctx.from_floats(np.eye(4)).rows(ctx, ctx.empty(DType.I32, 0))
+    ctx.compute(nothing)
+    assert nothing.shape == (4, 0)
 
 
 def test_computed_ids_are_refused_unless_their_bound_is_static(ctx):

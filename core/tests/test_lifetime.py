@@ -22,6 +22,10 @@ def test_closing_is_final_and_may_be_repeated(backend):
         lambda: backend.new_context(),
         lambda: backend.get("w"),
         lambda: backend.load(),
+        lambda: backend.memory(),
+        lambda: ctx.input(),
+        lambda: ctx.layer(0),
+        lambda: ctx.set_batch_size(1),
         lambda: ctx.compute(),
         lambda: ctx.reserve(),
         lambda: x.from_floats([1, 2]),
@@ -39,6 +43,17 @@ def test_closing_a_backend_closes_its_contexts(backend):
     with pytest.raises(ClosedError):
         y.floats()
     ctx.close()
+
+
+def test_a_result_that_looks_into_a_closed_contexts_leaf_is_closed_too(backend, ctx):
+    other = backend.new_context()
+    x = other.from_floats([1, 2])
+    seen, copied = x.view(ctx, 4, (1,)), x.neg(ctx)
+    ctx.compute(seen, copied)
+    other.close()
+    with pytest.raises(ClosedError, match="view of a leaf of a closed context"):
+        seen.floats()
+    assert copied.floats().tolist() == [-1, -2]
 
 
 def test_memory_is_given_back(backend):
@@ -182,6 +197,23 @@ def test_a_context_that_is_dropped_gives_its_memory_back(backend):
     gc.collect()
     assert backend.memory().total() == 0
     assert backend.counters.runs == 1
+
+
+def test_collecting_a_dropped_context_never_waits_for_a_running_compute():
+    backend = Slow(0.2)
+    running, dropped = backend.new_context(), backend.new_context()
+    y = chain(running, 3)
+    running.reserve()
+    dropped.layer(0).zeros(DType.F32, 1000)
+    thread, errors = in_thread(lambda: running.compute(y))
+    backend.running.wait()
+    del dropped
+    gc.collect()
+    assert thread.is_alive()
+    thread.join()
+    assert errors == []
+    running.compute(y)  # who computes next frees it
+    assert backend.memory().cpu.cache[0].size == 0
 
 
 def test_a_plan_whose_memory_moved_is_compiled_again_and_counted():

@@ -115,6 +115,14 @@ def test_a_kernel_with_other_parameters_fails_at_import_and_shows_both_signature
             return x
 
 
+@pytest.mark.parametrize("kernel", [lambda x: x, lambda x, key, value, mask, scale: x, lambda *x: x])
+def test_a_plain_mapping_of_kernels_is_checked_when_the_class_is_made(kernel):
+    attention = ops.scaled_dot_product_attention
+    with pytest.raises(BackbayError, match="does not match its op scaled_dot_product_attention"):
+        type("Wrong", (backbay.KernelBackend,), {"kernels": {attention: kernel}})
+    type("Right", (backbay.KernelBackend,), {"kernels": {attention: lambda q, k, v, mask, **named: q}})
+
+
 def test_a_second_kernel_for_one_op_is_an_error():
     kernel = KernelTable()
     kernel(ops.neg)(lambda x: -x)

@@ -10,7 +10,7 @@ import pytest
 from backbay import Backend, DType, Graph, KernelBackend, KernelTable
 from backbay.building import build_graph
 from backbay.errors import BackbayError
-from backbay.structure import Guards, Size, Symbols, evaluate
+from backbay.structure import Guards, Size, Symbols, evaluate, program
 
 
 class Traced(KernelBackend):
@@ -116,6 +116,7 @@ def test_arithmetic_follows_the_graph(backend: Backend) -> None:
     results = [tokens * 3 + 1, tokens - 2, tokens // 4, tokens % 4, tokens.max(8), tokens * tokens]
     assert [evaluate(size.term, graph) for size in results] == [19, 4, 1, 2, 8, 36]
     assert [evaluate(size.term, other) for size in results] == [31, 8, 2, 2, 10, 100]
+    assert program([size.term for size in results])(other) == (31, 8, 2, 2, 10, 100)
     assert tokens.divides(12) and tokens.at_most(6)
     assert not symbols.guards.hold(other)
 
@@ -126,6 +127,11 @@ def test_a_view_has_strides_and_an_offset_of_its_own(backend: Backend) -> None:
     view = next(node for node in graph.nodes if node.op and node.op.name == "view")
     stride, offset = symbols.stride(view, 1), symbols.offset(view)
     assert [evaluate(stride.term, g) for g in (graph, other)] == [32, 64]
+    reshaped = symbols.size(
+        next(node for node in graph.nodes if node.op and node.op.name == "reshape"), "shape"
+    )
+    assert isinstance(reshaped, tuple)
+    assert program([stride.term, offset.term, *[size.term for size in reshaped]])(other) == (64, 0, 16, 4, 6)
     assert evaluate(offset.term, graph) == 0
 
 

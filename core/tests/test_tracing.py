@@ -42,6 +42,9 @@ def test_an_operand_must_be_a_tensor(ctx):
     for wrong in (np.ones(4, np.float32), 1.0, None, "x"):
         with pytest.raises(DTypeError, match="t2 must be a Tensor"):
             x.add(ctx, wrong)
+        for run in (ctx.forward, ctx.compute):
+            with pytest.raises(DTypeError, match="take tensors, got"):
+                run(wrong)
     with pytest.raises(TypeError):
         x.add(ctx)
     with pytest.raises(TypeError):
@@ -148,6 +151,28 @@ def test_types_that_only_files_hold_make_no_tensors(ctx, dtype):
 def test_a_shape_that_cannot_be_is_refused(ctx, dtype, shape, message):
     with pytest.raises(ShapeError, match=message):
         ctx.empty(dtype, *shape)
+
+
+def test_a_slice_may_step_beyond_everything(ctx):
+    y = ctx.from_ints([[1, 2, 3]]).slice(ctx, 0, 1, 3, 1 << 62)
+    ctx.compute(y)
+    assert y.numpy().tolist() == [[2]]
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        lambda ctx, wide: wide.mulmat(ctx, wide),
+        lambda ctx, wide: ctx.zeros(DType.F32, 1, 1, 1, 1).conv2d(
+            ctx, ctx.zeros(DType.F32, 0, 0, 1, 1), 1, 1, 1 << 30, 1 << 30
+        ),
+        lambda ctx, wide: wide.interpolate(ctx, (1 << 31, 1 << 31, 0)),
+    ],
+)
+def test_a_result_beyond_64_bits_is_refused(ctx, trace):
+    wide = ctx.zeros(DType.F32, 0, 1 << 40)
+    with pytest.raises(ShapeError, match=r"f32\[.* is too large"):
+        trace(ctx, wide)
 
 
 def test_everything_raised_on_purpose_is_a_backbay_error():

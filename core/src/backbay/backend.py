@@ -6,13 +6,22 @@ import re
 import threading
 import weakref
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, ClassVar, Self, final
 
 from .context import Context
 from .dtypes import CONTRACT
-from .errors import BackbayError, ClosedError, DTypeError, NotComputedError, OptionError
+from .errors import (
+    BackbayError,
+    ClosedError,
+    DTypeError,
+    ModelFileError,
+    NoMemoryError,
+    NotComputedError,
+    OptionError,
+)
 from .gguf import Config, ModelFile, TensorInfo
 from .graph import Graph
 from .leaf import Leaf
@@ -30,8 +39,8 @@ from .params import (
     parse_options,
     unsupported,
 )
-from .placement import Placement
-from .plan import Buffer, Cancel, Plan, Progress
+from .placement import MAX_LAYERS, Placement
+from .plan import Buffer, Cancel, Plan, Progress, check_cancel
 from .recording import Counters, Recording, leaf_tensor
 from .spec import Spec
 from .tensor import Tensor
@@ -128,10 +137,11 @@ class Backend(ABC):
         self.loaded = model is None
         self._weights: dict[str, Tensor] = {}
         self._recordings: weakref.WeakSet[Recording] = weakref.WeakSet()
+        self.dropped: deque[Recording] = deque()  # never closed, and collected while another thread computed
         self._past = Counters()
         devices = self.devices()
         self._check_devices([device.id for device in devices])
-        layers = self.config.int("block_count", 0) + 1 if model is not None else 0
+        layers = _block_count(model) + 1 if model is not None else 0
         named = [(device.id, device.name) for device in devices]
         self.ledger = Ledger(named, layers, params.max_memory, holds=params.alloc_memory)
         self.book_weights()
@@ -151,6 +161,7 @@ class Backend(ABC):
 
     def memory(self) -> BackendMemory:
         """What is allocated, or, if the backend only measures, what would be."""
+        self.check_open()
         return self.ledger.report()
 
     @final
@@ -175,6 +186,7 @@ class Backend(ABC):
                 raise BackbayError(self.why_no_data())
             report = progress or _ignore
             report(0.0)
+            check_cancel(cancel)  # also for a backend that has nothing to read
             if not self.loaded:
                 self.read_weights(report, cancel)
                 self.loaded = True
@@ -194,6 +206,7 @@ class Backend(ABC):
         with self.lock:
             if self.closed:
                 return
+            self.release_dropped()
             for recording in list(self._recordings):
                 recording.release()
             self.closed = True
@@ -239,11 +252,16 @@ class Backend(ABC):
                 if home.closed:
                     raise ClosedError("a leaf of this graph belongs to a closed context")
             for leaf in graph.id_leaves:
-                if not leaf.written:
+                if not leaf.written and leaf.spec.size:
                     raise NotComputedError(
                         f"{leaf.spec} serves as ids, but was never written; call from_ints"
                     )
-            plan.run(cancel)
+            try:
+                plan.run(cancel)
+            except MemoryError as error:
+                if isinstance(error, NoMemoryError):
+                    raise
+                raise self.ledger.failure(Entry(self.devices()[0].id, "graph"), 0, str(error)) from error
 
     def take_leaf(self, spec: Spec, placement: Placement) -> Buffer | None:
         """Book and allocate a leaf."""
@@ -257,6 +275,11 @@ class Backend(ABC):
         if leaf.buffer is not None:
             leaf.buffer.close()
             leaf.buffer = None
+
+    def release_dropped(self) -> None:
+        """Free what no garbage collection could; the caller holds the lock."""
+        while self.dropped:
+            self.dropped.popleft().release()
 
     def forget(self, recording: Recording) -> None:
         self._past.add(recording.counters)
@@ -289,6 +312,15 @@ class Backend(ABC):
         for id in named:
             if id not in known:
                 raise OptionError(f"backend {self.name} has no device {id!r}; it has {', '.join(known)}")
+
+
+def _block_count(model: ModelFile) -> int:
+    """How many layers a model says it has, if that can be."""
+    count = model.metadata.int("block_count", 0)
+    if 0 <= count < MAX_LAYERS:
+        return count
+    expected = f"a block_count in [0, {MAX_LAYERS})"
+    raise ModelFileError(model.path, model.metadata.offset("block_count"), expected, count)
 
 
 def _ignore(done: float) -> None:

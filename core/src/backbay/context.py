@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil, isfinite
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -10,7 +11,7 @@ import numpy as np
 from .dtypes import CONTRACT, DType
 from .errors import DTypeError, ShapeError
 from .hostdata import to_array
-from .placement import Placement
+from .placement import MAX_LAYERS, Placement
 from .plan import Cancel
 from .recording import Counters, Recording
 from .spec import Spec, check_shape
@@ -47,12 +48,14 @@ class Context:
 
     def input(self) -> Context:
         """This context, for tensors that are inputs: they live in host memory."""
+        self.recording.check_usable()
         return Context(self.recording, Placement(host=True))
 
     def layer(self, i: int) -> Context:
         """This context, for what belongs to a layer of the model: it lives on that layer's device."""
-        if i < 0:
-            raise ShapeError(f"layer must not be negative, got {i}")
+        if not 0 <= i < MAX_LAYERS:
+            raise ShapeError(f"layer must be in [0, {MAX_LAYERS}), got {i}")
+        self.recording.check_usable()
         return Context(self.recording, Placement(layer=i))
 
     # -- leaves ------------------------------------------------------------------------------------------
@@ -97,10 +100,10 @@ class Context:
 
     def arange(self, start: float, stop: float, step: float = 1, dtype: DType = DType.F32) -> Tensor:
         """A leaf of start, start + step, ... below stop (above it, if step is negative)."""
-        if step == 0:
-            raise ShapeError("step must not be 0")
+        if step == 0 or not all(map(isfinite, (start, stop, step))):
+            raise ShapeError(f"arange: step must not be 0, and all must be finite: {start}, {stop}, {step}")
+        leaf = self.empty(dtype, max(0, ceil((stop - start) / step)))  # refused here if it is too large
         numbers = np.arange(start, stop, step)
-        leaf = self.empty(dtype, len(numbers))
         return leaf.from_ints(numbers.astype(np.int64)) if dtype.is_integer else leaf.from_floats(numbers)
 
     # -- running -----------------------------------------------------------------------------------------

@@ -45,6 +45,14 @@ class KernelBackend(Backend):
 
     float_dtype: ClassVar[type[np.floating[Any]]] = np.float32
 
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        for (
+            op,
+            kernel,
+        ) in cls.kernels.items():  # also where the table is a plain mapping, which checks nothing
+            op.check_takes(kernel)
+
     def __init__(self, model: ModelFile | None = None, params: BackendParams = BackendParams()) -> None:
         super().__init__(model, params)
         self._scratch = Scratch()

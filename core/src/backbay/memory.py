@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from .errors import NoMemoryError
 
+if TYPE_CHECKING:
+    import logging
+
 T = TypeVar("T")
+INFO = 20  # as in logging, which takes long to import
 Kind = Literal["input_weights", "weights", "cache", "graph"]
 
 
@@ -102,7 +105,7 @@ class BackendMemory:
         """The report for programs: plain dictionaries, sizes in bytes, status by name."""
         return {**asdict(self, dict_factory=_plain), "total": self.total(), "allocated": self.allocated()}
 
-    def log(self, logger: logging.Logger, level: int = logging.INFO) -> None:
+    def log(self, logger: logging.Logger, level: int = INFO) -> None:
         """A record per non-empty entry, the parts of it as the record's `memory` attribute."""
         for device, part, layers, memory in self.rows():
             parts = {
@@ -169,13 +172,11 @@ class Ledger:
             used = sum(size for e, size in self._sizes.items() if e.device == entry.device)
             limit = self.limits.get(entry.device)
             if self.holds and limit is not None and used + nbytes > limit:
-                raise self._failure(
-                    entry, nbytes, f"{human_bytes(limit - used)} left of {human_bytes(limit)}"
-                )
+                raise self.failure(entry, nbytes, f"{human_bytes(limit - used)} left of {human_bytes(limit)}")
             try:
                 result = allocate()
             except MemoryError as error:
-                raise self._failure(entry, nbytes, str(error) or "the system refused") from error
+                raise self.failure(entry, nbytes, str(error) or "the system refused") from error
             self._sizes[entry] = self._sizes.get(entry, 0) + nbytes
             return result
 
@@ -187,7 +188,8 @@ class Ledger:
         with self._lock:
             return self._report(None, 0)
 
-    def _failure(self, entry: Entry, nbytes: int, why: str) -> NoMemoryError:
+    def failure(self, entry: Entry, nbytes: int, why: str) -> NoMemoryError:
+        """The error for an allocation that failed, with its entry marked."""
         layer = f" of layer {entry.layer}" if entry.kind in ("weights", "cache") else ""
         what = f"{entry.kind.replace('_', ' ')}{layer} on {entry.device}"
         return NoMemoryError(

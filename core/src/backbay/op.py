@@ -124,6 +124,22 @@ class Op(Generic[P, R]):
             where = f"{function.__module__}.{function.__qualname__}"
             raise BackbayError(f"{where}{theirs} does not match its op {self.name}{self.signature}")
 
+    def check_takes(self, function: Callable[..., object]) -> None:
+        """Raise unless a function takes what core calls a kernel with, whatever it calls its parameters."""
+        kinds = {name: p.kind for name, p in self.signature.parameters.items()}
+        keywords = {name: None for name, kind in kinds.items() if kind is inspect.Parameter.KEYWORD_ONLY}
+        try:
+            theirs = inspect.signature(function)
+        except ValueError:  # a function of C may not tell
+            return
+        try:
+            theirs.bind(*range(len(kinds) - len(keywords)), **keywords)
+        except TypeError as error:
+            where = f"{function.__module__}.{getattr(function, '__qualname__', function)}"
+            raise BackbayError(
+                f"{where}{theirs} does not match its op {self.name}{self.signature}: {error}"
+            ) from None
+
     def complete(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, ...]:
         """Arguments after the receiver, in declared order, with defaults filled in and variadic ones gathered."""
         last: int = len(self.parameters) - 2

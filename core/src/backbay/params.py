@@ -46,16 +46,22 @@ class BackendParams:
     debug: Debug = Debug()
 
     def __post_init__(self) -> None:
-        if self.num_threads is not None and self.num_threads < 1:
-            raise OptionError(f"num_threads must be at least 1, got {self.num_threads}")
-        if self.debug.guard_bytes < 0:
-            raise OptionError(f"guard_bytes must not be negative, got {self.debug.guard_bytes}")
+        if self.num_threads is not None:
+            _require_int("num_threads", self.num_threads, at_least=1)
+        _require_int("guard_bytes", self.debug.guard_bytes, at_least=0)
+        for device, limit in self.max_memory.items():
+            _require_int(f"max_memory of {device}", limit, at_least=0)
         try:
             object.__setattr__(self, "flash_attention", FlashAttention(self.flash_attention))
         except ValueError:
             raise OptionError(
                 f"flash_attention must be auto, on or off, got {self.flash_attention!r}"
             ) from None
+
+
+def _require_int(name: str, value: object, *, at_least: int) -> None:
+    if not isinstance(value, int) or value < at_least:
+        raise OptionError(f"{name} must be an integer of at least {at_least}, got {value!r}")
 
 
 @dataclass(frozen=True)

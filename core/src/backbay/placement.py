@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+MAX_LAYERS = 1 << 16  # more than any model has: memory reports have an entry for each layer
+
 
 @dataclass(frozen=True)
 class Placement:

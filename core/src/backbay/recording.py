@@ -84,14 +84,18 @@ class Recording:
 
     def add_leaf(self, spec: Spec, placement: Placement, row_axis: int | None) -> Tensor:
         """Add a leaf, with memory of its own unless the backend only measures."""
-        if self.blocked:
-            self.refuse()
+        self.check_usable()
         buffer = self.backend.take_leaf(spec, placement)
         leaf = Leaf(self.backend, self, spec, buffer, placement, row_axis=row_axis)
         self.leaves.append(leaf)
         if buffer is not None:
             self.counters.bytes_allocated += buffer.nbytes
         return leaf_tensor(leaf)
+
+    def check_usable(self) -> None:
+        """Raise if the context is closed, or computing."""
+        if self.blocked:
+            self.refuse()
 
     def refuse(self) -> None:
         """Raise what explains why nothing can be traced now."""
@@ -147,9 +151,10 @@ class Recording:
 
     def forward(self, tensors: tuple[Tensor, ...]) -> None:
         """Fix that these run, after what was given before."""
-        if self.blocked:
-            self.refuse()
+        self.check_usable()
         for tensor in tensors:
+            if not isinstance(tensor, Tensor):
+                raise DTypeError(f"forward and compute take tensors, got {type(tensor).__name__}")
             if tensor not in self._roots:
                 if tensor.home is not self:
                     self.admit(tensor)
@@ -157,6 +162,7 @@ class Recording:
                 self._stale = True
 
     def set_batch_size(self, n: int) -> None:
+        self.check_usable()
         self._stale = self._stale or n != self.batch_size
         self.batch_size = n
 
@@ -188,7 +194,10 @@ class Recording:
             raise NotComputedError(
                 f"{tensor!r} was not named by the latest compute, or its inputs were written since"
             )
-        return self._plan.read(self._graph.outputs[list(self._roots).index(tensor)])
+        node = self._graph.outputs[list(self._roots).index(tensor)]
+        if node.storage.leaf is not None and node.storage.leaf.closed:
+            raise ClosedError(f"{tensor!r} is a view of a leaf of a closed context")
+        return self._plan.read(node)
 
     def evaluate(self, tensor: Tensor) -> Bytes:
         """A tensor's value, from what its leaves hold now, beside the graph of `forward`: nothing may be written."""
@@ -214,8 +223,7 @@ class Recording:
 
     def _compiled(self) -> tuple[Graph, Plan]:
         """The plan, compiled anew only if there is more to run, or if its memory has moved."""
-        if self.blocked:
-            self.refuse()
+        self.check_usable()
         if self._graph is None or self._plan is None or self._stale or not self._plan.valid:
             from .building import build_graph  # it opens composites, and so needs contexts
 
@@ -240,6 +248,7 @@ class Recording:
             raise ContextBusyError("the context is in use by another thread; use one context per thread")
         try:
             with self.backend.lock:  # compiling takes its turn like computing
+                self.backend.release_dropped()
                 yield
         finally:
             self._in_use.release()
@@ -252,10 +261,17 @@ class Recording:
             self.release()
 
     def __del__(self) -> None:
-        # A context that was dropped instead of closed gives its memory back all the same.
-        if not self.closed and not self.backend.closed:
-            with self.backend.lock:
+        # A context that was dropped instead of closed gives its memory back all the same. The garbage collector may
+        # run where this thread holds what a computing one waits for: never wait for that one here.
+        if self.closed or self.backend.closed:
+            return
+        if self.backend.lock.acquire(blocking=False):
+            try:
                 self.release()
+            finally:
+                self.backend.lock.release()
+        else:
+            self.backend.dropped.append(self)
 
     def release(self) -> None:
         """Free everything; the caller holds the backend's lock."""

@@ -89,6 +89,12 @@ def _contiguous_strides(type_size: int, block_size: int, shape: tuple[int, ...])
     return tuple(strides)
 
 
+def result_spec(dtype: DType, shape: tuple[int, ...]) -> Spec:
+    """What an op makes, if its shape can be: also where an operand is empty, a result may be too large."""
+    check_shape(dtype, shape)
+    return Spec(dtype, shape)
+
+
 def view_spec(dtype: DType, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> Spec:
     """A view; strides that only say what contiguity says are dropped."""
     if 0 in shape:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,6 +45,30 @@ def evaluate(term: Term, graph: Graph) -> int:
     return COMPUTE[kind](evaluate(term[1], graph), evaluate(term[2], graph))
 
 
+def program(terms: Sequence[Term]) -> Callable[[Graph], tuple[int, ...]]:
+    """All terms in one function: for whoever needs many of them for graph after graph."""
+    source = "".join(f"{_source(term)}," for term in terms)
+    names = {"attribute": _attribute, "quotient": COMPUTE["//"], "remainder": COMPUTE["%"], "max": max}
+    made: Callable[[Graph], tuple[int, ...]] = eval(f"lambda graph, nodes: ({source})", names)  # noqa: S307, of terms only
+    return lambda graph: made(graph, graph.nodes)  # type: ignore[call-arg]
+
+
+def _source(term: Term) -> str:
+    """A term as an expression of Python, over `graph` and its `nodes`."""
+    if isinstance(term, int):
+        return repr(term)
+    kind, *rest = term
+    if kind == "offset":
+        return f"nodes[{rest[0]:d}].offset"
+    if kind == "size":
+        return f"attribute(graph, {rest[0]:d}, {rest[1]:d})[{rest[2]:d}]"
+    if kind in READ:
+        return f"nodes[{rest[0]:d}].{kind}({rest[1]:d})"
+    left, right = map(_source, rest)
+    named = {"//": "quotient", "%": "remainder", "max": "max"}
+    return f"{named[kind]}({left}, {right})" if kind in named else f"({left} {kind} {right})"
+
+
 def _attribute(graph: Graph, index: int, position: int) -> tuple[int, ...]:
     value = graph.nodes[index].args[position]
     return value if isinstance(value, tuple) else (value,)
@@ -59,9 +83,6 @@ class Guard:
     right: Term
     answer: bool
 
-    def holds(self, graph: Graph) -> bool:
-        return DECIDE[self.relation](evaluate(self.left, graph), evaluate(self.right, graph)) is self.answer
-
 
 @dataclass
 class Guards:
@@ -71,10 +92,19 @@ class Guards:
     """
 
     taken: dict[Guard, None] = field(default_factory=dict)
+    _values: Callable[[Graph], tuple[int, ...]] | None = None
+    _known: int = 0
 
     def hold(self, graph: Graph) -> bool:
         """Whether each decision would be taken for this graph too; its structure key must be the same."""
-        return all(guard.holds(graph) for guard in self.taken)
+        if self._values is None or len(self.taken) != self._known:
+            self._values = program([term for guard in self.taken for term in (guard.left, guard.right)])
+            self._known = len(self.taken)
+        values = iter(self._values(graph))
+        return all(
+            DECIDE[guard.relation](left, right) is guard.answer
+            for guard, left, right in zip(self.taken, values, values, strict=True)
+        )
 
 
 class Size:

@@ -7,8 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from backbay import BackendParams, DType, DTypeError, ShapeError, Spec
-from backbay_cpu_ref import CpuRef
+from backbay import DType, DTypeError, ShapeError, Spec
 
 rng = np.random.default_rng(11)
 NAN, INF = math.nan, math.inf
@@ -19,34 +18,6 @@ KINDS = {  # by the distance of a column from the diagonal
     "lower": lambda x: np.tril(x, -1),
 }
 VARIANTS = list(product((True, False), repeat=3))
-
-
-@pytest.fixture(scope="module")
-def backend():
-    with CpuRef(None, BackendParams()) as backend:
-        yield backend
-
-
-@pytest.fixture
-def call(backend):
-    """An op on arrays and specs, traced and computed."""
-
-    def call(op, *args, **attributes):
-        with backend.new_context() as ctx:
-            x, *others = (leaf(ctx, value) for value in args)
-            y = getattr(x, op)(ctx, *others, **{name: leaf(ctx, value) for name, value in attributes.items()})
-            ctx.compute(y)
-            return y.numpy()
-
-    return call
-
-
-def leaf(ctx, value):
-    if isinstance(value, Spec):
-        return ctx.empty(value.dtype, *value.shape)
-    if isinstance(value, np.ndarray):
-        return ctx.from_floats(value) if value.dtype.kind == "f" else ctx.from_ints(value)
-    return value
 
 
 def numbers(*shape):

@@ -142,19 +142,20 @@ def test_a_type_without_numbers_is_refused_before_anything_runs(ctx, dtype):
         ctx.compute(*refused)
 
 
-def test_kept_numbers_of_weights_are_booked_with_them(path):
-    def weights(**options):
+def test_kept_numbers_of_weights_are_booked_with_the_graph(path):
+    def kept(**options):
         with (
             backbay.gguf.open(path) as model,
             CpuRef(model, BackendParams(options=options, alloc_memory=False)) as backend,
         ):
-            return sum(m.size for m in backend.memory().cpu.weights)
+            report = backend.memory()
+            assert sum(m.size for m in report.cpu.weights) == sum(blocks(dtype).size for dtype in DECODABLE)
+            return report.cpu.graph.size
 
     decoded = 4 * prod(SHAPE)
-    stored = sum(blocks(dtype).size for dtype in DECODABLE)
-    assert weights(decoded_weights=0) == stored
-    assert weights() == stored + decoded * len(DECODABLE)
-    assert weights(decoded_weights=3 * decoded - 1) == stored + 2 * decoded
+    assert kept(decoded_weights=0) == 0
+    assert kept() == decoded * len(DECODABLE)
+    assert kept(decoded_weights=3 * decoded - 1) == 2 * decoded
 
 
 def test_no_decoded_numbers_are_kept_where_memory_is_limited(path):

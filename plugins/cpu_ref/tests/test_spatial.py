@@ -9,40 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from backbay import BackendParams, DType, DTypeError, ShapeError, Spec
-from backbay_cpu_ref import CpuRef
+from backbay import DType, DTypeError, ShapeError, Spec
 
 rng = np.random.default_rng(7)
 NAN, INF = math.nan, math.inf
 ROUNDED = {"rtol": 2**-24, "atol": 1e-14}  # one rounding to f32; 1e-14 for what cancels in float64
-
-
-@pytest.fixture(scope="module")
-def backend():
-    with CpuRef(None, BackendParams()) as backend:
-        yield backend
-
-
-@pytest.fixture
-def call(backend):
-    """An op on arrays and specs, traced and computed."""
-
-    def call(op, *args, **attributes):
-        with backend.new_context() as ctx:
-            x, *others = (leaf(ctx, value) for value in args)
-            y = getattr(x, op)(ctx, *others, **{name: leaf(ctx, value) for name, value in attributes.items()})
-            ctx.compute(y)
-            return y.numpy()
-
-    return call
-
-
-def leaf(ctx, value):
-    if isinstance(value, Spec):
-        return ctx.empty(value.dtype, *value.shape)
-    if isinstance(value, np.ndarray):
-        return ctx.from_floats(value) if value.dtype.kind == "f" else ctx.from_ints(value)
-    return value
 
 
 def numbers(*shape):

@@ -5,7 +5,7 @@ from typing import Any
 from ..dtypes import DType
 from ..errors import DTypeError
 from ..op import op
-from ..spec import Spec, divides, require, require_dtype, require_float
+from ..spec import Spec, divides, require, require_dtype, require_float, result_spec
 
 
 def _numbers(x: Spec, name: str) -> None:
@@ -89,7 +89,7 @@ def scaled_dot_product_attention(
             list(vmla.shape),
         )
         width = vmla.dim(1)
-    return Spec(DType.F32, (width, *query.shape[1:]))
+    return result_spec(DType.F32, (width, *query.shape[1:]))
 
 
 def _check_mask(mask: Spec, history: int, tokens: int, heads: int, batch: int) -> None:

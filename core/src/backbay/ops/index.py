@@ -3,7 +3,7 @@
 from ..dtypes import DType
 from ..errors import DTypeError
 from ..op import op
-from ..spec import Spec, require, require_dtype
+from ..spec import Spec, require, require_dtype, result_spec
 
 
 @op(moves=True, ids="ids")
@@ -25,7 +25,7 @@ def rows(x: Spec, ids: Spec) -> Spec:
             x.dim(n),
             ids.dim(n - 1),
         )
-    return Spec(
+    return result_spec(
         DType.I32 if x.dtype is DType.I32 else DType.F32,
         (x.dim(0), *(ids.shape[:3] or (1,))),
     )

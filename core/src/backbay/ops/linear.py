@@ -4,7 +4,7 @@ from typing import Literal
 
 from ..dtypes import DType
 from ..op import op
-from ..spec import Spec, require, require_float, same_shape
+from ..spec import Spec, require, require_float, result_spec, same_shape
 
 
 def _square(a: Spec) -> None:
@@ -20,7 +20,7 @@ def diag(x: Spec) -> Spec:
     """
     require_float(x)
     require(x.dim(1) == 1, "dimension 1 must be 1, got {}; use reshape", x.dim(1))
-    return Spec(x.dtype, (x.dim(0), x.dim(0), *x.shape[2:]))
+    return result_spec(x.dtype, (x.dim(0), x.dim(0), *x.shape[2:]))
 
 
 @op

@@ -5,7 +5,7 @@ from functools import lru_cache
 from ..dtypes import DType
 from ..errors import DTypeError
 from ..op import op
-from ..spec import Spec, divides, require, require_dtype, require_float, same_shape
+from ..spec import Spec, divides, require, require_dtype, require_float, result_spec, same_shape
 
 
 def _weight(w: Spec) -> None:
@@ -31,7 +31,7 @@ def _product_shape(w: tuple[int, ...], x: tuple[int, ...]) -> tuple[int, ...]:
             wide[n],
             other[n],
         )
-    return wide[1], *x[1:]
+    return result_spec(DType.F32, (wide[1], *x[1:])).shape
 
 
 @op
@@ -73,7 +73,7 @@ def mulmat_id(w: Spec, x: Spec, ids: Spec) -> Spec:
     require(
         x.dim(1) in (1, used), "dimension 1 must be 1 or the {} used experts of ids, got {}", used, x.dim(1)
     )
-    return Spec(DType.F32, (w.dim(1), used, tokens))
+    return result_spec(DType.F32, (w.dim(1), used, tokens))
 
 
 @op(ids="ids", among=("t2", 1))

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 from ..dtypes import DType
 from ..errors import ShapeError
 from ..op import op
-from ..spec import Spec, divides, require, require_dtype, require_float, require_rank, same_shape
+from ..spec import Spec, divides, require, require_dtype, require_float, require_rank, result_spec, same_shape
 
 
 class Yarn(NamedTuple):
@@ -172,7 +172,7 @@ def ssm_conv(x: Spec, weight: Spec) -> Spec:
     )
     require(taps >= 1, "dimension 0 of the weight must be at least 1, got {}", taps)
     require(x.dim(0) >= taps - 1, "dimension 0 must hold a state of {} at least, got {}", taps - 1, x.dim(0))
-    return Spec(DType.F32, (x.dim(1), x.dim(0) - taps + 1, x.dim(2)))
+    return result_spec(DType.F32, (x.dim(1), x.dim(0) - taps + 1, x.dim(2)))
 
 
 @op(ids="ids", among=("s", 3))
@@ -206,7 +206,7 @@ def ssm_scan(s: Spec, x: Spec, dt: Spec, A: Spec, B: Spec, C: Spec, ids: Spec) -
     _shape(C, "C", (states, B.dim(1), tokens, sequences))
     require(divides(B.dim(1), heads), "the {} groups of B must divide the {} heads", B.dim(1), heads)
     _shape(ids, "ids", (sequences,))
-    return Spec(DType.F32, (x.size + states * head_dim * heads * sequences,))
+    return result_spec(DType.F32, (x.size + states * head_dim * heads * sequences,))
 
 
 def _shape(operand: Spec, name: str, expected: tuple[int, ...]) -> None:

@@ -157,7 +157,9 @@ def _sliced(
     require(whole, "dimension 0 of {} is sliced in whole blocks of {}, got {}", dtype, block, cut)
     extents, steps = list(shape), list(strides or contiguous_strides(dtype, shape))
     skipped = low // block * steps[dim] if high > low else 0
-    extents[dim], steps[dim] = -((low - high) // step), steps[dim] * step
+    extents[dim] = -((low - high) // step)
+    if extents[dim] > 1:  # else nothing is stepped over, and step may be huge
+        steps[dim] *= step
     spec = view_spec(dtype, tuple(extents), tuple(steps), 0)
     return spec.shape, spec.strides, skipped
 

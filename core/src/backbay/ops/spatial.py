@@ -4,7 +4,7 @@ from typing import Literal
 
 from ..dtypes import DType
 from ..op import Sizes, op
-from ..spec import MAX_RANK, Spec, require, require_float, require_rank
+from ..spec import MAX_RANK, Spec, require, require_float, require_rank, result_spec
 
 _LIMIT = 1 << 30  # C code holds strides, paddings and dilations in 32 bits, and doubles a padding
 
@@ -58,7 +58,7 @@ def conv2d(
     activation type and sum in the type that its `precision` declares.
     """
     width, height = _planes(weight, data, s0, s1, p0, p1, d0, d1)
-    return Spec(DType.F32, (width, height, weight.dim(3), data.dim(3)))
+    return result_spec(DType.F32, (width, height, weight.dim(3), data.dim(3)))
 
 
 @op
@@ -75,7 +75,9 @@ def im2col(
     conv2d's. Values are moved, not computed: every one of data's, NaN and infinities too, arrives unchanged.
     """
     width, height = _planes(weight, data, s0, s1, p0, p1, d0, d1)
-    return Spec(data.dtype, (weight.dim(0) * weight.dim(1) * weight.dim(2), width, height, data.dim(3)))
+    return result_spec(
+        data.dtype, (weight.dim(0) * weight.dim(1) * weight.dim(2), width, height, data.dim(3))
+    )
 
 
 @op
@@ -117,7 +119,7 @@ def conv3d(
     width = _windows("width", data.dim(0), weight.dim(0), s0, p0, d0)
     height = _windows("height", data.dim(1), weight.dim(1), s1, p1, d1)
     depth = _windows("depth", data.dim(2), weight.dim(2), s2, p2, d2)
-    return Spec(DType.F32, (width, height, depth, weight.dim(3) // c * (data.dim(3) // c)))
+    return result_spec(DType.F32, (width, height, depth, weight.dim(3) // c * (data.dim(3) // c)))
 
 
 @op
@@ -138,7 +140,9 @@ def conv1d_dw(x: Spec, weight: Spec, s: int = 1, p: int = 0, d: int = 1) -> Spec
         x.dim(1),
         list(weight.shape),
     )
-    return Spec(DType.F32, (_windows("dimension 0", x.dim(0), weight.dim(0), s, p, d), x.dim(1), x.dim(2)))
+    return result_spec(
+        DType.F32, (_windows("dimension 0", x.dim(0), weight.dim(0), s, p, d), x.dim(1), x.dim(2))
+    )
 
 
 @op
@@ -164,7 +168,7 @@ def avg_pool2d(x: Spec, k: int, s: int, p: float = 0.0) -> Spec:
     )
     room = [x.dim(n) + int(2 * p) for n in (0, 1)]
     require(k <= min(room), "the window of {} by {} is larger than the padded data, {} by {}", k, k, *room)
-    return Spec(x.dtype, ((room[0] - k) // s + 1, (room[1] - k) // s + 1, *x.shape[2:]))
+    return result_spec(x.dtype, ((room[0] - k) // s + 1, (room[1] - k) // s + 1, *x.shape[2:]))
 
 
 @op
@@ -193,4 +197,4 @@ def interpolate(x: Spec, dims: Sizes, mode: Literal["nearest", "bilinear"] = "ne
     )
     require(min(dims, default=0) >= 0, "dims must not be negative, got {}", dims)
     require(0 in dims or 0 not in x.shape, "nothing cannot be resampled to {}", dims)
-    return Spec(x.dtype, tuple(dims))
+    return result_spec(x.dtype, tuple(dims))

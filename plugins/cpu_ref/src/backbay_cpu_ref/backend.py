@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from backbay import CacheConfig, DType, KernelBackend, Node, Option
+from backbay.kernel_backend import GRAPH
 
 from . import attention, binary, elementwise, index, linear, matrix, norm, order, sequence, shape, spatial
 from .table import Array, kernel
@@ -31,7 +32,7 @@ class CpuRef(KernelBackend):
     """The reference: NumPy, float64 inside of each op.
 
     Quantized weights that ops compute with are decoded on first use and kept as float32, the first of the file that
-    fit into the option `decoded_weights` (bytes); others are decoded each time. That memory is booked with the weights
+    fit into the option `decoded_weights` (bytes); others are decoded each time. That memory is booked with the graph,
     from the start. Where `max_memory` limits the CPU, none are kept.
     """
 
@@ -54,7 +55,7 @@ class CpuRef(KernelBackend):
             nbytes = 4 * prod(info.shape)
             if info.dtype.is_quantized and nbytes <= room:
                 room -= nbytes
-                self.ledger.take(self.weight_entry(info.name), nbytes, lambda: None)
+                self.ledger.take(GRAPH, nbytes, lambda: None)
                 self._decoded[info.name] = None
 
     def read_operand(self, reader: Node, operand: Node, arrays: Sequence[Array]) -> Array:
