@@ -1,0 +1,53 @@
+"""Where libggml is: named by the environment, or brought by an installed package, which is never imported."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+from backbay import BackendUnavailableError
+
+VARIABLE = "BACKBAY_GGML_LIB"
+PACKAGES = ("ggml-python", "llama-cpp-python")  # in order of preference
+# Wheels hold copies under both names; loading both would give two states, so only one is ever opened.
+NAMES = ("libggml.so.0", "libggml.so", "libggml.0.dylib", "libggml.dylib", "ggml.dll")
+
+
+def locate() -> Path:
+    """The library file; BackendUnavailableError says where it was looked for."""
+    named = os.environ.get(VARIABLE)
+    if named:
+        return _named(Path(named))
+    for package in PACKAGES:
+        for found in _files(package):
+            return found
+    raise BackendUnavailableError(
+        f"no libggml: {VARIABLE} is not set, and neither {' nor '.join(PACKAGES)} is installed with one; "
+        "pip install ggml-python builds it in about a minute"
+    )
+
+
+def _named(path: Path) -> Path:
+    candidates = [path / name for name in NAMES] if path.is_dir() else [path]
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate.resolve() if candidate.is_symlink() else candidate
+    raise BackendUnavailableError(
+        f"{VARIABLE}={path}: no such library; name the file libggml.so, or its folder"
+    )
+
+
+def _files(package: str) -> Iterator[Path]:
+    """The libraries that an installed distribution lists, the preferred name first."""
+    try:
+        listed = distribution(package).files or []
+    except PackageNotFoundError:
+        return
+    for name in NAMES:
+        for entry in listed:
+            if entry.name == name:
+                path = Path(str(entry.locate()))
+                if path.is_file():
+                    yield path.resolve()

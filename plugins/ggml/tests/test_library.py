@@ -1,0 +1,118 @@
+"""Finding, opening and checking libggml."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from backbay import BackendUnavailableError, DType
+from backbay_ggml import library, logs
+from backbay_ggml.abi import ffi
+from backbay_ggml.library import load_library
+from backbay_ggml.locate import VARIABLE, locate
+
+TOOLS = Path(__file__).parent.parent / "tools"
+
+
+def in_a_child(code: str, **environment: str) -> str:
+    """What Python prints that runs some code on its own; ggml is one per process."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout + done.stderr
+
+
+def test_the_declarations_are_current() -> None:
+    made = subprocess.run(
+        [sys.executable, TOOLS / "generate_abi.py", "--check"], check=False, capture_output=True
+    )
+    assert made.returncode == 0
+
+
+def test_the_library_is_opened_once() -> None:
+    assert load_library() is load_library()
+    assert load_library().number >= library.OLDEST
+    assert load_library().number[:2] <= library.NEWEST[:2]
+
+
+def test_the_environment_names_a_file_or_a_folder(monkeypatch) -> None:
+    path = locate()
+    for named in (path, path.parent):
+        monkeypatch.setenv(VARIABLE, str(named))
+        assert locate().parent == path.parent
+
+
+def test_a_wrong_name_says_what_it_is_not(monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    with pytest.raises(BackendUnavailableError, match="no such library"):
+        locate()
+
+
+def test_without_any_library_the_remedy_is_named(monkeypatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setattr("backbay_ggml.locate.PACKAGES", ("no-such-package",))
+    with pytest.raises(BackendUnavailableError, match="pip install ggml-python"):
+        locate()
+
+
+def test_no_package_is_imported() -> None:
+    code = "import sys, backbay_ggml.library as l; l.load_library(); print('ggml' in sys.modules, 'llama_cpp' in sys.modules)"
+    assert in_a_child(code).split() == ["False", "False"]
+
+
+def test_what_is_no_library_is_refused(tmp_path) -> None:
+    (tmp_path / "libggml.so").write_bytes(b"nothing")
+    said = in_a_child("from backbay_ggml import Ggml; Ggml(None)", **{VARIABLE: str(tmp_path)})
+    assert "BackendUnavailableError" in said
+    assert "cannot be loaded" in said
+
+
+@pytest.mark.parametrize("version", ["0.9.4", "0.15.2", "0.26.0", "1.0.0", "unknown"])
+def test_other_versions_are_refused(version, monkeypatch) -> None:
+    class Other:
+        @staticmethod
+        def ggml_version():
+            return ffi.new("char[]", version.encode())
+
+    with pytest.raises(BackendUnavailableError, match=r"supported are 0\.15\.3 to 0\.25\.3"):
+        library._check_version(Other, Path("libggml.so"))
+
+
+def test_an_unknown_layout_is_refused() -> None:
+    class Other:
+        ggml_tensor_overhead = staticmethod(lambda: 400)
+
+    with pytest.raises(BackendUnavailableError, match="layout"):
+        library._check_layout(Other, load_library())
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="the process's maps tell what is loaded")
+def test_a_second_library_is_refused(tmp_path) -> None:
+    load_library()
+    with pytest.raises(BackendUnavailableError, match="beside"):
+        library._refuse_second(tmp_path / "libggml.so")
+
+
+def test_types_are_those_of_gguf() -> None:
+    known = load_library()
+    different = [dtype for dtype in DType if not known.knows(dtype)]
+    assert different == [DType.Q8_1]  # gguf counts its two halves as floats; no file holds it
+
+
+def test_ggml_logs_through_python(caplog) -> None:
+    with caplog.at_level(logging.DEBUG, logger="backbay.ggml"):
+        for level, piece in ((4, b"something "), (5, b"failed\n"), (2, b"a detail\n")):
+            logs._receive(level, ffi.new("char[]", piece), None)
+    assert [(r.levelno, r.getMessage()) for r in caplog.records] == [
+        (40, "something failed"),
+        (10, "a detail"),
+    ]

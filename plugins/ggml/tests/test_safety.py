@@ -1,0 +1,63 @@
+"""What core lets in must not kill the process: a short run of the fuzzer, and what it once found."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from backbay import BackbayError, DType
+
+FUZZ = Path(__file__).parent.parent / "tools" / "fuzz.py"
+
+
+def test_random_graphs_kill_no_process() -> None:
+    done = subprocess.run(
+        [sys.executable, str(FUZZ), "--count", "200", "--workers", "2"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_sorting_nan_gives_each_position_once(backend) -> None:
+    numbers = np.random.default_rng(5).standard_normal(1000).astype(np.float32)
+    numbers[::3] = np.nan
+    with backend.new_context() as ctx:
+        x = ctx.from_floats(numbers)
+        up, down = x.argsort(ctx), x.top_k(ctx, 1000)
+        ctx.compute(up, down)
+        assert sorted(up.numpy()) == sorted(down.numpy()) == list(range(1000))
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        lambda c: c.zeros(DType.F32, 1, 1, 1, 1).conv2d(c, c.zeros(DType.F32, 8, 8, 1, 1), 1, 1, 1 << 30, 0),
+        lambda c: c.zeros(DType.F32, 1, 1, 1, 1).conv3d(
+            c, c.zeros(DType.F32, 8, 8, 8, 1), 1, 1, 1, 1, 1 << 30
+        ),
+        lambda c: c.zeros(DType.F32, 8, 8).avg_pool2d(c, 1 << 30, 1, float(1 << 30)),
+        lambda c: c.zeros(DType.F32, 8, 8).avg_pool2d(c, 2, 1, float(1 << 30)),
+        lambda c: c.zeros(DType.F32, 1).pad(c, 1 << 40),
+        lambda c: c.zeros(DType.F32, 1).pad(c, (1 << 32) - 2),
+        lambda c: c.zeros(DType.F32, 0).repeat_4d(c, 0, 1 << 50),
+        lambda c: c.zeros(DType.F32, 1 << 50, 0).sqr(c),
+        lambda c: c.zeros(DType.Q8_0, 64, 4).set_rows(c, c.zeros(DType.Q8_0, 64, 1), c.from_ints([0])),
+    ],
+)
+def test_what_c_could_not_count_is_refused(backend, trace) -> None:
+    with backend.new_context() as ctx, pytest.raises(BackbayError):
+        ctx.compute(trace(ctx))
+
+
+def test_factors_of_pairs_that_are_not_turned_are_not_read_from_elsewhere(backend) -> None:
+    with backend.new_context() as ctx:
+        x = ctx.from_floats(np.arange(1, 65), 64, 1, 1)
+        y = x.rope(ctx, ctx.from_ints([3]), 8, 1e4, 1.0, "neox", ctx.from_floats([1, 2, 3, 4]))
+        ctx.compute(y)
+        np.testing.assert_array_equal(y.floats()[8:], np.arange(9, 65))

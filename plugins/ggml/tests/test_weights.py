@@ -1,0 +1,130 @@
+"""Weights that are copied into a faster arrangement, and the trial that comes before."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType, GGUFWriter, quants
+
+import backbay
+from backbay import BackendParams, CancelledError, OptionError
+from backbay_ggml import extra
+from backbay_ggml.library import load_library
+
+RNG = np.random.default_rng(11)
+repacking = pytest.mark.skipif(
+    extra.REPACK not in extra.buffer_types(load_library()), reason="this library rearranges no weights"
+)
+
+
+@pytest.fixture(scope="module", params=["Q4_0", "Q8_0", "F16"])
+def path(request, tmp_path_factory):
+    """A model of products, in one dtype."""
+    path = tmp_path_factory.mktemp("models") / f"{request.param}.gguf"
+    dtype = GGMLQuantizationType[request.param]
+    writer = GGUFWriter(path, "llama")
+    writer.add_block_count(2)
+    for name in ("token_embd", "blk.0.attn_q", "blk.0.attn_odd", "blk.1.ffn_up", "output"):
+        rows = 37 if name == "blk.0.attn_odd" else 64
+        numbers = RNG.standard_normal((rows, 256)).astype(np.float32)
+        data = numbers.astype(np.float16) if request.param == "F16" else quants.quantize(numbers, dtype)
+        writer.add_tensor(f"{name}.weight", data, raw_dtype=dtype)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def opened(path, **options):
+    return backbay.open(path, backend="ggml", params=BackendParams(num_threads=2, options=options))
+
+
+def products(backend, batch: int):
+    """Every weight's product, its rows and its bytes."""
+    with backend.new_context() as ctx:
+        x = ctx.from_floats(np.random.default_rng(2).standard_normal((batch, 256)))
+        weights = [backend.get(name) for name in backend.model.tensors]
+        made = [w.mulmat(ctx, x) for w in weights]
+        made += [w.rows(ctx, ctx.from_ints([3, 0])) for w in weights]
+        made.append(weights[1].mulmat(ctx, x.permute(ctx, 1, 0).contiguous(ctx).permute(ctx, 1, 0)))
+        made.append(weights[1].mulmat(ctx, x.reshape(ctx, 256, 1, 1, batch)).reshape(ctx, 64, batch))
+        ctx.compute(*made)
+        return [tensor.numpy() for tensor in made], [w.bytes() for w in weights]
+
+
+@pytest.mark.parametrize("batch", [1, 5, 33])
+def test_however_weights_lie_results_are_the_same(path, batch) -> None:
+    found = []
+    for policy in ("mapped", "copied", "auto"):
+        with opened(path, weights=policy) as backend:
+            backend.load()
+            found.append(products(backend, batch))
+    for arrays, raw in found[1:]:
+        assert raw == found[0][1]
+        for ours, mapped in zip(arrays, found[0][0], strict=True):
+            np.testing.assert_allclose(ours, mapped, rtol=1e-4, atol=1e-3)
+
+
+@repacking
+def test_what_the_cpu_can_rearrange_is_copied_and_booked(path) -> None:
+    with opened(path) as backend:
+        names = set(backend.store._tensors)
+        expected = (
+            {"blk.0.attn_q.weight", "blk.1.ffn_up.weight", "output.weight"} if "Q4_0" in str(path) else set()
+        )
+        assert names == expected or "Q4_0" not in str(path)  # other types depend on the CPU
+        total = sum(info.nbytes for info in backend.model.tensors.values())
+        assert total <= backend.memory().total() <= 1.02 * total
+
+
+def test_a_dry_run_books_the_same(path) -> None:
+    totals = []
+    for alloc in (True, False):
+        with backbay.open(path, backend="ggml", params=BackendParams(alloc_memory=alloc)) as backend:
+            totals.append(backend.memory().total())
+    assert totals[0] == totals[1]
+
+
+def test_loading_tells_how_far_it_is_and_can_be_cancelled(path) -> None:
+    seen: list[float] = []
+    with opened(path, weights="copied") as backend:
+        cancel = threading.Event()
+        cancel.set()
+        with pytest.raises(CancelledError):
+            backend.load(cancel=cancel)
+        backend.load(progress=seen.append)
+    assert seen == sorted(seen)
+    assert (seen[0], seen[-1]) == (0.0, 1.0)
+    assert len(seen) > 2
+
+
+def test_an_unknown_policy_is_refused(path) -> None:
+    with pytest.raises(OptionError, match="weights"):
+        opened(path, weights="painted")
+
+
+@repacking
+def test_a_verdict_is_kept_and_a_crash_is_one(monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    library, asked = load_library(), []
+
+    def crash(_library, name: str) -> str:
+        asked.append(name)
+        return "signal 11"
+
+    monkeypatch.setattr(extra, "_try", crash)
+    assert extra.verdict(library, extra.REPACK, ask=False) == extra.NOT_ASKED
+    assert [extra.verdict(library, extra.REPACK) for _ in range(3)] == ["signal 11"] * 3
+    assert asked == [extra.REPACK]
+    assert not extra.working(library, extra.REPACK)
+    assert not extra.working(library, "NO_SUCH_TYPE")
+
+
+@repacking
+def test_the_trial_passes_here_without_harming_this_process(monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "nowhere"))
+    assert extra._try(load_library(), extra.REPACK) == ""
+    assert "KeyError" in extra._try(load_library(), "NO_SUCH_TYPE")
