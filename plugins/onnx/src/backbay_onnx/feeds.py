@@ -1,0 +1,84 @@
+"""Integers that depend on sizes alone: computed once for a context, and bound as small inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from backbay import Graph
+from backbay.structure import Term, program
+
+
+@dataclass(frozen=True)
+class Vector:
+    """Sizes one after the other, such as a shape."""
+
+    terms: tuple[Term, ...]
+    rank = 1
+
+    def of(self, values: Iterator[int]) -> NDArray[Any]:
+        return np.array([next(values) for _ in self.terms], np.int64)
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """One size, of rank 0."""
+
+    term: Term
+    rank = 0
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        return (self.term,)
+
+    def of(self, values: Iterator[int]) -> NDArray[Any]:
+        return np.array(next(values), np.int64)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """start + the sum over dimensions of index times step, innermost dimension first, in the reversed shape."""
+
+    start: Term
+    extents: tuple[Term, ...]
+    steps: tuple[Term, ...]
+
+    @property
+    def rank(self) -> int:
+        return len(self.extents)
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        return (self.start, *self.extents, *self.steps)
+
+    def of(self, values: Iterator[int]) -> NDArray[Any]:
+        total = np.array(next(values), np.int64)
+        extents, steps = ([next(values) for _ in self.extents] for _ in range(2))
+        for n, (extent, step) in enumerate(zip(extents, steps, strict=True)):
+            line = np.arange(extent, dtype=np.int64) * step
+            total = total + line.reshape(-1, *[1] * n)
+        return np.ascontiguousarray(total)
+
+
+Feed = Vector | Scalar | Grid
+
+
+def is_constant(feed: Feed) -> bool:
+    """Whether it is the same in every graph of the structure."""
+    return isinstance(feed, Vector) and all(isinstance(term, int) for term in feed.terms)
+
+
+class Feeds:
+    """The arrays that a graph's sizes make of named feeds."""
+
+    def __init__(self, named: Mapping[str, Feed]) -> None:
+        self.named = named
+        self._values = program([term for feed in named.values() for term in feed.terms])
+
+    def of(self, graph: Graph) -> dict[str, NDArray[Any]]:
+        values = iter(self._values(graph))
+        return {name: feed.of(values) for name, feed in self.named.items()}

@@ -1,0 +1,123 @@
+"""An ONNX model under construction: nodes in order, constants, inputs, and subgraphs of loops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+OPSET, IR_VERSION = 25, 11
+CONTRIB = "com.microsoft"
+
+
+class ModelBuilder:
+    """Adds nodes one by one and keeps their order; what was added before, with the same inputs, is not added twice.
+
+    Values are named by numbers. All extents are symbolic: inputs and outputs only have a rank.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: list[NodeProto] = []
+        self.initializers: list[TensorProto] = []
+        self.inputs: list[Any] = []
+        self.outputs: list[Any] = []
+        self._known: list[dict[Any, tuple[str, ...]]] = [{}]  # a scope for each loop body
+        self._constants: dict[Any, str] = {}
+        self._count = 0
+
+    def fresh(self, prefix: str = "v") -> str:
+        self._count += 1
+        return f"{prefix}{self._count}"
+
+    def add(self, op: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
+        """A node with one output; its name."""
+        return self.add_many(op, *inputs, outputs=1, domain=domain, **attributes)[0]
+
+    def add_many(
+        self, op: str, *inputs: str, outputs: int, domain: str = "", **attributes: Any
+    ) -> tuple[str, ...]:
+        """A node with several outputs; their names. A loop body among the attributes makes it unique."""
+        key = (op, inputs, outputs, domain, repr(attributes))
+        plain = not any(isinstance(value, GraphProto) for value in attributes.values())
+        if plain:
+            for scope in reversed(self._known):
+                if key in scope:
+                    found: tuple[str, ...] = scope[key]
+                    return found
+        names = tuple(self.fresh() for _ in range(outputs))
+        self.nodes.append(
+            helper.make_node(op, inputs, names, name=f"{op}_{names[0]}", domain=domain, **attributes)
+        )
+        if plain:
+            self._known[-1][key] = names
+        return names
+
+    def constant(self, array: NDArray[Any]) -> str:
+        """A small array that is part of the model."""
+        array = np.asarray(array)
+        key = (array.dtype.str, array.shape, array.tobytes())
+        if key not in self._constants:
+            name = self._constants[key] = self.fresh("c")
+            self.initializers.append(numpy_helper.from_array(array, name))
+        return self._constants[key]
+
+    def add_input(self, name: str, type: int, rank: int) -> None:
+        self.inputs.append(_value(name, type, rank))
+
+    def add_output(self, name: str, type: int, rank: int) -> None:
+        self.outputs.append(_value(name, type, rank))
+
+    def add_external(
+        self, name: str, type: int, shape: tuple[int, ...], location: str, span: tuple[int, int]
+    ) -> None:
+        """A constant whose bytes, (offset, length), are handed over beside the model, in the file of that name."""
+        tensor = TensorProto(name=name, data_type=type, dims=shape, data_location=TensorProto.EXTERNAL)
+        for key, value in (("location", location), ("offset", str(span[0])), ("length", str(span[1]))):
+            tensor.external_data.add(key=key, value=value)
+        self.initializers.append(tensor)
+
+    @contextmanager
+    def body(self) -> Iterator[Body]:
+        """Nodes added meanwhile belong to a loop body, which may use all values from outside."""
+        outer, self.nodes = self.nodes, []
+        self._known.append({})
+        body = Body(self)
+        try:
+            yield body
+        finally:
+            body.nodes, self.nodes = self.nodes, outer
+            self._known.pop()
+
+    def build(self) -> ModelProto:
+        graph = helper.make_graph(self.nodes, "backbay", self.inputs, self.outputs, self.initializers)
+        opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(CONTRIB, 1)]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="backbay")
+
+
+class Body:
+    """The subgraph of a Loop or Scan."""
+
+    def __init__(self, model: ModelBuilder) -> None:
+        self._model = model
+        self.nodes: list[NodeProto] = []
+        self._inputs: list[Any] = []
+
+    def input(self, type: int, rank: int) -> str:
+        name = self._model.fresh("b")
+        self._inputs.append(_value(name, type, rank))
+        return name
+
+    def graph(self, outputs: list[tuple[str, int, int]]) -> GraphProto:
+        """The finished subgraph; outputs are (value, type, rank). Call it when the body is closed."""
+        names = [self._model.fresh("b") for _ in outputs]
+        ends = [helper.make_node("Identity", [o[0]], [name]) for o, name in zip(outputs, names, strict=True)]
+        described = [_value(name, type, rank) for name, (_, type, rank) in zip(names, outputs, strict=True)]
+        return helper.make_graph([*self.nodes, *ends], self._model.fresh("body"), self._inputs, described)
+
+
+def _value(name: str, type: int, rank: int) -> Any:
+    return helper.make_tensor_value_info(name, type, [None] * rank)

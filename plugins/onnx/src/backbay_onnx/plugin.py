@@ -1,0 +1,12 @@
+"""What the entry point loads."""
+
+from __future__ import annotations
+
+from backbay import Backend, hookimpl
+
+from .backend import OnnxBackend
+
+
+@hookimpl
+def backbay_backend() -> type[Backend]:
+    return OnnxBackend

@@ -1,0 +1,104 @@
+"""What a user is told when ONNX Runtime is missing or doubled, and how its errors come out."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import backbay
+from backbay_onnx import runtime as module
+
+PROJECT = Path(__file__).parents[1] / "pyproject.toml"
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    module.runtime.cache_clear()
+    yield
+    module.runtime.cache_clear()
+
+
+def test_the_runtime_is_in_no_base_dependency() -> None:
+    import tomllib
+
+    project = tomllib.loads(PROJECT.read_text())["project"]
+    assert not any(dependency.startswith("onnxruntime") for dependency in project["dependencies"])
+    assert sorted(project["optional-dependencies"]) == ["cpu", "cuda"]
+
+
+def test_a_missing_runtime_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_is_installed", lambda name: False)
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(
+        backbay.BackendUnavailableError, match=r"not installed.*pip install backbay-onnx\[cpu\]"
+    ):
+        backbay.open(None, backend="onnx")
+
+
+def test_a_broken_runtime_is_said_to_be_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_is_installed", lambda name: name == "onnxruntime")
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(backbay.BackendUnavailableError, match="is broken"):
+        backbay.open(None, backend="onnx")
+
+
+def test_two_runtimes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_is_installed", lambda name: True)
+    with pytest.raises(backbay.BackendUnavailableError, match=r"both installed.*pip uninstall"):
+        backbay.open(None, backend="onnx")
+
+
+def test_installed_distributions_are_found_by_their_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find(name: str) -> Any:
+        if name != "onnxruntime-gpu":
+            raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "distribution", find)
+    assert [module._is_installed(name) for name in module.DISTRIBUTIONS] == [False, True]
+
+
+def test_errors_of_every_class_become_ours() -> None:
+    ort = module.runtime()
+    with (
+        pytest.raises(backbay.BackbayError, match="while creating a session"),
+        module.translated("creating a session"),
+    ):
+        ort.InferenceSession(b"no model", providers=["CPUExecutionProvider"])
+    with pytest.raises(MemoryError), module.translated("running"):
+        raise RuntimeError("Failed to allocate memory for requested buffer of size 9")
+    with pytest.raises(backbay.CancelledError), module.translated("running"):
+        raise RuntimeError("Exiting due to terminate flag being set to true.")
+    with pytest.raises(KeyError), module.translated("running"):  # ours stay what they are
+        raise KeyError("own fault")
+
+
+POOLS = """
+import sys
+import backbay, onnxruntime
+from onnx import helper
+if "first" in sys.argv:
+    graph = helper.make_graph(
+        [helper.make_node("Neg", ["x"], ["y"])], "g",
+        [helper.make_tensor_value_info("x", 1, [None])], [helper.make_tensor_value_info("y", 1, [None])],
+    )
+    model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 20)])
+    theirs = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+for threads, whose in (2, "own"), (2, "shared"), (1, "own"), (3, "shared"):
+    params = backbay.BackendParams(num_threads=threads, options={"threads": whose})
+    with backbay.open(None, backend="onnx", params=params) as backend:
+        with backend.new_context() as ctx:
+            y = ctx.from_floats([3.0]).sqr(ctx)
+            ctx.compute(y)
+            assert y.floats() == [9.0]
+"""
+
+
+@pytest.mark.parametrize("who", ["first", "alone"])
+def test_backends_with_other_numbers_of_threads_live_in_one_process(who: str) -> None:
+    subprocess.run([sys.executable, "-c", POOLS, who], check=True)

@@ -1,0 +1,113 @@
+"""Reads see what was written before them and nothing that is written after, whatever the order."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+
+import backbay
+from backbay import DType
+
+GRAPHS = int(os.environ.get("BACKBAY_ONNX_GRAPHS", "120"))  # the nightly run sets 2000
+ROWS, WIDTH = 8, 6
+
+
+def read(rng: np.random.Generator, ctx: Any, state: Any) -> Any:
+    """What some part of a state holds now, (6, 2)."""
+    at = int(rng.integers(0, ROWS - 1))
+    kind = rng.integers(0, 5)
+    if kind == 0:
+        return state.slice(ctx, 1, at, at + 2).contiguous(ctx)
+    if kind == 1:
+        return state.view(ctx, 4 * WIDTH * at, (WIDTH, 2), (4 * WIDTH,)).scale(ctx, 0.5)
+    if kind == 2:
+        return state.rows(ctx, ctx.from_ints([at, (at + 3) % ROWS]))
+    if kind == 3:
+        columns = state.permute(ctx, 1, 0).slice(ctx, 1, 1, 3).slice(ctx, 0, 0, WIDTH)
+        return columns.contiguous(ctx)
+    return ctx.from_floats(rng.standard_normal((2, ROWS)).astype(np.float32)).mulmat(
+        ctx, state.permute(ctx, 1, 0).contiguous(ctx)
+    ).permute(ctx, 1, 0).slice(ctx, 0, 0, WIDTH).contiguous(ctx)  # fmt: skip
+
+
+def write(rng: np.random.Generator, ctx: Any, state: Any, value: Any) -> Any:
+    """Put (6, 2) somewhere into a state; an alias of what was written."""
+    at = int(rng.integers(0, ROWS - 1))
+    kind = rng.integers(0, 5)
+    if kind == 0:
+        return value.copy(ctx, state.slice(ctx, 1, at, at + 2))
+    if kind == 1:
+        return state.set_rows(ctx, value, ctx.from_ints(rng.permutation(ROWS)[:2]))
+    if kind == 2:
+        return state.set(ctx, value, 4 * WIDTH * at)
+    if kind == 3:
+        return value.repeat(ctx, 1, ROWS // 2).copy(ctx, state)
+    return value.slice(ctx, 0, 0, 2).copy(ctx, state.slice(ctx, 1, at, at + 2).slice(ctx, 0, 1, 3))
+
+
+def trace(rng: np.random.Generator, ctx: Any) -> tuple[list[Any], list[Any]]:
+    """A random graph; its outputs, and the states that it writes."""
+    states = [ctx.from_floats(rng.standard_normal((ROWS, WIDTH)).astype(np.float32)) for _ in range(2)]
+    values = [ctx.from_floats(rng.standard_normal((2, WIDTH)).astype(np.float32))]
+    kept_views: list[Any] = []
+    outputs: list[Any] = []
+    for _ in range(int(rng.integers(4, 12))):
+        state = states[int(rng.integers(0, 2))]
+        step = rng.integers(0, 6)
+        if step < 2:
+            values.append(read(rng, ctx, state))
+        elif step == 2:
+            alias = write(rng, ctx, state, values[int(rng.integers(0, len(values)))])
+            ctx.forward(alias)
+            if alias.size == state.size:
+                values.append(read(rng, ctx, alias.reshape(ctx, WIDTH, ROWS)))
+        elif step == 3:
+            kept_views.append(state.slice(ctx, 1, 3, 5))
+        elif step == 4 and kept_views:
+            values.append(kept_views.pop().sqr(ctx))  # a view from before, read now
+        else:
+            mixed = values[-1].add(ctx, values[int(rng.integers(0, len(values)))]).tanh(ctx)
+            outputs.append(mixed)
+            ctx.forward(mixed)
+    return [*outputs, values[-1]], states
+
+
+def play(backend: str, seed: int) -> list[Any]:
+    rng = np.random.default_rng(seed)
+    with backbay.open(None, backend=backend) as opened, opened.new_context() as ctx:
+        outputs, states = trace(rng, ctx)
+        seen: list[Any] = []
+        for _ in range(2):  # the second run starts from what the first one wrote
+            ctx.compute(*outputs)
+            seen += [tensor.numpy() for tensor in (*outputs, *states)]
+        return seen
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_random_graphs_read_and_write_in_order(block: int) -> None:
+    for seed in range(block, GRAPHS, 4):
+        ours, expected = play("onnx", seed), play("cpu_ref", seed)
+        for position, (mine, theirs) in enumerate(zip(ours, expected, strict=True)):
+            np.testing.assert_allclose(
+                mine, theirs, rtol=1e-4, atol=1e-4, err_msg=f"seed {seed}, value {position}"
+            )
+
+
+def test_a_state_of_another_context_is_written_and_read() -> None:
+    with backbay.open(None, backend="onnx") as backend:
+        home, other = backend.new_context(), backend.new_context()
+        state = home.zeros(DType.F32, 4, 3)
+        other.compute(other.from_floats([1.0, 2.0, 3.0, 4.0]).copy(other, state.slice(other, 1, 1, 2)))
+        doubled = state.scale(home, 2.0)
+        home.compute(doubled)
+        np.testing.assert_array_equal(doubled.numpy()[:, 0], [0.0, 2.0, 0.0])
+
+
+def test_a_compute_without_outputs_writes() -> None:
+    with backbay.open(None, backend="onnx") as backend, backend.new_context() as ctx:
+        state = ctx.zeros(DType.F32, 4)
+        ctx.forward(ctx.from_floats([1.0, 2.0, 3.0, 4.0]).copy(ctx, state)).compute()
+        np.testing.assert_array_equal(state.floats(), [1.0, 2.0, 3.0, 4.0])
