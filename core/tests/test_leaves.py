@@ -139,6 +139,14 @@ def test_writing_a_leaf_makes_its_results_uncomputed(ctx):
     assert y.floats().tolist() == [-5, -6]
 
 
+def test_a_new_leaf_touches_no_result(ctx):
+    y = ctx.from_floats([1, 2]).neg(ctx)
+    ctx.compute(y)
+    ctx.from_floats([3.0])
+    ctx.zeros(DType.F32, 2)
+    assert y.floats().tolist() == [-1, -2]
+
+
 def test_writing_another_contexts_leaf_leaves_results_as_they_are(backend, ctx):
     other = backend.new_context()
     x = other.from_floats([1, 2])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .context import Context
-from .errors import GraphSizeError, UnsupportedOpError
+from .errors import UnsupportedOpError
 from .graph import Graph, Node, NodeKind
 from .op import str_spec
 from .params import Level
@@ -19,11 +19,9 @@ if TYPE_CHECKING:
 
 def build_graph(recording: Recording, roots: tuple[Tensor, ...]) -> Graph:
     """Each root in order, before it its ancestors not yet placed, depth first by operand."""
-    builder, traced = Builder(recording), recording.counters.traced_nodes
-    try:
+    builder = Builder(recording)
+    with recording.uncounted():  # opening composites is not the caller's tracing
         outputs = tuple([builder.place(root) for root in roots])
-    finally:
-        recording.counters.traced_nodes = traced  # opening composites is not the caller's tracing
     return Graph(tuple(builder.nodes), outputs, recording.batch_size)
 
 
@@ -103,13 +101,6 @@ class Builder:
         args = tuple([self._argument(value, tensor) for value in tensor.args])
         node = Node(len(self.nodes), self._kind(tensor), tensor, args, storage)
         self.nodes.append(node)
-        limit = self.recording.max_nodes
-        if (
-            node.op is not None
-            and len(self.nodes) > limit
-            and sum(n.op is not None for n in self.nodes) > limit
-        ):
-            raise GraphSizeError(f"more than the {limit} nodes of this context; open one with max_nodes=")
         return node
 
     def _argument(self, value: Any, reader: Tensor) -> Any:

@@ -31,6 +31,7 @@ class Leaf:
         "placement",
         "row_axis",
         "spec",
+        "used",
         "written",
     )
 
@@ -50,6 +51,7 @@ class Leaf:
         self.name = name  # of a weight; empty for a context's leaf
         self.row_axis = row_axis
         self.written = False  # by the host
+        self.used = False  # a compiled graph reads or writes it
         self.computed = False  # a graph writes into it
         self.id_uses: dict[tuple[Any, ...], tuple[Spec, int]] = {}
 
@@ -68,8 +70,9 @@ class Leaf:
             check_ids(gather(data, use), use, bound)
         if self.buffer is not None:
             self.buffer.write(data)
+        if self.written or self.used:  # filling a new leaf touches no result
+            self.home.forget_results()
         self.written = True
-        self.home.forget_results()
 
     def zero(self) -> None:
         """Fill a fresh leaf with zeros."""

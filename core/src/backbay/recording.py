@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from .dtypes import DType
@@ -44,6 +45,7 @@ class Recording:
 
     def __init__(self, backend: Backend, max_nodes: int) -> None:
         self.backend, self.max_nodes = backend, max_nodes
+        self._limit: float = max_nodes
         self.blocked = False  # a fast check for tracing: closed, or computing
         self.closed = False
         self.counters = Counters()
@@ -73,7 +75,7 @@ class Recording:
         if self.blocked:
             self.refuse()
         self.counters.traced_nodes += 1
-        if self.counters.traced_nodes > self.max_nodes:
+        if self.counters.traced_nodes > self._limit:
             raise GraphSizeError(
                 f"more than the {self.max_nodes} nodes of this context; open one with max_nodes="
             )
@@ -146,6 +148,15 @@ class Recording:
         if storage.leaf.id_uses:
             raise DTypeError("the destination serves as ids: only the host may write them, with from_ints")
         storage.leaf.computed = True
+
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """What is traced meanwhile counts for nothing: not as traced, not towards the limit."""
+        traced, self._limit = self.counters.traced_nodes, inf
+        try:
+            yield
+        finally:
+            self.counters.traced_nodes, self._limit = traced, self.max_nodes
 
     # -- computing ---------------------------------------------------------------------------------------
 
@@ -231,6 +242,9 @@ class Recording:
             self._graph = build_graph(self, tuple(self._roots))
             self._plan = self.backend.compile(self._graph)
             self._stale = False
+            for node in self._graph.nodes:
+                if node.leaf is not None:
+                    node.leaf.used = True
             self.counters.compilations += 1
             if self.backend.params.alloc_memory:
                 self.counters.bytes_allocated += self._plan.nbytes
