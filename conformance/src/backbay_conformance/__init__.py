@@ -1,0 +1,50 @@
+"""The conformance suite of backbay: proof that a backend keeps the contract.
+
+    from backbay_conformance import run
+    report = run("cpu_ref", profiles=["core"], seed=7, ops=["softmax"], size="smoke")     # or run(MyBackend, ...)
+    report.ok, report.counts, report.failures      # a failure is an Outcome: item, check, message, call, choices
+
+`run` is in `runner`; `stop_after=1` ends it at the first failure, `in_process=False` isolates each item. A case is a
+function under `@case(op)` in `cases/`, a scenario one under `@scenario(profile)`: `def name(lab, draw)`, where
+`lab.backend` is open and `lab.fresh(**BackendParams)` opens another; it raises `Fault(check, message)`. Modules with
+scenarios are named in `cases/__init__.py`.
+"""
+
+from __future__ import annotations
+
+from .case import CASES, Call, Case, case
+from .draw import Draw
+from .lab import Lab, lab_for
+from .number import Number
+from .operand import Operand
+from .oracles import Fault
+from .outcome import Outcome
+from .plan import PROFILES, SelectionError
+from .report import Report
+from .runner import run
+from .scenario import SCENARIOS, Scenario, scenario
+
+SUITE_VERSION = "1.0"
+"""What certificates name: a replay file is good for the version that wrote it."""
+
+__all__ = [
+    "CASES",
+    "PROFILES",
+    "SCENARIOS",
+    "SUITE_VERSION",
+    "Call",
+    "Case",
+    "Draw",
+    "Fault",
+    "Lab",
+    "Number",
+    "Operand",
+    "Outcome",
+    "Report",
+    "Scenario",
+    "SelectionError",
+    "case",
+    "lab_for",
+    "run",
+    "scenario",
+]

@@ -1,0 +1,115 @@
+"""One item tried, whatever happens, and what became of it."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from backbay import Level
+
+from .case import CASES
+from .draw import Draw
+from .lab import Lab
+from .number import Number
+from .oracles import Fault
+from .outcome import Outcome
+from .plan import Item
+from .relations import try_relations
+from .repro import script
+from .scenario import SCENARIOS
+from .shrink import shrink
+from .trial import Observed, Setup, cost_of, expect, make, try_call
+
+Announce = Callable[[Outcome], None]
+
+
+def attempt(
+    lab: Lab, item: Item, seed: int, replay: Sequence[int] | None = None, announce: Announce | None = None
+) -> Outcome:
+    """Try an item; `replay` gives the choices instead of the seed. `announce` hears of a call before it is tried."""
+    outcome, started = Outcome(str(item)), time.perf_counter()
+    draw = Draw(item.seed(seed), item.turn, replay)
+    try:
+        draw.cache = lab.backend.cache_config()
+        if (item.profile, item.name) in CASES:
+            _attempt_case(lab, item, draw, outcome, announce)
+        else:
+            SCENARIOS[item.profile, item.name].function(lab, draw)
+    except Exception as error:  # noqa: BLE001 whatever a backend raises is what was found
+        _fail(outcome, error)
+        lab.discard()
+    outcome.seconds = time.perf_counter() - started
+    outcome.choices = draw.choices if outcome.failed else []
+    return outcome
+
+
+def _attempt_case(lab: Lab, item: Item, draw: Draw, outcome: Outcome, announce: Announce | None) -> None:
+    call = CASES[item.profile, item.name].draw(draw)
+    outcome.dtype, outcome.mode, outcome.call = call.dtype, draw.mode, str(call)
+    if announce is not None:
+        outcome.choices = draw.choices
+        announce(outcome)
+    observed = try_call(lab, call, draw.mode)
+    _describe(outcome, observed)
+    if observed.level is Level.NONE:
+        outcome.status = "unsupported"
+    else:
+        try_relations(lab, call, draw, observed)
+        _describe(outcome, observed)
+
+
+def _describe(outcome: Outcome, observed: Observed) -> None:
+    outcome.level, outcome.ratio, outcome.checks = observed.level.value, observed.ratio, observed.checks
+    if observed.precision is not None:
+        outcome.precision = f"{observed.precision.activation}/{observed.precision.accumulate}"
+
+
+def _fail(outcome: Outcome, error: Exception) -> None:
+    outcome.status = "failed"
+    if isinstance(error, Fault):
+        outcome.check, outcome.message = error.check, error.message
+        return
+    guards = "outside of a buffer" in str(error)
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    outcome.check = "guards" if guards else "raised"
+    outcome.message = f"{type(error).__name__}: {error} ({frame.filename.rpartition('/')[2]}:{frame.lineno})"
+
+
+def shrunk(lab: Lab, item: Item, seed: int, failed: Outcome, backend: str, seconds: float = 4.0) -> Outcome:
+    """The failure again, with the smallest choices found and a program that shows it."""
+    best = failed
+
+    def fails(choices: list[int]) -> list[int] | None:
+        nonlocal best
+        again = attempt(lab, item, seed, choices)
+        if not again.failed or again.check != failed.check:
+            return None
+        best = again
+        return again.choices
+
+    choices = shrink(failed.choices, fails, seconds)
+    if best.choices != choices:
+        best = attempt(lab, item, seed, choices)
+    best.seconds = failed.seconds
+    with suppress(Exception):  # what cannot be shown as a program is still in the file
+        best.script = program(lab, item, seed, best, backend)
+    return best
+
+
+def program(lab: Lab, item: Item, seed: int, outcome: Outcome, backend: str) -> str:
+    """The standalone program of a failed call."""
+    if (item.profile, item.name) not in CASES:
+        return ""
+    draw = Draw(item.seed(seed), item.turn, outcome.choices, lab.backend.cache_config())
+    call = CASES[item.profile, item.name].draw(draw)
+    setup = Setup(lab.backend, call)
+    level, precision = setup.level, setup.precision
+    setup.close()
+    variant = (
+        1 if outcome.check not in ("bound", "exact", "bits", "repeat", "raised", "guards", "inputs") else 0
+    )
+    make(call, draw.mode, precision, variant)
+    expected = expect(call, cost_of(call, level, precision))[0] if call.formula is not None else None
+    return script(call, backend, expected.value if isinstance(expected, Number) else expected)

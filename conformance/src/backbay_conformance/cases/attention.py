@@ -1,0 +1,150 @@
+"""Cases of attention: grouped heads, masks, sinks, soft caps, latent values, and values as caches hold them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from backbay import DType, ops
+
+from ..case import Call, case
+from ..data import Made, Making, Numbers
+from ..draw import Draw
+from ..number import Number, scalar
+from ..operand import Operand
+from ..rounding import Array
+from .matrix import rank4
+
+
+def attention_formula(
+    query: Number,
+    key: Number,
+    value: Number,
+    mask: Number | None,
+    scale: float,
+    sinks: Number | None,
+    vmla: Number | None,
+    softcap: float,
+    applied: bool,
+    *,
+    permuted: bool,
+) -> Number:
+    """For each head: softmax(scale * query . key + mask) . value."""
+    shape = query.shape
+    q, k, v = (
+        rank4(x) for x in (query.activation(), key, value)
+    )  # (batch, tokens, heads, d), (batch, history, ...)
+    each = q.shape[2] // k.shape[2]
+    k = k.moved(lambda a: np.repeat(a, each, 2))
+    if permuted:  # (batch, kv_heads, dv, history)
+        v = v.transpose(0, 3, 1, 2)
+    v = v.moved(lambda a: np.repeat(a, each, 2))  # (batch, history, heads, dv)
+    s = q.einsum("bthd,bphd->bhtp", k.activation(), q.shape[3]) * scalar(scale, q.cost)
+    if softcap:
+        s = (s * scalar(1 / softcap, q.cost)).tanh() * scalar(softcap, q.cost)
+    if mask is not None:
+        s = s + rank4(mask)[:, :, : s.shape[2]]
+    y = shares(s, sinks).activation().einsum("bhtp,bphd->bthd", v.activation(), s.shape[3])
+    if vmla is not None:
+        y = y.activation().einsum("bthd,hed->bthe", vmla.activation(), vmla.shape[2])
+    return y.reshape(*shape[:-1], y.shape[3])
+
+
+def shares(s: Number, sinks: Number | None) -> Number:
+    """The softmax over history; sinks take a share that nobody gets."""
+    peaks = s.value.max(-1, keepdims=True, initial=-np.inf)
+    if sinks is None:
+        peak = Number(peaks, 0.0, s.cost)
+        powers = (s - peak).exp()
+        return powers / powers.sum()
+    column = sinks.reshape(1, -1, 1, 1)
+    peak = Number(np.maximum(peaks, column.value), 0.0, s.cost)
+    powers = (s - peak).exp()
+    return powers / (powers.sum() + (column - peak).exp())
+
+
+def masked(making: Making, operand: Operand) -> Array:
+    """Causal masks, holes, biases, and now and then a row of nothing."""
+    history, rows = operand.shape[0], operand.shape[1]
+    outer = int(np.prod(operand.shape[2:], dtype=np.int64))
+    mask = np.zeros((outer, rows, history))
+    if making.exact:  # one position for each row: its share is 1
+        mask[...] = -np.inf
+        chosen = making.rng.integers(history, size=(outer, rows, 1))
+        np.put_along_axis(mask, chosen, 0.0, -1)
+        return mask
+    if making.rng.random() < 0.5:
+        mask = making.rng.uniform(-2, 2, mask.shape)
+    holes = making.rng.random(mask.shape) < making.rng.choice([0.0, 0.3, 0.9])
+    holes[..., making.rng.integers(history)] = False
+    mask[holes] = -np.inf
+    if making.mode == "special":
+        mask[making.rng.integers(outer), making.rng.integers(rows)] = -np.inf
+    return mask
+
+
+def attention_call(draw: Draw, kind: DType) -> Call:
+    unit = kind.block_size
+    d = unit * draw.pick(1, 2) if unit > 1 else draw.pick(8, 1, 16, 33, 40, 64, 80, 128)
+    dv = unit * draw.pick(1, 2) if unit > 1 else draw.pick(d, d, 1, 7, 32)
+    kv_heads = draw.pick(1, 2, 3)
+    heads, tokens = kv_heads * draw.pick(1, 2, 4), draw.pick(1, 2, 5, 9, 33)
+    history, batch = draw.pick(1, 2, 7, 32, 33, 64, 257), draw.pick((), (), (1,), (2,))
+    applied = draw.flag(3) and (unit == 1 or history % unit == 0)
+    permuted = applied and draw.cache.permuted_v
+    near = Numbers(low=-8, high=8, most=3)
+    q = draw.floats(
+        (d, heads, tokens, *batch), near, dtype=draw.pick(DType.F32, DType.F32, DType.F16), activated=True
+    )
+    k = draw.operand(kind, (d, kv_heads, history, *batch), near)
+    v = draw.operand(
+        kind, (history, dv, kv_heads, *batch) if permuted else (dv, kv_heads, history, *batch), near
+    )
+    parts = extras(draw, heads, tokens, history, dv, batch)
+    scale = draw.pick(0.125, 1.0, 0.7)
+    softcap = draw.pick(0.0, 0.0, 5.0, 30.0)
+    # One position for each row: its value comes out as it is.
+    exact = parts["sinks"] is None and parts["vmla"] is None
+    args = (q, k, v, parts["mask"], scale, parts["sinks"], parts["vmla"], softcap, applied)
+    formula = partial(attention_formula, permuted=permuted)
+    return Call(args, formula, exact=exact, free=empty_rows)
+
+
+def extras(
+    draw: Draw, heads: int, tokens: int, history: int, dv: int, batch: tuple[int, ...]
+) -> dict[str, Any]:
+    """A mask (always, where data are exact), sinks and a latent projection, each or not."""
+    found: dict[str, Any] = {"mask": None, "sinks": None, "vmla": None}
+    if draw.exact or not draw.flag(3):
+        rows = tokens + draw.pick(0, 0, 1, 31)
+        outer = (draw.pick(1, heads), draw.pick(1, *batch)) if batch and draw.flag() else ()
+        found["mask"] = draw.operand(draw.pick(DType.F32, DType.F16), (history, rows, *outer), Made(masked))
+    if draw.flag(4) and not draw.exact:
+        found["sinks"] = draw.operand(DType.F32, (heads,), Numbers(low=-4, high=4))
+    if draw.flag(5):
+        found["vmla"] = draw.operand(DType.F32, (dv, draw.pick(1, 4, 16), heads), Numbers(low=-2, high=2))
+    return found
+
+
+def empty_rows(q: Array, k: Array, v: Array, mask: Array | None, *rest: Any) -> Array:
+    """Fully masked rows give 0 or NaN; which of their elements are free is all that the documentation leaves."""
+    tokens, heads = q.shape[-3], q.shape[-2]
+    if mask is None:
+        return np.zeros((), bool)
+    full = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)[:, :, :tokens]
+    empty = np.asarray(np.isneginf(full).all(-1)).swapaxes(1, 2)[..., None]  # (batch, tokens, heads, 1)
+    return np.asarray(
+        np.broadcast_to(empty, (max(1, empty.shape[0]), tokens, heads, 1)).reshape(-1, tokens, heads, 1)
+    )
+
+
+@case(ops.scaled_dot_product_attention, "attention", weight=3.0)
+def scaled_dot_product_attention(draw: Draw) -> Call:
+    return attention_call(draw, draw.float_dtype())
+
+
+@case(ops.scaled_dot_product_attention, "quant")
+def attention_quantized(draw: Draw) -> Call:
+    return attention_call(draw, draw.pick(DType.Q8_0, DType.Q4_0))

@@ -1,0 +1,81 @@
+"""Cases of arithmetic on two tensors."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from backbay import ops
+
+from ..case import Call, case
+from ..data import Made, Making, Numbers
+from ..draw import Draw
+from ..number import Number
+from ..operand import Operand
+from ..rounding import Array
+
+
+def repeated(t2: Number, shape: tuple[int, ...]) -> Number:
+    """Element i of a dimension takes element i mod n."""
+    rank = max(len(shape), len(t2.shape))
+    t2 = t2.reshape(*(1,) * (rank - len(t2.shape)), *t2.shape)
+    for axis, want in enumerate((1,) * (rank - len(shape)) + shape):
+        if t2.shape[axis] != want:
+            index = np.arange(want) % max(1, t2.shape[axis])
+            t2 = t2.moved(lambda a, index=index, axis=axis: np.take(a, index, axis))  # type: ignore[misc]
+    return t2.reshape(*shape)
+
+
+def second_shape(draw: Draw, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape that repeats to the first's: the same, or with divisors in some dimensions, or of lower rank."""
+    kind = draw.below(4)
+    if kind == 0:
+        return shape
+    divisors = [[d for d in range(1, n + 1) if n % d == 0] or [0] for n in shape]
+    second = [draw.pick(n, *(d[:1] if kind == 1 else d)) for n, d in zip(shape, divisors, strict=True)]
+    while len(second) > 1 and second[-1] == 1 and draw.flag():
+        second.pop()
+    return tuple(second)
+
+
+def operands(
+    draw: Draw, second: Numbers | Made, special: str = "0nis"
+) -> tuple[Operand, Operand, dict[str, object]]:
+    shape = draw.shape()
+    x = draw.floats(shape, Numbers(special))
+    t2 = draw.floats(second_shape(draw, shape), second, dtype=draw.other_float())
+    split = draw.below(len(shape))
+    same = split < len(t2.shape) and t2.shape[split] == shape[split]
+    batch = (
+        (split, split if same else None) if same or split >= len(t2.shape) or t2.shape[split] == 1 else None
+    )
+    return x, t2, {"batch": batch, "batch_out": split}
+
+
+@case(ops.add)
+def add(draw: Draw) -> Call:
+    x, t2, relations = operands(draw, Numbers("0nis"))
+    return Call((x, t2), lambda x, t2: x + repeated(t2, x.shape), degrees=(1, 1), joint=1, **relations)  # type: ignore[arg-type]
+
+
+@case(ops.sub)
+def sub(draw: Draw) -> Call:
+    x, t2, relations = operands(draw, Numbers("0nis"))
+    return Call((x, t2), lambda x, t2: x - repeated(t2, x.shape), degrees=(1, 1), joint=1, **relations)  # type: ignore[arg-type]
+
+
+@case(ops.mul)
+def mul(draw: Draw) -> Call:
+    x, t2, relations = operands(draw, Numbers("0nis"))
+    return Call((x, t2), lambda x, t2: x * repeated(t2, x.shape), degrees=(1, 1), **relations)  # type: ignore[arg-type]
+
+
+def powers_of_two(making: Making, operand: Operand) -> Array:
+    size = int(np.prod(operand.shape, dtype=np.int64))
+    return np.asarray(making.rng.choice([1.0, -2.0, 4.0, 0.5, -8.0], size))
+
+
+@case(ops.div)
+def div(draw: Draw) -> Call:
+    divisor = Made(powers_of_two) if draw.exact else Numbers("0nis")
+    x, t2, relations = operands(draw, divisor)
+    return Call((x, t2), lambda x, t2: x / repeated(t2, x.shape), degrees=(1, -1), **relations)  # type: ignore[arg-type]

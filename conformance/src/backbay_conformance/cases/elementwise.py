@@ -1,0 +1,227 @@
+"""Cases of the ops on each element alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import erfc, pi
+from typing import Any
+
+import numpy as np
+
+from backbay import DType, Op, ops
+
+from ..case import Call, case
+from ..data import Bits, Numbers
+from ..draw import Draw
+from ..number import Number, scalar
+from ..rounding import Array
+
+Unary = Callable[[Number], Number]
+
+
+def simple(op: Op[Any, Any], formula: Unary, fill: Numbers, *, exact: bool = True, free: Any = None) -> None:
+    """A case of an op with one operand and no attributes, along which every dimension is a batch."""
+
+    def draw_call(draw: Draw) -> Call:
+        shape = draw.shape()
+        split = draw.below(len(shape))
+        x = draw.floats(shape, fill)
+        return Call((x,), formula, exact=exact, free=free, batch=(split,), batch_out=split)
+
+    case(op)(draw_call)
+
+
+ALL = Numbers("0nisb")
+ANY = Numbers("0nis")
+NARROW = Numbers("0nis", low=-80, high=80)
+
+simple(ops.sqr, lambda x: x * x, ALL)
+simple(ops.sqrt, lambda x: x.sqrt(), Numbers("0nis", low=-3), exact=False)
+simple(ops.exp, lambda x: x.exp(), NARROW, exact=False)
+simple(ops.sin, lambda x: x.wave(np.sin), ANY, exact=False)
+simple(ops.cos, lambda x: x.wave(np.cos), ANY, exact=False)
+simple(ops.tanh, lambda x: x.tanh(), ANY, exact=False)
+simple(ops.sigmoid, lambda x: x.sigmoid(), ANY, exact=False)
+
+
+def softplus(x: Number) -> Number:
+    smooth = x.monotone(lambda v: np.logaddexp(0, v), argument=2)
+    # log(1 + e^x) loses what e^x is below 1's last bit
+    return Number(smooth.value, smooth.error + 4 * x.cost.step, x.cost)
+
+
+def _erfc(x: Array) -> Array:
+    return np.asarray(np.vectorize(erfc, otypes=[np.float64])(x))
+
+
+def gelu_erf(x: Number) -> Number:
+    tail = (x * -float(np.sqrt(0.5))).monotone(_erfc, argument=4)
+    # 1 + erf(z) cancels for large negative z
+    return x * 0.5 * Number(tail.value, tail.error + 4 * x.cost.step, x.cost)
+
+
+simple(ops.softplus, softplus, NARROW, exact=False)
+simple(ops.gelu_erf, gelu_erf, ANY, exact=False, free=np.isneginf)
+
+
+@case(ops.neg)
+def neg(draw: Draw) -> Call:
+    """By bits: the sign of a zero changes too."""
+    shape = draw.shape()
+    split = draw.below(len(shape))
+    x = draw.floats(shape, ALL)
+
+    def formula(raw: Array) -> Array:
+        return np.asarray(raw ^ 0x8000 if x.dtype is DType.BF16 else -raw)
+
+    return Call((x,), formula, raw=True, batch=(split,), batch_out=split)
+
+
+# -- gated -----------------------------------------------------------------------------------------------
+
+
+def gated(op: Op[Any, Any], activate: Unary, *, activated: bool = False, free: Any = None) -> None:
+    """A case of an activation with an optional `up`."""
+
+    def formula(x: Number, up: Number | None) -> Number:
+        y = activate(x.activation() if activated else x)
+        if activated and x.cost.activation is DType.F16:  # a table of f16 numbers rounds its results too
+            y = y.activation()
+        return y if up is None else y * up
+
+    def draw_call(draw: Draw) -> Call:
+        shape = draw.shape()
+        fill = Numbers("0s" if draw.flag() else "0nis", low=-60, high=60)
+        x = draw.floats(shape, fill, activated=activated)
+        up = draw.floats(shape, Numbers(), dtype=draw.other_float()) if draw.flag() else None
+        split = draw.below(len(shape))
+        batch = (split,) if up is None else (split, split)
+        degrees = None if up is None else (None, 1)
+        return Call(
+            (x, up), formula, exact=op is ops.relu, free=free, batch=batch, batch_out=split, degrees=degrees
+        )
+
+    case(op)(draw_call)
+
+
+def gelu(x: Number) -> Number:
+    inner = (x * x * x * scalar(0.044715, x.cost) + x) * scalar((2 / pi) ** 0.5, x.cost)
+    t = inner.tanh()
+    return x * 0.5 * (t + 1.0)
+
+
+def _nan(x: Array, up: Array | None) -> Array:
+    return np.isnan(x)
+
+
+def _low(x: Array, up: Array | None) -> Array:
+    return np.isneginf(x)
+
+
+gated(ops.relu, lambda x: x.clip(0, np.inf), free=_nan)
+gated(ops.silu, lambda x: x * x.sigmoid(), free=_low)
+gated(ops.gelu, gelu, activated=True, free=_low)
+gated(ops.quick_gelu, lambda x: x * (x * scalar(1.702, x.cost)).sigmoid(), activated=True, free=_low)
+
+
+@case(ops.swiglu)
+def swiglu(draw: Draw) -> Call:
+    shape = draw.shape()
+    x = draw.floats(shape, Numbers(low=-60, high=60))
+    up = draw.floats(shape, Numbers(), dtype=draw.other_float())
+    alpha, limit = draw.pick(1.702, 1.0, 0.5, 2.25), draw.pick(7.0, 1.0, 0.25, 100.0)
+
+    def formula(x: Number, up: Number, alpha: float, limit: float) -> Number:
+        gate = x.clip(-np.inf, limit)
+        gate = gate * (gate * scalar(alpha, x.cost)).sigmoid()
+        return gate * up.clip(-limit, limit) + gate  # the order that loses more, near an `up` of -1
+
+    split = draw.below(len(shape))
+    return Call((x, up, alpha, limit), formula, exact=False, batch=(split, split), batch_out=split)
+
+
+# -- with attributes -------------------------------------------------------------------------------------
+
+
+@case(ops.clamp)
+def clamp(draw: Draw) -> Call:
+    shape = draw.shape()
+    low = draw.pick(0.0, -1.0, -7.0, -np.inf, 3.0)
+    high = low + draw.pick(1.0, 0.0, 4.0, np.inf) if np.isfinite(low) else draw.pick(2.0, np.inf)
+    x = draw.floats(shape, Numbers("0nis" if draw.flag() else "0is"))
+    split = draw.below(len(shape))
+    return Call(
+        (x, low, high),
+        lambda x, low, high: x.clip(low, high),
+        free=lambda x, low, high: np.isnan(x),
+        batch=(split,),
+        batch_out=split,
+    )
+
+
+@case(ops.scale)
+def scale(draw: Draw) -> Call:
+    shape = draw.shape()
+    s = draw.pick(2.0, -3.0, 1.0, 0.0, -1.0) if draw.exact else draw.pick(0.3, 1.7, -1e-3, 13.7, 0.0, 1e4)
+    x = draw.floats(shape, Numbers("0nis"))
+    split = draw.below(len(shape))
+    return Call(
+        (x, s),
+        lambda x, s: x * float(np.float32(s)),
+        batch=(split,),
+        batch_out=split,
+        degrees=(1,),
+    )
+
+
+@case(ops.fill)
+def fill(draw: Draw) -> Call:
+    dtype = draw.pick(draw.float_dtype(), draw.float_dtype(), DType.I32, DType.I64)
+    x = draw.operand(dtype, draw.shape(), Bits())
+    value = (
+        float(draw.pick(0, 1, -7, 123456, 2**30))
+        if dtype.is_integer
+        else draw.pick(0.0, -2.5, 1e-3, np.inf, 7.25)
+    )
+
+    def formula(x: Array, value: float) -> Array:
+        from ..storage import encode
+
+        return encode(np.full(x.shape, value), dtype)
+
+    return Call((x, value), formula, raw=True)
+
+
+@case(ops.cast)
+def cast(draw: Draw) -> Call:
+    source = draw.pick(draw.float_dtype(), draw.float_dtype(), draw.float_dtype(), DType.I32, DType.I64)
+    target = draw.pick(DType.F32, DType.F16, DType.BF16, DType.I32, DType.I64)
+    shape = draw.shape()
+    low, high = (-30000.0, 30000.0) if target.is_integer else (-np.inf, np.inf)
+    special = "0s" if target.is_integer else "0nisb"
+    fill = Numbers(special, low=low, high=high) if source.is_float else Small()
+    x = draw.operand(source, shape, fill)
+    split = draw.below(len(shape))
+    return Call((x, target), _cast(source, target), raw=True, batch=(split,), batch_out=split)
+
+
+def _cast(source: DType, target: DType) -> Callable[..., Array]:
+    from ..storage import decode, encode
+
+    def formula(raw: Array, dtype: DType) -> Array:
+        numbers = decode(raw, source)
+        if target.is_integer:
+            return numbers.astype(np.int32 if target is DType.I32 else np.int64)
+        return encode(numbers, target)
+
+    return formula
+
+
+class Small:
+    """Integers that every type can hold."""
+
+    def __call__(self, making: Any, operand: Any) -> Array:
+        from ..storage import NUMPY
+
+        size = int(np.prod(operand.shape, dtype=np.int64))
+        return np.asarray(making.rng.integers(-128, 129, size).astype(NUMPY[operand.dtype]))

@@ -1,0 +1,94 @@
+"""Cases of diagonals, triangles and triangular systems."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from backbay import ops
+
+from ..case import Call, case
+from ..data import Made, Making, Numbers
+from ..draw import Draw
+from ..number import Number, concatenate
+from ..operand import Operand
+from ..rounding import Array
+from ..storage import encode
+
+
+@case(ops.diag)
+def diag(draw: Draw) -> Call:
+    outer = draw.sides(draw.below(3), 6)
+    shape = (draw.side(33), 1, *outer) if outer or draw.flag() else (draw.side(65),)
+    x = draw.floats(shape, Numbers("0nisb"))
+
+    def formula(x: Number) -> Array:
+        values = x.value if x.value.ndim > 1 else x.value[None]
+        n = values.shape[-1]
+        full = np.zeros((*values.shape[:-2], n, n))
+        full[..., np.arange(n), np.arange(n)] = values[..., 0, :]
+        return encode(full, dtype)
+
+    dtype = x.dtype
+    return Call((x,), formula)
+
+
+@case(ops.tri)
+def tri(draw: Draw) -> Call:
+    n = draw.side(33)
+    x = draw.floats((n, n, *draw.sides(draw.below(3), 6)), Numbers("0nisb"))
+    kind = draw.pick("lower-diag", "lower", "upper-diag", "upper")
+
+    def formula(x: Number, kind: str) -> Array:
+        cut = {
+            "lower-diag": (np.tril, 0),
+            "lower": (np.tril, -1),
+            "upper-diag": (np.triu, 0),
+            "upper": (np.triu, 1),
+        }
+        function, k = cut[kind]
+        kept = function(np.ones((n, n), bool), k)
+        return encode(np.where(kept, x.value, 0), dtype)
+
+    dtype = x.dtype
+    return Call((x, kind), formula)
+
+
+def system(making: Making, operand: Operand) -> Array:
+    """Matrices that are well conditioned, with junk in the triangle that is not read left as it comes."""
+    n, size = operand.shape[0], int(np.prod(operand.shape, dtype=np.int64))
+    a: Array = making.rng.uniform(-1, 1, (size // max(1, n * n), n, n)) / max(1, n / 2)
+    if making.exact:
+        a = making.rng.integers(-1, 2, a.shape) * (making.rng.random(a.shape) < 0.1)
+    a[:, np.arange(n), np.arange(n)] = making.rng.choice([1.0, -2.0, 0.5, 4.0], (a.shape[0], n))
+    return a
+
+
+@case(ops.solve_tri)
+def solve_tri(draw: Draw) -> Call:
+    n, m, outer = draw.side(20), draw.side(20), draw.sides(draw.below(3), 6)
+    lower, left, unit = not draw.flag(), not draw.flag(), draw.flag()
+    a = draw.floats((n, n, *outer), Made(system), dtype=draw.other_float())
+    b = draw.floats((m, n, *outer) if left else (n, m, *outer), Numbers(low=-64, high=64, most=3))
+
+    def formula(a: Number, b: Number, *given: bool) -> Number:
+        return solved(a, b, lower, left, unit)
+
+    return Call((a, b, lower, left, unit), formula, exact=False, degrees=(None, 1))
+
+
+def solved(a: Number, b: Number, lower: bool, left: bool, unit: bool) -> Number:
+    def turned(x: Number) -> Number:
+        return x.moved(lambda v: v.swapaxes(-1, -2))
+
+    if not left:
+        return turned(solved(turned(a), turned(b), not lower, True, unit))
+    n = a.shape[-1]
+    rows: dict[int, Number] = {}
+    for i in range(n) if lower else reversed(range(n)):
+        y = b[..., i : i + 1, :]
+        known = sorted(rows)
+        if known:
+            above = concatenate([rows[t] for t in known], -2)
+            y = y - a[..., i : i + 1, known].einsum("...ij,...jk->...ik", above, len(known))
+        rows[i] = y if unit else y / a[..., i : i + 1, i : i + 1]
+    return concatenate([rows[i] for i in range(n)], -2) if n else b

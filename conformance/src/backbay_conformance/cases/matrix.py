@@ -1,0 +1,112 @@
+"""Cases of matrix products, dense and by expert, of plain and of quantized weights."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from backbay import DType, ops
+
+from ..case import Call, case
+from ..data import Integers, Numbers
+from ..draw import Draw
+from ..number import Number
+from ..operand import longer
+from ..rounding import Array
+
+
+def rank4(x: Number) -> Number:
+    return x.reshape(*(1,) * (4 - len(x.shape)), *x.shape)
+
+
+def product(w: Number, x: Number) -> Number:
+    """y[i,j,a,b] = sum over k of w[k,i,a // ra,b // rb] * x[k,j,a,b]."""
+    x, shape = x.activation(), x.shape
+    w4, x4 = rank4(w), rank4(x)
+    for axis in (0, 1):
+        index = np.arange(x4.shape[axis]) // max(1, x4.shape[axis] // max(1, w4.shape[axis]))
+        w4 = w4.moved(lambda a, axis=axis, index=index: np.take(a, index, axis))  # type: ignore[misc]
+    y = w4.einsum("bank,bamk->bamn", x4, w4.shape[3])
+    return y.reshape(*shape[:-1], w4.shape[2])
+
+
+def mulmat_call(draw: Draw, wtype: DType, xtype: DType) -> Call:
+    unit = wtype.block_size
+    if unit > 1:
+        k = unit * draw.pick(1, 2, 3, 5) if unit < 256 else unit * draw.pick(1, 2)
+        n, m = draw.side(40), draw.side(40)
+    else:
+        k, n, m = draw.sides(3, 16000)
+    outer = draw.pick((), (), (2,), (3, 2), (1, 2))
+    groups = tuple(extent * draw.pick(1, 2, 3) for extent in outer)
+    if k * (n + m) * int(np.prod(groups)) > 60000:
+        outer = groups = ()
+    wide_first = draw.flag()
+    w = draw.operand(wtype, (k, n, *outer), Numbers(terms=k, most=4095 if wide_first else 7), activated=False)
+    x = draw.floats((k, m, *groups), Numbers(terms=k, partner=w, most=4095), dtype=xtype, activated=True)
+    call = Call((w, x), product, batch=(None, 1), batch_out=1, degrees=(1, 1))
+    if wtype.is_float and draw.flag():  # zeros behind both rows add nothing
+        extra = draw.integer(1, 33)
+        call.padded = Call((longer(w, extra, 0.0), longer(x, extra, 0.0)), product), lambda raw: raw
+    return call
+
+
+def dense(draw: Draw) -> Call:
+    return mulmat_call(draw, draw.float_dtype(), draw.pick(DType.F32, draw.other_float()))
+
+
+def quantized(draw: Draw) -> Call:
+    return mulmat_call(draw, draw.quantized_dtype(), draw.pick(DType.F32, DType.F32, DType.F16))
+
+
+for op in (ops.mulmat, ops.mulmat_full_prec):
+    case(op, weight=1.5)(dense)
+    case(op, "quant", weight=1.5)(quantized)
+
+
+def by_expert(w: Number, x: Number, ids: Array) -> Number:
+    x = x.activation()
+    experts = w.reshape(*(1,) * (3 - len(w.shape)), *w.shape)  # (experts, n, k)
+    chosen = ids.reshape(-1, ids.shape[-1])  # (tokens, used)
+    tokens = x.reshape(*(1,) * (3 - len(x.shape)), *x.shape)
+    tokens = tokens.moved(lambda a: np.broadcast_to(a, (*chosen.shape, a.shape[-1])))
+    return experts[chosen].einsum("tunk,tuk->tun", tokens, experts.shape[2])
+
+
+def expert_call(draw: Draw, wtype: DType) -> Call:
+    unit = wtype.block_size
+    k = unit * draw.pick(1, 2, 3) if unit > 1 else draw.side(129)
+    n, experts = draw.side(33), draw.integer(1, 9)
+    used, tokens = draw.integer(1, 4), draw.pick(1, 2, 5, 17, 33)
+    w = draw.operand(wtype, (k, n, experts), Numbers(terms=k, most=63))
+    x = draw.floats(
+        (k, draw.pick(1, used), tokens), Numbers(terms=k, partner=w), dtype=DType.F32, activated=True
+    )
+    ids = draw.operand(DType.I32, (used, tokens), Integers(0, experts), stays=True)
+    return Call((w, x, ids), by_expert, batch=(None, 2, 1), batch_out=2, degrees=(1, 1, None))
+
+
+@case(ops.mulmat_id)
+def mulmat_id(draw: Draw) -> Call:
+    return expert_call(draw, draw.float_dtype())
+
+
+@case(ops.mulmat_id, "quant")
+def mulmat_id_quantized(draw: Draw) -> Call:
+    return expert_call(draw, draw.quantized_dtype())
+
+
+@case(ops.add_id)
+def add_id(draw: Draw) -> Call:
+    n, used, tokens = draw.side(257), draw.integer(1, 5), draw.pick(1, 2, 9, 17)
+    experts = draw.integer(1, 9)
+    x = draw.floats((n, used, tokens), Numbers("0nis"))
+    t2 = draw.floats((n, experts), Numbers("0nis"), dtype=draw.other_float())
+    ids = draw.operand(DType.I32, (used, tokens), Integers(0, experts), stays=True)
+    return Call(
+        (x, t2, ids),
+        lambda x, t2, ids: x + t2[ids].reshape(*x.shape),
+        batch=(2, None, 1),
+        batch_out=2,
+        degrees=(1, 1, None),
+        joint=1,
+    )

@@ -1,0 +1,233 @@
+"""Cases of softmax, the norms, reductions and sorting, over dimension 0."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from backbay import Op, ops
+
+from ..case import Call, case
+from ..data import Made, Making, Numbers
+from ..draw import Draw
+from ..number import Number, scalar
+from ..operand import Operand, longer
+from ..rounding import Array
+
+
+def outer_batch(draw: Draw, rank: int) -> dict[str, Any]:
+    """Every dimension but the first is a batch."""
+    if rank < 2:
+        return {}
+    split = draw.integer(1, rank - 1)
+    return {"batch": (split,), "batch_out": split}
+
+
+# -- softmax ---------------------------------------------------------------------------------------------
+
+
+def softmax_formula(x: Number) -> Number:
+    if x.shape[-1] == 0:
+        return x
+    peak = Number(x.value.max(-1, keepdims=True), 0.0, x.cost)
+    powers = (x - peak).exp()
+    return powers / powers.sum()
+
+
+def scores(making: Making, operand: Operand) -> Array:
+    """Rows as attention has them: some masked, some fully, some with ties, some far apart."""
+    row = operand.shape[0] if operand.shape else 1
+    count = int(np.prod(operand.shape[1:], dtype=np.int64))
+    numbers = making.rng.standard_normal((count, row)) * making.rng.choice([1, 10, 100], (count, 1))
+    if making.exact:  # equal scores, some of which are masked: each other gets the same share
+        numbers[...] = making.rng.integers(-4, 5, (count, 1))
+        return np.asarray(numbers)
+    numbers[making.rng.random((count, row)) < 0.2 * making.rng.integers(0, 3, (count, 1))] = -np.inf
+    if making.mode == "special" and row and count:
+        for value in (-np.inf, np.nan, np.inf):
+            where = making.rng.integers(count)
+            if making.rng.random() < 0.5:
+                numbers[where, :] = -np.inf
+            numbers[where, making.rng.integers(row)] = value
+    return np.asarray(numbers)
+
+
+@case(ops.softmax)
+def softmax(draw: Draw) -> Call:
+    shape = draw.shape()
+    x = draw.floats(shape, Made(scores))
+    call = Call((x,), softmax_formula, exact=False, **outer_batch(draw, len(shape)))
+    if shape[0] and draw.flag():
+        call.padded = _masked(draw, x)
+    return call
+
+
+def _masked(draw: Draw, x: Operand) -> tuple[Call, Callable[[Array], Array]]:
+    """More columns of -infinity, which take no share."""
+    extra = draw.integer(1, 40)
+    return Call((longer(x, extra, -np.inf),), softmax_formula), lambda raw: raw[..., :-extra]
+
+
+# -- norms -----------------------------------------------------------------------------------------------
+
+
+def mean_of(x: Number) -> Number:
+    return x.sum() / float(x.shape[-1]) if x.shape[-1] else x.sum() / np.zeros(())
+
+
+def affine(y: Number, weight: Number | None, bias: Number | None = None) -> Number:
+    y = y if weight is None else y * weight.reshape(-1)
+    return y if bias is None else y + bias.reshape(-1)
+
+
+def rms_formula(x: Number, weight: Number | None, eps: float) -> Number:
+    return affine(x / (mean_of(x * x) + scalar(eps, x.cost)).sqrt(), weight)
+
+
+def layer_formula(x: Number, weight: Number | None, bias: Number | None, eps: float) -> Number:
+    centred = x - mean_of(x)
+    return affine(centred / (mean_of(centred * centred) + scalar(eps, x.cost)).sqrt(), weight, bias)
+
+
+def l2_formula(x: Number, eps: float) -> Number:
+    length = (x * x).sum().sqrt()
+    return x / length.clip(float(np.float32(eps)), np.inf)
+
+
+EPS = (1e-5, 1e-6, 0.5, 3.0, 1e-2)
+MODEST = Numbers("0", low=-250, high=250)
+"""Squares stay within f16, where a composite may round them to it."""
+BROKEN = Numbers("0n", low=-250, high=250)
+"""The same with NaN, which stays in its row."""
+
+
+@case(ops.rms_norm)
+def rms_norm(draw: Draw) -> Call:
+    shape = draw.shape(least=1)
+    x = draw.floats(shape, BROKEN)
+    weight = draw.floats(shape[:1], Numbers(), dtype=draw.other_float()) if draw.flag() else None
+    return Call((x, weight, draw.pick(*EPS)), rms_formula, exact=False, **_rows(draw, shape, weight))
+
+
+def _rows(draw: Draw, shape: tuple[int, ...], *shared: Operand | None) -> dict[str, Any]:
+    """Rows are independent; weights serve all of them."""
+    if len(shape) < 2:
+        return {}
+    split = draw.integer(1, len(shape) - 1)
+    return {"batch": (split, *[None for operand in shared if operand is not None]), "batch_out": split}
+
+
+@case(ops.layer_norm)
+def layer_norm(draw: Draw) -> Call:
+    shape = draw.shape(least=1)
+    x = draw.floats(shape, BROKEN)
+    weight = draw.floats(shape[:1], Numbers(), dtype=draw.other_float()) if draw.flag() else None
+    bias = draw.floats(shape[:1], Numbers(), dtype=draw.other_float()) if draw.flag() else None
+    return Call(
+        (x, weight, bias, draw.pick(*EPS)), layer_formula, exact=False, **_rows(draw, shape, weight, bias)
+    )
+
+
+@case(ops.l2_norm)
+def l2_norm(draw: Draw) -> Call:
+    shape = draw.shape(least=1)
+    x = draw.floats(shape, MODEST)
+    eps = draw.pick(1e-12, 1e-6, 0.5, 50.0)
+    return Call((x, eps), l2_formula, exact=False, **_rows(draw, shape))
+
+
+# -- reductions ------------------------------------------------------------------------------------------
+
+
+def variance_formula(x: Number) -> Number:
+    centred = x - mean_of(x)
+    return mean_of(centred * centred)
+
+
+def stddev_formula(x: Number) -> Number:
+    return variance_formula(x).sqrt()
+
+
+def row_case(
+    op: Op[Any, Any], formula: Callable[..., Number], *, exact: bool, special: str, whole: bool
+) -> None:
+    """A case of an op over the rows of one operand, summed up."""
+
+    def draw_call(draw: Draw) -> Call:
+        shape = draw.shape()
+        if draw.exact and not whole and shape[0]:  # a mean of 2^n integers is exact
+            shape = (1 << (shape[0].bit_length() - 1), *shape[1:])
+        fill = Numbers(special, terms=max(1, shape[0]))
+        if not whole:
+            fill = Numbers(special, terms=max(1, shape[0]), low=-250, high=250)
+        x = draw.floats(shape, fill)
+        return Call((x,), formula, exact=exact, **_rows(draw, shape))
+
+    case(op)(draw_call)
+
+
+row_case(ops.sum_rows, lambda x: x.sum(), exact=True, special="0ni", whole=True)
+row_case(ops.mean, mean_of, exact=True, special="0ni", whole=False)
+row_case(ops.cumsum, lambda x: x.cumsum(), exact=True, special="0", whole=True)
+row_case(ops.variance, variance_formula, exact=False, special="0n", whole=False)
+row_case(ops.stddev, stddev_formula, exact=False, special="0n", whole=False)
+
+
+# -- order -----------------------------------------------------------------------------------------------
+
+
+def sortable(making: Making, operand: Operand) -> Array:
+    """Rows with ties, infinities, NaN, zeros of both signs, and all different."""
+    size = int(np.prod(operand.shape, dtype=np.int64))
+    if making.mode == "wide":
+        return np.asarray(making.rng.permutation(size) - size / 2)
+    numbers = making.rng.integers(-5, 6, size).astype(np.float64)
+    if making.mode == "special" and size:
+        numbers[making.rng.integers(0, size, 1 + size // 8)] = np.inf
+        numbers[making.rng.integers(0, size, 1 + size // 8)] = -np.inf
+        numbers[making.rng.integers(0, size, 1 + size // 8)] = -0.0
+        if making.rng.random() < 0.5:
+            numbers[making.rng.integers(0, size, 1 + size // 40)] = np.nan
+    return numbers
+
+
+def _each_once(order: Array, extent: int) -> None:
+    inside = ((order >= 0) & (order < extent)).all()
+    assert inside, f"a position lies outside of [0, {extent})"
+    ordered = np.sort(order, axis=-1)
+    assert (ordered[..., 1:] != ordered[..., :-1]).all(), "a position comes twice"
+
+
+def sorted_right(x: Array, got: Array) -> None:
+    assert got.shape == x.shape, f"expected the shape {x.shape[::-1]}"
+    _each_once(got, x.shape[-1])
+    values = np.take_along_axis(x, got.astype(np.int64), -1)
+    wrong = ~(values[..., 1:] >= values[..., :-1]) & ~np.isnan(x).any(-1, keepdims=True)  # NaN comes anywhere
+    assert not wrong.any(), f"not in order after {np.argwhere(wrong)[0][::-1].tolist()}"
+
+
+def largest(x: Array, k: int, got: Array) -> None:
+    assert got.shape == (*x.shape[:-1], k), f"expected {k} of each row"
+    _each_once(got, x.shape[-1])
+    values = np.take_along_axis(x, got.astype(np.int64), -1)
+    wanted = -np.sort(-x, axis=-1)[..., :k]
+    wrong = (values != wanted) & ~np.isnan(x).any(-1, keepdims=True)
+    assert not wrong.any(), f"not the {k} largest, largest first: {values[wrong][:3].tolist()}"
+
+
+@case(ops.argsort)
+def argsort(draw: Draw) -> Call:
+    x = draw.floats(draw.shape(), Made(sortable))
+    return Call((x,), verify=sorted_right)
+
+
+@case(ops.top_k)
+def top_k(draw: Draw) -> Call:
+    shape = draw.shape()
+    k = min(shape[0], draw.pick(1, shape[0], 2, 4, 8, 0, 33, 65, 100))
+    return Call((draw.floats(shape, Made(sortable)), k), verify=largest)
+
+
+__all__ = ["mean_of", "softmax_formula"]

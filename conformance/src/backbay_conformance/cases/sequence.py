@@ -1,0 +1,216 @@
+"""Cases of rotary embeddings and state-space models."""
+
+from __future__ import annotations
+
+from math import ceil, floor, log, pi
+from typing import Any
+
+import numpy as np
+
+from backbay import DType, ops
+from backbay.ops.sequence import Yarn
+
+from ..case import Call, case
+from ..data import Integers, Made, Making, Numbers
+from ..draw import Draw
+from ..number import Number, concatenate, scalar
+from ..operand import Operand
+from ..rounding import Array
+from .spatial import rank, windows
+
+# -- rope ------------------------------------------------------------------------------------------------
+
+
+def rope_formula(
+    x: Number,
+    positions: Array,
+    dim: int,
+    base: float,
+    scale: float,
+    mode: str,
+    factors: Number | None,
+    sections: tuple[int, ...],
+    yarn: Yarn | None,
+) -> Number:
+    """Each pair by itself, from the table of the documentation."""
+    cost, y = x.cost, rank(x, max(3, len(x.shape)))  # (..., tokens, heads, head_dim)
+    tokens, pairs = y.shape[-3], dim if mode == "vision" else dim // 2
+    theta = np.zeros((tokens, pairs))
+    for i in range(pairs):
+        c, e = component(i, mode, sections)
+        theta[:, i] = positions.reshape(-1)[c * tokens : (c + 1) * tokens] * base ** (-2 * e / dim)
+    # The powers and the product are rounded in single precision at best: some steps of the angle.
+    angle = Number(theta, 16 * cost.step * np.abs(theta), cost)
+    if factors is not None:
+        angle = angle / factors.value.reshape(-1)[:pairs]
+    angle, m = stretched(angle, dim, base, scale, yarn)
+    cos, sin = (angle.wave(wave).reshape(tokens, 1, pairs) * m for wave in (np.cos, np.sin))
+    return turned(y, cos, sin, dim, pairs, mode).reshape(*x.shape)
+
+
+def turned(y: Number, cos: Number, sin: Number, dim: int, pairs: int, mode: str) -> Number:
+    """The pairs turned; what lies beyond them is copied."""
+    if mode == "normal":
+        a, b = y[..., 0:dim:2], y[..., 1:dim:2]
+    else:
+        a, b = y[..., :pairs], y[..., pairs : 2 * pairs]
+    first, second = a * cos - b * sin, a * sin + b * cos
+    rest = y[..., 2 * pairs :]
+    if mode != "normal":
+        return concatenate([first, second, rest], -1)
+
+    def woven(p: Array, q: Array) -> Array:
+        return np.stack([p, q], -1).reshape(*p.shape[:-1], -1)
+
+    paired = Number(woven(first.value, second.value), woven(first.error, second.error), y.cost)
+    return concatenate([paired, rest], -1)
+
+
+def component(i: int, mode: str, sections: tuple[int, ...]) -> tuple[int, int]:
+    """Which component of the position a pair goes by, and its power of the base."""
+    if mode == "vision":
+        return (0, i) if i < sections[0] else (1, i - sections[0])
+    if mode == "multi-section":
+        place, c = i % sum(sections), 0
+        while place >= sections[c]:
+            place, c = place - sections[c], c + 1
+        return c, i
+    return 0, i
+
+
+def stretched(theta: Number, dim: int, base: float, scale: float, yarn: Yarn | None) -> tuple[Number, Number]:
+    if yarn is None or yarn.ext_factor == 0:
+        m = 1.0 if yarn is None else yarn.attn_factor
+        return theta * scalar(scale, theta.cost), scalar(m, theta.cost)
+
+    def edge(beta: float) -> float:
+        return dim * log(yarn.n_ctx_orig / (2 * pi * beta)) / (2 * log(base))
+
+    low, high = max(0, floor(edge(yarn.beta_fast))), min(dim - 1, ceil(edge(yarn.beta_slow)))
+    r = np.array(
+        [
+            yarn.ext_factor * (1 - min(1.0, max(0.0, (i - low) / max(0.001, high - low))))
+            for i in range(theta.shape[-1])
+        ]
+    )
+    mixed = theta * scalar(scale, theta.cost) * (1 - r) + theta * r
+    m = yarn.attn_factor * (1 + 0.1 * log(1 / scale))
+    return mixed, scalar(m, theta.cost) * scalar(1.0, theta.cost)
+
+
+@case(ops.rope, weight=2.0)
+def rope(draw: Draw) -> Call:
+    mode = draw.pick("normal", "neox", "multi-section", "vision")
+    half = draw.pick(2, 4, 8, 16, 32, 40, 64) if mode == "vision" else draw.pick(2, 1, 4, 8, 16, 32, 40, 64)
+    dim = half if mode == "vision" else 2 * draw.integer(1, half) if draw.flag(3) else 2 * half
+    heads, tokens, batch = draw.pick(1, 2, 3, 5), draw.pick(1, 2, 5, 9, 17), draw.pick((), (1,), (2,))
+    x = draw.floats((2 * half, heads, tokens, *batch), Numbers("0", low=-250, high=250))
+    zero = draw.exact and draw.flag()  # nothing turns
+    far = 1 if zero else draw.pick(64, 2, 700, 5000, 50000)
+    per_token = 4 if mode in ("multi-section", "vision") else 1
+    positions = draw.operand(
+        DType.I32, (per_token * tokens,), Integers(0 if zero or draw.flag() else -20, far)
+    )
+    pairs = dim if mode == "vision" else dim // 2
+    factors = None
+    if draw.flag(3):
+        factors = draw.operand(DType.F32, (pairs + draw.below(3),), Numbers(low=0.5, high=8, positive=True))
+    scale = draw.pick(1.0, 0.25, 0.5, -1.0, 1.7)
+    yarn = draw_yarn(draw, zero) if scale > 0 else None
+    base = draw.pick(10000.0, 500000.0, 100.0)
+    args = (x, positions, dim, base, scale, mode, factors, sections_of(draw, mode, half, dim), yarn)
+    split = draw.pick(1, 3)
+    shared: tuple[None, ...] = (None,) if factors is None else (None, None)
+    batched: Any = (split, *shared) if split < len(x.shape) else None
+    return Call(args, rope_formula, exact=zero, batch=batched, batch_out=split, degrees=(1, *shared))
+
+
+def sections_of(draw: Draw, mode: str, half: int, dim: int) -> tuple[int, int, int, int]:
+    if mode == "vision":
+        first = draw.integer(0, dim)
+        return (first, dim - first, 0, 0)
+    if mode == "multi-section":
+        first = draw.integer(1, max(1, half // 2))
+        second = draw.integer(0, max(0, half // 4))
+        return (first, second, draw.integer(0, half // 4), draw.pick(0, 1))
+    return (0, 0, 0, 0)
+
+
+def draw_yarn(draw: Draw, plain: bool) -> Yarn | None:
+    if plain or not draw.flag(3):
+        return None
+    return Yarn(
+        draw.pick(4096, 128, 32768),
+        draw.pick(1.0, 0.0, 0.5),
+        draw.pick(1.0, 0.7, 1.3),
+        draw.pick(32.0, 8.0),
+        1.0,
+    )
+
+
+# -- state-space models ----------------------------------------------------------------------------------
+
+
+@case(ops.ssm_conv)
+def ssm_conv(draw: Draw) -> Call:
+    k, tokens, channels, n = (
+        draw.pick(4, 1, 2, 3),
+        draw.side(65),
+        draw.pick(1, 3, 8, 17, 33),
+        draw.pick(1, 2, 3),
+    )
+    weight = draw.floats((k, channels), Numbers(terms=k, most=63), dtype=draw.other_float())
+    fill = Numbers(terms=k, partner=weight)
+    x = draw.floats((k - 1 + tokens, channels, n), fill, activated=True)
+
+    def formula(x: Number, weight: Number) -> Number:
+        if tokens == 0:
+            return x[:, :, :0].moved(lambda a: a.swapaxes(-1, -2))
+        seen = windows(x.activation(), 2, k, 1, 0, 1)  # (sequences, channels, tokens, K)
+        return weight.einsum("ck,nctk->ntc", seen, k)
+
+    return Call((x, weight), formula, batch=(2, None), batch_out=2, degrees=(1, 1))
+
+
+def decays(making: Making, operand: Operand) -> Array:
+    return -np.exp(making.rng.uniform(-3, 1, int(np.prod(operand.shape))))
+
+
+@case(ops.ssm_scan)
+def ssm_scan(draw: Draw) -> Call:
+    states, head_dim, groups = draw.pick(4, 1, 16), draw.pick(1, 2, 8), draw.pick(1, 2)
+    heads, tokens = groups * draw.pick(1, 2, 3), draw.pick(1, 0, 2, 5, 9, 40)
+    sequences, slots = draw.pick(1, 2, 3), draw.pick(1, 2, 4)
+    near = Numbers("0", low=-4, high=4)
+    s = draw.floats((states, head_dim, heads, slots), near)
+    x = draw.floats((head_dim, heads, tokens, sequences), near, dtype=DType.F32)
+    dt = draw.floats((heads, tokens, sequences), near, dtype=DType.F32)
+    a = draw.floats((draw.pick(1, states), heads), Made(decays), dtype=DType.F32)
+    b = draw.floats((states, groups, tokens, sequences), near, dtype=DType.F32)
+    c = draw.floats((states, groups, tokens, sequences), near, dtype=DType.F32)
+    ids = draw.operand(DType.I32, (sequences,), Integers(0, slots), stays=True)
+    return Call((s, x, dt, a, b, c, ids), scan_formula, exact=False)
+
+
+def scan_formula(s: Number, x: Number, dt: Number, a: Number, b: Number, c: Number, ids: Array) -> Number:
+    heads, tokens, sequences = x.shape[2], x.shape[1], x.shape[0]
+    each = heads // b.shape[2]
+    h = s[ids.reshape(-1)]  # (sequences, heads, head_dim, states)
+    d = dt.monotone(lambda v: np.logaddexp(0, v), argument=2)
+    d = Number(d.value, d.error + 4 * d.cost.step, d.cost)
+    b, c = (v.moved(lambda w: np.repeat(w, each, axis=2)) for v in (b, c))
+    outputs = []
+    for t in range(tokens):
+        step = d[:, t].reshape(sequences, heads, 1, 1)
+        decay = (step * a.reshape(1, heads, 1, -1)).exp()
+        inflow = b[:, t].reshape(sequences, heads, 1, -1) * x[:, t].reshape(sequences, heads, -1, 1) * step
+        h = h * decay + inflow
+        outputs.append(
+            (h * c[:, t].reshape(sequences, heads, 1, -1)).sum()[..., 0]
+        )  # (sequences, heads, head_dim)
+    y = (
+        [Number(np.stack([o.value for o in outputs], 1), np.stack([o.error for o in outputs], 1), x.cost)]
+        if tokens
+        else []
+    )
+    return concatenate([part.reshape(-1) for part in (*y, h)], 0)

@@ -1,0 +1,192 @@
+"""Cases of convolutions, pooling and resampling: each window is gathered by index, apart from cpu_ref's way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from backbay import ops
+
+from ..case import Call, case
+from ..data import Numbers
+from ..draw import Draw
+from ..number import Number
+from ..rounding import Array
+from ..storage import encode
+
+
+def windows(x: Number, axis: int, size: int, s: int, p: int, d: int, behind: int | None = None) -> Number:
+    """An axis replaced by two, (windows, taps), over data between p zeros before and `behind` after."""
+    behind = p if behind is None else behind
+    widths = [(0, 0)] * len(x.shape)
+    widths[axis] = (p, behind)
+    padded = x.moved(lambda a: np.pad(a, widths))
+    count = (padded.shape[axis] - d * (size - 1) - 1) // s + 1
+    index = s * np.arange(count)[:, None] + d * np.arange(size)
+    return padded.moved(lambda a: np.take(a, index, axis))
+
+
+def rank(x: Number, wanted: int) -> Number:
+    return x.reshape(*(1,) * (wanted - len(x.shape)), *x.shape)
+
+
+def geometry(draw: Draw, extent: int, kernel: int) -> tuple[int, int, int]:
+    """A stride, a padding and a dilation with which the kernel fits."""
+    s, p, d = draw.pick(1, 2, 3), draw.pick(0, 1, 2), draw.pick(1, 1, 2, 3)
+    while d * (kernel - 1) + 1 > extent + 2 * p:
+        p, d = p + 1, max(1, d - 1)
+    return s, p, d
+
+
+def image_side(draw: Draw) -> int:
+    return draw.pick(5, 1, 4, 7, 8, 9, 16, 17)
+
+
+def conv2d_formula(weight: Number, data: Number, *geometry: int) -> Number:
+    s0, s1, p0, p1, d0, d1 = geometry
+    w, x = rank(weight, 4), rank(data.activation(), 4)  # (OC, IC, KH, KW), (N, IC, H, W)
+    seen = windows(
+        windows(x, 3, w.shape[3], s0, p0, d0), 2, w.shape[2], s1, p1, d1
+    )  # (N, IC, OH, KH, OW, KW)
+    return w.einsum("ocij,ncyixj->noyx", seen, int(np.prod(w.shape[1:])))
+
+
+@case(ops.conv2d)
+def conv2d(draw: Draw) -> Call:
+    kw, kh = draw.pick(1, 2, 3, 5), draw.pick(1, 2, 3)
+    ic, oc, n = draw.pick(1, 2, 3, 0), draw.pick(1, 2, 5, 0), draw.pick(1, 2, 0)
+    width, height = image_side(draw), image_side(draw)
+    (s0, p0, d0), (s1, p1, d1) = geometry(draw, width, kw), geometry(draw, height, kh)
+    terms = kw * kh * max(1, ic)
+    weight = draw.floats((kw, kh, ic, oc), Numbers(terms=terms, most=63))
+    fill = Numbers(terms=terms, partner=weight)
+    data = draw.floats((width, height, ic, n), fill, dtype=draw.other_float(), activated=True)
+    args = (weight, data, s0, s1, p0, p1, d0, d1)
+    return Call(args, conv2d_formula, batch=(None, 3), batch_out=3, degrees=(1, 1))
+
+
+@case(ops.im2col)
+def im2col(draw: Draw) -> Call:
+    kw, kh = draw.pick(1, 2, 3, 5), draw.pick(1, 2, 3)
+    ic, n = draw.pick(1, 2, 3, 0), draw.pick(1, 2, 0)
+    width, height = image_side(draw), image_side(draw)
+    (s0, p0, d0), (s1, p1, d1) = geometry(draw, width, kw), geometry(draw, height, kh)
+    weight = draw.floats((kw, kh, ic, draw.pick(1, 2)), Numbers(), dtype=draw.other_float())
+    data = draw.floats((width, height, ic, n), Numbers("0nisb"))
+
+    def formula(weight: Number, data: Number, *given: int) -> Array:
+        x = rank(data, 4)
+        seen = windows(windows(x, 3, kw, s0, p0, d0), 2, kh, s1, p1, d1).value  # (N, IC, OH, KH, OW, KW)
+        images, channels, oh, _, ow, _ = seen.shape
+        patches = seen.transpose(0, 2, 4, 1, 3, 5).reshape(images, oh, ow, channels * kh * kw)
+        return encode(patches, data_dtype)
+
+    data_dtype = data.dtype
+    return Call((weight, data, s0, s1, p0, p1, d0, d1), formula, batch=(None, 3), batch_out=3)
+
+
+@case(ops.conv3d)
+def conv3d(draw: Draw) -> Call:
+    kernel = [draw.pick(1, 2, 3) for _ in range(3)]
+    sides = [draw.pick(4, 1, 3, 5, 6) for _ in range(3)]
+    c, oc, n = draw.pick(1, 2, 3), draw.pick(1, 2, 3), draw.pick(1, 2)
+    along = [geometry(draw, side, k) for side, k in zip(sides, kernel, strict=True)]
+    terms = c * int(np.prod(kernel))
+    weight = draw.floats((*kernel, c * oc), Numbers(terms=terms, most=63))
+    fill = Numbers(terms=terms, partner=weight)
+    data = draw.floats((*sides, c * n), fill, dtype=draw.other_float(), activated=True)
+
+    def formula(weight: Number, data: Number, *given: int) -> Number:
+        w = weight.reshape(oc, c, *kernel[::-1])
+        x = data.activation().reshape(n, c, *sides[::-1])
+        for axis, (k, (s, p, d)) in zip((4, 3, 2), zip(kernel, along, strict=True), strict=True):
+            x = windows(x, axis, k, s, p, d)
+        y = w.einsum("ocijk,ncziyjxk->nozyx", x, terms)
+        return y.reshape(n * oc, *y.shape[2:])
+
+    flat = [value for i in range(3) for value in [a[i] for a in along]]
+    return Call((weight, data, c, *flat), formula, degrees=(1, 1))
+
+
+@case(ops.conv1d_dw)
+def conv1d_dw(draw: Draw) -> Call:
+    k, t, channels, n = (
+        draw.pick(1, 2, 3, 4),
+        draw.side(130, least=1),
+        draw.pick(1, 3, 8, 17, 33),
+        draw.pick(1, 2),
+    )
+    s, p, d = geometry(draw, t, k)
+    weight = draw.floats((k, 1, channels), Numbers(terms=k, most=63), dtype=draw.other_float())
+    x = draw.floats((t, channels, n), Numbers(terms=k, partner=weight), activated=True)
+
+    def formula(x: Number, weight: Number, *given: int) -> Number:
+        seen = windows(rank(x.activation(), 3), 2, k, s, p, d)  # (N, C, OT, K)
+        return weight.reshape(channels, k).einsum("ck,nctk->nct", seen, k)
+
+    return Call((x, weight, s, p, d), formula, batch=(2, None), batch_out=2, degrees=(1, 1))
+
+
+@case(ops.avg_pool2d)
+def avg_pool2d(draw: Draw) -> Call:
+    k, s, p = (
+        draw.pick(2, 1, 4) if draw.exact else draw.pick(2, 1, 3, 5),
+        draw.pick(1, 2, 3),
+        draw.pick(0.0, 0.5, 1.0, 1.5),
+    )
+    sides = [max(image_side(draw), k) for _ in range(2)]
+    x = draw.floats((*sides, *draw.sides(draw.below(3), 12)), Numbers("0", terms=k * k))
+    before, behind = int(p), int(2 * p) - int(p)
+
+    def formula(x: Number, *given: float) -> Number:
+        axis = len(x.shape) - 1
+        seen = windows(windows(x, axis, k, s, before, 1, behind), axis - 1, k, s, before, 1, behind)
+        return _both(seen) / float(k * k)
+
+    return Call((x, k, s, p), formula, degrees=(1,))
+
+
+def _both(seen: Number) -> Number:
+    """(..., OH, KH, OW, KW) summed over the windows."""
+    lead = seen.shape[:-4]
+    oh, kh, ow, kw = seen.shape[-4:]
+    flat = seen.moved(lambda a: a.swapaxes(-3, -2)).reshape(*lead, oh, ow, kh * kw)
+    return flat.sum()[..., 0]
+
+
+@case(ops.interpolate)
+def interpolate(draw: Draw) -> Call:
+    mode = draw.pick("nearest", "bilinear")
+    shape = (draw.pick(3, 1, 2, 8, 17), draw.pick(3, 1, 2, 5), *draw.sides(draw.below(3), 8, least=1))
+    dims = [max(1, n * draw.pick(1, 2, 3) // draw.pick(1, 1, 2)) + draw.pick(0, 1) for n in shape]
+    if draw.flag(4):  # where n / m in single precision falls short of a whole number
+        n, dims[0] = draw.pick((14, 46), (26, 22), (9, 111), (2, 82), (6, 74))
+        shape = (n, *shape[1:])
+    dims = [*dims, *[1] * draw.below(5 - len(dims))]
+    x = draw.floats(shape, Numbers("0", most=255))
+
+    def formula(x: Number, dims: Sequence[int], mode: str) -> Number:
+        y = rank(x, len(dims))
+        for n, extent in enumerate(dims):
+            axis = len(dims) - 1 - n
+            y = linear(y, axis, extent) if mode == "bilinear" and n < 2 else nearest(y, axis, extent)
+        return y
+
+    return Call((x, tuple(dims), mode), formula, exact=mode == "nearest", degrees=(1,))
+
+
+def nearest(x: Number, axis: int, extent: int) -> Number:
+    index = [i * x.shape[axis] // extent for i in range(extent)]
+    return x.moved(lambda a: np.take(a, index, axis))
+
+
+def linear(x: Number, axis: int, extent: int) -> Number:
+    n = x.shape[axis]
+    t = (np.arange(extent) + 0.5) * n / extent - 0.5
+    low = np.floor(t).astype(int)
+    column = (-1, *[1] * (len(x.shape) - 1 - axis))
+    # The place between two pixels is itself rounded, by some steps of where it lies.
+    share = Number((t - low).reshape(column), 4 * x.cost.step * (np.abs(t).reshape(column) + 1), x.cost)
+    a, b = (x.moved(lambda v, j=j: np.take(v, np.clip(j, 0, n - 1), axis)) for j in (low, low + 1))  # type: ignore[misc]
+    return a * (1.0 - share) + b * share

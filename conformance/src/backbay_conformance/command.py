@@ -1,0 +1,154 @@
+"""The command `backbay conform`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+import backbay
+from backbay import BackbayError
+
+from .certificate import certify, refusals
+from .html import page
+from .isolation import Settings, Try, isolated
+from .junit import junit
+from .known import read_known
+from .outcome import Outcome
+from .plan import PROFILES, SIZES, load_cases
+from .report import Report
+from .repro import as_file, read_file
+from .runner import run
+from .terminal import Bar, show, show_failure
+
+
+class Conform:
+    """Prove that a backend keeps the contract: every op against its own formula, with the checks that each call gets.
+
+    Exit status 0: something ran, and all of it passed; 1: something failed, or nothing could run.
+    """
+
+    def add_arguments(self, parser: ArgumentParser, /) -> None:
+        parser.add_argument("backend", nargs="?", help="an installed backend's name, or module:Class")
+        parser.add_argument(
+            "--profile", help=f"some of {', '.join(PROFILES)}, with commas; all but large if left out"
+        )
+        parser.add_argument("--size", choices=SIZES, default="default", help="how many calls each case gets")
+        parser.add_argument("--op", help="only these ops or scenarios, with commas")
+        parser.add_argument("-k", dest="expression", help="only what matches, like 'norm and not layer'")
+        parser.add_argument("--seed", type=int, default=0, help="of all that is drawn (0)")
+        parser.add_argument(
+            "--jobs", type=int, default=max(1, min(2, os.cpu_count() or 1)), help="worker processes"
+        )
+        parser.add_argument("--timeout", type=float, default=60.0, help="seconds for one call (60)")
+        parser.add_argument(
+            "--known", help="a file of known failures: profile/name/dtype/check reason https://link"
+        )
+        parser.add_argument(
+            "--option", action="append", default=[], metavar="NAME=VALUE", help="of the backend"
+        )
+        parser.add_argument("--json", help="write the report to this file")
+        parser.add_argument("--html", help="write the report as a page")
+        parser.add_argument("--junit", help="write the report for CI servers")
+        parser.add_argument(
+            "--failures", help="write a file for each failure into this folder", metavar="FOLDER"
+        )
+        parser.add_argument(
+            "--certify", nargs="?", const=".", metavar="FOLDER", help="certificate, page and badge"
+        )
+        parser.add_argument("--repro", help="try a failing case again, from its file", metavar="FILE")
+
+    def run(self, args: Namespace, /) -> int:
+        load_cases()
+        if args.repro:
+            return again(args)
+        if not args.backend:
+            raise BackbayError(
+                f"name a backend: {', '.join(sorted(backbay.backends())) or 'none is installed'}"
+            )
+        if ":" not in args.backend:
+            args.backend = backbay.opening.choose(args.backend).name
+        if args.certify and (args.known or args.op or args.expression):
+            raise BackbayError(
+                "--certify takes no known failures, and nothing may be left out with --op or -k"
+            )
+        report = _measured(args)
+        show(report, sys.stdout)
+        _write_files(report, args)
+        status = 0 if report.ok else 1
+        return max(status, _certified(report, args.certify)) if args.certify else status
+
+
+def _measured(args: Namespace) -> Report:
+    known = read_known(args.known) if args.known else []
+    with Bar(sys.stderr) as bar:
+        return run(
+            args.backend,
+            _list(args.profile),
+            args.seed,
+            in_process=False,
+            ops=_list(args.op),
+            size=args.size,
+            expression=args.expression,
+            jobs=args.jobs,
+            timeout=args.timeout,
+            known=known,
+            options=dict(_option(text) for text in args.option),
+            progress=bar.step,
+        )
+
+
+def _list(text: str | None) -> Sequence[str] | None:
+    return [part.strip() for part in text.split(",")] if text else None
+
+
+def _option(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise BackbayError(f"--option takes NAME=VALUE, got {text!r}")
+    return name, value
+
+
+def _write_files(report: Report, args: Namespace) -> None:
+    if args.json:
+        Path(args.json).write_text(json.dumps(report.as_dict(), indent=1) + "\n")
+    if args.html:
+        Path(args.html).write_text(page(report))
+    if args.junit:
+        Path(args.junit).write_text(junit(report))
+    if args.failures and report.failures:
+        folder = Path(args.failures)
+        folder.mkdir(parents=True, exist_ok=True)
+        for outcome in report.failures:
+            path = folder / f"{outcome.item.replace('/', '-')}.json"
+            path.write_text(json.dumps(as_file(outcome, report.backend, report.seed), indent=1) + "\n")
+        sys.stdout.write(f"{len(report.failures)} failures written to {folder}; replay with --repro FILE\n")
+
+
+def _certified(report: Report, folder: str) -> int:
+    reasons = refusals(report)
+    if reasons:
+        sys.stdout.write("no certificate: " + "; ".join(reasons) + "\n")
+        return 1
+    written = certify(report, Path(folder))
+    sys.stdout.write("certificate: " + ", ".join(str(path) for path in written) + "\n")
+    return 0
+
+
+def again(args: Namespace) -> int:
+    """Try one failing case, as it was written down."""
+    backend, item, seed, choices = read_file(args.repro)
+    settings = Settings(args.backend or backend, seed, args.timeout, shrink=0.0)
+    outcomes: list[Outcome] = list(isolated(settings, [Try(item, choices)]))
+    for outcome in outcomes:
+        if outcome.failed:
+            show_failure(outcome, sys.stdout)
+        else:
+            sys.stdout.write(f"{outcome.item} {outcome.status}: {outcome.call}\n")
+    return 1 if any(outcome.failed for outcome in outcomes) else 0
+
+
+command = Conform()

@@ -1,0 +1,174 @@
+"""Choices: each is one recorded integer, so that a failing call can be made smaller, written down and tried again."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Literal, TypeVar
+
+from backbay import CacheConfig, DType
+
+from .data import READABLE, Fill, Numbers
+from .layout import Layout, Step, duplicated, gaps, permuted, plain, sliced
+from .operand import Operand
+
+T = TypeVar("T")
+Mode = Literal["exact", "wide", "special"]
+MODES: tuple[Mode, ...] = ("exact", "wide", "special")
+"""Small integers that every order of summation adds up alike; magnitudes far apart; signed zeros, infinities, NaN."""
+
+FLOATS = (DType.F32, DType.F16, DType.BF16)
+SMALL = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65)
+LARGE = (127, 128, 129, 255, 256, 257, 511, 512, 513, 1023, 1024, 1025)
+
+
+class Draw:
+    """What a case draws from. The simplest of what may be chosen comes first, as choice 0.
+
+    `turn` counts the calls that are drawn of one case: modes and dtypes follow from it in turn, so that none of them
+    is left to chance. Everything else comes from `seed`, or, as far as it goes, from `replay`.
+    """
+
+    def __init__(
+        self,
+        seed: str,
+        turn: int = 0,
+        replay: Sequence[int] | None = None,
+        cache: CacheConfig = CacheConfig(),
+    ) -> None:
+        self.seed, self.turn = seed, turn
+        self.cache = cache  # what the backend wants of caches
+        self.choices: list[int] = []
+        self._random = random.Random(seed)
+        self._replay = replay
+
+    @property
+    def mode(self) -> Mode:
+        return MODES[self.turn % len(MODES)]
+
+    @property
+    def exact(self) -> bool:
+        return self.mode == "exact"
+
+    # -- choices -----------------------------------------------------------------------------------------
+
+    def below(self, n: int) -> int:
+        """An integer in [0, n)."""
+        at = len(self.choices)
+        if self._replay is None:
+            choice = self._random.randrange(n)
+        else:
+            choice = min(self._replay[at], n - 1) if at < len(self._replay) else 0
+        self.choices.append(choice)
+        return choice
+
+    def integer(self, low: int, high: int) -> int:
+        """An integer in [low, high], both included."""
+        return low + self.below(high - low + 1)
+
+    def pick(self, *options: T) -> T:
+        return options[self.below(len(options))]
+
+    def flag(self, one_in: int = 2) -> bool:
+        """True once in so many times; False is simpler."""
+        return self.below(one_in) == one_in - 1
+
+    def side(self, most: int = 1025, least: int = 0) -> int:
+        """An extent: mostly about a power of two, now and then nothing."""
+        kind = self.below(24)
+        if kind == 23:
+            return least
+        sides = [n for n in (LARGE if kind > 19 else SMALL) if least <= n <= most]
+        return self.pick(*sides) if sides else max(least, min(most, 1))
+
+    def sides(self, count: int, elements: int = 3000, least: int = 0) -> tuple[int, ...]:
+        """Extents of a shape that is not too large as a whole; which of them is the large one is drawn too."""
+        order = list(range(count))
+        first = self.below(count) if count else 0
+        order.insert(0, order.pop(first)) if count else None
+        extents, room = [0] * count, elements
+        for n in order:
+            extents[n] = self.side(max(1, min(1025, room)), least)
+            room //= max(1, extents[n])
+        return tuple(extents)
+
+    def shape(self, low: int = 1, high: int = 4, elements: int = 3000, least: int = 0) -> tuple[int, ...]:
+        return self.sides(self.integer(low, high), elements, least)
+
+    def float_dtype(self, *, shift: int = 0) -> DType:
+        """One of the float types in turn; `shift` makes a second operand's another."""
+        return FLOATS[(self.turn // len(MODES) + shift) % len(FLOATS)]
+
+    def other_float(self) -> DType:
+        """A float type for a further operand: mostly the first one's."""
+        return self.float_dtype(shift=self.pick(0, 0, 1, 2))
+
+    def quantized_dtype(self) -> DType:
+        """One of the quantized types in turn."""
+        return READABLE[self.turn // len(MODES) % len(READABLE)]
+
+    # -- operands ----------------------------------------------------------------------------------------
+
+    def operand(
+        self,
+        dtype: DType,
+        shape: Sequence[int],
+        fill: Fill | None = None,
+        *,
+        layout: bool = True,
+        stays: bool = False,
+        activated: bool = False,
+    ) -> Operand:
+        """A tensor of this dtype and shape, filled and laid out as drawn.
+
+        `stays` says that it must be a leaf or a view of one: it is written to, or holds ids. `activated` says that a
+        backend may round it to its activation type.
+        """
+        placed = self.layout(dtype, tuple(shape), stays=stays) if layout else plain(dtype, tuple(shape))
+        seed = self.below(1 << 16)
+        return Operand(dtype, tuple(shape), fill or Numbers(), placed, seed, activated=activated)
+
+    def floats(
+        self,
+        shape: Sequence[int],
+        fill: Fill | None = None,
+        *,
+        dtype: DType | None = None,
+        activated: bool = False,
+    ) -> Operand:
+        return self.operand(dtype or self.float_dtype(), shape, fill, activated=activated)
+
+    def layout(self, dtype: DType, shape: tuple[int, ...], *, stays: bool = False) -> Layout:
+        """Contiguous, permuted, a view with an offset and gaps, a slice with steps, or what another op has made."""
+        kind = self.below(8)
+        steps: list[Step] = []
+        if shape and kind in (2, 4, 5):
+            steps.insert(0, self._permuted(dtype, shape))
+        elif shape and kind == 6:
+            steps.insert(0, self._sliced(dtype, shape))
+        inner = steps[0].source if steps else shape
+        if inner and kind in (3, 4, 7):
+            steps.insert(0, self._gaps(dtype, inner))
+        elif kind == 5 and not stays:
+            steps.insert(0, duplicated(dtype, inner))
+        return Layout(dtype, shape, tuple(steps))
+
+    def _permuted(self, dtype: DType, shape: tuple[int, ...]) -> Step:
+        axes = list(range(len(shape)))
+        first = 1 if dtype.is_quantized else 0
+        for i in range(len(axes) - 1, first, -1):
+            j = self.integer(first, i)
+            axes[i], axes[j] = axes[j], axes[i]
+        return permuted(dtype, shape, tuple(axes))
+
+    def _gaps(self, dtype: DType, shape: tuple[int, ...]) -> Step:
+        unit = [dtype.block_size, 1, 1, 1]
+        before = [self.below(3) * unit[n] for n in range(len(shape))]
+        behind = [self.below(3) * unit[n] for n in range(len(shape))]
+        return gaps(dtype, shape, tuple(before), tuple(behind))
+
+    def _sliced(self, dtype: DType, shape: tuple[int, ...]) -> Step:
+        dim = self.below(len(shape))
+        blocked = dim == 0 and dtype.is_quantized
+        low = self.below(3) * (dtype.block_size if blocked else 1)
+        return sliced(dtype, shape, dim, low, 1 if blocked else self.integer(1, 3))

@@ -1,0 +1,68 @@
+"""Failures that a backend's author knows of: each with a reason and a link, and none that does not fail."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from backbay import BackbayError
+
+from .outcome import Outcome
+from .report import Report
+
+LINE = re.compile(r"(?P<pattern>\S+)\s+(?P<reason>.*\S)\s+(?P<link>https?://\S+)")
+
+
+@dataclass(frozen=True)
+class Known:
+    """A line: a pattern for profile/name/dtype/check, why it fails, and where that is followed up."""
+
+    pattern: str
+    reason: str
+    link: str
+    line: int
+
+    def matches(self, outcome: Outcome) -> bool:
+        return fnmatchcase(f"{outcome.profile}/{outcome.name}/{outcome.dtype}/{outcome.check}", self.pattern)
+
+    def covers(self, group: str) -> bool:
+        """Whether it speaks of a case or scenario, given as profile/name."""
+        return fnmatchcase(group, "/".join(self.pattern.split("/")[:2]))
+
+
+def read_known(path: str | Path) -> list[Known]:
+    """The lines of a file, `profile/name/dtype/check reason link`; # begins a comment, * stands for anything."""
+    found = []
+    for number, text in enumerate(Path(path).read_text().splitlines(), 1):
+        line = text.strip()
+        if not line or line.startswith("#"):
+            continue
+        match = LINE.fullmatch(line)
+        if match is None or match["pattern"].count("/") != 3:
+            raise BackbayError(
+                f"{path}:{number}: expected `profile/name/dtype/check reason https://link`, got {line!r}"
+            )
+        found.append(Known(match["pattern"], match["reason"], match["link"], number))
+    return found
+
+
+def apply_known(report: Report, known: Iterable[Known], groups: Iterable[str]) -> None:
+    """Set known failures apart; a line that matches nothing is a complaint, and so is one whose case passes.
+
+    `groups` are all cases and scenarios there are. A line about some that this run left out says nothing now.
+    """
+    ran = {f"{cell.profile}/{cell.name}" for cell in report.cells.values()}
+    every = list(groups)
+    for line in known:
+        matched = [outcome for outcome in report.failures if line.matches(outcome)]
+        report.failures = [outcome for outcome in report.failures if outcome not in matched]
+        report.known += matched
+        if not any(line.covers(group) for group in every):
+            report.complaints.append(f"known failure {line.pattern} (line {line.line}) matches nothing")
+        elif not matched and any(line.covers(group) for group in ran):
+            report.complaints.append(
+                f"known failure {line.pattern} (line {line.line}) does not fail: remove it"
+            )

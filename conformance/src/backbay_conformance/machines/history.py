@@ -1,0 +1,119 @@
+"""The plain history that a cache stands for: which cell holds which position, and attention computed anew from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from backbay import DType
+
+from ..number import Cost, Number, block_error
+from ..rounding import FLOOR, SIGNIFICAND, unit
+
+Array = NDArray[Any]
+
+
+@dataclass
+class Cell:
+    """One position of one or more sequences; key and value are (heads, d), ideal, with a bound of what storing lost."""
+
+    position: int
+    sequences: set[int]
+    key: Number
+    value: Number
+
+
+@dataclass
+class History:
+    """Cells by their number; a cell that is not there is free."""
+
+    cells: dict[int, Cell] = field(default_factory=dict)
+
+    def of(self, sequence: int) -> dict[int, Cell]:
+        """The cells of a sequence by their number, in the order of positions."""
+        found = [(n, cell) for n, cell in self.cells.items() if sequence in cell.sequences]
+        return dict(sorted(found, key=lambda pair: pair[1].position))
+
+    def next_position(self, sequence: int) -> int:
+        return max((cell.position + 1 for cell in self.of(sequence).values()), default=0)
+
+    def sequences(self) -> list[int]:
+        return sorted({sequence for cell in self.cells.values() for sequence in cell.sequences})
+
+    def free(self, capacity: int) -> list[int]:
+        return [n for n in range(capacity) if n not in self.cells]
+
+    def remove(self, sequence: int, low: int, high: int) -> None:
+        """The sequence leaves its cells of positions [low, high); those without one are free."""
+        for cell in self.of(sequence).values():
+            if low <= cell.position < high:
+                cell.sequences.discard(sequence)
+        self.cells = {n: cell for n, cell in self.cells.items() if cell.sequences}
+
+    def seen_by(self, sequence: int, position: int, window: int) -> list[int]:
+        """The cells that a token attends to: its past, itself, and within the window."""
+        low = position - window if window else -1
+        return [n for n, cell in self.of(sequence).items() if low < cell.position <= position]
+
+
+def stored(value: Number, dtype: DType) -> Number:
+    """What is left of rows, (heads, d), after they were stored as a dtype."""
+    if dtype in SIGNIFICAND:
+        lost = unit(dtype) * np.abs(value.value) + FLOOR[dtype]
+    else:
+        rows = value.value.reshape(-1)
+        lost = block_error(rows, dtype).reshape(value.shape) + unit(DType.F16) * np.abs(value.value)
+    # An error that is there already may be moved over an edge, and so by one step more.
+    return Number(value.value, value.error * (1 + 2.0**-7) + lost, value.cost)
+
+
+def rotated(x: Number, position: float, dim: int, base: float, mode: str) -> Number:
+    """Rotary embedding of (heads, d) at one position, in float64."""
+    pairs = np.arange(dim // 2)
+    angle = position * base ** (-2.0 * pairs / dim)
+    first, second = (2 * pairs, 2 * pairs + 1) if mode == "normal" else (pairs, pairs + dim // 2)
+    cos, sin = np.cos(angle), np.sin(angle)
+    value, error = x.value.copy(), np.array(np.broadcast_to(x.error, x.shape))
+    a, b = x.value[:, first], x.value[:, second]
+    value[:, first], value[:, second] = a * cos - b * sin, a * sin + b * cos
+    # A backend that takes angles in float32 is off by a few of their roundings.
+    size, off = np.hypot(a, b), (np.abs(angle) + 2) * 8 * unit(DType.F32)
+    passed = np.hypot(error[:, first], error[:, second]) + size * off
+    error[:, first], error[:, second] = passed, passed
+    return Number(value, error + 4 * x.cost.step * np.abs(value), x.cost)
+
+
+def attend(query: Number, cells: list[Cell], scale: float) -> Number:
+    """Attention of one token, (heads, d), over the cells that it sees: (heads, d)."""
+    groups = query.shape[0] // cells[0].key.shape[0]
+    key, value = (
+        stacked([part(cell) for cell in cells], groups) for part in (_key, _value)
+    )  # (history, heads, d)
+    scores = query.activation().einsum("hd,nhd->hn", key, query.shape[-1]) * scale
+    top = scores.value.max(-1, keepdims=True)
+    with np.errstate(all="ignore"):  # a bound may be infinite, where much was lost in storing
+        powers = (scores - top).exp()
+        weights: Number = powers / powers.sum()
+    return weights.activation().einsum("hn,nhd->hd", value, len(cells))
+
+
+def stacked(parts: list[Number], groups: int) -> Number:
+    """(history, heads, d) of numbers that are (kv_heads, d) each."""
+    errors = [np.broadcast_to(part.error, part.shape) for part in parts]
+    whole = Number(np.stack([part.value for part in parts]), np.stack(errors), parts[0].cost)
+    return whole.moved(lambda a: np.repeat(a, groups, axis=1))
+
+
+def _key(cell: Cell) -> Number:
+    return cell.key
+
+
+def _value(cell: Cell) -> Number:
+    return cell.value
+
+
+def number(value: Array, cost: Cost) -> Number:
+    return Number(np.asarray(value, np.float64), np.zeros(np.shape(value)), cost)

@@ -1,0 +1,116 @@
+"""The shadow of a context: what its graph must do, in plain NumPy, one node after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from backbay import Context, Tensor
+
+Array = NDArray[Any]
+
+
+@dataclass(eq=False)
+class Shadow:
+    """A tensor and what it must hold.
+
+    A leaf holds `data`. A view gives a NumPy view of its first operand's array. Anything else makes an array of its
+    operands' when it runs; `target` is the operand that a write changes.
+    """
+
+    tensor: Tensor
+    owner: ContextShadow | None  # None for a weight
+    name: str
+    peak: float  # no element is larger, so that all sums are exact
+    operands: tuple[Shadow, ...] = ()
+    function: Callable[..., Array] | None = None
+    view: bool = False
+    target: int | None = None
+    data: Array | None = None
+    written: bool = True  # a leaf whose contents somebody has set
+
+    @property
+    def is_leaf(self) -> bool:
+        return self.function is None
+
+    @property
+    def base(self) -> Shadow:
+        """The node whose storage this looks into."""
+        if self.target is not None:
+            return self.operands[self.target].base
+        return self.operands[0].base if self.view else self
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.tensor.shape
+
+    def leaves(self) -> Iterator[Shadow]:
+        """All leaves and weights that it needs, itself if it is one."""
+        if self.is_leaf:
+            yield self
+        for operand in self.operands:
+            yield from operand.leaves()
+
+
+@dataclass(eq=False)
+class ContextShadow:
+    """A context, what was traced in it, what it runs, and what can be read."""
+
+    ctx: Context
+    name: str
+    nodes: list[Shadow] = field(default_factory=list)
+    roots: list[Shadow] = field(default_factory=list)
+    results: dict[Shadow, Array | None] = field(
+        default_factory=dict
+    )  # None: readable, but nobody knows what it holds
+    latest: list[Shadow] = field(default_factory=list)  # what the last compute named
+    doubtful: set[Shadow] = field(default_factory=set)  # perhaps readable
+    closed: bool = False
+    stale: bool = True  # the next compute compiles
+    moved: bool = False  # another context has compiled since, which may move memory that both use
+
+    def root(self, shadow: Shadow) -> None:
+        if shadow not in self.roots:
+            self.roots.append(shadow)
+            self.stale = True
+
+    def needs(self) -> Iterator[Shadow]:
+        """The leaves and weights of the whole graph."""
+        for root in self.roots:
+            yield from root.leaves()
+
+    def run(self) -> None:
+        """Every root in order, before it its operands not yet run; a view reads its storage when it is read."""
+        self.values: dict[Shadow, Array] = {}
+        self.known: dict[Shadow, bool] = {}
+        for root in self.roots:
+            self._evaluate(root)
+
+    def is_known(self, shadow: Shadow) -> bool:
+        """Whether what it holds after the run comes from nothing that was left unwritten."""
+        base = shadow.base
+        return base.written if base.is_leaf else self.known[base]
+
+    def _evaluate(self, shadow: Shadow) -> Array:
+        """The array of a node, run if it has not been."""
+        if shadow in self.values:
+            return self.values[shadow]
+        operands = [self._evaluate(operand) for operand in shadow.operands]
+        known = all(self.is_known(operand) for operand in shadow.operands)
+        if shadow.function is None:
+            assert shadow.data is not None
+            result = shadow.data
+        elif shadow.target is not None:
+            result, base = operands[shadow.target], shadow.base
+            result[...] = shadow.function(*operands)
+            source = all(self.is_known(o) for i, o in enumerate(shadow.operands) if i != shadow.target)
+            base.written = source and (base.written or result.size == base.tensor.size)
+        else:
+            result = shadow.function(*operands)
+            result = result if shadow.view else np.array(result)
+        self.values[shadow], self.known[shadow] = result, known
+        return result

@@ -1,0 +1,48 @@
+"""A model file of a few small weights, written once in each process."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+WIDTH = 8
+WEIGHTS: dict[str, tuple[int, ...]] = {
+    "token_embd.weight": (WIDTH, 5),
+    "blk.0.attn_q.weight": (WIDTH, WIDTH),
+    "blk.1.attn_q.weight": (WIDTH, WIDTH),
+    "output.weight": (WIDTH, 3),
+}
+"""Names and shapes, dimension 0 first; blk.1 is f16, the others f32."""
+
+
+def weight(name: str) -> NDArray[np.float64]:
+    """The numbers of a weight: small integers, other ones for each."""
+    shape = WEIGHTS[name]
+    rng = np.random.default_rng(list(WEIGHTS).index(name))
+    return rng.integers(-3, 4, shape[::-1]).astype(np.float64)
+
+
+@cache
+def small_model() -> Path:
+    """The path of the file, which goes when the process does."""
+    from gguf import GGUFWriter
+
+    folder = Path(tempfile.mkdtemp(prefix="backbay-conformance-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    path = folder / "small.gguf"
+    writer = GGUFWriter(path, "small")
+    writer.add_block_count(2)
+    writer.add_embedding_length(WIDTH)
+    for name in WEIGHTS:
+        writer.add_tensor(name, weight(name).astype(np.float16 if "blk.1" in name else np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path

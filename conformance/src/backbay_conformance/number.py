@@ -1,0 +1,207 @@
+"""Numbers that carry a bound of their own error: what a formula costs in a given precision, element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from backbay import DType
+
+from .rounding import BLOCK_STEP, SIGNIFICAND, Array, unit
+
+UNDERFLOW = 1.2e-38
+"""What lies below single precision's normal range may be flushed to zero by any step."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Roundoffs of a computation: of each step, of each addition in a sum, and of an operand as it is read."""
+
+    step: float
+    accumulate: float
+    activation: DType = DType.F32
+
+
+class Number:
+    """An array in float64 with a bound of the error that the declared precision may make in it.
+
+    Each operation adds what it costs itself to what it passes on, to first order. What is not finite has no error.
+    """
+
+    __slots__ = ("cost", "error", "value")
+    __array_priority__ = 1000  # NumPy leaves mixed arithmetic to this class
+
+    def __init__(self, value: Array, error: Array | float, cost: Cost) -> None:
+        self.value = value
+        self.error = np.where(np.isfinite(value), error, 0.0)
+        self.cost = cost
+
+    def made(self, value: Array, error: Array | float) -> Number:
+        """A result: what was passed on, plus the rounding of one step."""
+        return Number(value, error + np.abs(value) * self.cost.step + UNDERFLOW, self.cost)
+
+    def wrap(self, other: Number | Array | float) -> Number:
+        return other if isinstance(other, Number) else Number(np.asarray(other, np.float64), 0.0, self.cost)
+
+    # -- arithmetic --------------------------------------------------------------------------------------
+
+    def __neg__(self) -> Number:
+        return Number(-self.value, self.error, self.cost)
+
+    def __add__(self, other: Number | Array | float) -> Number:
+        other = self.wrap(other)
+        return self.made(self.value + other.value, self.error + other.error)
+
+    def __sub__(self, other: Number | Array | float) -> Number:
+        return self + (-self.wrap(other))
+
+    def __mul__(self, other: Number | Array | float) -> Number:
+        other = self.wrap(other)
+        passed = (
+            np.abs(self.value) * other.error + np.abs(other.value) * self.error + self.error * other.error
+        )
+        return self.made(self.value * other.value, passed)
+
+    def __truediv__(self, other: Number | Array | float) -> Number:
+        other = self.wrap(other)
+        value = self.value / other.value
+        below = np.maximum(np.abs(other.value) - other.error, 0)
+        return self.made(value, (self.error + np.abs(value) * other.error) / below)
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    def __rsub__(self, other: Array | float) -> Number:
+        return self.wrap(other) - self
+
+    # -- functions ---------------------------------------------------------------------------------------
+
+    def monotone(
+        self, function: Callable[[Array], Array], *, steps: float = 4, argument: float = 0
+    ) -> Number:
+        """A monotone function, good to some steps of its result and some of its argument."""
+        error = self.error + argument * self.cost.step * np.abs(self.value)
+        value = function(self.value)
+        passed = np.maximum(
+            np.abs(function(self.value + error) - value), np.abs(function(self.value - error) - value)
+        )
+        return Number(value, passed + steps * self.cost.step * np.abs(value) + UNDERFLOW, self.cost)
+
+    def exp(self) -> Number:
+        # Reducing the argument rounds a multiple of it; below the normal range nothing is promised.
+        return self.monotone(np.exp, argument=2)
+
+    def sqrt(self) -> Number:
+        value = np.sqrt(self.value)
+        passed = np.where(
+            self.value > self.error, self.error / np.where(value > 0, value, 1), np.sqrt(self.error)
+        )
+        return Number(value, passed + 2 * self.cost.step * value, self.cost)
+
+    def tanh(self) -> Number:
+        return self.monotone(np.tanh, argument=2)
+
+    def sigmoid(self) -> Number:
+        return self.monotone(sigmoid, argument=2)
+
+    def clip(self, low: float, high: float) -> Number:
+        return Number(np.clip(self.value, low, high), self.error, self.cost)
+
+    def wave(self, function: Callable[[Array], Array]) -> Number:
+        """A sine or cosine: an error of the argument is one of the result."""
+        value = function(self.value)
+        error = np.minimum(self.error + 2 * self.cost.step * np.abs(self.value), 2.0)
+        return Number(value, error + 4 * self.cost.step, self.cost)
+
+    # -- sums --------------------------------------------------------------------------------------------
+
+    def sum(self, axis: int = -1) -> Number:
+        """A sum in any order; the axis stays."""
+        terms = self.value.shape[axis]
+        value = self.value.sum(axis, keepdims=True)
+        grown = np.abs(self.value).sum(axis, keepdims=True) * (terms * self.cost.accumulate)
+        return self.made(value, self.error.sum(axis, keepdims=True) + grown)
+
+    def cumsum(self) -> Number:
+        terms = self.value.shape[-1]
+        grown = np.abs(self.value).cumsum(-1) * (terms * self.cost.accumulate)
+        return self.made(self.value.cumsum(-1), self.error.cumsum(-1) + grown)
+
+    def einsum(self, subscripts: str, other: Number, terms: int) -> Number:
+        """A sum of `terms` products, in any order, each of which may be rounded."""
+
+        def contract(a: Array, b: Array) -> Array:
+            result: Array = np.einsum(subscripts, a, b, optimize=a.size * b.size > 4096)
+            return result
+
+        a, b = np.abs(self.value), np.abs(other.value)
+        passed = contract(a, other.error) + contract(self.error, b + other.error)
+        grown = (terms + 1) * self.cost.accumulate * contract(a, b)
+        return self.made(contract(self.value, other.value), passed + grown)
+
+    # -- what moves elements -----------------------------------------------------------------------------
+
+    def moved(self, function: Callable[[Array], Array]) -> Number:
+        """The same rearrangement of values and errors."""
+        return Number(
+            function(self.value), function(np.broadcast_to(self.error, self.value.shape)), self.cost
+        )
+
+    def __getitem__(self, key: Any) -> Number:
+        return self.moved(lambda a: a[key])
+
+    def reshape(self, *shape: int) -> Number:
+        return self.moved(lambda a: a.reshape(shape))
+
+    def transpose(self, *axes: int) -> Number:
+        return self.moved(lambda a: a.transpose(axes))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.value.shape
+
+    def activation(self) -> Number:
+        """The operand as a backend reads it that rounds activations to its declared type."""
+        kind = self.cost.activation
+        if kind in SIGNIFICAND:
+            lost = 0.0 if self.cost.activation is DType.F64 else unit(kind)
+            return Number(self.value, self.error + lost * self.narrowed(kind), self.cost)
+        return Number(self.value, self.error + block_error(self.value, kind), self.cost)
+
+    def narrowed(self, kind: DType) -> Array:
+        """The magnitudes of the elements that the type cannot hold as they are."""
+        from .rounding import FLOOR, round_to
+
+        held = round_to(self.value, kind) == self.value
+        return np.where(held, 0.0, np.abs(self.value) + FLOOR[kind] / unit(kind))
+
+
+def block_error(value: Array, kind: DType) -> Array:
+    """What quantizing in blocks along the last axis may move each element by."""
+    size, extent = kind.block_size, value.shape[-1]
+    if value.size == 0:
+        return np.zeros(value.shape)
+    padded = np.pad(np.abs(value), [(0, 0)] * (value.ndim - 1) + [(0, -extent % size)])
+    peaks = padded.reshape(*value.shape[:-1], -1, size).max(-1, initial=0.0)
+    # A scale below f16's normal range is rounded to its coarse grid there.
+    coarse = 0.0 if kind is DType.Q8_K else np.minimum(peaks, 128 * 2.0**-25)
+    step: Array = np.repeat(peaks * BLOCK_STEP[kind] + coarse, size, axis=-1)[..., :extent]
+    return step
+
+
+def scalar(value: float, cost: Cost) -> Number:
+    """A scalar parameter, which a backend may keep in single precision."""
+    return Number(np.asarray(value, np.float64), abs(value) * 2.0**-24, cost)
+
+
+def sigmoid(x: Array) -> Array:
+    small = np.exp(-np.abs(x))
+    return np.asarray(np.where(x >= 0, 1.0, small) / (1 + small))
+
+
+def concatenate(parts: Sequence[Number], axis: int) -> Number:
+    value = np.concatenate([part.value for part in parts], axis)
+    return Number(value, np.concatenate([part.error for part in parts], axis), parts[0].cost)

@@ -1,0 +1,48 @@
+"""What became of one try."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass
+class Outcome:
+    """The result of one item: `status` is passed, failed or unsupported.
+
+    check     of a failure, what noticed it: bound, exact, bits, repeat, replay, inputs, storage, guards, raised,
+              over-claimed, under-claimed, crash, hang, or the name of a relation
+    ratio     of the worst error to its bound, where one was compared
+    choices   what was drawn: with the item and the seed, it draws the same call again
+    """
+
+    item: str
+    status: str = "passed"
+    dtype: str = ""
+    level: str = ""
+    mode: str = ""
+    precision: str = ""
+    check: str = ""
+    message: str = ""
+    call: str = ""
+    ratio: float | None = None
+    seconds: float = 0.0
+    choices: list[int] = field(default_factory=list)
+    checks: list[str] = field(default_factory=list)
+    script: str = ""
+    count: int = 1  # of failures alike, where only one is shown
+
+    @property
+    def profile(self) -> str:
+        return self.item.split("/")[0]
+
+    @property
+    def name(self) -> str:
+        return self.item.split("/")[1]
+
+    @property
+    def failed(self) -> bool:
+        return self.status == "failed"
+
+    def as_dict(self) -> dict[str, Any]:
+        return {key: value for key, value in asdict(self).items() if value not in ("", None, [], 0)}

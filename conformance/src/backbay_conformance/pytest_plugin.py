@@ -1,0 +1,76 @@
+"""The suite under pytest: `pytest --pyargs backbay_conformance --backbay-backend NAME`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from .isolation import Pool
+
+PREFIX = "conformance_"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("backbay", "conformance of backbay backends")
+    group.addoption("--backbay-backend", default=None, help="the backend to try: its name, or module:Class")
+    group.addoption("--backbay-profile", default=None, help="some of the suite's profiles, with commas")
+    group.addoption("--backbay-size", default="default", help="smoke, default or nightly")
+    group.addoption("--backbay-seed", type=int, default=0, help="of all that is drawn (0)")
+    group.addoption("--backbay-timeout", type=float, default=60.0, help="seconds for one call (60)")
+    parser.addini("backbay_backend", "the backend that the conformance suite tries", default="")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "profile(name): the conformance profile that a test belongs to")
+    config.addinivalue_line("markers", "op(name): the op, or scenario, that a test tries")
+    if not backend_of(config):
+        return
+    from .plan import PROFILES, names
+
+    for name in sorted({*PROFILES, *[name for _, name in names()]}):
+        config.addinivalue_line("markers", f"{PREFIX}{name}: calls of the conformance suite")
+
+
+def backend_of(config: pytest.Config) -> str:
+    return config.getoption("--backbay-backend") or str(config.getini("backbay_backend"))
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test for each case and scenario, marked by its profile and its op."""
+    if "backbay_case" not in metafunc.fixturenames:
+        return
+    config = metafunc.config
+    if not backend_of(config):
+        raise pytest.UsageError(
+            "name the backend: --backbay-backend NAME, or backbay_backend in the configuration"
+        )
+    from .plan import SelectionError, select
+
+    profiles = config.getoption("--backbay-profile")
+    try:
+        keys = select(profiles.split(",") if profiles else None)
+    except SelectionError as error:
+        raise pytest.UsageError(str(error)) from None
+    metafunc.parametrize("backbay_case", [_parameter(*key) for key in keys])
+
+
+def _parameter(profile: str, name: str) -> Any:
+    marks = [pytest.mark.profile(profile), pytest.mark.op(name)]
+    marks += [getattr(pytest.mark, PREFIX + word) for word in dict.fromkeys((profile, name))]
+    return pytest.param((profile, name), id=f"{profile}-{name}", marks=marks)
+
+
+@pytest.fixture(scope="session")
+def backbay_pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
+    """A worker process of this test process, in which the backend runs."""
+    from .isolation import Pool, Settings
+
+    config = request.config
+    seed: Any = config.getoption("--backbay-seed")
+    timeout: Any = config.getoption("--backbay-timeout")
+    pool = Pool(Settings(backend_of(config), seed, timeout))
+    yield pool
+    pool.close()

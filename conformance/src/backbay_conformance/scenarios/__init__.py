@@ -1,0 +1,1 @@
+"""What is tried beyond single calls: graphs, memory, misuse, threads and sizes."""

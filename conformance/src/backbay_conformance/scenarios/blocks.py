@@ -1,0 +1,214 @@
+"""Parts of real models: what backends fuse, in graphs in which it must still be right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from backbay import Context, DType, Level, Op, Precision, Tensor
+
+from ..cases.matrix import product
+from ..cases.norm import rms_formula, softmax_formula
+from ..declared import coarsest
+from ..draw import Draw
+from ..lab import Lab
+from ..number import Cost, Number
+from ..oracles import Fault, compare
+from ..rounding import Array, accumulate_unit, unit
+from ..scenario import scenario
+
+Leaves = dict[str, Array]
+Formula = Callable[[dict[str, Number]], Number]
+Trace = Callable[[Context, dict[str, Tensor]], Tensor]
+
+
+def rounded(x: Number) -> Number:
+    """What a step hands on, rounded to f32."""
+    return Number(x.value, x.error + np.abs(x.value) * unit(DType.F32), x.cost)
+
+
+def judge_block(lab: Lab, leaves: Leaves, trace: Trace, formula: Formula, other: Leaves) -> None:
+    """Compute a block, and again with other data; both within the bound of the coarsest of its steps."""
+    with lab.backend.new_context() as ctx:
+        tensors = {name: ctx.from_floats(array) for name, array in leaves.items()}
+        y = trace(ctx, tensors)
+        cost = cost_of(lab, y)
+        for arrays, check in ((leaves, "block"), (other, "replay")):
+            for name, array in arrays.items():
+                tensors[name].from_floats(array)
+            ctx.compute(y)
+            numbers = {name: Number(array.astype(np.float64), 0.0, cost) for name, array in arrays.items()}
+            with np.errstate(all="ignore"):
+                compare(formula(numbers), y.numpy(), y.dtype, exact=False, check=check)
+
+
+def cost_of(lab: Lab, y: Tensor) -> Cost:
+    """What the coarsest of the ops in a graph costs, each step of a composite rounded to f32."""
+    precisions: list[Precision] = []
+    composite = False
+    for tensor in ancestors(y):
+        op: Op[Any, Any] | None = tensor.op
+        if op is not None and not op.view:
+            specs = [tensor.args[i] for i in op.operands]
+            precisions.append(lab.backend.precision(op, specs))
+            composite |= lab.backend.supports(op, specs).level is Level.COMPOSITE
+    own = coarsest(precisions)
+    step = accumulate_unit(own)
+    return Cost(max(step, unit(DType.F32)) if composite else step, step, own.activation)
+
+
+def ancestors(y: Tensor) -> list[Tensor]:
+    found, stack = {y: None}, [y]
+    while stack:
+        tensor = stack.pop()
+        for operand in tensor.op.flat_operands(tensor.args) if tensor.op else ():
+            if operand not in found:
+                found[operand] = None
+                stack.append(operand)
+    return list(found)
+
+
+def normal(draw: Draw, *shape: int, scale: float = 1.0) -> tuple[Array, Array]:
+    """Two sets of data for a leaf."""
+    rng = np.random.default_rng(draw.below(1 << 16))
+    first, second = (rng.standard_normal((2, *shape[::-1])) * scale).astype(np.float32)
+    return first, second
+
+
+@scenario("graph", smoke=3, default=30, nightly=300)
+def feed_forward(lab: Lab, draw: Draw) -> None:
+    """Norm, gate and up, activation, down, and what went around them added: the second half of a layer."""
+    n, inner, tokens = draw.pick(32, 8, 33, 64), draw.pick(48, 16, 65), draw.pick(3, 1, 8, 17)
+    shapes = {"x": (n, tokens), "norm": (n,), "gate": (n, inner), "up": (n, inner), "down": (inner, n)}
+    pairs = {
+        name: normal(draw, *shape, scale=1.0 if name in ("x", "norm") else 0.2)
+        for name, shape in shapes.items()
+    }
+    reused = draw.flag()
+
+    def trace(ctx: Context, t: dict[str, Tensor]) -> Tensor:
+        h = t["x"].rms_norm(ctx, t["norm"], eps=1e-5)
+        y = t["gate"].mulmat(ctx, h).silu(ctx, t["up"].mulmat(ctx, h))
+        y = t["down"].mulmat(ctx, y).add(ctx, t["x"])
+        return y.add(ctx, h) if reused else y
+
+    def formula(v: dict[str, Number]) -> Number:
+        h = rounded(rms_formula(v["x"], v["norm"], 1e-5))
+        gate, up = rounded(product(v["gate"], h)), rounded(product(v["up"], h))
+        y = rounded(rounded(gate * gate.sigmoid()) * up)
+        y = rounded(rounded(product(v["down"], y)) + v["x"])
+        return rounded(y + h) if reused else y
+
+    first, second = ({name: pair[i] for name, pair in pairs.items()} for i in (0, 1))
+    judge_block(lab, first, trace, formula, second)
+
+
+@scenario("graph", smoke=3, default=30, nightly=300)
+def scores_and_values(lab: Lab, draw: Draw) -> None:
+    """Attention of single steps: scores, scale, mask, softmax, values, with one output that is another's input."""
+    d, tokens, history = draw.pick(16, 8, 33), draw.pick(2, 1, 5), draw.pick(7, 1, 32, 65)
+    pairs = {"q": normal(draw, d, tokens), "k": normal(draw, d, history), "v": normal(draw, history, d)}
+    causal = np.triu(np.full((tokens, history), -np.inf, np.float32), 1 + max(0, history - tokens))
+    pairs["mask"] = (causal, causal)
+
+    def trace(ctx: Context, t: dict[str, Tensor]) -> Tensor:
+        s = t["k"].mulmat(ctx, t["q"]).scale(ctx, 0.25).add(ctx, t["mask"])
+        return t["v"].mulmat(ctx, s.softmax(ctx))
+
+    def formula(v: dict[str, Number]) -> Number:
+        s = rounded(rounded(rounded(product(v["k"], v["q"])) * 0.25) + v["mask"])
+        return rounded(product(v["v"], rounded(softmax_formula(s))))
+
+    first, second = ({name: pair[i] for name, pair in pairs.items()} for i in (0, 1))
+    judge_block(lab, first, trace, formula, second)
+
+
+@scenario("graph", smoke=3, default=30, nightly=300)
+def sums_and_shared_parts(lab: Lab, draw: Draw) -> None:
+    """Additions in a row, a product and its bias, and ops that differ from each other in a number alone."""
+    n, tokens = draw.pick(16, 5, 33), draw.pick(3, 1, 8)
+    pairs = {name: normal(draw, n, tokens) for name in ("x", "a", "b", "c", "bias")}
+    pairs["w"] = normal(draw, n, n, scale=0.3)
+
+    def trace(ctx: Context, t: dict[str, Tensor]) -> Tensor:
+        s = t["x"].add(ctx, t["a"]).add(ctx, t["b"]).add(ctx, t["c"])
+        p = t["w"].mulmat(ctx, s).add(ctx, t["bias"])
+        y = p.scale(ctx, 2.0).add(ctx, p.scale(ctx, -0.5))
+        y = y.add(ctx, p.rms_norm(ctx, eps=1e-5)).add(ctx, p.rms_norm(ctx, eps=0.5).mul(ctx, t["a"]))
+        return y.add(ctx, p.clamp(ctx, -0.5, 0.25)).add(ctx, p.clamp(ctx, -1.0, 1.0))
+
+    def formula(v: dict[str, Number]) -> Number:
+        s = rounded(rounded(rounded(v["x"] + v["a"]) + v["b"]) + v["c"])
+        p = rounded(rounded(product(v["w"], s)) + v["bias"])
+        y = rounded(p * 2.0 + p * -0.5)
+        y = rounded(y + rounded(rms_formula(p, None, 1e-5)))
+        y = rounded(y + rounded(rounded(rms_formula(p, None, 0.5)) * v["a"]))
+        return rounded(rounded(y + p.clip(-0.5, 0.25)) + p.clip(-1.0, 1.0))
+
+    first, second = ({name: pair[i] for name, pair in pairs.items()} for i in (0, 1))
+    judge_block(lab, first, trace, formula, second)
+
+
+@scenario("graph", smoke=1, default=6, nightly=60)
+def long_graph(lab: Lab, draw: Draw) -> None:
+    """Hundreds of nodes, whose operands lie close by or far back; small integers, known to the bit."""
+    rng = np.random.default_rng(draw.below(1 << 16))
+    with lab.backend.new_context() as ctx:
+        arrays = [rng.integers(-9, 10, (3, 8)).astype(np.float64) for _ in range(3)]
+        tensors = [ctx.from_floats(array) for array in arrays]
+        for _ in range(draw.pick(150, 40, 400)):
+            i, j = len(arrays) - 1 - int(rng.integers(2)), int(rng.integers(len(arrays)))
+            sign = 1 if rng.integers(2) else -1
+            made = tensors[i].add(ctx, tensors[j]) if sign > 0 else tensors[i].sub(ctx, tensors[j])
+            tensors.append(made.clamp(ctx, -99.0, 99.0))
+            arrays.append(np.clip(arrays[i] + sign * arrays[j], -99, 99))
+        outputs = {len(arrays) - 1, *rng.integers(3, len(arrays), 3).tolist()}
+        ctx.compute(*[tensors[i] for i in outputs])
+        for i in sorted(outputs):
+            if not np.array_equal(tensors[i].numpy(), arrays[i]):
+                raise Fault("graph", f"node {i} of {len(arrays)} is wrong")
+
+
+READS: tuple[Callable[[Context, Tensor], Tensor], ...] = (
+    lambda ctx, x: x.contiguous(ctx),
+    lambda ctx, x: x.duplicate(ctx),
+    lambda ctx, x: x.scale(ctx, 1.0),
+    lambda ctx, x: x.permute(ctx, 1, 0).contiguous(ctx).permute(ctx, 1, 0).contiguous(ctx),
+    lambda ctx, x: x.cast(ctx, DType.F16).cast(ctx, DType.F32),
+    lambda ctx, x: x.rows(ctx, ctx.from_ints(np.arange(x.dim(1)))),
+)
+"""Ways to read a tensor that all give what it holds."""
+
+
+@scenario("graph", smoke=4, default=40, nightly=400)
+def reads_around_writes(lab: Lab, draw: Draw) -> None:
+    """The same read before and after a write to what it reads: each sees what the leaf held at its turn."""
+    n, rows = draw.pick(4, 32, 7), draw.pick(5, 3, 33)
+    low = draw.below(rows - 1)
+    high = low + 1 + draw.below(rows - low - 1)
+    rng = np.random.default_rng(draw.below(1 << 16))
+    read, whole = draw.pick(*READS), draw.flag()
+    with lab.backend.new_context() as own, lab.backend.new_context() as other:
+        ctx = other if draw.flag() else own  # a leaf of another context is written alike
+        held = rng.integers(-9, 10, (rows, n)).astype(np.float64)
+        state, source = own.from_floats(held), ctx.empty(DType.F32, n, high - low)
+        part = state if whole else state.slice(ctx, 1, low, high)
+        outputs = [read(ctx, part)]
+        ctx.forward(outputs[0])
+        for step in (source, source.scale(ctx, 2.0)):
+            ctx.forward(step.copy(ctx, state.slice(ctx, 1, low, high)))
+            outputs.append(read(ctx, part))
+            ctx.forward(outputs[-1])
+        for turn in range(2):
+            new = rng.integers(-9, 10, (high - low, n)).astype(np.float64)
+            source.from_floats(new)
+            ctx.compute(*outputs)
+            for k, output in enumerate(outputs):
+                held[low:high] = held[low:high] if k == 0 else k * new
+                want = held if whole else held[low:high]
+                if not np.array_equal(output.numpy(), want):
+                    raise Fault(
+                        "order", f"run {turn}: after {k} writes, a read does not give what was written"
+                    )

@@ -1,0 +1,121 @@
+"""Long rows, many rows, and indices beyond 32 bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from backbay import DType, Op, ops
+
+from ..case import Call
+from ..cases.matrix import product
+from ..cases.norm import largest, rms_formula, softmax_formula, sorted_right
+from ..data import Bits, Distinct, Integers, Made, Making, Numbers
+from ..draw import Draw
+from ..lab import Lab
+from ..operand import Operand
+from ..oracles import Fault
+from ..rounding import Array
+from ..scenario import scenario
+from ..trial import try_call
+
+LENGTHS = (70001, 65536, 131073, 65535, 65537)
+
+
+def shuffled(making: Making, operand: Operand) -> Array:
+    size = int(np.prod(operand.shape))
+    return np.asarray(making.rng.permutation(size).astype(np.float64) - size // 2)
+
+
+def calls(draw: Draw) -> list[Call]:
+    """One call of each op whose rows, or grids, may be too long for how it is cut up."""
+    n = draw.pick(*LENGTHS)
+    row, column = draw.floats((n, 2), dtype=DType.F32), draw.floats((1, n), Numbers(), dtype=DType.F32)
+    order = draw.operand(DType.F32, (n,), Made(shuffled))
+    w = draw.operand(DType.F32, (n, 2), Numbers(terms=n, most=7))
+    x = draw.operand(DType.F32, (n, 1), Numbers(terms=n, partner=w), activated=True)
+    tall = draw.operand(DType.F32, (2, n), Numbers(terms=2, most=63), activated=True)
+    made: list[tuple[Op[Any, Any], Call]] = [
+        (ops.softmax, Call((row,), softmax_formula, exact=False)),
+        (ops.sum_rows, Call((row,), lambda x: x.sum(), exact=False)),
+        (ops.cumsum, Call((draw.floats((n,), dtype=DType.F32),), lambda x: x.cumsum(), exact=False)),
+        (ops.rms_norm, Call((row, None, 1e-5), rms_formula, exact=False)),
+        (
+            ops.rms_norm,
+            Call((draw.floats((2, n + 9), dtype=DType.F32), None, 1e-5), rms_formula, exact=False),
+        ),
+        (ops.softmax, Call((draw.floats((2, n + 9), dtype=DType.F32),), softmax_formula, exact=False)),
+        (ops.add, Call((column, column), lambda a, b: a + b)),
+        (ops.argsort, Call((order,), verify=sorted_right)),
+        (ops.top_k, Call((order, 40), verify=largest)),
+        (ops.mulmat, Call((w, x), product)),
+        (ops.mulmat, Call((draw.operand(DType.F32, (2, 3), Numbers(terms=2, most=63)), tall), product)),
+    ]
+    for op, call in made:
+        call.op = op
+    return [call for _, call in made]
+
+
+@scenario("core", smoke=1, default=3, nightly=15)
+def long_rows(lab: Lab, draw: Draw) -> None:
+    """Rows and columns past 2^16, where grids and counters end."""
+    for call in calls(draw):
+        try:
+            try_call(lab, call, "exact" if call.exact else "wide")
+        except Fault as error:
+            raise Fault(error.check, f"{call}: {error.message}") from None
+
+
+def many(draw: Draw) -> list[tuple[Op[Any, Any], Call]]:
+    """One call of each op whose ids, rows or slices may be too many for how they are counted."""
+    count, n = draw.pick(1400, 257, 300), draw.pick(65, 64, 100)
+    table = draw.operand(DType.F32, (n, count), Bits())
+    ids = draw.operand(DType.I32, (draw.pick(600, 300),), Integers(0, count), stays=True)
+    state = draw.operand(DType.F32, (n, count), Bits(), stays=True)
+    source = draw.operand(DType.F32, (n, 200), Bits())
+    where = draw.operand(DType.I32, (200,), Distinct(count), stays=True)
+    w = draw.operand(DType.F32, (5, 3, draw.pick(17, 1)), Numbers(terms=5, most=63))
+    x = draw.operand(DType.F32, (5, 2, 17, draw.pick(16, 33)), Numbers(terms=5, most=63), activated=True)
+
+    def written(x: Array, src: Array, ids: Array) -> Array:
+        y = np.array(x)
+        y[ids] = src
+        return y
+
+    return [
+        (ops.rows, Call((table, ids), lambda x, ids: x[ids], raw=True)),
+        (ops.set_rows, Call((state, source, where), written, raw=True)),
+        (ops.mulmat, Call((w, x), product)),
+        (ops.mulmat_full_prec, Call((w, x), product)),
+    ]
+
+
+@scenario("core", smoke=1, default=6, nightly=30)
+def many_rows(lab: Lab, draw: Draw) -> None:
+    """Ids by the hundred into tables of more than 2^16 elements, and more slices than a grid of bytes has."""
+    for op, call in many(draw):
+        call.op = op
+        try:
+            try_call(lab, call, "exact")
+        except Fault as error:
+            raise Fault(error.check, f"{call}: {error.message}") from None
+
+
+@scenario("large", smoke=1, default=1, nightly=1, timeout=900)
+def elements_past_two_to_the_31st(lab: Lab, draw: Draw) -> None:
+    """The last rows of four gigabytes are written and read by each way there is."""
+    n, count = 1 << 16, (1 << 15) + 9
+    with lab.backend.new_context() as ctx:
+        state = ctx.empty(DType.F16, n, count)
+        data = np.arange(3 * n, dtype=np.float64).reshape(3, n) % 1001
+        ids = np.array([count - 1, (1 << 15) + 1, 5], np.int32)
+        ctx.forward(state.set_rows(ctx, ctx.from_floats(data), ctx.from_ints(ids)))
+        taken = state.rows(ctx, ctx.from_ints(ids[::-1].copy()))
+        tail = state.slice(ctx, 1, count - 1, count).cast(ctx, DType.F32)
+        seen = state.view(ctx, (count - 1) * n * 2, (n, 1)).add(ctx, state.view(ctx, 5 * n * 2, (n, 1)))
+        ctx.compute(taken, tail, seen)
+        wanted = ((taken, data[::-1]), (tail, data[:1]), (seen, data[:1] + data[2:]))
+        for tensor, want in wanted:
+            if not np.array_equal(tensor.numpy().astype(np.float64), want):
+                raise Fault("large", f"{tensor!r} of elements past 2^31 is wrong")

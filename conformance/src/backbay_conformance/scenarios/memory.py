@@ -1,0 +1,175 @@
+"""Memory: reports that are true, dry runs that tell what a real run takes, and refusals that leave nothing behind."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from backbay import AllocationStatus, BackbayError, Backend, Context, DType, NoMemoryError, Tensor
+
+from ..draw import Draw
+from ..lab import Lab
+from ..oracles import Fault
+from ..scenario import scenario
+
+
+def require(condition: object, what: str, *values: object) -> None:
+    """Raise Fault with the values unless it holds."""
+    if not condition:
+        raise Fault("memory", what + ": " + ", ".join(map(str, values)))
+
+
+def network(draw: Draw, ctx: Context) -> tuple[Tensor, Tensor]:
+    """Some layers of products and sums over leaves of layers; its input and its output."""
+    n, tokens, layers = draw.pick(32, 8, 64, 33), draw.pick(4, 1, 17), draw.pick(2, 1, 3)
+    x = first = ctx.input().empty(DType.F32, n, tokens)
+    for layer in range(layers):
+        own = ctx.layer(layer)
+        w = own.empty(DType.F32, n, n)
+        y = w.mulmat(own, x)
+        x = x.add(own, y).clamp(own, -100.0, 100.0)
+        state = own.zeros(DType.F32, n, tokens + layer)
+        ctx.forward(x.copy(own, state.slice(own, 1, 0, tokens)))
+    return first, x
+
+
+@scenario("memory", smoke=2, default=10, nightly=100)
+def dry_run_tells_what_a_real_run_takes(lab: Lab, draw: Draw) -> None:
+    """The same graph, reserved without and with memory, has the same report but for its statuses."""
+    choices = [draw.below(1000) for _ in range(6)]
+    reports = []
+    for alloc in (False, True):
+        backend = lab.fresh(alloc_memory=alloc)
+        try:
+            with backend.new_context() as ctx:
+                _, y = network(Draw("", 0, choices), ctx)
+                ctx.forward(y).reserve()
+                reports.append(backend.memory())
+        finally:
+            backend.close()
+    dry, real = reports
+    require(
+        dry.total() == real.total(), "a dry run counts other bytes than a real one", dry.total(), real.total()
+    )
+    require(dry.allocated() == 0, "a dry run holds memory", dry.allocated())
+    sizes = [[m.size for device in report.devices for m in device.entries()] for report in reports]
+    require(sizes[0] == sizes[1], "their entries differ", dry, real)
+
+
+@scenario("memory", smoke=1, default=3, nightly=10)
+def dry_run_refuses_to_run(lab: Lab, draw: Draw) -> None:
+    """Nothing is computed, loaded or read where nothing is allocated."""
+    backend = lab.fresh(alloc_memory=False)
+    try:
+        with backend.new_context() as ctx:
+            _, y = network(draw, ctx)
+            for act in (lambda: ctx.compute(y), backend.load, y.floats):
+                try:
+                    act()
+                except BackbayError:
+                    continue
+                raise Fault("memory", "a backend that only measures did not refuse")
+    finally:
+        backend.close()
+
+
+@scenario("memory", smoke=2, default=10, nightly=100)
+def what_was_reserved_is_all_that_computing_takes(lab: Lab, draw: Draw) -> None:
+    """After `reserve`, computing once and again allocates nothing and compiles nothing."""
+    backend = lab.fresh()
+    try:
+        at_rest = backend.memory().total()
+        with backend.new_context() as ctx:
+            x, y = network(draw, ctx)
+            ctx.forward(y).reserve()
+            before, total = vars(ctx.counters).copy(), backend.memory().total()
+            taken = ctx.counters.bytes_allocated
+            require(
+                total - at_rest >= taken, "the report leaves out what was allocated", total - at_rest, taken
+            )
+            for value in (1.0, 2.0):
+                x.from_floats(np.full(x.size, value))
+                ctx.compute(y)
+                y.floats()
+            after = vars(ctx.counters)
+            for what in ("bytes_allocated", "compilations", "traced_nodes"):
+                require(after[what] == before[what], f"computing changed {what}", before[what], after[what])
+            require(backend.memory().total() == total, "the report changed", total, backend.memory().total())
+    finally:
+        backend.close()
+
+
+@scenario("memory", smoke=2, default=8, nightly=50)
+def closing_gives_everything_back(lab: Lab, draw: Draw) -> None:
+    """Contexts that come and go leave the report as it was."""
+    backend = lab.fresh()
+    try:
+        at_rest = backend.memory().total()
+        for _ in range(3):
+            ctx = backend.new_context()
+            x, y = network(draw, ctx)
+            x.from_floats(np.ones(x.size))
+            ctx.compute(y)
+            held = backend.memory()
+            require(held.total() > at_rest, "what is computed takes no memory", held)
+            require(held.allocated() == held.total(), "not all that is booked is marked allocated", held)
+            ctx.close()
+            require(
+                backend.memory().total() == at_rest, "a closed context still holds memory", backend.memory()
+            )
+    finally:
+        backend.close()
+
+
+@scenario("memory", smoke=2, default=8, nightly=50)
+def what_does_not_fit_is_refused_and_freed(lab: Lab, draw: Draw) -> None:
+    """A limit that ends in the middle of a graph: the entry is marked, the rest is freed, and less still fits."""
+    needed, rest = measured(lab, draw)
+    limit = rest + max(1, (needed - rest) * draw.pick(1, 2, 3) // 4)
+    probe = lab.fresh()
+    device = probe.devices()[0].id
+    probe.close()
+    backend = lab.fresh(max_memory={device: limit})
+    try:
+        _refused(backend, draw, device)
+        require(backend.memory().total() == rest, "what was refused still holds memory", backend.memory())
+        with backend.new_context() as ctx:
+            x = ctx.from_floats([1.0, 2.0])
+            y = x.add(ctx, x)
+            ctx.compute(y)
+            require(y.floats().tolist() == [2.0, 4.0], "it does not compute after a refusal", y.floats())
+    finally:
+        backend.close()
+
+
+def measured(lab: Lab, draw: Draw) -> tuple[int, int]:
+    """The bytes of a fixed graph, and of a backend at rest."""
+    backend = lab.fresh(alloc_memory=False)
+    try:
+        rest = backend.memory().total()
+        with backend.new_context() as ctx:
+            _, y = wide(ctx)
+            ctx.forward(y).reserve()
+            return backend.memory().total(), rest
+    finally:
+        backend.close()
+
+
+def wide(ctx: Context) -> tuple[Tensor, Tensor]:
+    x = ctx.input().empty(DType.F32, 256, 64)
+    y = ctx.layer(0).empty(DType.F32, 256, 256).mulmat(ctx, x)
+    return x, x.add(ctx, y).concat(ctx, y, 1)
+
+
+def _refused(backend: Backend, draw: Draw, device: str) -> None:
+    ctx = backend.new_context()
+    try:
+        _, y = wide(ctx)
+        ctx.forward(y).reserve()
+    except NoMemoryError as error:
+        failed = [row for row in error.memory.rows() if row[3].status is AllocationStatus.Failed]
+        require(len(failed) == 1, "expected one entry marked as failed", error.memory)
+        require(failed[0][0] == device, "another device is marked", failed[0][0], device)
+    else:
+        raise Fault("memory", "more was allocated than max_memory allows")
+    finally:
+        ctx.close()

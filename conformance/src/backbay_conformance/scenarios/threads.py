@@ -1,0 +1,128 @@
+"""Threads: contexts of their own run side by side, one context serves one at a time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import numpy as np
+
+from backbay import BackbayError, Backend, CancelledError, ContextBusyError
+
+from ..draw import Draw
+from ..lab import Lab
+from ..oracles import Fault
+from ..scenario import scenario
+
+
+def together(*works: Callable[[], None]) -> None:
+    """Run all at once; raise what any of them raised."""
+    errors: list[BaseException] = []
+    start = threading.Barrier(len(works))
+
+    def guarded(work: Callable[[], None]) -> None:
+        start.wait()
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 it is raised again below
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def steps(backend: Backend, offset: int, rounds: int) -> None:
+    """Trace, compute again and again, and check each result."""
+    with backend.new_context() as ctx:
+        x = ctx.from_floats(np.arange(64.0), 8, 8)
+        w = ctx.from_floats(np.eye(8) * (1 + offset), 8, 8)
+        state = ctx.zeros(x.dtype, 8, 8)
+        y = w.mulmat(ctx, x).add(ctx, state)
+        ctx.forward(y).forward(y.clamp(ctx, -1e6, 1e6).copy(ctx, state))
+        total = np.zeros(64)
+        for turn in range(rounds):
+            data = np.arange(64.0) + turn + offset
+            x.from_floats(data)
+            ctx.compute(y)
+            total = total + data * (1 + offset)
+            if not np.array_equal(y.floats(), total):
+                raise Fault(
+                    "threads", f"thread {offset}, round {turn}: expected {total[:3]}, got {y.floats()[:3]}"
+                )
+
+
+@scenario("graph", smoke=2, default=8, nightly=60)
+def contexts_in_threads_do_not_disturb_each_other(lab: Lab, draw: Draw) -> None:
+    backend, rounds = lab.backend, draw.pick(10, 30)
+    together(*[lambda offset=offset: steps(backend, offset, rounds) for offset in range(draw.pick(2, 3))])
+
+
+@scenario("graph", smoke=2, default=8, nightly=60)
+def one_context_serves_one_thread_at_a_time(lab: Lab, draw: Draw) -> None:
+    """A second thread is served after the first or is refused; its result is never half of another's."""
+    with lab.backend.new_context() as ctx:
+        x = ctx.from_floats(np.ones(4096), 64, 64)
+        y = x
+        for _ in range(20):
+            y = x.mulmat(ctx, y).scale(ctx, 1 / 64)
+        ctx.compute(y)
+
+        def work() -> None:
+            for _ in range(5):
+                try:
+                    ctx.compute(y)
+                except ContextBusyError:
+                    continue
+
+        together(work, work)
+        ctx.compute(y)
+        if not (y.floats() == 1).all():
+            raise Fault("threads", f"expected ones, got {y.floats()[:4]}")
+
+
+@scenario("graph", smoke=1, default=4, nightly=20)
+def closing_waits_for_what_runs(lab: Lab, draw: Draw) -> None:
+    """Another thread may close the backend at any time: what runs ends, what comes later is refused."""
+    backend = lab.fresh()
+    try:
+        closed = threading.Event()
+
+        def work() -> None:
+            try:
+                steps(backend, 1, 200)
+            except Fault:
+                raise
+            except BackbayError:
+                closed.wait(5)
+
+        def close() -> None:
+            backend.close()
+            closed.set()
+
+        together(work, close)
+    finally:
+        backend.close()
+
+
+@scenario("graph", smoke=1, default=3, nightly=20)
+def a_cancelled_compute_raises(lab: Lab, draw: Draw) -> None:
+    """It is cancelled before it starts; afterwards the context computes as if nothing had been."""
+    cancel = threading.Event()
+    cancel.set()
+    with lab.backend.new_context() as ctx:
+        x = ctx.from_floats([1.0, 2.0, 3.0])
+        y = x.add(ctx, x).mul(ctx, x)
+        try:
+            ctx.compute(y, cancel=cancel)
+        except CancelledError:
+            pass
+        else:
+            raise Fault("threads", "a compute that was cancelled did not raise CancelledError")
+        ctx.compute(y)
+        if y.floats().tolist() != [2.0, 8.0, 18.0]:
+            raise Fault("threads", f"after a cancelled compute: {y.floats()}")

@@ -1,0 +1,115 @@
+"""A graph beside its plain NumPy twin: what is traced in a context, and what it must compute, in core's order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from backbay import Context, DType, Tensor
+
+from ..oracles import Fault
+from ..rounding import Array
+
+Evaluate = Callable[..., Array]
+
+
+class Twin:
+    """A tensor and how NumPy makes it of others; a leaf holds its array, a view shares that of its storage."""
+
+    def __init__(
+        self, tensor: Tensor, name: str, parts: tuple[Twin, ...] = (), evaluate: Evaluate | None = None
+    ) -> None:
+        self.tensor, self.name, self.parts, self.evaluate = tensor, name, parts, evaluate
+        self.array: Array = np.zeros(tensor.shape[::-1])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.tensor.shape
+
+    @property
+    def writable(self) -> bool:
+        """Whether its storage is a leaf that no ids come from."""
+        return (self.tensor.storage or self.tensor).leaf is not None and self.tensor.dtype is DType.F32
+
+
+class Wiring:
+    """Twins in a context, and the order in which their roots were given to `forward`."""
+
+    def __init__(self, ctx: Context) -> None:
+        self.ctx = ctx
+        self.twins: list[Twin] = []
+        self.roots: list[Twin] = []
+        self.log: list[str] = []
+        self._count = 0
+
+    def leaf(self, numbers: Array) -> Twin:
+        twin = self._keep(
+            Twin(self.ctx.from_floats(numbers), f"leaf{self._next()}"), f"leaf {numbers.shape[::-1]}"
+        )
+        twin.array[...] = numbers
+        return twin
+
+    def ids(self, numbers: Array) -> Twin:
+        twin = Twin(self.ctx.from_ints(numbers), "ids")
+        twin.array = numbers.copy()
+        return twin
+
+    def op(self, name: str, x: Twin, *args: Any, evaluate: Evaluate) -> Twin:
+        """Trace an op by its name; twins among the args are operands."""
+        given = [arg.tensor if isinstance(arg, Twin) else arg for arg in args]
+        tensor = getattr(x.tensor, name)(self.ctx, *given)
+        parts = (x, *[arg for arg in args if isinstance(arg, Twin)])
+        shown = ", ".join(arg.name if isinstance(arg, Twin) else str(arg) for arg in args)
+        twin = Twin(tensor, f"t{self._next()}", parts, evaluate)
+        return self._keep(twin, f"{twin.name} = {x.name}.{name}({shown}) {tensor.shape}")
+
+    def forward(self, twin: Twin) -> None:
+        if twin not in self.roots:
+            self.ctx.forward(twin.tensor)
+            self.roots.append(twin)
+            self.log.append(f"forward({twin.name})")
+
+    def rewrite(self, leaf: Twin, numbers: Array) -> None:
+        leaf.tensor.from_floats(numbers)
+        leaf.array[...] = numbers
+
+    def check(self, outputs: Iterable[Twin], states: Iterable[Twin], when: str) -> None:
+        """Compute on both sides, and compare what can be read."""
+        named = list(outputs)
+        for twin in named:
+            self.forward(twin)
+        self.ctx.compute(*[twin.tensor for twin in named])
+        self._evaluate()
+        for twin in (*named, *states):
+            got, want = twin.tensor.numpy().astype(np.float64), np.asarray(twin.array, np.float64)
+            if got.shape != want.shape:
+                raise Fault("graph", f"{when}: {twin.name} has the shape {got.shape}; {'; '.join(self.log)}")
+            if not np.array_equal(got, want):
+                at = tuple(np.argwhere(got != want)[0])
+                seen = f"at {tuple(map(int, at[::-1]))} expected {want[at]}, got {got[at]}"
+                raise Fault("graph", f"{when}: {twin.name} is wrong, {seen}; {'; '.join(self.log)}")
+
+    def _evaluate(self) -> None:
+        """Each root in order, before it what it is made of, depth first."""
+        done: set[Twin] = set()
+        for root in self.roots:
+            self._place(root, done)
+
+    def _place(self, twin: Twin, done: set[Twin]) -> None:
+        if twin in done or twin.evaluate is None:
+            return
+        for part in twin.parts:
+            self._place(part, done)
+        done.add(twin)
+        twin.array = twin.evaluate(*[part.array for part in twin.parts])
+
+    def _next(self) -> int:
+        self._count += 1
+        return self._count
+
+    def _keep(self, twin: Twin, line: str) -> Twin:
+        self.twins.append(twin)
+        self.log.append(line)
+        return twin

@@ -1,0 +1,9 @@
+"""The suite's own proof: backends that are wrong in known ways, and others that are different and right."""
+
+from __future__ import annotations
+
+from . import planted as planted  # registers the faults
+from .correct import CORRECT
+from .faults import FAULTS, KINDS, Fault, reference
+
+__all__ = ["CORRECT", "FAULTS", "KINDS", "Fault", "reference"]

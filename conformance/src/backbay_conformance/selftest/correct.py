@@ -1,0 +1,274 @@
+"""Backends that differ from the reference in all that the contract leaves open, and are right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from backbay import CacheConfig, DType, Graph, KernelBackend, Op, Placement, Precision, Spec, ops
+from backbay.hostbuffer import HostBuffer
+from backbay.kernel_backend import KernelPlan
+from backbay.plan import Buffer
+
+from .faults import Array, named, rounded
+from .fused import attention
+
+Variant = Callable[[type[KernelBackend]], type[KernelBackend]]
+
+CORRECT: dict[str, Variant] = {}
+"""Every correct variant by its name."""
+
+
+def correct(variant: Variant) -> Variant:
+    """Register a function of the reference that makes a backend which is different and right."""
+    CORRECT[variant.__name__] = variant
+    return variant
+
+
+def single(op: Op[Any, Any], specs: Sequence[Spec | None]) -> Precision:
+    return Precision(DType.F32, DType.F32)
+
+
+@correct
+def single_precision(right: type[KernelBackend]) -> type[KernelBackend]:
+    """Kernels get and sum float32, and precision says so."""
+
+    class SinglePrecision(right):  # type: ignore[misc, valid-type]
+        float_dtype = np.float32
+
+    return SinglePrecision
+
+
+def one_by_one(x: Array, axis: int = -1) -> Array:
+    """A sum in float32 from the last element to the first, one after the other."""
+    if x.shape[axis] == 0:
+        return np.zeros(np.sum(x, axis, keepdims=True).shape, np.float32)
+    backwards = np.flip(x.astype(np.float32), axis)
+    return np.take(np.add.accumulate(backwards, axis, dtype=np.float32), [-1], axis)
+
+
+@correct
+def sums_from_the_end(right: type[KernelBackend]) -> type[KernelBackend]:
+    """Rows are summed one element after the other, in float32, from their end."""
+
+    def softmax(x: Array) -> Array:
+        powers = np.exp((x - x.max(axis=-1, keepdims=True, initial=-np.inf)).astype(np.float32))
+        return np.asarray(powers / one_by_one(powers))
+
+    def rms_norm(x: Array, weight: Array | None = None, eps: float = 1e-5) -> Array:
+        y = x / np.sqrt(one_by_one(x * x) / np.float32(x.shape[-1]) + np.float32(eps))
+        return y if weight is None else y * weight.reshape(-1)
+
+    def mean(x: Array) -> Array:
+        return one_by_one(x) / np.float32(x.shape[-1])
+
+    own = {ops.softmax: softmax, ops.sum_rows: one_by_one_rows, ops.rms_norm: rms_norm, ops.mean: mean}
+
+    class SumsFromTheEnd(right):  # type: ignore[misc, valid-type]
+        float_dtype = np.float32
+        kernels = dict(right.kernels) | own
+
+    return SumsFromTheEnd
+
+
+def one_by_one_rows(x: Array) -> Array:
+    return one_by_one(x)
+
+
+@correct
+def fused_multiply_add(right: type[KernelBackend]) -> type[KernelBackend]:
+    """Products of 4 are added exactly and rounded to float32 once, as dot instructions do; sums run in 8 lanes."""
+    product = right.kernels[ops.mulmat]
+
+    def mulmat(w: Array, x: Array) -> Array:
+        lanes: list[Any] = [np.float32(0)] * 8
+        extent = max(w.shape[-1], 1)
+        for lane, start in enumerate(range(0, extent, 4)):
+            part = product(w[..., start : start + 4], x[..., start : start + 4])
+            lanes[lane % 8] = (lanes[lane % 8] + part).astype(np.float32)
+        while len(lanes) > 1:
+            lanes = [np.float32(a) + np.float32(b) for a, b in zip(lanes[::2], lanes[1::2], strict=True)]
+        return np.broadcast_to(lanes[0], product(w, x).shape) if np.ndim(lanes[0]) == 0 else lanes[0]
+
+    class FusedMultiplyAdd(right):  # type: ignore[misc, valid-type]
+        kernels = {**right.kernels, ops.mulmat: mulmat, ops.mulmat_full_prec: mulmat}
+
+        def precision(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Precision:
+            return single(op, specs)
+
+    return FusedMultiplyAdd
+
+
+@correct
+def other_order_of_ties(right: type[KernelBackend]) -> type[KernelBackend]:
+    """Equal elements come last first, and NaN comes first."""
+
+    def argsort(x: Array) -> Array:
+        keys = np.where(np.isnan(x), -np.inf, x)[..., ::-1]
+        return np.asarray(x.shape[-1] - 1 - np.argsort(keys, axis=-1, kind="stable"))
+
+    def top_k(x: Array, k: int) -> Array:
+        keys = np.where(np.isnan(x), -np.inf, -x)[..., ::-1]
+        return np.asarray((x.shape[-1] - 1 - np.argsort(keys, axis=-1, kind="stable"))[..., :k])
+
+    class OtherOrderOfTies(right):  # type: ignore[misc, valid-type]
+        kernels = {**right.kernels, ops.argsort: argsort, ops.top_k: top_k}
+
+    return OtherOrderOfTies
+
+
+@correct
+def other_content_of_fresh_memory(right: type[KernelBackend]) -> type[KernelBackend]:
+    """Memory that nobody has written holds large numbers, before the first run and between runs."""
+
+    class OtherContent(right):  # type: ignore[misc, valid-type]
+        def allocate(self, spec: Spec, placement: Placement) -> Buffer:
+            buffer = HostBuffer(spec.nbytes, self.params.debug)
+            buffer.data[:] = 0x7B
+            return buffer
+
+        def run_plan(self, plan: KernelPlan, cancel: Any) -> None:
+            for node in plan.graph.nodes:
+                if node.op is not None and not node.is_view:
+                    plan.arrays[node.index].reshape(-1).view(np.uint8)[...] = 0x7B
+            super().run_plan(plan, cancel)
+
+    return OtherContent
+
+
+@correct
+def other_choices_at_the_edges(right: type[KernelBackend]) -> type[KernelBackend]:
+    """Where the documentation allows 0 or NaN, this takes the one that the reference does not."""
+    kernel = right.kernels
+
+    def relu(x: Array, up: Array | None = None) -> Array:
+        y = np.where(x > 0, x, 0)
+        return y if up is None else y * up
+
+    def silu(x: Array, up: Array | None = None) -> Array:
+        return np.where(np.isneginf(x), np.nan if up is None else 0, kernel[ops.silu](x, up))
+
+    def clamp(x: Array, min: float, max: float) -> Array:
+        return np.where(np.isnan(x), min, kernel[ops.clamp](x, min, max))
+
+    def attend(*args: Any, **keywords: Any) -> Array:
+        return attention(
+            *args, change_weights=lambda w: np.where(np.isnan(w).all(-1, keepdims=True), 0, w), **keywords
+        )
+
+    class OtherChoices(right):  # type: ignore[misc, valid-type]
+        kernels = {
+            **right.kernels,
+            ops.relu: relu,
+            ops.silu: silu,
+            ops.clamp: clamp,
+            ops.scaled_dot_product_attention: attend,
+        }
+
+    return OtherChoices
+
+
+@correct
+def memory_is_never_shared(right: type[KernelBackend]) -> type[KernelBackend]:
+    """Every result of a graph keeps memory of its own."""
+
+    class NeverShared(right):  # type: ignore[misc, valid-type]
+        def compile(self, graph: Graph) -> KernelPlan:
+            kept = [n for n in graph.nodes if n.op is not None and not n.is_view and n not in graph.outputs]
+            plan: KernelPlan = super().compile(replace(graph, outputs=(*graph.outputs, *kept)))
+            return plan
+
+    return NeverShared
+
+
+@correct
+def half_precision_activations(right: type[KernelBackend]) -> type[KernelBackend]:
+    """Products round their activations to f16, as declared; where more is asked for they do not."""
+    narrow = named("mulmat", "mulmat_id", "conv2d", "conv3d", "conv1d_dw")
+    product = dict(right.kernels)
+
+    def halved(op: Op[Any, Any], position: int) -> Callable[..., Array]:
+        def kernel(*args: Any, **keywords: Any) -> Array:
+            changed = [rounded(a, np.float16) if i == position else a for i, a in enumerate(args)]
+            return np.asarray(product[op](*changed, **keywords))
+
+        return kernel
+
+    class HalfPrecisionActivations(right):  # type: ignore[misc, valid-type]
+        kernels = {**product, **{op: halved(op, 0 if op is ops.conv1d_dw else 1) for op in narrow}}
+
+        def precision(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Precision:
+            return Precision(DType.F16 if op in narrow else DType.F32, DType.F32)
+
+    return HalfPrecisionActivations
+
+
+@correct
+def composites_for_all_that_have_one(right: type[KernelBackend]) -> type[KernelBackend]:
+    """Only ops without a composite have a kernel; the others run as core composes them."""
+
+    class Composites(right):  # type: ignore[misc, valid-type]
+        kernels = {op: kernel for op, kernel in right.kernels.items() if op.composite is None}
+
+        def precision(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Precision:
+            return single(op, specs)
+
+    return Composites
+
+
+@correct
+def a_smaller_backend(right: type[KernelBackend]) -> type[KernelBackend]:
+    """Some ops are missing and some dtypes declined, and it says so."""
+    missing = named("conv3d", "ssm_scan", "solve_tri", "interpolate")
+
+    class Smaller(right):  # type: ignore[misc, valid-type]
+        kernels = {op: kernel for op, kernel in right.kernels.items() if op not in missing}
+
+    return Smaller
+
+
+@correct
+def another_shape_of_caches(right: type[KernelBackend]) -> type[KernelBackend]:
+    """Caches are padded, values permuted, masks f16 with rows of padding, and attention is one kernel."""
+
+    class OtherCaches(right):  # type: ignore[misc, valid-type]
+        kernels = {**right.kernels, ops.scaled_dot_product_attention: attention}
+
+        def cache_config(self) -> CacheConfig:
+            return CacheConfig(32, True, DType.F16, 8, (DType.F32, DType.F16, DType.BF16))
+
+    return OtherCaches
+
+
+@correct
+def chance_decides_the_order_of_sums(right: type[KernelBackend]) -> type[KernelBackend]:
+    """Sums in float32 in another order each time, and the backend says that it is not deterministic."""
+    product = right.kernels[ops.mulmat]
+    rng = np.random.default_rng(0)
+
+    def mulmat(w: Array, x: Array) -> Array:
+        order = rng.permutation(w.shape[-1])
+        return np.asarray(product(w[..., order].astype(np.float32), x[..., order].astype(np.float32)))
+
+    class Chance(right):  # type: ignore[misc, valid-type]
+        deterministic = False
+        kernels = {**right.kernels, ops.mulmat: mulmat}
+
+        def precision(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Precision:
+            return single(op, specs)
+
+    return Chance
+
+
+def variants(right: type[KernelBackend]) -> dict[str, type[KernelBackend]]:
+    """All correct backends, the reference among them."""
+    made = {name: variant(right) for name, variant in CORRECT.items()}
+    for name, kind in made.items():
+        kind.name = name
+    return {"reference": right, **made}
+
+
+__all__ = ["CORRECT", "correct", "variants"]

@@ -1,0 +1,68 @@
+"""Attention as one kernel, right, with the places open where real ones go wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Change = Callable[[Array], Array]
+
+
+def same(x: Array) -> Array:
+    return x
+
+
+def grouped(x: Array, heads: int) -> Array:
+    """(batch, kv_heads, ...) with each of kv_heads for its consecutive group of heads."""
+    return np.repeat(x, heads // max(x.shape[1], 1), axis=1)
+
+
+def attention(
+    query: Array,
+    key: Array,
+    value: Array,
+    mask: Array | None = None,
+    *,
+    scale: float,
+    sinks: Array | None = None,
+    vmla: Array | None = None,
+    softcap: float = 0.0,
+    cache_config_applied: bool = False,
+    spread: Callable[[Array, int], Array] = grouped,
+    change_scores: Change = same,
+    change_mask: Change = same,
+    change_weights: Change = same,
+) -> Array:
+    """What the op's docstring says; the last four parameters are where a fault comes in."""
+    q, k, v = (rank4(a).swapaxes(1, 2) for a in (query, key, value))  # (batch, heads, tokens or history, d)
+    if cache_config_applied:
+        v = rank4(value).swapaxes(2, 3)  # stored as (batch, kv_heads, dv, history)
+    heads, tokens = q.shape[1], q.shape[2]
+    scores = change_scores(q @ spread(k, heads).swapaxes(2, 3) * scale)  # (batch, heads, tokens, history)
+    if softcap:
+        scores = softcap * np.tanh(scores / softcap)
+    if mask is not None:
+        scores = scores + change_mask(rank4(mask))[:, :, :tokens]
+    result = change_weights(weights(scores, sinks)) @ spread(v, heads)  # (batch, heads, tokens, dv)
+    if vmla is not None:
+        result = result @ rank4(vmla).swapaxes(2, 3)
+    made = result.swapaxes(1, 2)
+    return made.reshape(*query.shape[:-1], made.shape[-1])
+
+
+def weights(scores: Array, sinks: Array | None) -> Array:
+    """The softmax over history, with a column for the sinks that is then dropped."""
+    if sinks is None:
+        top = scores.max(axis=-1, keepdims=True, initial=-np.inf)
+        powers = np.exp(scores - top)
+        return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
+    column = np.broadcast_to(sinks.reshape(-1)[:, None, None], (*scores.shape[:-1], 1))
+    return weights(np.concatenate([scores, column], axis=-1), None)[..., :-1]
+
+
+def rank4(x: Array) -> Array:
+    return x.reshape((1,) * (4 - x.ndim) + x.shape)

@@ -1,0 +1,41 @@
+"""The faults, a module per few classes; importing this registers them all."""
+
+from . import (
+    aliasing,
+    broadcasting,
+    claims,
+    fusion,
+    indices,
+    layout,
+    long,
+    order,
+    precision,
+    quantized,
+    races,
+    rotary,
+    scalars,
+    special,
+    tails,
+    undefined,
+    zero,
+)
+
+__all__ = [
+    "aliasing",
+    "broadcasting",
+    "claims",
+    "fusion",
+    "indices",
+    "layout",
+    "long",
+    "order",
+    "precision",
+    "quantized",
+    "races",
+    "rotary",
+    "scalars",
+    "special",
+    "tails",
+    "undefined",
+    "zero",
+]

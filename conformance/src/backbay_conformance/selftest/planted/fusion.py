@@ -1,0 +1,159 @@
+"""Faults of an optimizer: each op is right alone, and wrong in company."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from backbay import DType, KernelBackend, Node, ops
+from backbay.encoding import decode
+
+from ..faults import Array, Right, fault
+from ..seeing import kernels_of
+
+FUSION = "only in a fused or larger graph"
+
+
+def value(node: Node, arrays: Sequence[Array]) -> Array:
+    return decode(arrays[node.index], node.dtype).astype(np.float64)
+
+
+def follows(node: Node, op: Any, position: int, before: Any) -> bool:
+    """Whether a node applies `op` to what `before` made."""
+    return node.op is op and isinstance(node.args[position], Node) and node.args[position].op is before
+
+
+@fault(FUSION, "run_node", like="L15660")
+def a_norm_and_its_weight_are_fused_without_eps(
+    right: Right, _: KernelBackend, node: Node, arrays: Sequence[Array]
+) -> None:
+    """rms_norm followed by mul runs as one kernel that has forgotten eps."""
+    if not follows(node, ops.mul, 0, ops.rms_norm) or node.dtype is not DType.F32:
+        right(node, arrays)
+        return
+    norm = node.args[0]
+    eps, norm.args = norm.args[2], (*norm.args[:2], 0.0)
+    keep = arrays[norm.index].copy()
+    right(norm, arrays)
+    right(node, arrays)
+    norm.args, arrays[norm.index][...] = (*norm.args[:2], eps), keep
+
+
+@fault(FUSION, "run_node", like="O17689")
+def a_chain_of_additions_loses_its_middle(
+    right: Right, _: KernelBackend, node: Node, arrays: Sequence[Array]
+) -> None:
+    """Three additions in a row are fused, and the second operand of the second one is left out."""
+    right(node, arrays)
+    if follows(node, ops.add, 0, ops.add) and follows(node.args[0], ops.add, 0, ops.add) and plain(node):
+        lost = node.args[0].args[1]
+        if lost.shape == node.shape:
+            arrays[node.index][...] -= value(lost, arrays).astype(np.float32)
+
+
+@fault(FUSION, "run_node", like="L15660")
+def a_gate_is_applied_to_the_wrong_half(
+    right: Right, _: KernelBackend, node: Node, arrays: Sequence[Array]
+) -> None:
+    """silu followed by mul becomes a gated kernel, with gate and value changed for each other."""
+    right(node, arrays)
+    if follows(node, ops.mul, 0, ops.silu) and node.args[1].shape == node.shape and plain(node):
+        gate, up = value(node.args[0].args[0], arrays), value(node.args[1], arrays)
+        arrays[node.index][...] = gate * up / (1 + np.exp(-up))
+
+
+@fault(FUSION, "run_node", like="O17689")
+def equal_nodes_are_merged_by_their_operands_alone(
+    right: Right, backend: Any, node: Node, arrays: Sequence[Array]
+) -> None:
+    """Two nodes of one op on the same operand count as the same, whatever their attributes say."""
+    memory = backend.__dict__.setdefault("merged", {})
+    if memory.get("arrays") is not arrays or node.index <= memory.get("last", -1):
+        memory.clear()
+        memory["arrays"] = arrays
+    memory["last"] = node.index
+    right(node, arrays)
+    if node.op in (ops.scale, ops.clamp, ops.softmax, ops.rms_norm) and node.args[0].leaf is None:
+        first = memory.setdefault((node.op, node.args[0].index), arrays[node.index].copy())
+        arrays[node.index][...] = first
+
+
+@fault(FUSION, "run_plan", like="O17689")
+def writes_that_nobody_reads_are_dropped(
+    right: Right, backend: KernelBackend, plan: Any, cancel: Any
+) -> None:
+    """Dead code elimination takes a write into a cache for dead, since its alias is not used."""
+    nodes = plan.graph.nodes
+    used = {o.index for n in nodes for o in n.operands} | {o.index for o in plan.graph.outputs}
+    kept_outputs = {o.index for o in plan.graph.outputs if o.op is None or o.op.writes is None}
+    used -= (
+        {o.index for o in plan.graph.outputs} - kept_outputs - {o.index for n in nodes for o in n.operands}
+    )
+    for node in kernels_of(plan, cancel):
+        if node.op is None or node.op.writes is None or node.index in used:
+            backend.run_node(node, plan.arrays)
+
+
+@fault(FUSION, "run_plan", like="L24305")
+def a_read_before_a_write_is_shared_with_one_after(
+    right: Right, backend: KernelBackend, plan: Any, cancel: Any
+) -> None:
+    """Two reads of the same range of a leaf count as one, also with a write between them."""
+    seen: dict[Any, Array] = {}
+    for node in kernels_of(plan, cancel):
+        backend.run_node(node, plan.arrays)
+        source = node.args[0]
+        if node.op is ops.contiguous and source.storage.leaf is not None and node.strides is None:
+            key = (source.storage.index, source.offset, source.shape, source.strides, node.shape)
+            plan.arrays[node.index][...] = seen.setdefault(key, plan.arrays[node.index].copy())
+
+
+@fault(FUSION, "run_node", like="L15660")
+def scaling_is_lost_before_a_softmax(
+    right: Right, _: KernelBackend, node: Node, arrays: Sequence[Array]
+) -> None:
+    """scale, add and softmax run as one kernel, which scales the mask too."""
+    right(node, arrays)
+    if (
+        follows(node, ops.softmax, 0, ops.add)
+        and follows(node.args[0], ops.add, 0, ops.scale)
+        and plain(node)
+    ):
+        added = node.args[0]
+        scaled, mask = value(added.args[0], arrays), value(added, arrays) - value(added.args[0], arrays)
+        scores = scaled + mask * added.args[0].args[1]
+        powers = np.exp(scores - scores.max(-1, keepdims=True, initial=-np.inf))
+        arrays[node.index][...] = powers / powers.sum(-1, keepdims=True)
+
+
+@fault(FUSION, "run_node", like="O17689")
+def operands_of_long_graphs_are_numbered_in_5_bits(
+    right: Right, _: KernelBackend, node: Node, arrays: Sequence[Array]
+) -> None:
+    """From the 33rd node on, the second operand of an addition is looked up modulo 32, if it has the same size."""
+    if node.op is not ops.add or node.args[1].index < 32:
+        right(node, arrays)
+        return
+    other = arrays[node.args[1].index % 32]
+    mine = arrays[node.args[1].index]
+    fits = other.shape == mine.shape and other.dtype == mine.dtype
+    patched = [other if i == node.args[1].index and fits else a for i, a in enumerate(arrays)]
+    right(node, patched)
+    return
+
+
+@fault(FUSION, "run_node", like="L15660")
+def a_product_and_its_bias_are_fused_in_half_precision(
+    right: Right, _: KernelBackend, node: Node, arrays: Sequence[Array]
+) -> None:
+    """mulmat followed by add keeps the product in f16 before it adds."""
+    right(node, arrays)
+    if follows(node, ops.add, 0, ops.mulmat) and node.args[1].shape == node.shape and plain(node):
+        product = arrays[node.args[0].index]
+        arrays[node.index][...] += product.astype(np.float16).astype(np.float32) - product
+
+
+def plain(node: Node) -> bool:
+    return node.dtype is DType.F32 and node.strides is None and node.size > 0

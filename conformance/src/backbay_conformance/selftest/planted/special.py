@@ -1,0 +1,120 @@
+"""Infinities, NaN, signed zeros and rows that are masked in full."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from backbay import ops
+
+from ..faults import Array, Kernel, fault
+
+SPECIAL = "-inf, NaN, fully masked rows"
+
+
+@fault(SPECIAL, ops.softmax, like="L12776")
+def softmax_takes_minus_infinity_for_a_number(right: Kernel, x: Array) -> Array:
+    """-infinity becomes -10000, so that a row masked in full is uniform instead of NaN."""
+    return right(np.where(np.isneginf(x), -1e4, x))
+
+
+@fault(SPECIAL, ops.softmax, like="O4129")
+def a_masked_row_poisons_the_next(right: Kernel, x: Array) -> Array:
+    """The NaN of a fully masked row stays in the accumulator of the row after it."""
+    y = np.array(right(x))
+    rows = y.reshape(-1, y.shape[-1]) if y.size else y
+    dead = np.flatnonzero(np.isnan(rows).all(-1)) + 1 if y.size else np.zeros(0, int)
+    if y.size:
+        rows[dead[dead < len(rows)]] = np.nan
+    return y
+
+
+@fault(SPECIAL, ops.scaled_dot_product_attention, like="L12776")
+def a_masked_row_of_attention_spoils_the_others(right: Kernel, *args: Any, **keywords: Any) -> Array:
+    """Where one row of a head is masked in full, all rows of that head become NaN."""
+
+    def spoil(weights: Array) -> Array:
+        dead = np.any(np.all(np.isnan(weights), axis=-1, keepdims=True), axis=-2, keepdims=True)
+        return np.where(dead, np.nan, weights)
+
+    return right(*args, change_weights=spoil, **keywords)
+
+
+@fault(SPECIAL, ops.scaled_dot_product_attention, like="O4129")
+def a_mask_of_minus_infinity_is_only_large(right: Kernel, *args: Any, **keywords: Any) -> Array:
+    """-infinity in the mask becomes -20, so that masked positions still count a little."""
+    return right(*args, change_mask=lambda mask: np.maximum(mask, -20), **keywords)
+
+
+@fault(SPECIAL, ops.sigmoid, ops.silu, like="O4129")
+def sigmoid_overflows_for_large_arguments(right: Kernel, x: Array, *args: Any, **keywords: Any) -> Array:
+    """e^x / (1 + e^x) in single precision is not a number from x = 89 on."""
+    return np.where(x.astype(np.float32) > 88.7, np.nan, right(x, *args, **keywords))
+
+
+@fault(SPECIAL, ops.tanh, like="O4129")
+def tanh_of_large_arguments_is_nan(right: Kernel, x: Array) -> Array:
+    """It is taken as (e^2x - 1) / (e^2x + 1), which overflows."""
+    powers = np.exp(2 * x.astype(np.float32))
+    return np.asarray((powers - 1) / (powers + 1))
+
+
+@fault(SPECIAL, ops.gelu, like="O4129")
+def gelu_of_large_arguments_is_nan(right: Kernel, x: Array, *args: Any, **keywords: Any) -> Array:
+    """The tanh inside is taken from exponentials, which overflow where x is above 10."""
+    powers = np.exp(2 * (0.7978845608 * x * (1 + 0.044715 * x * x)).astype(np.float32))
+    return np.where(np.isfinite(powers), right(x, *args, **keywords), np.nan)
+
+
+@fault(SPECIAL, ops.softplus, like="O4129")
+def softplus_overflows(right: Kernel, x: Array) -> Array:
+    """log(1 + e^x) is taken as it stands, in single precision."""
+    return np.asarray(np.log(1 + np.exp(x.astype(np.float32))))
+
+
+@fault(SPECIAL, ops.sum_rows, ops.mean, ops.cumsum, like="O4129")
+def sums_skip_nan(right: Kernel, x: Array) -> Array:
+    """NaN counts as 0 in a sum."""
+    return right(np.where(np.isnan(x), 0, x))
+
+
+@fault(SPECIAL, ops.mul, like="L12776")
+def zero_times_anything_is_zero(right: Kernel, x: Array, t2: Array) -> Array:
+    """A zero in the first operand skips the multiplication, also by infinity or NaN."""
+    return np.where(x == 0, 0, right(x, t2))
+
+
+@fault(SPECIAL, ops.neg, like="T192212")
+def neg_subtracts_from_zero(right: Kernel, x: Array) -> Array:
+    """0 - 0 is +0: the sign of a zero is lost."""
+    return 0 - x
+
+
+@fault(SPECIAL, ops.sqrt, like="T192212")
+def sqrt_of_negative_numbers_is_zero(right: Kernel, x: Array) -> Array:
+    """Arguments are clamped to 0 first."""
+    return np.sqrt(np.where(x < 0, 0, x))
+
+
+@fault(SPECIAL, ops.div, like="L12776")
+def division_by_zero_is_guarded(right: Kernel, x: Array, t2: Array) -> Array:
+    """A zero divisor counts as the smallest normal number."""
+    return right(x, np.where(t2 == 0, np.finfo(np.float32).tiny, t2))
+
+
+@fault(SPECIAL, ops.tri, like="O4129")
+def tri_multiplies_with_zeros(right: Kernel, x: Array, kind: str) -> Array:
+    """What is outside of the triangle is multiplied with 0, which leaves NaN where there was one."""
+    return x * right(np.ones_like(x), kind)
+
+
+@fault(SPECIAL, ops.layer_norm, ops.rms_norm, like="L12776")
+def one_bad_row_of_a_norm_spoils_all(right: Kernel, x: Array, *args: Any, **keywords: Any) -> Array:
+    """NaN in one row reaches the row before it through a shared reduction."""
+    y = np.array(right(x, *args, **keywords))
+    if y.ndim > 1 and y.size:
+        rows = y.reshape(-1, y.shape[-1])
+        bad = np.flatnonzero(np.isnan(rows).any(-1)) - 1
+        rows[bad[bad >= 0]] = np.nan
+    return y

@@ -1,0 +1,105 @@
+"""The same calls seen by others: one number for the whole error, or a wide tolerance, against the reference's result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from backbay import Backend
+
+from ..case import CASES, Call
+from ..data import Mode
+from ..draw import Draw
+from ..lab import Lab
+from ..plan import Item
+from ..rounding import Array
+from ..storage import decode
+from ..trial import Setup, make
+
+LOOSE = (
+    "mulmat",
+    "mulmat_full_prec",
+    "mulmat_id",
+    "scaled_dot_product_attention",
+    "conv2d",
+    "conv3d",
+    "conv1d_dw",
+)
+"""Ops for which test-backend-ops lets the normalized mean squared error be 5e-4; for others it is 1e-7."""
+
+
+@dataclass
+class Noticed:
+    """At which item each rival noticed a fault; empty where it did not."""
+
+    nmse: str = ""
+    tolerance: str = ""
+
+    @property
+    def done(self) -> bool:
+        return bool(self.nmse and self.tolerance)
+
+
+def noticed(wrong: Lab, right: Lab, items: Iterable[Item], seed: int) -> Noticed:
+    """What the rivals notice of a fault on these items; scenarios are beyond them."""
+    found = Noticed()
+    for item in items:
+        if (item.profile, item.name) in CASES and not found.done:
+            _look(wrong, right, item, seed, found)
+    return found
+
+
+def _look(wrong: Lab, right: Lab, item: Item, seed: int, found: Noticed) -> None:
+    draw = Draw(item.seed(seed), item.turn)
+    case, mode = CASES[item.profile, item.name], draw.mode
+    call = case.draw(draw)
+    try:
+        want = results(right.backend, call, mode)
+    except Exception:  # noqa: BLE001 - the reference does not run it, so there is nothing to compare with
+        return
+    try:
+        got = results(wrong.backend, call, mode)
+    except Exception:  # noqa: BLE001 - whatever it raises is noticed by anybody
+        wrong.discard()
+        found.nmse, found.tolerance = found.nmse or str(item), found.tolerance or str(item)
+        return
+    limit = 5e-4 if item.name in LOOSE else 1e-7
+    for a, b in zip(got, want, strict=True):
+        if not found.nmse and not passes_nmse(a, b, limit):
+            found.nmse = str(item)
+        if not found.tolerance and not passes_tolerance(a, b):
+            found.tolerance = str(item)
+
+
+def results(backend: Backend, call: Call, mode: Mode) -> list[Array]:
+    """What one run of a call gives, as numbers."""
+    setup = Setup(backend, call)
+    try:
+        make(call, mode, setup.precision, 0)
+        setup.write()
+        return [
+            decode(y, t.dtype).astype(np.float64) for y, t in zip(setup.run(), setup.results, strict=True)
+        ]
+    finally:
+        setup.close()
+
+
+def passes_nmse(got: Array, want: Array, limit: float) -> bool:
+    """As test-backend-ops compares: the same infinities, then the squares of all errors against those of all numbers.
+
+    It refuses every NaN; here one that the reference gives too is let pass, or correct backends would fail.
+    """
+    odd = ~np.isfinite(want)
+    if not np.array_equal(got[odd], want[odd], equal_nan=True) or not np.isfinite(got[~odd]).all():
+        return False
+    with np.errstate(all="ignore"):
+        error, size = ((got - want)[~odd] ** 2).sum(), (want[~odd] ** 2).sum()
+        return bool(error == 0 or error / size <= limit)
+
+
+def passes_tolerance(got: Array, want: Array) -> bool:
+    """As array-api-tests compares by default: within a quarter of the value, or 1."""
+    with np.errstate(all="ignore"):
+        return bool(np.isclose(got, want, rtol=0.25, atol=1, equal_nan=True).all())

@@ -1,0 +1,50 @@
+"""How a fault looks at an operand's bytes in a wrong way, without leaving its storage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from backbay import Node, Op, Spec
+from backbay.encoding import Bytes, strided
+from backbay.kernel_backend import KernelPlan
+from backbay.plan import Cancel, check_cancel
+from backbay.spec import span
+
+from .faults import Array
+
+
+def storage_bytes(node: Node, arrays: Sequence[Array]) -> Bytes:
+    """All bytes of what a node looks into."""
+    return arrays[node.storage.index].reshape(-1).view(np.uint8)
+
+
+def looked(
+    node: Node, arrays: Sequence[Array], *, strides: tuple[int, ...] | None = None, offset: int | None = None
+) -> Array:
+    """The node as it would be with other strides (contiguous ones) or another offset, where its storage has room."""
+    wrong = Spec(node.dtype, node.shape, strides, node.offset if offset is None else offset)
+    data = storage_bytes(node, arrays)
+    inside = wrong.offset >= 0 and wrong.offset + span(wrong) <= data.nbytes
+    return strided(data, wrong) if inside else arrays[node.index]
+
+
+def instead(arrays: Sequence[Array], node: Node, raw: Array) -> list[Array]:
+    """The arrays of all nodes, with one replaced."""
+    return [raw if index == node.index else array for index, array in enumerate(arrays)]
+
+
+def is_operand(reader: Node, operand: Node, op: Op[Any, Any], position: int) -> bool:
+    """Whether an op reads a node as its operand number `position`."""
+    return reader.op is op and reader.args[position] is operand
+
+
+def kernels_of(plan: KernelPlan, cancel: Cancel | None) -> Iterator[Node]:
+    """The nodes of a plan that run, in order; a cancelled one ends as it should."""
+    with np.errstate(all="ignore"):
+        for node in plan.graph.nodes:
+            if node.op is not None and not node.op.view:
+                check_cancel(cancel)
+                yield node

@@ -1,0 +1,121 @@
+"""A report on a terminal: a bar while it runs, then tables."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Self, TextIO
+
+from .outcome import Outcome
+from .report import STATES, Cell, Report
+
+COLOURS = {"full": "32", "composite": "36", "unsupported": "90", "failing": "31", "over-claimed": "31"}
+COLOURS["under-claimed"] = "33"
+LETTERS: dict[str, str] = dict(zip(STATES, "FC-XOU", strict=True))
+
+
+class Bar:
+    """How far a run is, on a line that is written over; nothing where there is no terminal."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream, self._done, self._failed = stream, 0, 0
+        self._shown, self._started = 0.0, time.monotonic()
+        self._visible = stream.isatty()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def step(self, outcome: Outcome, total: int) -> None:
+        self._done += 1
+        self._failed += outcome.failed
+        now = time.monotonic()
+        if self._visible and (now - self._shown > 0.1 or self._done == total):
+            self._shown = now
+            filled = 30 * self._done // max(1, total)
+            bar = "█" * filled + "░" * (30 - filled)
+            failed = f", {self._failed} failed" if self._failed else ""
+            text = f"{bar} {self._done}/{total}{failed} {now - self._started:.0f} s  {outcome.item[:32]:<32}"
+            self._stream.write("\r" + text)
+            self._stream.flush()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._visible:
+            self._stream.write("\r" + " " * 100 + "\r")
+
+
+def show(report: Report, stream: TextIO) -> None:
+    """The matrix of ops and dtypes, what failed, and the sum of it."""
+    colour = stream.isatty()
+    stream.writelines(line + "\n" for line in matrix(report, colour=colour))
+    for outcome in first_of_kind(report.failures):
+        show_failure(outcome, stream)
+    stream.writelines(f"! {complaint}\n" for complaint in report.complaints)
+    counts, states = report.counts, report.states
+    told = ", ".join(f"{n} {state}" for state, n in states.items() if n)
+    stream.write(f"{report.backend}: {counts['passed']} passed, {counts['failed']} failed, ")
+    stream.write(
+        f"{len(report.known)} known failures, {counts['unsupported']} unsupported calls; ops x dtypes: {told}\n"
+    )
+    verdict = (
+        "keeps the contract"
+        if report.ok
+        else "does not keep the contract"
+        if counts["passed"]
+        else "nothing passed"
+    )
+    stream.write(f"{verdict} (seed {report.seed}, size {report.size}, {report.seconds:.1f} s)\n")
+
+
+def matrix(report: Report, *, colour: bool) -> list[str]:
+    """A line per op: for each dtype, what the backend is for it."""
+    dtypes = columns(report.cells.values())
+    lines = [f"{'':<40} " + " ".join(f"{dtype:>5}" for dtype in dtypes)] if dtypes else []
+    for (profile, name), row in rows(report.cells.values()).items():
+        marks = [_mark(row[dtype], colour) if dtype in row else "." for dtype in dtypes]
+        extra = row.get("")
+        told = "" if extra is None else ("ok" if extra.state == "full" else extra.state)
+        cells = " ".join(" " * 4 + mark for mark in marks) if extra is None else told
+        lines.append(f"{profile + ' ' + name:<40} {cells}".rstrip())
+    if dtypes:
+        lines.append(
+            "F full, C composite, - unsupported, X failing, O over-claimed, U under-claimed, . not drawn"
+        )
+    return lines
+
+
+def columns(cells: Iterable[Cell]) -> list[str]:
+    found = {cell.dtype for cell in cells if cell.dtype}
+    plain = [dtype for dtype in ("f32", "f16", "bf16", "i32", "i64") if dtype in found]
+    return plain + sorted(found - set(plain))
+
+
+def rows(cells: Iterable[Cell]) -> dict[tuple[str, str], dict[str, Cell]]:
+    found: dict[tuple[str, str], dict[str, Cell]] = {}
+    for cell in cells:
+        found.setdefault((cell.profile, cell.name), {})[cell.dtype] = cell
+    return dict(sorted(found.items()))
+
+
+def _mark(cell: Cell, colour: bool) -> str:
+    letter = LETTERS[cell.state]
+    return f"\x1b[{COLOURS[cell.state]}m{letter}\x1b[0m" if colour else letter
+
+
+def first_of_kind(failures: Iterable[Outcome]) -> list[Outcome]:
+    """One failure for each case and check, the one that was made smallest."""
+    kinds: dict[tuple[str, str, str], Outcome] = {}
+    for outcome in failures:
+        kind = (outcome.profile, outcome.name, outcome.check)
+        if kind not in kinds or (outcome.script and not kinds[kind].script):
+            kinds[kind] = outcome
+    return list(kinds.values())
+
+
+def show_failure(outcome: Outcome, stream: TextIO = sys.stdout) -> None:
+    stream.write(f"\nFAILED {outcome.item} ({outcome.check}) {outcome.call}\n  {outcome.message}\n")
+    if outcome.script:
+        stream.write("".join(f"    {line}\n" for line in outcome.script.splitlines()))

@@ -1,0 +1,28 @@
+"""What pytest collects: a test for each case and scenario of the suite, on the backend that it is told."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from .isolation import Pool, Try
+from .plan import items
+from .terminal import first_of_kind, show_failure
+
+
+def test_conformance(backbay_case: tuple[str, str], backbay_pool: Pool, pytestconfig: pytest.Config) -> None:
+    """Each call of it passes, or is declared unsupported."""
+    planned = items([backbay_case], str(pytestconfig.getoption("--backbay-size")))
+    outcomes = backbay_pool.run([Try(item) for item in planned])
+    failed = [outcome for outcome in outcomes if outcome.failed]
+    if failed:
+        text = io.StringIO()
+        for outcome in first_of_kind(failed):
+            show_failure(outcome, text)
+        seed = backbay_pool.settings.seed
+        pytest.fail(
+            f"{len(failed)} of {len(outcomes)} calls failed, seed {seed}\n{text.getvalue()}", pytrace=False
+        )
+    if all(outcome.status == "unsupported" for outcome in outcomes):
+        pytest.skip("the backend declares that it does not run this")

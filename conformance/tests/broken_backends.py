@@ -1,0 +1,71 @@
+"""Backends that are wrong in one way each, as the tests of the runner need them."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import numpy as np
+
+from backbay import backends, ops
+
+Reference = backends()["cpu_ref"].load()
+
+
+def with_kernels(**replaced):
+    """The reference with some kernels replaced, by the names of their ops."""
+    return {**Reference.kernels, **{getattr(ops, name): kernel for name, kernel in replaced.items()}}
+
+
+class Imprecise(Reference):
+    kernels = with_kernels(tanh=lambda x: np.tanh(x) * 1.001)
+
+
+class Exits(Reference):
+    kernels = with_kernels(tanh=lambda x: os._exit(3))
+
+
+class Hangs(Reference):
+    kernels = with_kernels(tanh=lambda x: time.sleep(60))
+
+
+class Raises(Reference):
+    kernels = with_kernels(tanh=lambda x: 1 // 0)
+
+
+class Without(Reference):
+    """No kernel for one op that has no composite."""
+
+    kernels = {op: kernel for op, kernel in Reference.kernels.items() if op is not ops.tanh}
+
+
+class Liar(Reference):
+    """Says that it runs what it cannot."""
+
+    kernels = {op: kernel for op, kernel in Reference.kernels.items() if op is not ops.tanh}
+
+    def supports(self, op, specs):
+        from backbay.params import KERNEL
+
+        return KERNEL if op is ops.tanh else super().supports(op, specs)
+
+
+class Modest(Reference):
+    """Says that it cannot run what it has a kernel for."""
+
+    def supports(self, op, specs):
+        from backbay.params import unsupported
+
+        return unsupported("it is too modest") if op is ops.tanh else super().supports(op, specs)
+
+
+class Narrow(Reference):
+    """Reads blocks, and cannot make any."""
+
+    def compile(self, graph):
+        from backbay import UnsupportedOpError
+
+        for node in graph.nodes:
+            if node.op is ops.cast and node.dtype.is_quantized:
+                raise UnsupportedOpError(f"cast: {node}: it cannot quantize")
+        return super().compile(graph)

@@ -1,0 +1,69 @@
+"""What a layout does to arrays is what its views do to tensors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from backbay import DType
+from backbay_conformance import Draw, lab_for
+from backbay_conformance.data import Bits
+from backbay_conformance.lab import Lab
+from backbay_conformance.storage import from_bytes
+from backbay_conformance.trial import Precision
+
+F32 = Precision(DType.F32, DType.F32)
+
+
+@pytest.fixture(scope="module")
+def lab() -> Lab:
+    return lab_for("cpu_ref")
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16, DType.I64, DType.Q4_0, DType.Q6_K], ids=str)
+def test_elements_are_found_where_they_were_put(lab: Lab, dtype: DType) -> None:
+    for turn in range(150):
+        draw = Draw(f"layout/{dtype}/{turn}", turn)
+        shape = (dtype.block_size * draw.pick(1, 2, 3), *draw.sides(draw.below(4), 60))
+        operand = draw.operand(dtype, shape, Bits())
+        operand.make("wide", F32, 0)
+        with lab.backend.new_context() as ctx:
+            leaf = operand.leaf(ctx)
+            operand.write(leaf)
+            seen = operand.layout.trace(ctx, leaf)
+            assert seen.shape == operand.shape, str(operand)
+            ctx.compute(seen)
+            got = from_bytes(seen.bytes(), dtype, seen.shape)
+        assert np.array_equal(got.view(np.uint8), np.ascontiguousarray(operand.stored).view(np.uint8)), str(
+            operand
+        )
+
+
+def test_variants_are_other_data_of_the_same_kind() -> None:
+    operand = Draw("variant").operand(DType.F32, (33,))
+    operand.make("wide", F32, 0)
+    first = operand.decoded.copy()
+    operand.make("wide", F32, 1)
+    assert not np.array_equal(first, operand.decoded)
+    operand.make("wide", F32, 0)
+    assert np.array_equal(first, operand.decoded, equal_nan=True)
+
+
+@pytest.mark.parametrize("kind", [DType.F16, DType.BF16, DType.F32])
+def test_exact_data_fit_the_activation_type(kind: DType) -> None:
+    from backbay_conformance.rounding import round_to
+
+    operand = Draw("exact").operand(DType.F32, (513,), activated=True)
+    operand.make("exact", Precision(kind, DType.F32), 0)
+    assert np.array_equal(round_to(operand.decoded, kind), operand.decoded)
+    assert np.abs(operand.decoded).max() > 100
+
+
+def test_exact_data_fit_blocks_of_8_bits() -> None:
+    from gguf import GGMLQuantizationType, quants
+
+    operand = Draw("blocks").operand(DType.F32, (96, 5), activated=True)
+    operand.make("exact", Precision(DType.Q8_0, DType.F32), 0)
+    x = operand.decoded.astype(np.float32)
+    back = quants.dequantize(quants.quantize(x, GGMLQuantizationType.Q8_0), GGMLQuantizationType.Q8_0)
+    assert np.array_equal(back, x)

@@ -1,0 +1,72 @@
+"""Comparisons refuse what is wrong and accept what is right, to the last element."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from backbay import DType
+from backbay_conformance.number import Cost, Number
+from backbay_conformance.oracles import Fault, compare
+from backbay_conformance.rounding import unit
+
+SINGLE = Cost(unit(DType.F32), unit(DType.F32))
+
+
+def expected(values: object, error: float = 0.0) -> Number:
+    return Number(np.asarray(values, np.float64), error, SINGLE)
+
+
+def single(values: object) -> np.ndarray:
+    return np.asarray(values, np.float32)
+
+
+def test_integers_are_compared_by_value() -> None:
+    compare(expected([3.0, -0.0]), single([3.0, 0.0]), DType.F32, exact=True)
+    with pytest.raises(Fault, match=r"1 of 2 wrong: at \(1,\) expected 5.0, got 5.0000004"):
+        compare(
+            expected([3.0, 5.0]),
+            single([3.0, np.nextafter(np.float32(5), np.float32(6))]),
+            DType.F32,
+            exact=True,
+        )
+
+
+def test_a_bound_is_per_element() -> None:
+    compare(expected([1.0, 1e6], 1e-3), single([1.0005, 1e6]), DType.F32, exact=False)
+    with pytest.raises(Fault, match="bound"):
+        compare(expected([1.0, 1e6], 1e-3), single([1.01, 1e6]), DType.F32, exact=False)
+
+
+def test_the_ratio_says_how_near_the_bound_is() -> None:
+    verdict = compare(expected([1.0], 1e-3), single([1.0005]), DType.F32, exact=False)
+    assert verdict.ratio == pytest.approx(0.5, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("want", "got"), [(np.nan, 1.0), (np.inf, -np.inf), (1.0, np.nan), (np.inf, 3e38), (0.0, np.inf)]
+)
+def test_what_is_not_finite_must_be_the_same(want: float, got: float) -> None:
+    with pytest.raises(Fault):
+        compare(expected([want], 1.0), single([got]), DType.F32, exact=False)
+
+
+def test_rounding_may_overflow_at_the_edge() -> None:
+    compare(expected([65519.0], 2.0), np.asarray([np.inf], np.float16), DType.F16, exact=False)
+
+
+def test_bits_tell_zeros_apart_but_no_nans() -> None:
+    zero, other = single([0.0, np.nan]), single([-0.0, np.nan])
+    other.view(np.uint32)[1] |= 1
+    compare(zero, single([0.0, other[1]]), DType.F32, exact=False)
+    with pytest.raises(Fault, match="bits"):
+        compare(zero, other, DType.F32, exact=False)
+
+
+def test_shapes_must_agree() -> None:
+    with pytest.raises(Fault, match="shape"):
+        compare(expected([[1.0]]), single([1.0]), DType.F32, exact=False)
+
+
+def test_what_is_free_may_be_anything() -> None:
+    compare(expected([1.0, 2.0]), single([9.0, 2.0]), DType.F32, exact=False, free=np.array([True, False]))

@@ -1,0 +1,158 @@
+"""Whole runs: what passes, what each kind of fault is reported as, and that nothing ends a run early."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from argparse import ArgumentParser
+from pathlib import Path
+
+import pytest
+
+from backbay import BackbayError, BackendUnavailableError, UnknownBackendError
+from backbay_conformance import Report, run
+from backbay_conformance.command import command
+from backbay_conformance.known import read_known
+from backbay_conformance.relations import RELATIONS
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers find the broken backends too."""
+    monkeypatch.syspath_prepend(str(HERE))
+    path = ":".join(entry for entry in sys.path if entry)
+    monkeypatch.setenv("PYTHONPATH", path)
+
+
+def tried(name: str, **more: object) -> Report:
+    chosen = {"ops": ["tanh", "neg"], "size": "smoke", "timeout": 5.0, **more}
+    return run(f"broken_backends:{name}", in_process=False, **chosen)  # type: ignore[arg-type]
+
+
+def conform(*words: str) -> int:
+    parser = ArgumentParser()
+    command.add_arguments(parser)
+    return command.run(parser.parse_args(words))
+
+
+def test_the_reference_passes_what_is_quick() -> None:
+    report = run("cpu_ref", ["core", "errors"], size="smoke")
+    assert report.ok, [outcome.as_dict() for outcome in report.failures][:3]
+    assert report.states["failing"] == 0
+    assert report.counts["passed"] > 500
+
+
+def test_every_check_comes_up_even_in_a_quick_run() -> None:
+    report = run("cpu_ref", ops=["softmax", "mulmat", "rms_norm", "add"], size="smoke")
+    noted = {check for cell in report.cells.values() for check in cell.checks}
+    assert noted == {"result", "repeat", "replay", "composed", *RELATIONS}
+
+
+def test_a_small_error_fails_and_is_made_small() -> None:
+    report = tried("Imprecise")
+    assert not report.ok
+    assert {outcome.name for outcome in report.failures} == {"tanh"}
+    smallest = min(report.failures, key=lambda outcome: len(outcome.choices))
+    assert smallest.script
+    done = subprocess.run(
+        [sys.executable, "-c", smallest.script], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "expected" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "check"), [("Exits", "crash"), ("Raises", "over-claimed"), ("Liar", "over-claimed")]
+)
+def test_a_fault_in_one_op_leaves_the_others(name: str, check: str) -> None:
+    report = tried(name)
+    assert {outcome.check for outcome in report.failures} == {check}
+    assert all(outcome.call for outcome in report.failures)
+    neg = [cell for cell in report.cells.values() if cell.name == "neg"]
+    assert all(cell.state == "full" for cell in neg)
+    assert sum(cell.passed for cell in neg) == 9
+
+
+def test_a_hang_is_one_failed_call() -> None:
+    report = tried("Hangs", timeout=1.0)
+    assert {outcome.check for outcome in report.failures} == {"hang"}
+    assert report.counts["passed"] == 9
+
+
+def test_what_is_declared_missing_is_unsupported() -> None:
+    report = tried("Without")
+    assert report.ok
+    assert report.states["unsupported"] == 3
+
+
+def test_a_dtype_that_is_an_attribute_may_be_refused_by_the_error_alone() -> None:
+    report = tried("Narrow", ops=["cast"], profiles=["quant"])
+    assert report.ok, report.failures[:1]
+    assert report.counts["unsupported"] > 0
+
+
+def test_a_crash_is_made_smaller() -> None:
+    first, *others = tried("Exits", ops=["tanh"]).failures
+    assert len(others) == 2
+    assert first.call == "tanh(f32[1] contiguous)"
+
+
+def test_a_backend_that_can_do_more_than_it_says_is_reported() -> None:
+    assert {outcome.check for outcome in tried("Modest").failures} == {"under-claimed"}
+
+
+def test_a_backend_that_cannot_be_opened_is_an_error() -> None:
+    with pytest.raises(BackendUnavailableError, match="no_such_module"):
+        run("no_such_module:X", ops=["neg"], in_process=False)
+    with pytest.raises(UnknownBackendError):
+        conform("cpu_reff")
+
+
+def test_the_command_writes_reports_and_replays_failures(tmp_path: Path) -> None:
+    files = {kind: str(tmp_path / f"report.{kind}") for kind in ("json", "html", "junit")}
+    words = [word for kind, path in files.items() for word in (f"--{kind}", path)]
+    failures = tmp_path / "failures"
+    backend = "broken_backends:Imprecise"
+    status = conform(backend, "--size", "smoke", "--op", "tanh", "--failures", str(failures), *words)
+    assert status == 1
+    report = json.loads(Path(files["json"]).read_text())
+    assert report["ok"] is False
+    assert report["states"]["failing"] == 3
+    one = min(failures.iterdir())
+    assert conform("--repro", str(one)) == 1
+    assert conform("cpu_ref", "--repro", str(one)) == 0
+
+
+def test_known_failures_do_not_count_but_must_happen(tmp_path: Path) -> None:
+    file = tmp_path / "known.txt"
+    file.write_text("# ours\ncore/tanh/*/* a table of ours is coarse https://example.org/1\n")
+    assert tried("Imprecise", known=read_known(file)).ok
+    report = tried("Without", known=read_known(file))
+    assert not report.ok
+    assert "does not fail" in report.complaints[0]
+    file.write_text("core/tanhh/*/* a typing error https://example.org/1\n")
+    assert "matches nothing" in tried("Without", known=read_known(file)).complaints[0]
+    file.write_text("core/tanh/*/* no link\n")
+    with pytest.raises(BackbayError, match="expected"):
+        read_known(file)
+
+
+def test_no_certificate_for_what_fails_or_is_too_small(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert conform("cpu_ref", "--size", "smoke", "--profile", "attention", "--certify", str(tmp_path)) == 1
+    told = capsys.readouterr().out
+    assert "size smoke is too small" in told
+    assert "profile core did not run" in told
+    assert not list(tmp_path.iterdir())
+
+
+def test_seeds_draw_other_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = [
+        [outcome.call for outcome in run("cpu_ref", ops=["add"], seed=seed, size="smoke").slowest]
+        for seed in (1, 2, 1)
+    ]
+    assert sorted(calls[0]) == sorted(calls[2]) != sorted(calls[1])

@@ -1,0 +1,92 @@
+"""The suite tells wrong backends from right ones, in its smallest size."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from backbay_conformance import run
+from backbay_conformance.selftest import FAULTS, KINDS, reference
+from backbay_conformance.selftest.__main__ import main
+from backbay_conformance.selftest.correct import variants
+from backbay_conformance.selftest.detection import detect
+from backbay_conformance.selftest.rivals import passes_nmse, passes_tolerance
+from backbay_conformance.selftest.table import share
+
+ONE_OF_EACH = (
+    "sum_reads_a_permuted_row_as_contiguous",
+    "norms_ignore_the_offset_of_a_view",
+    "mulmat_repeats_slices_modulo",
+    "mulmat_rounds_its_activations_in_place",
+    "concat_loses_what_lies_past_16_bits",
+    "products_take_10_bits_of_each_input",
+    "softmax_takes_minus_infinity_for_a_number",
+    "padding_of_a_bitonic_sort_takes_part",
+    "a_product_over_nothing_is_not_written",
+    "mulmat_drops_the_tail_of_its_sum",
+    "softmax_reads_one_element_too_many",
+    "partial_rope_clears_the_rest",
+    "nibbles_are_unpacked_in_pairs",
+    "sums_are_added_in_an_order_of_chance",
+    "layer_norm_adds_eps_after_the_root",
+    "writes_that_nobody_reads_are_dropped",
+    "an_op_without_a_kernel_is_claimed",
+    "long_sums_are_split_and_lose_the_rest",
+)
+
+
+def test_the_quick_selection_covers_every_class() -> None:
+    assert {FAULTS[name].kind for name in ONE_OF_EACH} == set(KINDS)
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH)
+def test_a_fault_of_each_class_is_caught(name: str) -> None:
+    found = detect(name, "smoke", rivals=False, budget=60)
+    assert found.caught, f"{name} was not noticed in {found.items} items"
+    assert found.check and found.item
+
+
+@pytest.mark.parametrize("name", [name for name in variants(reference()) if name != "reference"])
+def test_a_backend_that_is_different_and_right_passes(name: str) -> None:
+    report = run(variants(reference())[name], size="smoke", seed=3)
+    assert not report.failures, report.failures[0].message
+    assert report.ok
+
+
+def test_rivals_let_through_what_the_suite_catches() -> None:
+    found = detect("mulmat_is_off_by_a_thousandth", "smoke")
+    assert found.caught
+    assert found.nmse is False
+    assert found.tolerance is not None
+
+
+def test_rivals_judge_as_they_are_known_to() -> None:
+    want = np.array([1.0, -2.0, np.inf, 100.0])
+    assert passes_nmse(want * 1.02, want, 5e-4)
+    assert not passes_nmse(want * 1.03, want, 5e-4)
+    assert not passes_nmse(np.array([1.0, -2.0, -np.inf, 100.0]), want, 5e-4)
+    assert passes_tolerance(want * 1.2, want)
+    assert passes_tolerance(np.array([0.0, -1.0, np.inf, 124.0]), want)
+    assert not passes_tolerance(np.array([1.0, -2.0, np.inf, 127.0]), want)
+
+
+def test_the_command_writes_its_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "mutants.json"
+    name = "mulmat_sums_in_half_precision"
+    assert main([name, "--size", "smoke", "--no-rivals", "--json", str(path)]) == 0
+    written = json.loads(path.read_text(encoding="utf-8"))
+    assert written["caught"] == 1.0 and written["rows"][0]["fault"] == name
+    assert name in capsys.readouterr().out
+
+
+def test_the_command_refuses_faults_that_do_not_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["no_such_fault"]) == 2
+    assert "no_such_fault" in capsys.readouterr().err
+
+
+def test_the_share_of_nothing_is_not_a_number() -> None:
+    assert share([]) is None
+    assert share([True, False]) == 0.5
