@@ -3,10 +3,12 @@
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
-PACKAGES := core plugins/cpu_ref
-SOURCES := $(addsuffix /src,$(PACKAGES))
+PACKAGES := core plugins/cpu_ref plugins/ggml plugins/onnx[cpu] conformance
+REQUIREMENTS := requirements-dev.txt plugins/ggml/requirements.txt
+FOLDERS := $(subst [cpu],,$(PACKAGES))
+SOURCES := $(addsuffix /src,$(FOLDERS))
 
-.PHONY: demo test check format lint types contracts docs bench clean
+.PHONY: demo test check format lint types contracts docs bench conform mutants nightly clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/demo.py
@@ -37,10 +39,29 @@ bench: $(VENV)/.installed
 	$(BIN)/python bench/cpu_ref_mulmat.py
 	$(BIN)/python bench/open_gguf.py
 
+# The conformance suite in its default size on every backend.
+conform: $(VENV)/.installed
+	$(BIN)/backbay conform cpu_ref
+	$(BIN)/backbay conform ggml
+	$(BIN)/backbay conform onnx
+
+# Which deliberately broken backends the suite catches.
+mutants: $(VENV)/.installed
+	$(BIN)/python -m backbay_conformance.selftest
+
+# What takes too long for each change.
+nightly: $(VENV)/.installed
+	$(BIN)/python bench/fuzz_gguf.py
+	$(BIN)/python plugins/ggml/tools/fuzz.py --count 50000
+	BACKBAY_ONNX_GRAPHS=2000 $(BIN)/python -m pytest plugins/onnx/tests/test_writes.py
+	$(BIN)/backbay conform cpu_ref --size nightly
+	$(BIN)/backbay conform ggml --size nightly
+	$(BIN)/backbay conform onnx --size nightly
+
 clean:
 	rm -rf $(VENV)
 
-$(VENV)/.installed: requirements-dev.txt $(addsuffix /pyproject.toml,$(PACKAGES))
+$(VENV)/.installed: $(REQUIREMENTS) $(addsuffix /pyproject.toml,$(FOLDERS))
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install $(addprefix -e ./,$(PACKAGES)) -r requirements-dev.txt
+	$(BIN)/python -m pip install $(addprefix -e ./,$(PACKAGES)) $(addprefix -r ,$(REQUIREMENTS))
 	touch $@

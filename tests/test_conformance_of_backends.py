@@ -1,0 +1,20 @@
+"""Every installed backend keeps the contract, as far as the small size of the suite can tell."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import backbay
+
+
+@pytest.mark.parametrize("name", sorted(backbay.backends()))
+def test_a_backend_keeps_the_contract(name, tmp_path):
+    report = tmp_path / "report.json"
+    command = [sys.executable, "-m", "backbay", "conform", name, "--size", "smoke", "--json", report]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout[-5000:] + ended.stderr[-2000:]
+    assert json.loads(report.read_text())["counts"]["passed"] > 500
