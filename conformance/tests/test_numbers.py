@@ -108,3 +108,11 @@ def test_parts_keep_their_errors_when_joined() -> None:
 def test_a_step_that_flushes_subnormals_stays_within_its_bound() -> None:
     below = number([1e-20]) * number([1e-20]) * number([1e3])
     assert below.error[0] >= abs(below.value[0])
+
+
+def test_a_sum_beyond_a_narrow_accumulator_has_no_bound():
+    half = Cost(unit(DType.F16), unit(DType.F16), DType.F16, largest=65504.0)
+    small, large = Number(np.full((1, 2), 100.0), 0.0, half), Number(np.full((1, 2), 300.0), 0.0, half)
+    assert np.isfinite(small.einsum("ik,jk->ij", small, 2).error).all()
+    assert np.isinf(large.einsum("ik,jk->ij", large, 2).error).all()
+    assert np.isinf(Number(np.array([[6e4, 6e4]]), 0.0, half).sum().error).all()

@@ -23,6 +23,12 @@ class Cost:
     step: float
     accumulate: float
     activation: DType = DType.F32
+    largest: float = np.inf  # what a sum can hold
+
+    def of_sum(self, terms: int, magnitude: Array) -> Array:
+        """The bound for a sum of that many terms; none where a narrow accumulator may overflow."""
+        grown = (terms * self.accumulate) * magnitude
+        return grown if self.largest == np.inf else np.where(magnitude > self.largest, np.inf, grown)
 
 
 class Number:
@@ -122,12 +128,12 @@ class Number:
         """A sum in any order; the axis stays."""
         terms = self.value.shape[axis]
         value = self.value.sum(axis, keepdims=True)
-        grown = np.abs(self.value).sum(axis, keepdims=True) * (terms * self.cost.accumulate)
+        grown = self.cost.of_sum(terms, np.abs(self.value).sum(axis, keepdims=True))
         return self.made(value, self.error.sum(axis, keepdims=True) + grown)
 
     def cumsum(self) -> Number:
         terms = self.value.shape[-1]
-        grown = np.abs(self.value).cumsum(-1) * (terms * self.cost.accumulate)
+        grown = self.cost.of_sum(terms, np.abs(self.value).cumsum(-1))
         return self.made(self.value.cumsum(-1), self.error.cumsum(-1) + grown)
 
     def einsum(self, subscripts: str, other: Number, terms: int) -> Number:
@@ -139,7 +145,7 @@ class Number:
 
         a, b = np.abs(self.value), np.abs(other.value)
         passed = contract(a, other.error) + contract(self.error, b + other.error)
-        grown = (terms + 1) * self.cost.accumulate * contract(a, b)
+        grown = self.cost.of_sum(terms + 1, contract(a, b))
         return self.made(contract(self.value, other.value), passed + grown)
 
     # -- what moves elements -----------------------------------------------------------------------------
