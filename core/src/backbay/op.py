@@ -82,9 +82,6 @@ class Op(Generic[P, R]):
         # the operand and its dimension that ids count: they stay below its extent
         self.among = (self._index(among[0]) or 0, among[1]) if among else (0, 1)
         self.operands = tuple(i for i, p in enumerate(self.parameters) if p.is_operand)
-        self._defaults = [p.default for p in self.parameters[1:]]
-        self._required = [i for i, p in enumerate(self.parameters[1:]) if p.default is REQUIRED]
-        self._positions = {p.name: i for i, p in enumerate(self.parameters[1:])}
         self.sizes = tuple(i for i, p in enumerate(self.parameters) if p.is_size)
         self.declared: Callable[..., R] = rule
         self.rule: Callable[..., R] = self.spread(rule)
@@ -139,25 +136,6 @@ class Op(Generic[P, R]):
             raise BackbayError(
                 f"{where}{theirs} does not match its op {self.name}{self.signature}: {error}"
             ) from None
-
-    def complete(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, ...]:
-        """Arguments after the receiver, in declared order, with defaults filled in and variadic ones gathered."""
-        last: int = len(self.parameters) - 2
-        if self.parameters[-1].variadic:
-            args = (*args[:last], args[last:]) if len(args) >= last else args
-        if not keywords and len(args) == last + 1:
-            return args
-        values = [*args, *self._defaults[len(args) :]]
-        for name, value in keywords.items():
-            position = self._positions.get(name, -1)
-            if position < len(args) and not (position == last and args[position] == ()):
-                raise TypeError(f"{self.name}{self.signature}: unexpected or repeated argument {name!r}")
-            values[position] = value
-        if len(values) > last + 1 or any(values[i] is REQUIRED for i in self._required):
-            raise TypeError(
-                f"{self.name}{self.signature}: got {len(args) + len(keywords)} arguments after the receiver"
-            )
-        return tuple(values)
 
     def flat_operands(self, args: Sequence[Any]) -> Iterator[Any]:
         """The operands among complete arguments, without absent ones."""

@@ -6,8 +6,8 @@ import numpy as np
 
 from backbay import ops
 
-from .matrix import product, rank4
-from .table import Array, kernel
+from .matrix import product
+from .table import Array, kernel, ranked
 
 
 @kernel(ops.scaled_dot_product_attention)
@@ -24,19 +24,19 @@ def scaled_dot_product_attention(
     cache_config_applied: bool = False,
 ) -> Array:
     q, k = (
-        rank4(query).swapaxes(1, 2),
-        rank4(key).swapaxes(1, 2),
+        ranked(query, 4).swapaxes(1, 2),
+        ranked(key, 4).swapaxes(1, 2),
     )  # (batch, heads, tokens, d), (batch, kv, history, d)
-    v = rank4(value)
+    v = ranked(value, 4)
     v = v if cache_config_applied else v.transpose(0, 2, 3, 1)  # (batch, kv, dv, history)
     scores = product(k, q) * scale  # (batch, heads, tokens, history)
     if softcap:
         scores = softcap * np.tanh(scores / softcap)
     if mask is not None:
-        scores = scores + rank4(mask)[:, :, : q.shape[2]]
+        scores = scores + ranked(mask, 4)[:, :, : q.shape[2]]
     y = product(v, _weights(scores, sinks))  # (batch, heads, tokens, dv)
     if vmla is not None:
-        y = product(rank4(vmla), y)
+        y = product(ranked(vmla, 4), y)
     return y.swapaxes(1, 2).reshape(*query.shape[:-1], y.shape[-1])
 
 

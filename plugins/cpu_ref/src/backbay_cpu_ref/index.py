@@ -6,13 +6,12 @@ import numpy as np
 
 from backbay import ops
 
-from .matrix import rank4
-from .table import Array, kernel
+from .table import Array, kernel, ranked
 
 
 @kernel(ops.rows)
 def rows(x: Array, ids: Array) -> Array:
-    table, wanted = rank4(x), rank4(ids)[0]  # (b, a, count, n), (b, a, k)
+    table, wanted = ranked(x, 4), ranked(ids, 4)[0]  # (b, a, count, n), (b, a, k)
     b, a = (np.arange(extent) % table.shape[i] for i, extent in enumerate(wanted.shape[:2]))
     return table[b[:, None, None], a[:, None], wanted]
 
@@ -27,7 +26,7 @@ def copy(x: Array, dst: Array) -> Array:
 def set_rows(x: Array, src: Array, ids: Array) -> Array:
     shape = (1,) * (4 - x.ndim) + x.shape
     target = x.reshape(shape) if x.ndim == 4 else x[(None,) * (4 - x.ndim)]  # a view either way
-    rows, wanted = rank4(src), rank4(ids)[0]  # (b, a, k, n), (ib, ia, k)
+    rows, wanted = ranked(src, 4), ranked(ids, 4)[0]  # (b, a, k, n), (ib, ia, k)
     b, a = (np.arange(extent) for extent in rows.shape[:2])
     where = wanted[b[:, None] % wanted.shape[0], a % wanted.shape[1]]  # (b, a, k)
     target[b[:, None, None], a[:, None], where] = rows

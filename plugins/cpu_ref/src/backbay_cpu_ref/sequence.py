@@ -8,7 +8,7 @@ import numpy as np
 from backbay import ops
 from backbay.ops.sequence import Yarn
 
-from .table import Array, kernel
+from .table import Array, kernel, ranked
 
 
 @kernel(ops.rope)
@@ -67,11 +67,6 @@ def stretch(theta: Array, dim: int, base: float, scale: float, yarn: Yarn | None
     ramp = (np.arange(theta.shape[-1]) - low) / max(0.001, high - low)
     r = yarn.ext_factor * (1 - np.clip(ramp, 0, 1))
     return scale * theta * (1 - r) + theta * r, yarn.attn_factor * (1 + 0.1 * log(1 / scale))
-
-
-def ranked(x: Array, rank: int) -> Array:
-    """x with exactly so many axes: leading ones of extent 1 are added or dropped."""
-    return x.reshape((1,) * (rank - x.ndim) + x.shape[-rank:])
 
 
 @kernel(ops.ssm_conv)

@@ -11,3 +11,8 @@ from backbay import KernelTable
 Array = NDArray[Any]
 
 kernel = KernelTable()
+
+
+def ranked(x: Array, rank: int) -> Array:
+    """x with exactly so many axes: leading ones of extent 1 are added or dropped."""
+    return x.reshape((1,) * (rank - x.ndim) + x.shape[-rank:])
