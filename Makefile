@@ -3,7 +3,7 @@
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
-PACKAGES := core plugins/cpu_ref plugins/ggml plugins/onnx[cpu] conformance
+PACKAGES := core plugins/cpu_ref plugins/ggml plugins/onnx[cpu] conformance engine
 REQUIREMENTS := requirements-dev.txt plugins/ggml/requirements.txt
 FOLDERS := $(subst [cpu],,$(PACKAGES))
 SOURCES := $(addsuffix /src,$(FOLDERS))

@@ -1,0 +1,121 @@
+"""Measure how fast a model reads and writes, on one backend or several side by side."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from argparse import ArgumentParser, Namespace
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+import backbay
+from backbay.cli.output import say, say_json, table
+
+from ..llm import LLM
+from ..plots import bars
+from ..runner.answer import Completion
+from .opening import Bar, add_json, add_model, open_model
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    add_model(parser, several=True)
+    parser.add_argument("--prompt", type=int, default=512, metavar="N", help="tokens that are read (512)")
+    parser.add_argument(
+        "--generate", type=int, default=128, metavar="N", help="tokens that are written (128)"
+    )
+    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="how often, backends in turn (5)")
+    parser.add_argument("--plot", metavar="FILE", help="draw the rates, as SVG")
+    add_json(parser)
+
+
+@dataclass
+class Rates:
+    """Tokens per second, round by round."""
+
+    backend: str
+    tests: dict[str, list[float]] = field(default_factory=dict)
+
+    def summary(self) -> dict[str, tuple[float, float]]:
+        """Mean and deviation of each test."""
+        return {
+            name: (statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0)
+            for name, values in self.tests.items()
+        }
+
+
+def run(args: Namespace) -> int:
+    names = (args.backend or backbay.choose(None).name).split(",")
+    if args.context is None:
+        args.context = args.prompt + args.generate + 8
+    with ExitStack() as stack:
+        models = [(Rates(name), stack.enter_context(open_model(args, name))) for name in names]
+        with Bar(sys.stderr, "measuring") as bar:
+            for done in range(args.rounds + 1):  # the first one warms up
+                for rates, llm in models:
+                    measured = measure(llm, args)
+                    if done:
+                        for test, rate in measured.items():
+                            rates.tests.setdefault(test, []).append(rate)
+                bar.show((done + 1) / (args.rounds + 1))
+    results = {rates.backend: rates.summary() for rates, _ in models}
+    show(results, args)
+    return 0
+
+
+def measure(llm: LLM, args: Namespace) -> dict[str, float]:
+    """One round: the rate of reading a prompt, and that of writing; with several sequences, of all together."""
+    drawn = (
+        np.random.default_rng(0)
+        .integers(0, llm.model.vocabulary_size, (args.parallel, args.prompt + 1))
+        .tolist()
+    )
+    rates: dict[str, float] = {}
+    options: dict[str, Any] = {"reuse": False, "temperature": 0}
+    if args.prompt:
+        begun = perf_counter()
+        llm.submit(drawn[0][: args.prompt], max_tokens=1, **options).result()
+        rates[f"pp{args.prompt}"] = args.prompt / (perf_counter() - begun)
+    if args.generate:
+        endless: dict[str, Any] = {"logit_bias": dict.fromkeys(llm.tokenizer.end_ids, float("-inf"))}
+        handles = [
+            llm.submit(row[:1], max_tokens=args.generate, **options, **endless)
+            for row in drawn[: args.parallel]
+        ]
+        done: list[Completion] = [handle.result() for handle in handles]
+        rates[f"tg{args.generate}"] = sum(completion.timings.rate for completion in done)
+    return rates
+
+
+def show(results: dict[str, dict[str, tuple[float, float]]], args: Namespace) -> None:
+    tests = list(next(iter(results.values())))
+    if args.plot:
+        title = f"{Path(args.model).name}, {args.parallel} at a time"
+        series = {name: [summary[test] for test in tests] for name, summary in results.items()}
+        Path(args.plot).write_text(bars(title, "tokens per second", tests, series))
+    if args.json:
+        say_json(
+            {
+                "model": args.model,
+                "rounds": args.rounds,
+                "parallel": args.parallel,
+                "results": {
+                    name: {
+                        test: {"mean": mean, "deviation": spread} for test, (mean, spread) in summary.items()
+                    }
+                    for name, summary in results.items()
+                },
+            }
+        )
+        return
+    rows = [
+        (name, *(f"{mean:.2f} ± {spread:.2f}" for mean, spread in summary.values()))
+        for name, summary in results.items()
+    ]
+    say(table(("tokens per second", *tests), rows, right=range(1, len(tests) + 1)))
+    if args.plot:
+        say(f"plot: {args.plot}")

@@ -1,0 +1,96 @@
+"""Run a model on two backends, and tell where they part: block by block, then op by op."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from backbay.cli.output import say, say_json, table
+
+from ..diff import Difference, blocks, ops
+from ..kept import prompt_step
+from ..plots import depth
+from .opening import add_json, add_model, open_model
+
+TOKENS = 16
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    add_model(parser)
+    parser.add_argument("--a", default="cpu_ref", metavar="NAME", help="the backend to believe (cpu_ref)")
+    parser.add_argument("--b", required=True, metavar="NAME", help="the backend to judge")
+    parser.add_argument("-p", "--prompt", help=f"what to run; by default {TOKENS} tokens drawn by chance")
+    parser.add_argument(
+        "--all", action="store_true", help="list all ops, not only those that are beyond their bound"
+    )
+    parser.add_argument(
+        "--plot", metavar="FILE", help="draw the error through the depth of the model, as SVG"
+    )
+    add_json(parser)
+
+
+def run(args: Namespace) -> int:
+    """Exit status 1 if an op is beyond what the backend's stated precision lets one expect."""
+    with ExitStack() as stack:
+        a, b = (stack.enter_context(open_model(args, name)) for name in (args.a, args.b))
+        ids = a.tokenizer.encode(args.prompt) if args.prompt else drawn(a.model.vocabulary_size)
+        step = prompt_step(np.array(ids, np.int32))
+        through, singly = blocks(a, b, step), list(ops(a, b, step))
+    broken = [op for op in singly if op.broken]
+    if args.plot:
+        title = f"{Path(args.model).name}: {args.b} beside {args.a}"
+        picture = depth(
+            title, [block.name for block in through], {"relative error": [x.error for x in through]}
+        )
+        Path(args.plot).write_text(picture)
+    if args.json:
+        say_json(
+            {
+                "blocks": as_dicts(through),
+                "ops": as_dicts(singly),
+                "first": broken[0].name if broken else None,
+            }
+        )
+    else:
+        tell(through, singly if args.all else broken, len(singly))
+        if args.plot:
+            say(f"plot: {args.plot}")
+    return 1 if broken else 0
+
+
+def drawn(vocabulary: int) -> list[int]:
+    return [int(id) for id in np.random.default_rng(0).integers(0, vocabulary, TOKENS)]
+
+
+def tell(through: list[Difference], shown: list[Difference], count: int) -> None:
+    say(table(("after", "relative error"), [(x.name, f"{x.error:.2e}") for x in through], right=(1,)))
+    say()
+    if shown:
+        rows = [
+            (
+                x.name,
+                f"{x.error:.2e}",
+                "" if x.bound is None else f"{x.bound:.1e}",
+                "beyond" if x.broken else "",
+                x.note,
+            )
+            for x in shown
+        ]
+        say(table(("op, on equal operands", "error", "bound", "", "result"), rows, right=(1, 2)))
+    broken = [x for x in shown if x.broken]
+    say(
+        f"first op beyond its bound: {broken[0].name}"
+        if broken
+        else f"all {count} ops are within their bounds"
+    )
+
+
+def as_dicts(differences: list[Difference]) -> list[dict[str, Any]]:
+    return [
+        {"name": x.name, "error": x.error, "bound": x.bound, "broken": x.broken, "note": x.note}
+        for x in differences
+    ]

@@ -1,0 +1,45 @@
+"""Tell what memory a model would take, by device and layer, and whether it fits; nothing is allocated."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+import backbay
+from backbay import BackendMemory, DeviceInfo
+from backbay.cli.output import say, say_json
+from backbay.memory import human_bytes
+
+from ..llm import estimate
+from .opening import add_json, add_model, sizes_of
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    add_model(parser)
+    add_json(parser)
+
+
+def run(args: Namespace) -> int:
+    """Exit status 1 if it does not fit."""
+    name = backbay.choose(args.backend).name
+    memory = estimate(args.model, name, **sizes_of(args))
+    with backbay.open(None, name) as backend:
+        devices = backend.devices()
+    short = shortfalls(memory, devices)
+    if args.json:
+        say_json({"backend": name, "fits": not short, "short": short, "memory": memory.as_dict()})
+    else:
+        say(f"{memory}")
+        for device, missing in short.items():
+            say(f"does not fit: {device} is short of {human_bytes(missing)}")
+        if not short:
+            say(f"fits, on {name}")
+    return 1 if short else 0
+
+
+def shortfalls(memory: BackendMemory, devices: list[DeviceInfo]) -> dict[str, int]:
+    """Bytes that are missing, by device; devices that do not tell what is free are left out."""
+    free = {device.id: device.free_memory for device in devices}
+    need = {device.id: device.total() for device in memory.devices}
+    need[memory.cpu.id] += memory.input_weights.size
+    missing = {id: size - (free.get(id) or size) for id, size in need.items()}
+    return {id: size for id, size in missing.items() if size > 0}

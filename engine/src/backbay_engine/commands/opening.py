@@ -1,0 +1,143 @@
+"""What the commands have in common: which model on which backend, and a bar while it loads."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from types import TracebackType
+from typing import Any, Self, TextIO, final
+
+import backbay
+from backbay import BackbayError, BackendParams, GPULayersList, assign_layers, gguf
+
+from ..llm import LLM, load
+
+KV_DTYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")
+
+
+def add_model(parser: ArgumentParser, *, several: bool = False) -> None:
+    """The arguments by which a model is opened."""
+    parser.add_argument("model", help="a GGUF file; of a split model, any of its files")
+    what = "installed backends' names, with commas" if several else "an installed backend's name"
+    parser.add_argument("--backend", help=f"{what}; by default the best that works")
+    parser.add_argument(
+        "--context", type=int, metavar="N", help="tokens of each sequence (4096, or the model's)"
+    )
+    parser.add_argument("--parallel", type=int, default=1, metavar="N", help="sequences at the same time (1)")
+    parser.add_argument("--batch", type=int, default=512, metavar="N", help="tokens of one step (512)")
+    parser.add_argument("--kv-dtype", choices=KV_DTYPES, default="f16", help="of keys and values (f16)")
+    parser.add_argument("--threads", type=int, metavar="N", help="on the CPU (all cores)")
+    parser.add_argument(
+        "--gpu-layers", type=int, metavar="N", help="on GPUs: 0 none; by default all that fit"
+    )
+    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of the backend")
+    parser.add_argument(
+        "--log", choices=("text", "json"), default="text", help="the form of log lines (text)"
+    )
+
+
+def add_json(parser: ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+
+
+def sizes_of(args: Namespace) -> dict[str, Any]:
+    """How large a model is to be opened, as `load` and `estimate` take it."""
+    return {
+        "context": args.context,
+        "parallel": args.parallel,
+        "batch": args.batch,
+        "kv_dtype": args.kv_dtype,
+        "params": BackendParams(
+            num_threads=args.threads,
+            gpu_layers=None if args.gpu_layers is None else _layers_on_gpus(args),
+            options=dict(_option(text) for text in args.option),
+        ),
+    }
+
+
+def open_model(args: Namespace, backend: str | None = None) -> LLM:
+    """The model that the arguments ask for, loaded under a bar."""
+    set_up_logging(args.log)
+    with Bar(sys.stderr, "loading") as bar:
+        return load(args.model, backend or args.backend, **sizes_of(args), progress=bar.show)
+
+
+@final
+class Bar:
+    """How far something is, on a line that is written over; nothing where there is no terminal."""
+
+    def __init__(self, stream: TextIO, what: str) -> None:
+        self._stream, self._what = stream, what
+        self._visible, self._shown = stream.isatty(), 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def show(self, done: float) -> None:
+        now = time.monotonic()
+        if self._visible and (now - self._shown > 0.05 or done >= 1):
+            self._shown, filled = now, round(30 * done)
+            self._stream.write(f"\r{'█' * filled}{'░' * (30 - filled)} {self._what} {done:4.0%}")
+            self._stream.flush()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._visible:
+            self._stream.write("\r" + " " * (40 + len(self._what)) + "\r")
+            self._stream.flush()
+
+
+def set_up_logging(form: str) -> None:
+    """Log to standard error, a line or a JSON object each."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        JsonLines() if form == "json" else logging.Formatter("%(levelname)s %(name)s: %(message)s")
+    )
+    logging.basicConfig(
+        level=logging.WARNING if form == "text" else logging.INFO, handlers=[handler], force=True
+    )
+
+
+class JsonLines(logging.Formatter):
+    """A log record as one line of JSON."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+def _layers_on_gpus(args: Namespace) -> GPULayersList:
+    """The last so many layers on GPUs, as they fit."""
+    if args.gpu_layers == 0:
+        return GPULayersList()
+    with backbay.open(None, args.backend) as backend:
+        gpus = [(device.id, device.free_memory or 0) for device in backend.devices() if device.is_gpu]
+    with gguf.open(args.model) as model:
+        blocks = model.metadata.int("block_count")
+        sizes = [0] * (blocks + 1)  # the last is the output layer
+        for tensor in model.tensors.values():
+            block = re.match(r"blk\.(\d+)\.", tensor.name)
+            if block is not None and int(block[1]) < blocks:
+                sizes[int(block[1])] += tensor.nbytes
+            elif tensor.name.startswith("output"):
+                sizes[-1] += tensor.nbytes
+    return assign_layers(sizes, gpus, num_gpu_layers=args.gpu_layers)
+
+
+def _option(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise BackbayError(f"--option takes NAME=VALUE, got {text!r}")
+    return name, value

@@ -1,0 +1,129 @@
+"""Answer a prompt, or hold a conversation."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from backbay import BackbayError
+from backbay.cli.output import printable, say_json
+
+from ..llm import LLM, Prompt
+from ..runner.answer import Completion, Timings
+from .opening import add_json, add_model, open_model
+
+SAMPLING = {
+    "temperature": (float, "0 takes the likeliest token"),
+    "top_k": (int, "only the so many likeliest"),
+    "top_p": (float, "only the likeliest that make up this share"),
+    "min_p": (float, "only those with this share of the likeliest one's probability"),
+    "repetition_penalty": (float, "above 1 makes what was there lately less likely"),
+    "seed": (int, "of chance: the same seed gives the same answer"),
+}
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    add_model(parser)
+    parser.add_argument("-p", "--prompt", help="what to continue; - reads it from standard input")
+    parser.add_argument("--chat", action="store_true", help="a conversation, with the model's own template")
+    parser.add_argument("--system", metavar="TEXT", help="what a conversation begins with")
+    parser.add_argument(
+        "-n", "--max-tokens", type=int, metavar="N", help="at most so many; by default all that fit"
+    )
+    parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="what ends the answer")
+    parser.add_argument(
+        "--num-keep", type=int, metavar="N", help="when the context is full, keep so many and go on"
+    )
+    for name, (kind, what) in SAMPLING.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar="X", help=what)
+    parser.add_argument("--quiet", action="store_true", help="no timings")
+    add_json(parser)
+
+
+def run(args: Namespace) -> int:
+    if args.prompt is None and not args.chat:
+        raise BackbayError("give a prompt with -p TEXT, -p - to read it from standard input, or --chat")
+    text = sys.stdin.read() if args.prompt == "-" else args.prompt
+    with open_model(args) as llm:
+        if args.chat:
+            return converse(llm, args, text)
+        answer(llm, text, args)
+    return 0
+
+
+def converse(llm: LLM, args: Namespace, first: str | None) -> int:
+    """Question and answer, until end of input; Ctrl+C ends an answer. With a prompt, one of each."""
+    messages: list[dict[str, Any]] = [{"role": "system", "content": args.system}] if args.system else []
+    while (question := first if first is not None else ask()) is not None:
+        messages.append({"role": "user", "content": question})
+        completion = answer(llm, llm.chat_prompt(messages), args)
+        messages.append({"role": "assistant", "content": completion.text})
+        if first is not None:
+            break
+    return 0
+
+
+def ask() -> str | None:
+    """The next line that is not empty; None at the end of input."""
+    while True:
+        try:
+            line = input("> " if sys.stdin.isatty() else "")
+        except EOFError:
+            return None
+        if line.strip():
+            return line
+
+
+def answer(llm: LLM, prompt: Prompt, args: Namespace) -> Completion:
+    """Print an answer as it comes, or JSON when it is there."""
+    handle = llm.submit(prompt, **options(args))
+    try:
+        for piece in handle:
+            if not args.json:
+                sys.stdout.write(printable(piece))
+                sys.stdout.flush()
+    except KeyboardInterrupt:
+        if not args.chat:
+            raise
+    finally:
+        handle.cancel()
+    completion = handle.result()
+    if args.json:
+        say_json(as_dict(completion))
+    else:
+        sys.stdout.write("\n")
+        if not args.quiet:
+            sys.stderr.write(told(completion.timings, completion.finish_reason) + "\n")
+    return completion
+
+
+def options(args: Namespace) -> dict[str, Any]:
+    """What `submit` is to be given; what was not asked for is left to it."""
+    given = {name: getattr(args, name) for name in (*SAMPLING, "max_tokens", "num_keep")}
+    return {**{name: value for name, value in given.items() if value is not None}, "stop": args.stop}
+
+
+def as_dict(completion: Completion) -> dict[str, Any]:
+    timings = completion.timings
+    return {
+        "text": completion.text,
+        "tokens": completion.tokens,
+        "finish_reason": completion.finish_reason,
+        "stop": completion.stop,
+        "timings": {**asdict(timings), "prompt_rate": timings.prompt_rate, "rate": timings.rate},
+    }
+
+
+def told(timings: Timings, reason: str) -> str:
+    """The timings in a line."""
+    parts: Sequence[str] = (
+        f"prompt {timings.prompt_tokens} tokens"
+        + (f", {timings.reused_tokens} reused" if timings.reused_tokens else "")
+        + f", {timings.prompt_rate:.1f} a second",
+        f"answer {timings.tokens} tokens, {timings.rate:.1f} a second",
+        f"ended by {reason}",
+    )
+    return "[" + "; ".join(parts) + "]"

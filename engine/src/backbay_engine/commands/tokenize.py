@@ -1,0 +1,33 @@
+"""Show the tokens that a model makes of a text."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+
+from backbay.cli.output import say, say_json, table
+
+from ..text import tokenizer_from_gguf
+from .opening import add_json
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("model", help="a GGUF file; of a split model, any of its files")
+    parser.add_argument("text", nargs="?", help="a text; without it, standard input")
+    parser.add_argument(
+        "--no-special", action="store_true", help="no tokens at its ends, and none by their names"
+    )
+    add_json(parser)
+
+
+def run(args: Namespace) -> int:
+    text = sys.stdin.read() if args.text is None else args.text
+    tokenizer = tokenizer_from_gguf(args.model)
+    ids = tokenizer.encode(text, add_special=not args.no_special, parse_special=not args.no_special)
+    if args.json:
+        say_json([{"id": id, "token": tokenizer.token_text(id)} for id in ids])
+        return 0
+    rows = [(str(id), tokenizer.token_text(id), repr(tokenizer.token_bytes(id))[2:-1]) for id in ids]
+    say(table(("id", "token", "bytes"), rows, right=(0,)))
+    say(f"{len(ids)} tokens of {len(text)} characters")
+    return 0

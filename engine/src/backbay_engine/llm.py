@@ -1,0 +1,343 @@
+"""A model that answers: a file, a backend, a cache and a runner, put together."""
+
+from __future__ import annotations
+
+import logging
+import os
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from threading import Event, Lock
+from types import TracebackType
+from typing import Any, Self, TypeAlias, TypeVar, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+import backbay
+from backbay import Backend, BackendMemory, BackendParams, DType
+
+from .cache.contract import Cache, Sizes
+from .errors import RequestError
+from .kept import KeptSteps
+from .models import load_model
+from .models.contract import Model
+from .runner.answer import Completion, Handle
+from .runner.generation import Ask, Generation
+from .runner.loop import Runner
+from .runner.scoring import Scoring
+from .runner.slots import Slots
+from .step import Step
+from .text import ChatTemplate, SamplingParams, Tokenizer, chat_template_from_gguf, tokenizer_from_gguf
+
+log = logging.getLogger(__name__)
+
+Prompt: TypeAlias = str | Sequence[int]
+Path: TypeAlias = str | os.PathLike[str]
+T = TypeVar("T")
+DEFAULT_CONTEXT = 4096
+
+
+def load(
+    path: Path,
+    backend: str | type[Backend] | None = None,
+    *,
+    context: int | None = None,
+    parallel: int = 1,
+    batch: int = 512,
+    kv_dtype: str | DType = DType.F16,
+    params: BackendParams | None = None,
+    num_threads: int | None = None,
+    progress: Callable[[float], None] | None = None,
+    cancel: Event | None = None,
+) -> LLM:
+    """Open a model file and load it.
+
+    context     tokens of each sequence: at most the model's own, by default that or 4096, if less
+    parallel    sequences that run at the same time, each with a context of its own
+    batch       tokens of one step; longer prompts go through in parts
+    kv_dtype    what keys and values are remembered as: f32, f16, bf16, q8_0, q4_0, as far as the backend can
+    """
+    given = params or BackendParams()
+    if num_threads is not None:
+        given = replace(given, num_threads=num_threads)
+    llm = LLM(path, backend, given, context=context, parallel=parallel, batch=batch, kv_dtype=kv_dtype)
+    try:
+        llm.backend.load(progress, cancel)
+    except BaseException:
+        llm.close()
+        raise
+    return llm
+
+
+def estimate(
+    path: Path,
+    backend: str | type[Backend] | None = None,
+    *,
+    context: int | None = None,
+    parallel: int = 1,
+    batch: int = 512,
+    kv_dtype: str | DType = DType.F16,
+    params: BackendParams | None = None,
+) -> BackendMemory:
+    """What `load` with these arguments would take, by device and layer. Allocates nothing."""
+    measuring = replace(params or BackendParams(), alloc_memory=False)
+    with LLM(
+        path, backend, measuring, context=context, parallel=parallel, batch=batch, kv_dtype=kv_dtype
+    ) as llm:
+        return llm.memory()
+
+
+@final
+class LLM:
+    """A model file on a backend. Made by `load`; a context manager."""
+
+    def __init__(
+        self,
+        path: Path,
+        backend: str | type[Backend] | None,
+        params: BackendParams,
+        *,
+        context: int | None,
+        parallel: int,
+        batch: int,
+        kv_dtype: str | DType,
+    ) -> None:
+        _require_at_least("parallel", parallel, 1)
+        _require_at_least("batch", batch, 1)
+        self.backend = backbay.open(path, backend, params)
+        try:
+            self.model: Model = load_model(self.backend)
+            self.context = _context(context, self.backend)
+            self.batch = max(batch, parallel)
+            self.tokenizer: Tokenizer = tokenizer_from_gguf(path)
+            self.cache: Cache | None = self.model.new_cache()
+            self.steps = KeptSteps(self.model, self.cache)
+            self._embedding = Lock()
+            self._template: ChatTemplate | None = None
+            if self.cache is not None:
+                self.batch = min(self.batch, max(parallel, parallel * self.context))
+                self.cache.open(self.backend, Sizes(parallel, self.context, self.batch, _dtype(kv_dtype)))
+            self.runner = self._runner(self.cache, parallel)
+            self._reserve(parallel)
+        except BaseException:
+            self.backend.close()
+            raise
+        self._close = weakref.finalize(self, _close, self.runner, self.steps, self.cache, self.backend)
+
+    # -- text --------------------------------------------------------------------------------------------
+
+    def generate(self, prompt: Prompt, **options: Any) -> Completion:
+        """Continue a prompt, a text or token ids; the options are those of `submit`."""
+        return _wait(self.submit(prompt, **options))
+
+    def stream(self, prompt: Prompt, **options: Any) -> Iterator[str]:
+        """Continue a prompt piece by piece. Leaving the loop cancels the request."""
+        return _pieces(self.submit(prompt, **options))
+
+    def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Completion:
+        """The answer to a conversation: messages with a role and content, as the model's template lays them out."""
+        return self.generate(self.chat_prompt(messages), **options)
+
+    def chat_prompt(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> list[int]:
+        """The token ids of a conversation, up to where the model is to answer."""
+        text = self.template.render(messages, **variables)
+        return self.tokenizer.encode(text, add_special=False)
+
+    @property
+    def template(self) -> ChatTemplate:
+        """How the model wants conversations laid out; RequestError if its file does not say."""
+        if self._template is None:
+            self._template = chat_template_from_gguf(self.tokenizer)
+        if self._template is None:
+            raise RequestError("the file has no chat template; write the prompt out, and use generate")
+        return self._template
+
+    def submit(
+        self,
+        prompt: Prompt,
+        *,
+        max_tokens: int | None = None,
+        stop: str | Sequence[str] = (),
+        num_keep: int | None = None,
+        reuse: bool = True,
+        **sampling: Any,
+    ) -> Handle[Completion]:
+        """Queue a request; those that run at the same time share their steps.
+
+        max_tokens  at most so many; None ends with the context
+        stop        strings that end the answer, and are not part of it
+        num_keep    when the context is full, forget the older half of what follows the first so many tokens, and go
+                    on; None ends there, with the reason "length"
+        reuse       whether what an earlier prompt had in common with this one is used again
+        sampling    the fields of SamplingParams: temperature, top_k, top_p, min_p, seed, logprobs ...
+        """
+        runner = self._needs_runner()
+        ids = self._ids(prompt)
+        _require_at_least("max_tokens", 1 if max_tokens is None else max_tokens, 1)
+        if num_keep is not None and not 0 <= num_keep < self.context - 1:
+            raise RequestError(f"num_keep must be in [0, {self.context - 1}), got {num_keep}")
+        stops = (stop,) if isinstance(stop, str) else tuple(stop)
+        ask = Ask(ids, max_tokens, stops, num_keep, reuse, SamplingParams(**sampling))
+        job = Generation(ask, self.tokenizer, self.model.vocabulary_size, runner)
+        runner.submit(job)
+        return job.handle
+
+    # -- numbers -----------------------------------------------------------------------------------------
+
+    def logits(self, prompt: Prompt) -> NDArray[np.float32]:
+        """The logits after each token of a prompt, (tokens, vocabulary)."""
+        runner = self._needs_runner()
+        job = Scoring(self._ids(prompt), runner)
+        runner.submit(job)
+        return _wait(job.handle)
+
+    def embed(self, texts: str | Sequence[Prompt], *, normalize: bool = True) -> NDArray[np.float32]:
+        """One row for each text, of length 1 unless `normalize` is False."""
+        if self.cache is not None:
+            raise RequestError(f"{self._architecture} generates text; embeddings come from a model like bert")
+        ids = [self._ids(text) for text in ([texts] if isinstance(texts, str) else texts)]
+        if not ids:
+            raise RequestError("there is nothing to embed")
+        with self._embedding:
+            rows = [self.steps.run(step) for step in _packed(ids, self.batch)]
+        found = np.concatenate(rows).astype(np.float32, copy=False)
+        return found / np.linalg.norm(found, axis=1, keepdims=True) if normalize else found
+
+    def memory(self) -> BackendMemory:
+        """What the model takes, with its cache and the worst step's graph."""
+        return self.backend.memory()
+
+    def forget(self) -> None:
+        """Once nothing runs, forget all prompts and answers, which are kept for prompts that begin alike."""
+        if self.runner is not None:
+            self.runner.forget()
+
+    # -- its life ----------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Cancel what runs and free everything. Closing again does nothing."""
+        if self._template is not None:
+            self._template.close()
+        self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- inside ------------------------------------------------------------------------------------------
+
+    @property
+    def _architecture(self) -> str:
+        return self.backend.config.architecture
+
+    def _runner(self, cache: Cache | None, parallel: int) -> Runner | None:
+        if cache is None:
+            return None
+        return Runner(self.steps, Slots(cache, parallel), batch=self.batch, context=self.context)
+
+    def _needs_runner(self) -> Runner:
+        if self.runner is None:
+            raise RequestError(f"{self._architecture} makes embeddings, it generates no text; use embed")
+        return self.runner
+
+    def _ids(self, prompt: Prompt) -> list[int]:
+        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else [int(token) for token in prompt]
+        if not ids:
+            raise RequestError("the prompt is empty")
+        limit = self.context if self.cache is not None else min(self.context, self.batch)
+        if len(ids) > limit:
+            raise RequestError(f"the prompt has {len(ids)} tokens, the context holds {limit}")
+        wrong = next((token for token in ids if not 0 <= token < self.model.vocabulary_size), None)
+        if wrong is not None:
+            raise RequestError(f"token ids must be in [0, {self.model.vocabulary_size}), got {wrong}")
+        return ids
+
+    def _reserve(self, parallel: int) -> None:
+        """Take the memory of the largest steps, so that what was opened runs."""
+        for step in worst_steps(self.batch, parallel, decoding=self.cache is not None):
+            self.steps.reserve(step)
+
+
+def worst_steps(batch: int, parallel: int, *, decoding: bool) -> list[Step]:
+    """A prompt that fills the batch; and, where there is text, a token of every sequence."""
+    outputs = np.arange(parallel, dtype=np.int32) if decoding else np.zeros(1, np.int32)
+    positions = np.arange(batch, dtype=np.int32)
+    steps = [Step(np.zeros(batch, np.int32), positions, np.zeros(batch, np.int32), outputs)]
+    if decoding and batch > parallel:
+        nothing = np.zeros(parallel, np.int32)
+        steps.append(Step(nothing, nothing, np.arange(parallel, dtype=np.int32), outputs))
+    return steps
+
+
+def _packed(texts: Sequence[Sequence[int]], room: int) -> Iterator[Step]:
+    """Steps of whole texts, each a sequence of its own, whose first tokens answer."""
+    taken: list[Sequence[int]] = []
+    for ids in texts:
+        if taken and sum(map(len, taken)) + len(ids) > room:
+            yield _texts_step(taken)
+            taken = []
+        taken.append(ids)
+    yield _texts_step(taken)
+
+
+def _texts_step(texts: Sequence[Sequence[int]]) -> Step:
+    lengths = [len(ids) for ids in texts]
+    return Step(
+        np.concatenate([np.asarray(ids, np.int32) for ids in texts]),
+        np.concatenate([np.arange(n, dtype=np.int32) for n in lengths]),
+        np.repeat(np.arange(len(texts), dtype=np.int32), lengths),
+        np.cumsum([0, *lengths[:-1]], dtype=np.int32),
+    )
+
+
+def _context(asked: int | None, backend: Backend) -> int:
+    trained = backend.config.int("context_length", DEFAULT_CONTEXT)
+    if asked is None:
+        return min(trained, DEFAULT_CONTEXT)
+    _require_at_least("context", asked, 2)
+    if asked > trained:
+        log.warning("a context of %d, where the model was trained for %d", asked, trained)
+    return asked
+
+
+def _dtype(name: str | DType) -> DType:
+    if isinstance(name, DType):
+        return name
+    try:
+        return DType[name.upper()]
+    except KeyError:
+        raise RequestError(f"kv_dtype must be f32, f16, bf16, q8_0 or q4_0, got {name!r}") from None
+
+
+def _require_at_least(name: str, value: int, least: int) -> None:
+    if not isinstance(value, int) or value < least:
+        raise RequestError(f"{name} must be an integer of at least {least}, got {value!r}")
+
+
+def _wait(handle: Handle[T]) -> T:
+    """The result; whatever breaks the waiting off, such as Ctrl+C, cancels the request."""
+    try:
+        return handle.result()
+    finally:
+        handle.cancel()
+
+
+def _pieces(handle: Handle[Completion]) -> Iterator[str]:
+    try:
+        yield from handle
+    finally:
+        handle.cancel()
+
+
+def _close(runner: Runner | None, steps: KeptSteps, cache: Cache | None, backend: Backend) -> None:
+    if runner is not None:
+        runner.close()
+    steps.close()
+    if cache is not None:
+        cache.close()
+    backend.close()

@@ -1,0 +1,99 @@
+"""Plots as SVG, drawn here so that nothing needs installing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from math import ceil, floor, log10
+
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 860, 420, 80, 60, 50
+COLOURS = ("#2f6fb5", "#d9802b", "#3a9a5b", "#b5442f", "#7a56b0", "#777777")
+
+
+def bars(
+    title: str, unit: str, groups: Sequence[str], series: Mapping[str, Sequence[tuple[float, float]]]
+) -> str:
+    """A group of bars for each name, one per series, each a mean and its deviation."""
+    top = max((mean + spread for values in series.values() for mean, spread in values), default=1.0) or 1.0
+    plot = WIDTH - LEFT - 20
+    wide = plot / max(1, len(groups))
+    each = 0.8 * wide / max(1, len(series))
+
+    def y(value: float) -> float:
+        return HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * value / top
+
+    parts = [_axis(y(top * n / 4), f"{top * n / 4:.4g}") for n in range(5)]
+    for s, (name, values) in enumerate(series.items()):
+        colour = COLOURS[s % len(COLOURS)]
+        for g, (mean, spread) in enumerate(values):
+            x = LEFT + g * wide + 0.1 * wide + s * each
+            parts.append(
+                f'<rect x="{x:.1f}" y="{y(mean):.1f}" width="{each * 0.92:.1f}" '
+                f'height="{HEIGHT - BOTTOM - y(mean):.1f}" fill="{colour}"><title>{escape(name)}: {mean:.2f} '
+                f"± {spread:.2f} {escape(unit)}</title></rect>"
+            )
+            middle = x + each * 0.46
+            parts.append(_line(middle, y(max(0.0, mean - spread)), middle, y(mean + spread), "#222"))
+            parts.append(_text(middle, y(mean + spread) - 5, f"{mean:.3g}", "middle", 11))
+    for g, group in enumerate(groups):
+        parts.append(_text(LEFT + (g + 0.5) * wide, HEIGHT - BOTTOM + 20, group, "middle"))
+    return _page(f"{title} ({unit})", parts, list(series))
+
+
+def depth(title: str, names: Sequence[str], series: Mapping[str, Sequence[float]]) -> str:
+    """Errors through a model on a logarithmic scale, one line for each series; None of them has to be positive."""
+    positive = [value for values in series.values() for value in values if 0 < value < float("inf")]
+    low, high = (floor(log10(min(positive))), ceil(log10(max(positive)))) if positive else (-8, 0)
+    high = max(high, low + 1)
+    step = (WIDTH - LEFT - 40) / max(1, len(names) - 1)
+
+    def y(value: float) -> float:
+        shown = low if value <= 0 else min(high, log10(value)) if value != float("inf") else high
+        return HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * (shown - low) / (high - low)
+
+    marks = range(low, high + 1, max(1, (high - low) // 8))
+    parts = [_axis(y(10.0**power), f"1e{power}") for power in marks]
+    for s, (name, values) in enumerate(series.items()):
+        points = [(LEFT + 10 + i * step, y(value)) for i, value in enumerate(values)]
+        colour = COLOURS[s % len(COLOURS)]
+        path = " ".join(f"{px:.1f},{py:.1f}" for px, py in points)
+        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        for (px, py), value, where in zip(points, values, names, strict=True):
+            parts.append(
+                f'<circle cx="{px:.1f}" cy="{py:.1f}" r="3.5" fill="{colour}">'
+                f"<title>{escape(where)}, {escape(name)}: {value:.2e}</title></circle>"
+            )
+    every = max(1, len(names) // 12)
+    parts += [
+        _text(LEFT + 10 + i * step, HEIGHT - BOTTOM + 20, names[i], "middle", 11)
+        for i in range(0, len(names), every)
+    ]
+    return _page(title, parts, list(series))
+
+
+def _axis(y: float, label: str) -> str:
+    return _line(LEFT, y, WIDTH - 20, y, "#ddd") + _text(LEFT - 8, y + 4, label, "end", 11)
+
+
+def _line(x1: float, y1: float, x2: float, y2: float, colour: str) -> str:
+    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}"/>'
+
+
+def _text(x: float, y: float, text: str, anchor: str = "start", size: int = 13) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}">{escape(text)}</text>'
+
+
+def _page(title: str, parts: Sequence[str], legend: Sequence[str]) -> str:
+    keys = []
+    x = float(LEFT)
+    for s, name in enumerate(legend):
+        keys.append(
+            f'<rect x="{x}" y="{HEIGHT - 22}" width="12" height="12" fill="{COLOURS[s % len(COLOURS)]}"/>'
+        )
+        keys.append(_text(x + 18, HEIGHT - 11, name))
+        x += 40 + 8 * len(name)
+    body = "\n".join([_text(WIDTH / 2, 26, title, "middle", 16), *parts, *keys])
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" '
+        f'fill="#222"><rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>\n{body}\n</svg>\n'
+    )

@@ -1,0 +1,116 @@
+"""An answer, and the handle by which one waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from threading import Event
+from time import perf_counter
+from typing import Generic, Literal, TypeAlias, TypeVar, final
+
+from ..text import Sampled
+
+FinishReason: TypeAlias = Literal["stop", "length", "cancelled"]
+T = TypeVar("T")
+
+
+@dataclass
+class Timings:
+    """Where the time of a request went, in seconds."""
+
+    prompt_tokens: int = 0
+    reused_tokens: int = 0  # of the prompt, which were in a cache already
+    tokens: int = 0
+    waited: float = 0.0  # for a free sequence
+    prompt: float = 0.0  # from then to the first token
+    generation: float = 0.0  # from the first token to the last
+
+    @property
+    def prompt_rate(self) -> float:
+        """Prompt tokens per second, reused ones not counted."""
+        return (self.prompt_tokens - self.reused_tokens) / self.prompt if self.prompt else 0.0
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second after the first."""
+        return (self.tokens - 1) / self.generation if self.generation and self.tokens > 1 else 0.0
+
+
+@dataclass
+class Completion:
+    """What came of a request."""
+
+    text: str
+    tokens: list[int]
+    finish_reason: FinishReason
+    logprobs: list[Sampled] | None = None  # one for each token, if asked for
+    stop: str | None = None  # the stop string that ended it
+    timings: Timings = field(default_factory=Timings)
+
+
+@final
+class Handle(Generic[T]):
+    """A request that was submitted: iterate for its pieces of text as they come, or wait for its result."""
+
+    def __init__(self, cancel: Callable[[], None]) -> None:
+        self._cancel = cancel
+        self._pieces: SimpleQueue[str | None] = SimpleQueue()
+        self._over = Event()
+        self._result: T | None = None
+        self._error: BaseException | None = None
+
+    @property
+    def done(self) -> bool:
+        return self._over.is_set()
+
+    def cancel(self) -> None:
+        """End it before its time; its result is what there is by then. Nothing happens if it is over."""
+        if not self.done:
+            self._cancel()
+
+    def result(self, timeout: float | None = None) -> T:
+        """Wait for the result; raises what went wrong, or TimeoutError while the request goes on."""
+        if not self._over.wait(timeout):
+            raise TimeoutError(f"no result in {timeout} s; the request goes on")
+        if self._error is not None:
+            raise self._error
+        assert self._result is not None
+        return self._result
+
+    def __iter__(self) -> Iterator[str]:
+        while (piece := self._pieces.get()) is not None:
+            yield piece
+        self._pieces.put(None)  # iterating again ends at once
+        if self._error is not None:
+            raise self._error
+
+    # -- for the runner ----------------------------------------------------------------------------------
+
+    def emit(self, piece: str) -> None:
+        if piece:
+            self._pieces.put(piece)
+
+    def settle(self, result: T) -> None:
+        self._result = result
+        self._pieces.put(None)
+        self._over.set()
+
+    def fail(self, error: BaseException) -> None:
+        self._error = error
+        self._pieces.put(None)
+        self._over.set()
+
+
+@final
+class Clock:
+    """Measures one stretch after the other."""
+
+    def __init__(self) -> None:
+        self._mark = perf_counter()
+
+    def lap(self) -> float:
+        """Seconds since the last lap."""
+        now = perf_counter()
+        passed, self._mark = now - self._mark, now
+        return passed

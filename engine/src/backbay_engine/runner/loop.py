@@ -1,0 +1,262 @@
+"""The loop: it admits requests, makes steps of them, and hands out results, in a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+from itertools import chain
+from threading import Condition, Event, Thread
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from backbay import BackbayError, CancelledError, ClosedError
+
+from ..errors import LogitsError
+from ..kept import KeptSteps
+from ..step import Step
+from .batching import Share, Turns, fitting
+from .job import Job
+from .slots import Slots
+
+log = logging.getLogger(__name__)
+
+
+@final
+class Runner:
+    """Runs many jobs over one model, several in each step."""
+
+    def __init__(self, steps: KeptSteps, slots: Slots, *, batch: int, context: int) -> None:
+        self.steps, self.slots, self.context = steps, slots, context
+        self._turns = Turns(batch, slots.cache.is_uniform)
+        self._waiting: deque[Job] = deque()
+        self._active: list[Job] = []
+        self._in_step: list[Job] = []
+        self._changed = Condition()
+        self._cancel_step = Event()
+        self._closing = False
+        self._thread: Thread | None = None
+
+    # -- from any thread ---------------------------------------------------------------------------------
+
+    def submit(self, job: Job) -> None:
+        """Queue a job; it runs as soon as a slot is free."""
+        with self._changed:
+            if self._closing:
+                raise ClosedError("the model is closed")
+            self._waiting.append(job)
+            if self._thread is None:
+                self._thread = Thread(target=self._run, name="backbay runner", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def cancel(self, job: Job) -> None:
+        """End a job before its time; a step that nobody else needs is broken off."""
+        with self._changed:
+            job.cancelled = True
+            if self._in_step and all(other.cancelled for other in self._in_step):
+                self._cancel_step.set()
+            self._changed.notify_all()
+
+    def forget(self) -> None:
+        """Once nothing runs, empty all sequences, which were kept for prompts that begin alike."""
+        with self._changed:
+            self._changed.wait_for(lambda: not (self._waiting or self._active))
+            for slot in self.slots.all:
+                self.slots.clear(slot)
+
+    def close(self) -> None:
+        """Cancel everything and stop the thread."""
+        with self._changed:
+            self._closing = True
+            jobs = [*self._waiting, *self._active]
+            self._changed.notify_all()
+        for job in jobs:
+            self.cancel(job)
+        if self._thread is not None:
+            self._thread.join()
+
+    # -- in its thread -----------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while self._wait():
+            try:
+                self._cycle()
+            except Exception as error:  # whatever it is, nobody may be left waiting
+                log.exception("the runner failed")
+                for job in list(self._active):
+                    self._end(job, error)
+
+    def _wait(self) -> bool:
+        """Sleep until there is something to do; False when that is to stop."""
+        with self._changed:
+            while not (self._waiting or self._active or self._closing):
+                self._changed.notify_all()  # whoever waits for this
+                self._changed.wait()
+            return bool(self._waiting or self._active)
+
+    def _cycle(self) -> None:
+        self._sweep()
+        self._admit()
+        for job in list(self._active):
+            self._make_room(job)
+        shares = self._turns.split(self._active)
+        if shares:
+            self._step(shares)
+
+    def _sweep(self) -> None:
+        """Let go of what was cancelled."""
+        for job in [job for job in self._active if job.cancelled]:
+            self._end(job)
+        with self._changed:
+            gone = [job for job in self._waiting if job.cancelled]
+            for job in gone:
+                self._waiting.remove(job)
+        for job in gone:
+            job.finish()
+
+    def _admit(self) -> None:
+        while self._waiting:
+            job = self._waiting[0]
+            try:
+                slot = self.slots.take(job.prompt, reuse=job.reuse)
+            except Exception as error:  # noqa: BLE001  it is this job's alone
+                self._waiting.popleft()
+                job.finish(error)
+                continue
+            if slot is None:
+                return
+            self._waiting.popleft()
+            job.start(slot)
+            self._active.append(job)
+
+    def _make_room(self, job: Job) -> None:
+        """A full context is shifted, or the end."""
+        if job.slot is None or job.done + min(1, job.pending) <= self.context:
+            return
+        keep = job.make_room(self.context)
+        if keep is None:
+            self._end(job)
+            return
+        try:
+            job.todo = self.slots.shift(job.slot, keep) + job.todo
+            job.spans.clear()
+        except Exception as error:  # noqa: BLE001  it is this job's alone
+            self._end(job, error)
+
+    def _step(self, shares: Sequence[Share[Job]]) -> None:
+        """One forward pass; if it fails, each job's part alone, so that none suffers for another."""
+        jobs = [share.request for share in shares]
+        with self._changed:
+            self._cancel_step.clear()
+            self._in_step = jobs
+        try:
+            step, rows_of = make_step(shares)
+            results = self.steps.run(step, self._cancel_step)
+        except CancelledError:
+            for job in jobs:
+                self._resume(job)
+            return
+        except Exception as error:  # noqa: BLE001  whoever caused it gets it
+            if len(shares) == 1:
+                self._end(jobs[0], error)
+            else:
+                for job in jobs:
+                    self._resume(job)
+                    self._step([Share(job, fitting(job, self._turns.room))])
+            return
+        finally:
+            self._in_step = []
+        for share, rows in zip(shares, rows_of, strict=True):
+            self._hand_out(share, results[rows])
+
+    def _resume(self, job: Job) -> None:
+        """After a step that failed: what a window let go of for it is to be computed again."""
+        slot = job.slot
+        if slot is not None and not self.slots.cache.can_resume(slot.sequence, job.done):
+            job.todo = slot.tokens + job.todo
+            self.slots.clear(slot)
+
+    def _hand_out(self, share: Share[Job], rows: NDArray[Any]) -> None:
+        job = share.request
+        job.move_on(share.count)
+        try:
+            go_on = job.receive(rows) if len(rows) else True
+        except LogitsError as error:
+            self._end(job, self._located(share, error))
+            return
+        except Exception as error:  # noqa: BLE001  it is this job's alone
+            self._end(job, error)
+            return
+        if not go_on:
+            self._end(job)
+
+    def _located(self, share: Share[Job], error: LogitsError) -> LogitsError:
+        """The error with the place where things went wrong, found by computing the job's part again."""
+        job, slot = share.request, share.request.slot
+        if slot is None:
+            return error
+        job.todo = slot.tokens[-share.count :] + job.todo
+        del slot.tokens[-share.count :]
+        try:
+            self.slots.cache.remove(slot.sequence, job.done)
+            first = self.steps.first_broken(make_step([share])[0])
+        except BackbayError:
+            return error
+        return LogitsError(f"{error}; the first that is not finite is {first}") if first else error
+
+    def _end(self, job: Job, error: BaseException | None = None) -> None:
+        self._active.remove(job)
+        slot = job.slot
+        if slot is not None:
+            try:
+                if error is not None:
+                    self.slots.clear(slot)
+            except BackbayError:
+                slot.tokens.clear()
+                log.warning("sequence %d could not be cleared", slot.sequence, exc_info=True)
+            self.slots.release(slot)
+        job.finish(error)
+
+
+def make_step(shares: Sequence[Share[Job]]) -> tuple[Step, list[slice]]:
+    """The step of these parts, and where each one's results will be."""
+    tokens: list[int] = []
+    positions: list[range] = []
+    sequences: list[NDArray[np.int32]] = []
+    outputs: list[int] = []
+    rows: list[slice] = []
+    for share in shares:
+        job, first = share.request, len(tokens)
+        tokens += job.todo[: share.count]
+        positions.append(range(job.done, job.done + share.count))
+        sequences.append(np.full(share.count, job.slot.sequence if job.slot is not None else 0, np.int32))
+        wanted = [first + i for i in job.wanted(share.count)]
+        rows.append(slice(len(outputs), len(outputs) + len(wanted)))
+        outputs += wanted
+    step = Step(
+        np.array(tokens, np.int32),
+        np.fromiter(chain.from_iterable(positions), np.int32, len(tokens)),
+        np.concatenate(sequences),
+        np.array(outputs or [len(tokens) - 1], np.int32),
+        spans_of(shares),
+    )
+    return step, rows
+
+
+def spans_of(shares: Sequence[Share[Job]]) -> NDArray[np.int32] | None:
+    """The span that each token of a step belongs to, or -1; None if none belongs to any."""
+    if not any(share.request.spans for share in shares):
+        return None
+    numbers = np.full(sum(share.count for share in shares), -1, np.int32)
+    first = number = 0
+    for share in shares:
+        done = share.request.done
+        for span in share.request.spans:
+            if done <= span.begin < done + share.count:
+                numbers[first + span.begin - done : first + span.end - done] = number
+                number += 1
+        first += share.count
+    return numbers

@@ -1,0 +1,46 @@
+"""A request for the logits after every token of a prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from backbay import CancelledError
+
+from .answer import Handle
+from .job import Job
+
+if TYPE_CHECKING:
+    from .loop import Runner
+
+
+@final
+class Scoring(Job):
+    """Collects the results of all tokens. What is in the cache already has none, so nothing is reused."""
+
+    def __init__(self, prompt: Sequence[int], runner: Runner) -> None:
+        super().__init__(prompt, reuse=False)
+        self.handle: Handle[NDArray[np.float32]] = Handle(partial(runner.cancel, self))
+        self._rows: list[NDArray[np.float32]] = []
+
+    def wanted(self, count: int) -> Sequence[int]:
+        return range(count)
+
+    def receive(self, rows: NDArray[Any]) -> bool:
+        self._rows.append(rows)
+        return self.pending > 0
+
+    def make_room(self, context: int) -> int | None:  # a prompt that does not fit is not admitted
+        return None
+
+    def finish(self, error: BaseException | None = None) -> None:
+        if error is None and self.pending:
+            error = CancelledError("the request was cancelled")
+        if error is not None:
+            self.handle.fail(error)
+        else:
+            self.handle.settle(np.concatenate(self._rows))

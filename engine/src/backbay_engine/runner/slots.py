@@ -1,0 +1,109 @@
+"""Which sequence of the cache serves a request, and how much of its prompt is there already."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import final
+
+from ..cache.contract import Cache
+from ..errors import CacheShiftError
+
+_FOREVER = count(1)
+
+
+@dataclass(eq=False)
+class Slot:
+    """A sequence of the cache, and the tokens that it holds."""
+
+    sequence: int
+    tokens: list[int] = field(default_factory=list)
+    busy: bool = False
+    last_used: int = 0
+
+
+@final
+class Slots:
+    """The sequences of a cache, given to requests so that as little as possible is computed again."""
+
+    def __init__(self, cache: Cache, parallel: int) -> None:
+        self.cache = cache
+        self.all = [Slot(n) for n in range(parallel)]
+
+    def take(self, prompt: Sequence[int], *, reuse: bool = True) -> Slot | None:
+        """A free slot that holds as much of the prompt as there is, its last token excepted; None if all are busy.
+
+        What another slot has in common with the prompt is shared if that is more; else the least recently used
+        slot makes room.
+        """
+        free = [slot for slot in self.all if not slot.busy]
+        if not free:
+            return None
+        chosen, source, length = self._choose(free, prompt[:-1] if reuse else [])
+        if source is not None and source is not chosen:
+            self.cache.copy_prefix(source.sequence, chosen.sequence, length)
+            chosen.tokens = source.tokens[:length]
+        else:
+            self._cut(chosen, length)
+        chosen.busy, chosen.last_used = True, next(_FOREVER)
+        return chosen
+
+    def release(self, slot: Slot) -> None:
+        """The slot's request is over; its tokens stay, for prompts that begin like them."""
+        slot.busy = False
+
+    def clear(self, slot: Slot) -> None:
+        """Forget what a slot holds."""
+        self.cache.remove(slot.sequence, 0)
+        slot.tokens.clear()
+
+    def shift(self, slot: Slot, keep: int) -> list[int]:
+        """Make room by forgetting the older half of what follows the first `keep` tokens.
+
+        Gives the tokens to be computed again: none, unless what follows cannot be moved.
+        """
+        held = slot.tokens
+        gone = max(1, (len(held) - keep) // 2)
+        left = held[:keep] + held[keep + gone :]
+        try:
+            self.cache.remove(slot.sequence, keep, keep + gone)
+        except CacheShiftError:
+            self.clear(slot)
+            return left
+        slot.tokens = left
+        return []
+
+    def _choose(self, free: list[Slot], prompt: Sequence[int]) -> tuple[Slot, Slot | None, int]:
+        """The slot to take, the one whose beginning it is to hold, and how much of it."""
+        oldest = min(free, key=lambda slot: slot.last_used)
+        source, length = None, 0
+        for slot in sorted(self.all, key=lambda slot: slot.busy):  # a free one needs no copy
+            shared = self._resumable(slot, common(slot.tokens, prompt))
+            if shared > length:
+                source, length = slot, shared
+        if source is None:
+            return oldest, None, 0
+        # a slot much of which would be lost is worth keeping whole, if another is free
+        spare = not source.busy and (length >= len(source.tokens) // 2 or len(free) == 1)
+        return (source if spare else self._other(free, source)), source, length
+
+    @staticmethod
+    def _other(free: list[Slot], source: Slot) -> Slot:
+        return min((slot for slot in free if slot is not source), key=lambda slot: slot.last_used)
+
+    def _resumable(self, slot: Slot, length: int) -> int:
+        return self.cache.last_resumable(slot.sequence, length) if length else 0
+
+    def _cut(self, slot: Slot, length: int) -> None:
+        if length < len(slot.tokens):
+            self.cache.remove(slot.sequence, length)
+            del slot.tokens[length:]
+
+
+def common(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many leading tokens two sequences share."""
+    for i, (left, right) in enumerate(zip(a, b, strict=False)):
+        if left != right:
+            return i
+    return min(len(a), len(b))

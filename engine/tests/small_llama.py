@@ -1,0 +1,81 @@
+"""A small Llama of random weights in a GGUF file, with a vocabulary of bytes: what tests of the engine run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gguf
+import numpy as np
+
+WIDTH, HEADS, KV_HEADS, HIDDEN, LAYERS, CONTEXT = 32, 4, 2, 64, 2, 256
+SPECIAL = ["<s>", "</s>", "<|user|>", "<|assistant|>"]
+MERGED = "\u0100\u0100"  # two zero bytes: a vocabulary needs a merge
+BOS, EOS = 257, 258
+WORDS = 257 + len(SPECIAL)
+TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+def write_small_llama(
+    path: Path, *, layers: int = LAYERS, seed: int = 3, broken_layer: int | None = None
+) -> Path:
+    """Write the model; the weights of `broken_layer` give NaN."""
+    rng = np.random.default_rng(seed)
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_block_count(layers)
+    writer.add_context_length(CONTEXT)
+    writer.add_embedding_length(WIDTH)
+    writer.add_feed_forward_length(HIDDEN)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(KV_HEADS)
+    writer.add_rope_dimension_count(WIDTH // HEADS)
+    writer.add_layer_norm_rms_eps(1e-5)
+    add_vocabulary(writer)
+
+    def add(name: str, *shape: int) -> None:
+        scale = 1.0 if len(shape) == 1 else 2.0 / np.sqrt(shape[-1])
+        data = np.ones(shape) if len(shape) == 1 else rng.standard_normal(shape) * scale
+        writer.add_tensor(f"{name}.weight", data.astype(np.float32))
+
+    add("token_embd", WORDS, WIDTH)
+    for layer in range(layers):
+        block = f"blk.{layer}."
+        add(block + "attn_norm", WIDTH)
+        for name, rows in (("q", WIDTH), ("k", WIDTH // 2), ("v", WIDTH // 2), ("output", WIDTH)):
+            add(block + f"attn_{name}", rows, WIDTH)
+        add(block + "ffn_norm", WIDTH)
+        for name in ("gate", "up"):
+            add(block + f"ffn_{name}", HIDDEN, WIDTH)
+        down = rng.standard_normal((WIDTH, HIDDEN)).astype(np.float32) / 8
+        writer.add_tensor(
+            block + "ffn_down.weight", down * np.float32("nan") if layer == broken_layer else down
+        )
+    add("output_norm", WIDTH)
+    add("output", WORDS, WIDTH)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def add_vocabulary(writer: gguf.GGUFWriter) -> None:
+    """Bytes, as GPT-2 spells them, and a few special tokens."""
+    kinds = [gguf.TokenType.NORMAL] * 257 + [gguf.TokenType.CONTROL] * len(SPECIAL)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list([spelled(byte) for byte in range(256)] + [MERGED, *SPECIAL])
+    writer.add_token_types(kinds)
+    writer.add_token_merges([" ".join(MERGED)])
+    writer.add_bos_token_id(BOS)
+    writer.add_eos_token_id(EOS)
+    writer.add_add_bos_token(True)
+    writer.add_chat_template(TEMPLATE)
+
+
+def spelled(byte: int) -> str:
+    """A byte as a character that can be seen: itself, or one of the 68 from 256 on."""
+    seen = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    return chr(byte) if byte in seen else chr(256 + [b for b in range(256) if b not in seen].index(byte))

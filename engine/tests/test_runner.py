@@ -1,0 +1,219 @@
+"""Requests that share steps: each gets the answer that it gets alone, whatever happens to the others."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_llama import EOS, write_small_llama
+
+import backbay
+from backbay import ClosedError, OptionError
+from backbay_engine import LLM, LogitsError, RequestError, load
+
+ENDLESS = {"logit_bias": {EOS: float("-inf")}}
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_small_llama(tmp_path_factory.mktemp("models") / "small.gguf")
+
+
+@pytest.fixture(scope="module", params=sorted(backbay.backends()))
+def llm(path: Path, request: pytest.FixtureRequest) -> Iterator[LLM]:
+    with load(path, request.param, context=64, parallel=3, batch=16, num_threads=1) as opened:
+        yield opened
+
+
+def test_a_prompt_is_continued_the_same_way_each_time(llm: LLM) -> None:
+    first = llm.generate("hello", max_tokens=8, temperature=0, **ENDLESS)
+    again = llm.generate("hello", max_tokens=8, temperature=0, **ENDLESS)
+    assert first.tokens == again.tokens
+    assert len(first.tokens) == 8
+    assert first.finish_reason == "length"
+    assert again.timings.reused_tokens == len("hello")  # bos and all but the last
+
+
+def test_the_likeliest_token_is_that_of_the_logits(llm: LLM) -> None:
+    prompt = llm.tokenizer.encode("what")
+    answer = llm.generate(prompt, max_tokens=4, temperature=0, **ENDLESS)
+    scores = llm.logits(prompt + answer.tokens)
+    scores[:, EOS] = -np.inf
+    assert scores.argmax(axis=1)[len(prompt) - 1 : -1].tolist() == answer.tokens
+
+
+def test_a_prompt_longer_than_a_step_goes_through_in_parts(llm: LLM) -> None:
+    prompt = np.random.default_rng(1).integers(0, 256, 50).tolist()
+    whole = llm.logits(prompt)
+    assert whole.shape == (50, 261)
+    parts = np.concatenate([llm.logits(prompt[:20]), llm.logits(prompt)[20:]])
+    np.testing.assert_allclose(parts, whole, rtol=1e-3, atol=1e-3)
+
+
+def test_many_at_once_get_what_each_gets_alone(llm: LLM) -> None:
+    rng = np.random.default_rng(2)
+    prompts = [rng.integers(0, 256, n).tolist() for n in (1, 17, 40, 3, 29, 8)]
+    alone = [llm.generate(p, max_tokens=9, temperature=0, reuse=False).tokens for p in prompts]
+    handles = [llm.submit(p, max_tokens=9, temperature=0) for p in prompts]
+    assert [handle.result().tokens for handle in handles] == alone
+
+
+def test_chance_is_the_seeds_whoever_else_runs(llm: LLM) -> None:
+    options = {"max_tokens": 10, "temperature": 1.0, "seed": 11}
+    alone = llm.generate("dice", **options)
+    others = [llm.submit(text, max_tokens=12, temperature=1.0) for text in ("a", "another")]
+    assert llm.generate("dice", **options).tokens == alone.tokens
+    for other in others:
+        other.result()
+
+
+def test_a_common_beginning_is_taken_from_another_sequence(llm: LLM) -> None:
+    llm.forget()
+    opening = np.random.default_rng(3).integers(0, 256, 30).tolist()
+    expected = llm.generate([*opening, 65, 66], max_tokens=5, temperature=0, reuse=False).tokens
+    llm.generate([*opening, 67, 68, 69], max_tokens=5, temperature=0)
+    found = llm.generate([*opening, 65, 66], max_tokens=5, temperature=0)
+    assert found.timings.reused_tokens >= 30
+    assert found.tokens == expected
+
+
+def test_a_full_context_ends_the_answer(llm: LLM) -> None:
+    answer = llm.generate([1, 2, 3], temperature=0, **ENDLESS)
+    assert answer.finish_reason == "length"
+    assert 3 + len(answer.tokens) == llm.context + 1  # the last one needs no cell
+
+
+def test_a_full_context_is_shifted_where_that_is_asked_for(llm: LLM) -> None:
+    answer = llm.generate([1, 2, 3], temperature=0, max_tokens=150, num_keep=2, **ENDLESS)
+    assert answer.finish_reason == "length"
+    assert len(answer.tokens) == 150
+
+
+def test_text_comes_in_pieces_that_make_up_the_whole(llm: LLM) -> None:
+    whole = llm.generate("stream", max_tokens=20, temperature=0)
+    assert "".join(llm.stream("stream", max_tokens=20, temperature=0)) == whole.text
+
+
+def test_a_stop_string_is_cut_off_wherever_tokens_part_it(llm: LLM) -> None:
+    whole = llm.generate("stop", max_tokens=20, temperature=0, **ENDLESS)
+    stop = whole.text[5:8]
+    answer = llm.generate("stop", max_tokens=20, temperature=0, stop=stop, **ENDLESS)
+    assert answer.text == whole.text[: whole.text.index(stop)]
+    assert (answer.finish_reason, answer.stop) == ("stop", stop)
+
+
+def test_the_end_token_ends_and_is_not_shown(llm: LLM) -> None:
+    answer = llm.generate("end", max_tokens=5, temperature=0, logit_bias={EOS: 1000.0})
+    assert (answer.text, answer.finish_reason, answer.tokens) == ("", "stop", [EOS])
+
+
+def test_logprobs_come_with_each_token(llm: LLM) -> None:
+    answer = llm.generate("odds", max_tokens=3, temperature=0, logprobs=2)
+    assert answer.logprobs is not None
+    assert [one.token for one in answer.logprobs] == answer.tokens
+    assert all(one.top[0].logprob >= one.top[1].logprob for one in answer.logprobs)
+
+
+def test_a_cancelled_request_gives_what_there_is(llm: LLM) -> None:
+    handle = llm.submit("cancel", max_tokens=10_000, num_keep=0, temperature=0, **ENDLESS)
+    next(iter(handle))
+    handle.cancel()
+    answer = handle.result(timeout=60)
+    assert answer.finish_reason == "cancelled"
+    assert answer.tokens
+
+
+def test_leaving_a_stream_cancels_it(llm: LLM) -> None:
+    for _ in llm.stream("leave", max_tokens=10_000, num_keep=0, temperature=0, **ENDLESS):
+        break
+    llm.forget()  # waits until nothing runs
+    assert llm.cache is not None
+    assert llm.cache.used == 0
+
+
+def test_one_that_fails_leaves_the_others_alone(llm: LLM) -> None:
+    alone = llm.generate("fine", max_tokens=12, temperature=0).tokens
+    nothing = dict.fromkeys(range(261), float("-inf"))
+    good = llm.submit("fine", max_tokens=12, temperature=0)
+    bad = llm.submit("bad", max_tokens=12, logit_bias=nothing)
+    with pytest.raises(LogitsError):
+        bad.result()
+    assert good.result().tokens == alone
+
+
+@pytest.mark.parametrize(
+    ("prompt", "options", "told"),
+    [
+        ([], {}, "empty"),
+        ([261], {}, r"\[0, 261\), got 261"),
+        ([-1], {}, "got -1"),
+        ([1] * 65, {}, "65 tokens, the context holds 64"),
+        ([1], {"max_tokens": 0}, "max_tokens must be an integer of at least 1, got 0"),
+        ([1], {"num_keep": 64}, r"num_keep must be in \[0, 63\), got 64"),
+    ],
+)
+def test_a_request_that_cannot_be_served_is_refused(
+    llm: LLM, prompt: list[int], options: dict, told: str
+) -> None:
+    with pytest.raises(RequestError, match=told):
+        llm.submit(prompt, **options)
+    assert llm.generate("after", max_tokens=1).tokens  # nothing was lost
+
+
+def test_a_misspelled_option_is_refused(llm: LLM) -> None:
+    with pytest.raises(TypeError, match="temprature"):
+        llm.submit("x", temprature=1)
+    with pytest.raises(OptionError, match="temperature"):
+        llm.submit("x", temperature=-1)
+
+
+def test_a_conversation_is_laid_out_by_the_models_template(llm: LLM) -> None:
+    ids = llm.chat_prompt([{"role": "user", "content": "hi"}])
+    assert ids == [257, 259, *b"hi", 260]
+    assert llm.chat([{"role": "user", "content": "hi"}], max_tokens=3).tokens
+
+
+def test_a_decode_step_traces_compiles_and_allocates_nothing(llm: LLM) -> None:
+    llm.generate("count", max_tokens=4, temperature=0, **ENDLESS)
+    before = llm.backend.counters
+    llm.generate("count", max_tokens=40, temperature=0, **ENDLESS)
+    after = llm.backend.counters
+    assert after.runs - before.runs >= 40
+    assert after.traced_nodes == before.traced_nodes
+    assert after.compilations == before.compilations
+    assert after.bytes_allocated == before.bytes_allocated
+
+
+def test_threads_may_ask_at_the_same_time(llm: LLM) -> None:
+    prompts = [f"thread {n}" for n in range(6)]
+    alone = [llm.generate(p, max_tokens=6, temperature=0).tokens for p in prompts]
+    found: dict[int, list[int]] = {}
+
+    def ask(n: int) -> None:
+        found[n] = llm.generate(prompts[n], max_tokens=6, temperature=0).tokens
+
+    threads = [threading.Thread(target=ask, args=(n,)) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [found[n] for n in range(6)] == alone
+
+
+def test_nan_is_named_with_the_layer_that_it_comes_from(tmp_path: Path) -> None:
+    broken = write_small_llama(tmp_path / "broken.gguf", layers=3, broken_layer=1)
+    with load(broken, "cpu_ref", context=64) as llm, pytest.raises(LogitsError, match=r"blk\.1"):
+        llm.generate("hello", max_tokens=4, temperature=0)
+
+
+def test_closing_ends_what_runs(path: Path) -> None:
+    llm = load(path, "cpu_ref", context=64)
+    handle = llm.submit("long", max_tokens=10_000, num_keep=0, **ENDLESS)
+    llm.close()
+    assert handle.result().finish_reason == "cancelled"
+    with pytest.raises(ClosedError):
+        llm.submit("x")
+    llm.close()

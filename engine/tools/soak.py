@@ -1,0 +1,167 @@
+"""Many mixed requests at once, each of which must end as it does alone; memory must stay flat, the cache empty.
+
+python engine/tools/soak.py MODEL --backend ggml --requests 2000
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from backbay import BackbayError
+from backbay_engine import LLM, Completion, Handle, LogitsError, RequestError, load
+
+
+@dataclass
+class Asked:
+    """A request, and how it is meant to end."""
+
+    prompt: list[int]
+    options: dict[str, Any]
+    kind: str
+    cancel_after: int | None = None  # pieces
+    alone: Any = field(default=None, repr=False)
+
+
+def draw(rng: np.random.Generator, llm: LLM, openings: list[list[int]]) -> Asked:
+    """A request of any kind; many share their beginning with others."""
+    vocabulary, context = llm.model.vocabulary_size, llm.context
+    length = int(rng.integers(1, context // 2))
+    prompt = rng.integers(0, vocabulary, length).tolist()
+    if rng.random() < 0.5:
+        opening = openings[rng.integers(len(openings))]
+        prompt = (opening + prompt)[: context // 2]
+    options: dict[str, Any] = {"max_tokens": int(rng.integers(1, 24)), "seed": int(rng.integers(1 << 31))}
+    options |= {"temperature": 0} if rng.random() < 0.5 else {"temperature": 1.0, "top_k": 20}
+    kind = rng.choice(["plain", "shift", "cancel", "refused", "failing"], p=[0.55, 0.15, 0.15, 0.08, 0.07])
+    if kind == "shift":
+        prompt = (prompt * (context // len(prompt) + 1))[: context - int(rng.integers(1, 8))]
+        options |= {
+            "num_keep": int(rng.integers(0, 8)),
+            "logit_bias": dict.fromkeys(llm.tokenizer.end_ids, float("-inf")),
+        }
+    elif kind == "refused":
+        prompt = [[], [vocabulary], [-1], [0] * (context + 1)][rng.integers(4)]
+    elif kind == "failing":
+        options["logit_bias"] = dict.fromkeys(range(vocabulary), float("-inf"))
+    return Asked(prompt, options, str(kind), int(rng.integers(0, 12)) if kind == "cancel" else None)
+
+
+def outcome(llm: LLM, asked: Asked, handle: Handle[Completion] | None = None) -> Any:
+    """What became of a request: its tokens and why it ended, or the kind of its error."""
+    try:
+        completion = (handle or llm.submit(asked.prompt, **asked.options)).result()
+    except BackbayError as error:
+        return type(error).__name__
+    return completion.tokens, completion.finish_reason
+
+
+def expected(asked: Asked, found: Any) -> bool:
+    if asked.kind == "refused":
+        return found == RequestError.__name__ and asked.alone == found
+    if asked.kind == "failing":
+        return found == LogitsError.__name__ and asked.alone == found
+    if asked.kind == "cancel" and not isinstance(found, str):
+        tokens, _ = found
+        return tokens == asked.alone[0][: len(tokens)]
+    return found == asked.alone
+
+
+def together(llm: LLM, requests: list[Asked], at_once: int) -> tuple[list[Any], list[float]]:
+    """All of them, so many at a time, and the memory of the process on the way."""
+    results: list[Any] = [None] * len(requests)
+    running: deque[tuple[int, Handle[Completion]]] = deque()
+    sizes: list[float] = []
+    for n, asked in enumerate(requests):
+        while len(running) >= at_once:
+            done, handle = running.popleft()
+            results[done] = outcome(llm, requests[done], handle)
+        try:
+            handle = llm.submit(asked.prompt, **asked.options)
+        except BackbayError as error:
+            results[n] = type(error).__name__
+            continue
+        if asked.cancel_after is not None:
+            time.sleep(asked.cancel_after / 1000)
+            handle.cancel()
+        running.append((n, handle))
+        if n % 50 == 0:
+            sizes.append(resident())
+            progress(n, len(requests), "together")
+    for done, handle in running:
+        results[done] = outcome(llm, requests[done], handle)
+    return results, sizes
+
+
+def alone(llm: LLM, requests: list[Asked]) -> None:
+    for n, asked in enumerate(requests):
+        try:
+            asked.alone = outcome(llm, Asked(asked.prompt, {**asked.options, "reuse": False}, asked.kind))
+        except BackbayError as error:
+            asked.alone = type(error).__name__
+        if n % 50 == 0:
+            progress(n, len(requests), "alone")
+
+
+def resident() -> float:
+    """MiB of this process."""
+    fields = Path("/proc/self/status").read_text().split("VmRSS:")
+    return int(fields[1].split()[0]) / 1024
+
+
+def progress(done: int, total: int, what: str) -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r{what}: {done}/{total}   ")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model")
+    parser.add_argument("--backend", default="ggml")
+    parser.add_argument("--requests", type=int, default=2000)
+    parser.add_argument("--at-once", type=int, default=8)
+    parser.add_argument("--context", type=int, default=96)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    rng = np.random.default_rng(args.seed)
+    with load(args.model, args.backend, context=args.context, parallel=args.at_once, batch=64) as llm:
+        openings = [rng.integers(0, llm.model.vocabulary_size, 20).tolist() for _ in range(4)]
+        requests = [draw(rng, llm, openings) for _ in range(args.requests)]
+        with load(args.model, args.backend, context=args.context, parallel=1, batch=64) as single:
+            alone(single, requests)
+        results, sizes = together(llm, requests, args.at_once)
+        llm.forget()
+        used = llm.cache.used
+    wrong = [n for n, asked in enumerate(requests) if not expected(asked, results[n])]
+    middle = len(sizes) // 2
+    report = {
+        "requests": len(requests),
+        "kinds": dict(Counter(asked.kind for asked in requests)),
+        "wrong": len(wrong),
+        "cells in use at the end": used,
+        "MiB at the start, in the middle, at the end": [sizes[0], sizes[middle], sizes[-1]],
+    }
+    print(
+        json.dumps(report, indent=2)
+        if args.json
+        else "\n".join(f"{name}: {value}" for name, value in report.items())
+    )
+    for n in wrong[:5]:
+        print(
+            f"request {n} ({requests[n].kind}): {results[n]} where alone it gave {requests[n].alone}",
+            file=sys.stderr,
+        )
+    return 1 if wrong or used else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
