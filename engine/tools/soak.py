@@ -129,26 +129,28 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=2000)
     parser.add_argument("--at-once", type=int, default=8)
     parser.add_argument("--context", type=int, default=96)
+    parser.add_argument("--kv-dtype", default="f16")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     rng = np.random.default_rng(args.seed)
-    with load(args.model, args.backend, context=args.context, parallel=args.at_once, batch=64) as llm:
+    sizes = {"context": args.context, "batch": 64, "kv_dtype": args.kv_dtype}
+    with load(args.model, args.backend, parallel=args.at_once, **sizes) as llm:
         openings = [rng.integers(0, llm.model.vocabulary_size, 20).tolist() for _ in range(4)]
         requests = [draw(rng, llm, openings) for _ in range(args.requests)]
-        with load(args.model, args.backend, context=args.context, parallel=1, batch=64) as single:
+        with load(args.model, args.backend, parallel=1, **sizes) as single:
             alone(single, requests)
-        results, sizes = together(llm, requests, args.at_once)
+        results, grown = together(llm, requests, args.at_once)
         llm.forget()
         used = llm.cache.used
     wrong = [n for n, asked in enumerate(requests) if not expected(asked, results[n])]
-    middle = len(sizes) // 2
+    middle = len(grown) // 2
     report = {
         "requests": len(requests),
         "kinds": dict(Counter(asked.kind for asked in requests)),
         "wrong": len(wrong),
         "cells in use at the end": used,
-        "MiB at the start, in the middle, at the end": [sizes[0], sizes[middle], sizes[-1]],
+        "MiB at the start, in the middle, at the end": [grown[0], grown[middle], grown[-1]],
     }
     print(
         json.dumps(report, indent=2)

@@ -15,7 +15,14 @@ from backbay import Backend, Context, DType, Tensor, UnsupportedOpError
 from .llm import LLM
 from .step import Step
 
-UNITS = {DType.F32: 2.0**-24, DType.F16: 2.0**-11, DType.BF16: 2.0**-8, DType.I32: 0.0, DType.I64: 0.0}
+UNITS = {
+    DType.F64: 2.0**-53,
+    DType.F32: 2.0**-24,
+    DType.F16: 2.0**-11,
+    DType.BF16: 2.0**-8,
+    DType.I32: 0.0,
+    DType.I64: 0.0,
+}
 QUANTIZED_UNIT = 2.0**-7  # activations in eight bits, a scale for each block
 ROUNDINGS = 8  # how often a result may be rounded on the way, within an op
 
@@ -101,7 +108,7 @@ def _replayed(x: Tensor, backend: Backend, name: str, source: Backend) -> Differ
             ctx.compute(y)
         except UnsupportedOpError as error:
             return Difference(name, 0.0, note=str(error))
-        operands = [moved.get(operand, operand) for operand in x.op.flat_operands(x.args)]
+        operands = [given[p.name] for p in x.op.parameters if p.is_operand and not p.variadic]
         bound = expected_error(backend, x, operands)
         return Difference(name, relative_error(x.numpy(), y.numpy()), bound, str(x))
 
@@ -117,12 +124,12 @@ def _moved(value: Any, ctx: Context, backend: Backend, moved: dict[Tensor, Tenso
     return moved[value]
 
 
-def expected_error(backend: Backend, x: Tensor, operands: Sequence[Tensor]) -> float:
+def expected_error(backend: Backend, x: Tensor, operands: Sequence[Tensor | None]) -> float:
     """What a backend's stated precision lets one expect of an op, generously."""
     assert x.op is not None
     if x.op.moves:
         return UNITS.get(x.dtype, QUANTIZED_UNIT)
     stated = backend.precision(x.op, operands)
-    depth = max((operand.dim(0) for operand in operands), default=1)
+    depth = max((operand.dim(0) for operand in operands if operand is not None), default=1)
     rounding = UNITS.get(stated.activation, QUANTIZED_UNIT) + UNITS.get(x.dtype, QUANTIZED_UNIT)
     return ROUNDINGS * (rounding + sqrt(depth) * UNITS.get(stated.accumulate, QUANTIZED_UNIT))

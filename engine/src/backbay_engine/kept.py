@@ -68,7 +68,8 @@ class KeptSteps:
     def tapped(self, step: Step) -> dict[str, NDArray[Any]]:
         """The values of a step's taps, and its result."""
         with self.traced(step) as kept:
-            wanted = {**kept.batch.taps, "result": kept.result}
+            named = kept.result in kept.batch.taps.values()
+            wanted = kept.batch.taps if named else {**kept.batch.taps, "result": kept.result}
             kept.ctx.compute(*wanted.values())
             return {name: x.numpy() for name, x in wanted.items()}
 

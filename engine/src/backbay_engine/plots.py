@@ -13,30 +13,30 @@ COLOURS = ("#2f6fb5", "#d9802b", "#3a9a5b", "#b5442f", "#7a56b0", "#777777")
 def bars(
     title: str, unit: str, groups: Sequence[str], series: Mapping[str, Sequence[tuple[float, float]]]
 ) -> str:
-    """A group of bars for each name, one per series, each a mean and its deviation."""
-    top = max((mean + spread for values in series.values() for mean, spread in values), default=1.0) or 1.0
-    plot = WIDTH - LEFT - 20
-    wide = plot / max(1, len(groups))
+    """A group of bars for each name, one per series, each a mean and its deviation; each group has its own scale."""
+    tops = [max(values[g][0] + values[g][1] for values in series.values()) or 1.0 for g in range(len(groups))]
+    wide = (WIDTH - LEFT - 20) / max(1, len(groups))
     each = 0.8 * wide / max(1, len(series))
 
-    def y(value: float) -> float:
-        return HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * value / top
+    def y(share: float) -> float:
+        return HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * max(0.0, share)
 
-    parts = [_axis(y(top * n / 4), f"{top * n / 4:.4g}") for n in range(5)]
+    parts = [_line(LEFT, y(0), WIDTH - 20, y(0), "#999")]
     for s, (name, values) in enumerate(series.items()):
-        colour = COLOURS[s % len(COLOURS)]
         for g, (mean, spread) in enumerate(values):
-            x = LEFT + g * wide + 0.1 * wide + s * each
+            x, top = LEFT + g * wide + 0.1 * wide + s * each, tops[g]
             parts.append(
-                f'<rect x="{x:.1f}" y="{y(mean):.1f}" width="{each * 0.92:.1f}" '
-                f'height="{HEIGHT - BOTTOM - y(mean):.1f}" fill="{colour}"><title>{escape(name)}: {mean:.2f} '
-                f"± {spread:.2f} {escape(unit)}</title></rect>"
+                f'<rect x="{x:.1f}" y="{y(mean / top):.1f}" width="{each * 0.92:.1f}" '
+                f'height="{y(0) - y(mean / top):.1f}" fill="{COLOURS[s % len(COLOURS)]}">'
+                f"<title>{escape(name)}: {mean:.2f} ± {spread:.2f} {escape(unit)}</title></rect>"
             )
             middle = x + each * 0.46
-            parts.append(_line(middle, y(max(0.0, mean - spread)), middle, y(mean + spread), "#222"))
-            parts.append(_text(middle, y(mean + spread) - 5, f"{mean:.3g}", "middle", 11))
-    for g, group in enumerate(groups):
-        parts.append(_text(LEFT + (g + 0.5) * wide, HEIGHT - BOTTOM + 20, group, "middle"))
+            parts.append(_line(middle, y((mean - spread) / top), middle, y((mean + spread) / top), "#222"))
+            parts.append(_text(middle, y((mean + spread) / top) - 5, f"{mean:,.4g}", "middle", 11))
+    parts += [
+        _text(LEFT + (g + 0.5) * wide, HEIGHT - BOTTOM + 20, group, "middle")
+        for g, group in enumerate(groups)
+    ]
     return _page(f"{title} ({unit})", parts, list(series))
 
 

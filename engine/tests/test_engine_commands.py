@@ -1,0 +1,144 @@
+"""The commands: what they print, for people and for programs, and how they refuse."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from small_llama import write_small_llama
+
+import backbay
+from backbay.cli import main
+
+SMALL = ["--context", "64", "--threads", "1"]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write_small_llama(tmp_path_factory.mktemp("models") / "small.gguf"))
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before():
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:], root.level = handlers, level
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> str:
+    assert main(list(words)) == status
+    return capsys.readouterr().out
+
+
+def test_run_prints_the_answer_and_its_timings(path, capsys):
+    words = ["run", path, "-p", "hi", "-n", "5", "--backend", "cpu_ref", "--temperature", "0", *SMALL]
+    assert main(words) == 0
+    printed = capsys.readouterr()
+    assert printed.out.endswith("\n")
+    assert "ended by" in printed.err
+    assert main([*words, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert len(answer["tokens"]) <= 5
+    assert answer["timings"]["prompt_tokens"] == 3
+
+
+def test_run_reads_a_prompt_from_standard_input(path, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("from a pipe"))
+    answer = json.loads(
+        said(capsys, "run", path, "-p", "-", "-n", "2", "--backend", "cpu_ref", "--json", *SMALL)
+    )
+    assert answer["timings"]["prompt_tokens"] == 12
+
+
+def test_a_conversation_goes_on_until_input_ends(path, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("one\n\ntwo\n"))
+    printed = said(capsys, "run", path, "--chat", "-n", "3", "--backend", "cpu_ref", "--json", *SMALL)
+    decoder, answers = json.JSONDecoder(), []
+    while printed.strip():
+        answer, end = decoder.raw_decode(printed.lstrip())
+        answers.append(answer)
+        printed = printed.lstrip()[end:]
+    assert len(answers) == 2
+    assert answers[1]["timings"]["reused_tokens"] > 0  # the first question and answer were there already
+
+
+def test_run_says_what_is_missing(path, capsys):
+    assert main(["run", path]) == 1
+    assert "give a prompt with -p" in capsys.readouterr().err
+    assert main(["run", path, "-p", "x" * 100, "--backend", "cpu_ref", *SMALL]) == 1
+    assert "101 tokens, the context holds 64" in capsys.readouterr().err
+
+
+def test_tokenize_shows_each_token(path, capsys):
+    tokens = json.loads(said(capsys, "tokenize", path, "hé", "--json"))
+    assert [token["id"] for token in tokens] == [257, *"hé".encode()]
+    assert "4 tokens of 2 characters" in said(capsys, "tokenize", path, "hé")
+
+
+def test_memory_tells_what_would_be_taken_and_whether_it_fits(path, capsys):
+    words = ["memory", path, "--backend", "cpu_ref", "--context", "512", "--parallel", "2"]
+    assert "fits, on cpu_ref" in said(capsys, *words)
+    report = json.loads(said(capsys, *words, "--json"))
+    assert report["fits"]
+    kv = sum(layer["size"] for layer in report["memory"]["cpu"]["cache"])
+    assert kv == 2 * 2 * 512 * 16 * 2 * 2  # layers, keys and values, cells of 16 numbers, f16, two sequences
+
+
+def test_bench_measures_backends_side_by_side_and_draws_them(path, capsys, tmp_path):
+    names = sorted(backbay.backends())
+    plot = tmp_path / "rates.svg"
+    words = ["bench", path, "--backend", ",".join(names), "--prompt", "8", "--generate", "4", "--rounds", "2"]
+    report = json.loads(said(capsys, *words, "--plot", str(plot), "--json", "--threads", "1"))
+    assert sorted(report["results"]) == names
+    for summary in report["results"].values():
+        assert sorted(summary) == ["pp8", "tg4"]
+        assert all(rate["mean"] > 0 for rate in summary.values())
+    assert len([e for e in ET.parse(plot).iter() if e.tag.endswith("rect")]) >= 2 * len(names)
+
+
+@pytest.mark.parametrize("name", sorted(backbay.backends()))
+def test_diff_finds_backends_within_their_bounds(path, capsys, tmp_path, name):
+    plot = tmp_path / "depth.svg"
+    words = ["diff", path, "--a", "cpu_ref", "--b", name, "--json", "--plot", str(plot), *SMALL]
+    report = json.loads(said(capsys, *words))
+    assert report["first"] is None
+    assert [block["name"] for block in report["blocks"]][-1] == "logits"
+    assert len(report["ops"]) > 20
+    assert "polyline" in plot.read_text()
+
+
+def test_diff_names_the_first_op_that_is_wrong(path, capsys, monkeypatch):
+    from backbay import ops
+    from backbay.plugins import entry
+
+    reference = entry("cpu_ref").load()
+    silu = reference.kernels[ops.silu]
+
+    class Wrong(reference):
+        kernels = {**reference.kernels, ops.silu: lambda x, up: silu(x, up) * 1.001}
+
+    monkeypatch.setattr("backbay_engine.commands.diff.open_model", opened_with(Wrong))
+    report = json.loads(said(capsys, "diff", path, "--b", "wrong", "--json", *SMALL, status=1))
+    assert report["first"].endswith("silu")
+    assert "layer 0" in report["first"]
+
+
+def opened_with(wrong):
+    from backbay_engine import load
+
+    return lambda args, name: load(args.model, wrong if name == "wrong" else name, context=64)
+
+
+def test_log_lines_can_be_json(path, capsys):
+    Path(path)
+    assert (
+        main(["run", path, "-p", "x", "-n", "1", "--backend", "cpu_ref", "--context", "300", "--log", "json"])
+        == 0
+    )
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("{")]
+    assert any("300" in json.loads(line)["message"] for line in lines)
