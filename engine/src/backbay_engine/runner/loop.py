@@ -154,7 +154,9 @@ class Runner:
             self._in_step = jobs
         try:
             step, rows_of = make_step(shares)
-            results = self.steps.run(step, self._cancel_step)
+            # a backend may need a thread to watch for it: not worth it where all are in the midst of answers
+            cancel = self._cancel_step if step.size > len(shares) else None
+            results = self.steps.run(step, cancel)
         except CancelledError:
             for job in jobs:
                 self._resume(job)
