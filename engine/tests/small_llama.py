@@ -7,7 +7,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-WIDTH, HEADS, KV_HEADS, HIDDEN, LAYERS, CONTEXT = 32, 4, 2, 64, 2, 256
+HEADS, KV_HEADS, HIDDEN, LAYERS, CONTEXT = 4, 2, 64, 2, 256
 SPECIAL = ["<s>", "</s>", "<|user|>", "<|assistant|>"]
 MERGED = "\u0100\u0100"  # two zero bytes: a vocabulary needs a merge
 BOS, EOS = 257, 258
@@ -19,18 +19,18 @@ TEMPLATE = (
 
 
 def write_small_llama(
-    path: Path, *, layers: int = LAYERS, seed: int = 3, broken_layer: int | None = None
+    path: Path, *, layers: int = LAYERS, head: int = 8, seed: int = 3, broken_layer: int | None = None
 ) -> Path:
     """Write the model; the weights of `broken_layer` give NaN."""
-    rng = np.random.default_rng(seed)
+    rng, width = np.random.default_rng(seed), head * HEADS
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_block_count(layers)
     writer.add_context_length(CONTEXT)
-    writer.add_embedding_length(WIDTH)
+    writer.add_embedding_length(width)
     writer.add_feed_forward_length(HIDDEN)
     writer.add_head_count(HEADS)
     writer.add_head_count_kv(KV_HEADS)
-    writer.add_rope_dimension_count(WIDTH // HEADS)
+    writer.add_rope_dimension_count(head)
     writer.add_layer_norm_rms_eps(1e-5)
     add_vocabulary(writer)
 
@@ -39,21 +39,21 @@ def write_small_llama(
         data = np.ones(shape) if len(shape) == 1 else rng.standard_normal(shape) * scale
         writer.add_tensor(f"{name}.weight", data.astype(np.float32))
 
-    add("token_embd", WORDS, WIDTH)
+    add("token_embd", WORDS, width)
     for layer in range(layers):
         block = f"blk.{layer}."
-        add(block + "attn_norm", WIDTH)
-        for name, rows in (("q", WIDTH), ("k", WIDTH // 2), ("v", WIDTH // 2), ("output", WIDTH)):
-            add(block + f"attn_{name}", rows, WIDTH)
-        add(block + "ffn_norm", WIDTH)
+        add(block + "attn_norm", width)
+        for name, rows in (("q", width), ("k", head * KV_HEADS), ("v", head * KV_HEADS), ("output", width)):
+            add(block + f"attn_{name}", rows, width)
+        add(block + "ffn_norm", width)
         for name in ("gate", "up"):
-            add(block + f"ffn_{name}", HIDDEN, WIDTH)
-        down = rng.standard_normal((WIDTH, HIDDEN)).astype(np.float32) / 8
+            add(block + f"ffn_{name}", HIDDEN, width)
+        down = rng.standard_normal((width, HIDDEN)).astype(np.float32) / 8
         writer.add_tensor(
             block + "ffn_down.weight", down * np.float32("nan") if layer == broken_layer else down
         )
-    add("output_norm", WIDTH)
-    add("output", WORDS, WIDTH)
+    add("output_norm", width)
+    add("output", WORDS, width)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

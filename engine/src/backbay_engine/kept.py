@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from backbay import Context, Tensor
+from backbay import Context, NoMemoryError, Tensor
 
 from .cache.contract import Bound, Cache, Plan
 from .models.contract import Model
@@ -40,13 +40,26 @@ class KeptSteps:
         """The results of a step, (outputs, n). If it fails, the cache forgets the step."""
         plan = None if self.cache is None else self.cache.plan(step)
         try:
-            kept = self._find(step, plan)
-            kept.ctx.compute(kept.result, cancel=cancel)
-            return kept.result.numpy()
+            return self._computed(step, plan, cancel)
         except BaseException:
             if self.cache is not None:
                 self.cache.rollback(step)
             raise
+
+    def _computed(self, step: Step, plan: Plan | None, cancel: Event | None) -> NDArray[Any]:
+        """The results of a step; where memory is short, kept contexts make room, as the worst step alone was tried."""
+        try:
+            return self._compute(step, plan, cancel)
+        except NoMemoryError:
+            if not self._kept:
+                raise
+            self.close()
+            return self._compute(step, plan, cancel)
+
+    def _compute(self, step: Step, plan: Plan | None, cancel: Event | None) -> NDArray[Any]:
+        kept = self._find(step, plan)
+        kept.ctx.compute(kept.result, cancel=cancel)
+        return kept.result.numpy()
 
     def reserve(self, step: Step) -> None:
         """Take the memory that such a step needs at worst."""

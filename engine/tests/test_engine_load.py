@@ -1,0 +1,162 @@
+"""Opening a model: what it takes, what is refused, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+from small_llama import EOS, write_small_llama
+
+import backbay
+from backbay import BackbayError, BackendParams, CancelledError, ClosedError, ModelFileError, NoMemoryError
+from backbay_engine import RequestError, estimate, load
+
+BACKENDS = sorted(backbay.backends())
+ENDLESS = {"logit_bias": {EOS: float("-inf")}}
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_small_llama(tmp_path_factory.mktemp("models") / "small.gguf")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_estimate_is_what_loading_takes(path, backend):
+    sizes = {"context": 100, "parallel": 2, "batch": 32, "params": BackendParams(num_threads=1)}
+    told = estimate(path, backend, **sizes)
+    assert told.allocated() == 0
+    with load(path, backend, **sizes) as llm:
+        taken = llm.memory()
+    assert [m.size for m in told.cpu.cache] == [m.size for m in taken.cpu.cache]
+    assert told.total() == pytest.approx(taken.total(), rel=0.01)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_was_opened_runs_within_what_was_reserved(path, backend):
+    sizes = {"context": 200, "parallel": 2, "batch": 64}
+    told = estimate(path, backend, params=BackendParams(num_threads=1), **sizes)
+    limit = {told.cpu.id: round(told.total() * 1.01)}
+    with load(path, backend, params=BackendParams(num_threads=1, max_memory=limit), **sizes) as llm:
+        handles = [llm.submit([n] * 190, max_tokens=9 + n, temperature=0, **ENDLESS) for n in range(5)]
+        assert [len(handle.result().tokens) for handle in handles] == [9, 10, 11, 11, 11]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_too_little_memory_is_an_error_that_tells_of_what(path, backend):
+    with backbay.open(path, backend) as plain:
+        device, weights = plain.devices()[0].id, plain.memory().total()
+    limited = BackendParams(max_memory={device: weights + 50_000}, num_threads=1)
+    with pytest.raises(NoMemoryError) as refused:
+        load(path, backend, context=256, parallel=64, params=limited)
+    assert refused.value.memory.cpu.id == device
+    with load(path, backend, context=64, batch=4, num_threads=1) as llm:  # life goes on
+        assert llm.generate("x", max_tokens=1).tokens
+
+
+@pytest.mark.parametrize(
+    ("sizes", "told"),
+    [
+        ({"context": 1}, "context must be an integer of at least 2, got 1"),
+        ({"context": 2.5}, "context must be"),
+        ({"parallel": 0}, "parallel must be"),
+        ({"batch": 0}, "batch must be"),
+        ({"kv_dtype": "f8"}, "kv_dtype must be f32, f16, bf16, q8_0 or q4_0, got 'f8'"),
+    ],
+)
+def test_sizes_that_make_no_sense_are_refused(path, sizes, told):
+    with pytest.raises(RequestError, match=told):
+        load(path, "cpu_ref", **sizes)
+
+
+def test_a_cache_dtype_that_the_backend_cannot_hold_is_refused(path):
+    with backbay.open(None, "onnx") as backend:
+        held = {dtype.name.lower() for dtype in backend.cache_config().dtypes}
+    for name in {"f32", "f16", "bf16", "q8_0", "q4_0"} - held:
+        with pytest.raises(BackbayError, match=name):
+            load(path, "onnx", context=64, kv_dtype=name)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "q8_0", "q4_0"])
+def test_all_cache_dtypes_that_a_backend_holds_give_answers(tmp_path, backend, dtype):
+    path = write_small_llama(tmp_path / "wide.gguf", head=32)  # a block of q8_0
+    with backbay.open(None, backend) as plain:
+        if dtype not in {held.name.lower() for held in plain.cache_config().dtypes}:
+            pytest.skip(f"{backend} holds no {dtype}")
+    with load(path, "cpu_ref", context=64, kv_dtype="f32") as exact:
+        expected = exact.logits(range(40))
+    with load(path, backend, context=64, kv_dtype=dtype, num_threads=1) as llm:
+        found = llm.logits(range(40))
+    nmse = ((found - expected) ** 2).mean() / (expected**2).mean()
+    assert nmse < {"f32": 1e-5, "f16": 1e-5, "bf16": 1e-3, "q8_0": 1e-3, "q4_0": 0.3}[dtype]
+
+
+def test_an_architecture_that_nobody_knows_is_named(tmp_path):
+    writer = gguf.GGUFWriter(tmp_path / "other.gguf", "lama")
+    writer.add_block_count(1)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(BackbayError, match=r"lama.*llama"):
+        load(tmp_path / "other.gguf", "cpu_ref")
+
+
+def test_all_missing_tensors_are_named_at_once(tmp_path, path):
+    reader = gguf.GGUFReader(path)
+    writer = gguf.GGUFWriter(tmp_path / "less.gguf", "llama")
+    for field in reader.fields.values():
+        if field.name.startswith("llama."):
+            value = field.contents()
+            (writer.add_float32 if isinstance(value, float) else writer.add_uint32)(field.name, value)
+    for tensor in reader.tensors:
+        if tensor.name not in ("blk.1.attn_q.weight", "blk.0.ffn_norm.weight"):
+            writer.add_tensor(tensor.name, np.array(tensor.data))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(ModelFileError) as refused:
+        load(tmp_path / "less.gguf", "cpu_ref")
+    assert "blk.1.attn_q.weight" in str(refused.value)
+    assert "blk.0.ffn_norm.weight" in str(refused.value)
+
+
+def test_loading_can_be_cancelled(path):
+    cancel = threading.Event()
+    cancel.set()
+    with pytest.raises(CancelledError):
+        load(path, "cpu_ref", context=64, cancel=cancel)
+
+
+def test_progress_goes_from_nothing_to_all(path):
+    seen: list[float] = []
+    load(path, "cpu_ref", context=64, progress=seen.append).close()
+    assert seen[0] == 0.0
+    assert seen[-1] == 1.0
+    assert seen == sorted(seen)
+
+
+def test_a_backend_that_is_gone_is_an_error(path):
+    llm = load(path, "cpu_ref", context=64)
+    llm.backend.close()
+    with pytest.raises(ClosedError):
+        llm.generate("hello")
+    llm.close()
+
+
+def test_a_model_that_was_dropped_frees_itself(path):
+    llm = load(path, "cpu_ref", context=64)
+    llm.generate("x", max_tokens=1)
+    backend, thread = llm.backend, llm.runner._thread
+    del llm
+    assert backend.closed
+    assert not thread.is_alive()
+
+
+def test_a_generating_model_makes_no_embeddings(path):
+    with load(path, "cpu_ref", context=64) as llm, pytest.raises(RequestError, match="generates text"):
+        llm.embed("x")
