@@ -1,0 +1,339 @@
+"""The causal cache: parallel sequences in one store of cells, with windows, chunks and spans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import lcm
+from typing import final
+
+import numpy as np
+
+from backbay import BackbayError, Backend, CacheFullError, Context, DType, Tensor
+
+from ..errors import CacheShiftError
+from ..step import Ints, Step
+from .cells import Cells, Run, runs_of
+from .contract import Bound, Cache, History, Plan, Shift, Sizes
+from .masks import Mask, Sight
+from .storage import Storage, flat
+
+BUCKET = 256
+LAZY = 32  # cells of one sequence that a window has left behind are let go of together, unless room is needed
+
+
+@dataclass(frozen=True)
+class CausalPlan(Plan):
+    """The cells that a step's tokens go to, and the range of cells that they look at."""
+
+    cells: Ints
+    first: int
+    history: int
+    runs: Sequence[Run]  # none in a plan that only reserves
+
+
+@final
+class Causal(Cache):
+    """Sequences in one store: a cell holds one position, of one sequence or of several that share it.
+
+    window      a token sees so many positions, itself included; None: all before it
+    memory      how many positions are kept at least, for sequences that go back: more than the window
+    chunk       a token sees positions of its own chunk of so many only
+    shift       how keys are turned to another position; without it, what follows a removed range cannot move
+    bucket      histories are a multiple of it, so that a step's key holds for many steps
+
+    Cells are the first free ones; they need not adjoin. A step looks at the range of cells that its sequences lie in.
+    Where that has become much longer than what they use, their cells move down first.
+    """
+
+    def __init__(
+        self,
+        shift: Shift | None,
+        *,
+        window: int | None = None,
+        memory: int | None = None,
+        chunk: int | None = None,
+        bucket: int = BUCKET,
+    ) -> None:
+        for name, value in (("window", window), ("memory", memory), ("chunk", chunk), ("bucket", bucket)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        self.sight, self.shift, self._bucket = Sight(window, chunk), shift, bucket
+        reach = self.sight.reach
+        if memory is not None and reach is None:
+            raise ValueError("memory is for a window or chunks: without them, all is kept")
+        self.keep = None if reach is None else max(reach, memory or 0)
+        self._storage: Storage | None = None
+
+    def open(self, backend: Backend, sizes: Sizes) -> None:
+        for name in ("sequences", "capacity", "batch"):
+            if getattr(sizes, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(sizes, name)}")
+        if self._storage is not None:
+            raise BackbayError("the cache is open already; close it first")
+        config = backend.cache_config()
+        each = sizes.capacity if self.keep is None else min(sizes.capacity, self.keep + sizes.batch)
+        count = _up(sizes.sequences * each, config.cache_padding)
+        self._quantum = lcm(self._bucket, config.cache_padding)
+        self._storage = Storage(backend, sizes.dtype, count)
+        self.cells = Cells(sizes.sequences, sizes.capacity, count)
+        self._compacts, self._freed = self._storage.can_move(), False
+
+    @property
+    def used(self) -> int:
+        return 0 if self._storage is None else self.cells.count - self.cells.free
+
+    @property
+    def storage(self) -> Storage:
+        if self._storage is None:
+            raise BackbayError("the cache is not open")
+        return self._storage
+
+    def close(self) -> None:
+        if self._storage is not None:
+            self._storage.close()
+            self._storage = None
+
+    # -- steps -------------------------------------------------------------------------------------------
+
+    def plan(self, step: Step) -> CausalPlan:
+        cells, runs = self.cells, runs_of(step)
+        self._check(runs)
+        self._make_room(runs)
+        taken = cells.lowest_free(step.size)
+        cells.extend(runs, taken)
+        sequences = list({run.sequence: None for run in runs})
+        first, history = self._range(*cells.extent(sequences))
+        if self._freed and self._compacted(sequences, history, step):
+            taken = np.concatenate([cells.of(r.sequence, r.position, r.position + r.count) for r in runs])
+            first, history = self._range(*cells.extent(sequences))
+        return CausalPlan(step, (first, history, step.spans is not None), taken, first, history, runs)
+
+    def worst(self, step: Step) -> CausalPlan:
+        count = self.storage.cells
+        taken = np.arange(step.size, dtype=np.int32) % count
+        return CausalPlan(step, (0, count, step.spans is not None), taken, 0, count, ())
+
+    def bind(self, ctx: Context, plan: Plan) -> CausalBound:
+        return CausalBound(self, ctx, _own(plan))
+
+    def _check(self, runs: Sequence[Run]) -> None:
+        """Raise if a sequence cannot go on as a step says."""
+        cells = self.cells
+        ends: dict[int, int] = {}
+        for run in runs:
+            sequence = run.sequence
+            cells.check(sequence)
+            end = ends.get(sequence, cells.end[sequence])
+            if run.position != end:
+                raise BackbayError(f"sequence {sequence} goes on at position {end}, not {run.position}")
+            if cells.begin[sequence] > self.sight.first(cells.end[sequence]):
+                raise BackbayError(
+                    f"sequence {sequence} cannot go on at position {end}: what it would see from position "
+                    f"{self.sight.first(end)} on is gone before {cells.begin[sequence]}; remove all of it"
+                )
+            if end + run.count > cells.capacity:
+                raise CacheFullError(sequence, run.count, cells.capacity - end)
+            ends[sequence] = end + run.count
+
+    def _make_room(self, runs: Sequence[Run]) -> None:
+        """Let go of what windows have left behind; CacheFullError if that is not enough, and then nothing goes."""
+        cells, need = self.cells, sum(run.count for run in runs)
+        every = cells.free < need
+        if every:
+            room = cells.free if self.keep is None else cells.room_without(self._passed)
+            for run in runs:
+                if room < run.count:
+                    raise CacheFullError(run.sequence, run.count, room)
+                room -= run.count
+        if self.keep is not None:
+            for sequence in range(cells.sequences) if every else {run.sequence for run in runs}:
+                position = self._passed(sequence)
+                if every or position - cells.begin[sequence] >= LAZY:
+                    cells.drop(sequence, position)
+
+    def _passed(self, sequence: int) -> int:
+        """The position of a sequence before which nothing has to be kept."""
+        return 0 if self.keep is None else max(self.cells.end[sequence] - self.keep, 0)
+
+    def _range(self, low: int, high: int) -> tuple[int, int]:
+        """The range of cells to look at: from the first one on, unless that would be twice as long as needed."""
+        quantum, count = self._quantum, self.storage.cells
+        first = low // quantum * quantum
+        if 2 * first < high or first < 4 * quantum:
+            first = 0
+        return first, min(_up(max(high - first, 1), quantum), count - first)
+
+    # -- what is kept ------------------------------------------------------------------------------------
+
+    def copy_prefix(self, source: int, target: int, length: int) -> None:
+        cells = self.cells
+        cells.check(source)
+        cells.check(target)
+        if not 0 <= length <= cells.end[source]:
+            raise BackbayError(
+                f"sequence {source} has {cells.end[source]} positions, a prefix of {length} is none of it"
+            )
+        if source == target:
+            self.remove(source, length)
+            return
+        cells.cut(target, 0)
+        cells.share(source, target, length)
+        self._freed = True
+
+    def can_resume(self, sequence: int, position: int) -> bool:
+        cells = self.cells
+        cells.check(sequence)
+        if not 0 <= position <= cells.end[sequence]:
+            return False
+        return cells.begin[sequence] <= self.sight.first(position)
+
+    def removal(self, sequence: int, begin: int, end: int | None = None) -> Callable[[], None]:
+        cells = self.cells
+        cells.check(sequence)
+        last = cells.end[sequence]
+        begin, end = max(begin, 0), last if end is None else min(end, last)
+        if begin >= end:
+            return lambda: None
+        if end == last:
+            return lambda: self._cut(sequence, begin)
+        return self._closing(sequence, begin, end)
+
+    def wipe(self, sequence: int) -> None:
+        self._cut(sequence, 0)
+        # Also what a window has left behind by now may hold them.
+        self.storage.wipe(np.flatnonzero(self.cells.owners == 0).astype(np.int32))
+
+    def _cut(self, sequence: int, begin: int) -> None:
+        self.cells.cut(sequence, begin)
+        self._freed = True
+
+    def _closing(self, sequence: int, begin: int, end: int) -> Callable[[], None]:
+        """What closes a gap: cells that are shared are copied, as others see them where they are."""
+        cells, storage, gap = self.cells, self.storage, end - begin
+        held, last = cells.begin[sequence], cells.end[sequence]
+        kept = held if begin > held else max(end, held) - gap
+        what = f"sequence {sequence}: positions [{begin}, {end}) cannot be removed"
+        if self.shift is None:
+            raise CacheShiftError(f"{what}: this cache has no way to turn the keys of what follows")
+        if kept > self.sight.first(last - gap):
+            raise CacheShiftError(
+                f"{what}: what follows would see positions from {self.sight.first(last - gap)} on, which are gone"
+            )
+        moved = cells.of(sequence, end).copy()
+        shared = cells.owners[moved] > 1
+        need = int(shared.sum())
+        if need > cells.free:
+            raise CacheShiftError(
+                f"{what}: {need} cells that follow are shared with others, and only {cells.free} are free"
+            )
+        if not storage.can_move():
+            raise CacheShiftError(f"{what}: the backend cannot read {storage.dtype} to turn keys")
+        targets = moved.copy()
+        targets[shared] = cells.lowest_free(need)
+        turn = storage.mover("keys", self.shift)
+        copy = storage.mover("values") if need else None
+
+        def close() -> None:
+            old = np.concatenate([cells.of(sequence, begin, end), moved[shared]])
+            if copy is not None:
+                copy.run(moved[shared], targets[shared])
+            try:
+                turn.run(moved, targets, -gap)
+            except BaseException:
+                if need < len(moved):  # some keys may be turned and others not: rather none than wrong ones
+                    self._cut(sequence, begin)
+                raise
+            cells.replace(sequence, kept, targets, max(end, held) - gap, old)
+            self._freed = True
+
+        return close
+
+    def _compacted(self, sequences: Sequence[int], history: int, step: Step) -> bool:
+        try:
+            return self._compact(sequences, history)
+        except BaseException:
+            self.rollback(step)
+            raise
+
+    def _compact(self, sequences: Sequence[int], history: int) -> bool:
+        """Move cells of sequences down if that makes the range that they look at much shorter."""
+        cells, storage = self.cells, self.storage
+        used = sum(cells.length(n) for n in sequences)
+        if not self._compacts or history <= 2 * _up(used, self._quantum):
+            return False
+        self._freed = False  # once is enough until more is free
+        own = np.unique(np.concatenate([cells.of(n) for n in sequences]))
+        free = cells.lowest_free(min(len(own), cells.free))
+        best = np.sort(np.concatenate([own, free]))[: len(own)]
+        if 2 * self._range(int(best[0]), int(best[-1]) + 1)[1] > history:
+            return False
+        sources, targets = np.setdiff1d(own, best), np.setdiff1d(best, own)
+        storage.mover("keys").run(sources, targets)
+        storage.mover("values").run(sources, targets)
+        cells.move(sources, targets)
+        return True
+
+
+@final
+class CausalBound(Bound):
+    """The leaves of a step, and the layers' tensors as they are once it has written them."""
+
+    def __init__(self, cache: Causal, ctx: Context, plan: CausalPlan) -> None:
+        self._cache, self._storage = cache, cache.storage
+        self._first, self._history = plan.first, plan.history
+        config, host, size = self._storage.config, ctx.input(), plan.step.size
+        rows = _up(max(size, 1), config.mask_batch_padding)
+        self._cells = host.empty(DType.I32, size)
+        self._masks: list[tuple[Mask, Tensor]] = []  # with spans, and without them where there are any
+        for _ in range(1 if plan.step.spans is None else 2):
+            mask = Mask(cache.sight, config.mask_dtype, plan.first, plan.history, rows)
+            self._masks.append((mask, host.empty(config.mask_dtype, plan.history, rows)))
+        self._written: dict[int, tuple[Tensor, Tensor]] = {}
+        self.fill(plan)
+
+    def fill(self, plan: Plan) -> None:
+        plan = _own(plan)
+        self._cells.from_bytes(plan.cells)
+        for n, (mask, leaf) in enumerate(self._masks):
+            if plan.runs:
+                mask.fill(self._cache.cells, plan.runs, plan.step.spans if n == 0 else None)
+            leaf.from_bytes(mask.array)
+
+    def put(self, ctx: Context, layer: int, key: Tensor, value: Tensor) -> None:
+        storage = self._storage
+        held = storage.layer(layer, key, value)
+        keys = held.key.set_rows(ctx, flat(ctx, key), self._cells)
+        values = storage.write_values(ctx, held, flat(ctx, value), self._cells)
+        self._written[layer] = keys, values
+        ctx.forward(keys, values)
+
+    def get(self, ctx: Context, layer: int, *, spans: bool = True) -> History:
+        storage = self._storage
+        held = storage.layers.get(layer)
+        if held is None:
+            raise BackbayError(f"layer {layer} has nothing in this cache: put comes first")
+        keys, values = self._written.get(layer, (held.key, held.value))
+        _, mask = self._masks[0 if spans else -1]
+        return History(
+            storage.keys(ctx, held, keys, self._first, self._history),
+            storage.values(ctx, held, values, self._first, self._history),
+            mask,
+        )
+
+    def named(self) -> dict[str, Tensor]:
+        found = {"cells": self._cells, "mask": self._masks[0][1]}
+        for layer in self._written:
+            held = self._storage.layers[layer]
+            found |= {f"keys.{layer}": held.key, f"values.{layer}": held.value}
+        return found
+
+
+def _own(plan: Plan) -> CausalPlan:
+    if not isinstance(plan, CausalPlan):
+        raise BackbayError(f"a {type(plan).__name__} is of another kind of cache")
+    return plan
+
+
+def _up(n: int, step: int) -> int:
+    return -(-n // step) * step

@@ -1,0 +1,260 @@
+"""What decoders see of an encoder's output: put once, looked at by every token whatever its position."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from backbay import BackbayError, Backend, CacheFullError, Context, DType, Tensor
+
+from ..step import Ints, Step
+from .cells import Run, runs_of
+from .contract import Bound, Cache, History, Plan, Sizes
+from .masks import HIDDEN, NUMPY, SEEN
+from .storage import Storage, flat
+
+
+@dataclass(frozen=True)
+class EncoderPlan(Plan):
+    """Where the outputs that a step puts go, the range that it looks at, and how much of that each token sees."""
+
+    cells: Ints
+    first: int
+    history: int
+    masked: bool
+    seen: Sequence[
+        tuple[Run, int, int]
+    ]  # tokens, and the cells [low, high) that they see; none if high is low
+
+
+@dataclass
+class Output:
+    """An encoder's output: the region of cells that it lies in, how many it takes, and the step that brought it."""
+
+    region: int
+    count: int
+    position: int
+
+
+@final
+class Encoder(Cache):
+    """Keys and values of an encoder's output, at most `length` of them for each sequence.
+
+    `expect(sequence, count)` says that the next step of a sequence puts so many; in that step `put` takes those of
+    all sequences that are expected, in the step's order. A sequence has one output; it goes when the position of the
+    first token of that step is removed. The bound cache says what a model has to do:
+
+        bound.puts        how many are put in this step
+        bound.is_empty    no sequence of the step has an output: nothing can be got
+        bound.present     f32 (1, 1, tokens): 0 for tokens of sequences without one, whose attention means nothing
+        bound.get(...)    `mask` is None where every token sees all of the history. A model with a mask of its own
+                          puts that in its place.
+    """
+
+    def __init__(self, length: int) -> None:
+        if length < 1:
+            raise ValueError(f"length must be at least 1, got {length}")
+        self.length = length
+        self._storage: Storage | None = None
+
+    def open(self, backend: Backend, sizes: Sizes) -> None:
+        if self._storage is not None:
+            raise BackbayError("the cache is open already; close it first")
+        self._padding = backend.cache_config().cache_padding
+        self._room = -(-self.length // self._padding) * self._padding
+        self._storage = Storage(backend, sizes.dtype, sizes.sequences * self._room)
+        self._outputs: list[Output | None] = [None] * sizes.sequences
+        self._expected: dict[int, int] = {}
+
+    @property
+    def used(self) -> int:
+        if self._storage is None:
+            return 0
+        return sum({output.region: output.count for output in self._outputs if output is not None}.values())
+
+    @property
+    def storage(self) -> Storage:
+        if self._storage is None:
+            raise BackbayError("the cache is not open")
+        return self._storage
+
+    def close(self) -> None:
+        if self._storage is not None:
+            self._storage.close()
+            self._storage = None
+
+    def expect(self, sequence: int, count: int) -> None:
+        """The next step with this sequence puts an encoder's output for it."""
+        if self._output(sequence) is not None:
+            raise BackbayError(f"sequence {sequence} has an encoder's output already; remove it first")
+        if count < 1:
+            raise ValueError(f"count must be at least 1, got {count}")
+        if count > self._room:
+            raise CacheFullError(sequence, count, self._room)
+        self._expected[sequence] = count
+
+    # -- steps -------------------------------------------------------------------------------------------
+
+    def plan(self, step: Step) -> EncoderPlan:
+        runs = runs_of(step)
+        for run in runs:
+            self._output(run.sequence)
+        cells: list[Ints] = []
+        for run in runs:
+            count = self._expected.pop(run.sequence, 0)
+            if count:
+                taken = {output.region for output in self._outputs if output is not None}
+                region = next(n for n in range(len(self._outputs)) if n not in taken)
+                self._outputs[run.sequence] = Output(region, count, run.position)
+                low = region * self._room
+                cells.append(np.arange(low, low + count, dtype=np.int32))
+        seen = [(run, *self._seen(run.sequence)) for run in runs]
+        return self._planned(step, cells, seen)
+
+    def worst(self, step: Step) -> EncoderPlan:
+        """All regions are looked at; a step of more than one token puts an output too."""
+        total = self.storage.cells
+        put = np.arange(min(self.length, total) if step.size > 1 else 0, dtype=np.int32)
+        key = (0, total, True, len(put))
+        return EncoderPlan(step, key, put, 0, total, True, ())
+
+    def bind(self, ctx: Context, plan: Plan) -> EncoderBound:
+        return EncoderBound(self, ctx, _own(plan))
+
+    def rollback(self, step: Step) -> None:
+        for run in runs_of(step):
+            output = self._output(run.sequence)
+            if output is not None and output.position == run.position:
+                self._outputs[run.sequence] = None
+                self._expected[run.sequence] = output.count
+
+    def _seen(self, sequence: int) -> tuple[int, int]:
+        output = self._outputs[sequence]
+        if output is None:
+            return 0, 0
+        low = output.region * self._room
+        return low, low + output.count
+
+    def _planned(self, step: Step, cells: list[Ints], seen: list[tuple[Run, int, int]]) -> EncoderPlan:
+        held = [(low, high) for _, low, high in seen if high > low]
+        put = np.concatenate(cells) if cells else np.zeros(0, np.int32)
+        if not held:
+            return EncoderPlan(step, (0, 0, False, 0), put, 0, 0, False, ())
+        first = min(low for low, _ in held)
+        end = max(high for _, high in held)
+        history = -(-(end - first) // self._padding) * self._padding
+        masked = any((low, high) != (first, first + history) for _, low, high in seen)
+        return EncoderPlan(step, (first, history, masked, len(put)), put, first, history, masked, seen)
+
+    # -- what is kept ------------------------------------------------------------------------------------
+
+    def copy_prefix(self, source: int, target: int, length: int) -> None:
+        output = self._output(source)
+        self._output(target)
+        if source != target:
+            self._expected.pop(target, None)
+            shared = output is not None and output.position < length
+            self._outputs[target] = (
+                Output(output.region, output.count, output.position) if shared and output else None
+            )
+        elif output is not None and output.position >= length:
+            self._outputs[source] = None
+
+    def can_resume(self, sequence: int, position: int) -> bool:
+        self._output(sequence)
+        return position >= 0
+
+    def removal(self, sequence: int, begin: int, end: int | None = None) -> Callable[[], None]:
+        self._output(sequence)
+
+        def remove() -> None:
+            output = self._outputs[sequence]
+            if output is None or output.position < begin:
+                return
+            if end is None or output.position < end:
+                self._outputs[sequence] = None
+            else:
+                output.position -= end - begin
+
+        return remove
+
+    def wipe(self, sequence: int) -> None:
+        output = self._output(sequence)
+        if (
+            output is not None
+            and sum(o is not None and o.region == output.region for o in self._outputs) == 1
+        ):
+            low, high = self._seen(sequence)
+            self.storage.wipe(np.arange(low, high, dtype=np.int32))
+        self._outputs[sequence] = None
+
+    def _output(self, sequence: int) -> Output | None:
+        if self._storage is None:
+            raise BackbayError("the cache is not open")
+        if not 0 <= sequence < len(self._outputs):
+            raise BackbayError(f"sequence must be in [0, {len(self._outputs)}), got {sequence}")
+        return self._outputs[sequence]
+
+
+@final
+class EncoderBound(Bound):
+    """The leaves of a step that looks at outputs, and puts some or none."""
+
+    def __init__(self, cache: Encoder, ctx: Context, plan: EncoderPlan) -> None:
+        self._storage, self._first, self._history = cache.storage, plan.first, plan.history
+        self.puts, self.is_empty = len(plan.cells), plan.history == 0
+        config, host, size = self._storage.config, ctx.input(), plan.step.size
+        self._cells = host.empty(DType.I32, self.puts)
+        self.present = host.empty(DType.F32, 1, 1, size)
+        rows = -(-max(size, 1) // config.mask_batch_padding) * config.mask_batch_padding
+        self._rows: NDArray[Any] = np.full((rows, plan.history), HIDDEN, NUMPY[config.mask_dtype])
+        self._mask = host.empty(config.mask_dtype, plan.history, rows) if plan.masked else None
+        self._written: dict[int, tuple[Tensor, Tensor]] = {}
+        self.fill(plan)
+
+    def fill(self, plan: Plan) -> None:
+        plan = _own(plan)
+        self._cells.from_bytes(plan.cells)
+        present = np.zeros(plan.step.size, np.float32)
+        for run, low, high in plan.seen:
+            rows = self._rows[run.row : run.row + run.count]
+            rows[:] = HIDDEN
+            # Who has nothing to see looks at something: a row with nothing in it would be no number.
+            rows[:, low - self._first : high - self._first] = SEEN
+            if low == high:
+                rows[:, 0] = SEEN
+            present[run.row : run.row + run.count] = high > low
+        self.present.from_floats(present)
+        if self._mask is not None:
+            self._mask.from_bytes(self._rows)
+
+    def put(self, ctx: Context, layer: int, key: Tensor, value: Tensor) -> None:
+        if key.dim(2) != self.puts:
+            raise BackbayError(f"layer {layer}: this step puts {self.puts} of an encoder's output, got {key}")
+        storage = self._storage
+        held = storage.layer(layer, key, value)
+        keys = held.key.set_rows(ctx, flat(ctx, key), self._cells)
+        values = storage.write_values(ctx, held, flat(ctx, value), self._cells)
+        self._written[layer] = keys, values
+        ctx.forward(keys, values)
+
+    def get(self, ctx: Context, layer: int, *, spans: bool = True) -> History:
+        held = self._storage.layers.get(layer)
+        if held is None or self.is_empty:
+            raise BackbayError(f"layer {layer} has no encoder's output in this step: put comes first")
+        keys, values = self._written.get(layer, (held.key, held.value))
+        return History(
+            self._storage.keys(ctx, held, keys, self._first, self._history),
+            self._storage.values(ctx, held, values, self._first, self._history),
+            self._mask,
+        )
+
+
+def _own(plan: Plan) -> EncoderPlan:
+    if not isinstance(plan, EncoderPlan):
+        raise BackbayError(f"a {type(plan).__name__} is of another kind of cache")
+    return plan

@@ -1,0 +1,132 @@
+"""Which cells the tokens of a step may see, as rows of a mask that are kept up to date where they can be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from backbay import DType
+
+from ..step import Ints
+from .cells import Cells, Run
+
+SEEN, HIDDEN = 0.0, -np.inf
+NUMPY = {DType.F32: np.float32, DType.F16: np.float16}
+
+
+@dataclass(frozen=True)
+class Sight:
+    """How far back a token sees: so many positions, itself included, or to the begin of its chunk."""
+
+    window: int | None = None
+    chunk: int | None = None
+
+    @property
+    def reach(self) -> int | None:
+        """How many positions a token sees at most; None if all before it."""
+        limits = [n for n in (self.window, self.chunk) if n is not None]
+        return min(limits) if limits else None
+
+    def first(self, position: int) -> int:
+        """The first position that a token sees."""
+        low = 0
+        if self.window is not None and position >= self.window:
+            low = position - self.window + 1
+        if self.chunk is not None:
+            low = max(low, position - position % self.chunk)
+        return low
+
+    def firsts(self, positions: Ints) -> Ints:
+        low = np.zeros_like(positions)
+        if self.window is not None:
+            low = np.maximum(low, positions - (self.window - 1))
+        if self.chunk is not None:
+            low = np.maximum(low, positions - positions % self.chunk)
+        return low
+
+
+class Mask:
+    """Rows for tokens, columns for the cells from `first` on, in the dtype that the backend wants."""
+
+    def __init__(self, sight: Sight, dtype: DType, first: int, history: int, rows: int) -> None:
+        self.sight, self.first = sight, first
+        self.array: NDArray[Any] = np.full((rows, history), HIDDEN, NUMPY[dtype])
+        # By row, for a token that is alone in its run: sequence, its version, position. None where that is unknown.
+        self._known: list[tuple[int, int, int] | None] = [None] * rows
+
+    def fill(self, cells: Cells, runs: Sequence[Run], spans: Ints | None) -> None:
+        """Bring all rows up to date; `spans` lets tokens of one span see each other, later ones too."""
+        for run in runs:
+            if run.count == 1:
+                self._fill_one(cells, run)
+            else:
+                self._fill_many(cells, run)
+        if spans is not None:
+            self._open_spans(cells, runs, spans)
+
+    def _fill_one(self, cells: Cells, run: Run) -> None:
+        """A row differs from what it was a step ago by the cells that have come, and those out of sight."""
+        sequence, position, row = run.sequence, run.position, self.array[run.row]
+        version, known, low = cells.version[sequence], self._known[run.row], self.sight.first(run.position)
+        table = cells.table[sequence]
+        begin = low
+        if known is not None and known[0] == sequence and known[1] == version and known[2] <= position:
+            before = known[2]
+            hidden = self.sight.first(before)
+            if hidden < low:
+                row[table[hidden : min(low, before + 1)] - self.first] = HIDDEN
+            begin = max(low, before + 1)
+        else:
+            row[:] = HIDDEN
+        if begin == position:
+            row[table[position] - self.first] = SEEN
+        elif begin < position:
+            row[table[begin : position + 1] - self.first] = SEEN
+        self._known[run.row] = (sequence, version, position)
+
+    def _fill_many(self, cells: Cells, run: Run) -> None:
+        rows = slice(run.row, run.row + run.count)
+        self._known[rows] = [None] * run.count
+        block = self.array[rows]
+        low, table = self.sight.first(run.position), cells.table[run.sequence]
+        seen_by_all = self.sight.reach is None
+        if seen_by_all:
+            block[0] = HIDDEN
+            block[0, table[: run.position] - self.first] = SEEN
+            block[1:] = block[0]
+            low = run.position
+        else:
+            block[:] = HIDDEN
+        end = run.position + run.count
+        held, asking = np.arange(low, end, dtype=np.int32), np.arange(run.position, end, dtype=np.int32)
+        seen = held <= asking[:, None]
+        if not seen_by_all:
+            seen &= held >= self.sight.firsts(asking)[:, None]
+        kind = block.dtype.type
+        block[:, _columns(table[low:end] - self.first)] = np.where(seen, kind(SEEN), kind(HIDDEN))
+
+    def _open_spans(self, cells: Cells, runs: Sequence[Run], spans: Ints) -> None:
+        for run in runs:
+            for other in runs:
+                if other.sequence != run.sequence:
+                    continue
+                mine, theirs = (spans[r.row : r.row + r.count] for r in (run, other))
+                seen = (mine[:, None] == theirs) & (mine[:, None] >= 0)
+                if not seen.any():
+                    continue
+                held = cells.table[run.sequence, other.position : other.position + other.count] - self.first
+                tokens, places = np.nonzero(seen)
+                self.array[run.row + tokens, held[places]] = SEEN
+                self._known[run.row : run.row + run.count] = [None] * run.count
+
+
+def _columns(cells: Ints) -> slice | Ints:
+    """Columns as a slice where they adjoin: NumPy is quicker with those."""
+    n = len(cells)
+    if n and int(cells[-1]) - int(cells[0]) == n - 1 and bool((cells[1:] - cells[:-1] == 1).all()):
+        return slice(int(cells[0]), int(cells[0]) + n)
+    return cells

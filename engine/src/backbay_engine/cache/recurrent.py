@@ -1,0 +1,263 @@
+"""States that are carried from token to token: of convolutions, and of state-space models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import final
+
+import numpy as np
+
+from backbay import BackbayError, Backend, Context, DType, ShapeError, Tensor
+
+from ..errors import CacheShiftError
+from ..step import Ints, Step
+from .cells import runs_of
+from .contract import Bound, Cache, History, Plan, Sizes
+
+ZEROS = 0  # the slot that sequences begin with; nothing is ever written there
+
+
+@dataclass(frozen=True)
+class RecurrentPlan(Plan):
+    """The slots that the states of a step's sequences are read from, and written to."""
+
+    sources: Ints
+    targets: Ints
+
+
+@dataclass
+class Track:
+    """What is known of a sequence: its length, and slots with its states after some positions, ascending."""
+
+    end: int
+    states: list[tuple[int, int]]  # (how many positions went into it, slot)
+
+    def at(self, position: int) -> int | None:
+        """The slot with the state after so many positions."""
+        if position == 0:
+            return ZEROS
+        return next((slot for n, slot in self.states if n == position), None)
+
+
+@final
+class Recurrent(Cache):
+    """A state of each sequence for each layer, and a few earlier ones to go back to.
+
+    A step reads states in one slot and writes them to another one, so that a step that fails changes nothing, and
+    going back, or sharing a prefix, moves no data. Beside the latest state of a sequence the last `checkpoints` are
+    kept, each at least `interval` positions behind the one before it: a sequence can only be resumed at those.
+
+    Models take and give states by name, through the bound cache of a batch:
+
+        h = bound.state(ctx, layer, "ssm", 16, 64)      # (16, 64, sequences), zeros where a sequence begins
+        bound.keep(ctx, layer, "ssm", h_after)          # the same shape
+        x = bound.convolved(ctx, layer, x, taps=4)      # (3 + tokens, channels, sequences), as ssm_conv takes it
+        whole, slots = bound.all_states(ctx, layer, "ssm", 16, 64)   # as ssm_scan takes its state and ids
+    """
+
+    def __init__(self, *, checkpoints: int = 4, interval: int = 256) -> None:
+        if checkpoints < 0 or interval < 1:
+            raise ValueError(
+                f"checkpoints must be at least 0 and interval at least 1, got {checkpoints}, {interval}"
+            )
+        self.checkpoints, self.interval = checkpoints, interval
+        self._ctx: Context | None = None
+
+    @property
+    def is_uniform(self) -> bool:
+        return True
+
+    @property
+    def used(self) -> int:
+        return 0 if self._ctx is None else sum(users > 0 for users in self._users)
+
+    def open(self, backend: Backend, sizes: Sizes) -> None:
+        if self._ctx is not None:
+            raise BackbayError("the cache is open already; close it first")
+        self._ctx = backend.new_context()
+        self.slots = 1 + sizes.sequences * (self.checkpoints + 2)  # the latest state, and the next one
+        self._users = [0] * self.slots
+        self._tracks = [Track(0, []) for _ in range(sizes.sequences)]
+        self._leaves: dict[tuple[int, str], tuple[Tensor, tuple[int, ...]]] = {}
+
+    def close(self) -> None:
+        if self._ctx is not None:
+            self._ctx.close()
+            self._ctx = None
+
+    # -- steps -------------------------------------------------------------------------------------------
+
+    def plan(self, step: Step) -> RecurrentPlan:
+        runs = runs_of(step)
+        sequences = [run.sequence for run in runs]
+        if len({run.count for run in runs}) > 1 or len(set(sequences)) < len(sequences):
+            raise BackbayError(
+                "a recurrent cache takes equally many tokens of each sequence in a step, side by side, got "
+                f"{[(run.sequence, run.count) for run in runs]}; split the step"
+            )
+        sources = []
+        for run in runs:
+            track = self._track(run.sequence)
+            slot = track.at(track.end)
+            if run.position != track.end:
+                raise BackbayError(
+                    f"sequence {run.sequence} goes on at position {track.end}, not {run.position}"
+                )
+            if slot is None:
+                raise BackbayError(
+                    f"sequence {run.sequence} cannot go on at position {track.end}: its state there is gone; "
+                    "remove all of it"
+                )
+            sources.append(slot)
+        targets = [self._advance(run.sequence, run.count) for run in runs]
+        return self._planned(step, sources, targets)
+
+    def worst(self, step: Step) -> RecurrentPlan:
+        count = len(runs_of(step))
+        return self._planned(step, [ZEROS] * count, list(range(1, count + 1)))
+
+    def bind(self, ctx: Context, plan: Plan) -> RecurrentBound:
+        return RecurrentBound(self, ctx, _own(plan))
+
+    def _planned(self, step: Step, sources: list[int], targets: list[int]) -> RecurrentPlan:
+        key = ("recurrent", len(targets))
+        return RecurrentPlan(step, key, np.array(sources, np.int32), np.array(targets, np.int32))
+
+    def _advance(self, sequence: int, count: int) -> int:
+        """A free slot for the state after a step; what need not be kept beside it goes."""
+        track = self._tracks[sequence]
+        kept = [state for state in track.states[:-1] if self._is_checkpoint(track, state)]
+        spare = len(kept) - self.checkpoints
+        latest = track.states[-1:]
+        self._replace(track, [*kept[max(spare, 0) :], *latest])
+        slot = self._users.index(0, 1)
+        track.end += count
+        self._replace(track, [*track.states, (track.end, slot)])
+        return slot
+
+    def _is_checkpoint(self, track: Track, state: tuple[int, int]) -> bool:
+        """Whether a state is far enough behind the one kept before it."""
+        before = [n for n, _ in track.states if n < state[0]]
+        return state[0] - max(before, default=0) >= self.interval
+
+    # -- what is kept ------------------------------------------------------------------------------------
+
+    def copy_prefix(self, source: int, target: int, length: int) -> None:
+        origin, track = self._track(source), self._track(target)
+        if not 0 <= length <= origin.end:
+            raise BackbayError(
+                f"sequence {source} has {origin.end} positions, a prefix of {length} is none of it"
+            )
+        self._replace(track, [state for state in origin.states if state[0] <= length])
+        track.end = length
+
+    def can_resume(self, sequence: int, position: int) -> bool:
+        track = self._track(sequence)
+        return 0 <= position <= track.end and track.at(position) is not None
+
+    def last_resumable(self, sequence: int, position: int) -> int:
+        return max((n for n, _ in self._track(sequence).states if n <= position), default=0)
+
+    def removal(self, sequence: int, begin: int, end: int | None = None) -> Callable[[], None]:
+        track = self._track(sequence)
+        begin, end = max(begin, 0), track.end if end is None else min(end, track.end)
+        if begin >= end:
+            return lambda: None
+        if end < track.end:
+            raise CacheShiftError(
+                f"sequence {sequence}: positions [{begin}, {end}) cannot be removed: they went into the states of "
+                "what follows"
+            )
+
+        def cut() -> None:
+            self._replace(track, [state for state in track.states if state[0] <= begin])
+            track.end = begin
+
+        return cut
+
+    def _track(self, sequence: int) -> Track:
+        if self._ctx is None:
+            raise BackbayError("the cache is not open")
+        if not 0 <= sequence < len(self._tracks):
+            raise BackbayError(f"sequence must be in [0, {len(self._tracks)}), got {sequence}")
+        return self._tracks[sequence]
+
+    def _replace(self, track: Track, states: list[tuple[int, int]]) -> None:
+        for _, slot in states:
+            self._users[slot] += 1
+        for _, slot in track.states:
+            self._users[slot] -= 1
+        track.states = states
+
+    # -- memory ------------------------------------------------------------------------------------------
+
+    def leaf(self, layer: int, name: str, shape: tuple[int, ...]) -> Tensor:
+        """All slots of a state, (width, slots), made when it is first asked for."""
+        if self._ctx is None:
+            raise BackbayError("the cache is not open")
+        found = self._leaves.get((layer, name))
+        if found is None:
+            made = self._ctx.layer(layer).zeros(DType.F32, prod(shape), self.slots)
+            found = self._leaves[layer, name] = made, shape
+        if found[1] != shape:
+            raise ShapeError(f"layer {layer}: state {name!r} is {list(found[1])}, got {list(shape)}")
+        return found[0]
+
+
+@final
+class RecurrentBound(Bound):
+    """The slots of a step's sequences, as leaves."""
+
+    def __init__(self, cache: Recurrent, ctx: Context, plan: RecurrentPlan) -> None:
+        self._cache, self.sequences = cache, len(plan.sources)
+        self.tokens = plan.step.size // max(self.sequences, 1)  # of each sequence
+        host = ctx.input()
+        self._sources, self._targets = (host.empty(DType.I32, self.sequences) for _ in range(2))
+        self.fill(plan)
+
+    def fill(self, plan: Plan) -> None:
+        plan = _own(plan)
+        self._sources.from_bytes(plan.sources)
+        self._targets.from_bytes(plan.targets)
+
+    def state(self, ctx: Context, layer: int, name: str, *shape: int) -> Tensor:
+        """The states that the step begins with, f32 (*shape, sequences)."""
+        rows = self._cache.leaf(layer, name, shape).rows(ctx, self._sources)
+        return rows.reshape(ctx, *shape, self.sequences)
+
+    def all_states(self, ctx: Context, layer: int, name: str, *shape: int) -> tuple[Tensor, Tensor]:
+        """All slots, f32 (*shape, slots), and which ones the step begins with, i32 (sequences,)."""
+        leaf = self._cache.leaf(layer, name, shape)
+        return leaf.reshape(ctx, *shape, self._cache.slots), self._sources
+
+    def keep(self, ctx: Context, layer: int, name: str, value: Tensor) -> None:
+        """Remember the states that the step ends with, (*shape, sequences)."""
+        shape = tuple(value.dim(n) for n in range(value.rank - 1))
+        leaf = self._cache.leaf(layer, name, shape)
+        ctx.forward(leaf.set_rows(ctx, value.contiguous(ctx, prod(shape), self.sequences), self._targets))
+
+    def convolved(self, ctx: Context, layer: int, x: Tensor, taps: int, name: str = "conv") -> Tensor:
+        """(channels, tokens) with what came before, (taps - 1 + tokens, channels, sequences); the end is kept."""
+        channels = x.dim(0)
+        columns = x.contiguous(ctx, channels, self.tokens, self.sequences)
+        new = columns.permute(ctx, 1, 0, 2).contiguous(ctx)
+        if taps == 1:
+            return new
+        past = self.state(ctx, layer, name, taps - 1, channels)
+        window = past.concat(ctx, new, 0)
+        self.keep(ctx, layer, name, window.slice(ctx, 0, self.tokens, self.tokens + taps - 1))
+        return window
+
+    def put(self, ctx: Context, layer: int, key: Tensor, value: Tensor) -> None:
+        raise BackbayError(f"layer {layer} is recurrent: it keeps states, not keys and values")
+
+    def get(self, ctx: Context, layer: int, *, spans: bool = True) -> History:
+        raise BackbayError(f"layer {layer} is recurrent: it keeps states, not keys and values")
+
+
+def _own(plan: Plan) -> RecurrentPlan:
+    if not isinstance(plan, RecurrentPlan):
+        raise BackbayError(f"a {type(plan).__name__} is of another kind of cache")
+    return plan

@@ -1,0 +1,234 @@
+"""The memory of a cache: a leaf for the keys and one for the values of each layer, and the graphs that move cells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from backbay import Backend, Context, DType, DTypeError, ShapeError, Spec, Tensor, ops
+
+from ..step import Ints
+from .contract import Shift
+
+CHUNK = 512  # cells that are moved or turned in one graph
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What a layer remembers: keys (head_dim * kv_heads, cells), values likewise or, permuted, (cells, width)."""
+
+    key: Tensor
+    value: Tensor
+    head_dim: int
+    value_dim: int
+    kv_heads: int
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        return self.head_dim, self.value_dim, self.kv_heads
+
+
+class Storage:
+    """Layers of one number of cells and one dtype, made when they are first asked for."""
+
+    def __init__(self, backend: Backend, dtype: DType, cells: int) -> None:
+        self.config = backend.cache_config()
+        check_dtype(backend, dtype)
+        self.backend, self.dtype, self.cells = backend, dtype, cells
+        self.layers: dict[int, Layer] = {}
+        self._ctx = backend.new_context()
+        self._kept: dict[tuple[str, Shift | None], Mover] = {}
+
+    def close(self) -> None:
+        self.forget_movers()
+        self._ctx.close()
+
+    def layer(self, i: int, key: Spec, value: Spec) -> Layer:
+        """The memory of a layer that remembers such keys and values, (head_dim, kv_heads, tokens)."""
+        sizes = key.dim(0), value.dim(0), key.dim(1)
+        if value.dim(1) != key.dim(1) or value.dim(2) != key.dim(2):
+            raise ShapeError(f"layer {i}: key {key} and value {value} must have the same heads and tokens")
+        layer = self.layers.get(i)
+        if layer is None:
+            layer = self.layers[i] = self._make(i, *sizes)
+            self.forget_movers()
+        elif layer.sizes != sizes:
+            raise ShapeError(
+                f"layer {i}: it holds (head_dim, value_dim, kv_heads) = {layer.sizes}, got {sizes}"
+            )
+        return layer
+
+    def _make(self, i: int, head_dim: int, value_dim: int, kv_heads: int) -> Layer:
+        for n in (head_dim, value_dim):
+            if n % self.dtype.block_size:
+                raise DTypeError(
+                    f"layer {i}: heads of {n} cannot be stored as {self.dtype}, in blocks of {self.dtype.block_size}"
+                )
+        ctx = self._ctx.layer(i)
+        key = ctx.zeros(self.dtype, head_dim * kv_heads, self.cells, row_axis=1)
+        width = value_dim * kv_heads
+        if self.config.permuted_v:
+            value = ctx.zeros(self.dtype, self.cells, width, row_axis=0)
+        else:
+            value = ctx.zeros(self.dtype, width, self.cells, row_axis=1)
+        return Layer(key, value, head_dim, value_dim, kv_heads)
+
+    # -- writing and reading -----------------------------------------------------------------------------
+
+    def write_values(self, ctx: Context, layer: Layer, value: Tensor, cells: Tensor) -> Tensor:
+        """Values (width, n) into cells; an alias of all of them."""
+        if not self.config.permuted_v:
+            return layer.value.set_rows(ctx, value, cells)
+        # Each element of a value is a row of one element, in a slice of its own: all slices share the ids.
+        lifted = value.view(ctx, 0, (1, *value.shape), (value.dtype.type_size, value.stride(1)))
+        return self.sliced(ctx, layer).set_rows(ctx, lifted.permute(ctx, 0, 2, 1), cells)
+
+    def sliced(self, ctx: Context, layer: Layer) -> Tensor:
+        """Permuted values as (1, cells, width)."""
+        return layer.value.reshape(ctx, 1, self.cells, layer.value_dim * layer.kv_heads)
+
+    def keys(self, ctx: Context, layer: Layer, whole: Tensor, first: int, count: int) -> Tensor:
+        """Some of all keys, (head_dim, kv_heads, count)."""
+        return whole.reshape(ctx, layer.head_dim, layer.kv_heads, self.cells).slice(
+            ctx, 2, first, first + count
+        )
+
+    def values(self, ctx: Context, layer: Layer, whole: Tensor, first: int, count: int) -> Tensor:
+        """Some of all values, (value_dim, kv_heads, count), or permuted (count, value_dim, kv_heads)."""
+        if not self.config.permuted_v:
+            return whole.reshape(ctx, layer.value_dim, layer.kv_heads, self.cells).slice(
+                ctx, 2, first, first + count
+            )
+        return whole.reshape(ctx, self.cells, layer.value_dim, layer.kv_heads).slice(
+            ctx, 0, first, first + count
+        )
+
+    # -- moving ------------------------------------------------------------------------------------------
+
+    def can_move(self) -> bool:
+        """Whether the backend can read rows of this dtype, which moving and turning take."""
+        rows = Spec(self.dtype, (self.dtype.block_size, 1)), Spec(DType.I32, (1,))
+        return bool(self.backend.supports(ops.rows, rows))
+
+    def mover(self, part: Literal["keys", "values"], shift: Shift | None = None) -> Mover:
+        """What moves the keys or values of all layers, keys turned on the way if `shift` says how."""
+        mover = self._kept.get((part, shift))
+        if mover is None:
+            mover = self._kept[part, shift] = Mover(self, part, shift)
+        return mover
+
+    def wipe(self, cells: Ints) -> None:
+        """Overwrite cells of all layers with zeros."""
+        size = min(CHUNK, self.cells)
+        with self.backend.new_context() as ctx:
+            host = ctx.input()
+            places, zeros = host.empty(DType.I32, size), dict[int, Tensor]()
+            for i, layer in self.layers.items():
+                at, key, value = (
+                    ctx.layer(i),
+                    layer.head_dim * layer.kv_heads,
+                    layer.value_dim * layer.kv_heads,
+                )
+                for width in (key, value):
+                    if width not in zeros:
+                        zeros[width] = host.zeros(DType.F32, width, size)
+                ctx.forward(
+                    layer.key.set_rows(at, zeros[key], places),
+                    self.write_values(at, layer, zeros[value], places),
+                )
+            for low in range(0, len(cells), size):
+                places.from_ints(filled(cells[low : low + size], size))
+                ctx.compute()
+
+    def forget_movers(self) -> None:
+        while self._kept:
+            self._kept.popitem()[1].close()
+
+
+class Mover:
+    """A kept graph that reads some cells of all layers, and writes them to others."""
+
+    def __init__(self, storage: Storage, part: Literal["keys", "values"], shift: Shift | None) -> None:
+        self._storage, self._size = storage, min(CHUNK, storage.cells)
+        self._ctx = storage.backend.new_context()
+        try:
+            host = self._ctx.input()
+            self._sources, self._targets = (host.empty(DType.I32, self._size) for _ in range(2))
+            self._wide: dict[int, Tensor] = {}  # the sources again, for each of so many slices
+            self._offsets = host.empty(DType.I32, self._size) if shift is not None else None
+            move = (
+                self._move_values if part == "values" and storage.config.permuted_v else self._rows_of(part)
+            )
+            for i, layer in storage.layers.items():
+                self._ctx.forward(move(self._ctx.layer(i), i, layer, shift))
+            self._ctx.reserve()
+        except BaseException:
+            self._ctx.close()
+            raise
+
+    def run(self, sources: Ints, targets: Ints, offset: int = 0) -> None:
+        """Move cells, `offset` positions further on if they are turned. What is written is read in no later chunk."""
+        size = self._size
+        for low in range(0, len(sources), size):
+            for leaf, cells in ((self._sources, sources), (self._targets, targets)):
+                leaf.from_ints(filled(cells[low : low + size], size))
+            for leaf in self._wide.values():
+                leaf.from_ints(np.broadcast_to(filled(sources[low : low + size], size), leaf.shape[::-1]))
+            if self._offsets is not None:
+                self._offsets.from_ints(np.full(size, offset, np.int32))
+            self._ctx.compute()
+
+    def close(self) -> None:
+        self._ctx.close()
+
+    def _rows_of(self, part: Literal["keys", "values"]) -> Callable[..., Tensor]:
+        def move(ctx: Context, i: int, layer: Layer, shift: Shift | None) -> Tensor:
+            held = layer.key if part == "keys" else layer.value
+            rows = held.rows(ctx, self._sources)  # (width, cells)
+            if shift is not None and self._offsets is not None:
+                heads = rows.reshape(ctx, layer.head_dim, layer.kv_heads, self._size)
+                turned = shift(ctx, i, heads, self._offsets)
+                if turned.shape != heads.shape:
+                    raise ShapeError(f"layer {i}: the shift made {turned} of keys {heads}")
+                rows = flat(ctx, turned)
+            return held.set_rows(ctx, rows, self._targets)
+
+        return move
+
+    def _move_values(self, ctx: Context, i: int, layer: Layer, shift: Shift | None) -> Tensor:
+        held = self._storage.sliced(ctx, layer)
+        width = held.dim(2)
+        if width not in self._wide:
+            self._wide[width] = self._ctx.input().empty(DType.I32, self._size, width)
+        return held.set_rows(ctx, held.rows(ctx, self._wide[width]), self._targets)
+
+
+def filled(cells: Ints, size: int) -> Ints:
+    """A chunk of cells; the last one again and again, which is then written with the same each time."""
+    return np.pad(cells, (0, size - len(cells)), mode="edge")
+
+
+def flat(ctx: Context, x: Tensor) -> Tensor:
+    """(d, heads, n) as (d * heads, n), without a copy where heads adjoin; by one op, whatever the sizes are."""
+    width, n = x.dim(0) * x.dim(1), x.dim(2)
+    adjoins = x.dim(1) == 1 or x.stride(1) == x.dtype.row_size(x.dim(0))
+    if adjoins and x.stride(0) == x.dtype.type_size:
+        return x.view(ctx, 0, (width, n), (x.stride(2),))
+    return x.contiguous(ctx, width, n)
+
+
+def check_dtype(backend: Backend, dtype: DType) -> None:
+    """DTypeError, with what the backend can hold, for what it cannot."""
+    config = backend.cache_config()
+    held = ", ".join(map(str, config.dtypes))
+    if dtype not in config.dtypes:
+        raise DTypeError(f"backend {backend.name} cannot hold a cache of {dtype}; it can hold {held}")
+    if config.permuted_v and dtype.is_quantized:
+        plain = ", ".join(str(kind) for kind in config.dtypes if not kind.is_quantized)
+        raise DTypeError(
+            f"backend {backend.name} permutes values, so that they cannot be {dtype}: take one of {plain}, or "
+            "turn flash attention on"
+        )

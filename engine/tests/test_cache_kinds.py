@@ -1,0 +1,447 @@
+"""Caches of several kinds in one, of encoders' outputs, and of recurrent states."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import backbay
+from backbay import BackbayError, Backend, CacheConfig, CacheFullError, Context, DType, ShapeError, Tensor
+from backbay_engine.cache import Cache, Causal, Encoder, Recurrent, Sizes, Wrapper
+from backbay_engine.errors import CacheShiftError
+from backbay_engine.step import Step
+
+INSTALLED = sorted(backbay.backends())
+REFERENCE: Any = backbay.backends()["cpu_ref"].load()
+SMALL = Sizes(sequences=2, capacity=32, batch=8, dtype=DType.F32)
+
+
+def step_of(*tokens: tuple[int, int]) -> Step:
+    """A step of (sequence, position)."""
+    sequences, positions = np.array(tokens, np.int32).reshape(-1, 2).T.copy()
+    return Step(np.zeros_like(positions), positions, sequences, np.arange(len(tokens), dtype=np.int32))
+
+
+def run_of(sequence: int, first: int, count: int) -> list[tuple[int, int]]:
+    return [(sequence, first + n) for n in range(count)]
+
+
+def as_they_are(ctx: Context, layer: int, keys: Tensor, offsets: Tensor) -> Tensor:
+    return keys.rope(ctx, offsets, 8, 100.0)
+
+
+# -- several caches --------------------------------------------------------------------------------------
+
+
+def two_kinds(**second: Any) -> tuple[Wrapper, Causal, Causal]:
+    windowed, whole = Causal(as_they_are, window=4), Causal(second.pop("shift", as_they_are), **second)
+    wrapper = Wrapper([windowed, whole], kind=lambda layer: layer % 2)
+    wrapper.open(backbay.open(None, backend="cpu_ref"), SMALL)
+    return wrapper, windowed, whole
+
+
+def ends(*caches: Causal) -> list[list[int]]:
+    return [list(cache.cells.end) for cache in caches]
+
+
+def test_layers_put_and_get_in_their_own_cache() -> None:
+    wrapper, windowed, whole = two_kinds()
+    step = step_of(*run_of(0, 0, 6))
+    with windowed.storage.backend.new_context() as ctx:
+        bound = wrapper.bind(ctx, wrapper.plan(step))
+        x = ctx.from_floats(np.ones((6, 1, 8)))
+        for layer in range(4):
+            bound.put(ctx, layer, x, x)
+        seen = [int((bound.get(ctx, layer).mask.numpy()[5] == 0).sum()) for layer in range(4)]
+    assert seen == [4, 6, 4, 6]
+    assert sorted(windowed.storage.layers) == [0, 2]
+    assert sorted(whole.storage.layers) == [1, 3]
+    assert wrapper.used == 12
+
+
+def test_a_step_that_one_refuses_none_takes() -> None:
+    wrapper, windowed, whole = two_kinds()
+    wrapper.plan(step_of(*run_of(0, 0, 8)))
+    whole.cells.capacity = 10  # as if it held less than the other
+    with pytest.raises(CacheFullError):
+        wrapper.plan(step_of(*run_of(0, 8, 8)))
+    assert ends(windowed, whole) == [[8, 0], [8, 0]]
+
+
+def test_a_removal_that_one_refuses_none_does() -> None:
+    wrapper, windowed, whole = two_kinds(shift=None)
+    wrapper.plan(step_of(*run_of(0, 0, 8)))
+    with pytest.raises(CacheShiftError, match="no way to turn the keys"):
+        wrapper.remove(0, 5, 7)
+    assert ends(windowed, whole) == [[8, 0], [8, 0]]
+    wrapper.remove(0, 5)
+    assert ends(windowed, whole) == [[5, 0], [5, 0]]
+
+
+def test_a_removal_that_breaks_half_way_leaves_all_alike() -> None:
+    wrapper, windowed, whole = two_kinds()
+    wrapper.plan(step_of(*run_of(0, 0, 8)))
+    removal = wrapper.removal(0, 5, 7)
+    whole.storage.close()  # the memory goes away between check and deed
+    with pytest.raises(BackbayError):
+        removal()
+    assert ends(windowed, whole) == [[5, 0], [5, 0]]
+
+
+def test_a_wrapper_resumes_where_all_can() -> None:
+    wrapper, windowed, whole = two_kinds()
+    for n in range(0, 24, 4):
+        wrapper.plan(step_of(*run_of(0, n, 4)))
+    windowed.cells.drop(0, 18)
+    assert [n for n in range(26) if wrapper.can_resume(0, n)] == [21, 22, 23, 24]
+    assert (wrapper.last_resumable(0, 23), wrapper.last_resumable(0, 20)) == (23, 0)
+    wrapper.copy_prefix(0, 1, 22)
+    assert ends(windowed, whole) == [[24, 22], [24, 22]]
+    wrapper.rollback(step_of(*run_of(1, 20, 2)))
+    assert ends(windowed, whole) == [[24, 20], [24, 20]]
+
+
+def test_a_wrapper_opens_all_or_none() -> None:
+    backend = backbay.open(None, backend="cpu_ref")
+    first, second = Causal(None), Causal(None)
+    second.open(backend, SMALL)
+    wrapper = Wrapper([first, second], kind=lambda layer: 0)
+    with pytest.raises(BackbayError, match="open already"):
+        wrapper.open(backend, SMALL)
+    assert first.used == 0
+    second.close()
+    wrapper.open(backend, SMALL)
+    wrapper.close()
+    with pytest.raises(ValueError, match="needs a cache"):
+        Wrapper([], kind=lambda layer: 0)
+
+
+@pytest.mark.parametrize(
+    "one", [Causal(None), Encoder(4), Recurrent(), Wrapper([Causal(None)], kind=lambda layer: 0)]
+)
+def test_a_plan_of_another_cache_is_refused(one: Cache) -> None:
+    backend = backbay.open(None, backend="cpu_ref")
+    other = Recurrent() if isinstance(one, Causal) else Causal(None)
+    one.open(backend, SMALL)
+    other.open(backend, SMALL)
+    with backend.new_context() as ctx, pytest.raises(BackbayError, match="is of another kind of cache"):
+        one.bind(ctx, other.plan(step_of((0, 0))))
+
+
+# -- encoders --------------------------------------------------------------------------------------------
+
+
+class Cross:
+    """One layer that looks at what an encoder made, in kept contexts."""
+
+    def __init__(self, backend: Backend, cache: Encoder) -> None:
+        self.backend, self.cache = backend, cache
+        self.kept: dict[Any, Any] = {}
+        self.rng = np.random.default_rng(0)
+
+    def step(self, step: Step, outputs: dict[int, np.ndarray]) -> np.ndarray:
+        """Attention (tokens, heads, 8) of a step that puts some (count, 2, 8), keys and values alike."""
+        plan = self.cache.plan(step)
+        key = step.size, plan.key
+        query = self.rng.standard_normal((step.size, 4, 8)).astype(np.float32)
+        made = np.concatenate([*outputs.values(), np.zeros((0, 2, 8))]).astype(np.float32)
+        if key not in self.kept:
+            ctx = self.backend.new_context()
+            bound, at = self.cache.bind(ctx, plan), ctx.layer(0)
+            q, x = (
+                ctx.input().empty(DType.F32, 8, 4, step.size),
+                ctx.input().empty(DType.F32, 8, 2, len(made)),
+            )
+            if bound.puts:
+                bound.put(at, 0, x, x)
+            seen = bound.get(at, 0)
+            result = q.scaled_dot_product_attention(
+                at, seen.key, seen.value, seen.mask, scale=1.0, cache_config_applied=True
+            )
+            self.kept[key] = ctx, bound, q, x, result, seen.mask is None
+        ctx, bound, q, x, result, _ = self.kept[key]
+        bound.fill(plan)
+        q.from_floats(query)
+        x.from_floats(made)
+        ctx.compute(result)
+        self.present = bound.present.numpy().reshape(-1)
+        self.query = query
+        return result.numpy()
+
+    def expected(self, i: int, output: np.ndarray) -> np.ndarray:
+        rows = []
+        for head in range(4):
+            scores = output[:, head // 2] @ self.query[i, head]
+            weights = np.exp(scores - scores.max())
+            rows.append(weights / weights.sum() @ output[:, head // 2])
+        return np.array(rows)
+
+
+def output_of(count: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((count, 2, 8)).astype(np.float32)
+
+
+@pytest.mark.parametrize("name", INSTALLED)
+def test_every_token_sees_the_output_of_its_sequence(name: str) -> None:
+    with backbay.open(None, backend=name) as backend:
+        cache = Encoder(length=20)
+        cache.open(backend, Sizes(3, 64, 8, DType.F32))
+        cross, made = Cross(backend, cache), {0: output_of(20, 1), 2: output_of(13, 2)}
+        cache.expect(0, 20)
+        cache.expect(2, 13)
+        steps = [
+            (step_of((0, 0), (0, 1), (2, 0)), made),
+            (step_of((2, 1)), {}),
+            (step_of((0, 2), (2, 2)), {}),
+        ]
+        steps += [(step_of((0, 3), (2, 3)), {})]
+        for step, put in steps:
+            got = cross.step(step, put)
+            for i, sequence in enumerate(step.sequences.tolist()):
+                np.testing.assert_allclose(got[i], cross.expected(i, made[sequence]), atol=1e-5)
+            assert cross.present.tolist() == [1.0] * step.size
+        before, kept = backend.counters, len(cross.kept)
+        cross.step(step_of((0, 4), (2, 4)), {})
+        after = backend.counters
+        assert (kept, before.traced_nodes, before.compilations, before.bytes_allocated) == (
+            len(cross.kept), after.traced_nodes, after.compilations, after.bytes_allocated,
+        )  # fmt: skip
+        assert cache.used == 33
+
+
+def test_a_mask_is_left_out_where_all_is_seen() -> None:
+    backend = backbay.open(None, backend="cpu_ref")
+    cache = Encoder(length=6)
+    cache.open(backend, SMALL)
+    cross = Cross(backend, cache)
+    cache.expect(1, 5)
+    cross.step(step_of((1, 0)), {1: output_of(5, 0)})
+    cross.step(step_of((1, 1), (1, 2)), {})
+    assert [kept[5] for kept in cross.kept.values()] == [True, True]
+
+
+def test_who_has_no_output_is_told_so_and_gets_numbers() -> None:
+    class Padded(REFERENCE):
+        def cache_config(self) -> CacheConfig:
+            return CacheConfig(cache_padding=8, mask_batch_padding=4)
+
+    backend = backbay.open(None, backend=Padded)
+    cache = Encoder(length=5)
+    cache.open(backend, SMALL)
+    cross = Cross(backend, cache)
+    with backend.new_context() as ctx:
+        bound = cache.bind(ctx, cache.plan(step_of((0, 0))))
+        assert bound.is_empty
+        with pytest.raises(BackbayError, match="has no encoder's output in this step"):
+            bound.get(ctx, 0)
+    cache.expect(1, 5)
+    got = cross.step(step_of((0, 1), (1, 0)), {1: output_of(5, 0)})
+    assert np.isfinite(got).all()
+    assert cross.present.tolist() == [0.0, 1.0]
+    np.testing.assert_allclose(got[1], cross.expected(1, output_of(5, 0)), atol=1e-5)
+
+
+def test_an_output_goes_with_the_position_that_brought_it() -> None:
+    cache = Encoder(length=4)
+    cache.open(backbay.open(None, backend="cpu_ref"), SMALL)
+    cache.plan(step_of(*run_of(0, 0, 3)))
+    cache.expect(0, 4)
+    cache.plan(step_of(*run_of(0, 3, 2)))
+    cache.copy_prefix(0, 1, 3)
+    assert cache.used == 4
+    cache.remove(0, 1, 2)  # now it is at position 2
+    cache.copy_prefix(0, 1, 3)
+    cache.remove(0, 3)
+    cache.remove(0, 0)
+    assert cache.used == 4  # the other one has it still
+    cache.remove(1, 2, 3)
+    assert cache.used == 0
+
+
+def test_an_output_is_put_once_and_must_fit() -> None:
+    cache = Encoder(length=4)
+    cache.open(backbay.open(None, backend="cpu_ref"), SMALL)
+    with pytest.raises(CacheFullError, match="sequence 0 needs 5 cells, 4 are free"):
+        cache.expect(0, 5)
+    cache.expect(0, 4)
+    step = step_of((0, 0))
+    cache.plan(step)
+    with pytest.raises(BackbayError, match="has an encoder's output already; remove it first"):
+        cache.expect(0, 2)
+    cache.rollback(step)
+    assert cache.used == 0
+    assert len(cache.plan(step).cells) == 4  # it is still expected
+
+
+# -- recurrent -------------------------------------------------------------------------------------------
+
+CHANNELS, TAPS, STATES = 6, 4, 3
+
+
+class Mamba:
+    """A layer with a short convolution and a running state, as models have them, and the same in NumPy."""
+
+    def __init__(self, backend: Backend, cache: Recurrent) -> None:
+        self.backend, self.cache = backend, cache
+        rng = np.random.default_rng(0)
+        self.weight = rng.standard_normal((CHANNELS, TAPS)).astype(np.float32)
+        self.decay = -rng.random((1, STATES)).astype(np.float32) - 0.1  # (heads, states)
+        self.rng, self.kept = rng, {}
+        self.fed: dict[int, list[np.ndarray]] = {}
+
+    def step(self, *parts: tuple[int, int]) -> None:
+        """So many tokens of sequences, compared with what all tokens so far give."""
+        count = parts[0][1]
+        tokens = [t for s, n in parts for t in run_of(s, len(self.fed.get(s, [])), n)]
+        step, q = step_of(*tokens), len(parts)
+        plan = self.cache.plan(step)
+        x = self.rng.standard_normal((step.size, CHANNELS)).astype(np.float32)
+        if (step.size, plan.key) not in self.kept:
+            self.kept[step.size, plan.key] = self._trace(plan, count, q)
+        ctx, bound, leaf, conv, run = self.kept[step.size, plan.key]
+        bound.fill(plan)
+        leaf.from_floats(x)
+        ctx.compute(conv, run)
+        for i, (sequence, _) in enumerate(tokens):
+            self.fed.setdefault(sequence, []).append(x[i])
+        got_conv, got_run = conv.numpy().reshape(step.size, CHANNELS), run.numpy()[: step.size * CHANNELS]
+        for i, (sequence, position) in enumerate(tokens):
+            np.testing.assert_allclose(got_conv[i], self.convolved(sequence, position), atol=1e-5)
+            expected = self.scanned(sequence, position)
+            np.testing.assert_allclose(got_run.reshape(step.size, CHANNELS)[i], expected, atol=1e-5)
+
+    def _trace(self, plan: Any, tokens: int, q: int) -> Any:
+        ctx = self.backend.new_context()
+        bound, at = self.cache.bind(ctx, plan), ctx.layer(0)
+        assert (bound.sequences, bound.tokens) == (q, tokens)
+        x = ctx.input().empty(DType.F32, CHANNELS, tokens * q)
+        conv = bound.convolved(at, 0, x, TAPS).ssm_conv(at, ctx.from_floats(self.weight))
+        whole, slots = bound.all_states(at, 0, "ssm", STATES, CHANNELS, 1)
+        ones = [ctx.from_floats(np.ones((q, tokens, 1, STATES))) for _ in range(2)]
+        run = whole.ssm_scan(
+            at,
+            x.reshape(at, CHANNELS, 1, tokens, q),
+            ctx.from_floats(np.zeros((q, tokens, 1))),
+            ctx.from_floats(self.decay),
+            *ones,
+            slots,
+        )
+        size = CHANNELS * tokens * q
+        after = run.view(at, 4 * size, (STATES, CHANNELS, 1, q))
+        bound.keep(at, 0, "ssm", after.contiguous(at))
+        return ctx, bound, x, conv, run
+
+    def convolved(self, sequence: int, position: int) -> np.ndarray:
+        past = np.concatenate([np.zeros((TAPS - 1, CHANNELS)), self.fed[sequence][: position + 1]])[-TAPS:]
+        return (past * self.weight.T).sum(0)
+
+    def scanned(self, sequence: int, position: int) -> np.ndarray:
+        h, d = np.zeros((CHANNELS, STATES)), np.log(2.0)
+        for x in self.fed[sequence][: position + 1]:
+            h = h * np.exp(d * self.decay[0]) + x[:, None] * d
+        return h.sum(-1)
+
+
+@pytest.mark.parametrize("name", INSTALLED)
+def test_states_are_carried_shared_and_gone_back_to(name: str) -> None:
+    with backbay.open(None, backend=name) as backend:
+        cache = Recurrent(checkpoints=2, interval=3)
+        cache.open(backend, Sizes(3, 64, 8))
+        layer = Mamba(backend, cache)
+        layer.step((0, 3))
+        layer.step((0, 3), (1, 3))
+        layer.step((1, 1), (0, 1), (2, 1))
+        layer.step((0, 3), (2, 3))
+        # 7 is too near to 6 to be kept for long; it is there as the step to 10 might have failed
+        assert [n for n in range(12) if cache.can_resume(0, n)] == [0, 3, 6, 7, 10]
+        cache.copy_prefix(0, 1, 6)
+        layer.fed[1] = layer.fed[0][:6]
+        assert (cache.last_resumable(0, 5), cache.last_resumable(0, 99)) == (3, 10)
+        cache.remove(0, 6)
+        del layer.fed[0][6:]
+        layer.step((0, 3), (1, 3))
+        failed = step_of(*run_of(0, 9, 2))
+        cache.plan(failed)
+        cache.rollback(failed)
+        layer.step((0, 1), (1, 1), (2, 1))
+        cache.remove(0, 0)
+        del layer.fed[0][:]
+        layer.step((0, 2), (2, 2))
+        before = backend.counters
+        layer.step((0, 2), (2, 2))
+        after = backend.counters
+        assert (before.traced_nodes, before.compilations, before.bytes_allocated) == (
+            after.traced_nodes, after.compilations, after.bytes_allocated,
+        )  # fmt: skip
+        for sequence in range(3):
+            cache.remove(sequence, 0)
+        assert cache.used == 0
+
+
+def test_slots_are_enough_for_as_many_checkpoints_as_are_kept() -> None:
+    cache = Recurrent(checkpoints=3, interval=1)
+    cache.open(backbay.open(None, backend="cpu_ref"), Sizes(2, 400, 8))
+    for n in range(40):
+        step = step_of((0, n), (1, n))
+        cache.plan(step)
+        if n % 5 == 4:
+            cache.rollback(step)
+            cache.plan(step)
+        if n % 7 == 6:
+            cache.copy_prefix(0, 1, n)
+            cache.plan(step_of((1, n)))
+    assert [n for n in range(41) if cache.can_resume(0, n)] == [0, 36, 37, 38, 39, 40]
+    assert cache.used <= cache.slots - 1
+
+
+def test_a_state_that_is_gone_is_not_gone_on_from() -> None:
+    cache = Recurrent(checkpoints=0)
+    cache.open(backbay.open(None, backend="cpu_ref"), SMALL)
+    for n in range(4):
+        cache.plan(step_of((0, n)))
+    with pytest.raises(BackbayError, match="goes on at position 4, not 3"):
+        cache.plan(step_of((0, 3)))
+    cache.remove(0, 2)
+    assert not cache.can_resume(0, 2)
+    with pytest.raises(BackbayError, match="its state there is gone; remove all of it"):
+        cache.plan(step_of((0, 2)))
+    cache.remove(0, 0)
+    cache.plan(step_of((0, 0)))
+
+
+def test_nothing_is_taken_out_of_the_middle_of_a_state() -> None:
+    cache = Recurrent()
+    cache.open(backbay.open(None, backend="cpu_ref"), SMALL)
+    cache.plan(step_of(*run_of(0, 0, 4)))
+    with pytest.raises(CacheShiftError, match="they went into the states of what follows"):
+        cache.remove(0, 1, 2)
+    assert cache.can_resume(0, 4)
+
+
+def test_sequences_take_equally_many_tokens_side_by_side() -> None:
+    cache = Recurrent()
+    assert cache.is_uniform
+    assert Wrapper([Causal(None), cache], kind=lambda layer: 0).is_uniform
+    cache.open(backbay.open(None, backend="cpu_ref"), SMALL)
+    for tokens in ([(0, 0), (0, 1), (1, 0)], [(0, 0), (1, 0), (0, 1)]):
+        with pytest.raises(
+            BackbayError, match="equally many tokens of each sequence in a step, side by side"
+        ):
+            cache.plan(step_of(*tokens))
+    assert cache.used == 0
+
+
+def test_a_state_keeps_its_shape() -> None:
+    backend = backbay.open(None, backend="cpu_ref")
+    cache = Recurrent()
+    cache.open(backend, SMALL)
+    with backend.new_context() as ctx:
+        bound = cache.bind(ctx, cache.plan(step_of((0, 0))))
+        assert bound.state(ctx, 0, "h", 2, 3).shape == (2, 3, 1)
+        with pytest.raises(ShapeError, match=r"layer 0: state 'h' is \[2, 3\], got \[3, 2\]"):
+            bound.state(ctx, 0, "h", 3, 2)
+        for put in (lambda: bound.put(ctx, 0, None, None), lambda: bound.get(ctx, 0)):
+            with pytest.raises(BackbayError, match="layer 0 is recurrent"):
+                put()

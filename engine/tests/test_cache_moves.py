@@ -1,0 +1,178 @@
+"""Cells that move: keys are turned, shared cells are copied, and ranges become short again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from cache_attention import HEAD, KV_HEADS, Attention, opened, state, step_of, turned
+
+import backbay
+from backbay import (
+    BackbayError,
+    Context,
+    DType,
+    ShapeError,
+    Tensor,
+)
+from backbay_engine.cache import Causal, Sizes
+from backbay_engine.errors import CacheShiftError
+
+INSTALLED = sorted(backbay.backends())
+REFERENCE: Any = backbay.backends()["cpu_ref"].load()
+
+
+# -- shifting --------------------------------------------------------------------------------------------
+
+
+def test_nothing_changes_where_keys_cannot_be_turned() -> None:
+    def fails(ctx: Context, layer: int, keys: Tensor, offsets: Tensor) -> Tensor:
+        raise RuntimeError("no such thing")
+
+    for shift, error in ((None, CacheShiftError), (fails, RuntimeError)):
+        backend, cache = opened(shift=shift)
+        attention = Attention(backend, cache)
+        attention.step([0] * 8)
+        before = state(cache)
+        with pytest.raises(error):
+            cache.remove(0, 2, 4)
+        assert state(cache) == before
+        attention.step([0, 0])
+
+
+def test_a_shift_that_changes_the_shape_of_keys_is_refused() -> None:
+    def halves(ctx: Context, layer: int, keys: Tensor, offsets: Tensor) -> Tensor:
+        return keys.slice(ctx, 0, 0, HEAD // 2).contiguous(ctx)
+
+    backend, cache = opened(shift=halves)
+    attention = Attention(backend, cache)
+    attention.step([0] * 8)
+    with pytest.raises(ShapeError, match="layer 0: the shift made"):
+        cache.remove(0, 2, 4)
+    attention.step([0])
+
+
+def test_cells_that_others_share_are_copied_and_not_turned_for_them() -> None:
+    backend, cache = opened()
+    attention = Attention(backend, cache)
+    attention.step([0] * 10)
+    cache.copy_prefix(0, 1, 8)
+    attention.keys[1], attention.values[1] = attention.keys[0][:8], attention.values[0][:8]
+    cache.remove(0, 2, 5)
+    for history in (attention.keys, attention.values):
+        history[0] = history[0][:2] + history[0][5:]
+    attention.step([0, 1, 0, 1])
+    assert cache.used == 14 + 3  # positions 5, 6 and 7 of the prefix are there twice
+
+
+def test_a_range_stays_where_there_is_no_room_to_copy_what_is_shared() -> None:
+    backend, cache = opened(sizes=Sizes(2, 8, 8, DType.F32))
+    attention = Attention(backend, cache)
+    attention.step([0] * 8)
+    cache.copy_prefix(0, 1, 8)
+    cache.cells.owners[8:] = 1  # as if others had them
+    cache.cells.free = 0
+    before = state(cache)
+    with pytest.raises(
+        CacheShiftError, match="5 cells that follow are shared with others, and only 0 are free"
+    ):
+        cache.remove(0, 1, 3)
+    assert state(cache) == before
+
+
+def test_a_window_keeps_a_range_if_what_would_come_into_sight_is_gone() -> None:
+    _, cache = opened(sizes=Sizes(1, 100, 4, DType.F32), window=6)
+    for _ in range(6):
+        cache.plan(step_of(cache, [0] * 4))
+    cache.cells.drop(0, 18)
+    before = state(cache)
+    with pytest.raises(CacheShiftError, match="would see positions from 17 on, which are gone"):
+        cache.remove(0, 19, 21)
+    assert state(cache) == before
+
+
+class Breaks(REFERENCE):
+    """A backend that fails in the middle of a graph, when it is told to."""
+
+    left = -1
+
+    def run_node(self, node: Any, arrays: Any) -> None:
+        if node.op.name == "set_rows":
+            if self.left == 0:
+                raise BackbayError("broken")
+            self.left -= 1
+        super().run_node(node, arrays)
+
+
+def test_a_shift_that_breaks_half_way_leaves_no_wrong_keys() -> None:
+    backend = backbay.open(None, backend=Breaks)
+    cache = Causal(turned)
+    cache.open(backend, Sizes(2, 100, 16, DType.F32))
+    attention = Attention(backend, cache, layers=2)
+    attention.step([0] * 10 + [1] * 4)
+    backend.left = 1
+    with pytest.raises(BackbayError, match="broken"):
+        cache.remove(0, 3, 5)
+    backend.left = -1
+    assert cache.cells.end == [3, 4]
+    for history in (attention.keys, attention.values):
+        history[0] = history[0][:3]
+    attention.step([0, 1, 0])
+
+
+# -- moving down -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", INSTALLED)
+def test_cells_move_down_once_a_range_is_much_longer_than_what_is_used(name: str) -> None:
+    backend, cache = opened(name, sizes=Sizes(3, 2000, 64, DType.F32), bucket=32)
+    with backend:
+        attention = Attention(backend, cache, layers=2)
+        for sequence, steps in ((0, 1), (1, 6), (0, 1), (2, 1)):
+            for _ in range(steps):
+                attention.step([sequence] * 40)
+        cache.remove(1, 0)
+        attention.keys[1], attention.values[1] = [], []
+        attention.step([0, 2])
+        assert max(cache.cells.of(0).max(), cache.cells.of(2).max()) < 130
+        for _ in range(3):
+            attention.step([2, 0, 1])
+
+
+def test_a_move_that_breaks_changes_nothing() -> None:
+    backend = backbay.open(None, backend=Breaks)
+    cache = Causal(turned, bucket=8)
+    cache.open(backend, Sizes(2, 100, 64, DType.F32))
+    attention = Attention(backend, cache)
+    attention.step([0] * 64)
+    attention.step([1] * 5)
+    cache.remove(0, 4)
+    for history in (attention.keys, attention.values):
+        history[0] = history[0][:4]
+    before = state(cache)
+    backend.left = 1
+    with pytest.raises(BackbayError, match="broken"):
+        attention.step([0, 1])
+    backend.left = -1
+    assert state(cache) == before
+    attention.step([0, 1])
+
+
+# -- what is not to be trusted ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", INSTALLED)
+def test_numbers_that_are_none_do_no_harm_once_they_are_wiped(name: str) -> None:
+    backend, cache = opened(name)
+    with backend:
+        attention = Attention(backend, cache)
+        attention.step([0] * 4)
+        plan = cache.plan(step_of(cache, [1] * 3))
+        with backend.new_context() as ctx:
+            x = ctx.from_floats(np.full((3, KV_HEADS, HEAD), np.nan))
+            cache.bind(ctx, plan).put(ctx.layer(0), 0, x, x)
+            ctx.compute()
+        cache.wipe(1)
+        assert cache.used == 4
+        attention.step([0, 2, 0])
