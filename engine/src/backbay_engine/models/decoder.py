@@ -1,0 +1,85 @@
+"""What architectures that predict the next token have in common."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import ClassVar, Protocol
+
+from backbay import Backend, Context, Tensor
+
+from ..cache.causal import Causal
+from ..cache.contract import Cache
+from ..cache.wrapper import Wrapper
+from ..nn import Embedding, Linear, RMSNorm, Rope, Shape, Weights, block_count, sliding_layers
+from ..step import Batch
+from .contract import Model
+
+
+class DecoderBlock(Protocol):
+    """What a decoder is a stack of."""
+
+    @property
+    def rope(self) -> Rope:
+        """What turned the keys that it remembers."""
+        ...
+
+    def __call__(self, ctx: Context, layer: int, x: Tensor, batch: Batch, *, last: bool) -> Tensor:
+        """(width, tokens) of the same; in the last block, of the outputs alone."""
+        ...
+
+
+class Decoder(Model):
+    """An embedding, blocks that look back, a norm and a head, which may be the embedding again."""
+
+    window_pattern: ClassVar[int | None] = None
+    """Of so many blocks in a row all but the last see a window, if the metadata say nothing else; None: all see all."""
+
+    def __init__(self, backend: Backend) -> None:
+        super().__init__(backend)
+        weights = Weights(backend)
+        self.config = backend.config
+        self.window, self.slides = sliding_layers(self.config, self.window_pattern)
+        self.width = Shape.of(self.config).width
+        self._vocabulary = weights.extent("token_embd.weight", 1)
+        self.embedding = Embedding(weights, "token_embd", self.width)
+        self.blocks = [self.block(weights, layer) for layer in range(block_count(self.config))]
+        self.norm = RMSNorm(weights, "output_norm", self.width)
+        self.head = Linear(weights, "output", self.width, self._vocabulary, or_else=("token_embd",))
+        weights.check()
+
+    @abstractmethod
+    def block(self, weights: Weights, layer: int) -> DecoderBlock:
+        """Declare the tensors of a block."""
+
+    @property
+    def vocabulary_size(self) -> int:
+        return self._vocabulary or 0
+
+    def forward(self, ctx: Context, batch: Batch) -> Tensor:
+        x = batch.tap("embedding", self.embed(ctx.input(), batch))
+        count = len(self.blocks)
+        for layer, block in enumerate(self.blocks):
+            x = block(ctx.layer(layer), layer, x, batch, last=layer == count - 1)
+            batch.tap(f"blk.{layer}", x)
+        output = ctx.layer(count)
+        x = batch.tap("output_norm", self.norm(output, x))
+        return batch.tap("logits", self.score(output, x))
+
+    def embed(self, ctx: Context, batch: Batch) -> Tensor:
+        """The tokens as vectors, (width, tokens)."""
+        return self.embedding(ctx, batch.tokens)
+
+    def score(self, ctx: Context, x: Tensor) -> Tensor:
+        """The logits of (width, outputs)."""
+        return self.head(ctx, x)
+
+    def shift(self, ctx: Context, layer: int, keys: Tensor, offsets: Tensor) -> Tensor:
+        """What a cache calls to move keys."""
+        return self.blocks[layer].rope.shift(ctx, keys, offsets)
+
+    def new_cache(self) -> Cache:
+        """One for all blocks, or two, where some see no more than a window."""
+        if not any(self.slides):
+            return Causal(self.shift)
+        caches = [Causal(self.shift), Causal(self.shift, window=self.window)]
+        return Wrapper(caches, kind=lambda layer: int(self.slides[layer]))

@@ -1,0 +1,25 @@
+"""Llama 1 to 3, Mistral, and with experts Mixtral."""
+
+from __future__ import annotations
+
+from typing import final
+
+from ..nn import Attention, Block, Experts, GatedFeedForward, RMSNorm, Rope, Shape, Weights
+from .decoder import Decoder
+
+
+@final
+class Llama(Decoder):
+    """Converters reorder its queries and keys, so that pairs of the rotary embedding adjoin."""
+
+    def block(self, weights: Weights, layer: int) -> Block:
+        shape = Shape.of(self.config, layer)
+        factors = weights.maybe("rope_freqs.weight", shape.head // 2)
+        rope = Rope(self.config, shape, "normal", factors=factors)
+        here = weights.at(f"blk.{layer}.")
+        return Block(
+            RMSNorm(here, "attn_norm", shape.width),
+            Attention(here, shape, rope),
+            RMSNorm(here, "ffn_norm", shape.width),
+            Experts(here, shape) if shape.experts else GatedFeedForward(here, shape),
+        )

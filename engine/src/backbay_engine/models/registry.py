@@ -1,0 +1,68 @@
+"""From the architecture that a file names to the class that runs it."""
+
+from __future__ import annotations
+
+import inspect
+
+from backbay import BackbayError, Backend, ModelFileError
+from backbay.entrypoints import Declared, declared
+from backbay.gguf.nearest import nearest
+
+from .contract import Model
+
+GROUP = "backbay.models"
+"""The entry-point group in which other packages declare models, under the name of the architecture."""
+
+_BUILT_IN = {
+    "bert": "bert:Bert",
+    "gemma3": "gemma3:Gemma3",
+    "gpt-oss": "gptoss:GptOss",
+    "llama": "llama:Llama",
+    "qwen2": "qwen:Qwen2",
+    "qwen3": "qwen:Qwen3",
+    "qwen3moe": "qwen:Qwen3",
+}
+
+
+def architectures() -> dict[str, list[Declared]]:
+    """What is installed by name, with what declares it. Reads metadata, imports nothing."""
+    from importlib.metadata import version
+
+    ours = version("backbay-engine")
+    package = __name__.rpartition(".")[0]
+    found = {
+        name: [Declared(name, f"{package}.{at}", "backbay-engine", ours)] for name, at in _BUILT_IN.items()
+    }
+    for name, points in declared(GROUP).items():
+        found[name] = found.get(name, []) + points
+    return found
+
+
+def load_model(backend: Backend) -> Model:
+    """The model of the file that a backend has open, with its tensors found and checked; they need not be loaded."""
+    if backend.model is None:
+        raise BackbayError("the backend has no model: open it with the path of a file")
+    name, known = backend.config.string("general.architecture"), architectures()
+    if name not in known:
+        expected = f"an architecture that is installed: {', '.join(sorted(known))}"
+        offset = backend.config.offset("general.architecture")
+        raise ModelFileError(backend.model.path, offset, expected, f"{name!r}{nearest(name, known)}")
+    return find(name, known[name])(backend)
+
+
+def find(name: str, points: list[Declared]) -> type[Model]:
+    """Import the one class of that name; BackbayError if there are two, or if it is broken."""
+    if len(points) > 1:
+        both = " and ".join(point.origin for point in points)
+        raise BackbayError(f"architecture {name!r} is provided by {both}; uninstall all but one")
+    (point,) = points
+    what = f"architecture {name!r} of {point.origin}"
+    try:
+        found = point.load()
+    except (Exception, SystemExit) as error:
+        raise BackbayError(f"{what} cannot be imported: {type(error).__name__}: {error}") from error
+    if not isinstance(found, type) or not issubclass(found, Model):
+        raise BackbayError(f"{what}: {found!r} is not a subclass of backbay_engine.models.Model")
+    if inspect.isabstract(found):
+        raise BackbayError(f"{what} does not implement {', '.join(sorted(found.__abstractmethods__))}")
+    return found

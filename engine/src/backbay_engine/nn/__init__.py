@@ -1,0 +1,32 @@
+"""The parts that architectures are made of: each takes its tensors from a file by name, and is called to be traced."""
+
+from .attention import Attention, Projection, attend
+from .block import Block
+from .embedding import Embedding
+from .experts import Experts
+from .feed_forward import FeedForward, GatedFeedForward
+from .linear import Linear
+from .norm import LayerNorm, RMSNorm
+from .rope import Rope
+from .shape import Shape, block_count, per_layer, sliding_layers
+from .weights import Weights
+
+__all__ = [
+    "Attention",
+    "Block",
+    "Embedding",
+    "Experts",
+    "FeedForward",
+    "GatedFeedForward",
+    "LayerNorm",
+    "Linear",
+    "Projection",
+    "RMSNorm",
+    "Rope",
+    "Shape",
+    "Weights",
+    "attend",
+    "block_count",
+    "per_layer",
+    "sliding_layers",
+]

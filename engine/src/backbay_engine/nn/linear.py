@@ -1,0 +1,33 @@
+"""Matrix products with what may be added."""
+
+from __future__ import annotations
+
+from typing import final
+
+from backbay import Context, Tensor
+
+from .weights import Weights
+
+
+@final
+class Linear:
+    """y = W x, plus a bias if the file has one, as it must if `biased`."""
+
+    def __init__(
+        self,
+        weights: Weights,
+        name: str,
+        inputs: int,
+        outputs: int | None,
+        *,
+        biased: bool = False,
+        or_else: tuple[str, ...] = (),
+    ) -> None:
+        others = [f"{other}.weight" for other in or_else]
+        self.weight = weights.need(f"{name}.weight", inputs, outputs, or_else=others)
+        bias = weights.need if biased else weights.maybe
+        self.bias = bias(f"{name}.bias", outputs)
+
+    def __call__(self, ctx: Context, x: Tensor) -> Tensor:
+        y = self.weight.mulmat(ctx, x)
+        return y if self.bias is None else y.add(ctx, self.bias)

@@ -1,0 +1,110 @@
+"""Rotary position embedding, by the keys and defaults of llama.cpp."""
+
+from __future__ import annotations
+
+from math import log, pi
+from typing import Literal, TypeAlias, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from backbay import Context, Tensor
+from backbay.gguf import Config
+from backbay.ops.sequence import Yarn
+
+from .shape import Shape, positive, refuse
+
+Mode: TypeAlias = Literal["normal", "neox"]
+
+
+@final
+class Rope:
+    """Turns queries and keys by their positions; turns keys further, where a cache moves them.
+
+    factors  divide the frequencies, one for each pair of elements
+    scaled   False: the context is not stretched, whatever the metadata say
+    exact    a context to keep frequencies in, for a model whose yarn has its ramp between any two points: the op's
+             own, as that of llama.cpp, rounds them to whole pairs
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        shape: Shape,
+        mode: Mode,
+        *,
+        base: float | None = None,
+        factors: Tensor | None = None,
+        scaled: bool = True,
+        exact: Context | None = None,
+    ) -> None:
+        self.mode: Mode = mode
+        self.factors = factors
+        self.dim = positive(config, "rope.dimension_count", 0, shape.head)
+        if self.dim > shape.head or self.dim % 2:
+            raise config.mistyped("rope.dimension_count", f"an even number up to {shape.head}", self.dim)
+        self.base = config.float("rope.freq_base", 1e4) if base is None else base
+        self.scale, self.yarn = _scaling(config) if scaled else (1.0, None)
+        if exact is not None and self.yarn is not None and self.yarn.ext_factor:
+            self.factors = exact.input().from_floats(
+                _frequency_factors(self.dim, self.base, self.scale, self.yarn)
+            )
+            self.yarn = self.yarn._replace(
+                ext_factor=0.0, attn_factor=self.yarn.attn_factor * _growth(self.scale)
+            )
+            self.scale = 1.0
+
+    def __call__(self, ctx: Context, x: Tensor, positions: Tensor) -> Tensor:
+        """(head, heads, tokens), turned by the tokens' positions."""
+        return self._turn(ctx, x, positions, self.yarn)
+
+    def shift(self, ctx: Context, keys: Tensor, offsets: Tensor) -> Tensor:
+        """Keys that were turned before, as if they stood that much further on: not magnified once more."""
+        yarn = self.yarn
+        if yarn is not None:
+            yarn = yarn._replace(attn_factor=1 / _growth(self.scale) if yarn.ext_factor else 1.0)
+        return self._turn(ctx, keys, offsets, yarn)
+
+    def _turn(self, ctx: Context, x: Tensor, positions: Tensor, yarn: Yarn | None) -> Tensor:
+        return x.rope(
+            ctx, positions, self.dim, self.base, self.scale, self.mode, factors=self.factors, yarn=yarn
+        )
+
+
+def _scaling(config: Config) -> tuple[float, Yarn | None]:
+    """The scale of angles, and for which frequencies it holds, if not for all."""
+    kind = config.string("rope.scaling.type", "linear")
+    if kind not in ("none", "linear", "yarn"):
+        raise refuse(config, "rope.scaling.type", "none, linear or yarn")
+    factor = config.float("rope.scaling.factor", config.float("rope.scale_linear", 0.0)) or 1.0
+    if not factor >= (1 if kind == "yarn" else 1e-6):
+        raise refuse(config, "rope.scaling.factor", "how often the context is longer")
+    scale = 1.0 if kind == "none" else 1 / factor
+    magnitude = config.float("rope.scaling.attn_factor", 1.0)
+    original = positive(config, "rope.scaling.original_context_length", 0, config.int("context_length", 1))
+    mix = config.float("rope.scaling.yarn_ext_factor", 1.0) if kind == "yarn" else 0.0
+    if not mix:
+        return scale, Yarn(original, 0.0, magnitude) if magnitude != 1 else None
+    whole = config.float(
+        "rope.scaling.yarn_attn_factor", _growth(scale)
+    )  # of which the op multiplies by the growth
+    fast = config.float("rope.scaling.yarn_beta_fast", 32.0)
+    slow = config.float("rope.scaling.yarn_beta_slow", 1.0)
+    return scale, Yarn(original, mix, magnitude * whole / _growth(scale), fast, slow)
+
+
+def _growth(scale: float) -> float:
+    """What yarn multiplies queries and keys by."""
+    return 1 + 0.1 * log(1 / scale)
+
+
+def _frequency_factors(dim: int, base: float, scale: float, yarn: Yarn) -> NDArray[np.float32]:
+    """What the op's formula for yarn comes to for each pair, without rounding the ends of its ramp."""
+    low, high = (
+        dim * log(yarn.n_ctx_orig / (beta * 2 * pi)) / (2 * log(base))
+        for beta in (yarn.beta_fast, yarn.beta_slow)
+    )
+    low, high = max(low, 0.0), min(high, dim - 1.0)
+    ramp = np.clip((np.arange(dim // 2) - low) / max(0.001, high - low), 0, 1)
+    kept = yarn.ext_factor * (1 - ramp)
+    return np.asarray(1 / (scale * (1 - kept) + kept), np.float32)

@@ -1,0 +1,141 @@
+"""What models are put through, as data: the same script runs on any backend, and elsewhere for the truth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+import backbay
+from backbay import DType
+from backbay_engine.cache import Sizes
+from backbay_engine.kept import KeptSteps
+from backbay_engine.models import Model
+from backbay_engine.step import Step
+
+VOCABULARY = 64
+SEQUENCES = 3
+
+
+@dataclass(frozen=True)
+class Run:
+    """One step: these tokens of these sequences, each sequence going on where it is."""
+
+    parts: tuple[tuple[int, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Let a sequence begin as another one does."""
+
+    source: int
+    target: int
+    length: int
+
+
+@dataclass(frozen=True)
+class Remove:
+    """Take positions out; what follows moves down."""
+
+    sequence: int
+    begin: int
+    end: int
+
+
+Action: TypeAlias = Run | Copy | Remove
+
+
+def tokens(count: int, seed: int) -> tuple[int, ...]:
+    return tuple(np.random.default_rng(seed).integers(0, VOCABULARY, count).tolist())
+
+
+def one(sequence: int, given: Sequence[int]) -> Run:
+    return Run(((sequence, tuple(given)),))
+
+
+def steps(sequence: int, given: Sequence[int], *sizes: int) -> list[Run]:
+    """The tokens in so many steps of these sizes, and the rest one by one."""
+    ends = np.cumsum([0, *sizes, *[1] * (len(given) - sum(sizes))]).tolist()
+    return [one(sequence, given[begin:end]) for begin, end in pairwise(ends)]
+
+
+SCRIPTS: dict[str, list[Action]] = {
+    "prompt": [one(0, tokens(48, 1))],
+    "steps": [*steps(0, tokens(44, 2), 7, 20, 11)],
+    "parallel": [
+        Run(((0, tokens(21, 3)), (1, tokens(5, 4)), (2, tokens(17, 5)))),
+        Run(((1, tokens(19, 6)), (0, tokens(3, 7)))),
+        *[Run(((2, (n,)), (0, (n + 1,)), (1, (n + 2,)))) for n in range(3)],
+    ],
+    "shift": [one(0, tokens(40, 8)), one(1, tokens(9, 9)), Remove(0, 4, 12), *steps(0, tokens(7, 10), 4)],
+    "prefix": [one(0, tokens(30, 11)), Copy(0, 1, 13), *steps(1, tokens(20, 12), 18), one(0, tokens(2, 13))],
+}
+
+
+def answers(backend: backbay.Backend, model: Model, script: str, dtype: DType) -> NDArray[np.float32]:
+    """What a model says to a script, or, if it embeds, to the texts; with a cache of that dtype, if the backend can."""
+    if script == "texts":
+        return embeddings(model, TEXTS)
+    held = dtype if dtype in backend.cache_config().dtypes else DType.F32
+    return run_script(backend, model, SCRIPTS[script], held)
+
+
+def run_script(
+    backend: backbay.Backend, model: Model, script: Sequence[Action], dtype: DType
+) -> NDArray[np.float32]:
+    """All logits of a script's tokens, in order."""
+    cache = model.new_cache()
+    assert cache is not None
+    cache.open(backend, Sizes(SEQUENCES, capacity=256, batch=64, dtype=dtype))
+    kept, ends, found = KeptSteps(model, cache), [0] * SEQUENCES, []
+    try:
+        for action in script:
+            match action:
+                case Copy(source, target, length):
+                    cache.copy_prefix(source, target, length)
+                    ends[target] = length
+                case Remove(sequence, begin, end):
+                    cache.remove(sequence, begin, end)
+                    ends[sequence] -= end - begin
+                case Run(parts):
+                    found.append(kept.run(step_of(parts, ends)))
+    finally:
+        kept.close()
+        cache.close()
+    return np.concatenate(found)
+
+
+def step_of(parts: Sequence[tuple[int, Sequence[int]]], ends: list[int]) -> Step:
+    """The step of these tokens, all of which answer; `ends` move on."""
+    ids, positions, sequences = [], [], []
+    for sequence, given in parts:
+        ids += given
+        positions += range(ends[sequence], ends[sequence] + len(given))
+        sequences += [sequence] * len(given)
+        ends[sequence] += len(given)
+    arrays = (np.array(numbers, np.int32) for numbers in (ids, positions, sequences, range(len(ids))))
+    return Step(*arrays)
+
+
+def embeddings(model: Model, texts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+    """The pooled vector of each text, all in one step."""
+    kept = KeptSteps(model, None)
+    whole = step_of(list(enumerate(texts)), [0] * len(texts))
+    starts = np.cumsum([0, *map(len, texts)])[:-1].astype(np.int32)
+    try:
+        return kept.run(Step(whole.tokens, whole.positions, whole.sequences, starts))
+    finally:
+        kept.close()
+
+
+TEXTS = [tokens(12, 20), tokens(3, 21), tokens(31, 22)]
+
+
+def nmse(found: NDArray[np.float32], expected: NDArray[np.float32]) -> float:
+    """The mean square error over the mean square of what is expected."""
+    difference = found.astype(np.float64) - expected
+    return float((difference**2).mean() / (expected.astype(np.float64) ** 2).mean())

@@ -1,0 +1,111 @@
+"""Compares logits with those of llama.cpp on the same files, both against the reference backend.
+
+    python tests/tools/agree_with_llama.py
+    python tests/tools/agree_with_llama.py --quantized q4_k q6_k --json agreement.json
+
+Needs llama-cpp-python. What cpu_ref makes of a file, its weights dequantized and its sums in double precision, is taken
+for true; our other backends are to be as close to it as llama.cpp is, or closer. The files are those of the tests, one
+for each architecture, and a Llama of random weights that is wide enough for every quantized type.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "engine" / "tests"), str(ROOT / "bench"), str(Path(__file__).parent)]
+
+import model_scripts as scripts  # noqa: E402
+from llama_file import Shape, write_model  # noqa: E402
+from llama_truth import LlamaCpp, quantize  # noqa: E402
+
+import backbay  # noqa: E402
+from backbay import DType  # noqa: E402
+from backbay_engine.models import load_model  # noqa: E402
+
+DATA = ROOT / "engine" / "tests" / "data" / "models"
+WIDE = Shape(layers=2, width=512, hidden=1024, heads=8, kv_heads=4, vocab=1024)
+KINDS = tuple(
+    "f32 f16 bf16 q4_0 q4_1 q5_0 q5_1 q8_0 q2_k q3_k_s q4_k_s q5_k_s q6_k iq4_nl iq4_xs iq3_s".split()  # noqa: SIM905
+)
+REFERENCE = "cpu_ref"
+SLACK = 1.5  # times llama.cpp's error, for what is but another order of the same sums
+FLOOR = 1e-9  # below which nothing is left to compare
+
+
+def ours(path: Path, backend_name: str) -> dict[str, np.ndarray]:
+    with backbay.open(path, backend=backend_name) as backend:
+        model = load_model(backend)
+        backend.load()
+        names = ["texts"] if path.stem.startswith("bert") else scripts.SCRIPTS
+        return {name: scripts.answers(backend, model, name, DType.F32) for name in names}
+
+
+def theirs(path: Path) -> dict[str, np.ndarray]:
+    embeds = path.stem.startswith("bert")
+    with LlamaCpp(path, "f32", embeds=embeds) as llama:
+        if embeds:
+            return {"texts": llama.embeddings(scripts.TEXTS)}
+        return {name: llama.run_script(actions) for name, actions in scripts.SCRIPTS.items()}
+
+
+def compare(name: str, path: Path, backends: list[str]) -> Iterator[dict[str, Any]]:
+    """A row for each script: llama.cpp's error, and ours."""
+    truth, llama = ours(path, REFERENCE), theirs(path)
+    found = {backend: ours(path, backend) for backend in backends}
+    for script, expected in truth.items():
+        limit = max(FLOOR, SLACK * scripts.nmse(llama[script], expected))
+        errors = {backend: scripts.nmse(found[backend][script], expected) for backend in backends}
+        yield {
+            "file": name,
+            "script": script,
+            "llama.cpp": scripts.nmse(llama[script], expected),
+            **errors,
+            "as close": all(error <= limit for error in errors.values()),
+        }
+
+
+def files(kinds: list[str], folder: Path) -> Iterator[tuple[str, Path]]:
+    """Name and path of each file to compare."""
+    for path in sorted(DATA.glob("*.gguf")):
+        yield path.stem, path
+    wide = folder / "wide.gguf"
+    write_model(wide, WIDE, "f32")
+    for kind in kinds:
+        yield f"wide {kind}", wide if kind == "f32" else quantize(wide, folder / f"wide.{kind}.gguf", kind)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    others = [name for name in sorted(backbay.backends()) if name != REFERENCE]
+    parser.add_argument("--backends", nargs="+", default=others)
+    parser.add_argument("--quantized", nargs="*", default=KINDS)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    columns = ["file", "script", "llama.cpp", *args.backends, "as close"]
+    print("|", " | ".join(columns), "|")
+    print("|" + "---|" * len(columns))
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name, path in files(args.quantized, Path(folder)):
+            for row in compare(name, path, args.backends):
+                rows.append(row)
+                cells = (row[column] for column in columns)
+                print("|", " | ".join(f"{c:.1e}" if isinstance(c, float) else str(c) for c in cells), "|")
+    if args.json:
+        args.json.write_text(json.dumps(rows, indent=1))
+    return 0 if all(row["as close"] for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
