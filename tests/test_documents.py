@@ -37,21 +37,32 @@ def test_the_program_of_the_readme_prints_what_the_readme_says(tmp_path):
     assert run(tmp_path / "program.py", tmp_path) == output.text
 
 
-def test_the_backends_of_write_a_backend_do_what_it_says(tmp_path):
+def installed(document: str, folder: Path) -> tuple[list[Path], list[str], Path]:
+    """The files of a document that is a package, its outputs, and where the package lies now."""
     written, outputs = [], []
-    for block in blocks("docs/write-a-backend.md"):
+    for block in blocks(document):
         if block.file:
-            path = tmp_path / block.file
+            path = folder / block.file
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(block.text)
             written.append(path)
         else:
             outputs.append(block.text)
-    site = tmp_path / "site"
-    command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", site, tmp_path]
+    site = folder / "site"
+    command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", site, folder]
     subprocess.run(command, check=True, capture_output=True)
+    return written, outputs, site
+
+
+def test_the_backends_of_write_a_backend_do_what_it_says(tmp_path):
+    written, outputs, site = installed("docs/write-a-backend.md", tmp_path)
     programs = [path for path in written if path.name in ("use.py", "closures.py")]
     assert [run(path, tmp_path, PYTHONPATH=str(site)) for path in programs] == outputs
+
+
+def test_the_model_of_add_a_model_does_what_it_says(tmp_path):
+    written, outputs, site = installed("docs/add-a-model.md", tmp_path)
+    assert [run(path, tmp_path, PYTHONPATH=str(site)) for path in written if path.name == "use.py"] == outputs
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

@@ -156,6 +156,13 @@ def test_a_shape_that_cannot_be_is_refused(ctx, dtype, shape, message):
         ctx.empty(dtype, *shape)
 
 
+def test_a_chunk_of_more_pieces_than_any_graph_has_nodes_is_refused_before_they_are_made(ctx):
+    x = ctx.empty(DType.F32, 1, 1).pad(ctx, 1 << 40)
+    with pytest.raises(ShapeError, match="at most 65536 pieces"):
+        x.chunk(ctx, 0, 1)
+    assert len(x.chunk(ctx, 0, 1 << 39)) == 3
+
+
 def test_a_slice_may_step_beyond_everything(ctx):
     y = ctx.from_ints([[1, 2, 3]]).slice(ctx, 0, 1, 3, 1 << 62)
     ctx.compute(y)

@@ -76,6 +76,19 @@ def test_a_range_begins_where_its_sequences_do_if_that_makes_it_much_shorter() -
     assert (plan.first, plan.history) == (0, 2304)
 
 
+@pytest.mark.parametrize("name", INSTALLED)
+def test_a_range_that_begins_late_holds_what_its_sequences_see(name: str) -> None:
+    backend, cache = opened(name)
+    with backend:
+        attention = Attention(backend, cache)
+        for _ in range(9):
+            attention.step([0] * 60)
+        attention.step([1] * 5)
+        attention.step([1])
+        assert {key[1][:2] for key in attention.kept if key[0] < 60} == {(512, 256)}
+        attention.step([1, 0])
+
+
 def test_a_step_that_only_reserves_takes_no_room() -> None:
     backend, cache = opened()
     before = state(cache)
@@ -183,14 +196,20 @@ def test_limits_that_make_no_sense_are_refused(how: dict[str, int], message: str
 def test_a_cache_is_opened_before_it_is_used_and_only_once() -> None:
     cache = Causal(turned)
     assert cache.used == 0
-    with pytest.raises(BackbayError, match="not open"):
-        _ = cache.storage
+    step = Step(*np.zeros((4, 1), np.int32))
+    for use in (lambda: cache.plan(step), lambda: cache.can_resume(0, 0), lambda: cache.remove(0, 0)):
+        with pytest.raises(BackbayError, match="not open"):
+            use()
     with backbay.open(None, backend="cpu_ref") as backend:
         cache.open(backend, Sizes(1, 8, 8))
         with pytest.raises(BackbayError, match="open already"):
             cache.open(backend, Sizes(1, 8, 8))
+        cache.plan(step)
         cache.close()
+        with pytest.raises(BackbayError, match="not open"):
+            cache.plan(step)
         cache.open(backend, Sizes(1, 8, 8))
+        cache.plan(step)
         with pytest.raises(ValueError, match="batch must be at least 1"):
             Causal(None).open(backend, Sizes(1, 8, 0))
 

@@ -71,7 +71,7 @@ def test_tokens_of_a_span_see_each_other_and_nothing_else_that_is_later() -> Non
 def test_rows_kept_up_to_date_are_those_made_anew() -> None:
     rng = np.random.default_rng(1)
     for sight in (Sight(), Sight(window=7), Sight(chunk=6), Sight(window=9, chunk=5)):
-        cells, kept = Cells(4, 300, 1200), Mask(sight, DType.F16, 0, 1200, 4)
+        cells, kept, rows = Cells(4, 300, 1200), Mask(sight, 0), np.full((4, 1200), -np.inf)
         for turn in range(250):
             chosen = rng.permutation(4)[: rng.integers(1, 5)].astype(np.int32)
             ends = np.array([cells.end[n] for n in chosen], np.int32)
@@ -79,11 +79,11 @@ def test_rows_kept_up_to_date_are_those_made_anew() -> None:
             runs = runs_of(step)
             cells.extend(runs, cells.lowest_free(len(chosen)))
             if turn % 3:  # other kept contexts take the other steps
-                fresh = Mask(sight, DType.F16, 0, 1200, 4)
-                fresh.fill(cells, runs, None)
-                kept.fill(cells, runs, None)
+                fresh = np.zeros((4, 1200))
+                Mask(sight, 0).fill_anew(fresh, cells, runs, None)
+                kept.fill(rows, cells, runs, None)
                 n = len(chosen)
-                assert np.array_equal(kept.array[:n], fresh.array[:n])
+                assert np.array_equal(rows[:n], fresh[:n])
             if turn % 17 == 16:
                 cells.cut(int(chosen[0]), int(rng.integers(cells.end[chosen[0]] + 1)))
             if turn % 5 == 4 and sight.reach is not None:

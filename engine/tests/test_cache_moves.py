@@ -121,42 +121,76 @@ def test_a_shift_that_breaks_half_way_leaves_no_wrong_keys() -> None:
     attention.step([0, 1, 0])
 
 
-# -- moving down -----------------------------------------------------------------------------------------
+# -- moving to the front ---------------------------------------------------------------------------------
 
 
+def spread(attention: Attention) -> None:
+    """Two sequences, far apart, with an idle one between them."""
+    for sequence, steps in ((0, 1), (1, 6), (0, 1), (2, 1)):
+        for _ in range(steps):
+            attention.step([sequence] * 40)
+
+
+@pytest.mark.parametrize("idle", ["removed", "kept"])
 @pytest.mark.parametrize("name", INSTALLED)
-def test_cells_move_down_once_a_range_is_much_longer_than_what_is_used(name: str) -> None:
-    backend, cache = opened(name, sizes=Sizes(3, 2000, 64, DType.F32), bucket=32)
+def test_cells_move_to_the_front_once_a_range_was_long_for_long(name: str, idle: str) -> None:
+    backend, cache = opened(name, bucket=32)
     with backend:
         attention = Attention(backend, cache, layers=2)
-        for sequence, steps in ((0, 1), (1, 6), (0, 1), (2, 1)):
-            for _ in range(steps):
-                attention.step([sequence] * 40)
-        cache.remove(1, 0)
-        attention.keys[1], attention.values[1] = [], []
+        spread(attention)
+        if idle == "removed":
+            cache.remove(1, 0)
+            attention.keys[1], attention.values[1] = [], []
         attention.step([0, 2])
-        assert max(cache.cells.of(0).max(), cache.cells.of(2).max()) < 130
+        step = step_of(cache, [0, 2])
+        assert cache.plan(step).history == 384
+        cache.rollback(step)
+        for _ in range(8):
+            attention.step([0, 2])
+        step = step_of(cache, [0, 2])
+        plan = cache.plan(step)
+        assert (plan.first, plan.history) == (0, 160)
+        cache.rollback(step)
         for _ in range(3):
             attention.step([2, 0, 1])
+        for sequence in range(3):
+            cache.remove(sequence, 0)
+        assert cache.used == 0
 
 
-def test_a_move_that_breaks_changes_nothing() -> None:
+@pytest.mark.parametrize("after", [0, 1, 2, 3])
+def test_a_move_that_breaks_leaves_all_where_it_was(after: int) -> None:
     backend = backbay.open(None, backend=Breaks)
-    cache = Causal(turned, bucket=8)
-    cache.open(backend, Sizes(2, 100, 64, DType.F32))
+    cache = Causal(turned, bucket=32)
+    cache.open(backend, Sizes(3, 600, 64, DType.F32))
     attention = Attention(backend, cache)
-    attention.step([0] * 64)
-    attention.step([1] * 5)
-    cache.remove(0, 4)
-    for history in (attention.keys, attention.values):
-        history[0] = history[0][:4]
-    before = state(cache)
-    backend.left = 1
+    spread(attention)
+    for _ in range(6):
+        attention.step([0, 2])
+    before = [state(cache)[0], *state(cache)[2:4]]
+    cache._wasted = 1 << 30  # now it is time
+    backend.left = after
     with pytest.raises(BackbayError, match="broken"):
-        attention.step([0, 1])
+        attention.step([0, 2])
     backend.left = -1
-    assert state(cache) == before
-    attention.step([0, 1])
+    assert [state(cache)[0], *state(cache)[2:4]] == before
+    for _ in range(3):
+        attention.step([0, 2, 1])
+
+
+def test_cells_stay_where_there_is_no_room_to_move_through() -> None:
+    _, cache = opened(sizes=Sizes(3, 64, 64, DType.F32), bucket=8)
+    cache.plan(step_of(cache, [0] * 64))
+    cache.plan(step_of(cache, [1] * 60))
+    cache.plan(step_of(cache, [2] * 50))
+    cache.cells.cut(1, 4)
+    cache.cells.owners[cache.cells.owners == 0] = 1  # as if others had them
+    before, cache._wasted = state(cache)[-1], 1 << 30
+    cache.cells.free = 10
+    cache.cells.owners[180:] = 0
+    plan = cache.plan(step_of(cache, [1, 2]))
+    assert plan.history > 100
+    assert [held[:4] for held in state(cache)[-1]] == [held[:4] for held in before]
 
 
 # -- what is not to be trusted ---------------------------------------------------------------------------
@@ -168,9 +202,9 @@ def test_numbers_that_are_none_do_no_harm_once_they_are_wiped(name: str) -> None
     with backend:
         attention = Attention(backend, cache)
         attention.step([0] * 4)
-        plan = cache.plan(step_of(cache, [1] * 3))
+        plan = cache.plan(step_of(cache, [1] * 8))
         with backend.new_context() as ctx:
-            x = ctx.from_floats(np.full((3, KV_HEADS, HEAD), np.nan))
+            x = ctx.from_floats(np.full((8, KV_HEADS, HEAD), np.nan))
             cache.bind(ctx, plan).put(ctx.layer(0), 0, x, x)
             ctx.compute()
         cache.wipe(1)

@@ -8,6 +8,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self, final
 
@@ -111,6 +112,13 @@ class Backend(ABC):
         """Take the memory of all weights; by default they stay where the file is mapped, and are only booked."""
         for info in self.model.tensors.values() if self.model is not None else ():
             self.ledger.take(self.weight_entry(info.name), info.nbytes, lambda: None)
+
+    def export(self, graph: Graph, names: Mapping[int, str], folder: Path) -> Path:
+        """Write a graph and its weights as a model that the engine behind this backend runs by itself.
+
+        `names` are those of leaves and results, by the index of their node. The path of the file to open.
+        """
+        raise BackbayError(f"backend {self.name!r} writes no models out; onnx does")
 
     @classmethod
     def diagnose(cls) -> dict[str, str]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import ceil, isfinite
+from os import PathLike
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -123,6 +126,14 @@ class Context:
     def reserve(self) -> None:
         """Compile and allocate, without running: what was reserved does not fail later."""
         self.recording.reserve()
+
+    def export(self, folder: str | PathLike[str], names: Mapping[str, Tensor] | None = None) -> Path:
+        """Write what was given to `forward`, with its weights, as a model for the engine behind the backend.
+
+        It can be run there without backbay; the path is that of the file to open. `names` says what leaves and
+        results are called in it. The sizes are those of this graph. BackbayError if the backend cannot write models.
+        """
+        return self.recording.export(Path(folder), names or {})
 
     def set_batch_size(self, n: int) -> None:
         """Tell the backend how large a batch is: whether weights in host memory are worth moving depends on it."""

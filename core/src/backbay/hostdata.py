@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from .dtypes import DType
-from .encoding import Array, Bytes, encode
+from .encoding import NUMPY, Array, Bytes, encode
 from .errors import DTypeError, ShapeError
 from .spec import Spec
+
+_NONE = np.dtype(np.void)  # quantized types are none of NumPy's
 
 
 def to_array(data: object, kind: Any) -> Array:
@@ -30,8 +31,7 @@ def to_array(data: object, kind: Any) -> Array:
 def from_floats(data: object, spec: Spec) -> Bytes:
     """The bytes of `spec` that hold these numbers."""
     array = to_array(data, np.float32)
-    whole = array.dtype.kind != "f" or (np.isfinite(array).all() and np.array_equal(array, np.trunc(array)))
-    if spec.dtype.is_integer and not whole:
+    if spec.dtype.is_integer and not _whole(array):
         raise DTypeError(f"{spec} cannot hold fractions, infinities or NaN; cast a float leaf instead")
     return _encoded(array, spec)
 
@@ -55,18 +55,33 @@ def from_buffer(data: object, spec: Spec) -> Bytes:
     return raw
 
 
+def _whole(array: Array) -> bool:
+    """Whether all numbers are integers, whatever they are stored as."""
+    if array.dtype.kind != "f":
+        return True
+    return bool(np.isfinite(array).all() and np.array_equal(array, np.trunc(array)))
+
+
 def _encoded(array: Array, spec: Spec) -> Bytes:
+    """A decoding step writes several small leaves: what needs neither check nor conversion gets none."""
     if array.size != spec.size:
         raise ShapeError(f"{array.size} numbers do not fill the {spec.size} of {spec}")
-    if spec.dtype.is_integer and array.size:
+    kind = NUMPY.get(spec.dtype, _NONE)
+    if array.dtype == kind and kind.kind != "u":  # bf16 bears the name of an unsigned integer
+        raw = array
+    elif spec.dtype.is_integer:
         _check_range(array, spec)
-    numbers = np.ascontiguousarray(array).reshape(spec.shape[::-1])
-    with np.errstate(all="ignore"):  # a float too large for its dtype is an infinity
-        return np.ascontiguousarray(encode(numbers, spec.dtype)).reshape(-1).view(np.uint8)
+        raw = array.astype(kind)
+    else:
+        with np.errstate(all="ignore"):  # a float too large for its dtype is an infinity
+            raw = encode(np.ascontiguousarray(array).reshape(spec.shape[::-1]), spec.dtype)
+    return np.ascontiguousarray(raw).reshape(-1).view(np.uint8)
 
 
 def _check_range(array: Array, spec: Spec) -> None:
-    info = np.iinfo(np.int32 if spec.dtype is DType.I32 else np.int64)
-    low, high = int(array.min()), int(array.max())
-    if low < info.min or high > info.max:
-        raise ShapeError(f"{spec} cannot hold {low if low < info.min else high}")
+    if array.size == 0:
+        return
+    limit = 1 << (8 * spec.dtype.type_size - 1)
+    low, high = int(np.minimum.reduce(array, axis=None)), int(np.maximum.reduce(array, axis=None))
+    if low < -limit or high >= limit:
+        raise ShapeError(f"{spec} cannot hold {low if low < -limit else high}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .dtypes import DType
 from .encoding import Bytes, gather, numpy_view
 from .errors import BackbayError, ClosedError, NotComputedError, ShapeError
 from .spec import Spec
@@ -103,7 +104,9 @@ class Leaf:
 
 def check_ids(data: Bytes, use: Spec, bound: int) -> None:
     """Raise ShapeError unless all ids are in [0, bound)."""
-    ids: NDArray[Any] = numpy_view(data, use.dtype)
-    if ids.size and not (int(np.min(ids)) >= 0 and int(np.max(ids)) < bound):
-        wrong = ids[(ids < 0) | (ids >= bound)][0]
+    # Read as unsigned, what is negative is too large: one pass tells both.
+    unsigned: NDArray[Any] = data.view(np.uint32 if use.dtype is DType.I32 else np.uint64)
+    if unsigned.size and int(np.maximum.reduce(unsigned)) >= bound:
+        ids: NDArray[Any] = numpy_view(data, use.dtype)
+        wrong = ids[unsigned >= bound][0]
         raise ShapeError(f"ids {use} must be in [0, {bound}), got {wrong}")

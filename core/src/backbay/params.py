@@ -98,7 +98,7 @@ class CacheConfig:
     permuted_v          values are stored, and handed out, as (history, d, kv_heads)
     mask_dtype          of the mask
     mask_batch_padding  the mask's rows are a multiple of it; rows of no token are -infinity
-    dtypes              what a cache may be stored as
+    dtypes              what a cache may be stored as, first what suits the backend best
     """
 
     cache_padding: int = 1

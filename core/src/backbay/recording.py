@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .dtypes import DType
 from .encoding import Bytes
-from .errors import ClosedError, ContextBusyError, DTypeError, GraphSizeError, NotComputedError
+from .errors import BackbayError, ClosedError, ContextBusyError, DTypeError, GraphSizeError, NotComputedError
 from .leaf import Leaf
 from .op import Op
 from .placement import Placement
@@ -20,6 +20,8 @@ from .spec import Spec
 from .tensor import Tensor
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from .backend import Backend
     from .graph import Graph
 
@@ -196,6 +198,35 @@ class Recording:
         """Compile, and so allocate, without running."""
         with self._exclusive():
             self._compiled()
+
+    def export(self, folder: Path, names: Mapping[str, Tensor]) -> Path:
+        """Let the backend write the graph as a model of its engine."""
+        from .building import build_graph
+
+        with self._exclusive():
+            self.check_usable()
+            self.backend.check_runnable()
+            if not self._roots:
+                raise BackbayError("there is nothing to export; give the results to ctx.forward")
+            graph = build_graph(self, tuple(self._roots))
+            if graph.of_weights and not self.backend.loaded:
+                raise NotComputedError(f"the weights hold no data: {self.backend.why_no_data()}")
+            return self.backend.export(graph, self._named(graph, names), folder)
+
+    def _named(self, graph: Graph, names: Mapping[str, Tensor]) -> dict[int, str]:
+        """Names by the place of their node."""
+        leaves = {node.leaf: node.index for node in graph.nodes if node.leaf is not None}
+        results = dict(zip(self._roots, (node.index for node in graph.outputs), strict=True))
+        found: dict[int, str] = {}
+        for name, tensor in names.items():
+            place = leaves.get(tensor.leaf) if tensor.leaf is not None else results.get(tensor)
+            if place is None or place in found:
+                why = (
+                    "has a name already" if place in found else "is neither a leaf of the graph nor a result"
+                )
+                raise BackbayError(f"{name!r}: {tensor!r} {why}")
+            found[place] = name
+        return found
 
     def read(self, tensor: Tensor) -> Bytes:
         """The bytes of a result of the latest compute."""

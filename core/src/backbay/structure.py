@@ -158,6 +158,8 @@ class Size:
         return self if other == 0 else self._with("-", other)
 
     def __mul__(self, other: Size | int) -> Size:
+        if self.term == 1 and isinstance(other, Size):
+            return other
         return self if other == 1 else self._with("*", other)
 
     def __floordiv__(self, other: Size | int) -> Size:
@@ -209,6 +211,8 @@ class Symbols:
 
     def stride(self, node: Node, n: int) -> Size:
         """The bytes from one element of a dimension to the next, in the storage that a node looks into."""
+        if n == 0 and not node.is_view:
+            return self.constant(node.dtype.type_size)
         return (
             self.constant(node.stride(n))
             if node.kind == "parameter"
@@ -239,7 +243,8 @@ class Symbols:
         """The answer to a question about sizes, recorded unless it could not be another."""
         answer = DECIDE[relation](self.value(left), self.value(right))
         certain = isinstance(left, int) and isinstance(right, int)
-        if not certain and not (answer and left == right and relation != "divides"):
+        certain = certain or left == right or (relation == "divides" and right == 0)
+        if not certain:
             self.guards.taken[Guard(relation, left, right, answer)] = None
         return answer
 

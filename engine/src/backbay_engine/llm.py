@@ -45,7 +45,7 @@ def load(
     context: int | None = None,
     parallel: int = 1,
     batch: int = 512,
-    kv_dtype: str | DType = DType.F16,
+    kv_dtype: str | DType | None = None,
     params: BackendParams | None = None,
     num_threads: int | None = None,
     progress: Callable[[float], None] | None = None,
@@ -56,7 +56,8 @@ def load(
     context     tokens of each sequence: at most the model's own, by default that or 4096, if less
     parallel    sequences that run at the same time, each with a context of its own
     batch       tokens of one step; longer prompts go through in parts
-    kv_dtype    what keys and values are remembered as: f32, f16, bf16, q8_0, q4_0, as far as the backend can
+    kv_dtype    what keys and values are remembered as: f32, f16, bf16, q8_0, q4_0, as far as the backend can; by
+                default what suits it best
     """
     given = params or BackendParams()
     if num_threads is not None:
@@ -77,7 +78,7 @@ def estimate(
     context: int | None = None,
     parallel: int = 1,
     batch: int = 512,
-    kv_dtype: str | DType = DType.F16,
+    kv_dtype: str | DType | None = None,
     params: BackendParams | None = None,
 ) -> BackendMemory:
     """What `load` with these arguments would take, by device and layer. Allocates nothing."""
@@ -101,7 +102,7 @@ class LLM:
         context: int | None,
         parallel: int,
         batch: int,
-        kv_dtype: str | DType,
+        kv_dtype: str | DType | None,
     ) -> None:
         _require_at_least("parallel", parallel, 1)
         _require_at_least("batch", batch, 1)
@@ -117,7 +118,9 @@ class LLM:
             self._template: ChatTemplate | None = None
             if self.cache is not None:
                 self.batch = min(self.batch, max(parallel, parallel * self.context))
-                self.cache.open(self.backend, Sizes(parallel, self.context, self.batch, _dtype(kv_dtype)))
+                self.cache.open(
+                    self.backend, Sizes(parallel, self.context, self.batch, _dtype(kv_dtype, self.backend))
+                )
             self.runner = self._runner(self.cache, parallel)
             self._reserve(parallel)
         except BaseException:
@@ -305,7 +308,9 @@ def _context(asked: int | None, backend: Backend) -> int:
     return asked
 
 
-def _dtype(name: str | DType) -> DType:
+def _dtype(name: str | DType | None, backend: Backend) -> DType:
+    if name is None:
+        return backend.cache_config().dtypes[0]
     if isinstance(name, DType):
         return name
     try:

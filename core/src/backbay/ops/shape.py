@@ -19,6 +19,8 @@ from ..spec import (
     view_spec,
 )
 
+MAX_PIECES = 1 << 16  # of a chunk; more of them than any graph has nodes
+
 
 def _strides(x: Spec) -> tuple[int, ...]:
     return x.strides or contiguous_strides(x.dtype, x.shape)
@@ -166,9 +168,11 @@ def _sliced(
 
 @op(inline=True)
 def chunk(x: Spec, dim: int, size: Size) -> list[Spec]:
-    """Views that split one dimension into pieces of `size`; the last one may be shorter."""
+    """Views that split one dimension into pieces of `size`, at most 65536; the last one may be shorter."""
     _check_dim(x.rank, dim)
     require(size >= 1, "size must be positive, got {}", size)
+    pieces = -(-x.dim(dim) // size)
+    require(pieces <= MAX_PIECES, "at most {} pieces, {} of {} would be {}", MAX_PIECES, x.dim(dim), size, pieces)
     return [slice.rule(x, dim, low, min(low + size, x.dim(dim)), 1) for low in range(0, x.dim(dim), size)]
 
 

@@ -13,12 +13,13 @@ from backbay import BackbayError, Backend, CacheFullError, Context, DType, Tenso
 
 from ..errors import CacheShiftError
 from ..step import Ints, Step
-from .cells import Cells, Run, runs_of
+from .cells import FEW, Cells, Run, runs_of
 from .contract import Bound, Cache, History, Plan, Shift, Sizes
-from .masks import Mask, Sight
+from .masks import HIDDEN, NUMPY, Mask, Rows, Sight
 from .storage import Storage, flat
 
 BUCKET = 256
+PAYS = 16  # moving a cell takes as long as looking at so many
 LAZY = 32  # cells of one sequence that a window has left behind are let go of together, unless room is needed
 
 
@@ -43,7 +44,7 @@ class Causal(Cache):
     bucket      histories are a multiple of it, so that a step's key holds for many steps
 
     Cells are the first free ones; they need not adjoin. A step looks at the range of cells that its sequences lie in.
-    Where that has become much longer than what they use, their cells move down first.
+    Where that has long been more than twice what they use, their cells move to the front of the store.
     """
 
     def __init__(
@@ -76,15 +77,24 @@ class Causal(Cache):
         count = _up(sizes.sequences * each, config.cache_padding)
         self._quantum = lcm(self._bucket, config.cache_padding)
         self._storage = Storage(backend, sizes.dtype, count)
-        self.cells = Cells(sizes.sequences, sizes.capacity, count)
-        self._compacts, self._freed = self._storage.can_move(), False
+        self._cells = Cells(sizes.sequences, sizes.capacity, count)
+        self._gathers, self._wasted = self._storage.can_move(), 0
+        self._scratch: Rows = np.empty(0, NUMPY[config.mask_dtype])
 
     @property
     def used(self) -> int:
         return 0 if self._storage is None else self.cells.count - self.cells.free
 
     @property
+    def cells(self) -> Cells:
+        self._check_open()
+        return self._cells
+
+    @property
     def storage(self) -> Storage:
+        return self._check_open()
+
+    def _check_open(self) -> Storage:
         if self._storage is None:
             raise BackbayError("the cache is not open")
         return self._storage
@@ -104,7 +114,7 @@ class Causal(Cache):
         cells.extend(runs, taken)
         sequences = list({run.sequence: None for run in runs})
         first, history = self._range(*cells.extent(sequences))
-        if self._freed and self._compacted(sequences, history, step):
+        if self._gathered(sequences, history, step):
             taken = np.concatenate([cells.of(r.sequence, r.position, r.position + r.count) for r in runs])
             first, history = self._range(*cells.extent(sequences))
         return CausalPlan(step, (first, history, step.spans is not None), taken, first, history, runs)
@@ -160,9 +170,15 @@ class Causal(Cache):
         """The range of cells to look at: from the first one on, unless that would be twice as long as needed."""
         quantum, count = self._quantum, self.storage.cells
         first = low // quantum * quantum
-        if 2 * first < high or first < 4 * quantum:
+        if 2 * first < high:
             first = 0
         return first, min(_up(max(high - first, 1), quantum), count - first)
+
+    def scratch(self, history: int, rows: int) -> Rows:
+        """An array for the mask of many tokens, which all steps share: each is as large as a history's keys."""
+        if self._scratch.size < history * rows:
+            self._scratch = np.empty(history * rows, NUMPY[self.storage.config.mask_dtype])
+        return self._scratch[: history * rows].reshape(rows, history)
 
     # -- what is kept ------------------------------------------------------------------------------------
 
@@ -179,7 +195,6 @@ class Causal(Cache):
             return
         cells.cut(target, 0)
         cells.share(source, target, length)
-        self._freed = True
 
     def can_resume(self, sequence: int, position: int) -> bool:
         cells = self.cells
@@ -196,17 +211,13 @@ class Causal(Cache):
         if begin >= end:
             return lambda: None
         if end == last:
-            return lambda: self._cut(sequence, begin)
+            return lambda: cells.cut(sequence, begin)
         return self._closing(sequence, begin, end)
 
     def wipe(self, sequence: int) -> None:
-        self._cut(sequence, 0)
+        self.cells.cut(sequence, 0)
         # Also what a window has left behind by now may hold them.
         self.storage.wipe(np.flatnonzero(self.cells.owners == 0).astype(np.int32))
-
-    def _cut(self, sequence: int, begin: int) -> None:
-        self.cells.cut(sequence, begin)
-        self._freed = True
 
     def _closing(self, sequence: int, begin: int, end: int) -> Callable[[], None]:
         """What closes a gap: cells that are shared are copied, as others see them where they are."""
@@ -242,37 +253,45 @@ class Causal(Cache):
                 turn.run(moved, targets, -gap)
             except BaseException:
                 if need < len(moved):  # some keys may be turned and others not: rather none than wrong ones
-                    self._cut(sequence, begin)
+                    cells.cut(sequence, begin)
                 raise
             cells.replace(sequence, kept, targets, max(end, held) - gap, old)
-            self._freed = True
 
         return close
 
-    def _compacted(self, sequences: Sequence[int], history: int, step: Step) -> bool:
+    def _gathered(self, sequences: Sequence[int], history: int, step: Step) -> bool:
+        """Bring the cells of a step's sequences to the front, once what that saves is worth it."""
+        need = _up(sum(map(self.cells.length, sequences)), self._quantum)
+        if history <= 2 * need or not self._gathers:
+            return False
+        self._wasted += history - need
+        if self._wasted < PAYS * need:
+            return False
+        self._wasted = 0
         try:
-            return self._compact(sequences, history)
+            return self._gather(sequences)
         except BaseException:
             self.rollback(step)
             raise
 
-    def _compact(self, sequences: Sequence[int], history: int) -> bool:
-        """Move cells of sequences down if that makes the range that they look at much shorter."""
-        cells, storage = self.cells, self.storage
-        used = sum(cells.length(n) for n in sequences)
-        if not self._compacts or history <= 2 * _up(used, self._quantum):
-            return False
-        self._freed = False  # once is enough until more is free
+    def _gather(self, sequences: Sequence[int]) -> bool:
+        """Cells are only copied to free ones: first what is in the way, or soon would be, then what is wanted there."""
+        cells = self.cells
         own = np.unique(np.concatenate([cells.of(n) for n in sequences]))
-        free = cells.lowest_free(min(len(own), cells.free))
-        best = np.sort(np.concatenate([own, free]))[: len(own)]
-        if 2 * self._range(int(best[0]), int(best[-1]) + 1)[1] > history:
-            return False
-        sources, targets = np.setdiff1d(own, best), np.setdiff1d(best, own)
-        storage.mover("keys").run(sources, targets)
-        storage.mover("values").run(sources, targets)
-        cells.move(sources, targets)
-        return True
+        front = np.arange(len(own), dtype=np.int32)
+        for grown in (len(own) + max(self._quantum, len(own) // 2), len(own)):
+            others = np.setdiff1d(np.flatnonzero(cells.owners[:grown]).astype(np.int32), own)
+            refuge = cells.free_from(grown)[: len(others)]
+            if len(refuge) == len(others):
+                self._move(others, refuge)
+                self._move(np.setdiff1d(own, front), np.setdiff1d(front, own))
+                return True
+        return False
+
+    def _move(self, sources: Ints, targets: Ints) -> None:
+        for part in ("keys", "values") if len(sources) else ():
+            self.storage.mover(part).run(sources, targets)
+        self.cells.move(sources, targets)
 
 
 @final
@@ -285,20 +304,28 @@ class CausalBound(Bound):
         config, host, size = self._storage.config, ctx.input(), plan.step.size
         rows = _up(max(size, 1), config.mask_batch_padding)
         self._cells = host.empty(DType.I32, size)
+        self._rows: Rows | None = None  # of a few tokens: brought up to date with each step
+        if size <= FEW and plan.step.spans is None:
+            self._rows = np.full((rows, plan.history), HIDDEN, NUMPY[config.mask_dtype])
         self._masks: list[tuple[Mask, Tensor]] = []  # with spans, and without them where there are any
         for _ in range(1 if plan.step.spans is None else 2):
-            mask = Mask(cache.sight, config.mask_dtype, plan.first, plan.history, rows)
-            self._masks.append((mask, host.empty(config.mask_dtype, plan.history, rows)))
+            leaf = host.empty(config.mask_dtype, plan.history, rows)
+            self._masks.append((Mask(cache.sight, plan.first), leaf))
         self._written: dict[int, tuple[Tensor, Tensor]] = {}
         self.fill(plan)
 
     def fill(self, plan: Plan) -> None:
         plan = _own(plan)
         self._cells.from_bytes(plan.cells)
-        for n, (mask, leaf) in enumerate(self._masks):
-            if plan.runs:
-                mask.fill(self._cache.cells, plan.runs, plan.step.spans if n == 0 else None)
-            leaf.from_bytes(mask.array)
+        for n, (mask, leaf) in enumerate(self._masks if plan.runs else ()):
+            cells, spans = self._cache.cells, plan.step.spans if n == 0 else None
+            if self._rows is not None:
+                mask.fill(self._rows, cells, plan.runs, spans)
+                leaf.from_bytes(self._rows)
+            else:
+                rows = self._cache.scratch(*leaf.shape)
+                mask.fill_anew(rows, cells, plan.runs, spans)
+                leaf.from_bytes(rows)
 
     def put(self, ctx: Context, layer: int, key: Tensor, value: Tensor) -> None:
         storage = self._storage

@@ -101,6 +101,10 @@ class Cells:
             start, width = start + width, 2 * width
         return (found[0] if len(found) == 1 else np.concatenate(found)).astype(np.int32)
 
+    def free_from(self, start: int) -> Ints:
+        """All free cells from one on."""
+        return (np.flatnonzero(self.owners[start:] == 0) + start).astype(np.int32)
+
     def room_without(self, begin: Callable[[int], int]) -> int:
         """How many cells would be free if each sequence let go of what comes before a position."""
         owners = self.owners.copy()
@@ -181,8 +185,9 @@ class Cells:
         self._hint = 0
         for sequence in range(self.sequences):
             held = self.of(sequence)
-            if len(held):
-                held[:] = where[held]
+            moved = where[held]
+            if not np.array_equal(moved, held):
+                held[:] = moved
                 self._changed(sequence)
 
     def measure(self, sequence: int) -> None:

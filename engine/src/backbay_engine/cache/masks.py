@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from ..step import Ints
 from .cells import Cells, Run
 
 SEEN, HIDDEN = 0.0, -np.inf
+Rows: TypeAlias = NDArray[Any]
 NUMPY = {DType.F32: np.float32, DType.F16: np.float16}
 
 
@@ -50,30 +51,36 @@ class Sight:
 
 
 class Mask:
-    """Rows for tokens, columns for the cells from `first` on, in the dtype that the backend wants."""
+    """Rows for tokens, columns for the cells from `first` on, in an array of the dtype that the backend wants.
 
-    def __init__(self, sight: Sight, dtype: DType, first: int, history: int, rows: int) -> None:
+    Rows of tokens that are alone in their run are kept up to date from step to step, in the same array.
+    """
+
+    def __init__(self, sight: Sight, first: int) -> None:
         self.sight, self.first = sight, first
-        self.array: NDArray[Any] = np.full((rows, history), HIDDEN, NUMPY[dtype])
-        # By row, for a token that is alone in its run: sequence, its version, position. None where that is unknown.
-        self._known: list[tuple[int, int, int] | None] = [None] * rows
+        self._known: dict[int, tuple[int, int, int]] = {}  # by row: sequence, its version, and position
 
-    def fill(self, cells: Cells, runs: Sequence[Run], spans: Ints | None) -> None:
+    def fill(self, array: Rows, cells: Cells, runs: Sequence[Run], spans: Ints | None) -> None:
         """Bring all rows up to date; `spans` lets tokens of one span see each other, later ones too."""
         for run in runs:
             if run.count == 1:
-                self._fill_one(cells, run)
+                self._fill_one(array[run.row], cells, run)
             else:
-                self._fill_many(cells, run)
+                self._fill_many(array[run.row : run.row + run.count], cells, run)
         if spans is not None:
-            self._open_spans(cells, runs, spans)
+            self._open_spans(array, cells, runs, spans)
 
-    def _fill_one(self, cells: Cells, run: Run) -> None:
+    def fill_anew(self, array: Rows, cells: Cells, runs: Sequence[Run], spans: Ints | None) -> None:
+        """Fill an array that others have used meanwhile; rows of no token hide all."""
+        self._known.clear()
+        array[sum(run.count for run in runs) :] = HIDDEN
+        self.fill(array, cells, runs, spans)
+
+    def _fill_one(self, row: Rows, cells: Cells, run: Run) -> None:
         """A row differs from what it was a step ago by the cells that have come, and those out of sight."""
-        sequence, position, row = run.sequence, run.position, self.array[run.row]
-        version, known, low = cells.version[sequence], self._known[run.row], self.sight.first(run.position)
-        table = cells.table[sequence]
-        begin = low
+        sequence, position, version = run.sequence, run.position, cells.version[run.sequence]
+        begin = low = self.sight.first(position)
+        known, table = self._known.get(run.row), cells.table[sequence]
         if known is not None and known[0] == sequence and known[1] == version and known[2] <= position:
             before = known[2]
             hidden = self.sight.first(before)
@@ -88,13 +95,10 @@ class Mask:
             row[table[begin : position + 1] - self.first] = SEEN
         self._known[run.row] = (sequence, version, position)
 
-    def _fill_many(self, cells: Cells, run: Run) -> None:
-        rows = slice(run.row, run.row + run.count)
-        self._known[rows] = [None] * run.count
-        block = self.array[rows]
+    def _fill_many(self, block: Rows, cells: Cells, run: Run) -> None:
+        """What all of them see is one row, repeated; then comes what each sees."""
         low, table = self.sight.first(run.position), cells.table[run.sequence]
-        seen_by_all = self.sight.reach is None
-        if seen_by_all:
+        if self.sight.reach is None:
             block[0] = HIDDEN
             block[0, table[: run.position] - self.first] = SEEN
             block[1:] = block[0]
@@ -104,24 +108,25 @@ class Mask:
         end = run.position + run.count
         held, asking = np.arange(low, end, dtype=np.int32), np.arange(run.position, end, dtype=np.int32)
         seen = held <= asking[:, None]
-        if not seen_by_all:
+        if self.sight.reach is not None:
             seen &= held >= self.sight.firsts(asking)[:, None]
         kind = block.dtype.type
         block[:, _columns(table[low:end] - self.first)] = np.where(seen, kind(SEEN), kind(HIDDEN))
+        for row in range(run.row, run.row + run.count):
+            self._known.pop(row, None)
 
-    def _open_spans(self, cells: Cells, runs: Sequence[Run], spans: Ints) -> None:
+    def _open_spans(self, array: Rows, cells: Cells, runs: Sequence[Run], spans: Ints) -> None:
         for run in runs:
             for other in runs:
                 if other.sequence != run.sequence:
                     continue
                 mine, theirs = (spans[r.row : r.row + r.count] for r in (run, other))
                 seen = (mine[:, None] == theirs) & (mine[:, None] >= 0)
-                if not seen.any():
-                    continue
-                held = cells.table[run.sequence, other.position : other.position + other.count] - self.first
                 tokens, places = np.nonzero(seen)
-                self.array[run.row + tokens, held[places]] = SEEN
-                self._known[run.row : run.row + run.count] = [None] * run.count
+                held = cells.table[run.sequence, other.position : other.position + other.count] - self.first
+                array[run.row + tokens, held[places]] = SEEN
+                for row in set((run.row + tokens).tolist()):
+                    self._known.pop(row, None)
 
 
 def _columns(cells: Ints) -> slice | Ints:

@@ -131,6 +131,13 @@ class WrapperBound(Bound):
     def get(self, ctx: Context, layer: int, *, spans: bool = True) -> History:
         return self.of(layer).get(ctx, layer, spans=spans)
 
+    def named(self) -> dict[str, Tensor]:
+        return {
+            f"cache.{n}.{name}": tensor
+            for n, bound in enumerate(self.bounds)
+            for name, tensor in bound.named().items()
+        }
+
 
 def _joined(step: Step, plans: Sequence[Plan]) -> WrapperPlan:
     return WrapperPlan(step, tuple(plan.key for plan in plans), plans)

@@ -29,7 +29,9 @@ def add_model(parser: ArgumentParser, *, several: bool = False) -> None:
     )
     parser.add_argument("--parallel", type=int, default=1, metavar="N", help="sequences at the same time (1)")
     parser.add_argument("--batch", type=int, default=512, metavar="N", help="tokens of one step (512)")
-    parser.add_argument("--kv-dtype", choices=KV_DTYPES, default="f16", help="of keys and values (f16)")
+    parser.add_argument(
+        "--kv-dtype", choices=KV_DTYPES, help="of keys and values; by default what suits the backend"
+    )
     parser.add_argument("--threads", type=int, metavar="N", help="on the CPU (all cores)")
     parser.add_argument(
         "--gpu-layers", type=int, metavar="N", help="on GPUs: 0 none; by default all that fit"

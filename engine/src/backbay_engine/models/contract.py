@@ -19,7 +19,9 @@ class Model(ABC):
 
     @abstractmethod
     def forward(self, ctx: Context, batch: Batch) -> Tensor:
-        """The result for each of the batch's outputs, (n, outputs): logits, or embeddings where it has no head."""
+        """The result for each of the batch's outputs, (n, outputs): logits, or, where it has no head, the vector of
+        the text that the output belongs to.
+        """
 
     def new_cache(self) -> Cache | None:
         """What this model remembers between steps; None if it looks at its batch alone."""

@@ -23,18 +23,14 @@ class GptOss(Decoder):
     window_pattern = 2
 
     def __init__(self, backend: Backend) -> None:
-        config, shape = backend.config, Shape.of(backend.config)
-        constants = backend.new_context()
-        self.rope = self.local_rope = Rope(config, shape, "neox", exact=constants)
-        if "rope.freq_base_swa" in config:
-            base = config.float("rope.freq_base_swa")
-            self.local_rope = Rope(config, shape, "neox", base=base, exact=constants)
+        self.constants = backend.new_context()
         super().__init__(backend)
 
     def block(self, weights: Weights, layer: int) -> Block:
-        shape = Shape.of(self.config, layer)
+        config, shape = self.config, Shape.of(self.config, layer)
+        base = config.float("rope.freq_base_swa", None) if self.slides[layer] else None
+        rope = Rope(config, shape, "neox", base=base, exact=self.constants.layer(layer))
         here = weights.at(f"blk.{layer}.")
-        rope = self.local_rope if self.slides[layer] else self.rope
         return Block(
             RMSNorm(here, "attn_norm", shape.width),
             Attention(here, shape, rope, sinks=True, biased=True),

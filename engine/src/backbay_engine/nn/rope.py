@@ -46,9 +46,7 @@ class Rope:
         self.base = config.float("rope.freq_base", 1e4) if base is None else base
         self.scale, self.yarn = _scaling(config) if scaled else (1.0, None)
         if exact is not None and self.yarn is not None and self.yarn.ext_factor:
-            self.factors = exact.input().from_floats(
-                _frequency_factors(self.dim, self.base, self.scale, self.yarn)
-            )
+            self.factors = exact.from_floats(_frequency_factors(self.dim, self.base, self.scale, self.yarn))
             self.yarn = self.yarn._replace(
                 ext_factor=0.0, attn_factor=self.yarn.attn_factor * _growth(self.scale)
             )

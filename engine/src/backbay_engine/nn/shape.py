@@ -20,7 +20,7 @@ class Shape:
     kv_heads: int
     head: int  # elements of a query's and a key's head
     value_head: int
-    hidden: int  # of the feed-forward
+    hidden: int  # of the feed-forward, or of an expert's
     experts: int  # 0: none
     used_experts: int  # by each token
 
@@ -36,14 +36,14 @@ class Shape:
         used = per_layer(config, "expert_used_count", layer, 0)
         if experts and not 0 < used <= experts:
             raise config.mistyped("expert_used_count", f"1 to {experts}, as there are experts,", used)
-        hidden = positive(config, "feed_forward_length", layer, 1)
+        of_experts = experts and "expert_feed_forward_length" in config
         return cls(
             width,
             heads,
             kv_heads,
             positive(config, "attention.key_length", layer, max(1, width // heads)),
             positive(config, "attention.value_length", layer, max(1, width // heads)),
-            positive(config, "expert_feed_forward_length", layer, hidden) if experts else hidden,
+            positive(config, "expert_feed_forward_length" if of_experts else "feed_forward_length", layer),
             experts,
             used,
         )

@@ -6,7 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from itertools import chain
-from threading import Condition, Event, Thread
+from threading import Condition, Event, Thread, current_thread
 from typing import Any, final
 
 import numpy as np
@@ -75,7 +75,7 @@ class Runner:
             self._changed.notify_all()
         for job in jobs:
             self.cancel(job)
-        if self._thread is not None:
+        if self._thread not in (None, current_thread()):  # the garbage collector may close from there
             self._thread.join()
 
     # -- in its thread -----------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ class Runner:
         if slot is not None:
             try:
                 if error is not None:
-                    self.slots.clear(slot)
+                    self.slots.clear(slot, wipe=isinstance(error, LogitsError))
             except BackbayError:
                 slot.tokens.clear()
                 log.warning("sequence %d could not be cleared", slot.sequence, exc_info=True)

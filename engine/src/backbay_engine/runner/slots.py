@@ -53,9 +53,12 @@ class Slots:
         """The slot's request is over; its tokens stay, for prompts that begin like them."""
         slot.busy = False
 
-    def clear(self, slot: Slot) -> None:
-        """Forget what a slot holds."""
-        self.cache.remove(slot.sequence, 0)
+    def clear(self, slot: Slot, *, wipe: bool = False) -> None:
+        """Forget what a slot holds; `wipe` leaves no trace of it, where NaN would spread to others."""
+        if wipe:
+            self.cache.wipe(slot.sequence)
+        else:
+            self.cache.remove(slot.sequence, 0)
         slot.tokens.clear()
 
     def shift(self, slot: Slot, keep: int) -> list[int]:

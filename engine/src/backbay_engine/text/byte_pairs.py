@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     import tokenizers
 
 _NOTHING = " nothing "  # no word has a space when it comes to this
+_LONG = (
+    1 << 14
+)  # from here on what is quicker by a third makes up for waiting for one of the library's threads
 _LINES = re.compile(r"[^\n]+|\n+")
 
 
@@ -36,7 +39,11 @@ class BytePairs:
         return self._encode_lines(text.replace(" ", SPACE))
 
     def _encode(self, text: str) -> list[int]:
-        ids: list[int] = self._encoder().encode_batch_fast([text], add_special_tokens=False)[0].ids
+        encoder = self._encoder()
+        if len(text) < _LONG:
+            ids: list[int] = encoder.encode(text, add_special_tokens=False).ids
+        else:
+            ids = encoder.encode_batch_fast([text], add_special_tokens=False)[0].ids
         # What no token spells is left out here, and not by the library: that would let its neighbours merge.
         return [id for id in ids if id != self._unknown] if self._unknown in ids else ids
 

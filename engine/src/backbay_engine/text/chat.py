@@ -12,8 +12,8 @@ import signal
 import subprocess
 import sys
 import weakref
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,8 +25,6 @@ from . import template_worker
 from .errors import TemplateError
 from .template_worker import LENGTH
 from .tokenizer import Tokenizer
-
-_PATIENCE = 30  # the clock may run so much longer than the process does, on a busy machine
 
 
 @final
@@ -125,14 +123,9 @@ class _Worker:
         return self._process.poll() is None and self._owner == os.getpid()
 
     def ask(self, request: bytes) -> dict[str, str]:
-        timer = Timer(self._limits.seconds * _PATIENCE, self._process.kill)
-        timer.daemon = True
-        timer.start()
-        try:
+        with _bounded_by_the_clock(self._process, self._limits.seconds):
             self._send(request)
             answer = self._receive()
-        finally:
-            timer.cancel()
         if answer is None:
             self.end()
             raise TemplateError(f"chat template: {self._death()}")
@@ -160,6 +153,20 @@ class _Worker:
         if code in took_long:
             return f"it took more than {self._limits.seconds:g} s"
         return f"its process ended with status {code}; it may have needed more than {self._limits.memory >> 20} MiB"
+
+
+@contextmanager
+def _bounded_by_the_clock(process: subprocess.Popen[bytes], seconds: float) -> Iterator[None]:
+    """Where a process cannot bound its own time, which counts neither pauses nor other processes."""
+    if hasattr(signal, "setitimer"):
+        yield
+        return
+    timer = Timer(seconds, process.kill)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _start() -> subprocess.Popen[bytes]:

@@ -140,6 +140,8 @@ def _bound_memory(limit: int) -> None:
 def _bound_time(seconds: float) -> None:
     """End this process after so much of its own time, even in the middle of C code; 0 takes the bound away."""
     if hasattr(signal, "setitimer"):
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)  # who started us may have had it ignored
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF})
         signal.setitimer(signal.ITIMER_PROF, seconds)
 
 

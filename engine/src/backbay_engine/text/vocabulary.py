@@ -117,11 +117,12 @@ def read_vocabulary(config: Config, defaults: Defaults | None = None) -> Vocabul
     count = len(texts)
     if count == 0:
         raise TokenizerError("the file's vocabulary, tokenizer.ggml.tokens, is empty")
+    types = _per_token(config, "token_type", count, Kind.NORMAL).astype(np.int64)
     return Vocabulary(
         kind=kind,
         pre=config.string("tokenizer.ggml.pre", ""),
         texts=texts,
-        types=_per_token(config, "token_type", count, Kind.NORMAL).astype(np.int64),
+        types=np.where(np.isin(types, list(Kind)), types, Kind.UNDEFINED),
         scores=_per_token(config, "scores", count, 0),
         special=_special(config, given, count),
         add_bos=config.bool("tokenizer.ggml.add_bos_token", given.add_bos),

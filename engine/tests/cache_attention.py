@@ -1,0 +1,124 @@
+"""Attention through a causal cache, compared with attention over the plain history."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import backbay
+from backbay import Backend, Context, DType, Tensor
+from backbay_engine.cache import Causal, Sizes
+from backbay_engine.step import Step
+
+HEAD, HEADS, KV_HEADS = 32, 4, 2
+THREE = Sizes(sequences=3, capacity=600, batch=64, dtype=DType.F32)
+
+
+def turned(ctx: Context, layer: int, keys: Tensor, offsets: Tensor) -> Tensor:
+    return keys.rope(ctx, offsets, HEAD, 100.0)
+
+
+def step_of(cache: Causal, sequences: list[int], spans: list[int] | None = None) -> Step:
+    """A step of tokens that go on where their sequences are."""
+    ends, positions = list(cache.cells.end), []
+    for sequence in sequences:
+        positions.append(ends[sequence])
+        ends[sequence] += 1
+    n = len(sequences)
+    return Step(
+        np.zeros(n, np.int32),
+        np.array(positions, np.int32),
+        np.array(sequences, np.int32),
+        np.arange(n, dtype=np.int32),
+        None if spans is None else np.array(spans, np.int32),
+    )
+
+
+class Attention:
+    """Layers of attention through a cache, in kept contexts, and the plain history that they must equal."""
+
+    def __init__(self, backend: Backend, cache: Causal, layers: int = 1) -> None:
+        self.backend, self.cache, self.layers = backend, cache, layers
+        self.rng = np.random.default_rng(3)
+        self.kept: dict[Any, tuple[Context, Any, list[Tensor], Tensor, list[Tensor]]] = {}
+        self.keys: dict[int, list[np.ndarray]] = {}  # by sequence, not yet turned
+        self.values: dict[int, list[np.ndarray]] = {}
+
+    def step(self, sequences: list[int]) -> None:
+        """Store and attend, and compare; f32 sums of a few hundred terms are good to 1e-5."""
+        step = step_of(self.cache, sequences)
+        plan = self.cache.plan(step)
+        data = [
+            self.rng.standard_normal((step.size, n, HEAD)).astype(np.float32)
+            for n in (HEADS, KV_HEADS, KV_HEADS)
+        ]
+        ctx, bound, leaves, positions, results = self._find(step, plan)
+        bound.fill(plan)
+        positions.from_ints(step.positions)
+        for leaf, array in zip(leaves, data, strict=True):
+            leaf.from_floats(array)
+        ctx.compute(*results)
+        for i, sequence in enumerate(sequences):
+            self.keys.setdefault(sequence, []).append(data[1][i])
+            self.values.setdefault(sequence, []).append(data[2][i])
+        for i, (sequence, position) in enumerate(zip(sequences, step.positions.tolist(), strict=True)):
+            expected = self.expected(sequence, position, data[0][i])
+            for result in results:
+                np.testing.assert_allclose(result.numpy()[i], expected, atol=1e-5)
+
+    def expected(self, sequence: int, position: int, query: np.ndarray) -> np.ndarray:
+        low = self.cache.sight.first(position)
+        places = np.arange(low, position + 1)
+        keys = rope(np.array(self.keys[sequence][low : position + 1], np.float64), places)
+        values = np.array(self.values[sequence][low : position + 1], np.float64)
+        query = rope(query[None].astype(np.float64), np.array([position]))[0]
+        rows = []
+        for head in range(HEADS):
+            scores = keys[:, head // (HEADS // KV_HEADS)] @ query[head] * HEAD**-0.5
+            weights = np.exp(scores - scores.max())
+            rows.append(weights / weights.sum() @ values[:, head // (HEADS // KV_HEADS)])
+        return np.array(rows)
+
+    def _find(self, step: Step, plan: Any) -> Any:
+        key = (step.size, plan.key)
+        if key not in self.kept:
+            ctx = self.backend.new_context()
+            bound, host = self.cache.bind(ctx, plan), ctx.input()
+            query, key_, value = leaves = [
+                host.empty(DType.F32, HEAD, n, step.size) for n in (HEADS, KV_HEADS, KV_HEADS)
+            ]
+            positions, results = host.empty(DType.I32, step.size), []
+            for layer in range(self.layers):
+                at = ctx.layer(layer)
+                bound.put(at, layer, turned(at, layer, key_, positions), value)
+                seen = bound.get(at, layer)
+                results.append(
+                    turned(at, layer, query, positions).scaled_dot_product_attention(
+                        at, seen.key, seen.value, seen.mask, scale=HEAD**-0.5, cache_config_applied=True
+                    )
+                )
+            self.kept[key] = ctx, bound, leaves, positions, results
+        return self.kept[key]
+
+
+def rope(x: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    angle = positions[:, None, None] * 100.0 ** (-2 * np.arange(HEAD // 2) / HEAD)
+    a, b, y = x[..., 0::2], x[..., 1::2], np.empty_like(x)
+    y[..., 0::2] = a * np.cos(angle) - b * np.sin(angle)
+    y[..., 1::2] = a * np.sin(angle) + b * np.cos(angle)
+    return y
+
+
+def opened(name: str = "cpu_ref", sizes: Sizes = THREE, **how: Any) -> tuple[Backend, Causal]:
+    backend = backbay.open(None, backend=name)
+    cache = Causal(how.pop("shift", turned), **how)
+    cache.open(backend, sizes)
+    return backend, cache
+
+
+def state(cache: Causal) -> list[Any]:
+    """All that the bookkeeping says of what is held."""
+    cells = cache.cells
+    held = [cells.of(n).tolist() for n in range(cells.sequences)]
+    return [cells.free, cells.owners.tolist(), list(cells.begin), list(cells.end), held]

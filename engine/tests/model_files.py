@@ -1,0 +1,59 @@
+"""The small models that tests run, and others made of them: in f32, with tensors or metadata changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from numpy.typing import NDArray
+
+DATA = Path(__file__).parent / "data" / "models"
+NAMES = sorted(path.stem for path in DATA.glob("*.gguf"))
+
+
+def stored(name: str) -> Path:
+    return DATA / f"{name}.gguf"
+
+
+def changed(
+    name: str,
+    target: Path,
+    *,
+    tensors: Mapping[str, NDArray[np.float32] | None] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    architecture: str | None = None,
+) -> Path:
+    """The model of that name in f32, with these tensors and values in place of its own; None leaves one out."""
+    reader = gguf.GGUFReader(stored(name))
+    writer = gguf.GGUFWriter(target, architecture or reader.fields["general.architecture"].contents())
+    held = {tensor.name: gguf.quants.dequantize(tensor.data, tensor.tensor_type) for tensor in reader.tensors}
+    values = {
+        field.name: (field.contents(), *field.types, None)[:3]
+        for field in reader.fields.values()
+        if not field.name.startswith(("GGUF.", "general.architecture"))
+    }
+    values |= {key: None if value is None else _typed(value) for key, value in (metadata or {}).items()}
+    for key, value in values.items():
+        if value is not None:
+            writer.add_key_value(key, value[0], value[1], sub_type=value[2])
+    for tensor_name, array in {**held, **(tensors or {})}.items():
+        if array is not None:
+            writer.add_tensor(tensor_name, np.ascontiguousarray(array, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return target
+
+
+def tensors_of(name: str) -> dict[str, NDArray[np.float32]]:
+    reader = gguf.GGUFReader(stored(name))
+    return {tensor.name: gguf.quants.dequantize(tensor.data, tensor.tensor_type) for tensor in reader.tensors}
+
+
+def _typed(value: Any) -> tuple[Any, gguf.GGUFValueType, gguf.GGUFValueType | None]:
+    kind = gguf.GGUFValueType.get_type(value)
+    return value, kind, gguf.GGUFValueType.get_type(value[0]) if kind is gguf.GGUFValueType.ARRAY else None
