@@ -81,7 +81,18 @@ def test_tokenize_shows_each_token(path, capsys):
 
 
 def test_memory_tells_what_would_be_taken_and_whether_it_fits(path, capsys):
-    words = ["memory", path, "--backend", "cpu_ref", "--context", "512", "--parallel", "2", "--kv-dtype", "f16"]
+    words = [
+        "memory",
+        path,
+        "--backend",
+        "cpu_ref",
+        "--context",
+        "512",
+        "--parallel",
+        "2",
+        "--kv-dtype",
+        "f16",
+    ]
     assert "fits, on cpu_ref" in said(capsys, *words)
     report = json.loads(said(capsys, *words, "--json"))
     assert report["fits"]

@@ -92,6 +92,20 @@ def test_a_full_context_is_shifted_where_that_is_asked_for(llm: LLM) -> None:
     assert len(answer.tokens) == 150
 
 
+def test_what_a_shift_left_behind_is_not_taken_for_the_same_prompt(llm: LLM) -> None:
+    opening = np.random.default_rng(5).integers(0, 256, 60).tolist()
+    options = {"temperature": 0, **ENDLESS}
+    shifted = llm.generate(opening, max_tokens=10, num_keep=4, **options)
+    told = [*opening, *shifted.tokens]
+    prompt = [*told[:4], *told[34:66]]  # what the sequence holds: the older half of what followed is gone
+    alone = llm.generate(prompt, max_tokens=8, reuse=False, **options)
+    llm.forget()
+    llm.generate(opening, max_tokens=10, num_keep=4, **options)
+    again = llm.generate(prompt, max_tokens=8, **options)
+    assert again.timings.reused_tokens <= 4
+    assert again.tokens == alone.tokens
+
+
 def test_text_comes_in_pieces_that_make_up_the_whole(llm: LLM) -> None:
     whole = llm.generate("stream", max_tokens=20, temperature=0)
     assert "".join(llm.stream("stream", max_tokens=20, temperature=0)) == whole.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -15,10 +16,14 @@ _FOREVER = count(1)
 
 @dataclass(eq=False)
 class Slot:
-    """A sequence of the cache, and the tokens that it holds."""
+    """A sequence of the cache, and the tokens that it holds.
+
+    After a shift, what follows the first `exact` tokens still bears the marks of what was forgotten.
+    """
 
     sequence: int
     tokens: list[int] = field(default_factory=list)
+    exact: int = sys.maxsize
     busy: bool = False
     last_used: int = 0
 
@@ -43,7 +48,7 @@ class Slots:
         chosen, source, length = self._choose(free, prompt[:-1] if reuse else [])
         if source is not None and source is not chosen:
             self.cache.copy_prefix(source.sequence, chosen.sequence, length)
-            chosen.tokens = source.tokens[:length]
+            chosen.tokens, chosen.exact = source.tokens[:length], sys.maxsize
         else:
             self._cut(chosen, length)
         chosen.busy, chosen.last_used = True, next(_FOREVER)
@@ -60,6 +65,7 @@ class Slots:
         else:
             self.cache.remove(slot.sequence, 0)
         slot.tokens.clear()
+        slot.exact = sys.maxsize
 
     def shift(self, slot: Slot, keep: int) -> list[int]:
         """Make room by forgetting the older half of what follows the first `keep` tokens.
@@ -74,7 +80,7 @@ class Slots:
         except CacheShiftError:
             self.clear(slot)
             return left
-        slot.tokens = left
+        slot.tokens, slot.exact = left, min(slot.exact, keep)
         return []
 
     def _choose(self, free: list[Slot], prompt: Sequence[int]) -> tuple[Slot, Slot | None, int]:
@@ -82,7 +88,7 @@ class Slots:
         oldest = min(free, key=lambda slot: slot.last_used)
         source, length = None, 0
         for slot in sorted(self.all, key=lambda slot: slot.busy):  # a free one needs no copy
-            shared = self._resumable(slot, common(slot.tokens, prompt))
+            shared = self._resumable(slot, min(slot.exact, common(slot.tokens, prompt)))
             if shared > length:
                 source, length = slot, shared
         if source is None:
@@ -102,6 +108,8 @@ class Slots:
         if length < len(slot.tokens):
             self.cache.remove(slot.sequence, length)
             del slot.tokens[length:]
+        if length <= slot.exact:
+            slot.exact = sys.maxsize
 
 
 def common(a: Sequence[int], b: Sequence[int]) -> int:
