@@ -11,6 +11,7 @@ HEADS, KV_HEADS, HIDDEN, LAYERS, CONTEXT = 4, 2, 64, 2, 256
 SPECIAL = ["<s>", "</s>", "<|user|>", "<|assistant|>"]
 MERGED = "\u0100\u0100"  # two zero bytes: a vocabulary needs a merge
 BOS, EOS = 257, 258
+SUPPRESSED = 7
 WORDS = 257 + len(SPECIAL)
 TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
@@ -72,6 +73,7 @@ def add_vocabulary(writer: gguf.GGUFWriter) -> None:
     writer.add_bos_token_id(BOS)
     writer.add_eos_token_id(EOS)
     writer.add_add_bos_token(True)
+    writer.add_array("tokenizer.ggml.suppress_tokens", [SUPPRESSED])
     writer.add_chat_template(TEMPLATE)
 
 

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
-from cache_attention import opened, step_of
+from cache_attention import Attention, opened, step_of
 
-import backbay
-from backbay import (
-    DType,
-)
+from backbay import DType
 from backbay_engine.cache import Causal, Sizes
 from backbay_engine.cache.cells import Cells, runs_of
 from backbay_engine.cache.masks import Mask, Sight
 from backbay_engine.step import Step
-
-INSTALLED = sorted(backbay.backends())
-REFERENCE: Any = backbay.backends()["cpu_ref"].load()
-
 
 # -- masks -----------------------------------------------------------------------------------------------
 
@@ -81,10 +72,31 @@ def test_rows_kept_up_to_date_are_those_made_anew() -> None:
             if turn % 3:  # other kept contexts take the other steps
                 fresh = np.zeros((4, 1200))
                 Mask(sight, 0).fill_anew(fresh, cells, runs, None)
-                kept.fill(rows, cells, runs, None)
+                kept.fill(rows, cells, runs)
                 n = len(chosen)
                 assert np.array_equal(rows[:n], fresh[:n])
             if turn % 17 == 16:
                 cells.cut(int(chosen[0]), int(rng.integers(cells.end[chosen[0]] + 1)))
             if turn % 5 == 4 and sight.reach is not None:
                 cells.drop(int(chosen[0]), cells.end[chosen[0]] - sight.reach)
+
+
+def test_masks_of_many_tokens_share_an_array_and_do_not_mind() -> None:
+    backend, cache = opened()
+    attention = Attention(backend, cache)
+    for _ in range(3):
+        attention.step([0] * 19 + [1])
+        attention.step([2] * 20 + [0])
+    assert len(attention.kept) == 2
+
+
+def test_the_extent_of_a_sequence_follows_its_window() -> None:
+    cells, rng = Cells(2, 500, 200), np.random.default_rng(0)
+    for _ in range(300):
+        sequence = int(rng.integers(2))
+        at = np.array([sequence], np.int32)
+        step = Step(at, np.array([cells.end[sequence]], np.int32), at, at)
+        cells.extend(runs_of(step), cells.lowest_free(1))
+        cells.drop(sequence, cells.end[sequence] - 40)
+        held = cells.of(sequence)
+        assert cells.extent([sequence]) == (held.min(), held.max() + 1)

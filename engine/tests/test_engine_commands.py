@@ -153,3 +153,10 @@ def test_log_lines_can_be_json(path, capsys):
     )
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("{")]
     assert any("300" in json.loads(line)["message"] for line in lines)
+
+
+def test_words_may_follow_options(path, capsys):
+    plain = said(capsys, "tokenize", path, "ab", "--no-special")
+    assert said(capsys, "tokenize", path, "--no-special", "ab") == plain
+    dashed = json.loads(said(capsys, "tokenize", "--no-special", "--json", "--", path, "-x"))
+    assert [one["token"] for one in dashed] == ["-", "x"]

@@ -15,6 +15,7 @@ from backbay import BackbayError, BackendParams, CancelledError, ClosedError, Mo
 from backbay_engine import RequestError, estimate, load
 
 BACKENDS = sorted(backbay.backends())
+MODELS = Path(__file__).parent / "data/models"
 ENDLESS = {"logit_bias": {EOS: float("-inf")}}
 
 
@@ -64,6 +65,7 @@ def test_too_little_memory_is_an_error_that_tells_of_what(path, backend):
         ({"parallel": 0}, "parallel must be"),
         ({"batch": 0}, "batch must be"),
         ({"kv_dtype": "f8"}, "kv_dtype must be f32, f16, bf16, q8_0 or q4_0, got 'f8'"),
+        ({"kv_dtype": 16}, "kv_dtype must be f32, f16, bf16, q8_0 or q4_0, got 16"),
     ],
 )
 def test_sizes_that_make_no_sense_are_refused(path, sizes, told):
@@ -103,6 +105,20 @@ def test_an_architecture_that_nobody_knows_is_named(tmp_path):
     writer.close()
     with pytest.raises(BackbayError, match=r"lama.*llama"):
         load(tmp_path / "other.gguf", "cpu_ref")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_file_without_a_vocabulary_takes_and_gives_tokens(backend):
+    with load(MODELS / "qwen2.gguf", backend, context=64, num_threads=1) as llm:
+        scores = llm.logits([1, 2, 3])
+        answer = llm.generate([1, 2, 3], max_tokens=4, temperature=0)
+        assert (answer.text, answer.finish_reason) == ("", "length")
+        assert answer.tokens[0] == scores[-1].argmax()
+        for refused in (lambda: llm.generate("text"), lambda: llm.generate([1], stop="x"), lambda: llm.tokenizer):
+            with pytest.raises(RequestError, match="the file has no vocabulary"):
+                refused()
+    with load(MODELS / "bert-mean.gguf", backend, num_threads=1) as llm:
+        assert llm.embed([[1, 2, 3], [4]]).shape[0] == 2
 
 
 def test_all_missing_tensors_are_named_at_once(tmp_path, path):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from small_llama import EOS, write_small_llama
+from small_llama import EOS, SUPPRESSED, write_small_llama
 
 import backbay
 from backbay import ClosedError, OptionError
@@ -124,6 +125,11 @@ def test_the_end_token_ends_and_is_not_shown(llm: LLM) -> None:
     assert (answer.text, answer.finish_reason, answer.tokens) == ("", "stop", [EOS])
 
 
+def test_a_token_that_the_file_suppresses_is_never_generated(llm: LLM) -> None:
+    answer = llm.generate("x", max_tokens=1, temperature=0, logit_bias={SUPPRESSED: 1000.0, 9: 500.0})
+    assert answer.tokens == [9]
+
+
 def test_logprobs_come_with_each_token(llm: LLM) -> None:
     answer = llm.generate("odds", max_tokens=3, temperature=0, logprobs=2)
     assert answer.logprobs is not None
@@ -162,15 +168,21 @@ def test_one_that_fails_leaves_the_others_alone(llm: LLM) -> None:
     ("prompt", "options", "told"),
     [
         ([], {}, "empty"),
+        ("", {}, "empty"),
+        (5, {}, "a text or token ids, got 5"),
+        (b"ab", {}, "a text or token ids, got b'ab'"),
+        ([1.5], {}, r"a text or token ids, got \[1.5\]"),
+        (["1"], {}, r"a text or token ids, got \['1'\]"),
         ([261], {}, r"\[0, 261\), got 261"),
         ([-1], {}, "got -1"),
         ([1] * 65, {}, "65 tokens, the context holds 64"),
         ([1], {"max_tokens": 0}, "max_tokens must be an integer of at least 1, got 0"),
         ([1], {"num_keep": 64}, r"num_keep must be in \[0, 63\), got 64"),
+        ([1], {"num_keep": "2"}, "num_keep must be an integer of at least 0, got '2'"),
     ],
 )
 def test_a_request_that_cannot_be_served_is_refused(
-    llm: LLM, prompt: list[int], options: dict, told: str
+    llm: LLM, prompt: Any, options: dict, told: str
 ) -> None:
     with pytest.raises(RequestError, match=told):
         llm.submit(prompt, **options)
@@ -231,3 +243,29 @@ def test_closing_ends_what_runs(path: Path) -> None:
     with pytest.raises(ClosedError):
         llm.submit("x")
     llm.close()
+
+
+def test_the_logits_of_a_broken_model_are_an_error_too(tmp_path: Path) -> None:
+    broken = write_small_llama(tmp_path / "broken.gguf", layers=3, broken_layer=1)
+    with load(broken, "cpu_ref", context=64) as llm, pytest.raises(LogitsError, match=r"blk\.1"):
+        llm.logits("hello")
+
+
+def test_nobody_waits_to_forget_a_model_that_closes(path: Path) -> None:
+    llm = load(path, "cpu_ref", context=64)
+    llm.submit("long", max_tokens=10_000, num_keep=0, **ENDLESS)
+    told: list[type[BaseException]] = []
+
+    def forget() -> None:
+        try:
+            llm.forget()
+        except ClosedError:
+            told.append(ClosedError)
+
+    thread = threading.Thread(target=forget, daemon=True)
+    thread.start()
+    llm.close()
+    thread.join(60)
+    assert told == [ClosedError]
+    with pytest.raises(ClosedError):
+        llm.forget()

@@ -163,6 +163,8 @@ def test_ids_and_texts_that_are_none_are_refused() -> None:
             OURS.decode([bad])
     with pytest.raises(TokenizerError, match="position 2"):
         OURS.encode("ab\ud800")
+    with pytest.raises(TokenizerError, match="must be a string, got bytes"):
+        OURS.encode(b"ab")
 
 
 def test_a_list_that_is_too_short_is_refused() -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import reprlib
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import index
 from threading import Event, Lock
 from types import TracebackType
 from typing import Any, Self, TypeAlias, TypeVar, final
@@ -18,7 +20,7 @@ import backbay
 from backbay import Backend, BackendMemory, BackendParams, DType
 
 from .cache.contract import Cache, Sizes
-from .errors import RequestError
+from .errors import LogitsError, RequestError
 from .kept import KeptSteps
 from .models import load_model
 from .models.contract import Model
@@ -36,6 +38,7 @@ Prompt: TypeAlias = str | Sequence[int]
 Path: TypeAlias = str | os.PathLike[str]
 T = TypeVar("T")
 DEFAULT_CONTEXT = 4096
+NO_VOCABULARY = (None, "none", "no_vocab")
 
 
 def load(
@@ -53,7 +56,7 @@ def load(
 ) -> LLM:
     """Open a model file and load it.
 
-    context     tokens of each sequence: at most the model's own, by default that or 4096, if less
+    context     tokens of each sequence: by default the model's own or 4096, if less; more than its own is a warning
     parallel    sequences that run at the same time, each with a context of its own
     batch       tokens of one step; longer prompts go through in parts
     kv_dtype    what keys and values are remembered as: f32, f16, bf16, q8_0, q4_0, as far as the backend can; by
@@ -111,7 +114,8 @@ class LLM:
             self.model: Model = load_model(self.backend)
             self.context = _context(context, self.backend)
             self.batch = max(batch, parallel)
-            self.tokenizer: Tokenizer = tokenizer_from_gguf(path)
+            kind = self.backend.config.string("tokenizer.ggml.model", None)
+            self._tokenizer = None if kind in NO_VOCABULARY else tokenizer_from_gguf(path)
             self.cache: Cache | None = self.model.new_cache()
             self.steps = KeptSteps(self.model, self.cache)
             self._embedding = Lock()
@@ -130,6 +134,13 @@ class LLM:
 
     # -- text --------------------------------------------------------------------------------------------
 
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The vocabulary; RequestError if the file has none."""
+        if self._tokenizer is None:
+            raise RequestError("the file has no vocabulary; give token ids instead of text")
+        return self._tokenizer
+
     def generate(self, prompt: Prompt, **options: Any) -> Completion:
         """Continue a prompt, a text or token ids; the options are those of `submit`."""
         return _wait(self.submit(prompt, **options))
@@ -137,6 +148,11 @@ class LLM:
     def stream(self, prompt: Prompt, **options: Any) -> Iterator[str]:
         """Continue a prompt piece by piece. Leaving the loop cancels the request."""
         return _pieces(self.submit(prompt, **options))
+
+    @property
+    def end_ids(self) -> frozenset[int]:
+        """The tokens that end an answer; none where the file has no vocabulary."""
+        return frozenset() if self._tokenizer is None else frozenset(self._tokenizer.end_ids)
 
     def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Completion:
         """The answer to a conversation: messages with a role and content, as the model's template lays them out."""
@@ -178,11 +194,16 @@ class LLM:
         runner = self._needs_runner()
         ids = self._ids(prompt)
         _require_at_least("max_tokens", 1 if max_tokens is None else max_tokens, 1)
-        if num_keep is not None and not 0 <= num_keep < self.context - 1:
-            raise RequestError(f"num_keep must be in [0, {self.context - 1}), got {num_keep}")
+        if num_keep is not None:
+            self._require_keep(num_keep)
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
+        if stops and self._tokenizer is None:
+            raise RequestError(f"stop {stop!r}: the file has no vocabulary, so there is no text to stop in")
+        if self.tokenizer.suppressed_ids:  # tokens that the file says are never to be generated
+            never = dict.fromkeys(self.tokenizer.suppressed_ids, float("-inf"))
+            sampling["logit_bias"] = {**sampling.get("logit_bias", {}), **never}
         ask = Ask(ids, max_tokens, stops, num_keep, reuse, SamplingParams(**sampling))
-        job = Generation(ask, self.tokenizer, self.model.vocabulary_size, runner)
+        job = Generation(ask, self._tokenizer, self.model.vocabulary_size, runner)
         runner.submit(job)
         return job.handle
 
@@ -199,11 +220,11 @@ class LLM:
         """One row for each text, of length 1 unless `normalize` is False."""
         if self.cache is not None:
             raise RequestError(f"{self._architecture} generates text; embeddings come from a model like bert")
-        ids = [self._ids(text) for text in ([texts] if isinstance(texts, str) else texts)]
+        ids = [self._tokens(text) for text in ([texts] if isinstance(texts, str) else texts)]
         if not ids:
             raise RequestError("there is nothing to embed")
         with self._embedding:
-            rows = [self.steps.run(step) for step in _packed(ids, self.batch)]
+            rows = [self._embedded(step) for step in _packed(ids, self.batch)]
         found = np.concatenate(rows).astype(np.float32, copy=False)
         return found / np.linalg.norm(found, axis=1, keepdims=True) if normalize else found
 
@@ -249,7 +270,12 @@ class LLM:
         return self.runner
 
     def _ids(self, prompt: Prompt) -> list[int]:
-        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else [int(token) for token in prompt]
+        if isinstance(prompt, str) and not prompt:  # which beginning-of-sequence would hide
+            raise RequestError("the prompt is empty")
+        return self._tokens(prompt)
+
+    def _tokens(self, prompt: Prompt) -> list[int]:
+        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else _integers(prompt)
         if not ids:
             raise RequestError("the prompt is empty")
         limit = self.context if self.cache is not None else min(self.context, self.batch)
@@ -260,16 +286,28 @@ class LLM:
             raise RequestError(f"token ids must be in [0, {self.model.vocabulary_size}), got {wrong}")
         return ids
 
+    def _embedded(self, step: Step) -> NDArray[Any]:
+        rows = self.steps.run(step)
+        if not np.isfinite(rows).all():
+            first = self.steps.first_broken(step) or "the result"
+            raise LogitsError(f"the embedding is not finite; the first that is not finite is {first}")
+        return rows
+
+    def _require_keep(self, num_keep: int) -> None:
+        _require_at_least("num_keep", num_keep, 0)
+        if num_keep >= self.context - 1:
+            raise RequestError(f"num_keep must be in [0, {self.context - 1}), got {num_keep}")
+
     def _reserve(self, parallel: int) -> None:
         """Take the memory of the largest steps, so that what was opened runs."""
-        for step in worst_steps(self.batch, parallel, decoding=self.cache is not None):
+        for step in worst_steps(self.batch, parallel, self.context, decoding=self.cache is not None):
             self.steps.reserve(step)
 
 
-def worst_steps(batch: int, parallel: int, *, decoding: bool) -> list[Step]:
+def worst_steps(batch: int, parallel: int, context: int, *, decoding: bool) -> list[Step]:
     """A prompt that fills the batch; and, where there is text, a token of every sequence."""
     outputs = np.arange(parallel, dtype=np.int32) if decoding else np.zeros(1, np.int32)
-    positions = np.arange(batch, dtype=np.int32)
+    positions = np.arange(batch, dtype=np.int32) % context  # which a model may have learned one by one
     steps = [Step(np.zeros(batch, np.int32), positions, np.zeros(batch, np.int32), outputs)]
     if decoding and batch > parallel:
         nothing = np.zeros(parallel, np.int32)
@@ -314,9 +352,18 @@ def _dtype(name: str | DType | None, backend: Backend) -> DType:
     if isinstance(name, DType):
         return name
     try:
-        return DType[name.upper()]
+        return DType[str(name).upper()]
     except KeyError:
         raise RequestError(f"kv_dtype must be f32, f16, bf16, q8_0 or q4_0, got {name!r}") from None
+
+
+def _integers(prompt: Sequence[int]) -> list[int]:
+    try:
+        if not isinstance(prompt, bytes):
+            return [index(token) for token in prompt]
+    except TypeError:
+        pass
+    raise RequestError(f"a prompt must be a text or token ids, got {reprlib.repr(prompt)}")
 
 
 def _require_at_least(name: str, value: int, least: int) -> None:

@@ -318,13 +318,12 @@ class CausalBound(Bound):
         plan = _own(plan)
         self._cells.from_bytes(plan.cells)
         for n, (mask, leaf) in enumerate(self._masks if plan.runs else ()):
-            cells, spans = self._cache.cells, plan.step.spans if n == 0 else None
             if self._rows is not None:
-                mask.fill(self._rows, cells, plan.runs, spans)
+                mask.fill(self._rows, self._cache.cells, plan.runs)
                 leaf.from_bytes(self._rows)
             else:
                 rows = self._cache.scratch(*leaf.shape)
-                mask.fill_anew(rows, cells, plan.runs, spans)
+                mask.fill_anew(rows, self._cache.cells, plan.runs, plan.step.spans if n == 0 else None)
                 leaf.from_bytes(rows)
 
     def put(self, ctx: Context, layer: int, key: Tensor, value: Tensor) -> None:

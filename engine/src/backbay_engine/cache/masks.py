@@ -60,28 +60,31 @@ class Mask:
         self.sight, self.first = sight, first
         self._known: dict[int, tuple[int, int, int]] = {}  # by row: sequence, its version, and position
 
-    def fill(self, array: Rows, cells: Cells, runs: Sequence[Run], spans: Ints | None) -> None:
-        """Bring all rows up to date; `spans` lets tokens of one span see each other, later ones too."""
+    def fill(self, array: Rows, cells: Cells, runs: Sequence[Run]) -> None:
+        """Bring all rows up to date, in the array that was filled a step ago."""
         for run in runs:
             if run.count == 1:
                 self._fill_one(array[run.row], cells, run)
             else:
                 self._fill_many(array[run.row : run.row + run.count], cells, run)
-        if spans is not None:
-            self._open_spans(array, cells, runs, spans)
 
     def fill_anew(self, array: Rows, cells: Cells, runs: Sequence[Run], spans: Ints | None) -> None:
-        """Fill an array that others have used meanwhile; rows of no token hide all."""
+        """Fill an array that others have used meanwhile; rows of no token hide all.
+
+        `spans` lets tokens of one span see each other, later ones too.
+        """
         self._known.clear()
         array[sum(run.count for run in runs) :] = HIDDEN
-        self.fill(array, cells, runs, spans)
+        self.fill(array, cells, runs)
+        if spans is not None:
+            self._open_spans(array, cells, runs, spans)
 
     def _fill_one(self, row: Rows, cells: Cells, run: Run) -> None:
         """A row differs from what it was a step ago by the cells that have come, and those out of sight."""
         sequence, position, version = run.sequence, run.position, cells.version[run.sequence]
         begin = low = self.sight.first(position)
         known, table = self._known.get(run.row), cells.table[sequence]
-        if known is not None and known[0] == sequence and known[1] == version and known[2] <= position:
+        if known is not None and known[:2] == (sequence, version):
             before = known[2]
             hidden = self.sight.first(before)
             if hidden < low:
@@ -125,8 +128,6 @@ class Mask:
                 tokens, places = np.nonzero(seen)
                 held = cells.table[run.sequence, other.position : other.position + other.count] - self.first
                 array[run.row + tokens, held[places]] = SEEN
-                for row in set((run.row + tokens).tolist()):
-                    self._known.pop(row, None)
 
 
 def _columns(cells: Ints) -> slice | Ints:

@@ -81,7 +81,7 @@ def measure(llm: LLM, args: Namespace) -> dict[str, float]:
         llm.submit(drawn[0][: args.prompt], max_tokens=1, **options).result()
         rates[f"pp{args.prompt}"] = args.prompt / (perf_counter() - begun)
     if args.generate:
-        endless: dict[str, Any] = {"logit_bias": dict.fromkeys(llm.tokenizer.end_ids, float("-inf"))}
+        endless: dict[str, Any] = {"logit_bias": dict.fromkeys(llm.end_ids, float("-inf"))}
         handles = [
             llm.submit(row[:1], max_tokens=args.generate, **options, **endless)
             for row in drawn[: args.parallel]

@@ -34,13 +34,15 @@ class Ask:
 class Generation(Job):
     """Samples a token from each result, until something ends it."""
 
-    def __init__(self, ask: Ask, tokenizer: Tokenizer, vocabulary_size: int, runner: Runner) -> None:
+    def __init__(self, ask: Ask, tokenizer: Tokenizer | None, vocabulary_size: int, runner: Runner) -> None:
         super().__init__(ask.prompt, reuse=ask.reuse)
-        self.ask, self.tokenizer = ask, tokenizer
+        self.ask = ask
         self.handle: Handle[Completion] = Handle(partial(runner.cancel, self))
         self.sampler = Sampler(ask.sampling, vocabulary_size)
         self.sampler.accept(ask.prompt)
-        self.text = tokenizer.stream(continues=True)
+        # without a vocabulary there are tokens, but no text and no token that ends it
+        self.text = tokenizer.stream(continues=True) if tokenizer is not None else None
+        self.end_ids = tokenizer.end_ids if tokenizer is not None else frozenset[int]()
         self.stops = StopMatcher(ask.stops)
         self.timings = Timings(prompt_tokens=len(ask.prompt))
         self._clock = Clock()
@@ -64,9 +66,10 @@ class Generation(Job):
         self._tokens.append(sampled.token)
         if self.ask.sampling.logprobs is not None:
             self._logprobs.append(sampled)
-        if sampled.token in self.tokenizer.end_ids:
+        if sampled.token in self.end_ids:
             return self._over("stop")
-        self._show(self.text.push(sampled.token))
+        if self.text is not None:
+            self._show(self.text.push(sampled.token))
         if self.stops.stop is not None:
             return self._over("stop")
         if len(self._tokens) == self.ask.max_tokens:
@@ -84,7 +87,8 @@ class Generation(Job):
         if error is not None:
             self.handle.fail(error)
             return
-        self._show(self.text.finish(), last=True)
+        if self.text is not None:
+            self._show(self.text.finish(), last=True)
         self.timings.generation = self._clock.lap() if self._tokens else 0.0
         self.timings.tokens = len(self._tokens)
         logprobs = None if self.ask.sampling.logprobs is None else self._logprobs

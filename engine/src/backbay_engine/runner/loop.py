@@ -64,6 +64,8 @@ class Runner:
         """Once nothing runs, empty all sequences, which were kept for prompts that begin alike."""
         with self._changed:
             self._changed.wait_for(lambda: not (self._waiting or self._active))
+            if self._closing:
+                raise ClosedError("the model is closed")
             for slot in self.slots.all:
                 self.slots.clear(slot)
 
@@ -88,6 +90,8 @@ class Runner:
                 log.exception("the runner failed")
                 for job in list(self._active):
                     self._end(job, error)
+        with self._changed:
+            self._changed.notify_all()  # whoever waits to forget, as the model closes
 
     def _wait(self) -> bool:
         """Sleep until there is something to do; False when that is to stop."""
@@ -128,9 +132,9 @@ class Runner:
                 continue
             if slot is None:
                 return
-            self._waiting.popleft()
             job.start(slot)
             self._active.append(job)
+            self._waiting.popleft()  # last: at no time may others see it in neither
 
     def _make_room(self, job: Job) -> None:
         """A full context is shifted, or the end."""
@@ -210,16 +214,16 @@ class Runner:
         return LogitsError(f"{error}; the first that is not finite is {first}") if first else error
 
     def _end(self, job: Job, error: BaseException | None = None) -> None:
-        self._active.remove(job)
         slot = job.slot
         if slot is not None:
             try:
                 if error is not None:
                     self.slots.clear(slot, wipe=isinstance(error, LogitsError))
-            except BackbayError:
+            except Exception:  # noqa: BLE001  whatever it is, the loop goes on and the job is told
                 slot.tokens.clear()
                 log.warning("sequence %d could not be cleared", slot.sequence, exc_info=True)
             self.slots.release(slot)
+        self._active.remove(job)  # no sooner: whoever forgets would clear the slot at the same time
         job.finish(error)
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from backbay import CancelledError
 
+from ..errors import LogitsError
 from .answer import Handle
 from .job import Job
 
@@ -25,22 +26,26 @@ class Scoring(Job):
     def __init__(self, prompt: Sequence[int], runner: Runner) -> None:
         super().__init__(prompt, reuse=False)
         self.handle: Handle[NDArray[np.float32]] = Handle(partial(runner.cancel, self))
-        self._rows: list[NDArray[np.float32]] = []
+        self._rows: NDArray[np.float32] | None = None
 
     def wanted(self, count: int) -> Sequence[int]:
         return range(count)
 
     def receive(self, rows: NDArray[Any]) -> bool:
-        self._rows.append(rows)
+        if not np.isfinite(rows.max(axis=1)).all():  # -inf alone is a token that a model rules out
+            raise LogitsError("the logits are not finite")
+        if self._rows is None:
+            self._rows = np.empty((len(self.prompt), rows.shape[1]), np.float32)
+        self._rows[self.done - len(rows) : self.done] = rows  # again, where a window had to compute them again
         return self.pending > 0
 
     def make_room(self, context: int) -> int | None:  # a prompt that does not fit is not admitted
         return None
 
     def finish(self, error: BaseException | None = None) -> None:
-        if error is None and self.pending:
-            error = CancelledError("the request was cancelled")
         if error is not None:
             self.handle.fail(error)
+        elif self._rows is None or self.pending:
+            self.handle.fail(CancelledError("the request was cancelled"))
         else:
-            self.handle.settle(np.concatenate(self._rows))
+            self.handle.settle(self._rows)

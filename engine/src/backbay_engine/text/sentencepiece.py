@@ -26,7 +26,7 @@ class SentencePiece:
         self._ids = vocabulary.ids
         self._scores: list[float] = vocabulary.scores.tolist()
         self._prefix = SPACE if vocabulary.add_space_prefix else ""
-        self._bytes = _byte_ids(vocabulary)
+        self._by_bytes = _Bytes(vocabulary)
         # A space begins a token, or a whole run of them is one: then no merge reaches from one word to the next.
         self._words = not any(SPACE in text.lstrip(SPACE) for text in vocabulary.texts)
         self._known: dict[str, list[int]] = {}
@@ -81,17 +81,25 @@ class SentencePiece:
     def _spell(self, symbols: Iterable[str]) -> list[int]:
         """Tokens, and characters that are none by their bytes."""
         spelled: list[int] = []
-        find, add = self._ids.get, spelled.append
+        find, add, by_bytes = self._ids.get, spelled.append, self._by_bytes
         for symbol in symbols:
             id = find(symbol)
             if id is None:
-                spelled += [self._bytes[byte] for byte in symbol.encode() if byte in self._bytes]
+                spelled += by_bytes[symbol]
             else:
                 add(id)
         return spelled
 
 
-def _byte_ids(vocabulary: Vocabulary) -> dict[int, int]:
-    ids, unknown = vocabulary.ids, vocabulary.special.get("unk")
-    found = {byte: ids.get(f"<0x{byte:02X}>", unknown) for byte in range(256)}
-    return {byte: id for byte, id in found.items() if id is not None}
+class _Bytes(dict[str, list[int]]):
+    """The tokens of characters that none spells, worked out when they are first met."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        super().__init__()
+        ids, unknown = vocabulary.ids, vocabulary.special.get("unk")
+        found = {byte: ids.get(f"<0x{byte:02X}>", unknown) for byte in range(256)}
+        self._of = {byte: id for byte, id in found.items() if id is not None}
+
+    def __missing__(self, character: str) -> list[int]:
+        made = self[character] = [self._of[byte] for byte in character.encode() if byte in self._of]
+        return made

@@ -204,7 +204,9 @@ def _templates(config: Config) -> dict[str, str]:
     return {key.removeprefix(f"{_TEMPLATE}."): config.string(key) for key in names}
 
 
-def _check_text(text: str) -> None:
+def _check_text(text: object) -> None:
+    if not isinstance(text, str):
+        raise TokenizerError(f"a text to tokenize must be a string, got {type(text).__name__}")
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -22,7 +22,8 @@ _IDEOGRAPHS = (  # the last but two is what BERT's tokenizers have, not where th
     (0x2F800, 0x2FA1F),
 )
 _NO_SPACES = "\x1c\x1d\x1e\x1f"  # Python alone takes them for spaces
-_MAX_KNOWN = 1 << 16
+_MAX_KNOWN = 1 << 16  # words remembered
+_MAX_LENGTH = 64  # of a word that is remembered
 
 
 @final
@@ -46,9 +47,11 @@ class WordPiece:
             if word:
                 found = known.get(word)
                 if found is None:
-                    if len(known) >= _MAX_KNOWN:
-                        known.clear()
-                    found = known[word] = self._pieces(SPACE + word)
+                    found = self._pieces(SPACE + word)
+                    if len(word) <= _MAX_LENGTH:
+                        if len(known) >= _MAX_KNOWN:
+                            known.clear()
+                        known[word] = found
                 ids += found
         return ids
 
