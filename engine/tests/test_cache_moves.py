@@ -131,16 +131,16 @@ def spread(attention: Attention) -> None:
             attention.step([sequence] * 40)
 
 
-@pytest.mark.parametrize("idle", ["removed", "kept"])
+@pytest.mark.parametrize("idle", ["removed", "shortened", "kept"])
 @pytest.mark.parametrize("name", INSTALLED)
 def test_cells_move_to_the_front_once_a_range_was_long_for_long(name: str, idle: str) -> None:
     backend, cache = opened(name, bucket=32)
     with backend:
         attention = Attention(backend, cache, layers=2)
         spread(attention)
-        if idle == "removed":
-            cache.remove(1, 0)
-            attention.keys[1], attention.values[1] = [], []
+        left = {"removed": 0, "shortened": 40, "kept": 240}[idle]
+        cache.remove(1, left)
+        attention.keys[1], attention.values[1] = attention.keys[1][:left], attention.values[1][:left]
         attention.step([0, 2])
         step = step_of(cache, [0, 2])
         assert cache.plan(step).history == 384

@@ -114,7 +114,11 @@ def test_a_file_without_a_vocabulary_takes_and_gives_tokens(backend):
         answer = llm.generate([1, 2, 3], max_tokens=4, temperature=0)
         assert (answer.text, answer.finish_reason) == ("", "length")
         assert answer.tokens[0] == scores[-1].argmax()
-        for refused in (lambda: llm.generate("text"), lambda: llm.generate([1], stop="x"), lambda: llm.tokenizer):
+        for refused in (
+            lambda: llm.generate("text"),
+            lambda: llm.generate([1], stop="x"),
+            lambda: llm.tokenizer,
+        ):
             with pytest.raises(RequestError, match="the file has no vocabulary"):
                 refused()
     with load(MODELS / "bert-mean.gguf", backend, num_threads=1) as llm:

@@ -181,9 +181,7 @@ def test_one_that_fails_leaves_the_others_alone(llm: LLM) -> None:
         ([1], {"num_keep": "2"}, "num_keep must be an integer of at least 0, got '2'"),
     ],
 )
-def test_a_request_that_cannot_be_served_is_refused(
-    llm: LLM, prompt: Any, options: dict, told: str
-) -> None:
+def test_a_request_that_cannot_be_served_is_refused(llm: LLM, prompt: Any, options: dict, told: str) -> None:
     with pytest.raises(RequestError, match=told):
         llm.submit(prompt, **options)
     assert llm.generate("after", max_tokens=1).tokens  # nothing was lost

@@ -199,9 +199,9 @@ class LLM:
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
         if stops and self._tokenizer is None:
             raise RequestError(f"stop {stop!r}: the file has no vocabulary, so there is no text to stop in")
-        if self.tokenizer.suppressed_ids:  # tokens that the file says are never to be generated
-            never = dict.fromkeys(self.tokenizer.suppressed_ids, float("-inf"))
-            sampling["logit_bias"] = {**sampling.get("logit_bias", {}), **never}
+        if self._tokenizer is not None and (never := self._tokenizer.suppressed_ids):  # as the file has it
+            banned = dict.fromkeys(never, float("-inf"))
+            sampling["logit_bias"] = {**sampling.get("logit_bias", {}), **banned}
         ask = Ask(ids, max_tokens, stops, num_keep, reuse, SamplingParams(**sampling))
         job = Generation(ask, self._tokenizer, self.model.vocabulary_size, runner)
         runner.submit(job)

@@ -50,7 +50,7 @@ def run(args: Namespace) -> int:
     with open_model(args) as llm:
         if args.chat:
             return converse(llm, args, text)
-        answer(llm, text, args)
+        answer(llm, text or "", args)
     return 0
 
 

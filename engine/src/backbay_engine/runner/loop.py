@@ -219,7 +219,7 @@ class Runner:
             try:
                 if error is not None:
                     self.slots.clear(slot, wipe=isinstance(error, LogitsError))
-            except Exception:  # noqa: BLE001  whatever it is, the loop goes on and the job is told
+            except Exception:
                 slot.tokens.clear()
                 log.warning("sequence %d could not be cleared", slot.sequence, exc_info=True)
             self.slots.release(slot)

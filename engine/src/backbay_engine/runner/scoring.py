@@ -36,7 +36,9 @@ class Scoring(Job):
             raise LogitsError("the logits are not finite")
         if self._rows is None:
             self._rows = np.empty((len(self.prompt), rows.shape[1]), np.float32)
-        self._rows[self.done - len(rows) : self.done] = rows  # again, where a window had to compute them again
+        self._rows[self.done - len(rows) : self.done] = (
+            rows  # again, where a window had to compute them again
+        )
         return self.pending > 0
 
     def make_room(self, context: int) -> int | None:  # a prompt that does not fit is not admitted
