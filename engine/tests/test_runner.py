@@ -14,6 +14,8 @@ from small_llama import EOS, SUPPRESSED, write_small_llama
 import backbay
 from backbay import ClosedError, OptionError
 from backbay_engine import LLM, LogitsError, RequestError, load
+from backbay_engine.runner.scoring import Scoring
+from backbay_engine.runner.slots import Slot
 
 ENDLESS = {"logit_bias": {EOS: float("-inf")}}
 
@@ -245,8 +247,25 @@ def test_closing_ends_what_runs(path: Path) -> None:
 
 def test_the_logits_of_a_broken_model_are_an_error_too(tmp_path: Path) -> None:
     broken = write_small_llama(tmp_path / "broken.gguf", layers=3, broken_layer=1)
-    with load(broken, "cpu_ref", context=64) as llm, pytest.raises(LogitsError, match=r"blk\.1"):
+    with (
+        load(broken, "cpu_ref", context=64) as llm,
+        pytest.raises(LogitsError, match=r"after token 0.*nan.*blk\.1"),
+    ):
         llm.logits("hello")
+
+
+def test_logits_that_are_computed_again_replace_those_of_before(llm: LLM) -> None:
+    assert llm.runner is not None
+    job = Scoring([1, 2, 3, 4], llm.runner)
+    job.start(Slot(0))
+    job.move_on(2)
+    assert job.receive(np.zeros((2, 5), np.float32))
+    job.todo = [1, 2, 3, 4]  # as after a failed step, where a window has let go of the beginning
+    job.slot = Slot(0)
+    job.move_on(4)
+    assert not job.receive(np.ones((4, 5), np.float32))
+    job.finish()
+    np.testing.assert_array_equal(job.handle.result(), np.ones((4, 5), np.float32))
 
 
 def test_nobody_waits_to_forget_a_model_that_closes(path: Path) -> None:
@@ -267,3 +286,10 @@ def test_nobody_waits_to_forget_a_model_that_closes(path: Path) -> None:
     assert told == [ClosedError]
     with pytest.raises(ClosedError):
         llm.forget()
+
+
+def test_a_stream_keeps_its_model_open(path: Path) -> None:
+    options = {"max_tokens": 5, "temperature": 0, **ENDLESS}
+    with load(path, "cpu_ref", context=64) as llm:
+        expected = llm.generate("x", **options).text
+    assert "".join(load(path, "cpu_ref", context=64).stream("x", **options)) == expected

@@ -198,6 +198,15 @@ def test_a_row_of_another_width_is_refused() -> None:
         {"logprobs": -1},
         {"logit_bias": {1: math.nan}},
         {"logit_bias": {1: math.inf}},
+        {"temperature": "1"},
+        {"top_k": 1.5},
+        {"top_p": None},
+        {"penalty_window": None},
+        {"seed": "eleven"},
+        {"logprobs": "2"},
+        {"logit_bias": 5},
+        {"logit_bias": {"a": 1.0}},
+        {"logit_bias": {1: "a"}},
     ],
 )
 def test_values_that_make_no_sense_are_refused_by_name(params: dict) -> None:

@@ -147,7 +147,7 @@ class LLM:
 
     def stream(self, prompt: Prompt, **options: Any) -> Iterator[str]:
         """Continue a prompt piece by piece. Leaving the loop cancels the request."""
-        return _pieces(self.submit(prompt, **options))
+        return _pieces(self.submit(prompt, **options), self)
 
     @property
     def end_ids(self) -> frozenset[int]:
@@ -199,10 +199,11 @@ class LLM:
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
         if stops and self._tokenizer is None:
             raise RequestError(f"stop {stop!r}: the file has no vocabulary, so there is no text to stop in")
+        params = SamplingParams(**sampling)
         if self._tokenizer is not None and (never := self._tokenizer.suppressed_ids):  # as the file has it
             banned = dict.fromkeys(never, float("-inf"))
-            sampling["logit_bias"] = {**sampling.get("logit_bias", {}), **banned}
-        ask = Ask(ids, max_tokens, stops, num_keep, reuse, SamplingParams(**sampling))
+            params = replace(params, logit_bias={**params.logit_bias, **banned})
+        ask = Ask(ids, max_tokens, stops, num_keep, reuse, params)
         job = Generation(ask, self._tokenizer, self.model.vocabulary_size, runner)
         runner.submit(job)
         return job.handle
@@ -379,7 +380,8 @@ def _wait(handle: Handle[T]) -> T:
         handle.cancel()
 
 
-def _pieces(handle: Handle[Completion]) -> Iterator[str]:
+def _pieces(handle: Handle[Completion], llm: LLM) -> Iterator[str]:
+    """The pieces of an answer; whoever iterates keeps the model open, even one that was not given a name."""
     try:
         yield from handle
     finally:

@@ -32,8 +32,11 @@ class Scoring(Job):
         return range(count)
 
     def receive(self, rows: NDArray[Any]) -> bool:
-        if not np.isfinite(rows.max(axis=1)).all():  # -inf alone is a token that a model rules out
-            raise LogitsError("the logits are not finite")
+        peaks = rows.max(axis=1)  # not -inf, which is how a model rules a token out
+        if not np.isfinite(peaks).all():
+            at = int(np.isfinite(peaks).argmin())
+            place = self.done - len(rows) + at
+            raise LogitsError(f"the logits after token {place} of the prompt are not finite: {peaks[at]}")
         if self._rows is None:
             self._rows = np.empty((len(self.prompt), rows.shape[1]), np.float32)
         self._rows[self.done - len(rows) : self.done] = (

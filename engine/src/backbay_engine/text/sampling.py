@@ -11,6 +11,7 @@ import secrets
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from types import MappingProxyType
 from typing import Final, NamedTuple, final
 
@@ -23,6 +24,17 @@ from ..errors import LogitsError
 
 _FEW: Final = 256  # candidates that nearly every draw is made among
 _BLOCK: Final = 64
+
+_REALS: Final = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+)
+_WHOLE: Final = ("top_k", "penalty_window", "seed", "logprobs")
+_OPTIONAL: Final = ("seed", "logprobs")
 
 
 @final
@@ -56,6 +68,7 @@ class SamplingParams:
     logprobs: int | None = None
 
     def __post_init__(self) -> None:
+        self._require_kinds()
         self._require("temperature", self.temperature >= 0 and math.isfinite(self.temperature), "0 or more")
         self._require("top_k", self.top_k >= 0, "0 or more")
         self._require("top_p", 0 < self.top_p <= 1, "above 0 and at most 1")
@@ -69,6 +82,17 @@ class SamplingParams:
         self._require("logprobs", self.logprobs is None or self.logprobs >= 0, "0 or more")
         low = all(bias < math.inf for bias in self.logit_bias.values())  # neither inf nor NaN
         self._require("logit_bias", low, "finite or -inf for each token")
+
+    def _require_kinds(self) -> None:
+        for name in _REALS:
+            self._require(name, isinstance(getattr(self, name), Real), "a number")
+        for name in _WHOLE:
+            absent = name in _OPTIONAL and getattr(self, name) is None
+            self._require(name, absent or isinstance(getattr(self, name), Integral), "a whole number")
+        given = self.logit_bias
+        whole = isinstance(given, Mapping) and all(isinstance(id, Integral) for id in given)
+        numbers = whole and all(isinstance(bias, Real) for bias in given.values())
+        self._require("logit_bias", numbers, "a mapping from tokens to numbers")
 
     def _require(self, name: str, holds: bool, rule: str) -> None:
         if not holds:
