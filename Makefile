@@ -8,6 +8,11 @@ REQUIREMENTS := requirements-dev.txt plugins/ggml/requirements.txt
 FOLDERS := $(subst [cpu],,$(PACKAGES))
 SOURCES := $(addsuffix /src,$(FOLDERS))
 
+# GCC builds ggml's code for AMX so that it crashes; clang from 16 on, with its OpenMP, builds it right.
+CLANG = $(shell for v in 22 21 20 19 18 17 16; do printf '\043include <omp.h>\n' | clang++-$$v -fopenmp -fsyntax-only -x c++ - \
+	2>/dev/null && command -v clang-$$v >/dev/null && echo $$v && break; done)
+COMPILERS = $(if $(CLANG),CC=clang-$(CLANG) CXX=clang++-$(CLANG))
+
 .PHONY: demo test check format lint types contracts docs bench conform mutants nightly clean
 
 demo: $(VENV)/.installed $(VENV)/.minilm
@@ -38,6 +43,8 @@ bench: $(VENV)/.installed
 	$(BIN)/python bench/core_costs.py
 	$(BIN)/python bench/cpu_ref_mulmat.py
 	$(BIN)/python bench/open_gguf.py
+	$(BIN)/python bench/ggml_llama.py --shape small --dtype q8_0
+	$(BIN)/python bench/engine_llama.py --shape small --dtype q8_0
 
 # The conformance suite in its default size on every backend.
 conform: $(VENV)/.installed
@@ -53,7 +60,11 @@ mutants: $(VENV)/.installed
 nightly: $(VENV)/.installed
 	$(BIN)/python bench/fuzz_gguf.py
 	$(BIN)/python plugins/ggml/tools/fuzz.py --count 50000
+	$(BIN)/python plugins/ggml/tools/fuzz.py --count 5000 --rpc
+	$(BIN)/python plugins/ggml/tools/lifetimes.py
 	BACKBAY_ONNX_GRAPHS=2000 $(BIN)/python -m pytest plugins/onnx/tests/test_writes.py
+	BACKBAY_CACHE_LIVES=200 $(BIN)/python -m pytest engine/tests/test_cache_machine.py
+	$(BIN)/python engine/tools/soak.py examples/models/backbay-tiny-f16.gguf --requests 2000 --backend cpu_ref
 	$(BIN)/backbay conform cpu_ref --size nightly
 	$(BIN)/backbay conform ggml --size nightly
 	$(BIN)/backbay conform onnx --size nightly
@@ -68,5 +79,5 @@ $(VENV)/.minilm: $(VENV)/.installed
 
 $(VENV)/.installed: $(REQUIREMENTS) $(addsuffix /pyproject.toml,$(FOLDERS))
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install $(addprefix -e ./,$(PACKAGES)) $(addprefix -r ,$(REQUIREMENTS))
+	$(COMPILERS) $(BIN)/python -m pip install $(addprefix -e ./,$(PACKAGES)) $(addprefix -r ,$(REQUIREMENTS))
 	touch $@

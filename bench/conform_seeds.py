@@ -2,6 +2,7 @@
 
     python bench/conform_seeds.py 100                 # seeds 0..99, each over every correct backend, smoke size
     python bench/conform_seeds.py 3 --size default --first 40 --jobs 2 --json seeds.json
+    python bench/conform_seeds.py 100 --backend cpu_ref --backend ggml --backend onnx    # installed ones, isolated
 
 Each run is told as it ends. The exit status is 1 if anything failed.
 """
@@ -20,6 +21,7 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 
+from backbay import backends
 from backbay_conformance import run
 from backbay_conformance.selftest import CORRECT, reference
 from backbay_conformance.selftest.correct import variants
@@ -37,10 +39,11 @@ class Run:
 
 
 def one(task: tuple[int, str], size: str) -> Run:
-    """Items of the suite on one backend with one seed."""
+    """Items of the suite on one backend with one seed: an installed one in a worker, as the command does it."""
     seed, name = task
     warnings.simplefilter("ignore")
-    report = run(variants(reference())[name], seed=seed, size=size)
+    variant = variants(reference()).get(name)
+    report = run(variant or name, seed=seed, size=size, in_process=variant is not None)
     failures = [outcome.as_dict() for outcome in report.failures]
     return Run(seed, name, sum(report.counts.values()), round(report.seconds, 1), failures)
 
@@ -63,7 +66,8 @@ def main() -> int:
     parser.add_argument("seeds", type=int)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--size", choices=("smoke", "default", "nightly"), default="smoke")
-    parser.add_argument("--backend", action="append", choices=("reference", *CORRECT), help="only this one")
+    known = ("reference", *CORRECT, *backends())
+    parser.add_argument("--backend", action="append", choices=known, help="only this one; may be repeated")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()

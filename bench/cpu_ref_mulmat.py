@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 import timeit
+from pathlib import Path
 
 import numpy as np
+from sides import write_json
 
 import backbay
 
@@ -14,6 +17,9 @@ OUT, IN, TOKENS, REPEATS = 1024, 1024, 512, 9
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
     rng = np.random.default_rng(0)
     weight = rng.standard_normal((OUT, IN)).astype(np.float32)
     batch = rng.standard_normal((TOKENS, IN)).astype(np.float32)
@@ -29,6 +35,7 @@ def main() -> int:
     print(
         f"mulmat {OUT} x {IN} x {TOKENS}: {ratio:.2f} times NumPy's float64 product ({np.median(plain) * 1e3:.1f} ms), at most {LIMIT}"
     )
+    write_json(args.json, {"times NumPy": ratio, "NumPy": float(np.median(plain))})
     return int(ratio > LIMIT)
 
 

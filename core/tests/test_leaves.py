@@ -63,6 +63,28 @@ def test_integers_must_fit_their_type(ctx):
         ctx.from_floats(["a"])
 
 
+@pytest.mark.parametrize("kind", [np.uint16, np.uint32, np.int64, np.int32, np.float16, np.float64])
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F16, DType.BF16, DType.I32, DType.I64])
+def test_an_array_of_any_type_means_its_numbers(ctx, dtype, kind):
+    numbers = np.array([[0, 1, 2], [100, 7, 3]], kind)
+    for data in (
+        numbers,
+        np.asfortranarray(numbers),
+        numbers[::-1][::-1],
+        numbers.astype(numbers.dtype.newbyteorder()),
+    ):
+        assert ctx.empty(dtype, 3, 2).from_floats(data).floats().tolist() == [0, 1, 2, 100, 7, 3]
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.int64])
+def test_ids_of_any_array_are_checked(ctx, kind):
+    ids = ctx.from_ints([0, 1])
+    ctx.from_floats(np.ones((3, 4))).rows(ctx, ids)
+    for wrong in (-1, 3, 2**31 - 1, -(2**31)):
+        with pytest.raises(ShapeError, match=rf"must be in \[0, 3\), got {wrong}"):
+            ids.from_ints(np.array([2, wrong], kind))
+
+
 @pytest.mark.parametrize(("dtype", "step"), [(DType.F16, 2**-11), (DType.BF16, 2**-8), (DType.Q8_0, 1 / 127)])
 def test_numbers_are_converted_to_the_dtype(ctx, dtype, step):
     numbers = np.linspace(-1, 1, 64, dtype=np.float32)

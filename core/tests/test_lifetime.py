@@ -258,3 +258,18 @@ def test_ten_thousand_contexts_leave_memory_flat(backend):
     assert grown < 2048, f"{grown} KiB more after 9,000 contexts"
     assert backend.memory().total() == 0
     assert backend.counters.runs == 10_000
+
+
+def test_a_graph_that_grew_over_a_leaf_of_a_closed_context_says_so(backend):
+    """Compiling it anew does not stumble over memory that is gone."""
+    with backend.new_context() as ctx:
+        other = backend.new_context()
+        x, state = ctx.from_floats([1.0, 2.0]), other.zeros(DType.F32, 2)
+        ctx.forward(x.copy(ctx, state))
+        ctx.compute()
+        y = x.neg(ctx)
+        other.close()
+        with pytest.raises(ClosedError, match="a leaf of this graph belongs to a closed context"):
+            ctx.compute(y)
+        with pytest.raises(ClosedError):
+            ctx.reserve()

@@ -256,9 +256,7 @@ class Backend(ABC):
             self.check_open()
             if graph.of_weights and not self.loaded:
                 raise NotComputedError(f"the weights hold no data: {self.why_no_data()}")
-            for home in graph.homes:
-                if home.closed:
-                    raise ClosedError("a leaf of this graph belongs to a closed context")
+            graph.check_homes()
             for leaf in graph.id_leaves:
                 if not leaf.written and leaf.spec.size:
                     raise NotComputedError(

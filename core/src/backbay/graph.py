@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
+from .errors import ClosedError
 from .spec import Spec
 
 if TYPE_CHECKING:
@@ -68,6 +69,11 @@ class Graph:
     def homes(self) -> set[Recording]:
         """What the leaves belong to."""
         return {node.leaf.home for node in self.nodes if node.leaf and node.leaf.home}
+
+    def check_homes(self) -> None:
+        """ClosedError if a leaf's context is closed, and its memory gone with it."""
+        if any(home.closed for home in self.homes):
+            raise ClosedError("a leaf of this graph belongs to a closed context")
 
     @cached_property
     def id_leaves(self) -> list[Leaf]:

@@ -250,6 +250,7 @@ class Recording:
         writers = [node.op.name for node in graph.nodes if node.op is not None and node.op.writes is not None]
         if writers:
             raise NotComputedError(f"{tensor!r} depends on {writers[0]}, which writes; compute it first")
+        graph.check_homes()
         plan = self.backend.compile(graph)
         try:
             self.backend.run(graph, plan, None)
@@ -271,6 +272,7 @@ class Recording:
 
             self._drop_plan()
             self._graph = build_graph(self, tuple(self._roots))
+            self._graph.check_homes()
             self._plan = self.backend.compile(self._graph)
             self._stale = False
             for node in self._graph.nodes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,8 @@ from model_file import quantized, write_model
 
 import backbay
 from backbay import DType
-from backbay_onnx.export import export
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 @pytest.fixture
@@ -32,19 +34,15 @@ def path(tmp_path: Path) -> Path:
 
 PLAIN = """
 import sys, numpy, onnxruntime
-fed = numpy.load(sys.argv[2])
 session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
-by_rank = {1: fed["tokens"], 2: fed["experts"]}
-inputs = {
-    value.name: fed["cache"] if value.name.startswith("state") else by_rank[len(value.shape)]
-    for value in session.get_inputs()
-}
+inputs = dict(numpy.load(sys.argv[2]))
 numpy.savez(sys.argv[3], **dict(zip([value.name for value in session.get_outputs()], session.run(None, inputs))))
 """
 
 
 def run_plainly(file: Path, fed: dict[str, Any]) -> dict[str, Any]:
-    """In a process that knows nothing of backbay."""
+    """Checked, and run in a process that knows nothing of backbay."""
+    onnx.checker.check_model(str(file))
     given, made = file.with_name("given.npz"), file.with_name("made.npz")
     np.savez(given, **fed)
     subprocess.run([sys.executable, "-c", PLAIN, file, given, made], check=True)
@@ -60,34 +58,83 @@ def test_an_exported_graph_runs_in_plain_onnx_runtime(path: Path, tmp_path: Path
         )
         assert embedding and norm and w and h and e
         tokens, experts = ctx.from_ints([3, 1, 4]), ctx.from_ints([[0, 2], [1, 1], [2, 0]])
-        cache = ctx.zeros(DType.F32, 256, 6)
+        cache = ctx.zeros(DType.F32, 256, 6, row_axis=1)
         x = w.mulmat(ctx, embedding.rows(ctx, tokens).rms_norm(ctx, norm))
         ctx.forward(cache.set_rows(ctx, x, tokens))
         y, z = h.mulmat(ctx, x), e.mulmat_id(ctx, x.reshape(ctx, 256, 1, 3), experts)
-        ctx.compute(y, z)
-        expected = [y.numpy(), z.numpy(), cache.numpy()]
+        flat, held = y.reshape(ctx, 24), cache.slice(ctx, 1, 0, 5)
+        ctx.compute(y, z, flat, held)
+        expected = {"y": y, "z": z, "flat": flat, "held": held, "cache_out": cache}
+        numbers = {name: tensor.numpy() for name, tensor in expected.items()}
         cache.from_floats(np.zeros(cache.size, np.float32))
-        file = export(ctx, tmp_path / "out")
-        fed = {"tokens": tokens.numpy(), "experts": experts.numpy(), "cache": cache.numpy()}
-    onnx.checker.check_model(str(file))
+        named = {"tokens": tokens, "experts": experts, "cache": cache}
+        results = {name: expected[name] for name in ("y", "z", "flat", "held")}
+        file = ctx.export(tmp_path / "out", {**named, **results})
+        fed = {name: tensor.numpy() for name, tensor in named.items()}
+    graph = onnx.load(file, load_external_data=False).graph
+    for value, array in ((value, {**fed, **numbers}[value.name]) for value in (*graph.input, *graph.output)):
+        assert [dim.dim_value for dim in value.type.tensor_type.shape.dim] == list(array.shape)
     outputs = run_plainly(file, fed)
-    states = [name for name in outputs if name.startswith("state")]
-    results = sorted(
-        (name for name in outputs if name.startswith("result")), key=lambda name: outputs[name].ndim
-    )
-    for name, wanted in zip([*results, *states], expected, strict=True):
+    assert sorted(outputs) == sorted(numbers)
+    for name, wanted in numbers.items():
         np.testing.assert_allclose(outputs[name], wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_the_model_of_the_examples_is_exported_and_agrees(tmp_path: Path) -> None:
+    spec = importlib.util.spec_from_file_location("tiny_model", EXAMPLES / "tiny_model.py")
+    assert spec and spec.loader
+    tiny_model = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tiny_model)
+    tiny_model.write_model(tmp_path / "tiny.gguf")
+    exact = backbay.BackendParams(options={"precision": "exact"})
+    with (
+        backbay.open(tmp_path / "tiny.gguf", backend="onnx", params=exact) as backend,
+        backend.new_context() as ctx,
+    ):
+        backend.load()
+        scores = tiny_model.forward(backend, ctx)
+        ctx.compute(scores)
+        expected = scores.numpy()
+        file = ctx.export(tmp_path / "tiny", {"scores": scores})
+    (words,) = [value.name for value in onnx.load(file, load_external_data=False).graph.input]
+    outputs = run_plainly(file, {words: np.arange(24, dtype=np.int32) * 4 % tiny_model.WORDS})
+    np.testing.assert_allclose(outputs["scores"], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_names_that_clash_or_mean_nothing_are_refused(tmp_path: Path) -> None:
+    with backbay.open(None, backend="onnx") as backend, backend.new_context() as ctx:
+        x, other = ctx.from_floats([1.0]), ctx.from_floats([1.0])
+        y = x.sqr(ctx)
+        ctx.forward(y.neg(ctx))
+        for names, why in (
+            ({"v1": x}, "taken"),
+            ({"": x}, "taken"),
+            ({"x": x, "again": x}, "has a name already"),
+            ({"x": other}, "neither a leaf of the graph nor a result"),
+            ({"x": y}, "neither a leaf of the graph nor a result"),
+        ):
+            with pytest.raises(backbay.BackbayError, match=why):
+                ctx.export(tmp_path, names)
 
 
 def test_there_must_be_something_to_export(tmp_path: Path) -> None:
     with backbay.open(None, backend="onnx") as backend, backend.new_context() as ctx:
         ctx.from_floats([1.0])
         with pytest.raises(backbay.BackbayError, match="nothing to export"):
-            export(ctx, tmp_path)
+            ctx.export(tmp_path)
 
 
-def test_only_this_backend_exports(tmp_path: Path) -> None:
+def test_weights_must_be_loaded_to_be_exported(path: Path, tmp_path: Path) -> None:
+    with backbay.open(path, backend="onnx") as backend, backend.new_context() as ctx:
+        w = backend.get("blk.0.w")
+        assert w is not None
+        ctx.forward(w.mulmat(ctx, ctx.zeros(DType.F32, 256, 1)))
+        with pytest.raises(backbay.NotComputedError, match="load"):
+            ctx.export(tmp_path)
+
+
+def test_a_backend_that_writes_no_models_says_so(tmp_path: Path) -> None:
     with backbay.open(None, backend="cpu_ref") as backend, backend.new_context() as ctx:
         ctx.forward(ctx.from_floats([1.0]).sqr(ctx))
-        with pytest.raises(backbay.BackbayError, match="only the onnx backend"):
-            export(ctx, tmp_path)
+        with pytest.raises(backbay.BackbayError, match="'cpu_ref' writes no models"):
+            ctx.export(tmp_path)

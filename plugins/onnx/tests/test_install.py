@@ -13,6 +13,7 @@ import pytest
 
 import backbay
 from backbay_onnx import runtime as module
+from backbay_onnx.backend import OnnxBackend
 
 PROJECT = Path(__file__).parents[1] / "pyproject.toml"
 
@@ -33,7 +34,7 @@ def test_the_runtime_is_in_no_base_dependency() -> None:
 
 
 def test_a_missing_runtime_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_is_installed", lambda name: False)
+    monkeypatch.setattr(module, "is_installed", lambda name: False)
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(
         backbay.BackendUnavailableError, match=r"not installed.*pip install backbay-onnx\[cpu\]"
@@ -42,16 +43,27 @@ def test_a_missing_runtime_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_broken_runtime_is_said_to_be_broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_is_installed", lambda name: name == "onnxruntime")
+    monkeypatch.setattr(module, "is_installed", lambda name: name == "onnxruntime")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(backbay.BackendUnavailableError, match="is broken"):
         backbay.open(None, backend="onnx")
 
 
 def test_two_runtimes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_is_installed", lambda name: True)
+    monkeypatch.setattr(module, "is_installed", lambda name: True)
     with pytest.raises(backbay.BackendUnavailableError, match=r"both installed.*pip uninstall"):
         backbay.open(None, backend="onnx")
+
+
+def test_the_doctor_says_what_is_installed_even_where_it_will_not_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = OnnxBackend.diagnose()
+    assert facts["installed"].startswith("onnxruntime")
+    assert module.runtime().__version__ in facts["ONNX Runtime"]
+    assert facts["CUDA"] == "works" or "remedy" in facts["CUDA"]
+    assert "q4_0" in facts["stays quantized"]
+    module.runtime.cache_clear()
+    monkeypatch.setattr(module, "is_installed", lambda name: True)
+    assert "both installed" in OnnxBackend.diagnose()["ONNX Runtime"]
 
 
 def test_installed_distributions_are_found_by_their_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +72,7 @@ def test_installed_distributions_are_found_by_their_metadata(monkeypatch: pytest
             raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "distribution", find)
-    assert [module._is_installed(name) for name in module.DISTRIBUTIONS] == [False, True]
+    assert [module.is_installed(name) for name in module.DISTRIBUTIONS] == [False, True]
 
 
 def test_errors_of_every_class_become_ours() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -64,3 +65,94 @@ def test_what_a_context_took_is_given_back() -> None:
                 ctx.compute(ctx.zeros(DType.F32, 64, 64).sqr(ctx))
                 assert backend.memory().total() > 0
             assert backend.memory().total() == 0
+
+
+def multiply(backend: Any, *, twice: bool = False) -> None:
+    """A product in one of two structures."""
+    w = backend.get("blk.0.w")
+    with backend.new_context() as ctx:
+        y = w.mulmat(ctx, ctx.zeros(DType.F32, K, 3))
+        ctx.compute(y.add(ctx, y) if twice else y)
+
+
+def test_what_a_session_packs_is_booked_once_for_each_structure_and_dropped_when_unused(path: Path) -> None:
+    packed = K * N * 3 // 4  # 4 bits, and two float32 for each 32
+    with backbay.open(path, backend="onnx") as backend:
+        backend.load()
+        loaded = backend.memory().total()
+        for _ in range(2):
+            multiply(backend)
+            assert backend.memory().total() == loaded + packed
+        multiply(backend, twice=True)
+        assert backend.memory().total() == loaded + 2 * packed
+        w = backend.get("blk.0.w")
+        assert w is not None
+        for n in range(3):
+            with backend.new_context() as ctx:
+                y = w.mulmat(ctx, ctx.zeros(DType.F32, K, 2))
+                for _ in range(n + 2):
+                    y = y.sqr(ctx)
+                ctx.compute(y)
+        assert backend.memory().total() == loaded + 2 * packed
+
+
+def test_a_session_that_a_plan_uses_is_kept(path: Path) -> None:
+    with backbay.open(path, backend="onnx") as backend:
+        backend.load()
+        w = backend.get("blk.0.w")
+        assert w is not None
+        kept = []
+        for n in range(4):
+            ctx = backend.new_context()
+            y = w.mulmat(ctx, ctx.zeros(DType.F32, K, 2))
+            for _ in range(n):
+                y = y.sqr(ctx)
+            ctx.compute(y)
+            kept.append((ctx, y))
+        for ctx, y in kept:
+            ctx.compute(y)
+        assert backend.sessions.created == 4
+
+
+def test_a_limit_holds_for_what_a_session_packs(path: Path) -> None:
+    limit = K * N * 5 // 8 + K * N // 2
+    with backbay.open(path, backend="onnx", params=BackendParams(max_memory={"CPU:0": limit})) as backend:
+        backend.load()
+        loaded = backend.memory().total()
+        with pytest.raises(NoMemoryError) as caught:
+            multiply(backend)
+        assert caught.value.memory.cpu.weights[0].status is AllocationStatus.Failed
+        assert backend.memory().total() == loaded
+
+
+def test_graphs_that_run_one_at_a_time_share_what_they_work_in() -> None:
+    with backbay.open(None, backend="onnx") as backend:
+
+        def graph(count: int) -> Any:
+            ctx = backend.new_context()
+            y = ctx.zeros(DType.F32, 64, count).repeat(ctx, 0, 8).sum_rows(ctx)
+            ctx.forward(y).reserve()
+            return ctx
+
+        graph(64).close()
+        at_rest = backend.memory().total()
+        small, large = graph(64), graph(4096)
+        booked = backend.memory().cpu.graph.size
+        assert booked > 4 * 512 * 4096
+        assert booked < 4 * (512 + 64 + 1) * (4096 + 64) + 4096
+        large.close()
+        assert backend.memory().cpu.graph.size < booked / 8
+        small.close()
+        assert backend.memory().total() == at_rest
+
+
+def test_what_a_step_works_in_does_not_grow_with_the_cache() -> None:
+    booked = []
+    for rows in (64, 4096):
+        with backbay.open(None, backend="onnx") as backend, backend.new_context() as ctx:
+            cache = ctx.layer(0).zeros(DType.F32, 64, rows, row_axis=1)
+            new = ctx.zeros(DType.F32, 64, 1).sqr(ctx)
+            held = cache.set_rows(ctx, new, ctx.from_ints([3])).reshape(ctx, 32, 2, rows).slice(ctx, 2, 0, 32)
+            ctx.forward(held.rms_norm(ctx)).reserve()
+            booked.append(backend.memory().cpu.graph.size)
+    assert booked[0] == booked[1]

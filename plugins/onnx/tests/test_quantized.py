@@ -89,6 +89,24 @@ def test_weights_give_what_the_reference_gives(dtype: DType, models: dict[DType,
             assert np.abs(mine - theirs).max() <= error * np.abs(theirs).max()
 
 
+@pytest.mark.parametrize("dtype", KINDS, ids=str)
+def test_a_fast_product_loses_no_more_than_rounded_activations_lose(
+    dtype: DType, models: dict[DType, Path]
+) -> None:
+    x = np.random.default_rng(9).standard_normal((64, K)).astype(np.float32)
+    made = []
+    for name in ("onnx", "cpu_ref"):
+        with backbay.open(models[dtype], backend=name) as backend, backend.new_context() as ctx:
+            backend.load()
+            w = backend.get("blk.0.w")
+            assert w is not None
+            y = w.mulmat(ctx, ctx.from_floats(x))
+            ctx.compute(y)
+            made.append(y.numpy().astype(np.float64))
+    ours, truth = made
+    assert ((ours - truth) ** 2).sum() <= 6e-5 * (truth**2).sum()  # 1 / (127 * sqrt(12)) of the largest of 32
+
+
 def test_the_declared_precision_follows_the_option(models: dict[DType, Path]) -> None:
     with backbay.open(models[DType.Q4_0], backend="onnx") as backend:
         w = backend.get("blk.0.w")
@@ -136,3 +154,13 @@ def test_one_structure_with_other_weights_gets_its_own_session(tmp_path: Path) -
                 ctx.compute(y)
                 results.append(y.numpy())
         assert not np.array_equal(*results)
+
+
+def test_a_type_that_nothing_decodes_is_declared_unsupported() -> None:
+    """supports() says no, and the error comes before anything runs."""
+    with backbay.open(None, backend="onnx") as backend, backend.new_context() as ctx:
+        x, ids = ctx.zeros(DType.Q1_0, 128, 2), ctx.from_ints([1])
+        assert not backend.supports(backbay.ops.rows, [x, ids])
+        y = x.rows(ctx, ids)
+        with pytest.raises(backbay.UnsupportedOpError, match="rows"):
+            ctx.compute(y)

@@ -77,6 +77,49 @@ def test_a_cache_is_bound_as_far_as_it_is_read(backend: Any) -> None:
     assert not any(node.op_type == "Slice" for node in lowered.model.graph.node)
 
 
+def test_a_cache_is_bound_from_the_first_cell_that_is_read(backend: Any) -> None:
+    with backend.new_context() as ctx:
+        cache = ctx.empty(DType.F32, 2, 8, row_axis=1).from_floats(np.arange(16.0))
+        rows, ids = ctx.from_floats([[1.0, 2.0]]), ctx.from_ints([5])
+        ctx.forward(cache.set_rows(ctx, rows, ids))
+        seen = cache.view(ctx, 4 * 8, (1, 2, 3), (4, 8)).permute(ctx, 0, 2, 1).scale(ctx, 1.0)  # cells 4 to 6
+        first = cache.slice(ctx, 1, 4, 7).slice(ctx, 0, 1, 2).scale(ctx, 1.0)
+        for place in (5, 6, 7, 0):
+            ids.from_ints([place])
+            expected = cache.numpy().copy()
+            expected[place] = [1, 2]
+            ctx.compute(seen, first)
+            np.testing.assert_array_equal(cache.numpy(), expected)
+            np.testing.assert_array_equal(seen.numpy()[..., 0], expected[4:7].T)
+            np.testing.assert_array_equal(first.numpy(), expected[4:7, 1:])
+    first, _ = (
+        backend.sessions._compiled.values()
+    )  # the second holds all of the cache, for places before and behind
+    assert len(first[0].lowered.checks) == 1
+
+
+def test_the_first_cell_that_is_read_is_no_part_of_the_structure(backend: Any) -> None:
+    with backend.new_context() as home:
+        cache = home.empty(DType.F32, 2, 8, row_axis=1).from_floats(np.arange(16.0))
+        for first in (0, 3, 5):
+            with backend.new_context() as ctx:
+                ctx.forward(cache.set_rows(ctx, ctx.from_floats([[0.0, 7.0]]), ctx.from_ints([first])))
+                seen = cache.view(ctx, 8 * first, (2, 3), (8,)).sum_rows(ctx)
+                ctx.compute(seen)
+                assert list(seen.floats()) == [7, 4 * first + 5, 4 * first + 9]
+    assert backend.sessions.created == 1
+
+
+def test_a_cache_that_is_written_with_its_own_rows_is_bound_whole(backend: Any) -> None:
+    with backend.new_context() as ctx:
+        cache = ctx.empty(DType.F32, 2, 4, row_axis=1).from_floats(np.arange(8.0))
+        ctx.forward(cache.set_rows(ctx, cache, ctx.from_ints([3, 2, 1, 0])))
+        seen = cache.view(ctx, 0, (2, 2), (8,)).scale(ctx, 1.0)
+        ctx.compute(seen)
+        assert seen.numpy().tolist() == [[6, 7], [4, 5]]
+        assert cache.numpy().tolist() == [[6, 7], [4, 5], [2, 3], [0, 1]]
+
+
 def test_a_write_behind_what_is_read_lands_where_it_belongs(backend: Any) -> None:
     with backbay.open(None, backend="cpu_ref") as reference:
         ours, theirs = Step(backend), Step(reference)
@@ -89,7 +132,7 @@ def test_a_write_behind_what_is_read_lands_where_it_belongs(backend: Any) -> Non
         )
 
 
-def test_a_kept_context_moves_between_bound_prefix_and_whole_cache(backend: Any) -> None:
+def test_a_kept_context_moves_between_bound_window_and_whole_cache(backend: Any) -> None:
     with backend.new_context() as ctx:
         cache = ctx.zeros(DType.F32, 2, 6, row_axis=1)
         rows, ids = ctx.from_floats([[1.0, 2.0]]), ctx.from_ints([1])
@@ -102,7 +145,7 @@ def test_a_kept_context_moves_between_bound_prefix_and_whole_cache(backend: Any)
         assert list(cache.numpy().sum(axis=1)) == [0, 3, 3, 0, 0, 3]
 
 
-def test_a_prefix_that_is_read_before_it_is_written_leaves_the_rest_alone(backend: Any) -> None:
+def test_a_window_that_is_read_before_it_is_written_leaves_the_rest_alone(backend: Any) -> None:
     with backend.new_context() as ctx:
         cache = ctx.empty(DType.F32, 2, 6, row_axis=1).from_floats(np.ones((6, 2), np.float32))
         before = cache.view(ctx, 0, (2, 4), (8,)).sum_rows(ctx)

@@ -75,10 +75,41 @@ def trace(rng: np.random.Generator, ctx: Any) -> tuple[list[Any], list[Any]]:
     return [*outputs, values[-1]], states
 
 
-def play(backend: str, seed: int) -> list[Any]:
+def trace_cache(rng: np.random.Generator, ctx: Any) -> tuple[list[Any], list[Any]]:
+    """A random graph over some rows of a cache, which may be bound alone; now and then it writes beside them."""
+    cache = ctx.empty(DType.F32, WIDTH, ROWS, row_axis=1)
+    cache.from_floats(rng.standard_normal((ROWS, WIDTH)).astype(np.float32))
+    first = int(rng.integers(0, ROWS - 2))
+    count = int(rng.integers(2, ROWS - first + 1))
+    looks = [
+        lambda: cache.view(ctx, 4 * WIDTH * first, (WIDTH, count), (4 * WIDTH,)),
+        lambda: cache.slice(ctx, 1, first, first + count),
+        lambda: cache.view(ctx, 4 * WIDTH * first, (2, 3, count), (8, 4 * WIDTH)).permute(ctx, 2, 0, 1).permute(
+            ctx, 1, 2, 0
+        ).contiguous(ctx, WIDTH, count),
+    ]  # fmt: skip
+    values = [ctx.from_floats(rng.standard_normal((2, WIDTH)).astype(np.float32))]
+    outputs: list[Any] = []
+    for _ in range(int(rng.integers(3, 9))):
+        if rng.integers(0, 2):
+            beside = rng.integers(0, 6) == 0
+            places = rng.permutation(ROWS if beside else count)[:2] + (0 if beside else first)
+            ctx.forward(cache.set_rows(ctx, values[int(rng.integers(0, len(values)))], ctx.from_ints(places)))
+        else:
+            seen = looks[int(rng.integers(0, len(looks)))]()
+            values.append(
+                seen.slice(ctx, 1, 0, 2).tanh(ctx)
+                if rng.integers(0, 2)
+                else seen.tanh(ctx).slice(ctx, 1, 0, 2)
+            )
+            outputs.append(values[-1])
+    return outputs or [values[-1].sqr(ctx)], [cache]
+
+
+def play(backend: Any, seed: int) -> list[Any]:
     rng = np.random.default_rng(seed)
     with backbay.open(None, backend=backend) as opened, opened.new_context() as ctx:
-        outputs, states = trace(rng, ctx)
+        outputs, states = trace_cache(rng, ctx) if seed % 3 == 2 else trace(rng, ctx)
         seen: list[Any] = []
         for _ in range(2):  # the second run starts from what the first one wrote
             ctx.compute(*outputs)

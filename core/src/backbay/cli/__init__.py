@@ -53,7 +53,9 @@ def _run_command(name: str, command: Command, words: list[str]) -> int:
     )
     command.add_arguments(parser)
     parser.add_argument("--debug", action="store_true", help="show where an error comes from")
-    return command.run(parser.parse_args(words))
+    # what follows options may go on with words, as in MODEL --json TEXT; mixing knows nothing of "--"
+    parse = parser.parse_args if "--" in words else parser.parse_intermixed_args
+    return command.run(parse(words))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -172,7 +172,9 @@ def chunk(x: Spec, dim: int, size: Size) -> list[Spec]:
     _check_dim(x.rank, dim)
     require(size >= 1, "size must be positive, got {}", size)
     pieces = -(-x.dim(dim) // size)
-    require(pieces <= MAX_PIECES, "at most {} pieces, {} of {} would be {}", MAX_PIECES, x.dim(dim), size, pieces)
+    require(
+        pieces <= MAX_PIECES, "at most {} pieces, {} of {} would be {}", MAX_PIECES, x.dim(dim), size, pieces
+    )
     return [slice.rule(x, dim, low, min(low + size, x.dim(dim)), 1) for low in range(0, x.dim(dim), size)]
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from backbay import (
@@ -22,18 +24,26 @@ from backbay import (
     Support,
     ops,
 )
+from backbay.conversions import conversion_gap
 from backbay.gguf import ModelFile, TensorInfo
 from backbay.hostbuffer import MappedBuffer
+from backbay.memory import Entry
 from backbay.params import COMPOSITE, unsupported
 from backbay.plan import Cancel, Progress
 
 from . import families
+from .buffers import DeviceBuffer, LeafBuffer
 from .compiled import Sessions
+from .device import Device, choose
+from .doctor import diagnose
+from .export import export
 from .packing import LAYOUTS
-from .plan import CPU, LeafBuffer, OnnxPlan
-from .runtime import runtime
+from .plan import OnnxPlan
+from .residence import is_resident
+from .runtime import CPU, runtime
 from .spill import give_back
 from .weights import WeightStore, is_multiplied
+from .workspace import Workspace
 
 PRODUCTS = (ops.mulmat, ops.mulmat_full_prec, ops.mulmat_id)
 
@@ -59,18 +69,31 @@ class OnnxBackend(Backend):
             "fast: products with quantized weights round activations to blocks of int8, as ggml does; "
             "exact: activations stay float32",
         ),
+        "provider": Option(
+            "auto",
+            one_of("auto", "cpu", "cuda"),
+            "auto: a GPU through CUDA if one works, else the CPU; cuda: a GPU, or an error",
+        ),
         "threads": Option(
-            "shared",
-            one_of("shared", "own"),
-            "shared: all sessions of the process use one pool of threads, sized by the first backend; "
-            "own: sessions have pools of their own, as other users of ONNX Runtime in the process may need",
+            "own",
+            one_of("own", "shared"),
+            "own: each session has a pool of threads, which do not spin; shared: all sessions of the process use one "
+            "pool, sized by its first user, and ONNX Runtime then refuses other code's sessions with their own",
         ),
     }
 
     def __init__(self, model: ModelFile | None = None, params: BackendParams = BackendParams()) -> None:
         runtime()
+        self._support: dict[tuple[Any, ...], Support] = {}  # asked for each node of each graph
         self.weights, self.sessions = WeightStore(self), Sessions(self)
         super().__init__(model, params)
+        self.workspace = Workspace(self, Entry(self.device.id, "graph"))
+
+    @cached_property
+    def device(self) -> Device:
+        """Where sessions run."""
+        blocks = self.model.metadata.int("block_count", 0) if self.model is not None else 0
+        return choose(self.option_values["provider"], self.params.gpu_layers, blocks)
 
     @property
     def is_exact(self) -> bool:
@@ -83,18 +106,41 @@ class OnnxBackend(Backend):
     def devices(self) -> list[DeviceInfo]:
         page = os.sysconf("SC_PAGE_SIZE")
         total, free = os.sysconf("SC_PHYS_PAGES") * page, os.sysconf("SC_AVPHYS_PAGES") * page
-        return [DeviceInfo(CPU, "ONNX Runtime CPU", total_memory=total, free_memory=free)]
+        host = DeviceInfo(CPU, "ONNX Runtime CPU", total_memory=total, free_memory=free)
+        if self.device.is_host:
+            return [host]
+        return [host, DeviceInfo(self.device.id, "ONNX Runtime CUDA", is_gpu=True)]
+
+    def device_of(self, placement: Placement) -> str:
+        return CPU if placement.host else self.device.id
+
+    def weight_entry(self, weight: str) -> Entry:
+        """All weights are where sessions run: an embedding that stays behind would be copied in each step."""
+        placement = self.placement_of(weight)
+        if self.device.is_host or placement.layer is not None:
+            return super().weight_entry(weight)
+        return Entry(self.device.id, "weights", 0)
 
     def cache_config(self) -> CacheConfig:
         return CacheConfig(dtypes=(DType.F32, DType.F16, DType.BF16))
 
     def supports(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Support:
+        key = (op, *[None if spec is None else spec.dtype for spec in specs])
+        found = self._support.get(key)
+        if found is None:
+            found = self._support[key] = self._supports(op, specs)
+        if op is ops.scaled_dot_product_attention and found and not _is_one_attention(specs):
+            return COMPOSITE
+        return found
+
+    def _supports(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Support:
+        """As far as dtypes decide it."""
         if op.writes is not None:
             target = specs[list(op.operands).index(op.writes)]
             if target is not None and target.dtype.is_quantized:
                 return unsupported(f"it cannot quantize to {target.dtype}")
-        if op is ops.scaled_dot_product_attention and not _is_one_attention(specs):
-            return COMPOSITE
+        if gap := conversion_gap(op, specs):
+            return unsupported(gap)
         return super().supports(op, specs)
 
     def precision(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Precision:
@@ -102,6 +148,8 @@ class OnnxBackend(Backend):
         return Precision(DType.Q8_0 if packed and not self.is_exact else DType.F32, DType.F32)
 
     def allocate(self, spec: Spec, placement: Placement) -> Buffer:
+        if not self.device.is_host and is_resident(spec, placement):
+            return DeviceBuffer(self.device, spec.nbytes, self.params.debug)
         return LeafBuffer(spec.nbytes, self.params.debug)
 
     def weight(self, info: TensorInfo) -> Buffer:
@@ -120,6 +168,13 @@ class OnnxBackend(Backend):
 
     def compile(self, graph: Graph) -> OnnxPlan:
         return OnnxPlan(self, graph, self.sessions.find(graph))
+
+    @classmethod
+    def diagnose(cls) -> dict[str, str]:
+        return diagnose()
+
+    def export(self, graph: Graph, names: Mapping[int, str], folder: Path) -> Path:
+        return export(self, graph, names, folder)
 
     def release(self) -> None:
         self.sessions.close()

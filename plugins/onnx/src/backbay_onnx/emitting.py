@@ -27,6 +27,7 @@ class Emitter(ModelBuilder):
         super().__init__()
         self.symbols = Symbols(graph)
         self.feeds: dict[Feed, str] = {}
+        self._before: dict[str, str] = {}  # of what was reshaped
         self._graph = graph
 
     # -- sizes -------------------------------------------------------------------------------------------
@@ -88,7 +89,10 @@ class Emitter(ModelBuilder):
     def shaped(self, value: str, sizes: Sequence[AnySize]) -> str:
         """The same elements in a shape given innermost first. Extents may be 0, and one may be -1 if none is."""
         terms = [term_of(size) for size in sizes][::-1]
-        return self.add("Reshape", value, self.feed(Vector(tuple(terms))), allowzero=0 if -1 in terms else 1)
+        value = self._before.get(value, value)  # what was in another shape before is none the worse for it
+        made = self.add("Reshape", value, self.feed(Vector(tuple(terms))), allowzero=0 if -1 in terms else 1)
+        self._before[made] = value
+        return made
 
     def ranked(self, value: str, rank: int, wanted: int) -> str:
         """With leading axes of 1 added or dropped."""

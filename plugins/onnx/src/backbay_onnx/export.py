@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,38 +11,29 @@ import numpy as np
 from onnx import ModelProto, TensorProto, numpy_helper
 
 from backbay import Graph, Node
-from backbay.building import build_graph
 from backbay.encoding import Bytes
 from backbay.errors import BackbayError
 
+from .feeds import Known
 from .lowering import LeafInput, Lowered, Lowering
-from .plan import sizes_of, stored_shape
+from .plan import bound_shape, stored_shape
 
 if TYPE_CHECKING:
-    from backbay.context import Context
-
     from .backend import OnnxBackend
 
 ALIGNMENT = 64
+RESERVED = re.compile(r"((v|c|b|body|size|leaf|state|result|weight)\d+\W?.*)?", re.DOTALL)
 
 
-def export(ctx: Context, folder: Path) -> Path:
-    """Write the graph given to `ctx.forward` into a folder: `model.onnx`, and `weights.bin` beside it.
+def export(backend: OnnxBackend, graph: Graph, names: Mapping[int, str], folder: Path) -> Path:
+    """Write a graph into a folder: `model.onnx`, and `weights.bin` beside it.
 
-    The sizes are those of this graph. What the context's leaves hold are the model's inputs; written states are
-    inputs and, as they are afterwards, outputs. Names: leafN and stateN by the node's place in the graph, resultN
-    for outputs; weights have the names of the model file. The backend must be loaded.
+    The sizes are those of this graph. What its leaves hold are the model's inputs; written states are inputs and, with
+    `_out` behind their name, outputs. Without a name, they are called leafN, stateN and resultN by the node's place;
+    weights have the names of the model file.
     """
-    from .backend import OnnxBackend
-
-    backend = ctx.backend
-    if not isinstance(backend, OnnxBackend):
-        raise BackbayError(f"only the onnx backend exports to ONNX, not {backend.name!r}")
-    backend.check_runnable()
-    graph = build_graph(ctx.recording, tuple(ctx.recording._roots))
-    if not graph.outputs:
-        raise BackbayError("there is nothing to export; give the outputs to ctx.forward")
-    lowered = Lowering(graph, exact=backend.is_exact, prefixes=False).lower()
+    _check_names(names)
+    lowered = Lowering(graph, exact=backend.is_exact, windows=False, exported=True, names=names).lower()
     folder.mkdir(parents=True, exist_ok=True)
     model = ModelProto()
     model.CopyFrom(lowered.model)
@@ -52,12 +45,27 @@ def export(ctx: Context, folder: Path) -> Path:
     return path
 
 
+def _check_names(names: Mapping[int, str]) -> None:
+    """Names that the lowering gives would clash."""
+    for name in names.values():
+        if RESERVED.fullmatch(name) or list(names.values()).count(name) > 1:
+            raise BackbayError(f"{name!r} is taken by another value of the model; choose another name")
+
+
 def _fix_sizes(model: ModelProto, lowered: Lowered, graph: Graph) -> None:
     """What depends on sizes becomes constants."""
     fed = lowered.feeds.of(graph)
     for name, array in fed.items():
         model.graph.initializer.append(numpy_helper.from_array(array, name))
     _drop_inputs(model, set(fed))
+    sizes = lowered.sizes.of(graph)
+    shapes = {leaf.name: bound_shape(leaf, graph, sizes) for leaf in lowered.leaves}
+    shapes |= {name: stored_shape(graph.nodes[index]) for name, index in lowered.results}
+    shapes |= {state.name: sizes.all(state.shape) for state in lowered.states}
+    for value in (*model.graph.input, *model.graph.output):
+        extents = shapes[value.name][::-1]
+        for dim, extent in zip(value.type.tensor_type.shape.dim, extents, strict=True):
+            dim.dim_value = extent
 
 
 def _drop_inputs(model: ModelProto, names: set[str]) -> None:
@@ -89,8 +97,7 @@ class _Weights:
 
     def _place_input(self, model: ModelProto, leaf: LeafInput) -> None:
         node = self._graph.nodes[leaf.index]
-        shape = node.shape if leaf.shape is None else sizes_of(leaf.shape, self._graph)
-        shape = stored_shape(node) if leaf.form == "raw" else shape
+        shape = bound_shape(leaf, self._graph, Known())
         data = self._data(node, leaf)
         declared = next(value for value in model.graph.input if value.name == leaf.name)
         kind = declared.type.tensor_type.elem_type

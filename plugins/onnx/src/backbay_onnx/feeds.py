@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,3 +82,26 @@ class Feeds:
     def of(self, graph: Graph) -> dict[str, NDArray[Any]]:
         values = iter(self._values(graph))
         return {name: feed.of(values) for name, feed in self.named.items()}
+
+
+class Sizes:
+    """What terms are in a graph, all worked out at once."""
+
+    def __init__(self, terms: Iterable[Term]) -> None:
+        self._terms = tuple(dict.fromkeys(term for term in terms if not isinstance(term, int)))
+        self._values = program(self._terms)
+
+    def of(self, graph: Graph) -> Known:
+        return Known(zip(self._terms, self._values(graph), strict=True))
+
+
+class Known(dict[Term, int]):
+    """Terms and their values; a number is its own."""
+
+    def __missing__(self, term: Term) -> int:
+        if not isinstance(term, int):
+            raise KeyError(term)
+        return term
+
+    def all(self, terms: Iterable[Term]) -> tuple[int, ...]:
+        return tuple([self[term] for term in terms])

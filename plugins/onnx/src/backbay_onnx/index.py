@@ -53,6 +53,8 @@ def set_rows(b: Lowering, x: Operand, src: Operand, ids: Operand) -> str:
     step, places = state.rows(symbols.stride(target, 1)), src.dims(4)[1:]  # (k, a, b)
     value = b.cast(src.stored, src.dtype, x.dtype)
     index = b.cast_to(ids.stored, TensorProto.INT64)
+    if state.window is not None:
+        index = b.add("Sub", index, b.scalar(state.window.first))
     if not step.same(1):
         index = b.add("Mul", index, b.scalar(step))
     simple = state.width == symbols.dim(target, 0) and target.rank <= 2 and symbols.offset(target).same(0)
@@ -66,5 +68,5 @@ def set_rows(b: Lowering, x: Operand, src: Operand, ids: Operand) -> str:
         ]
         extents: list[AnySize] = [symbols.dim(target, 0) // state.width, 1, *places[1:]]
         index = b.add("Add", index, b.grid(state.rows(symbols.offset(target)), extents, steps))
-    b.scatter(target, b.shaped(index, [1, -1]), value)
+    b.scatter(target, b.shaped(index, [1, -1]), value, b.product(src.dims()))
     return ""

@@ -2,42 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
+from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 from onnx import TensorProto, helper
 
 from backbay import DType, Graph, Node
-from backbay.structure import Guards, Term, term_of
+from backbay.structure import Guards, Size, Term, term_of
 
 from .element_types import Form, onnx_type
 from .emitting import Emitter
-from .feeds import Feeds
+from .feeds import Feeds, Sizes
 from .operand import Operand
+from .residence import is_resident
 from .states import State, find_states
 from .table import kernel
 from .views import strided
+from .writes import RowsOutput, StateOutput, byte_of, finish_states
 
 
 @dataclass(frozen=True)
 class LeafInput:
-    """A leaf or weight as an input, in a form; in `shape`, or its own reversed."""
+    """A leaf or weight as an input, in a form; in `shape`, or its own reversed; from a byte on."""
 
     name: str
     index: int
     form: Form
     shape: tuple[Term, ...] | None = None  # innermost first
+    begin: Term = 0
 
 
 @dataclass(frozen=True)
-class StateOutput:
-    """The last value of a written state. `in_place`: nothing reads what it was before."""
+class PartInput:
+    """A part of a packed weight as an input: where constants would be copied to a device for each session."""
 
     name: str
     index: int
-    shape: tuple[Term, ...]
-    in_place: bool
+    part: str
+    kind: Any
+    shape: tuple[int, ...]
+    begin: int
 
 
 @dataclass(frozen=True)
@@ -49,12 +58,21 @@ class Lowered:
     feeds: Feeds
     results: tuple[tuple[str, int], ...]
     states: tuple[StateOutput, ...]
+    rows: tuple[RowsOutput, ...]
     parts: tuple[tuple[str, int, str], ...]  # constants handed over beside the model: file, node index, part
-    checks: tuple[
-        tuple[int, Term], ...
-    ]  # ids, by node index, and what they must stay below for this model to serve
+    resident: tuple[PartInput, ...]
+    checks: tuple[tuple[int, Term, Term], ...]  # ids by node index; first row and count where they must lie
     baked: tuple[tuple[int, str], ...]  # weights that are part of the model: node index and name
+    packed: tuple[tuple[int, int], ...]  # bytes that a session of this model takes for weights, by node index
     guards: Guards
+
+    @cached_property
+    def sizes(self) -> Sizes:
+        """All terms above."""
+        bound = [(*(leaf.shape or ()), leaf.begin) for leaf in self.leaves]
+        outputs: list[StateOutput | RowsOutput] = [*self.states, *self.rows]
+        bound += [(*output.shape, output.begin) for output in outputs]
+        return Sizes([term for terms in (*bound, *(limits for _, *limits in self.checks)) for term in terms])
 
 
 class Lowering(Emitter):
@@ -64,12 +82,26 @@ class Lowering(Emitter):
     written before, and nothing that is written later.
     """
 
-    def __init__(self, graph: Graph, *, exact: bool, prefixes: bool) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        *,
+        exact: bool,
+        windows: bool,
+        resident: bool = False,
+        exported: bool = False,
+        names: Mapping[int, str] = MappingProxyType({}),
+    ) -> None:
         super().__init__(graph)
+        self._names = names  # of inputs and outputs, by node index
         self.graph, self.exact = graph, exact
-        self.states = find_states(self, graph, prefixes=prefixes)
+        self.resident = resident  # weights and caches lie on a device that is not the host
+        self.exported = exported  # the model is to run where nobody knows of our buffers
+        self.states = find_states(self, graph, windows=windows)
         self._parts: dict[tuple[int, str], str] = {}
         self._baked: dict[int, str] = {}
+        self._packed: dict[int, int] = {}
+        self._resident: list[PartInput] = []
         self._constants_of: dict[tuple[int, str, int | None], str] = {}
         self._leaves: dict[tuple[int, Form], LeafInput] = {}
         self._values: dict[tuple[int, int, Form], str] = {}
@@ -80,16 +112,19 @@ class Lowering(Emitter):
             if node.op is not None and not node.op.view:
                 self._lower_node(node)
         results = self._results()
-        states = tuple(self._finish(state) for state in self.states.values())
+        states, rows = finish_states(self)
         return Lowered(
             self.build(),
             tuple(self._leaves.values()),
             Feeds({name: feed for feed, name in self.feeds.items()}),
             results,
             states,
+            rows,
             tuple((file, index, part) for (index, part), file in self._parts.items()),
+            tuple(self._resident),
             self._checks(),
             tuple(self._baked.items()),
+            tuple(self._packed.items()),
             self.symbols.guards,
         )
 
@@ -114,12 +149,24 @@ class Lowering(Emitter):
             leaf = node.leaf
             assert leaf is not None
             self._baked[node.index] = leaf.name
-            file = self._parts.setdefault((node.index, part), f"weight{node.index}.{part}")
+            file = f"weight{node.index}.{part}"
             rows = node.dim(1) if expert is not None else node.size // node.dim(0)
             nbytes = rows * prod(row) * (1 if type == TensorProto.UINT8 else 4)
             name = self._constants_of[key] = f"{file}{'' if expert is None else f'.{expert}'}"
-            self.add_external(name, type, (rows, *row), file, ((expert or 0) * nbytes, nbytes))
+            shape, begin = (rows, *row), (expert or 0) * nbytes
+            if self.resident:
+                kind = np.uint8 if type == TensorProto.UINT8 else np.float32
+                self.add_input(name, type, len(shape))
+                self._resident.append(PartInput(name, node.index, part, kind, shape, begin))
+            else:
+                self._parts[node.index, part] = file
+                self.add_external(name, type, shape, file, (begin, nbytes))
         return self._constants_of[key]
+
+    def note_packed(self, node: Node, nbytes: int) -> None:
+        """Count the copy of a weight that ONNX Runtime makes for a product, as its kernels like it."""
+        if not self.resident:
+            self._packed[node.index] = self._packed.get(node.index, 0) + nbytes
 
     def value(self, node: Node, form: Form) -> str:
         """The value of a node now, in a form."""
@@ -129,15 +176,26 @@ class Lowering(Emitter):
         """Give the storage of a target a new version, with `value`, in the storage's dtype, where the target looks."""
         state = self._state(target)
         if state.covered_by(target):
-            state.values.append(self.shaped(value, state.shape))
+            state.add(self.shaped(value, state.shape), None, state.elements)
         else:
-            self.scatter(target, state.index(target), value)
+            self.scatter(target, state.index(target), value, self.product(self.extents(target)))
 
-    def scatter(self, target: Node, index: str, value: str) -> None:
-        """Give the storage a new version, with rows of `value` at the bound rows that `index`, (rows, 1), names."""
+    def scatter(self, target: Node, index: str, value: str, count: Size) -> None:
+        """Give the storage a new version, with rows of `value` at the bound rows that `index`, (rows, 1), names.
+
+        It has `count` elements.
+        """
         state = self._state(target)
         rows = self.shaped(value, [state.width, -1])
-        state.values.append(self.add("ScatterND", state.latest, index, rows))
+        state.add(self.add_once("ScatterND", state.latest, index, rows), self.nodes[-1], count)
+
+    def named(self, node: Node, otherwise: str) -> str:
+        """What an input or output is called."""
+        return self._names.get(node.index, otherwise)
+
+    def binds(self, state: State) -> bool:
+        """Whether a state's memory can be bound as input and output: where the session runs, and known to us."""
+        return not self.exported and not (self.resident and not is_resident(state.node, state.node.placement))
 
     def state_of(self, target: Node) -> State:
         return self._state(target)
@@ -178,19 +236,21 @@ class Lowering(Emitter):
             return self._leaf(node, form)
         if op.writes is not None:
             return self._value(node.args[op.writes], form)
+        state = self.states.get(node.storage.index)
+        if state is not None and state.window is not None:
+            return strided(
+                self, node, self._state(node).latest, raw=False, window=(state.begin, state.elements)
+            )
         if op.name == "view":
-            state = self.states.get(node.storage.index)
-            cut = state.elements if state is not None and state.prefix is not None else None
-            return strided(self, node, self._value(node.storage, form), raw=form == "raw", prefix=cut)
+            return strided(self, node, self._value(node.storage, form), raw=form == "raw")
         return str(self._calls[op](self, *self._arguments(node, form)))
 
     def _leaf(self, node: Node, form: Form) -> str:
         if node.index in self.states:
-            state = self._state(node)
-            return state.latest if state.prefix is not None else self.shaped(state.latest, self.extents(node))
+            return self.shaped(self._state(node).latest, self.extents(node))
         form = "floats" if node.dtype.is_quantized and form == "stored" else form
         if (node.index, form) not in self._leaves:
-            name = f"leaf{node.index}_{form}"
+            name = self.named(node, f"leaf{node.index}_{form}") + (".bytes" if form == "raw" else "")
             self._leaves[node.index, form] = LeafInput(name, node.index, form)
             type = (
                 TensorProto.UINT8
@@ -204,9 +264,9 @@ class Lowering(Emitter):
         state = self.states[target.storage.index]
         if not state.values:
             node = state.node
-            name = f"state{node.index}"
+            name = self.named(node, f"state{node.index}")
             shape = tuple(term_of(size) for size in state.shape)
-            self._leaves[node.index, "stored"] = LeafInput(name, node.index, "stored", shape)
+            self._leaves[node.index, "stored"] = LeafInput(name, node.index, "stored", shape, byte_of(state))
             self.add_input(name, onnx_type(node.dtype), 2)
             state.values.append(name)
         return state
@@ -217,47 +277,30 @@ class Lowering(Emitter):
         """Outputs that no leaf holds; those of leaves are read where they lie."""
         found: dict[int, str] = {}
         for output in self.graph.outputs:
-            node = output.storage
-            if node.op is not None and node.index not in found:
-                name = found[node.index] = f"result{node.index}"
+            node = output if self.exported else output.storage
+            if node.op is not None and node.op.writes is None and node.index not in found:
+                name = found[node.index] = self.named(node, f"result{node.index}")
                 raw = node.dtype.is_quantized
                 type = TensorProto.UINT8 if raw else onnx_type(node.dtype)
-                self._end(name, self._value(node, "raw" if raw else "stored"), type, node.rank)
+                self.end(name, self._value(node, "raw" if raw else "stored"), type, node.rank)
         return tuple((name, index) for index, name in found.items())
 
-    def _checks(self) -> tuple[tuple[int, Term], ...]:
-        """Each write into a prefix must fall into it."""
-        cut = [state.prefix for state in self.states.values() if state.prefix is not None]
-        found = [(ids.index, prefix.rows.term) for prefix in cut for ids in prefix.ids]
+    def _checks(self) -> tuple[tuple[int, Term, Term], ...]:
+        """Each write into a window must fall into it."""
+        cut = [state.window for state in self.states.values() if state.window is not None]
+        found = [(ids.index, window.first.term, window.rows.term) for window in cut for ids in window.ids]
         return tuple(dict.fromkeys(found))
 
-    def _finish(self, state: State) -> StateOutput:
-        """Bind the last version to the state's own memory where that is safe by construction.
-
-        ONNX Runtime does not know that the output is the input's memory. It is safe only if one node alone, the
-        scatter that makes the last version, takes the first one; otherwise the output is copied back after the run.
-        """
-        first, last = state.values[0], state.latest
-        readers = [node for node in self.nodes if first in node.input]
-        in_place = all(node.op_type == "ScatterND" and node.output[0] == last for node in readers)
-        name = f"state{state.node.index}_out"
-        scatter = next(
-            (node for node in self.nodes if last in node.output and node.op_type == "ScatterND"), None
-        )
-        if scatter is None:
-            self._end(name, last, onnx_type(state.node.dtype), 2)
-        else:
-            self._rename(last, name)
-            self.add_output(name, onnx_type(state.node.dtype), 2)
-        return StateOutput(name, state.node.index, tuple(map(term_of, state.shape)), in_place)
-
-    def _rename(self, old: str, new: str) -> None:
+    def name_output(self, old: str, new: str) -> str:
+        """Call a value by another name, which is returned."""
         for node in self.nodes:
             for names in (node.input, node.output):
                 for i, name in enumerate(names):
                     if name == old:
                         names[i] = new
+        return new
 
-    def _end(self, name: str, value: str, type: int, rank: int) -> None:
+    def end(self, name: str, value: str, type: int, rank: int) -> None:
+        """Make an output of a value, which may be one of another name too."""
         self.nodes.append(helper.make_node("Identity", [value], [name]))
         self.add_output(name, type, rank)

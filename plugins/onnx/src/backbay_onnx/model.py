@@ -56,6 +56,12 @@ class ModelBuilder:
             self._known[-1][key] = names
         return names
 
+    def add_once(self, op: str, *inputs: str) -> str:
+        """A node of its own, whatever was added before."""
+        name = self.fresh()
+        self.nodes.append(helper.make_node(op, inputs, [name], name=f"{op}_{name}"))
+        return name
+
     def constant(self, array: NDArray[Any]) -> str:
         """A small array that is part of the model."""
         array = np.asarray(array)
@@ -92,8 +98,18 @@ class ModelBuilder:
             body.nodes, self.nodes = self.nodes, outer
             self._known.pop()
 
+    def _needed(self) -> list[NodeProto]:
+        """Without the nodes that no output comes from: ONNX Runtime would run them."""
+        wanted = {value.name for value in self.outputs}
+        kept: list[NodeProto] = []
+        for node in reversed(self.nodes):
+            if wanted.intersection(node.output):
+                kept.append(node)
+                wanted.update(names_read(node))
+        return kept[::-1]
+
     def build(self) -> ModelProto:
-        graph = helper.make_graph(self.nodes, "backbay", self.inputs, self.outputs, self.initializers)
+        graph = helper.make_graph(self._needed(), "backbay", self.inputs, self.outputs, self.initializers)
         opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(CONTRIB, 1)]
         return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="backbay")
 
@@ -117,6 +133,14 @@ class Body:
         ends = [helper.make_node("Identity", [o[0]], [name]) for o, name in zip(outputs, names, strict=True)]
         described = [_value(name, type, rank) for name, (_, type, rank) in zip(names, outputs, strict=True)]
         return helper.make_graph([*self.nodes, *ends], self._model.fresh("body"), self._inputs, described)
+
+
+def names_read(node: NodeProto) -> Iterator[str]:
+    """What a node reads, and what its loop body takes from outside."""
+    yield from node.input
+    for attribute in node.attribute:
+        for inner in attribute.g.node if attribute.HasField("g") else ():
+            yield from names_read(inner)
 
 
 def _value(name: str, type: int, rank: int) -> Any:

@@ -41,16 +41,18 @@ class Layout:
         return elements * self.bits // 8 + 4 * elements // self.block * (1 + self.is_shifted)
 
 
+# Zeros of types with mins lie so that centred codes are about as often below 0 as above: what rounding an activation
+# loses is then multiplied by little, on the whole, as the mins are multiplied by what was not rounded.
 LAYOUTS = {
     DType.Q4_0: Layout(4, 32, 8),
     DType.Q4_1: Layout(4, 32, 0, has_mins=True),
     DType.Q5_0: Layout(8, 32, 128),
-    DType.Q5_1: Layout(8, 32, 128, has_mins=True),
+    DType.Q5_1: Layout(8, 32, 112, has_mins=True),
     DType.Q8_0: Layout(8, 32, 128),
-    DType.Q2_K: Layout(4, 16, 8, has_mins=True),
+    DType.Q2_K: Layout(4, 16, 6, has_mins=True),
     DType.Q3_K: Layout(4, 16, 8),
     DType.Q4_K: Layout(4, 32, 0, has_mins=True),
-    DType.Q5_K: Layout(8, 32, 128, has_mins=True),
+    DType.Q5_K: Layout(8, 32, 112, has_mins=True),
     DType.Q6_K: Layout(8, 16, 128),
     DType.MXFP4: Layout(8, 32, 128),
     DType.IQ4_NL: Layout(8, 32, 128),

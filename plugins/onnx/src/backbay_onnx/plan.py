@@ -15,30 +15,21 @@ from backbay.encoding import Array, Bytes, gather, strided
 from backbay.hostbuffer import HostBuffer
 from backbay.memory import Entry
 from backbay.plan import Cancel, check_cancel
-from backbay.structure import Term, evaluate
 
+from .buffers import Binding, DeviceBuffer, LeafBuffer
 from .compiled import Compiled
 from .element_types import binding_type
-from .lowering import LeafInput, StateOutput
-from .runtime import runtime, translated
+from .feeds import Known
+from .lowering import LeafInput
+from .runtime import CPU, runtime, translated
 from .weights import numbers
+from .writes import RowsOutput, StateOutput
 
 if TYPE_CHECKING:
     from .backend import OnnxBackend
 
-CPU = "CPU:0"
 GRAPH = Entry(CPU, "graph")
 POLL_SECONDS = 0.005
-
-
-class LeafBuffer(HostBuffer):
-    """Host memory of a leaf that counts how often the host has written it."""
-
-    generation = 0
-
-    def write(self, data: Bytes) -> None:
-        super().write(data)
-        self.generation += 1
 
 
 class Shadow:
@@ -58,30 +49,18 @@ class Shadow:
             self._seen = buffer.generation
 
 
-class Binding:
-    """An IOBinding to host memory. Its own methods look the device up by name for each of hundreds of inputs."""
-
-    def __init__(self, session: Any) -> None:
-        self.bound = session.io_binding()
-        self._inner = self.bound._iobinding
-        self._device = runtime().OrtDevice.make("cpu", 0)._get_c_device()
-
-    def bind_input(self, name: str, kind: Any, shape: tuple[int, ...], array: Array) -> None:
-        self._inner.bind_input(name, self._device, kind, shape, array.ctypes.data)
-
-    def bind_output(self, name: str, kind: Any, shape: tuple[int, ...], array: Array) -> None:
-        self._inner.bind_output(name, self._device, kind, shape, array.ctypes.data)
-
-
 class OnnxPlan(Plan):
     """Everything is bound once; a run only runs."""
 
     def __init__(self, backend: OnnxBackend, graph: Graph, compiled: Compiled) -> None:
         self._backend, self._graph, self._compiled = backend, graph, compiled
         lowered = compiled.lowered
-        self._feeds = lowered.feeds.of(graph)
+        self._feeds, self._sizes = lowered.feeds.of(graph), lowered.sizes.of(graph)
         sizes = [graph.nodes[index].nbytes for _, index in lowered.results]
-        sizes += [bound_nbytes(state, graph) for state in lowered.states if not state.in_place]
+        sizes += [bound_nbytes(state, graph, self._sizes) for state in lowered.states if not state.in_place]
+        sizes += [
+            bound_nbytes(rows, graph, self._sizes) + 8 * self._sizes[rows.shape[1]] for rows in lowered.rows
+        ]
         shadowed = [
             graph.nodes[leaf.index]
             for leaf in lowered.leaves
@@ -90,34 +69,56 @@ class OnnxPlan(Plan):
         self.nbytes = sum(sizes) + sum(array.nbytes for array in self._feeds.values())
         self.nbytes += sum(4 * node.size for node in shadowed)
         self._results: dict[int, HostBuffer] = {}
-        self._scratch: dict[int, HostBuffer] = {}
+        self._wholes: list[tuple[StateOutput, HostBuffer]] = []  # what is bound of a state is to become that
+        self._rows: list[tuple[RowsOutput, HostBuffer, HostBuffer]] = []  # numbers of rows, and new ones
         self._shadows: list[Shadow] = []
-        self._checks: list[tuple[Array, int]] = []
+        self._checks: list[tuple[Array, int, int]] = []
         self._full: OnnxPlan | None = None  # for runs whose writes fall behind what is bound here
         self._ran: OnnxPlan = self
         self._binding: Any = None
         backend.ledger.take(GRAPH, self.nbytes, self._allocate)
+        compiled.users += 1
+        try:
+            backend.workspace.take(self, compiled.needs.of(graph))
+        except BaseException:
+            self.close()
+            raise
 
     def run(self, cancel: Cancel | None) -> None:
         check_cancel(cancel)
         if self._binding is None:
             return
-        if not all(ids.max(initial=-1) < limit for ids, limit in self._checks):
+        if not all(
+            ids.min(initial=low) >= low and ids.max(initial=low) < high for ids, low, high in self._checks
+        ):
             self._run_in_full(cancel)
             return
         self._ran = self
         debug = self._backend.params.debug
         if debug.poison:
-            for buffer in (*self._results.values(), *self._scratch.values()):
+            for buffer in self._made():
                 buffer.poison()
         for shadow in self._shadows:
             shadow.refresh()
         with translated("running a graph"), cancellable(cancel) as options:
             self._compiled.session.run_with_iobinding(self._binding, options)
-        for index, buffer in self._scratch.items():
-            self._leaf_bytes(index)[: buffer.nbytes] = buffer.data
+        self._put()
         if debug.guard_bytes:
             self._check_guards()
+
+    def _put(self) -> None:
+        """Write what could not be written by the run itself."""
+        for whole, buffer in self._wholes:
+            data = self._leaf_bytes(whole.index)
+            begin = self._sizes[whole.begin]
+            data[begin : begin + buffer.nbytes] = buffer.data
+            self._write_back(whole.index, data)
+        for rows, places, buffer in self._rows:
+            data = self._leaf_bytes(rows.index)
+            width = self._sizes[rows.shape[0]] * self._graph.nodes[rows.index].dtype.type_size
+            state = data[self._sizes[rows.begin] :].reshape(-1, width)
+            state[places.data.view(np.int64)] = buffer.data.reshape(-1, width)
+            self._write_back(rows.index, data)
 
     def read(self, node: Node) -> Bytes:
         storage = node.storage
@@ -129,18 +130,24 @@ class OnnxPlan(Plan):
         self._binding, self._checks, self._ran = None, [], self
         if self._full is not None:
             self._full.close()
-        for buffer in (*self._results.values(), *self._scratch.values()):
+        for buffer in self._made():
             buffer.close()
-        self._results, self._scratch, self._shadows = {}, {}, []
+        self._results, self._wholes, self._shadows, self._rows = {}, [], [], []
         self._backend.ledger.give_back(GRAPH, self.nbytes)
+        self._backend.workspace.give_back(self)
+        self._compiled.users -= 1
 
     def report(self) -> list[str]:
-        return [f"{CPU} {node.op.name} {node}" for node in self._graph.nodes if node.op is not None]
+        return [
+            f"{self._backend.device.id} {node.op.name} {node}"
+            for node in self._graph.nodes
+            if node.op is not None
+        ]
 
     def _run_in_full(self, cancel: Cancel | None) -> None:
         """Run a model in which caches are bound whole; it is made when it is first needed."""
         if self._full is None:
-            compiled = self._backend.sessions.find(self._graph, prefixes=False)
+            compiled = self._backend.sessions.find(self._graph, windows=False)
             self._full = OnnxPlan(self._backend, self._graph, compiled)
         self._full.run(cancel)
         self._ran = self._full
@@ -151,55 +158,100 @@ class OnnxPlan(Plan):
         if not self._backend.params.alloc_memory or self._compiled.session is None:
             return
         graph, lowered, debug = self._graph, self._compiled.lowered, self._backend.params.debug
-        binding = Binding(self._compiled.session)
+        binding = Binding(self._compiled.session, self._backend.device)
         for name, array in self._feeds.items():
-            binding.bind_input(name, np.int64, array.shape, array)
+            binding.input(name, np.int64, array.shape, array)
         for leaf in lowered.leaves:
             self._bind_leaf(binding, leaf)
+        for part in lowered.resident:
+            buffer = self._backend.weights.resident_part(graph.nodes[part.index], part.part)
+            binding.input(part.name, part.kind, part.shape, buffer, part.begin)
         for name, index in lowered.results:
             node = graph.nodes[index]
-            buffer = self._results[index] = HostBuffer(node.nbytes, debug)
-            binding.bind_output(name, binding_type(node.dtype), stored_shape(node)[::-1], buffer.data)
+            result = self._results[index] = HostBuffer(node.nbytes, debug)
+            binding.output(name, binding_type(node.dtype), stored_shape(node)[::-1], result.data)
         for state in lowered.states:
-            node, data = graph.nodes[state.index], self._leaf_bytes(state.index)
-            if not state.in_place:
-                data = self._scratch.setdefault(
-                    state.index, HostBuffer(bound_nbytes(state, graph), debug)
-                ).data
-            shape = sizes_of(state.shape, graph)
-            binding.bind_output(state.name, binding_type(node.dtype), shape[::-1], data)
-        for index, limit in lowered.checks:
+            self._bind_state(binding, state)
+        for rows in lowered.rows:
+            self._bind_rows(binding, rows)
+        checks = {(index, *self._sizes.all(limits)) for index, *limits in lowered.checks}
+        for index, first, count in sorted(checks):
             node = graph.nodes[index]
-            self._checks.append((strided(self._leaf_bytes(node.storage.index), node), evaluate(limit, graph)))
+            ids = strided(self._leaf_bytes(node.storage.index), node)
+            self._checks.append((ids, first, first + count))
         self._binding = binding.bound
+
+    def _bind_state(self, binding: Binding, state: StateOutput) -> None:
+        node = self._graph.nodes[state.index]
+        kind, shape = binding_type(node.dtype), self._sizes.all(state.shape)[::-1]
+        if state.in_place:
+            binding.output(state.name, kind, shape, self._memory(state.index), self._sizes[state.begin])
+            return
+        buffer = HostBuffer(bound_nbytes(state, self._graph, self._sizes), self._backend.params.debug)
+        self._wholes.append((state, buffer))
+        binding.output(state.name, kind, shape, buffer.data)
+
+    def _bind_rows(self, binding: Binding, rows: RowsOutput) -> None:
+        node, shape, debug = (
+            self._graph.nodes[rows.index],
+            self._sizes.all(rows.shape),
+            self._backend.params.debug,
+        )
+        numbers, values = (
+            HostBuffer(8 * shape[1], debug),
+            HostBuffer(bound_nbytes(rows, self._graph, self._sizes), debug),
+        )
+        binding.output(rows.numbers, np.int64, (shape[1], 1), numbers.data)
+        binding.output(rows.rows, binding_type(node.dtype), shape[::-1], values.data)
+        self._rows.append((rows, numbers, values))
+
+    def _made(self) -> list[HostBuffer]:
+        """What is filled by each run, beside the states that are written where they are."""
+        buffers = [buffer for _, *both in self._rows for buffer in both]
+        return [*self._results.values(), *[buffer for _, buffer in self._wholes], *buffers]
 
     def _bind_leaf(self, binding: Binding, leaf: LeafInput) -> None:
         node = self._graph.nodes[leaf.index]
-        shape = node.shape if leaf.form == "floats" else stored_shape(node)
-        shape = shape if leaf.shape is None else sizes_of(leaf.shape, self._graph)
-        if leaf.form == "floats":
-            array, kind = self._numbers(node), np.float32
-        else:
-            array, kind = self._leaf_bytes(leaf.index), binding_type(node.dtype)
-        binding.bind_input(leaf.name, kind, shape[::-1], array)
+        shape = bound_shape(leaf, self._graph, self._sizes)
+        kind = np.float32 if leaf.form == "floats" else binding_type(node.dtype)
+        at = self._numbers(node) if leaf.form == "floats" else self._memory(leaf.index)
+        binding.input(leaf.name, kind, shape[::-1], at, self._sizes[leaf.begin])
 
-    def _numbers(self, node: Node) -> Array:
+    def _numbers(self, node: Node) -> Array | DeviceBuffer:
         if node.kind == "parameter":
-            return self._backend.weights.floats(node)
+            weights = self._backend.weights
+            return weights.floats(node) if self._backend.device.is_host else weights.resident_floats(node)
         shadow = Shadow(node)
         self._shadows.append(shadow)
         return shadow.array
 
+    def _memory(self, index: int) -> Array | DeviceBuffer:
+        """Where a leaf lies, or a weight that is used as it is stored."""
+        node = self._graph.nodes[index]
+        assert node.leaf is not None
+        buffer = node.leaf.buffer
+        if isinstance(buffer, DeviceBuffer):
+            return buffer
+        if node.kind == "parameter" and not self._backend.device.is_host:
+            return self._backend.weights.resident_bytes(node)
+        return self._leaf_bytes(index)
+
     def _leaf_bytes(self, index: int) -> Bytes:
+        """What a leaf holds: the memory itself on the host, else a copy, which is to be written back."""
         leaf = self._graph.nodes[index].leaf
         assert leaf is not None
         assert leaf.buffer is not None
         return leaf.buffer.read()
 
+    def _write_back(self, index: int, data: Bytes) -> None:
+        leaf = self._graph.nodes[index].leaf
+        assert leaf is not None
+        if isinstance(leaf.buffer, DeviceBuffer):
+            leaf.buffer.write(data)
+
     def _check_guards(self) -> None:
-        buffers = [*self._results.values(), *self._scratch.values()]
         leaves = [node.leaf.buffer for node in self._graph.nodes if node.leaf is not None]
-        for buffer in (*buffers, *leaves):
+        for buffer in (*self._made(), *leaves):
             if isinstance(buffer, HostBuffer):
                 buffer.check_guards()
 
@@ -209,17 +261,21 @@ def stored_shape(node: Node) -> tuple[int, ...]:
     return (node.row_nbytes, *node.shape[1:]) if node.dtype.is_quantized else node.shape
 
 
-def bound_nbytes(state: StateOutput, graph: Graph) -> int:
-    """The bytes of a state that are bound: all, or its first rows."""
-    return prod(sizes_of(state.shape, graph)) * graph.nodes[state.index].dtype.type_size
+def bound_shape(leaf: LeafInput, graph: Graph, sizes: Known) -> tuple[int, ...]:
+    """Innermost first."""
+    if leaf.shape is not None:
+        return sizes.all(leaf.shape)
+    node = graph.nodes[leaf.index]
+    return node.shape if leaf.form == "floats" else stored_shape(node)
+
+
+def bound_nbytes(output: StateOutput | RowsOutput, graph: Graph, sizes: Known) -> int:
+    """The bytes that are bound: of a state all, or its first rows; or those of new rows."""
+    return prod(sizes.all(output.shape)) * graph.nodes[output.index].dtype.type_size
 
 
 def is_shadowed(node: Node) -> bool:
     return node.dtype.is_quantized and node.kind != "parameter"
-
-
-def sizes_of(terms: tuple[Term, ...], graph: Graph) -> tuple[int, ...]:
-    return tuple(evaluate(term, graph) for term in terms)
 
 
 @contextmanager

@@ -69,6 +69,7 @@ def _nbits(
 ) -> str:
     layout, (k, n) = LAYOUTS[w.dtype], (w.node.dim(0), w.node.dim(1))
     blocks, bits = k // layout.block, layout.bits if codes == "codes" else 4
+    b.note_packed(w.node, k * n * bits // 8 + (0 if b.exact else 8 * blocks * n))
     inputs = [
         b.weight_part(w.node, codes, TensorProto.UINT8, (blocks, layout.block * bits // 8), expert),
         b.weight_part(w.node, scales, TensorProto.FLOAT, (blocks,), expert),

@@ -13,6 +13,7 @@ from typing import Any
 
 from backbay import BackbayError, BackendUnavailableError, CancelledError
 
+CPU = "CPU:0"
 DISTRIBUTIONS = {"onnxruntime": "cpu", "onnxruntime-gpu": "cuda"}
 LOG = logging.getLogger("backbay.onnx")
 NO_MEMORY = ("Failed to allocate memory", "Available memory of", "bad_alloc")
@@ -59,7 +60,7 @@ POOL = SharedPool()
 @cache
 def runtime() -> Any:
     """The onnxruntime module; BackendUnavailableError with a remedy if it is missing, doubled or broken."""
-    installed = [name for name in DISTRIBUTIONS if _is_installed(name)]
+    installed = [name for name in DISTRIBUTIONS if is_installed(name)]
     if len(installed) == 2:
         raise BackendUnavailableError(
             "onnxruntime and onnxruntime-gpu are both installed and overwrite each other's files; "
@@ -76,7 +77,7 @@ def runtime() -> Any:
     return onnxruntime
 
 
-def _is_installed(distribution: str) -> bool:
+def is_installed(distribution: str) -> bool:
     try:
         metadata.distribution(distribution)
     except metadata.PackageNotFoundError:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from onnx import NodeProto
+
 from backbay import Graph, Node
 from backbay.structure import Size
 
 from .emitting import Emitter
-from .prefixes import Prefix, find_prefix
+from .windows import Window, find_window
 
 
 class State:
@@ -19,21 +21,36 @@ class State:
         self.unit = node.dtype.type_size
         self.elements = b.product(b.extents(node))
         self.width = self._width(targets)
-        self.prefix: Prefix | None = None
+        self.window: Window | None = None
         self.values: list[str] = []  # names by version
+        self.writers: list[
+            NodeProto | None
+        ] = []  # of each version but the first; None where all was replaced
+        self.counts: list[Size] = []  # the elements that each of them wrote
 
     @property
     def shape(self) -> list[Size]:
         """Innermost first."""
         return [self.width, self.elements // self.width]
 
-    def cut_to(self, prefix: Prefix) -> None:
-        """Bind the first rows only."""
-        self.prefix, self.elements = prefix, prefix.rows * self.width
+    @property
+    def begin(self) -> Size:
+        """The first element that is bound."""
+        return self._b.symbols.constant(0) if self.window is None else self.window.first * self.width
+
+    def cut_to(self, window: Window) -> None:
+        """Bind these rows only."""
+        self.window, self.elements = window, window.rows * self.width
 
     @property
     def latest(self) -> str:
         return self.values[-1]
+
+    def add(self, value: str, writer: NodeProto | None, count: Size) -> None:
+        """A version that a node made of the latest one and so many elements, or that replaces all."""
+        self.values.append(value)
+        self.writers.append(writer)
+        self.counts.append(count)
 
     def rows(self, size: Size) -> Size:
         """Bytes as a number of bound rows."""
@@ -82,15 +99,15 @@ class State:
         return all(row.divides(size) for size in (symbols.offset(target), *steps))
 
 
-def find_states(b: Emitter, graph: Graph, *, prefixes: bool) -> dict[int, State]:
+def find_states(b: Emitter, graph: Graph, *, windows: bool) -> dict[int, State]:
     """The state of each storage that is written to, by its index; cut to what is read where that is allowed."""
     targets: dict[int, list[Node]] = {}
     for node in graph.nodes:
         if node.op is not None and node.op.writes is not None:
             targets.setdefault(node.storage.index, []).append(node.args[node.op.writes])
     states = {index: State(b, graph.nodes[index], written) for index, written in targets.items()}
-    for state in states.values() if prefixes else ():
-        prefix = find_prefix(b, graph, state.node, state.width)
-        if prefix is not None:
-            state.cut_to(prefix)
+    for state in states.values() if windows else ():
+        window = find_window(b, graph, state.node, state.width)
+        if window is not None:
+            state.cut_to(window)
     return states

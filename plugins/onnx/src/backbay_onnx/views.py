@@ -10,32 +10,37 @@ from backbay.structure import Size
 from .emitting import Emitter
 
 
-def window_rows(b: Emitter, node: Node, width: Size) -> Size | None:
-    """How many rows of a storage, from the first one on, a view looks at, if it is cut from whole ones."""
+def window_rows(b: Emitter, node: Node, width: Size) -> tuple[Size, Size] | None:
+    """The first row of a storage that a view looks at, and how many, if it is cut from whole ones."""
     if node.rank < 2:
         return None
     unit, symbols = node.dtype.type_size, b.symbols
     start, extents = symbols.offset(node) // unit, b.extents(node)
     steps = [symbols.stride(node, n) // unit for n in range(1, node.rank)]
     order = _by_stride(steps)
-    slowest = order[-1]
-    if not width.divides(steps[slowest - 1]):
+    slowest, step = extents[order[-1]], steps[order[-1] - 1]
+    if not width.divides(step):
         return None
-    rows = extents[slowest] * (steps[slowest - 1] // width)
-    return rows if _nests(start, extents, steps, order, rows * width) else None
+    rows = slowest * (step // width)
+    if not _nests(start % step, extents, steps, order, rows * width):
+        return None
+    return start // step * (step // width), rows
 
 
-def strided(b: Emitter, node: Node, storage: str, *, raw: bool, prefix: Size | None = None) -> str:
+def strided(
+    b: Emitter, node: Node, storage: str, *, raw: bool, window: tuple[Size, Size] | None = None
+) -> str:
     """What a node looks at in its storage's value; of a quantized type's elements, or its bytes.
 
-    `prefix` is the number of elements that the value has, if that is less than the storage.
+    `window` is the first element of the storage that the value has, and how many, if that is not all.
     """
     symbols, dtype = b.symbols, node.dtype
     unit, size = (1, 1) if raw else (dtype.type_size, dtype.block_size)
     start = symbols.offset(node) // unit * size
     steps = [symbols.stride(node, n) // unit * size for n in range(1, node.rank)]
     extents, total = b.extents(node), b.product(b.extents(node.storage))
-    total = total if prefix is None else prefix
+    if window is not None:
+        start, total = start - window[0], window[1]
     if raw:
         extents[0] = extents[0] // dtype.block_size * dtype.type_size
         total = total // dtype.block_size * dtype.type_size
@@ -43,7 +48,7 @@ def strided(b: Emitter, node: Node, storage: str, *, raw: bool, prefix: Size | N
         return b.shaped(b.sliced(b.shaped(storage, [-1]), 0, start, start + 1), [])
     order = _by_stride(steps)
     if _nests(start, extents, steps, order, total):
-        return _nested(b, storage, start, extents, steps, order, total, whole=prefix is not None)
+        return _nested(b, storage, start, extents, steps, order, total, whole=window is not None)
     flat = b.shaped(storage, [-1])
     if _adjoins(b, extents, steps):
         return b.shaped(b.sliced(flat, 0, start, start + b.product(extents)), extents)

@@ -13,6 +13,7 @@ from backbay.encoding import Array, Bytes, decode, numpy_view
 from backbay.gguf import TensorInfo
 from backbay.plan import Cancel, Progress, check_cancel
 
+from .buffers import DeviceBuffer
 from .packing import LAYOUTS, PackedWeight
 from .spill import Spill, give_back
 
@@ -65,6 +66,32 @@ class WeightStore:
         assert leaf.buffer is not None
         return self._pack(leaf.name, node.dtype, leaf.buffer.read(), node.size)
 
+    # -- on a device that is not the host: one copy for all sessions ------------------------------------------
+
+    def resident_part(self, node: Node, part: str) -> DeviceBuffer:
+        assert node.leaf is not None
+        return self._once(
+            node.leaf.name, f"resident {part}", lambda: self._there(self.packed(node).part(part))
+        )
+
+    def resident_floats(self, node: Node) -> DeviceBuffer:
+        assert node.leaf is not None
+        return self._once(
+            node.leaf.name, "resident floats", lambda: self._there(self.floats(node).view(np.uint8))
+        )
+
+    def resident_bytes(self, node: Node) -> DeviceBuffer:
+        leaf = node.leaf
+        assert leaf is not None
+        assert leaf.buffer is not None
+        data = leaf.buffer.read()
+        return self._once(leaf.name, "resident bytes", lambda: self._there(data))
+
+    def _there(self, data: Bytes) -> DeviceBuffer:
+        buffer = DeviceBuffer(self._backend.device, data.size)
+        buffer.write(data)
+        return buffer
+
     def load(self, progress: Progress, cancel: Cancel | None) -> None:
         """Pack what products will most likely read."""
         model = self._backend.model
@@ -91,7 +118,8 @@ class WeightStore:
             if node.kind == "parameter" and wanted.form == "floats" and node.dtype is not DType.F32:
                 assert node.leaf is not None
                 self._book(node.leaf.name, "floats", 4 * node.size)
-        for _, index, part in lowered.parts:
+        used = [(index, part) for _, index, part in lowered.parts]
+        for index, part in (*used, *((part.index, part.part) for part in lowered.resident)):
             node = graph.nodes[index]
             assert node.leaf is not None
             if part in ("high", "low"):

@@ -12,24 +12,26 @@ from .views import window_rows
 
 
 @dataclass(frozen=True)
-class Prefix:
-    """The first `rows` rows of a state, and the ids of its writes, which must stay below: each run checks them."""
+class Window:
+    """The `rows` rows of a state from `first` on, and the ids of its writes, which must fall there: each run checks it."""
 
+    first: Size
     rows: Size
     ids: tuple[Node, ...]
 
 
-def find_prefix(b: Emitter, graph: Graph, state: Node, width: Size) -> Prefix | None:
-    """The prefix that serves a state's reads and writes, if it was declared to grow along its outermost dimension."""
+def find_window(b: Emitter, graph: Graph, state: Node, width: Size) -> Window | None:
+    """The window that serves a state's reads and writes, if it was declared to grow along its outermost dimension."""
     leaf = state.leaf
     if leaf is None or leaf.row_axis is None or leaf.row_axis != state.rank - 1:
         return None
     ids: list[Node] = []
-    windows: list[Node] = []
+    reads: list[Node] = []
     for node in graph.nodes:
         if node.op is None or node.op.view:
             continue
         written = node.args[node.op.writes] if node.op.writes is not None else None
+        operands = [operand for operand in node.operands if operand.storage is state]
         if written is not None and written.storage is state:
             if (
                 node.op is not ops.set_rows
@@ -38,24 +40,21 @@ def find_prefix(b: Emitter, graph: Graph, state: Node, width: Size) -> Prefix | 
             ):
                 return None
             ids.append(node.args[2])
-        for operand in node.operands:
-            if operand.storage is state and operand is not written:
-                window = _window(operand)
-                if window is None:
-                    return None
-                windows.append(window)
-    return _common(b, windows, width, ids)
+            operands.remove(written)  # once: it may be read as well
+        reads += operands
+    return _common(b, reads, width, ids)
 
 
-def _common(b: Emitter, windows: list[Node], width: Size, ids: list[Node]) -> Prefix | None:
+def _common(b: Emitter, reads: list[Node], width: Size, ids: list[Node]) -> Window | None:
     """All reads must see the same rows."""
-    found = [window_rows(b, window, width) for window in dict.fromkeys(windows)]
+    found = [window_rows(b, read, width) for read in dict.fromkeys(reads)]
     if not found or found[0] is None:
         return None
-    first = found[0]
-    if not all(rows is not None and rows.same(first) for rows in found[1:]):
-        return None
-    return Prefix(first, tuple(dict.fromkeys(ids)))
+    first, rows = found[0]
+    for other in found[1:]:
+        if other is None or not (other[0].same(first) and other[1].same(rows)):
+            return None
+    return Window(first, rows, tuple(dict.fromkeys(ids)))
 
 
 def _takes_rows(b: Emitter, target: Node, width: Size) -> bool:
@@ -72,10 +71,3 @@ def _takes_rows(b: Emitter, target: Node, width: Size) -> bool:
 def _is_checked(ids: Node) -> bool:
     """Whether the host knows the ids before a run."""
     return ids.storage.leaf is not None and not ids.storage.leaf.computed
-
-
-def _window(node: Node) -> Node | None:
-    """The view that a chain of views begins with."""
-    while node.op is not None and node.op is not ops.view:
-        node = node.args[node.op.writes or 0]
-    return node if node.op is not None else None

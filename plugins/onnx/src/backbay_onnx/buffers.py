@@ -1,0 +1,84 @@
+"""Memory that sessions are bound to: of the host, or of a device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from backbay.encoding import Array, Bytes
+from backbay.hostbuffer import POISON, HostBuffer
+from backbay.params import Debug
+from backbay.plan import Buffer
+
+from .device import Device
+from .runtime import runtime, translated
+
+
+class LeafBuffer(HostBuffer):
+    """Host memory of a leaf that counts how often the host has written it."""
+
+    generation = 0
+
+    def write(self, data: Bytes) -> None:
+        super().write(data)
+        self.generation += 1
+
+
+class DeviceBuffer(Buffer):
+    """Memory of a device: each read and write is a copy."""
+
+    def __init__(self, device: Device, nbytes: int, debug: Debug = Debug()) -> None:
+        self.device, self.nbytes = device, nbytes
+        with translated(f"taking memory of {device.id}"):
+            self._value: Any = runtime().OrtValue.ortvalue_from_shape_and_type(
+                [max(nbytes, 1)], np.uint8, device.kind, device.number
+            )
+        if debug.poison:
+            self.write(np.full(nbytes, POISON, np.uint8))
+
+    @property
+    def pointer(self) -> int:
+        return int(self._value.data_ptr())
+
+    def read(self) -> Bytes:
+        data: Bytes = np.array(self._value.numpy())  # of a device that is the host itself, it is no copy yet
+        return data[: self.nbytes]
+
+    def write(self, data: Bytes) -> None:
+        if self.nbytes:
+            with translated(f"copying to {self.device.id}"):
+                self._value.update_inplace(np.ascontiguousarray(data))
+
+    def close(self) -> None:
+        self._value = None
+
+
+class Binding:
+    """An IOBinding. Its own methods look the device up by name for each of hundreds of inputs."""
+
+    def __init__(self, session: Any, device: Device) -> None:
+        self.bound = session.io_binding()
+        self._inner = self.bound._iobinding
+        make = runtime().OrtDevice.make
+        self._host, self._there = (
+            make(kind, number)._get_c_device() for kind, number in (("cpu", 0), (device.kind, device.number))
+        )
+
+    def input(
+        self, name: str, kind: Any, shape: tuple[int, ...], at: Array | DeviceBuffer, begin: int = 0
+    ) -> None:
+        self._inner.bind_input(name, *self._place(at, kind, shape, begin))
+
+    def output(
+        self, name: str, kind: Any, shape: tuple[int, ...], at: Array | DeviceBuffer, begin: int = 0
+    ) -> None:
+        self._inner.bind_output(name, *self._place(at, kind, shape, begin))
+
+    def _place(
+        self, at: Array | DeviceBuffer, kind: Any, shape: tuple[int, ...], begin: int
+    ) -> tuple[Any, ...]:
+        """`begin` bytes behind the first."""
+        if isinstance(at, DeviceBuffer):
+            return self._there, kind, shape, at.pointer + begin
+        return self._host, kind, shape, at.ctypes.data + begin
