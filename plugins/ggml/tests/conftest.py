@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 
-from backbay import Backend, BackendParams
+from backbay import Backend, BackendParams, backends
 from backbay_ggml import Ggml
+
+# Threads that spin between small graphs are slow beside busy neighbours; read when the library is loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 @pytest.fixture(scope="session")
@@ -21,4 +25,11 @@ def ggml() -> Iterator[Backend]:
 def backend() -> Iterator[Backend]:
     """A backend of the test's own, whose memory it may count."""
     with Ggml(None, BackendParams(num_threads=2)) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def reference() -> Iterator[Backend]:
+    """What is right."""
+    with backends()["cpu_ref"].load()() as made:
         yield made

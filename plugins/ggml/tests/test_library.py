@@ -44,6 +44,18 @@ def test_the_library_is_opened_once() -> None:
     assert load_library().number[:2] <= library.NEWEST[:2]
 
 
+def test_waiting_threads_give_way_soon_unless_told_otherwise() -> None:
+    code = (
+        "import os\nfrom backbay_ggml.library import load_library\n"
+        "for name in ('GOMP_SPINCOUNT', 'OMP_WAIT_POLICY'): os.environ.pop(name, None)\n"
+        "os.environ.update(eval(os.environ.pop('GIVEN')))\nload_library()\n"
+        "print(os.environ.get('GOMP_SPINCOUNT'))"
+    )
+    assert in_a_child(code, GIVEN="{}").strip() == library.SPINS
+    assert in_a_child(code, GIVEN="{'GOMP_SPINCOUNT': '5'}").strip() == "5"
+    assert in_a_child(code, GIVEN="{'OMP_WAIT_POLICY': 'active'}").strip() == "None"
+
+
 def test_the_environment_names_a_file_or_a_folder(monkeypatch) -> None:
     path = locate()
     for named in (path, path.parent):

@@ -1,51 +1,20 @@
-"""Every op, against the reference: one table, each case traced on both backends through the public API."""
+"""The ops on elements, rows and shapes, against the reference."""
 
 from __future__ import annotations
 
-import inspect
-import re
-import sys
-import zlib
-from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import ops_table
 import pytest
+from ops_table import EIGHT_BIT, HALF, SINGLE, TABLE, agree
 
-from backbay import OPS, Backend, BackendParams, Context, DType, FlashAttention, Tensor, backends
-from backbay.encoding import encode
-from backbay_ggml import Ggml
+from backbay import OPS, Context, DType, Tensor
 
 CASES: list[Any] = []
-SINGLE = 2e-5  # f32 inside, of the largest magnitude
-TABLE = 2e-3  # gelu of ggml's CPU code looks up f16
-HALF = 2e-3  # activations in f16
-EIGHT_BIT = 2e-2  # activations in 8 bits
-
-Trace = Callable[..., Any]
-
-
-def case(name: str, specs: str, trace: Trace, tolerance: float = SINGLE, **data: Any) -> None:
-    """`specs` are leaves, as `f32[4,3]`; `data` are arrays for some of them, by their position: `d0`, `d1`..."""
-    CASES.append(pytest.param(specs, trace, tolerance, data, id=name))
-
-
-def leaves(ctx: Context, specs: str, data: dict[str, Any], seed: int) -> list[Tensor]:
-    rng = np.random.default_rng(seed)
-    made = []
-    for position, (kind, extents) in enumerate(re.findall(r"(\w+)\[([\d,]*)\]", specs)):
-        dtype, shape = DType[kind.upper()], tuple(int(n) for n in extents.split(",") if n)
-        numbers = data.get(f"d{position}")
-        leaf = ctx.empty(dtype, *shape)
-        if dtype.is_integer:
-            leaf.from_ints(rng.integers(0, 3, shape[::-1]) if numbers is None else numbers)
-        else:
-            values = rng.standard_normal(shape[::-1]).astype(np.float32) if numbers is None else numbers
-            leaf.from_bytes(
-                quantized(values, dtype) if dtype.is_quantized else encode(np.asarray(values), dtype)
-            )
-        made.append(leaf)
-    return made
+case = partial(ops_table.case, CASES)
 
 
 def twice(c: Context, x: Tensor) -> Tensor:
@@ -58,22 +27,6 @@ def clamped_and_kept(c: Context, x: Tensor) -> list[Tensor]:
 
 def views(c: Context, x: Tensor) -> list[Tensor]:
     return [x.permute(c, 1, 0), x.slice(c, 1, 3, 5)]
-
-
-def quantized(values: Any, dtype: DType) -> bytes:
-    """Blocks of a type, made by ggml, which knows more of them than gguf."""
-    with Ggml() as backend, backend.new_context() as ctx:
-        blocks = ctx.from_floats(values, *values.shape[::-1]).cast(ctx, dtype)
-        ctx.compute(blocks)
-        return blocks.bytes()
-
-
-def results(backend: Backend, specs: str, trace: Trace, data: dict[str, Any]) -> list[Any]:
-    with backend.new_context() as ctx:
-        made = trace(ctx, *leaves(ctx, specs, data, zlib.crc32(specs.encode())))
-        outputs = list(made) if isinstance(made, (list, tuple)) else [made]
-        ctx.compute(*outputs)
-        return [(t.shape, t.dtype, t.numpy()) for t in outputs]
 
 
 # -- elementwise -----------------------------------------------------------------------------------------
@@ -358,152 +311,13 @@ case(
     lambda c, x, i: x.permute(c, 1, 0).rows(c, i.permute(c, 1, 0).slice(c, 1, 0, 1)),
 )
 
-# -- spatial ---------------------------------------------------------------------------------------------
-
-case("conv2d", "f32[3,2,4,5] f32[9,8,4,2]", lambda c, w, x: w.conv2d(c, x, 2, 1, 1, 2, 1, 2))
-case("conv2d f16", "f16[3,3,4,5] f16[9,8,4,2]", lambda c, w, x: w.conv2d(c, x), 1e-4)
-case("conv2d no channels", "f32[3,3,0,5] f32[9,8,0,2]", lambda c, w, x: w.conv2d(c, x))
-case("conv2d all padding", "f32[3,3,2,5] f32[0,8,2,2]", lambda c, w, x: w.conv2d(c, x, 1, 1, 2, 1))
-case("im2col", "f32[3,2,4,5] bf16[9,8,4,2]", lambda c, w, x: w.im2col(c, x, 2, 1, 1, 2, 1, 2))
-case("conv3d", "f32[3,2,2,6] f32[7,6,5,4]", lambda c, w, x: w.conv3d(c, x, 2, 1, 2, 1, 1, 0, 1))
-case("conv1d_dw", "f32[11,4,2] f16[3,1,4]", lambda c, x, w: x.conv1d_dw(c, w, 2, 1, 2), 1e-4)
-case("avg_pool2d", "f32[9,8,3,2]", lambda c, x: x.avg_pool2d(c, 3, 2, 1.0))
-case("avg_pool2d half", "f16[9,8,3]", lambda c, x: x.avg_pool2d(c, 2, 2, 1.5), 1e-3)
-case("interpolate nearest", "f32[5,7,2,3]", lambda c, x: x.interpolate(c, (13, 3, 4, 2)))
-case("interpolate bilinear", "f32[5,7,2]", lambda c, x: x.interpolate(c, (13, 3, 4), "bilinear"))
-case(
-    "interpolate bilinear shrinks",
-    "f16[15,17]",
-    lambda c, x: x.permute(c, 1, 0).interpolate(c, (5, 9), "bilinear"),
-    1e-3,
-)
-
-# -- sequence, linear algebra ----------------------------------------------------------------------------
-
-for _mode in ("normal", "neox"):
-    case(
-        f"rope {_mode}",
-        "f32[16,3,5,2] i32[5]",
-        lambda c, x, p, m=_mode: x.rope(c, p, 12, 1e4, 0.5, m),
-        1e-4,
-        d1=np.array([0, 7, 33, 2, 900]),
-    )
-    case(
-        f"rope {_mode} factors",
-        "f16[16,3,5] i32[5] f32[6]",
-        lambda c, x, p, f, m=_mode: x.rope(c, p, 12, 1e4, 1.0, m, f),
-        2e-3,
-        d2=np.linspace(1, 3, 6, dtype=np.float32),
-    )
-    case(
-        f"rope {_mode} yarn",
-        "f32[16,3,5] i32[5]",
-        lambda c, x, p, m=_mode: x.rope(
-            c, p, 16, 1e4, 0.25, m, None, (0, 0, 0, 0), (2048, 1.0, 1.1, 32.0, 1.0)
-        ),
-        1e-4,
-    )
-case("rope strided", "f32[3,16,5] i32[5]", lambda c, x, p: x.permute(c, 1, 0, 2).rope(c, p, 16, 1e4))
-case(
-    "rope multi-section",
-    "f32[16,3,5] i32[20]",
-    lambda c, x, p: x.rope(c, p, 16, 1e4, 1.0, "multi-section", None, (2, 3, 3, 0)),
-    1e-4,
-    d1=np.arange(20) * 3,
-)
-case(
-    "rope vision",
-    "f32[16,3,5] i32[20]",
-    lambda c, x, p: x.rope(c, p, 8, 1e4, 1.0, "vision", None, (4, 4, 0, 0)),
-    1e-4,
-    d1=np.arange(20) * 3,
-)
-case("ssm_conv", "f32[10,6,2] f16[4,6]", lambda c, x, w: x.ssm_conv(c, w), 1e-4)
-for _a in (1, 8):
-    case(f"ssm_scan {_a}", f"f32[8,4,6,3] f32[4,6,5,2] f32[6,5,2] f32[{_a},6] f32[8,2,5,2] f32[8,2,5,2] i32[2]",
-         lambda c, *t: t[0].ssm_scan(c, *t[1:]), 1e-4)  # fmt: skip
-case(
-    "ssm_scan no tokens",
-    "f32[8,4,6,3] f32[4,6,0,2] f32[6,0,2] f32[1,6] f32[8,2,0,2] f32[8,2,0,2] i32[2]",
-    lambda c, *t: t[0].ssm_scan(c, *t[1:]),
-)
-case("diag", "f16[5,1,2]", lambda c, x: x.diag(c))
-for _kind in ("upper-diag", "upper", "lower-diag", "lower"):
-    case(f"tri {_kind}", "f32[5,5,2]", lambda c, x, k=_kind: x.tri(c, k))
-for _lower in (True, False):
-    for _left in (True, False):
-        for _unit in (True, False):
-            case(f"solve_tri {_lower} {_left} {_unit}", f"f32[4,4,2] f32[{'3,4' if _left else '4,3'},2]",
-                 lambda c, a, b, o=(_lower, _left, _unit): a.solve_tri(c, b, *o), 1e-4,
-                 d0=np.random.default_rng(1).standard_normal((2, 4, 4)).astype(np.float32) + 3 * np.eye(4, dtype=np.float32))  # fmt: skip
-
-# -- attention -------------------------------------------------------------------------------------------
-
-_mask = np.where(np.tri(6, 9, 3, dtype=bool), 0, -np.inf).astype(np.float32)
-for _kv in ("f32", "f16", "q8_0"):
-    _n = 32
-    case(f"attention {_kv}", f"f32[{_n},4,6] {_kv}[{_n},2,9] {_kv}[{_n},2,9]",
-         lambda c, q, k, v: q.scaled_dot_product_attention(c, k, v, scale=0.2), EIGHT_BIT if _kv == "q8_0" else HALF)  # fmt: skip
-    for _m in ("f16", "f32"):
-        case(f"attention {_kv} mask {_m}", f"f32[{_n},4,6] {_kv}[{_n},2,9] {_kv}[{_n},2,9] {_m}[9,6]",
-             lambda c, q, k, v, m: q.scaled_dot_product_attention(c, k, v, m, scale=0.2), EIGHT_BIT if _kv == "q8_0" else HALF, d3=_mask)  # fmt: skip
-        case(f"attention {_kv} sinks softcap vmla {_m}", f"f32[{_n},4,6] {_kv}[{_n},2,9] {_kv}[{_n},2,9] {_m}[9,6] f32[4] f32[{_n},5,4]",
-             lambda c, q, k, v, m, s, w: q.scaled_dot_product_attention(c, k, v, m, scale=0.2, sinks=s, vmla=w, softcap=1.5),
-             EIGHT_BIT if _kv == "q8_0" else HALF, d3=_mask)  # fmt: skip
-case("attention padded mask by head and batch", "f32[8,4,6,2] f16[8,2,9,2] f16[8,2,9,2] f16[9,8,4,2]",
-     lambda c, q, k, v, m: q.scaled_dot_product_attention(c, k, v, m, scale=0.2), HALF)  # fmt: skip
-case("attention permuted value", "f32[8,4,6] f16[8,2,32] f16[8,2,32] f16[32,6]",
-     lambda c, q, k, v, m: q.scaled_dot_product_attention(c, k, v, m, scale=0.2), HALF)  # fmt: skip
-case("attention strided cache", "f32[8,4,6] f16[16,2,20] f16[16,2,20]",
-     lambda c, q, k, v: q.scaled_dot_product_attention(c, k.slice(c, 0, 0, 8).slice(c, 2, 3, 12), v.slice(c, 0, 8, 16).slice(c, 2, 3, 12), scale=0.2), HALF)  # fmt: skip
-case("attention without history", "f32[8,4,6] f32[8,2,0] f32[8,2,0]",
-     lambda c, q, k, v: q.scaled_dot_product_attention(c, k, v, scale=0.2))  # fmt: skip
-
-
-ATTENTION = [each for each in CASES if "attention" in each.id]
-
-
-@pytest.fixture(scope="module")
-def reference() -> Iterator[Backend]:
-    with backends()["cpu_ref"].load()() as backend:
-        yield backend
-
-
-@pytest.fixture(scope="module")
-def without_flash() -> Iterator[Backend]:
-    with Ggml(None, BackendParams(num_threads=2, flash_attention=FlashAttention.OFF)) as backend:
-        yield backend
-
 
 @pytest.mark.parametrize(("specs", "trace", "tolerance", "data"), CASES)
 def test_ggml_agrees_with_the_reference(ggml, reference, specs, trace, tolerance, data) -> None:
     agree(ggml, reference, specs, trace, tolerance, data)
 
 
-@pytest.mark.parametrize(("specs", "trace", "tolerance", "data"), ATTENTION)
-def test_attention_without_flash_agrees_too(without_flash, reference, specs, trace, tolerance, data) -> None:
-    agree(without_flash, reference, specs, trace, tolerance, data)
-
-
-def agree(backend, reference, specs, trace, tolerance, data) -> None:
-    ours, theirs = (results(b, specs, trace, data) for b in (backend, reference))
-    assert len(ours) == len(theirs)
-    for (shape, dtype, got), (wanted_shape, wanted_dtype, wanted) in zip(ours, theirs, strict=True):
-        assert (shape, dtype) == (wanted_shape, wanted_dtype)
-        if dtype.is_integer:
-            np.testing.assert_array_equal(got, wanted)
-        else:
-            close(got.astype(np.float64), wanted.astype(np.float64), tolerance)
-
-
-def close(got, wanted, tolerance) -> None:
-    finite = np.isfinite(wanted)
-    np.testing.assert_array_equal(got[~finite], wanted[~finite])
-    scale = np.abs(wanted[finite]).max(initial=1e-30)
-    np.testing.assert_allclose(got[finite], wanted[finite], atol=tolerance * scale, rtol=tolerance)
-
-
 def test_every_op_has_a_case_or_is_a_view() -> None:
-    traced = " ".join(inspect.getsource(sys.modules[__name__]).split())
-    missing = [name for name, op in OPS.items() if not op.view and name not in traced]
+    tables = " ".join(path.read_text() for path in Path(__file__).parent.glob("test_ops*.py"))
+    missing = [name for name, op in OPS.items() if not op.view and name not in tables]
     assert missing == []

@@ -14,9 +14,10 @@ from backbay import BackbayError, DType
 FUZZ = Path(__file__).parent.parent / "tools" / "fuzz.py"
 
 
-def test_random_graphs_kill_no_process() -> None:
+@pytest.mark.parametrize("options", [["--count", "200", "--workers", "2"], ["--count", "50", "--rpc"]])
+def test_random_graphs_kill_no_process(options) -> None:
     done = subprocess.run(
-        [sys.executable, str(FUZZ), "--count", "200", "--workers", "2"],
+        [sys.executable, str(FUZZ), *options],
         capture_output=True,
         text=True,
         check=False,
@@ -61,3 +62,12 @@ def test_factors_of_pairs_that_are_not_turned_are_not_read_from_elsewhere(backen
         y = x.rope(ctx, ctx.from_ints([3]), 8, 1e4, 1.0, "neox", ctx.from_floats([1, 2, 3, 4]))
         ctx.compute(y)
         np.testing.assert_array_equal(y.floats()[8:], np.arange(9, 65))
+
+
+def test_odd_strides_of_single_elements_do_not_reach_ggmls_checks(backend) -> None:
+    with backend.new_context() as ctx:
+        x = ctx.from_floats([2.0], 1).interpolate(ctx, [64])
+        y, z = x.scale(ctx, 0.5), x.silu(ctx, x.sqr(ctx))
+        ctx.compute(y, z)
+        assert y.floats().tolist() == [1.0] * 64
+        np.testing.assert_allclose(z.floats(), [8 / (1 + np.exp(-2))] * 64, rtol=1e-6)

@@ -111,20 +111,36 @@ def test_a_verdict_is_kept_and_a_crash_is_one(monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     library, asked = load_library(), []
 
-    def crash(_library, name: str) -> str:
+    def crash(_library, name: str) -> extra.Verdict:
         asked.append(name)
-        return "signal 11"
+        return extra.Verdict("signal 11")
 
     monkeypatch.setattr(extra, "_try", crash)
-    assert extra.verdict(library, extra.REPACK, ask=False) == extra.NOT_ASKED
-    assert [extra.verdict(library, extra.REPACK) for _ in range(3)] == ["signal 11"] * 3
+    assert [extra.verdict(library, extra.REPACK).why_not for _ in range(3)] == ["signal 11"] * 3
     assert asked == [extra.REPACK]
-    assert not extra.working(library, extra.REPACK)
-    assert not extra.working(library, "NO_SUCH_TYPE")
+    assert extra.useful(library) == []
 
 
 @repacking
 def test_the_trial_passes_here_without_harming_this_process(monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "nowhere"))
-    assert extra._try(load_library(), extra.REPACK) == ""
-    assert "KeyError" in extra._try(load_library(), "NO_SUCH_TYPE")
+    assert extra._try(load_library(), extra.REPACK).why_not == ""
+    assert "KeyError" in extra._try(load_library(), "NO_SUCH_TYPE").why_not
+
+
+@pytest.mark.skipif(
+    extra.AMX not in extra.buffer_types(load_library()), reason="this library or machine has no AMX"
+)
+def test_amx_is_used_where_it_works_and_pays_and_else_costs_nothing(tmp_path, path) -> None:
+    verdict = extra.verdict(load_library(), extra.AMX)
+    assert not (verdict.why_not and verdict.types)
+    names = [arrangement.name for arrangement in extra.useful(load_library())]
+    assert (extra.AMX in names) is bool(verdict.types)
+    with opened(path) as backend:
+        backend.load()
+        found, plain = products(backend, 33), None
+    with opened(path, weights="mapped") as backend:
+        backend.load()
+        plain = products(backend, 33)
+    for ours, mapped in zip(found[0], plain[0], strict=True):
+        np.testing.assert_allclose(ours, mapped, rtol=1e-3, atol=1e-2)

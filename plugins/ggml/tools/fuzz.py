@@ -10,17 +10,23 @@ import concurrent.futures
 import faulthandler
 import inspect
 import multiprocessing
+import os
 import sys
 import time
 import traceback
 from collections import Counter
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import backbay
 from backbay import OPS, BackbayError, Context, DType, NoMemoryError, Tensor, UnsupportedOpError
+
+sys.path.append(str(Path(__file__).parent.parent / "tests"))
+from rpc_servers import serving
 
 FLOATS = (DType.F32, DType.F32, DType.F32, DType.F16, DType.BF16)
 INTEGERS = (DType.I32, DType.I64)
@@ -39,7 +45,8 @@ SPECIAL = (0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 65504.0, 1e30, 1e-30)
 LARGEST = 1 << 16  # elements; larger ones take time and show nothing new
 BATCH = 50
 Batch = tuple[int, int]  # the first seed, and how many
-PATIENCE = 60  # seconds for one graph; one that takes longer hangs
+TOLD = 5000  # graphs after which it says how far it is
+PATIENCE = 240  # seconds for one graph; one that takes longer hangs
 
 
 class Fuzzer:
@@ -68,7 +75,7 @@ class Fuzzer:
         if dtype is None:
             dtype = self.pick((*FLOATS, *FLOATS, *INTEGERS, self.pick(QUANTIZED)))
         shape = self.shape(dtype) if shape is None else shape
-        made = self.ctx.empty(dtype, *shape)
+        made = (self.ctx.input() if self.rng.random() < 0.3 else self.ctx).empty(dtype, *shape)
         self.fill(made)
         self.leaves.append(made)
         self.tensors.append(made)
@@ -394,17 +401,23 @@ class Fuzzer:
         return "ran"
 
 
-def run_batch(first: int, count: int, backend_name: str) -> dict[str, int]:
+def run_batch(first: int, count: int, backend_name: str, spread: bool) -> dict[str, int]:
     """Some graphs in this process; an exception that is not backbay's is a finding too."""
+    with serving() if spread else nullcontext() as server:
+        params = backbay.BackendParams(num_threads=2, options={"rpc": server.endpoint} if server else {})
+        return run_graphs(first, count, backend_name, params)
+
+
+def run_graphs(first: int, count: int, backend_name: str, params: backbay.BackendParams) -> dict[str, int]:
     tally: dict[str, int] = {}
-    with backbay.open(None, backend=backend_name, params=backbay.BackendParams(num_threads=2)) as backend:
+    with backbay.open(None, backend=backend_name, params=params) as backend:
         for seed in range(first, first + count):
             with backend.new_context() as ctx:
                 fuzzer = Fuzzer(ctx, seed)
                 faulthandler.dump_traceback_later(PATIENCE, exit=True)
                 try:
                     outcome = fuzzer.run()
-                except Exception:  # noqa: BLE001 - whatever it is, it is a finding
+                except Exception:  # whatever it is, it is a finding
                     trace = traceback.format_exc(limit=-6)
                     raise RuntimeError(f"seed {seed}: {fuzzer.log}\n{trace}") from None
             tally[outcome] = tally.get(outcome, 0) + 1
@@ -418,34 +431,43 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--batch", type=int, default=BATCH)
     parser.add_argument("--backend", default="ggml")
+    parser.add_argument(
+        "--rpc", action="store_true", help="over the CPU and a second device, an RPC server's"
+    )
     options = parser.parse_args()
+    # Spinning threads of many small graphs hinder each other: asleep, they are up to thirty times as fast.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     started, tally, findings = time.monotonic(), Counter[str](), 0
     last = options.first + options.count
     batches = [
         (first, min(options.batch, last - first)) for first in range(options.first, last, options.batch)
     ]
-    # A process that dies takes its pool along: what had not ended by then is run again, each in a pool of its own.
-    lost, found = run_batches(batches, options.workers, options.backend, tally)
-    findings += found
-    for batch in lost:
-        died, found = run_batches([batch], 1, options.backend, tally)
-        findings += found + len(died)
-        for first, count in died:
-            print(f"a process died within {count} graphs from seed {first}")
+    while batches:
+        # A process that dies takes its pool along. What was being run is run again, each in a pool of its own.
+        lost, found = run_batches(batches, options.workers, options, tally)
+        findings += found
+        suspects, batches = lost[: 2 * options.workers], lost[2 * options.workers :]
+        for batch in suspects:
+            died, found = run_batches([batch], 1, options, tally)
+            findings += found + len(died)
+            for first, count in died:
+                print(f"a process died within {count} graphs from seed {first}", flush=True)
     print(f"{options.count} graphs in {time.monotonic() - started:.0f} s: {dict(tally)}, {findings} findings")
     return int(findings > 0)
 
 
 def run_batches(
-    batches: list[Batch], workers: int, backend: str, tally: Counter[str]
+    batches: list[Batch], workers: int, options: argparse.Namespace, tally: Counter[str]
 ) -> tuple[list[Batch], int]:
     """Run batches in spawned workers; returns those that a dying process took along, and the number of findings."""
     lost, findings, spawn = [], 0, multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(workers, mp_context=spawn) as pool:
-        runs = {pool.submit(run_batch, *batch, backend): batch for batch in batches}
+        runs = {pool.submit(run_batch, *batch, options.backend, options.rpc): batch for batch in batches}
         for run in concurrent.futures.as_completed(runs):
             try:
                 tally.update(run.result())
+                if tally.total() % TOLD < options.batch:
+                    print(f"{tally.total()} graphs so far: {dict(tally)}", file=sys.stderr, flush=True)
             except BrokenProcessPool:
                 lost.append(runs[run])
             except RuntimeError as error:

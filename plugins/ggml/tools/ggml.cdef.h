@@ -9,6 +9,7 @@ typedef struct ggml_backend_buffer * ggml_backend_buffer_t;
 typedef struct ggml_backend * ggml_backend_t;
 typedef struct ggml_backend_reg * ggml_backend_reg_t;
 typedef struct ggml_backend_device * ggml_backend_dev_t;
+typedef struct ggml_backend_sched * ggml_backend_sched_t;
 
 typedef struct ggml_tensor {
     int type;
@@ -181,7 +182,6 @@ void ggml_backend_buffer_free(ggml_backend_buffer_t);
 void * ggml_backend_buffer_get_base(ggml_backend_buffer_t);
 size_t ggml_backend_buffer_get_size(ggml_backend_buffer_t);
 void ggml_backend_buffer_clear(ggml_backend_buffer_t, uint8_t value);
-void ggml_backend_buffer_set_usage(ggml_backend_buffer_t, int usage);
 ggml_backend_buffer_t ggml_backend_cpu_buffer_from_ptr(void * ptr, size_t size);
 ggml_backend_buffer_type_t ggml_backend_cpu_buffer_type(void);
 int ggml_backend_tensor_alloc(ggml_backend_buffer_t, ggml_tensor *, void * addr);
@@ -198,3 +198,24 @@ bool ggml_backend_dev_supports_op(ggml_backend_dev_t, const ggml_tensor *);
 void * ggml_backend_reg_get_proc_address(ggml_backend_reg_t, const char * name);
 const char * ggml_backend_reg_name(ggml_backend_reg_t);
 void ggml_backend_load_all_from_path(const char * folder);
+void ggml_backend_buffer_set_usage(ggml_backend_buffer_t, int usage);
+size_t ggml_backend_buft_get_max_size(ggml_backend_buffer_type_t);
+ggml_backend_buffer_type_t ggml_backend_dev_buffer_type(ggml_backend_dev_t);
+ggml_backend_t ggml_backend_dev_init(ggml_backend_dev_t, const char * params);
+ggml_backend_reg_t ggml_backend_reg_by_name(const char * name);
+size_t ggml_backend_reg_dev_count(ggml_backend_reg_t);
+ggml_backend_dev_t ggml_backend_reg_dev_get(ggml_backend_reg_t, size_t index);
+void ggml_backend_free(ggml_backend_t);
+
+// one graph over several devices
+ggml_backend_sched_t ggml_backend_sched_new(ggml_backend_t *, ggml_backend_buffer_type_t *, int count, size_t graph_size,
+    bool parallel, bool op_offload);
+void ggml_backend_sched_free(ggml_backend_sched_t);
+void ggml_backend_sched_reset(ggml_backend_sched_t);
+void ggml_backend_sched_reserve_size(ggml_backend_sched_t, ggml_cgraph *, size_t * sizes);
+bool ggml_backend_sched_reserve(ggml_backend_sched_t, ggml_cgraph *);
+bool ggml_backend_sched_alloc_graph(ggml_backend_sched_t, ggml_cgraph *);
+int ggml_backend_sched_graph_compute(ggml_backend_sched_t, ggml_cgraph *);
+void ggml_backend_sched_set_tensor_backend(ggml_backend_sched_t, ggml_tensor *, ggml_backend_t);
+size_t ggml_backend_sched_get_buffer_size(ggml_backend_sched_t, ggml_backend_t);
+int ggml_backend_sched_get_n_splits(ggml_backend_sched_t);

@@ -6,7 +6,7 @@ from backbay import DType, Node, ops
 
 from .abi import NULL, Ptr
 from .builder import Builder
-from .matrix import FULL_PRECISION
+from .products import FULL_PRECISION
 from .table import kernel
 
 

@@ -1,9 +1,10 @@
-"""The backend: graphs lowered to ggml's, run on the CPU."""
+"""The backend: graphs lowered to ggml's, run on the CPU or over several devices."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, ClassVar, final
 
 from backbay import (
@@ -18,6 +19,7 @@ from backbay import (
     NoMemoryError,
     Op,
     Placement,
+    Plan,
     Precision,
     Support,
 )
@@ -27,16 +29,22 @@ from backbay.params import COMPOSITE, Option, unsupported
 from backbay.plan import Cancel, Progress
 from backbay.spec import Spec
 
-from . import doctor, rules
-from .abi import ffi
+from . import doctor, rules, trials
+from .abi import Ptr, ffi
 from .arena import Arena
-from .buffers import LeafBuffer, WeightBuffer
-from .library import load_library, text
+from .assignment import Assignment, for_model, without_model
+from .buffers import DeviceLeaf, LeafBuffer, PlacedWeight, WeightBuffer
+from .devices import CPU, Device, find_devices
+from .library import load_library
+from .placed import PlacedStore
 from .plan import GgmlPlan
+from .remote import parse_endpoints
+from .scheduled import ScheduledPlan
+from .stage import Stage
 from .store import AUTO, COPIED, MAPPED, WeightStore
 from .table import kernel
 
-CPU = "CPU:0"
+EMBEDDINGS = "token_embd.weight"
 CACHE_PADDING = 32  # the block of the types that a cache may be stored as
 
 
@@ -54,29 +62,33 @@ def parse_weights(value: Any) -> str:
 
 @final
 class Ggml(Backend):
-    """ggml on the CPU.
+    """ggml on the CPU and on the other devices that it reports.
 
-    Graphs are built and placed once. The intermediate results of all contexts share one arena; leaves, outputs and
-    constants have memory of their own. Weights that the CPU multiplies faster in another arrangement are copied into
-    it when they are loaded; the others stay where the file is mapped.
+    Graphs are built and placed once. The intermediate results of all contexts share memory, an arena on the CPU, or a
+    stage over several devices; leaves, outputs and constants have memory of their own. Layers lie on the devices that
+    `gpu_layers` gives them. Weights that the CPU multiplies faster in another arrangement are copied into it when they
+    are loaded; its others stay where the file is mapped.
     """
 
     contract_version = 1
     kernels = kernel
     options: ClassVar[Mapping[str, Option]] = {
         "weights": Option(AUTO, parse_weights, "auto, copied or mapped: where the CPU's weights lie"),
+        "rpc": Option(
+            (), parse_endpoints, "HOST:PORT of ggml RPC servers, with commas, whose devices to use"
+        ),
     }
 
     def __init__(self, model: ModelFile | None = None, params: BackendParams = BackendParams()) -> None:
         self.library = load_library()
         self.threads = params.num_threads or _usable_cores()
-        self.flash = params.flash_attention is not FlashAttention.OFF
         self.abort_flag: Any = ffi.new("char[2]")
         # strlen of this flag is true once its first byte is set: a callback that needs no Python.
         libc = ffi.dlopen(None)
         self.abort_callback: Any = ffi.cast("void *", ffi.addressof(libc, "strlen"))
         self.graph_entry = Entry(CPU, "graph")
         self.store: WeightStore | None = None
+        self.placed: PlacedStore | None = None
         super().__init__(model, params)
         self.arena = Arena(self.library, self.ledger, self.graph_entry, holds=params.alloc_memory)
 
@@ -84,62 +96,73 @@ class Ggml(Backend):
     def diagnose(cls) -> dict[str, str]:
         return doctor.diagnose()
 
+    # -- devices -----------------------------------------------------------------------------------------
+
+    @cached_property
+    def all_devices(self) -> list[Device]:
+        return find_devices(self.library, self.option_values["rpc"])
+
+    @property
+    def cpu(self) -> Device:
+        return self.all_devices[0]
+
     def devices(self) -> list[DeviceInfo]:
-        lib, device = self.library.lib, self.library.cpu
-        free, total = ffi.new("size_t *"), ffi.new("size_t *")
-        lib.ggml_backend_dev_memory(device, free, total)
-        name = text(lib.ggml_backend_dev_description(device))
-        return [DeviceInfo(CPU, name, total_memory=total[0], free_memory=free[0])]
+        return [device.info() for device in self.all_devices]
 
     def device_of(self, placement: Placement) -> str:
-        return CPU
+        return self.placed_on(placement).id
 
-    def compile(self, graph: Graph) -> GgmlPlan:
+    def placed_on(self, placement: Placement) -> Device:
+        """The device of a leaf, a weight or a node that was told where to be."""
+        return self.assignment.device(placement)
+
+    @cached_property
+    def assignment(self) -> Assignment:
+        if self.model is None:
+            return without_model(self.all_devices, self.params.gpu_layers)
+        sizes = [0] * self.ledger.layers
+        for info in self.model.tensors.values():
+            layer = self.placement_of(info.name).layer
+            if layer is not None:
+                sizes[layer] += info.nbytes
+        if self._is_tied:
+            sizes[-1] += self.model.tensors[EMBEDDINGS].nbytes
+        return for_model(self.all_devices, self.params.gpu_layers, sizes, self.params.max_memory)
+
+    @cached_property
+    def stage(self) -> Stage:
+        """What runs graphs over several devices."""
+        devices = [*self.assignment.others, self.cpu]
+        return Stage(self.library, self.ledger, devices, self._prepare_cpu, holds=self.params.alloc_memory)
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether anything lies on another device than the CPU."""
+        return bool(self.assignment.others)
+
+    def _prepare_cpu(self, backend: Ptr) -> None:
+        self.library.cpu_procedure("ggml_backend_set_n_threads", "void (*)(ggml_backend_t, int)")(
+            backend, self.threads
+        )
+        signature = "void (*)(ggml_backend_t, void *, void *)"
+        self.library.cpu_procedure("ggml_backend_set_abort_callback", signature)(
+            backend, self.abort_callback, self.abort_flag
+        )
+
+    # -- graphs ------------------------------------------------------------------------------------------
+
+    def compile(self, graph: Graph) -> Plan:
         try:
-            return GgmlPlan(self, graph)
+            return ScheduledPlan(self, graph) if self.is_spread else GgmlPlan(self, graph)
         except NoMemoryError:
             raise
         except MemoryError as error:
-            raise self._no_memory(error) from error
+            raise self.ledger.failure(self.graph_entry, 0, str(error) or "the system refused") from error
 
     def allocate(self, spec: Spec, placement: Placement) -> Buffer:
-        return LeafBuffer(self.library, spec, self.params.debug)
-
-    def weight(self, info: TensorInfo) -> Buffer:
-        assert self.model is not None
-        assert self.store is not None
-        copy = self.store.tensor(info)
-        return WeightBuffer(self.library, self.model.data(info.name), Spec(info.dtype, info.shape), copy)
-
-    def book_weights(self) -> None:
-        """Copies are allocated here, by layer; what stays mapped is only booked."""
-        if self.model is None:
-            return
-        self.store = WeightStore(self.library, self.model, self.option_values["weights"])
-        by_entry: dict[Entry, list[TensorInfo]] = {}
-        for info in self.model.tensors.values():
-            by_entry.setdefault(self.weight_entry(info.name), []).append(info)
-        try:
-            for entry, infos in by_entry.items():
-                self._book(entry, infos, self.store)
-        except BaseException:
-            self.store.close()
-            raise
-
-    def _book(self, entry: Entry, infos: list[TensorInfo], store: WeightStore) -> None:
-        copied = [info for info in infos if store.copies(info)]
-        mapped = sum(info.nbytes for info in infos if not store.copies(info))
-        self.ledger.take(entry, mapped, lambda: None)
-        holds = self.params.alloc_memory
-        self.ledger.take(entry, store.size(copied), lambda: store.allocate(copied) if holds else None)
-
-    def read_weights(self, progress: Progress, cancel: Cancel | None) -> None:
-        if self.store is not None:
-            self.store.fill(progress, cancel)
-
-    def release(self) -> None:
-        if self.store is not None:
-            self.store.close()
+        device = self.placed_on(placement)
+        kind = LeafBuffer if device.is_cpu else DeviceLeaf
+        return kind(self.library, device, spec, self.params.debug)
 
     def precision(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Precision:
         return Precision(*rules.precision(self.library, op, specs, flash=self.flash))
@@ -154,22 +177,124 @@ class Ggml(Backend):
                 return COMPOSITE
         return support
 
+    # -- caches ------------------------------------------------------------------------------------------
+
+    @cached_property
+    def flash(self) -> bool:
+        """Whether flash attention is used; where nobody asked for it, only if all devices with layers have it."""
+        choice = self.params.flash_attention
+        if choice is not FlashAttention.AUTO:
+            return choice is FlashAttention.ON
+        head = self._head()
+        return all(trials.attends(self.library, device, head) for device in self.assignment.others)
+
     def cache_config(self) -> CacheConfig:
         stored = (
-            (DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.Q4_0)
+            (DType.F16, DType.F32, DType.BF16, DType.Q8_0, DType.Q4_0)
             if self.flash
-            else (DType.F32, DType.F16)
+            else (DType.F16, DType.F32)
+        )
+        held = tuple(
+            dtype
+            for dtype in stored
+            if all(
+                trials.stores(self.library, device, dtype, self.flash) for device in self.assignment.others
+            )
         )
         return CacheConfig(
-            cache_padding=CACHE_PADDING, permuted_v=not self.flash, mask_dtype=DType.F16, dtypes=stored
+            cache_padding=CACHE_PADDING, permuted_v=not self.flash, mask_dtype=DType.F16, dtypes=held
         )
 
-    def _no_memory(self, error: MemoryError) -> NoMemoryError:
-        def fail() -> None:
-            raise error
+    def _head(self) -> int:
+        """The size of the model's heads, or a usual one."""
+        heads = self.config.int("attention.head_count", 0) if self.model is not None else 0
+        usual = self.config.int("embedding_length", 0) // heads if heads else 128
+        return self.config.int("attention.key_length", usual)
 
+    # -- weights -----------------------------------------------------------------------------------------
+
+    @property
+    def _is_tied(self) -> bool:
+        """Whether the embeddings serve as the output's weights too."""
+        tensors = self.model.tensors if self.model is not None else {}
+        return EMBEDDINGS in tensors and "output.weight" not in tensors
+
+    def product_home(self, name: str) -> Device | None:
+        """The device with a copy of a weight that lies on the host: of tied embeddings, for the output."""
+        output = self.placed_on(Placement(layer=self.ledger.layers - 1))
+        return output if name == EMBEDDINGS and self._is_tied and not output.is_cpu else None
+
+    def weight(self, info: TensorInfo) -> Buffer:
+        assert self.model is not None
+        assert self.store is not None
+        assert self.placed is not None
+        data, found = self.model.data(info.name), self.placed.find(info.name)
+        if found is not None and self.product_home(info.name) is None:
+            return PlacedWeight(found[1], data, found[0])
+        copy = self.store.tensor(info)
+        product = found or (None if copy is None else (copy, self.cpu))
+        return WeightBuffer(self.library, self.cpu, data, Spec(info.dtype, info.shape), product)
+
+    def measured_copy(self, name: str) -> Ptr | None:
+        """What the CPU's copy of a weight would be for a graph, in a dry run; the name of a leaf is empty."""
+        if self.model is None or self.store is None or name not in self.model.tensors:
+            return None
+        return self.store.measured(self.model.tensors[name])
+
+    def book_weights(self) -> None:
+        """Copies are allocated here, by layer and device; what stays mapped is only booked."""
+        if self.model is None:
+            return
+        self.placed = PlacedStore(self.library, self.model)
+        served = {name for name in self.model.tensors if self.product_home(name) is not None}
+        self.store = WeightStore(self.library, self.model, self.option_values["weights"], served)
+        by_entry: dict[Entry, list[TensorInfo]] = {}
+        for info in self.model.tensors.values():
+            by_entry.setdefault(self.weight_entry(info.name), []).append(info)
+        for name in served:
+            output = Placement(layer=self.ledger.layers - 1)
+            entry = Entry(self.device_of(output), "weights", self.ledger.layers - 1)
+            by_entry.setdefault(entry, []).append(self.model.tensors[name])
+        known = {device.id: device for device in self.all_devices}
         try:
-            self.ledger.take(self.graph_entry, 0, fail)
-        except NoMemoryError as made:
-            return made
-        raise AssertionError("the ledger let a failure pass")
+            for entry, infos in by_entry.items():
+                self._book(entry, infos, known[entry.device])
+        except BaseException:
+            self.release()
+            raise
+
+    def _book(self, entry: Entry, infos: list[TensorInfo], device: Device) -> None:
+        assert self.store is not None
+        assert self.placed is not None
+        store, placed, holds = self.store, self.placed, self.params.alloc_memory
+        if not device.is_cpu:
+            nbytes = placed.size(device, infos)
+            self.ledger.take(entry, nbytes, lambda: placed.allocate(device, infos) if holds else None)
+            return
+        copied = [info for info in infos if store.copies(info)]
+        mapped = sum(info.nbytes for info in infos if not store.copies(info))
+        self.ledger.take(entry, mapped, lambda: None)
+        self.ledger.take(entry, store.size(copied), lambda: store.allocate(copied) if holds else None)
+
+    def read_weights(self, progress: Progress, cancel: Cancel | None) -> None:
+        if self.store is None or self.placed is None:
+            return
+        total, done = (self.store.nbytes + self.placed.nbytes) or 1, 0
+        for part in (self.store, self.placed):
+            part.fill(_share(progress, done / total, part.nbytes / total), cancel)
+            done += part.nbytes
+
+    def release(self) -> None:
+        if self.store is not None:
+            self.store.close()
+        if self.placed is not None:
+            self.placed.close()
+        if "stage" in vars(self):
+            self.stage.close()
+        for device in self.all_devices:
+            device.close()
+
+
+def _share(progress: Progress, start: float, part: float) -> Callable[[float], None]:
+    """The progress of a part, as that of the whole."""
+    return lambda done: progress(start + done * part)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
@@ -14,6 +14,10 @@ from backbay.spec import Spec, blocks, contiguous_strides
 from . import convert
 from .abi import NULL, Ptr, dtype_of, ffi
 from .library import Library
+
+if TYPE_CHECKING:
+    from .devices import Device
+    from .steer import Steer
 
 CHUNK = 256  # tensors in one of ggml's pools
 SLACK = 16  # more than any one of ggml's functions makes
@@ -29,8 +33,9 @@ class Builder:
     increasing order of what is asked of its layout; `call` adds an op.
     """
 
-    def __init__(self, library: Library, device: Ptr, *, flash: bool) -> None:
-        self.library, self.lib, self._device = library, library.lib, device
+    def __init__(self, library: Library, *, flash: bool, steer: Steer | None = None) -> None:
+        self.library, self.lib = library, library.lib
+        self._steer = steer  # None where the CPU runs everything
         self.flash = flash  # whether attention may use flash attention
         self.order: list[Ptr] = []  # every op, in the order in which they run
         self.blank: list[Ptr] = []  # tensors without data or op
@@ -40,8 +45,9 @@ class Builder:
         self._memory = library.lib.ggml_tensor_overhead() * CHUNK
         self._roots: dict[int, Ptr] = {}  # by node index: the tensors that hold data
         self._latest: dict[int, Ptr] = {}  # by node index of a storage: what was written last
-        self._products: dict[int, Ptr] = {}
+        self._products: dict[int, tuple[Ptr, Device]] = {}
         self._views: dict[int, tuple[Ptr, Ptr]] = {}
+        self._made_once: dict[tuple[int, str], Ptr] = {}
         self._kept: list[Ptr] = []  # tensors outside of the pools
 
     def close(self) -> None:
@@ -52,11 +58,18 @@ class Builder:
 
     # -- operands ----------------------------------------------------------------------------------------
 
-    def bind(self, node: Node, tensor: Ptr, product: Ptr | None = None) -> None:
-        """From now on a node's data are those of a tensor; `product` is a copy for products alone."""
+    def turn_to(self, node: Node) -> None:
+        """What is added from now on belongs to a node."""
+        if self._steer is not None:
+            self._steer.turn_to(node)
+
+    def bind(self, node: Node, tensor: Ptr) -> None:
+        """From now on a node's data are those of a tensor."""
         self._roots[node.index] = self._latest[node.index] = tensor
-        if product is not None:
-            self._products[node.index] = product
+
+    def bind_product(self, node: Node, copy: Ptr, device: Device) -> None:
+        """A weight has a copy for products alone, on a device."""
+        self._products[node.index] = copy, device
 
     def wrote(self, node: Node, result: Ptr) -> None:
         """A write into a node's storage happened; who reads it from now on depends on the result."""
@@ -96,8 +109,16 @@ class Builder:
         return self.dense(node, DType.F32)
 
     def product(self, node: Node) -> Ptr | None:
-        """A copy of a weight that products are faster with, if there is one."""
-        return self._products.get(node.index)
+        """A copy of a weight that products are faster with, if there is one where they run."""
+        made = self._products.get(node.index)
+        return (
+            made[0] if made is not None and (self._steer is None or self._steer.current is made[1]) else None
+        )
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the CPU runs what is added now."""
+        return self._steer is None or self._steer.current.is_cpu
 
     # -- tensors -----------------------------------------------------------------------------------------
 
@@ -107,9 +128,11 @@ class Builder:
         return self.added(tensor)
 
     def added(self, tensor: Ptr) -> Ptr:
-        """Take an op in, if the device runs it."""
-        if not self.lib.ggml_backend_dev_supports_op(self._device, tensor):
-            raise UnsupportedOpError(f"the device does not run {self.describe(tensor)}")
+        """Take an op in, if the CPU runs it; with other devices, that is settled in the end."""
+        if self._steer is not None:
+            self._steer.take(tensor)
+        elif not self.lib.ggml_backend_dev_supports_op(self.library.cpu, tensor):
+            raise UnsupportedOpError(f"the CPU does not run {self.library.describe(tensor)}")
         self.order.append(tensor)
         return tensor
 
@@ -176,8 +199,26 @@ class Builder:
         """Dimensions 0 and 1 exchanged, laid out contiguously."""
         return self.call("cont", self.permute(tensor, 1, 0, 2, 3))
 
+    def once(self, tensor: Ptr, what: str, make: Callable[[], Ptr]) -> Ptr:
+        """What is made of a tensor, the same for all who ask."""
+        key = int(ffi.cast("uintptr_t", tensor)), what
+        if key not in self._made_once:
+            self._made_once[key] = make()
+        return self._made_once[key]
+
+    def first_columns(self, matrix: Ptr, columns: int) -> Ptr:
+        """A view of the first columns of a contiguous f32 matrix."""
+        ne = (matrix.ne[0], columns, 1, 1)
+        return self.view(matrix, DType.F32, ne, dense_strides(DType.F32, ne), 0)
+
     def contiguous(self, tensor: Ptr) -> Ptr:
-        return tensor if self.lib.ggml_is_contiguous(tensor) else self.call("cont", tensor)
+        """The tensor with all elements adjoining, and with the strides that go with that in every dimension."""
+        if not self.lib.ggml_is_contiguous(tensor):
+            return self.call("cont", tensor)
+        dtype, ne = dtype_of(tensor), tuple(tensor.ne)
+        plain = dense_strides(dtype, ne)
+        # Those of dimensions of one element do not matter, but some of ggml's checks look at them.
+        return tensor if tuple(tensor.nb) == plain else self.view(tensor, dtype, ne, plain, tensor.view_offs)
 
     def with_rows(self, tensor: Ptr) -> Ptr:
         """The tensor, copied if its rows are scattered or overlap."""
@@ -187,12 +228,6 @@ class Builder:
     def cast(self, tensor: Ptr, dtype: DType) -> Ptr:
         """The tensor as another dtype, contiguous if it is converted."""
         return convert.cast(self, tensor, dtype)
-
-    def describe(self, tensor: Ptr) -> str:
-        """An op and its operands, for people."""
-        name = ffi.string(self.lib.ggml_op_name(tensor.op)).decode().lower()
-        operands = [f"{dtype_of(t)}{list(t.ne)}" for t in tensor.src if t != NULL]
-        return f"{name}({', '.join(operands)})"
 
     def finish(self, node: Node, result: Ptr) -> None:
         """Take a lowering's result as a node's data, once it has the dtype and shape that core announced."""
@@ -208,13 +243,9 @@ class Builder:
         self.bind(node, result)
 
     def _of_its_own(self, tensor: Ptr) -> Ptr:
-        """A view of all of another tensor is as good as that; any other one is copied."""
+        """A view from the start of what an op made is as good as that; any other one is copied."""
         whole = tensor.view_src
-        if (
-            tensor.view_offs == 0
-            and self.lib.ggml_nbytes(whole) == self.lib.ggml_nbytes(tensor)
-            and whole.op != self.library.none_op
-        ):
+        if tensor.view_offs == 0 and whole.op != self.library.none_op:
             return tensor
         return self.call("cont", tensor)
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from backbay.memory import human_bytes
+
 from . import extra
-from .library import NEWEST, OLDEST, Library, load_library, text
+from .abi import NULL
+from .devices import find_devices
+from .library import NEWEST, OLDEST, Library, load_library
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
@@ -21,17 +25,19 @@ def diagnose() -> dict[str, str]:
         "cpu features": ", ".join(name for name, value in library.features().items() if value != "0")
         or "none told",
         "llamafile kernels": _llamafile(library),
-        "repacked weights": _repack(library),
-        "amx": _amx(library),
+        "repacked weights": _arrangement(library, extra.REPACK),
+        "amx": _arrangement(library, extra.AMX),
+        "rpc": "yes" if library.lib.ggml_backend_reg_by_name(b"RPC") != NULL else "not in this library",
         "huge pages": _huge_pages(),
     }
 
 
 def _devices(library: Library) -> str:
-    """Every device that the library reports; computed on is the CPU."""
-    cpu, *others = [text(library.lib.ggml_backend_dev_name(device)) for device in library.devices()]
-    unused = f"; not used yet: {', '.join(others)}" if others else ""
-    return f"{cpu}{unused}"
+    """Every device that the library reports."""
+    devices = [device.info() for device in find_devices(library, ())]
+    return ", ".join(
+        f"{device.id} {device.name} ({human_bytes(device.total_memory or 0)})" for device in devices
+    )
 
 
 def _llamafile(library: Library) -> str:
@@ -43,18 +49,16 @@ def _llamafile(library: Library) -> str:
     )
 
 
-def _repack(library: Library) -> str:
-    if extra.REPACK not in extra.buffer_types(library):
+def _arrangement(library: Library, name: str) -> str:
+    if name not in extra.buffer_types(library):
         return "not in this library"
-    why_not = extra.verdict(library, extra.REPACK)
-    return f"not used: {why_not}" if why_not else "used"
-
-
-def _amx(library: Library) -> str:
-    """Weights stay in plain buffers, which never reach AMX code."""
-    if "AMX_INT8" not in library.features():
-        return "not in this library"
-    return "in this library, not used: GCC 12 builds it so that it crashes; clang 16 builds it right"
+    known = extra.verdict(library, name)
+    if known.why_not:
+        remedy = (
+            "; GCC 12 builds AMX so that it crashes, clang 16 builds it right" if name == extra.AMX else ""
+        )
+        return f"not used: {known.why_not}{remedy}"
+    return f"used for {', '.join(known.types)}" if known.types else "not used: no faster here"
 
 
 def _huge_pages() -> str:

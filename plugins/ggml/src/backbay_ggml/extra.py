@@ -9,19 +9,25 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 from backbay import DType
+from backbay.spec import Spec
 
 from .abi import NULL, Ptr, ffi
+from .builder import four, leaf_tensor
 from .library import Library, text
 
-REPACK = "CPU_REPACK"
-TYPES = (DType.Q4_0, DType.Q4_K, DType.Q6_K, DType.Q5_K, DType.Q2_K, DType.Q8_0, DType.IQ4_NL, DType.MXFP4)
+REPACK, AMX = "CPU_REPACK", "AMX"
+TYPES = (
+    DType.Q4_0, DType.Q4_K, DType.Q6_K, DType.Q5_K, DType.Q2_K, DType.Q8_0, DType.IQ4_NL, DType.MXFP4, DType.Q4_1,
+    DType.IQ4_XS,
+)  # fmt: skip
 """What some CPU has an arrangement for."""
-TIMEOUT = 60.0
-NOT_ASKED = "not tried yet"
+TIMEOUT = 120.0  # seconds
 
 logger = logging.getLogger("backbay.ggml")
 
@@ -41,22 +47,84 @@ def buffer_types(library: Library) -> dict[str, Ptr]:
     return found
 
 
-def working(library: Library, name: str) -> bool:
-    """Whether a buffer type exists and has been seen to compute rightly here: tried once, in a child process."""
-    return name in buffer_types(library) and verdict(library, name) == ""
+@dataclass(frozen=True)
+class Verdict:
+    """What a trial has shown: why a buffer type cannot be used, nothing if it can, and for which dtypes it is worth it."""
+
+    why_not: str = ""
+    types: tuple[str, ...] = ()
 
 
-def verdict(library: Library, name: str, *, ask: bool = True) -> str:
-    """Why a buffer type cannot be used, nothing if it can; remembered for this library on this machine."""
+@final
+class Arrangement:
+    """A buffer type, and which weights it takes."""
+
+    def __init__(self, library: Library, name: str, types: Collection[DType] = TYPES) -> None:
+        self._library, self._lib, self.name, self._types = library, library.lib, name, types
+        self.kind = buffer_types(library)[name]
+        self._trial: Ptr = self._lib.ggml_backend_buft_alloc_buffer(self.kind, 4096)
+
+    def tensor(self, dtype: DType, shape: tuple[int, ...]) -> Ptr | None:
+        """A tensor in this arrangement, with no data yet, if products with it exist."""
+        if dtype not in self._types or len(shape) != 2 or 0 in shape:
+            return None
+        made = leaf_tensor(dtype, four(Spec(dtype, shape)))
+        made.buffer = self._trial
+        self._lib.ggml_backend_buffer_init_tensor(self._trial, made)
+        return made if made.extra != NULL and self._multiplies(made) else None
+
+    def measured(self, dtype: DType, shape: tuple[int, ...]) -> Ptr | None:
+        """A tensor that graphs treat as one in this arrangement, for dry runs; it is of no use to compute with."""
+        made = self.tensor(dtype, shape)
+        if made is not None:
+            made.buffer, made.data = self._trial, self._lib.ggml_backend_buffer_get_base(self._trial)
+        return made
+
+    def size(self, tensor: Ptr) -> int:
+        """The bytes that a tensor takes."""
+        return int(self._lib.ggml_backend_buft_get_alloc_size(self.kind, tensor))
+
+    def settle(self, memory: Ptr, tensor: Ptr, place: Ptr) -> None:
+        """Give a tensor its place in a buffer of this kind."""
+        tensor.buffer = tensor.extra = NULL
+        self._lib.ggml_backend_tensor_alloc(memory, tensor, place)
+
+    def close(self) -> None:
+        self._lib.ggml_backend_buffer_free(self._trial)
+
+    def _multiplies(self, w: Ptr) -> bool:
+        room = ffi.new("ggml_init_params *", (4 * self._lib.ggml_tensor_overhead(), NULL, True))
+        pool = self._lib.ggml_init(room[0])
+        try:
+            x = self._lib.ggml_new_tensor_4d(pool, int(DType.F32), w.ne[0], 2, 1, 1)
+            product = self._lib.ggml_mul_mat(pool, w, x)
+            return bool(self._lib.ggml_backend_dev_supports_op(self._library.cpu, product))
+        finally:
+            self._lib.ggml_free(pool)
+
+
+def useful(library: Library) -> list[Arrangement]:
+    """The arrangements that have been seen to work here, for the weights that are faster in them, the best first."""
+    found = []
+    for name in (AMX, REPACK):
+        known = verdict(library, name) if name in buffer_types(library) else Verdict("not in this library")
+        types = [dtype for dtype in TYPES if str(dtype) in known.types]
+        if not known.why_not and types:
+            found.append(Arrangement(library, name, types))
+    return found
+
+
+def verdict(library: Library, name: str) -> Verdict:
+    """What a trial of a buffer type has shown; remembered for this library on this machine."""
     path = _cache_file(library, name)
     known = _remembered(path)
-    if known is None and ask:
+    if known is None:
         known = _try(library, name)
         _remember(path, known)
-    return NOT_ASKED if known is None else known
+    return known
 
 
-def _try(library: Library, name: str) -> str:
+def _try(library: Library, name: str) -> Verdict:
     """Multiply in a child: code for instructions that the machine promises, and does not have, costs only that."""
     command = [sys.executable, "-m", "backbay_ggml.probe_child", name]
     environment = {**os.environ, "BACKBAY_GGML_LIB": str(library.path), "GGML_NO_BACKTRACE": "1"}
@@ -65,11 +133,13 @@ def _try(library: Library, name: str) -> str:
             command, env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"the trial did not end: {error}"
+        return Verdict(f"the trial did not end: {error}")
     if done.returncode == 0:
-        return ""
+        return Verdict(types=tuple(done.stdout.split()))
     last = (done.stdout + done.stderr).strip().splitlines()[-1:] or [""]
-    return f"signal {-done.returncode}" if done.returncode < 0 else f"{last[0]} (exit {done.returncode})"
+    return Verdict(
+        f"signal {-done.returncode}" if done.returncode < 0 else f"{last[0]} (exit {done.returncode})"
+    )
 
 
 def _cache_file(library: Library, name: str) -> Path:
@@ -93,19 +163,20 @@ def _processor() -> str:
     )
 
 
-def _remembered(path: Path) -> str | None:
+def _remembered(path: Path) -> Verdict | None:
     try:
-        return str(json.loads(path.read_text())["why_not"])
-    except (OSError, ValueError, KeyError):
+        kept = json.loads(path.read_text())
+        return Verdict(str(kept["why_not"]), tuple(map(str, kept["types"])))
+    except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def _remember(path: Path, why_not: str) -> None:
+def _remember(path: Path, known: Verdict) -> None:
     """Where nothing can be written, the trial is made again the next time."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(f".{os.getpid()}")
-        partial.write_text(json.dumps({"why_not": why_not}))
+        partial.write_text(json.dumps({"why_not": known.why_not, "types": known.types}))
         partial.replace(path)
     except OSError as error:
         logger.debug("the verdict on a buffer type is not kept: %s", error)

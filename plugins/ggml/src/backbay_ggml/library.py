@@ -11,11 +11,12 @@ from typing import Any, final
 from backbay import BackendUnavailableError, DType
 
 from . import logs
-from .abi import DTYPES, NULL, Ptr, ffi
+from .abi import DTYPES, NULL, Ptr, dtype_of, ffi
 from .locate import VARIABLE, locate
 
 OLDEST, NEWEST = (0, 15, 3), (0, 25, 3)
 """The ggml versions that the tests run on; patch levels above the newest are let in."""
+SPINS = "10000"  # half a millisecond or so
 CPU_DEVICE = 0  # of enum ggml_backend_dev_type, which only grows at its end
 
 _lock = threading.Lock()
@@ -31,6 +32,7 @@ class Library:
         _refuse_second(path)
         # Without this, a failed check in ggml starts a debugger before it ends the process.
         os.environ.setdefault("GGML_NO_BACKTRACE", "1")
+        _give_way_soon()
         try:
             self.lib: Any = ffi.dlopen(str(path))
         except OSError as error:
@@ -40,7 +42,7 @@ class Library:
         _check_layout(self.lib, self)
         logs.attach(self.lib)
         self.cpu = self._find_cpu()
-        self.view_op, self.none_op = _op_numbers(self.lib)
+        self.view_ops, self.none_op = _op_numbers(self.lib)
         self.sums_in_half = _sums_in_half(self.lib)
 
     def has(self, name: str) -> bool:
@@ -70,6 +72,11 @@ class Library:
             index += 1
         return found
 
+    def cpu_procedure(self, name: str, signature: str) -> Any:
+        """A function of the CPU's code that has no name of its own in the library."""
+        registry = self.lib.ggml_backend_dev_backend_reg(self.cpu)
+        return ffi.cast(signature, self.lib.ggml_backend_reg_get_proc_address(registry, name.encode()))
+
     def can_dequantize(self, dtype: DType) -> bool:
         """Whether blocks of a type can be read as floats."""
         return dtype.is_quantized and bool(self.lib.ggml_get_type_traits(int(dtype)).to_float != NULL)
@@ -85,6 +92,11 @@ class Library:
     def activation(self, weight: DType) -> DType:
         """What activations are rounded to before they meet weights of a type."""
         return DTYPES[self.lib.ggml_get_type_traits_cpu(int(weight)).vec_dot_type]
+
+    def describe(self, tensor: Ptr) -> str:
+        """An op and its operands, for people."""
+        operands = [f"{dtype_of(t)}{list(t.ne)}" for t in tensor.src if t != NULL]
+        return f"{text(self.lib.ggml_op_name(tensor.op)).lower()}({', '.join(operands)})"
 
     def knows(self, dtype: DType) -> bool:
         """Whether this version has a type, with the block that GGUF gives it."""
@@ -129,6 +141,16 @@ def _refuse_second(path: Path) -> None:
                     f"{path} cannot be loaded beside {folder}, which this process loaded before: use one of them, "
                     f"by {VARIABLE}, or in a process of its own"
                 )
+
+
+def _give_way_soon() -> None:
+    """Threads of libgomp that wait for each other spin for many milliseconds, on cores that busy neighbours want too.
+
+    Hardly ever does one wait for half a millisecond where there are none. It is said before libgomp is loaded, which
+    reads it once; whoever started the process has the last word.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -188,11 +210,17 @@ def _probe(lib: Any) -> list[str]:
     return [f"{field} is not where it should be" for field, right in read.items() if not right]
 
 
-def _op_numbers(lib: Any) -> tuple[int, int]:
+def _op_numbers(lib: Any) -> tuple[frozenset[int], int]:
+    """Of ops that compute nothing: those that look at another tensor's data, and of a tensor that is no op's."""
     ctx = _scratch(lib)
     try:
         a = lib.ggml_new_tensor_4d(ctx, int(DType.F32), 8, 1, 1, 1)
-        return lib.ggml_view_1d(ctx, a, 4, 0).op, a.op
+        views = (
+            lib.ggml_view_1d(ctx, a, 4, 0),
+            lib.ggml_reshape_4d(ctx, a, 4, 2, 1, 1),
+            lib.ggml_permute(ctx, a, 1, 0, 2, 3),
+        )
+        return frozenset(view.op for view in views), a.op
     finally:
         lib.ggml_free(ctx)
 

@@ -36,13 +36,14 @@ _calls: dict[Op[Any, Any], Callable[..., Ptr]] = {
 }
 
 
-def lower(g: Builder, graph: Graph, leaf: Callable[[Node], tuple[Ptr, Ptr | None]]) -> None:
-    """Build the ops of a graph; `leaf` gives the tensor of a leaf or weight, and its copy for products."""
+def lower(g: Builder, graph: Graph, bind: Callable[[Node], None]) -> None:
+    """Build the ops of a graph; `bind` gives a leaf or weight its tensor."""
     for node in graph.nodes:
         _check_extent(node)
         if node.op is None:
-            g.bind(node, *leaf(node))
+            bind(node)
         elif not node.op.view:
+            g.turn_to(node)
             _lower(g, node, node.op)
 
 

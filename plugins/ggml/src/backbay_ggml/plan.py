@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, final
 
 import numpy as np
@@ -14,15 +11,15 @@ from backbay.encoding import Bytes, gather
 from backbay.plan import Cancel, check_cancel
 
 from .abi import NULL, Ptr, ffi
-from .buffers import ALIGNMENT, UNALLOCATED, LeafBuffer, WeightBuffer, host_memory
+from .buffers import ALIGNMENT, TensorBuffer, host_memory
 from .builder import Builder, four, leaf_tensor
+from .cancelling import ABORTED, watching
+from .devices import UNALLOCATED
+from .linking import floating, holders, link
 from .lowering import lower
 
 if TYPE_CHECKING:
     from .backend import Ggml
-
-ABORTED = 1  # of enum ggml_status, 0 is success
-POLL_SECONDS = 0.002  # how soon a cancelled compute notices
 
 
 @final
@@ -36,16 +33,17 @@ class GgmlPlan(Plan):
         self._own_size = 0
         self._measured: list[Ptr] = []
         self._placed = False
-        self._g = Builder(backend.library, backend.library.cpu, flash=backend.flash)
+        self._g = Builder(backend.library, flash=backend.flash)
         try:
-            lower(self._g, graph, self._leaf)
-            self._graph = self._link()
+            lower(self._g, graph, self._bind)
+            leaves = len(graph.nodes) + len(self._g.constants)
+            self._graph_pool, self._graph, _ = link(backend.library, self._g.order, leaves)
             self._is_empty = self._lib.ggml_graph_n_nodes(self._graph) == 0
             self._keep_outputs()
             self._cplan = ffi.new(
                 "ggml_cplan *", self._lib.ggml_graph_plan(self._graph, backend.threads, NULL)
             )
-            self._floating = self._list_floating()
+            self._floating = floating(backend.library, self._graph, self._g)
             self.nbytes = self._own_size + backend.arena.join(self._graph, self._cplan.work_size)
             self._placed = True
             self._generation = backend.arena.generation
@@ -65,7 +63,7 @@ class GgmlPlan(Plan):
         if cancel is None:
             status = self._lib.ggml_graph_compute(self._graph, self._cplan)
         else:
-            with self._watching(cancel):
+            with watching(self._backend.abort_flag, cancel):
                 status = self._lib.ggml_graph_compute(self._graph, self._cplan)
             check_cancel(cancel if status == ABORTED else None)
         if status != 0:
@@ -99,45 +97,36 @@ class GgmlPlan(Plan):
         self._g.close()
 
     def report(self) -> list[str]:
-        skipped = (self._backend.library.view_op, self._backend.library.none_op)
-        return [f"CPU:0 {self._g.describe(tensor)}" for tensor in self._g.order if tensor.op not in skipped]
+        library = self._backend.library
+        run = [tensor for tensor in self._g.order if tensor.op not in library.view_ops]
+        return [f"CPU:0 {library.describe(tensor)}" for tensor in run]
 
     # -- building ----------------------------------------------------------------------------------------
 
-    def _leaf(self, node: Node) -> tuple[Ptr, Ptr | None]:
-        """The tensor of a leaf or weight, without memory where nothing is allocated, and its copy for products."""
+    def _bind(self, node: Node) -> None:
+        """Give a leaf or weight its tensor, without memory where nothing is allocated, and its copy for products."""
         assert node.leaf is not None
         buffer = node.leaf.buffer
-        if isinstance(buffer, WeightBuffer):
-            return buffer.tensor, buffer.product
-        if isinstance(buffer, LeafBuffer):
-            return buffer.tensor, None
+        if isinstance(buffer, TensorBuffer):
+            self._g.bind(node, buffer.tensor)
+            if buffer.product is not None:
+                self._g.bind_product(node, *buffer.product)
+            return
         made = leaf_tensor(node.dtype, four(node))
         made.data = UNALLOCATED
         self._measured.append(made)
-        return made, None
-
-    def _link(self) -> Ptr:
-        """ggml's graph: the ops in the order in which they were made."""
-        order = self._g.order
-        size = 2 * len(order) + len(self._nodes.nodes) + len(self._g.constants) + 64
-        memory = self._lib.ggml_graph_overhead_custom(size, False) + 1024
-        self._graph_pool = self._lib.ggml_init(ffi.new("ggml_init_params *", (memory, NULL, True))[0])
-        if self._graph_pool == NULL:
-            raise MemoryError("no memory for a graph's description")
-        graph = self._lib.ggml_new_graph_custom(self._graph_pool, size, False)
-        for tensor in order:
-            self._lib.ggml_build_forward_expand(graph, tensor)
-        return graph
+        self._g.bind(node, made)
+        copy = self._backend.measured_copy(node.leaf.name)
+        if copy is not None:
+            self._measured.append(copy)
+            self._g.bind_product(node, copy, self._backend.cpu)
 
     def _keep_outputs(self) -> None:
         """Memory of this plan's own for what must outlive other plans' runs: outputs and constants."""
-        kept = {
-            int(ffi.cast("uintptr_t", t)): t for t in map(self._holder, self._nodes.outputs) if t is not None
-        }
-        for tensor in kept.values():
+        kept = holders(self._g, self._nodes)
+        for tensor in kept:
             self._lib.ggml_set_output(tensor)
-        tensors = [*kept.values(), *(tensor for tensor, _ in self._g.constants)]
+        tensors = [*kept, *(tensor for tensor, _ in self._g.constants)]
         sizes = [-(-self._lib.ggml_nbytes(tensor) // ALIGNMENT) * ALIGNMENT for tensor in tensors]
         total = sum(sizes)
         if total:
@@ -151,25 +140,12 @@ class GgmlPlan(Plan):
             for tensor, data in self._g.constants:
                 self._lib.ggml_backend_tensor_set(tensor, ffi.from_buffer(data), 0, data.size)
 
-    def _list_floating(self) -> list[Ptr]:
-        """The tensors that get their places in the arena, and the views of them."""
-        count = range(self._lib.ggml_graph_n_nodes(self._graph))
-        tensors = [*(self._lib.ggml_graph_node(self._graph, n) for n in count), *self._g.blank]
-        return [tensor for tensor in tensors if tensor.data == NULL]
-
     def _place_again(self) -> None:
         """The arena was made anew elsewhere, for a larger plan: move there, without building anything."""
         for tensor in self._floating:
             tensor.data = tensor.buffer = NULL
         self._backend.arena.place(self._graph, self._cplan.work_size)
         self._generation = self._backend.arena.generation
-
-    def _holder(self, node: Node) -> Ptr | None:
-        """The tensor that holds an output's data, unless a leaf does, or nothing is there to hold."""
-        if node.storage.leaf is not None or node.storage.size == 0:
-            return None
-        root = self._g.root(node)
-        return root if root.view_src == NULL else root.view_src
 
     def _allocate(self, total: int) -> None:
         self._own = host_memory(self._backend.library, total)
@@ -188,29 +164,7 @@ class GgmlPlan(Plan):
                 self._lib.ggml_backend_tensor_alloc(self._own, tensor, place)
                 place += size
 
-    # -- running -----------------------------------------------------------------------------------------
-
-    @contextmanager
-    def _watching(self, cancel: Cancel) -> Iterator[None]:
-        """While this lasts, a set `cancel` makes ggml's threads stop at the next node."""
-        flag, done = self._backend.abort_flag, threading.Event()
-
-        def watch() -> None:
-            while not done.wait(POLL_SECONDS):
-                if cancel.is_set():
-                    flag[0] = b"\1"
-                    return
-
-        watcher = threading.Thread(target=watch, name="backbay-ggml-cancel", daemon=True)
-        watcher.start()
-        try:
-            yield
-        finally:
-            done.set()
-            watcher.join()
-            flag[0] = b"\0"
-
     def _check_guards(self) -> None:
         for node in self._nodes.nodes:
-            if node.leaf is not None and isinstance(node.leaf.buffer, LeafBuffer):
+            if node.leaf is not None and isinstance(node.leaf.buffer, TensorBuffer):
                 node.leaf.buffer.check_guards()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import final
 
@@ -16,6 +16,7 @@ from backbay.spec import Spec
 from . import extra
 from .abi import NULL, Ptr, ffi
 from .builder import four, leaf_tensor
+from .extra import Arrangement
 from .library import Library
 
 MAPPED, COPIED, AUTO = "mapped", "copied", "auto"
@@ -29,57 +30,56 @@ READERS = 4  # threads that rearrange; more of them wait for memory
 class WeightStore:
     """The weights of a model that are copied, and where.
 
-    `repacks` tells which ones the CPU has a better arrangement for. Those can only be multiplied; whatever else is
-    asked of them is read from the file. The others, if they are copied at all, are copied as they are.
+    Some are arranged in another way, for which the CPU has faster code. Those can only be multiplied; whatever else
+    is asked of them is read from the file. The others, if they are copied at all, are copied as they are.
     """
 
-    def __init__(self, library: Library, model: ModelFile, policy: str) -> None:
+    def __init__(self, library: Library, model: ModelFile, policy: str, served: Collection[str] = ()) -> None:
+        self._served = served  # weights whose products another device makes
         self._library, self._lib, self._model, self._policy = library, library.lib, model, policy
-        self._plain: Ptr = library.lib.ggml_backend_cpu_buffer_type()
-        self._trial: Ptr = NULL  # a small buffer of the repacking type
-        self._repack: Ptr = NULL
-        if policy == AUTO and extra.working(library, extra.REPACK):
-            self._repack = extra.buffer_types(library)[extra.REPACK]
-            self._trial = self._lib.ggml_backend_buft_alloc_buffer(self._repack, PAGE)
+        self._arrangements = extra.useful(library) if policy == AUTO else []
         self._buffers: list[Ptr] = []
         self._tensors: dict[str, Ptr] = {}
 
-    def repacks(self, info: TensorInfo) -> bool:
-        """Whether the CPU has an arrangement for a weight, and the weight is one that is multiplied."""
-        if (
-            self._trial == NULL
-            or info.dtype not in extra.TYPES
-            or len(info.shape) != 2
-            or not self._multiplied(info)
-        ):
-            return False
-        tensor = leaf_tensor(info.dtype, four(Spec(info.dtype, info.shape)))
-        self._lib.ggml_backend_buffer_init_tensor(self._trial, tensor)
-        return bool(tensor.extra != NULL)
+    def arranged(self, info: TensorInfo) -> Arrangement | None:
+        """The arrangement of a weight, if it is one that is multiplied, and there is one for it."""
+        if not self._multiplied(info):
+            return None
+        fitting = (each for each in self._arrangements if each.tensor(info.dtype, info.shape) is not None)
+        return next(fitting, None)
 
     def copies(self, info: TensorInfo) -> bool:
         """Whether a weight gets memory of its own."""
-        return bool(info.nbytes) and (self._policy == COPIED or self.repacks(info))
+        return bool(info.nbytes) and (self._policy == COPIED or self.arranged(info) is not None)
 
     def size(self, infos: Iterable[TensorInfo]) -> int:
         """The bytes that copies take."""
-        return sum(_padded(info.nbytes) for info in infos)
+        return sum(_padded(self._made(info)[1]) for info in infos)
 
     def allocate(self, infos: list[TensorInfo]) -> None:
-        """Memory for copies, one piece for those that are rearranged and one for the others."""
-        for repacked in (True, False):
-            chosen = [info for info in infos if self.repacks(info) is repacked]
+        """Memory for copies, in one piece for each arrangement."""
+        for arrangement in (*self._arrangements, None):
+            chosen = [info for info in infos if self.arranged(info) is arrangement]
             if chosen:
-                self._allocate(chosen, self._repack if repacked else self._plain)
+                self._allocate(chosen, arrangement)
 
     def tensor(self, info: TensorInfo) -> Ptr | None:
         """The copy of a weight, if there is one."""
         return self._tensors.get(info.name)
 
+    def measured(self, info: TensorInfo) -> Ptr | None:
+        """What the copy of a weight would be for a graph, if it is one that is arranged in another way."""
+        arrangement = self.arranged(info)
+        return None if arrangement is None else arrangement.measured(info.dtype, info.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """What is to be read from the file."""
+        return sum(self._model.tensors[name].nbytes for name in self._tensors)
+
     def fill(self, progress: Progress, cancel: Cancel | None) -> None:
         """Copy the weights, telling how far it is."""
-        total = sum(self._model.tensors[name].nbytes for name in self._tensors) or 1
-        done = 0
+        total, done = self.nbytes or 1, 0
         with ThreadPoolExecutor(READERS) as readers:
             try:
                 for future in as_completed(
@@ -92,28 +92,46 @@ class WeightStore:
                 raise
 
     def close(self) -> None:
-        for buffer in (*self._buffers, *([self._trial] if self._trial != NULL else [])):
+        for buffer in self._buffers:
             self._lib.ggml_backend_buffer_free(buffer)
+        for arrangement in self._arrangements:
+            arrangement.close()
         self._buffers.clear()
         self._tensors.clear()
-        self._trial = NULL
+        self._arrangements.clear()
 
     def _multiplied(self, info: TensorInfo) -> bool:
-        """Embeddings are looked up, unless they serve as the output's weights too."""
-        return info.name != "token_embd.weight" or "output.weight" not in self._model.tensors
+        """Embeddings are looked up, unless they serve as the output's weights too, and here."""
+        return info.name not in self._served and (
+            info.name != "token_embd.weight" or "output.weight" not in self._model.tensors
+        )
 
-    def _allocate(self, infos: list[TensorInfo], kind: Ptr) -> None:
-        memory = self._lib.ggml_backend_buft_alloc_buffer(kind, self.size(infos) + ALIGNMENT)
+    def _made(self, info: TensorInfo) -> tuple[Ptr, int]:
+        """The tensor of a copy, and its size."""
+        arrangement = self.arranged(info)
+        tensor = None if arrangement is None else arrangement.tensor(info.dtype, info.shape)
+        if arrangement is None or tensor is None:
+            return leaf_tensor(info.dtype, four(Spec(info.dtype, info.shape))), info.nbytes
+        return tensor, arrangement.size(tensor)
+
+    def _allocate(self, infos: list[TensorInfo], arrangement: Arrangement | None) -> None:
+        kind = self._lib.ggml_backend_cpu_buffer_type() if arrangement is None else arrangement.kind
+        nbytes = self.size(infos)
+        memory = self._lib.ggml_backend_buft_alloc_buffer(kind, nbytes + ALIGNMENT)
         if memory == NULL:
             raise MemoryError("ggml got no memory from the system")
         self._buffers.append(memory)
         base = int(ffi.cast("uintptr_t", self._lib.ggml_backend_buffer_get_base(memory)))
-        _advise(base, self.size(infos), MADV_HUGEPAGE)
+        _advise(base, nbytes, MADV_HUGEPAGE)
         for info in infos:
-            tensor = leaf_tensor(info.dtype, four(Spec(info.dtype, info.shape)))
-            self._lib.ggml_backend_tensor_alloc(memory, tensor, ffi.cast("void *", base))
+            tensor, size = self._made(info)
+            place = ffi.cast("void *", base)
+            if arrangement is None:
+                self._lib.ggml_backend_tensor_alloc(memory, tensor, place)
+            else:
+                arrangement.settle(memory, tensor, place)
             self._tensors[info.name] = tensor
-            base += _padded(info.nbytes)
+            base += _padded(size)
 
     def _fill(self, name: str, cancel: Cancel | None) -> int:
         check_cancel(cancel)

@@ -1,0 +1,86 @@
+"""Products arranged so that ggml reads large weights the fastest.
+
+Where few columns are multiplied, the CPU waits for the weights' memory. ggml's code for one column reads one row after
+the other and waits the longest; llamafile's reads four at a time, but is used for two columns or more.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from backbay import DType, Node
+
+from .abi import NULL, Ptr
+from .builder import Builder, four
+from .library import Library
+
+FULL_PRECISION = 10  # of enum ggml_prec
+FEW = 32  # columns; with more, it matters little how the last ones are multiplied
+LARGE = 1 << 20  # bytes of weights; fewer stay in the caches
+TILE = 4  # columns that rearranged weights are multiplied with at a time, and the others one by one
+
+
+def multiply(g: Builder, w: Node, x: Node, *, full: bool) -> Ptr:
+    """The product of two nodes, `full` for sums in f32 wherever it runs."""
+    weights = g.product(w) or g.rows(w)
+    if weights.extra != NULL:  # an arrangement of the CPU's own may want all columns in one matrix
+        columns = g.reshape(g.floats(x), x.dim(0), x.size // x.dim(0))
+    else:
+        columns = activation(g, w, x) if g.on_cpu else g.rows(x, DType.F32)
+    if w.nbytes < LARGE or columns.ne[1] >= FEW or columns.ne[2] * columns.ne[3] != 1 or not g.on_cpu:
+        product = _multiply(g, weights, columns, full=full)
+    else:
+        product = _few(g, w.dtype, weights, g.cast(columns, DType.F32), full=full)
+    return g.reshape(product, w.dim(1), *four(x)[1:])
+
+
+def activation(g: Builder, w: Node, x: Node) -> Ptr:
+    """The second operand of a product: as it is where the kernel takes that, else as f32."""
+    taken = x.dtype is DType.F32 or x.dtype is g.library.activation(w.dtype)
+    return g.rows(x, None if taken else DType.F32)
+
+
+def _few(g: Builder, dtype: DType, weights: Ptr, columns: Ptr, *, full: bool) -> Ptr:
+    """A product of few columns, by the code that reads the weights the fastest."""
+    count = columns.ne[1]
+    if weights.extra != NULL and count % TILE >= 2:
+        return _wider(g, weights, columns, count + TILE - count % TILE, full=full)
+    if weights.extra == NULL and count == 1 and _reads_four(g.library):
+        if dtype in (DType.F16, DType.BF16):
+            return _wider(g, weights, columns, 2, full=full)
+        if dtype is DType.Q8_0 and g.lib.ggml_is_contiguous(weights):
+            return _exchanged(g, weights, columns, full=full)
+    return _multiply(g, weights, columns, full=full)
+
+
+def _wider(g: Builder, weights: Ptr, columns: Ptr, count: int, *, full: bool) -> Ptr:
+    """A product with more columns, of whatever numbers, whose products nobody reads."""
+    held, rows = columns.ne[1], columns.ne[0]
+
+    def widen() -> Ptr:
+        if count % held:
+            return g.call("pad_ext", columns, 0, 0, 0, count - held, 0, 0, 0, 0)
+        return g.call("repeat_4d", columns, rows, count, 1, 1)  # quicker, where it can be
+
+    wide = _multiply(g, weights, g.once(columns, f"{count} columns", widen), full=full)
+    return g.first_columns(wide, held)
+
+
+def _exchanged(g: Builder, weights: Ptr, column: Ptr, *, full: bool) -> Ptr:
+    """A product of one column in which that is the weight, and the weights are the columns: q8_0 is for both."""
+    row = g.once(column, "q8_0", lambda: g.cast(column, DType.Q8_0))
+    return g.reshape(_multiply(g, row, weights, full=full), weights.ne[1])
+
+
+def _multiply(g: Builder, w: Ptr, x: Ptr, *, full: bool) -> Ptr:
+    product = g.call("mul_mat", w, x)
+    if full:
+        g.lib.ggml_mul_mat_set_prec(product, FULL_PRECISION)
+    return product
+
+
+@cache
+def _reads_four(library: Library) -> bool:
+    """Whether the library was built with llamafile's kernels for AVX2."""
+    features = library.features()
+    return "LLAMAFILE" in features and "AVX2" in features

@@ -1,0 +1,188 @@
+"""Run as a script of its own, between ggml and an RPC server: ggml ends the process that loses its server, so it never
+sees one go. What the server no longer answers, the relay does, and says so on its standard output.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import struct
+import sys
+import threading
+from collections.abc import Iterator
+
+(ALLOC_BUFFER, GET_ALIGNMENT, GET_MAX_SIZE, BUFFER_GET_BASE, FREE_BUFFER, BUFFER_CLEAR, SET_TENSOR, SET_TENSOR_HASH,
+ GET_TENSOR, COPY_TENSOR, GRAPH_COMPUTE, GET_DEVICE_MEMORY, INIT_TENSOR, GET_ALLOC_SIZE, HELLO, DEVICE_COUNT,
+ GRAPH_RECOMPUTE, MEMSET_TENSOR) = range(18)  # fmt: skip
+ANSWERS = {
+    ALLOC_BUFFER: 16, GET_ALIGNMENT: 8, GET_MAX_SIZE: 8, BUFFER_GET_BASE: 8, SET_TENSOR_HASH: 1, COPY_TENSOR: 1,
+    GET_DEVICE_MEMORY: 16, GET_ALLOC_SIZE: 8, HELLO: 28, DEVICE_COUNT: 4,
+}  # fmt: skip
+"""Bytes of what a server answers; an answer to GET_TENSOR is as long as was asked."""
+EMPTY_ANSWERS = {4: (FREE_BUFFER, BUFFER_CLEAR, INIT_TENSOR), 7: ()}
+"""By major version of the protocol, commands whose end a server confirms: all versions that are known."""
+MADE_UP = {GET_ALIGNMENT: 32, GET_MAX_SIZE: 1 << 62, BUFFER_GET_BASE: 4096, SET_TENSOR_HASH: 1, COPY_TENSOR: 1,
+           DEVICE_COUNT: 1}  # fmt: skip
+"""What is answered in the place of a lost server, where zeros would not do: nothing is allocated, and zeros are read."""
+CAPABILITIES = bytes(24)  # of no faster transport, which would bypass the relay
+PIECE = 1 << 20
+SMALL = 28  # bytes of the longest answer of a fixed size
+PATIENCE = 5.0  # seconds for a server to greet: one that serves somebody else does not
+
+
+class LostError(Exception):
+    """The server went away, or answered what it should not."""
+
+
+def main() -> None:
+    """Greet the server, listen on a port of our own, and serve until standard input ends."""
+    host, _, port = sys.argv[1].rpartition(":")
+    server = (host, int(port))
+    try:
+        with connect(server) as first:
+            hello = greet(first)
+    except (OSError, LostError) as error:
+        say(f"failed {error or 'it does not answer'}")
+        return
+    if hello[0] not in EMPTY_ANSWERS:
+        say(
+            f"failed it speaks version {hello[0]} of the protocol; known are {', '.join(map(str, EMPTY_ANSWERS))}"
+        )
+        return
+    listener = socket.create_server(("127.0.0.1", 0))
+    threading.Thread(target=accept, args=(listener, server, hello), daemon=True).start()
+    say(f"ready {listener.getsockname()[1]}")
+    while sys.stdin.buffer.read(1):
+        pass
+
+
+def say(line: str) -> None:
+    """Tell the process that started us; it reads before it trusts an answer."""
+    os.write(1, f"{line}\n".encode())
+
+
+def accept(listener: socket.socket, server: tuple[str, int], hello: bytes) -> None:
+    for number in itertools.count():
+        client, _ = listener.accept()
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        threading.Thread(target=Connection(client, server, hello, number).serve, daemon=True).start()
+
+
+def connect(server: tuple[str, int]) -> socket.socket:
+    made = socket.create_connection(server, PATIENCE)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return made
+
+
+def greet(server: socket.socket) -> bytes:
+    """The server's greeting: its version, and no capabilities."""
+    server.settimeout(PATIENCE)
+    try:
+        server.sendall(struct.pack("<BQ", HELLO, len(CAPABILITIES)) + CAPABILITIES)
+        if struct.unpack("<Q", exactly(server, 8))[0] != ANSWERS[HELLO]:
+            raise LostError("it is no RPC server of ggml's that we know")
+        return exactly(server, ANSWERS[HELLO])[:4] + CAPABILITIES
+    except TimeoutError:
+        raise LostError("it does not answer; does it serve another process?") from None
+    finally:
+        server.settimeout(None)
+
+
+class Connection:
+    """One connection of ggml's, and one to the server as long as that lasts."""
+
+    def __init__(self, client: socket.socket, server: tuple[str, int], hello: bytes, number: int) -> None:
+        self.client, self.server, self.hello, self.number = client, server, hello, number
+        self.upstream: socket.socket | None = None
+
+    def serve(self) -> None:
+        try:
+            with self.client:
+                while True:
+                    command, size = struct.unpack("<BQ", exactly(self.client, 9))
+                    if command == HELLO:
+                        exactly(self.client, size)
+                        self.begin()
+                    else:
+                        self.exchange(command, size)
+        except (OSError, LostError):
+            say(f"closed {self.number}")  # by ggml, which keeps nothing there any more
+        finally:
+            if self.upstream is not None:
+                self.upstream.close()
+
+    def begin(self) -> None:
+        try:
+            self.upstream = connect(self.server)
+            if greet(self.upstream) != self.hello:
+                raise LostError("it came back with another version of the protocol")
+        except (OSError, LostError) as error:
+            self.lose(error)
+        self.client.sendall(struct.pack("<Q", len(self.hello)) + self.hello)
+
+    def exchange(self, command: int, size: int) -> None:
+        """Hand one command on, and its answer back; without a server, make one up."""
+        self.send(struct.pack("<BQ", command, size))
+        tail = b""
+        for piece in pieces(self.client, size):
+            tail = (tail + piece)[-8:]
+            self.send(piece)
+        expected = struct.unpack("<Q", tail)[0] if command == GET_TENSOR else ANSWERS.get(command)
+        if expected is not None or command in EMPTY_ANSWERS[self.hello[0]]:
+            self.answer(command, expected or 0)
+
+    def send(self, data: bytes) -> None:
+        if self.upstream is not None:
+            try:
+                self.upstream.sendall(data)
+            except OSError as error:
+                self.lose(error)
+
+    def answer(self, command: int, expected: int) -> None:
+        """What the server answers, as far as it does, and what is made up for the rest."""
+        made_up = MADE_UP.get(command, 0).to_bytes(expected, "little") if expected <= SMALL else b""
+        announced = self.receive(8)
+        if announced is not None and struct.unpack("<Q", announced)[0] != expected:
+            self.lose(LostError("it answered something else than was asked"))
+        self.client.sendall(struct.pack("<Q", expected))
+        sent = 0
+        while sent < expected:
+            rest = min(PIECE, expected - sent)
+            piece = self.receive(rest) or made_up[sent:] or bytes(rest)
+            self.client.sendall(piece)
+            sent += len(piece)
+
+    def receive(self, size: int) -> bytes | None:
+        """The next bytes of the server, if it is there."""
+        if self.upstream is not None:
+            try:
+                return exactly(self.upstream, size)
+            except (OSError, LostError) as error:
+                self.lose(error)
+        return None
+
+    def lose(self, error: Exception) -> None:
+        """The server is gone; this is said before anything is answered in its place."""
+        if self.upstream is not None:
+            self.upstream.close()
+            self.upstream = None
+        say(f"lost {self.number} {error or 'it closed the connection'}")
+
+
+def pieces(source: socket.socket, size: int) -> Iterator[bytes]:
+    """The next bytes of a connection, as they come."""
+    while size:
+        piece = source.recv(min(size, PIECE))
+        if not piece:
+            raise LostError("it closed the connection")
+        size -= len(piece)
+        yield piece
+
+
+def exactly(source: socket.socket, size: int) -> bytes:
+    return b"".join(pieces(source, size))
+
+
+if __name__ == "__main__":
+    main()

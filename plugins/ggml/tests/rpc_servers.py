@@ -1,0 +1,69 @@
+"""Servers of ggml's RPC in child processes on loopback, for tests."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+PATIENCE = 60.0  # seconds for a server to listen
+
+
+class Server:
+    """One server, that ends with this process at the latest."""
+
+    def __init__(self, *, devices: int = 1, memory: int | None = None, port: int | None = None) -> None:
+        self.port = port or free_port()
+        self.endpoint = f"127.0.0.1:{self.port}"
+        command = [sys.executable, "-m", "backbay_ggml.rpc_server", self.endpoint, "--until-eof"]
+        command += ["--threads", "1", "--devices", str(devices)]
+        command += ["--memory", str(memory)] if memory is not None else []
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "GGML_NO_BACKTRACE": "1"},
+        )
+        self._wait()
+
+    def _wait(self) -> None:
+        """Until it listens. A connection would keep it from serving anybody else for a moment: the port is asked for."""
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            with socket.socket() as trial:
+                if trial.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.02)
+        raise RuntimeError(f"the RPC server does not listen; it ended with {self.process.poll()}")
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def close(self) -> None:
+        self.kill()
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
+
+@contextmanager
+def serving(**options: int | None) -> Iterator[Server]:
+    """A server for as long as this lasts."""
+    server = Server(**options)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def free_port() -> int:
+    with socket.socket() as trial:
+        trial.bind(("127.0.0.1", 0))
+        return int(trial.getsockname()[1])

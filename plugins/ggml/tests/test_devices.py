@@ -1,0 +1,308 @@
+"""Several devices: the CPU, and as the others the devices of RPC servers in child processes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from layered_model import CELLS, HEAD, KV_HEADS, LAYERS, Model, generate, write_model
+from rpc_servers import Server, serving
+
+import backbay
+from backbay import (
+    BackendParams,
+    CancelledError,
+    DType,
+    FlashAttention,
+    GPULayers,
+    GPULayersList,
+    OptionError,
+)
+from backbay.params import Debug
+from backbay_ggml import Ggml, remote
+from backbay_ggml.library import load_library
+
+pytestmark = pytest.mark.skipif(
+    load_library().lib.ggml_backend_reg_by_name(b"RPC") == remote.NULL, reason="this library has no RPC"
+)
+LAYERS_ON = {
+    "all": [("RPC:0", range(LAYERS + 1))],
+    "half": [("RPC:0", (2, 3, LAYERS))],
+    "first": [("RPC:0", (0,))],
+    "odd": [("RPC:0", (1, 3))],
+    "two": [("RPC:0", (0, 1)), ("RPC:1", (2, 3, LAYERS))],
+    "none": [],
+}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serving(devices=2) as made:
+        yield made
+
+
+@pytest.fixture(scope="module", params=["untied", "tied"])
+def path(request, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    return write_model(folder / f"{request.param}.gguf", tied=request.param == "tied")
+
+
+def on(server: Server, layers: str | None = None, **params) -> BackendParams:
+    """Parameters with the server's devices, and some layers there."""
+    gpus = None if layers is None else GPULayersList(GPULayers(*each) for each in LAYERS_ON[layers])
+    return BackendParams(num_threads=1, gpu_layers=gpus, options={"rpc": server.endpoint}, **params)
+
+
+def opened(path: Path, params: BackendParams) -> backbay.Backend:
+    return backbay.open(path, backend="ggml", params=params)
+
+
+@pytest.fixture(scope="module")
+def expected(path) -> list[np.ndarray]:
+    with opened(path, BackendParams(num_threads=1)) as backend:
+        backend.load()
+        return generate(backend)
+
+
+def test_devices_are_listed_with_their_memory(server) -> None:
+    with Ggml(None, on(server)) as backend:
+        cpu, *others = backend.devices()
+        assert (cpu.id, cpu.is_gpu) == ("CPU:0", False)
+        assert [(device.id, device.is_gpu) for device in others] == [("RPC:0", True), ("RPC:1", True)]
+        assert all(0 < device.free_memory <= device.total_memory for device in (cpu, *others))
+
+
+@pytest.mark.parametrize("layers", LAYERS_ON)
+def test_wherever_layers_are_results_are_those_of_the_cpu(path, server, expected, layers) -> None:
+    with opened(path, on(server, layers)) as backend:
+        backend.load()
+        for ours, cpu in zip(generate(backend), expected, strict=True):
+            np.testing.assert_allclose(ours, cpu, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("layers", LAYERS_ON)
+def test_weights_and_caches_lie_with_their_layers(path, server, layers) -> None:
+    with opened(path, on(server, layers)) as backend:
+        model = Model(backend)
+        memory = backend.memory()
+        where = {layer: id for id, chosen in LAYERS_ON[layers] for layer in chosen}
+        for device in memory.devices:
+            own = [where.get(n, "CPU:0") == device.id for n in range(LAYERS + 1)]
+            assert [entry.size > 0 for entry in device.weights] == own
+            assert [entry.size for entry in device.cache[:LAYERS]] == [
+                mine * 2 * 2 * HEAD * KV_HEADS * CELLS for mine in own[:LAYERS]
+            ]
+        assert memory.input_weights.size == backend.model.tensors["token_embd.weight"].nbytes
+        model.store.close()
+
+
+@pytest.mark.parametrize("layers", ["all", "half", "two"])
+def test_dry_runs_tell_what_devices_then_allocate(path, server, layers) -> None:
+    reports = []
+    for alloc in (False, True):
+        with opened(path, on(server, layers, alloc_memory=alloc)) as backend:
+            model = Model(backend)
+            with backend.new_context() as ctx, backend.new_context() as small:
+                ctx.forward(model.logits(ctx, list(range(20)), 0)).reserve()
+                small.forward(model.logits(small, [1], 0)).reserve()
+                reports.append(backend.memory())
+                given = backend.stage.allocated()
+            model.store.close()
+    dry, real = reports
+    assert [(*row[:3], row[3].size) for row in dry.rows()] == [(*row[:3], row[3].size) for row in real.rows()]
+    assert dry.allocated() == 0
+    for gpu in real.gpus:
+        assert gpu.graph.size == pytest.approx(given.get(gpu.id, 0), rel=0.01)
+
+
+def test_a_plan_tells_what_ran_where(path, server) -> None:
+    with opened(path, on(server, "half")) as backend:
+        backend.load()
+        model = Model(backend)
+        with model.store, backend.new_context() as ctx:
+            ctx.compute(model.logits(ctx, [1, 2], 0))
+            plan = ctx.recording._plan
+            said = [line.split()[0] for line in plan.report()]
+            first = said.index("RPC:0")
+            assert set(said[:first]) == {"CPU:0"}
+            assert said.count("RPC:0") > said.count("CPU:0") / 2
+            assert backend.stage.splits(plan) <= 6
+
+
+def test_computing_again_takes_new_data_whatever_ran_between(path, server, expected) -> None:
+    with opened(path, on(server, "half")) as backend:
+        backend.load()
+        model = Model(backend)
+        with model.store, backend.new_context() as one, backend.new_context() as other:
+            y = model.logits(one, [5, 1, 90, 7, 7], 0)
+            x = other.from_floats(np.ones(5000))
+            z = x.sqr(other).neg(other).sum_rows(other)
+            for factor in (1, 2, 3):
+                one.compute(y)
+                x.from_floats(np.full(5000, factor))
+                other.compute(z)
+                assert z.floats().tolist() == [-5000 * factor * factor]
+                np.testing.assert_allclose(y.numpy(), expected[0], rtol=1e-4, atol=1e-4)
+            assert (one.counters.compilations, other.counters.compilations) == (1, 1)
+
+
+@pytest.mark.parametrize("choice", [FlashAttention.ON, FlashAttention.OFF, FlashAttention.AUTO])
+def test_attention_is_right_with_flash_and_without(path, server, choice) -> None:
+    found = []
+    for params in (on(server, "half", flash_attention=choice), on(server, "none", flash_attention=choice)):
+        with opened(path, params) as backend:
+            backend.load()
+            assert backend.cache_config().permuted_v is (choice is FlashAttention.OFF)
+            found.append(generate(backend))
+    for ours, cpu in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, cpu, rtol=1e-4, atol=1e-4)
+
+
+def test_caches_of_every_dtype_that_is_offered_work_there(path, server, expected) -> None:
+    with opened(path, on(server, "all")) as backend:
+        backend.load()
+        offered = backend.cache_config().dtypes
+        assert {DType.F32, DType.F16, DType.Q8_0} <= set(offered)
+        for dtype in offered:
+            for ours, cpu in zip(generate(backend, dtype), expected, strict=True):
+                np.testing.assert_allclose(ours, cpu, atol=0.5 if dtype is DType.Q4_0 else 0.1)
+
+
+def test_all_that_fits_goes_to_gpus_from_the_output_down(path, server) -> None:
+    with opened(path, BackendParams()) as backend:
+        sizes = [entry.size for entry in backend.memory().cpu.weights]
+    room = (sizes[-1] + sizes[-2] + sizes[-3] // 2) * 2
+    limits = {"RPC:0": room, "RPC:1": 0}
+    with opened(path, on(server, None, max_memory=limits)) as backend:
+        held = [entry.size > 0 for entry in backend.memory().gpus[0].weights]
+        assert held[-1]
+        assert held == sorted(held)
+        assert 0 < sum(held) < LAYERS + 1
+    with opened(path, on(server)) as backend:
+        assert all(sum(gpu.weights[n].size for gpu in backend.memory().gpus) > 0 for n in range(LAYERS + 1))
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"),
+    [
+        ([("RPC:0", (0, 1)), ("RPC:1", (1,))], "layer 1 on RPC:0 and on RPC:1"),
+        ([("RPC:0", (LAYERS + 1,))], f"layer {LAYERS + 1}"),
+        ([("RPC:7", (0,))], "no device 'RPC:7'"),
+    ],
+)
+def test_layers_that_cannot_be_placed_are_refused(path, server, layers, message) -> None:
+    gpus = GPULayersList(GPULayers(*each) for each in layers)
+    with pytest.raises(OptionError, match=message):
+        opened(path, BackendParams(gpu_layers=gpus, options={"rpc": server.endpoint}))
+
+
+def test_more_devices_than_ggml_schedules_are_refused() -> None:
+    gpus = GPULayersList(GPULayers(f"RPC:{n}", (n,)) for n in range(16))
+    with serving(devices=16) as server:
+        params = BackendParams(gpu_layers=gpus, options={"rpc": server.endpoint})
+        with Ggml(None, params) as backend, backend.new_context() as ctx:
+            y = ctx.layer(0).from_floats([1.0]).sqr(ctx)
+            with pytest.raises(OptionError, match="16 devices"):
+                ctx.compute(y)
+
+
+def test_without_a_model_everything_is_on_the_gpu_but_inputs(server) -> None:
+    with Ggml(None, on(server)) as backend, backend.new_context() as ctx:
+        w = ctx.from_floats(np.arange(12), 4, 3)
+        x = ctx.input().from_floats(np.ones(8), 4, 2)
+        y = w.mulmat(ctx, x).add(ctx, ctx.from_floats([1, 2, 3]))
+        ctx.compute(y)
+        assert y.numpy().tolist() == [[7, 24, 41]] * 2
+        assert ctx.recording._plan.report()[0].startswith("RPC:0 mul_mat")
+        assert w.floats().tolist() == list(range(12))
+        assert [leaf.buffer.device.id for leaf in ctx.recording.leaves] == ["RPC:0", "CPU:0", "RPC:0"]
+
+
+@pytest.mark.parametrize("count", [29, 31, 100])
+def test_more_inputs_than_the_scheduler_counts_are_brought_in_parts(server, count) -> None:
+    with Ggml(None, on(server)) as backend, backend.new_context() as ctx:
+        total = ctx.from_floats(np.zeros(4))
+        parts = [ctx.input().from_floats(np.full(4, n)) for n in range(count)]
+        for first, second in zip(parts[::2], parts[1::2], strict=False):
+            total = total.add(ctx, first.mul(ctx, second))
+        ctx.compute(total)
+        expected = sum(n * (n + 1) for n in range(0, count - 1, 2))
+        assert total.floats().tolist() == [expected] * 4
+
+
+def test_operands_whose_elements_overlap_cross_devices(server) -> None:
+    with Ggml(None, on(server)) as backend, backend.new_context() as ctx:
+        x = ctx.input().from_floats([1, 2, 3, 4])
+        windows = x.view(ctx, 0, (2, 3), (4,))  # (2, 3): each starts one later than the one before
+        y = windows.add(ctx, ctx.from_floats(np.zeros((3, 2))))
+        z = ctx.from_floats(np.arange(6), 3, 2).interpolate(ctx, [6, 4])
+        ctx.compute(y, z)
+        assert y.numpy().tolist() == [[1, 2], [2, 3], [3, 4]]
+        assert z.numpy()[:, 0].tolist() == [0, 0, 3, 3]
+
+
+def test_guards_are_watched_on_devices_too(server) -> None:
+    params = on(server, debug=Debug(poison=True, guard_bytes=64))
+    with Ggml(None, params) as backend, backend.new_context() as ctx:
+        x = ctx.from_floats([1, 2, 3])
+        y = x.sqr(ctx).copy(ctx, ctx.empty(DType.F16, 3))
+        ctx.compute(y)
+        assert y.floats().tolist() == [1, 4, 9]
+        zone = x.leaf.buffer._zones[1]
+        x.leaf.buffer._set(zone, np.zeros(zone.ne[0], np.uint8))
+        with pytest.raises(backbay.BackbayError, match="wrote outside"):
+            ctx.compute(y)
+
+
+def test_closing_gives_all_memory_back(server) -> None:
+    with Ggml(None, on(server)) as backend:
+        contexts = [backend.new_context() for _ in range(4)]
+        for n, ctx in enumerate(contexts):
+            x = ctx.layer(0).zeros(DType.F32, 1000 * (n + 1))
+            ctx.compute(x.sqr(ctx).neg(ctx))
+        assert backend.memory().gpus[0].allocated() > 10_000 * 4
+        for ctx in contexts:
+            ctx.close()
+        assert backend.memory().total() == 0
+
+
+def test_two_backends_share_a_server_from_two_threads(path, server, expected) -> None:
+    def work(layers: str, found: dict[str, bool]) -> None:
+        with opened(path, on(server, layers)) as backend:
+            backend.load()
+            found[layers] = all(
+                np.allclose(ours, cpu, rtol=1e-4, atol=1e-4)
+                for _ in range(3)
+                for ours, cpu in zip(generate(backend), expected, strict=True)
+            )
+
+    found: dict[str, bool] = {}
+    threads = [threading.Thread(target=work, args=(layers, found)) for layers in ("all", "half", "odd")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {"all": True, "half": True, "odd": True}
+
+
+def test_a_cancelled_compute_can_be_run_again(server) -> None:
+    with Ggml(None, on(server, "none")) as backend:
+        assert not backend.is_spread
+    with Ggml(None, on(server)) as backend, backend.new_context() as ctx:
+        host = ctx.input()
+        w = host.zeros(DType.F32, 512, 512)
+        y = w
+        for _ in range(200):
+            y = w.mulmat(host, y)
+        result = y.add(ctx, ctx.zeros(DType.F32, 512, 512))
+        ctx.reserve()
+        cancel = threading.Event()
+        timer = threading.Timer(0.02, cancel.set)
+        timer.start()
+        with pytest.raises(CancelledError):
+            ctx.compute(result, cancel=cancel)
+        ctx.compute(result, cancel=threading.Event())
+        assert not result.floats().any()

@@ -1,0 +1,96 @@
+"""Products of large weights and few columns, which are computed with more columns than were asked for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType, GGUFWriter, quants
+
+import backbay
+from backbay import BackendParams
+from backbay_ggml import products
+from backbay_ggml.library import load_library
+
+RNG = np.random.default_rng(3)
+IN, OUT = 1024, 2048
+WEIGHT = "blk.0.attn_q.weight"
+ACTIVATIONS = {"Q4_0": 3e-2, "Q8_0": 2e-2, "F16": 2e-3, "BF16": 2e-2, "F32": 1e-5}  # error of their rounding
+
+
+@pytest.fixture(scope="module", params=ACTIVATIONS)
+def model(request, tmp_path_factory):
+    """A file with two matrices, what they hold, the dtype, and the error to expect."""
+    kind = GGMLQuantizationType[request.param]
+    path = tmp_path_factory.mktemp("models") / f"{request.param}.gguf"
+    writer, held = GGUFWriter(path, "llama"), {}
+    writer.add_block_count(1)
+    for name in (WEIGHT, "blk.0.attn_k.weight"):
+        data = quants.quantize(RNG.standard_normal((OUT, IN)).astype(np.float32), kind)
+        held[name] = quants.dequantize(data, kind)
+        writer.add_tensor(name, data, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path, held, request.param
+
+
+def opened(path):
+    backend = backbay.open(path, backend="ggml", params=BackendParams(num_threads=1))
+    backend.load()
+    return backend
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("batch", [1, 2, 3, 4, 5, 6, 7, 33])
+def test_the_products_of_every_column_are_right_and_those_beyond_are_dropped(model, batch, full) -> None:
+    path, held, dtype = model
+    with opened(path) as backend, backend.new_context() as ctx:
+        x = ctx.input().empty(backbay.DType.F32, IN, batch)
+        multiply = "mulmat_full_prec" if full else "mulmat"
+        products = [getattr(backend.get(name), multiply)(ctx, x) for name in held]
+        total = products[0].add(ctx, products[1])
+        for _ in range(2):  # the memory of the first run serves the second
+            data = RNG.standard_normal((batch, IN)).astype(np.float32)
+            x.from_floats(data)
+            ctx.compute(*products, total)
+            wanted = [data @ weight.T for weight in held.values()]
+            for got, right in zip((*products, total), (*wanted, sum(wanted)), strict=True):
+                assert got.numpy().shape == (batch, OUT)
+                error = np.square(got.numpy() - right).sum() / np.square(right).sum()
+                assert error < ACTIVATIONS[dtype] ** 2
+
+
+def columns_computed(model, batch):
+    """How many columns the products of a batch get, as the plan tells it, and whether the weights are rearranged."""
+    with opened(model[0]) as backend, backend.new_context() as ctx:
+        y = backend.get(WEIGHT).mulmat(ctx, ctx.from_floats(np.ones((batch, IN), np.float32)))
+        ctx.compute(y)
+        (line,) = [line for line in ctx.recording._plan.report() if "mul_mat" in line]
+        rearranged = backend.store.arranged(backend.model.tensors[WEIGHT]) is not None
+        return int(line.split("[")[-1].split(",")[1]), rearranged
+
+
+def test_weights_are_multiplied_as_the_cpu_reads_them_the_fastest(model) -> None:
+    tiles = products._reads_four(load_library())
+    for batch in (1, 2, 3, 4, 5, 6, 7, 33):
+        count, rearranged = columns_computed(model, batch)
+        if rearranged:
+            assert count == {2: 4, 3: 4, 6: 8, 7: 8}.get(batch, batch)
+        elif batch == 1 and tiles:
+            assert count == {"F16": 2, "BF16": 2, "Q8_0": OUT}.get(model[2], 1)
+        else:
+            assert count == batch
+
+
+@pytest.mark.parametrize("batch", [1, 2, 33])
+def test_a_dry_run_counts_the_columns_that_are_added(model, batch) -> None:
+    told = []
+    for holds in (True, False):
+        params = BackendParams(num_threads=1, alloc_memory=holds)
+        with backbay.open(model[0], backend="ggml", params=params) as backend, backend.new_context() as ctx:
+            x = ctx.input().empty(backbay.DType.F32, IN, batch)
+            ctx.forward(backend.get(WEIGHT).mulmat(ctx, x).neg(ctx))
+            ctx.reserve()
+            told.append([row[3].size for row in backend.memory().rows()])
+    assert told[0] == told[1]

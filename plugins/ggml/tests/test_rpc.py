@@ -1,0 +1,288 @@
+"""Servers that are missing, full, or die: errors, and never the end of this process."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from layered_model import Model, generate, write_model
+from rpc_servers import Server, free_port, serving
+
+import backbay
+from backbay import (
+    BackendParams,
+    BackendUnavailableError,
+    DType,
+    GPULayers,
+    GPULayersList,
+    NoMemoryError,
+    OptionError,
+)
+from backbay_ggml import Ggml, relay, remote
+from backbay_ggml.library import load_library
+
+pytestmark = pytest.mark.skipif(
+    load_library().lib.ggml_backend_reg_by_name(b"RPC") == remote.NULL, reason="this library has no RPC"
+)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory) -> Path:
+    return write_model(tmp_path_factory.mktemp("models") / "small.gguf")
+
+
+def using(endpoint: str, **params) -> BackendParams:
+    return BackendParams(num_threads=1, options={"rpc": endpoint}, **params)
+
+
+def works(backend: backbay.Backend) -> bool:
+    with backend.new_context() as ctx:
+        y = ctx.from_floats([3.0]).sqr(ctx)
+        ctx.compute(y)
+        return y.floats().tolist() == [9.0]
+
+
+def cpu_works() -> bool:
+    with Ggml(None, BackendParams(num_threads=1)) as backend:
+        return works(backend)
+
+
+# -- addresses ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "wrong", ["localhost", "127.0.0.1:", "http://127.0.0.1:50052", "127.0.0.1:1,127.0.0.1:1", 7]
+)
+def test_what_is_no_address_is_refused(wrong) -> None:
+    with pytest.raises(OptionError, match="rpc"):
+        Ggml(None, using(wrong))
+
+
+def test_a_server_that_is_not_there_is_named() -> None:
+    endpoint = f"127.0.0.1:{free_port()}"
+    with pytest.raises(BackendUnavailableError, match=f"no RPC server at {endpoint}"):
+        Ggml(None, using(endpoint))
+    assert cpu_works()
+
+
+@pytest.mark.parametrize("wrong", ["0.0.0.0:50052", "192.168.1.1:50052"])
+def test_our_server_listens_on_loopback_alone(wrong) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "backbay_ggml.rpc_server", wrong], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "loopback" in done.stderr
+
+
+def test_our_server_ends_with_its_input() -> None:
+    server = Server()
+    server.process.stdin.close()
+    assert server.process.wait(30) == 0
+
+
+# -- servers that die --------------------------------------------------------------------------------------
+
+
+def test_a_server_that_dies_between_computes_is_an_error() -> None:
+    with serving() as server, Ggml(None, using(server.endpoint)) as backend:
+        with backend.new_context() as ctx:
+            x = ctx.from_floats(np.ones(100))
+            y = x.sqr(ctx)
+            ctx.compute(y)
+            server.kill()
+            with pytest.raises(BackendUnavailableError, match="is gone"):
+                ctx.compute(y)
+        with pytest.raises(BackendUnavailableError, match="is gone"):
+            works(backend)
+    assert cpu_works()
+
+
+@pytest.mark.parametrize("after", [0.0, 0.05, 0.3])
+def test_a_server_that_dies_in_the_midst_of_a_compute_is_an_error(after) -> None:
+    with serving() as server, Ggml(None, using(server.endpoint)) as backend, backend.new_context() as ctx:
+        w = ctx.zeros(DType.F32, 1024, 1024)
+        y = w
+        for _ in range(100):
+            y = w.mulmat(ctx, y)
+        ctx.reserve()
+        timer = threading.Timer(after, server.kill)
+        timer.start()
+        with pytest.raises(BackendUnavailableError, match="is gone"):
+            ctx.compute(y)
+        timer.join()
+    assert cpu_works()
+
+
+def test_a_server_that_dies_while_weights_are_sent_is_an_error(path) -> None:
+    with serving() as server, backbay.open(path, backend="ggml", params=using(server.endpoint)) as backend:
+        seen: list[float] = []
+
+        def progress(done: float) -> None:
+            seen.append(done)
+            if len(seen) == 4:
+                server.kill()
+
+        with pytest.raises(BackendUnavailableError, match="is gone"):
+            backend.load(progress)
+        assert seen[-1] < 1
+    assert cpu_works()
+
+
+def test_a_server_that_comes_back_serves_again(path) -> None:
+    with serving() as server:
+        with backbay.open(path, backend="ggml", params=using(server.endpoint)) as backend:
+            backend.load()
+            before = generate(backend)
+            server.kill()
+            with pytest.raises(BackendUnavailableError):
+                generate(backend)
+        with (
+            serving(port=server.port) as again,
+            backbay.open(path, backend="ggml", params=using(again.endpoint)) as backend,
+        ):
+            backend.load()
+            for ours, first in zip(generate(backend), before, strict=True):
+                np.testing.assert_array_equal(ours, first)
+
+
+def test_a_relay_that_dies_is_an_error() -> None:
+    with serving() as server, Ggml(None, using(server.endpoint)) as backend, backend.new_context() as ctx:
+        y = ctx.from_floats(np.ones(100)).sqr(ctx)
+        ctx.compute(y)
+        process = remote._known[server.endpoint]._relay
+        process.kill()
+        process.wait()
+        with pytest.raises(BackendUnavailableError, match="relay"):
+            ctx.compute(y)
+    assert cpu_works()
+
+
+@contextmanager
+def pretending(answers: bytes) -> Iterator[str]:
+    """What listens like a server, and answers whatever it is asked with the same bytes."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            try:
+                while True:
+                    client, _ = listener.accept()
+                    with client:
+                        client.recv(1 << 16)
+                        client.sendall(answers)
+                        client.settimeout(0.2)
+                        client.recv(1 << 16)
+            except TimeoutError:
+                serve()
+            except OSError:
+                return
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+def greeting(major: int) -> bytes:
+    return (28).to_bytes(8, "little") + bytes([major, 0, 0, 0]) + bytes(24)
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [(b"HTTP/1.1 400 Bad Request", "no RPC server"), (b"", "no RPC server"), (greeting(99), "version 99")],
+)
+def test_what_is_no_server_of_ours_is_refused(answers, message) -> None:
+    with pretending(answers) as endpoint, pytest.raises(BackendUnavailableError, match=message):
+        Ggml(None, using(endpoint))
+    assert cpu_works()
+
+
+def test_a_server_that_talks_nonsense_is_an_error() -> None:
+    known = max(relay.EMPTY_ANSWERS)
+    with pretending(greeting(known) + b"nonsense" * 4) as endpoint, pytest.raises(BackendUnavailableError):
+        Ggml(None, using(endpoint))
+    assert cpu_works()
+
+
+# -- memory ------------------------------------------------------------------------------------------------
+
+
+def opened_and_used(path: Path, params: BackendParams) -> None:
+    with backbay.open(path, backend="ggml", params=params) as backend:
+        backend.load()
+        generate(backend)
+
+
+@pytest.mark.parametrize("part", ["weights", "cache", "graph"])
+def test_a_limit_on_the_second_device_is_kept_and_the_process_goes_on(path, part) -> None:
+    gpus = GPULayersList([GPULayers("RPC:0", range(5))])
+    with serving() as server:
+        free = using(server.endpoint, gpu_layers=gpus, alloc_memory=False)
+        with backbay.open(path, backend="ggml", params=free) as backend, Model(backend).store:
+            held = backend.memory().gpus[0]
+        weights, cache = sum(m.size for m in held.weights), sum(m.size for m in held.cache)
+        limit = {"weights": weights // 2, "cache": weights + cache // 2, "graph": weights + cache + 1000}[
+            part
+        ]
+        params = using(server.endpoint, gpu_layers=gpus, max_memory={"RPC:0": limit})
+        with pytest.raises(NoMemoryError) as caught:
+            opened_and_used(path, params)
+        failed = [row[:2] for row in caught.value.memory.rows() if row[3].status.name == "Failed"]
+        assert failed == [("RPC:0", part)]
+        with Ggml(None, using(server.endpoint)) as backend:
+            assert works(backend)
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the server limits itself by what it uses")
+@pytest.mark.parametrize(
+    "too_much",
+    [
+        lambda ctx: ctx.zeros(DType.F32, 1 << 28),
+        lambda ctx: ctx.compute(ctx.from_floats([1.0]).repeat(ctx, 0, 1 << 28).sum_rows(ctx)),
+    ],
+    ids=["leaf", "graph"],
+)
+def test_what_a_server_cannot_hold_is_refused_and_freed(too_much) -> None:
+    with serving(memory=256 << 20) as server, Ggml(None, using(server.endpoint)) as backend:
+        for _ in range(2):
+            with backend.new_context() as ctx, pytest.raises(NoMemoryError) as caught:
+                too_much(ctx)
+            failed = [row[:2] for row in caught.value.memory.rows() if row[3].status.name == "Failed"]
+            assert failed == [("RPC:0", "graph")]
+            assert works(backend)
+        assert backend.memory().total() == 0
+
+
+def test_a_context_that_does_not_fit_leaves_the_others_usable() -> None:
+    with (
+        serving(memory=256 << 20) as server,
+        Ggml(None, using(server.endpoint)) as backend,
+        backend.new_context() as small,
+        backend.new_context() as large,
+    ):
+        y = small.from_floats(np.arange(8)).sqr(small).neg(small)
+        small.compute(y)
+        with pytest.raises(NoMemoryError):
+            large.compute(large.from_floats([1.0]).repeat(large, 0, 1 << 28).sum_rows(large))
+        small.compute(y)
+        assert y.floats().tolist() == [-n * n for n in range(8)]
+
+
+def test_the_conformance_suite_passes_over_the_cpu_and_a_server() -> None:
+    profiles = "attention,cache,graph,memory,errors"
+    with serving() as server:
+        command = [sys.executable, "-m", "backbay", "conform", "ggml", "--option", f"rpc={server.endpoint}"]
+        done = subprocess.run(
+            [*command, "--size", "smoke", "--profile", profiles, "--jobs", "1"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 0, done.stdout + done.stderr
