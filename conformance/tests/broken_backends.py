@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 
 import numpy as np
 
 from backbay import backends, ops
+from backbay_conformance.machines.smallmodel import small_model
 
 Reference = backends()["cpu_ref"].load()
 
@@ -27,6 +29,20 @@ class Exits(Reference):
 
 class Hangs(Reference):
     kernels = with_kernels(tanh=lambda x: time.sleep(60))
+
+
+class Litters(Reference):
+    """Ends the process with files of its own, and those of the suite, in the temporary folder."""
+
+    kernels = with_kernels(tanh=lambda x: (tempfile.mkdtemp(), small_model(), os._exit(3)))
+
+
+class Coarse(Reference):
+    kernels = with_kernels(mul=lambda x, t2: Reference.kernels[ops.mul](x, t2) * 1.001)
+
+
+class WithoutSoftmax(Reference):
+    kernels = {op: kernel for op, kernel in Reference.kernels.items() if op is not ops.softmax}
 
 
 class Raises(Reference):

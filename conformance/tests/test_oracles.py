@@ -68,5 +68,12 @@ def test_shapes_must_agree() -> None:
         compare(expected([[1.0]]), single([1.0]), DType.F32, exact=False)
 
 
-def test_what_is_free_may_be_anything() -> None:
-    compare(expected([1.0, 2.0]), single([9.0, 2.0]), DType.F32, exact=False, free=np.array([True, False]))
+def test_what_is_free_may_be_one_of_a_few_values() -> None:
+    free, instead = np.array([True, False]), (np.nan, 9.0)
+    for value in (1.0, 9.0, np.nan):
+        compare(
+            expected([1.0, 2.0]), single([value, 2.0]), DType.F32, exact=False, free=free, instead=instead
+        )
+    for wrong in ([7.0, 2.0], [1.0, 9.0]):
+        with pytest.raises(Fault, match="1 of 2 wrong"):
+            compare(expected([1.0, 2.0]), single(wrong), DType.F32, exact=False, free=free, instead=instead)

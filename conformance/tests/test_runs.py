@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from backbay import BackbayError, BackendUnavailableError, UnknownBackendError
-from backbay_conformance import Report, run
+from backbay import BackbayError, BackendUnavailableError, Level, UnknownBackendError
+from backbay_conformance import CASES, Draw, Report, lab_for, run
 from backbay_conformance.command import command
 from backbay_conformance.known import read_known
+from backbay_conformance.plan import items, load_cases
 from backbay_conformance.relations import RELATIONS
+from backbay_conformance.trial import try_call
 
 HERE = Path(__file__).parent
 
@@ -48,7 +50,7 @@ def test_the_reference_passes_what_is_quick() -> None:
 def test_every_check_comes_up_even_in_a_quick_run() -> None:
     report = run("cpu_ref", ops=["softmax", "mulmat", "rms_norm", "add"], size="smoke")
     noted = {check for cell in report.cells.values() for check in cell.checks}
-    assert noted == {"result", "repeat", "replay", "composed", *RELATIONS}
+    assert noted == {"result", "repeat", "replay", *RELATIONS}
 
 
 def test_a_small_error_fails_and_is_made_small() -> None:
@@ -76,10 +78,45 @@ def test_a_fault_in_one_op_leaves_the_others(name: str, check: str) -> None:
     assert sum(cell.passed for cell in neg) == 9
 
 
-def test_a_hang_is_one_failed_call() -> None:
-    report = tried("Hangs", timeout=1.0)
+def test_a_hang_is_one_failed_call_and_is_made_smaller() -> None:
+    report = tried("Hangs", timeout=2.0)
     assert {outcome.check for outcome in report.failures} == {"hang"}
     assert report.counts["passed"] == 9
+    assert report.failures[0].call == "tanh(f32[1] contiguous)"
+
+
+def test_workers_that_die_leave_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    report = tried("Litters", profiles=["core"], ops=["tanh", "backend_life"])
+    assert {outcome.check for outcome in report.failures} == {"crash"}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_tries_some_of_everything_before_more_of_anything() -> None:
+    planned = items([("core", "add"), ("core", "neg"), ("errors", "wrong_ids_never_run")], "default")
+    assert len(set(planned)) == len(planned) == 90 + 90 + 1
+    first = {item.name for item in planned[: 9 + 9 + 1]}
+    assert first == {"add", "neg", "wrong_ids_never_run"}
+
+
+def test_a_composite_is_not_held_against_the_kernel() -> None:
+    """What is wrong with one op shows in the composites made of it, and those name it; their kernels are right."""
+    report = tried("Coarse", ops=["softmax", "mul", "rms_norm", "stddev", "composites"])
+    states = {cell.name: cell.state for cell in report.cells.values()}
+    assert states == {"softmax": "full", "rms_norm": "full", "stddev": "full", "mul": "failing"} | {
+        "composites": "failing"
+    }
+    told = {
+        outcome.message.rpartition("; ")[2] for outcome in report.failures if outcome.name == "composites"
+    }
+    assert told == {"wrong by themselves: mul"}
+
+
+def test_what_a_scenario_needs_and_a_backend_lacks_is_unsupported() -> None:
+    report = tried("WithoutSoftmax", profiles=["core", "graph"], ops=["softmax", "neg", "scores_and_values"])
+    assert report.ok, report.failures[:1]
+    states = {cell.name: cell.state for cell in report.cells.values()}
+    assert states == {"softmax": "unsupported", "scores_and_values": "unsupported", "neg": "full"}
 
 
 def test_what_is_declared_missing_is_unsupported() -> None:
@@ -102,6 +139,17 @@ def test_a_crash_is_made_smaller() -> None:
 
 def test_a_backend_that_can_do_more_than_it_says_is_reported() -> None:
     assert {outcome.check for outcome in tried("Modest").failures} == {"under-claimed"}
+
+
+def test_an_empty_result_proves_no_support() -> None:
+    from broken_backends import Modest
+
+    load_cases()
+    drawn = [CASES["core", "tanh"].draw(Draw(f"empty/{turn}", turn)) for turn in range(200)]
+    empty = [call for call in drawn if 0 in call.args[0].shape]
+    assert empty
+    for call in empty:
+        assert try_call(lab_for(Modest), call, "wide").level is Level.NONE
 
 
 def test_a_backend_that_cannot_be_opened_is_an_error() -> None:

@@ -1,4 +1,4 @@
-"""A plugin in a folder of its own, as a third party writes it, gets exactly the right verdicts."""
+"""A plugin in a folder of its own, installed by pip as a third party installs it, gets exactly the right verdicts."""
 
 from __future__ import annotations
 
@@ -6,12 +6,50 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
+import venv
 from pathlib import Path
 
+import pytest
+
+PROJECT = """
+[build-system]
+requires = []
+build-backend = "build_wheel"
+backend-path = ["."]
+
+[project]
+name = "their-backend"
+version = "0.1"
+dependencies = ["backbay"]
+
+[project.entry-points."backbay.backends"]
+theirs = "their_backend"
+"""
+# Pip builds without a network, and so with no more than what stands in the folder.
+BUILD = '''
+import zipfile
+
+FILES = {
+    "METADATA": "Metadata-Version: 2.1\\nName: their-backend\\nVersion: 0.1\\nRequires-Dist: backbay\\n",
+    "WHEEL": "Wheel-Version: 1.0\\nGenerator: theirs\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n",
+    "entry_points.txt": "[backbay.backends]\\ntheirs = their_backend\\n",
+}
+
+
+def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
+    """The wheel: one module, and its metadata."""
+    name, info = "their_backend-0.1-py3-none-any.whl", "their_backend-0.1.dist-info"
+    with zipfile.ZipFile(f"{wheel_directory}/{name}", "w") as wheel:
+        wheel.write("their_backend.py")
+        for file, text in FILES.items():
+            wheel.writestr(f"{info}/{file}", text)
+        wheel.writestr(f"{info}/RECORD", "")
+    return name
+'''
 PLUGIN = """
 import os
-import numpy as np
-from backbay import CacheConfig, DType, KernelBackend, backends, hookimpl, ops
+from backbay import backends, hookimpl, ops
 
 Reference = backends()["cpu_ref"].load()
 
@@ -19,9 +57,9 @@ Reference = backends()["cpu_ref"].load()
 class Theirs(Reference):
     contract_version = 1
     kernels = {
-        **{op: kernel for op, kernel in Reference.kernels.items() if op is not ops.sin},
-        ops.cos: lambda x: np.cos(x) * 1.01,
-        ops.tanh: lambda x: os._exit(3),
+        **{op: kernel for op, kernel in Reference.kernels.items() if op is not ops.tri},
+        ops.softmax: lambda x: Reference.kernels[ops.softmax](x) * 1.001,
+        ops.sigmoid: lambda x: os._exit(3),
     }
 
 
@@ -29,29 +67,46 @@ class Theirs(Reference):
 def backbay_backend():
     return Theirs
 """
+OPS = "softmax,tri,sigmoid,silu,gelu,quick_gelu,swiglu,scaled_dot_product_attention,composites"
 
 
-def test_one_wrong_one_missing_and_one_that_exits(tmp_path: Path) -> None:
-    (tmp_path / "their_backend.py").write_text(PLUGIN)
-    info = tmp_path / "their_backend-0.1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-backend\nVersion: 0.1\n")
-    (info / "entry_points.txt").write_text("[backbay.backends]\ntheirs = their_backend\n")
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of an environment with the plugin; everything else is that of the tests."""
+    folder, project = tmp_path_factory.mktemp("environment"), tmp_path_factory.mktemp("project")
+    venv.create(folder, symlinks=True)
+    made = folder / "bin" / "python"
+    packages = sysconfig.get_path("purelib", vars={"base": str(folder)})
+    shared = [entry for entry in sys.path if Path(entry).is_dir() and "site-packages" in entry]
+    lines = [f"import site; site.addsitedir({entry!r})\n" for entry in shared]
+    (Path(packages) / "shared.pth").write_text("".join(lines))
+    for name, text in (("pyproject.toml", PROJECT), ("build_wheel.py", BUILD), ("their_backend.py", PLUGIN)):
+        (project / name).write_text(text)
+    options = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--disable-pip-version-check"]
+    run(sys.executable, "-m", "pip", "--python", str(made), "install", *options, str(project), check=True)
+    return made
+
+
+def run(*command: str, check: bool = False) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run(command, env=clean, capture_output=True, text=True, check=check)
+
+
+def test_one_wrong_one_missing_and_one_that_exits(python: Path, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
-    path = ":".join([str(tmp_path), *[entry for entry in sys.path if entry]])
-    words = ["theirs", "--size", "smoke", "--op", "sin,cos,tanh,exp", "--json", str(report)]
-    program = "import sys\nfrom backbay.cli import main\nsys.exit(main(['conform', *sys.argv[1:]]))"
-    done = subprocess.run(
-        [sys.executable, "-c", program, *words],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = ("conform", "theirs", "--size", "smoke", "--op", OPS, "--json", str(report))
+    done = run(str(python), "-m", "backbay", *words)
     assert done.returncode == 1, done.stderr
-    cells = json.loads(report.read_text())["cells"]
+    told = json.loads(report.read_text())
+    assert told["facts"]["backend"] == "their-backend 0.1"
     states: dict[str, set[str]] = {}
-    for cell in cells:
+    for cell in told["cells"]:
         states.setdefault(cell["name"], set()).add(cell["state"])
-    assert states == {"sin": {"unsupported"}, "cos": {"failing"}, "tanh": {"failing"}, "exp": {"full"}}
+    assert states.pop("composites") == {"failing"}  # and they say which op they fail for
+    wrong = {name: state for name, state in states.items() if state != {"full"}}
+    assert wrong == {"softmax": {"failing"}, "sigmoid": {"failing"}, "tri": {"unsupported"}}
     assert "the process ended with exit status 3" in done.stdout
+    for outcome in told["failures"]:
+        if outcome["item"].startswith("graph/composites"):
+            guilty = "sigmoid" if outcome["check"] == "crash" else "wrong by themselves: softmax"
+            assert guilty in outcome["call"] + outcome["message"]

@@ -7,7 +7,7 @@
 `run` is in `runner`; `stop_after=1` ends it at the first failure, `in_process=False` isolates each item. A case is a
 function under `@case(op)` in `cases/`, a scenario one under `@scenario(profile)`: `def name(lab, draw)`, where
 `lab.backend` is open and `lab.fresh(**BackendParams)` opens another; it raises `Fault(check, message)`. Modules with
-scenarios are named in `cases/__init__.py`.
+scenarios are named in `cases/__init__.py`; those of other distributions by the entry points of `extensions.GROUP`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from .number import Number
 from .operand import Operand
 from .oracles import Fault
 from .outcome import Outcome
-from .plan import PROFILES, SelectionError
+from .plan import SelectionError
+from .profiles import PROFILES
 from .report import Report
 from .runner import run
 from .scenario import SCENARIOS, Scenario, scenario

@@ -7,9 +7,10 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from backbay import Level
+from backbay import Level, UnsupportedOpError
 
 from .case import CASES
+from .declared import refused
 from .draw import Draw
 from .lab import Lab
 from .number import Number
@@ -36,7 +37,7 @@ def attempt(
         if (item.profile, item.name) in CASES:
             _attempt_case(lab, item, draw, outcome, announce)
         else:
-            SCENARIOS[item.profile, item.name].function(lab, draw)
+            _attempt_scenario(lab, item, draw, outcome, announce)
     except Exception as error:  # noqa: BLE001 whatever a backend raises is what was found
         _fail(outcome, error)
         lab.discard()
@@ -58,6 +59,21 @@ def _attempt_case(lab: Lab, item: Item, draw: Draw, outcome: Outcome, announce: 
     else:
         try_relations(lab, call, draw, observed)
         _describe(outcome, observed)
+
+
+def _attempt_scenario(lab: Lab, item: Item, draw: Draw, outcome: Outcome, announce: Announce | None) -> None:
+    def note(text: str) -> None:
+        outcome.call, outcome.choices = text, draw.choices
+        if announce is not None:
+            announce(outcome)
+
+    draw.note = note
+    try:
+        SCENARIOS[item.profile, item.name].function(lab, draw)
+    except UnsupportedOpError as error:
+        if not refused(error):
+            raise
+        outcome.status, outcome.message = "unsupported", str(error)
 
 
 def _describe(outcome: Outcome, observed: Observed) -> None:

@@ -6,12 +6,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+import numpy as np
+
 from backbay import Op
 from backbay.op import REQUIRED
 
 from .draw import Draw
 from .number import Number
 from .operand import Operand
+from .profiles import check_profile
 from .rounding import Array
 
 Expected = Any
@@ -29,7 +32,9 @@ class Call:
     raw       operands come to the formula as stored elements, and so do its results: nothing but moves
     verify    instead of a formula, for results that are not unique: gets the decoded args and the result, and raises
               AssertionError with what is wrong
+    chance    which of several right results comes out may differ from run to run, as where ids repeat in a write
     free      results that the documentation leaves open: gets the decoded args, returns a mask of them
+    instead   what those may be beside what the formula says
     batch     for each operand in order, the dimension along which the call splits into independent ones, or None;
               the result splits along `batch_out`
     degrees   for each operand the power of two by which the result grows if the operand is doubled; None if it may
@@ -43,7 +48,9 @@ class Call:
     exact: bool = True
     raw: bool = False
     verify: Callable[..., None] | None = None
+    chance: bool = False
     free: Callable[..., Array] | None = None
+    instead: tuple[float, ...] = (np.nan, 0.0)
     batch: tuple[int | None, ...] | None = None
     batch_out: int = 0
     degrees: tuple[int | None, ...] | None = None
@@ -118,6 +125,7 @@ def case(op: Op[Any, Any], profile: str = "core", weight: float = 1.0) -> Callab
     """Declare how calls of an op are drawn in a profile."""
 
     def register(function: F) -> F:
+        check_profile(profile, f"case of {op.name}")
         if (profile, op.name) in CASES:
             raise ValueError(f"two cases of {op.name} in profile {profile}")
         CASES[profile, op.name] = Case(op, profile, function, weight)

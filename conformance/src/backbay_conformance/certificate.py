@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .html import page
-from .plan import PROFILES
+from .profiles import PROFILES
 from .report import Report
 
 SMALLEST = ("core",)

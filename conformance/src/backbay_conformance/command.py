@@ -18,7 +18,8 @@ from .isolation import Settings, Try, isolated
 from .junit import junit
 from .known import read_known
 from .outcome import Outcome
-from .plan import PROFILES, SIZES, load_cases
+from .plan import SIZES, load_cases
+from .profiles import PROFILES
 from .report import Report
 from .repro import as_file, read_file
 from .runner import run

@@ -57,6 +57,7 @@ class Numbers:
     partner     the other factor of the products
     most        the largest integer, where it should be less than the type allows
     positive    no number is negative
+    few         special values come up once or twice, not everywhere: what sums up rows would show nothing else
     """
 
     special: str = "0"
@@ -66,6 +67,7 @@ class Numbers:
     partner: Operand | None = None
     most: int = 4095
     positive: bool = False
+    few: bool = False
 
     def __call__(self, making: Making, operand: Operand) -> Array:
         size = int(np.prod(operand.shape, dtype=np.int64))
@@ -80,8 +82,8 @@ class Numbers:
         if self.positive:
             numbers = np.abs(numbers)
         largest = LARGEST[operand.dtype]
-        numbers = np.where(np.isinf(numbers), numbers, np.clip(numbers, -largest, largest))
-        return encode(np.clip(numbers, self.low, self.high), operand.dtype)
+        low, high = max(self.low, -largest), min(self.high, largest)
+        return encode(np.where(np.isfinite(numbers), np.clip(numbers, low, high), numbers), operand.dtype)
 
     def _integers(self, making: Making, operand: Operand, size: int) -> Array:
         """Integers that the type, the activation type and the sums hold exactly."""
@@ -114,7 +116,7 @@ class Numbers:
 
     def _sprinkle(self, rng: np.random.Generator, numbers: Array) -> None:
         values = [value for letter in self.special for value in SPECIALS[letter]]
-        count = 1 + numbers.size // 6
+        count = int(rng.integers(1, 3)) if self.few else 1 + numbers.size // 6
         numbers[rng.integers(0, numbers.size, count)] = rng.choice(values, count)
 
 
@@ -212,9 +214,17 @@ SCALES: dict[DType, tuple[int, ...]] = {
     Q.IQ1_S: (0,),
     Q.TQ1_0: (52,),
     Q.TQ2_0: (64,),
+    Q.IQ1_M: (),  # in four parts, see `blocks`
+    Q.NVFP4: (),
+    Q.Q1_0: (0,),
 }
 READABLE = tuple(SCALES)
 """The quantized types that calls are drawn with."""
+UNDRAWN = {
+    Q.Q8_1: "ggml rounds activations to it and stores no weights so; its 36 bytes are 40 in GGUF's own table",
+    Q.Q8_K: "ggml rounds activations to it and stores no weights so; nothing reads it from a file",
+}
+"""The quantized types that no call is drawn with, and why."""
 
 
 def blocks(making: Making, dtype: DType, count: int) -> Array:
@@ -223,10 +233,22 @@ def blocks(making: Making, dtype: DType, count: int) -> Array:
     raw = rng.integers(0, 256, (count, dtype.type_size), dtype=np.uint8)
     if dtype is DType.MXFP4:
         raw[:, 0] = 127 if making.exact else rng.integers(115, 131, count)
+    if dtype is DType.NVFP4:  # four unsigned scales of 8 bits, of which 0x40 is 1 and 0x7F a NaN
+        raw[:, :4] = 0x40 if making.exact else rng.integers(0, 0x7F, (count, 4))
+    if dtype is DType.IQ1_M:  # the scale's four digits stand on top of four words
+        words = raw[:, 48:].view(np.uint16)
+        digits = _scales(making, count)[:, None] >> np.array([0, 4, 8, 12], np.uint16)
+        words[...] = (words & 0x0FFF) | (digits << 12).astype(np.uint16)
     for at in SCALES[dtype]:
-        scale = np.ones(count) if making.exact else np.exp(rng.uniform(-6, 0, count))
-        if not making.exact:  # some are subnormal in f16
-            scale = np.where(rng.random(count) < 0.1, 2.0 ** -rng.integers(15, 24, count), scale)
-        scale = np.where(rng.random(count) < 0.3, -scale, scale)
-        raw[:, at : at + 2] = scale.astype(np.float16).view(np.uint8).reshape(count, 2)
+        raw[:, at : at + 2] = _scales(making, count).view(np.uint8).reshape(count, 2)
     return raw
+
+
+def _scales(making: Making, count: int) -> Array:
+    """Scales as the bits of f16: 1 or -1 for the exact oracle, else of both signs, and some of them subnormal."""
+    rng = making.rng
+    scale = np.ones(count) if making.exact else np.exp(rng.uniform(-6, 0, count))
+    if not making.exact:
+        scale = np.where(rng.random(count) < 0.1, 2.0 ** -rng.integers(15, 24, count), scale)
+    scale = np.where(rng.random(count) < 0.3, -scale, scale)
+    return np.asarray(scale.astype(np.float16).view(np.uint16))

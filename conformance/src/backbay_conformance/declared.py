@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from backbay import Backend, Context, DType, Level, Op, Precision, Spec, Tensor
+from backbay import Backend, Context, DType, Level, Op, Precision, Spec, Tensor, UnsupportedOpError, building
 
 from .rounding import BLOCK_STEP, SIGNIFICAND, unit
 
@@ -47,6 +48,12 @@ def parts_of(
             yield from parts_of(backend, ctx, tensor.op, tensor.args)
         else:
             yield tensor.op, specs
+
+
+def refused(error: UnsupportedOpError) -> bool:
+    """Whether core refused an op that supports() declares it cannot run; a plugin that refuses later overclaims."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return bool(frame.f_globals["__name__"] == building.__name__)
 
 
 def _specs(op: Op[Any, Any], args: tuple[Any, ...]) -> list[Spec | None]:

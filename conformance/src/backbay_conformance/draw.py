@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, TypeVar
 
 from backbay import CacheConfig, DType
@@ -38,6 +38,7 @@ class Draw:
     ) -> None:
         self.seed, self.turn = seed, turn
         self.cache = cache  # what the backend wants of caches
+        self.note: Callable[[str], None] = lambda text: None  # tells what a scenario is about to try
         self.choices: list[int] = []
         self._random = random.Random(seed)
         self._replay = replay
@@ -82,7 +83,13 @@ class Draw:
         return self.pick(*sides) if sides else max(least, min(most, 1))
 
     def sides(self, count: int, elements: int = 3000, least: int = 0) -> tuple[int, ...]:
-        """Extents of a shape that is not too large as a whole; which of them is the large one is drawn too."""
+        """Extents of a shape that is not too large as a whole; which of them is the large one is drawn too.
+
+        Now and then all are equal, where a kernel that takes one dimension for another notices nothing itself.
+        """
+        if count > 1 and self.flag(8):
+            alike = [n for n in (2, 3, 4, 5, 8, 17, 32) if n >= least and n**count <= elements]
+            return (self.pick(*alike),) * count if alike else (least,) * count
         order = list(range(count))
         first = self.below(count) if count else 0
         order.insert(0, order.pop(first)) if count else None
@@ -94,6 +101,12 @@ class Draw:
 
     def shape(self, low: int = 1, high: int = 4, elements: int = 3000, least: int = 0) -> tuple[int, ...]:
         return self.sides(self.integer(low, high), elements, least)
+
+    def rows(self, least: int = 0) -> tuple[int, ...]:
+        """A shape for what works along dimension 0: now and then that is long, where kernels cut rows up."""
+        if self.flag(4):
+            return (self.pick(513, 257, 1025, 1024, 511, 2049), *self.sides(self.below(3), 5, least))
+        return self.shape(least=least)
 
     def float_dtype(self, *, shift: int = 0) -> DType:
         """One of the float types in turn; `shift` makes a second operand's another."""

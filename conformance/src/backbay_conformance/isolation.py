@@ -16,6 +16,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import IO, Any
 
 from backbay import BackendUnavailableError
@@ -31,6 +32,9 @@ STARTING = 120.0
 ENOUGH = 3
 """Crashes or hangs of one case, after which its other calls are left out: each costs a process, or a timeout."""
 
+HANGING = 30.0
+"""Seconds for making a call that hangs smaller, where each smaller one costs a tenth of the timeout."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -41,6 +45,14 @@ class Settings:
     timeout: float
     shrink: float = 4.0  # seconds for making the first failure of a kind smaller
     options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Seen:
+    """What all workers of a run know together: deaths of each case, and the kinds of failures made smaller."""
+
+    deaths: Counter[str] = field(default_factory=Counter)
+    shrunk: set[tuple[str, str]] = field(default_factory=set)
 
 
 @dataclass
@@ -67,6 +79,7 @@ class Worker:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self.folder = tempfile.TemporaryDirectory(prefix="backbay-conformance-", ignore_cleanup_errors=True)
         reading, writing = os.pipe()
         self.printed: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 it lives as long as the worker
         self.process = subprocess.Popen(
@@ -75,6 +88,7 @@ class Worker:
             stdout=self.printed,
             stderr=self.printed,
             pass_fds=(writing,),
+            env={**os.environ, "TMPDIR": self.folder.name},  # what a killed worker leaves goes with it
         )
         os.close(writing)
         self._reading, self._pending = reading, b""
@@ -126,16 +140,16 @@ class Worker:
         self.process.communicate()
         os.close(self._reading)
         self.printed.close()
+        self.folder.cleanup()
 
 
 class Pool:
     """One worker at a time, replaced when it dies."""
 
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+    def __init__(self, settings: Settings, seen: Seen | None = None) -> None:
+        self.settings, self.seen = settings, seen or Seen()
         self.facts: dict[str, Any] = {}
         self._worker: Worker | None = None
-        self._shrunk: set[tuple[str, str]] = set()
 
     def run(self, tries: Sequence[Try]) -> list[Outcome]:
         """Try them all, in order."""
@@ -143,7 +157,8 @@ class Pool:
 
     def each(self, tries: Sequence[Try]) -> Iterator[Outcome]:
         """The outcomes as they come; what a worker dies of is one of them, and another one goes on."""
-        left, deaths = list(tries), Counter[str]()
+        deaths = self.seen.deaths
+        left = [one for one in tries if deaths[one.item.group] < ENOUGH]
         while left:
             count = 0
             for outcome in self._until_death(left):
@@ -159,14 +174,18 @@ class Pool:
             self.facts = self._worker.facts
         worker, done, known = self._worker, 0, Outcome(str(tries[0].item))
         try:
-            worker.tell([one.message() for one in tries])
+            shown = sorted(self.seen.shrunk)
+            worker.tell({"tries": [one.message() for one in tries], "shown": shown})
             while True:
                 message = worker.hear(self._patience(tries[min(done, len(tries) - 1)].item, known))
                 if "idle" in message:
                     return
                 if "done" in message:
                     done += 1
-                    yield Outcome(**message["done"])
+                    outcome = Outcome(**message["done"])
+                    if outcome.failed:
+                        self.seen.shrunk.add((tries[done - 1].item.group, outcome.check))
+                    yield outcome
                 else:
                     known = Outcome(**message["call"]) if "call" in message else Outcome(message["start"])
         except DiedError as error:
@@ -181,30 +200,42 @@ class Pool:
     def _smaller(self, tried: Try, casualty: Outcome) -> Outcome:
         """A smaller call that ends the process in the same way: each candidate costs a process."""
         kind = (tried.item.group, casualty.check)
-        if (
-            casualty.check != "crash"
-            or kind in self._shrunk
-            or not casualty.choices
-            or self.settings.shrink <= 0
-        ):
+        fatal = casualty.check in ("crash", "hang")
+        if not fatal or kind in self.seen.shrunk or not casualty.choices or self.settings.shrink <= 0:
             return casualty
-        self._shrunk.add(kind)
+        self.seen.shrunk.add(kind)
+        if casualty.check == "crash":
+            return self._shrink(tried, casualty, self.settings.timeout, 2 * self.settings.shrink)
+        patience = max(1.0, self.settings.timeout / 10)
+        best = self._shrink(tried, casualty, patience, min(HANGING, 5 * patience))
+        # What is only slow may outlast the shorter patience: the smallest has to hang for the whole timeout too.
+        confirmed = best is not casualty and self._again(tried, best.choices, self.settings.timeout)
+        if confirmed and confirmed.check == "hang":
+            return confirmed
+        casualty.message += "; no smaller call was seen to hang"
+        return casualty
+
+    def _shrink(self, tried: Try, casualty: Outcome, patience: float, seconds: float) -> Outcome:
         best = casualty
 
         def fails(choices: list[int]) -> list[int] | None:
             nonlocal best
-            again = Pool(replace(self.settings, shrink=0.0))
-            try:
-                (outcome,) = again.run([Try(tried.item, choices)])
-            finally:
-                again.close()
-            if outcome.check != "crash":
+            outcome = self._again(tried, choices, patience)
+            if outcome.check != casualty.check:
                 return None
             best = outcome
             return outcome.choices
 
-        shrink(casualty.choices, fails, 2 * self.settings.shrink)
+        shrink(casualty.choices, fails, seconds)
         return best
+
+    def _again(self, tried: Try, choices: list[int], timeout: float) -> Outcome:
+        pool = Pool(replace(self.settings, shrink=0.0, timeout=timeout))
+        try:
+            (outcome,) = pool.run([Try(tried.item, choices)])
+        finally:
+            pool.close()
+        return outcome
 
     @staticmethod
     def _casualty(known: Outcome, error: DiedError) -> Outcome:
@@ -221,8 +252,10 @@ class Pool:
 class Lane:
     """A pool in a thread of its own, with tries taken from what is left."""
 
-    def __init__(self, settings: Settings, left: deque[list[Try]], done: queue.Queue[Any]) -> None:
-        self.left, self.done, self.pool = left, done, Pool(settings)
+    def __init__(
+        self, settings: Settings, seen: Seen, left: deque[list[Try]], done: queue.Queue[Any]
+    ) -> None:
+        self.left, self.done, self.pool = left, done, Pool(settings, seen)
         self.stopped = threading.Event()
         self.thread = threading.Thread(target=self._work, daemon=True)
         self.thread.start()
@@ -246,12 +279,10 @@ def isolated(
     settings: Settings, planned: Sequence[Try], jobs: int = 1, facts: dict[str, Any] | None = None
 ) -> Iterator[Outcome]:
     """The outcomes as they come, from so many workers at once; `facts` is filled with what a worker says of itself."""
-    groups: dict[str, list[Try]] = {}
-    for one in planned:
-        groups.setdefault(one.item.group, []).append(one)
-    left = deque(sorted(groups.values(), key=len, reverse=True))
+    left = deque(list(tries) for _, tries in groupby(planned, key=lambda one: one.item.group))
     done: queue.Queue[Any] = queue.Queue()
-    lanes = [Lane(settings, left, done) for _ in range(max(1, min(jobs, len(left))))]
+    seen = Seen()
+    lanes = [Lane(settings, seen, left, done) for _ in range(max(1, min(jobs, len(left))))]
     working = len(lanes)
     try:
         while working:

@@ -11,6 +11,8 @@ from typing import Any
 import backbay
 from backbay import Backend, BackendParams, Debug
 
+from .extensions import load_extensions
+
 GUARDED = BackendParams(num_threads=2, debug=Debug(poison=True, guard_bytes=64))
 
 
@@ -20,6 +22,7 @@ class Lab:
     def __init__(self, open_backend: Callable[[BackendParams], Backend], name: str) -> None:
         self.name = name
         self._open = open_backend
+        self.standing: dict[str, bool] = {}  # ops by name, and whether they are right by themselves
         self._backend: Backend | None = None
 
     @property
@@ -43,6 +46,7 @@ class Lab:
             "contract": backend.contract_version,
             "python": platform.python_version(),
             "machine": platform.machine(),
+            **({"scenarios": list(others)} if (others := load_extensions()) else {}),
         }
 
     def discard(self) -> None:
@@ -63,4 +67,4 @@ def lab_for(backend: str | type[Backend], options: Mapping[str, Any] | None = No
 
 
 def _with(params: BackendParams, options: Mapping[str, Any] | None) -> BackendParams:
-    return replace(params, options=options) if options else params
+    return replace(params, options={**options, **params.options}) if options else params

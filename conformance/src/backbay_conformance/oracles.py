@@ -36,11 +36,14 @@ def compare(
     *,
     exact: bool,
     free: Array | None = None,
+    instead: Sequence[float] = (),
     check: str = "",
 ) -> Verdict:
-    """Raise Fault unless a stored result is what it must be; `free` marks what may be anything."""
+    """Raise Fault unless a stored result is what it must be; `free` marks what may also be one of `instead`."""
+    numbers = decode(got, dtype)
+    if free is not None and numbers.shape == expected.shape:
+        free = free & _is_one_of(numbers, instead, dtype)
     if isinstance(expected, Number):
-        numbers = decode(got, dtype)
         _same_shape(expected.shape, numbers.shape, check)
         if exact and not dtype.is_quantized:
             compare_exactly(round_to(expected.value, dtype), numbers, free, check or "exact")
@@ -49,6 +52,14 @@ def compare(
     _same_shape(expected.shape, got.shape, check)
     compare_bits(expected, got, dtype, free, check or "bits")
     return Verdict(None)
+
+
+def _is_one_of(numbers: Array, values: Sequence[float], dtype: DType) -> Array:
+    """Where numbers are one of some values, as the type holds them."""
+    found = np.zeros(numbers.shape, bool)
+    for value in values:
+        found |= np.isnan(numbers) if np.isnan(value) else numbers == round_to(np.asarray(value), dtype)
+    return found
 
 
 def compare_bits(expected: Array, got: Array, dtype: DType, free: Array | None, check: str) -> None:

@@ -11,11 +11,10 @@ from difflib import get_close_matches
 from backbay import BackbayError
 
 from .case import CASES
+from .extensions import load_extensions
+from .profiles import PROFILES, STANDARD
 from .scenario import SCENARIOS
 
-PROFILES = ("core", "quant", "attention", "cache", "graph", "memory", "errors", "large")
-STANDARD = tuple(profile for profile in PROFILES if profile != "large")
-"""What runs unless profiles are named: `large` takes gigabytes."""
 CALLS = {"smoke": 9, "default": 90, "nightly": 900}
 """How many calls a case gets in a run of each size; the first nine meet each mode with each float type."""
 SIZES = tuple(CALLS)
@@ -73,9 +72,19 @@ def select(
 
 
 def items(keys: Sequence[tuple[str, str]], size: str) -> list[Item]:
-    """The tries of a run, in order; those of one case follow each other."""
+    """The tries of a run, in rounds: some of everything, then more of everything, so that what is broken shows early.
+
+    A case's first round meets each mode with each float type; further rounds grow, since switching costs a little.
+    """
     _known(size, SIZES, "size")
-    return [Item(profile, name, turn) for profile, name in keys for turn in range(times(profile, name, size))]
+    counts = sorted(((times(*key, size), key) for key in keys), reverse=True, key=lambda pair: pair[0])
+    planned: list[Item] = []
+    low, high = 0, CALLS["smoke"]
+    while any(count > low for count, _ in counts):
+        for count, key in counts:
+            planned += [Item(*key, turn) for turn in range(low, min(high, count))]
+        low, high = high, 4 * high
+    return planned
 
 
 def times(profile: str, name: str, size: str) -> int:
@@ -112,10 +121,11 @@ def _holds(node: ast.expr, found: Sequence[bool]) -> bool:
 
 
 def load_cases() -> None:
-    """Import what fills the tables."""
+    """Import what fills the tables: the suite's own modules, and those that others have installed."""
     from . import cases
 
     cases.load()
+    load_extensions()
 
 
 def _known(name: str, known: Sequence[str], what: str) -> None:

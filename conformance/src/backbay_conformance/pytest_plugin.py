@@ -28,9 +28,16 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "op(name): the op, or scenario, that a test tries")
     if not backend_of(config):
         return
-    from .plan import PROFILES, names
+    from backbay import BackbayError
 
-    for name in sorted({*PROFILES, *[name for _, name in names()]}):
+    from .plan import names
+    from .profiles import PROFILES
+
+    try:
+        every = {*PROFILES, *[name for _, name in names()]}
+    except BackbayError as error:  # scenarios of others that cannot be loaded
+        raise pytest.UsageError(str(error)) from None
+    for name in sorted(every):
         config.addinivalue_line("markers", f"{PREFIX}{name}: calls of the conformance suite")
 
 

@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from backbay import DType, Level, Precision
+from backbay import DType, Precision, UnsupportedOpError
 
 from .case import Call
+from .declared import refused
 from .draw import Draw
 from .lab import Lab
 from .layout import Layout
@@ -30,10 +31,14 @@ def try_relations(lab: Lab, call: Call, draw: Draw, observed: Observed) -> None:
     assert observed.precision is not None
     cost = cost_of(call, observed.level, observed.precision)
     for name, relation in RELATIONS.items():
-        if relation(lab, call, draw, cost):
+        try:
+            holds = relation(lab, call, draw, cost)
+        except UnsupportedOpError as error:
+            if not refused(error):
+                raise
+            continue  # of other extents or layouts, the call may be one that the backend declares it cannot run
+        if holds:
             observed.note(name)
-    if observed.level is Level.KERNEL and composed_equals_fused(lab, call, draw, observed):
-        observed.note("composed")
 
 
 def _run(lab: Lab, call: Call) -> list[Array]:
@@ -128,24 +133,6 @@ def padding_changes_nothing(lab: Lab, call: Call, draw: Draw, cost: Cost) -> boo
     for operand in longer.operands():  # it holds the data of the call, which are there, and what is added
         operand.make(draw.mode, Precision(DType.F32, DType.F32), 1)
     _agree(lab, call, cost, cut(_run(lab, longer)[0]), _run(lab, call)[0], 1.0, draw, "padding")
-    return True
-
-
-def composed_equals_fused(lab: Lab, call: Call, draw: Draw, observed: Observed) -> bool:
-    """Core's composite, run by the same backend, agrees with its kernel."""
-    op = call.op
-    if op.composite is None or op.inline or op.view or op.writes is not None or call.formula is None:
-        return False
-    if draw.mode == "special" or call.verify is not None:
-        return False
-    assert observed.precision is not None
-    setup = Setup(lab.backend, call, composed=True)
-    try:
-        setup.write()
-        cost = cost_of(call, Level.COMPOSITE, setup.precision)
-        judge(call, setup, setup.run(), cost, "wide", "composed")
-    finally:
-        setup.close()
     return True
 
 

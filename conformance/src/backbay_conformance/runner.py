@@ -13,7 +13,8 @@ from .isolation import Settings, Try, isolated
 from .known import Known, apply_known
 from .lab import Lab, lab_for
 from .outcome import Outcome
-from .plan import STANDARD, Item, items, names, select
+from .plan import Item, items, names, select
+from .profiles import STANDARD
 from .report import Report
 
 Progress = Callable[[Outcome, int], None]

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from .draw import Draw
 from .lab import Lab
+from .profiles import check_profile
 
 Run = Callable[[Lab, Draw], None]
 
@@ -36,6 +37,7 @@ def scenario(
 
     def register(function: F) -> F:
         name = function.__name__
+        check_profile(profile, f"scenario {name}")
         if (profile, name) in SCENARIOS:
             raise ValueError(f"two scenarios {name} in profile {profile}")
         times = {"smoke": smoke, "default": default, "nightly": nightly}

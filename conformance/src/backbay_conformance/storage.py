@@ -42,8 +42,18 @@ def dequantized(raw: Array, dtype: DType) -> Array:
     shape = (*raw.shape[:-1], raw.shape[-1] // dtype.type_size * dtype.block_size)
     if raw.size == 0:
         return np.zeros(shape)
+    if dtype is DType.Q1_0:
+        return one_bit(raw).reshape(shape)
     numbers = quants.dequantize(np.ascontiguousarray(raw), GGMLQuantizationType(dtype.value))
     return numbers.reshape(shape).astype(np.float64)
+
+
+def one_bit(raw: Array) -> Array:
+    """Q1_0, which gguf does not decode: an f16 scale, then a bit for each of 128 elements, 1 for plus."""
+    blocks = np.ascontiguousarray(raw).reshape(-1, DType.Q1_0.type_size)
+    scale = blocks[:, :2].copy().view(np.float16).astype(np.float64)
+    plus = np.unpackbits(blocks[:, 2:], axis=1, bitorder="little")
+    return np.asarray(np.where(plus, scale, -scale))
 
 
 def from_bytes(data: bytes, dtype: DType, shape: tuple[int, ...]) -> Array:

@@ -37,9 +37,10 @@ def main() -> None:
         line.say(fatal=f"{type(error).__name__}: {error}")
         return
     line.say(facts=facts)
-    shown: set[tuple[str, str]] = set()
-    for job in sys.stdin:
-        for profile, name, turn, replay in json.loads(job):
+    for text in sys.stdin:
+        job = json.loads(text)
+        shown = {(group, check) for group, check in job["shown"]}
+        for profile, name, turn, replay in job["tries"]:
             _try(line, lab, Item(profile, name, turn), start, replay, shown)
         line.say(idle=True)
     lab.discard()

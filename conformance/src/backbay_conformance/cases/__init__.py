@@ -17,6 +17,7 @@ MODULES = (
     "backbay_conformance.cases.attention",
     "backbay_conformance.scenarios.graphs",
     "backbay_conformance.scenarios.blocks",
+    "backbay_conformance.scenarios.composites",
     "backbay_conformance.scenarios.memory",
     "backbay_conformance.scenarios.misuse",
     "backbay_conformance.scenarios.threads",

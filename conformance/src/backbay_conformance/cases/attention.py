@@ -90,7 +90,7 @@ def attention_call(draw: Draw, kind: DType) -> Call:
     d = unit * draw.pick(1, 2) if unit > 1 else draw.pick(8, 1, 16, 33, 40, 64, 80, 128)
     dv = unit * draw.pick(1, 2) if unit > 1 else draw.pick(d, d, 1, 7, 32)
     kv_heads = draw.pick(1, 2, 3)
-    heads, tokens = kv_heads * draw.pick(1, 2, 4), draw.pick(1, 2, 5, 9, 33)
+    heads, tokens = kv_heads * draw.pick(1, 2, 4, 3, 7), draw.pick(1, 2, 5, 9, 33)
     history, batch = draw.pick(1, 2, 7, 32, 33, 64, 257), draw.pick((), (), (1,), (2,))
     applied = draw.flag(3) and (unit == 1 or history % unit == 0)
     permuted = applied and draw.cache.permuted_v
@@ -129,15 +129,14 @@ def extras(
 
 
 def empty_rows(q: Array, k: Array, v: Array, mask: Array | None, *rest: Any) -> Array:
-    """Fully masked rows give 0 or NaN; which of their elements are free is all that the documentation leaves."""
+    """Fully masked rows, which give 0 or NaN, as the result's ranks have them."""
     tokens, heads = q.shape[-3], q.shape[-2]
     if mask is None:
         return np.zeros((), bool)
     full = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)[:, :, :tokens]
     empty = np.asarray(np.isneginf(full).all(-1)).swapaxes(1, 2)[..., None]  # (batch, tokens, heads, 1)
-    return np.asarray(
-        np.broadcast_to(empty, (max(1, empty.shape[0]), tokens, heads, 1)).reshape(-1, tokens, heads, 1)
-    )
+    batch = q.shape[0] if q.ndim > 3 else 1
+    return np.asarray(np.broadcast_to(empty, (batch, tokens, heads, 1)).reshape(*q.shape[:-1], 1))
 
 
 @case(ops.scaled_dot_product_attention, "attention", weight=3.0)

@@ -154,6 +154,7 @@ def clamp(draw: Draw) -> Call:
         (x, low, high),
         lambda x, low, high: x.clip(low, high),
         free=lambda x, low, high: np.isnan(x),
+        instead=(np.nan, low, high),
         batch=(split,),
         batch_out=split,
     )

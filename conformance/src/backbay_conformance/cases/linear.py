@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from backbay import ops
@@ -53,13 +55,16 @@ def tri(draw: Draw) -> Call:
     return Call((x, kind), formula)
 
 
-def system(making: Making, operand: Operand) -> Array:
-    """Matrices that are well conditioned, with junk in the triangle that is not read left as it comes."""
+def system(making: Making, operand: Operand, *, lower: bool, unit: bool) -> Array:
+    """Matrices that are well conditioned, with junk in what is not read."""
     n, size = operand.shape[0], int(np.prod(operand.shape, dtype=np.int64))
     a: Array = making.rng.uniform(-1, 1, (size // max(1, n * n), n, n)) / max(1, n / 2)
     if making.exact:
         a = making.rng.integers(-1, 2, a.shape) * (making.rng.random(a.shape) < 0.1)
     a[:, np.arange(n), np.arange(n)] = making.rng.choice([1.0, -2.0, 0.5, 4.0], (a.shape[0], n))
+    if making.mode == "special":
+        read = np.tri(n, k=-1 if unit else 0, dtype=bool)
+        a = np.where(read if lower else read.T, a, making.rng.choice([np.nan, np.inf, 0.0], a.shape))
     return a
 
 
@@ -67,7 +72,8 @@ def system(making: Making, operand: Operand) -> Array:
 def solve_tri(draw: Draw) -> Call:
     n, m, outer = draw.side(20), draw.side(20), draw.sides(draw.below(3), 6)
     lower, left, unit = not draw.flag(), not draw.flag(), draw.flag()
-    a = draw.floats((n, n, *outer), Made(system), dtype=draw.other_float())
+    fill = Made(partial(system, lower=lower, unit=unit))
+    a = draw.floats((n, n, *outer), fill, dtype=draw.other_float())
     b = draw.floats((m, n, *outer) if left else (n, m, *outer), Numbers(low=-64, high=64, most=3))
 
     def formula(a: Number, b: Number, *given: bool) -> Number:

@@ -41,8 +41,9 @@ def mulmat_call(draw: Draw, wtype: DType, xtype: DType) -> Call:
     if k * (n + m) * int(np.prod(groups)) > 60000:
         outer = groups = ()
     wide_first = draw.flag()
-    w = draw.operand(wtype, (k, n, *outer), Numbers(terms=k, most=4095 if wide_first else 7), activated=False)
-    x = draw.floats((k, m, *groups), Numbers(terms=k, partner=w, most=4095), dtype=xtype, activated=True)
+    w = draw.operand(wtype, (k, n, *outer), Numbers("n", terms=k, most=4095 if wide_first else 7, few=True))
+    fill = Numbers("n", terms=k, partner=w, most=4095, few=True) if unit == 1 else Numbers(terms=k, partner=w)
+    x = draw.floats((k, m, *groups), fill, dtype=xtype, activated=True)
     call = Call((w, x), product, batch=(None, 1), batch_out=1, degrees=(1, 1))
     if wtype.is_float and draw.flag():  # zeros behind both rows add nothing
         extra = draw.integer(1, 33)
@@ -77,10 +78,9 @@ def expert_call(draw: Draw, wtype: DType) -> Call:
     k = unit * draw.pick(1, 2, 3) if unit > 1 else draw.side(129)
     n, experts = draw.side(33), draw.integer(1, 9)
     used, tokens = draw.integer(1, 4), draw.pick(1, 2, 5, 17, 33)
-    w = draw.operand(wtype, (k, n, experts), Numbers(terms=k, most=63))
-    x = draw.floats(
-        (k, draw.pick(1, used), tokens), Numbers(terms=k, partner=w), dtype=DType.F32, activated=True
-    )
+    w = draw.operand(wtype, (k, n, experts), Numbers("n", terms=k, most=63, few=True))
+    fill = Numbers("n" if unit == 1 else "0", terms=k, partner=w, few=True)
+    x = draw.floats((k, draw.pick(1, used), tokens), fill, dtype=DType.F32, activated=True)
     ids = draw.operand(DType.I32, (used, tokens), Integers(0, experts), stays=True)
     return Call((w, x, ids), by_expert, batch=(None, 2, 1), batch_out=2, degrees=(1, 1, None))
 

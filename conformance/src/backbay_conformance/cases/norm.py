@@ -48,7 +48,7 @@ def scores(making: Making, operand: Operand) -> Array:
     if making.mode == "special" and row and count:
         for value in (-np.inf, np.nan, np.inf):
             where = making.rng.integers(count)
-            if making.rng.random() < 0.5:
+            if np.isneginf(value) or making.rng.random() < 0.5:
                 numbers[where, :] = -np.inf
             numbers[where, making.rng.integers(row)] = value
     return np.asarray(numbers)
@@ -56,7 +56,7 @@ def scores(making: Making, operand: Operand) -> Array:
 
 @case(ops.softmax)
 def softmax(draw: Draw) -> Call:
-    shape = draw.shape()
+    shape = draw.rows()
     x = draw.floats(shape, Made(scores))
     call = Call((x,), softmax_formula, exact=False, **outer_batch(draw, len(shape)))
     if shape[0] and draw.flag():
@@ -105,7 +105,7 @@ BROKEN = Numbers("0n", low=-250, high=250)
 
 @case(ops.rms_norm)
 def rms_norm(draw: Draw) -> Call:
-    shape = draw.shape(least=1)
+    shape = draw.rows(least=1)
     x = draw.floats(shape, BROKEN)
     weight = draw.floats(shape[:1], Numbers(), dtype=draw.other_float()) if draw.flag() else None
     return Call((x, weight, draw.pick(*EPS)), rms_formula, exact=False, **_rows(draw, shape, weight))
@@ -121,7 +121,7 @@ def _rows(draw: Draw, shape: tuple[int, ...], *shared: Operand | None) -> dict[s
 
 @case(ops.layer_norm)
 def layer_norm(draw: Draw) -> Call:
-    shape = draw.shape(least=1)
+    shape = draw.rows(least=1)
     x = draw.floats(shape, BROKEN)
     weight = draw.floats(shape[:1], Numbers(), dtype=draw.other_float()) if draw.flag() else None
     bias = draw.floats(shape[:1], Numbers(), dtype=draw.other_float()) if draw.flag() else None
@@ -132,7 +132,7 @@ def layer_norm(draw: Draw) -> Call:
 
 @case(ops.l2_norm)
 def l2_norm(draw: Draw) -> Call:
-    shape = draw.shape(least=1)
+    shape = draw.rows(least=1)
     x = draw.floats(shape, MODEST)
     eps = draw.pick(1e-12, 1e-6, 0.5, 50.0)
     return Call((x, eps), l2_formula, exact=False, **_rows(draw, shape))
@@ -156,7 +156,7 @@ def row_case(
     """A case of an op over the rows of one operand, summed up."""
 
     def draw_call(draw: Draw) -> Call:
-        shape = draw.shape()
+        shape = draw.rows()
         if draw.exact and not whole and shape[0]:  # a mean of 2^n integers is exact
             shape = (1 << (shape[0].bit_length() - 1), *shape[1:])
         fill = Numbers(special, terms=max(1, shape[0]))
@@ -219,13 +219,13 @@ def largest(x: Array, k: int, got: Array) -> None:
 
 @case(ops.argsort)
 def argsort(draw: Draw) -> Call:
-    x = draw.floats(draw.shape(), Made(sortable))
+    x = draw.floats(draw.rows(), Made(sortable))
     return Call((x,), verify=sorted_right)
 
 
 @case(ops.top_k)
 def top_k(draw: Draw) -> Call:
-    shape = draw.shape()
+    shape = draw.rows()
     k = min(shape[0], draw.pick(1, shape[0], 2, 4, 8, 0, 33, 65, 100))
     return Call((draw.floats(shape, Made(sortable)), k), verify=largest)
 

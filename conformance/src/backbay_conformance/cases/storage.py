@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -115,7 +116,11 @@ def set_rows_call(draw: Draw, target: DType | None) -> Call:
     src, kind = written_pair(draw, (n, k, *outer), target)
     x = draw.operand(kind, (n, count, *outer), Bits(), stays=True)
     shared = tuple(extent if draw.flag() else 1 for extent in outer)
-    ids = draw.operand(draw.pick(DType.I32, DType.I64), (k, *shared), Distinct(count), stays=True)
+    repeated = target is None and draw.flag(4)
+    fill = Integers(0, count) if repeated else Distinct(count)
+    ids = draw.operand(draw.pick(DType.I32, DType.I64), (k, *shared), fill, stays=True)
+    if repeated:
+        return Call((x, src, ids), verify=partial(one_of_the_rows, kind), chance=True)
 
     def formula(x_raw: Array, src_raw: Array, ids_raw: Array) -> Array | Number:
         full = (
@@ -125,6 +130,20 @@ def set_rows_call(draw: Draw, target: DType | None) -> Call:
         return placed(x_raw, index, converted(src_raw, src.dtype, kind), kind)
 
     return Call((x, src, ids), formula, raw=True)
+
+
+def one_of_the_rows(kind: DType, x: Array, src: Array, ids: Array, got: Array) -> None:
+    """Each row that is named holds one of those that were to go there, whole; each other is as it was."""
+    (count, n), outer = x.shape[-2:], int(np.prod(x.shape[:-2], dtype=np.int64))
+    held, before = decode(got, kind).reshape(outer, count, n), x.reshape(outer, count, n)
+    new = src if kind.is_integer else decode(encode(src, kind), kind)
+    rows = np.broadcast_to(new, (*x.shape[:-2], *new.shape[-2:])).reshape(outer, *new.shape[-2:])
+    named = np.broadcast_to(ids, (*x.shape[:-2], ids.shape[-1])).reshape(outer, ids.shape[-1])
+    for at, row in np.ndindex(outer, count):
+        wanted = rows[at, named[at] == row]
+        wanted = wanted if len(wanted) else before[at, row : row + 1]
+        same = (held[at, row] == wanted) | (np.isnan(held[at, row]) & np.isnan(wanted))
+        assert same.all(-1).any(), f"row {row} of {at} is none of the {len(wanted)} that it may be"
 
 
 @case(ops.set_rows)

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from backbay import DType, Level, Op, Precision, Spec, ops
+from backbay import DType, Spec, ops
 
 from ..lab import Lab
-from ..number import Cost, Number
+from ..number import Number
 from ..oracles import Fault
-from ..rounding import SIGNIFICAND, accumulate_unit, unit
 from .cachegraph import Cache, Layout
-from .history import Cell, History, attend, number, rotated, stored
+from .cost import attention_cost
+from .history import Cell, History, attend, number, require_close, rotated, stored
 from .machine import Choose, Machine, action
 
 Array = NDArray[Any]
@@ -33,8 +33,9 @@ class CacheLife(Machine):
         super().__init__(lab, choose)
         self.backend = lab.fresh()
         self.layout = self._layout(choose)
+        self._check_offer()
         self.cache = Cache(self.backend, self.layout)
-        self.cost = self._cost()
+        self.cost = attention_cost(self.backend, self.layout.key_type, self.layout.value_type)
         self.history, self.window = History(), 0
         self.tell(str(self.layout))
 
@@ -183,7 +184,7 @@ class CacheLife(Machine):
         values = values.T if self.cache.config.permuted_v else values
         for n, cell in self.history.cells.items():
             for what, have, want in (("key", keys[n], cell.key), ("value", values[n], cell.value)):
-                self._compare(have.reshape(want.shape), want, f"the {what} in cell {n}")
+                require_close(have.reshape(want.shape), want, f"the {what} in cell {n}")
 
     # -- parts -------------------------------------------------------------------------------------------
 
@@ -202,18 +203,7 @@ class CacheLife(Machine):
         for i, (sequence, position) in enumerate(batch):
             visible_cells = [self.history.cells[n] for n in seen[i]]
             expected = attend(self._turned(query[i], position), visible_cells, self.layout.head**-0.5)
-            self._compare(got[i].reshape(expected.shape), expected, f"attention of {sequence}@{position}")
-
-    def _compare(self, got: Array, expected: Number, what: str) -> None:
-        bound = expected.error + unit(DType.F32) * (np.abs(expected.value) + 1e-30)
-        wrong = ~(np.abs(got - expected.value) <= bound)
-        if wrong.any():
-            at = tuple(np.argwhere(wrong)[0])
-            raise Fault(
-                "cache",
-                f"{what}: {wrong.sum()} of {wrong.size} wrong: at {tuple(map(int, at[::-1]))} expected "
-                f"{expected.value[at]!r} within {bound[at]:.3g}, got {got[at]!r}",
-            )
+            require_close(got[i].reshape(expected.shape), expected, f"attention of {sequence}@{position}")
 
     def _batch(self, choose: Choose, tokens: int) -> list[tuple[int, int]]:
         """The sequence and position of each token."""
@@ -257,6 +247,17 @@ class CacheLife(Machine):
     def _rotated(self, x: Number, position: float) -> Number:
         return rotated(x, position, self.layout.dim, self.layout.base, self.layout.mode)
 
+    def _check_offer(self) -> None:
+        """What cache_config() offers can be written; else it is no lack that was declared, but a promise."""
+        for dtype in (self.layout.key_type, self.layout.value_type):
+            given = [Spec(dtype, (32, 8)), Spec(DType.F32, (32, 1)), Spec(DType.I32, (1,))]
+            written = self.backend.supports(ops.set_rows, given)
+            if not written:
+                self.backend.close()
+                raise Fault(
+                    "cache", f"cache_config() offers {dtype}, which set_rows cannot write: {written.reason}"
+                )
+
     def _layout(self, choose: Choose) -> Layout:
         """Heads of 32, so that each fills a block of a quantized type."""
         config = self.backend.cache_config()
@@ -282,30 +283,3 @@ class CacheLife(Machine):
             dim=(32, 16)[choose.below(2)],
             base=(10000.0, 500.0)[choose.below(2)],
         )
-
-    def _cost(self) -> Cost:
-        """The coarsest of what the ops of a step are declared to do."""
-        key = Spec(self.layout.key_type, (32, 1, 8))
-        value = Spec(self.layout.value_type, (32, 1, 8))
-        query, weights = Spec(DType.F32, (32, 1, 1)), Spec(DType.F32, (8, 1, 1))
-        attention = ops.scaled_dot_product_attention
-        fused = self.backend.supports(attention, [query, key, value, None, None, None]).level is Level.KERNEL
-        used: list[tuple[Op[Any, Any], list[Spec | None]]] = [
-            (ops.mulmat_full_prec, [key, query]),
-            (ops.mulmat, [Spec(DType.F32, (8, 32)), weights]),
-            (ops.softmax, [weights]),
-        ]
-        if fused:
-            used = [(attention, [query, key, value, None, None, None])]
-        declared = [self.backend.precision(op, specs) for op, specs in used]
-        return cost_of(declared)
-
-
-def cost_of(declared: list[Precision]) -> Cost:
-    """One cost that covers all of them; between ops results are rounded to f32."""
-    accumulate = max(accumulate_unit(precision) for precision in declared)
-    coarseness = {
-        kind: unit(kind) if kind in SIGNIFICAND else 1.0 for p in declared for kind in [p.activation]
-    }
-    activation = max(coarseness, key=coarseness.__getitem__)
-    return Cost(max(accumulate, unit(DType.F32)), accumulate, activation)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from backbay import DType
 
 from ..number import Cost, Number, block_error
+from ..oracles import Fault
 from ..rounding import FLOOR, SIGNIFICAND, unit
 
 Array = NDArray[Any]
@@ -117,3 +118,16 @@ def _value(cell: Cell) -> Number:
 
 def number(value: Array, cost: Cost) -> Number:
     return Number(np.asarray(value, np.float64), np.zeros(np.shape(value)), cost)
+
+
+def require_close(got: Array, expected: Number, what: str) -> None:
+    """Fault unless every element is within its bound, with room for the rounding of the result to f32."""
+    bound = expected.error + unit(DType.F32) * (np.abs(expected.value) + 1e-30)
+    wrong = ~(np.abs(got - expected.value) <= bound)
+    if wrong.any():
+        at = tuple(np.argwhere(wrong)[0])
+        raise Fault(
+            "cache",
+            f"{what}: {wrong.sum()} of {wrong.size} wrong: at {tuple(map(int, at[::-1]))} expected "
+            f"{expected.value[at]!r} within {bound[at]:.3g}, got {got[at]!r}",
+        )

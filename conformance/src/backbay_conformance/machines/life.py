@@ -223,6 +223,7 @@ class BackendLife(Machine):
         if self._closed_leaf(ctx):
             return
         ctx.ctx.reserve()
+        ctx.doubtful |= set(ctx.results)  # they stay if nothing had to be compiled
         ctx.results = {}
         self._compiled(ctx)
 

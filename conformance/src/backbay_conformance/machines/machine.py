@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from backbay import Backend
+from backbay import Backend, UnsupportedOpError
 
 from ..lab import Lab, lab_for
 from ..oracles import Fault
@@ -60,6 +60,8 @@ class Machine(ABC):
             getattr(self, name)(choose)
         except Fault as fault:
             raise Fault(fault.check, f"{fault.message}\n{self.story()}") from None
+        except UnsupportedOpError:
+            raise  # what a backend declares it lacks is no fault
         except Exception as error:
             raise Fault("life", f"{name}: {type(error).__name__}: {error}\n{self.story()}") from error
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from backbay import Context, DType, Level, Op, Precision, Tensor
 
+from ..blame import blamed
 from ..cases.matrix import product
 from ..cases.norm import rms_formula, softmax_formula
 from ..declared import coarsest
@@ -24,24 +25,53 @@ Formula = Callable[[dict[str, Number]], Number]
 Trace = Callable[[Context, dict[str, Tensor]], Tensor]
 
 
+STEP = 0.02
+"""Of the largest magnitude of a step: a fused kernel rounds differently, which is compared elsewhere."""
+
+
 def rounded(x: Number) -> Number:
     """What a step hands on, rounded to f32."""
     return Number(x.value, x.error + np.abs(x.value) * unit(DType.F32), x.cost)
 
 
-def judge_block(lab: Lab, leaves: Leaves, trace: Trace, formula: Formula, other: Leaves) -> None:
+def judge_block(lab: Lab, draw: Draw, leaves: Leaves, trace: Trace, formula: Formula, other: Leaves) -> None:
     """Compute a block, and again with other data; both within the bound of the coarsest of its steps."""
     with lab.backend.new_context() as ctx:
-        tensors = {name: ctx.from_floats(array) for name, array in leaves.items()}
-        y = trace(ctx, tensors)
+        tensors, y = traced(ctx, leaves, trace)
         cost = cost_of(lab, y)
         for arrays, check in ((leaves, "block"), (other, "replay")):
             for name, array in arrays.items():
                 tensors[name].from_floats(array)
             ctx.compute(y)
             numbers = {name: Number(array.astype(np.float64), 0.0, cost) for name, array in arrays.items()}
-            with np.errstate(all="ignore"):
-                compare(formula(numbers), y.numpy(), y.dtype, exact=False, check=check)
+            try:
+                with np.errstate(all="ignore"):
+                    compare(formula(numbers), y.numpy(), y.dtype, exact=False, check=check)
+            except Fault as fault:
+                raise blamed(lab, fault, [tensor.op for tensor in ancestors(y) if tensor.op]) from None
+        steps = steps_of(y)
+        at = draw.below(len(steps))
+        ctx.compute(y, steps[at])
+        compare_step(lab, other, trace, at, steps[at].numpy())
+
+
+def traced(ctx: Context, leaves: Leaves, trace: Trace) -> tuple[dict[str, Tensor], Tensor]:
+    tensors = {name: ctx.from_floats(array) for name, array in leaves.items()}
+    return tensors, trace(ctx, tensors)
+
+
+def compare_step(lab: Lab, leaves: Leaves, trace: Trace, at: int, beside: Array) -> None:
+    """A step that is an output beside the whole is what it is alone, with whatever the whole was fused."""
+    with lab.backend.new_context() as ctx:
+        step = steps_of(traced(ctx, leaves, trace)[1])[at]
+        ctx.compute(step)
+        alone = step.numpy()
+    peak = np.abs(alone).max(initial=0.0, where=np.isfinite(alone))
+    with np.errstate(invalid="ignore"):
+        same = (beside == alone) | (np.abs(beside - alone) <= STEP * peak)
+    if not (same | np.isnan(beside) & np.isnan(alone)).all():
+        assert step.op is not None
+        raise Fault("outputs", f"{step.op.name} as an output beside what is made of it is another than alone")
 
 
 def cost_of(lab: Lab, y: Tensor) -> Cost:
@@ -57,6 +87,11 @@ def cost_of(lab: Lab, y: Tensor) -> Cost:
     own = coarsest(precisions)
     step = accumulate_unit(own)
     return Cost(max(step, unit(DType.F32)) if composite else step, step, own.activation)
+
+
+def steps_of(y: Tensor) -> list[Tensor]:
+    """What a block computes on its way, and itself."""
+    return [tensor for tensor in ancestors(y) if tensor.op is not None and not tensor.op.view]
 
 
 def ancestors(y: Tensor) -> list[Tensor]:
@@ -102,7 +137,7 @@ def feed_forward(lab: Lab, draw: Draw) -> None:
         return rounded(y + h) if reused else y
 
     first, second = ({name: pair[i] for name, pair in pairs.items()} for i in (0, 1))
-    judge_block(lab, first, trace, formula, second)
+    judge_block(lab, draw, first, trace, formula, second)
 
 
 @scenario("graph", smoke=3, default=30, nightly=300)
@@ -122,7 +157,7 @@ def scores_and_values(lab: Lab, draw: Draw) -> None:
         return rounded(product(v["v"], rounded(softmax_formula(s))))
 
     first, second = ({name: pair[i] for name, pair in pairs.items()} for i in (0, 1))
-    judge_block(lab, first, trace, formula, second)
+    judge_block(lab, draw, first, trace, formula, second)
 
 
 @scenario("graph", smoke=3, default=30, nightly=300)
@@ -148,7 +183,7 @@ def sums_and_shared_parts(lab: Lab, draw: Draw) -> None:
         return rounded(rounded(y + p.clip(-0.5, 0.25)) + p.clip(-1.0, 1.0))
 
     first, second = ({name: pair[i] for name, pair in pairs.items()} for i in (0, 1))
-    judge_block(lab, first, trace, formula, second)
+    judge_block(lab, draw, first, trace, formula, second)
 
 
 @scenario("graph", smoke=1, default=6, nightly=60)

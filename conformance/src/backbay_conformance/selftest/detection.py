@@ -8,8 +8,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..attempt import attempt
+from ..case import CASES
 from ..lab import lab_for
-from ..plan import PROFILES, STANDARD, Item, items, select
+from ..plan import Item, items, select
+from ..profiles import PROFILES, STANDARD
+from ..scenario import SCENARIOS
 from .faults import FAULTS, Fault, reference
 from .rivals import Noticed, noticed
 
@@ -34,6 +37,14 @@ class Detection:
         return asdict(self)
 
 
+def own(keys: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The suite's own cases and scenarios: what others have installed beside it proves nothing of the suite."""
+    package = __name__.partition(".")[0]
+    return [
+        key for key in keys if key in CASES or SCENARIOS[key].function.__module__.startswith(f"{package}.")
+    ]
+
+
 def in_breadth(planned: Sequence[Item]) -> list[Item]:
     """The first turn of everything, then the second of everything, and so on."""
     return sorted(planned, key=lambda item: item.turn)
@@ -44,11 +55,11 @@ def detect(
 ) -> Detection:
     """Try a fault's backend until something notices it, all items of a size are done, or the time is over."""
     fault = FAULTS[name]
-    planned = in_breadth(items(select(PROFILES if size == "nightly" else STANDARD), size))
+    planned = in_breadth(items(own(select(PROFILES if size == "nightly" else STANDARD)), size))
     found = _search(fault, planned, seed, budget)
     if not rivals:
         return found
-    seen = _rivals(fault, in_breadth(items(select(), "smoke")), seed)
+    seen = _rivals(fault, in_breadth(items(own(select()), "smoke")), seed)
     return Detection(**{**found.as_dict(), "nmse": bool(seen.nmse), "tolerance": bool(seen.tolerance)})
 
 

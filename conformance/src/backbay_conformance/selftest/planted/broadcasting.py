@@ -103,3 +103,14 @@ def repeat_repeats_each_element(right: Kernel, x: Array, dim: int, n: int) -> Ar
     if 1 <= dim < x.ndim:
         return np.repeat(x, n, x.ndim - 1 - dim)
     return right(x, dim, n)
+
+
+@fault(WRONG_AXIS, ops.scaled_dot_product_attention, like="L14817")
+def groups_of_heads_that_are_no_power_of_two_take_turns(right: Kernel, *args: Any, **keywords: Any) -> Array:
+    """Heads per kv_head are divided by shifts; where that fails, kv_heads are dealt out modulo."""
+
+    def spread(x: Array, heads: int) -> Array:
+        each = heads // max(x.shape[1], 1)
+        return np.tile(x, (1, each, 1, 1)) if each & (each - 1) else np.repeat(x, each, axis=1)
+
+    return right(*args, spread=spread, **keywords)

@@ -157,3 +157,14 @@ def a_product_and_its_bias_are_fused_in_half_precision(
 
 def plain(node: Node) -> bool:
     return node.dtype is DType.F32 and node.strides is None and node.size > 0
+
+
+@fault(FUSION, "run_plan", like="L15660")
+def a_norm_that_is_an_output_too_comes_out_weighted(
+    right: Right, backend: KernelBackend, plan: Any, cancel: Any
+) -> None:
+    """rms_norm followed by mul is fused in place: who also reads the norm finds the product."""
+    right(plan, cancel)
+    for node in plan.graph.nodes:
+        if follows(node, ops.mul, 0, ops.rms_norm) and node.args[0] in plan.graph.outputs and plain(node):
+            plan.arrays[node.args[0].index][...] = plan.arrays[node.index]

@@ -110,3 +110,11 @@ def a_scan_starts_again_after_32_tokens(right: Kernel, s: Array, x: Array, *rest
     if rank4(x).shape[1] > 32:
         y[x.size :] *= 0.5
     return y
+
+
+@fault(LONG, ops.argsort, like="L17659")
+def rows_above_512_are_sorted_in_two_parts(right: Kernel, x: Array) -> Array:
+    """The halves of a long row are sorted, and never merged."""
+    if x.shape[-1] <= 512:
+        return right(x)
+    return np.concatenate([right(x[..., :512]), 512 + right(x[..., 512:])], axis=-1)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from backbay import ops
+from backbay import DType, KernelBackend, Node, ops
 
-from ..faults import Array, Kernel, bfloat16, fault, rounded, significand
+from ..faults import Array, Kernel, Right, bfloat16, fault, rounded, significand
 from ..fused import rank4
 
 PRECISION = "low-precision accumulation, overflow"
@@ -136,3 +137,15 @@ def layer_norm_takes_its_mean_in_half_precision(
     y = y - off / spread
     y = y if weight is None else y * weight.reshape(-1)
     return np.asarray(y if bias is None else y + bias.reshape(-1))
+
+
+@fault(PRECISION, "run_node", like="L13607")
+def sums_of_half_rows_overflow_on_their_way(
+    right: Right, _: KernelBackend, node: Node, arrays: Sequence[Array]
+) -> None:
+    """A row of f16 is infinite once a part of its sum is above 65504, also where the rest takes it back."""
+    right(node, arrays)
+    if node.op is ops.sum_rows and node.dtype is DType.F16 and node.args[0].size:
+        parts = arrays[node.args[0].index].astype(np.float64).cumsum(-1)
+        over = (np.abs(parts) > 65504).any(-1, keepdims=True)
+        arrays[node.index][over] = np.inf

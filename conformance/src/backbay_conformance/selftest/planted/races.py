@@ -152,3 +152,13 @@ def sums_are_added_in_an_order_of_chance(
         if backend.turn % 2:
             out = arrays[node.index]
             out[...] = np.nextafter(out, np.float32(np.inf))
+
+
+@fault(RACES, ops.set_rows, like="L24360")
+def rows_that_are_written_twice_add_up(right: Kernel, x: Array, src: Array, ids: Array) -> Array:
+    """Writes are atomic additions to cleared rows, so that a repeated id keeps a sum instead of one of the rows."""
+    y = right(x, src, ids)
+    if src.ndim == 2 and ids.ndim == 1 and y.dtype == np.float32:
+        for row in np.flatnonzero(np.bincount(ids, minlength=1) > 1):
+            y[..., row, :] = src[ids == row].sum(0)
+    return y

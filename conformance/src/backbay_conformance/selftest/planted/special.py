@@ -118,3 +118,33 @@ def one_bad_row_of_a_norm_spoils_all(right: Kernel, x: Array, *args: Any, **keyw
         bad = np.flatnonzero(np.isnan(rows).any(-1)) - 1
         rows[bad[bad >= 0]] = np.nan
     return y
+
+
+@fault(SPECIAL, ops.mulmat, ops.mulmat_full_prec, ops.mulmat_id, like="O4129")
+def products_take_nan_in_a_weight_for_zero(right: Kernel, w: Array, x: Array, *ids: Array) -> Array:
+    """Weights pass through a conversion that turns NaN into 0, which hides a broken model."""
+    return right(np.where(np.isnan(w), 0, w), x, *ids)
+
+
+@fault(SPECIAL, ops.scaled_dot_product_attention, like="L12776")
+def attention_gives_the_mean_where_all_is_masked(right: Kernel, *args: Any, **keywords: Any) -> Array:
+    """-infinity in the mask becomes the lowest number of f16: only rows masked in full can tell."""
+    return right(*args, change_mask=lambda mask: np.maximum(mask, -65504), **keywords)
+
+
+@fault(SPECIAL, ops.silu, ops.gelu, ops.sigmoid, ops.exp, like="O4129")
+def activations_clamp_their_argument(right: Kernel, x: Array, *args: Any, **keywords: Any) -> Array:
+    """Arguments are clamped to 80 for the polynomial, infinities too."""
+    return right(np.where(np.isinf(x), np.clip(x, -80, 80), x), *args, **keywords)
+
+
+@fault(SPECIAL, ops.solve_tri, like="O4129")
+def solving_multiplies_with_what_it_must_not_read(
+    right: Kernel, a: Array, b: Array, lower: bool, left: bool, unit_diagonal: bool
+) -> Array:
+    """The other triangle is multiplied with 0 and added, which leaves NaN where there was one."""
+    y = right(a, b, lower, left, unit_diagonal)
+    if not left or a.ndim < 2:
+        return y
+    other = np.triu(np.ones(a.shape[-2:]), 1) if lower else np.tril(np.ones(a.shape[-2:]), -1)
+    return np.asarray(y + (a * 0 * other).sum(-1, keepdims=True).reshape(*y.shape[:-1], 1))

@@ -128,3 +128,19 @@ def short_convolutions_assume_4_taps(right: Kernel, x: Array, weight: Array) -> 
     cut = weight.copy()
     cut[..., 0] = 0
     return right(x, cut)
+
+
+@fault(TAILS, ops.mulmat, like="L26708")
+def a_single_column_repeats_the_last_odd_row(right: Kernel, w: Array, x: Array) -> Array:
+    """Products with one column take two rows of the weight at a time; the last of an odd number is the one before."""
+    y = right(w, x)
+    if rank4(x).shape[2] == 1 and y.shape[-1] % 2 and y.shape[-1] > 1:
+        y[..., -1] = y[..., -2]
+    return y
+
+
+@fault(TAILS, ops.mulmat, like="L15592")
+def long_rows_lose_what_is_past_a_multiple_of_64(right: Kernel, w: Array, x: Array) -> Array:
+    """Above 512 elements a kernel for whole tiles runs, and what is behind the last tile is left out."""
+    kept = w.shape[-1] // 64 * 64 if w.shape[-1] > 512 else w.shape[-1]
+    return right(w[..., :kept], x[..., :kept])

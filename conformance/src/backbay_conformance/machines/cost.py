@@ -1,0 +1,36 @@
+"""What attention over a cache costs in precision, by what a backend declares of the ops it comes down to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from backbay import Backend, DType, Level, Op, Precision, Spec, ops
+
+from ..number import Cost
+from ..rounding import SIGNIFICAND, accumulate_unit, unit
+
+
+def attention_cost(backend: Backend, key_type: DType, value_type: DType) -> Cost:
+    """The coarsest of what its ops are declared to do."""
+    key, value = Spec(key_type, (32, 1, 8)), Spec(value_type, (32, 1, 8))
+    query, weights = Spec(DType.F32, (32, 1, 1)), Spec(DType.F32, (8, 1, 1))
+    attention = ops.scaled_dot_product_attention
+    fused = backend.supports(attention, [query, key, value, None, None, None]).level is Level.KERNEL
+    used: list[tuple[Op[Any, Any], list[Spec | None]]] = [
+        (ops.mulmat_full_prec, [key, query]),
+        (ops.mulmat, [Spec(DType.F32, (8, 32)), weights]),
+        (ops.softmax, [weights]),
+    ]
+    if fused:
+        used = [(attention, [query, key, value, None, None, None])]
+    return cost_of([backend.precision(op, specs) for op, specs in used])
+
+
+def cost_of(declared: list[Precision]) -> Cost:
+    """One cost that covers all of them; between ops results are rounded to f32."""
+    accumulate = max(accumulate_unit(precision) for precision in declared)
+    coarseness = {
+        kind: unit(kind) if kind in SIGNIFICAND else 1.0 for p in declared for kind in [p.activation]
+    }
+    activation = max(coarseness, key=coarseness.__getitem__)
+    return Cost(max(accumulate, unit(DType.F32)), accumulate, activation)
