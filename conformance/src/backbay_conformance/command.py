@@ -11,6 +11,7 @@ from pathlib import Path
 
 import backbay
 from backbay import BackbayError
+from backbay.cli.arguments import add_options, options_of
 
 from .certificate import certify, refusals
 from .html import page
@@ -48,9 +49,7 @@ class Conform:
         parser.add_argument(
             "--known", help="a file of known failures: profile/name/dtype/check reason https://link"
         )
-        parser.add_argument(
-            "--option", action="append", default=[], metavar="NAME=VALUE", help="of the backend"
-        )
+        add_options(parser)
         parser.add_argument("--json", help="write the report to this file")
         parser.add_argument("--html", help="write the report as a page")
         parser.add_argument("--junit", help="write the report for CI servers")
@@ -97,20 +96,13 @@ def _measured(args: Namespace) -> Report:
             jobs=args.jobs,
             timeout=args.timeout,
             known=known,
-            options=dict(_option(text) for text in args.option),
+            options=options_of(args),
             progress=bar.step,
         )
 
 
 def _list(text: str | None) -> Sequence[str] | None:
     return [part.strip() for part in text.split(",")] if text else None
-
-
-def _option(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise BackbayError(f"--option takes NAME=VALUE, got {text!r}")
-    return name, value
 
 
 def _write_files(report: Report, args: Namespace) -> None:

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 import backbay
-from backbay.cli.output import say, say_json, table
+from backbay.cli.output import add_json, say, say_json, table
 
 from ..llm import LLM
 from ..plots import bars
 from ..runner.answer import Completion
-from .opening import Bar, add_json, add_model, open_model
+from .opening import Bar, add_model, open_model
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from backbay.cli.output import say, say_json, table
+from backbay.cli.output import add_json, say, say_json, table
 
 from ..diff import Difference, blocks, ops
 from ..kept import prompt_step
 from ..plots import depth
-from .opening import add_json, add_model, open_model
+from .opening import add_model, open_model
 
 TOKENS = 16
 

@@ -6,9 +6,9 @@ import sys
 from argparse import ArgumentParser, Namespace
 
 from backbay import BackbayError
-from backbay.cli.output import say, say_json, table
+from backbay.cli.output import add_json, say, say_json, table
 
-from .opening import add_json, add_model, open_model
+from .opening import add_model, open_model
 
 
 def add_arguments(parser: ArgumentParser) -> None:

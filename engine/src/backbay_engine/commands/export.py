@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from backbay.cli.output import say, say_json
+from backbay.cli.output import add_json, say, say_json
 from backbay.memory import human_bytes
 
 from ..kept import prompt_step
-from .opening import add_json, add_model, open_model
+from .opening import add_model, open_model
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -6,11 +6,11 @@ from argparse import ArgumentParser, Namespace
 
 import backbay
 from backbay import BackendMemory, DeviceInfo
-from backbay.cli.output import say, say_json
+from backbay.cli.output import add_json, say, say_json
 from backbay.memory import human_bytes
 
 from ..llm import estimate
-from .opening import add_json, add_model, sizes_of
+from .opening import add_model, sizes_of
 
 
 def add_arguments(parser: ArgumentParser) -> None:

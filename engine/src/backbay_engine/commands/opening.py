@@ -12,7 +12,8 @@ from types import TracebackType
 from typing import Any, Self, TextIO, final
 
 import backbay
-from backbay import BackbayError, BackendParams, GPULayersList, assign_layers, gguf
+from backbay import BackendParams, GPULayersList, assign_layers, gguf
+from backbay.cli.arguments import add_options, options_of
 
 from ..llm import LLM, load
 
@@ -36,14 +37,10 @@ def add_model(parser: ArgumentParser, *, several: bool = False) -> None:
     parser.add_argument(
         "--gpu-layers", type=int, metavar="N", help="on GPUs: 0 none; by default all that fit"
     )
-    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of the backend")
+    add_options(parser)
     parser.add_argument(
         "--log", choices=("text", "json"), default="text", help="the form of log lines (text)"
     )
-
-
-def add_json(parser: ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
 
 
 def sizes_of(args: Namespace) -> dict[str, Any]:
@@ -56,7 +53,7 @@ def sizes_of(args: Namespace) -> dict[str, Any]:
         "params": BackendParams(
             num_threads=args.threads,
             gpu_layers=None if args.gpu_layers is None else _layers_on_gpus(args),
-            options=dict(_option(text) for text in args.option),
+            options=options_of(args),
         ),
     }
 
@@ -136,10 +133,3 @@ def _layers_on_gpus(args: Namespace) -> GPULayersList:
             elif tensor.name.startswith("output"):
                 sizes[-1] += tensor.nbytes
     return assign_layers(sizes, gpus, num_gpu_layers=args.gpu_layers)
-
-
-def _option(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise BackbayError(f"--option takes NAME=VALUE, got {text!r}")
-    return name, value

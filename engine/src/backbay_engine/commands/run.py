@@ -9,11 +9,11 @@ from dataclasses import asdict
 from typing import Any
 
 from backbay import BackbayError
-from backbay.cli.output import printable, say_json
+from backbay.cli.output import add_json, printable, say_json
 
 from ..llm import LLM, Prompt
 from ..runner.answer import Completion, Timings
-from .opening import add_json, add_model, open_model
+from .opening import add_model, open_model
 
 SAMPLING = {
     "temperature": (float, "0 takes the likeliest token"),

@@ -5,10 +5,9 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser, Namespace
 
-from backbay.cli.output import say, say_json, table
+from backbay.cli.output import add_json, say, say_json, table
 
 from ..text import tokenizer_from_gguf
-from .opening import add_json
 
 
 def add_arguments(parser: ArgumentParser) -> None:
