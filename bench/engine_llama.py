@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from llama_file import DTYPES, SHAPES, ensure_model, write_model
+from llama_file import SHAPES, arguments, ensure_model, write_model
 from llama_graph import memory
 from sides import Side, against, serve, table, take_turns, write_json
 
@@ -30,20 +30,11 @@ PARALLEL = 4
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--dtype", default="q4_0", choices=DTYPES)
-    parser.add_argument("--shape", default="one_b", choices=SHAPES)
-    parser.add_argument("--model", type=Path, help="a file to keep and use again")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser = arguments(__doc__, rounds=5)
     parser.add_argument("--tokens", type=int, default=32, help="generated in a round")
     parser.add_argument("--depth", type=int, default=128, help="tokens before the generated ones")
     parser.add_argument("--sides", nargs="+", help=f"{LLAMA_CPP}, and names of backends")
     parser.add_argument("--measure", nargs="+", default=["host", "decode", "prefill", "parallel", "memory"])
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--side", help="be one of the processes")
     args = parser.parse_args()
     args.sides = args.sides or [*([LLAMA_CPP] if importlib.util.find_spec("llama_cpp") else []), "ggml"]
     if args.side:

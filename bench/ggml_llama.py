@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from llama_file import DTYPES, SHAPES, Shape, ensure_model, write_model
+from llama_file import SHAPES, Shape, arguments, ensure_model, write_model
 from llama_graph import Llama, memory
 from numpy.typing import NDArray
 from sides import Side, against, evict, serve, table, take_turns, write_json
@@ -30,19 +30,10 @@ TOKENS = np.arange(CELLS, dtype=np.int32) * 7 % 1000 + 300
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--dtype", default="q4_0", choices=DTYPES)
-    parser.add_argument("--shape", default="one_b", choices=SHAPES)
-    parser.add_argument("--model", type=Path, help="a file to keep and use again")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser = arguments(__doc__, rounds=7)
     parser.add_argument("--tokens", type=int, default=16, help="decoded in a round")
     parser.add_argument("--sides", nargs="+", help=f"of {LLAMA_CPP}, mapped, copied, auto")
     parser.add_argument("--measure", nargs="+", default=["first", "decode", "prefill", "memory", "host"])
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--side", help="be one of the processes")
     args = parser.parse_args()
     args.sides = args.sides or default_sides()
     if args.side:

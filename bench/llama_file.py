@@ -69,6 +69,21 @@ SHAPES = {
 }
 
 
+def arguments(description: str | None, *, rounds: int) -> argparse.ArgumentParser:
+    """What the comparisons over such a file take alike."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--dtype", default="q4_0", choices=DTYPES)
+    parser.add_argument("--shape", default="one_b", choices=SHAPES)
+    parser.add_argument("--model", type=Path, help="a file to keep and use again")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--side", help="be one of the processes")
+    return parser
+
+
 def ensure_model(path: Path, shape: Shape, dtype: str) -> Path:
     """The file, written unless it exists."""
     if not path.exists():

@@ -11,7 +11,7 @@ from typing import final
 from ..cache.contract import Cache
 from ..errors import CacheShiftError
 
-_FOREVER = count(1)
+_TICKS = count(1)
 
 
 @dataclass(eq=False)
@@ -51,7 +51,7 @@ class Slots:
             chosen.tokens, chosen.exact = source.tokens[:length], sys.maxsize
         else:
             self._cut(chosen, length)
-        chosen.busy, chosen.last_used = True, next(_FOREVER)
+        chosen.busy, chosen.last_used = True, next(_TICKS)
         return chosen
 
     def release(self, slot: Slot) -> None:
