@@ -35,12 +35,13 @@ def rope_formula(
     """Each pair by itself, from the table of the documentation."""
     cost, y = x.cost, rank(x, max(3, len(x.shape)))  # (..., tokens, heads, head_dim)
     tokens, pairs = y.shape[-3], dim if mode == "vision" else dim // 2
-    theta = np.zeros((tokens, pairs))
+    theta, steps = np.zeros((tokens, pairs)), np.zeros(pairs)
     for i in range(pairs):
         c, e = component(i, mode, sections)
         theta[:, i] = positions.reshape(-1)[c * tokens : (c + 1) * tokens] * base ** (-2 * e / dim)
-    # The powers and the product are rounded in single precision at best: some steps of the angle.
-    angle = Number(theta, 16 * cost.step * np.abs(theta), cost)
+        # In single precision a power is good to some steps; made of e factors, each adds its own error and a rounding.
+        steps[i] = 16 + 2 * e
+    angle = Number(theta, steps * cost.step * np.abs(theta), cost)
     if factors is not None:
         angle = angle / factors.value.reshape(-1)[:pairs]
     angle, m = stretched(angle, dim, base, scale, yarn)
