@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from backbay import DType
 from backbay_conformance.number import Cost, Number, block_error, concatenate
-from backbay_conformance.rounding import BLOCK_STEP, round_to, to_bfloat16, unit
+from backbay_conformance.rounding import BLOCK_STEP, FLOOR, round_to, to_bfloat16, unit
 
 SINGLE = Cost(unit(DType.F32), unit(DType.F32))
 FINITE = st.floats(-1e4, 1e4, width=32)
@@ -116,3 +116,10 @@ def test_a_sum_beyond_a_narrow_accumulator_has_no_bound():
     assert np.isfinite(small.einsum("ik,jk->ij", small, 2).error).all()
     assert np.isinf(large.einsum("ik,jk->ij", large, 2).error).all()
     assert np.isinf(Number(np.array([[6e4, 6e4]]), 0.0, half).sum().error).all()
+
+
+def test_a_sum_in_half_precision_may_lose_what_lies_below_its_grid():
+    half = Cost(unit(DType.F16), unit(DType.F16), DType.F16, 65504.0, FLOOR[DType.F16])
+    tiny = Number(np.full((1, 2), 1e-5), 0.0, half)
+    product = tiny.einsum("ik,jk->ij", tiny, 2)
+    assert product.error[0, 0] > product.value[0, 0] > 0  # 2e-10, which half precision rounds to 0

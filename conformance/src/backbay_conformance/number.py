@@ -24,10 +24,11 @@ class Cost:
     accumulate: float
     activation: DType = DType.F32
     largest: float = np.inf  # what a sum can hold
+    smallest: float = 0.0  # what an addition may lose of it where it is close to zero
 
     def of_sum(self, terms: int, magnitude: Array) -> Array:
         """The bound for a sum of that many terms; none where a narrow accumulator may overflow."""
-        grown = (terms * self.accumulate) * magnitude
+        grown = terms * (self.accumulate * magnitude + self.smallest)
         return grown if self.largest == np.inf else np.where(magnitude > self.largest, np.inf, grown)
 
 

@@ -18,7 +18,7 @@ from .lab import Lab
 from .number import Cost, Number
 from .operand import Operand
 from .oracles import Fault, Verdict, compare
-from .rounding import LARGEST, Array, accumulate_unit, unit
+from .rounding import FLOOR, LARGEST, Array, accumulate_unit, unit
 from .storage import decode, from_bytes
 
 
@@ -125,8 +125,9 @@ def cost_of(call: Call, level: Level, precision: Precision) -> Cost:
         step = max(
             step, *[unit(o.dtype) for o in call.operands() if o.dtype.is_float], unit(precision.accumulate)
         )
-    largest = LARGEST[precision.accumulate] if precision.accumulate is DType.F16 else np.inf
-    return Cost(step, accumulate, precision.activation, largest)
+    if precision.accumulate is DType.F16:
+        return Cost(step, accumulate, precision.activation, LARGEST[DType.F16], FLOOR[DType.F16])
+    return Cost(step, accumulate, precision.activation)
 
 
 def expect(call: Call, cost: Cost) -> list[Any]:
