@@ -94,7 +94,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("backbay-tiny"), help="folder to write into")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=8000)
+    parser.add_argument("--steps", type=int, default=4000)
     parser.add_argument("--minutes", type=float, default=28, help="end here even if steps are left")
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint in the folder")
     parser.add_argument(
