@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from threading import Lock
 from types import MappingProxyType, TracebackType
-from typing import Self, final
+from typing import Self, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +15,13 @@ import numpy.typing as npt
 from backbay.errors import ClosedError, ModelFileError
 
 from .config import Config
+from .experts import stack_experts, write_stack
 from .nearest import nearest
 from .part import Part
 from .split import all_tensors, read_parts
 from .tensors import TensorInfo
+
+Files: TypeAlias = Mapping[Path, npt.NDArray[np.uint8]]
 
 
 @final
@@ -26,6 +30,9 @@ class ModelFile:
 
     Reading from several threads is fine. `close` lets go of the weights; arrays that `data` gave before stay
     valid, and keep their file mapped, until they are dropped. `metadata` works on after `close`.
+
+    Where an old file has a matrix for each expert, `tensors` has a stack of them, by the name that newer files
+    give it; it is written to a temporary file when it is first asked for.
     """
 
     def __init__(self, path: Path, parts: list[Part]) -> None:
@@ -34,8 +41,11 @@ class ModelFile:
         self.paths = tuple(part.path for part in parts)
         self.version, self.alignment = first.version, first.alignment
         self.metadata: Config = first.metadata
-        self.tensors: Mapping[str, TensorInfo] = MappingProxyType(all_tensors(parts))
+        tensors, self._stacks = stack_experts(all_tensors(parts))
+        self.tensors: Mapping[str, TensorInfo] = MappingProxyType(tensors)
         self._content: dict[Path, npt.NDArray[np.uint8]] | None = {part.path: part.content for part in parts}
+        self._stacked: dict[str, npt.NDArray[np.uint8]] = {}
+        self._stacking = Lock()
 
     def data(self, name: str) -> npt.NDArray[np.uint8]:
         """The bytes of a tensor as they lie in the file: a read-only view, no copy."""
@@ -46,7 +56,9 @@ class ModelFile:
         if info is None:
             found = f"{len(self.tensors)} others{nearest(name, self.tensors)}"
             raise ModelFileError(self.path, None, f"a tensor {name!r}", found)
-        return files[info.path][info.offset : info.offset + info.nbytes]
+        if name in self._stacks:
+            return self._stack(name, files)
+        return _bytes_of(info, files)
 
     @property
     def closed(self) -> bool:
@@ -55,6 +67,14 @@ class ModelFile:
     def close(self) -> None:
         # The maps are dropped, not closed: the last array that looks into one unmaps it.
         self._content = None
+        self._stacked = {}
+
+    def _stack(self, name: str, files: Files) -> npt.NDArray[np.uint8]:
+        with self._stacking:
+            if name not in self._stacked:
+                parts = (_bytes_of(info, files) for info in self._stacks[name])
+                self._stacked[name] = write_stack(self.path, name, parts)
+            return self._stacked[name]
 
     def __enter__(self) -> Self:
         return self
@@ -67,6 +87,10 @@ class ModelFile:
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{len(self.tensors)} tensors, {len(self.metadata)} keys"
         return f"<ModelFile {str(self.path)!r}: {state}>"
+
+
+def _bytes_of(info: TensorInfo, files: Files) -> npt.NDArray[np.uint8]:
+    return files[info.path][info.offset : info.offset + info.nbytes]
 
 
 def open(path: str | os.PathLike[str]) -> ModelFile:

@@ -1,0 +1,70 @@
+"""Old files hold the matrix of each expert by itself: here they are one tensor, as in newer files."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from backbay.errors import ModelFileError
+
+from .tensors import TensorInfo
+
+_NAME = re.compile(r"(blk\.[0-9]+\.ffn_(?:gate|up|down))\.([0-9]+)\.weight")
+
+
+def stack_experts(
+    tensors: Mapping[str, TensorInfo],
+) -> tuple[dict[str, TensorInfo], dict[str, Sequence[TensorInfo]]]:
+    """All tensors, with a stack in place of the matrices of experts, and what each stack is made of.
+
+    Matrices that differ in type or shape, or of which one is missing, stay as they are.
+    """
+    numbered: dict[str, dict[int, TensorInfo]] = defaultdict(dict)
+    for name, info in tensors.items():
+        if match := _NAME.fullmatch(name):
+            numbered[f"{match[1]}_exps.weight"][int(match[2])] = info
+    stacks = {
+        name: [each for _, each in sorted(found.items())]
+        for name, found in numbered.items()
+        if name not in tensors and _are_alike(found)
+    }
+    inside = {each.name for parts in stacks.values() for each in parts}
+    whole = {name: info for name, info in tensors.items() if name not in inside}
+    return whole | {name: _stack(name, parts) for name, parts in stacks.items()}, dict(stacks)
+
+
+def write_stack(model: Path, name: str, parts: Iterable[npt.NDArray[np.uint8]]) -> npt.NDArray[np.uint8]:
+    """The matrices one after the other, mapped from a file without a name: like a model's own, such memory can be
+    dropped by the system and read again.
+    """
+    try:
+        with tempfile.TemporaryFile(prefix="backbay-experts-") as file:
+            for part in parts:
+                file.write(part.data)
+            file.flush()
+            return np.frombuffer(mmap(file.fileno(), 0, access=ACCESS_READ), np.uint8)
+    except OSError as error:
+        expected = (
+            f"room in {tempfile.gettempdir()} to stack the experts of {name!r}, which the file holds singly"
+        )
+        found = f"{error.strerror or error}; set TMPDIR to another folder, or convert the model again"
+        raise ModelFileError(model, None, expected, found) from error
+
+
+def _are_alike(found: Mapping[int, TensorInfo]) -> bool:
+    kinds = {(info.dtype, info.shape, info.nbytes) for info in found.values()}
+    return sorted(found) == list(range(len(found))) and len(kinds) == 1 and 0 not in kinds.pop()[1]
+
+
+def _stack(name: str, parts: Sequence[TensorInfo]) -> TensorInfo:
+    first = parts[0]
+    shape = (*first.shape, *[1] * (2 - len(first.shape)), len(parts))
+    return replace(first, name=name, shape=shape, nbytes=len(parts) * first.nbytes)
