@@ -37,6 +37,16 @@ def test_what_nobody_asked_for_does_not_run(ctx):
     assert names(graph_of(ctx, x.neg(ctx))) == ["neg"]
 
 
+def test_a_zero_among_attributes_keeps_its_sign(ctx):
+    x = ctx.from_floats([1, 2])
+    graph = graph_of(ctx, x.scale(ctx, 0.0), x.scale(ctx, -0.0), x.scale(ctx, 0.1))
+    assert [str(node.args[1]) for node in graph.nodes if node.op] == [
+        "0.0",
+        "-0.0",
+        str(float(np.float32(0.1))),
+    ]
+
+
 def test_a_long_chain_is_no_deep_recursion(backend):
     ctx = backend.new_context(max_nodes=20_000)
     x = y = ctx.from_floats([1.0])

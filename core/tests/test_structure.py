@@ -121,6 +121,16 @@ def test_arithmetic_follows_the_graph(backend: Backend) -> None:
     assert not symbols.guards.hold(other)
 
 
+def test_a_program_answers_as_terms_do_where_a_divisor_is_nothing(backend: Backend) -> None:
+    graph, other = step(backend, tokens=6), step(backend, tokens=10)
+    tokens = _heads_and_tokens(Symbols(graph), graph)[1]
+    nothing = tokens - 10
+    results = [tokens // nothing, tokens % nothing, (tokens // nothing).max(nothing - 1)]
+    assert [evaluate(size.term, other) for size in results] == [0, 0, 0]
+    assert program([size.term for size in results])(other) == (0, 0, 0)
+    assert program([size.term for size in results])(graph) == tuple(evaluate(s.term, graph) for s in results)
+
+
 def test_a_view_has_strides_and_an_offset_of_its_own(backend: Backend) -> None:
     graph, other = step(backend, tokens=6), step(backend, tokens=6, heads=4)
     symbols = Symbols(graph)

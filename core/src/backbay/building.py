@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,12 +29,17 @@ def build_graph(recording: Recording, roots: tuple[Tensor, ...]) -> Graph:
 def in_single(value: Any) -> Any:
     """An attribute with its floats rounded to float32, so that all backends compute with the same numbers."""
     if isinstance(value, float):
-        with np.errstate(over="ignore"):  # what is too large is an infinity
-            return float(np.float32(value))
-    if isinstance(value, tuple) and any(isinstance(part, float) for part in value):
+        return _single(value) if value else value  # a cache takes one zero for the other
+    if isinstance(value, tuple) and float in map(type, value):
         # A record, such as rope's yarn, stays one.
         return type(value)(*map(in_single, value))
     return value
+
+
+@lru_cache(maxsize=1024)
+def _single(value: float) -> float:
+    with np.errstate(over="ignore"):  # what is too large is an infinity
+        return float(np.float32(value))
 
 
 class Builder:
@@ -47,26 +53,23 @@ class Builder:
 
     def place(self, root: Tensor) -> Node:
         """The node of a tensor, behind those of all it needs. A chain may be deep, so the stack is our own."""
-        stack = [root]
+        placed, stack = self._placed, [root]
+        waiting: set[Tensor] = set()  # for what lies above them on the stack
         while stack:
             tensor = stack[-1]
-            missing = (
-                [t for t in self._needs(tensor) if t not in self._placed]
-                if tensor not in self._placed
-                else []
-            )
-            if missing:
-                stack.extend(reversed(missing))
-                continue
-            stack.pop()
-            if tensor not in self._placed:
-                self._placed[tensor] = self._node(tensor)
-        return self._placed[root]
+            if tensor in placed:
+                stack.pop()
+            elif tensor in waiting:
+                placed[tensor] = self._node(stack.pop())
+            else:
+                waiting.add(tensor)
+                stack += [needed for needed in reversed(self._needs(tensor)) if needed not in placed]
+        return placed[root]
 
     def _needs(self, tensor: Tensor) -> list[Tensor]:
         if tensor.op is None:
             return []
-        if tensor in self._opened or self._is_composite(tensor):
+        if self._is_composite(tensor):
             return [self._open(tensor)]
         return list(tensor.op.flat_operands(tensor.args))
 

@@ -84,7 +84,7 @@ class Graph:
         """What a compiled graph depends on, sizes left out: graphs that differ only in them have one key."""
         from hashlib import blake2b  # takes longer to import than most of core
 
-        described = repr(([_structure(node) for node in self.nodes], [node.index for node in self.outputs]))
+        described = f"{';'.join(map(_structure, self.nodes))} {[node.index for node in self.outputs]}"
         return blake2b(described.encode(), digest_size=16).hexdigest()
 
     def sizes(self) -> tuple[tuple[int, ...], ...]:
@@ -100,16 +100,20 @@ def size_attributes(node: Node) -> Iterator[tuple[int, tuple[int, ...]]]:
             yield position, value if isinstance(value, tuple) else (value,)
 
 
-def _structure(node: Node) -> tuple[Any, ...]:
-    if node.op is None:
+def _structure(node: Node) -> str:
+    op = node.op
+    if op is None:
         fixed = node.shape if node.kind == "parameter" else node.rank
-        return node.kind, node.dtype.name, fixed, node.leaf and node.leaf.row_axis
-    sizes = {position: len(value) for position, value in size_attributes(node)}
-    args = [sizes.get(i, _indices(value)) for i, value in enumerate(node.args)]
-    return node.op.name, args, node.dtype.name, node.rank
+        return f"{node.kind} {node.dtype:d} {fixed} {node.leaf and node.leaf.row_axis}"
+    args = [_count(value) if i in op.sizes else _attribute(value) for i, value in enumerate(node.args)]
+    return f"{op.name}({','.join(args)}) {node.dtype:d} {len(node.shape)}"
 
 
-def _indices(value: Any) -> Any:
+def _count(size: Any) -> str:
+    return str(len(size)) if isinstance(size, tuple) else "1"
+
+
+def _attribute(value: Any) -> str:
     if isinstance(value, Node):
         return f"%{value.index}"
-    return tuple(map(_indices, value)) if isinstance(value, tuple) else value
+    return f"[{','.join(map(_attribute, value))}]" if isinstance(value, tuple) else repr(value)

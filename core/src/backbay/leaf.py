@@ -64,11 +64,11 @@ class Leaf:
         """Replace the data; values that serve as indices are checked first."""
         if self.home is None:
             raise BackbayError(f"{self.name}: weights are read-only")
-        self._check_open()
-        if self.home.blocked:
+        if self.home.blocked:  # which a closed one is too
+            self._check_open()
             self.home.refuse()
         for use, bound in self.id_uses.values():
-            check_ids(gather(data, use), use, bound)
+            check_ids(data if use is self.spec else gather(data, use), use, bound)
         if self.buffer is not None:
             self.buffer.write(data)
         if self.written or self.used:  # filling a new leaf touches no result
@@ -95,6 +95,8 @@ class Leaf:
             return
         if self.written and self.buffer is not None:
             check_ids(gather(self.buffer.read(), use), use, bound)
+        if use.strides is None and use.shape == self.spec.shape and use.dtype is self.spec.dtype:
+            use = self.spec  # all of it, so that a write need not look for the part that is meant
         self.id_uses[key] = (use, bound)
 
     def _check_open(self) -> None:

@@ -46,27 +46,45 @@ def evaluate(term: Term, graph: Graph) -> int:
 
 
 def program(terms: Sequence[Term]) -> Callable[[Graph], tuple[int, ...]]:
-    """All terms in one function: for whoever needs many of them for graph after graph."""
-    source = "".join(f"{_source(term)}," for term in terms)
-    names = {"attribute": _attribute, "quotient": COMPUTE["//"], "remainder": COMPUTE["%"], "max": max}
-    made: Callable[[Graph], tuple[int, ...]] = eval(f"lambda graph, nodes: ({source})", names)  # noqa: S307, of terms only
-    return lambda graph: made(graph, graph.nodes)  # type: ignore[call-arg]
+    """All terms in one function: for whoever needs many of them for graph after graph. Their parts are found once."""
+    steps = _Steps()
+    found = "".join(f"{steps.name(term)}," for term in terms)
+    names: dict[str, Any] = {"attribute": _attribute, "max": max}
+    exec(f"def run(graph, nodes):\n{''.join(steps.lines)} return ({found})", names)  # noqa: S102, of terms only
+    run: Callable[[Graph, Sequence[Node]], tuple[int, ...]] = names["run"]
+    return lambda graph: run(graph, graph.nodes)
 
 
-def _source(term: Term) -> str:
-    """A term as an expression of Python, over `graph` and its `nodes`."""
-    if isinstance(term, int):
-        return repr(term)
-    kind, *rest = term
-    if kind == "offset":
-        return f"nodes[{rest[0]:d}].offset"
-    if kind == "size":
-        return f"attribute(graph, {rest[0]:d}, {rest[1]:d})[{rest[2]:d}]"
-    if kind in READ:
-        return f"nodes[{rest[0]:d}].{kind}({rest[1]:d})"
-    left, right = map(_source, rest)
-    named = {"//": "quotient", "%": "remainder", "max": "max"}
-    return f"{named[kind]}({left}, {right})" if kind in named else f"({left} {kind} {right})"
+class _Steps:
+    """Terms as lines of Python over `graph` and its `nodes`, a variable for each part that differs."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self._names: dict[Term, str] = {}
+
+    def name(self, term: Term) -> str:
+        """The variable that holds a term, or the number that it is."""
+        if isinstance(term, int):
+            return repr(term)
+        if term not in self._names:
+            source = self._source(*term)
+            self._names[term] = f"v{len(self._names)}"
+            self.lines.append(f" {self._names[term]} = {source}\n")
+        return self._names[term]
+
+    def _source(self, kind: str, *rest: Any) -> str:
+        if kind == "offset":
+            return f"nodes[{rest[0]:d}].offset"
+        if kind == "attribute":
+            return f"attribute(graph, {rest[0]:d}, {rest[1]:d})"
+        if kind == "size":
+            return f"{self.name(('attribute', *rest[:2]))}[{rest[2]:d}]"
+        if kind in READ:
+            return f"nodes[{rest[0]:d}].{kind}({rest[1]:d})"
+        left, right = map(self.name, rest)
+        if kind == "max":
+            return f"max({left}, {right})"
+        return f"{left} {kind} {right}" + (f" if {right} else 0" if kind in ("//", "%") else "")
 
 
 def _attribute(graph: Graph, index: int, position: int) -> tuple[int, ...]:
