@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import backbay
-from backbay import AllocationStatus, BackendParams, DType, Memory, NoMemoryError
+from backbay import AllocationStatus, BackendParams, DeviceInfo, DType, Memory, NoMemoryError
 
 
 @pytest.fixture
@@ -115,6 +115,34 @@ def test_a_graph_beyond_the_limit_fails_before_it_runs_and_frees_everything():
         assert z.floats()[0] == pytest.approx(np.e)
 
 
+class Tiny(backbay.backends()["cpu_ref"].load()):
+    """On a machine that has 9 KiB of memory, for weights in a file of any size."""
+
+    def devices(self):
+        return [DeviceInfo("CPU:0", "CPU", total_memory=9 * 1024, free_memory=5000)]
+
+
+def test_more_than_a_device_has_is_refused_before_the_system_promises_it(model):
+    with backbay.open(model, backend=Tiny) as backend:  # whose weights are larger
+        assert backend.memory().total() > 9 * 1024
+        ctx = backend.new_context()
+        ctx.layer(0).zeros(DType.F32, 2000)
+        with pytest.raises(
+            NoMemoryError, match=r"7\.8 KiB of graph on CPU:0: the device has 9\.0 KiB in all"
+        ):
+            ctx.zeros(DType.F32, 2000)
+    with backbay.open(model, backend=Tiny, params=BackendParams(alloc_memory=False)) as backend:
+        backend.new_context().zeros(DType.F32, 4000)  # may be asked what it would be
+
+
+def test_memory_that_was_not_booked_is_told_with_what_there_is():
+    with (
+        backbay.open(None, backend=Tiny) as backend,
+        pytest.raises(NoMemoryError, match=r"no memory for graph on CPU:0: no 8 GiB; 4\.9 KiB are free"),
+    ):
+        backend.refuse_memory(MemoryError("no 8 GiB"))
+
+
 def test_what_the_system_refuses_is_no_memory_too():
     reference = backbay.backends()["cpu_ref"].load()
 
@@ -133,7 +161,13 @@ def test_what_the_system_refuses_is_no_memory_too():
 
 @pytest.mark.parametrize(
     "params",
-    [{"max_memory": {"CPU:0": -1}}, {"num_threads": 0}, {"num_threads": "2"}, {"flash_attention": "maybe"}],
+    [
+        {"max_memory": {"CPU:0": -1}},
+        {"num_threads": 0},
+        {"num_threads": "2"},
+        {"num_threads": 1025},
+        {"flash_attention": "maybe"},
+    ],
 )
 def test_parameters_are_checked(params):
     with pytest.raises(backbay.OptionError, match=f"{next(iter(params))}.* must be"):

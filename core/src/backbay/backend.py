@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Self, final
+from typing import Any, ClassVar, NoReturn, Self, final
 
 from .context import Context
 from .dtypes import CONTRACT
@@ -26,7 +26,7 @@ from .errors import (
 from .gguf import Config, ModelFile, TensorInfo
 from .graph import Graph
 from .leaf import Leaf
-from .memory import BackendMemory, Entry, Ledger
+from .memory import BackendMemory, Entry, Ledger, human_bytes
 from .op import Op
 from .params import (
     COMPOSITE,
@@ -151,7 +151,8 @@ class Backend(ABC):
         self._check_devices([device.id for device in devices])
         layers = _block_count(model) + 1 if model is not None else 0
         named = [(device.id, device.name) for device in devices]
-        self.ledger = Ledger(named, layers, params.max_memory, holds=params.alloc_memory)
+        totals = {device.id: device.total_memory for device in devices if device.total_memory}
+        self.ledger = Ledger(named, layers, params.max_memory, holds=params.alloc_memory, totals=totals)
         self.book_weights()
 
     @property
@@ -265,9 +266,15 @@ class Backend(ABC):
             try:
                 plan.run(cancel)
             except MemoryError as error:
-                if isinstance(error, NoMemoryError):
-                    raise
-                raise self.ledger.failure(Entry(self.devices()[0].id, "graph"), 0, str(error)) from error
+                self.refuse_memory(error)
+
+    def refuse_memory(self, error: MemoryError) -> NoReturn:
+        """Raise the NoMemoryError of an allocation that was not booked, such as NumPy's."""
+        if isinstance(error, NoMemoryError):
+            raise error
+        host = self.devices()[0]
+        free = "" if host.free_memory is None else f"; {human_bytes(host.free_memory)} are free"
+        raise self.ledger.failure(Entry(host.id, "graph"), 0, f"{error}{free}") from error
 
     def take_leaf(self, spec: Spec, placement: Placement) -> Buffer | None:
         """Book and allocate a leaf."""

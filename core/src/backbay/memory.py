@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from .errors import NoMemoryError
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 INFO = 20  # as in logging, which takes long to import
 Kind = Literal["input_weights", "weights", "cache", "graph"]
+ANONYMOUS = ("cache", "graph")  # no file holds it
 
 
 class AllocationStatus(IntEnum):
@@ -156,29 +158,49 @@ class Entry:
 class Ledger:
     """Books every allocation under its entry, keeps within limits, and makes the report.
 
-    `holds` is False for a backend that only measures: then nothing is allocated and no limit applies.
+    `holds` is False for a backend that only measures: then nothing is allocated and no limit applies. `totals` are
+    what devices have in all: a system may promise more, and end the process once that is used. Weights are not held
+    against it, as they may lie in a file.
     """
 
     def __init__(
-        self, devices: Sequence[tuple[str, str]], layers: int, limits: Mapping[str, int], *, holds: bool
+        self,
+        devices: Sequence[tuple[str, str]],
+        layers: int,
+        limits: Mapping[str, int],
+        *,
+        holds: bool,
+        totals: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self.devices, self.layers, self.limits, self.holds = devices, layers, limits, holds
+        self.totals = totals
         self._sizes: dict[Entry, int] = {}
         self._lock = threading.RLock()  # the garbage collector may give back in the midst of a take
 
     def take(self, entry: Entry, nbytes: int, allocate: Callable[[], T]) -> T:
         """Book bytes and allocate them; NoMemoryError where a limit or `allocate` (a MemoryError) refuses."""
         with self._lock:
-            used = sum(size for e, size in self._sizes.items() if e.device == entry.device)
-            limit = self.limits.get(entry.device)
-            if self.holds and limit is not None and used + nbytes > limit:
-                raise self.failure(entry, nbytes, f"{human_bytes(limit - used)} left of {human_bytes(limit)}")
+            if self.holds:
+                self._check(entry, nbytes)
             try:
                 result = allocate()
             except MemoryError as error:
                 raise self.failure(entry, nbytes, str(error) or "the system refused") from error
             self._sizes[entry] = self._sizes.get(entry, 0) + nbytes
             return result
+
+    def _check(self, entry: Entry, nbytes: int) -> None:
+        """Raise if that much more is over a limit, or more than there is."""
+        used = {e: size for e, size in self._sizes.items() if e.device == entry.device}
+        limit = self.limits.get(entry.device)
+        if limit is not None and sum(used.values()) + nbytes > limit:
+            left = human_bytes(limit - sum(used.values()))
+            raise self.failure(entry, nbytes, f"{left} left of {human_bytes(limit)}")
+        total = self.totals.get(entry.device)
+        if total is not None and entry.kind in ANONYMOUS:
+            held = sum(size for e, size in used.items() if e.kind in ANONYMOUS)
+            if held + nbytes > total:
+                raise self.failure(entry, nbytes, f"the device has {human_bytes(total)} in all")
 
     def give_back(self, entry: Entry, nbytes: int) -> None:
         with self._lock:
@@ -192,9 +214,8 @@ class Ledger:
         """The error for an allocation that failed, with its entry marked."""
         layer = f" of layer {entry.layer}" if entry.kind in ("weights", "cache") else ""
         what = f"{entry.kind.replace('_', ' ')}{layer} on {entry.device}"
-        return NoMemoryError(
-            f"no memory for {human_bytes(nbytes)} of {what}: {why}", self._report(entry, nbytes)
-        )
+        size = f"{human_bytes(nbytes)} of " if nbytes else ""
+        return NoMemoryError(f"no memory for {size}{what}: {why}", self._report(entry, nbytes))
 
     def _report(self, failed: Entry | None, nbytes: int) -> BackendMemory:
         def memory(device: str, kind: Kind, layer: int = 0) -> Memory:

@@ -11,6 +11,8 @@ from .dtypes import DType
 from .errors import OptionError, unknown_option
 from .layers import GPULayersList
 
+MAX_THREADS = 1024  # libraries start as many as they are told to, or fail in ways of their own
+
 
 class FlashAttention(Enum):
     AUTO = "auto"
@@ -47,7 +49,7 @@ class BackendParams:
 
     def __post_init__(self) -> None:
         if self.num_threads is not None:
-            _require_int("num_threads", self.num_threads, at_least=1)
+            _require_int("num_threads", self.num_threads, at_least=1, at_most=MAX_THREADS)
         _require_int("guard_bytes", self.debug.guard_bytes, at_least=0)
         for device, limit in self.max_memory.items():
             _require_int(f"max_memory of {device}", limit, at_least=0)
@@ -59,9 +61,10 @@ class BackendParams:
             ) from None
 
 
-def _require_int(name: str, value: object, *, at_least: int) -> None:
-    if not isinstance(value, int) or value < at_least:
-        raise OptionError(f"{name} must be an integer of at least {at_least}, got {value!r}")
+def _require_int(name: str, value: object, *, at_least: int, at_most: int | None = None) -> None:
+    if not isinstance(value, int) or value < at_least or (at_most is not None and value > at_most):
+        rule = f"of at least {at_least}" if at_most is None else f"in [{at_least}, {at_most}]"
+        raise OptionError(f"{name} must be an integer {rule}, got {value!r}")
 
 
 @dataclass(frozen=True)

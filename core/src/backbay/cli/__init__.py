@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from backbay.errors import BackbayError
+from backbay.errors import BackbayError, OptionError
 
 from .commands import Command, find, installed
 from .output import table
@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if "--debug" in words:
             raise
         sys.stderr.write(f"backbay: {error}\n")
-        return FAILED
+        return USAGE if isinstance(error, OptionError) else FAILED
     return status
 
 

@@ -1,10 +1,80 @@
-"""Arguments that several commands take."""
+"""Arguments that several commands take, and what they may be: checked before anything is done for them."""
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+import os
+import sys
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable
+from math import inf
+from pathlib import Path
 
-from backbay.errors import OptionError
+from backbay.errors import BackbayError, OptionError
+
+LARGEST = 2**31 - 1
+
+
+def whole(least: int, most: int = LARGEST) -> Callable[[str], int]:
+    """The type of an argument that is a whole number in a range."""
+
+    def parse(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = least - 1
+        if not least <= number <= most:
+            raise ArgumentTypeError(f"must be a whole number in [{least}, {most}], got {text!r}")
+        return number
+
+    return parse
+
+
+def positive(text: str) -> float:
+    """The type of an argument that is a number above 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < inf:
+        raise ArgumentTypeError(f"must be a number above 0, got {text!r}")
+    return number
+
+
+def file_to_write(text: str) -> str:
+    """The type of an argument that names a file to be written: work must not be lost as it cannot be."""
+    path = Path(text)
+    if not text or path.is_dir():
+        raise ArgumentTypeError(f"must be the path of a file, got {text!r}")
+    if not path.parent.is_dir():
+        raise ArgumentTypeError(
+            f"{text!r} cannot be written: there is no folder {str(path.parent)!r}; make it first"
+        )
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ArgumentTypeError(f"{text!r} cannot be written: permission denied; take another folder")
+    return text
+
+
+def folder_to_write(text: str) -> str:
+    """The type of an argument that names a folder to write into, which is made if there is none."""
+    if not text:
+        raise ArgumentTypeError("must be the path of a folder, got ''")
+    path = Path(text)
+    nearest = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
+    if not nearest.is_dir():
+        raise ArgumentTypeError(f"{text!r} cannot be made: {str(nearest)!r} is a file; take another folder")
+    if not os.access(nearest, os.W_OK):
+        raise ArgumentTypeError(f"{text!r} cannot be written: permission denied; take another folder")
+    return text
+
+
+def standard_input() -> str:
+    """All of it, as text."""
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise BackbayError(
+            f"standard input is no text in {error.encoding}: {error.reason}; convert it"
+        ) from None
 
 
 def add_options(parser: ArgumentParser) -> None:
