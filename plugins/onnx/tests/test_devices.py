@@ -14,7 +14,7 @@ from model_file import quantized, write_model
 import backbay
 from backbay import BackendParams, BackendUnavailableError, DType, GPULayers, GPULayersList, OptionError
 from backbay_onnx.backend import OnnxBackend
-from backbay_onnx.buffers import DeviceBuffer
+from backbay_onnx.buffers import DeviceBuffer, LeafBuffer
 from backbay_onnx.device import HOST, Device, choose, cuda
 from backbay_onnx.runtime import runtime
 
@@ -110,6 +110,23 @@ def test_a_state_that_was_placed_on_the_host_is_written_there() -> None:
             ctx.forward(state.set_rows(ctx, ctx.from_floats([[value, value]]), ctx.from_ints([int(value)])))
         ctx.compute(state.sum_rows(ctx))
         assert state.numpy().tolist() == [[0, 0], [1, 1], [2, 2]]
+
+
+def test_what_the_host_holds_is_bound_anew_for_each_run() -> None:
+    """To a device of its own, ONNX Runtime copies an input when it is bound: what is written later must not be missed."""
+    with backbay.open(None, backend=Elsewhere) as backend, backend.new_context() as ctx:
+        x, state = ctx.input().from_floats([1.0, 2.0]), ctx.input().from_floats([1.0, 1.0])
+        total = x.add(ctx, state.add(ctx, x).copy(ctx, state))
+        for value in (1.0, 5.0):
+            for leaf in (x.leaf, state.leaf):  # the old memory stays as it was, like a copy on a device
+                assert leaf is not None
+                assert isinstance(leaf.buffer, LeafBuffer)
+                leaf.buffer.data = leaf.buffer.data.copy()
+            x.from_floats([value, value])
+            before = state.numpy()
+            ctx.compute(total)
+            assert state.numpy().tolist() == (before + value).tolist()
+            assert total.numpy().tolist() == (before + 2 * value).tolist()
 
 
 @pytest.mark.parametrize("dtype", [DType.Q4_0, DType.Q4_K, DType.Q6_K, DType.F16, DType.F32], ids=str)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -156,3 +159,15 @@ def test_what_a_step_works_in_does_not_grow_with_the_cache() -> None:
             ctx.forward(held.rms_norm(ctx)).reserve()
             booked.append(backend.memory().cpu.graph.size)
     assert booked[0] == booked[1]
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/clear_refs").exists(), reason="only Linux tells the largest real memory"
+)
+def test_what_is_booked_for_running_is_what_a_run_takes() -> None:
+    told = subprocess.run(
+        [sys.executable, Path(__file__).with_name("peaks.py")], capture_output=True, text=True, check=True
+    )
+    for name, (booked, taken) in json.loads(told.stdout).items():
+        assert taken < 1.1 * booked + (2 << 20), name
+        assert booked < 2 * taken + (2 << 20), name

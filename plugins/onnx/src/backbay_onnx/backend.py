@@ -41,7 +41,7 @@ from .packing import LAYOUTS
 from .plan import OnnxPlan
 from .residence import is_resident
 from .runtime import CPU, runtime
-from .spill import give_back
+from .spill import give_back, return_large_blocks
 from .weights import WeightStore, is_multiplied
 from .workspace import Workspace
 
@@ -84,6 +84,7 @@ class OnnxBackend(Backend):
 
     def __init__(self, model: ModelFile | None = None, params: BackendParams = BackendParams()) -> None:
         runtime()
+        return_large_blocks()
         self._support: dict[tuple[Any, ...], Support] = {}  # asked for each node of each graph
         self.weights, self.sessions = WeightStore(self), Sessions(self)
         super().__init__(model, params)

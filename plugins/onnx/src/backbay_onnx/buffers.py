@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from onnx import TensorProto
 
 from backbay.encoding import Array, Bytes
 from backbay.hostbuffer import POISON, HostBuffer
@@ -12,6 +13,7 @@ from backbay.params import Debug
 from backbay.plan import Buffer
 
 from .device import Device
+from .feeds import Fed
 from .runtime import runtime, translated
 
 
@@ -65,18 +67,26 @@ class Binding:
             make(kind, number)._get_c_device() for kind, number in (("cpu", 0), (device.kind, device.number))
         )
 
+    def numbers(self, fed: Fed) -> None:
+        """All that is fed, with one look at where it lies."""
+        base = fed.numbers.ctypes.data
+        for name, shape, first in fed.places:
+            self._inner.bind_input(name, self._host, TensorProto.INT64, shape, base + 8 * first)
+        for name, grid in fed.grids.items():
+            self.input(name, TensorProto.INT64, grid.shape, grid)
+
     def input(
-        self, name: str, kind: Any, shape: tuple[int, ...], at: Array | DeviceBuffer, begin: int = 0
+        self, name: str, kind: int, shape: tuple[int, ...], at: Array | DeviceBuffer, begin: int = 0
     ) -> None:
         self._inner.bind_input(name, *self._place(at, kind, shape, begin))
 
     def output(
-        self, name: str, kind: Any, shape: tuple[int, ...], at: Array | DeviceBuffer, begin: int = 0
+        self, name: str, kind: int, shape: tuple[int, ...], at: Array | DeviceBuffer, begin: int = 0
     ) -> None:
         self._inner.bind_output(name, *self._place(at, kind, shape, begin))
 
     def _place(
-        self, at: Array | DeviceBuffer, kind: Any, shape: tuple[int, ...], begin: int
+        self, at: Array | DeviceBuffer, kind: int, shape: tuple[int, ...], begin: int
     ) -> tuple[Any, ...]:
         """`begin` bytes behind the first."""
         if isinstance(at, DeviceBuffer):

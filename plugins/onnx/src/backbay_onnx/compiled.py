@@ -13,9 +13,9 @@ from backbay.memory import Entry
 
 from .device import Device
 from .lowering import Lowered, Lowering
+from .needs import Needs
 from .residence import is_resident
 from .runtime import runtime, session_options, translated
-from .workspace import Needs
 
 if TYPE_CHECKING:
     from .backend import OnnxBackend
@@ -95,7 +95,7 @@ class Sessions:
         backend.weights.book_for(lowered, graph)
         packed = self._book_packed(lowered, graph)
         try:
-            return Compiled(lowered, self._session(lowered, graph), packed, Needs(graph))
+            return Compiled(lowered, self._session(lowered, graph), packed, Needs(graph, lowered.copied))
         except BaseException:
             self._give_back(packed)
             raise

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
-import numpy as np
 from onnx import TensorProto
 
 from backbay import DType
-from backbay.encoding import NUMPY
 
 Form = Literal["stored", "floats", "raw"]
 """In its own dtype, quantized types as float32; as float32; quantized rows as bytes."""
@@ -31,8 +29,6 @@ def onnx_type(dtype: DType) -> int:
     return ONNX[held(dtype)]
 
 
-def binding_type(dtype: DType) -> Any:
+def binding_type(dtype: DType) -> int:
     """What IOBinding takes for an element type: NumPy has no bfloat16, and quantized types are bytes."""
-    if dtype is DType.BF16:
-        return TensorProto.BFLOAT16
-    return np.uint8 if dtype.is_quantized else NUMPY[dtype].type
+    return TensorProto.UINT8 if dtype.is_quantized else ONNX[dtype]

@@ -54,7 +54,7 @@ def _check_names(names: Mapping[int, str]) -> None:
 
 def _fix_sizes(model: ModelProto, lowered: Lowered, graph: Graph) -> None:
     """What depends on sizes becomes constants."""
-    fed = lowered.feeds.of(graph)
+    fed = lowered.feeds.of(graph).arrays()
     for name, array in fed.items():
         model.graph.initializer.append(numpy_helper.from_array(array, name))
     _drop_inputs(model, set(fed))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -20,9 +22,6 @@ class Vector:
     terms: tuple[Term, ...]
     rank = 1
 
-    def of(self, values: Iterator[int]) -> NDArray[Any]:
-        return np.array([next(values) for _ in self.terms], np.int64)
-
 
 @dataclass(frozen=True)
 class Scalar:
@@ -34,9 +33,6 @@ class Scalar:
     @property
     def terms(self) -> tuple[Term, ...]:
         return (self.term,)
-
-    def of(self, values: Iterator[int]) -> NDArray[Any]:
-        return np.array(next(values), np.int64)
 
 
 @dataclass(frozen=True)
@@ -73,15 +69,48 @@ def is_constant(feed: Feed) -> bool:
 
 
 class Feeds:
-    """The arrays that a graph's sizes make of named feeds."""
+    """The arrays that a graph's sizes make of named feeds; but for grids, all lie in one, one behind the other."""
 
     def __init__(self, named: Mapping[str, Feed]) -> None:
         self.named = named
-        self._values = program([term for feed in named.values() for term in feed.terms])
+        self._grids = {name: feed for name, feed in named.items() if isinstance(feed, Grid)}
+        plain = {name: feed for name, feed in named.items() if name not in self._grids}
+        counts = [len(feed.terms) for feed in plain.values()]
+        begins = list(accumulate(counts, initial=0))
+        self.count = begins[-1]
+        self.places = tuple(  # name, shape and first item
+            (name, (count,) * feed.rank, begin)
+            for (name, feed), count, begin in zip(plain.items(), counts, begins, strict=False)
+        )
+        ordered = (*plain.values(), *self._grids.values())
+        self._values = program([term for feed in ordered for term in feed.terms])
 
-    def of(self, graph: Graph) -> dict[str, NDArray[Any]]:
-        values = iter(self._values(graph))
-        return {name: feed.of(values) for name, feed in self.named.items()}
+    def of(self, graph: Graph) -> Fed:
+        values = self._values(graph)
+        rest = iter(values[self.count :])
+        grids = {name: feed.of(rest) for name, feed in self._grids.items()}
+        return Fed(np.array(values[: self.count], np.int64), self.places, grids)
+
+
+@dataclass(frozen=True)
+class Fed:
+    """What is fed to a model for one graph."""
+
+    numbers: NDArray[np.int64]
+    places: tuple[tuple[str, tuple[int, ...], int], ...]
+    grids: Mapping[str, NDArray[Any]]
+
+    @property
+    def nbytes(self) -> int:
+        return self.numbers.nbytes + sum(grid.nbytes for grid in self.grids.values())
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """By name."""
+        plain = {
+            name: self.numbers[first : first + prod(shape)].reshape(shape)
+            for name, shape, first in self.places
+        }
+        return {**plain, **self.grids}
 
 
 class Sizes:

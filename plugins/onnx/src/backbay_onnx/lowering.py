@@ -9,10 +9,9 @@ from math import prod
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 from onnx import TensorProto, helper
 
-from backbay import DType, Graph, Node
+from backbay import DType, Graph, Node, Op
 from backbay.structure import Guards, Size, Term, term_of
 
 from .element_types import Form, onnx_type
@@ -24,6 +23,8 @@ from .states import State, find_states
 from .table import kernel
 from .views import strided
 from .writes import RowsOutput, StateOutput, byte_of, finish_states
+
+COPIES = ("Slice", "Gather", "Transpose")
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class PartInput:
     name: str
     index: int
     part: str
-    kind: Any
+    kind: int
     shape: tuple[int, ...]
     begin: int
 
@@ -65,6 +66,7 @@ class Lowered:
     baked: tuple[tuple[int, str], ...]  # weights that are part of the model: node index and name
     packed: tuple[tuple[int, int], ...]  # bytes that a session of this model takes for weights, by node index
     guards: Guards
+    copied: frozenset[int]  # views, by index, that nodes copy
 
     @cached_property
     def sizes(self) -> Sizes:
@@ -101,6 +103,7 @@ class Lowering(Emitter):
         self._parts: dict[tuple[int, str], str] = {}
         self._baked: dict[int, str] = {}
         self._packed: dict[int, int] = {}
+        self._copied: set[int] = set()
         self._resident: list[PartInput] = []
         self._constants_of: dict[tuple[int, str, int | None], str] = {}
         self._leaves: dict[tuple[int, Form], LeafInput] = {}
@@ -126,6 +129,7 @@ class Lowering(Emitter):
             tuple(self._baked.items()),
             tuple(self._packed.items()),
             self.symbols.guards,
+            frozenset(self._copied),
         )
 
     # -- what kernels ask for ----------------------------------------------------------------------------
@@ -155,9 +159,8 @@ class Lowering(Emitter):
             name = self._constants_of[key] = f"{file}{'' if expert is None else f'.{expert}'}"
             shape, begin = (rows, *row), (expert or 0) * nbytes
             if self.resident:
-                kind = np.uint8 if type == TensorProto.UINT8 else np.float32
                 self.add_input(name, type, len(shape))
-                self._resident.append(PartInput(name, node.index, part, kind, shape, begin))
+                self._resident.append(PartInput(name, node.index, part, type, shape, begin))
             else:
                 self._parts[node.index, part] = file
                 self.add_external(name, type, shape, file, (begin, nbytes))
@@ -236,6 +239,17 @@ class Lowering(Emitter):
             return self._leaf(node, form)
         if op.writes is not None:
             return self._value(node.args[op.writes], form)
+        state = self.states.get(node.storage.index)
+        if op.name != "view" and (state is None or state.window is None):
+            self._value(node.args[0], form)  # what is added for it is not added for this one
+        before = len(self.nodes)
+        value = self._look(node, op, form)
+        if any(made.op_type in COPIES for made in self.nodes[before:]):
+            self._copied.add(node.index)
+        return value
+
+    def _look(self, node: Node, op: Op[Any, Any], form: Form) -> str:
+        """A view of what its storage holds now."""
         state = self.states.get(node.storage.index)
         if state is not None and state.window is not None:
             return strided(

@@ -9,6 +9,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from onnx import TensorProto
 
 from backbay import Graph, Node, Plan
 from backbay.encoding import Array, Bytes, gather, strided
@@ -66,16 +67,17 @@ class OnnxPlan(Plan):
             for leaf in lowered.leaves
             if leaf.form == "floats" and is_shadowed(graph.nodes[leaf.index])
         ]
-        self.nbytes = sum(sizes) + sum(array.nbytes for array in self._feeds.values())
+        self.nbytes = sum(sizes) + self._feeds.nbytes
         self.nbytes += sum(4 * node.size for node in shadowed)
         self._results: dict[int, HostBuffer] = {}
         self._wholes: list[tuple[StateOutput, HostBuffer]] = []  # what is bound of a state is to become that
         self._rows: list[tuple[RowsOutput, HostBuffer, HostBuffer]] = []  # numbers of rows, and new ones
-        self._shadows: list[Shadow] = []
+        self._shadows: dict[int, Shadow] = {}  # by node index
         self._checks: list[tuple[Array, int, int]] = []
         self._full: OnnxPlan | None = None  # for runs whose writes fall behind what is bound here
         self._ran: OnnxPlan = self
-        self._binding: Any = None
+        self._binding: Binding | None = None
+        self._fed: list[LeafInput] = []  # by the host, to a device that is another
         backend.ledger.take(GRAPH, self.nbytes, self._allocate)
         compiled.users += 1
         try:
@@ -98,13 +100,21 @@ class OnnxPlan(Plan):
         if debug.poison:
             for buffer in self._made():
                 buffer.poison()
-        for shadow in self._shadows:
+        for shadow in self._shadows.values():
             shadow.refresh()
         with translated("running a graph"), cancellable(cancel) as options:
-            self._compiled.session.run_with_iobinding(self._binding, options)
+            self._feed(self._binding)
+            self._compiled.session.run_with_iobinding(self._binding.bound, options)
         self._put()
         if debug.guard_bytes:
             self._check_guards()
+
+    def _feed(self, binding: Binding) -> None:
+        """ONNX Runtime copies what the host holds to a device when it is bound, not when it runs."""
+        for leaf in self._fed:
+            self._bind_leaf(binding, leaf)
+        if self._fed:
+            binding.bound.synchronize_inputs()
 
     def _put(self) -> None:
         """Write what could not be written by the run itself."""
@@ -132,7 +142,7 @@ class OnnxPlan(Plan):
             self._full.close()
         for buffer in self._made():
             buffer.close()
-        self._results, self._wholes, self._shadows, self._rows = {}, [], [], []
+        self._results, self._wholes, self._shadows, self._rows = {}, [], {}, []
         self._backend.ledger.give_back(GRAPH, self.nbytes)
         self._backend.workspace.give_back(self)
         self._compiled.users -= 1
@@ -159,8 +169,7 @@ class OnnxPlan(Plan):
             return
         graph, lowered, debug = self._graph, self._compiled.lowered, self._backend.params.debug
         binding = Binding(self._compiled.session, self._backend.device)
-        for name, array in self._feeds.items():
-            binding.input(name, np.int64, array.shape, array)
+        binding.numbers(self._feeds)
         for leaf in lowered.leaves:
             self._bind_leaf(binding, leaf)
         for part in lowered.resident:
@@ -179,7 +188,8 @@ class OnnxPlan(Plan):
             node = graph.nodes[index]
             ids = strided(self._leaf_bytes(node.storage.index), node)
             self._checks.append((ids, first, first + count))
-        self._binding = binding.bound
+        self._fed = [leaf for leaf in lowered.leaves if self._is_fed(leaf)]
+        self._binding = binding
 
     def _bind_state(self, binding: Binding, state: StateOutput) -> None:
         node = self._graph.nodes[state.index]
@@ -201,7 +211,7 @@ class OnnxPlan(Plan):
             HostBuffer(8 * shape[1], debug),
             HostBuffer(bound_nbytes(rows, self._graph, self._sizes), debug),
         )
-        binding.output(rows.numbers, np.int64, (shape[1], 1), numbers.data)
+        binding.output(rows.numbers, TensorProto.INT64, (shape[1], 1), numbers.data)
         binding.output(rows.rows, binding_type(node.dtype), shape[::-1], values.data)
         self._rows.append((rows, numbers, values))
 
@@ -213,7 +223,7 @@ class OnnxPlan(Plan):
     def _bind_leaf(self, binding: Binding, leaf: LeafInput) -> None:
         node = self._graph.nodes[leaf.index]
         shape = bound_shape(leaf, self._graph, self._sizes)
-        kind = np.float32 if leaf.form == "floats" else binding_type(node.dtype)
+        kind = TensorProto.FLOAT if leaf.form == "floats" else binding_type(node.dtype)
         at = self._numbers(node) if leaf.form == "floats" else self._memory(leaf.index)
         binding.input(leaf.name, kind, shape[::-1], at, self._sizes[leaf.begin])
 
@@ -221,9 +231,15 @@ class OnnxPlan(Plan):
         if node.kind == "parameter":
             weights = self._backend.weights
             return weights.floats(node) if self._backend.device.is_host else weights.resident_floats(node)
-        shadow = Shadow(node)
-        self._shadows.append(shadow)
-        return shadow.array
+        if node.index not in self._shadows:
+            self._shadows[node.index] = Shadow(node)
+        return self._shadows[node.index].array
+
+    def _is_fed(self, leaf: LeafInput) -> bool:
+        node = self._graph.nodes[leaf.index]
+        if self._backend.device.is_host or node.kind == "parameter":
+            return False
+        return node.leaf is not None and not isinstance(node.leaf.buffer, DeviceBuffer)
 
     def _memory(self, index: int) -> Array | DeviceBuffer:
         """Where a leaf lies, or a weight that is used as it is stored."""

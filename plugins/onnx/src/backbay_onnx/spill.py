@@ -12,9 +12,9 @@ import numpy as np
 
 from backbay.encoding import Bytes
 
-_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only the GNU C library has it
-
+LIBC = ctypes.CDLL(None)
 LEAST = 1 << 20  # smaller arrays are not worth a file
+MMAP_THRESHOLD = -3  # as <malloc.h> of the GNU C library has it
 
 
 class Spill:
@@ -49,5 +49,15 @@ class Spill:
 
 def give_back() -> None:
     """Hand what the C library has kept of freed memory to the system: after loading it is as much as a model."""
-    if _trim is not None:
-        _trim(0)
+    if hasattr(LIBC, "malloc_trim"):  # only the GNU C library has it
+        LIBC.malloc_trim(0)
+
+
+def return_large_blocks() -> None:
+    """Let the C library hand large blocks back at once, in all of the process.
+
+    It would raise that limit to 32 MiB by itself, and seldom use freed blocks again, as ONNX Runtime wants them
+    aligned: a first run then takes several times what it works in.
+    """
+    if hasattr(LIBC, "mallopt"):
+        LIBC.mallopt(MMAP_THRESHOLD, LEAST)
