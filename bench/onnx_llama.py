@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 from ggml_llama import CELLS, LLAMA_CPP, PROMPT, SHORT, TOKENS, LlamaCpp, agreement
-from llama_file import DTYPES, SHAPES, ensure_model
+from llama_file import SHAPES, arguments, ensure_model
 from llama_graph import Llama, memory
 from numpy.typing import NDArray
 from sides import Side, against, serve, table, take_turns, write_json
@@ -31,19 +31,10 @@ OPTIONS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--dtype", default="q4_0", choices=DTYPES)
-    parser.add_argument("--shape", default="one_b", choices=SHAPES)
-    parser.add_argument("--model", type=Path, help="a file to keep and use again")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser = arguments(__doc__, rounds=7)
     parser.add_argument("--tokens", type=int, default=16, help="decoded in a round")
     parser.add_argument("--sides", nargs="+", help=f"of {LLAMA_CPP}, {', '.join(OPTIONS)}")
     parser.add_argument("--measure", nargs="+", default=["decode", "prefill", "memory", "host"])
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--side", help="be one of the processes")
     args = parser.parse_args()
     both = [LLAMA_CPP, "fast"] if importlib.util.find_spec("llama_cpp") else ["fast", "exact"]
     args.sides = args.sides or both
