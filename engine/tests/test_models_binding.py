@@ -10,8 +10,11 @@ from model_files import changed, stored, tensors_of
 from model_scripts import SCRIPTS, nmse, run_script
 
 import backbay
+import backbay_engine
 from backbay import BackbayError, BackendParams, DType, ModelFileError
 from backbay_engine.models import load_model
+
+BACKENDS = sorted(backbay.backends())
 
 
 def refusal(path) -> str:
@@ -20,8 +23,8 @@ def refusal(path) -> str:
     return str(told.value)
 
 
-def logits(path):
-    with backbay.open(path, backend="cpu_ref") as backend:
+def logits(path, backend_name="cpu_ref"):
+    with backbay.open(path, backend=backend_name) as backend:
         model = load_model(backend)
         backend.load()
         return run_script(backend, model, SCRIPTS["prompt"], DType.F32)
@@ -51,11 +54,11 @@ def test_a_long_list_of_missing_tensors_is_cut(tmp_path):
 
 
 def test_tensors_that_nothing_uses_are_logged_and_no_more(tmp_path, caplog):
-    extra = {"blk.0.attn_q.scale": np.ones(1, np.float32)}
+    extra = {"blk.0.attn_rot_embd.weight": np.ones(1, np.float32)}
     path = changed("llama-llama3", tmp_path / "m.gguf", tensors=extra)
     with caplog.at_level(logging.WARNING), backbay.open(path, backend="cpu_ref") as backend:
         load_model(backend)
-    assert "nothing uses the tensors blk.0.attn_q.scale" in caplog.text
+    assert "nothing uses the tensors blk.0.attn_rot_embd.weight" in caplog.text
 
 
 def test_a_whole_file_says_nothing(caplog):
@@ -98,6 +101,81 @@ def test_one_matrix_may_hold_queries_keys_and_values(tmp_path):
     assert nmse(logits(path), logits(changed("qwen2", tmp_path / "plain.gguf"))) < 1e-12
 
 
+def singly(name, tensors):
+    """Each expert's matrices by themselves, as old files have them."""
+    single = dict.fromkeys(key for key in tensors if "_exps.weight" in key)
+    for key in list(single):
+        block, _, _ = key.partition("_exps")
+        single |= {f"{block}.{n}.weight": matrix for n, matrix in enumerate(tensors[key])}
+    return single
+
+
+@pytest.mark.parametrize("backend_name", BACKENDS)
+def test_experts_may_lie_in_the_file_one_by_one(tmp_path, backend_name):
+    old = changed("mixtral", tmp_path / "old.gguf", tensors=singly("mixtral", tensors_of("mixtral")))
+    new = changed("mixtral", tmp_path / "new.gguf")
+    assert np.array_equal(logits(old, backend_name), logits(new, backend_name))
+    both = [backbay_engine.estimate(path, backend_name, context=64) for path in (old, new)]
+    assert both[0].rows() == both[1].rows()
+
+
+@pytest.mark.parametrize("backend_name", BACKENDS)
+def test_matrices_are_scaled_as_the_file_says(tmp_path, backend_name):
+    tensors, scaled = tensors_of("mixtral"), {}
+    for n, name in enumerate(
+        ("blk.0.attn_q", "blk.1.attn_output", "output", "blk.1.ffn_up_exps", "blk.0.ffn_down_exps")
+    ):
+        weight = tensors[f"{name}.weight"]
+        scale = np.linspace(0.5, 2 + n, 4 if "exps" in name else 1, dtype=np.float32)
+        scaled[f"{name}.scale"] = scale
+        scaled[f"{name}.weight"] = weight / (scale[:, None, None] if "exps" in name else scale)
+    path = changed("mixtral", tmp_path / "scaled.gguf", tensors=scaled)
+    assert nmse(logits(path, backend_name), logits(changed("mixtral", tmp_path / "m.gguf"))) < 1e-10
+
+
+@pytest.mark.parametrize("name", ["mixtral", "qwen3moe"])
+def test_a_block_without_a_router_has_one_feed_forward_for_all_tokens(tmp_path, name):
+    architecture, tensors = name.replace("mixtral", "llama"), tensors_of(name)
+    plain = {key: None for key in tensors if key.startswith("blk.0.ffn") and "norm" not in key}
+    for kind in ("gate", "up", "down"):
+        plain[f"blk.0.ffn_{kind}.weight"] = tensors[f"blk.0.ffn_{kind}_exps.weight"][0]
+    # One expert, whichever is chosen, is the same as none to choose from.
+    alike = {
+        key: np.repeat(value[:1], 4, axis=0)
+        for key, value in tensors.items()
+        if "blk.0" in key and "_exps" in key
+    }
+    widths = {f"{architecture}.feed_forward_length": 32}
+    dense = changed(name, tmp_path / "dense.gguf", tensors=plain, metadata=widths)
+    assert nmse(logits(dense), logits(changed(name, tmp_path / "alike.gguf", tensors=alike))) < 1e-10
+
+
+def test_what_experts_are_worth_is_not_scaled_to_one_where_the_file_says_so(tmp_path):
+    key = "qwen3moe.expert_weights_norm"
+    files = {
+        told: changed("qwen3moe", tmp_path / f"{told}.gguf", metadata={key: told})
+        for told in (None, True, False)
+    }
+    found = {told: logits(path) for told, path in files.items()}
+    assert np.array_equal(found[None], found[True])
+    assert nmse(found[False], found[True]) > 1e-3
+
+
+@pytest.mark.parametrize("backend_name", BACKENDS)
+def test_long_contexts_turn_by_other_factors_than_short_ones(tmp_path, backend_name):
+    rng = np.random.default_rng(0)
+    sets = {kind: rng.uniform(1, 4, 4).astype(np.float32) for kind in ("short", "long")}
+    stretched = {"llama.rope.scaling.type": "longrope", "llama.rope.scaling.original_context_length": 64}
+    both = {f"rope_factors_{kind}.weight": each for kind, each in sets.items()} | {"rope_freqs.weight": None}
+    path = changed("llama-llama3", tmp_path / "long.gguf", tensors=both, metadata=stretched)
+    for context, kind in ((64, "short"), (65, "long")):
+        always = changed("llama-llama3", tmp_path / f"{kind}.gguf", tensors={"rope_freqs.weight": sets[kind]})
+        with backbay_engine.load(path, backend_name, context=context, kv_dtype="f32") as llm:
+            found = llm.logits(range(20))
+        with backbay_engine.load(always, backend_name, context=context, kv_dtype="f32") as llm:
+            assert np.array_equal(found, llm.logits(range(20)))
+
+
 def test_blocks_may_differ_where_metadata_have_an_array(tmp_path):
     heads, rng = [2, 4], np.random.default_rng(0)
     wide = {f"blk.1.attn_{kind}.weight": rng.standard_normal((32, 32), np.float32) / 6 for kind in "kv"}
@@ -130,7 +208,7 @@ def test_a_backend_without_a_file_has_no_model():
         ("llama-llama3", "feed_forward_length", None, "a key 'feed_forward_length'"),
         ("llama-llama3", "rope.dimension_count", 9, "an even number up to 8"),
         ("llama-llama3", "rope.dimension_count", 10, "an even number up to 8"),
-        ("llama-llama3", "rope.scaling.type", "longrope", "none, linear or yarn"),
+        ("llama-llama3", "rope.scaling.type", "dynamic", "none, linear, yarn or longrope"),
         ("llama-yarn", "rope.scaling.factor", 0.5, "how often the context is longer"),
         ("llama-llama3", "attention.layer_norm_rms_epsilon", float("nan"), "a number in [0, 1)"),
         ("mixtral", "expert_used_count", 5, "1 to 4"),

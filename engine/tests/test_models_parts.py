@@ -16,7 +16,7 @@ from backbay.gguf import Config
 from backbay_engine.cache import Sizes
 from backbay_engine.kept import KeptSteps
 from backbay_engine.models import load_model
-from backbay_engine.nn import Rope, Shape
+from backbay_engine.nn import Factors, Rope, Shape
 from backbay_engine.nn.shape import sliding_layers
 from backbay_engine.step import Batch, Step
 
@@ -40,7 +40,7 @@ STRETCHED = {
 def rope(ctx, stretched, *, exact=False, factors=False) -> Rope:
     metadata = {f"rope.scaling.{key}": value for key, value in STRETCHED[stretched].items()}
     leaf = ctx.from_floats(np.linspace(1, 4, 16, dtype=np.float32)) if factors else None
-    return Rope(Config(metadata), SHAPE, "neox", factors=leaf, exact=ctx if exact else None)
+    return Rope(Config(metadata), SHAPE, "neox", factors=Factors(leaf, leaf), exact=ctx if exact else None)
 
 
 @pytest.mark.parametrize("special", [{}, {"exact": True}, {"factors": True}], ids=str)
@@ -79,6 +79,31 @@ def test_a_window_pattern_is_a_number_or_an_array_or_the_architectures():
     assert slides(**{pattern: 1}) == (8, [False] * 4)
     assert slides(**{pattern: np.array([False, True, False, False])}) == (8, [False, True, False, False])
     assert slides(**{"attention.sliding_window": 0}) == (0, [False] * 4)
+
+
+def test_a_window_counts_where_the_architecture_has_none_only_with_a_pattern():
+    given = {"block_count": 3, "attention.sliding_window": 8}
+    assert sliding_layers(Config(given), None) == (0, [False] * 3)
+    layers = {**given, "attention.sliding_window_pattern": np.array([True, False, True])}
+    assert sliding_layers(Config(layers), None) == (8, [True, False, True])
+    assert sliding_layers(Config({**given, "attention.sliding_window_pattern": 3}), None)[1] == [
+        True,
+        True,
+        False,
+    ]
+
+
+@pytest.mark.parametrize(("context", "taken"), [(None, "long"), (64, "short"), (65, "long")])
+def test_the_length_of_the_context_says_which_factors_hold(context, taken):
+    metadata = {"rope.scaling.type": "longrope", "rope.scaling.original_context_length": 64}
+    with backbay.open(None, backend="cpu_ref") as backend, backend.new_context() as ctx:
+        held = {
+            name: ctx.from_floats(np.full(16, n, np.float32)) for n, name in enumerate(("short", "long"), 1)
+        }
+        turn = Rope(Config({**metadata, "context_length": 128}), SHAPE, "neox", factors=Factors(**held))
+        if context is not None:
+            turn.fit(context)
+        assert turn.factors is held[taken]
 
 
 def opened(backend, model) -> KeptSteps:

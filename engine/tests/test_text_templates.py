@@ -64,6 +64,19 @@ def test_what_common_templates_use_is_there(source: str, text: str) -> None:
     assert rendered(source, extra="more") == text
 
 
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning", "thinking"])
+def test_reasoning_goes_by_the_names_that_templates_read(name: str) -> None:
+    source = "{% for m in messages %}[{{ m.thinking }}|{{ m.reasoning_content }}]{% endfor %}"
+    with ChatTemplate(source) as template:
+        messages = [{"role": "assistant", "content": "x", name: "hm"}, {"role": "user", "content": "y"}]
+        assert template.render(messages) == "[hm|hm][|]"
+
+
+def test_reasoning_under_two_names_stays_apart() -> None:
+    with ChatTemplate("{{ messages[0].thinking }}|{{ messages[0].reasoning_content }}") as template:
+        assert template.render([{"role": "assistant", "thinking": "a", "reasoning_content": "b"}]) == "a|b"
+
+
 def test_the_day_is_the_users_own() -> None:
     before = time.strftime("%Y-%m-%d")
     assert rendered("{{ strftime_now('%Y-%m-%d') }}") in {before, time.strftime("%Y-%m-%d")}

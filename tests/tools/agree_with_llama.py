@@ -1,11 +1,14 @@
 """Compares logits with those of llama.cpp on the same files, both against the reference backend.
 
     python tests/tools/agree_with_llama.py
-    python tests/tools/agree_with_llama.py --quantized q4_k q6_k --json agreement.json
+    python tests/tools/agree_with_llama.py --quantized q4_k_s q6_k --json agreement.json
+    python tests/tools/agree_with_llama.py --only-mixes q4_k_m q3_k_m
 
 Needs llama-cpp-python. What cpu_ref makes of a file, its weights dequantized and its sums in double precision, is taken
 for true; our other backends are to be as close to it as llama.cpp is, or closer. The files are those of the tests, one
-for each architecture, and a Llama of random weights that is wide enough for every quantized type.
+for each architecture, and a Llama of random weights that is wide enough for every quantized type. With --only-mixes
+they are models of each architecture that are wide enough, made by transformers, with the types of tensors mixed as
+llama.cpp mixes them; that needs torch and transformers too.
 """
 
 from __future__ import annotations
@@ -83,6 +86,17 @@ def files(kinds: list[str], folder: Path) -> Iterator[tuple[str, Path]]:
         yield f"wide {kind}", wide if kind == "f32" else quantize(wide, folder / f"wide.{kind}.gguf", kind)
 
 
+def mixed(kinds: list[str], folder: Path) -> Iterator[tuple[str, Path]]:
+    """Models of each architecture in the mixes of types that users have."""
+    from agree_with_torch import save
+    from small_models import WIDE, make
+
+    for name, small in WIDE.items():
+        whole = save(name, small, make(small), folder, "f32")["f32"]
+        for kind in kinds:
+            yield f"{name} {kind}", quantize(whole, folder / f"{name}.{kind}.gguf", kind, pure=False)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -90,6 +104,7 @@ def main() -> int:
     others = [name for name in sorted(backbay.backends()) if name != REFERENCE]
     parser.add_argument("--backends", nargs="+", default=others)
     parser.add_argument("--quantized", nargs="*", default=KINDS)
+    parser.add_argument("--only-mixes", nargs="+", default=())
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     columns = ["file", "script", "llama.cpp", *args.backends, "as close"]
@@ -97,7 +112,8 @@ def main() -> int:
     print("|" + "---|" * len(columns))
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        for name, path in files(args.quantized, Path(folder)):
+        make = mixed if args.only_mixes else files
+        for name, path in make(args.only_mixes or args.quantized, Path(folder)):
             for row in compare(name, path, args.backends):
                 rows.append(row)
                 cells = (row[column] for column in columns)

@@ -25,9 +25,9 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "engine" / "tests"), str(Path(__file__).parent)]
 
 import model_scripts as scripts  # noqa: E402
-import small_models  # noqa: E402
 import torch_truth  # noqa: E402
 from hf_to_gguf import convert  # noqa: E402
+from small_models import MODELS, Small, make  # noqa: E402
 
 import backbay  # noqa: E402
 from backbay import DType  # noqa: E402
@@ -48,29 +48,28 @@ FIXTURES = (
 )
 
 
-def truths(name: str, model: Any) -> dict[str, np.ndarray]:
+def truths(small: Small, model: Any) -> dict[str, np.ndarray]:
     """What transformers says, by script."""
-    if name.startswith("bert"):
-        pooling = small_models.MODELS[name].metadata["pooling_type"]
-        return {"texts": torch_truth.embeddings(model, scripts.TEXTS, pooling)}
+    if small.embeds:
+        return {"texts": torch_truth.embeddings(model, scripts.TEXTS, small.metadata["pooling_type"])}
     return {script: torch_truth.run_script(model, actions) for script, actions in scripts.SCRIPTS.items()}
 
 
-def save(name: str, model: Any, folder: Path, *dtypes: str) -> dict[str, Path]:
+def save(name: str, small: Small, model: Any, folder: Path, *dtypes: str) -> dict[str, Path]:
     """Files of the model, as the converter makes them of what transformers saves."""
     model.save_pretrained(folder / name)
-    metadata = small_models.MODELS[name].metadata
     paths = {dtype: folder / f"{name}.{dtype}.gguf" for dtype in dtypes}
     for dtype, path in paths.items():
-        convert(folder / name, path, dtype, metadata=metadata)
+        convert(folder / name, path, dtype, metadata=small.metadata)
     return paths
 
 
 def compare(name: str, backends: list[str], folder: Path) -> Iterator[dict[str, Any]]:
     """A row for each dtype, backend and script."""
-    model = small_models.make(name)
-    expected = truths(name, model)
-    for dtype, path in save(name, model, folder, *LIMITS).items():
+    small = MODELS[name]
+    model = make(small)
+    expected = truths(small, model)
+    for dtype, path in save(name, small, model, folder, *LIMITS).items():
         for backend_name in backends:
             with backbay.open(path, backend=backend_name) as backend:
                 ours = load_model(backend)
@@ -100,10 +99,11 @@ def write_fixtures(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         for name in FIXTURES:
-            model = small_models.make(name, rounded=True)
-            made = save(name, model, Path(scratch), "f16")["f16"]
+            small = MODELS[name]
+            model = make(small, rounded=True)
+            made = save(name, small, model, Path(scratch), "f16")["f16"]
             made.replace(folder / f"{name}.gguf")
-            truth = {script: found.astype(np.float16) for script, found in truths(name, model).items()}
+            truth = {script: found.astype(np.float16) for script, found in truths(small, model).items()}
             np.savez_compressed(folder / f"{name}.npz", **truth)
             print(name, (folder / f"{name}.gguf").stat().st_size + (folder / f"{name}.npz").stat().st_size)
 
@@ -112,7 +112,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--models", nargs="+", choices=small_models.MODELS, default=list(small_models.MODELS))
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--backends", nargs="+", default=sorted(backbay.backends()))
     parser.add_argument("--json", type=Path)
     parser.add_argument("--fixtures", type=Path)

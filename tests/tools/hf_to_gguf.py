@@ -29,6 +29,7 @@ ARCHITECTURES = {
     "gemma3_text": "gemma3",
     "gpt_oss": "gpt-oss",
     "bert": "bert",
+    "xlm-roberta": "bert",
 }
 ALWAYS_F32 = ("_norm.weight", "ffn_gate_inp.weight", "position_embd.weight", "token_types.weight")
 
@@ -93,7 +94,7 @@ def _metadata(architecture: str, config: dict[str, Any]) -> dict[str, Any]:
     found = {
         "vocab_size": config["vocab_size"],
         "block_count": config["num_hidden_layers"],
-        "context_length": config.get("max_position_embeddings"),
+        "context_length": config["max_position_embeddings"] - _unused_positions(config),
         "embedding_length": config["hidden_size"],
         "feed_forward_length": config["intermediate_size"],
         "attention.head_count": config["num_attention_heads"],
@@ -104,26 +105,70 @@ def _metadata(architecture: str, config: dict[str, Any]) -> dict[str, Any]:
         "attention.value_length": config.get("head_dim"),
         "expert_count": config.get("num_local_experts") or config.get("num_experts"),
         "expert_used_count": config.get("num_experts_per_tok"),
-        **_stretch(ropes.get("full_attention", ropes)),
+        **_stretch(ropes.get("full_attention", ropes), config),
         "rope.freq_base_swa": ropes.get("sliding_attention", {}).get("rope_theta"),
+        **_windows(architecture, config),
         **_own(architecture, config),
     }
     return {key: value for key, value in found.items() if value is not None}
 
 
-def _stretch(rope: dict[str, Any]) -> dict[str, Any]:
+def _unused_positions(config: dict[str, Any]) -> int:
+    """How many positions no token has: those of RoBERTa begin behind the number of the padding token."""
+    return config["pad_token_id"] + 1 if "roberta" in config["model_type"] else 0
+
+
+def _stretch(rope: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+    """How the context was stretched. What is called dynamic does nothing up to the context's length."""
     found = {"rope.freq_base": rope.get("rope_theta")}
     kind = rope.get("rope_type", rope.get("type"))
+    if kind in ("linear", "yarn", "longrope"):
+        found["rope.scaling.type"] = kind
+    if kind in ("yarn", "longrope"):
+        found["rope.scaling.original_context_length"] = rope["original_max_position_embeddings"]
     if kind in ("linear", "yarn"):
-        found |= {"rope.scaling.type": kind, "rope.scaling.factor": rope["factor"]}
+        found["rope.scaling.factor"] = rope["factor"]
+    if kind == "longrope":
+        found["rope.scaling.attn_factor"] = _longrope_magnitude(rope, config)
     if kind == "yarn":
         found |= {
-            "rope.scaling.original_context_length": rope["original_max_position_embeddings"],
-            "rope.scaling.yarn_attn_factor": rope.get("attention_factor"),
+            "rope.scaling.yarn_attn_factor": _yarn_magnitude(rope),
             "rope.scaling.yarn_beta_fast": rope.get("beta_fast"),
             "rope.scaling.yarn_beta_slow": rope.get("beta_slow"),
         }
     return found
+
+
+def _longrope_magnitude(rope: dict[str, Any], config: dict[str, Any]) -> float:
+    """What queries and keys are multiplied by."""
+    original = rope["original_max_position_embeddings"]
+    factor = rope.get("factor") or config["max_position_embeddings"] / original
+    usual = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+    given = rope.get("attention_factor")
+    return float(usual if given is None else given)
+
+
+def _yarn_magnitude(rope: dict[str, Any]) -> float | None:
+    given, both = rope.get("attention_factor"), (rope.get("mscale"), rope.get("mscale_all_dim"))
+    if given is not None or not all(both):
+        return given
+    each, all_dimensions = (1 + 0.1 * scale * math.log(max(1, rope["factor"])) for scale in both)
+    return each / all_dimensions
+
+
+def _windows(architecture: str, config: dict[str, Any]) -> dict[str, Any]:
+    """Which layers see a window: said layer by layer where it is not what the architecture's name says."""
+    count, window = config["num_hidden_layers"], config.get("sliding_window")
+    if not window or (architecture.startswith("qwen") and not config.get("use_sliding_window")):
+        return {}
+    kinds = config.get("layer_types") or ["sliding_attention"] * count
+    slides, usual = [kind == "sliding_attention" for kind in kinds], {"gemma3": 6, "gpt-oss": 2}
+    if not any(slides):
+        return {}
+    pattern = usual.get(architecture)
+    if pattern and slides == [(n + 1) % pattern != 0 for n in range(count)]:
+        return {"attention.sliding_window": window}
+    return {"attention.sliding_window": window, "attention.sliding_window_pattern": slides}
 
 
 def _own(architecture: str, config: dict[str, Any]) -> dict[str, Any]:
@@ -132,18 +177,17 @@ def _own(architecture: str, config: dict[str, Any]) -> dict[str, Any]:
         width = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
         return {"rope.dimension_count": width}
     if architecture == "qwen3moe":
-        return {"expert_feed_forward_length": config["moe_intermediate_size"]}
-    if architecture == "gemma3":
-        window = config["sliding_window"] if config.get("sliding_window_pattern") != 1 else None
         return {
-            "attention.sliding_window": window,
+            "expert_feed_forward_length": config["moe_intermediate_size"],
+            "expert_weights_norm": config["norm_topk_prob"],
+        }
+    if architecture == "gemma3":
+        return {
+            "attention.scale": config["query_pre_attn_scalar"] ** -0.5,
             "final_logit_softcapping": config.get("final_logit_softcapping"),
         }
     if architecture == "gpt-oss":
-        return {
-            "attention.sliding_window": config["sliding_window"],
-            "expert_feed_forward_length": config["intermediate_size"],
-        }
+        return {"expert_feed_forward_length": config["intermediate_size"]}
     if architecture == "bert":
         return {"attention.causal": False}
     return {}
@@ -156,12 +200,13 @@ def _tensors(
     architecture: str, config: dict[str, Any], tensors: Tensors, dtype: str
 ) -> Iterator[tuple[str, NDArray[Any], Any]]:
     """Name, data and type of each tensor of the file."""
-    kind = next(k for k, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
-    names = gguf.get_tensor_name_map(kind, config["num_hidden_layers"])
+    names = _names(architecture, config["num_hidden_layers"])
+    plain = _names("qwen3", config["num_hidden_layers"])  # of layers without experts in a qwen3moe
     for name, array in _renamed(architecture, config, tensors):
         full = name
-        if not name.startswith(("blk.", "rope_freqs")):
-            full = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        if not name.startswith("rope_f"):
+            suffixes = (".weight", ".bias")
+            full = names.get_name(name, suffixes) or plain.get_name(name, suffixes)
             if full is None:
                 raise KeyError(f"{architecture}: the converter knows no tensor {name}")
         experts = "_exps.weight" in full
@@ -175,12 +220,16 @@ def _tensors(
             yield full, gguf.quants.quantize(np.ascontiguousarray(array, np.float32), quantized), quantized
 
 
+def _names(architecture: str, layers: int) -> gguf.TensorNameMap:
+    kind = next(k for k, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
+    return gguf.get_tensor_name_map(kind, layers)
+
+
 def _renamed(
     architecture: str, config: dict[str, Any], tensors: Tensors
 ) -> Iterator[tuple[str, NDArray[Any]]]:
     """What the converter's `modify_tensors` and `generate_extra_tensors` make of the tensors."""
-    if architecture == "llama":
-        yield from _rope_factors(config)
+    yield from _rope_factors(config)
     experts: dict[str, dict[int, NDArray[Any]]] = {}
     tied = config.get("tie_word_embeddings") and architecture != "bert"
     for name, array in tensors.items():
@@ -210,6 +259,8 @@ def _changed(architecture: str, config: dict[str, Any], name: str, array: NDArra
         return permuted(array, config["num_attention_heads"])
     if architecture == "llama" and name.endswith(("k_proj.weight", "k_proj.bias")):
         return permuted(array, config["num_key_value_heads"])
+    if name == "embeddings.position_embeddings.weight":
+        return array[_unused_positions(config) :]
     if architecture == "gemma3" and name.endswith("norm.weight"):
         return array + 1
     return array
@@ -241,10 +292,18 @@ def _gpt_oss(name: str, array: NDArray[Any]) -> Iterator[tuple[str, NDArray[Any]
 
 
 def _rope_factors(config: dict[str, Any]) -> Iterator[tuple[str, NDArray[Any]]]:
-    """What Llama 3 divides frequencies by."""
-    rope = config.get("rope_parameters") or {}
-    if rope.get("rope_type") != "llama3":
-        return
+    """What frequencies are divided by, in Llama 3 or for short and for long contexts."""
+    ropes = config.get("rope_parameters") or {}
+    rope = ropes.get("full_attention", ropes)
+    kind = rope.get("rope_type")
+    if kind == "llama3":
+        yield "rope_freqs.weight", _llama3_factors(rope, config)
+    if kind == "longrope":
+        for which in ("short", "long"):
+            yield f"rope_factors_{which}.weight", np.array(rope[f"{which}_factor"], np.float32)
+
+
+def _llama3_factors(rope: dict[str, Any], config: dict[str, Any]) -> NDArray[np.float32]:
     width = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     low, high, factor = rope["low_freq_factor"], rope["high_freq_factor"], rope["factor"]
     original, factors = rope["original_max_position_embeddings"], []
@@ -257,7 +316,7 @@ def _rope_factors(config: dict[str, Any]) -> Iterator[tuple[str, NDArray[Any]]]:
         else:
             smooth = (original / length - low) / (high - low)
             factors.append(1 / ((1 - smooth) / factor + smooth))
-    yield "rope_freqs.weight", np.array(factors, np.float32)
+    return np.array(factors, np.float32)
 
 
 def main() -> None:

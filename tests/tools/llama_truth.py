@@ -90,11 +90,11 @@ class LlamaCpp:
         return n
 
 
-def quantize(source: Path, target: Path, kind: str) -> Path:
-    """The model with its matrices, all of them, of this type."""
+def quantize(source: Path, target: Path, kind: str, *, pure: bool = True) -> Path:
+    """The model with its matrices, all of them, of this type; or not `pure`, in the mix of types that goes by its name."""
     params = lib.llama_model_quantize_default_params()
     params.ftype = getattr(lib, f"LLAMA_FTYPE_MOSTLY_{kind.upper()}")
-    params.pure, params.nthread = True, 2
+    params.pure, params.nthread = pure, 2
     lib.llama_log_set(QUIET, None)
     if lib.llama_model_quantize(str(source).encode(), str(target).encode(), ctypes.byref(params)):
         raise RuntimeError(f"llama.cpp cannot make {kind} of {source}")

@@ -62,9 +62,12 @@ class Small:
     kind: str
     config: dict[str, Any]
     metadata: dict[str, Any]
-    seed: int = (
-        0  # with experts one at which no token of the scripts is near a tie, where rounding would decide
-    )
+    seed: int = 0  # of its weights
+
+    @property
+    def embeds(self) -> bool:
+        """Whether it gives a vector for a text, and no next token."""
+        return "pooling_type" in self.metadata
 
 
 def of(kind: str, *configs: dict[str, Any], metadata: dict[str, Any] | None = None, **config: Any) -> Small:
@@ -98,7 +101,6 @@ MODELS = {
         sliding_window=WINDOW,
         layer_types=PATTERN,
         query_pre_attn_scalar=16,
-        metadata={"attention.sliding_window_pattern": 3},
     ),
     "gemma3-softcap": of(
         "Gemma3ForCausalLM",
@@ -116,36 +118,59 @@ MODELS = {
 }
 
 
-def make(name: str, *, rounded: bool = False, **changes: Any) -> torch.nn.Module:
+AT_256 = {
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 256,
+}
+WIDE = {
+    name: Small(MODELS[name].kind, {**MODELS[name].config, **AT_256, **more}, MODELS[name].metadata)
+    for name, more in {
+        "llama-llama3": {},
+        "mixtral": {},
+        "qwen2": {},
+        "qwen3": {"head_dim": 64},
+        "qwen3moe": {"head_dim": 64, "moe_intermediate_size": 256},
+        "gemma3": {"head_dim": 64, "layer_types": PATTERN + PATTERN[:1]},
+        "gpt-oss": {"head_dim": 64, "intermediate_size": 256},
+        "bert-mean": {"num_key_value_heads": 4},
+    }.items()
+}
+"""Wide enough for every quantized type."""
+
+
+def make(small: Small, *, rounded: bool = False) -> torch.nn.Module:
     """The model, with weights that keep activations near 1 and let attention matter; `rounded`, they are f16's."""
-    small = MODELS[name]
     kind: Callable[..., torch.nn.Module] = getattr(transformers, small.kind)
-    config = kind.config_class(**{**small.config, **changes})  # type: ignore[attr-defined]
-    config._attn_implementation = "eager"
+    config = kind.config_class(**small.config)  # type: ignore[attr-defined]
+    config._attn_implementation = config._experts_implementation = "eager"
     model = kind(config).eval()
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(small.seed)
     with torch.no_grad():
         for part, weight in model.named_parameters():
-            fill(name, part, weight, generator)
+            fill(small.kind, part, weight, generator)
         separate_experts(model, generator)
         for part, weight in model.named_parameters():
-            if "experts" in part and "gpt" in name and weight.dim() == 3:
+            if "experts" in part and small.kind.startswith("Gpt") and weight.dim() == 3:
                 weight.copy_(as_mxfp4(weight))
             if rounded:
                 weight.copy_(weight.half())
     return model
 
 
-def fill(name: str, part: str, weight: torch.Tensor, generator: torch.Generator) -> None:
+def fill(kind: str, part: str, weight: torch.Tensor, generator: torch.Generator) -> None:
     numbers = torch.randn(weight.shape, generator=generator)
     if part.endswith(("norm.weight", "LayerNorm.weight")):
-        weight.copy_(numbers * 0.1 + (0 if "gemma" in name else 1))
+        weight.copy_(numbers * 0.1 + (0 if kind.startswith("Gemma") else 1))
     elif weight.dim() == 1 or part.endswith("_bias"):
         weight.copy_(numbers * (1 if part.endswith("sinks") else 0.1))
     elif "embed" in part:
         weight.copy_(numbers)
     else:
-        inputs = weight.shape[-2] if "experts" in part and "gpt" in name else weight.shape[-1]
+        inputs = weight.shape[-2 if "experts" in part and kind.startswith("Gpt") else -1]
         weight.copy_(numbers * (1.5 / inputs**0.5))
 
 
@@ -168,7 +193,7 @@ def separate_experts(model: torch.nn.Module, generator: torch.Generator) -> None
     ranks = torch.rand((len(tokens), count), generator=generator).argsort(dim=1)
     tokens[:, :count] = ranks - (count - 1) / 2
     for part, weight in parts.items():
-        if part.endswith(("o_proj.weight", "o_proj.bias")):
+        if part.endswith(("o_proj.weight", "o_proj.bias", "mlp.down_proj.weight")):
             weight[:count] = 0
         elif part.endswith("experts.down_proj_bias") or (
             part.endswith("down_proj") and "gate_up" not in part

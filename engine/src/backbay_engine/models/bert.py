@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from backbay import Backend, Context, Tensor
 from backbay.gguf import Config
 
+from ..errors import RequestError
 from ..nn import Embedding, FeedForward, LayerNorm, Linear, Projection, Shape, Weights, block_count
 from ..step import Batch, Step
 from .contract import Model
@@ -68,6 +69,14 @@ class Bert(Model):
     @property
     def vocabulary_size(self) -> int:
         return self._vocabulary or 0
+
+    def fit(self, context: int) -> None:
+        known = self.positions.weight.dim(1)
+        if context > known:
+            raise RequestError(
+                f"a context of {context} tokens, where the model has learned {known} positions; ask for at most "
+                f"context={known}"
+            )
 
     def forward(self, ctx: Context, batch: Batch) -> Tensor:
         x = batch.tap("embedding", self.embed(ctx.input(), batch))

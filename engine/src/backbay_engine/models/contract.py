@@ -23,6 +23,9 @@ class Model(ABC):
         the text that the output belongs to.
         """
 
+    def fit(self, context: int) -> None:
+        """Told before the first step how many tokens a sequence may come to, by models to which that matters."""
+
     def new_cache(self) -> Cache | None:
         """What this model remembers between steps; None if it looks at its batch alone."""
         return None

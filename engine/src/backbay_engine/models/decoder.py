@@ -73,6 +73,10 @@ class Decoder(Model):
         """The logits of (width, outputs)."""
         return self.head(ctx, x)
 
+    def fit(self, context: int) -> None:
+        for block in self.blocks:
+            block.rope.fit(context)
+
     def shift(self, ctx: Context, layer: int, keys: Tensor, offsets: Tensor) -> Tensor:
         """What a cache calls to move keys."""
         return self.blocks[layer].rope.shift(ctx, keys, offsets)

@@ -7,7 +7,7 @@ from typing import final
 
 from backbay import Backend, Context, Tensor
 
-from ..nn import Attention, GatedFeedForward, RMSNorm, Rope, Shape, Weights, block_count
+from ..nn import Attention, Factors, GatedFeedForward, RMSNorm, Rope, Shape, Weights, block_count
 from ..step import Batch
 from .decoder import Decoder
 
@@ -51,11 +51,11 @@ class Gemma3(Decoder):
             base = config.float("rope.freq_base_swa", LOCAL_BASE)
             rope = Rope(config, shape, "neox", base=base, scaled=False)
         else:
-            rope = Rope(config, shape, "neox")
+            rope = Rope(config, shape, "neox", factors=Factors.of(weights, shape))
         per_head = shape.width // shape.heads if block_count(config) == LARGEST else shape.head
-        softcap = config.float("attn_logit_softcapping", 0.0)
+        scale = config.float("attention.scale", per_head**-0.5)
         here = weights.at(f"blk.{layer}.")
-        attention = Attention(here, shape, rope, scale=per_head**-0.5, softcap=softcap, norms=True)
+        attention = Attention(here, shape, rope, scale=scale, norms=True)
         return Block(here, shape, attention)
 
     def embed(self, ctx: Context, batch: Batch) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import final
 
-from ..nn import Attention, Block, Experts, GatedFeedForward, RMSNorm, Rope, Shape, Weights
+from ..nn import Attention, Block, Factors, RMSNorm, Rope, Shape, Weights, feed_forward_of
 from .decoder import Decoder
 
 
@@ -14,12 +14,11 @@ class Llama(Decoder):
 
     def block(self, weights: Weights, layer: int) -> Block:
         shape = Shape.of(self.config, layer)
-        factors = weights.maybe("rope_freqs.weight", shape.head // 2)
-        rope = Rope(self.config, shape, "normal", factors=factors)
+        rope = Rope(self.config, shape, "normal", factors=Factors.of(weights, shape))
         here = weights.at(f"blk.{layer}.")
         return Block(
             RMSNorm(here, "attn_norm", shape.width),
             Attention(here, shape, rope),
             RMSNorm(here, "ffn_norm", shape.width),
-            Experts(here, shape) if shape.experts else GatedFeedForward(here, shape),
+            feed_forward_of(here, layer),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import final
 
-from ..nn import Attention, Block, Experts, GatedFeedForward, RMSNorm, Rope, Shape, Weights
+from ..nn import Attention, Block, Factors, RMSNorm, Rope, Shape, Weights, feed_forward_of
 from .decoder import Decoder
 
 
@@ -13,7 +13,7 @@ class Qwen2(Decoder):
     """Queries, keys and values have biases."""
 
     def block(self, weights: Weights, layer: int) -> Block:
-        return _block(weights.at(f"blk.{layer}."), Shape.of(self.config, layer), norms=False)
+        return _block(weights, layer, norms=False)
 
 
 @final
@@ -21,14 +21,16 @@ class Qwen3(Decoder):
     """Each head's query and key is normed. Its larger kind, qwen3moe, has experts."""
 
     def block(self, weights: Weights, layer: int) -> Block:
-        return _block(weights.at(f"blk.{layer}."), Shape.of(self.config, layer), norms=True)
+        return _block(weights, layer, norms=True)
 
 
-def _block(here: Weights, shape: Shape, *, norms: bool) -> Block:
-    rope = Rope(here.config, shape, "neox")
+def _block(weights: Weights, layer: int, *, norms: bool) -> Block:
+    shape = Shape.of(weights.config, layer)
+    rope = Rope(weights.config, shape, "neox", factors=Factors.of(weights, shape))
+    here = weights.at(f"blk.{layer}.")
     return Block(
         RMSNorm(here, "attn_norm", shape.width),
         Attention(here, shape, rope, norms=norms),
         RMSNorm(here, "ffn_norm", shape.width),
-        Experts(here, shape) if shape.experts else GatedFeedForward(here, shape),
+        feed_forward_of(here, layer),
     )

@@ -38,8 +38,11 @@ def architectures() -> dict[str, list[Declared]]:
     return found
 
 
-def load_model(backend: Backend) -> Model:
-    """The model of the file that a backend has open, with its tensors found and checked; they need not be loaded."""
+def load_model(backend: Backend, context: int | None = None) -> Model:
+    """The model of the file that a backend has open, with its tensors found and checked; they need not be loaded.
+
+    It is for sequences of up to `context` tokens; by default as many as the file says.
+    """
     if backend.model is None:
         raise BackbayError("the backend has no model: open it with the path of a file")
     name, known = backend.config.string("general.architecture"), architectures()
@@ -47,7 +50,10 @@ def load_model(backend: Backend) -> Model:
         expected = f"an architecture that is installed: {', '.join(sorted(known))}"
         offset = backend.config.offset("general.architecture")
         raise ModelFileError(backend.model.path, offset, expected, f"{name!r}{nearest(name, known)}")
-    return find(name, known[name])(backend)
+    model = find(name, known[name])(backend)
+    if context is not None:
+        model.fit(context)
+    return model
 
 
 def find(name: str, points: list[Declared]) -> type[Model]:

@@ -3,11 +3,11 @@
 from .attention import Attention, Projection, attend
 from .block import Block
 from .embedding import Embedding
-from .experts import Experts
+from .experts import Experts, feed_forward_of
 from .feed_forward import FeedForward, GatedFeedForward
 from .linear import Linear
 from .norm import LayerNorm, RMSNorm
-from .rope import Rope
+from .rope import Factors, Rope
 from .shape import Shape, block_count, per_layer, sliding_layers
 from .weights import Weights
 
@@ -16,6 +16,7 @@ __all__ = [
     "Block",
     "Embedding",
     "Experts",
+    "Factors",
     "FeedForward",
     "GatedFeedForward",
     "LayerNorm",
@@ -27,6 +28,7 @@ __all__ = [
     "Weights",
     "attend",
     "block_count",
+    "feed_forward_of",
     "per_layer",
     "sliding_layers",
 ]

@@ -7,6 +7,7 @@ from typing import TypeAlias, final
 
 from backbay import Context, Tensor
 
+from .feed_forward import GatedFeedForward
 from .linear import Linear
 from .shape import Shape
 from .weights import Weights
@@ -20,17 +21,22 @@ def silu(ctx: Context, gate: Tensor, up: Tensor) -> Tensor:
 
 @final
 class Expert:
-    """One matrix of each expert, (in, out, experts), and one bias of each if the file has them."""
+    """One matrix of each expert, (in, out, experts), and one scale and one bias of each if the file has them."""
 
     def __init__(
         self, weights: Weights, name: str, inputs: int, outputs: int, experts: int, *, biased: bool
     ) -> None:
         self.weight = weights.need(f"{name}.weight", inputs, outputs, experts)
+        self.scale = weights.maybe(f"{name}.scale", experts)
         bias = weights.need if biased else weights.maybe
         self.bias = bias(f"{name}.bias", outputs, experts)
 
     def __call__(self, ctx: Context, x: Tensor, ids: Tensor) -> Tensor:
         y = self.weight.mulmat_id(ctx, x, ids)
+        if self.scale is not None:
+            each = self.scale.reshape(ctx, 1, self.scale.dim(0), 1)
+            of_tokens = each.repeat_4d(ctx, 1, self.scale.dim(0), ids.dim(1), 1)
+            y = y.mul(ctx, of_tokens.rows(ctx, ids))  # (1, used, tokens)
         return y if self.bias is None else y.add_id(ctx, self.bias, ids)
 
 
@@ -70,6 +76,16 @@ class Experts:
         x = x.reshape(ctx, width, 1, tokens)
         h = self.activation(ctx, self.gate(ctx, x, ids), self.up(ctx, x, ids))
         return _sum_of_experts(ctx, self.down(ctx, h, ids).mul(ctx, share))
+
+
+def feed_forward_of(weights: Weights, layer: int) -> Experts | GatedFeedForward:
+    """Experts; or one for all tokens, where there are none in the model, or no router in this block."""
+    config, router = weights.config, "ffn_gate_inp.weight"
+    plain = "ffn_gate.weight" in weights and router not in weights
+    shape = Shape.of(config, layer, plain=plain)
+    if not shape.experts:
+        return GatedFeedForward(weights, shape)
+    return Experts(weights, shape, normalized=config.bool("expert_weights_norm", True))
 
 
 def _sum_of_experts(ctx: Context, y: Tensor) -> Tensor:

@@ -11,7 +11,9 @@ from .weights import Weights
 
 @final
 class Linear:
-    """y = W x, plus a bias if the file has one, as it must if `biased`."""
+    """y = W x, times a scale if the file has one beside a quantized matrix, plus a bias if it has one, as it must if
+    `biased`.
+    """
 
     def __init__(
         self,
@@ -25,9 +27,11 @@ class Linear:
     ) -> None:
         others = [f"{other}.weight" for other in or_else]
         self.weight = weights.need(f"{name}.weight", inputs, outputs, or_else=others)
+        self.scale = weights.maybe(f"{name}.scale", 1)
         bias = weights.need if biased else weights.maybe
         self.bias = bias(f"{name}.bias", outputs)
 
     def __call__(self, ctx: Context, x: Tensor) -> Tensor:
         y = self.weight.mulmat(ctx, x)
+        y = y if self.scale is None else y.mul(ctx, self.scale)
         return y if self.bias is None else y.add(ctx, self.bias)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import log, pi
-from typing import Literal, TypeAlias, final
+from typing import Literal, Self, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,15 +14,35 @@ from backbay.gguf import Config
 from backbay.ops.sequence import Yarn
 
 from .shape import Shape, positive, refuse
+from .weights import Weights
 
 Mode: TypeAlias = Literal["normal", "neox"]
+
+
+@final
+@dataclass(frozen=True)
+class Factors:
+    """What divides frequencies, one number for each pair of elements: in contexts up to a length, and in longer ones."""
+
+    short: Tensor | None
+    long: Tensor | None
+
+    @classmethod
+    def of(cls, weights: Weights, shape: Shape) -> Self:
+        """Those of a file: rope_freqs for all contexts, or one tensor for short and one for long ones."""
+        pairs = _dimensions(weights.config, shape) // 2
+        always = weights.maybe("rope_freqs.weight", pairs)
+        if always is not None:
+            return cls(always, always)
+        short, long = (weights.maybe(f"rope_factors_{kind}.weight", pairs) for kind in ("short", "long"))
+        return cls(short, long)
 
 
 @final
 class Rope:
     """Turns queries and keys by their positions; turns keys further, where a cache moves them.
 
-    factors  divide the frequencies, one for each pair of elements
+    factors  divide the frequencies; which of them, `fit` says
     scaled   False: the context is not stretched, whatever the metadata say
     exact    a context to keep frequencies in, for a model whose yarn has its ramp between any two points: the op's
              own, as that of llama.cpp, rounds them to whole pairs
@@ -34,23 +55,29 @@ class Rope:
         mode: Mode,
         *,
         base: float | None = None,
-        factors: Tensor | None = None,
+        factors: Factors | None = None,
         scaled: bool = True,
         exact: Context | None = None,
     ) -> None:
         self.mode: Mode = mode
-        self.factors = factors
-        self.dim = positive(config, "rope.dimension_count", 0, shape.head)
-        if self.dim > shape.head or self.dim % 2:
-            raise config.mistyped("rope.dimension_count", f"an even number up to {shape.head}", self.dim)
+        self._by_context = factors or Factors(None, None)
+        self._original = _original(config)
+        self.dim = _dimensions(config, shape)
         self.base = config.float("rope.freq_base", 1e4) if base is None else base
         self.scale, self.yarn = _scaling(config) if scaled else (1.0, None)
         if exact is not None and self.yarn is not None and self.yarn.ext_factor:
-            self.factors = exact.from_floats(_frequency_factors(self.dim, self.base, self.scale, self.yarn))
+            held = exact.from_floats(_frequency_factors(self.dim, self.base, self.scale, self.yarn))
+            self._by_context = Factors(held, held)
             self.yarn = self.yarn._replace(
                 ext_factor=0.0, attn_factor=self.yarn.attn_factor * _growth(self.scale)
             )
             self.scale = 1.0
+        self.fit(config.int("context_length", self._original))
+
+    def fit(self, context: int) -> None:
+        """Choose the factors for sequences of so many tokens at most: all keys of a sequence are turned by the same."""
+        factors = self._by_context
+        self.factors = factors.long if context > self._original else factors.short
 
     def __call__(self, ctx: Context, x: Tensor, positions: Tensor) -> Tensor:
         """(head, heads, tokens), turned by the tokens' positions."""
@@ -72,14 +99,14 @@ class Rope:
 def _scaling(config: Config) -> tuple[float, Yarn | None]:
     """The scale of angles, and for which frequencies it holds, if not for all."""
     kind = config.string("rope.scaling.type", "linear")
-    if kind not in ("none", "linear", "yarn"):
-        raise refuse(config, "rope.scaling.type", "none, linear or yarn")
+    if kind not in ("none", "linear", "yarn", "longrope"):
+        raise refuse(config, "rope.scaling.type", "none, linear, yarn or longrope")
     factor = config.float("rope.scaling.factor", config.float("rope.scale_linear", 0.0)) or 1.0
     if not factor >= (1 if kind == "yarn" else 1e-6):
         raise refuse(config, "rope.scaling.factor", "how often the context is longer")
     scale = 1.0 if kind == "none" else 1 / factor
     magnitude = config.float("rope.scaling.attn_factor", 1.0)
-    original = positive(config, "rope.scaling.original_context_length", 0, config.int("context_length", 1))
+    original = _original(config)
     mix = config.float("rope.scaling.yarn_ext_factor", 1.0) if kind == "yarn" else 0.0
     if not mix:
         return scale, Yarn(original, 0.0, magnitude) if magnitude != 1 else None
@@ -89,6 +116,19 @@ def _scaling(config: Config) -> tuple[float, Yarn | None]:
     fast = config.float("rope.scaling.yarn_beta_fast", 32.0)
     slow = config.float("rope.scaling.yarn_beta_slow", 1.0)
     return scale, Yarn(original, mix, magnitude * whole / _growth(scale), fast, slow)
+
+
+def _dimensions(config: Config, shape: Shape) -> int:
+    """How many elements of a head turn."""
+    dim = positive(config, "rope.dimension_count", 0, shape.head)
+    if dim > shape.head or dim % 2:
+        raise config.mistyped("rope.dimension_count", f"an even number up to {shape.head}", dim)
+    return dim
+
+
+def _original(config: Config) -> int:
+    """How long the context was before it was stretched."""
+    return positive(config, "rope.scaling.original_context_length", 0, config.int("context_length", 1))
 
 
 def _growth(scale: float) -> float:

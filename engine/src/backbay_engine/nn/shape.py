@@ -25,15 +25,17 @@ class Shape:
     used_experts: int  # by each token
 
     @classmethod
-    def of(cls, config: Config, layer: int = 0) -> Self:
-        """The shape of a block, by the keys and defaults of llama.cpp."""
+    def of(cls, config: Config, layer: int = 0, *, plain: bool = False) -> Self:
+        """The shape of a block, by the keys and defaults of llama.cpp; `plain`, of one without the experts that
+        others have.
+        """
         width = positive(config, "embedding_length", layer)
         heads = positive(config, "attention.head_count", layer)
         kv_heads = positive(config, "attention.head_count_kv", layer, heads)
         if heads % kv_heads:
             raise config.mistyped("attention.head_count_kv", f"a divisor of the {heads} heads", kv_heads)
-        experts = per_layer(config, "expert_count", layer, 0)
-        used = per_layer(config, "expert_used_count", layer, 0)
+        experts = 0 if plain else per_layer(config, "expert_count", layer, 0)
+        used = per_layer(config, "expert_used_count", layer, 0) if experts else 0
         if experts and not 0 < used <= experts:
             raise config.mistyped("expert_used_count", f"1 to {experts}, as there are experts,", used)
         of_experts = experts and "expert_feed_forward_length" in config
@@ -79,14 +81,17 @@ def block_count(config: Config) -> int:
 
 
 def sliding_layers(config: Config, pattern: int | None) -> tuple[int, list[bool]]:
-    """How wide the window is, and which blocks have one: of so many in a row all but the last, or as metadata say."""
+    """How wide the window is, and which blocks have one: of so many in a row all but the last, or as metadata say.
+
+    A window without a pattern is the architecture's matter: where it has none, files name windows that nobody uses.
+    """
     count, window = block_count(config), config.int("attention.sliding_window", 0)
-    if window < 1 or pattern is None:
-        return 0, [False] * count
     key = "attention.sliding_window_pattern"
+    if window < 1 or (pattern is None and key not in config):
+        return 0, [False] * count
     if isinstance(config.get(key), np.ndarray):
         return window, [per_layer(config, key, layer) != 0 for layer in range(count)]
-    pattern = config.int(key, pattern)
+    pattern = config.int(key) if pattern is None else config.int(key, pattern)
     return window, [pattern < 1 or layer % pattern < pattern - 1 for layer in range(count)]
 
 

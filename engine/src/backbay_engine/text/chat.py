@@ -38,6 +38,7 @@ class TemplateLimits:
 
 
 DEFAULT_LIMITS = TemplateLimits()
+_REASONING = ("reasoning_content", "thinking", "reasoning")
 
 
 @final
@@ -67,9 +68,11 @@ class ChatTemplate:
     ) -> str:
         """The prompt for a conversation. It has its special tokens: encode it with add_special=False.
 
+        What the model thought before it said a message may be called reasoning_content, reasoning or thinking.
         Everything passed must be JSON: strings, numbers, booleans, None, lists, and dicts with strings as keys.
         """
-        given = {"documents": None, **self._tokens, **variables, "messages": messages, "tools": tools}
+        laid_out = [_with_reasoning(message) for message in messages]
+        given = {"documents": None, **self._tokens, **variables, "messages": laid_out, "tools": tools}
         request = _to_json({**given, "add_generation_prompt": add_generation_prompt})
         with self._lock:
             worker = self._worker
@@ -197,6 +200,16 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
     assert pipe is not None  # both were asked for
     return pipe
+
+
+def _with_reasoning(message: object) -> object:
+    """The message with its reasoning under both names that templates read, as transformers gives it to them."""
+    if not isinstance(message, Mapping):
+        return message
+    reasoning = next((message[name] for name in _REASONING if message.get(name) is not None), None)
+    if reasoning is None:
+        return message
+    return {"thinking": reasoning, **message, "reasoning_content": reasoning}
 
 
 def _to_json(value: object) -> bytes:

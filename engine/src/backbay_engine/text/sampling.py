@@ -24,6 +24,7 @@ from ..errors import LogitsError
 
 _FEW: Final = 256  # candidates that nearly every draw is made among
 _BLOCK: Final = 64
+_LARGEST: Final = float(np.finfo(np.float32).max) / 4  # so that differences are finite too
 
 _REALS: Final = (
     "temperature",
@@ -85,13 +86,13 @@ class SamplingParams:
 
     def _require_kinds(self) -> None:
         for name in _REALS:
-            self._require(name, isinstance(getattr(self, name), Real), "a number")
+            self._require(name, _is_number(getattr(self, name)), "a number")
         for name in _WHOLE:
             absent = name in _OPTIONAL and getattr(self, name) is None
             self._require(name, absent or isinstance(getattr(self, name), Integral), "a whole number")
         given = self.logit_bias
         whole = isinstance(given, Mapping) and all(isinstance(id, Integral) for id in given)
-        numbers = whole and all(isinstance(bias, Real) for bias in given.values())
+        numbers = whole and all(map(_is_number, given.values()))
         self._require("logit_bias", numbers, "a mapping from tokens to numbers")
 
     def _require(self, name: str, holds: bool, rule: str) -> None:
@@ -202,12 +203,13 @@ class _Penalties:
     def apply(self, row: NDArray[np.float32]) -> None:
         params, number = self._params, len(self._counts)
         ids = np.fromiter(self._counts.keys(), np.int64, number)
-        counts = np.fromiter(self._counts.values(), np.float32, number)
-        logits = row[ids]
+        counts = np.fromiter(self._counts.values(), np.float64, number)
+        logits = row[ids].astype(np.float64)  # large penalties may leave the range of 32 bits
         repeated = np.where(
             logits > 0, logits / params.repetition_penalty, logits * params.repetition_penalty
         )
-        row[ids] = repeated - (counts * params.frequency_penalty + params.presence_penalty)
+        changed = repeated - (counts * params.frequency_penalty + params.presence_penalty)
+        row[ids] = _bounded(changed)
 
 
 def _bias(given: Mapping[int, float], size: int) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
@@ -216,7 +218,23 @@ def _bias(given: Mapping[int, float], size: int) -> tuple[NDArray[np.int64], NDA
             raise OptionError(f"logit_bias names token {id}; the vocabulary's go from 0 to {size - 1}")
     if not given:
         return None
-    return np.array(list(given.keys()), np.int64), np.array(list(given.values()), np.float32)
+    return np.array(list(given.keys()), np.int64), _bounded(np.array(list(given.values()), np.float64))
+
+
+def _bounded(values: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Values in 32 bits: those beyond are as far as can be computed with, but -inf stays."""
+    return np.where(values == -np.inf, -np.inf, values.clip(-_LARGEST, _LARGEST)).astype(np.float32)
+
+
+def _is_number(value: object) -> bool:
+    """Whether it is a real number, and not too large for a float."""
+    if not isinstance(value, Real):
+        return False
+    try:
+        float(value)
+    except OverflowError:
+        return False
+    return True
 
 
 def _candidates(row: NDArray[np.float32], params: SamplingParams, largest: float) -> NDArray[np.int64]:

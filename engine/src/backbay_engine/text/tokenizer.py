@@ -17,6 +17,7 @@ from .pretokenizers import DEFAULT, PRETOKENIZERS, PreTokenizer
 from .roles import assign_roles
 from .sentencepiece import SentencePiece
 from .stream import TokenStream
+from .unigram import Unigram
 from .vocabulary import DEFAULTS, Defaults, Kind, Source, Vocabulary, open_config, read_vocabulary
 from .wordpiece import WordPiece
 
@@ -191,11 +192,17 @@ def _wordpiece(config: Config) -> Tokenizer:
     return Tokenizer(vocabulary, WordPiece(vocabulary), byte_level=False)
 
 
+def _unigram(config: Config) -> Tokenizer:
+    vocabulary = read_vocabulary(config)
+    return Tokenizer(vocabulary, Unigram(vocabulary), byte_level=False)
+
+
 _KINDS: Mapping[str, Callable[[Config], Tokenizer]] = {
     "gpt2": _byte_pairs,
     "gemma4": _byte_pairs,
     "llama": _sentencepiece,
     "bert": _wordpiece,
+    "t5": _unigram,
 }
 
 
