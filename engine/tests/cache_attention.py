@@ -10,6 +10,7 @@ import backbay
 from backbay import Backend, Context, DType, Tensor
 from backbay_engine.cache import Causal, Sizes
 from backbay_engine.step import Step
+from backbay_engine.steps import next_step
 
 HEAD, HEADS, KV_HEADS = 32, 4, 2
 THREE = Sizes(sequences=3, capacity=600, batch=64, dtype=DType.F32)
@@ -21,18 +22,7 @@ def turned(ctx: Context, layer: int, keys: Tensor, offsets: Tensor) -> Tensor:
 
 def step_of(cache: Causal, sequences: list[int], spans: list[int] | None = None) -> Step:
     """A step of tokens that go on where their sequences are."""
-    ends, positions = list(cache.cells.end), []
-    for sequence in sequences:
-        positions.append(ends[sequence])
-        ends[sequence] += 1
-    n = len(sequences)
-    return Step(
-        np.zeros(n, np.int32),
-        np.array(positions, np.int32),
-        np.array(sequences, np.int32),
-        np.arange(n, dtype=np.int32),
-        None if spans is None else np.array(spans, np.int32),
-    )
+    return next_step(cache.cells.end, sequences, spans)
 
 
 class Attention:

@@ -68,7 +68,7 @@ def test_a_conversation_goes_on_until_input_ends(path, capsys, monkeypatch):
 
 
 def test_run_says_what_is_missing(path, capsys):
-    assert main(["run", path]) == 1
+    assert main(["run", path]) == 2
     assert "give a prompt with -p" in capsys.readouterr().err
     assert main(["run", path, "-p", "x" * 100, "--backend", "cpu_ref", *SMALL]) == 1
     assert "101 tokens, the context holds 64" in capsys.readouterr().err

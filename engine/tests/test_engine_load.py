@@ -8,6 +8,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
+from model_files import changed
 from small_llama import EOS, write_small_llama
 
 import backbay
@@ -60,7 +61,7 @@ def test_too_little_memory_is_an_error_that_tells_of_what(path, backend):
 @pytest.mark.parametrize(
     ("sizes", "told"),
     [
-        ({"context": 1}, "context must be an integer of at least 2, got 1"),
+        ({"context": 1}, r"context must be an integer in \[2, 1073741824\], got 1"),
         ({"context": 2.5}, "context must be"),
         ({"parallel": 0}, "parallel must be"),
         ({"batch": 0}, "batch must be"),
@@ -123,6 +124,15 @@ def test_a_file_without_a_vocabulary_takes_and_gives_tokens(backend):
                 refused()
     with load(MODELS / "bert-mean.gguf", backend, num_threads=1) as llm:
         assert llm.embed([[1, 2, 3], [4]]).shape[0] == 2
+
+
+@pytest.mark.parametrize("length", [0, 1])
+def test_a_file_that_knows_no_context_is_refused(tmp_path, length):
+    path = changed("qwen2", tmp_path / "short.gguf", metadata={"qwen2.context_length": length})
+    with pytest.raises(
+        ModelFileError, match=rf"expected at least 2 tokens in .*context_length.*, found .*{length}"
+    ):
+        load(path, "cpu_ref")
 
 
 def test_all_missing_tensors_are_named_at_once(tmp_path, path):

@@ -179,8 +179,8 @@ def test_one_that_fails_leaves_the_others_alone(llm: LLM) -> None:
         ([-1], {}, "got -1"),
         ([1] * 65, {}, "65 tokens, the context holds 64"),
         ([1], {"max_tokens": 0}, "max_tokens must be an integer of at least 1, got 0"),
-        ([1], {"num_keep": 64}, r"num_keep must be in \[0, 63\), got 64"),
-        ([1], {"num_keep": "2"}, "num_keep must be an integer of at least 0, got '2'"),
+        ([1], {"num_keep": 64}, r"num_keep must be an integer in \[0, 62\], got 64"),
+        ([1], {"num_keep": "2"}, r"num_keep must be an integer in \[0, 62\], got '2'"),
     ],
 )
 def test_a_request_that_cannot_be_served_is_refused(llm: LLM, prompt: Any, options: dict, told: str) -> None:
@@ -237,12 +237,23 @@ def test_nan_is_named_with_the_layer_that_it_comes_from(tmp_path: Path) -> None:
 
 def test_closing_ends_what_runs(path: Path) -> None:
     llm = load(path, "cpu_ref", context=64)
-    handle = llm.submit("long", max_tokens=10_000, num_keep=0, **ENDLESS)
+    running, waiting = (llm.submit("long", max_tokens=10_000, num_keep=0, **ENDLESS) for _ in range(2))
+    cancelled = llm.submit("long", max_tokens=10_000)
+    cancelled.cancel()
+    stream = llm.stream("long", max_tokens=10_000, num_keep=0, **ENDLESS)
+    next(iter(running))
     llm.close()
-    assert handle.result().finish_reason == "cancelled"
-    with pytest.raises(ClosedError):
-        llm.submit("x")
+    for ended in (running.result, waiting.result, lambda: list(running), lambda: list(stream)):
+        with pytest.raises(ClosedError, match="was closed"):
+            ended()
+    assert cancelled.result().finish_reason == "cancelled"
     llm.close()
+
+
+def test_whoever_waits_for_a_model_that_nobody_held_is_told_so(path: Path) -> None:
+    handle = load(path, "cpu_ref", context=64).submit("long", max_tokens=10_000, num_keep=0, **ENDLESS)
+    with pytest.raises(ClosedError, match="nobody held it any longer"):
+        handle.result(60)
 
 
 def test_the_logits_of_a_broken_model_are_an_error_too(tmp_path: Path) -> None:

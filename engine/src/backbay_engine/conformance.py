@@ -5,7 +5,6 @@ Nothing else of the engine imports this module, or the suite.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -33,6 +32,7 @@ from .cache.contract import Bound, Plan
 from .cache.masks import Sight
 from .errors import CacheShiftError
 from .step import Step
+from .steps import next_step
 
 Array = NDArray[Any]
 SEQUENCES, CAPACITY, BATCH, HEAD = 3, 40, 12, 32
@@ -126,7 +126,7 @@ class CausalLife(Machine):
     def prompt(self, choose: Choose) -> None:
         """Some tokens of one to three sequences, perhaps with spans that see each other."""
         counts = {n: 1 + choose.below(4) for n in self._some(choose)}
-        step = self._make_step([n for n, count in counts.items() for _ in range(count)])
+        step = next_step(self.ends, [n for n, count in counts.items() for _ in range(count)])
         spans = None
         if choose.below(3) == 0:
             # Runs of equal numbers; -1 is in no span
@@ -140,23 +140,23 @@ class CausalLife(Machine):
         held = [n for n in range(SEQUENCES) if self.ends[n]]
         held = held if choose.below(2) else [held[choose.below(len(held))]]
         for _ in range(1 + choose.below(3)):
-            self._run(self._make_step(held), choose)
+            self._run(next_step(self.ends, held), choose)
 
     @action()
     def interleave(self, choose: Choose) -> None:
         """Tokens of two sequences in turns."""
         first = choose.below(SEQUENCES)
-        self._run(self._make_step([first, (first + 1) % SEQUENCES, first]), choose)
+        self._run(next_step(self.ends, [first, (first + 1) % SEQUENCES, first]), choose)
 
     @action()
     def fill_up(self, choose: Choose) -> None:
         """As many tokens of a sequence as a step takes."""
-        self._run(self._make_step([choose.below(SEQUENCES)] * BATCH), choose)
+        self._run(next_step(self.ends, [choose.below(SEQUENCES)] * BATCH), choose)
 
     @action()
     def fail(self, choose: Choose) -> None:
         """A step that is planned, and then does not come about."""
-        step = self._make_step([n for n in self._some(choose) for _ in range(1 + choose.below(3))])
+        step = next_step(self.ends, [n for n in self._some(choose) for _ in range(1 + choose.below(3))])
         plan = self._plan(step)
         if plan is not None:
             self.tell("fail")
@@ -165,7 +165,7 @@ class CausalLife(Machine):
 
     @action()
     def reserve(self, choose: Choose) -> None:
-        step = self._make_step([0] * (1 + choose.below(BATCH)))
+        step = next_step(self.ends, [0] * (1 + choose.below(BATCH)))
         self.tell(f"reserve {step.size}")
         KeptStep(self, self.cache.worst(step), step.size).ctx.reserve()
 
@@ -323,19 +323,6 @@ class CausalLife(Machine):
         for step in self.kept.values():
             step.ctx.close()
         self.kept.clear()
-
-    def _make_step(self, sequences: Sequence[int]) -> Step:
-        ends, positions = list(self.ends), []
-        for sequence in sequences:
-            positions.append(ends[sequence])
-            ends[sequence] += 1
-        n = len(sequences)
-        return Step(
-            np.zeros(n, np.int32),
-            np.array(positions, np.int32),
-            np.array(sequences, np.int32),
-            np.arange(n, dtype=np.int32),
-        )
 
     def _tokens(self, step: Step) -> list[tuple[int, int]]:
         return list(zip(step.sequences.tolist(), step.positions.tolist(), strict=True))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Event
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from backbay import Context, NoMemoryError, Tensor
+from backbay import Context, Tensor
 
 from .cache.contract import Bound, Cache, Plan
 from .models.contract import Model
@@ -30,11 +30,16 @@ class Kept:
 
 
 class KeptSteps:
-    """Runs steps of a model; a step whose shape was seen lately is computed again, with nothing traced."""
+    """Runs steps of a model; a step whose shape was seen lately is computed again, with nothing traced.
+
+    Of what is kept, the least recently used goes where there is more than `limit`, or more than was reserved.
+    """
 
     def __init__(self, model: Model, cache: Cache | None, limit: int = 16) -> None:
         self.model, self.cache, self.limit = model, cache, limit
         self._kept: OrderedDict[Hashable, Kept] = OrderedDict()
+        self._reserved: int | None = None  # bytes
+        self._grown = False  # since it was last seen to that no more is taken
 
     def run(self, step: Step, cancel: Event | None = None) -> NDArray[Any]:
         """The results of a step, (outputs, n). If it fails, the cache forgets the step."""
@@ -46,25 +51,46 @@ class KeptSteps:
                 self.cache.rollback(step)
             raise
 
+    def reserve(self, steps: Sequence[Step]) -> None:
+        """Take the memory that the worst steps need, and their cache: from then on it is not to take more."""
+        for step in steps:
+            plan = None if self.cache is None else self.cache.worst(step)
+            self._find(step, plan).ctx.reserve()
+        if self.cache is not None:
+            self.cache.reserve()
+        self._reserved = self._taken()
+
     def _computed(self, step: Step, plan: Plan | None, cancel: Event | None) -> NDArray[Any]:
-        """The results of a step; where memory is short, kept contexts make room, as the worst step alone was tried."""
-        try:
-            return self._compute(step, plan, cancel)
-        except NoMemoryError:
-            if not self._kept:
-                raise
-            self.close()
-            return self._compute(step, plan, cancel)
+        """The results of a step; where memory is short, what is kept makes room, as the worst step alone was tried."""
+        spare = len(self._kept)
+        while True:
+            try:
+                return self._compute(step, plan, cancel)
+            except MemoryError as error:
+                if not spare:
+                    self.model.backend.refuse_memory(error)
+                spare -= 1
+                self._drop_oldest()
 
     def _compute(self, step: Step, plan: Plan | None, cancel: Event | None) -> NDArray[Any]:
         kept = self._find(step, plan)
         kept.ctx.compute(kept.result, cancel=cancel)
+        if self._grown:
+            self._keep_within()
         return kept.result.numpy()
 
-    def reserve(self, step: Step) -> None:
-        """Take the memory that such a step needs at worst."""
-        plan = None if self.cache is None else self.cache.worst(step)
-        self._find(step, plan).ctx.reserve()
+    def _keep_within(self) -> None:
+        """Keep no more than was reserved."""
+        self._grown = False
+        while self._reserved is not None and len(self._kept) > 1 and self._taken() > self._reserved:
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        if self._kept:
+            self._kept.popitem(last=False)[1].ctx.close()
+
+    def _taken(self) -> int:
+        return self.model.backend.memory().total()
 
     @contextmanager
     def traced(self, step: Step) -> Iterator[Kept]:
@@ -87,21 +113,23 @@ class KeptSteps:
             return {name: x.numpy() for name, x in wanted.items()}
 
     def first_broken(self, step: Step) -> str | None:
-        """The name of the first tap of a step that holds NaN or infinities."""
+        """The name of the first tap of a step that holds NaN or infinities; what is kept makes room for the search."""
+        self.close()
         return next((name for name, x in self.tapped(step).items() if not np.isfinite(x).all()), None)
 
     def close(self) -> None:
         """Free all contexts."""
         while self._kept:
-            self._kept.popitem()[1].ctx.close()
+            self._drop_oldest()
 
     def _find(self, step: Step, plan: Plan | None) -> Kept:
         key = (step.size, len(step.outputs), plan and plan.key, self.model.key(step))
         kept = self._kept.get(key)
         if kept is None:
+            while len(self._kept) >= self.limit:
+                self._drop_oldest()
             kept = self._kept[key] = self._make(step, plan)
-            while len(self._kept) > self.limit:
-                self._kept.popitem(last=False)[1].ctx.close()
+            self._grown = True
             return kept
         self._kept.move_to_end(key)
         kept.batch.fill(step)
@@ -121,14 +149,3 @@ class KeptSteps:
             ctx.close()
             raise
         return Kept(ctx, batch, bound, result)
-
-
-def prompt_step(tokens: NDArray[np.int32], *, sequence: int = 0, first: int = 0) -> Step:
-    """The step of one sequence's tokens from position `first` on, of which all answer."""
-    n = len(tokens)
-    return Step(
-        tokens,
-        np.arange(first, first + n, dtype=np.int32),
-        np.full(n, sequence, np.int32),
-        np.arange(n, dtype=np.int32),
-    )

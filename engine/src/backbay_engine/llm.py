@@ -6,7 +6,7 @@ import logging
 import os
 import reprlib
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import index
 from threading import Event, Lock
@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import backbay
-from backbay import Backend, BackendMemory, BackendParams, DType
+from backbay import Backend, BackendMemory, BackendParams, ClosedError, DType, OptionError
 
 from .cache.contract import Cache, Sizes
+from .checks import LARGEST, LARGEST_BATCH, MOST_SEQUENCES, require_room, whole
 from .errors import LogitsError, RequestError
 from .kept import KeptSteps
 from .models import load_model
@@ -30,6 +31,7 @@ from .runner.loop import Runner
 from .runner.scoring import Scoring
 from .runner.slots import Slots
 from .step import Step
+from .steps import text_steps, worst_steps
 from .text import ChatTemplate, SamplingParams, Tokenizer, chat_template_from_gguf, tokenizer_from_gguf
 
 log = logging.getLogger(__name__)
@@ -37,7 +39,7 @@ log = logging.getLogger(__name__)
 Prompt: TypeAlias = str | Sequence[int]
 Path: TypeAlias = str | os.PathLike[str]
 T = TypeVar("T")
-DEFAULT_CONTEXT = 4096
+DEFAULT_CONTEXT, SHORTEST = 4096, 2
 NO_VOCABULARY = (None, "none", "no_vocab")
 
 
@@ -62,7 +64,7 @@ def load(
     kv_dtype    what keys and values are remembered as: f32, f16, bf16, q8_0, q4_0, as far as the backend can; by
                 default what suits it best
     """
-    given = params or BackendParams()
+    given = _params(params)
     if num_threads is not None:
         given = replace(given, num_threads=num_threads)
     llm = LLM(path, backend, given, context=context, parallel=parallel, batch=batch, kv_dtype=kv_dtype)
@@ -85,7 +87,7 @@ def estimate(
     params: BackendParams | None = None,
 ) -> BackendMemory:
     """What `load` with these arguments would take, by device and layer. Allocates nothing."""
-    measuring = replace(params or BackendParams(), alloc_memory=False)
+    measuring = replace(_params(params), alloc_memory=False)
     with LLM(
         path, backend, measuring, context=context, parallel=parallel, batch=batch, kv_dtype=kv_dtype
     ) as llm:
@@ -107,12 +109,13 @@ class LLM:
         batch: int,
         kv_dtype: str | DType | None,
     ) -> None:
-        _require_at_least("parallel", parallel, 1)
-        _require_at_least("batch", batch, 1)
+        parallel = whole("parallel", parallel, 1, MOST_SEQUENCES)
+        batch = whole("batch", batch, 1, LARGEST_BATCH)
         self.backend = backbay.open(path, backend, params)
         try:
-            self.model: Model = load_model(self.backend)
             self.context = _context(context, self.backend)
+            require_room(parallel, self.context)
+            self.model: Model = load_model(self.backend, self.context)
             self.batch = max(batch, parallel)
             kind = self.backend.config.string("tokenizer.ggml.model", None)
             self._tokenizer = None if kind in NO_VOCABULARY else tokenizer_from_gguf(path)
@@ -120,13 +123,11 @@ class LLM:
             self.steps = KeptSteps(self.model, self.cache)
             self._embedding = Lock()
             self._template: ChatTemplate | None = None
-            if self.cache is not None:
-                self.batch = min(self.batch, max(parallel, parallel * self.context))
-                self.cache.open(
-                    self.backend, Sizes(parallel, self.context, self.batch, _dtype(kv_dtype, self.backend))
-                )
+            self._reserve(parallel, kv_dtype)
             self.runner = self._runner(self.cache, parallel)
-            self._reserve(parallel)
+        except MemoryError as error:
+            with self.backend:
+                self.backend.refuse_memory(error)
         except BaseException:
             self.backend.close()
             raise
@@ -147,7 +148,7 @@ class LLM:
 
     def stream(self, prompt: Prompt, **options: Any) -> Iterator[str]:
         """Continue a prompt piece by piece. Leaving the loop cancels the request."""
-        return _pieces(self.submit(prompt, **options), self)
+        return Pieces(self.submit(prompt, **options), self)
 
     @property
     def end_ids(self) -> frozenset[int]:
@@ -160,12 +161,13 @@ class LLM:
 
     def chat_prompt(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> list[int]:
         """The token ids of a conversation, up to where the model is to answer."""
-        text = self.template.render(messages, **variables)
+        text = self.template.render(_conversation(messages), **variables)
         return self.tokenizer.encode(text, add_special=False)
 
     @property
     def template(self) -> ChatTemplate:
         """How the model wants conversations laid out; RequestError if its file does not say."""
+        self._check_open()
         if self._template is None:
             self._template = chat_template_from_gguf(self.tokenizer)
         if self._template is None:
@@ -177,7 +179,7 @@ class LLM:
         prompt: Prompt,
         *,
         max_tokens: int | None = None,
-        stop: str | Sequence[str] = (),
+        stop: str | Sequence[str] | None = None,
         num_keep: int | None = None,
         reuse: bool = True,
         **sampling: Any,
@@ -192,45 +194,54 @@ class LLM:
         sampling    the fields of SamplingParams: temperature, top_k, top_p, min_p, seed, logprobs ...
         """
         runner = self._needs_runner()
-        ids = self._ids(prompt)
-        _require_at_least("max_tokens", 1 if max_tokens is None else max_tokens, 1)
-        if num_keep is not None:
-            self._require_keep(num_keep)
-        stops = (stop,) if isinstance(stop, str) else tuple(stop)
+        ids = self.encode(prompt)
+        most = None if max_tokens is None else whole("max_tokens", max_tokens, 1)
+        kept = None if num_keep is None else whole("num_keep", num_keep, 0, self.context - 2)
+        stops = _strings(stop)
         if stops and self._tokenizer is None:
             raise RequestError(f"stop {stop!r}: the file has no vocabulary, so there is no text to stop in")
         params = SamplingParams(**sampling)
         if self._tokenizer is not None and (never := self._tokenizer.suppressed_ids):  # as the file has it
             banned = dict.fromkeys(never, float("-inf"))
             params = replace(params, logit_bias={**params.logit_bias, **banned})
-        ask = Ask(ids, max_tokens, stops, num_keep, reuse, params)
+        ask = Ask(ids, most, stops, kept, reuse, params)
         job = Generation(ask, self._tokenizer, self.model.vocabulary_size, runner)
         runner.submit(job)
         return job.handle
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """The token ids that a prompt comes to; RequestError if it could not be served."""
+        if isinstance(prompt, str) and not prompt:  # which beginning-of-sequence would hide
+            raise RequestError("the prompt is empty")
+        return self._tokens(prompt)
 
     # -- numbers -----------------------------------------------------------------------------------------
 
     def logits(self, prompt: Prompt) -> NDArray[np.float32]:
         """The logits after each token of a prompt, (tokens, vocabulary)."""
         runner = self._needs_runner()
-        job = Scoring(self._ids(prompt), runner)
+        job = Scoring(self.encode(prompt), runner)
         runner.submit(job)
         return _wait(job.handle)
 
     def embed(self, texts: str | Sequence[Prompt], *, normalize: bool = True) -> NDArray[np.float32]:
         """One row for each text, of length 1 unless `normalize` is False."""
+        self._check_open()
         if self.cache is not None:
             raise RequestError(f"{self._architecture} generates text; embeddings come from a model like bert")
+        if not isinstance(texts, Iterable):
+            raise RequestError(f"texts must be a text or several, got {texts!r}")
         ids = [self._tokens(text) for text in ([texts] if isinstance(texts, str) else texts)]
         if not ids:
             raise RequestError("there is nothing to embed")
         with self._embedding:
-            rows = [self._embedded(step) for step in _packed(ids, self.batch)]
+            rows = [self._embedded(step) for step in text_steps(ids, self.batch)]
         found = np.concatenate(rows).astype(np.float32, copy=False)
         return found / np.linalg.norm(found, axis=1, keepdims=True) if normalize else found
 
     def memory(self) -> BackendMemory:
         """What the model takes, with its cache and the worst step's graph."""
+        self._check_open()
         return self.backend.memory()
 
     def forget(self) -> None:
@@ -247,6 +258,7 @@ class LLM:
         self._close()
 
     def __enter__(self) -> Self:
+        self._check_open()
         return self
 
     def __exit__(
@@ -260,28 +272,38 @@ class LLM:
     def _architecture(self) -> str:
         return self.backend.config.architecture
 
+    def _reserve(self, parallel: int, kv_dtype: str | DType | None) -> None:
+        """Take the memory of the cache and of the largest steps, so that what was opened runs."""
+        if self.cache is not None:
+            self.batch = min(self.batch, parallel * self.context)
+            dtype = _dtype(kv_dtype, self.backend)
+            self.cache.open(self.backend, Sizes(parallel, self.context, self.batch, dtype))
+        decoding = self.cache is not None
+        self.steps.reserve(worst_steps(self.batch, parallel, self.context, decoding=decoding))
+
     def _runner(self, cache: Cache | None, parallel: int) -> Runner | None:
         if cache is None:
             return None
         return Runner(self.steps, Slots(cache, parallel), batch=self.batch, context=self.context)
 
+    def _check_open(self) -> None:
+        if self.backend.closed:
+            raise ClosedError("the model is closed")
+
     def _needs_runner(self) -> Runner:
+        self._check_open()
         if self.runner is None:
             raise RequestError(f"{self._architecture} makes embeddings, it generates no text; use embed")
         return self.runner
-
-    def _ids(self, prompt: Prompt) -> list[int]:
-        if isinstance(prompt, str) and not prompt:  # which beginning-of-sequence would hide
-            raise RequestError("the prompt is empty")
-        return self._tokens(prompt)
 
     def _tokens(self, prompt: Prompt) -> list[int]:
         ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else _integers(prompt)
         if not ids:
             raise RequestError("the prompt is empty")
-        limit = self.context if self.cache is not None else min(self.context, self.batch)
-        if len(ids) > limit:
-            raise RequestError(f"the prompt has {len(ids)} tokens, the context holds {limit}")
+        if len(ids) > self.context:
+            raise RequestError(f"the prompt has {len(ids)} tokens, the context holds {self.context}")
+        if self.cache is None and len(ids) > self.batch:  # which sees all of a text at once
+            raise RequestError(f"the prompt has {len(ids)} tokens, a step takes {self.batch} (batch)")
         wrong = next((token for token in ids if not 0 <= token < self.model.vocabulary_size), None)
         if wrong is not None:
             raise RequestError(f"token ids must be in [0, {self.model.vocabulary_size}), got {wrong}")
@@ -294,57 +316,23 @@ class LLM:
             raise LogitsError(f"the embedding is not finite; the first that is not finite is {first}")
         return rows
 
-    def _require_keep(self, num_keep: int) -> None:
-        _require_at_least("num_keep", num_keep, 0)
-        if num_keep >= self.context - 1:
-            raise RequestError(f"num_keep must be in [0, {self.context - 1}), got {num_keep}")
 
-    def _reserve(self, parallel: int) -> None:
-        """Take the memory of the largest steps, so that what was opened runs."""
-        for step in worst_steps(self.batch, parallel, self.context, decoding=self.cache is not None):
-            self.steps.reserve(step)
-
-
-def worst_steps(batch: int, parallel: int, context: int, *, decoding: bool) -> list[Step]:
-    """A prompt that fills the batch; and, where there is text, a token of every sequence."""
-    outputs = np.arange(parallel, dtype=np.int32) if decoding else np.zeros(1, np.int32)
-    positions = np.arange(batch, dtype=np.int32) % context  # which a model may have learned one by one
-    steps = [Step(np.zeros(batch, np.int32), positions, np.zeros(batch, np.int32), outputs)]
-    if decoding and batch > parallel:
-        nothing = np.zeros(parallel, np.int32)
-        steps.append(Step(nothing, nothing, np.arange(parallel, dtype=np.int32), outputs))
-    return steps
-
-
-def _packed(texts: Sequence[Sequence[int]], room: int) -> Iterator[Step]:
-    """Steps of whole texts, each a sequence of its own, whose first tokens answer."""
-    taken: list[Sequence[int]] = []
-    for ids in texts:
-        if taken and sum(map(len, taken)) + len(ids) > room:
-            yield _texts_step(taken)
-            taken = []
-        taken.append(ids)
-    yield _texts_step(taken)
-
-
-def _texts_step(texts: Sequence[Sequence[int]]) -> Step:
-    lengths = [len(ids) for ids in texts]
-    return Step(
-        np.concatenate([np.asarray(ids, np.int32) for ids in texts]),
-        np.concatenate([np.arange(n, dtype=np.int32) for n in lengths]),
-        np.repeat(np.arange(len(texts), dtype=np.int32), lengths),
-        np.cumsum([0, *lengths[:-1]], dtype=np.int32),
-    )
+def _params(given: BackendParams | None) -> BackendParams:
+    if given is not None and not isinstance(given, BackendParams):
+        raise OptionError(f"params must be BackendParams, got {given!r}")
+    return given or BackendParams()
 
 
 def _context(asked: int | None, backend: Backend) -> int:
     trained = backend.config.int("context_length", DEFAULT_CONTEXT)
+    if trained < SHORTEST:
+        raise backend.config.mistyped("context_length", f"at least {SHORTEST} tokens", trained)
     if asked is None:
         return min(trained, DEFAULT_CONTEXT)
-    _require_at_least("context", asked, 2)
-    if asked > trained:
-        log.warning("a context of %d, where the model was trained for %d", asked, trained)
-    return asked
+    context = whole("context", asked, SHORTEST, LARGEST)
+    if context > trained:
+        log.warning("a context of %d, where the model was trained for %d", context, trained)
+    return context
 
 
 def _dtype(name: str | DType | None, backend: Backend) -> DType:
@@ -367,9 +355,27 @@ def _integers(prompt: Sequence[int]) -> list[int]:
     raise RequestError(f"a prompt must be a text or token ids, got {reprlib.repr(prompt)}")
 
 
-def _require_at_least(name: str, value: int, least: int) -> None:
-    if not isinstance(value, int) or value < least:
-        raise RequestError(f"{name} must be an integer of at least {least}, got {value!r}")
+def _strings(stop: object) -> tuple[str, ...]:
+    """The stop strings that were given, one or several or none."""
+    given = (stop,) if isinstance(stop, str) else () if stop is None else stop
+    if isinstance(given, Iterable) and not isinstance(given, bytes):
+        strings = tuple(given)
+        if all(isinstance(each, str) for each in strings):
+            return strings
+    raise RequestError(f"stop must be a string or several, got {reprlib.repr(stop)}")
+
+
+def _conversation(messages: object) -> list[Mapping[str, Any]]:
+    """The messages of a conversation, one at least, each with a role."""
+    listed = (
+        list(messages) if isinstance(messages, Iterable) and not isinstance(messages, (str, Mapping)) else []
+    )
+    if listed and all(isinstance(m, Mapping) and isinstance(m.get("role"), str) for m in listed):
+        return listed
+    raise RequestError(
+        'messages must be mappings such as {"role": "user", "content": "Hello!"}, one at least, '
+        f"got {reprlib.repr(messages)}"
+    )
 
 
 def _wait(handle: Handle[T]) -> T:
@@ -380,12 +386,27 @@ def _wait(handle: Handle[T]) -> T:
         handle.cancel()
 
 
-def _pieces(handle: Handle[Completion], llm: LLM) -> Iterator[str]:
-    """The pieces of an answer; whoever iterates keeps the model open, even one that was not given a name."""
-    try:
-        yield from handle
-    finally:
-        handle.cancel()
+@final
+class Pieces(Iterator[str]):
+    """The pieces of an answer. Whoever holds them keeps the model open; the request ends when nobody does."""
+
+    def __init__(self, handle: Handle[Completion], llm: LLM) -> None:
+        self._handle, self._pieces, self._llm = handle, iter(handle), llm
+
+    def __next__(self) -> str:
+        try:
+            return next(self._pieces)
+        except BaseException:  # also what breaks the waiting off, such as Ctrl+C
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Cancel the request, unless it is over; nothing more comes."""
+        self._handle.cancel()
+        self._pieces = iter(())
+
+    def __del__(self) -> None:
+        self.close()
 
 
 def _close(runner: Runner | None, steps: KeptSteps, cache: Cache | None, backend: Backend) -> None:

@@ -14,9 +14,10 @@ from backbay import BackbayError, Backend, CacheFullError, Context, DType, Tenso
 from ..errors import CacheShiftError
 from ..step import Ints, Step
 from .cells import FEW, Cells, Run, runs_of
-from .contract import Bound, Cache, History, Plan, Shift, Sizes
+from .contract import Bound, History, Plan, Shift, Sizes
 from .masks import HIDDEN, NUMPY, Mask, Rows, Sight
-from .storage import Storage, flat
+from .storage import flat
+from .stored import Stored
 
 BUCKET = 256
 PAYS = 16  # moving a cell takes as long as looking at so many
@@ -34,7 +35,7 @@ class CausalPlan(Plan):
 
 
 @final
-class Causal(Cache):
+class Causal(Stored):
     """Sequences in one store: a cell holds one position, of one sequence or of several that share it.
 
     window      a token sees so many positions, itself included; None: all before it
@@ -64,45 +65,32 @@ class Causal(Cache):
         if memory is not None and reach is None:
             raise ValueError("memory is for a window or chunks: without them, all is kept")
         self.keep = None if reach is None else max(reach, memory or 0)
-        self._storage: Storage | None = None
 
     def open(self, backend: Backend, sizes: Sizes) -> None:
-        for name in ("sequences", "capacity", "batch"):
-            if getattr(sizes, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(sizes, name)}")
-        if self._storage is not None:
-            raise BackbayError("the cache is open already; close it first")
         config = backend.cache_config()
         each = sizes.capacity if self.keep is None else min(sizes.capacity, self.keep + sizes.batch)
         count = _up(sizes.sequences * each, config.cache_padding)
+        storage = self.open_store(backend, sizes, count)
         self._quantum = lcm(self._bucket, config.cache_padding)
-        self._storage = Storage(backend, sizes.dtype, count)
         self._cells = Cells(sizes.sequences, sizes.capacity, count)
-        self._gathers, self._wasted = self._storage.can_move(), 0
+        self._gathers, self._wasted = storage.can_move(), 0
         self._scratch: Rows = np.empty(0, NUMPY[config.mask_dtype])
 
     @property
     def used(self) -> int:
-        return 0 if self._storage is None else self.cells.count - self.cells.free
+        return self.cells.count - self.cells.free if self.is_open else 0
 
     @property
     def cells(self) -> Cells:
-        self._check_open()
+        self.check_open()
         return self._cells
 
-    @property
-    def storage(self) -> Storage:
-        return self._check_open()
-
-    def _check_open(self) -> Storage:
-        if self._storage is None:
-            raise BackbayError("the cache is not open")
-        return self._storage
-
-    def close(self) -> None:
-        if self._storage is not None:
-            self._storage.close()
-            self._storage = None
+    def reserve(self) -> None:
+        if self._gathers:
+            self.storage.mover("keys")
+            self.storage.mover("values")
+            if self.shift is not None:
+                self.storage.mover("keys", self.shift)
 
     # -- steps -------------------------------------------------------------------------------------------
 

@@ -83,10 +83,11 @@ class Cells:
 
     def extent(self, sequences: Sequence[int]) -> tuple[int, int]:
         """The first cell of some sequences, and the one behind the last; 0, 0 if they hold none."""
-        held = [n for n in sequences if self.end[n] > self.begin[n]]
-        if not held:
-            return 0, 0
-        return min([self._low[n] for n in held]), max([self._high[n] for n in held]) + 1
+        low, high = self.count, -1
+        for n in sequences:
+            if self.end[n] > self.begin[n]:
+                low, high = min(low, self._low[n]), max(high, self._high[n])
+        return (low, high + 1) if high >= 0 else (0, 0)
 
     def lowest_free(self, n: int) -> Ints:
         """The first n free cells; there are that many."""

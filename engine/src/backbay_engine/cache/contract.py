@@ -82,6 +82,9 @@ class Cache(ABC):
     def open(self, backend: Backend, sizes: Sizes) -> None:
         """Take what is known so far; layers take their memory when they are first put."""
 
+    def reserve(self) -> None:
+        """Take, once all layers are known, the memory that moving takes what they hold."""
+
     @abstractmethod
     def plan(self, step: Step) -> Plan:
         """Find room for a step and take it; CacheFullError names sequence, need and room, and changes nothing."""

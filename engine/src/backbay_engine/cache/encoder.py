@@ -13,9 +13,10 @@ from backbay import BackbayError, Backend, CacheFullError, Context, DType, Tenso
 
 from ..step import Ints, Step
 from .cells import Run, runs_of
-from .contract import Bound, Cache, History, Plan, Sizes
+from .contract import Bound, History, Plan, Sizes
 from .masks import HIDDEN, NUMPY, SEEN
-from .storage import Storage, flat
+from .storage import flat
+from .stored import Stored
 
 
 @dataclass(frozen=True)
@@ -41,12 +42,13 @@ class Output:
 
 
 @final
-class Encoder(Cache):
+class Encoder(Stored):
     """Keys and values of an encoder's output, at most `length` of them for each sequence.
 
     `expect(sequence, count)` says that the next step of a sequence puts so many; in that step `put` takes those of
     all sequences that are expected, in the step's order. A sequence has one output; it goes when the position of the
-    first token of that step is removed. The bound cache says what a model has to do:
+    first token of that step is removed. Nothing is expected any longer once a sequence is cut anywhere. The bound cache
+    says what a model has to do:
 
         bound.puts        how many are put in this step
         bound.is_empty    no sequence of the step has an output: nothing can be got
@@ -59,33 +61,20 @@ class Encoder(Cache):
         if length < 1:
             raise ValueError(f"length must be at least 1, got {length}")
         self.length = length
-        self._storage: Storage | None = None
 
     def open(self, backend: Backend, sizes: Sizes) -> None:
-        if self._storage is not None:
-            raise BackbayError("the cache is open already; close it first")
-        self._padding = backend.cache_config().cache_padding
-        self._room = -(-self.length // self._padding) * self._padding
-        self._storage = Storage(backend, sizes.dtype, sizes.sequences * self._room)
+        padding = backend.cache_config().cache_padding
+        room = -(-self.length // padding) * padding
+        self.open_store(backend, sizes, sizes.sequences * room)
+        self._padding, self._room = padding, room
         self._outputs: list[Output | None] = [None] * sizes.sequences
         self._expected: dict[int, int] = {}
 
     @property
     def used(self) -> int:
-        if self._storage is None:
+        if not self.is_open:
             return 0
         return sum({output.region: output.count for output in self._outputs if output is not None}.values())
-
-    @property
-    def storage(self) -> Storage:
-        if self._storage is None:
-            raise BackbayError("the cache is not open")
-        return self._storage
-
-    def close(self) -> None:
-        if self._storage is not None:
-            self._storage.close()
-            self._storage = None
 
     def expect(self, sequence: int, count: int) -> None:
         """The next step with this sequence puts an encoder's output for it."""
@@ -172,6 +161,8 @@ class Encoder(Cache):
         self._output(sequence)
 
         def remove() -> None:
+            if end is None:
+                self._expected.pop(sequence, None)
             output = self._outputs[sequence]
             if output is None or output.position < begin:
                 return
@@ -190,11 +181,10 @@ class Encoder(Cache):
         ):
             low, high = self._seen(sequence)
             self.storage.wipe(np.arange(low, high, dtype=np.int32))
-        self._outputs[sequence] = None
+        self.remove(sequence, 0)
 
     def _output(self, sequence: int) -> Output | None:
-        if self._storage is None:
-            raise BackbayError("the cache is not open")
+        self.check_open()
         if not 0 <= sequence < len(self._outputs):
             raise BackbayError(f"sequence must be in [0, {len(self._outputs)}), got {sequence}")
         return self._outputs[sequence]

@@ -14,6 +14,7 @@ from ..step import Ints
 from .contract import Shift
 
 CHUNK = 512  # cells that are moved or turned in one graph
+WIPED = 64  # that are overwritten in one, which is rare: few, so that there is memory for it
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ class Storage:
 
     def wipe(self, cells: Ints) -> None:
         """Overwrite cells of all layers with zeros."""
-        size = min(CHUNK, self.cells)
+        size = min(WIPED, self.cells)
         with self.backend.new_context() as ctx:
             host = ctx.input()
             places, zeros = host.empty(DType.I32, size), dict[int, Tensor]()

@@ -54,6 +54,10 @@ class Wrapper(Cache):
         for cache in self.caches:
             cache.close()
 
+    def reserve(self) -> None:
+        for cache in self.caches:
+            cache.reserve()
+
     def plan(self, step: Step) -> WrapperPlan:
         plans: list[Plan] = []
         for cache in self.caches:

@@ -14,22 +14,26 @@ from typing import Any
 import numpy as np
 
 import backbay
+from backbay import OptionError
+from backbay.cli.arguments import file_to_write, whole
 from backbay.cli.output import add_json, say, say_json, table
 
 from ..llm import LLM
 from ..plots import bars
 from ..runner.answer import Completion
-from .opening import Bar, add_model, open_model
+from .opening import Bar, add_backend, add_model, open_model, write_plot
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    add_model(parser, several=True)
-    parser.add_argument("--prompt", type=int, default=512, metavar="N", help="tokens that are read (512)")
-    parser.add_argument(
-        "--generate", type=int, default=128, metavar="N", help="tokens that are written (128)"
-    )
-    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="how often, backends in turn (5)")
-    parser.add_argument("--plot", metavar="FILE", help="draw the rates, as SVG")
+    add_model(parser)
+    add_backend(parser, several=True)
+    for name, least, default, what in (
+        ("--prompt", 0, 512, "tokens that are read; 0 leaves that out"),
+        ("--generate", 0, 128, "tokens that are written; 0 leaves that out"),
+        ("--rounds", 1, 5, "how often, backends in turn"),
+    ):
+        parser.add_argument(name, type=whole(least), default=default, metavar="N", help=f"{what} ({default})")
+    parser.add_argument("--plot", type=file_to_write, metavar="FILE", help="draw the rates, as SVG")
     add_json(parser)
 
 
@@ -49,9 +53,8 @@ class Rates:
 
 
 def run(args: Namespace) -> int:
+    require_work(args)
     names = (args.backend or backbay.choose(None).name).split(",")
-    if args.context is None:
-        args.context = args.prompt + args.generate + 8
     with ExitStack() as stack:
         models = [(Rates(name), stack.enter_context(open_model(args, name))) for name in names]
         with Bar(sys.stderr, "measuring") as bar:
@@ -65,6 +68,21 @@ def run(args: Namespace) -> int:
     results = {rates.backend: rates.summary() for rates, _ in models}
     show(results, args)
     return 0
+
+
+def require_work(args: Namespace) -> None:
+    """OptionError if there is nothing to measure, or no room for it; without a context, one that fits."""
+    if not args.prompt and not args.generate:
+        raise OptionError("--prompt 0 and --generate 0 leave nothing to measure; give one of them tokens")
+    if args.generate == 1:
+        raise OptionError(
+            "--generate must be 0, or at least 2: the rate counts from the first token to the last"
+        )
+    need = max(args.prompt, args.generate) + 1
+    if args.context is None:
+        args.context = need
+    elif args.context < need:
+        raise OptionError(f"--context must be at least {need} for so many tokens, got {args.context}")
 
 
 def measure(llm: LLM, args: Namespace) -> dict[str, float]:
@@ -93,10 +111,6 @@ def measure(llm: LLM, args: Namespace) -> dict[str, float]:
 
 def show(results: dict[str, dict[str, tuple[float, float]]], args: Namespace) -> None:
     tests = list(next(iter(results.values())))
-    if args.plot:
-        title = f"{Path(args.model).name}, {args.parallel} at a time"
-        series = {name: [summary[test] for test in tests] for name, summary in results.items()}
-        Path(args.plot).write_text(bars(title, "tokens per second", tests, series))
     if args.json:
         say_json(
             {
@@ -111,11 +125,13 @@ def show(results: dict[str, dict[str, tuple[float, float]]], args: Namespace) ->
                 },
             }
         )
-        return
-    rows = [
-        (name, *(f"{mean:.2f} ± {spread:.2f}" for mean, spread in summary.values()))
-        for name, summary in results.items()
-    ]
-    say(table(("tokens per second", *tests), rows, right=range(1, len(tests) + 1)))
+    else:
+        rows = [
+            (name, *(f"{mean:.2f} ± {spread:.2f}" for mean, spread in summary.values()))
+            for name, summary in results.items()
+        ]
+        say(table(("tokens per second", *tests), rows, right=range(1, len(tests) + 1)))
     if args.plot:
-        say(f"plot: {args.plot}")
+        title = f"{Path(args.model).name}, {args.parallel} at a time"
+        series = {name: [summary[test] for test in tests] for name, summary in results.items()}
+        write_plot(args, bars(title, "tokens per second", tests, series))

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from backbay.cli.arguments import file_to_write
 from backbay.cli.output import add_json, say, say_json, table
 
 from ..diff import Difference, blocks, ops
-from ..kept import prompt_step
 from ..plots import depth
-from .opening import add_model, open_model
+from ..steps import prompt_step
+from .opening import add_model, open_model, write_plot
 
 TOKENS = 16
 
@@ -28,7 +29,10 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--all", action="store_true", help="list all ops, not only those that are beyond their bound"
     )
     parser.add_argument(
-        "--plot", metavar="FILE", help="draw the error through the depth of the model, as SVG"
+        "--plot",
+        type=file_to_write,
+        metavar="FILE",
+        help="draw the error through the depth of the model, as SVG",
     )
     add_json(parser)
 
@@ -37,16 +41,10 @@ def run(args: Namespace) -> int:
     """Exit status 1 if an op is beyond what the backend's stated precision lets one expect."""
     with ExitStack() as stack:
         a, b = (stack.enter_context(open_model(args, name)) for name in (args.a, args.b))
-        ids = a.tokenizer.encode(args.prompt) if args.prompt else drawn(a.model.vocabulary_size)
+        ids = a.encode(drawn(a.model.vocabulary_size) if args.prompt is None else args.prompt)
         step = prompt_step(np.array(ids, np.int32))
         through, singly = blocks(a, b, step), list(ops(a, b, step))
     broken = [op for op in singly if op.broken]
-    if args.plot:
-        title = f"{Path(args.model).name}: {args.b} beside {args.a}"
-        picture = depth(
-            title, [block.name for block in through], {"relative error": [x.error for x in through]}
-        )
-        Path(args.plot).write_text(picture)
     if args.json:
         say_json(
             {
@@ -57,8 +55,10 @@ def run(args: Namespace) -> int:
         )
     else:
         tell(through, singly if args.all else broken, len(singly))
-        if args.plot:
-            say(f"plot: {args.plot}")
+    if args.plot:
+        title = f"{Path(args.model).name}: {args.b} beside {args.a}"
+        errors = {"relative error": [x.error for x in through]}
+        write_plot(args, depth(title, [block.name for block in through], errors))
     return 1 if broken else 0
 
 

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import ArgumentParser, Namespace
 
 from backbay import BackbayError
+from backbay.cli.arguments import standard_input
 from backbay.cli.output import add_json, say, say_json, table
 
-from .opening import add_model, open_model
+from .opening import add_backend, add_model, open_model
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_model(parser)
+    add_backend(parser)
     parser.add_argument("text", nargs="*", help="texts; without any, the lines of standard input")
     parser.add_argument("--raw", action="store_true", help="do not scale vectors to length 1")
     add_json(parser)
 
 
 def run(args: Namespace) -> int:
-    texts = args.text or [line.rstrip("\n") for line in sys.stdin if line.strip()]
+    texts = args.text or [line for line in standard_input().split("\n") if line.strip()]
     if not texts:
         raise BackbayError("there is nothing to embed: give texts, or lines on standard input")
-    with open_model(args) as llm:
+    with open_model(args, args.backend) as llm:
         vectors = llm.embed(texts, normalize=not args.raw)
     if args.json:
         say_json(

@@ -7,23 +7,34 @@ from pathlib import Path
 
 import numpy as np
 
+from backbay.cli.arguments import folder_to_write, whole
 from backbay.cli.output import add_json, say, say_json
 from backbay.memory import human_bytes
 
-from ..kept import prompt_step
-from .opening import add_model, open_model
+from ..checks import LARGEST_BATCH
+from ..steps import prompt_step
+from .opening import add_backend, add_model, open_model
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_model(parser)
-    parser.add_argument("-o", "--output", required=True, metavar="FOLDER", help="where to write it")
-    parser.add_argument("--tokens", type=int, default=1, metavar="N", help="of the step that is written (1)")
+    add_backend(parser)
+    parser.add_argument(
+        "-o", "--output", required=True, type=folder_to_write, metavar="FOLDER", help="where to write it"
+    )
+    parser.add_argument(
+        "--tokens",
+        type=whole(1, LARGEST_BATCH),
+        default=1,
+        metavar="N",
+        help="of the step that is written (1)",
+    )
     add_json(parser)
 
 
 def run(args: Namespace) -> int:
-    with open_model(args) as llm:
-        step = prompt_step(np.zeros(args.tokens, np.int32))
+    with open_model(args, args.backend) as llm:
+        step = prompt_step(np.array(llm.encode([0] * args.tokens), np.int32))
         with llm.steps.traced(step) as kept:
             batch = kept.batch
             names = {"tokens": batch.tokens, "positions": batch.positions, "outputs": batch.outputs}

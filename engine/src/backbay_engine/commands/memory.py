@@ -10,18 +10,19 @@ from backbay.cli.output import add_json, say, say_json
 from backbay.memory import human_bytes
 
 from ..llm import estimate
-from .opening import add_model, sizes_of
+from .opening import add_backend, add_model, sizes_of
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_model(parser)
+    add_backend(parser)
     add_json(parser)
 
 
 def run(args: Namespace) -> int:
     """Exit status 1 if it does not fit."""
     name = backbay.choose(args.backend).name
-    memory = estimate(args.model, name, **sizes_of(args))
+    memory = estimate(args.model, name, **sizes_of(args, name))
     with backbay.open(None, name) as backend:
         devices = backend.devices()
     short = shortfalls(memory, devices)

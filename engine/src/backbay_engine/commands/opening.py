@@ -8,34 +8,41 @@ import re
 import sys
 import time
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO, final
 
 import backbay
 from backbay import BackendParams, GPULayersList, assign_layers, gguf
-from backbay.cli.arguments import add_options, options_of
+from backbay.cli.arguments import add_options, options_of, whole
+from backbay.cli.output import say
+from backbay.params import MAX_THREADS
 
+from ..checks import LARGEST, LARGEST_BATCH, MOST_SEQUENCES
 from ..llm import LLM, load
 
 KV_DTYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")
 
 
-def add_model(parser: ArgumentParser, *, several: bool = False) -> None:
-    """The arguments by which a model is opened."""
-    parser.add_argument("model", help="a GGUF file; of a split model, any of its files")
+def add_backend(parser: ArgumentParser, *, several: bool = False) -> None:
     what = "installed backends' names, with commas" if several else "an installed backend's name"
     parser.add_argument("--backend", help=f"{what}; by default the best that works")
-    parser.add_argument(
-        "--context", type=int, metavar="N", help="tokens of each sequence (4096, or the model's)"
-    )
-    parser.add_argument("--parallel", type=int, default=1, metavar="N", help="sequences at the same time (1)")
-    parser.add_argument("--batch", type=int, default=512, metavar="N", help="tokens of one step (512)")
+
+
+def add_model(parser: ArgumentParser) -> None:
+    """The arguments by which a model is opened, on whatever backend."""
+    parser.add_argument("model", help="a GGUF file; of a split model, any of its files")
+
+    def number(name: str, least: int, most: int, what: str, default: int | None = None) -> None:
+        parser.add_argument(name, type=whole(least, most), default=default, metavar="N", help=what)
+
+    number("--context", 2, LARGEST, "tokens of each sequence (4096, or the model's)")
+    number("--parallel", 1, MOST_SEQUENCES, "sequences at the same time (1)", 1)
+    number("--batch", 1, LARGEST_BATCH, "tokens of one step (512)", 512)
+    number("--threads", 1, MAX_THREADS, "on the CPU (all cores)")
+    number("--gpu-layers", 0, LARGEST, "on GPUs: 0 none; by default all that fit")
     parser.add_argument(
         "--kv-dtype", choices=KV_DTYPES, help="of keys and values; by default what suits the backend"
-    )
-    parser.add_argument("--threads", type=int, metavar="N", help="on the CPU (all cores)")
-    parser.add_argument(
-        "--gpu-layers", type=int, metavar="N", help="on GPUs: 0 none; by default all that fit"
     )
     add_options(parser)
     parser.add_argument(
@@ -43,8 +50,8 @@ def add_model(parser: ArgumentParser, *, several: bool = False) -> None:
     )
 
 
-def sizes_of(args: Namespace) -> dict[str, Any]:
-    """How large a model is to be opened, as `load` and `estimate` take it."""
+def sizes_of(args: Namespace, backend: str | None) -> dict[str, Any]:
+    """How large a model is to be opened on a backend, as `load` and `estimate` take it."""
     return {
         "context": args.context,
         "parallel": args.parallel,
@@ -52,17 +59,24 @@ def sizes_of(args: Namespace) -> dict[str, Any]:
         "kv_dtype": args.kv_dtype,
         "params": BackendParams(
             num_threads=args.threads,
-            gpu_layers=None if args.gpu_layers is None else _layers_on_gpus(args),
+            gpu_layers=None if args.gpu_layers is None else _layers_on_gpus(args, backend),
             options=options_of(args),
         ),
     }
 
 
-def open_model(args: Namespace, backend: str | None = None) -> LLM:
+def open_model(args: Namespace, backend: str | None) -> LLM:
     """The model that the arguments ask for, loaded under a bar."""
     set_up_logging(args.log)
     with Bar(sys.stderr, "loading") as bar:
-        return load(args.model, backend or args.backend, **sizes_of(args), progress=bar.show)
+        return load(args.model, backend, **sizes_of(args, backend), progress=bar.show)
+
+
+def write_plot(args: Namespace, picture: str) -> None:
+    """Write a plot where it was asked for, after all else was said: if that fails, nothing is lost."""
+    Path(args.plot).write_text(picture)
+    if not args.json:
+        say(f"plot: {args.plot}")
 
 
 @final
@@ -117,11 +131,11 @@ class JsonLines(logging.Formatter):
         return json.dumps(line)
 
 
-def _layers_on_gpus(args: Namespace) -> GPULayersList:
+def _layers_on_gpus(args: Namespace, name: str | None) -> GPULayersList:
     """The last so many layers on GPUs, as they fit."""
     if args.gpu_layers == 0:
         return GPULayersList()
-    with backbay.open(None, args.backend) as backend:
+    with backbay.open(None, name) as backend:
         gpus = [(device.id, device.free_memory or 0) for device in backend.devices() if device.is_gpu]
     with gguf.open(args.model) as model:
         blocks = model.metadata.int("block_count")

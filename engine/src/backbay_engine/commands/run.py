@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import sys
-from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from backbay import BackbayError
+from backbay import OptionError
+from backbay.cli.arguments import standard_input, whole
 from backbay.cli.output import add_json, printable, say_json
 
 from ..llm import LLM, Prompt
 from ..runner.answer import Completion, Timings
-from .opening import add_model, open_model
+from ..text import SamplingParams
+from .opening import add_backend, add_model, open_model
 
 SAMPLING = {
     "temperature": (float, "0 takes the likeliest token"),
@@ -27,27 +29,43 @@ SAMPLING = {
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_model(parser)
+    add_backend(parser)
     parser.add_argument("-p", "--prompt", help="what to continue; - reads it from standard input")
     parser.add_argument("--chat", action="store_true", help="a conversation, with the model's own template")
     parser.add_argument("--system", metavar="TEXT", help="what a conversation begins with")
     parser.add_argument(
-        "-n", "--max-tokens", type=int, metavar="N", help="at most so many; by default all that fit"
+        "-n", "--max-tokens", type=whole(1), metavar="N", help="at most so many; by default all that fit"
     )
     parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="what ends the answer")
     parser.add_argument(
-        "--num-keep", type=int, metavar="N", help="when the context is full, keep so many and go on"
+        "--num-keep", type=whole(0), metavar="N", help="when the context is full, keep so many and go on"
     )
     for name, (kind, what) in SAMPLING.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar="X", help=what)
+        parser.add_argument(f"--{name.replace('_', '-')}", type=sampling(name, kind), metavar="X", help=what)
     parser.add_argument("--quiet", action="store_true", help="no timings")
     add_json(parser)
 
 
+def sampling(name: str, kind: type[int | float]) -> Callable[[str], int | float]:
+    """The type of an option of the sampler, which knows what it may be."""
+
+    def parse(text: str) -> int | float:
+        value = kind(text)
+        try:
+            SamplingParams(**{name: value})  # type: ignore[arg-type]
+        except OptionError as error:
+            raise ArgumentTypeError(str(error)) from None
+        return value
+
+    parse.__name__ = kind.__name__  # which argparse names where it is none
+    return parse
+
+
 def run(args: Namespace) -> int:
     if args.prompt is None and not args.chat:
-        raise BackbayError("give a prompt with -p TEXT, -p - to read it from standard input, or --chat")
-    text = sys.stdin.read() if args.prompt == "-" else args.prompt
-    with open_model(args) as llm:
+        raise OptionError("give a prompt with -p TEXT, -p - to read it from standard input, or --chat")
+    text = standard_input() if args.prompt == "-" else args.prompt
+    with open_model(args, args.backend) as llm:
         if args.chat:
             return converse(llm, args, text)
         answer(llm, text or "", args)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import ArgumentParser, Namespace
 
+from backbay.cli.arguments import standard_input
 from backbay.cli.output import add_json, say, say_json, table
 
 from ..text import tokenizer_from_gguf
@@ -20,7 +20,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    text = sys.stdin.read() if args.text is None else args.text
+    text = standard_input() if args.text is None else args.text
     tokenizer = tokenizer_from_gguf(args.model)
     ids = tokenizer.encode(text, add_special=not args.no_special, parse_special=not args.no_special)
     if args.json:

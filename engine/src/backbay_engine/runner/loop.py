@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Sequence
-from itertools import chain
 from threading import Condition, Event, Thread, current_thread
 from typing import Any, final
 
@@ -70,13 +69,12 @@ class Runner:
                 self.slots.clear(slot)
 
     def close(self) -> None:
-        """Cancel everything and stop the thread."""
+        """End everything, with an error for who waits for it, and stop the thread."""
         with self._changed:
             self._closing = True
-            jobs = [*self._waiting, *self._active]
+            if self._in_step:
+                self._cancel_step.set()
             self._changed.notify_all()
-        for job in jobs:
-            self.cancel(job)
         if self._thread not in (None, current_thread()):  # the garbage collector may close from there
             self._thread.join()
 
@@ -111,15 +109,21 @@ class Runner:
             self._step(shares)
 
     def _sweep(self) -> None:
-        """Let go of what was cancelled."""
-        for job in [job for job in self._active if job.cancelled]:
-            self._end(job)
+        """Let go of what was cancelled, and of everything once the model closes."""
+        for job in [job for job in self._active if job.cancelled or self._closing]:
+            self._end(job, self._why(job))
         with self._changed:
-            gone = [job for job in self._waiting if job.cancelled]
+            gone = [job for job in self._waiting if job.cancelled or self._closing]
             for job in gone:
                 self._waiting.remove(job)
         for job in gone:
-            job.finish()
+            job.finish(self._why(job))
+
+    def _why(self, job: Job) -> ClosedError | None:
+        """The error for a job that is let go of; none if that was asked for."""
+        if job.cancelled:
+            return None
+        return ClosedError("the model was closed, or nobody held it any longer, before the request was done")
 
     def _admit(self) -> None:
         while self._waiting:
@@ -217,8 +221,11 @@ class Runner:
         slot = job.slot
         if slot is not None:
             try:
-                if error is not None:
-                    self.slots.clear(slot, wipe=isinstance(error, LogitsError))
+                if isinstance(error, LogitsError):
+                    self.steps.close()  # makes room for what wipes
+                    self.slots.clear(slot, wipe=True)
+                elif error is not None:
+                    self.slots.clear(slot)
             except Exception:
                 slot.tokens.clear()
                 log.warning("sequence %d could not be cleared", slot.sequence, exc_info=True)
@@ -229,23 +236,19 @@ class Runner:
 
 def make_step(shares: Sequence[Share[Job]]) -> tuple[Step, list[slice]]:
     """The step of these parts, and where each one's results will be."""
-    tokens: list[int] = []
-    positions: list[range] = []
-    sequences: list[NDArray[np.int32]] = []
-    outputs: list[int] = []
+    tokens, positions, sequences, outputs = list[int](), list[int](), list[int](), list[int]()
     rows: list[slice] = []
     for share in shares:
-        job, first = share.request, len(tokens)
+        job, first, answered, done = share.request, len(tokens), len(outputs), share.request.done
         tokens += job.todo[: share.count]
-        positions.append(range(job.done, job.done + share.count))
-        sequences.append(np.full(share.count, job.slot.sequence if job.slot is not None else 0, np.int32))
-        wanted = [first + i for i in job.wanted(share.count)]
-        rows.append(slice(len(outputs), len(outputs) + len(wanted)))
-        outputs += wanted
+        positions += range(done, done + share.count)
+        sequences += [job.slot.sequence if job.slot is not None else 0] * share.count
+        outputs += [first + i for i in job.wanted(share.count)]
+        rows.append(slice(answered, len(outputs)))
     step = Step(
         np.array(tokens, np.int32),
-        np.fromiter(chain.from_iterable(positions), np.int32, len(tokens)),
-        np.concatenate(sequences),
+        np.array(positions, np.int32),
+        np.array(sequences, np.int32),
         np.array(outputs or [len(tokens) - 1], np.int32),
         spans_of(shares),
     )

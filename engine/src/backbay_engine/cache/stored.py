@@ -1,0 +1,43 @@
+"""What caches have in common whose layers lie in one store of cells."""
+
+from __future__ import annotations
+
+from backbay import BackbayError, Backend
+
+from .contract import Cache, Sizes
+from .storage import Storage
+
+
+class Stored(Cache):
+    """A cache with a store, from when it is opened to when it is closed."""
+
+    _store: Storage | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._store is not None
+
+    def check_open(self) -> None:
+        if self._store is None:
+            raise BackbayError("the cache is not open")
+
+    @property
+    def storage(self) -> Storage:
+        self.check_open()
+        assert self._store is not None
+        return self._store
+
+    def open_store(self, backend: Backend, sizes: Sizes, cells: int) -> Storage:
+        """Make a store of so many cells, unless there is one."""
+        for name in ("sequences", "capacity", "batch"):
+            if getattr(sizes, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(sizes, name)}")
+        if self._store is not None:
+            raise BackbayError("the cache is open already; close it first")
+        self._store = Storage(backend, sizes.dtype, cells)
+        return self._store
+
+    def close(self) -> None:
+        if self._store is not None:
+            self._store.close()
+            self._store = None
