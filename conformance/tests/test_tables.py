@@ -59,7 +59,7 @@ def test_every_kind_of_layout_is_drawn() -> None:
     for turn in range(200):
         for operand in CASES["core", "add"].draw(Draw(f"layout/{turn}", turn)).operands():
             seen.update(step.name.split("(")[0] for step in operand.layout.steps)
-    assert set(seen) == {"permute", "view", "slice", "duplicate"}
+    assert set(seen) == {"permute", "view", "slice", "duplicate", "repeat"}
 
 
 def test_modes_and_float_types_come_in_turn() -> None:

@@ -41,6 +41,7 @@ class Call:
               not be scaled
     joint     instead of the sum of degrees, where scaling them makes sense only together
     padded    the same call with more of what does not change its result, and how to cut its result back
+    altered   other values of some attributes, by name: the same operands with them give what they must, too
     """
 
     args: tuple[Any, ...]
@@ -56,6 +57,7 @@ class Call:
     degrees: tuple[int | None, ...] | None = None
     joint: int | None = None
     padded: tuple[Call, Callable[[Array], Array]] | None = None
+    altered: dict[str, Any] = field(default_factory=dict)
     op: Op[Any, Any] = field(init=False)
 
     def operands(self) -> Iterator[Operand]:
@@ -77,7 +79,7 @@ class Call:
 
     def with_args(self, args: tuple[Any, ...]) -> Call:
         """The same call of other operands; relations are not inherited."""
-        call = replace(self, args=args, batch=None, degrees=None, padded=None)
+        call = replace(self, args=args, batch=None, degrees=None, padded=None, altered={})
         call.op = self.op
         return call
 

@@ -11,7 +11,14 @@ from pathlib import Path
 
 import backbay
 from backbay import BackbayError
-from backbay.cli.arguments import add_options, options_of
+from backbay.cli.arguments import (
+    add_options,
+    file_to_write,
+    folder_to_write,
+    options_of,
+    positive,
+    whole,
+)
 
 from .certificate import certify, refusals
 from .html import page
@@ -25,6 +32,8 @@ from .report import Report
 from .repro import as_file, read_file
 from .runner import run
 from .terminal import Bar, show, show_failure
+
+MOST_JOBS = 1024
 
 
 class Conform:
@@ -41,23 +50,34 @@ class Conform:
         parser.add_argument("--size", choices=SIZES, default="default", help="how many calls each case gets")
         parser.add_argument("--op", help="only these ops or scenarios, with commas")
         parser.add_argument("-k", dest="expression", help="only what matches, like 'norm and not layer'")
-        parser.add_argument("--seed", type=int, default=0, help="of all that is drawn (0)")
+        parser.add_argument("--seed", type=whole(0), default=0, help="of all that is drawn (0)")
         parser.add_argument(
-            "--jobs", type=int, default=max(1, min(2, os.cpu_count() or 1)), help="worker processes"
+            "--jobs",
+            type=whole(1, MOST_JOBS),
+            default=max(1, min(2, os.cpu_count() or 1)),
+            help="worker processes",
         )
-        parser.add_argument("--timeout", type=float, default=60.0, help="seconds for one call (60)")
+        parser.add_argument("--timeout", type=positive, default=60.0, help="seconds for one call (60)")
         parser.add_argument(
             "--known", help="a file of known failures: profile/name/dtype/check reason https://link"
         )
         add_options(parser)
-        parser.add_argument("--json", help="write the report to this file")
-        parser.add_argument("--html", help="write the report as a page")
-        parser.add_argument("--junit", help="write the report for CI servers")
+        parser.add_argument("--json", type=file_to_write, help="write the report to this file")
+        parser.add_argument("--html", type=file_to_write, help="write the report as a page")
+        parser.add_argument("--junit", type=file_to_write, help="write the report for CI servers")
         parser.add_argument(
-            "--failures", help="write a file for each failure into this folder", metavar="FOLDER"
+            "--failures",
+            type=folder_to_write,
+            help="write a file for each failure into this folder",
+            metavar="FOLDER",
         )
         parser.add_argument(
-            "--certify", nargs="?", const=".", metavar="FOLDER", help="certificate, page and badge"
+            "--certify",
+            nargs="?",
+            const=".",
+            type=folder_to_write,
+            metavar="FOLDER",
+            help="certificate, page and badge",
         )
         parser.add_argument("--repro", help="try a failing case again, from its file", metavar="FILE")
 

@@ -83,7 +83,8 @@ class Numbers:
             numbers = np.abs(numbers)
         largest = LARGEST[operand.dtype]
         low, high = max(self.low, -largest), min(self.high, largest)
-        return encode(np.where(np.isfinite(numbers), np.clip(numbers, low, high), numbers), operand.dtype)
+        clipped = np.where(np.isfinite(numbers), np.clip(numbers, low, high), numbers)
+        return with_payloads(making.rng, encode(clipped, operand.dtype), operand.dtype)
 
     def _integers(self, making: Making, operand: Operand, size: int) -> Array:
         """Integers that the type, the activation type and the sums hold exactly."""
@@ -118,6 +119,23 @@ class Numbers:
         values = [value for letter in self.special for value in SPECIALS[letter]]
         count = int(rng.integers(1, 3)) if self.few else 1 + numbers.size // 6
         numbers[rng.integers(0, numbers.size, count)] = rng.choice(values, count)
+
+
+QUIET = {DType.F32: 0x7FC00000, DType.F16: 0x7E00, DType.BF16: 0x7FC0}
+"""The bits of a NaN without sign and payload."""
+
+
+def with_payloads(rng: np.random.Generator, raw: Array, dtype: DType) -> Array:
+    """Each NaN with a sign and a payload; often it has all bits set, which carries over where rounding adds to them."""
+    bits: Array = np.ascontiguousarray(raw).view(f"u{raw.itemsize}")
+    quiet, ones = QUIET[dtype], (1 << 8 * raw.itemsize) - 1
+    infinity = quiet & quiet << 1  # the bits of a quiet NaN without the one that makes it quiet
+    nan = (bits & ones >> 1) > infinity
+    count = int(nan.sum())
+    if count:
+        drawn = quiet | rng.integers(0, ones, count, endpoint=True)
+        bits[nan] = np.where(rng.random(count) < 0.5, ones, drawn)
+    return bits.view(raw.dtype)
 
 
 def _for_blocks(rng: np.random.Generator, numbers: Array, kind: DType, row: int, room: float) -> Array:

@@ -8,8 +8,8 @@ from typing import Literal, TypeVar
 
 from backbay import CacheConfig, DType
 
-from .data import READABLE, Fill, Numbers
-from .layout import Layout, Step, duplicated, gaps, permuted, plain, sliced
+from .data import READABLE, Bits, Fill, Numbers
+from .layout import Layout, Step, duplicated, gaps, permuted, plain, repeated, sliced
 from .operand import Operand
 
 T = TypeVar("T")
@@ -90,6 +90,8 @@ class Draw:
         if count > 1 and self.flag(8):
             alike = [n for n in (2, 3, 4, 5, 8, 17, 32) if n >= least and n**count <= elements]
             return (self.pick(*alike),) * count if alike else (least,) * count
+        if count > 1 and self.flag(12):
+            return self._past_tiles(count, elements, least)
         order = list(range(count))
         first = self.below(count) if count else 0
         order.insert(0, order.pop(first)) if count else None
@@ -97,6 +99,15 @@ class Draw:
         for n in order:
             extents[n] = self.side(max(1, min(1025, room)), least)
             room //= max(1, extents[n])
+        return tuple(extents)
+
+    def _past_tiles(self, count: int, elements: int, least: int) -> tuple[int, ...]:
+        """Two extents that both leave a rest where a kernel cuts them into tiles; the others are 1."""
+        tiled = [(a, b) for a in (33, 40) for b in (33, 65) if a * b <= elements] or [(5, 9)]
+        extents = [max(1, least)] * count
+        first = self.below(count)
+        second = (first + 1 + self.below(count - 1)) % count
+        extents[first], extents[second] = self.pick(*tiled)
         return tuple(extents)
 
     def shape(self, low: int = 1, high: int = 4, elements: int = 3000, least: int = 0) -> tuple[int, ...]:
@@ -137,9 +148,13 @@ class Draw:
         `stays` says that it must be a leaf or a view of one: it is written to, or holds ids. `activated` says that a
         backend may round it to its activation type.
         """
-        placed = self.layout(dtype, tuple(shape), stays=stays) if layout else plain(dtype, tuple(shape))
+        fill = fill or Numbers()
+        free = isinstance(fill, (Numbers, Bits)) and not stays  # any element may be any other
+        placed = (
+            self.layout(dtype, tuple(shape), stays=stays, free=free) if layout else plain(dtype, tuple(shape))
+        )
         seed = self.below(1 << 16)
-        return Operand(dtype, tuple(shape), fill or Numbers(), placed, seed, activated=activated)
+        return Operand(dtype, tuple(shape), fill, placed, seed, activated=activated)
 
     def floats(
         self,
@@ -149,11 +164,19 @@ class Draw:
         dtype: DType | None = None,
         activated: bool = False,
     ) -> Operand:
-        return self.operand(dtype or self.float_dtype(), shape, fill, activated=activated)
+        # F32 is the number 0: `or` would take it for none
+        return self.operand(self.float_dtype() if dtype is None else dtype, shape, fill, activated=activated)
 
-    def layout(self, dtype: DType, shape: tuple[int, ...], *, stays: bool = False) -> Layout:
-        """Contiguous, permuted, a view with an offset and gaps, a slice with steps, or what another op has made."""
+    def layout(
+        self, dtype: DType, shape: tuple[int, ...], *, stays: bool = False, free: bool = False
+    ) -> Layout:
+        """Contiguous, permuted, a view with an offset and gaps, a slice with steps, or what another op has made.
+
+        Where elements are `free` to be equal, now and then a dimension has a stride of 0.
+        """
         kind = self.below(8)
+        if free and len(shape) > 1 and 0 not in shape and self.flag(16):
+            return Layout(dtype, shape, (repeated(dtype, shape, self.integer(1, len(shape) - 1)),))
         steps: list[Step] = []
         if shape and kind in (2, 4, 5):
             steps.insert(0, self._permuted(dtype, shape))

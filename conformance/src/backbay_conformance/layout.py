@@ -24,6 +24,7 @@ class Step:
     embed: Callable[[Array], Array]
     trace: Callable[[Context, Tensor], Tensor]
     code: str  # of `trace`, after the dot, as a program would have it
+    settle: Callable[[Array], Array] = lambda raw: raw  # makes elements equal that lie in one place
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,10 @@ class Layout:
         for step in reversed(self.steps):
             raw = step.embed(raw)
         return np.ascontiguousarray(raw)
+
+    def settle(self, raw: Array) -> Array:
+        """The operand's elements as they can be, where some of them lie in one place."""
+        return self.steps[-1].settle(raw) if self.steps else raw
 
     def trace(self, ctx: Context, leaf: Tensor) -> Tensor:
         for step in self.steps:
@@ -146,3 +151,19 @@ def sliced(dtype: DType, shape: Shape, dim: int, low: int, step: int) -> Step:
 def duplicated(dtype: DType, shape: Shape) -> Step:
     """What another op has computed: not a leaf."""
     return Step("duplicate", shape, shape, lambda raw: raw, lambda ctx, x: x.duplicate(ctx), "duplicate(ctx)")
+
+
+def repeated(dtype: DType, shape: Shape, dim: int) -> Step:
+    """A view whose stride of one dimension, not the first, is 0: everything along it is its first element."""
+    source = tuple(1 if n == dim else extent for n, extent in enumerate(shape))
+    spec, axis = Spec(dtype, source), len(shape) - 1 - dim
+    steps = tuple(0 if n == dim else spec.stride(n) for n in range(1, len(shape)))
+    return Step(
+        f"repeat({dim})",
+        source,
+        shape,
+        lambda raw: np.take(raw, [0], axis),
+        lambda ctx, x: x.view(ctx, 0, shape, steps),
+        f"view(ctx, 0, {shape}, {steps})",
+        lambda raw: np.ascontiguousarray(np.broadcast_to(np.take(raw, [0], axis), raw.shape)),
+    )

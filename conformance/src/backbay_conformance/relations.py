@@ -136,6 +136,23 @@ def padding_changes_nothing(lab: Lab, call: Call, draw: Draw, cost: Cost) -> boo
     return True
 
 
+def attributes_count(lab: Lab, call: Call, draw: Draw, cost: Cost) -> bool:
+    """The same operands with other attributes give another result: what was kept of the first call does not stand."""
+    if not call.altered:
+        return False
+    names = [parameter.name for parameter in call.op.parameters]
+    other = call.with_args(
+        tuple(call.altered.get(name, value) for name, value in zip(names, call.args, strict=True))
+    )
+    setup = Setup(lab.backend, other)
+    try:
+        setup.write()
+        judge(other, setup, setup.run(), cost, draw.mode, "attributes")
+    finally:
+        setup.close()
+    return True
+
+
 def _agree(
     lab: Lab, call: Call, cost: Cost, left: Array, right: Array, factor: float, draw: Draw, check: str
 ) -> None:
@@ -154,7 +171,8 @@ def _agree(
     with np.errstate(all="ignore"):
         over = np.isinf(a) & (np.abs(b) > 0.99 * LARGEST.get(dtype, np.inf)) | np.isinf(b)
         under = np.abs(a - b) <= FLOOR.get(dtype, 0.0) * max(1.0, factor)
-        wrong = ~((a == b) | over | under | (np.isnan(a) & np.isnan(b)) | (np.abs(a - b) <= limit))
+        spilled = np.isinf(limit) & (cost.largest < np.inf)  # infinities of both signs make it NaN
+        wrong = ~((a == b) | over | under | spilled | (np.isnan(a) & np.isnan(b)) | (np.abs(a - b) <= limit))
     if call.free is not None:
         wrong &= ~call.free(*call.mapped(lambda o: o.decoded))
     if wrong.any():
@@ -171,4 +189,5 @@ RELATIONS: dict[str, Relation] = {
     "parts": parts_equal_whole,
     "scaling": doubling_scales,
     "padding": padding_changes_nothing,
+    "attributes": attributes_count,
 }

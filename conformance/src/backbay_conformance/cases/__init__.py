@@ -17,10 +17,12 @@ MODULES = (
     "backbay_conformance.cases.attention",
     "backbay_conformance.scenarios.graphs",
     "backbay_conformance.scenarios.blocks",
+    "backbay_conformance.scenarios.halves",
     "backbay_conformance.scenarios.composites",
     "backbay_conformance.scenarios.memory",
     "backbay_conformance.scenarios.misuse",
     "backbay_conformance.scenarios.threads",
+    "backbay_conformance.scenarios.settings",
     "backbay_conformance.scenarios.long",
     "backbay_conformance.machines.scenarios",
 )

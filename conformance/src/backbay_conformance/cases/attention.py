@@ -92,6 +92,8 @@ def attention_call(draw: Draw, kind: DType) -> Call:
     kv_heads = draw.pick(1, 2, 3)
     heads, tokens = kv_heads * draw.pick(1, 2, 4, 3, 7), draw.pick(1, 2, 5, 9, 33)
     history, batch = draw.pick(1, 2, 7, 32, 33, 64, 257), draw.pick((), (), (1,), (2,))
+    if draw.flag(12):  # where engines cut it up, and join the parts
+        history, kv_heads, heads, tokens = draw.pick(513, 640, 1030), 1, draw.pick(1, 2), draw.pick(1, 2, 5)
     applied = draw.flag(3) and (unit == 1 or history % unit == 0)
     permuted = applied and draw.cache.permuted_v
     near = Numbers(low=-8, high=8, most=3)
@@ -103,13 +105,14 @@ def attention_call(draw: Draw, kind: DType) -> Call:
         kind, (history, dv, kv_heads, *batch) if permuted else (dv, kv_heads, history, *batch), near
     )
     parts = extras(draw, heads, tokens, history, dv, batch)
-    scale = draw.pick(0.125, 1.0, 0.7)
+    scale = draw.pick(0.125, 1.0, 0.7, 0.01)  # the last leaves each position a share that counts
     softcap = draw.pick(0.0, 0.0, 5.0, 30.0)
     # One position for each row: its value comes out as it is.
     exact = parts["sinks"] is None and parts["vmla"] is None
     args = (q, k, v, parts["mask"], scale, parts["sinks"], parts["vmla"], softcap, applied)
     formula = partial(attention_formula, permuted=permuted)
-    return Call(args, formula, exact=exact, free=empty_rows)
+    altered = {"scale": 0.3, "softcap": draw.pick(3.0, 0.0)} if draw.flag(4) and not draw.exact else {}
+    return Call(args, formula, exact=exact, free=empty_rows, altered=altered)
 
 
 def extras(

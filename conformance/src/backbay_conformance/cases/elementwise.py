@@ -172,7 +172,15 @@ def scale(draw: Draw) -> Call:
         batch=(split,),
         batch_out=split,
         degrees=(1,),
+        altered={"s": 4.0} if draw.flag(4) else {},
     )
+
+
+# What single precision does not hold, and the ends of what the type and a double do.
+WHOLE = {
+    DType.I32: (2**24 + 1, -(2**31), 2**31 - 1),
+    DType.I64: (2**24 + 1, -(2**53) + 1, 2**32 + 5),
+}
 
 
 @case(ops.fill)
@@ -180,7 +188,7 @@ def fill(draw: Draw) -> Call:
     dtype = draw.pick(draw.float_dtype(), draw.float_dtype(), DType.I32, DType.I64)
     x = draw.operand(dtype, draw.shape(), Bits())
     value = (
-        float(draw.pick(0, 1, -7, 123456, 2**30))
+        float(draw.pick(0, 1, -7, 123456, 2**30, *WHOLE[dtype]))
         if dtype.is_integer
         else draw.pick(0.0, -2.5, 1e-3, np.inf, 7.25)
     )

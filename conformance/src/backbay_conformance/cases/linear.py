@@ -71,6 +71,8 @@ def system(making: Making, operand: Operand, *, lower: bool, unit: bool) -> Arra
 @case(ops.solve_tri)
 def solve_tri(draw: Draw) -> Call:
     n, m, outer = draw.side(20), draw.side(20), draw.sides(draw.below(3), 6)
+    if draw.flag(8):  # beyond the tile that a group of threads solves at once
+        n, m, outer = draw.pick(65, 33, 130), draw.pick(1, 3), ()
     lower, left, unit = not draw.flag(), not draw.flag(), draw.flag()
     fill = Made(partial(system, lower=lower, unit=unit))
     a = draw.floats((n, n, *outer), fill, dtype=draw.other_float())

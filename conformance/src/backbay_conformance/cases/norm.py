@@ -108,7 +108,13 @@ def rms_norm(draw: Draw) -> Call:
     shape = draw.rows(least=1)
     x = draw.floats(shape, BROKEN)
     weight = draw.floats(shape[:1], Numbers(), dtype=draw.other_float()) if draw.flag() else None
-    return Call((x, weight, draw.pick(*EPS)), rms_formula, exact=False, **_rows(draw, shape, weight))
+    relations = {**_rows(draw, shape, weight), "altered": other_eps(draw)}
+    return Call((x, weight, draw.pick(*EPS)), rms_formula, exact=False, **relations)
+
+
+def other_eps(draw: Draw) -> dict[str, Any]:
+    """Another eps for the same data, now and then."""
+    return {"eps": 7.0} if draw.flag(4) else {}
 
 
 def _rows(draw: Draw, shape: tuple[int, ...], *shared: Operand | None) -> dict[str, Any]:
@@ -125,9 +131,8 @@ def layer_norm(draw: Draw) -> Call:
     x = draw.floats(shape, BROKEN)
     weight = draw.floats(shape[:1], Numbers(), dtype=draw.other_float()) if draw.flag() else None
     bias = draw.floats(shape[:1], Numbers(), dtype=draw.other_float()) if draw.flag() else None
-    return Call(
-        (x, weight, bias, draw.pick(*EPS)), layer_formula, exact=False, **_rows(draw, shape, weight, bias)
-    )
+    relations = {**_rows(draw, shape, weight, bias), "altered": other_eps(draw)}
+    return Call((x, weight, bias, draw.pick(*EPS)), layer_formula, exact=False, **relations)
 
 
 @case(ops.l2_norm)

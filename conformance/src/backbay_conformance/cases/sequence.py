@@ -123,7 +123,10 @@ def rope(draw: Draw) -> Call:
     split = draw.pick(1, 3)
     shared: tuple[None, ...] = (None,) if factors is None else (None, None)
     batched: Any = (split, *shared) if split < len(x.shape) else None
-    return Call(args, rope_formula, exact=zero, batch=batched, batch_out=split, degrees=(1, *shared))
+    call = Call(args, rope_formula, exact=zero, batch=batched, batch_out=split, degrees=(1, *shared))
+    if draw.flag():
+        call.altered = {"scale": scale / 2} if draw.flag() else {"base": 2 * base}
+    return call
 
 
 def sections_of(draw: Draw, mode: str, half: int, dim: int) -> tuple[int, int, int, int]:
@@ -155,8 +158,8 @@ def draw_yarn(draw: Draw, plain: bool) -> Yarn | None:
 @case(ops.ssm_conv)
 def ssm_conv(draw: Draw) -> Call:
     k, tokens, channels, n = (
-        draw.pick(4, 1, 2, 3),
-        draw.side(65),
+        draw.pick(4, 1, 2, 3, 6),
+        draw.side(130),
         draw.pick(1, 3, 8, 17, 33),
         draw.pick(1, 2, 3),
     )
@@ -180,7 +183,7 @@ def decays(making: Making, operand: Operand) -> Array:
 @case(ops.ssm_scan)
 def ssm_scan(draw: Draw) -> Call:
     states, head_dim, groups = draw.pick(4, 1, 16), draw.pick(1, 2, 8), draw.pick(1, 2)
-    heads, tokens = groups * draw.pick(1, 2, 3), draw.pick(1, 0, 2, 5, 9, 40)
+    heads, tokens = groups * draw.pick(1, 2, 3), draw.pick(1, 0, 2, 5, 9, 40, 70, 259)
     sequences, slots = draw.pick(1, 2, 3), draw.pick(1, 2, 4)
     near = Numbers("0", low=-4, high=4)
     s = draw.floats((states, head_dim, heads, slots), near)

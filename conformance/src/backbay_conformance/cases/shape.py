@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from backbay import DType, Op, ops
 from ..case import Call, case
 from ..data import READABLE, Bits, Numbers
 from ..draw import Draw
-from ..layout import stored_shape
+from ..layout import Layout, permuted, stored_shape
 from ..number import Number
 from ..operand import Operand
 from ..rounding import Array
@@ -59,8 +60,19 @@ def reshape(draw: Draw) -> Call:
     return Call((x, shape), lambda raw, shape: raw.reshape(stored_shape(x.dtype, shape)), raw=True)
 
 
+def turned(draw: Draw) -> Operand:
+    """Columns for rows, both past a whole number of tiles: what a transposing kernel cuts up."""
+    dtype, outer = any_dtype(draw, blocks=False), draw.pick((), (2,))
+    shape = (draw.pick(33, 65, 40), draw.pick(33, 63, 70), *outer)
+    axes = (1, 0, 2)[: len(shape)]
+    layout = Layout(dtype, shape, (permuted(dtype, shape, axes),))
+    return replace(draw.operand(dtype, shape, Bits(), layout=False), layout=layout)
+
+
 @case(ops.contiguous)
 def contiguous(draw: Draw) -> Call:
+    if draw.flag(8):
+        return Call((turned(draw), ()), lambda x, shape: x, raw=True)
     x = moved(draw, draw.shape(), blocks=True)
     if 0 in x.shape or draw.flag():
         return Call((x, ()), lambda x, shape: x, raw=True)

@@ -112,10 +112,10 @@ def set_rows_call(draw: Draw, target: DType | None) -> Call:
     n = target.block_size * draw.pick(1, 2) if target else draw.side(129)
     count = draw.pick(1, 2, 5, 17, 33, 64)
     k = draw.integer(0, min(count, 9))
-    outer = draw.pick((), (2,), (3, 2))
+    outer = draw.pick((), (2,), (3, 2), (4,), (2, 6))
     src, kind = written_pair(draw, (n, k, *outer), target)
     x = draw.operand(kind, (n, count, *outer), Bits(), stays=True)
-    shared = tuple(extent if draw.flag() else 1 for extent in outer)
+    shared = tuple(draw.pick(*[d for d in (1, extent, 2, 3) if extent % d == 0]) for extent in outer)
     repeated = target is None and draw.flag(4)
     fill = Integers(0, count) if repeated else Distinct(count)
     ids = draw.operand(draw.pick(DType.I32, DType.I64), (k, *shared), fill, stays=True)
@@ -123,13 +123,18 @@ def set_rows_call(draw: Draw, target: DType | None) -> Call:
         return Call((x, src, ids), verify=partial(one_of_the_rows, kind), chance=True)
 
     def formula(x_raw: Array, src_raw: Array, ids_raw: Array) -> Array | Number:
-        full = (
-            np.broadcast_to(ids_raw, (*src_raw.shape[:-2], k)) if ids_raw.ndim == len(outer) + 1 else ids_raw
-        )
+        full = modulo(ids_raw, src_raw.shape[:-2])
         index = (*np.indices(full.shape, sparse=True)[:-1], full)
         return placed(x_raw, index, converted(src_raw, src.dtype, kind), kind)
 
     return Call((x, src, ids), formula, raw=True)
+
+
+def modulo(ids: Array, outer: tuple[int, ...]) -> Array:
+    """The ids of each slice of a destination: slice i takes those of i mod as many as there are."""
+    for axis, extent in enumerate(outer):
+        ids = np.take(ids, np.arange(extent) % ids.shape[axis], axis)
+    return ids
 
 
 def one_of_the_rows(kind: DType, x: Array, src: Array, ids: Array, got: Array) -> None:
@@ -138,7 +143,7 @@ def one_of_the_rows(kind: DType, x: Array, src: Array, ids: Array, got: Array) -
     held, before = decode(got, kind).reshape(outer, count, n), x.reshape(outer, count, n)
     new = src if kind.is_integer else decode(encode(src, kind), kind)
     rows = np.broadcast_to(new, (*x.shape[:-2], *new.shape[-2:])).reshape(outer, *new.shape[-2:])
-    named = np.broadcast_to(ids, (*x.shape[:-2], ids.shape[-1])).reshape(outer, ids.shape[-1])
+    named = modulo(ids, x.shape[:-2]).reshape(outer, ids.shape[-1])
     for at, row in np.ndindex(outer, count):
         wanted = rows[at, named[at] == row]
         wanted = wanted if len(wanted) else before[at, row : row + 1]

@@ -33,6 +33,7 @@ def random_graph(lab: Lab, draw: Draw) -> None:
         states = [wiring.leaf(numbers(draw, (n, m + draw.below(3)))) for _ in range(draw.below(3))]
         grow(draw, wiring, states, 2 + draw.below(14))
         outputs = chosen(draw, wiring)
+        draw.note("; ".join(wiring.log))
         wiring.check(outputs, states, "first")
         for leaf in leaves:
             wiring.rewrite(leaf, numbers(draw, leaf.shape))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,12 @@ from backbay import DType, Op, ops
 
 from ..case import Call
 from ..cases.matrix import product
-from ..cases.norm import largest, rms_formula, softmax_formula, sorted_right
+from ..cases.norm import largest, layer_formula, mean_of, rms_formula, softmax_formula, sorted_right
+from ..cases.spatial import conv2d_formula
 from ..data import Bits, Distinct, Integers, Made, Making, Numbers
 from ..draw import Draw
 from ..lab import Lab
+from ..layout import Layout, permuted
 from ..operand import Operand
 from ..oracles import Fault
 from ..rounding import Array
@@ -48,7 +51,7 @@ def calls(draw: Draw) -> list[Call]:
         (ops.softmax, Call((draw.floats((2, n + 9), dtype=DType.F32),), softmax_formula, exact=False)),
         (ops.add, Call((column, column), lambda a, b: a + b)),
         (ops.argsort, Call((order,), verify=sorted_right)),
-        (ops.top_k, Call((order, 40), verify=largest)),
+        (ops.top_k, Call((order, draw.pick(5000, 40)), verify=largest)),
         (ops.mulmat, Call((w, x), product)),
         (ops.mulmat, Call((draw.operand(DType.F32, (2, 3), Numbers(terms=2, most=63)), tall), product)),
     ]
@@ -67,7 +70,7 @@ def long_rows(lab: Lab, draw: Draw) -> None:
 
 def many(draw: Draw) -> list[tuple[Op[Any, Any], Call]]:
     """One call of each op whose ids, rows or slices may be too many for how they are counted."""
-    count, n = draw.pick(1400, 257, 300), draw.pick(65, 64, 100)
+    count, n = draw.pick(1400, 257, 5000), draw.pick(65, 64, 100)
     table = draw.operand(DType.F32, (n, count), Bits())
     ids = draw.operand(DType.I32, (draw.pick(600, 300),), Integers(0, count), stays=True)
     state = draw.operand(DType.F32, (n, count), Bits(), stays=True)
@@ -75,11 +78,6 @@ def many(draw: Draw) -> list[tuple[Op[Any, Any], Call]]:
     where = draw.operand(DType.I32, (200,), Distinct(count), stays=True)
     w = draw.operand(DType.F32, (5, 3, draw.pick(17, 1)), Numbers(terms=5, most=63))
     x = draw.operand(DType.F32, (5, 2, 17, draw.pick(16, 33)), Numbers(terms=5, most=63), activated=True)
-
-    def written(x: Array, src: Array, ids: Array) -> Array:
-        y = np.array(x)
-        y[ids] = src
-        return y
 
     return [
         (ops.rows, Call((table, ids), lambda x, ids: x[ids], raw=True)),
@@ -93,6 +91,59 @@ def many(draw: Draw) -> list[tuple[Op[Any, Any], Call]]:
 def many_rows(lab: Lab, draw: Draw) -> None:
     """Ids by the hundred into tables of more than 2^16 elements, and more slices than a grid of bytes has."""
     for op, call in many(draw):
+        call.op = op
+        draw.note(str(call))
+        try_call(lab, call, "exact")
+
+
+def columns(draw: Draw) -> list[tuple[Op[Any, Any], Call]]:
+    """One call of each kind of op whose grid has a block for each row, or for each place of an image."""
+    n = draw.pick(65537, 70001, 131073)
+
+    def floats(*shape: int, dtype: DType = DType.F32) -> Operand:
+        return draw.operand(dtype, shape, Numbers(terms=2, most=63))
+
+    flat, pairs, image, tap = floats(1, n), floats(2, n), floats(n, 1, 1, 1), floats(1, 1, 1, 1)
+    table, row, narrow = floats(2, 7), floats(2, 1), floats(2, n, dtype=DType.F16)
+    turned = Layout(DType.F32, (n, 2), (permuted(DType.F32, (n, 2), (1, 0)),))
+    state = draw.operand(DType.F32, (2, n + 9), Bits(), stays=True)
+    ids = draw.operand(DType.I32, (n,), Integers(0, 7), stays=True)
+    where = draw.operand(DType.I32, (n,), Distinct(n + 9), stays=True)
+    still = (1, 1, 0, 0, 1, 1)
+    return [
+        (ops.mul, Call((flat, floats(1, n)), lambda a, b: a * b)),
+        (ops.scale, Call((flat, 2.0), lambda x, s: x * s)),
+        (ops.relu, Call((flat, None), lambda x, up: x.clip(0, np.inf))),
+        (ops.sum_rows, Call((pairs,), lambda x: x.sum())),
+        (ops.mean, Call((pairs,), mean_of)),
+        (ops.cumsum, Call((pairs,), lambda x: x.cumsum())),
+        (ops.layer_norm, Call((pairs, None, None, 0.5), layer_formula, exact=False)),
+        (ops.argsort, Call((pairs,), verify=sorted_right)),
+        (ops.top_k, Call((pairs, 1), verify=largest)),
+        (ops.rows, Call((table, ids), lambda x, ids: x[ids], raw=True)),
+        (ops.set_rows, Call((state, pairs, where), written, raw=True)),
+        (ops.mulmat, Call((pairs, row), product)),
+        (ops.mulmat, Call((narrow, row), product)),
+        (ops.concat, Call((pairs, table, 1), lambda x, t2, dim: np.concatenate([x, t2]), raw=True)),
+        (ops.repeat, Call((pairs, 1, 2), lambda x, dim, times: np.concatenate([x, x]), raw=True)),
+        (ops.contiguous, Call((replace(floats(n, 2), layout=turned), ()), lambda x, shape: x, raw=True)),
+        (ops.cast, Call((flat, DType.F16), lambda x, dtype: x.astype(np.float16), raw=True)),
+        (ops.im2col, Call((tap, image, *still), lambda w, x, *still: x.transpose(0, 2, 3, 1), raw=True)),
+        (ops.conv2d, Call((tap, image, *still), conv2d_formula)),
+    ]
+
+
+def written(x: Array, src: Array, ids: Array) -> Array:
+    """A destination with some of its rows replaced."""
+    y = np.array(x)
+    y[ids] = src
+    return y
+
+
+@scenario("core", smoke=1, default=2, nightly=15)
+def many_columns(lab: Lab, draw: Draw) -> None:
+    """More rows, places of an image and ids than the second axis of a grid has blocks."""
+    for op, call in columns(draw):
         call.op = op
         draw.note(str(call))
         try_call(lab, call, "exact")

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from backbay import AllocationStatus, BackbayError, Backend, Context, DType, NoMemoryError, Tensor
+from backbay import (
+    AllocationStatus,
+    BackbayError,
+    Backend,
+    Context,
+    DType,
+    NoMemoryError,
+    Tensor,
+    UnsupportedOpError,
+)
 
 from ..draw import Draw
 from ..lab import Lab
@@ -132,7 +143,7 @@ def what_does_not_fit_is_refused_and_freed(lab: Lab, draw: Draw) -> None:
     backend = lab.fresh(max_memory={device: limit})
     try:
         held = backend.memory().total()
-        _refused(backend, device)
+        _refused(backend, device, limit)
         require(backend.memory().total() == held, "what was refused still holds memory", backend.memory())
         with backend.new_context() as ctx:
             x = ctx.from_floats([1.0, 2.0])
@@ -167,7 +178,7 @@ def wide(ctx: Context) -> tuple[Tensor, Tensor]:
     return x, x.add(ctx, y).concat(ctx, y, 1)
 
 
-def _refused(backend: Backend, device: str) -> None:
+def _refused(backend: Backend, device: str, limit: int) -> None:
     ctx = backend.new_context()
     try:
         _, y = wide(ctx)
@@ -176,7 +187,45 @@ def _refused(backend: Backend, device: str) -> None:
         failed = [row for row in error.memory.rows() if row[3].status is AllocationStatus.Failed]
         require(len(failed) == 1, "expected one entry marked as failed", error.memory)
         require(failed[0][0] == device, "another device is marked", failed[0][0], device)
+        held = by_device(backend)[device]
+        require(held <= limit, "more is held than max_memory allows", held, limit)
     else:
         raise Fault("memory", "more was allocated than max_memory allows")
     finally:
         ctx.close()
+
+
+ENDLESS = 1 << 50
+"""Elements of f32 that no address space holds."""
+
+
+@scenario("memory", smoke=1, default=2, nightly=10)
+def what_no_machine_has_is_refused(lab: Lab, draw: Draw) -> None:
+    """Without a limit, too: a leaf, or a result, that no memory holds. Afterwards the rest still computes."""
+    backend = lab.fresh()
+    try:
+        with backend.new_context() as ctx:
+            x = ctx.from_floats([1.0, 2.0])
+            y = x.add(ctx, x)
+            ctx.compute(y)
+            held = backend.memory().total()
+            _no_memory(lambda: ctx.empty(DType.F32, ENDLESS), "a leaf")
+            with backend.new_context() as other:
+                huge = other.from_floats([1.0]).repeat(other, 0, ENDLESS)
+                _no_memory(lambda: other.forward(huge).reserve(), "a result")
+            total = backend.memory().total()
+            require(total == held, "what was refused still holds memory", held, total)
+            ctx.compute(y)
+            require(y.floats().tolist() == [2.0, 4.0], "it does not compute after a refusal", y.floats())
+    finally:
+        backend.close()
+
+
+def _no_memory(act: Callable[[], object], what: str) -> None:
+    try:
+        act()
+    except NoMemoryError:
+        return
+    except UnsupportedOpError:
+        return  # it may say no to the op for its size
+    raise Fault("memory", f"{what} that no memory holds was not refused")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 import numpy as np
 
-from backbay import BackbayError, Backend, CancelledError, ContextBusyError
+from backbay import BackbayError, Backend, CancelledError, Context, ContextBusyError, Tensor
 
 from ..draw import Draw
 from ..lab import Lab
@@ -126,3 +127,50 @@ def a_cancelled_compute_raises(lab: Lab, draw: Draw) -> None:
         ctx.compute(y)
         if y.floats().tolist() != [2.0, 8.0, 18.0]:
             raise Fault("threads", f"after a cancelled compute: {y.floats()}")
+
+
+class Later:
+    """Not set when it is asked for the first time, and set from then on."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def is_set(self) -> bool:
+        self.asked += 1
+        return self.asked > 1
+
+
+LONG = 0.3
+"""Seconds that a compute takes at least in which a cancellation must be seen: engines look for it every few ms."""
+
+
+@scenario("graph", smoke=1, default=1, nightly=5)
+def a_compute_is_cancelled_while_it_runs(lab: Lab, draw: Draw) -> None:
+    """A graph of many nodes ends early; afterwards the context computes as if nothing had been."""
+    with lab.backend.new_context() as ctx:
+        x = y = ctx.from_floats(np.ones((256, 256)))
+        seconds = 0.0
+        for _ in range(6):
+            for _ in range(64):
+                y = x.mulmat(ctx, y).scale(ctx, 1 / 256)
+            started = time.perf_counter()
+            ctx.compute(y)
+            seconds = time.perf_counter() - started
+            if seconds > LONG:
+                break
+        # A busy machine may leave whoever looks for it without a turn, but not each time.
+        if seconds > LONG and not any(_cancelled(ctx, y) for _ in range(3)):
+            raise Fault(
+                "threads", f"a compute of {seconds:.1f} s that is cancelled meanwhile runs to its end"
+            )
+        ctx.compute(y)
+        if not (y.floats() == 1).all():
+            raise Fault("threads", f"after a cancelled compute, expected ones, got {y.floats()[:4]}")
+
+
+def _cancelled(ctx: Context, y: Tensor) -> bool:
+    try:
+        ctx.compute(y, cancel=Later())
+    except CancelledError:
+        return True
+    return False

@@ -17,6 +17,7 @@ from . import (
     special,
     tails,
     undefined,
+    unforeseen,
     zero,
 )
 
@@ -37,5 +38,6 @@ __all__ = [
     "special",
     "tails",
     "undefined",
+    "unforeseen",
     "zero",
 ]

@@ -1,0 +1,50 @@
+"""Settings that make a backend faster or slower, and change nothing of what comes out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from backbay import Debug, FlashAttention
+
+from ..case import CASES, Case
+from ..draw import Draw
+from ..lab import Lab
+from ..scenario import scenario
+from ..trial import try_call
+
+SETTINGS: tuple[dict[str, Any], ...] = (
+    {"num_threads": 1},
+    {"flash_attention": FlashAttention.ON},
+    {"num_threads": 3},
+    {"flash_attention": FlashAttention.OFF},
+    {"num_threads": None, "debug": Debug()},
+)
+"""Other than those of all other calls: two threads, attention as the backend likes it, poison and guards."""
+
+WAYS: dict[str, tuple[tuple[str, str], ...]] = {
+    "num_threads": (("core", "mulmat"), ("quant", "mulmat"), ("core", "sum_rows")),
+    "flash_attention": (("attention", "scaled_dot_product_attention"),) * 5,
+}
+"""What engines have several ways for, by the setting that chooses."""
+
+
+@scenario("core", smoke=2, default=20, nightly=150)
+def settings_change_no_result(lab: Lab, draw: Draw) -> None:
+    """Calls of some ops on a backend with other settings are as right as those with the usual ones."""
+    turn = draw.turn
+    settings = SETTINGS[turn % len(SETTINGS)]
+    chosen = [CASES[key] for name in settings for key in WAYS.get(name, ())]
+    other = Lab(lambda _: lab.fresh(**settings), lab.name)
+    try:
+        draw.cache = other.backend.cache_config()  # a setting may choose another
+        for i, case in enumerate([*chosen, any_case(draw), any_case(draw)]):
+            draw.turn = turn + i
+            call = case.draw(draw)
+            draw.note(f"{call} with {', '.join(f'{name}={value}' for name, value in settings.items())}")
+            try_call(other, call, draw.mode)
+    finally:
+        other.discard()
+
+
+def any_case(draw: Draw) -> Case:
+    return draw.pick(*CASES.values())

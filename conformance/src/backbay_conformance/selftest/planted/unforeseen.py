@@ -1,0 +1,145 @@
+"""Faults written by somebody who had not read the suite, and which it did not notice then."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from backbay import Buffer, DType, FlashAttention, KernelBackend, Node, ops
+from backbay.encoding import Bytes, strided
+from backbay.gguf import TensorInfo
+from backbay.hostbuffer import MappedBuffer
+from backbay.plan import check_cancel
+from backbay.spec import Spec, contiguous_strides
+
+from ..faults import Array, Kernel, Right, fault, rounded
+from ..fused import rank4
+
+GRID = 65535
+
+
+@fault("strides or layout ignored", "resolve_view", like="L25568")
+def a_stride_of_zero_is_taken_for_a_contiguous_one(
+    right: Right, _: KernelBackend, node: Node, storage: Bytes
+) -> Array:
+    """A view that repeats its rows in place is read as if they lay one after the other."""
+    if not node.strides or 0 not in node.strides:
+        seen: Array = right(node, storage)
+        return seen
+    plain = contiguous_strides(node.dtype, node.shape)
+    steps = tuple(step or other for step, other in zip(node.strides, plain, strict=True))
+    beyond = np.zeros(storage.size + 4 * node.nbytes, np.uint8)
+    beyond[: storage.size] = storage
+    return strided(beyond, Spec(node.dtype, node.shape, steps, node.offset))
+
+
+@fault("odd sizes, vector tails, head sizes", "store", like="L26708")
+def the_last_tile_of_a_transpose_is_not_written(
+    right: Right, _: KernelBackend, node: Node, result: Array, out: Array
+) -> None:
+    """A transposing copy works in tiles of 32 by 32, and forgets the one that is short in both directions."""
+    right(node, result, out)
+    a = node.args[0]
+    turned = node.op is ops.contiguous and out.ndim > 1 and a.strides and a.strides[0] > a.strides[1]
+    if turned and min(out.shape[-2:]) > 32:
+        rows, columns = (n // 32 * 32 for n in out.shape[-2:])
+        out[..., rows:, columns:] = 0
+
+
+@fault("broadcast along the wrong axis", ops.set_rows, like="L14817")
+def ids_of_set_rows_serve_slices_in_groups(right: Kernel, x: Array, src: Array, ids: Array) -> Array:
+    """Where there are fewer sets of ids than slices, each serves some that follow each other."""
+    few, many = rank4(ids).shape[2], rank4(src).shape[1]
+    if not 1 < few < many:
+        return right(x, src, ids)
+    return right(x, src, np.repeat(ids, many // few, axis=-2))
+
+
+@fault("scalar parameters ignored or swapped", ops.fill, like="L20350")
+def integers_are_filled_in_through_single_precision(right: Kernel, x: Array, value: float) -> Array:
+    """The value is a float32 on its way to the device."""
+    through = float(np.float32(value))
+    return right(x, through if abs(through) < 1 << 31 else value)
+
+
+@fault("-inf, NaN, fully masked rows", "store", like="L12776")
+def a_nan_with_all_bits_set_becomes_a_zero_in_bf16(
+    right: Right, _: KernelBackend, node: Node, result: Array, out: Array
+) -> None:
+    """Rounding adds to the bits of a NaN as if it were a number, and carries into its sign."""
+    right(node, result, out)
+    if node.dtype is DType.BF16 and node.op is ops.cast:
+        lost = np.isnan(result) & (np.asarray(result, np.float32).view(np.uint32) & 0x7FFFFF == 0x7FFFFF)
+        out[lost.reshape(out.shape)] = 0
+
+
+@fault("32-bit index or grid overflow", ops.rows, like="O28107")
+def ids_travel_as_half_precision(right: Kernel, x: Array, ids: Array) -> Array:
+    """The device indexes with f16 numbers, which hold every integer up to 2048 only."""
+    last = max(x.shape[-2] - 1, 0) if x.ndim > 1 else 0
+    return right(x, np.minimum(ids.astype(np.float16).astype(np.int64), last))
+
+
+@fault("32-bit index or grid overflow", ops.mul, ops.sum_rows, ops.im2col, ops.repeat, like="O32299")
+def the_second_axis_of_the_grid_ends_at_65535(right: Kernel, *args: Any) -> Array:
+    """A block for each row, and no more of them than the grid has."""
+    y = np.array(right(*args))
+    if y.ndim > 1 and y.shape[-2] > GRID:
+        y[..., GRID:, :] = 0
+    return y
+
+
+@fault("low-precision accumulation, overflow", ops.mulmat_full_prec, like="L13607")
+def activations_meet_half_precision_weights_in_half_precision(right: Kernel, w: Array, x: Array) -> Array:
+    """The operands of a product with weights that f16 holds are rounded to f16, the activations too."""
+    return right(w, rounded(x, np.float16)) if (rounded(w, np.float16) == w).all() else right(w, x)
+
+
+@fault("only in a fused or larger graph", "run_node", like="L15660")
+def a_fused_gate_takes_its_halves_the_other_way_round(
+    right: Right, _: KernelBackend, node: Node, arrays: Sequence[Array]
+) -> None:
+    """Where gate and values are views of one tensor, the fused kernel exchanges them."""
+    args = node.args
+    halves = node.op is ops.silu and args[1] is not None and args[0].storage is args[1].storage
+    if halves and args[0].offset != args[1].offset:
+        node.args = (args[1], args[0])
+    try:
+        right(node, arrays)
+    finally:
+        node.args = args
+
+
+@fault("right on small, garbage on long inputs", "run_node", like="ollama#17895")
+def flash_attention_asked_for_drops_the_last_positions(
+    right: Right, backend: KernelBackend, node: Node, arrays: Sequence[Array]
+) -> None:
+    """With flash attention on, a history past a multiple of 16 is cut there."""
+    right(node, arrays)
+    if node.op is ops.scaled_dot_product_attention and backend.params.flash_attention is FlashAttention.ON:
+        history = node.args[1].dim(2)
+        arrays[node.index][...] *= 1 if history % 16 == 0 or history < 16 else np.float32(0.9)
+
+
+@fault("races, missing synchronisation", "run_plan", like="L20084")
+def a_cancellation_is_looked_for_once(right: Right, _: KernelBackend, plan: Any, cancel: Any) -> None:
+    """What is cancelled while it runs runs to its end."""
+    check_cancel(cancel)
+    right(plan, None)
+
+
+@fault("out of bounds, uninitialised, padding", "weight", like="L17108")
+def weights_are_found_without_the_gaps_between_them(
+    right: Right, backend: KernelBackend, info: TensorInfo
+) -> Buffer:
+    """Where a weight lies is taken for the sum of the sizes before it, and a file aligns them."""
+    assert backend.model is not None
+    found: Buffer = right(info)
+    others = sorted(backend.model.tensors.values(), key=lambda other: other.offset)
+    before = [other for other in others if other.offset < info.offset]
+    missed = info.offset - others[0].offset - sum(other.nbytes for other in before)
+    whole = np.concatenate([np.array(right(other).read()) for other in before] or [found.read()])
+    start = np.array(found.read())
+    return MappedBuffer(np.concatenate([whole[-missed:], start])[: info.nbytes]) if missed else found
