@@ -3,7 +3,8 @@
     BACKBAY_GGML_LIB=.../llama_cpp/lib python bench/ggml_llama.py --dtype q4_0 --json q4_0.json
 
 Ratios are to llama.cpp; rates above 1, times and memory below 1 speak for backbay. Both count the reading of the last
-token's logits. Without llama-cpp-python, where the weights lie is compared: mapped, copied, auto.
+token's logits. Without llama-cpp-python, where the weights lie is compared: mapped, copied, auto. A side may name a
+library of its own: `auto@.../ggml/lib`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,14 @@ TOKENS = np.arange(CELLS, dtype=np.int32) * 7 % 1000 + 300
 def main() -> None:
     parser = arguments(__doc__, rounds=7)
     parser.add_argument("--tokens", type=int, default=16, help="decoded in a round")
-    parser.add_argument("--sides", nargs="+", help=f"of {LLAMA_CPP}, mapped, copied, auto")
+    parser.add_argument(
+        "--sides", nargs="+", help=f"of {LLAMA_CPP}, mapped, copied, auto, each of ours with @FOLDER"
+    )
+    parser.add_argument(
+        "--cpu-time",
+        action="store_true",
+        help="count the processor's time: beside busy neighbours, with one thread",
+    )
     parser.add_argument("--measure", nargs="+", default=["first", "decode", "prefill", "memory", "host"])
     args = parser.parse_args()
     args.sides = args.sides or default_sides()
@@ -54,20 +62,21 @@ def default_sides() -> list[str]:
 
 def be_side(args: argparse.Namespace) -> None:
     made = LlamaCpp(args) if args.side == LLAMA_CPP else Backbay(args)
-    before = time.perf_counter()
+    clock = time.process_time if args.cpu_time else time.perf_counter
+    before = clock()
     made.open()
     logits = made.run(TOKENS[:SHORT], 0)
-    taken = time.perf_counter() - before
+    taken = clock() - before
 
     def answer(request: str) -> dict[str, float]:
-        begun = time.perf_counter()
+        begun = clock()
         if request == "prefill":
             made.run(TOKENS[:PROMPT], 0)
-            return {"prefill": PROMPT / (time.perf_counter() - begun)}
+            return {"prefill": PROMPT / (clock() - begun)}
         if request == "decode":
             for n in range(PROMPT, PROMPT + args.tokens):
                 made.run(TOKENS[n : n + 1], n)
-            return {"decode": args.tokens / (time.perf_counter() - begun)}
+            return {"decode": args.tokens / (clock() - begun)}
         return {request: memory()[request]}
 
     serve({"first": taken, "logits": logits[:64].tolist()}, answer)
@@ -79,11 +88,11 @@ class Backbay:
     def __init__(self, args: argparse.Namespace) -> None:
         import backbay  # before the clock runs, as llama_cpp is
 
-        self.args, self.module = args, backbay
+        self.args, self.module, self.policy = args, backbay, args.side.partition("@")[0]
         self.steps: dict[int, Any] = {}
 
     def open(self) -> None:
-        params = self.module.BackendParams(num_threads=self.args.threads, options={"weights": self.args.side})
+        params = self.module.BackendParams(num_threads=self.args.threads, options={"weights": self.policy})
         backend = self.module.open(self.args.model, backend="ggml", params=params)
         backend.load()
         self.llama = Llama(backend, SHAPES[self.args.shape], CELLS)
@@ -154,6 +163,8 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
         results["logits"] = agreement(sides)
         for name, error in results["logits"].items():
             print(f"  {name}: normalized squared error of the logits {error:.1e}")
+        if "prefill" not in args.measure:
+            take_turns(sides, "prefill", 1)  # the steps attend to it
         for what, rounds in (("prefill", max(2, args.rounds // 2)), ("decode", args.rounds)):
             if what in args.measure:
                 tell(what, what, "tokens/s", take_turns(sides, what, rounds))
@@ -167,7 +178,9 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
 
 def start(name: str, args: argparse.Namespace) -> Side:
     given = [f"--{key}={getattr(args, key)}" for key in ("model", "shape", "dtype", "threads", "tokens")]
-    return Side(name, [__file__, f"--side={name}", *given])
+    given += ["--cpu-time"] if args.cpu_time else []
+    folder = name.partition("@")[2]
+    return Side(name, [__file__, f"--side={name}", *given], {"BACKBAY_GGML_LIB": folder} if folder else None)
 
 
 def first_tokens(args: argparse.Namespace, cold: bool) -> dict[str, list[float]]:

@@ -19,6 +19,7 @@ import backbay
 from backbay import (
     BackendParams,
     BackendUnavailableError,
+    CancelledError,
     DType,
     GPULayers,
     GPULayersList,
@@ -204,11 +205,56 @@ def test_what_is_no_server_of_ours_is_refused(answers, message) -> None:
     assert cpu_works()
 
 
+def test_a_server_of_another_version_of_ggml_is_refused() -> None:
+    with serving() as server, relay.connect(("127.0.0.1", server.port)) as connection:
+        ours = relay.greet(connection)[0]
+    for major in relay.EMPTY_ANSWERS.keys() - {ours}:
+        with (
+            pretending(greeting(major)) as endpoint,
+            pytest.raises(BackendUnavailableError, match="same version"),
+        ):
+            Ggml(None, using(endpoint))
+    assert cpu_works()
+
+
 def test_a_server_that_talks_nonsense_is_an_error() -> None:
     known = max(relay.EMPTY_ANSWERS)
     with pretending(greeting(known) + b"nonsense" * 4) as endpoint, pytest.raises(BackendUnavailableError):
         Ggml(None, using(endpoint))
     assert cpu_works()
+
+
+class Later:
+    """A cancellation that comes once a compute has begun."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def is_set(self) -> bool:
+        self.asked += 1
+        return self.asked > 3
+
+
+def test_what_a_server_computes_is_cancelled_between_its_parts() -> None:
+    with serving() as server, Ggml(None, using(server.endpoint)) as backend, backend.new_context() as ctx:
+        x = y = ctx.from_floats(np.ones((8, 8)))
+        for _ in range(300):
+            y = x.mulmat(ctx, y).scale(ctx, 1 / 8)
+        with pytest.raises(CancelledError):
+            ctx.compute(y, cancel=Later())
+        ctx.compute(y, cancel=threading.Event())
+        np.testing.assert_array_equal(y.numpy(), np.ones((8, 8)))
+
+
+def test_a_graph_is_computed_again_after_something_was_freed_there() -> None:
+    with serving() as server, Ggml(None, using(server.endpoint)) as backend, backend.new_context() as ctx:
+        y = ctx.from_floats([3.0]).sqr(ctx)
+        for _ in range(2):
+            ctx.compute(y)
+        with backend.new_context() as other:
+            other.from_floats([1.0])
+        ctx.compute(y)
+        assert y.floats().tolist() == [9.0]
 
 
 # -- memory ------------------------------------------------------------------------------------------------

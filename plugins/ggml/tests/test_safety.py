@@ -71,3 +71,19 @@ def test_odd_strides_of_single_elements_do_not_reach_ggmls_checks(backend) -> No
         ctx.compute(y, z)
         assert y.floats().tolist() == [1.0] * 64
         np.testing.assert_allclose(z.floats(), [8 / (1 + np.exp(-2))] * 64, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("dim", "strides"), [(1, (0, 64)), (2, (64, 0))])
+def test_attention_takes_heads_or_positions_that_lie_in_one_place(backend, dim, strides) -> None:
+    numbers = np.random.default_rng(3).standard_normal((3, 4, 16)).astype(np.float32)
+    with backend.new_context() as ctx:
+        mask = ctx.zeros(DType.F32, 4, 4)  # which flash attention does not take
+        leaves = [ctx.from_floats(array) for array in numbers]
+        shape = (16, 1, 4) if dim == 1 else (16, 4, 1)
+        results = []
+        for trace in (lambda x: x.view(ctx, 0, (16, 4, 4), strides), lambda x: x.repeat(ctx, dim, 4)):
+            q, k, v = (trace(leaf.reshape(ctx, *shape)) for leaf in leaves)
+            results += [q.scaled_dot_product_attention(ctx, k, v, m, scale=0.25) for m in (None, mask)]
+        ctx.compute(*results)
+        for viewed, repeated in zip(results[:2], results[2:], strict=True):
+            assert np.array_equal(viewed.numpy(), repeated.numpy())

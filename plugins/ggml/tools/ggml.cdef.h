@@ -203,6 +203,8 @@ size_t ggml_backend_buft_get_max_size(ggml_backend_buffer_type_t);
 ggml_backend_buffer_type_t ggml_backend_dev_buffer_type(ggml_backend_dev_t);
 ggml_backend_t ggml_backend_dev_init(ggml_backend_dev_t, const char * params);
 ggml_backend_reg_t ggml_backend_reg_by_name(const char * name);
+size_t ggml_backend_reg_count(void);
+ggml_backend_reg_t ggml_backend_reg_get(size_t index);
 size_t ggml_backend_reg_dev_count(ggml_backend_reg_t);
 ggml_backend_dev_t ggml_backend_reg_dev_get(ggml_backend_reg_t, size_t index);
 void ggml_backend_free(ggml_backend_t);
@@ -216,6 +218,7 @@ void ggml_backend_sched_reserve_size(ggml_backend_sched_t, ggml_cgraph *, size_t
 bool ggml_backend_sched_reserve(ggml_backend_sched_t, ggml_cgraph *);
 bool ggml_backend_sched_alloc_graph(ggml_backend_sched_t, ggml_cgraph *);
 int ggml_backend_sched_graph_compute(ggml_backend_sched_t, ggml_cgraph *);
+void ggml_backend_sched_set_eval_callback(ggml_backend_sched_t, bool (*)(ggml_tensor *, bool ask, void *), void *);
 void ggml_backend_sched_set_tensor_backend(ggml_backend_sched_t, ggml_tensor *, ggml_backend_t);
 size_t ggml_backend_sched_get_buffer_size(ggml_backend_sched_t, ggml_backend_t);
 int ggml_backend_sched_get_n_splits(ggml_backend_sched_t);

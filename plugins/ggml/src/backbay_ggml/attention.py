@@ -25,7 +25,7 @@ def scaled_dot_product_attention(
     cache_config_applied: bool = False,
 ) -> Ptr:
     q = g.permute(g.rows(query, DType.F32), 0, 2, 1, 3)  # (d, tokens, heads, batch)
-    k = g.permute(g.rows(key), 0, 2, 1, 3)  # (d, history, kv_heads, batch)
+    k = g.with_rows(g.permute(g.rows(key), 0, 2, 1, 3))  # (d, history, kv_heads, batch)
     bias = None if mask is None else g.dense(mask)
     column = None if sinks is None else g.floats(sinks)
     if takes_flash(g.flash, mask, cache_config_applied):

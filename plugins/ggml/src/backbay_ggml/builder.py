@@ -192,8 +192,11 @@ class Builder:
         return tensor if tuple(tensor.ne) == padded else self.call("reshape_4d", tensor, *padded)
 
     def permute(self, tensor: Ptr, *axes: int) -> Ptr:
-        """A view with dimension i at position axes[i]."""
-        return self.call("permute", tensor, *axes)
+        """A view with dimension i at position axes[i]; ggml's own refuses elements that overlap, by ending the process."""
+        ne, nb = [0] * 4, [0] * 4
+        for i, axis in enumerate(axes):
+            ne[axis], nb[axis] = tensor.ne[i], tensor.nb[i]
+        return self.view(tensor, dtype_of(tensor), ne, nb, tensor.view_offs)
 
     def transposed(self, tensor: Ptr) -> Ptr:
         """Dimensions 0 and 1 exchanged, laid out contiguously."""

@@ -8,20 +8,23 @@ from backbay.memory import human_bytes
 
 from . import extra
 from .abi import NULL
-from .devices import find_devices
-from .library import NEWEST, OLDEST, Library, load_library
+from .devices import Device, find_devices
+from .library import NEWEST, OLDEST, Library, load_library, text
 
+NO_GPUS = ("CPU", "RPC", "BLAS")  # kinds of devices that a library has without one
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 def diagnose() -> dict[str, str]:
     """Line by line: the library, its version, its devices, and what slows it down or is not used."""
     library = load_library()
+    devices = find_devices(library, ())
     supported = f"{'.'.join(map(str, OLDEST))} to {'.'.join(map(str, NEWEST))}"
     return {
         "library": str(library.path),
         "ggml": f"{library.version} (supported: {supported})",
-        "devices": _devices(library),
+        "devices": ", ".join(_described(device) for device in devices),
+        "gpus": _gpus(library, devices),
         "cpu features": ", ".join(name for name, value in library.features().items() if value != "0")
         or "none told",
         "llamafile kernels": _llamafile(library),
@@ -32,11 +35,28 @@ def diagnose() -> dict[str, str]:
     }
 
 
-def _devices(library: Library) -> str:
-    """Every device that the library reports."""
-    devices = [device.info() for device in find_devices(library, ())]
-    return ", ".join(
-        f"{device.id} {device.name} ({human_bytes(device.total_memory or 0)})" for device in devices
+def _described(device: Device) -> str:
+    info = device.info()
+    return f"{info.id} {info.name} ({human_bytes(info.total_memory or 0)})"
+
+
+def _gpus(library: Library, devices: list[Device]) -> str:
+    """Those that are used, or why there are none: no code for any, or no device that the code finds."""
+    found = [device.id for device in devices if not device.is_cpu]
+    if found:
+        return ", ".join(found)
+    lib = library.lib
+    kinds = [
+        text(lib.ggml_backend_reg_name(lib.ggml_backend_reg_get(n)))
+        for n in range(lib.ggml_backend_reg_count())
+    ]
+    able = [kind for kind in kinds if kind not in NO_GPUS]
+    if able:
+        return f"none found, though the library has code for {', '.join(able)}: is the driver there, and the device visible?"
+    return (
+        f"none: the library is built for {', '.join(kinds)} alone; rebuild it for others, for NVIDIA's with "
+        'CMAKE_ARGS="-DGGML_LLAMAFILE=ON -DGGML_RPC=ON -DGGML_CUDA=ON" '
+        "pip install --no-cache-dir --force-reinstall ggml-python"
     )
 
 
@@ -64,4 +84,6 @@ def _arrangement(library: Library, name: str) -> str:
 def _huge_pages() -> str:
     if not HUGE_PAGES.exists():
         return "unknown to this system"
-    return HUGE_PAGES.read_text().strip()
+    if "[never]" in HUGE_PAGES.read_text():
+        return f"off in {HUGE_PAGES}; copied weights may be read faster with madvise there"
+    return "used for copied weights"

@@ -52,7 +52,7 @@ def main() -> None:
         return
     listener = socket.create_server(("127.0.0.1", 0))
     threading.Thread(target=accept, args=(listener, server, hello), daemon=True).start()
-    say(f"ready {listener.getsockname()[1]}")
+    say(f"ready {listener.getsockname()[1]} {'.'.join(map(str, hello[:3]))}")
     while sys.stdin.buffer.read(1):
         pass
 

@@ -18,13 +18,16 @@ from backbay import BackendUnavailableError
 
 from .abi import NULL, Ptr, ffi
 from .library import Library
+from .locate import VARIABLE
 
 RELAY = Path(__file__).parent / "relay.py"
 PATIENCE = 1.0  # seconds for a connection to be closed
+TRIAL = 60.0  # seconds for a child to start and to greet a server
 ENDPOINT = re.compile(r"[\w.-]+:\d{1,5}")
 
 _lock = threading.Lock()
 _known: dict[str, Remote] = {}
+_spoken: set[str] = set()  # versions of the protocol that the library is known to take
 _busy = threading.Lock()  # ggml's connections are not made for two threads, and one compute may use several
 _frees: deque[tuple[tuple[Remote, ...], Callable[[], None]]] = deque()
 
@@ -35,10 +38,12 @@ class Remote:
 
     def __init__(self, library: Library, endpoint: str) -> None:
         self.endpoint = endpoint
+        self.freed = 0  # times; servers forget the graphs they were sent, and ggml sends none twice
         self._lost: dict[str, str] = {}  # why, by the connection of ggml's that has no server any more
         add_server = procedure(library, "ggml_backend_rpc_add_server")
-        self._relay, port = _start_relay(endpoint)
+        self._relay, port, protocol = _start_relay(endpoint)
         try:
+            _check_protocol(library, endpoint, f"127.0.0.1:{port}", protocol)
             registry = self._register(add_server, port)
         except BaseException:
             self._relay.kill()
@@ -53,9 +58,7 @@ class Remote:
                 f"127.0.0.1:{port}".encode()
             )
         if registry == NULL:
-            raise BackendUnavailableError(
-                f"the RPC server {self.endpoint} has no devices, or is of another version of ggml"
-            )
+            raise BackendUnavailableError(f"the RPC server {self.endpoint} has no devices")
         return registry
 
     @property
@@ -129,6 +132,8 @@ def _drain() -> None:
         servers, how = _frees.popleft()
         if all(server.is_relayed for server in servers):
             how()
+            for server in servers:
+                server.freed += 1
 
 
 def remote(library: Library, endpoint: str) -> Remote:
@@ -168,8 +173,33 @@ def procedure(library: Library, name: str) -> Ptr:
     return address
 
 
-def _start_relay(endpoint: str) -> tuple[subprocess.Popen[bytes], int]:
-    """Its process, which ends with this one, and its port."""
+def _check_protocol(library: Library, endpoint: str, relay: str, protocol: str) -> None:
+    """Newer versions of ggml end the process that meets a server of another one: so the first that does is a child."""
+    if protocol in _spoken:
+        return
+    command = [sys.executable, "-m", "backbay_ggml.rpc_trial", relay]
+    environment = {**os.environ, VARIABLE: str(library.path), "GGML_NO_BACKTRACE": "1"}
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=TRIAL, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise BackendUnavailableError(f"the RPC server {endpoint} does not answer ggml's greeting") from None
+    if "version mismatch" in done.stderr:
+        raise BackendUnavailableError(
+            f"the RPC server {endpoint} speaks version {protocol} of ggml's RPC, which ggml {library.version} of "
+            f"{library.path} does not take: run a server of the same version of ggml there"
+        )
+    if done.returncode != 0:
+        last = done.stderr.strip().splitlines()[-1:] or ["it has no devices"]
+        raise BackendUnavailableError(
+            f"the RPC server {endpoint} cannot be used: {last[0]} (exit {done.returncode})"
+        )
+    _spoken.add(protocol)
+
+
+def _start_relay(endpoint: str) -> tuple[subprocess.Popen[bytes], int, str]:
+    """Its process, which ends with this one, its port, and the version of the protocol that the server speaks."""
     command = [sys.executable, "-I", str(RELAY), endpoint]
     relay = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
@@ -180,4 +210,5 @@ def _start_relay(endpoint: str) -> tuple[subprocess.Popen[bytes], int]:
         relay.communicate()
         raise BackendUnavailableError(f"no RPC server at {endpoint}: {rest or 'the relay did not start'}")
     os.set_blocking(relay.stdout.fileno(), False)
-    return relay, int(rest)
+    port, _, protocol = rest.partition(" ")
+    return relay, int(port), protocol

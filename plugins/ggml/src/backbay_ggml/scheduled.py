@@ -14,7 +14,7 @@ from backbay.plan import Cancel, check_cancel
 from .abi import NULL, Ptr, ffi
 from .buffers import ALIGNMENT, TensorBuffer, host_memory
 from .builder import Builder, four, leaf_tensor
-from .cancelling import ABORTED, watching
+from .cancelling import watching
 from .devices import CPU, Device
 from .linking import floating, holder, holders, link
 from .lowering import lower
@@ -62,8 +62,8 @@ class ScheduledPlan(Plan):
         self._stage.prepare()
         with self._stage.session():
             with watching(self._backend.abort_flag, cancel):
-                status = self._stage.run(self)
-            check_cancel(cancel if status == ABORTED else None)
+                status = self._stage.run(self, cancel)
+            check_cancel(cancel)  # set since, it may have stopped a device, which no status tells
             if status != 0:
                 raise BackbayError(f"ggml ended a compute with status {status}")
             for tensor, data in self._outputs.values():

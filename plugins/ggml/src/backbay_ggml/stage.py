@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, final
 
 from backbay import BackendUnavailableError, OptionError
 from backbay.memory import Entry, Ledger
+from backbay.plan import Cancel
 
 from .abi import NULL, Ptr, ffi
+from .cancelling import stopping
 from .devices import Device
 from .library import Library
 from .remote import free, session
@@ -47,6 +49,7 @@ class Stage:
         self._scheduler: Ptr = NULL
         self._sizes = [0] * len(devices)
         self._graph_size = 0
+        self._freed = 0  # on servers, before the current plan was placed
         with self.session():
             self._backends = [library.lib.ggml_backend_dev_init(device.handle, NULL) for device in devices]
         if NULL in self._backends:
@@ -84,11 +87,12 @@ class Stage:
         if not self._plans:
             self._drop()
 
-    def run(self, plan: ScheduledPlan) -> int:
+    def run(self, plan: ScheduledPlan, cancel: Cancel | None) -> int:
         """Compute a plan; returns ggml's status. The caller holds the session."""
-        if self._current is not plan:
-            self._place(plan)
-        return int(self._lib.ggml_backend_sched_graph_compute(self._scheduler, plan.graph))
+        if self._current is not plan or self._freed != self._count_freed():
+            self._place(plan)  # as a graph that was not sent before
+        with stopping(self._lib, self._scheduler, cancel):
+            return int(self._lib.ggml_backend_sched_graph_compute(self._scheduler, plan.graph))
 
     def wait(self) -> None:
         """Until servers have done what they were sent, or turn out to be gone. The caller holds the session."""
@@ -193,7 +197,10 @@ class Stage:
         self._assign(self._scheduler, plan)
         if not self._lib.ggml_backend_sched_alloc_graph(self._scheduler, plan.graph):
             raise MemoryError("ggml could not place a graph")
-        self._current = plan
+        self._current, self._freed = plan, self._count_freed()
+
+    def _count_freed(self) -> int:
+        return sum(server.freed for server in self._servers)
 
     def _assign(self, scheduler: Ptr, plan: ScheduledPlan) -> None:
         self._lib.ggml_backend_sched_reset(scheduler)
