@@ -103,9 +103,9 @@ def a_fused_gate_takes_its_halves_the_other_way_round(
 ) -> None:
     """Where gate and values are views of one tensor, the fused kernel exchanges them."""
     args = node.args
-    halves = node.op is ops.silu and args[1] is not None and args[0].storage is args[1].storage
-    if halves and args[0].offset != args[1].offset:
-        node.args = (args[1], args[0])
+    value, gate = args if node.op is ops.silu else (None, None)
+    if value and gate and value.storage is gate.storage and value.offset != gate.offset:
+        node.args = (gate, value)
     try:
         right(node, arrays)
     finally:
