@@ -176,6 +176,15 @@ def test_an_error_within_the_loop_ends_the_request(llm: LLM) -> None:
     assert is_idle(llm)
 
 
+@pytest.fixture
+def ctrl_c_interrupts() -> Iterator[None]:
+    """As on a terminal: a shell starts what runs behind its back with the signal ignored."""
+    found = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, found)
+
+
+@pytest.mark.usefixtures("ctrl_c_interrupts")
 @pytest.mark.parametrize(
     "wait",
     [
