@@ -25,7 +25,7 @@ ONE_OF_EACH = (
     "products_take_10_bits_of_each_input",
     "softmax_takes_minus_infinity_for_a_number",
     "padding_of_a_bitonic_sort_takes_part",
-    "empty_tensors_cannot_be_launched",
+    "a_product_over_nothing_is_not_written",
     "mulmat_drops_the_tail_of_its_sum",
     "softmax_reads_one_element_too_many",
     "partial_rope_clears_the_rest",

@@ -36,6 +36,8 @@ def mulmat_call(draw: Draw, wtype: DType, xtype: DType) -> Call:
         n, m = draw.side(40), draw.side(40)
     else:
         k, n, m = draw.sides(3, 16000)
+        if draw.turn % 12 == 7:  # in turn and not by chance: a sum of nothing is 0, and not what was there
+            k = 0
     outer = draw.pick((), (), (2,), (3, 2), (1, 2))
     groups = tuple(extent * draw.pick(1, 2, 3) for extent in outer)
     if k * (n + m) * int(np.prod(groups)) > 60000:
