@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from llama_file import SHAPES, arguments, ensure_model, write_model
+from llama_file import SHAPES, arguments, be_side_or_compare, write_model
 from llama_graph import memory
-from sides import Side, against, serve, table, take_turns, write_json
+from sides import Side, against, serve, table, take_turns
 
 LLAMA_CPP = "llama.cpp"
 CONTEXT = 1024
@@ -37,13 +37,7 @@ def main() -> None:
     parser.add_argument("--measure", nargs="+", default=["host", "decode", "prefill", "parallel", "memory"])
     args = parser.parse_args()
     args.sides = args.sides or [*([LLAMA_CPP] if importlib.util.find_spec("llama_cpp") else []), "ggml"]
-    if args.side:
-        be_side(args)
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        args.model = ensure_model(args.model or Path(folder) / "model.gguf", SHAPES[args.shape], args.dtype)
-        results = compare(args)
-    write_json(args.json, results)
+    be_side_or_compare(args, be_side, compare)
 
 
 def prompt(length: int, number: int = 0) -> list[int]:

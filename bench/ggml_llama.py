@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from llama_file import SHAPES, Shape, arguments, ensure_model, write_model
+from llama_file import SHAPES, Shape, arguments, be_side_or_compare, write_model
 from llama_graph import Llama, memory
 from numpy.typing import NDArray
-from sides import Side, against, evict, serve, table, take_turns, write_json
+from sides import Side, against, evict, serve, table, take_turns
 
 LLAMA_CPP = "llama.cpp"
 CELLS = 1024
@@ -44,13 +44,7 @@ def main() -> None:
     parser.add_argument("--measure", nargs="+", default=["first", "decode", "prefill", "memory", "host"])
     args = parser.parse_args()
     args.sides = args.sides or default_sides()
-    if args.side:
-        be_side(args)
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        args.model = ensure_model(args.model or Path(folder) / "model.gguf", SHAPES[args.shape], args.dtype)
-        results = compare(args)
-    write_json(args.json, results)
+    be_side_or_compare(args, be_side, compare)
 
 
 def default_sides() -> list[str]:

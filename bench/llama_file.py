@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import argparse
 import string
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice, product
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
 from numpy.typing import NDArray
+from sides import write_json
 
 EPS = 1e-5
 ROPE_BASE = 1e4
@@ -82,6 +85,21 @@ def arguments(description: str | None, *, rounds: int) -> argparse.ArgumentParse
     parser.add_argument("--json", type=Path)
     parser.add_argument("--side", help="be one of the processes")
     return parser
+
+
+def be_side_or_compare(
+    args: argparse.Namespace,
+    be_side: Callable[[argparse.Namespace], None],
+    compare: Callable[[argparse.Namespace], Mapping[str, Any]],
+) -> None:
+    """One of the processes, or the one that starts them, with a file for all."""
+    if args.side:
+        be_side(args)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        args.model = ensure_model(args.model or Path(folder) / "model.gguf", SHAPES[args.shape], args.dtype)
+        results = compare(args)
+    write_json(args.json, results)
 
 
 def ensure_model(path: Path, shape: Shape, dtype: str) -> Path:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,10 @@ from typing import Any
 import numpy as np
 from genai_model import ensure_folder
 from ggml_llama import CELLS, PROMPT, SHORT, TOKENS, agreement
-from llama_file import SHAPES, arguments, ensure_model
+from llama_file import SHAPES, arguments, be_side_or_compare
 from numpy.typing import NDArray
 from onnx_llama import Onnx
-from sides import Side, against, serve, table, take_turns, write_json
+from sides import Side, against, serve, table, take_turns
 
 GENAI = "onnxruntime-genai"
 
@@ -30,20 +29,13 @@ def main() -> None:
     parser = arguments(__doc__, rounds=7)
     parser.set_defaults(dtype="q4_0")
     parser.add_argument("--tokens", type=int, default=16, help="decoded in a round")
-    parser.add_argument("--folder", type=Path, help=f"the model for {GENAI}, to keep and use again")
+    parser.add_argument("--folder", type=Path, help=f"the model for {GENAI}; beside --model if not told")
     parser.add_argument(
         "--measure", nargs="+", default=["prefill", "decode"], help="decode alone: after 16 tokens"
     )
     parser.add_argument("--rest", action="store_true", help=f"threads of {GENAI} do not spin either")
     args = parser.parse_args()
-    if args.side:
-        be_side(args)
-        return
-    with tempfile.TemporaryDirectory() as kept:
-        args.model = ensure_model(args.model or Path(kept) / "model.gguf", SHAPES[args.shape], args.dtype)
-        args.folder = ensure_folder(args.folder or Path(kept) / "genai", args.model, SHAPES[args.shape])
-        results = compare(args)
-    write_json(args.json, results)
+    be_side_or_compare(args, be_side, compare)
 
 
 class GenAI:
@@ -95,6 +87,9 @@ def be_side(args: argparse.Namespace) -> None:
 
 def compare(args: argparse.Namespace) -> dict[str, Any]:
     results: dict[str, Any] = {"shape": args.shape, "threads": args.threads}
+    args.folder = ensure_folder(
+        args.folder or args.model.with_suffix(".genai"), args.model, SHAPES[args.shape]
+    )
     sides = [start(name, args) for name in (GENAI, "fast")]
     for side in sides:
         print(f"  {side.name}: onnxruntime {side.greeting['version']}")

@@ -11,17 +11,15 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import statistics
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from ggml_llama import CELLS, LLAMA_CPP, PROMPT, SHORT, TOKENS, LlamaCpp, agreement
-from llama_file import SHAPES, arguments, ensure_model
+from llama_file import SHAPES, arguments, be_side_or_compare
 from llama_graph import Llama, memory
 from numpy.typing import NDArray
-from sides import Side, against, serve, table, take_turns, write_json
+from sides import Side, against, serve, table, take_turns
 
 OPTIONS = {
     "fast": {"precision": "fast"},
@@ -38,13 +36,7 @@ def main() -> None:
     args = parser.parse_args()
     both = [LLAMA_CPP, "fast"] if importlib.util.find_spec("llama_cpp") else ["fast", "exact"]
     args.sides = args.sides or both
-    if args.side:
-        be_side(args)
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        args.model = ensure_model(args.model or Path(folder) / "model.gguf", SHAPES[args.shape], args.dtype)
-        results = compare(args)
-    write_json(args.json, results)
+    be_side_or_compare(args, be_side, compare)
 
 
 # -- the sides ---------------------------------------------------------------------------------------------
