@@ -43,6 +43,12 @@ def test_a_class_that_is_no_whole_backend_is_refused() -> None:
         backbay.open(None, Old)
 
 
+@pytest.mark.parametrize("given", [5, ["ggml"], b"ggml", object()])
+def test_what_is_neither_a_name_nor_a_class_is_refused(given: Any) -> None:
+    with pytest.raises(TypeError, match="a backend is a name or a subclass of Backend, not "):
+        backbay.open(None, given)
+
+
 def test_without_a_file_there_is_no_model() -> None:
     with backbay.open(backend=Plain) as backend:
         assert backend.model is None

@@ -55,6 +55,8 @@ def backends() -> dict[str, BackendEntry]:
 
 def entry(name: str, *, asked_by: str = "") -> BackendEntry:
     """The backend of that name; UnknownBackendError says the nearest ones. `asked_by` says where the name is from."""
+    if not isinstance(name, str):
+        raise TypeError(f"a backend is a name or a subclass of Backend, not {name!r}")
     installed = backends()
     if name not in installed:
         raise UnknownBackendError(name, installed, asked_by)
