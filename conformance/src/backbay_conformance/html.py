@@ -54,14 +54,12 @@ def page(report: Report) -> str:
 def _head(report: Report) -> str:
     from . import SUITE_VERSION
 
-    counts = report.counts
-    verdict = ("ok", "keeps the contract") if report.ok else ("bad", "does not keep the contract")
-    told = ", ".join(f"{value:,} {key}" for key, value in counts.items())
+    told = ", ".join(f"{value:,} {key}" for key, value in report.counts.items())
     facts = "; ".join(f"{key} {_flat(value)}" for key, value in report.facts.items())
     complaints = "".join(f"<p><b>{escape(text)}</b></p>" for text in report.complaints)
     return (
         f"<h1>{escape(report.backend)}</h1>\n"
-        f'<p><span class="verdict {verdict[0]}">{verdict[1]}</span> {told}, {len(report.known)} known failures</p>\n'
+        f'<p><span class="verdict {"ok" if report.ok else "bad"}">{report.verdict}</span> {told}</p>\n'
         f'<p class="facts">suite {SUITE_VERSION}, seed {report.seed}, size {report.size}, profiles '
         f"{', '.join(report.profiles)}, {report.seconds:.1f} s; {escape(facts)}</p>\n{complaints}"
     )

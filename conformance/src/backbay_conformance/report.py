@@ -110,14 +110,23 @@ class Report:
 
     @property
     def counts(self) -> dict[str, int]:
+        """How many calls passed, failed, failed as was known, and are declared unsupported."""
         return {
-            what: sum(getattr(c, what) for c in self.cells.values())
-            for what in ("passed", "failed", "unsupported")
+            "passed": sum(cell.passed for cell in self.cells.values()),
+            "failed": sum(outcome.count for outcome in self.failures),
+            "known": sum(outcome.count for outcome in self.known),
+            "unsupported": sum(cell.unsupported for cell in self.cells.values()),
         }
 
     @property
     def ok(self) -> bool:
         return not self.failures and not self.complaints and self.counts["passed"] > 0
+
+    @property
+    def verdict(self) -> str:
+        if self.ok:
+            return "keeps the contract" + (" but for its known failures" if self.known else "")
+        return "does not keep the contract" if self.counts["passed"] else "nothing passed"
 
     @property
     def states(self) -> dict[str, int]:

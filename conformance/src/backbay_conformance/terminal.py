@@ -56,18 +56,11 @@ def show(report: Report, stream: TextIO) -> None:
     stream.writelines(f"! {complaint}\n" for complaint in report.complaints)
     counts, states = report.counts, report.states
     told = ", ".join(f"{n} {state}" for state, n in states.items() if n)
-    stream.write(f"{report.backend}: {counts['passed']} passed, {counts['failed']} failed, ")
     stream.write(
-        f"{len(report.known)} known failures, {counts['unsupported']} unsupported calls; ops x dtypes: {told}\n"
+        f"{report.backend}: {counts['passed']} passed, {counts['failed']} failed, {counts['known']} known failures, "
+        f"{counts['unsupported']} unsupported calls; ops x dtypes: {told}\n"
+        f"{report.verdict} (seed {report.seed}, size {report.size}, {report.seconds:.1f} s)\n"
     )
-    verdict = (
-        "keeps the contract"
-        if report.ok
-        else "does not keep the contract"
-        if counts["passed"]
-        else "nothing passed"
-    )
-    stream.write(f"{verdict} (seed {report.seed}, size {report.size}, {report.seconds:.1f} s)\n")
 
 
 def matrix(report: Report, *, colour: bool) -> list[str]:
