@@ -174,6 +174,14 @@ def test_the_command_writes_reports_and_replays_failures(tmp_path: Path) -> None
     assert conform("cpu_ref", "--repro", str(one)) == 0
 
 
+def test_ops_and_profiles_may_be_named_one_by_one_and_with_commas(tmp_path: Path) -> None:
+    file = tmp_path / "report.json"
+    words = ("--op", "neg, rows", "--op", "sqr", "--profile", "core", "--profile", "quant")
+    assert conform("cpu_ref", "--size", "smoke", "--json", str(file), *words) == 0
+    ran = {(cell["profile"], cell["name"]) for cell in json.loads(file.read_text())["cells"]}
+    assert ran == {("core", "neg"), ("core", "rows"), ("core", "sqr"), ("quant", "rows")}
+
+
 def test_known_failures_do_not_count_but_must_happen(tmp_path: Path) -> None:
     file = tmp_path / "known.txt"
     file.write_text("# ours\ncore/tanh/*/* a table of ours is coarse https://example.org/1\n")

@@ -45,10 +45,12 @@ class Conform:
     def add_arguments(self, parser: ArgumentParser, /) -> None:
         parser.add_argument("backend", nargs="?", help="an installed backend's name, or module:Class")
         parser.add_argument(
-            "--profile", help=f"some of {', '.join(PROFILES)}, with commas; all but large if left out"
+            "--profile",
+            action="append",
+            help=f"some of {', '.join(PROFILES)}, with commas; all but large if left out",
         )
         parser.add_argument("--size", choices=SIZES, default="default", help="how many calls each case gets")
-        parser.add_argument("--op", help="only these ops or scenarios, with commas")
+        parser.add_argument("--op", action="append", help="only these ops or scenarios, with commas")
         parser.add_argument("-k", dest="expression", help="only what matches, like 'norm and not layer'")
         parser.add_argument("--seed", type=whole(0), default=0, help="of all that is drawn (0)")
         parser.add_argument(
@@ -121,8 +123,9 @@ def _measured(args: Namespace) -> Report:
         )
 
 
-def _list(text: str | None) -> Sequence[str] | None:
-    return [part.strip() for part in text.split(",")] if text else None
+def _list(given: Sequence[str] | None) -> Sequence[str] | None:
+    """What an option names, which may be given several times, each with commas."""
+    return [part.strip() for text in given for part in text.split(",")] if given else None
 
 
 def _write_files(report: Report, args: Namespace) -> None:

@@ -74,6 +74,10 @@ class Draw:
         """True once in so many times; False is simpler."""
         return self.below(one_in) == one_in - 1
 
+    def many(self, *usual: int) -> int:
+        """How many there are to choose from by number: now and then more than a byte counts."""
+        return self.pick(257, 300) if self.flag(8) else self.pick(*usual)
+
     def side(self, most: int = 1025, least: int = 0) -> int:
         """An extent: mostly about a power of two, now and then nothing."""
         kind = self.below(24)
@@ -191,7 +195,8 @@ class Draw:
 
     def _permuted(self, dtype: DType, shape: tuple[int, ...]) -> Step:
         axes = list(range(len(shape)))
-        first = 1 if dtype.is_quantized else 0
+        # Rows kept whole and put in another order are what attention makes of heads and tokens.
+        first = 1 if dtype.is_quantized or (len(shape) > 2 and self.flag(3)) else 0
         for i in range(len(axes) - 1, first, -1):
             j = self.integer(first, i)
             axes[i], axes[j] = axes[j], axes[i]

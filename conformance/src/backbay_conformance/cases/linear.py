@@ -36,8 +36,10 @@ def diag(draw: Draw) -> Call:
 
 @case(ops.tri)
 def tri(draw: Draw) -> Call:
-    n = draw.side(33)
-    x = draw.floats((n, n, *draw.sides(draw.below(3), 6)), Numbers("0nisb"))
+    n, outer = draw.side(33), draw.sides(draw.below(3), 6)
+    if draw.flag(8):  # more than a byte counts
+        n, outer = draw.pick(257, 130), ()
+    x = draw.floats((n, n, *outer), Numbers("0nisb"))
     kind = draw.pick("lower-diag", "lower", "upper-diag", "upper")
 
     def formula(x: Number, kind: str) -> Array:

@@ -77,8 +77,9 @@ def by_expert(w: Number, x: Number, ids: Array) -> Number:
 
 def expert_call(draw: Draw, wtype: DType) -> Call:
     unit = wtype.block_size
+    experts = draw.integer(1, 9) if unit > 1 else draw.many(*range(1, 10))  # blocks would be many
     k = unit * draw.pick(1, 2, 3) if unit > 1 else draw.side(129)
-    n, experts = draw.side(33), draw.integer(1, 9)
+    n = draw.side(33 if experts < 10 else 3)
     used, tokens = draw.integer(1, 4), draw.pick(1, 2, 5, 17, 33)
     w = draw.operand(wtype, (k, n, experts), Numbers("n", terms=k, most=63, few=True))
     fill = Numbers("n" if unit == 1 else "0", terms=k, partner=w, few=True)
@@ -100,7 +101,7 @@ def mulmat_id_quantized(draw: Draw) -> Call:
 @case(ops.add_id)
 def add_id(draw: Draw) -> Call:
     n, used, tokens = draw.side(257), draw.integer(1, 5), draw.pick(1, 2, 9, 17)
-    experts = draw.integer(1, 9)
+    experts = draw.many(*range(1, 10))
     x = draw.floats((n, used, tokens), Numbers("0nis"))
     t2 = draw.floats((n, experts), Numbers("0nis"), dtype=draw.other_float())
     ids = draw.operand(DType.I32, (used, tokens), Integers(0, experts), stays=True)

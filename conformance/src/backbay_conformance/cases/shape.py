@@ -61,10 +61,15 @@ def reshape(draw: Draw) -> Call:
 
 
 def turned(draw: Draw) -> Operand:
-    """Columns for rows, both past a whole number of tiles: what a transposing kernel cuts up."""
-    dtype, outer = any_dtype(draw, blocks=False), draw.pick((), (2,))
-    shape = (draw.pick(33, 65, 40), draw.pick(33, 63, 70), *outer)
-    axes = (1, 0, 2)[: len(shape)]
+    """Columns for rows, both past a whole number of tiles, which a transposing kernel cuts up; or whole rows exchanged."""
+    dtype = any_dtype(draw, blocks=False)
+    shape, axes = draw.pick(
+        ((33, 63), (1, 0)),
+        ((65, 70), (1, 0)),
+        ((40, 33, 2), (1, 0, 2)),
+        ((8, 3, 5), (0, 2, 1)),
+        ((33, 4, 2), (0, 2, 1)),
+    )
     layout = Layout(dtype, shape, (permuted(dtype, shape, axes),))
     return replace(draw.operand(dtype, shape, Bits(), layout=False), layout=layout)
 

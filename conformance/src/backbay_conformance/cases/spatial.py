@@ -60,7 +60,7 @@ def conv2d(draw: Draw) -> Call:
     (s0, p0, d0), (s1, p1, d1) = geometry(draw, width, kw), geometry(draw, height, kh)
     terms = kw * kh * max(1, ic)
     weight = draw.floats((kw, kh, ic, oc), Numbers(terms=terms, most=63))
-    fill = Numbers(terms=terms, partner=weight)
+    fill = Numbers("ni", terms=terms, partner=weight, few=True)
     data = draw.floats((width, height, ic, n), fill, dtype=draw.other_float(), activated=True)
     args = (weight, data, s0, s1, p0, p1, d0, d1)
     return Call(args, conv2d_formula, batch=(None, 3), batch_out=3, degrees=(1, 1))

@@ -110,7 +110,7 @@ def set_(draw: Draw) -> Call:
 
 def set_rows_call(draw: Draw, target: DType | None) -> Call:
     n = target.block_size * draw.pick(1, 2) if target else draw.side(129)
-    count = draw.pick(1, 2, 5, 17, 33, 64)
+    count = draw.many(1, 2, 5, 17, 33, 64)
     k = draw.integer(0, min(count, 9))
     outer = draw.pick((), (2,), (3, 2), (4,), (2, 6))
     src, kind = written_pair(draw, (n, k, *outer), target)
@@ -163,7 +163,7 @@ def set_rows_quantized(draw: Draw) -> Call:
 
 def rows_call(draw: Draw, dtype: DType) -> Call:
     n = dtype.block_size * draw.pick(1, 2) if dtype.is_quantized else draw.side(257)
-    count, k = draw.pick(1, 2, 7, 33, 65), draw.side(33)
+    count, k = draw.many(1, 2, 7, 33, 65), draw.side(33)
     outer = draw.pick((), (2,), (3, 2), (1, 3))
     own = tuple(extent if draw.flag() else 1 for extent in outer)
     x = draw.operand(dtype, (n, count, *own), Bits())
