@@ -16,6 +16,7 @@ MODULES = (
     "backbay_conformance.cases.sequence",
     "backbay_conformance.cases.attention",
     "backbay_conformance.scenarios.graphs",
+    "backbay_conformance.scenarios.leaves",
     "backbay_conformance.scenarios.blocks",
     "backbay_conformance.scenarios.halves",
     "backbay_conformance.scenarios.composites",

@@ -76,7 +76,7 @@ def turned(draw: Draw) -> Operand:
 
 @case(ops.contiguous)
 def contiguous(draw: Draw) -> Call:
-    if draw.flag(8):
+    if draw.flag(4):
         return Call((turned(draw), ()), lambda x, shape: x, raw=True)
     x = moved(draw, draw.shape(), blocks=True)
     if 0 in x.shape or draw.flag():

@@ -18,9 +18,11 @@ from backbay import (
     NotComputedError,
     OptionError,
     ShapeError,
+    UnsupportedOpError,
 )
 from backbay.ops.sequence import Yarn
 
+from ..data import READABLE
 from ..draw import Draw
 from ..lab import Lab
 from ..oracles import Fault
@@ -321,3 +323,26 @@ def wrong_ids_never_run(lab: Lab, draw: Draw) -> None:
         ctx.compute(y)
         if y.floats().tolist() != [4.0, 5.0, 0.0, 1.0]:
             raise Fault("errors", f"after ids were written: {y.floats()}")
+
+
+@scenario("quant", smoke=1, default=2, nightly=10)
+def casts_into_blocks_work_or_are_refused_at_once(lab: Lab, draw: Draw) -> None:
+    """Every quantized type as a cast's target: what cannot be made is UnsupportedOpError, before anything runs."""
+    backend = lab.backend
+    for dtype in READABLE:
+        with backend.new_context() as ctx:
+            x = ctx.from_floats(np.linspace(-1, 1, 2 * dtype.block_size))
+            y = x.cast(ctx, dtype)
+            try:
+                ctx.forward(y).reserve()
+            except UnsupportedOpError:
+                continue
+            except Exception as error:
+                raise Fault(
+                    "errors",
+                    f"a cast to {dtype}: expected UnsupportedOpError, got {type(error).__name__}: {error}",
+                ) from error
+            draw.note(f"a cast to {dtype}")
+            ctx.compute(y)
+            if len(y.bytes()) != x.size // dtype.block_size * dtype.type_size:
+                raise Fault("errors", f"a cast to {dtype} has {len(y.bytes())} bytes")

@@ -1,0 +1,148 @@
+"""Leaves: each context has its own, each new element of one counts, and what others write to one is seen."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from backbay import Backend, Context, Debug, DType, Tensor
+
+from ..draw import Draw
+from ..lab import Lab
+from ..oracles import Fault
+from ..rounding import Array
+from ..scenario import scenario
+from .graphs import numbers
+
+UNGUARDED = Debug()
+"""As users run: a backend that keeps results must not do so only while it is watched."""
+
+
+def place(draw: Draw, ctx: Context) -> Context:
+    """Where a leaf may lie: with the graph, in the host's memory, with a layer."""
+    return draw.pick(ctx, ctx.input(), ctx.layer(0), ctx.layer(1))
+
+
+def expect(what: str, got: Tensor, want: Array) -> None:
+    found = got.numpy().astype(np.float64)
+    if not np.array_equal(found, want):
+        at = tuple(np.argwhere(found != want)[0]) if found.shape == want.shape else ()
+        seen = (
+            f"at {tuple(map(int, at[::-1]))} expected {want[at]}, got {found[at]}"
+            if at
+            else f"got {found.shape}"
+        )
+        raise Fault("graph", f"{what}: {seen}")
+
+
+@scenario("graph", smoke=1, default=12, nightly=100)
+def each_new_element_counts(lab: Lab, draw: Draw) -> None:
+    """Computing again after one element of a leaf has changed, wherever it is."""
+    backend = lab.fresh(debug=UNGUARDED)
+    try:
+        with backend.new_context() as ctx:
+            shape = (draw.pick(33, 5, 100, 257), draw.pick(5, 1, 12))
+            before, other = numbers(draw, shape), numbers(draw, shape)
+            x, y = place(draw, ctx).from_floats(before), ctx.from_floats(other)
+            total = x.mul(ctx, y).add(ctx, y)
+            for _ in range(4):
+                ctx.compute(total)
+                expect("a changed element", total, before * other + other)
+                flat = before.reshape(-1)
+                at = draw.pick(flat.size - 1, flat.size // 2, draw.below(flat.size))
+                flat[at] += draw.pick(1, -3)
+                x.from_floats(before)
+                draw.note(f"element {at} of {shape}")
+            ctx.compute(total)
+            expect("a changed element", total, before * other + other)
+    finally:
+        backend.close()
+
+
+@scenario("graph", smoke=1, default=8, nightly=60)
+def contexts_alike_have_leaves_of_their_own(lab: Lab, draw: Draw) -> None:
+    """The same graph in several contexts, each with other data, computed in turns."""
+    backend, shape, where = lab.backend, (draw.pick(4, 1, 33), draw.pick(3, 1, 8)), draw.below(4)
+    contexts = [backend.new_context() for _ in range(3)]
+    try:
+        graphs = []
+        for ctx in contexts:
+            data = [numbers(draw, shape) for _ in range(2)]
+            leaves = [
+                (ctx, ctx.input(), ctx.layer(0), ctx.layer(1))[where].from_floats(part) for part in data
+            ]
+            graphs.append((ctx, leaves, leaves[0].sub(ctx, leaves[1]).scale(ctx, 2.0)))
+        for _ in range(3):
+            drawn = [[numbers(draw, shape) for _ in leaves] for _, leaves, _ in graphs]
+            for (_, leaves, _), data in zip(graphs, drawn, strict=True):
+                for leaf, part in zip(leaves, data, strict=True):
+                    leaf.from_floats(part)
+            for n in sorted(range(3), key=lambda n: draw.below(100)):
+                ctx, _, result = graphs[n]
+                ctx.compute(result)
+                expect(f"context {n}", result, 2 * (drawn[n][0] - drawn[n][1]))
+    finally:
+        for ctx in contexts:
+            ctx.close()
+
+
+@scenario("graph", smoke=1, default=8, nightly=60)
+def a_leaf_of_another_context_is_read_when_it_runs(lab: Lab, draw: Draw) -> None:
+    """One context owns it, one writes to it, and one that is computed again reads it."""
+    backend = lab.backend
+    owner, writer, reader = (backend.new_context() for _ in range(3))
+    try:
+        n, rows = draw.pick(4, 1, 33), draw.pick(3, 2, 9)
+        held = numbers(draw, (n, rows))
+        leaf, one = place(draw, owner).from_floats(held), reader.from_floats(np.ones((1, n)))
+        result = leaf.add(reader, one)
+        row = writer.from_floats(np.zeros((1, n)))
+        at = draw.below(rows)
+        wrote = row.copy(writer, leaf.view(writer, at * leaf.stride(1), (n, 1), (leaf.stride(1),)))
+        for _ in range(3):
+            reader.compute(result)
+            expect("what another context holds", result, held + 1)
+            if draw.flag():
+                held = numbers(draw, (n, rows))
+                leaf.from_floats(held)
+            else:
+                held[at] = numbers(draw, (n, 1))[0]
+                row.from_floats(held[at : at + 1])
+                writer.compute(wrote)
+        reader.compute(result)
+        expect("what another context wrote", result, held + 1)
+    finally:
+        for ctx in (reader, writer, owner):
+            ctx.close()
+
+
+@scenario("memory", smoke=1, default=4, nightly=20)
+def leaves_are_booked_with_their_layer(lab: Lab, draw: Draw) -> None:
+    """What a layer's leaf takes is told as that layer's cache, on one device, until its context closes."""
+    backend = lab.fresh()
+    try:
+        with backend.new_context() as first:
+            for layer in range(3):
+                first.layer(layer).zeros(DType.F32, 4)
+            layer, before = draw.below(3), caches(backend)
+            with backend.new_context() as ctx:
+                leaf = ctx.layer(layer).zeros(draw.pick(DType.F32, DType.F16), 64, draw.pick(5, 1, 100))
+                grown = {key: size - before.get(key, 0) for key, size in caches(backend).items()}
+                grown = {key: size for key, size in grown.items() if size}
+                if [key[1] for key in grown] != [layer] or sum(grown.values()) < leaf.nbytes:
+                    raise Fault(
+                        "memory", f"a leaf of layer {layer} with {leaf.nbytes} bytes is booked as {grown}"
+                    )
+            if caches(backend) != before:
+                raise Fault("memory", f"after close {caches(backend)} is booked, before it was {before}")
+    finally:
+        backend.close()
+
+
+def caches(backend: Backend) -> dict[tuple[str, int], int]:
+    """Bytes of caches by device and layer."""
+    return {
+        (device.id, layer): entry.size
+        for device in backend.memory().devices
+        for layer, entry in enumerate(device.cache)
+        if entry.size
+    }
