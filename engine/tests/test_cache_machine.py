@@ -39,7 +39,9 @@ def permuted() -> type[Backend]:
 
 
 def without_flash() -> Lab:
-    return Lab(lambda params: backbay.open(None, "ggml", replace(params, flash_attention="off")), "ggml")
+    return Lab(
+        lambda params, model: backbay.open(model, "ggml", replace(params, flash_attention="off")), "ggml"
+    )
 
 
 def live(lab: Lab, first: int, lives: int) -> None:

@@ -6,6 +6,7 @@ import platform
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import backbay
@@ -19,7 +20,7 @@ GUARDED = BackendParams(num_threads=2, debug=Debug(poison=True, guard_bytes=64))
 class Lab:
     """Backends of one class; `backend` is opened once, with poison and guard zones, and again after a fault."""
 
-    def __init__(self, open_backend: Callable[[BackendParams], Backend], name: str) -> None:
+    def __init__(self, open_backend: Callable[[BackendParams, Path | None], Backend], name: str) -> None:
         self.name = name
         self._open = open_backend
         self.standing: dict[str, bool] = {}  # ops by name, and whether they are right by themselves
@@ -28,12 +29,12 @@ class Lab:
     @property
     def backend(self) -> Backend:
         if self._backend is None or self._backend.closed:
-            self._backend = self._open(GUARDED)
+            self._backend = self._open(GUARDED, None)
         return self._backend
 
-    def fresh(self, **params: Any) -> Backend:
-        """A backend of the caller's own, who closes it."""
-        return self._open(BackendParams(**{"num_threads": 2, "debug": GUARDED.debug, **params}))
+    def fresh(self, model: Path | None = None, **params: Any) -> Backend:
+        """A backend of the caller's own, who closes it; with the weights of a file, if one is named."""
+        return self._open(BackendParams(**{"num_threads": 2, "debug": GUARDED.debug, **params}), model)
 
     def facts(self) -> dict[str, Any]:
         """What a certificate says of a backend beside its results."""
@@ -63,7 +64,7 @@ def lab_for(backend: str | type[Backend], options: Mapping[str, Any] | None = No
         backend = getattr(import_module(module), attribute)
     kind = backend
     name = kind if isinstance(kind, str) else kind.__name__
-    return Lab(lambda params: backbay.open(None, kind, _with(params, options)), name)
+    return Lab(lambda params, model: backbay.open(model, kind, _with(params, options)), name)
 
 
 def _with(params: BackendParams, options: Mapping[str, Any] | None) -> BackendParams:

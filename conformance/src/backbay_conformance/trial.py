@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from backbay import Backend, Context, DType, KernelBackend, Level, Op, Precision, Tensor, UnsupportedOpError
+from backbay import (
+    Backend,
+    Context,
+    DType,
+    KernelBackend,
+    Level,
+    Op,
+    Precision,
+    Spec,
+    Tensor,
+    UnsupportedOpError,
+)
 from backbay.params import COMPOSITE, KERNEL
 
 from .case import Call
@@ -46,11 +58,28 @@ def tracer(op: Op[Any, Any]) -> Callable[..., Any]:
     return function
 
 
-class Setup:
-    """A call traced in a context of its own: its leaves, and the tensors that come out."""
+def weight(backend: Backend, name: str, spec: Spec) -> Tensor:
+    found = backend.get(name)
+    if found is None or (found.dtype, found.shape) != (spec.dtype, spec.shape):
+        raise Fault("weights", f"get({name!r}) gave {found!r}, the file holds {spec}")
+    return found
 
-    def __init__(self, backend: Backend, call: Call, *, composed: bool = False) -> None:
-        self.backend, self.call, self.composed = backend, call, composed
+
+class Setup:
+    """A call traced in a context of its own: its leaves, and the tensors that come out.
+
+    `weights` names the operands that are weights of the backend's model; the others are leaves.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        call: Call,
+        *,
+        composed: bool = False,
+        weights: Mapping[Operand, str] = MappingProxyType({}),
+    ) -> None:
+        self.backend, self.call, self.composed, self.weights = backend, call, composed, weights
         self.ctx: Context = backend.new_context()
         self.leaves: dict[Operand, Tensor] = {}
         try:
@@ -63,6 +92,9 @@ class Setup:
         call, ctx = self.call, self.ctx
         self.tensors: dict[Operand, Tensor] = {}
         for operand in call.operands():
+            if operand in self.weights:
+                self.tensors[operand] = weight(self.backend, self.weights[operand], operand.spec)
+                continue
             self.leaves[operand] = operand.leaf(ctx)
             self.tensors[operand] = operand.layout.trace(ctx, self.leaves[operand])
         args = call.mapped(self.tensors.__getitem__)

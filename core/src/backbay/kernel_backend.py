@@ -19,7 +19,7 @@ from .hostbuffer import HostBuffer, MappedBuffer
 from .liveness import assign_slots
 from .memory import Entry
 from .op import Op
-from .ops import cast
+from .ops import cast, copy
 from .params import BackendParams, DeviceInfo, Precision, Support, unsupported
 from .placement import Placement
 from .plan import Buffer, Cancel, Plan, check_cancel
@@ -118,7 +118,7 @@ class KernelBackend(Backend):
             return self.numbers(raw, operand.dtype)
         if op.writes is None or operand is reader.args[op.writes]:
             return raw
-        return self._for_target(raw, operand, reader.args[op.writes])
+        return self._for_target(raw, operand, reader)
 
     def numbers(self, raw: Array, dtype: DType) -> Array:
         """A stored array as numbers to compute with."""
@@ -148,11 +148,13 @@ class KernelBackend(Backend):
         """What a node looks at in the bytes of its storage."""
         return strided(storage, node)
 
-    def _for_target(self, raw: Array, source: Node, target: Node) -> Array:
-        """What a write puts into its target, converted, and safe from being overwritten while it is read."""
+    def _for_target(self, raw: Array, source: Node, write: Node) -> Array:
+        """What is written, converted, and safe from being overwritten while it is read."""
+        assert write.op is not None and write.op.writes is not None
+        target: Node = write.args[write.op.writes]
         if source.dtype is not target.dtype:
             values = decode(raw, source.dtype)
-            if values.shape[-1] != target.dim(0):
+            if write.op is copy:  # of another shape, maybe, with blocks along other rows
                 values = values.reshape(target.shape[::-1])
             return encode(values, target.dtype)
         return raw.copy() if source.storage is target.storage else raw

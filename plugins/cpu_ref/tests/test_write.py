@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from exact import FLOATS, LAYOUTS, leaf, numbers, rounded, value
 
-from backbay import DType, UnsupportedOpError
+from backbay import DType, UnsupportedOpError, ops
 from backbay_cpu_ref import CpuRef
 
 KINDS = (*FLOATS, DType.I32, DType.I64, DType.Q8_0, DType.Q4_0)
@@ -150,6 +150,19 @@ def test_set_into_quantized_blocks_keeps_the_others(ctx):
     np.testing.assert_array_equal(after[0], before[0])
     np.testing.assert_array_equal(after[1:, 0], before[1:, 0])
     np.testing.assert_array_equal(x.numpy()[1:, 32:], held(np.ones((32, 2)), DType.Q8_0).T)
+
+
+def test_a_kernel_of_set_gets_what_is_written_in_its_own_shape():
+    def set_(x, t2, offset, *strides):
+        x[: t2.shape[0], : t2.shape[1]] = t2
+        return x
+
+    with type("Setting", (CpuRef,), {"kernels": {**CpuRef.kernels, ops.set: set_}})() as backend:
+        ctx = backend.new_context()
+        x = ctx.zeros(DType.F16, 5, 4)
+        y = x.set(ctx, ctx.from_floats(np.ones((2, 3))), 0)
+        ctx.compute(y)
+        assert y.numpy().tolist() == [[1, 1, 1, 0, 0]] * 2 + [[0] * 5] * 2
 
 
 ROWS = [  # destination, source, ids

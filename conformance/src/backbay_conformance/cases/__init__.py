@@ -17,6 +17,7 @@ MODULES = (
     "backbay_conformance.cases.attention",
     "backbay_conformance.scenarios.graphs",
     "backbay_conformance.scenarios.leaves",
+    "backbay_conformance.scenarios.weights",
     "backbay_conformance.scenarios.blocks",
     "backbay_conformance.scenarios.halves",
     "backbay_conformance.scenarios.composites",

@@ -80,6 +80,8 @@ def contexts_alike_have_leaves_of_their_own(lab: Lab, draw: Draw) -> None:
                 ctx, _, result = graphs[n]
                 ctx.compute(result)
                 expect(f"context {n}", result, 2 * (drawn[n][0] - drawn[n][1]))
+            for n, (_, _, result) in enumerate(graphs):
+                expect(f"context {n}, read after others ran", result, 2 * (drawn[n][0] - drawn[n][1]))
     finally:
         for ctx in contexts:
             ctx.close()

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from backbay import Debug, FlashAttention
 
 from ..case import CASES, Case
 from ..draw import Draw
 from ..lab import Lab
+from ..oracles import Fault
 from ..scenario import scenario
 from ..trial import try_call
 
@@ -34,7 +37,7 @@ def settings_change_no_result(lab: Lab, draw: Draw) -> None:
     turn = draw.turn
     settings = SETTINGS[turn % len(SETTINGS)]
     chosen = [CASES[key] for name in settings for key in WAYS.get(name, ())]
-    other = Lab(lambda _: lab.fresh(**settings), lab.name)
+    other = Lab(lambda _, model: lab.fresh(model, **settings), lab.name)
     try:
         draw.cache = other.backend.cache_config()  # a setting may choose another
         for i, case in enumerate([*chosen, any_case(draw), any_case(draw)]):
@@ -44,6 +47,20 @@ def settings_change_no_result(lab: Lab, draw: Draw) -> None:
             try_call(other, call, draw.mode)
     finally:
         other.discard()
+
+
+@scenario("graph", smoke=1, default=6, nightly=40)
+def a_batch_size_is_a_hint(lab: Lab, draw: Draw) -> None:
+    """`set_batch_size` tells how many columns come, and changes no result where more or fewer do."""
+    with lab.backend.new_context() as ctx:
+        ctx.set_batch_size(draw.pick(1, 2, 32, 512))
+        k, n, m = draw.pick(32, 8, 64), draw.pick(16, 1, 33), draw.pick(4, 1, 33, 64)
+        rng = np.random.default_rng(draw.below(1 << 16))
+        w, x = rng.integers(-3, 4, (n, k)), rng.integers(-3, 4, (m, k))
+        y = ctx.from_floats(w).mulmat(ctx, ctx.input().from_floats(x))
+        ctx.compute(y)
+        if not np.array_equal(y.numpy(), x @ w.T):
+            raise Fault("graph", f"a product of {m} columns is wrong after set_batch_size")
 
 
 def any_case(draw: Draw) -> Case:

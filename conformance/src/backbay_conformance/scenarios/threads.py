@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from backbay import BackbayError, Backend, CancelledError, Context, ContextBusyError, Tensor
+from backbay import BackbayError, Backend, CancelledError, Context, ContextBusyError, DType, Tensor
 
 from ..draw import Draw
 from ..lab import Lab
@@ -37,17 +37,17 @@ def together(*works: Callable[[], None]) -> None:
         raise errors[0]
 
 
-def steps(backend: Backend, offset: int, rounds: int) -> None:
-    """Trace, compute again and again, and check each result."""
+def steps(backend: Backend, offset: int, rounds: int, n: int) -> None:
+    """Trace, compute again and again, and check each result. Halves are converted: in memory of whose?"""
     with backend.new_context() as ctx:
-        x = ctx.from_floats(np.arange(64.0), 8, 8)
-        w = ctx.from_floats(np.eye(8) * (1 + offset), 8, 8)
-        state = ctx.zeros(x.dtype, 8, 8)
+        x = ctx.empty(DType.F16, n, n)
+        w = ctx.empty(DType.F16, n, n).from_floats(np.eye(n) * (1 + offset))
+        state = ctx.zeros(DType.F32, n, n)
         y = w.mulmat(ctx, x).add(ctx, state)
         ctx.forward(y).forward(y.clamp(ctx, -1e6, 1e6).copy(ctx, state))
-        total = np.zeros(64)
+        total, numbers = np.zeros(n * n), np.arange(float(n * n)) % 61
         for turn in range(rounds):
-            data = np.arange(64.0) + turn + offset
+            data = numbers + turn + offset
             x.from_floats(data)
             ctx.compute(y)
             total = total + data * (1 + offset)
@@ -59,8 +59,8 @@ def steps(backend: Backend, offset: int, rounds: int) -> None:
 
 @scenario("graph", smoke=2, default=8, nightly=60)
 def contexts_in_threads_do_not_disturb_each_other(lab: Lab, draw: Draw) -> None:
-    backend, rounds = lab.backend, draw.pick(10, 30)
-    together(*[lambda offset=offset: steps(backend, offset, rounds) for offset in range(draw.pick(2, 3))])
+    backend, rounds, n = lab.backend, draw.pick(10, 30), draw.pick(8, 33, 160, 240)
+    together(*[lambda offset=offset: steps(backend, offset, rounds, n) for offset in range(draw.pick(2, 3))])
 
 
 @scenario("graph", smoke=2, default=8, nightly=60)
@@ -95,7 +95,7 @@ def closing_waits_for_what_runs(lab: Lab, draw: Draw) -> None:
 
         def work() -> None:
             try:
-                steps(backend, 1, 200)
+                steps(backend, 1, 200, 8)
             except Fault:
                 raise
             except BackbayError:

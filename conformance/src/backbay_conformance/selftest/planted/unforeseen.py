@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,11 @@ import numpy as np
 from backbay import Buffer, DType, FlashAttention, KernelBackend, Node, ops
 from backbay.encoding import Bytes, strided
 from backbay.gguf import TensorInfo
+from backbay.graph import Graph
 from backbay.hostbuffer import MappedBuffer
+from backbay.kernel_backend import KernelPlan
+from backbay.memory import Entry
+from backbay.placement import Placement
 from backbay.plan import check_cancel
 from backbay.spec import Spec, contiguous_strides
 
@@ -143,3 +148,95 @@ def weights_are_found_without_the_gaps_between_them(
     whole = np.concatenate([np.array(right(other).read()) for other in before] or [found.read()])
     start = np.array(found.read())
     return MappedBuffer(np.concatenate([whole[-missed:], start])[: info.nbytes]) if missed else found
+
+
+@fault("32-bit index or grid overflow", ops.add_id, like="L16849")
+def experts_are_counted_in_a_byte(right: Kernel, x: Array, t2: Array, ids: Array) -> Array:
+    """From expert 256 on, the bias is that of expert 0 again."""
+    return right(x, t2, ids % 256)
+
+
+@fault("32-bit index or grid overflow", ops.tri, like="L16849")
+def a_triangle_is_drawn_with_signed_bytes(right: Kernel, x: Array, kind: str) -> Array:
+    """Rows and columns past 127 count as negative ones."""
+    kept = right(np.ones_like(x), kind) != 0
+    if x.shape[-1] > 128:
+        places = np.arange(x.shape[-1]).astype(np.int8)
+        above = places if kind.startswith("upper") else -places
+        kept = (above >= above[:, None]) if kind.endswith("diag") else (above > above[:, None])
+    return np.where(kept, x, np.zeros((), x.dtype))
+
+
+@fault("-inf, NaN, fully masked rows", ops.conv2d, like="O27692")
+def padding_is_the_edge_times_zero(right: Kernel, weight: Array, data: Array, *geometry: int) -> Array:
+    """What is not a number on an edge reaches windows that only touch the padding beside it."""
+    s0, s1, p0, p1, d0, d1 = geometry
+    if 0 in data.shape:
+        return right(weight, data, *geometry)
+    widths = [(0, 0)] * (data.ndim - 2) + [(p1, p1), (p0, p0)][-data.ndim :]
+    inside = np.pad(np.ones_like(data), widths)
+    return right(weight, np.pad(data, widths, "edge") * inside, s0, s1, 0, 0, d0, d1)
+
+
+@fault("quantization block edges, repack", "read_operand", like="L17108")
+def decoded_weights_are_kept_by_their_shape(
+    right: Right, backend: KernelBackend, reader: Node, operand: Node, arrays: Sequence[Array]
+) -> Array:
+    """The second weight of a shape and type is taken for the first."""
+    kept = vars(backend).setdefault("decoded", {})
+    assert reader.op is not None
+    if (
+        operand.kind != "parameter"
+        or not operand.dtype.is_quantized
+        or operand.op is not None
+        or reader.op.moves
+    ):
+        other: Array = right(reader, operand, arrays)
+        return other
+    key = operand.dtype, operand.shape
+    if key not in kept:
+        kept[key] = np.array(right(reader, operand, arrays))
+    return np.asarray(kept[key])
+
+
+@fault("in-place, aliasing, input overwritten", "compile", like="L20084")
+def what_another_context_holds_is_copied_when_compiled(
+    right: Right, backend: KernelBackend, graph: Graph
+) -> Any:
+    """A leaf of another context that is only read is read once."""
+    plan = right(graph)
+    written = {
+        node.storage.index for node in graph.nodes if node.op is not None and node.op.writes is not None
+    }
+    for state in graph.of_kind("state") if plan.arrays else ():
+        if state.index not in written:
+            copied = plan._storage(state).copy()
+            for node in graph.nodes:
+                if node.storage is state:
+                    plan.arrays[node.index] = backend.resolve_view(node, copied)
+    return plan
+
+
+@fault("capability lies", "_entry", like="L15868")
+def caches_are_booked_with_the_first_layer(right: Right, _: KernelBackend, placement: Placement) -> Entry:
+    """The report tells the caches of all layers as that of layer 0."""
+    entry: Entry = right(placement)
+    return replace(entry, layer=0) if entry.kind == "cache" else entry
+
+
+@fault("scalar parameters ignored or swapped", "run_plan", like="L20350")
+def columns_past_the_batch_size_are_not_computed(
+    right: Right, _: KernelBackend, plan: Any, cancel: Any
+) -> None:
+    """What was a hint is taken for a promise."""
+    right(plan, cancel)
+    size = plan.graph.batch_size
+    for node in plan.graph.nodes:
+        if node.op is ops.mulmat and size and node.rank > 1 and node.dim(1) > size:
+            plan.arrays[node.index][..., size:, :] = 0
+
+
+@fault("capability lies", "compile", like="executorch#12296")
+def casts_into_blocks_fail_when_they_run(right: Right, backend: KernelBackend, graph: Graph) -> Any:
+    """What cannot be converted is noticed in the midst of a compute."""
+    return KernelPlan(backend, graph)

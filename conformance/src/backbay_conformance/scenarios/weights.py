@@ -1,0 +1,118 @@
+"""Weights of a model file: backends keep them otherwise than leaves, rearranged, decoded, or in another place."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from backbay import Backend, DType, Level, Op, ops
+
+from ..case import Call
+from ..cases.matrix import expert_call, product
+from ..cases.storage import rows_call
+from ..data import READABLE, Numbers
+from ..draw import FLOATS, Draw
+from ..lab import Lab
+from ..layout import plain
+from ..operand import Operand
+from ..scenario import scenario
+from ..trial import Setup, cost_of, judge, make
+
+VARIANTS = (0, 1)
+"""Of each weight the file has two, alike but for their data."""
+
+
+@dataclass
+class Use:
+    """A call whose first operand comes from the file."""
+
+    call: Call
+    name: str
+    setup: Setup
+
+    @property
+    def weight(self) -> Operand:
+        operand: Operand = self.call.args[0]
+        return operand
+
+    def names(self) -> list[str]:
+        return [self.name.format(variant) for variant in VARIANTS]
+
+
+@scenario("quant", smoke=3, default=30, nightly=300)
+def weights_of_a_file(lab: Lab, draw: Draw) -> None:
+    """Products with weights of each type, as they come from a file, and their rows, are as right as those of leaves."""
+    uses = [use for use in (drawn(lab, draw, n) for n in range(3)) if use is not None]
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            backend = lab.fresh(write(Path(folder) / "weights.gguf", draw, uses))
+            try:
+                backend.load()
+                for use in uses:
+                    for variant in VARIANTS:
+                        check(backend, draw, use, variant)
+            finally:
+                backend.close()
+    finally:
+        for use in uses:
+            use.setup.close()
+
+
+def drawn(lab: Lab, draw: Draw, n: int) -> Use | None:
+    """A call, unless the backend does not support it."""
+    dtype = (*READABLE, *FLOATS)[(3 * draw.turn + n) % (len(READABLE) + len(FLOATS))]
+    kind: Op[..., Any] = draw.pick(ops.mulmat, ops.mulmat, ops.rows, ops.mulmat_id)
+    call = {ops.mulmat: product_call, ops.rows: rows_call, ops.mulmat_id: expert_call}[kind](draw, dtype)
+    call.op = kind
+    weight: Operand = call.args[0]
+    weight.layout = plain(dtype, weight.shape)
+    setup = Setup(lab.backend, call)
+    if setup.level is Level.NONE or 0 in weight.shape:
+        setup.close()
+        return None
+    part = {ops.mulmat: "attn_{}", ops.rows: "table_{}", ops.mulmat_id: "ffn_{}_exps"}[kind].format("qkv"[n])
+    return Use(call, f"blk.{{}}.{part}.weight", setup)
+
+
+def product_call(draw: Draw, dtype: DType) -> Call:
+    """Also of matrices that are large enough for what a backend does with large ones alone."""
+    unit = dtype.block_size
+    k, n, m = unit * draw.pick(1, 2, 3), draw.pick(8, 1, 16, 33, 64), draw.pick(1, 2, 4, 5, 17, 33)
+    if draw.flag(6):
+        k, n, m = 2048, draw.pick(520, 1024), draw.pick(1, 2, 5)
+    w = draw.operand(dtype, (k, n), Numbers(terms=k, most=7), layout=False)
+    x = draw.floats((k, m), Numbers(terms=k, partner=w), dtype=DType.F32, activated=True)
+    return Call((w, x), product)
+
+
+def write(path: Path, draw: Draw, uses: list[Use]) -> Path:
+    from gguf import GGMLQuantizationType, GGUFWriter
+
+    writer = GGUFWriter(path, "small")
+    writer.add_block_count(len(VARIANTS))
+    for use in uses:
+        for variant, name in enumerate(use.names()):
+            make(use.call, draw.mode, use.setup.precision, variant)
+            raw = np.ascontiguousarray(use.weight.stored).view(np.uint8)
+            writer.add_tensor(name, raw, raw_dtype=GGMLQuantizationType(use.weight.dtype.value))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def check(backend: Backend, draw: Draw, use: Use, variant: int) -> None:
+    draw.note(f"{use.call}, the first from a file, number {variant}")
+    make(use.call, draw.mode, use.setup.precision, variant)
+    setup = Setup(backend, use.call, weights={use.weight: use.names()[variant]})
+    try:
+        setup.write()
+        cost = cost_of(use.call, setup.level, setup.precision)
+        judge(use.call, setup, setup.run(), cost, draw.mode)
+    finally:
+        setup.close()
