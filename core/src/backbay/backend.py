@@ -61,7 +61,8 @@ class Backend(ABC):
     kernels: ClassVar[Mapping[Op[Any, Any], Callable[..., Any]]] = {}
     """What the plugin runs by itself; for other ops core's composites serve, if there are any."""
     deterministic: ClassVar[bool] = True
-    """Whether the same inputs always give the same bits."""
+    """Whether a plan that runs again with the same data gives the same bits. Another context, layout or number of
+    threads need not."""
     options: ClassVar[Mapping[str, Option]] = {}
     """What `BackendParams.options` may hold."""
     priority: ClassVar[int] = 0

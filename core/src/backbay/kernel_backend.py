@@ -118,7 +118,7 @@ class KernelBackend(Backend):
             return self.numbers(raw, operand.dtype)
         if op.writes is None or operand is reader.args[op.writes]:
             return raw
-        return self._for_target(raw, operand, reader)
+        return self._for_target(raw, operand, reader.args[op.writes], whole=op is copy)
 
     def numbers(self, raw: Array, dtype: DType) -> Array:
         """A stored array as numbers to compute with."""
@@ -148,15 +148,14 @@ class KernelBackend(Backend):
         """What a node looks at in the bytes of its storage."""
         return strided(storage, node)
 
-    def _for_target(self, raw: Array, source: Node, write: Node) -> Array:
-        """What is written, converted, and safe from being overwritten while it is read."""
-        assert write.op is not None and write.op.writes is not None
-        target: Node = write.args[write.op.writes]
+    def _for_target(self, raw: Array, source: Node, target: Node, *, whole: bool) -> Array:
+        """What is written, converted, and safe from being overwritten while it is read.
+
+        It takes the `whole` target's shape where it fills that: blocks lie along the target's rows.
+        """
         if source.dtype is not target.dtype:
             values = decode(raw, source.dtype)
-            if write.op is copy:  # of another shape, maybe, with blocks along other rows
-                values = values.reshape(target.shape[::-1])
-            return encode(values, target.dtype)
+            return encode(values.reshape(target.shape[::-1]) if whole else values, target.dtype)
         return raw.copy() if source.storage is target.storage else raw
 
 

@@ -124,7 +124,13 @@ class DeviceInfo:
 
 @dataclass(frozen=True)
 class Precision:
-    """What a backend rounds activations to, and sums in: error bounds follow from it."""
+    """What a backend rounds activations to, and sums in, for one op on operands of these dtypes.
+
+    Error bounds follow from it. `activation` is what the second operand of products, convolutions and attention may
+    be rounded to, and the operand of gelu and quick_gelu; `accumulate` what sums are kept in, and what each step of
+    any other arithmetic is rounded to. Arithmetic may flush to zero what lies below the normal range of f32; what is
+    moved or cast keeps its subnormals.
+    """
 
     activation: DType
     accumulate: DType

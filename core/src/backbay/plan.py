@@ -56,7 +56,10 @@ class Plan(ABC):
 
     @abstractmethod
     def run(self, cancel: Cancel | None) -> None:
-        """Run every node in order. A set `cancel` ends it early with CancelledError."""
+        """Run every node in order. A set `cancel`, looked at between nodes at least, ends it with CancelledError.
+
+        The next run is as if that one had not been, but for what it wrote into leaves.
+        """
 
     @abstractmethod
     def read(self, node: Node) -> Bytes:

@@ -161,7 +161,7 @@ def cast(x: Spec, dtype: DType) -> Spec:
     Floats round to nearest, ties to even, and overflow to infinity. A float becomes an integer by dropping its
     fraction; NaN, infinities and what the integer cannot hold give any value. Quantized types are read as the
     floats that they stand for. Casting to a quantized type needs whole blocks in dimension 0, and a backend
-    that can quantize it.
+    that can quantize it; each element then stands for a number at most a step of its block away.
     """
     if dtype not in CONTRACT:
         raise DTypeError(f"dtype must be one that tensors may hold, got {dtype}")
