@@ -480,3 +480,13 @@ def test_quantized_tensors_move_bit_by_bit(name: str) -> None:
     ours, expected = moved("onnx"), moved("cpu_ref")
     assert ours[0] == expected[0]
     np.testing.assert_array_equal(ours[1], expected[1])
+
+
+def test_small_angles_below_zero_keep_their_digits() -> None:
+    with backbay.open(None, backend="onnx") as opened, opened.new_context() as ctx:
+        x = ctx.from_floats(np.repeat([0.0, -1.0], 32), 64, 1, 1)
+        y = x.rope(ctx, ctx.from_ints([7]), 64, 5e5, -1.0, "neox")
+        ctx.compute(y)
+        np.testing.assert_allclose(
+            y.numpy().ravel()[:32], np.sin(-7 * 5e5 ** (-np.arange(32) / 32)), rtol=1e-5
+        )

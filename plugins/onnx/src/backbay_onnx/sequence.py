@@ -70,7 +70,8 @@ def _turns(
         wanted = b.sliced(factors.of_rank(1), 0, 0, len(power))
         angle = b.add("Div", angle, b.cast_to(wanted, TensorProto.DOUBLE))
     circle = b.constant(np.array(2 * pi))
-    angle = b.add("Sub", angle, b.add("Mul", b.add("Floor", b.add("Div", angle, circle)), circle))
+    # To the nearest circle and not to the one below: a small angle below 0 stays one, which f32 holds well.
+    angle = b.add("Sub", angle, b.add("Mul", b.add("Round", b.add("Div", angle, circle)), circle))
     angle = b.add("Unsqueeze", b.cast_to(angle, TensorProto.FLOAT), b.ints(1))
     cos, sin = b.add("Cos", angle), b.add("Sin", angle)
     if m != 1:
