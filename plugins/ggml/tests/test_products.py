@@ -94,3 +94,33 @@ def test_a_dry_run_counts_the_columns_that_are_added(model, batch) -> None:
             ctx.reserve()
             told.append([row[3].size for row in backend.memory().rows()])
     assert told[0] == told[1]
+
+
+def test_weights_with_codes_that_have_no_sign_are_multiplied_rightly(tmp_path) -> None:
+    """Quantizers make no -128, but a file may hold it, and ggml cannot turn its sign."""
+    data = RNG.integers(0, 256, (OUT, IN // 32, 34), np.uint8)
+    data[:, :, :2] = np.frombuffer(np.float16(0.01).tobytes(), np.uint8)
+    data[:, :, 2] = 128
+    path, kind = tmp_path / "lowest.gguf", GGMLQuantizationType.Q8_0
+    writer = GGUFWriter(path, "llama")
+    writer.add_block_count(1)
+    writer.add_tensor(WEIGHT, data.reshape(OUT, -1), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    x = RNG.integers(-127, 128, IN).astype(np.float32)
+    x[::32] = -127
+    with opened(path) as backend, backend.new_context() as ctx:
+        y = backend.get(WEIGHT).mulmat(ctx, ctx.from_floats(x))
+        ctx.compute(y)
+        right = quants.dequantize(data.reshape(OUT, -1), kind) @ x
+        assert np.abs(y.numpy() - right).max() < 1e-3 * np.abs(right).max()
+
+
+@pytest.mark.parametrize("place", [None, 0, 1, 2, 33, 34 * 5000 + 7, -1])
+def test_the_lowest_code_is_found_wherever_it_is_and_scales_are_not_taken_for_it(place) -> None:
+    data = np.full(34 * 9000, 127, np.uint8)
+    if place is not None:
+        data[place] = 128
+    assert products.has_lowest_code(data) == (place not in (None, 0, 1))

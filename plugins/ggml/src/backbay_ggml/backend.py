@@ -16,6 +16,7 @@ from backbay import (
     DType,
     FlashAttention,
     Graph,
+    Node,
     NoMemoryError,
     Op,
     Placement,
@@ -38,6 +39,7 @@ from .devices import CPU, Device, find_devices
 from .library import load_library
 from .placed import PlacedStore
 from .plan import GgmlPlan
+from .products import has_lowest_code
 from .remote import parse_endpoints
 from .scheduled import ScheduledPlan
 from .stage import Stage
@@ -72,6 +74,7 @@ class Ggml(Backend):
 
     contract_version = 1
     kernels = kernel
+    priority = 0
     options: ClassVar[Mapping[str, Option]] = {
         "weights": Option(AUTO, parse_weights, "auto, copied or mapped: where the CPU's weights lie"),
         "rpc": Option(
@@ -87,6 +90,7 @@ class Ggml(Backend):
         libc = ffi.dlopen(None)
         self.abort_callback: Any = ffi.cast("void *", ffi.addressof(libc, "strlen"))
         self.graph_entry = Entry(CPU, "graph")
+        self._signs: dict[str, bool] = {}
         self.store: WeightStore | None = None
         self.placed: PlacedStore | None = None
         super().__init__(model, params)
@@ -212,6 +216,20 @@ class Ggml(Backend):
         return self.config.int("attention.key_length", usual)
 
     # -- weights -----------------------------------------------------------------------------------------
+
+    def has_signs(self, weight: Node) -> bool:
+        """Whether each code of a q8_0 weight has one of the other sign. Quantizers make no -128, but others may.
+
+        It is read once for each weight of a file; leaves may get other data at any time.
+        """
+        leaf = weight.storage.leaf
+        if self.model is None or leaf is None or weight.storage.kind != "parameter":
+            return False
+        if not self.params.alloc_memory:
+            return True  # as it will be for most, and their graphs hardly differ
+        if leaf.name not in self._signs:
+            self._signs[leaf.name] = not has_lowest_code(self.model.data(leaf.name))
+        return self._signs[leaf.name]
 
     @property
     def _is_tied(self) -> bool:

@@ -33,8 +33,16 @@ class Builder:
     increasing order of what is asked of its layout; `call` adds an op.
     """
 
-    def __init__(self, library: Library, *, flash: bool, steer: Steer | None = None) -> None:
+    def __init__(
+        self,
+        library: Library,
+        *,
+        flash: bool,
+        steer: Steer | None = None,
+        has_signs: Callable[[Node], bool] = lambda weight: False,
+    ) -> None:
         self.library, self.lib = library, library.lib
+        self.has_signs = has_signs  # whether each code of a q8_0 weight has one of the other sign
         self._steer = steer  # None where the CPU runs everything
         self.flash = flash  # whether attention may use flash attention
         self.order: list[Ptr] = []  # every op, in the order in which they run

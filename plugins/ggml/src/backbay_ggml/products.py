@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from functools import cache
 
+import numpy as np
+
 from backbay import DType, Node
+from backbay.encoding import Bytes
 
 from .abi import NULL, Ptr
 from .builder import Builder, four
@@ -17,6 +20,7 @@ from .library import Library
 FULL_PRECISION = 10  # of enum ggml_prec
 FEW = 32  # columns; with more, it matters little how the last ones are multiplied
 LARGE = 1 << 20  # bytes of weights; fewer stay in the caches
+CHUNK = 1 << 12  # blocks that are looked at in one go
 TILE = 4  # columns that rearranged weights are multiplied with at a time, and the others one by one
 
 
@@ -30,7 +34,7 @@ def multiply(g: Builder, w: Node, x: Node, *, full: bool) -> Ptr:
     if w.nbytes < LARGE or columns.ne[1] >= FEW or columns.ne[2] * columns.ne[3] != 1 or not g.on_cpu:
         product = _multiply(g, weights, columns, full=full)
     else:
-        product = _few(g, w.dtype, weights, g.cast(columns, DType.F32), full=full)
+        product = _few(g, w, weights, g.cast(columns, DType.F32), full=full)
     return g.reshape(product, w.dim(1), *four(x)[1:])
 
 
@@ -40,15 +44,15 @@ def activation(g: Builder, w: Node, x: Node) -> Ptr:
     return g.rows(x, None if taken else DType.F32)
 
 
-def _few(g: Builder, dtype: DType, weights: Ptr, columns: Ptr, *, full: bool) -> Ptr:
+def _few(g: Builder, w: Node, weights: Ptr, columns: Ptr, *, full: bool) -> Ptr:
     """A product of few columns, by the code that reads the weights the fastest."""
     count = columns.ne[1]
     if weights.extra != NULL and count % TILE >= 2:
         return _wider(g, weights, columns, count + TILE - count % TILE, full=full)
     if weights.extra == NULL and count == 1 and _reads_four(g.library):
-        if dtype in (DType.F16, DType.BF16):
+        if w.dtype in (DType.F16, DType.BF16):
             return _wider(g, weights, columns, 2, full=full)
-        if dtype is DType.Q8_0 and g.lib.ggml_is_contiguous(weights):
+        if w.dtype is DType.Q8_0 and g.lib.ggml_is_contiguous(weights) and g.has_signs(w):
             return _exchanged(g, weights, columns, full=full)
     return _multiply(g, weights, columns, full=full)
 
@@ -67,7 +71,10 @@ def _wider(g: Builder, weights: Ptr, columns: Ptr, count: int, *, full: bool) ->
 
 
 def _exchanged(g: Builder, weights: Ptr, column: Ptr, *, full: bool) -> Ptr:
-    """A product of one column in which that is the weight, and the weights are the columns: q8_0 is for both."""
+    """A product of one column in which that is the weight, and the weights are the columns: q8_0 is for both.
+
+    ggml turns the signs of columns' codes, which -128 has none for: weights with it are multiplied as they are.
+    """
     row = g.once(column, "q8_0", lambda: g.cast(column, DType.Q8_0))
     return g.reshape(_multiply(g, row, weights, full=full), weights.ne[1])
 
@@ -77,6 +84,16 @@ def _multiply(g: Builder, w: Ptr, x: Ptr, *, full: bool) -> Ptr:
     if full:
         g.lib.ggml_mul_mat_set_prec(product, FULL_PRECISION)
     return product
+
+
+def has_lowest_code(data: Bytes) -> bool:
+    """Whether a code of these blocks of q8_0 is -128."""
+    size = DType.Q8_0.type_size
+    for start in range(0, data.size, CHUNK * size):
+        places = np.flatnonzero(data[start : start + CHUNK * size] == 128)
+        if (places % size > 1).any():  # the first two bytes are the scale
+            return True
+    return False
 
 
 @cache

@@ -41,7 +41,9 @@ class ScheduledPlan(Plan):
         self._steer = Steer(
             backend.library, self._stage.devices, graph, backend.placed_on, backend.product_home
         )
-        self._g = Builder(backend.library, flash=backend.flash, steer=self._steer)
+        self._g = Builder(
+            backend.library, flash=backend.flash, steer=self._steer, has_signs=backend.has_signs
+        )
         try:
             lower(self._g, graph, self._bind)
             self.settled = self._steer.settled(self._g)
