@@ -41,6 +41,22 @@ class Coarse(Reference):
     kernels = with_kernels(mul=lambda x, t2: Reference.kernels[ops.mul](x, t2) * 1.001)
 
 
+def only(*names):
+    return {getattr(ops, name): Reference.kernels[getattr(ops, name)] for name in names}
+
+
+class Three(Reference):
+    """Little, and all of it right."""
+
+    kernels = only("add", "neg", "mulmat")
+
+
+class WithoutCopies(Reference):
+    """What lays operands out and reads views for the suite is missing."""
+
+    kernels = {op: kernel for op, kernel in Reference.kernels.items() if op is not ops.contiguous}
+
+
 class WithoutSoftmax(Reference):
     kernels = {op: kernel for op, kernel in Reference.kernels.items() if op is not ops.softmax}
 

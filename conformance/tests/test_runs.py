@@ -8,6 +8,7 @@ import sys
 from argparse import ArgumentParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from backbay import BackbayError, BackendUnavailableError, Level, UnknownBackendError
@@ -45,6 +46,19 @@ def test_the_reference_passes_what_is_quick() -> None:
     assert report.ok, [outcome.as_dict() for outcome in report.failures][:3]
     assert report.states["failing"] == 0
     assert report.counts["passed"] > 500
+
+
+@pytest.mark.parametrize(
+    ("name", "runs"), [("Three", {"add", "neg", "mulmat"}), ("WithoutCopies", {"add", "rows"})]
+)
+def test_a_backend_with_few_kernels_keeps_the_contract(name: str, runs: set[str]) -> None:
+    report = run(f"broken_backends:{name}", size="smoke")
+    assert report.ok, [outcome.as_dict() for outcome in report.failures][:3]
+    for (_, op, dtype), cell in report.cells.items():
+        assert not dtype or cell.passed or cell.why_not
+        assert op not in runs or cell.state == "full"
+    lacking = report.cells["core", "contiguous", "f32"]
+    assert (lacking.state, lacking.why_not) == ("unsupported", "it has no kernel, and there is no composite")
 
 
 def test_every_check_comes_up_even_in_a_quick_run() -> None:
@@ -172,6 +186,19 @@ def test_the_command_writes_reports_and_replays_failures(tmp_path: Path) -> None
     one = min(failures.iterdir())
     assert conform("--repro", str(one)) == 1
     assert conform("cpu_ref", "--repro", str(one)) == 0
+
+
+def test_the_data_of_a_failure_are_written_as_arrays(tmp_path: Path) -> None:
+    failures, data = tmp_path / "failures", tmp_path / "data"
+    words = ("--size", "smoke", "--op", "tanh", "--failures", str(failures))
+    conform("broken_backends:Imprecise", *words)
+    one = next(path for path in failures.iterdir() if json.loads(path.read_text())["check"] == "bound")
+    assert conform("--repro", str(one), "--dump", str(data)) == 1
+    x, expected, bound, got = (
+        np.load(data / f"{name}0.npy") for name in ("operand", "expected", "bound", "got")
+    )
+    np.testing.assert_allclose(expected, np.tanh(x))
+    assert (np.abs(got - expected) > bound).any()
 
 
 def test_ops_and_profiles_may_be_named_one_by_one_and_with_commas(tmp_path: Path) -> None:

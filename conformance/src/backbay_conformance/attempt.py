@@ -6,10 +6,11 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Any
 
 from backbay import Level, UnsupportedOpError
 
-from .case import CASES
+from .case import CASES, Call
 from .declared import refused
 from .draw import Draw
 from .lab import Lab
@@ -19,10 +20,13 @@ from .outcome import Outcome
 from .plan import Item
 from .relations import try_relations
 from .repro import script
+from .rounding import Array
 from .scenario import SCENARIOS
 from .shrink import shrink
 from .trial import Observed, Setup, cost_of, expect, make, try_call
 
+FIRST_RUN = ("bound", "exact", "bits", "property", "repeat", "raised", "guards", "inputs", "over-claimed")
+"""Checks that fail on a call's first data; the others do on its second."""
 Announce = Callable[[Outcome], None]
 
 
@@ -55,7 +59,7 @@ def _attempt_case(lab: Lab, item: Item, draw: Draw, outcome: Outcome, announce: 
     observed = try_call(lab, call, draw.mode)
     _describe(outcome, observed)
     if observed.level is Level.NONE:
-        outcome.status = "unsupported"
+        outcome.status, outcome.message = "unsupported", observed.why_not
     else:
         try_relations(lab, call, draw, observed)
         _describe(outcome, observed)
@@ -118,14 +122,29 @@ def program(lab: Lab, item: Item, seed: int, outcome: Outcome, backend: str) -> 
     """The standalone program of a failed call."""
     if (item.profile, item.name) not in CASES:
         return ""
+    call, expected, _ = drawn_again(lab, item, seed, outcome)
+    first = expected[0] if expected else None
+    return script(call, backend, first.value if isinstance(first, Number) else first)
+
+
+def drawn_again(
+    lab: Lab, item: Item, seed: int, outcome: Outcome, *, runs: bool = False
+) -> tuple[Call, list[Any], list[Array]]:
+    """The call of a case with the data that failed, what must come out, and, if it `runs`, what does.
+
+    It does not where that would end the process.
+    """
     draw = Draw(item.seed(seed), item.turn, outcome.choices, lab.backend.cache_config())
     call = CASES[item.profile, item.name].draw(draw)
     setup = Setup(lab.backend, call)
-    level, precision = setup.level, setup.precision
-    setup.close()
-    variant = (
-        1 if outcome.check not in ("bound", "exact", "bits", "repeat", "raised", "guards", "inputs") else 0
-    )
-    make(call, draw.mode, precision, variant)
-    expected = expect(call, cost_of(call, level, precision))[0] if call.formula is not None else None
-    return script(call, backend, expected.value if isinstance(expected, Number) else expected)
+    try:
+        make(call, draw.mode, setup.precision, 0 if outcome.check in FIRST_RUN else 1)
+        cost = cost_of(call, setup.level, setup.precision)
+        got: list[Array] = []
+        if runs and outcome.check not in ("crash", "hang"):
+            with suppress(Exception):  # then there is nothing to see
+                setup.write()
+                got = setup.run()
+        return call, expect(call, cost) if call.formula is not None else [], got
+    finally:
+        setup.close()

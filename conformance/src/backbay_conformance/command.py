@@ -7,6 +7,7 @@ import os
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import backbay
@@ -20,16 +21,19 @@ from backbay.cli.arguments import (
     whole,
 )
 
+from .attempt import drawn_again
+from .case import CASES
 from .certificate import certify, refusals
 from .html import page
 from .isolation import Settings, Try, isolated
 from .junit import junit
 from .known import read_known
+from .lab import lab_for
 from .outcome import Outcome
-from .plan import SIZES, load_cases
+from .plan import SIZES, Item, load_cases
 from .profiles import PROFILES
 from .report import Report
-from .repro import as_file, read_file
+from .repro import as_file, dump, read_file
 from .runner import run
 from .terminal import Bar, show, show_failure
 
@@ -82,6 +86,9 @@ class Conform:
             help="certificate, page and badge",
         )
         parser.add_argument("--repro", help="try a failing case again, from its file", metavar="FILE")
+        parser.add_argument(
+            "--dump", type=folder_to_write, help="with --repro: its data as .npy files", metavar="FOLDER"
+        )
 
     def run(self, args: Namespace, /) -> int:
         load_cases()
@@ -164,7 +171,20 @@ def again(args: Namespace) -> int:
             show_failure(outcome, sys.stdout)
         else:
             sys.stdout.write(f"{outcome.item} {outcome.status}: {outcome.call}\n")
+    if args.dump:
+        _dump(args, item, seed, replace(outcomes[0], choices=choices))
     return 1 if any(outcome.failed for outcome in outcomes) else 0
+
+
+def _dump(args: Namespace, item: Item, seed: int, outcome: Outcome) -> None:
+    if (item.profile, item.name) not in CASES:
+        raise BackbayError(f"--dump writes the data of a case's call; {item} is a scenario")
+    lab = lab_for(args.backend or read_file(args.repro)[0])
+    try:
+        written = dump(Path(args.dump), *drawn_again(lab, item, seed, outcome, runs=True))
+    finally:
+        lab.discard()
+    sys.stdout.write(f"written: {', '.join(map(str, written))}\n")
 
 
 command = Conform()

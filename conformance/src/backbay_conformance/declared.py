@@ -50,6 +50,11 @@ def parts_of(
             yield tensor.op, specs
 
 
+def runs(ctx: Context, op: Op[Any, Any], *operands: Spec) -> bool:
+    """Whether a backend runs an op that a call needs beside its own: to lay out operands, or to read results."""
+    return ctx.backend.supports(op, operands).level is not Level.NONE
+
+
 def refused(error: UnsupportedOpError) -> bool:
     """Whether core refused an op that supports() declares it cannot run; a plugin that refuses later overclaims."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from backbay import Context, DType, Spec, Tensor
+from backbay import Context, DType, Spec, Tensor, ops
 
+from .declared import runs
 from .rounding import Array
 
 Shape = tuple[int, ...]
@@ -149,8 +150,12 @@ def sliced(dtype: DType, shape: Shape, dim: int, low: int, step: int) -> Step:
 
 
 def duplicated(dtype: DType, shape: Shape) -> Step:
-    """What another op has computed: not a leaf."""
-    return Step("duplicate", shape, shape, lambda raw: raw, lambda ctx, x: x.duplicate(ctx), "duplicate(ctx)")
+    """What another op has computed: not a leaf, where the backend can copy one."""
+
+    def trace(ctx: Context, x: Tensor) -> Tensor:
+        return x.duplicate(ctx) if runs(ctx, ops.contiguous, x) else x
+
+    return Step("duplicate", shape, shape, lambda raw: raw, trace, "duplicate(ctx)")
 
 
 def repeated(dtype: DType, shape: Shape, dim: int) -> Step:

@@ -32,6 +32,7 @@ class Cell:
     worst: float = 0.0
     seconds: float = 0.0
     precisions: set[str] = field(default_factory=set)
+    why_not: str = ""  # the first call that is unsupported is
 
     @property
     def state(self) -> str:
@@ -50,6 +51,7 @@ class Cell:
             self.bad.add(outcome.check if outcome.check in BAD else "failing")
         elif outcome.status == "unsupported":
             self.unsupported += 1
+            self.why_not = self.why_not or outcome.message
         else:
             self.passed += 1
         for check in outcome.checks:
@@ -70,6 +72,7 @@ class Cell:
             "ratios",
             "worst",
             "seconds",
+            "why_not",
         )
         plain = {key: getattr(self, key) for key in kept}
         return {

@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 from zlib import compress
 
+import numpy as np
+
 from backbay import DType
 from backbay.errors import BackbayError
 
 from .case import Call
+from .number import Number
 from .operand import Operand
 from .outcome import Outcome
 from .plan import Item
@@ -54,6 +57,24 @@ def read_file(path: str | Path) -> tuple[str, Item, int, list[int]]:
     return found
 
 
+def dump(folder: Path, call: Call, expected: list[Any], got: list[Array]) -> list[Path]:
+    """The operands of a call as NumPy files, what must come out, how far it may be off before it is rounded, and what did."""
+    arrays: dict[str, Array] = {}
+    for i, operand in enumerate(call.operands()):
+        arrays[f"operand{i}"] = operand.decoded
+    for i, want in enumerate(expected):
+        arrays[f"expected{i}"] = want.value if isinstance(want, Number) else want
+        if isinstance(want, Number):
+            arrays[f"bound{i}"] = want.error
+    for i, have in enumerate(got):
+        arrays[f"got{i}"] = have
+    folder.mkdir(parents=True, exist_ok=True)
+    written = [folder / f"{name}.npy" for name in arrays]
+    for path, array in zip(written, arrays.values(), strict=True):
+        np.save(path, array)
+    return written
+
+
 def script(call: Call, backend: str, expected: Array | None) -> str:
     """A program of a few lines: the call, what comes out, and what must."""
     operands = list(call.operands())
@@ -78,7 +99,11 @@ def script(call: Call, backend: str, expected: Array | None) -> str:
             )
         )
     text = "\n".join(lines) + "\n"
-    return text if len(text) <= LONGEST else f"# too large to print: replay the JSON file\n# {call}\n"
+    return (
+        text
+        if len(text) <= LONGEST
+        else f"# too large to print: `backbay conform --repro FILE --dump FOLDER` writes its data\n# {call}\n"
+    )
 
 
 def _opened(backend: str) -> str:

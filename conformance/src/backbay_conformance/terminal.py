@@ -13,6 +13,7 @@ from .report import STATES, Cell, Report
 
 COLOURS = {"full": "32", "composite": "36", "unsupported": "90", "failing": "31", "over-claimed": "31"}
 COLOURS["under-claimed"] = "33"
+MOST_REASONS = 12
 LETTERS: dict[str, str] = dict(zip(STATES, "FC-XOU", strict=True))
 
 
@@ -51,9 +52,16 @@ def show(report: Report, stream: TextIO) -> None:
     """The matrix of ops and dtypes, what failed, and the sum of it."""
     colour = stream.isatty()
     stream.writelines(line + "\n" for line in matrix(report, colour=colour))
-    for outcome in first_of_kind(report.failures):
+    stream.writelines(f"- {line}\n" for line in reasons(report.cells.values()))
+    shown = first_of_kind(report.failures)
+    for outcome in shown:
         show_failure(outcome, stream)
+    if len(report.failures) > len(shown):
+        stream.write(
+            f"\nand {len(report.failures) - len(shown)} more like these; --failures FOLDER writes them all\n"
+        )
     stream.writelines(f"! {complaint}\n" for complaint in report.complaints)
+    stream.write(f"declared precision, of activations and of sums: {declarations(report.cells.values())}\n")
     counts, states = report.counts, report.states
     told = ", ".join(f"{n} {state}" for state, n in states.items() if n)
     stream.write(
@@ -63,15 +71,51 @@ def show(report: Report, stream: TextIO) -> None:
     )
 
 
+def reasons(cells: Iterable[Cell]) -> list[str]:
+    """What is unsupported, by why it is; what many share comes first, and many reasons are cut short."""
+    found: dict[str, list[str]] = {}
+    for cell in cells:
+        if cell.unsupported:
+            found.setdefault(cell.why_not, []).append(f"{cell.name} {cell.dtype}".rstrip())
+    lines = [f"{_some(names)}: {why}" for why, names in sorted(found.items(), key=lambda pair: -len(pair[1]))]
+    return (
+        lines
+        if len(lines) <= MOST_REASONS
+        else [*lines[:MOST_REASONS], f"and {len(lines) - MOST_REASONS} more reasons"]
+    )
+
+
+def declarations(cells: Iterable[Cell]) -> str:
+    """Which precision is declared of how many ops; of which, where they are few."""
+    found: dict[str, set[str]] = {}
+    for cell in cells:
+        for precision in cell.precisions if cell.passed else ():
+            found.setdefault(precision, set()).add(cell.name)
+    return (
+        "; ".join(f"{precision} of {_some(sorted(names))}" for precision, names in sorted(found.items()))
+        or "none"
+    )
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names) if len(names) <= 4 else f"{', '.join(names[:2])} and {len(names) - 2} more"
+
+
 def matrix(report: Report, *, colour: bool) -> list[str]:
     """A line per op: for each dtype, what the backend is for it."""
     dtypes = columns(report.cells.values())
-    lines = [f"{'':<40} " + " ".join(f"{dtype:>5}" for dtype in dtypes)] if dtypes else []
+    widths = [max(5, len(dtype)) for dtype in dtypes]
+    lines = (
+        [f"{'':<40} " + " ".join(f"{d:>{w}}" for d, w in zip(dtypes, widths, strict=True))] if dtypes else []
+    )
     for (profile, name), row in rows(report.cells.values()).items():
-        marks = [_mark(row[dtype], colour) if dtype in row else "." for dtype in dtypes]
+        marks = [
+            " " * (w - 1) + (_mark(row[d], colour) if d in row else ".")
+            for d, w in zip(dtypes, widths, strict=True)
+        ]
         extra = row.get("")
         told = "" if extra is None else ("ok" if extra.state == "full" else extra.state)
-        cells = " ".join(" " * 4 + mark for mark in marks) if extra is None else told
+        cells = " ".join(marks) if extra is None else told
         lines.append(f"{profile + ' ' + name:<40} {cells}".rstrip())
     if dtypes:
         lines.append(

@@ -20,12 +20,13 @@ from backbay import (
     Spec,
     Tensor,
     UnsupportedOpError,
+    ops,
 )
 from backbay.params import COMPOSITE, KERNEL
 
 from .case import Call
 from .data import Mode
-from .declared import declared
+from .declared import declared, refused, runs
 from .lab import Lab
 from .number import Cost, Number
 from .operand import Operand
@@ -43,6 +44,7 @@ class Observed:
     """What a trial learned beside that it passed."""
 
     level: Level = Level.KERNEL
+    why_not: str = ""  # it is unsupported
     ratio: float | None = None  # of the worst error to its bound
     precision: Precision | None = None
     checks: list[str] = field(default_factory=list)
@@ -106,7 +108,8 @@ class Setup:
         self.results: list[Tensor] = list(made) if isinstance(made, list) else [made]
         if composed or call.op.view or call.op.inline:
             # A view is read where it lies, and by a copy that runs on the device.
-            self.results += [result.contiguous(ctx) for result in self.results]
+            readable = [result for result in self.results if runs(ctx, ops.contiguous, result)]
+            self.results += [result.contiguous(ctx) for result in readable]
         self.args, self.specs = args, [args[i] for i in call.op.operands]
         self.kept = [
             t for o, t in self.tensors.items() if t.op is not None and t.op.name == "duplicate" and o.seed % 2
@@ -210,13 +213,14 @@ def try_call(lab: Lab, call: Call, mode: Mode) -> Observed:
         observed = Observed(setup.level, precision=setup.precision)
         make(call, mode, setup.precision, 0)
         if observed.level is Level.NONE:
+            observed.why_not = setup.backend.supports(call.op, setup.specs).reason
             expect_unsupported(setup)
             _expect_no_more(lab, call, mode, setup.precision)
             return observed
         try:
             _check_runs(setup, call, mode, observed)
-        except Declined:
-            observed.level = Level.NONE
+        except Declined as declined:
+            observed.level, observed.why_not = Level.NONE, str(declined)
         return observed
     finally:
         setup.close()
@@ -294,6 +298,9 @@ def _claimed(setup: Setup) -> list[Array]:
     except UnsupportedOpError as error:
         # supports() sees operands alone: of a dtype that is an attribute, only the error can tell.
         if any(isinstance(arg, DType) and arg.is_quantized for arg in setup.call.args):
+            raise Declined(str(error)) from None
+        # Nor does it know which ops a composite comes down to with these attributes.
+        if (setup.level is Level.COMPOSITE or setup.call.op.inline) and refused(error):
             raise Declined(str(error)) from None
         raise Fault("over-claimed", f"supports() says yes, and yet: {error}") from None
     except Exception as error:

@@ -97,8 +97,12 @@ def solved(a: Number, b: Number, lower: bool, left: bool, unit: bool) -> Number:
     for i in range(n) if lower else reversed(range(n)):
         y = b[..., i : i + 1, :]
         known = sorted(rows)
-        if known:
-            above = concatenate([rows[t] for t in known], -2)
-            y = y - a[..., i : i + 1, known].einsum("...ij,...jk->...ik", above, len(known))
+        if (
+            known
+        ):  # the right side is one more term of the sum, which may begin with it and be kept in its place
+            one = Number(np.ones((*y.shape[:-2], 1, 1)), 0.0, y.cost)
+            terms = concatenate([one, -a[..., i : i + 1, known]], -1)
+            above = concatenate([y, *(rows[t] for t in known)], -2)
+            y = terms.einsum("...ij,...jk->...ik", above, len(known) + 1)
         rows[i] = y if unit else y / a[..., i : i + 1, i : i + 1]
     return concatenate([rows[i] for i in range(n)], -2) if n else b

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from backbay import Op, ops
+from backbay import DType, Op, ops
 
 from ..case import Call, case
-from ..data import Made, Making, Numbers
+from ..data import Fill, Made, Making, Numbers
 from ..draw import Draw
 from ..number import Number, scalar
 from ..operand import Operand, longer
@@ -103,6 +103,18 @@ BROKEN = Numbers("0n", low=-250, high=250)
 """The same with NaN, which stays in its row."""
 
 
+def far_from_zero(making: Making, operand: Operand) -> Array:
+    """Rows whose spread is small beside their mean: the mean of squares less the square of the mean loses it."""
+    size = int(np.prod(operand.shape, dtype=np.int64))
+    peak = 1000 if operand.dtype is DType.F32 else 200
+    return np.asarray(making.rng.choice([-peak, peak]) + making.rng.integers(-16, 17, size) / 8)
+
+
+def spread(draw: Draw, fill: Numbers) -> Fill:
+    """Data for what is taken from the mean: now and then far from zero."""
+    return Made(far_from_zero) if draw.flag(4) else fill
+
+
 @case(ops.rms_norm)
 def rms_norm(draw: Draw) -> Call:
     shape = draw.rows(least=1)
@@ -128,7 +140,7 @@ def _rows(draw: Draw, shape: tuple[int, ...], *shared: Operand | None) -> dict[s
 @case(ops.layer_norm)
 def layer_norm(draw: Draw) -> Call:
     shape = draw.rows(least=1)
-    x = draw.floats(shape, BROKEN)
+    x = draw.floats(shape, spread(draw, BROKEN))
     weight = draw.floats(shape[:1], Numbers(), dtype=draw.other_float()) if draw.flag() else None
     bias = draw.floats(shape[:1], Numbers(), dtype=draw.other_float()) if draw.flag() else None
     relations = {**_rows(draw, shape, weight, bias), "altered": other_eps(draw)}
@@ -164,9 +176,9 @@ def row_case(
         shape = draw.rows()
         if draw.exact and not whole and shape[0]:  # a mean of 2^n integers is exact
             shape = (1 << (shape[0].bit_length() - 1), *shape[1:])
-        fill = Numbers(special, terms=max(1, shape[0]))
+        fill: Fill = Numbers(special, terms=max(1, shape[0]))
         if not whole:
-            fill = Numbers(special, terms=max(1, shape[0]), low=-250, high=250)
+            fill = spread(draw, Numbers(special, terms=max(1, shape[0]), low=-250, high=250))
         x = draw.floats(shape, fill)
         return Call((x,), formula, exact=exact, **_rows(draw, shape))
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from backbay import DType, Spec, ops
+from backbay import DType, Spec, Support, ops
 
 from ..lab import Lab
 from ..number import Number
@@ -248,15 +248,21 @@ class CacheLife(Machine):
         return rotated(x, position, self.layout.dim, self.layout.base, self.layout.mode)
 
     def _check_offer(self) -> None:
-        """What cache_config() offers can be written; else it is no lack that was declared, but a promise."""
+        """What cache_config() offers can be written; else it is no lack that was declared, but a promise.
+
+        Nothing is promised by a backend without set_rows: it has no caches.
+        """
         for dtype in (self.layout.key_type, self.layout.value_type):
-            given = [Spec(dtype, (32, 8)), Spec(DType.F32, (32, 1)), Spec(DType.I32, (1,))]
-            written = self.backend.supports(ops.set_rows, given)
-            if not written:
+            written = self._write(dtype)
+            if not written and self._write(DType.F32):
                 self.backend.close()
                 raise Fault(
                     "cache", f"cache_config() offers {dtype}, which set_rows cannot write: {written.reason}"
                 )
+
+    def _write(self, dtype: DType) -> Support:
+        given = [Spec(dtype, (32, 8)), Spec(DType.F32, (32, 1)), Spec(DType.I32, (1,))]
+        return self.backend.supports(ops.set_rows, given)
 
     def _layout(self, choose: Choose) -> Layout:
         """Heads of 32, so that each fills a block of a quantized type."""

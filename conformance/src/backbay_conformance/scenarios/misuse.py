@@ -23,6 +23,7 @@ from backbay import (
 from backbay.ops.sequence import Yarn
 
 from ..data import READABLE
+from ..declared import refused as lacking
 from ..draw import Draw
 from ..lab import Lab
 from ..oracles import Fault
@@ -241,6 +242,8 @@ def refused(what: str, expected: Error, act: Callable[[], Any]) -> None:
     except expected:
         return
     except Exception as other:
+        if isinstance(other, UnsupportedOpError) and lacking(other):
+            raise
         raise Fault(
             "errors", f"{what}: expected {expected.__name__}, got {type(other).__name__}: {other}"
         ) from other

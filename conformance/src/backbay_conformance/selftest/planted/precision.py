@@ -149,3 +149,14 @@ def sums_of_half_rows_overflow_on_their_way(
         parts = arrays[node.args[0].index].astype(np.float64).cumsum(-1)
         over = (np.abs(parts) > 65504).any(-1, keepdims=True)
         arrays[node.index][over] = np.inf
+
+
+@fault(PRECISION, ops.variance, ops.stddev, like="L26708")
+def spread_is_taken_from_the_squares(right: Kernel, x: Array) -> Array:
+    """The mean of squares less the square of the mean, both in single precision."""
+    numbers = x.astype(np.float32)
+    if not numbers.shape[-1]:
+        return right(x)
+    squares, mean = np.mean(numbers * numbers, -1, keepdims=True), np.mean(numbers, -1, keepdims=True)
+    spread = np.maximum(squares - mean * mean, 0)
+    return np.asarray(spread if right.__name__ == "variance" else np.sqrt(spread))
