@@ -21,12 +21,10 @@ DOCUMENTS = sorted(
 )
 
 
-def run(program: Path, where: Path, **variables: str) -> str:
-    environment = {**os.environ, **variables}
-    ended = subprocess.run(
-        [sys.executable, program], check=False, cwd=where, env=environment, capture_output=True, text=True
-    )
-    assert ended.returncode == 0, ended.stderr
+def run(program: Path | str, where: Path, *arguments: str, **variables: str) -> str:
+    environment, command = {**os.environ, **variables}, [sys.executable, program, *arguments]
+    ended = subprocess.run(command, check=False, cwd=where, env=environment, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
 
 
@@ -48,7 +46,7 @@ def installed(document: str, folder: Path) -> tuple[list[Path], list[str], Path]
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(block.text)
             written.append(path)
-        else:
+        elif block.language == "text":
             outputs.append(block.text)
     site = folder / "site"
     command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", site, folder]
@@ -60,6 +58,16 @@ def test_the_backends_of_write_a_backend_do_what_it_says(tmp_path):
     written, outputs, site = installed("docs/write-a-backend.md", tmp_path)
     programs = [path for path in written if path.name in ("use.py", "closures.py")]
     assert [run(path, tmp_path, PYTHONPATH=str(site)) for path in programs] == outputs
+    commands = [b.text.split() for b in blocks("docs/write-a-backend.md") if b.language == "console"]
+    for command in commands:  # one for each way
+        assert "keeps the contract" in run("-m", tmp_path, *command, PYTHONPATH=str(site))
+    assert len(commands) == 2
+
+
+def test_the_program_of_contexts_prints_what_it_says(tmp_path):
+    program, output = blocks("docs/contexts.md")
+    (tmp_path / program.file).write_text(program.text)
+    assert run(tmp_path / program.file, tmp_path) == output.text
 
 
 def test_the_model_of_add_a_model_does_what_it_says(tmp_path):
