@@ -54,7 +54,8 @@ def page(report: Report) -> str:
 def _head(report: Report) -> str:
     from . import SUITE_VERSION
 
-    told = ", ".join(f"{value:,} {key}" for key, value in report.counts.items())
+    words = {"known": "known failures"}
+    told = ", ".join(f"{value:,} {words.get(key, key)}" for key, value in report.counts.items())
     facts = "; ".join(f"{key} {_flat(value)}" for key, value in report.facts.items())
     complaints = "".join(f"<p><b>{escape(text)}</b></p>" for text in report.complaints)
     return (
