@@ -61,7 +61,9 @@ def show(report: Report, stream: TextIO) -> None:
             f"\nand {len(report.failures) - len(shown)} more like these; --failures FOLDER writes them all\n"
         )
     stream.writelines(f"! {complaint}\n" for complaint in report.complaints)
-    stream.write(f"declared precision, of activations and of sums: {declarations(report.cells.values())}\n")
+    precisions = declarations(report.cells.values())
+    if precisions:
+        stream.write(f"declared precision, of activations and of sums: {precisions}\n")
     counts, states = report.counts, report.states
     told = ", ".join(f"{n} {state}" for state, n in states.items() if n)
     stream.write(
@@ -91,10 +93,7 @@ def declarations(cells: Iterable[Cell]) -> str:
     for cell in cells:
         for precision in cell.precisions if cell.passed else ():
             found.setdefault(precision, set()).add(cell.name)
-    return (
-        "; ".join(f"{precision} of {_some(sorted(names))}" for precision, names in sorted(found.items()))
-        or "none"
-    )
+    return "; ".join(f"{precision} of {_some(sorted(names))}" for precision, names in sorted(found.items()))
 
 
 def _some(names: list[str]) -> str:

@@ -18,6 +18,7 @@ from backbay import (
     NotComputedError,
     OptionError,
     ShapeError,
+    Tensor,
     UnsupportedOpError,
 )
 from backbay.ops.sequence import Yarn
@@ -328,24 +329,31 @@ def wrong_ids_never_run(lab: Lab, draw: Draw) -> None:
             raise Fault("errors", f"after ids were written: {y.floats()}")
 
 
+INTO_BLOCKS: dict[str, Callable[[Context, Tensor, DType], Tensor]] = {
+    "cast": lambda ctx, x, dtype: x.cast(ctx, dtype),
+    "copy": lambda ctx, x, dtype: x.copy(ctx, ctx.zeros(dtype, *x.shape)),
+    "set_rows": lambda ctx, x, dtype: ctx.zeros(dtype, *x.shape).set_rows(ctx, x, ctx.from_ints([1, 0])),
+}
+
+
 @scenario("quant", smoke=1, default=2, nightly=10)
-def casts_into_blocks_work_or_are_refused_at_once(lab: Lab, draw: Draw) -> None:
-    """Every quantized type as a cast's target: what cannot be made is UnsupportedOpError, before anything runs."""
-    backend = lab.backend
+def what_makes_blocks_works_or_is_refused_at_once(lab: Lab, draw: Draw) -> None:
+    """Every quantized type as a target: what cannot be made is UnsupportedOpError, before anything runs."""
     for dtype in READABLE:
-        with backend.new_context() as ctx:
-            x = ctx.from_floats(np.linspace(-1, 1, 2 * dtype.block_size))
-            y = x.cast(ctx, dtype)
-            try:
-                ctx.forward(y).reserve()
-            except UnsupportedOpError:
-                continue
-            except Exception as error:
-                raise Fault(
-                    "errors",
-                    f"a cast to {dtype}: expected UnsupportedOpError, got {type(error).__name__}: {error}",
-                ) from error
-            draw.note(f"a cast to {dtype}")
-            ctx.compute(y)
-            if len(y.bytes()) != x.size // dtype.block_size * dtype.type_size:
-                raise Fault("errors", f"a cast to {dtype} has {len(y.bytes())} bytes")
+        for what, make in INTO_BLOCKS.items():
+            with lab.backend.new_context() as ctx:
+                x = ctx.from_floats(np.linspace(-1, 1, 2 * dtype.block_size), dtype.block_size, 2)
+                try:
+                    y = make(ctx, x, dtype)
+                    ctx.forward(y).reserve()
+                except UnsupportedOpError:
+                    continue
+                except Exception as error:
+                    raise Fault(
+                        "errors",
+                        f"{what} to {dtype}: expected UnsupportedOpError, got {type(error).__name__}: {error}",
+                    ) from error
+                draw.note(f"{what} to {dtype}")
+                ctx.compute(y)
+                if len(y.bytes()) != 2 * dtype.type_size:
+                    raise Fault("errors", f"{what} to {dtype} made {len(y.bytes())} bytes of two blocks")
