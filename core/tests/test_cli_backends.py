@@ -85,7 +85,8 @@ def test_ops_shows_how_each_backend_runs_each_op(environment: Environment) -> No
     done = environment.backbay("ops")
     rows = {line.split()[1].partition("(")[0]: line.split()[-2:] for line in done.stdout.splitlines()}
     assert rows["mulmat"] == ["?", "kernel"]
-    assert rows["silu"] == ["?", "composite"]
+    assert rows["repeat_4d"] == ["?", "composite"]
+    assert rows["silu"] == ["?", "unsupported"]
     assert rows["reshape"] == ["core", "core"]
     assert rows["add"] == ["?", "unsupported"]
     assert "bad cannot be loaded: it ended the process with status 3" in done.stdout
@@ -98,7 +99,7 @@ def test_ops_of_one_backend_as_json_lists_every_op(environment: Environment) -> 
     listed = json.loads(environment.backbay("ops", "--json", "--backend", "good").stdout)
     assert [entry["op"] for entry in listed] == list(OPS)
     rms_norm = next(entry for entry in listed if entry["op"] == "rms_norm")
-    assert rms_norm["backends"] == {"good": "composite"}
+    assert rms_norm["backends"] == {"good": "unsupported"}
     assert rms_norm["composite"] is True
     assert rms_norm["doc"] == OPS["rms_norm"].doc
     wanted = "x.rms_norm(ctx, weight: Tensor | None = None, eps: float = 1e-05) -> Tensor"

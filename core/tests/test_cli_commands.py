@@ -50,7 +50,7 @@ def test_a_package_adds_a_command_with_arguments_and_a_status(environment: Envir
     ("source", "message"),
     [
         ("raise RuntimeError('no')", "command 'bad' of pack-bad 1.0 cannot be imported: RuntimeError: no"),
-        ("raise SystemExit", "command 'bad' of pack-bad 1.0 cannot be imported: SystemExit: "),
+        ("raise SystemExit", "command 'bad' of pack-bad 1.0 cannot be imported: SystemExit\n"),
         ("x = 1", "has no add_arguments and no run"),
     ],
 )

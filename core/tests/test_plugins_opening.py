@@ -19,6 +19,11 @@ class Plain(KernelBackend):
     contract_version = 1
 
 
+def with_priority(number: int, source: str = GOOD) -> str:
+    """The same plugin, which says how early it is taken."""
+    return source.replace("kernels = kernel\n", f"kernels = kernel; priority = {number}\n")
+
+
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "model.gguf"
@@ -101,9 +106,9 @@ def test_a_file_that_is_no_model_is_refused_before_the_backend_starts(tmp_path: 
 
 def test_auto_prefers_a_gpu_then_priority_and_skips_what_does_not_work(environment: Environment) -> None:
     environment.install_backend("broken", with_gpu(GOOD).replace("return Good", "raise RuntimeError('no')"))
-    environment.install_backend("first", GOOD.replace("kernels = kernel", "kernels = kernel; priority = 5"))
-    environment.install_backend("gpu", with_gpu(GOOD))
-    environment.install_backend("late", GOOD)
+    environment.install_backend("first", with_priority(5))
+    environment.install_backend("gpu", with_priority(0, with_gpu(GOOD)))
+    environment.install_backend("late", with_priority(0))
     done = environment.python(CHOOSE)
     assert done.stdout == (
         "gpu: it works, on FAST:0 (not first: it has no GPU; not late: it has no GPU; not broken: backend 'broken' "
@@ -112,13 +117,32 @@ def test_auto_prefers_a_gpu_then_priority_and_skips_what_does_not_work(environme
 
 
 def test_auto_goes_by_priority_then_by_name(environment: Environment) -> None:
-    environment.install_backend("a", GOOD)
-    environment.install_backend("b", GOOD.replace("kernels = kernel", "kernels = kernel; priority = 5"))
-    environment.install_backend("c", GOOD.replace("kernels = kernel", "kernels = kernel; priority = 5"))
+    environment.install_backend("a", with_priority(0))
+    environment.install_backend("b", with_priority(5))
+    environment.install_backend("c", with_priority(5))
     done = environment.python(CHOOSE)
     assert done.stdout == "b: it works (not c: its name comes later; not a: its priority is lower)\n", (
         done.stderr
     )
+
+
+def test_auto_takes_what_states_no_priority_only_if_nothing_else_works(environment: Environment) -> None:
+    environment.install_backend("newcomer", with_gpu(GOOD))
+    assert environment.python(CHOOSE).stdout == "newcomer: it works, on FAST:0\n"
+    environment.install_backend("old", with_priority(-100))
+    done = environment.python(CHOOSE)
+    assert done.stdout == "old: it works (not newcomer: it states no priority)\n", done.stderr
+
+
+def test_those_of_backbay_state_their_priorities() -> None:
+    stated = {
+        name: entry.load().priority
+        for name, entry in backbay.backends().items()
+        if name in ("cpu_ref", "ggml", "onnx")
+    }
+    assert stated
+    assert all(priority == (-100 if name == "cpu_ref" else 0) for name, priority in stated.items())
+    assert Plain.priority is None
 
 
 def test_the_environment_variable_names_the_backend_without_trying_any(environment: Environment) -> None:

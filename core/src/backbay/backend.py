@@ -29,7 +29,6 @@ from .leaf import Leaf
 from .memory import BackendMemory, Entry, Ledger, human_bytes
 from .op import Op
 from .params import (
-    COMPOSITE,
     KERNEL,
     BackendParams,
     CacheConfig,
@@ -38,7 +37,6 @@ from .params import (
     Precision,
     Support,
     parse_options,
-    unsupported,
 )
 from .placement import MAX_LAYERS, Placement
 from .plan import Buffer, Cancel, Plan, Progress, check_cancel
@@ -65,8 +63,12 @@ class Backend(ABC):
     threads need not."""
     options: ClassVar[Mapping[str, Option]] = {}
     """What `BackendParams.options` may hold."""
-    priority: ClassVar[int] = 0
-    """Which of several backends "auto" takes, where GPUs do not decide it: the highest."""
+    priority: ClassVar[int | None] = None
+    """Which of several backends "auto" takes, where GPUs do not decide it: the highest.
+
+    One that leaves it at None is the last that "auto" takes, whatever its devices: to be installed is not to be chosen.
+    Those of backbay are 0 for ggml and onnx, and -100 for cpu_ref.
+    """
     name = "unnamed"
     """The entry point's name."""
 
@@ -97,14 +99,17 @@ class Backend(ABC):
         return CacheConfig()
 
     def supports(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Support:
-        """How an op on such operands would run: by a kernel, by core's composite, or not at all."""
+        """How an op on such operands would run: by a kernel, by core's composite, or not at all.
+
+        Core runs a composite only if this says yes to each of its parts. What they are is found with attributes at
+        their defaults: where others ask for more, such as a softcap that takes a tanh, compiling refuses what is
+        missing. Where operands and defaults do not tell it, the composite counts as complete.
+        """
         if op in self.kernels or op.view:
             return KERNEL
-        return (
-            COMPOSITE
-            if op.composite is not None
-            else unsupported("it has no kernel, and there is no composite")
-        )
+        from .parts import composed  # it traces on a backend of its own
+
+        return composed(op, specs, self.supports)
 
     def read_weights(self, progress: Progress, cancel: Cancel | None) -> None:
         """Bring the weights to where `weight` says they are, telling how far it is (0.0 to 1.0)."""

@@ -79,9 +79,8 @@ class Builder:
         support = backend.supports(op, [tensor.args[i] for i in op.operands])
         if support.level is Level.NONE:
             specs = " x ".join(str_spec(t) for t in op.flat_operands(tensor.args))
-            raise UnsupportedOpError(
-                f"backend {backend.name!r} cannot run {op.name}: {specs}: {support.reason}"
-            )
+            why = f": {support.reason}" if support.reason else ""
+            raise UnsupportedOpError(f"backend {backend.name!r} cannot run {op.name}: {specs}{why}")
         return support.level is Level.COMPOSITE
 
     def _open(self, tensor: Tensor) -> Tensor:

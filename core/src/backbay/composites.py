@@ -17,16 +17,17 @@ from .tensor import Tensor
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def composite(op: Op[Any, Any], *, in_f32: bool = False) -> Callable[[F], F]:
+def composite(op: Op[Any, Any], *, in_f32: bool = False, varies: bool = False) -> Callable[[F], F]:
     """Declare what an op is made of: a function of the context and the op's own parameters.
 
     With `in_f32`, its parts work in f32 whatever the receiver's dtype is, and the result is rounded to that once.
+    `varies` says that attributes decide whether it needs its parts at all.
     """
 
     def register(function: F) -> F:
         op.check_signature(function, skip=1)
         traced = op.spread(function, skip=1)
-        op.composite = _widened(traced) if in_f32 else traced
+        op.composite, op.varies = _widened(traced) if in_f32 else traced, varies
         return function
 
     return register
@@ -175,7 +176,7 @@ def stack(ctx: Context, x: Tensor, dim: int, *others: Tensor) -> Tensor:
     return x
 
 
-@composite(ops.repeat_4d)
+@composite(ops.repeat_4d, varies=True)
 def repeat_4d(ctx: Context, x: Tensor, dim0: int, dim1: int = 1, dim2: int = 1, dim3: int = 1) -> Tensor:
     for n, extent in enumerate((dim0, dim1, dim2, dim3)):
         if extent != x.dim(n):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import ceil, isfinite
+from operator import index
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -69,8 +70,7 @@ class Context:
         `row_axis` names the dimension along which a state, such as a cache, is filled from 0 on: a backend may
         then bind only the rows that a graph uses.
         """
-        if not isinstance(dtype, DType) or dtype not in CONTRACT:
-            raise DTypeError(f"expected a dtype that tensors may hold, got {dtype!r}")
+        _check_dtype(dtype)
         extents = _shape(shape)
         check_shape(dtype, extents)
         if row_axis is not None and not 0 <= row_axis < len(extents):
@@ -103,6 +103,8 @@ class Context:
 
     def arange(self, start: float, stop: float, step: float = 1, dtype: DType = DType.F32) -> Tensor:
         """A leaf of start, start + step, ... below stop (above it, if step is negative)."""
+        if any(isinstance(number, DType) for number in (start, stop, step)):
+            raise DTypeError("arange: start, stop and step are numbers; the dtype comes last, as dtype=")
         if step == 0 or not all(map(isfinite, (start, stop, step))):
             raise ShapeError(f"arange: step must not be 0, and all must be finite: {start}, {stop}, {step}")
         leaf = self.empty(dtype, max(0, ceil((stop - start) / step)))  # refused here if it is too large
@@ -154,10 +156,29 @@ class Context:
         self.close()
 
 
-def _shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+def _check_dtype(dtype: object) -> None:
+    """Raise unless a leaf may be of this."""
+    if not isinstance(dtype, DType):
+        raise DTypeError(f"expected a dtype, which comes first, such as DType.F32, got {_brief(dtype)}")
+    if dtype not in CONTRACT:
+        raise DTypeError(f"expected a dtype that tensors may hold, got {dtype!r}")
+
+
+def _shape(shape: tuple[object, ...]) -> tuple[int, ...]:
     """Extents as integers; a single sequence of them stands for itself."""
     extents = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+    return tuple([_extent(n) for n in extents])
+
+
+def _extent(n: object) -> int:
     try:
-        return tuple([n.__index__() for n in extents])
-    except AttributeError:
-        raise ShapeError(f"a shape is made of integers, got {extents!r}") from None
+        if not isinstance(n, DType):  # an integer too, which nobody means
+            return index(n)  # type: ignore[arg-type]  # TypeError says it is none
+    except TypeError:
+        pass
+    hint = "; the dtype comes first, or follows from the data" if isinstance(n, DType) else ""
+    raise ShapeError(f"a shape is made of integers, got {_brief(n)}{hint}")
+
+
+def _brief(value: object) -> str:
+    return repr(value) if isinstance(value, (int, float, str, type)) else type(value).__name__

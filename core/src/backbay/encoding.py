@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .dtypes import DType
-from .errors import DTypeError
+from .errors import DTypeError, reason_of
 from .spec import Spec
 
 Array = NDArray[Any]
@@ -73,7 +73,7 @@ def dequantize(raw: Array, dtype: DType) -> Array:
     try:
         numbers: Array = quants.dequantize(raw, GGMLQuantizationType(dtype.value))
     except NotImplementedError as error:
-        raise DTypeError(f"{dtype} cannot be converted to numbers: {error}") from error
+        raise DTypeError(f"{dtype} cannot be converted to numbers: {reason_of(error)}") from error
     return numbers.reshape(shape)
 
 
@@ -97,7 +97,7 @@ def quantize(numbers: Array, dtype: DType) -> Array:
             np.ascontiguousarray(numbers, np.float32), GGMLQuantizationType(dtype.value)
         )
     except NotImplementedError as error:
-        raise DTypeError(f"nothing can be converted to {dtype} here: {error}") from error
+        raise DTypeError(f"nothing can be converted to {dtype} here: {reason_of(error)}") from error
     return raw.reshape(shape)
 
 

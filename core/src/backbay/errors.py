@@ -11,6 +11,11 @@ if TYPE_CHECKING:
     from .memory import BackendMemory
 
 
+def reason_of(error: BaseException) -> str:
+    """What an error says, or, if that is nothing, what it is called."""
+    return str(error) or type(error).__name__
+
+
 class BackbayError(Exception):
     """The root of all errors of backbay."""
 

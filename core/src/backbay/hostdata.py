@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from .dtypes import DType
 from .encoding import NUMPY, Array, Bytes, encode
 from .errors import DTypeError, ShapeError
 from .spec import Spec
@@ -17,6 +18,13 @@ def to_array(data: object, kind: Any) -> Array:
     """A NumPy array, list or buffer of numbers as an array; raw bytes are read as numbers of `kind`."""
     if isinstance(data, (bytes, bytearray)):
         return np.frombuffer(data, kind)
+    if isinstance(data, DType):  # which NumPy takes for a number
+        raise DTypeError(
+            f"expected numbers, got the dtype {data}; data come first, and a leaf of another dtype is made by "
+            "ctx.empty(dtype, *shape).from_floats(data)"
+        )
+    if isinstance(data, Spec):
+        raise DTypeError(f"expected numbers, got the tensor {data}; read it with numpy(), or copy it")
     try:
         array: Array = np.asarray(data)
     except ValueError as error:

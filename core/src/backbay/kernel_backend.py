@@ -106,6 +106,13 @@ class KernelBackend(Backend):
             self.read_operand(node, value, arrays) if isinstance(value, Node) else value
             for value in node.args
         ]
+        if (
+            op.writes is not None
+        ):  # a tensor may be written into itself: `read_operand` took both for the target
+            target = node.args[op.writes]
+            for i in op.operands:
+                if node.args[i] is target and i != op.writes:
+                    args[i] = args[i].copy()
         result = self._calls[op](*args)
         if op.writes is None:
             self.store(node, result, arrays[node.index])

@@ -52,6 +52,8 @@ class Op(Generic[P, R]):
 
     composite: Callable[..., Any] | None = None
     """Traces the op as a composition of others: `composite(ctx, *args)`."""
+    varies = False
+    """Whether its attributes may leave out parts of the composite, so that without them nobody can tell what it needs."""
     prepared: Callable[[Any, tuple[Any, ...]], tuple[Any, ...]] | None = None
 
     def __init__(

@@ -42,7 +42,7 @@ def open(
 
     `backend` is the name of an installed one, or "auto"; None takes the name that BACKBAY_BACKEND holds, else
     "auto", which tries the installed ones in processes of their own and takes the best that works, see `choose`.
-    A subclass of Backend serves as it is.
+    A subclass of Backend serves as it is, and so does `module:Class`, the name of one.
 
     Raises UnknownBackendError, BackendUnavailableError, ModelFileError, OptionError or NoMemoryError.
     """
@@ -69,8 +69,8 @@ def open(
 def choose(backend: str | None = None) -> Choice:
     """Which backend `open` takes for this name, and why.
 
-    "auto" takes what works: a backend with a GPU before others, then by `Backend.priority`, then by name.
-    BackendUnavailableError says of each why it does not.
+    "auto" takes what works: of those that state a `Backend.priority` one with a GPU before others, then by priority,
+    then by name; if there is none, one that states no priority. BackendUnavailableError says of each why it does not.
     """
     if backend is not None and backend != AUTO:
         return Choice(entry(backend), "it was asked for")
@@ -94,9 +94,11 @@ def _best() -> Choice:
     def why_not(other: Verdict) -> str:
         if not other.works:
             return other.reason
+        if other.priority is None and first.priority is not None:
+            return "it states no priority"
         if first.has_gpu and not other.has_gpu:
             return "it has no GPU"
-        return "its priority is lower" if other.priority < first.priority else "its name comes later"
+        return "its name comes later" if other.priority == first.priority else "its priority is lower"
 
     gpus = ", ".join(device.id for device in first.devices if device.is_gpu)
     reason = f"it works, on {gpus}" if gpus else "it works"

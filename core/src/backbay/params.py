@@ -158,3 +158,6 @@ KERNEL, COMPOSITE = Support(Level.KERNEL), Support(Level.COMPOSITE)
 
 def unsupported(reason: str) -> Support:
     return Support(Level.NONE, reason)
+
+
+NO_KERNEL = unsupported("it has no kernel, and there is no composite")

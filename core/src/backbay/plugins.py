@@ -16,10 +16,10 @@ GROUP = "backbay.backends"
 
 @dataclass(frozen=True)
 class BackendEntry:
-    """An installed backend. Nothing of it is imported before `load`.
+    """An installed backend, or the class that `module:Class` names. Nothing of it is imported before `load`.
 
     `module` is what its entry point names. `rivals` are other distributions that claim the same name: as long as
-    there are any, none of them can be loaded.
+    there are any, none of them can be loaded. A class that is named by itself has no distribution.
     """
 
     name: str
@@ -30,19 +30,23 @@ class BackendEntry:
 
     def load(self) -> type[Backend]:
         """Import the plugin and return its class; BackendUnavailableError says why it cannot be used."""
+        from .registration import backend_class, class_at, describe
+
         origin = f"{self.distribution} {self.version}"
         if self.rivals:
             both = " and ".join((origin, *self.rivals))
             raise BackendUnavailableError(
                 f"backend {self.name!r} is provided by {both}; uninstall all but one"
             )
-        from .registration import backend_class, describe
-
         try:
-            plugin = Declared(self.name, self.module, self.distribution, self.version).load()
-            found = backend_class(plugin, self.name)
+            if self.distribution:
+                plugin = Declared(self.name, self.module, self.distribution, self.version).load()
+                found = backend_class(plugin, self.name)
+            else:
+                found = class_at(self.module)
         except (Exception, SystemExit) as error:
-            raise BackendUnavailableError(f"backend {self.name!r} of {origin}: {describe(error)}") from error
+            whose = f" of {origin}" if self.distribution else ""
+            raise BackendUnavailableError(f"backend {self.name!r}{whose}: {describe(error)}") from error
         if found.name == "unnamed":
             found.name = self.name  # so that what its constructor says is about this name
         return found
@@ -54,9 +58,14 @@ def backends() -> dict[str, BackendEntry]:
 
 
 def entry(name: str, *, asked_by: str = "") -> BackendEntry:
-    """The backend of that name; UnknownBackendError says the nearest ones. `asked_by` says where the name is from."""
+    """The backend of that name, or the class that `module:Class` names, which need not be installed.
+
+    UnknownBackendError says the nearest names. `asked_by` says where the name is from.
+    """
     if not isinstance(name, str):
         raise TypeError(f"a backend is a name or a subclass of Backend, not {name!r}")
+    if ":" in name:
+        return BackendEntry(name, "", "", name)
     installed = backends()
     if name not in installed:
         raise UnknownBackendError(name, installed, asked_by)

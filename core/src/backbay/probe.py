@@ -35,7 +35,7 @@ class Verdict:
     devices: tuple[DeviceInfo, ...] = ()
     details: dict[str, str] = field(default_factory=dict)
     kernels: tuple[str, ...] | None = None
-    priority: int = 0
+    priority: int | None = None
     output: str = ""
 
     @property
@@ -151,5 +151,8 @@ def _innermost(output: str) -> str:
 
 
 def ranked(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """Best first: what works, then what has a GPU, then by priority, then by name."""
-    return sorted(verdicts, key=lambda v: (not v.works, not v.has_gpu, -v.priority, v.entry.name))
+    """Best first: what works, then what states a priority, then what has a GPU, then by priority, then by name."""
+    return sorted(
+        verdicts,
+        key=lambda v: (not v.works, v.priority is None, not v.has_gpu, -(v.priority or 0), v.entry.name),
+    )

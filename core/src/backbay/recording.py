@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from .dtypes import DType
 from .encoding import Bytes
-from .errors import BackbayError, ClosedError, ContextBusyError, DTypeError, GraphSizeError, NotComputedError
+from .errors import (
+    BackbayError,
+    ClosedError,
+    ContextBusyError,
+    DTypeError,
+    GraphSizeError,
+    NotComputedError,
+    UnsupportedOpError,
+)
 from .leaf import Leaf
 from .op import Op
 from .placement import Placement
@@ -54,7 +62,8 @@ class Recording:
         self.leaves: list[Leaf] = []
         self.batch_size: int | None = None
         self._roots: dict[Tensor, None] = {}  # in the order of forward; all of them stay readable
-        self._stale = True  # the plan, if any, does not fit the roots
+        self._pending: list[Tensor] = []  # the last of them, which no plan has had yet
+        self._stale = False  # the plan, if any, is for another batch size
         self._graph: Graph | None = None
         self._plan: Plan | None = None
         self._results: tuple[Tensor, ...] = ()
@@ -172,7 +181,7 @@ class Recording:
                 if tensor.home is not self:
                     self.admit(tensor)
                 self._roots[tensor] = None
-                self._stale = True
+                self._pending.append(tensor)
 
     def set_batch_size(self, n: int) -> None:
         self.check_usable()
@@ -182,9 +191,10 @@ class Recording:
     def compute(self, outputs: tuple[Tensor, ...], cancel: Cancel | None) -> None:
         """Run the graph; afterwards the outputs, and only they, can be read."""
         with self._exclusive():
+            given = len(self._pending)
             self.forward(outputs)
             self.backend.check_runnable()
-            graph, plan = self._compiled()
+            graph, plan = self._compiled(given)
             self._results = ()
             self.blocked = True
             try:
@@ -197,18 +207,17 @@ class Recording:
     def reserve(self) -> None:
         """Compile, and so allocate, without running."""
         with self._exclusive():
-            self._compiled()
+            graph, _ = self._compiled(len(self._pending))
+            graph.check_homes()
 
     def export(self, folder: Path, names: Mapping[str, Tensor]) -> Path:
         """Let the backend write the graph as a model of its engine."""
-        from .building import build_graph
-
         with self._exclusive():
             self.check_usable()
             self.backend.check_runnable()
             if not self._roots:
                 raise BackbayError("there is nothing to export; give the results to ctx.forward")
-            graph = build_graph(self, tuple(self._roots))
+            graph = self._build(tuple(self._roots))
             if graph.of_weights and not self.backend.loaded:
                 raise NotComputedError(f"the weights hold no data: {self.backend.why_no_data()}")
             return self.backend.export(graph, self._named(graph, names), folder)
@@ -243,14 +252,11 @@ class Recording:
 
     def evaluate(self, tensor: Tensor) -> Bytes:
         """A tensor's value, from what its leaves hold now, beside the graph of `forward`: nothing may be written."""
-        from .building import build_graph
-
         self.backend.check_runnable()
-        graph = build_graph(self, (tensor,))
+        graph = self._build((tensor,))
         writers = [node.op.name for node in graph.nodes if node.op is not None and node.op.writes is not None]
         if writers:
             raise NotComputedError(f"{tensor!r} depends on {writers[0]}, which writes; compute it first")
-        graph.check_homes()
         plan = self.backend.compile(graph)
         try:
             self.backend.run(graph, plan, None)
@@ -264,24 +270,56 @@ class Recording:
     def forget_results(self) -> None:
         self._results = ()
 
-    def _compiled(self) -> tuple[Graph, Plan]:
-        """The plan, compiled anew only if there is more to run, or if its memory has moved."""
-        self.check_usable()
-        if self._graph is None or self._plan is None or self._stale or not self._plan.valid:
-            from .building import build_graph  # it opens composites, and so needs contexts
+    def _compiled(self, given: int) -> tuple[Graph, Plan]:
+        """The plan, compiled anew only if there is more to run, or if its memory has moved.
 
-            self._drop_plan()
-            self._graph = build_graph(self, tuple(self._roots))
-            self._graph.check_homes()
-            self._plan = self.backend.compile(self._graph)
-            self._stale = False
-            for node in self._graph.nodes:
-                if node.leaf is not None:
-                    node.leaf.used = True
-            self.counters.compilations += 1
-            if self.backend.params.alloc_memory:
-                self.counters.bytes_allocated += self._plan.nbytes
-        return self._graph, self._plan
+        Where that fails, the context stays usable: the pending roots after the first `given`, which `compute` was to
+        add, are dropped again, and so are those that the backend will never run.
+        """
+        self.check_usable()
+        current = not self._stale and not self._pending
+        if self._graph is not None and self._plan is not None and current and self._plan.valid:
+            return self._graph, self._plan
+        attempt: Callable[[tuple[Tensor, ...]], object] = self._build
+        try:
+            graph = self._build(tuple(self._roots))
+            attempt = self._try
+            self._drop_plan()  # its memory may be what the next one needs
+            plan = self.backend.compile(graph)
+        except BaseException as error:
+            self._drop_roots(self._pending[given:])
+            if isinstance(error, UnsupportedOpError):
+                settled = tuple(self._roots)[: len(self._roots) - len(self._pending)]
+                self._drop_roots(_refused(attempt, settled, tuple(self._pending)))
+            raise
+        self._keep(graph, plan)
+        return graph, plan
+
+    def _build(self, roots: tuple[Tensor, ...]) -> Graph:
+        from .building import build_graph  # it opens composites, and so needs contexts
+
+        graph = build_graph(self, roots)
+        graph.check_homes()
+        return graph
+
+    def _try(self, roots: tuple[Tensor, ...]) -> None:
+        """Compile for no other reason than to see whether it works."""
+        self.backend.compile(self._build(roots)).close()
+
+    def _keep(self, graph: Graph, plan: Plan) -> None:
+        self._graph, self._plan, self._stale = graph, plan, False
+        self._pending.clear()
+        for node in graph.nodes:
+            if node.leaf is not None:
+                node.leaf.used = True
+        self.counters.compilations += 1
+        if self.backend.params.alloc_memory:
+            self.counters.bytes_allocated += plan.nbytes
+
+    def _drop_roots(self, dropped: Iterable[Tensor]) -> None:
+        for root in dropped:
+            del self._roots[root]
+            self._pending.remove(root)
 
     def _drop_plan(self) -> None:
         if self._plan is not None:
@@ -331,6 +369,7 @@ class Recording:
             self.backend.drop_leaf(leaf)
         self.leaves.clear()
         self._roots.clear()
+        self._pending.clear()
         self.backend.forget(self)
 
 
@@ -340,3 +379,22 @@ def leaf_tensor(leaf: Leaf) -> Tensor:
     tensor.home, tensor.placement, tensor.op, tensor.args = leaf.home, leaf.placement, None, ()
     tensor.storage, tensor.leaf = None, leaf
     return tensor
+
+
+def _refused(
+    attempt: Callable[[tuple[Tensor, ...]], object], before: tuple[Tensor, ...], roots: tuple[Tensor, ...]
+) -> tuple[Tensor, ...]:
+    """Those of some roots that make an attempt unsupported, found by halves."""
+    try:
+        if roots:
+            attempt((*before, *roots))
+    except UnsupportedOpError:
+        if len(roots) == 1:
+            return roots
+        half = len(roots) // 2
+        first = _refused(attempt, before, roots[:half])
+        kept = tuple([root for root in roots[:half] if root not in first])
+        return first + _refused(attempt, (*before, *kept), roots[half:])
+    except Exception:  # noqa: BLE001, S110  such as for want of memory: another time it may work
+        pass
+    return ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from difflib import get_close_matches
+from importlib import import_module
 
 from .backend import CONTRACT_VERSION, Backend
 from .errors import BackendUnavailableError
@@ -30,13 +31,39 @@ def backend_class(plugin: object, name: str) -> type[Backend]:
         found = manager.hook.backbay_backend()
     except (Exception, SystemExit) as error:
         raise BackendUnavailableError(f"{HOOK}() raised {describe(error)}") from error
-    return check_class(found)
+    return check_class(found, f"{HOOK}() must return")
 
 
-def check_class(found: object) -> type[Backend]:
+def class_at(path: str) -> type[Backend]:
+    """The class that `module:Class` names; BackendUnavailableError says what there is instead."""
+    name, _, attribute = path.partition(":")
+    if not (name and attribute):
+        raise BackendUnavailableError("a class is named as module:Class")
+    try:
+        module = import_module(name)
+    except ModuleNotFoundError as error:
+        if not f"{name}.".startswith(f"{error.name}."):
+            raise  # the module is there, and misses another one
+        raise BackendUnavailableError(
+            f"there is no module {name!r}; PYTHONPATH names the folders to look in"
+        ) from error
+    if not hasattr(module, attribute):
+        theirs = [key for key, value in vars(module).items() if _is_theirs(value)]
+        raise BackendUnavailableError(
+            f"module {name!r} has no {attribute!r}; its backends: {', '.join(theirs) or 'none'}"
+        )
+    return check_class(getattr(module, attribute))
+
+
+def _is_theirs(value: object) -> bool:
+    """Whether it is a backend, and not one of the two classes of core that have no contract version."""
+    return isinstance(value, type) and issubclass(value, Backend) and hasattr(value, "contract_version")
+
+
+def check_class(found: object, rule: str = "a backend is") -> type[Backend]:
     """The class again, if it is a whole backend, written for this contract."""
     if not isinstance(found, type) or not issubclass(found, Backend):
-        raise BackendUnavailableError(f"{HOOK}() must return a subclass of backbay.Backend, got {found!r}")
+        raise BackendUnavailableError(f"{rule} a subclass of backbay.Backend, got {found!r}")
     theirs = getattr(found, "contract_version", None)
     if theirs is None:
         raise BackendUnavailableError(
@@ -58,7 +85,8 @@ def describe(error: BaseException) -> str:
     """An error of somebody else's code in one line."""
     if isinstance(error, BackendUnavailableError):
         return str(error)
-    return f"{type(error).__name__}: {_first_line(error)}"
+    line = _first_line(error)
+    return f"{type(error).__name__}: {line}" if line else type(error).__name__
 
 
 def _no_hook(plugin: object) -> str:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from backbay.entrypoints import Declared, declared
 from backbay.errors import BackbayError
+from backbay.registration import describe
 
 GROUP = "backbay.commands"
 
@@ -58,8 +59,8 @@ def _imported(point: Declared) -> Any:
     try:
         return point.load()
     except (Exception, SystemExit) as error:
-        what = f"{type(error).__name__}: {error}"
-        raise BackbayError(f"command {point.name!r} of {point.origin} cannot be imported: {what}") from error
+        what = f"command {point.name!r} of {point.origin}"
+        raise BackbayError(f"{what} cannot be imported: {describe(error)}") from error
 
 
 def _checked(command: Any, what: str) -> Command:

@@ -51,7 +51,7 @@ def _choice(verdicts: list[Verdict]) -> tuple[str | None, bool, str]:
         choice = choose()
     except BackbayError as error:
         return None, False, str(error)
-    taken = next(verdict for verdict in verdicts if verdict.entry == choice.entry)
+    (taken,) = [verdict for verdict in verdicts if verdict.entry == choice.entry] or probe_all([choice.entry])
     return choice.name, taken.works, str(choice) + (f", but {taken.reason}" if not taken.works else "")
 
 

@@ -3,7 +3,7 @@
   kernel        by itself
   composite     core runs it as a composition of other ops
   core          views, and ops that are always traced as others: every backend runs them
-  unsupported   not at all
+  unsupported   not at all: it has no kernel, and no composite that the backend has all parts of
 
 This is what is declared: a kernel may still refuse some dtypes, before anything runs. A backend that cannot be
 loaded shows `?`.
@@ -17,6 +17,7 @@ from typing import Any
 
 from backbay.op import OPS, Op
 from backbay.params import Level
+from backbay.parts import by_kernels
 from backbay.plugins import backends, entry
 from backbay.probe import Verdict, probe_all
 
@@ -30,7 +31,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     formats = parser.add_mutually_exclusive_group()
     formats.add_argument("--json", action="store_true", help=JSON_HELP)
     formats.add_argument("--markdown", action="store_true", help="print the reference, docs/ops.md")
-    parser.add_argument("--backend", metavar="NAME", help="of this backend alone")
+    parser.add_argument("--backend", metavar="NAME", help="of this backend alone; module:Class names any")
 
 
 def run(args: Namespace) -> int:
@@ -58,11 +59,7 @@ def level(op: Op[..., Any], verdict: Verdict) -> str:
 
 def declared_level(op: Op[..., Any], kernels: Collection[Op[..., Any]]) -> Level | None:
     """How an op runs with these kernels; None if it is core's on every backend."""
-    if op.view or op.inline:
-        return None
-    if op in kernels:
-        return Level.KERNEL
-    return Level.COMPOSITE if op.composite is not None else Level.NONE
+    return None if op.view or op.inline else by_kernels(op, kernels).level
 
 
 def _table(verdicts: Sequence[Verdict]) -> str:

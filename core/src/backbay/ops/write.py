@@ -69,7 +69,8 @@ def set_rows(x: Spec, src: Spec, ids: Spec) -> Spec:
     """x[:,ids[i, a mod ia, b mod ib],a,b] = src[:,i,a,b]; returns an alias of x.
 
     x is (n, count, a, b), a leaf or a view of one; src is (n, k, a, b), converted as cast converts;
-    ids is i32 or i64 (k, ia, ib), each in [0, count). Where ids repeat, one of the rows is kept.
+    ids is i32 or i64 (k, ia, ib), each in [0, count). Where ids repeat, one of the rows is kept. If src and x
+    overlap, src is read before x is written.
     """
     require_dtype(ids, (DType.I32, DType.I64), "ids")
     require(x.dim(0) == src.dim(0), "dimension 0 must match, {} != {}", x.dim(0), src.dim(0))

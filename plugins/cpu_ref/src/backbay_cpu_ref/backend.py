@@ -38,7 +38,7 @@ class CpuRef(KernelBackend):
 
     contract_version = 1
     kernels = kernel
-    priority = -100  # it is the last that "auto" takes
+    priority = -100  # of those that state one it is the last that "auto" takes
     float_dtype = np.float64
     options: ClassVar[Mapping[str, Option]] = {
         "decoded_weights": Option(1 << 30, _byte_count, "how many bytes of decoded weights to keep")

@@ -62,6 +62,7 @@ class OnnxBackend(Backend):
 
     contract_version = 1
     kernels = families.TABLE
+    priority = 0
     options = {
         "precision": Option(
             "fast",
