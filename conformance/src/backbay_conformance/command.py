@@ -98,8 +98,7 @@ class Conform:
             raise BackbayError(
                 f"name a backend: {', '.join(sorted(backbay.backends())) or 'none is installed'}"
             )
-        if ":" not in args.backend:
-            args.backend = backbay.opening.choose(args.backend).name
+        args.backend = backbay.opening.choose(args.backend).name
         if args.certify and (args.known or args.op or args.expression):
             raise BackbayError(
                 "--certify takes no known failures, and nothing may be left out with --op or -k"

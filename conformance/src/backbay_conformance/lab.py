@@ -5,12 +5,11 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import backbay
-from backbay import Backend, BackendParams, Debug
+from backbay import Backend, BackendParams, Debug, plugins
 
 from .extensions import load_extensions
 
@@ -59,10 +58,7 @@ class Lab:
 
 def lab_for(backend: str | type[Backend], options: Mapping[str, Any] | None = None) -> Lab:
     """A lab for an installed backend by its name, for `module:Class`, or for a class itself."""
-    if isinstance(backend, str) and ":" in backend:
-        module, _, attribute = backend.partition(":")
-        backend = getattr(import_module(module), attribute)
-    kind = backend
+    kind = plugins.entry(backend).load() if isinstance(backend, str) and ":" in backend else backend
     name = kind if isinstance(kind, str) else kind.__name__
     return Lab(lambda params, model: backbay.open(model, kind, _with(params, options)), name)
 
