@@ -59,7 +59,7 @@ def conv2d(draw: Draw) -> Call:
     width, height = image_side(draw), image_side(draw)
     (s0, p0, d0), (s1, p1, d1) = geometry(draw, width, kw), geometry(draw, height, kh)
     terms = kw * kh * max(1, ic)
-    weight = draw.floats((kw, kh, ic, oc), Numbers(terms=terms, most=63))
+    weight = draw.floats((kw, kh, ic, oc), Numbers("", terms=terms, most=63))
     fill = Numbers("ni", terms=terms, partner=weight, few=True)
     data = draw.floats((width, height, ic, n), fill, dtype=draw.other_float(), activated=True)
     args = (weight, data, s0, s1, p0, p1, d0, d1)

@@ -54,8 +54,8 @@ def conv2d(
     least 1, paddings p at least 0, none above 2^30. The kernel must fit: d0*(KW-1) + 1 <= W + 2*p0, KW >= 1,
     height alike. OC = 0 or N = 0 gives nothing, IC = 0 gives zeros; W = 0 is data that is all padding. A
     value that is not finite follows IEEE arithmetic in every window that holds it and reaches no other; where
-    an infinite weight meets padding the result may or may not be NaN. A backend may round data to the
-    activation type and sum in the type that its `precision` declares.
+    it meets a weight of 0, or an infinite weight meets padding, the result may or may not be NaN. A backend may
+    round data to the activation type and sum in the type that its `precision` declares.
     """
     width, height = _planes(weight, data, s0, s1, p0, p1, d0, d1)
     return result_spec(DType.F32, (width, height, weight.dim(3), data.dim(3)))
