@@ -93,7 +93,7 @@ def test_the_pip_line_of_the_readme_is_the_one_that_make_runs():
     planned = subprocess.run(
         ["make", "-n", "VENV=fresh", "fresh/.installed"], cwd=ROOT, check=True, capture_output=True, text=True
     )
-    line = re.compile(r"pip install (.+)$", re.MULTILINE)
+    line = re.compile(r"pip install (-e .+)$", re.MULTILINE)
     made, written = line.search(planned.stdout), line.search((ROOT / "README.md").read_text())
     assert made is not None and written is not None
     assert written[1] == made[1]
