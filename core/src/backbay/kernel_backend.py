@@ -106,9 +106,8 @@ class KernelBackend(Backend):
             self.read_operand(node, value, arrays) if isinstance(value, Node) else value
             for value in node.args
         ]
-        if (
-            op.writes is not None
-        ):  # a tensor may be written into itself: `read_operand` took both for the target
+        if op.writes is not None:
+            # A tensor may be written into itself: `read_operand` took both for the target.
             target = node.args[op.writes]
             for i in op.operands:
                 if node.args[i] is target and i != op.writes:
