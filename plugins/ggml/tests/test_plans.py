@@ -24,6 +24,15 @@ def test_computing_again_takes_new_data_and_compiles_nothing(backend) -> None:
         assert (ctx.counters.compilations, ctx.counters.runs) == (1, 3)
 
 
+def test_rows_that_are_added_by_id_are_not_overwritten_while_others_are_to_be_read(backend) -> None:
+    with backend.new_context() as ctx:
+        rows = ctx.empty(DType.F16, 4, 3).from_floats(np.repeat([1.0, 2.0, 3.0], 4))
+        ids = ctx.from_ints([[2, 0, 0]])
+        y = ctx.zeros(DType.F32, 4, 3, 1).add_id(ctx, rows, ids).neg(ctx)
+        ctx.compute(y)
+        assert y.numpy().reshape(3, 4)[:, 0].tolist() == [-3, -1, -1]
+
+
 def test_a_result_outlives_runs_of_other_contexts(backend) -> None:
     with backend.new_context() as one, backend.new_context() as other:
         a = one.from_floats(np.arange(64)).sqr(one).neg(one)

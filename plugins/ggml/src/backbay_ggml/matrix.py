@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from backbay import DType, Node, ops
 
-from .abi import Ptr
+from .abi import NULL, Ptr
 from .builder import Builder
 from .products import FULL_PRECISION, activation, multiply
 from .table import kernel
@@ -31,4 +31,7 @@ def mulmat_id(g: Builder, w: Node, x: Node, ids: Node) -> Ptr:
 
 @kernel(ops.add_id)
 def add_id(g: Builder, x: Node, t2: Node, ids: Node) -> Ptr:
-    return g.call("add_id", g.floats(x), g.floats(t2), g.dense(ids))
+    rows = g.floats(t2)
+    if rows.op:  # ggml would put the result in its place, though each of its rows may be read again
+        g.lib.ggml_set_output(rows if rows.view_src == NULL else rows.view_src)
+    return g.call("add_id", g.floats(x), rows, g.dense(ids))
