@@ -163,7 +163,8 @@ def _certified(report: Report, folder: str) -> int:
 def again(args: Namespace) -> int:
     """Try one failing case, as it was written down."""
     backend, item, seed, choices = read_file(args.repro)
-    settings = Settings(args.backend or backend, seed, args.timeout, shrink=0.0)
+    backend = args.backend or backend
+    settings = Settings(backend, seed, args.timeout, shrink=0.0)
     outcomes: list[Outcome] = list(isolated(settings, [Try(item, choices)]))
     for outcome in outcomes:
         if outcome.failed:
@@ -171,16 +172,16 @@ def again(args: Namespace) -> int:
         else:
             sys.stdout.write(f"{outcome.item} {outcome.status}: {outcome.call}\n")
     if args.dump:
-        _dump(args, item, seed, replace(outcomes[0], choices=choices))
+        _dump(backend, Path(args.dump), item, seed, replace(outcomes[0], choices=choices))
     return 1 if any(outcome.failed for outcome in outcomes) else 0
 
 
-def _dump(args: Namespace, item: Item, seed: int, outcome: Outcome) -> None:
+def _dump(backend: str, folder: Path, item: Item, seed: int, outcome: Outcome) -> None:
     if (item.profile, item.name) not in CASES:
         raise BackbayError(f"--dump writes the data of a case's call; {item} is a scenario")
-    lab = lab_for(args.backend or read_file(args.repro)[0])
+    lab = lab_for(backend)
     try:
-        written = dump(Path(args.dump), *drawn_again(lab, item, seed, outcome, runs=True))
+        written = dump(folder, *drawn_again(lab, item, seed, outcome, runs=True))
     finally:
         lab.discard()
     sys.stdout.write(f"written: {', '.join(map(str, written))}\n")

@@ -50,17 +50,22 @@ def _run(lab: Lab, call: Call) -> list[Array]:
         setup.close()
 
 
+def _judged(lab: Lab, call: Call, draw: Draw, cost: Cost, check: str) -> None:
+    """Raise Fault unless a call, with the data that it has, gives what its case says."""
+    setup = Setup(lab.backend, call)
+    try:
+        setup.write()
+        judge(call, setup, setup.run(), cost, draw.mode, check)
+    finally:
+        setup.close()
+
+
 def contiguous_equals_strided(lab: Lab, call: Call, draw: Draw, cost: Cost) -> bool:
     """The same data laid out contiguously give the same result."""
     if not any(operand.layout.steps for operand in call.operands()):
         return False
     plain = call.with_args(call.mapped(lambda o: o.of(o.stored, Layout(o.dtype, o.shape))))
-    setup = Setup(lab.backend, plain)
-    try:
-        setup.write()
-        judge(plain, setup, setup.run(), cost, draw.mode, "layout")
-    finally:
-        setup.close()
+    _judged(lab, plain, draw, cost, "layout")
     return True
 
 
@@ -144,12 +149,7 @@ def attributes_count(lab: Lab, call: Call, draw: Draw, cost: Cost) -> bool:
     other = call.with_args(
         tuple(call.altered.get(name, value) for name, value in zip(names, call.args, strict=True))
     )
-    setup = Setup(lab.backend, other)
-    try:
-        setup.write()
-        judge(other, setup, setup.run(), cost, draw.mode, "attributes")
-    finally:
-        setup.close()
+    _judged(lab, other, draw, cost, "attributes")
     return True
 
 

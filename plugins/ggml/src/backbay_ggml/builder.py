@@ -282,6 +282,11 @@ def dense_strides(dtype: DType, shape: Sequence[int]) -> tuple[int, ...]:
     return contiguous_strides(dtype, tuple(shape))
 
 
+def owner(tensor: Ptr) -> Ptr:
+    """The tensor that a view looks into; one that is no view is its own."""
+    return tensor if tensor.view_src == NULL else tensor.view_src
+
+
 def leaf_tensor(dtype: DType, ne: Sequence[int]) -> Ptr:
     """A tensor outside of any pool, with no data yet."""
     made = ffi.new("ggml_tensor *")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from backbay import Graph, Node
 
 from .abi import NULL, Ptr, ffi
-from .builder import Builder
+from .builder import Builder, owner
 from .library import Library
 
 
@@ -46,4 +46,4 @@ def holder(g: Builder, node: Node) -> Ptr | None:
     if node.storage.leaf is not None or node.storage.size == 0:
         return None
     root = g.root(node)
-    return root if root.view_src == NULL else root.view_src
+    return owner(root)

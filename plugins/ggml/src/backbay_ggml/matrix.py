@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from backbay import DType, Node, ops
 
-from .abi import NULL, Ptr
-from .builder import Builder
+from .abi import Ptr
+from .builder import Builder, owner
 from .products import FULL_PRECISION, activation, multiply
 from .table import kernel
 
@@ -33,5 +33,5 @@ def mulmat_id(g: Builder, w: Node, x: Node, ids: Node) -> Ptr:
 def add_id(g: Builder, x: Node, t2: Node, ids: Node) -> Ptr:
     rows = g.floats(t2)
     if rows.op:  # ggml would put the result in its place, though each of its rows may be read again
-        g.lib.ggml_set_output(rows if rows.view_src == NULL else rows.view_src)
+        g.lib.ggml_set_output(owner(rows))
     return g.call("add_id", g.floats(x), rows, g.dense(ids))
