@@ -11,6 +11,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from backbay import DType
+
+from ..modelfile import write_model
+
 WIDTH = 8
 WEIGHTS: dict[str, tuple[int, ...]] = {
     "token_embd.weight": (WIDTH, 5),
@@ -34,18 +38,12 @@ def weight(name: str) -> NDArray[np.float64]:
 @cache
 def small_model() -> Path:
     """The path of the file, which goes when the process does."""
-    from gguf import GGUFWriter
-
     folder = Path(tempfile.mkdtemp(prefix="backbay-conformance-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    path = folder / "small.gguf"
-    writer = GGUFWriter(path, "small")
-    writer.add_block_count(2)
-    writer.add_embedding_length(WIDTH)
-    for name in WEIGHTS:
-        writer.add_tensor(name, weight(name).astype(np.float16 if name in HALF else np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    stored = (
+        (name, DType.F16, weight(name).astype(np.float16))
+        if name in HALF
+        else (name, DType.F32, weight(name).astype(np.float32))
+        for name in WEIGHTS
+    )
+    return write_model(folder / "small.gguf", 2, stored, WIDTH)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from backbay import Backend, DType, Level, Op, ops
 
@@ -18,7 +17,9 @@ from ..data import READABLE, Numbers
 from ..draw import FLOATS, Draw
 from ..lab import Lab
 from ..layout import plain
+from ..modelfile import write_model
 from ..operand import Operand
+from ..rounding import Array
 from ..scenario import scenario
 from ..trial import Setup, cost_of, judge, make
 
@@ -49,7 +50,8 @@ def weights_of_a_file(lab: Lab, draw: Draw) -> None:
     uses = [use for use in (drawn(lab, draw, n) for n in range(3)) if use is not None]
     try:
         with tempfile.TemporaryDirectory() as folder:
-            backend = lab.fresh(write(Path(folder) / "weights.gguf", draw, uses))
+            path = write_model(Path(folder) / "weights.gguf", len(VARIANTS), weights(draw, uses))
+            backend = lab.fresh(path)
             try:
                 backend.load()
                 for use in uses:
@@ -89,21 +91,12 @@ def product_call(draw: Draw, dtype: DType) -> Call:
     return Call((w, x), product)
 
 
-def write(path: Path, draw: Draw, uses: list[Use]) -> Path:
-    from gguf import GGMLQuantizationType, GGUFWriter
-
-    writer = GGUFWriter(path, "small")
-    writer.add_block_count(len(VARIANTS))
+def weights(draw: Draw, uses: list[Use]) -> Iterator[tuple[str, DType, Array]]:
+    """Name, type and stored elements of each, made one after the other."""
     for use in uses:
         for variant, name in enumerate(use.names()):
             make(use.call, draw.mode, use.setup.precision, variant)
-            raw = np.ascontiguousarray(use.weight.stored).view(np.uint8)
-            writer.add_tensor(name, raw, raw_dtype=GGMLQuantizationType(use.weight.dtype.value))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+            yield name, use.weight.dtype, use.weight.stored
 
 
 def check(backend: Backend, draw: Draw, use: Use, variant: int) -> None:
