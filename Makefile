@@ -8,11 +8,6 @@ REQUIREMENTS := requirements-dev.txt plugins/ggml/requirements.txt
 FOLDERS := $(subst [cpu],,$(PACKAGES))
 SOURCES := $(addsuffix /src,$(FOLDERS))
 
-# GCC builds ggml's code for AMX so that it crashes; clang from 16 on, with its OpenMP, builds it right.
-CLANG = $(shell for v in 22 21 20 19 18 17 16; do printf '\043include <omp.h>\n' | clang++-$$v -fopenmp -fsyntax-only -x c++ - \
-	2>/dev/null && command -v clang-$$v >/dev/null && echo $$v && break; done)
-COMPILERS = $(if $(CLANG),CC=clang-$(CLANG) CXX=clang++-$(CLANG))
-
 .PHONY: demo test check format lint types contracts docs bench conform mutants nightly clean
 
 demo: $(VENV)/.installed $(VENV)/.minilm
@@ -81,5 +76,5 @@ $(VENV)/.minilm: $(VENV)/.installed
 $(VENV)/.installed: $(REQUIREMENTS) $(addsuffix /pyproject.toml,$(FOLDERS))
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install "pip>=23.1"
-	$(COMPILERS) $(BIN)/python -m pip install $(addprefix -e ./,$(PACKAGES)) $(addprefix -r ,$(REQUIREMENTS))
+	$(BIN)/python -m pip install $(addprefix -e ./,$(PACKAGES)) $(addprefix -r ,$(REQUIREMENTS))
 	touch $@

@@ -9,6 +9,7 @@ from backbay.memory import human_bytes
 from . import extra
 from .abi import NULL
 from .devices import Device, find_devices
+from .flags import COMMAND, READS_AHEAD
 from .library import NEWEST, OLDEST, Library, load_library, text
 
 NO_GPUS = ("CPU", "RPC", "BLAS")  # kinds of devices that a library has without one
@@ -28,6 +29,8 @@ def diagnose() -> dict[str, str]:
         "cpu features": ", ".join(name for name, value in library.features().items() if value != "0")
         or "none told",
         "llamafile kernels": _llamafile(library),
+        "reads ahead": _reads_ahead(library),
+        "sums of f16": _sums(library),
         "repacked weights": _arrangement(library, extra.REPACK),
         "amx": _arrangement(library, extra.AMX),
         "rpc": "yes" if library.lib.ggml_backend_reg_by_name(b"RPC") != NULL else "not in this library",
@@ -55,18 +58,26 @@ def _gpus(library: Library, devices: list[Device]) -> str:
         return f"none found, though the library has code for {', '.join(able)}: is the driver there, and the device visible?"
     return (
         f"none: the library is built for {', '.join(kinds)} alone; rebuild it for others, for NVIDIA's with "
-        'CMAKE_ARGS="-DGGML_LLAMAFILE=ON -DGGML_RPC=ON -DGGML_CUDA=ON" '
-        "pip install --no-cache-dir --force-reinstall ggml-python"
+        f"{COMMAND} -DGGML_CUDA=ON"
     )
 
 
 def _llamafile(library: Library) -> str:
     if "LLAMAFILE" in library.features():
         return "yes"
-    return (
-        "no: prompts run at half the speed; rebuild with "
-        'CMAKE_ARGS="-DGGML_LLAMAFILE=ON -DGGML_RPC=ON" pip install --no-cache-dir --force-reinstall ggml-python'
-    )
+    return f"no: prompts run at half the speed; {COMMAND}"
+
+
+def _reads_ahead(library: Library) -> str:
+    if library.was_told(READS_AHEAD):
+        return "yes"
+    return f"not that the library knew: a step may take 1.7 times as long as it could; {COMMAND}, with GCC"
+
+
+def _sums(library: Library) -> str:
+    if library.sums_in_half:
+        return f"in f16: attention to long texts is several times slower, and less exact; {COMMAND}"
+    return "in f32"
 
 
 def _arrangement(library: Library, name: str) -> str:
@@ -74,9 +85,7 @@ def _arrangement(library: Library, name: str) -> str:
         return "not in this library"
     known = extra.verdict(library, name)
     if known.why_not:
-        remedy = (
-            "; GCC 12 builds AMX so that it crashes, clang 16 builds it right" if name == extra.AMX else ""
-        )
+        remedy = f"; where GCC 12 built code that crashes: {COMMAND}" if name == extra.AMX else ""
         return f"not used: {known.why_not}{remedy}"
     return f"used for {', '.join(known.types)}" if known.types else "not used: no faster here"
 

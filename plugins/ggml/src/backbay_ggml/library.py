@@ -72,6 +72,10 @@ class Library:
             index += 1
         return found
 
+    def was_told(self, flag: str) -> bool:
+        """Whether the compiler of the CPU's code was given a flag, as far as the code tells."""
+        return any(flag.encode() in path.read_bytes() for path in self.path.parent.glob("libggml-cpu*"))
+
     def cpu_procedure(self, name: str, signature: str) -> Any:
         """A function of the CPU's code that has no name of its own in the library."""
         registry = self.lib.ggml_backend_dev_backend_reg(self.cpu)

@@ -1,0 +1,99 @@
+"""How libggml is built for speed, and how a library that is not built so is told."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from backbay_ggml import doctor, rebuild
+from backbay_ggml.flags import ANY, GCC, OPTIONS, READS_AHEAD
+from backbay_ggml.library import Library, load_library
+
+REQUIREMENTS = Path(__file__).parents[1] / "requirements.txt"
+
+
+@pytest.fixture
+def compiler(tmp_path, monkeypatch):
+    def named(version: str) -> None:
+        path = tmp_path / "c++"
+        path.write_text(f"#!/bin/sh\necho '{version}'\n")
+        path.chmod(0o755)
+        monkeypatch.setenv("CXX", str(path))
+
+    return named
+
+
+def test_requirements_build_what_rebuild_builds() -> None:
+    line = next(line for line in REQUIREMENTS.read_text().splitlines() if '== "linux"' in line)
+    arguments = shlex.split(line)[-1].partition("cmake.args=")[2].split(";")
+    told = " ".join(ANY + GCC)
+    assert arguments == [*OPTIONS, f"-DCMAKE_C_FLAGS={told}", f"-DCMAKE_CXX_FLAGS={told}"]
+
+
+def test_what_the_environment_says_is_kept_and_comes_last(compiler, monkeypatch) -> None:
+    compiler("c++ (Debian 12.2.0) 12.2.0")
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setenv("CFLAGS", "-g")
+    monkeypatch.setenv("CMAKE_ARGS", "-DGGML_RPC=OFF")
+    monkeypatch.delenv("CXXFLAGS", raising=False)
+    added = rebuild.settings(["-DGGML_CUDA=ON"])
+    assert added["CFLAGS"].split() == [*ANY, *GCC, "-g"]
+    assert added["CXXFLAGS"].split() == [*ANY, *GCC]
+    assert added["CMAKE_ARGS"].split() == [*OPTIONS, "-DGGML_CUDA=ON", "-DGGML_RPC=OFF"]
+
+
+def test_clang_is_told_only_what_it_knows(compiler, monkeypatch) -> None:
+    compiler("Debian clang version 16.0.6")
+    monkeypatch.setattr("sys.platform", "linux")
+    assert rebuild.flags() == ANY
+
+
+def test_no_compiler_is_said(monkeypatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(SystemExit, match="no C.. compiler: no-such-compiler"):
+        rebuild.flags()
+
+
+def test_show_prints_the_command_and_runs_nothing(compiler, capsys, monkeypatch) -> None:
+    compiler("c++ (Debian 12.2.0) 12.2.0")
+    monkeypatch.setattr("subprocess.call", lambda *_, **__: pytest.fail("it ran"))
+    assert rebuild.main(["--show", "-DGGML_CUDA=ON"]) == 0
+    words = shlex.split(capsys.readouterr().out)
+    assert "-DGGML_CUDA=ON" in next(word for word in words if word.startswith("CMAKE_ARGS="))
+    assert words[-1].startswith("ggml-python")
+
+
+def test_pip_gets_the_settings_and_its_answer_is_ours(compiler, capsys, monkeypatch) -> None:
+    compiler("c++ (Debian 12.2.0) 12.2.0")
+    called = []
+    monkeypatch.setattr("subprocess.call", lambda command, env: called.append((command, env)) or 7)
+    assert rebuild.main([]) == 7
+    (command, environment), *none = called
+    assert not none
+    assert "--no-cache-dir" in command
+    assert environment["CMAKE_ARGS"].startswith(" ".join(OPTIONS))
+
+
+def test_what_is_no_option_is_refused(capsys) -> None:
+    assert rebuild.main(["GGML_CUDA=ON"]) == 2
+    assert "not an option: GGML_CUDA=ON" in capsys.readouterr().err
+    assert rebuild.main(["--help"]) == 0
+    assert "-DGGML_CUDA=ON" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("told", "says"), [(f"-O3 {READS_AHEAD}", "yes"), ("-O3", "not")])
+def test_doctor_reads_how_a_library_was_built(told, says, tmp_path) -> None:
+    (tmp_path / "libggml-cpu.so").write_bytes(b"\0" + told.encode() + b"\0")
+    library = SimpleNamespace(path=tmp_path / "libggml.so")
+    library.was_told = Library.was_told.__get__(library)
+    assert doctor._reads_ahead(library).startswith(says)
+
+
+@pytest.mark.parametrize(("half", "says"), [(True, "in f16: "), (False, "in f32")])
+def test_doctor_tells_how_f16_is_summed(half, says, monkeypatch) -> None:
+    library = load_library()
+    monkeypatch.setattr(library, "sums_in_half", half)
+    assert doctor._sums(library).startswith(says)
