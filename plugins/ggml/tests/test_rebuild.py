@@ -53,7 +53,7 @@ def test_clang_is_told_only_what_it_knows(compiler, monkeypatch) -> None:
 
 def test_no_compiler_is_said(monkeypatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(SystemExit, match="no C.. compiler: no-such-compiler"):
+    with pytest.raises(SystemExit, match=r"no C\+\+ compiler: no-such-compiler"):
         rebuild.flags()
 
 

@@ -60,7 +60,8 @@ def main(arguments: Sequence[str]) -> int:
     shown = " ".join(
         [f"{name}={shlex.quote(value)}" for name, value in added.items() if value] + [shlex.join(run)]
     )
-    print(shown, flush=True)
+    sys.stdout.write(f"{shown}\n")
+    sys.stdout.flush()
     return 0 if "--show" in arguments else subprocess.call(run, env=os.environ | added)
 
 
