@@ -13,6 +13,7 @@ import numpy as np
 
 from backbay import DType
 from backbay.encoding import Bytes
+from backbay.spec import Spec
 
 from . import extra
 from .abi import NULL, Ptr, ffi
@@ -28,6 +29,7 @@ PROMPT = 128  # columns
 TIMES = 7  # the quickest of which counts
 FASTER, AS_FAST = 0.95, 1.05  # what prompts must take, and what steps may, of the time without it
 AS_LARGE = 1.03  # of the size in the file
+MUCH_FASTER, LARGER = 0.85, 1.15  # steps for which weights may be so much larger
 
 
 def main() -> int:
@@ -47,19 +49,18 @@ def main() -> int:
 
 def _pays(library: Library, arrangement: Arrangement, repack: Arrangement | None, dtype: DType) -> bool:
     """Whether an arrangement is used for a type: repacking always is, others if they make prompts faster than repacked
-    or plain weights do, steps no slower, and weights no larger.
+    or plain weights do, steps no slower, and weights no larger, or steps much faster and weights a little larger.
     """
     if arrangement.name == REPACK:
         return True
-    tensor, nbytes = (
-        arrangement.tensor(dtype, (WIDE, WIDE)),
-        WIDE * WIDE // dtype.block_size * dtype.type_size,
-    )
-    if tensor is None or arrangement.size(tensor) > AS_LARGE * nbytes:
+    tensor = arrangement.tensor(dtype, (WIDE, WIDE))
+    larger = 0 if tensor is None else arrangement.size(tensor) / Spec(dtype, (WIDE, WIDE)).nbytes
+    if not 0 < larger <= LARGER:
         return False
     ours = _seconds(library, arrangement, dtype)
     others = _seconds(library, repack, dtype) or _seconds(library, None, dtype)
-    return ours[1] < FASTER * others[1] and ours[0] < AS_FAST * others[0]
+    allowed = AS_FAST if larger <= AS_LARGE else MUCH_FASTER
+    return ours[1] < FASTER * others[1] and ours[0] < allowed * others[0]
 
 
 def _seconds(library: Library, arrangement: Arrangement | None, dtype: DType) -> tuple[float, ...]:
