@@ -51,9 +51,11 @@ def path(request, tmp_path_factory) -> Path:
 
 
 def on(server: Server, layers: str | None = None, **params) -> BackendParams:
-    """Parameters with the server's devices, and some layers there."""
+    """Parameters with the server's devices, and some layers there; the CPU multiplies as the server does."""
     gpus = None if layers is None else GPULayersList(GPULayers(*each) for each in LAYERS_ON[layers])
-    return BackendParams(num_threads=1, gpu_layers=gpus, options={"rpc": server.endpoint}, **params)
+    return BackendParams(
+        num_threads=1, gpu_layers=gpus, options={"rpc": server.endpoint, "weights": "mapped"}, **params
+    )
 
 
 def opened(path: Path, params: BackendParams) -> backbay.Backend:
@@ -62,7 +64,7 @@ def opened(path: Path, params: BackendParams) -> backbay.Backend:
 
 @pytest.fixture(scope="module")
 def expected(path) -> list[np.ndarray]:
-    with opened(path, BackendParams(num_threads=1)) as backend:
+    with opened(path, BackendParams(num_threads=1, options={"weights": "mapped"})) as backend:
         backend.load()
         return generate(backend)
 
