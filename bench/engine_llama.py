@@ -1,7 +1,8 @@
-"""The whole generation loop beside llama-cpp-python's: greedy, the same file, the same threads, the same libggml.
+"""The whole generation loop beside llama-cpp-python's: greedy, the same file, the same threads.
 
-    BACKBAY_GGML_LIB=.../llama_cpp/lib python bench/engine_llama.py --dtype q4_0 --sides llama.cpp ggml onnx
+    python bench/engine_llama.py --dtype q4_0 --sides llama.cpp ggml onnx
 
+Each runs on the libggml that it was installed with, or both on one: `BACKBAY_GGML_LIB=.../llama_cpp/lib`.
 llama.cpp runs through its C interface and its own greedy sampler, which is quicker than llama-cpp-python's classes.
 Several sequences at once are compared with one of the same engine; host time is what passes between two of the
 backend's runs, by a model of 16 layers that computes next to nothing, with 32000 logits.
