@@ -40,7 +40,7 @@ def set(x: Spec, t2: Spec, offset: Size, *strides: Size) -> Spec:
     x is a leaf, or a view of one; in its dimension 0 elements adjoin. The region has t2's shape, adjoining elements
     in dimension 0, and the given strides for dimensions 1 and up, by default x's own. It lies inside of x. offset
     and strides are in bytes, multiples of the element size (of a block, if quantized). t2 is converted as cast
-    converts.
+    converts, and read before x is written.
     """
     size = x.dtype.type_size
     require(
