@@ -78,7 +78,8 @@ def test_what_the_cpu_can_rearrange_is_copied_and_booked(path) -> None:
         )
         assert names == expected or "Q4_0" not in str(path)  # other types depend on the CPU
         total = sum(info.nbytes for info in backend.model.tensors.values())
-        assert total <= backend.memory().total() <= LARGER * total
+        allowed = LARGER if "Q8_0" in str(path) else 1.02  # AMX tiles of q8_0 are larger
+        assert total <= backend.memory().total() <= allowed * total
 
 
 def test_a_dry_run_books_the_same(path) -> None:

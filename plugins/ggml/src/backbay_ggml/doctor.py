@@ -71,7 +71,7 @@ def _llamafile(library: Library) -> str:
 def _reads_ahead(library: Library) -> str:
     if library.was_told(READS_AHEAD):
         return "yes"
-    return f"not that the library knew: a step may take 1.7 times as long as it could; {COMMAND}, with GCC"
+    return f"not that the library knew: a step may take 1.6 times as long as it could; {COMMAND}, with GCC"
 
 
 def _sums(library: Library) -> str:
