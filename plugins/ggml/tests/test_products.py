@@ -9,7 +9,9 @@ from gguf import GGMLQuantizationType, GGUFWriter, quants
 import backbay
 from backbay import BackendParams
 from backbay_ggml import products
+from backbay_ggml.extra import SPACE
 from backbay_ggml.library import load_library
+from backbay_ggml.store import WeightStore
 
 RNG = np.random.default_rng(3)
 IN, OUT = 1024, 2048
@@ -81,6 +83,26 @@ def test_weights_are_multiplied_as_the_cpu_reads_them_the_fastest(model) -> None
             assert count == {"F16": 2, "BF16": 2, "Q8_0": OUT}.get(model[2], 1)
         else:
             assert count == batch
+
+
+@pytest.mark.parametrize("batch", [8, 9, 40])
+def test_rows_that_only_keep_columns_apart_change_no_result(model, batch, monkeypatch) -> None:
+    """They are read from what follows in memory: of the last weight, from what was kept free behind it."""
+    results, rows = [], []
+    for spaced in (False, True):
+        monkeypatch.setattr(
+            WeightStore, "spaced", lambda self, info, on=spaced: on and self.arranged(info) is not None
+        )
+        with opened(model[0]) as backend, backend.new_context() as ctx:
+            x = ctx.from_floats(np.random.default_rng(batch).standard_normal((batch, IN)).astype(np.float32))
+            made = [backend.get(name).mulmat(ctx, x) for name in model[1]]
+            ctx.compute(*made)
+            results.append([product.numpy() for product in made])
+            told = [line for line in ctx.recording._plan.report() if "mul_mat" in line]
+            rows.append({int(line.split("[")[1].split(",")[1]) for line in told})
+            arranged = backend.store.arranged(backend.model.tensors[WEIGHT]) is not None
+    np.testing.assert_array_equal(results[0], results[1])
+    assert rows == [{OUT}, {OUT + SPACE if arranged and batch > products.SOME else OUT}]
 
 
 @pytest.mark.parametrize("batch", [1, 2, 33])

@@ -231,6 +231,13 @@ class Ggml(Backend):
             self._signs[leaf.name] = not has_lowest_code(self.model.data(leaf.name))
         return self._signs[leaf.name]
 
+    def is_spaced(self, weight: Node) -> bool:
+        """Whether products may read more rows than the CPU's copy of a weight has, and are faster so."""
+        leaf = weight.storage.leaf
+        if self.model is None or self.store is None or leaf is None or leaf.name not in self.model.tensors:
+            return False
+        return self.store.spaced(self.model.tensors[leaf.name])
+
     @property
     def _is_tied(self) -> bool:
         """Whether the embeddings serve as the output's weights too."""

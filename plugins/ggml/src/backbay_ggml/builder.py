@@ -40,9 +40,11 @@ class Builder:
         flash: bool,
         steer: Steer | None = None,
         has_signs: Callable[[Node], bool] = lambda weight: False,
+        is_spaced: Callable[[Node], bool] = lambda weight: False,
     ) -> None:
         self.library, self.lib = library, library.lib
         self.has_signs = has_signs  # whether each code of a q8_0 weight has one of the other sign
+        self.is_spaced = is_spaced  # whether products may read more rows than a weight's copy has, and should
         self._steer = steer  # None where the CPU runs everything
         self.flash = flash  # whether attention may use flash attention
         self.order: list[Ptr] = []  # every op, in the order in which they run
@@ -216,6 +218,20 @@ class Builder:
         if key not in self._made_once:
             self._made_once[key] = make()
         return self._made_once[key]
+
+    def longer(self, copy: Ptr, rows: int) -> Ptr:
+        """The copy of a weight, with more rows: of whatever follows it in its memory."""
+        made = leaf_tensor(dtype_of(copy), (copy.ne[0], rows, 1, 1))
+        made.buffer, made.data, made.extra = copy.buffer, copy.data, copy.extra
+        self._kept.append(made)
+        if self._steer is not None:
+            self._steer.settle_copy(made, self._steer.current)
+        return made
+
+    def first_rows(self, matrix: Ptr, rows: int) -> Ptr:
+        """The first elements of each column of a contiguous f32 matrix, as one of its own."""
+        ne = (rows, matrix.ne[1], 1, 1)
+        return self.call("cont", self.view(matrix, DType.F32, ne, tuple(matrix.nb), 0))
 
     def first_columns(self, matrix: Ptr, columns: int) -> Ptr:
         """A view of the first columns of a contiguous f32 matrix."""

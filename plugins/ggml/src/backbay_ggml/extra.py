@@ -10,7 +10,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
 
@@ -28,6 +28,7 @@ TYPES = (
 )  # fmt: skip
 """What some CPU has an arrangement for."""
 TIMEOUT = 120.0  # seconds
+SPACE = 32  # rows of weights, the fewest that AMX takes
 
 logger = logging.getLogger("backbay.ggml")
 
@@ -49,18 +50,29 @@ def buffer_types(library: Library) -> dict[str, Ptr]:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a trial has shown: why a buffer type cannot be used, nothing if it can, and for which dtypes it is worth it."""
+    """What a trial has shown: why a buffer type cannot be used, nothing if it can, and for which dtypes it is worth it.
+
+    Of these, `spaced` are those whose products are slow where all columns begin at the same place of a page.
+    """
 
     why_not: str = ""
     types: tuple[str, ...] = ()
+    spaced: tuple[str, ...] = ()
 
 
 @final
 class Arrangement:
     """A buffer type, and which weights it takes."""
 
-    def __init__(self, library: Library, name: str, types: Collection[DType] = TYPES) -> None:
+    def __init__(
+        self,
+        library: Library,
+        name: str,
+        types: Collection[DType] = TYPES,
+        spaced: Collection[DType] = (),
+    ) -> None:
         self._library, self._lib, self.name, self._types = library, library.lib, name, types
+        self.spaced = spaced  # dtypes whose products are to have more rows
         self.kind = buffer_types(library)[name]
         self._trial: Ptr = self._lib.ggml_backend_buft_alloc_buffer(self.kind, 4096)
 
@@ -83,6 +95,10 @@ class Arrangement:
     def size(self, tensor: Ptr) -> int:
         """The bytes that a tensor takes."""
         return int(self._lib.ggml_backend_buft_get_alloc_size(self.kind, tensor))
+
+    def space(self, tensor: Ptr) -> int:
+        """The bytes that must follow a tensor so that products may read more rows than it has."""
+        return self.size(tensor) * SPACE // int(tensor.ne[1])
 
     def settle(self, memory: Ptr, tensor: Ptr, place: Ptr) -> None:
         """Give a tensor its place in a buffer of this kind."""
@@ -108,9 +124,11 @@ def useful(library: Library) -> list[Arrangement]:
     found = []
     for name in (AMX, REPACK):
         known = verdict(library, name) if name in buffer_types(library) else Verdict("not in this library")
-        types = [dtype for dtype in TYPES if str(dtype) in known.types]
+        types, spaced = (
+            [dtype for dtype in TYPES if str(dtype) in names] for names in (known.types, known.spaced)
+        )
         if not known.why_not and types:
-            found.append(Arrangement(library, name, types))
+            found.append(Arrangement(library, name, types, spaced))
     return found
 
 
@@ -135,7 +153,7 @@ def _try(library: Library, name: str) -> Verdict:
     except (OSError, subprocess.TimeoutExpired) as error:
         return Verdict(f"the trial did not end: {error}")
     if done.returncode == 0:
-        return Verdict(types=tuple(done.stdout.split()))
+        return _told({"why_not": "", **json.loads(done.stdout)})
     last = (done.stdout + done.stderr).strip().splitlines()[-1:] or [""]
     return Verdict(
         f"signal {-done.returncode}" if done.returncode < 0 else f"{last[0]} (exit {done.returncode})"
@@ -165,10 +183,14 @@ def _processor() -> str:
 
 def _remembered(path: Path) -> Verdict | None:
     try:
-        kept = json.loads(path.read_text())
-        return Verdict(str(kept["why_not"]), tuple(map(str, kept["types"])))
+        return _told(json.loads(path.read_text()))
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def _told(verdict: dict[str, Any]) -> Verdict:
+    types, spaced = (tuple(map(str, verdict[key])) for key in ("types", "spaced"))
+    return Verdict(str(verdict["why_not"]), types, spaced)
 
 
 def _remember(path: Path, known: Verdict) -> None:
@@ -176,7 +198,7 @@ def _remember(path: Path, known: Verdict) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(f".{os.getpid()}")
-        partial.write_text(json.dumps({"why_not": known.why_not, "types": known.types}))
+        partial.write_text(json.dumps(asdict(known)))
         partial.replace(path)
     except OSError as error:
         logger.debug("the verdict on a buffer type is not kept: %s", error)

@@ -33,7 +33,12 @@ class GgmlPlan(Plan):
         self._own_size = 0
         self._measured: list[Ptr] = []
         self._placed = False
-        self._g = Builder(backend.library, flash=backend.flash, has_signs=backend.has_signs)
+        self._g = Builder(
+            backend.library,
+            flash=backend.flash,
+            has_signs=backend.has_signs,
+            is_spaced=backend.is_spaced,
+        )
         try:
             lower(self._g, graph, self._bind)
             leaves = len(graph.nodes) + len(self._g.constants)

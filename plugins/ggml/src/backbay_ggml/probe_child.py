@@ -1,9 +1,10 @@
-"""Run as a module, with the name of a buffer type: exits with 0 if it multiplies as plain memory does, and prints the
-dtypes for which it is worth using.
+"""Run as a module, with the name of a buffer type: exits with 0 if it multiplies as plain memory does, and prints for
+which dtypes it is worth using, and which of these are `spaced`.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from backbay.spec import Spec
 from . import extra
 from .abi import NULL, Ptr, ffi
 from .builder import Builder, leaf_tensor
-from .extra import REPACK, Arrangement
+from .extra import REPACK, SPACE, Arrangement
 from .library import Library, load_library
 
 INNER, ROWS = 512, 64
@@ -41,9 +42,9 @@ def main() -> int:
             sys.stdout.write(f"wrong results for {dtype}")
             return 1
     repack = Arrangement(library, REPACK) if REPACK in extra.buffer_types(library) else None
-    for dtype in extra.TYPES:
-        if arrangement.tensor(dtype, (WIDE, WIDE)) is not None and _pays(library, arrangement, repack, dtype):
-            sys.stdout.write(f"{dtype} ")
+    pays = [dtype for dtype in extra.TYPES if _pays(library, arrangement, repack, dtype)]
+    spaced = [dtype for dtype in pays if _gains_by_space(library, arrangement, dtype)]
+    json.dump({"types": list(map(str, pays)), "spaced": list(map(str, spaced))}, sys.stdout)
     return 0
 
 
@@ -51,11 +52,11 @@ def _pays(library: Library, arrangement: Arrangement, repack: Arrangement | None
     """Whether an arrangement is used for a type: repacking always is, others if they make prompts faster than repacked
     or plain weights do, steps no slower, and weights no larger, or steps much faster and weights a little larger.
     """
-    if arrangement.name == REPACK:
-        return True
     tensor = arrangement.tensor(dtype, (WIDE, WIDE))
-    larger = 0 if tensor is None else arrangement.size(tensor) / Spec(dtype, (WIDE, WIDE)).nbytes
-    if not 0 < larger <= LARGER:
+    if tensor is None or arrangement.name == REPACK:
+        return tensor is not None
+    larger = arrangement.size(tensor) / Spec(dtype, (WIDE, WIDE)).nbytes
+    if larger > LARGER:
         return False
     ours = _seconds(library, arrangement, dtype)
     others = _seconds(library, repack, dtype) or _seconds(library, None, dtype)
@@ -63,16 +64,27 @@ def _pays(library: Library, arrangement: Arrangement, repack: Arrangement | None
     return ours[1] < FASTER * others[1] and ours[0] < allowed * others[0]
 
 
-def _seconds(library: Library, arrangement: Arrangement | None, dtype: DType) -> tuple[float, ...]:
+def _gains_by_space(library: Library, arrangement: Arrangement, dtype: DType) -> bool:
+    """Whether prompts are faster where columns of the product do not all begin at the same place of a page.
+
+    Kernels that add to the columns in turn find them in the way of each other in the first cache otherwise.
+    """
+    apart = _seconds(library, arrangement, dtype, WIDE + SPACE)
+    return bool(apart) and apart[1] < FASTER * _seconds(library, arrangement, dtype)[1]
+
+
+def _seconds(
+    library: Library, arrangement: Arrangement | None, dtype: DType, rows: int = WIDE
+) -> tuple[float, ...]:
     """For a product with one column and with many; empty if the arrangement has none for the type."""
     weights = (
-        leaf_tensor(dtype, (WIDE, WIDE, 1, 1))
+        leaf_tensor(dtype, (WIDE, rows, 1, 1))
         if arrangement is None
-        else arrangement.tensor(dtype, (WIDE, WIDE))
+        else arrangement.tensor(dtype, (WIDE, rows))
     )
     if weights is None:
         return ()
-    data = np.zeros(WIDE * WIDE // dtype.block_size * dtype.type_size, np.uint8)
+    data = np.zeros(WIDE * rows // dtype.block_size * dtype.type_size, np.uint8)
     held = _settle(library, arrangement, weights, data)
     found = tuple(_timed(library, weights, batch) for batch in (1, PROMPT))
     library.lib.ggml_backend_buffer_free(held) if held != NULL else None

@@ -15,12 +15,15 @@ from backbay.encoding import Bytes
 
 from .abi import NULL, Ptr
 from .builder import Builder, four
+from .extra import SPACE
 from .library import Library
 
 FULL_PRECISION = 10  # of enum ggml_prec
 FEW = 32  # columns; with more, it matters little how the last ones are multiplied
 LARGE = 1 << 20  # bytes of weights; fewer stay in the caches
 CHUNK = 1 << 12  # blocks that are looked at in one go
+SOME = 8  # columns that fit into one set of the first cache, where all begin at the same place of a page
+HALF = 2048  # bytes: of a page
 TILE = 4  # columns that rearranged weights are multiplied with at a time, and the others one by one
 
 
@@ -32,7 +35,7 @@ def multiply(g: Builder, w: Node, x: Node, *, full: bool) -> Ptr:
     else:
         columns = activation(g, w, x) if g.on_cpu else g.rows(x, DType.F32)
     if w.nbytes < LARGE or columns.ne[1] >= FEW or columns.ne[2] * columns.ne[3] != 1 or not g.on_cpu:
-        product = _multiply(g, weights, columns, full=full)
+        product = _multiply(g, w, weights, columns, full=full)
     else:
         product = _few(g, w, weights, g.cast(columns, DType.F32), full=full)
     return g.reshape(product, w.dim(1), *four(x)[1:])
@@ -48,16 +51,16 @@ def _few(g: Builder, w: Node, weights: Ptr, columns: Ptr, *, full: bool) -> Ptr:
     """A product of few columns, by the code that reads the weights the fastest."""
     count = columns.ne[1]
     if weights.extra != NULL and count % TILE >= 2:
-        return _wider(g, weights, columns, count + TILE - count % TILE, full=full)
+        return _wider(g, w, weights, columns, count + TILE - count % TILE, full=full)
     if weights.extra == NULL and count == 1 and _reads_four(g.library):
         if w.dtype in (DType.F16, DType.BF16):
-            return _wider(g, weights, columns, 2, full=full)
+            return _wider(g, w, weights, columns, 2, full=full)
         if w.dtype is DType.Q8_0 and g.lib.ggml_is_contiguous(weights) and g.has_signs(w):
             return _exchanged(g, weights, columns, full=full)
-    return _multiply(g, weights, columns, full=full)
+    return _multiply(g, w, weights, columns, full=full)
 
 
-def _wider(g: Builder, weights: Ptr, columns: Ptr, count: int, *, full: bool) -> Ptr:
+def _wider(g: Builder, w: Node, weights: Ptr, columns: Ptr, count: int, *, full: bool) -> Ptr:
     """A product with more columns, of whatever numbers, whose products nobody reads."""
     held, rows = columns.ne[1], columns.ne[0]
 
@@ -66,7 +69,7 @@ def _wider(g: Builder, weights: Ptr, columns: Ptr, count: int, *, full: bool) ->
             return g.call("pad_ext", columns, 0, 0, 0, count - held, 0, 0, 0, 0)
         return g.call("repeat_4d", columns, rows, count, 1, 1)  # quicker, where it can be
 
-    wide = _multiply(g, weights, g.once(columns, f"{count} columns", widen), full=full)
+    wide = _multiply(g, w, weights, g.once(columns, f"{count} columns", widen), full=full)
     return g.first_columns(wide, held)
 
 
@@ -76,10 +79,19 @@ def _exchanged(g: Builder, weights: Ptr, column: Ptr, *, full: bool) -> Ptr:
     ggml turns the signs of columns' codes, which -128 has none for: weights with it are multiplied as they are.
     """
     row = g.once(column, "q8_0", lambda: g.cast(column, DType.Q8_0))
-    return g.reshape(_multiply(g, row, weights, full=full), weights.ne[1])
+    return g.reshape(_mul_mat(g, row, weights, full=full), weights.ne[1])
 
 
-def _multiply(g: Builder, w: Ptr, x: Ptr, *, full: bool) -> Ptr:
+def _multiply(g: Builder, w: Node, weights: Ptr, columns: Ptr, *, full: bool) -> Ptr:
+    """A product whose columns are kept apart where their places in memory would be in each other's way."""
+    crowded = columns.ne[1] > SOME and 4 * w.dim(1) % HALF == 0
+    if weights.extra == NULL or not (crowded and g.on_cpu and g.is_spaced(w)):
+        return _mul_mat(g, weights, columns, full=full)
+    longer = g.longer(weights, w.dim(1) + SPACE)
+    return g.first_rows(_mul_mat(g, longer, columns, full=full), w.dim(1))
+
+
+def _mul_mat(g: Builder, w: Ptr, x: Ptr, *, full: bool) -> Ptr:
     product = g.call("mul_mat", w, x)
     if full:
         g.lib.ggml_mul_mat_set_prec(product, FULL_PRECISION)

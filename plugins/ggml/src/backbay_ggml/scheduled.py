@@ -42,7 +42,11 @@ class ScheduledPlan(Plan):
             backend.library, self._stage.devices, graph, backend.placed_on, backend.product_home
         )
         self._g = Builder(
-            backend.library, flash=backend.flash, steer=self._steer, has_signs=backend.has_signs
+            backend.library,
+            flash=backend.flash,
+            steer=self._steer,
+            has_signs=backend.has_signs,
+            is_spaced=backend.is_spaced,
         )
         try:
             lower(self._g, graph, self._bind)

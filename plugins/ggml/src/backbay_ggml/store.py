@@ -67,6 +67,11 @@ class WeightStore:
         """The copy of a weight, if there is one."""
         return self._tensors.get(info.name)
 
+    def spaced(self, info: TensorInfo) -> bool:
+        """Whether products with a weight may read more rows than it has, and are faster so."""
+        arrangement = self.arranged(info)
+        return arrangement is not None and info.dtype in arrangement.spaced
+
     def measured(self, info: TensorInfo) -> Ptr | None:
         """What the copy of a weight would be for a graph, if it is one that is arranged in another way."""
         arrangement = self.arranged(info)
@@ -117,7 +122,8 @@ class WeightStore:
     def _allocate(self, infos: list[TensorInfo], arrangement: Arrangement | None) -> None:
         kind = self._lib.ggml_backend_cpu_buffer_type() if arrangement is None else arrangement.kind
         nbytes = self.size(infos)
-        memory = self._lib.ggml_backend_buft_alloc_buffer(kind, nbytes + ALIGNMENT)
+        behind = 0 if arrangement is None else max(arrangement.space(self._made(info)[0]) for info in infos)
+        memory = self._lib.ggml_backend_buft_alloc_buffer(kind, nbytes + ALIGNMENT + behind)
         if memory == NULL:
             raise MemoryError("ggml got no memory from the system")
         self._buffers.append(memory)
