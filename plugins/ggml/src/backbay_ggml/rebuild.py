@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import shlex
 import subprocess
@@ -11,12 +12,7 @@ from importlib import metadata
 
 from .flags import ANY, COMMAND, GCC, OPTIONS
 
-HELP = f"""usage: {COMMAND} [--show] [-D<option of ggml>=<value> ...]
-
-Build libggml anew in this environment, from ggml-python's sources, in about a minute.
-
-  --show          print the command, and run nothing
-  -DGGML_CUDA=ON  and the like go to CMake"""
+DESCRIPTION = "Build libggml anew in this environment, from ggml-python's sources, in about a minute."
 
 
 def flags() -> tuple[str, ...]:
@@ -48,21 +44,24 @@ def command() -> list[str]:
 
 def main(arguments: Sequence[str]) -> int:
     """Build and install it, or show how."""
-    options = [given for given in arguments if given != "--show"]
-    if unknown := [given for given in options if not given.startswith("-D")]:
-        asked = unknown[0] in ("-h", "--help")
-        print(
-            HELP if asked else f"{HELP}\n\nnot an option: {unknown[0]}",
-            file=sys.stdout if asked else sys.stderr,
-        )
-        return 0 if asked else 2
-    added, run = settings(options), command()
+    parser = argparse.ArgumentParser(prog=COMMAND, description=DESCRIPTION, allow_abbrev=False)
+    parser.add_argument("--show", action="store_true", help="print the command, and run nothing")
+    parser.add_argument(
+        "-D",
+        action="append",
+        default=[],
+        dest="options",
+        metavar="OPTION=VALUE",
+        help="for CMake, as in -DGGML_CUDA=ON",
+    )
+    asked = parser.parse_args(arguments)
+    added, run = settings([f"-D{option}" for option in asked.options]), command()
     shown = " ".join(
         [f"{name}={shlex.quote(value)}" for name, value in added.items() if value] + [shlex.join(run)]
     )
     sys.stdout.write(f"{shown}\n")
     sys.stdout.flush()
-    return 0 if "--show" in arguments else subprocess.call(run, env=os.environ | added)
+    return 0 if asked.show else subprocess.call(run, env=os.environ | added)
 
 
 if __name__ == "__main__":
