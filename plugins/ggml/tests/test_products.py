@@ -9,9 +9,8 @@ from gguf import GGMLQuantizationType, GGUFWriter, quants
 import backbay
 from backbay import BackendParams
 from backbay_ggml import products
-from backbay_ggml.extra import SPACE
+from backbay_ggml.extra import REPACK, SPACE, TYPES
 from backbay_ggml.library import load_library
-from backbay_ggml.store import WeightStore
 
 RNG = np.random.default_rng(3)
 IN, OUT = 1024, 2048
@@ -64,22 +63,22 @@ def test_the_products_of_every_column_are_right_and_those_beyond_are_dropped(mod
 
 
 def columns_computed(model, batch):
-    """How many columns the products of a batch get, as the plan tells it, and whether the weights are rearranged."""
+    """How many columns the products of a batch get, as the plan tells it, and how the weights are arranged."""
     with opened(model[0]) as backend, backend.new_context() as ctx:
         y = backend.get(WEIGHT).mulmat(ctx, ctx.from_floats(np.ones((batch, IN), np.float32)))
         ctx.compute(y)
         (line,) = [line for line in ctx.recording._plan.report() if "mul_mat" in line]
-        rearranged = backend.store.arranged(backend.model.tensors[WEIGHT]) is not None
-        return int(line.split("[")[-1].split(",")[1]), rearranged
+        arrangement = backend.store.arranged(backend.model.tensors[WEIGHT])
+        return int(line.split("[")[-1].split(",")[1]), arrangement and arrangement.name
 
 
 def test_weights_are_multiplied_as_the_cpu_reads_them_the_fastest(model) -> None:
     tiles = products._reads_four(load_library())
     for batch in (1, 2, 3, 4, 5, 6, 7, 33):
-        count, rearranged = columns_computed(model, batch)
-        if rearranged:
+        count, arrangement = columns_computed(model, batch)
+        if arrangement == REPACK:
             assert count == {2: 4, 3: 4, 6: 8, 7: 8}.get(batch, batch)
-        elif batch == 1 and tiles:
+        elif batch == 1 and tiles and arrangement is None:
             assert count == {"F16": 2, "BF16": 2, "Q8_0": OUT}.get(model[2], 1)
         else:
             assert count == batch
@@ -90,10 +89,9 @@ def test_rows_that_only_keep_columns_apart_change_no_result(model, batch, monkey
     """They are read from what follows in memory: of the last weight, from what was kept free behind it."""
     results, rows = [], []
     for spaced in (False, True):
-        monkeypatch.setattr(
-            WeightStore, "spaced", lambda self, info, on=spaced: on and self.arranged(info) is not None
-        )
         with opened(model[0]) as backend, backend.new_context() as ctx:
+            for arrangement in backend.store._arrangements:
+                monkeypatch.setattr(arrangement, "spaced", TYPES if spaced else ())
             x = ctx.from_floats(np.random.default_rng(batch).standard_normal((batch, IN)).astype(np.float32))
             made = [backend.get(name).mulmat(ctx, x) for name in model[1]]
             ctx.compute(*made)

@@ -36,6 +36,7 @@ from .arena import Arena
 from .assignment import Assignment, for_model, without_model
 from .buffers import DeviceLeaf, LeafBuffer, PlacedWeight, WeightBuffer
 from .devices import CPU, Device, find_devices
+from .extra import Arrangement
 from .library import load_library
 from .placed import PlacedStore
 from .plan import GgmlPlan
@@ -231,12 +232,12 @@ class Ggml(Backend):
             self._signs[leaf.name] = not has_lowest_code(self.model.data(leaf.name))
         return self._signs[leaf.name]
 
-    def is_spaced(self, weight: Node) -> bool:
-        """Whether products may read more rows than the CPU's copy of a weight has, and are faster so."""
+    def arrangement(self, weight: Node) -> Arrangement | None:
+        """How the CPU's copy of a weight lies in memory, if it is arranged in another way."""
         leaf = weight.storage.leaf
         if self.model is None or self.store is None or leaf is None or leaf.name not in self.model.tensors:
-            return False
-        return self.store.spaced(self.model.tensors[leaf.name])
+            return None
+        return self.store.arranged(self.model.tensors[leaf.name])
 
     @property
     def _is_tied(self) -> bool:

@@ -17,6 +17,7 @@ from .library import Library
 
 if TYPE_CHECKING:
     from .devices import Device
+    from .extra import Arrangement
     from .steer import Steer
 
 CHUNK = 256  # tensors in one of ggml's pools
@@ -40,11 +41,11 @@ class Builder:
         flash: bool,
         steer: Steer | None = None,
         has_signs: Callable[[Node], bool] = lambda weight: False,
-        is_spaced: Callable[[Node], bool] = lambda weight: False,
+        arrangement: Callable[[Node], Arrangement | None] = lambda weight: None,
     ) -> None:
         self.library, self.lib = library, library.lib
         self.has_signs = has_signs  # whether each code of a q8_0 weight has one of the other sign
-        self.is_spaced = is_spaced  # whether products may read more rows than a weight's copy has, and should
+        self.arrangement = arrangement  # of a weight's copy on the CPU
         self._steer = steer  # None where the CPU runs everything
         self.flash = flash  # whether attention may use flash attention
         self.order: list[Ptr] = []  # every op, in the order in which they run

@@ -37,7 +37,7 @@ class GgmlPlan(Plan):
             backend.library,
             flash=backend.flash,
             has_signs=backend.has_signs,
-            is_spaced=backend.is_spaced,
+            arrangement=backend.arrangement,
         )
         try:
             lower(self._g, graph, self._bind)

@@ -15,7 +15,7 @@ from backbay.encoding import Bytes
 
 from .abi import NULL, Ptr
 from .builder import Builder, four
-from .extra import SPACE
+from .extra import REPACK, SPACE, Arrangement
 from .library import Library
 
 FULL_PRECISION = 10  # of enum ggml_prec
@@ -24,7 +24,7 @@ LARGE = 1 << 20  # bytes of weights; fewer stay in the caches
 CHUNK = 1 << 12  # blocks that are looked at in one go
 SOME = 8  # columns that fit into one set of the first cache, where all begin at the same place of a page
 HALF = 2048  # bytes: of a page
-TILE = 4  # columns that rearranged weights are multiplied with at a time, and the others one by one
+TILE = 4  # columns that repacked weights are multiplied with at a time, and the others one by one
 
 
 def multiply(g: Builder, w: Node, x: Node, *, full: bool) -> Ptr:
@@ -50,7 +50,8 @@ def activation(g: Builder, w: Node, x: Node) -> Ptr:
 def _few(g: Builder, w: Node, weights: Ptr, columns: Ptr, *, full: bool) -> Ptr:
     """A product of few columns, by the code that reads the weights the fastest."""
     count = columns.ne[1]
-    if weights.extra != NULL and count % TILE >= 2:
+    kind = _arrangement(g, w, weights)
+    if kind is not None and kind.name == REPACK and count % TILE >= 2:
         return _wider(g, w, weights, columns, count + TILE - count % TILE, full=full)
     if weights.extra == NULL and count == 1 and _reads_four(g.library):
         if w.dtype in (DType.F16, DType.BF16):
@@ -84,11 +85,17 @@ def _exchanged(g: Builder, weights: Ptr, column: Ptr, *, full: bool) -> Ptr:
 
 def _multiply(g: Builder, w: Node, weights: Ptr, columns: Ptr, *, full: bool) -> Ptr:
     """A product whose columns are kept apart where their places in memory would be in each other's way."""
+    kind = _arrangement(g, w, weights)
     crowded = columns.ne[1] > SOME and 4 * w.dim(1) % HALF == 0
-    if weights.extra == NULL or not (crowded and g.on_cpu and g.is_spaced(w)):
+    if kind is None or w.dtype not in kind.spaced or not crowded:
         return _mul_mat(g, weights, columns, full=full)
     longer = g.longer(weights, w.dim(1) + SPACE)
     return g.first_rows(_mul_mat(g, longer, columns, full=full), w.dim(1))
+
+
+def _arrangement(g: Builder, w: Node, weights: Ptr) -> Arrangement | None:
+    """How weights lie in memory, if they are a copy that is arranged in another way."""
+    return g.arrangement(w) if weights.extra != NULL and g.on_cpu else None
 
 
 def _mul_mat(g: Builder, w: Ptr, x: Ptr, *, full: bool) -> Ptr:

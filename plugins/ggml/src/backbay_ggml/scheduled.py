@@ -46,7 +46,7 @@ class ScheduledPlan(Plan):
             flash=backend.flash,
             steer=self._steer,
             has_signs=backend.has_signs,
-            is_spaced=backend.is_spaced,
+            arrangement=backend.arrangement,
         )
         try:
             lower(self._g, graph, self._bind)

@@ -38,15 +38,17 @@ class WeightStore:
         self._served = served  # weights whose products another device makes
         self._library, self._lib, self._model, self._policy = library, library.lib, model, policy
         self._arrangements = extra.useful(library) if policy == AUTO else []
+        self._arranged: dict[str, Arrangement | None] = {}  # by name
         self._buffers: list[Ptr] = []
         self._tensors: dict[str, Ptr] = {}
 
     def arranged(self, info: TensorInfo) -> Arrangement | None:
         """The arrangement of a weight, if it is one that is multiplied, and there is one for it."""
-        if not self._multiplied(info):
-            return None
-        fitting = (each for each in self._arrangements if each.tensor(info.dtype, info.shape) is not None)
-        return next(fitting, None)
+        if info.name not in self._arranged:
+            tried = self._arrangements if self._multiplied(info) else []
+            fitting = (each for each in tried if each.tensor(info.dtype, info.shape) is not None)
+            self._arranged[info.name] = next(fitting, None)
+        return self._arranged[info.name]
 
     def copies(self, info: TensorInfo) -> bool:
         """Whether a weight gets memory of its own."""
@@ -66,11 +68,6 @@ class WeightStore:
     def tensor(self, info: TensorInfo) -> Ptr | None:
         """The copy of a weight, if there is one."""
         return self._tensors.get(info.name)
-
-    def spaced(self, info: TensorInfo) -> bool:
-        """Whether products with a weight may read more rows than it has, and are faster so."""
-        arrangement = self.arranged(info)
-        return arrangement is not None and info.dtype in arrangement.spaced
 
     def measured(self, info: TensorInfo) -> Ptr | None:
         """What the copy of a weight would be for a graph, if it is one that is arranged in another way."""
@@ -104,6 +101,7 @@ class WeightStore:
         self._buffers.clear()
         self._tensors.clear()
         self._arrangements.clear()
+        self._arranged.clear()
 
     def _multiplied(self, info: TensorInfo) -> bool:
         """Embeddings are looked up, unless they serve as the output's weights too, and here."""
