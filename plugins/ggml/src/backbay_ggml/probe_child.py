@@ -67,8 +67,11 @@ def _pays(library: Library, arrangement: Arrangement, repack: Arrangement | None
 def _gains_by_space(library: Library, arrangement: Arrangement, dtype: DType) -> bool:
     """Whether prompts are faster where columns of the product do not all begin at the same place of a page.
 
-    Kernels that add to the columns in turn find them in the way of each other in the first cache otherwise.
+    Kernels that add to the columns in turn find them in the way of each other in the first cache otherwise; those
+    for repacked weights write each once.
     """
+    if arrangement.name == REPACK:
+        return False
     apart = _seconds(library, arrangement, dtype, WIDE + SPACE)
     return bool(apart) and apart[1] < FASTER * _seconds(library, arrangement, dtype)[1]
 
