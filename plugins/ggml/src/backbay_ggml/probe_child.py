@@ -31,7 +31,7 @@ TIMES = 7  # the quickest of which counts
 FASTER, AS_FAST = 0.95, 1.05  # what prompts must take, and what steps may, of the time without it
 AS_LARGE = 1.03  # of the size in the file
 MUCH_FASTER, LARGER = 0.85, 1.15  # steps for which weights may be so much larger
-APART = 0.7  # of the time, for which rows are added; where columns are in each other's way, it is 0.3 to 0.5
+APART = 0.8  # of the time, for which rows are added; where columns are in each other's way, it is 0.3 to 0.7
 
 
 def main() -> int:
