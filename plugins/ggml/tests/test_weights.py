@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 
 import numpy as np
@@ -128,6 +129,13 @@ def test_the_trial_passes_here_without_harming_this_process(monkeypatch, tmp_pat
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "nowhere"))
     assert extra._try(load_library(), extra.REPACK).why_not == ""
     assert "KeyError" in extra._try(load_library(), "NO_SUCH_TYPE").why_not
+
+
+@pytest.mark.parametrize("told", ["", "noise", "[]", "{}"])
+def test_a_trial_that_cannot_be_read_is_a_verdict(told, monkeypatch) -> None:
+    ended = subprocess.CompletedProcess([], 0, told, "")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: ended)
+    assert "read" in extra._try(load_library(), extra.REPACK).why_not
 
 
 @pytest.mark.skipif(

@@ -153,7 +153,10 @@ def _try(library: Library, name: str) -> Verdict:
     except (OSError, subprocess.TimeoutExpired) as error:
         return Verdict(f"the trial did not end: {error}")
     if done.returncode == 0:
-        return _told({"why_not": "", **json.loads(done.stdout)})
+        try:
+            return _told({"why_not": "", **json.loads(done.stdout)})
+        except (ValueError, KeyError, TypeError):
+            return Verdict(f"the trial told nothing that can be read: {done.stdout!r}")
     last = (done.stdout + done.stderr).strip().splitlines()[-1:] or [""]
     return Verdict(
         f"signal {-done.returncode}" if done.returncode < 0 else f"{last[0]} (exit {done.returncode})"
