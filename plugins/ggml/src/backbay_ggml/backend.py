@@ -35,6 +35,7 @@ from .abi import Ptr, ffi
 from .arena import Arena
 from .assignment import Assignment, for_model, without_model
 from .buffers import DeviceLeaf, LeafBuffer, PlacedWeight, WeightBuffer
+from .builder import Builder
 from .devices import CPU, Device, find_devices
 from .extra import Arrangement
 from .library import load_library
@@ -44,6 +45,7 @@ from .products import has_lowest_code
 from .remote import parse_endpoints
 from .scheduled import ScheduledPlan
 from .stage import Stage
+from .steer import Steer
 from .store import AUTO, COPIED, MAPPED, WeightStore
 from .table import kernel
 
@@ -215,6 +217,16 @@ class Ggml(Backend):
         heads = self.config.int("attention.head_count", 0) if self.model is not None else 0
         usual = self.config.int("embedding_length", 0) // heads if heads else 128
         return self.config.int("attention.key_length", usual)
+
+    def builder(self, steer: Steer | None = None) -> Builder:
+        """What makes the tensors of one graph, for several devices if something steers them."""
+        return Builder(
+            self.library,
+            flash=self.flash,
+            steer=steer,
+            has_signs=self.has_signs,
+            arrangement=self.arrangement,
+        )
 
     # -- weights -----------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from backbay.plan import Cancel, check_cancel
 
 from .abi import NULL, Ptr, ffi
 from .buffers import ALIGNMENT, TensorBuffer, host_memory
-from .builder import Builder, four, leaf_tensor
+from .builder import four, leaf_tensor
 from .cancelling import ABORTED, watching
 from .devices import UNALLOCATED
 from .linking import floating, holders, link
@@ -33,12 +33,7 @@ class GgmlPlan(Plan):
         self._own_size = 0
         self._measured: list[Ptr] = []
         self._placed = False
-        self._g = Builder(
-            backend.library,
-            flash=backend.flash,
-            has_signs=backend.has_signs,
-            arrangement=backend.arrangement,
-        )
+        self._g = backend.builder()
         try:
             lower(self._g, graph, self._bind)
             leaves = len(graph.nodes) + len(self._g.constants)

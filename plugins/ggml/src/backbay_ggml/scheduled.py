@@ -13,7 +13,7 @@ from backbay.plan import Cancel, check_cancel
 
 from .abi import NULL, Ptr, ffi
 from .buffers import ALIGNMENT, TensorBuffer, host_memory
-from .builder import Builder, four, leaf_tensor
+from .builder import four, leaf_tensor
 from .cancelling import watching
 from .devices import CPU, Device
 from .linking import floating, holder, holders, link
@@ -41,13 +41,7 @@ class ScheduledPlan(Plan):
         self._steer = Steer(
             backend.library, self._stage.devices, graph, backend.placed_on, backend.product_home
         )
-        self._g = Builder(
-            backend.library,
-            flash=backend.flash,
-            steer=self._steer,
-            has_signs=backend.has_signs,
-            arrangement=backend.arrangement,
-        )
+        self._g = backend.builder(self._steer)
         try:
             lower(self._g, graph, self._bind)
             self.settled = self._steer.settled(self._g)
