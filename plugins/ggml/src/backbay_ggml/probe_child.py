@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 
 import numpy as np
 
@@ -77,6 +78,7 @@ def _gains_by_space(library: Library, arrangement: Arrangement, dtype: DType) ->
     return bool(apart) and apart[1] < APART * _seconds(library, arrangement, dtype)[1]
 
 
+@cache
 def _seconds(
     library: Library, arrangement: Arrangement | None, dtype: DType, rows: int = WIDE
 ) -> tuple[float, ...]:

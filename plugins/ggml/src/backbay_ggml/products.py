@@ -1,7 +1,8 @@
 """Products arranged so that ggml reads large weights the fastest.
 
 Where few columns are multiplied, the CPU waits for the weights' memory. ggml's code for one column reads one row after
-the other and waits the longest; llamafile's reads four at a time, but is used for two columns or more.
+the other and waits the longest; llamafile's reads four at a time, but is used for two columns or more. Where many are,
+their places in memory decide how long they stay in the first cache.
 """
 
 from __future__ import annotations
