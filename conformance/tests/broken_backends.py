@@ -77,7 +77,7 @@ class Liar(Reference):
     kernels = {op: kernel for op, kernel in Reference.kernels.items() if op is not ops.tanh}
 
     def supports(self, op, specs):
-        from backbay.params import KERNEL
+        from backbay.plugin import KERNEL
 
         return KERNEL if op is ops.tanh else super().supports(op, specs)
 
@@ -86,7 +86,7 @@ class Modest(Reference):
     """Says that it cannot run what it has a kernel for."""
 
     def supports(self, op, specs):
-        from backbay.params import unsupported
+        from backbay.plugin import unsupported
 
         return unsupported("it is too modest") if op is ops.tanh else super().supports(op, specs)
 

@@ -10,7 +10,7 @@ from environment import GOOD, Environment
 
 import backbay
 from backbay import BackendUnavailableError
-from backbay.plugins import entry
+from backbay.discovery.installed import entry
 
 
 @pytest.fixture

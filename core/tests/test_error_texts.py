@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from backbay import Backend, DType, UnsupportedOpError, ops
-from backbay.conversions import decoding_gap, encoding_gap
-from backbay.params import unsupported
-from backbay.registration import describe
+from backbay.backend.conversions import decoding_gap, encoding_gap
+from backbay.discovery.registration import describe
+from backbay.types.params import unsupported
 
 QUANTIZED = [dtype for dtype in DType if dtype.is_quantized]
 

@@ -10,7 +10,7 @@ import pytest
 
 import backbay
 from backbay import BackbayError, ClosedError, DType
-from backbay.graph import Graph
+from backbay.graph.graph import Graph
 
 
 class Writer(backbay.backends()["cpu_ref"].load()):  # type: ignore[misc]

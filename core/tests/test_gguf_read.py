@@ -31,9 +31,9 @@ from gguf_build import (
 from gguf_oracle import agree
 
 import backbay.gguf
-from backbay.dtypes import DType
 from backbay.errors import ClosedError, ModelFileError
 from backbay.gguf.layout import ValueType
+from backbay.types.dtypes import DType
 
 ALL = tuple(GGMLQuantizationType)
 

@@ -29,8 +29,8 @@ from gguf_build import (
 )
 
 import backbay.gguf
-from backbay.dtypes import DType
 from backbay.errors import ModelFileError
+from backbay.types.dtypes import DType
 
 HEADER = 24
 REMOVED = (4, 5, 31, 32, 33, 36, 37, 38)  # types that ggml once had

@@ -6,6 +6,7 @@ import pytest
 
 import backbay
 from backbay import OPS, BackbayError, DType, KernelTable, Spec, ops
+from backbay.ops.declaration import op
 
 SECTION_4 = [
     "neg",
@@ -135,7 +136,7 @@ def test_an_op_is_declared_once():
         return x
 
     with pytest.raises(BackbayError, match="neg is declared twice"):
-        backbay.op.op(neg)
+        op(neg)
 
 
 def test_a_rule_can_be_asked_without_any_tensor():

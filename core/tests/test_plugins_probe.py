@@ -8,8 +8,8 @@ from textwrap import dedent
 import pytest
 from environment import GOOD, with_gpu
 
-from backbay.plugins import BackendEntry
-from backbay.probe import Verdict, probe, probe_all
+from backbay.discovery.installed import BackendEntry
+from backbay.discovery.probe import Verdict, probe, probe_all
 
 SEGFAULT = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
 HANG = "import time; time.sleep(60)"
@@ -74,7 +74,7 @@ def test_a_plugin_that_hangs_is_given_up_and_said_where(verdict_on, source: str,
 
 
 def test_a_plugin_that_stops_its_process_is_killed(verdict_on, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("backbay.probe.GRACE", 0.5)
+    monkeypatch.setattr("backbay.discovery.probe.GRACE", 0.5)
     verdict = verdict_on("import os, signal; os.kill(os.getpid(), signal.SIGSTOP)", timeout=1.5)
     assert verdict.reason.startswith("it hung while")
 

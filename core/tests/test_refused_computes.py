@@ -21,7 +21,7 @@ from backbay import (
     UnsupportedOpError,
     ops,
 )
-from backbay.building import build_graph
+from backbay.graph.building import build_graph
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from backbay import Backend, DType, Graph, KernelBackend, KernelTable
-from backbay.building import build_graph
 from backbay.errors import BackbayError
-from backbay.structure import Guards, Size, Symbols, evaluate, program
+from backbay.graph.building import build_graph
+from backbay.graph.symbolic_sizes import Guards, Size, Symbols, evaluate, program
 
 
 class Traced(KernelBackend):
@@ -20,7 +20,7 @@ class Traced(KernelBackend):
     kernels: Any = KernelTable()
 
     def supports(self, op: Any, specs: Any) -> Any:
-        from backbay.params import KERNEL
+        from backbay.types.params import KERNEL
 
         return KERNEL
 

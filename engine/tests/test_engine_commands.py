@@ -125,7 +125,7 @@ def test_diff_finds_backends_within_their_bounds(path, capsys, tmp_path, name):
 
 def test_diff_names_the_first_op_that_is_wrong(path, capsys, monkeypatch):
     from backbay import ops
-    from backbay.plugins import entry
+    from backbay.discovery import entry
 
     reference = entry("cpu_ref").load()
     silu = reference.kernels[ops.silu]

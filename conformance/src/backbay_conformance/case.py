@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from backbay import Op
-from backbay.op import REQUIRED
+from backbay.plugin import REQUIRED
 
 from .draw import Draw
 from .number import Number

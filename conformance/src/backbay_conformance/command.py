@@ -12,7 +12,7 @@ from pathlib import Path
 
 import backbay
 from backbay import BackbayError
-from backbay.cli.arguments import (
+from backbay.cli import (
     add_options,
     file_to_write,
     folder_to_write,
@@ -98,7 +98,7 @@ class Conform:
             raise BackbayError(
                 f"name a backend: {', '.join(sorted(backbay.backends())) or 'none is installed'}"
             )
-        args.backend = backbay.opening.choose(args.backend).name
+        args.backend = backbay.choose(args.backend).name
         if args.certify and (args.known or args.op or args.expression):
             raise BackbayError(
                 "--certify takes no known failures, and nothing may be left out with --op or -k"

@@ -6,7 +6,8 @@ import traceback
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from backbay import Backend, Context, DType, Level, Op, Precision, Spec, Tensor, UnsupportedOpError, building
+from backbay import Backend, Context, DType, Level, Op, Precision, Spec, Tensor, UnsupportedOpError
+from backbay.graph import building
 
 from .rounding import BLOCK_STEP, SIGNIFICAND, unit
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from backbay import BackbayError
-from backbay.entrypoints import declared
+from backbay.discovery import declared
 
 GROUP = "backbay_conformance.scenarios"
 """Entry points of this group name modules; importing one declares scenarios, as the suite's own modules do."""

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import backbay
-from backbay import Backend, BackendParams, Debug, plugins
+from backbay import Backend, BackendParams, Debug
+from backbay.discovery import entry
 
 from .extensions import load_extensions
 
@@ -58,7 +59,7 @@ class Lab:
 
 def lab_for(backend: str | type[Backend], options: Mapping[str, Any] | None = None) -> Lab:
     """A lab for an installed backend by its name, for `module:Class`, or for a class itself."""
-    kind = plugins.entry(backend).load() if isinstance(backend, str) and ":" in backend else backend
+    kind = entry(backend).load() if isinstance(backend, str) and ":" in backend else backend
     name = kind if isinstance(kind, str) else kind.__name__
     return Lab(lambda params, model: backbay.open(model, kind, _with(params, options)), name)
 

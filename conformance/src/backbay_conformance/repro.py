@@ -10,8 +10,7 @@ from zlib import compress
 
 import numpy as np
 
-from backbay import DType
-from backbay.errors import BackbayError
+from backbay import BackbayError, DType
 
 from .case import Call
 from .number import Number
@@ -82,7 +81,7 @@ def script(call: Call, backend: str, expected: Array | None) -> str:
     lines = [
         "import backbay, base64, zlib",
         "from backbay import DType",
-        "from backbay.ops.sequence import Yarn",
+        "from backbay.ops import Yarn",
     ]
     lines += [
         "def data(text): return zlib.decompress(base64.b85decode(text))",

@@ -22,7 +22,7 @@ from backbay import (
     UnsupportedOpError,
     ops,
 )
-from backbay.params import COMPOSITE, KERNEL
+from backbay.plugin import COMPOSITE, KERNEL
 
 from .case import Call
 from .data import Mode

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import composites as _composites  # noqa: F401  (declares them)
 from . import ops
-from .backend import CONTRACT_VERSION, Backend
-from .context import Context
-from .dtypes import DType
-from .dump import dump
+from .backend.backend import CONTRACT_VERSION, Backend
+from .backend.kernel_backend import KernelBackend
+from .backend.kernel_table import KernelTable
+from .discovery.installed import BackendEntry, backends
+from .discovery.opening import Choice, choose, open
 from .errors import (
     BackbayError,
     BackendUnavailableError,
@@ -27,14 +27,18 @@ from .errors import (
     UnknownBackendError,
     UnsupportedOpError,
 )
-from .graph import Graph, Node
-from .kernel_backend import KernelBackend
-from .kernels import KernelTable
-from .layers import GPULayers, GPULayersList, assign_layers
-from .memory import AllocationStatus, BackendMemory, DeviceMemory, Memory
-from .op import OPS, Op
-from .opening import Choice, choose, open
-from .params import (
+from .graph import composites as _composites  # noqa: F401  (declares them)
+from .graph.graph import Graph, Node
+from .ops.declaration import OPS, Op
+from .runtime.memory import AllocationStatus, BackendMemory, DeviceMemory, Memory
+from .runtime.plan import Buffer, Plan
+from .trace.context import Context
+from .trace.dump import dump
+from .trace.recording import Counters
+from .trace.tensor import Tensor
+from .types.dtypes import DType
+from .types.layers import GPULayers, GPULayersList, assign_layers
+from .types.params import (
     BackendParams,
     CacheConfig,
     Debug,
@@ -45,15 +49,11 @@ from .params import (
     Precision,
     Support,
 )
-from .placement import Placement
-from .plan import Buffer, Plan
-from .plugins import BackendEntry, backends
-from .recording import Counters
-from .spec import Spec
-from .tensor import Tensor
+from .types.placement import Placement
+from .types.spec import Spec
 
 if TYPE_CHECKING:
-    from .hookspecs import hookimpl
+    from .discovery.hook_specs import hookimpl
 
 __all__ = [
     "CONTRACT_VERSION",
@@ -114,9 +114,11 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "hookimpl":  # for plugins; pluggy takes as long to import as the rest of core
-        from .hookspecs import hookimpl
+if not TYPE_CHECKING:  # type checkers would take any name for one of ours
 
-        return hookimpl
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        if name == "hookimpl":  # for plugins; pluggy takes as long to import as the rest of core
+            from .discovery.hook_specs import hookimpl
+
+            return hookimpl
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from backbay import DType, DTypeError, ShapeError, Spec
-from backbay.ops.sequence import Yarn
+from backbay.ops import Yarn
 
 rng = np.random.default_rng(13)
 NAN, INF = math.nan, math.inf

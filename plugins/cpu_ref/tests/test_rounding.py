@@ -7,7 +7,7 @@ import pytest
 from exact import FLOATS, FORMATS, leaf, rounded, value
 
 from backbay import DType
-from backbay.encoding import decode, encode
+from backbay.plugin import decode, encode
 
 NAN, INF = math.nan, math.inf
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from backbay import Backend, Context, DType, Tensor
-from backbay.encoding import encode
+from backbay.plugin import encode
 from backbay_ggml import Ggml
 
 SINGLE = 2e-5  # f32 inside, of the largest magnitude

@@ -15,13 +15,13 @@ import backbay
 from backbay import (
     BackendParams,
     CancelledError,
+    Debug,
     DType,
     FlashAttention,
     GPULayers,
     GPULayersList,
     OptionError,
 )
-from backbay.params import Debug
 from backbay_ggml import Ggml, remote
 from backbay_ggml.library import load_library
 

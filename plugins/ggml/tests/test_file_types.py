@@ -10,10 +10,8 @@ import pytest
 from gguf import GGMLQuantizationType, GGUFWriter
 
 import backbay
-from backbay import Backend, BackendParams, DType, ops
-from backbay.conversions import decoding_gap
-from backbay.encoding import Array, decode, dequantize, encode
-from backbay.spec import Spec
+from backbay import Backend, BackendParams, DType, Spec, ops
+from backbay.plugin import Array, decode, decoding_gap, dequantize, encode
 from backbay_ggml.library import load_library
 
 WIDTH, HIDDEN, LAYERS, VOCAB = 256, 512, 2, 64

@@ -8,8 +8,15 @@ import time
 import numpy as np
 import pytest
 
-from backbay import BackendParams, CancelledError, DType, FlashAttention, NoMemoryError, UnsupportedOpError
-from backbay.params import Debug
+from backbay import (
+    BackendParams,
+    CancelledError,
+    Debug,
+    DType,
+    FlashAttention,
+    NoMemoryError,
+    UnsupportedOpError,
+)
 from backbay_ggml import Ggml
 
 

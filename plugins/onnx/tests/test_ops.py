@@ -10,7 +10,7 @@ from onnx_oracle import Case, Scene, check
 
 import backbay
 from backbay import OPS, DType, ops
-from backbay.ops.sequence import Yarn
+from backbay.ops import Yarn
 
 F16, BF16, F32, I32, I64 = DType.F16, DType.BF16, DType.F32, DType.I32, DType.I64
 CASES: dict[str, Case] = {}

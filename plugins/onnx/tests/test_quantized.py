@@ -11,7 +11,7 @@ from model_file import quantized, write_model
 
 import backbay
 from backbay import BackendParams, DType
-from backbay.encoding import dequantize, encode
+from backbay.plugin import dequantize, encode
 from backbay_onnx.packing import LAYOUTS, PackedWeight
 
 K, N, EXPERTS, TOKENS = 512, 24, 4, 5

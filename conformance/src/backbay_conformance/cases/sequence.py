@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from backbay import DType, ops
-from backbay.ops.sequence import Yarn
+from backbay.ops import Yarn
 
 from ..case import Call, case
 from ..data import Integers, Made, Making, Numbers

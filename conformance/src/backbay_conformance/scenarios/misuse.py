@@ -21,7 +21,7 @@ from backbay import (
     Tensor,
     UnsupportedOpError,
 )
-from backbay.ops.sequence import Yarn
+from backbay.ops import Yarn
 
 from ..data import READABLE
 from ..declared import refused as lacking

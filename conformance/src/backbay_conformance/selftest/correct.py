@@ -8,10 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from backbay import CacheConfig, DType, Graph, KernelBackend, Op, Placement, Precision, Spec, ops
-from backbay.hostbuffer import HostBuffer
-from backbay.kernel_backend import KernelPlan
-from backbay.plan import Buffer
+from backbay import Buffer, CacheConfig, DType, Graph, KernelBackend, Op, Placement, Precision, Spec, ops
+from backbay.plugin import HostBuffer, KernelPlan
 
 from .faults import Array, named, rounded
 from .fused import attention

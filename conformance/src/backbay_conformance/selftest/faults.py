@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from backbay import KernelBackend, Op, backends
-from backbay.op import OPS
+from backbay import OPS, KernelBackend, Op, backends
 
 from .fused import attention
 

@@ -8,10 +8,7 @@ from typing import Any
 import numpy as np
 
 from backbay import Node, Op, Spec
-from backbay.encoding import Bytes, strided
-from backbay.kernel_backend import KernelPlan
-from backbay.plan import Cancel, check_cancel
-from backbay.spec import span
+from backbay.plugin import Bytes, Cancel, KernelPlan, check_cancel, span, strided
 
 from .faults import Array
 

@@ -6,9 +6,9 @@ from argparse import ArgumentParser, Namespace
 from importlib import import_module
 from typing import Any, Protocol
 
-from backbay.entrypoints import Declared, declared
+from backbay.discovery.entry_points import Declared, declared
+from backbay.discovery.registration import describe
 from backbay.errors import BackbayError
-from backbay.registration import describe
 
 GROUP = "backbay.commands"
 

@@ -14,12 +14,12 @@ from argparse import ArgumentParser, Namespace
 import numpy as np
 
 import backbay
+from backbay.discovery.installed import backends
+from backbay.discovery.opening import VARIABLE, choose
+from backbay.discovery.probe import Verdict, probe_all, ranked
 from backbay.errors import BackbayError
-from backbay.memory import human_bytes
-from backbay.opening import VARIABLE, choose
-from backbay.params import DeviceInfo
-from backbay.plugins import backends
-from backbay.probe import Verdict, probe_all, ranked
+from backbay.runtime.memory import human_bytes
+from backbay.types.params import DeviceInfo
 
 from .listing import add_timeout, as_dict
 from .output import add_json, say, say_json, table

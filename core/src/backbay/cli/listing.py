@@ -10,10 +10,10 @@ from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
-from backbay.op import OPS
-from backbay.params import Level
-from backbay.plugins import backends
-from backbay.probe import TIMEOUT, Verdict, probe_all, ranked
+from backbay.discovery.installed import backends
+from backbay.discovery.probe import TIMEOUT, Verdict, probe_all, ranked
+from backbay.ops.declaration import OPS
+from backbay.types.params import Level
 
 from .ops import declared_level
 from .output import add_json, say, say_json, table

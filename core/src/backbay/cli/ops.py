@@ -15,11 +15,11 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from backbay.op import OPS, Op
-from backbay.params import Level
-from backbay.parts import by_kernels
-from backbay.plugins import backends, entry
-from backbay.probe import Verdict, probe_all
+from backbay.discovery.installed import backends, entry
+from backbay.discovery.probe import Verdict, probe_all
+from backbay.graph.composite_parts import by_kernels
+from backbay.ops.declaration import OPS, Op
+from backbay.types.params import Level
 
 from .output import JSON_HELP, say, say_json, table
 from .signatures import brief, typed

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import Any
 
-from backbay.minimal import kernels_needed, llama
-from backbay.op import OPS, Op
+from backbay.backend.minimal_kernels import kernels_needed, llama
+from backbay.ops.declaration import OPS, Op
 
 from .signatures import typed
 

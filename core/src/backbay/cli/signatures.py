@@ -7,8 +7,8 @@ from collections.abc import Callable
 from types import UnionType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from backbay.op import Op
-from backbay.spec import Spec
+from backbay.ops.declaration import Op
+from backbay.types.spec import Spec
 
 
 def brief(op: Op[..., Any]) -> str:
@@ -64,4 +64,4 @@ def _typed(parameter: inspect.Parameter) -> str:
 
 
 def _value(default: object) -> str:
-    return str(default) if type(default).__module__ == "backbay.dtypes" else repr(default)
+    return str(default) if type(default).__module__ == "backbay.types.dtypes" else repr(default)

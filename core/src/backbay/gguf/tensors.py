@@ -9,7 +9,7 @@ from math import prod
 from pathlib import Path
 from typing import final
 
-from backbay.dtypes import DType
+from backbay.types.dtypes import DType
 
 from .cursor import Cursor
 from .layout import MAX_NAME_BYTES, MAX_RANK, MAX_SIGNED, MAX_TENSORS, MIN_TENSOR_BYTES, unsigned

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from ..dtypes import DType
 from ..errors import DTypeError
-from ..op import op
-from ..spec import Spec, divides, require, require_dtype, require_float, result_spec
+from ..types.dtypes import DType
+from ..types.spec import Spec, divides, require, require_dtype, require_float, result_spec
+from .declaration import op
 
 
 def _numbers(x: Spec, name: str) -> None:

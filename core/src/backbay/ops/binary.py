@@ -1,7 +1,7 @@
 """Arithmetic on two tensors; the second is repeated to the shape of the first."""
 
-from ..op import op
-from ..spec import Spec, divides, require, require_float
+from ..types.spec import Spec, divides, require, require_float
+from .declaration import op
 
 
 def _repeated(x: Spec, t2: Spec) -> Spec:

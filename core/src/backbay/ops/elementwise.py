@@ -1,9 +1,9 @@
 """Ops on each element alone, and the gated activations."""
 
-from ..dtypes import CONTRACT, DType
 from ..errors import DTypeError
-from ..op import op
-from ..spec import Spec, require, require_float, same_shape
+from ..types.dtypes import CONTRACT, DType
+from ..types.spec import Spec, require, require_float, same_shape
+from .declaration import op
 
 
 def _float(x: Spec) -> Spec:

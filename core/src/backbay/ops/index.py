@@ -1,9 +1,9 @@
 """Rows by number."""
 
-from ..dtypes import DType
 from ..errors import DTypeError
-from ..op import op
-from ..spec import Spec, require, require_dtype, result_spec
+from ..types.dtypes import DType
+from ..types.spec import Spec, require, require_dtype, result_spec
+from .declaration import op
 
 
 @op(moves=True, ids="ids")

@@ -2,9 +2,9 @@
 
 from typing import Literal
 
-from ..dtypes import DType
-from ..op import op
-from ..spec import Spec, require, require_float, result_spec, same_shape
+from ..types.dtypes import DType
+from ..types.spec import Spec, require, require_float, result_spec, same_shape
+from .declaration import op
 
 
 def _square(a: Spec) -> None:

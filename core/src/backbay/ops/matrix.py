@@ -2,10 +2,10 @@
 
 from functools import lru_cache
 
-from ..dtypes import DType
 from ..errors import DTypeError
-from ..op import op
-from ..spec import Spec, divides, require, require_dtype, require_float, result_spec, same_shape
+from ..types.dtypes import DType
+from ..types.spec import Spec, divides, require, require_dtype, require_float, result_spec, same_shape
+from .declaration import op
 
 
 def _weight(w: Spec) -> None:

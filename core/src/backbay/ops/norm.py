@@ -1,7 +1,7 @@
 """Softmax and the norms, over dimension 0."""
 
-from ..op import op
-from ..spec import Spec, require, require_float, same_shape
+from ..types.spec import Spec, require, require_float, same_shape
+from .declaration import op
 
 
 def _per_column(x: Spec, weight: Spec | None, name: str) -> None:

@@ -1,8 +1,8 @@
 """Sorting along dimension 0; ties come in any order, NaN anywhere."""
 
-from ..dtypes import DType
-from ..op import Size, op
-from ..spec import Spec, require, require_float
+from ..types.dtypes import DType
+from ..types.spec import Spec, require, require_float
+from .declaration import Size, op
 
 
 @op

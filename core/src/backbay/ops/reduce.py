@@ -1,7 +1,7 @@
 """Sums and moments over dimension 0, which becomes 1 but stays."""
 
-from ..op import op
-from ..spec import Spec, require_float
+from ..types.spec import Spec, require_float
+from .declaration import op
 
 
 def _reduced(x: Spec) -> Spec:

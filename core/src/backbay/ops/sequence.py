@@ -4,10 +4,19 @@ from collections.abc import Sequence
 from math import isfinite
 from typing import Literal, NamedTuple
 
-from ..dtypes import DType
 from ..errors import ShapeError
-from ..op import op
-from ..spec import Spec, divides, require, require_dtype, require_float, require_rank, result_spec, same_shape
+from ..types.dtypes import DType
+from ..types.spec import (
+    Spec,
+    divides,
+    require,
+    require_dtype,
+    require_float,
+    require_rank,
+    result_spec,
+    same_shape,
+)
+from .declaration import op
 
 
 class Yarn(NamedTuple):

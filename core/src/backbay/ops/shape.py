@@ -4,10 +4,9 @@ from functools import lru_cache
 from math import prod
 from typing import Any
 
-from ..dtypes import DType
 from ..errors import DTypeError, ShapeError
-from ..op import Size, Sizes, op
-from ..spec import (
+from ..types.dtypes import DType
+from ..types.spec import (
     MAX_RANK,
     Spec,
     check_shape,
@@ -18,6 +17,7 @@ from ..spec import (
     require_float,
     view_spec,
 )
+from .declaration import Size, Sizes, op
 
 MAX_PIECES = 1 << 16  # of a chunk; more of them than any graph has nodes
 

@@ -2,9 +2,9 @@
 
 from typing import Literal
 
-from ..dtypes import DType
-from ..op import Sizes, op
-from ..spec import MAX_RANK, Spec, require, require_float, require_rank, result_spec
+from ..types.dtypes import DType
+from ..types.spec import MAX_RANK, Spec, require, require_float, require_rank, result_spec
+from .declaration import Sizes, op
 
 _LIMIT = 1 << 30  # C code holds strides, paddings and dilations in 32 bits, and doubles a padding
 

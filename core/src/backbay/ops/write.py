@@ -1,8 +1,8 @@
 """Writes into the storage of a leaf. Each returns an alias of what it wrote to, for reads that come after."""
 
-from ..dtypes import DType
-from ..op import Size, op
-from ..spec import Spec, check_shape, divides, require, require_dtype, span, view_spec
+from ..types.dtypes import DType
+from ..types.spec import Spec, check_shape, divides, require, require_dtype, span, view_spec
+from .declaration import Size, op
 
 
 def _alias(x: Spec) -> Spec:

@@ -15,8 +15,7 @@ import numpy as np
 
 import backbay
 from backbay import OptionError
-from backbay.cli.arguments import file_to_write, whole
-from backbay.cli.output import add_json, say, say_json, table
+from backbay.cli import add_json, file_to_write, say, say_json, table, whole
 
 from ..llm import LLM
 from ..plots import bars

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from backbay.cli.arguments import file_to_write
-from backbay.cli.output import add_json, say, say_json, table
+from backbay.cli import add_json, file_to_write, say, say_json, table
 
 from ..diff import Difference, blocks, ops
 from ..plots import depth

@@ -5,8 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 from backbay import BackbayError
-from backbay.cli.arguments import standard_input
-from backbay.cli.output import add_json, say, say_json, table
+from backbay.cli import add_json, say, say_json, standard_input, table
 
 from .opening import add_backend, add_model, open_model
 

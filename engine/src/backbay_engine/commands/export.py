@@ -7,9 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from backbay.cli.arguments import folder_to_write, whole
-from backbay.cli.output import add_json, say, say_json
-from backbay.memory import human_bytes
+from backbay.cli import add_json, folder_to_write, say, say_json, whole
+from backbay.plugin import human_bytes
 
 from ..checks import LARGEST_BATCH
 from ..steps import prompt_step

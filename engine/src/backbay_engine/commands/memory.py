@@ -6,8 +6,8 @@ from argparse import ArgumentParser, Namespace
 
 import backbay
 from backbay import BackendMemory, DeviceInfo
-from backbay.cli.output import add_json, say, say_json
-from backbay.memory import human_bytes
+from backbay.cli import add_json, say, say_json
+from backbay.plugin import human_bytes
 
 from ..llm import estimate
 from .opening import add_backend, add_model, sizes_of

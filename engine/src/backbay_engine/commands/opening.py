@@ -14,9 +14,8 @@ from typing import Any, Self, TextIO, final
 
 import backbay
 from backbay import BackendParams, GPULayersList, assign_layers, gguf
-from backbay.cli.arguments import add_options, options_of, whole
-from backbay.cli.output import say
-from backbay.params import MAX_THREADS
+from backbay.cli import add_options, options_of, say, whole
+from backbay.plugin import MAX_THREADS
 
 from ..checks import LARGEST, LARGEST_BATCH, MOST_SEQUENCES
 from ..llm import LLM, load

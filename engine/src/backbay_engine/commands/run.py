@@ -9,8 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from backbay import OptionError
-from backbay.cli.arguments import standard_input, whole
-from backbay.cli.output import add_json, printable, say_json
+from backbay.cli import add_json, printable, say_json, standard_input, whole
 
 from ..llm import LLM, Prompt
 from ..runner.answer import Completion, Timings

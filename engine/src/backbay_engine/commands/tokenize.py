@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from backbay.cli.arguments import standard_input
-from backbay.cli.output import add_json, say, say_json, table
+from backbay.cli import add_json, say, say_json, standard_input, table
 
 from ..text import tokenizer_from_gguf
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 
 from backbay import BackbayError, Backend, ModelFileError
-from backbay.entrypoints import Declared, declared
-from backbay.gguf.nearest import nearest
+from backbay.discovery import Declared, declared
+from backbay.gguf import nearest
 
 from .contract import Model
 

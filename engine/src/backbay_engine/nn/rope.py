@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from backbay import Context, Tensor
 from backbay.gguf import Config
-from backbay.ops.sequence import Yarn
+from backbay.ops import Yarn
 
 from .shape import Shape, positive, refuse
 from .weights import Weights

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from typing import final
 
 from backbay import BackbayError, Backend, ModelFileError, Tensor
-from backbay.gguf.nearest import nearest
+from backbay.gguf import nearest
 
 log = logging.getLogger(__name__)
 _LISTED = 12  # names in a message

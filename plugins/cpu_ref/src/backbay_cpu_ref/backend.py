@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from backbay import CacheConfig, DType, KernelBackend, Node, Option
-from backbay.kernel_backend import GRAPH
+from backbay.plugin import GRAPH
 
 from . import attention, binary, elementwise, index, linear, matrix, norm, order, sequence, shape, spatial
 from .table import Array, kernel

@@ -6,7 +6,7 @@ from math import log, pi
 import numpy as np
 
 from backbay import ops
-from backbay.ops.sequence import Yarn
+from backbay.ops import Yarn
 
 from .table import Array, kernel, ranked
 

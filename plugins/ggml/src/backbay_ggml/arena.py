@@ -6,7 +6,7 @@ from typing import final
 
 import numpy as np
 
-from backbay.memory import Entry, Ledger
+from backbay.plugin import Entry, Ledger
 
 from .abi import NULL, Ptr, ffi
 from .library import Library

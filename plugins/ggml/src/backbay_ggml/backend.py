@@ -19,16 +19,15 @@ from backbay import (
     Node,
     NoMemoryError,
     Op,
+    Option,
     Placement,
     Plan,
     Precision,
+    Spec,
     Support,
 )
 from backbay.gguf import ModelFile, TensorInfo
-from backbay.memory import Entry
-from backbay.params import COMPOSITE, Option, unsupported
-from backbay.plan import Cancel, Progress
-from backbay.spec import Spec
+from backbay.plugin import COMPOSITE, Cancel, Entry, Progress, unsupported
 
 from . import doctor, rules, trials
 from .abi import Ptr, ffi

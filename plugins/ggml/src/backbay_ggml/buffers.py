@@ -8,11 +8,8 @@ from typing import final
 
 import numpy as np
 
-from backbay import BackbayError, Buffer, DType
-from backbay.encoding import Bytes
-from backbay.hostbuffer import GUARD, POISON
-from backbay.params import Debug
-from backbay.spec import Spec
+from backbay import BackbayError, Buffer, Debug, DType, Spec
+from backbay.plugin import GUARD, POISON, Bytes
 
 from .abi import NULL, Ptr, ffi
 from .builder import four, leaf_tensor

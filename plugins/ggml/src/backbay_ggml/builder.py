@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from backbay import DType, Node, UnsupportedOpError
-from backbay.encoding import Array, encode
-from backbay.spec import Spec, blocks, contiguous_strides
+from backbay import DType, Node, Spec, UnsupportedOpError
+from backbay.plugin import Array, blocks, contiguous_strides, encode
 
 from . import convert
 from .abi import NULL, Ptr, dtype_of, ffi

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from backbay.plan import Cancel
+from backbay.plugin import Cancel
 
 from .abi import NULL, Ptr, ffi
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from backbay.memory import human_bytes
+from backbay.plugin import human_bytes
 
 from . import extra
 from .abi import NULL

@@ -14,8 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
 
-from backbay import DType
-from backbay.spec import Spec
+from backbay import DType, Spec
 
 from .abi import NULL, Ptr, ffi
 from .builder import four, leaf_tensor

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import final
 
+from backbay import Spec
 from backbay.gguf import ModelFile, TensorInfo
-from backbay.plan import Cancel, Progress, check_cancel
-from backbay.spec import Spec
+from backbay.plugin import Cancel, Progress, check_cancel
 
 from .abi import Ptr, ffi
 from .builder import four, leaf_tensor

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 
 from backbay import BackbayError, Graph, Node, Plan
-from backbay.encoding import Bytes, gather
-from backbay.plan import Cancel, check_cancel
+from backbay.plugin import Bytes, Cancel, check_cancel, gather
 
 from .abi import NULL, Ptr, ffi
 from .buffers import ALIGNMENT, TensorBuffer, host_memory

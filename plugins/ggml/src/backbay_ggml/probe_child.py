@@ -13,9 +13,8 @@ from functools import cache
 
 import numpy as np
 
-from backbay import DType
-from backbay.encoding import Bytes
-from backbay.spec import Spec
+from backbay import DType, Spec
+from backbay.plugin import Bytes
 
 from . import extra
 from .abi import NULL, Ptr, ffi

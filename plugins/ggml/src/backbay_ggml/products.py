@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 
 from backbay import DType, Node
-from backbay.encoding import Bytes
+from backbay.plugin import Bytes
 
 from .abi import NULL, Ptr
 from .builder import Builder, four

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from backbay import DType, Op, ops
-from backbay.spec import Spec
+from backbay import DType, Op, Spec, ops
 
 from .library import Library
 

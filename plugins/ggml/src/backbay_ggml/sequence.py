@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from backbay import DType, Node, ops
-from backbay.ops.sequence import Yarn
+from backbay.ops import Yarn
 
 from .abi import NULL, Ptr, ffi
 from .builder import Builder

@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, final
 
 from backbay import BackendUnavailableError, OptionError
-from backbay.memory import Entry, Ledger
-from backbay.plan import Cancel
+from backbay.plugin import Cancel, Entry, Ledger
 
 from .abi import NULL, Ptr, ffi
 from .cancelling import stopping

@@ -8,10 +8,9 @@ from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import final
 
-from backbay.encoding import Bytes
+from backbay import Spec
 from backbay.gguf import ModelFile, TensorInfo
-from backbay.plan import Cancel, Progress, check_cancel
-from backbay.spec import Spec
+from backbay.plugin import Bytes, Cancel, Progress, check_cancel
 
 from . import extra
 from .abi import NULL, Ptr, ffi

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from backbay import ops
-from backbay.structure import Size
+from backbay.plugin import Size
 
 from .lowering import Lowering
 from .model import CONTRIB

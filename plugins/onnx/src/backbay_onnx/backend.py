@@ -24,12 +24,8 @@ from backbay import (
     Support,
     ops,
 )
-from backbay.conversions import conversion_gap
 from backbay.gguf import ModelFile, TensorInfo
-from backbay.hostbuffer import MappedBuffer
-from backbay.memory import Entry
-from backbay.params import COMPOSITE, unsupported
-from backbay.plan import Cancel, Progress
+from backbay.plugin import COMPOSITE, Cancel, Entry, MappedBuffer, Progress, conversion_gap, unsupported
 
 from . import families
 from .buffers import DeviceBuffer, LeafBuffer

@@ -7,10 +7,8 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
-from backbay.encoding import Array, Bytes
-from backbay.hostbuffer import POISON, HostBuffer
-from backbay.params import Debug
-from backbay.plan import Buffer
+from backbay import Buffer, Debug
+from backbay.plugin import POISON, Array, Bytes, HostBuffer
 
 from .device import Device
 from .feeds import Fed

@@ -8,8 +8,7 @@ from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from backbay import Graph
-from backbay.encoding import Bytes
-from backbay.memory import Entry
+from backbay.plugin import Bytes, Entry
 
 from .device import Device
 from .lowering import Lowered, Lowering

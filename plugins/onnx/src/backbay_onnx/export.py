@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from onnx import ModelProto, TensorProto, numpy_helper
 
-from backbay import Graph, Node
-from backbay.encoding import Bytes
-from backbay.errors import BackbayError
+from backbay import BackbayError, Graph, Node
+from backbay.plugin import Bytes
 
 from .feeds import Known
 from .lowering import LeafInput, Lowered, Lowering

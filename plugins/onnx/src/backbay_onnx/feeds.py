@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backbay import Graph
-from backbay.structure import Term, program
+from backbay.plugin import Term, program
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 from onnx import TensorProto, helper
 
 from backbay import DType, Graph, Node, Op
-from backbay.structure import Guards, Size, Term, term_of
+from backbay.plugin import Guards, Size, Term, term_of
 
 from .element_types import Form, onnx_type
 from .emitting import Emitter

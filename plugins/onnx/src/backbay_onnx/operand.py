@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from backbay import DType, Node
-from backbay.structure import Size
+from backbay.plugin import Size
 
 from .element_types import Form
 

@@ -6,7 +6,7 @@ import numpy as np
 from onnx import TensorProto
 
 from backbay import ops
-from backbay.structure import Size
+from backbay.plugin import Size
 
 from .lowering import Lowering
 from .operand import Operand

@@ -12,10 +12,7 @@ import numpy as np
 from onnx import TensorProto
 
 from backbay import Graph, Node, Plan
-from backbay.encoding import Array, Bytes, gather, strided
-from backbay.hostbuffer import HostBuffer
-from backbay.memory import Entry
-from backbay.plan import Cancel, check_cancel
+from backbay.plugin import Array, Bytes, Cancel, Entry, HostBuffer, check_cancel, gather, strided
 
 from .buffers import Binding, DeviceBuffer, LeafBuffer
 from .compiled import Compiled

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 
 from backbay import ops
-from backbay.ops.sequence import Yarn
+from backbay.ops import Yarn
 
 from .emitting import AnySize
 from .lowering import Lowering

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from backbay import DType, ops
-from backbay.structure import Size
+from backbay.plugin import Size
 
 from .lowering import Lowering
 from .operand import Operand

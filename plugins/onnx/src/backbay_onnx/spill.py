@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from backbay.encoding import Bytes
+from backbay.plugin import Bytes
 
 LIBC = ctypes.CDLL(None)
 LEAST = 1 << 20  # smaller arrays are not worth a file

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from onnx import NodeProto
 
 from backbay import Graph, Node
-from backbay.structure import Size
+from backbay.plugin import Size
 
 from .emitting import Emitter
 from .windows import Window, find_window

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from backbay import DType, Node
-from backbay.encoding import Array, Bytes, decode, numpy_view
 from backbay.gguf import TensorInfo
-from backbay.plan import Cancel, Progress, check_cancel
+from backbay.plugin import Array, Bytes, Cancel, Progress, check_cancel, decode, numpy_view
 
 from .buffers import DeviceBuffer
 from .packing import LAYOUTS, PackedWeight

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from backbay import Graph, Node, ops
-from backbay.structure import Size
+from backbay.plugin import Size
 
 from .emitting import Emitter
 from .views import window_rows

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from backbay.memory import Entry
+from backbay.plugin import Entry
 
 if TYPE_CHECKING:
     from .backend import OnnxBackend

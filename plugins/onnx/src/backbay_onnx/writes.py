@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from onnx import NodeProto, TensorProto
 
-from backbay.structure import Term, term_of
+from backbay.plugin import Term, term_of
 
 from .element_types import onnx_type
 from .model import names_read

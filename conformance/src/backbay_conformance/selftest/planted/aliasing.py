@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from backbay import DType, KernelBackend, Node, ops
-from backbay.kernel_backend import KernelPlan
+from backbay.plugin import KernelPlan
 
 from ..faults import Array, Kernel, Right, fault, named, rounded
 from ..seeing import kernels_of

@@ -21,8 +21,7 @@ from backbay import (
     Support,
     ops,
 )
-from backbay.memory import Ledger
-from backbay.params import KERNEL, unsupported
+from backbay.plugin import KERNEL, Ledger, unsupported
 
 from ..faults import Array, Kernel, Right, fault, named
 
@@ -104,7 +103,7 @@ def a_dry_run_measures_half(right: Right, backend: KernelBackend, graph: Any) ->
 
 
 def entry() -> Any:
-    from backbay.kernel_backend import GRAPH
+    from backbay.plugin import GRAPH
 
     return GRAPH
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from backbay import DType, KernelBackend, Node, ops
-from backbay.encoding import decode
+from backbay.plugin import decode
 
 from ..faults import Array, Right, fault
 from ..seeing import kernels_of

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from backbay import KernelBackend, Node, Plan, ops
-from backbay.encoding import Bytes
+from backbay.plugin import Bytes
 
 from ..faults import Array, Kernel, Right, fault, named
 from ..seeing import instead, is_operand, looked, storage_bytes

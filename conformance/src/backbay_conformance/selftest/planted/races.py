@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from backbay import DType, KernelBackend, Node, ops
-from backbay.encoding import Bytes
-from backbay.kernel_backend import KernelPlan
+from backbay.plugin import Bytes, KernelPlan
 
 from ..faults import Array, Kernel, Right, fault, named
 from ..seeing import kernels_of

@@ -8,16 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from backbay import Buffer, DType, FlashAttention, KernelBackend, Node, ops
-from backbay.encoding import Bytes, strided
+from backbay import Buffer, DType, FlashAttention, Graph, KernelBackend, Node, Placement, Spec, ops
 from backbay.gguf import TensorInfo
-from backbay.graph import Graph
-from backbay.hostbuffer import MappedBuffer
-from backbay.kernel_backend import KernelPlan
-from backbay.memory import Entry
-from backbay.placement import Placement
-from backbay.plan import check_cancel
-from backbay.spec import Spec, contiguous_strides
+from backbay.plugin import Bytes, Entry, KernelPlan, MappedBuffer, check_cancel, contiguous_strides, strided
 
 from ..faults import Array, Kernel, Right, fault, rounded
 from ..fused import rank4

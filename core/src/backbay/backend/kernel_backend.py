@@ -1,0 +1,220 @@
+"""The short way to a backend: a table of kernels over NumPy arrays, which core runs one after the other."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ..data.encoding import NUMPY, Array, Bytes, decode, encode, gather, strided
+from ..errors import BackbayError, UnsupportedOpError
+from ..gguf import ModelFile, TensorInfo
+from ..graph.graph import Graph, Node
+from ..graph.liveness import assign_slots
+from ..ops import cast, copy
+from ..ops.declaration import Op
+from ..runtime.host_buffer import HostBuffer, MappedBuffer
+from ..runtime.memory import Entry
+from ..runtime.plan import Buffer, Cancel, Plan, check_cancel
+from ..runtime.scratch import Scratch
+from ..types.dtypes import DType
+from ..types.params import BackendParams, DeviceInfo, Precision, Support, unsupported
+from ..types.placement import Placement
+from ..types.spec import Spec, same_shape
+from .backend import Backend
+from .conversions import conversion_gap, encoding_gap
+
+CPU = "CPU:0"
+GRAPH = Entry(CPU, "graph")
+
+
+class KernelBackend(Backend):
+    """A backend whose kernels are functions of arrays.
+
+    A kernel has its op's parameters. An operand comes as an array of the reversed shape, so that dimension 0 is the
+    last axis, and a scalar as an array of one element; floats and quantized types as `float_dtype`, integers as they
+    are, an absent operand as None. The result, of the reversed shape but for leading extents of 1, is rounded once
+    to the op's dtype. A kernel does not change its operands.
+
+    The kernels of ops that only move elements (`op.moves`) get and return them as stored: bf16 as uint16, rows of a
+    quantized type as bytes. Those of writes get the destination to write into, and what goes there already converted.
+    Views need no kernels. Everything here may be overridden.
+    """
+
+    float_dtype: ClassVar[type[np.floating[Any]]] = np.float32
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        for (
+            op,
+            kernel,
+        ) in cls.kernels.items():  # also where the table is a plain mapping, which checks nothing
+            op.check_takes(kernel)
+
+    def __init__(self, model: ModelFile | None = None, params: BackendParams = BackendParams()) -> None:
+        super().__init__(model, params)
+        self._scratch = Scratch()
+        self._calls = {op: op.spread(kernel) for op, kernel in self.kernels.items()}
+
+    def devices(self) -> list[DeviceInfo]:
+        pages, free = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_AVPHYS_PAGES")
+        page = os.sysconf("SC_PAGE_SIZE")
+        return [DeviceInfo(CPU, "CPU", total_memory=pages * page, free_memory=free * page)]
+
+    def precision(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Precision:
+        single = self.float_dtype is np.float32
+        return Precision(DType.F32, DType.F32 if single else DType.F64)
+
+    def allocate(self, spec: Spec, placement: Placement) -> Buffer:
+        return HostBuffer(spec.nbytes, self.params.debug)
+
+    def weight(self, info: TensorInfo) -> Buffer:
+        assert self.model is not None
+        return MappedBuffer(self.model.data(info.name))
+
+    def supports(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Support:
+        gap = conversion_gap(op, specs)
+        return unsupported(gap) if gap else super().supports(op, specs)
+
+    def device_of(self, placement: Placement) -> str:
+        return CPU
+
+    def compile(self, graph: Graph) -> KernelPlan:
+        for node in graph.nodes:  # a cast's target is no operand, so that `supports` cannot see it
+            if node.op is cast and encoding_gap(node.dtype):
+                raise UnsupportedOpError(
+                    f"backend {self.name!r} cannot run cast: {node.args[0]} to {node.dtype}: {encoding_gap(node.dtype)}"
+                )
+        return KernelPlan(self, graph)
+
+    def run_plan(self, plan: KernelPlan, cancel: Cancel | None) -> None:
+        """Run all nodes in order."""
+        with np.errstate(all="ignore"):  # infinities and NaN are results like others
+            for node in plan.graph.nodes:
+                if node.op is not None and not node.op.view:
+                    check_cancel(cancel)
+                    self.run_node(node, plan.arrays)
+
+    def run_node(self, node: Node, arrays: Sequence[Array]) -> None:
+        """Run one kernel; `arrays` holds, by node index, what every node looks at, as stored."""
+        op = node.op
+        assert op is not None
+        self._scratch.reset()
+        args = [
+            self.read_operand(node, value, arrays) if isinstance(value, Node) else value
+            for value in node.args
+        ]
+        if op.writes is not None:
+            # A tensor may be written into itself: `read_operand` took both for the target.
+            target = node.args[op.writes]
+            for i in op.operands:
+                if node.args[i] is target and i != op.writes:
+                    args[i] = args[i].copy()
+        result = self._calls[op](*args)
+        if op.writes is None:
+            self.store(node, result, arrays[node.index])
+
+    def read_operand(self, reader: Node, operand: Node, arrays: Sequence[Array]) -> Array:
+        """An operand as a kernel gets it."""
+        raw, op = np.atleast_1d(arrays[operand.index]), reader.op
+        assert op is not None
+        if not op.moves or (op.ids is not None and operand is reader.args[op.ids]):
+            return self.numbers(raw, operand.dtype)
+        if op.writes is None or operand is reader.args[op.writes]:
+            return raw
+        return self._for_target(raw, operand, reader.args[op.writes], whole=op is copy)
+
+    def numbers(self, raw: Array, dtype: DType) -> Array:
+        """A stored array as numbers to compute with."""
+        values = decode(raw, dtype)
+        if dtype.is_integer or values.dtype == self.float_dtype:
+            return values
+        return self._scratch.convert(values, self.float_dtype)
+
+    def store(self, node: Node, result: Array, out: Array) -> None:
+        """Round a kernel's result to the node's dtype, and put it where the node's data belong."""
+        assert node.op is not None
+        if node.op.moves:
+            source = node.args[0].dtype
+            moved = result if source is node.dtype else encode(decode(result, source), node.dtype)
+            out[...] = moved.reshape(out.shape)
+            return
+        if not same_shape(np.shape(result)[::-1], node.shape):
+            raise BackbayError(
+                f"the kernel of {node.op.name} made {np.shape(result)}, not {node.shape[::-1]}"
+            )
+        if node.dtype in NUMPY and node.dtype is not DType.BF16:
+            np.copyto(out, np.reshape(result, out.shape), casting="unsafe")
+        else:
+            out[...] = encode(result, node.dtype).reshape(out.shape)
+
+    def resolve_view(self, node: Node, storage: Bytes) -> Array:
+        """What a node looks at in the bytes of its storage."""
+        return strided(storage, node)
+
+    def _for_target(self, raw: Array, source: Node, target: Node, *, whole: bool) -> Array:
+        """What is written, converted, and safe from being overwritten while it is read.
+
+        It takes the `whole` target's shape where it fills that: blocks lie along the target's rows.
+        """
+        if source.dtype is not target.dtype:
+            values = decode(raw, source.dtype)
+            return encode(values.reshape(target.shape[::-1]) if whole else values, target.dtype)
+        return raw.copy() if source.storage is target.storage else raw
+
+
+class KernelPlan(Plan):
+    """A graph with its memory: a buffer per slot, and for each node the array it looks at."""
+
+    def __init__(self, backend: KernelBackend, graph: Graph) -> None:
+        self.backend, self.graph = backend, graph
+        self._slots, sizes = assign_slots(graph)
+        self.nbytes = sum(sizes)
+        self._buffers: list[Buffer] = backend.ledger.take(GRAPH, self.nbytes, lambda: self._allocate(sizes))
+        self._storages: dict[int, Bytes] = {}
+        self.arrays: list[Array] = []
+        if backend.params.alloc_memory:
+            self.arrays = [backend.resolve_view(node, self._storage(node.storage)) for node in graph.nodes]
+
+    def run(self, cancel: Cancel | None) -> None:
+        debug = self.backend.params.debug
+        if debug.poison:
+            self._each_buffer(HostBuffer.poison)
+        self.backend.run_plan(self, cancel)
+        if debug.guard_bytes:
+            self._each_buffer(HostBuffer.check_guards)
+            for node in self.graph.nodes:
+                if node.leaf is not None and isinstance(node.leaf.buffer, HostBuffer):
+                    node.leaf.buffer.check_guards()
+
+    def read(self, node: Node) -> Bytes:
+        return gather(self._storage(node.storage), node)
+
+    def close(self) -> None:
+        for buffer in self._buffers:
+            buffer.close()
+        self._buffers, self.arrays = [], []
+        self._storages.clear()
+        self.backend.ledger.give_back(GRAPH, self.nbytes)
+
+    def report(self) -> list[str]:
+        return [f"{CPU} {node.op.name} {node}" for node in self.graph.nodes if node.op is not None]
+
+    def _allocate(self, sizes: list[int]) -> list[Buffer]:
+        if not self.backend.params.alloc_memory:
+            return []
+        return [self.backend.allocate(Spec(DType.I8, (size,)), Placement()) for size in sizes]
+
+    def _storage(self, node: Node) -> Bytes:
+        if node.index not in self._storages:
+            buffer = node.leaf.buffer if node.leaf is not None else self._buffers[self._slots[node.index]]
+            assert buffer is not None
+            self._storages[node.index] = buffer.read()
+        return self._storages[node.index]
+
+    def _each_buffer(self, act: Callable[[HostBuffer], None]) -> None:
+        for buffer in self._buffers:
+            if isinstance(buffer, HostBuffer):
+                act(buffer)

@@ -1,0 +1,81 @@
+"""The program `backbay`: finds the command that is asked for, imports only that, and turns errors into lines."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from backbay.errors import BackbayError, OptionError
+
+from .commands import Command, find, installed
+from .output import table
+
+OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line and return its exit status: 0 done, 1 failed, 2 not understood."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        status = _run(words)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except (BackbayError, OSError) as error:
+        if "--debug" in words:
+            raise
+        sys.stderr.write(f"backbay: {error}\n")
+        return USAGE if isinstance(error, OptionError) else FAILED
+    return status
+
+
+def _run(words: list[str]) -> int:
+    at = next((i for i, word in enumerate(words) if not word.startswith("-")), len(words))
+    parser = _parser()
+    parser.parse_args(words[:at])
+    if at == len(words):
+        sys.stderr.write(parser.format_help())
+        return USAGE
+    found = find(words[at])
+    if found is None:
+        parser.error(f"no command {words[at]!r}; there are {', '.join(installed())}")
+    return _run_command(words[at], found, words[at + 1 :])
+
+
+def _run_command(name: str, command: Command, words: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        f"backbay {name}", description=command.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    command.add_arguments(parser)
+    parser.add_argument("--debug", action="store_true", help="show where an error comes from")
+    # what follows options may go on with words, as in MODEL --json TEXT; mixing knows nothing of "--"
+    parse = parser.parse_args if "--" in words else parser.parse_intermixed_args
+    return command.run(parse(words))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "backbay",
+        usage="backbay [--debug] COMMAND ...",
+        description="One tensor contract, many backends, and proof that each of them is right.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="commands, each with a --help of its own:\n\n"
+        + table(("", ""), [(f"  {name}", what) for name, what in installed().items()]),
+    )
+    parser.add_argument("--version", action="version", version=_version())
+    parser.add_argument("--debug", action="store_true", help="show where an error comes from")
+    return parser
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return f"backbay {version('backbay')}"
+    except PackageNotFoundError:
+        return "backbay, not installed"

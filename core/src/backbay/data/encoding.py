@@ -1,0 +1,114 @@
+"""Bytes of tensors to numbers and back, for every dtype of the contract."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import DTypeError, reason_of
+from ..types.dtypes import DType
+from ..types.spec import Spec
+
+Array = NDArray[Any]
+Bytes = NDArray[np.uint8]
+
+NUMPY: dict[DType, np.dtype[Any]] = {
+    DType.F32: np.dtype(np.float32),
+    DType.F16: np.dtype(np.float16),
+    DType.I8: np.dtype(np.int8),
+    DType.I16: np.dtype(np.int16),
+    DType.I32: np.dtype(np.int32),
+    DType.I64: np.dtype(np.int64),
+    DType.F64: np.dtype(np.float64),
+    DType.BF16: np.dtype(np.uint16),  # as raw bits: NumPy has no bfloat16
+}
+
+
+def numpy_view(data: Bytes, dtype: DType) -> Array:
+    """Bytes as a flat array of what NumPy calls the dtype; quantized types stay bytes."""
+    return data.view(NUMPY[dtype]) if dtype in NUMPY else data
+
+
+def strided(data: Bytes, spec: Spec) -> Array:
+    """What a view looks at, shaped as NumPy does (reversed); a quantized row is its bytes. Copies nothing."""
+    shape, strides = list(spec.shape), [spec.stride(n) for n in range(spec.rank)]
+    element = NUMPY.get(spec.dtype)
+    if element is None:
+        element, shape[0], strides[0] = np.dtype(np.uint8), spec.row_nbytes, 1
+    if 0 in shape:  # it may lie behind the end of its storage, which NumPy refuses
+        return np.empty(shape[::-1], element)
+    return np.ndarray(shape[::-1], element, data.data, spec.offset, strides[::-1])
+
+
+def gather(data: Bytes, spec: Spec) -> Bytes:
+    """The bytes of a view in logical order, one after the other."""
+    if spec.strides is None:
+        return data[spec.offset : spec.offset + spec.nbytes]
+    return np.ascontiguousarray(strided(data, spec)).reshape(-1).view(np.uint8)
+
+
+def decode(raw: Array, dtype: DType) -> Array:
+    """A raw array (see `strided`) as numbers: BF16 and quantized types as float32, others as they are."""
+    if dtype is DType.BF16:
+        return (raw.astype(np.uint32) << 16).view(np.float32)
+    if dtype.is_quantized:
+        return dequantize(raw, dtype)
+    return raw
+
+
+def flat_numbers(data: Bytes, dtype: DType) -> Array:
+    """All elements of contiguous bytes, as `decode` gives them."""
+    return decode(data.reshape(-1, dtype.type_size) if dtype.is_quantized else numpy_view(data, dtype), dtype)
+
+
+def dequantize(raw: Array, dtype: DType) -> Array:
+    from gguf import GGMLQuantizationType, quants
+
+    raw = np.ascontiguousarray(raw)
+    shape = (*raw.shape[:-1], raw.shape[-1] // dtype.type_size * dtype.block_size)
+    if raw.size == 0:
+        return np.zeros(shape, np.float32)
+    try:
+        numbers: Array = quants.dequantize(raw, GGMLQuantizationType(dtype.value))
+    except NotImplementedError as error:
+        raise DTypeError(f"{dtype} cannot be converted to numbers: {reason_of(error)}") from error
+    return numbers.reshape(shape)
+
+
+def encode(numbers: Array, dtype: DType) -> Array:
+    """Numbers as a raw array of the dtype, rounded to nearest; the inverse of `decode`."""
+    if dtype is DType.BF16:
+        return _to_bfloat16(numbers)
+    if dtype.is_quantized:
+        return quantize(numbers, dtype)
+    return numbers.astype(NUMPY[dtype], copy=False)
+
+
+def quantize(numbers: Array, dtype: DType) -> Array:
+    from gguf import GGMLQuantizationType, quants
+
+    shape = (*numbers.shape[:-1], dtype.row_size(numbers.shape[-1]))
+    if numbers.size == 0:
+        return np.zeros(shape, np.uint8)
+    try:
+        raw: Array = quants.quantize(
+            np.ascontiguousarray(numbers, np.float32), GGMLQuantizationType(dtype.value)
+        )
+    except NotImplementedError as error:
+        raise DTypeError(f"nothing can be converted to {dtype} here: {reason_of(error)}") from error
+    return raw.reshape(shape)
+
+
+def _to_bfloat16(numbers: Array) -> Array:
+    """Round once, to nearest, ties to even; a NaN stays one."""
+    single = numbers.astype(np.float32)
+    bits = single.view(np.uint32)
+    # What rounding to float32 made look like a tie is none: step back to the side the number is on.
+    lost = np.sign(single) * (numbers - single)
+    tie = (bits & 0xFFFF) == 0x8000
+    bits = bits + (tie & (lost > 0)) - (tie & (lost < 0)).astype(np.uint32)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    quiet_nan = (bits >> 16) | 0x40
+    return np.where(np.isnan(single), quiet_nan, rounded).astype(np.uint16)

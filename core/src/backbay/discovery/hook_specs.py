@@ -1,0 +1,20 @@
+"""What a plugin may implement."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pluggy
+
+if TYPE_CHECKING:
+    from ..backend.backend import Backend
+
+PROJECT = "backbay"
+
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+
+@hookspec(firstresult=True)
+def backbay_backend() -> type[Backend] | None:
+    """The backend class of the plugin."""

@@ -1,0 +1,110 @@
+"""From a name to a running backend, and which one is taken when nobody names one."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from .. import gguf
+from ..backend.backend import Backend
+from ..errors import BackendUnavailableError
+from ..types.params import BackendParams
+from .installed import BackendEntry, backends, entry
+from .registration import check_class, describe
+
+VARIABLE = "BACKBAY_BACKEND"
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The backend that `open` takes, and why; what was passed over, with its reason."""
+
+    entry: BackendEntry
+    reason: str
+    passed_over: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.entry.name
+
+    def __str__(self) -> str:
+        others = "; ".join(f"not {name}: {reason}" for name, reason in self.passed_over)
+        return f"{self.name}: {self.reason}" + (f" ({others})" if others else "")
+
+
+def open(
+    path: str | os.PathLike[str] | None = None,
+    backend: str | type[Backend] | None = None,
+    params: BackendParams | None = None,
+) -> Backend:
+    """A backend, with the model of that file, or without one.
+
+    `backend` is the name of an installed one, or "auto"; None takes the name that BACKBAY_BACKEND holds, else
+    "auto", which tries the installed ones in processes of their own and takes the best that works, see `choose`.
+    A subclass of Backend serves as it is, and so does `module:Class`, the name of one.
+
+    Raises UnknownBackendError, BackendUnavailableError, ModelFileError, OptionError or NoMemoryError.
+    """
+    if isinstance(backend, type):
+        kind, name = check_class(backend), _own_name(backend)
+    else:
+        chosen = choose(backend).entry
+        kind, name = chosen.load(), chosen.name
+    model = None if path is None else gguf.open(path)
+    try:
+        opened = kind(model, params if params is not None else BackendParams())
+    except BaseException as error:
+        if model is not None:
+            model.close()
+        if isinstance(
+            error, (ImportError, OSError)
+        ):  # the library behind the plugin is missing, or does not load
+            raise BackendUnavailableError(f"backend {name!r}: {describe(error)}") from error
+        raise
+    opened.name = name
+    return opened
+
+
+def choose(backend: str | None = None) -> Choice:
+    """Which backend `open` takes for this name, and why.
+
+    "auto" takes what works: of those that state a `Backend.priority` one with a GPU before others, then by priority,
+    then by name; if there is none, one that states no priority. BackendUnavailableError says of each why it does not.
+    """
+    if backend is not None and backend != AUTO:
+        return Choice(entry(backend), "it was asked for")
+    wanted = os.environ.get(VARIABLE, "") if backend is None else ""
+    if wanted and wanted != AUTO:
+        return Choice(entry(wanted, asked_by=VARIABLE), f"{VARIABLE} asks for it")
+    return _best()
+
+
+def _best() -> Choice:
+    from .probe import Verdict, probe_all, ranked  # subprocess takes longer to import than most of core
+
+    installed = backends()
+    if not installed:
+        raise BackendUnavailableError("no backend is installed; install one, for example backbay-cpu-ref")
+    first, *others = ranked(probe_all(installed.values()))
+    if not first.works:
+        reasons = "; ".join(f"{verdict.entry.name}: {verdict.reason}" for verdict in (first, *others))
+        raise BackendUnavailableError(f"no installed backend works: {reasons}")
+
+    def why_not(other: Verdict) -> str:
+        if not other.works:
+            return other.reason
+        if other.priority is None and first.priority is not None:
+            return "it states no priority"
+        if first.has_gpu and not other.has_gpu:
+            return "it has no GPU"
+        return "its name comes later" if other.priority == first.priority else "its priority is lower"
+
+    gpus = ", ".join(device.id for device in first.devices if device.is_gpu)
+    reason = f"it works, on {gpus}" if gpus else "it works"
+    return Choice(first.entry, reason, tuple((other.entry.name, why_not(other)) for other in others))
+
+
+def _own_name(kind: type[Backend]) -> str:
+    """What a class calls itself; one that only inherits a name goes by its class's."""
+    return str(vars(kind).get("name", kind.__name__))

@@ -1,0 +1,158 @@
+"""Whether an installed backend works: it is tried in a process of its own, which it may crash or hang."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import IO, Any
+
+from ..types.params import DeviceInfo
+from .installed import BackendEntry
+
+TIMEOUT = 20.0  # seconds; starting a GPU's library can take several
+GRACE = 5.0  # for the child to say by itself that it was too slow, and where
+_CHILD = (
+    "import json, sys; request = json.load(sys.stdin); sys.path[:] = request['path']; "
+    "from backbay.discovery.probe_child import main; main(request)"
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a probe found.
+
+    reason    why the backend does not work; empty if it does.
+    details   what the backend says of itself: `Backend.diagnose`.
+    kernels   the ops it has kernels for; None if it could not be loaded.
+    output    the end of what the plugin wrote to stdout and stderr.
+    """
+
+    entry: BackendEntry
+    reason: str = ""
+    devices: tuple[DeviceInfo, ...] = ()
+    details: dict[str, str] = field(default_factory=dict)
+    kernels: tuple[str, ...] | None = None
+    priority: int | None = None
+    output: str = ""
+
+    @property
+    def works(self) -> bool:
+        return not self.reason
+
+    @property
+    def has_gpu(self) -> bool:
+        return any(device.is_gpu for device in self.devices)
+
+
+_known: dict[BackendEntry, Verdict] = {}
+
+
+def probe_all(
+    entries: Iterable[BackendEntry], timeout: float = TIMEOUT, *, again: bool = False
+) -> list[Verdict]:
+    """A verdict on each backend, all tried at the same time. A process asks once and remembers, unless `again`."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    wanted = list(entries)
+    missing = [entry for entry in wanted if again or entry not in _known]
+    if missing:
+        with ThreadPoolExecutor(len(missing)) as threads:
+            _known.update(
+                zip(missing, threads.map(lambda entry: probe(entry, timeout), missing), strict=True)
+            )
+    return [_known[entry] for entry in wanted]
+
+
+def probe(entry: BackendEntry, timeout: float = TIMEOUT) -> Verdict:
+    """Try one backend in a spawned process: import it, start it without a model, compute with it."""
+    import tempfile
+
+    with tempfile.TemporaryFile() as noise:
+        try:
+            code, said = _spawn(entry, timeout, noise)
+        except OSError as error:
+            return Verdict(entry, f"no process could be started to try it: {error}")
+        noise.seek(0)
+        return _verdict(entry, code, said, noise.read().decode(errors="replace"), timeout)
+
+
+def _spawn(entry: BackendEntry, timeout: float, noise: IO[bytes]) -> tuple[int | None, bytes]:
+    """The child's exit status, None if it had to be killed, and what it reported."""
+    import json
+
+    request = {"path": [str(where) for where in sys.path], "entry": asdict(entry), "timeout": timeout}
+    child = subprocess.Popen(
+        [sys.executable, "-c", _CHILD],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=noise,
+        start_new_session=True,  # so that it can be killed with all that it started
+    )
+    with child:
+        try:
+            said, _ = child.communicate(json.dumps(request).encode(), timeout + GRACE)
+        except subprocess.TimeoutExpired:
+            _kill(child)
+            return None, child.communicate()[0]
+    return child.returncode, said
+
+
+def _kill(child: subprocess.Popen[bytes]) -> None:
+    import os
+    import signal
+
+    if hasattr(os, "killpg"):
+        os.killpg(child.pid, signal.SIGKILL)
+    else:
+        child.kill()
+
+
+def _verdict(entry: BackendEntry, code: int | None, said: bytes, output: str, timeout: float) -> Verdict:
+    """What the child reported, line by line; the last line tells how far it came."""
+    import json
+
+    facts: dict[str, Any] = {"stage": "Python started", "output": output[-4000:].strip()}
+    for line in said.decode(errors="replace").splitlines():
+        facts.update(json.loads(line))
+    stage, finished, reason = facts.pop("stage"), facts.pop("finished", False), facts.pop("reason", "")
+    if not finished:
+        reason = _end(code, stage, output, timeout)
+    devices = tuple(DeviceInfo(**device) for device in facts.pop("devices", ()))
+    kernels = facts.pop("kernels", None)
+    return Verdict(entry, reason, devices, kernels=None if kernels is None else tuple(kernels), **facts)
+
+
+def _end(code: int | None, stage: str, output: str, timeout: float) -> str:
+    """Why a child ended that never finished."""
+    where = _innermost(output)
+    if code is None or "Timeout (" in output:
+        return f"it hung while {stage}: no answer in {timeout:g} s{where}"
+    if code < 0:
+        return f"it crashed with {_signal(-code)} while {stage}{where}"
+    return f"it ended the process with status {code} while {stage}"
+
+
+def _signal(number: int) -> str:
+    import signal
+
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _innermost(output: str) -> str:
+    """The line of Python that ran last, from a traceback of faulthandler."""
+    found = re.search(r'most recent call first\):\n  File "([^"]+)", line (\d+)', output)
+    return f", at {found[1]}:{found[2]}" if found else ""
+
+
+def ranked(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """Best first: what works, then what states a priority, then what has a GPU, then by priority, then by name."""
+    return sorted(
+        verdicts,
+        key=lambda v: (not v.works, v.priority is None, not v.has_gpu, -(v.priority or 0), v.entry.name),
+    )

@@ -1,0 +1,101 @@
+"""The process in which a probe tries a backend: it reports each step before it takes the next."""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import ops
+from ..backend.backend import Backend
+from ..errors import BackbayError
+from ..types.dtypes import DType
+from ..types.params import BackendParams
+from .installed import BackendEntry
+from .registration import describe
+
+Tell = Callable[..., None]
+
+ROW, ROWS, COLUMNS = 256, 32, 3  # more than one row: some broken builds compute a single one well
+# A block of ones of each dtype.
+ONES: dict[DType, NDArray[Any]] = {
+    DType.F32: np.ones(1, np.float32),
+    DType.F16: np.ones(1, np.float16),
+    DType.Q8_0: np.array([0x00, 0x3C, *[1] * 32], np.uint8),
+    DType.Q4_0: np.array([0x00, 0x3C, *[0x99] * 16], np.uint8),
+}
+TOLERANCE = 0.02  # what a backend may lose that rounds activations to 8 bits
+
+
+def main(request: dict[str, Any]) -> NoReturn:
+    """Try the backend that a request names, and end the process without further ado."""
+    report = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a plugin prints must not mix with the report
+    faulthandler.enable()
+    faulthandler.dump_traceback_later(request["timeout"], exit=True)
+
+    def tell(**facts: object) -> None:
+        report.write(json.dumps(facts) + "\n")
+        report.flush()
+
+    reason = ""
+    try:
+        examine(BackendEntry(**{**request["entry"], "rivals": tuple(request["entry"]["rivals"])}), tell)
+    except BackbayError as error:
+        reason = " ".join(str(error).split())
+    except (Exception, SystemExit) as error:  # noqa: BLE001  it is somebody else's code
+        reason = describe(error)
+    tell(finished=True, reason=reason)
+    sys.stderr.flush()
+    os._exit(0)  # threads that a library left behind must not keep the process
+
+
+def examine(entry: BackendEntry, tell: Tell) -> None:
+    """Import, start, compute; whatever raises is why the backend does not work."""
+    tell(stage="it was imported")
+    kind = entry.load()
+    tell(kernels=[op.name for op in kind.kernels], priority=kind.priority)
+    tell(stage="it described itself")
+    tell(details=diagnosis(kind))
+    tell(stage="it was started")
+    backend = kind(None, BackendParams())
+    backend.name = entry.name
+    with backend:
+        tell(devices=[asdict(device) for device in backend.devices()])
+        tell(stage="it computed")
+        for dtype in ONES:
+            check_mulmat(backend, dtype)
+        tell(stage="it was closed")
+
+
+def diagnosis(kind: type[Backend]) -> dict[str, str]:
+    """What a backend says of itself; that it cannot say it does not mean that it does not work."""
+    try:
+        return {str(key): str(value) for key, value in kind.diagnose().items()}
+    except Exception as error:  # noqa: BLE001  it is somebody else's code
+        return {"diagnosis": describe(error)}
+
+
+def check_mulmat(backend: Backend, dtype: DType) -> None:
+    """Raise if a product of ones, of a dtype that the backend takes, is not the number of its terms."""
+    with backend.new_context() as ctx:
+        x = ctx.input().from_floats(np.ones((COLUMNS, ROW), np.float32))
+        weight = ctx.layer(0).empty(dtype, ROW, ROWS)
+        if not backend.supports(ops.mulmat, (weight, x)):
+            return
+        block = ONES[dtype].view(np.uint8)
+        weight.from_bytes(np.tile(block, weight.nbytes // block.nbytes))
+        y = weight.mulmat(ctx, x)
+        ctx.compute(y)
+        wrong = np.abs(y.floats() - ROW) > TOLERANCE * ROW
+        if wrong.any() or np.isnan(y.floats()).any():
+            raise BackbayError(
+                f"mulmat: {weight} x {x}, all ones: {y.floats()[:4].tolist()} instead of {ROW}"
+            )

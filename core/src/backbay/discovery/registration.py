@@ -1,0 +1,102 @@
+"""From a plugin's module to its backend class: hooks are checked, and so is what they return."""
+
+from __future__ import annotations
+
+import inspect
+from difflib import get_close_matches
+from importlib import import_module
+
+from ..backend.backend import CONTRACT_VERSION, Backend
+from ..errors import BackendUnavailableError
+
+HOOK = "backbay_backend"
+
+
+def backend_class(plugin: object, name: str) -> type[Backend]:
+    """The class that a plugin's hook returns; BackendUnavailableError names what is wrong with either."""
+    from pluggy import PluginManager, PluginValidationError
+
+    from . import hook_specs as hookspecs
+
+    manager = PluginManager(hookspecs.PROJECT)
+    manager.add_hookspecs(hookspecs)
+    try:
+        manager.register(plugin, name)
+        manager.check_pending()
+    except PluginValidationError as error:
+        raise BackendUnavailableError(f"{_first_line(error)}; the hook is {HOOK}()") from error
+    if not manager.hook.backbay_backend.get_hookimpls():
+        raise BackendUnavailableError(_no_hook(plugin))
+    try:
+        found = manager.hook.backbay_backend()
+    except (Exception, SystemExit) as error:
+        raise BackendUnavailableError(f"{HOOK}() raised {describe(error)}") from error
+    return check_class(found, f"{HOOK}() must return")
+
+
+def class_at(path: str) -> type[Backend]:
+    """The class that `module:Class` names; BackendUnavailableError says what there is instead."""
+    name, _, attribute = path.partition(":")
+    if not (name and attribute):
+        raise BackendUnavailableError("a class is named as module:Class")
+    try:
+        module = import_module(name)
+    except ModuleNotFoundError as error:
+        if not f"{name}.".startswith(f"{error.name}."):
+            raise  # the module is there, and misses another one
+        raise BackendUnavailableError(
+            f"there is no module {name!r}; PYTHONPATH names the folders to look in"
+        ) from error
+    if not hasattr(module, attribute):
+        theirs = [key for key, value in vars(module).items() if _is_theirs(value)]
+        raise BackendUnavailableError(
+            f"module {name!r} has no {attribute!r}; its backends: {', '.join(theirs) or 'none'}"
+        )
+    return check_class(getattr(module, attribute))
+
+
+def _is_theirs(value: object) -> bool:
+    """Whether it is a backend, and not one of the two classes of core that have no contract version."""
+    return isinstance(value, type) and issubclass(value, Backend) and hasattr(value, "contract_version")
+
+
+def check_class(found: object, rule: str = "a backend is") -> type[Backend]:
+    """The class again, if it is a whole backend, written for this contract."""
+    if not isinstance(found, type) or not issubclass(found, Backend):
+        raise BackendUnavailableError(f"{rule} a subclass of backbay.Backend, got {found!r}")
+    theirs = getattr(found, "contract_version", None)
+    if theirs is None:
+        raise BackendUnavailableError(
+            f"{found.__qualname__} states no contract version; this backbay has {CONTRACT_VERSION}: "
+            f"if the class was written for it, add `contract_version = {CONTRACT_VERSION}`"
+        )
+    if theirs != CONTRACT_VERSION:
+        raise BackendUnavailableError(
+            f"{found.__qualname__} was written for contract version {theirs}, this backbay has "
+            f"{CONTRACT_VERSION}; install releases that match"
+        )
+    if inspect.isabstract(found):
+        missing = ", ".join(sorted(found.__abstractmethods__))
+        raise BackendUnavailableError(f"{found.__qualname__} does not implement {missing}")
+    return found
+
+
+def describe(error: BaseException) -> str:
+    """An error of somebody else's code in one line."""
+    if isinstance(error, BackendUnavailableError):
+        return str(error)
+    line = _first_line(error)
+    return f"{type(error).__name__}: {line}" if line else type(error).__name__
+
+
+def _no_hook(plugin: object) -> str:
+    what = getattr(plugin, "__name__", repr(plugin))
+    if hasattr(plugin, HOOK):
+        return f"{what}.{HOOK} is not marked as a hook: decorate it with @backbay.hookimpl"
+    near = get_close_matches(HOOK, [name for name in dir(plugin) if not name.startswith("__")], n=1)
+    hint = f"; {near[0]} is a misspelling of it, perhaps" if near else ""
+    return f"{what} has no hook {HOOK}(), decorated with @backbay.hookimpl{hint}"
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]

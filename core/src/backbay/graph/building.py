@@ -1,0 +1,118 @@
+"""From traced tensors to a checked graph: one order of nodes, composites opened where a kernel is missing."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import UnsupportedOpError
+from ..ops.declaration import str_spec
+from ..trace.context import Context
+from ..trace.tensor import Tensor
+from ..types.params import Level
+from .graph import Graph, Node, NodeKind
+
+if TYPE_CHECKING:
+    from ..trace.recording import Recording
+
+
+def build_graph(recording: Recording, roots: tuple[Tensor, ...]) -> Graph:
+    """Each root in order, before it its ancestors not yet placed, depth first by operand."""
+    builder = Builder(recording)
+    with recording.uncounted():  # opening composites is not the caller's tracing
+        outputs = tuple([builder.place(root) for root in roots])
+    return Graph(tuple(builder.nodes), outputs, recording.batch_size)
+
+
+def in_single(value: Any) -> Any:
+    """An attribute with its floats rounded to float32, so that all backends compute with the same numbers."""
+    if isinstance(value, float):
+        return _single(value) if value else value  # a cache takes one zero for the other
+    if isinstance(value, tuple) and float in map(type, value):
+        # A record, such as rope's yarn, stays one.
+        return type(value)(*map(in_single, value))
+    return value
+
+
+@lru_cache(maxsize=1024)
+def _single(value: float) -> float:
+    with np.errstate(over="ignore"):  # what is too large is an infinity
+        return float(np.float32(value))
+
+
+class Builder:
+    """Places tensors, each once."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+        self.nodes: list[Node] = []
+        self._placed: dict[Tensor, Node] = {}
+        self._opened: dict[Tensor, Tensor] = {}
+
+    def place(self, root: Tensor) -> Node:
+        """The node of a tensor, behind those of all it needs. A chain may be deep, so the stack is our own."""
+        placed, stack = self._placed, [root]
+        waiting: set[Tensor] = set()  # for what lies above them on the stack
+        while stack:
+            tensor = stack[-1]
+            if tensor in placed:
+                stack.pop()
+            elif tensor in waiting:
+                placed[tensor] = self._node(stack.pop())
+            else:
+                waiting.add(tensor)
+                stack += [needed for needed in reversed(self._needs(tensor)) if needed not in placed]
+        return placed[root]
+
+    def _needs(self, tensor: Tensor) -> list[Tensor]:
+        if tensor.op is None:
+            return []
+        if self._is_composite(tensor):
+            return [self._open(tensor)]
+        return list(tensor.op.flat_operands(tensor.args))
+
+    def _is_composite(self, tensor: Tensor) -> bool:
+        op, backend = tensor.op, self.recording.backend
+        assert op is not None
+        support = backend.supports(op, [tensor.args[i] for i in op.operands])
+        if support.level is Level.NONE:
+            specs = " x ".join(str_spec(t) for t in op.flat_operands(tensor.args))
+            why = f": {support.reason}" if support.reason else ""
+            raise UnsupportedOpError(f"backend {backend.name!r} cannot run {op.name}: {specs}{why}")
+        return support.level is Level.COMPOSITE
+
+    def _open(self, tensor: Tensor) -> Tensor:
+        """What a composite stands for, traced once."""
+        if tensor not in self._opened:
+            ctx = Context(self.recording, tensor.placement)
+            assert tensor.op is not None
+            made: Tensor = tensor.op.open(ctx, tensor.args)
+            if tensor.storage is None and (
+                made.storage is not None or made.leaf is not None or made.shape != tensor.shape
+            ):
+                made = made.contiguous(ctx, *tensor.shape)  # views of this tensor rely on its layout
+            self._opened[tensor] = made
+        return self._opened[tensor]
+
+    def _node(self, tensor: Tensor) -> Node:
+        if tensor in self._opened:
+            return self._placed[self._opened[tensor]]
+        storage = self._placed[tensor.storage] if tensor.storage is not None else None
+        args = tuple([self._argument(value, tensor) for value in tensor.args])
+        node = Node(len(self.nodes), self._kind(tensor), tensor, args, storage)
+        self.nodes.append(node)
+        return node
+
+    def _argument(self, value: Any, reader: Tensor) -> Any:
+        if isinstance(value, Tensor):
+            return self._placed[value]
+        return value if reader.dtype.is_integer else in_single(value)
+
+    def _kind(self, tensor: Tensor) -> NodeKind:
+        if tensor.leaf is None:
+            return "op"
+        if tensor.leaf.home is None:
+            return "parameter"
+        return "state" if tensor.leaf.computed or tensor.leaf.home is not self.recording else "input"

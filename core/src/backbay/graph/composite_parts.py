@@ -1,0 +1,130 @@
+"""What core's composites are made of: traced beside any graph, so that a backend can tell whether it has all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from functools import lru_cache
+from typing import Any
+
+from .. import ops
+from ..backend.backend import CONTRACT_VERSION
+from ..backend.kernel_backend import KernelBackend
+from ..errors import BackbayError
+from ..ops.declaration import REQUIRED, Op
+from ..trace.context import Context
+from ..trace.tensor import Tensor
+from ..types.dtypes import DType
+from ..types.params import COMPOSITE, KERNEL, NO_KERNEL, BackendParams, Support, unsupported
+from ..types.spec import Spec, span
+from .building import build_graph
+
+Specs = Sequence[Spec | None]
+Parts = tuple[tuple[Op[Any, Any], Specs], ...]
+
+
+class Sketch(KernelBackend):
+    """Opens the first op that it is asked for, and takes all others as they are; nothing runs on it."""
+
+    contract_version = CONTRACT_VERSION
+    opened = False
+
+    def supports(self, op: Op[Any, Any], specs: Specs) -> Support:
+        first, self.opened = not self.opened, True
+        return COMPOSITE if first else KERNEL
+
+
+def composed(op: Op[Any, Any], specs: Specs, supports: Callable[[Op[Any, Any], Specs], Support]) -> Support:
+    """COMPOSITE, unless there is no composite, or `supports` says no to one of its parts."""
+    if op.composite is None:
+        return NO_KERNEL
+    for part, given in parts(op, specs):
+        support = supports(part, given)
+        if not support:
+            why = ", which has no kernel" if support == NO_KERNEL else f": {support.reason}"
+            return unsupported(f"its composite needs {part.name}{why}")
+    return COMPOSITE
+
+
+def by_kernels(op: Op[Any, Any], kernels: Collection[Op[Any, Any]]) -> Support:
+    """How an op runs on plain operands, of one element each, where these kernels are all there is."""
+
+    def supports(op: Op[Any, Any], specs: Specs) -> Support:
+        return KERNEL if op in kernels or op.view else composed(op, specs, supports)
+
+    return supports(op, [_plain(op, index) for index in op.operands])
+
+
+def parts(op: Op[Any, Any], specs: Specs) -> Parts:
+    """The ops that a composite is made of, each with its operands; none where that cannot be told.
+
+    Attributes are not known: they have their defaults, and where there are none are 1, or 0 if that is refused.
+    """
+    given = dict(zip(op.operands, specs, strict=False))  # those at the end may be left out
+    if op.varies or any(given.get(i) is None and not op.parameters[i].is_optional for i in op.operands):
+        return ()
+    keys = tuple([_key(spec) for spec in specs])
+    return _parts(op, keys, 1) or _parts(op, keys, 0)
+
+
+@lru_cache(maxsize=4096)  # a model asks for the same few, layer after layer
+def _parts(op: Op[Any, Any], keys: tuple[Any, ...], number: int) -> Parts:
+    with Sketch(None, BackendParams(alloc_memory=False)) as backend, backend.new_context() as ctx:
+        backend.opened = op.inline  # tracing opens it
+        try:
+            made = _traced(ctx, op, [_stand_in(ctx, key) for key in keys], number)
+            graph = build_graph(ctx.recording, tuple(made) if isinstance(made, list) else (made,))
+        except BackbayError:  # operands that do not go together, or do not with such attributes
+            return ()
+    return tuple(
+        [
+            (node.op, tuple([_spec(_key(node.args[i])) for i in node.op.operands]))
+            for node in graph.nodes
+            if node.op is not None and not node.op.view
+        ]
+    )
+
+
+def _traced(ctx: Context, op: Op[Any, Any], operands: Sequence[Any], number: int) -> Any:
+    """The op's results, with that number wherever an attribute has no default."""
+    left, method = iter(operands), getattr(Tensor, op.name)
+    absent = [number if p.default is REQUIRED else p.default for p in op.parameters]
+    args = [
+        next(left, value) if p.is_operand else value for p, value in zip(op.parameters, absent, strict=True)
+    ]
+    return op.spread(lambda x, *others, **named: method(x, ctx, *others, **named))(*args)
+
+
+def _stand_in(ctx: Context, key: Any) -> Any:
+    """A tensor that looks like an operand."""
+    spec, recording, placement = _spec(key), ctx.recording, ctx.placement
+    if not isinstance(spec, Spec):
+        return spec and tuple([_stand_in(ctx, one) for one in key])
+    if spec.strides is None and not spec.offset:
+        return recording.add_leaf(spec, placement, None)
+    whole = recording.add_leaf(Spec(DType.I8, (spec.offset + span(spec),)), placement, None)
+    args = (whole, 0, spec.shape, ())
+    return recording.record(
+        placement, ops.view, args, spec.dtype, spec.shape, spec.strides, spec.offset, whole
+    )
+
+
+def _plain(op: Op[Any, Any], index: int) -> Any:
+    """The simplest operand that an op takes there."""
+    spec = Spec(DType.I32 if index == op.ids else DType.F32, (1,))
+    if op.parameters[index].variadic:
+        return (spec,)
+    return None if op.parameters[index].is_optional else spec
+
+
+def _key(spec: Any) -> Any:
+    """What stands for a spec, none, or several of a variadic operand, where they are compared by value."""
+    if isinstance(spec, Spec):
+        return spec.dtype, tuple(spec.shape), spec.strides, spec.offset
+    return spec and tuple([_key(one) for one in spec])
+
+
+def _spec(key: Any) -> Any:
+    """The spec again."""
+    if not key or not isinstance(key[0], DType):
+        return key and tuple([_spec(one) for one in key])
+    return Spec(*key)

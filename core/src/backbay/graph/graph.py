@@ -1,0 +1,119 @@
+"""The checked graph that a backend compiles: nodes in the order in which they run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..errors import ClosedError
+from ..types.spec import Spec
+
+if TYPE_CHECKING:
+    from ..trace.leaf import Leaf
+    from ..trace.recording import Recording
+    from ..trace.tensor import Tensor
+    from ..types.placement import Placement
+
+
+NodeKind = Literal["op", "parameter", "state", "input"]
+"""An op; a weight; a leaf that a graph writes into, or another context's; a leaf that only the host writes."""
+
+
+class Node(Spec):
+    """One step of a graph: a leaf or weight, or an op on nodes that stand before it."""
+
+    __slots__ = ("args", "index", "kind", "leaf", "op", "placement", "storage")
+
+    def __init__(
+        self, index: int, kind: NodeKind, tensor: Tensor, args: tuple[Any, ...], storage: Node | None
+    ) -> None:
+        super().__init__(tensor.dtype, tensor.shape, tensor.strides, tensor.offset)
+        self.index = index
+        self.kind: NodeKind = kind
+        self.op = tensor.op
+        self.args = args  # in the op's declared order, nodes for operands
+        self.leaf: Leaf | None = tensor.leaf
+        self.placement: Placement = tensor.placement
+        self.storage: Node = storage or self  # the node whose bytes a view or alias looks into
+
+    @property
+    def is_view(self) -> bool:
+        """Whether it holds no data of its own."""
+        return self.storage is not self
+
+    @property
+    def operands(self) -> list[Node]:
+        """The nodes it reads or writes, without absent ones."""
+        return list(self.op.flat_operands(self.args)) if self.op else []
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Nodes in the order in which they run, and those whose values must stay readable."""
+
+    nodes: tuple[Node, ...]
+    outputs: tuple[Node, ...]
+    batch_size: int | None
+
+    def of_kind(self, kind: NodeKind) -> list[Node]:
+        return [node for node in self.nodes if node.kind == kind]
+
+    @cached_property
+    def of_weights(self) -> bool:
+        """Whether it reads any weight."""
+        return any(node.kind == "parameter" for node in self.nodes)
+
+    @cached_property
+    def homes(self) -> set[Recording]:
+        """What the leaves belong to."""
+        return {node.leaf.home for node in self.nodes if node.leaf and node.leaf.home}
+
+    def check_homes(self) -> None:
+        """ClosedError if a leaf's context is closed, and its memory gone with it."""
+        if any(home.closed for home in self.homes):
+            raise ClosedError("a leaf of this graph belongs to a closed context")
+
+    @cached_property
+    def id_leaves(self) -> list[Leaf]:
+        """The leaves whose values serve as indices."""
+        return [node.leaf for node in self.nodes if node.leaf and node.leaf.id_uses]
+
+    def structure_key(self) -> str:
+        """What a compiled graph depends on, sizes left out: graphs that differ only in them have one key."""
+        from hashlib import blake2b  # takes longer to import than most of core
+
+        described = f"{';'.join(map(_structure, self.nodes))} {[node.index for node in self.outputs]}"
+        return blake2b(described.encode(), digest_size=16).hexdigest()
+
+    def sizes(self) -> tuple[tuple[int, ...], ...]:
+        """The size attributes, in node order, then in declaration order; equal keys have equal layouts."""
+        return tuple(size for node in self.nodes for _, size in size_attributes(node))
+
+
+def size_attributes(node: Node) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Position and value of each size attribute, a single integer as a tuple of one."""
+    if node.op is not None:
+        for position in node.op.sizes:
+            value = node.args[position]
+            yield position, value if isinstance(value, tuple) else (value,)
+
+
+def _structure(node: Node) -> str:
+    op = node.op
+    if op is None:
+        fixed = node.shape if node.kind == "parameter" else node.rank
+        return f"{node.kind} {node.dtype:d} {fixed} {node.leaf and node.leaf.row_axis}"
+    args = [_count(value) if i in op.sizes else _attribute(value) for i, value in enumerate(node.args)]
+    return f"{op.name}({','.join(args)}) {node.dtype:d} {len(node.shape)}"
+
+
+def _count(size: Any) -> str:
+    return str(len(size)) if isinstance(size, tuple) else "1"
+
+
+def _attribute(value: Any) -> str:
+    if isinstance(value, Node):
+        return f"%{value.index}"
+    return f"[{','.join(map(_attribute, value))}]" if isinstance(value, tuple) else repr(value)

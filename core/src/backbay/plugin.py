@@ -1,0 +1,126 @@
+"""The door for backend authors: with `backbay`, `backbay.ops` and `backbay.gguf`, all that a plugin may import.
+
+Nothing else is promised: other modules may move in any release. docs/write-a-backend.md shows how the names are used.
+"""
+
+from __future__ import annotations
+
+from .backend.backend import CONTRACT_VERSION, Backend
+from .backend.conversions import conversion_gap, decoding_gap, encoding_gap
+from .backend.kernel_backend import CPU, GRAPH, KernelBackend, KernelPlan
+from .backend.kernel_table import KernelTable
+from .data.encoding import (
+    NUMPY,
+    Array,
+    Bytes,
+    decode,
+    dequantize,
+    encode,
+    gather,
+    numpy_view,
+    quantize,
+    strided,
+)
+from .discovery.hook_specs import hookimpl
+from .gguf import Config, ModelFile, TensorInfo
+from .graph.graph import Graph, Node, NodeKind
+from .graph.liveness import assign_slots
+from .graph.symbolic_sizes import Guards, Size, Symbols, Term, program, term_of
+from .ops.declaration import OPS, REQUIRED, Op
+from .runtime.host_buffer import GUARD, POISON, HostBuffer, MappedBuffer
+from .runtime.memory import AllocationStatus, BackendMemory, DeviceMemory, Entry, Ledger, Memory, human_bytes
+from .runtime.plan import Buffer, Cancel, Plan, Progress, check_cancel
+from .types.dtypes import DType
+from .types.params import (
+    COMPOSITE,
+    KERNEL,
+    MAX_THREADS,
+    BackendParams,
+    CacheConfig,
+    Debug,
+    DeviceInfo,
+    FlashAttention,
+    Level,
+    Option,
+    Precision,
+    Support,
+    unsupported,
+)
+from .types.placement import Placement
+from .types.spec import Spec, blocks, contiguous_strides, same_shape, span
+
+__all__ = [
+    "COMPOSITE",
+    "CONTRACT_VERSION",
+    "CPU",
+    "GRAPH",
+    "GUARD",
+    "KERNEL",
+    "MAX_THREADS",
+    "NUMPY",
+    "OPS",
+    "POISON",
+    "REQUIRED",
+    "AllocationStatus",
+    "Array",
+    "Backend",
+    "BackendMemory",
+    "BackendParams",
+    "Buffer",
+    "Bytes",
+    "CacheConfig",
+    "Cancel",
+    "Config",
+    "DType",
+    "Debug",
+    "DeviceInfo",
+    "DeviceMemory",
+    "Entry",
+    "FlashAttention",
+    "Graph",
+    "Guards",
+    "HostBuffer",
+    "KernelBackend",
+    "KernelPlan",
+    "KernelTable",
+    "Ledger",
+    "Level",
+    "MappedBuffer",
+    "Memory",
+    "ModelFile",
+    "Node",
+    "NodeKind",
+    "Op",
+    "Option",
+    "Placement",
+    "Plan",
+    "Precision",
+    "Progress",
+    "Size",
+    "Spec",
+    "Support",
+    "Symbols",
+    "TensorInfo",
+    "Term",
+    "assign_slots",
+    "blocks",
+    "check_cancel",
+    "contiguous_strides",
+    "conversion_gap",
+    "decode",
+    "decoding_gap",
+    "dequantize",
+    "encode",
+    "encoding_gap",
+    "gather",
+    "hookimpl",
+    "human_bytes",
+    "numpy_view",
+    "program",
+    "quantize",
+    "same_shape",
+    "span",
+    "strided",
+    "term_of",
+    "unsupported",
+]

@@ -1,0 +1,1 @@
+"""Running a graph: plans, buffers, and the memory they book."""

@@ -1,0 +1,65 @@
+"""Buffers in host memory, with guard zones around them where faults are looked for."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..data.encoding import Bytes
+from ..errors import BackbayError
+from ..types.params import Debug
+from .plan import Buffer
+
+GUARD, POISON = 0xA5, 0xFF  # every float of 0xFF bytes is a NaN
+
+
+class HostBuffer(Buffer):
+    """Bytes of our own; fresh ones are zero, or poison if that is asked for."""
+
+    def __init__(self, nbytes: int, debug: Debug) -> None:
+        self.nbytes = nbytes
+        guard = debug.guard_bytes
+        self._whole = np.zeros(nbytes + 2 * guard, np.uint8)
+        self._guards = (self._whole[:guard], self._whole[nbytes + guard :])
+        for zone in self._guards:
+            zone[:] = GUARD
+        self.data: Bytes = self._whole[guard : nbytes + guard]
+        if debug.poison:
+            self.poison()
+
+    def zero(self) -> None:
+        self.data[:] = 0
+
+    def poison(self) -> None:
+        self.data[:] = POISON
+
+    def check_guards(self) -> None:
+        """Raise if something wrote before or behind the data."""
+        if not all((zone == GUARD).all() for zone in self._guards):
+            raise BackbayError(f"something wrote outside of a buffer of {self.nbytes} bytes")
+
+    def read(self) -> Bytes:
+        return self.data
+
+    def write(self, data: Bytes) -> None:
+        self.data[:] = data
+
+    def close(self) -> None:
+        self.data = self._whole = np.zeros(0, np.uint8)
+        self._guards = (self.data, self.data)
+
+
+class MappedBuffer(Buffer):
+    """Bytes of a file, mapped; they can only be read."""
+
+    def __init__(self, data: Bytes) -> None:
+        self.data = data
+        self.nbytes = data.size
+
+    def read(self) -> Bytes:
+        return self.data
+
+    def write(self, data: Bytes) -> None:
+        raise BackbayError("a mapped file is read-only")
+
+    def close(self) -> None:
+        self.data = np.zeros(0, np.uint8)

@@ -1,0 +1,1 @@
+"""Contexts and tensors: how calls on tensors become a recorded graph."""

@@ -1,0 +1,114 @@
+"""Leaves: tensors whose data the host writes, and weights."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..data.encoding import Bytes, gather, numpy_view
+from ..errors import BackbayError, ClosedError, NotComputedError, ShapeError
+from ..types.dtypes import DType
+from ..types.spec import Spec
+
+if TYPE_CHECKING:
+    from ..backend.backend import Backend
+    from ..runtime.plan import Buffer
+    from ..types.placement import Placement
+    from .recording import Recording
+
+
+class Leaf:
+    """What stands behind a leaf: its buffer, and what is promised about its values."""
+
+    __slots__ = (
+        "backend",
+        "buffer",
+        "computed",
+        "home",
+        "id_uses",
+        "name",
+        "placement",
+        "row_axis",
+        "spec",
+        "used",
+        "written",
+    )
+
+    def __init__(
+        self,
+        backend: Backend,
+        home: Recording | None,
+        spec: Spec,
+        buffer: Buffer | None,
+        placement: Placement,
+        *,
+        name: str = "",
+        row_axis: int | None = None,
+    ) -> None:
+        self.backend, self.home, self.spec = backend, home, spec
+        self.buffer, self.placement = buffer, placement
+        self.name = name  # of a weight; empty for a context's leaf
+        self.row_axis = row_axis
+        self.written = False  # by the host
+        self.used = False  # a compiled graph reads or writes it
+        self.computed = False  # a graph writes into it
+        self.id_uses: dict[tuple[Any, ...], tuple[Spec, int]] = {}
+
+    @property
+    def closed(self) -> bool:
+        return self.backend.closed or (self.home is not None and self.home.closed)
+
+    def write(self, data: Bytes) -> None:
+        """Replace the data; values that serve as indices are checked first."""
+        if self.home is None:
+            raise BackbayError(f"{self.name}: weights are read-only")
+        if self.home.blocked:  # which a closed one is too
+            self._check_open()
+            self.home.refuse()
+        for use, bound in self.id_uses.values():
+            check_ids(data if use is self.spec else gather(data, use), use, bound)
+        if self.buffer is not None:
+            self.buffer.write(data)
+        if self.written or self.used:  # filling a new leaf touches no result
+            self.home.forget_results()
+        self.written = True
+
+    def zero(self) -> None:
+        """Fill a fresh leaf with zeros."""
+        if self.buffer is not None:
+            self.buffer.zero()
+        self.written = True
+
+    def read(self) -> Bytes:
+        """The data in logical order; the caller must not change or keep it."""
+        self._check_open()
+        if self.buffer is None or (self.home is None and not self.backend.loaded):
+            raise NotComputedError(f"{self.name or self.spec} holds no data: {self.backend.why_no_data()}")
+        return self.buffer.read()
+
+    def promise_ids(self, use: Spec, bound: int) -> None:
+        """From now on, the values that `use` looks at stay in [0, bound)."""
+        key = (use.offset, use.shape, use.strides, bound)
+        if key in self.id_uses:
+            return
+        if self.written and self.buffer is not None:
+            check_ids(gather(self.buffer.read(), use), use, bound)
+        if use.strides is None and use.shape == self.spec.shape and use.dtype is self.spec.dtype:
+            use = self.spec  # all of it, so that a write need not look for the part that is meant
+        self.id_uses[key] = (use, bound)
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ClosedError(f"{self.name or self.spec} belongs to something that was closed")
+
+
+def check_ids(data: Bytes, use: Spec, bound: int) -> None:
+    """Raise ShapeError unless all ids are in [0, bound)."""
+    # Read as unsigned, what is negative is too large: one pass tells both.
+    unsigned: NDArray[Any] = data.view(np.uint32 if use.dtype is DType.I32 else np.uint64)
+    if unsigned.size and int(np.maximum.reduce(unsigned)) >= bound:
+        ids: NDArray[Any] = numpy_view(data, use.dtype)
+        wrong = ids[unsigned >= bound][0]
+        raise ShapeError(f"ids {use} must be in [0, {bound}), got {wrong}")

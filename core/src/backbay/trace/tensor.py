@@ -1,0 +1,173 @@
+"""A tensor: a spec with a history, the ops that may follow it, and ways to read and write it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import ops
+from ..data.encoding import Array, Bytes, flat_numbers
+from ..data.host_data import from_buffer, from_floats, from_ints
+from ..errors import DTypeError
+from ..types.spec import Spec
+from .methods import method
+
+if TYPE_CHECKING:
+    from ..ops.declaration import Op
+    from ..types.placement import Placement
+    from .leaf import Leaf
+    from .recording import Recording
+
+
+class Tensor(Spec):
+    """A weight, a leaf, or what an op makes of others; it hashes by identity.
+
+    Reading is allowed for leaves and for what the latest `compute` of its context named.
+    """
+
+    __slots__ = ("__weakref__", "args", "home", "leaf", "op", "placement", "storage")
+
+    op: Op[Any, Any] | None  # None for a leaf or weight
+    args: tuple[Any, ...]  # complete, in the op's declared order
+    home: Recording | None  # what recorded it; None for a weight
+    placement: Placement
+    storage: Tensor | None  # the tensor whose bytes a view looks into; None if it has its own
+    leaf: Leaf | None
+
+    # elementwise
+    neg = method(ops.neg)
+    sqr = method(ops.sqr)
+    sqrt = method(ops.sqrt)
+    exp = method(ops.exp)
+    sin = method(ops.sin)
+    cos = method(ops.cos)
+    tanh = method(ops.tanh)
+    sigmoid = method(ops.sigmoid)
+    relu = method(ops.relu)
+    silu = method(ops.silu)
+    gelu = method(ops.gelu)
+    gelu_erf = method(ops.gelu_erf)
+    quick_gelu = method(ops.quick_gelu)
+    swiglu = method(ops.swiglu)
+    softplus = method(ops.softplus)
+    clamp = method(ops.clamp)
+    scale = method(ops.scale)
+    fill = method(ops.fill)
+    cast = method(ops.cast)
+
+    # binary
+    add = method(ops.add)
+    sub = method(ops.sub)
+    mul = method(ops.mul)
+    div = method(ops.div)
+
+    # matrix
+    mulmat = method(ops.mulmat)
+    mulmat_full_prec = method(ops.mulmat_full_prec)
+    mulmat_id = method(ops.mulmat_id)
+    add_id = method(ops.add_id)
+
+    # norm, reduce
+    softmax = method(ops.softmax)
+    layer_norm = method(ops.layer_norm)
+    rms_norm = method(ops.rms_norm)
+    l2_norm = method(ops.l2_norm)
+    sum_rows = method(ops.sum_rows)
+    mean = method(ops.mean)
+    variance = method(ops.variance)
+    stddev = method(ops.stddev)
+    cumsum = method(ops.cumsum)
+
+    # order
+    top_k = method(ops.top_k)
+    argsort = method(ops.argsort)
+
+    # shape
+    reshape = method(ops.reshape)
+    view = method(ops.view)
+    permute = method(ops.permute)
+    contiguous = method(ops.contiguous)
+    slice = method(ops.slice)
+    chunk = method(ops.chunk)
+    chunk_sections = method(ops.chunk_sections)
+    pad = method(ops.pad)
+    pad_ext = method(ops.pad_ext)
+    stack = method(ops.stack)
+    repeat = method(ops.repeat)
+    repeat_4d = method(ops.repeat_4d)
+    concat = method(ops.concat)
+    duplicate = method(ops.duplicate)
+
+    # write
+    copy = method(ops.copy)
+    set = method(ops.set)
+    set_rows = method(ops.set_rows)
+
+    # index
+    rows = method(ops.rows)
+
+    # spatial
+    conv2d = method(ops.conv2d)
+    conv3d = method(ops.conv3d)
+    conv1d_dw = method(ops.conv1d_dw)
+    im2col = method(ops.im2col)
+    avg_pool2d = method(ops.avg_pool2d)
+    interpolate = method(ops.interpolate)
+
+    # sequence
+    rope = method(ops.rope)
+    ssm_conv = method(ops.ssm_conv)
+    ssm_scan = method(ops.ssm_scan)
+
+    # linear algebra
+    diag = method(ops.diag)
+    tri = method(ops.tri)
+    solve_tri = method(ops.solve_tri)
+
+    # attention
+    scaled_dot_product_attention = method(ops.scaled_dot_product_attention)
+
+    def floats(self) -> NDArray[np.float32]:
+        """All elements, flat in logical order, as float32."""
+        return self._numbers().astype(np.float32).reshape(-1)
+
+    def numpy(self) -> Array:
+        """An array of the reversed shape in C order; BF16 and quantized types as float32."""
+        return np.array(self._numbers()).reshape(self.shape[::-1])
+
+    def bytes(self) -> bytes:
+        """All elements as GGUF lays them out, in logical order."""
+        return self._raw().tobytes()
+
+    def from_floats(self, data: object) -> Tensor:
+        """Replace a leaf's data with these numbers, converted to its dtype."""
+        return self._write(from_floats(data, self))
+
+    def from_ints(self, data: object) -> Tensor:
+        """Replace a leaf's data with these integers, converted to its dtype."""
+        return self._write(from_ints(data, self))
+
+    def from_bytes(self, data: object) -> Tensor:
+        """Replace a leaf's data with bytes as GGUF lays them out."""
+        return self._write(from_buffer(data, self))
+
+    def __repr__(self) -> str:
+        what = self.op.name if self.op else (self.leaf and self.leaf.name) or "leaf"
+        return f"Tensor({what} {self})"
+
+    def _numbers(self) -> Array:
+        return flat_numbers(self._raw(), self.dtype)
+
+    def _raw(self) -> Bytes:
+        if self.leaf is not None:
+            return self.leaf.read()
+        assert self.home is not None
+        return self.home.read(self)
+
+    def _write(self, data: Bytes) -> Tensor:
+        if self.leaf is None:
+            raise DTypeError(f"{self!r} is not a leaf: its data come from {self.op and self.op.name}")
+        self.leaf.write(data)
+        return self

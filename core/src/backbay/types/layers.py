@@ -1,0 +1,112 @@
+"""Which layers of a model go to which GPU."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ..errors import OptionError
+
+
+@dataclass(frozen=True)
+class GPULayers:
+    """The layers that one device holds; the index after the last block is the output layer."""
+
+    id: str
+    layers: tuple[int, ...]
+
+    def __init__(self, id: str, layers: Iterable[int]) -> None:
+        object.__setattr__(self, "id", id)
+        object.__setattr__(self, "layers", tuple(sorted(layers)))
+
+    def __str__(self) -> str:
+        if not self.layers:
+            return ""
+        first, last, count = self.layers[0], self.layers[-1], len(self.layers)
+        if last - first + 1 == count:
+            return f"ID:{self.id} Layers:{count}({first}..{last})"
+        return f"ID:{self.id} Layers:{count}[{' '.join(map(str, self.layers))}]"
+
+
+class GPULayersList(list[GPULayers]):
+    """The layers of all devices. Prints as `3[ID:CUDA:0 Layers:3(0..2)]`."""
+
+    def __str__(self) -> str:
+        listed = f"[{' '.join(map(str, self))}]"
+        return f"{self.sum()}{listed}" if self.sum() else listed
+
+    def sum(self) -> int:
+        """The number of layers on all devices."""
+        return sum(len(gpu.layers) for gpu in self)
+
+    def hash(self) -> int:
+        """64 bits that identify the assignment, the same on every machine and in every run."""
+        from hashlib import blake2b  # takes longer to import than most of core
+
+        digest = blake2b(digest_size=8)
+        for gpu in self:
+            if gpu.layers:
+                digest.update(struct.pack("<q", len(gpu.id)) + gpu.id.encode())
+                digest.update(struct.pack(f"<{len(gpu.layers)}q", *gpu.layers))
+        return int.from_bytes(digest.digest(), "little")
+
+
+def assign_layers(
+    layer_sizes: Sequence[int],
+    free_memory: Sequence[tuple[str, int]],
+    *,
+    num_gpu_layers: int | None = None,
+    main_gpu: int = 0,
+    tensor_split: Sequence[float] = (),
+) -> GPULayersList:
+    """The list that older settings ask for.
+
+    `layer_sizes` are bytes of each block and, last, of the output layer; `free_memory` pairs each GPU's id with
+    its free bytes. The last `num_gpu_layers` layers go to GPUs (None or a negative number: all that fit), in
+    contiguous runs, devices in order but `main_gpu` last, so that it holds the output. `tensor_split` gives the
+    devices' shares; without it each takes what its free memory holds, from the output layer down.
+    """
+    if not free_memory:
+        return GPULayersList()
+    if not 0 <= main_gpu < len(free_memory):
+        raise OptionError(f"main_gpu must be in [0, {len(free_memory)}), got {main_gpu}")
+    automatic = num_gpu_layers is None or num_gpu_layers < 0
+    wanted = len(layer_sizes) if automatic else min(num_gpu_layers or 0, len(layer_sizes))
+    order = [main_gpu, *(i for i in reversed(range(len(free_memory))) if i != main_gpu)]
+    room = _shares(wanted, len(free_memory), tensor_split) if tensor_split else None
+    devices = [(free_memory[i], room[i] if room else None) for i in order]
+    return _fill_down(layer_sizes, wanted, devices, automatic=automatic)
+
+
+def _fill_down(
+    sizes: Sequence[int],
+    wanted: int,
+    devices: Sequence[tuple[tuple[str, int], int | None]],
+    *,
+    automatic: bool,
+) -> GPULayersList:
+    """Hand layers out from the output down, to each device up to its share or its free memory."""
+    runs: list[GPULayers] = []
+    layer, lowest = len(sizes) - 1, len(sizes) - wanted
+    for position, ((id, room), share) in enumerate(devices):
+        free = room
+        # Asked for by number, layers go somewhere: what fits nowhere goes to the last device.
+        forced = not automatic and (share is not None or position == len(devices) - 1)
+        taken: list[int] = []
+        while layer >= lowest and (share is None or len(taken) < share) and (forced or sizes[layer] <= free):
+            free -= sizes[layer]
+            taken.append(layer)
+            layer -= 1
+        runs.append(GPULayers(id, taken))
+    return GPULayersList(run for run in reversed(runs) if run.layers)
+
+
+def _shares(count: int, devices: int, split: Sequence[float]) -> list[int]:
+    """`count` layers divided in proportion, each cut rounded, so that all are handed out."""
+    if len(split) != devices or min(split) < 0 or sum(split) <= 0:
+        raise OptionError(
+            f"tensor_split must give {devices} shares, none negative, not all 0, got {list(split)}"
+        )
+    ends = [round(count * sum(split[: i + 1]) / sum(split)) for i in range(devices)]
+    return [end - start for start, end in zip([0, *ends[:-1]], ends, strict=True)]

@@ -1,0 +1,163 @@
+"""What a caller tells a backend, and what a backend tells of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from ..errors import OptionError, unknown_option
+from .dtypes import DType
+from .layers import GPULayersList
+
+MAX_THREADS = 1024  # libraries start as many as they are told to, or fail in ways of their own
+
+
+class FlashAttention(Enum):
+    AUTO = "auto"
+    ON = "on"
+    OFF = "off"
+
+
+@dataclass(frozen=True)
+class Debug:
+    """What helps to find faults, where a backend can do it: fill fresh memory, and guard its ends."""
+
+    poison: bool = False
+    guard_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class BackendParams:
+    """How a backend loads and runs a model.
+
+    alloc_memory    False only measures: nothing is allocated, and load and compute refuse.
+    num_threads     threads on the CPU; None is all cores.
+    gpu_layers      None places all that fits, an empty list means CPU.
+    max_memory      bytes by device id that may not be exceeded.
+    options         a backend's own, which it declares and checks.
+    """
+
+    alloc_memory: bool = True
+    num_threads: int | None = None
+    gpu_layers: GPULayersList | None = None
+    flash_attention: FlashAttention = FlashAttention.AUTO
+    max_memory: Mapping[str, int] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    debug: Debug = Debug()
+
+    def __post_init__(self) -> None:
+        if self.num_threads is not None:
+            _require_int("num_threads", self.num_threads, at_least=1, at_most=MAX_THREADS)
+        _require_int("guard_bytes", self.debug.guard_bytes, at_least=0)
+        for device, limit in self.max_memory.items():
+            _require_int(f"max_memory of {device}", limit, at_least=0)
+        try:
+            object.__setattr__(self, "flash_attention", FlashAttention(self.flash_attention))
+        except ValueError:
+            raise OptionError(
+                f"flash_attention must be auto, on or off, got {self.flash_attention!r}"
+            ) from None
+
+
+def _require_int(name: str, value: object, *, at_least: int, at_most: int | None = None) -> None:
+    if not isinstance(value, int) or value < at_least or (at_most is not None and value > at_most):
+        rule = f"of at least {at_least}" if at_most is None else f"in [{at_least}, {at_most}]"
+        raise OptionError(f"{name} must be an integer {rule}, got {value!r}")
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option that a backend declares: its default, what turns a value into it (or raises), and a line of help."""
+
+    default: Any
+    parse: Callable[[Any], Any]
+    help: str
+
+
+def parse_options(declared: Mapping[str, Option], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of all declared options; OptionError names what is unknown or not taken."""
+    for name in given:
+        if name not in declared:
+            raise unknown_option(name, declared)
+    return {name: _parse(name, option, given) for name, option in declared.items()}
+
+
+def _parse(name: str, option: Option, given: Mapping[str, Any]) -> Any:
+    if name not in given:
+        return option.default
+    try:
+        return option.parse(given[name])
+    except (TypeError, ValueError) as error:
+        raise OptionError(f"option {name}: {given[name]!r} is not taken: {error}; {option.help}") from error
+
+
+@dataclass(frozen=True)
+class CacheConfig:
+    """What a backend wants of a cache.
+
+    cache_padding       the history that a cache hands out is a multiple of it, and so is its capacity
+    permuted_v          values are stored, and handed out, as (history, d, kv_heads)
+    mask_dtype          of the mask
+    mask_batch_padding  the mask's rows are a multiple of it; rows of no token are -infinity
+    dtypes              what a cache may be stored as, first what suits the backend best
+    """
+
+    cache_padding: int = 1
+    permuted_v: bool = False
+    mask_dtype: DType = DType.F32
+    mask_batch_padding: int = 1
+    dtypes: tuple[DType, ...] = (DType.F32, DType.F16)
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """A device that a backend can use. Ids read `LIBRARY:n`, like `CUDA:0`."""
+
+    id: str
+    name: str
+    is_gpu: bool = False
+    total_memory: int | None = None
+    free_memory: int | None = None
+
+
+@dataclass(frozen=True)
+class Precision:
+    """What a backend rounds activations to, and sums in, for one op on operands of these dtypes.
+
+    Error bounds follow from it. `activation` is what the second operand of products, convolutions and attention may
+    be rounded to, and the operand of gelu and quick_gelu; `accumulate` what sums are kept in, and what each step of
+    any other arithmetic is rounded to. Arithmetic may flush to zero what lies below the normal range of f32; what is
+    moved or cast keeps its subnormals.
+    """
+
+    activation: DType
+    accumulate: DType
+
+
+class Level(Enum):
+    KERNEL = "kernel"
+    COMPOSITE = "composite"
+    NONE = "unsupported"
+
+
+@dataclass(frozen=True)
+class Support:
+    """How a backend runs an op on given specs, and why not otherwise. True unless it cannot."""
+
+    level: Level
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return self.level is not Level.NONE
+
+
+KERNEL, COMPOSITE = Support(Level.KERNEL), Support(Level.COMPOSITE)
+
+
+def unsupported(reason: str) -> Support:
+    return Support(Level.NONE, reason)
+
+
+NO_KERNEL = unsupported("it has no kernel, and there is no composite")
