@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import backbay
-from backbay import Backend, BackendParams, Debug
+from backbay import Backend, BackendParams, ContractVersion, Debug
 from backbay.discovery import entry
 
 from .extensions import load_extensions
@@ -44,7 +44,7 @@ class Lab:
             "backend": f"{named.distribution} {named.version}" if named is not None else self.name,
             "devices": [f"{device.id} {device.name}" for device in backend.devices()],
             "deterministic": backend.deterministic,
-            "contract": backend.contract_version,
+            "contract": str(ContractVersion.parse(backend.contract_version)),
             "python": platform.python_version(),
             "machine": platform.machine(),
             **({"scenarios": list(others)} if (others := load_extensions()) else {}),

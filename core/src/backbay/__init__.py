@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from . import ops
-from .backend.backend import CONTRACT_VERSION, Backend
+from .backend.backend import Backend
 from .backend.kernel_backend import KernelBackend
 from .backend.kernel_table import KernelTable
 from .discovery.installed import BackendEntry, backends
@@ -17,8 +17,10 @@ from .errors import (
     CancelledError,
     ClosedError,
     ContextBusyError,
+    DeclaredUnsupportedError,
     DTypeError,
     GraphSizeError,
+    GuardZoneError,
     ModelFileError,
     NoMemoryError,
     NotComputedError,
@@ -36,6 +38,7 @@ from .trace.context import Context
 from .trace.dump import dump
 from .trace.recording import Counters
 from .trace.tensor import Tensor
+from .types.contract import CONTRACT_VERSION, ContractVersion
 from .types.dtypes import DType
 from .types.layers import GPULayers, GPULayersList, assign_layers
 from .types.params import (
@@ -73,10 +76,12 @@ __all__ = [
     "ClosedError",
     "Context",
     "ContextBusyError",
+    "ContractVersion",
     "Counters",
     "DType",
     "DTypeError",
     "Debug",
+    "DeclaredUnsupportedError",
     "DeviceInfo",
     "DeviceMemory",
     "FlashAttention",
@@ -84,6 +89,7 @@ __all__ = [
     "GPULayersList",
     "Graph",
     "GraphSizeError",
+    "GuardZoneError",
     "KernelBackend",
     "KernelTable",
     "Level",

@@ -52,6 +52,14 @@ class UnsupportedOpError(BackbayError):
     """A backend has neither a kernel nor a composite for an operation on these dtypes."""
 
 
+class DeclaredUnsupportedError(UnsupportedOpError):
+    """Core refused an operation because `Backend.supports` says that the backend cannot run it."""
+
+
+class GuardZoneError(BackbayError):
+    """A kernel wrote before or behind the memory that it was given."""
+
+
 class BackendUnavailableError(BackbayError):
     """An installed backend cannot work here: it says what is missing and how to mend it."""
 

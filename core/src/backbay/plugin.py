@@ -5,7 +5,7 @@ Nothing else is promised: other modules may move in any release. docs/write-a-ba
 
 from __future__ import annotations
 
-from .backend.backend import CONTRACT_VERSION, Backend
+from .backend.backend import Backend
 from .backend.conversions import conversion_gap, decoding_gap, encoding_gap
 from .backend.kernel_backend import CPU, GRAPH, KernelBackend, KernelPlan
 from .backend.kernel_table import KernelTable
@@ -22,14 +22,29 @@ from .data.encoding import (
     strided,
 )
 from .discovery.hook_specs import hookimpl
+from .errors import (
+    BackbayError,
+    BackendUnavailableError,
+    CancelledError,
+    DTypeError,
+    GuardZoneError,
+    NoMemoryError,
+    OptionError,
+    ShapeError,
+    UnsupportedOpError,
+)
 from .gguf import Config, ModelFile, TensorInfo
 from .graph.graph import Graph, Node, NodeKind
 from .graph.liveness import assign_slots
 from .graph.symbolic_sizes import Guards, Size, Symbols, Term, program, term_of
 from .ops.declaration import OPS, REQUIRED, Op
 from .runtime.host_buffer import GUARD, POISON, HostBuffer, MappedBuffer
+from .runtime.host_memory import host_memory
 from .runtime.memory import AllocationStatus, BackendMemory, DeviceMemory, Entry, Ledger, Memory, human_bytes
-from .runtime.plan import Buffer, Cancel, Plan, Progress, check_cancel
+from .runtime.plan import Buffer, Cancel, Plan, Progress, check_cancel, stop_when_cancelled
+from .trace.context import Context
+from .trace.tensor import Tensor, trace_op
+from .types.contract import CONTRACT_VERSION, ContractVersion
 from .types.dtypes import DType
 from .types.params import (
     COMPOSITE,
@@ -63,21 +78,28 @@ __all__ = [
     "REQUIRED",
     "AllocationStatus",
     "Array",
+    "BackbayError",
     "Backend",
     "BackendMemory",
     "BackendParams",
+    "BackendUnavailableError",
     "Buffer",
     "Bytes",
     "CacheConfig",
     "Cancel",
+    "CancelledError",
     "Config",
+    "Context",
+    "ContractVersion",
     "DType",
+    "DTypeError",
     "Debug",
     "DeviceInfo",
     "DeviceMemory",
     "Entry",
     "FlashAttention",
     "Graph",
+    "GuardZoneError",
     "Guards",
     "HostBuffer",
     "KernelBackend",
@@ -88,20 +110,25 @@ __all__ = [
     "MappedBuffer",
     "Memory",
     "ModelFile",
+    "NoMemoryError",
     "Node",
     "NodeKind",
     "Op",
     "Option",
+    "OptionError",
     "Placement",
     "Plan",
     "Precision",
     "Progress",
+    "ShapeError",
     "Size",
     "Spec",
     "Support",
     "Symbols",
+    "Tensor",
     "TensorInfo",
     "Term",
+    "UnsupportedOpError",
     "assign_slots",
     "blocks",
     "check_cancel",
@@ -114,13 +141,16 @@ __all__ = [
     "encoding_gap",
     "gather",
     "hookimpl",
+    "host_memory",
     "human_bytes",
     "numpy_view",
     "program",
     "quantize",
     "same_shape",
     "span",
+    "stop_when_cancelled",
     "strided",
     "term_of",
+    "trace_op",
     "unsupported",
 ]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import threading
 import weakref
-from abc import ABC, abstractmethod
+from abc import ABCMeta, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, NoReturn, Self, final
@@ -44,18 +45,26 @@ from ..types.params import (
 from ..types.placement import MAX_LAYERS, Placement
 from ..types.spec import Spec
 
-CONTRACT_VERSION = 1
 DEFAULT_MAX_NODES = 8192
 
 
-class Backend(ABC):
+class _OpenedInTwoSteps(ABCMeta):
+    """Calling a class makes an object, and starts it once all constructors are done."""
+
+    def __call__(cls, *args: Any, **keywords: Any) -> Any:
+        backend = super().__call__(*args, **keywords)
+        backend.start()
+        return backend
+
+
+class Backend(metaclass=_OpenedInTwoSteps):
     """One model on one machine. A plugin subclasses this, or `KernelBackend`, and implements what is abstract.
 
     Computes are serialized: one at a time, whatever threads ask for them.
     """
 
-    contract_version: ClassVar[int]
-    """The CONTRACT_VERSION that the plugin was written for."""
+    contract_version: ClassVar[str | int | tuple[int, int]]
+    """The version of the contract that the plugin was written for, such as "1.1"."""
     kernels: ClassVar[Mapping[Op[Any, Any], Callable[..., Any]]] = {}
     """What the plugin runs by itself; for other ops core's composites serve, if there are any."""
     deterministic: ClassVar[bool] = True
@@ -153,13 +162,23 @@ class Backend(ABC):
         self._recordings: weakref.WeakSet[Recording] = weakref.WeakSet()
         self.dropped: deque[Recording] = deque()  # never closed, and collected while another thread computed
         self._past = Counters()
+
+    def start(self) -> None:
+        """Finish opening, once all constructors are done: check the params, and book the weights.
+
+        A plugin that needs the ledger to open extends this method, and calls `super().start()` first.
+        """
+        self._check_devices([id for id, _ in self.ledger.devices])
+        self.book_weights()
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """The books of all memory; `devices` must work when they are first opened."""
         devices = self.devices()
-        self._check_devices([device.id for device in devices])
-        layers = _block_count(model) + 1 if model is not None else 0
+        layers = _block_count(self.model) + 1 if self.model is not None else 0
         named = [(device.id, device.name) for device in devices]
         totals = {device.id: device.total_memory for device in devices if device.total_memory}
-        self.ledger = Ledger(named, layers, params.max_memory, holds=params.alloc_memory, totals=totals)
-        self.book_weights()
+        return Ledger(named, layers, self.params.max_memory, holds=self.params.alloc_memory, totals=totals)
 
     @property
     def config(self) -> Config:

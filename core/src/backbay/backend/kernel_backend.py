@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -16,6 +15,7 @@ from ..graph.liveness import assign_slots
 from ..ops import cast, copy
 from ..ops.declaration import Op
 from ..runtime.host_buffer import HostBuffer, MappedBuffer
+from ..runtime.host_memory import host_memory
 from ..runtime.memory import Entry
 from ..runtime.plan import Buffer, Cancel, Plan, check_cancel
 from ..runtime.scratch import Scratch
@@ -59,9 +59,8 @@ class KernelBackend(Backend):
         self._calls = {op: op.spread(kernel) for op, kernel in self.kernels.items()}
 
     def devices(self) -> list[DeviceInfo]:
-        pages, free = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_AVPHYS_PAGES")
-        page = os.sysconf("SC_PAGE_SIZE")
-        return [DeviceInfo(CPU, "CPU", total_memory=pages * page, free_memory=free * page)]
+        total, free = host_memory()
+        return [DeviceInfo(CPU, "CPU", total_memory=total, free_memory=free)]
 
     def precision(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Precision:
         single = self.float_dtype is np.float32

@@ -10,10 +10,10 @@ from ..graph.graph import Graph
 from ..ops.declaration import Op
 from ..trace.context import Context
 from ..trace.tensor import Tensor
+from ..types.contract import CONTRACT_VERSION
 from ..types.dtypes import DType
 from ..types.params import COMPOSITE, KERNEL, BackendParams, Support
 from ..types.spec import Spec
-from .backend import CONTRACT_VERSION
 from .kernel_backend import KernelBackend, KernelPlan
 
 WIDTH, HEADS, KV_HEADS, HEAD_DIM = 32, 4, 2, 8

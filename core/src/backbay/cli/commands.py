@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from importlib import import_module
 from typing import Any, Protocol
 
-from backbay.discovery.entry_points import Declared, declared
+from backbay.discovery import Declared, conflict, declared
 from backbay.discovery.registration import describe
 from backbay.errors import BackbayError
 
@@ -50,8 +50,7 @@ def find(name: str) -> Command | None:
     if points is None:
         return None
     if len(points) > 1:
-        both = " and ".join(point.origin for point in points)
-        raise BackbayError(f"command {name!r} is provided by {both}; uninstall all but one")
+        raise BackbayError(conflict(f"command {name!r}", (point.origin for point in points)))
     return _checked(_imported(points[0]), f"{name} of {points[0].origin}")
 
 

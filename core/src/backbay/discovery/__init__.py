@@ -1,6 +1,6 @@
 """Installed backends: found by entry point, registered, probed, opened."""
 
-from .entry_points import Declared, declared
+from .entry_points import Declared, conflict, declared
 from .installed import BackendEntry, backends, entry
 
-__all__ = ["BackendEntry", "Declared", "backends", "declared", "entry"]
+__all__ = ["BackendEntry", "Declared", "backends", "conflict", "declared", "entry"]

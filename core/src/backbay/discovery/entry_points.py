@@ -30,6 +30,11 @@ class Declared:
         return EntryPoint(self.name, self.value, "").load()
 
 
+def conflict(what: str, origins: Iterable[str]) -> str:
+    """The error's text where several distributions provide one name."""
+    return f"{what} is provided by {' and '.join(origins)}; uninstall all but one"
+
+
 def declared(group: str) -> dict[str, list[Declared]]:
     """All entry points of a group by name, sorted; a name has several if distributions disagree."""
     found: dict[str, list[Declared]] = {}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import BackendUnavailableError, UnknownBackendError
-from .entry_points import Declared, declared
+from .entry_points import Declared, conflict, declared
 
 if TYPE_CHECKING:
     from ..backend.backend import Backend
@@ -34,10 +34,7 @@ class BackendEntry:
 
         origin = f"{self.distribution} {self.version}"
         if self.rivals:
-            both = " and ".join((origin, *self.rivals))
-            raise BackendUnavailableError(
-                f"backend {self.name!r} is provided by {both}; uninstall all but one"
-            )
+            raise BackendUnavailableError(conflict(f"backend {self.name!r}", (origin, *self.rivals)))
         try:
             if self.distribution:
                 plugin = Declared(self.name, self.module, self.distribution, self.version).load()

@@ -6,8 +6,9 @@ import inspect
 from difflib import get_close_matches
 from importlib import import_module
 
-from ..backend.backend import CONTRACT_VERSION, Backend
+from ..backend.backend import Backend
 from ..errors import BackendUnavailableError
+from ..types.contract import CONTRACT_VERSION, ContractVersion
 
 HOOK = "backbay_backend"
 
@@ -68,11 +69,15 @@ def check_class(found: object, rule: str = "a backend is") -> type[Backend]:
     if theirs is None:
         raise BackendUnavailableError(
             f"{found.__qualname__} states no contract version; this backbay has {CONTRACT_VERSION}: "
-            f"if the class was written for it, add `contract_version = {CONTRACT_VERSION}`"
+            f'if the class was written for it, add `contract_version = "{CONTRACT_VERSION}"`'
         )
-    if theirs != CONTRACT_VERSION:
+    try:
+        written_for = ContractVersion.parse(theirs)
+    except ValueError as error:
+        raise BackendUnavailableError(f"{found.__qualname__}.contract_version: {error}") from None
+    if not CONTRACT_VERSION.takes(written_for):
         raise BackendUnavailableError(
-            f"{found.__qualname__} was written for contract version {theirs}, this backbay has "
+            f"{found.__qualname__} was written for contract version {written_for}, this backbay has "
             f"{CONTRACT_VERSION}; install releases that match"
         )
     if inspect.isabstract(found):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import UnsupportedOpError
+from ..errors import DeclaredUnsupportedError
 from ..ops.declaration import str_spec
 from ..trace.context import Context
 from ..trace.tensor import Tensor
@@ -80,7 +80,7 @@ class Builder:
         if support.level is Level.NONE:
             specs = " x ".join(str_spec(t) for t in op.flat_operands(tensor.args))
             why = f": {support.reason}" if support.reason else ""
-            raise UnsupportedOpError(f"backend {backend.name!r} cannot run {op.name}: {specs}{why}")
+            raise DeclaredUnsupportedError(f"backend {backend.name!r} cannot run {op.name}: {specs}{why}")
         return support.level is Level.COMPOSITE
 
     def _open(self, tensor: Tensor) -> Tensor:

@@ -7,12 +7,12 @@ from functools import lru_cache
 from typing import Any
 
 from .. import ops
-from ..backend.backend import CONTRACT_VERSION
 from ..backend.kernel_backend import KernelBackend
 from ..errors import BackbayError
 from ..ops.declaration import REQUIRED, Op
 from ..trace.context import Context
-from ..trace.tensor import Tensor
+from ..trace.tensor import trace_op
+from ..types.contract import CONTRACT_VERSION
 from ..types.dtypes import DType
 from ..types.params import COMPOSITE, KERNEL, NO_KERNEL, BackendParams, Support, unsupported
 from ..types.spec import Spec, span
@@ -86,12 +86,12 @@ def _parts(op: Op[Any, Any], keys: tuple[Any, ...], number: int) -> Parts:
 
 def _traced(ctx: Context, op: Op[Any, Any], operands: Sequence[Any], number: int) -> Any:
     """The op's results, with that number wherever an attribute has no default."""
-    left, method = iter(operands), getattr(Tensor, op.name)
+    left = iter(operands)
     absent = [number if p.default is REQUIRED else p.default for p in op.parameters]
     args = [
         next(left, value) if p.is_operand else value for p, value in zip(op.parameters, absent, strict=True)
     ]
-    return op.spread(lambda x, *others, **named: method(x, ctx, *others, **named))(*args)
+    return trace_op(ctx, op, args)
 
 
 def _stand_in(ctx: Context, key: Any) -> Any:

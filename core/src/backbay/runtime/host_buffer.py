@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..data.encoding import Bytes
-from ..errors import BackbayError
+from ..errors import BackbayError, GuardZoneError
 from ..types.params import Debug
 from .plan import Buffer
 
@@ -35,7 +35,7 @@ class HostBuffer(Buffer):
     def check_guards(self) -> None:
         """Raise if something wrote before or behind the data."""
         if not all((zone == GUARD).all() for zone in self._guards):
-            raise BackbayError(f"something wrote outside of a buffer of {self.nbytes} bytes")
+            raise GuardZoneError(f"something wrote outside of a buffer of {self.nbytes} bytes")
 
     def read(self) -> Bytes:
         return self.data

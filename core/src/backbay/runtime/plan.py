@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -75,6 +77,31 @@ class Plan(ABC):
 
 
 Progress = Callable[[float], None]
+
+
+@contextmanager
+def stop_when_cancelled(
+    cancel: Cancel | None, stop: Callable[[], object], poll: float = 0.002
+) -> Iterator[None]:
+    """While a library runs, look at `cancel` every `poll` seconds, and call `stop` once it is set."""
+    if cancel is None:
+        yield
+        return
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(poll):
+            if cancel.is_set():
+                stop()
+                return
+
+    watcher = threading.Thread(target=watch, name="backbay-cancel", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
 
 
 def check_cancel(cancel: Cancel | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from .methods import method
 if TYPE_CHECKING:
     from ..ops.declaration import Op
     from ..types.placement import Placement
+    from .context import Context
     from .leaf import Leaf
     from .recording import Recording
 
@@ -171,3 +173,9 @@ class Tensor(Spec):
             raise DTypeError(f"{self!r} is not a leaf: its data come from {self.op and self.op.name}")
         self.leaf.write(data)
         return self
+
+
+def trace_op(ctx: Context, op: Op[Any, Any], args: Sequence[Any]) -> Any:
+    """What the op's method makes of complete arguments, in the op's declared order: a tensor, or a list of them."""
+    traced = getattr(Tensor, op.name)
+    return op.spread(lambda x, *others, **named: traced(x, ctx, *others, **named))(*args)

@@ -1,0 +1,35 @@
+"""The contract's version: additions raise the minor number, and only changes that break a plugin the major one."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Self
+
+
+class ContractVersion(NamedTuple):
+    """A version of the contract. A plugin states the one it was written for, as "1.1", (1, 1), or 1 for "1.0"."""
+
+    major: int
+    minor: int = 0
+
+    @classmethod
+    def parse(cls, stated: object) -> Self:
+        """What a plugin states, as a version; ValueError if it is none."""
+        parts: Any = stated.split(".") if isinstance(stated, str) else stated
+        if isinstance(parts, int) and not isinstance(parts, bool):
+            return cls(parts)
+        try:
+            major, minor = map(int, parts)
+        except (TypeError, ValueError):
+            expected = "a contract version is two numbers, such as '1.1'"
+            raise ValueError(f"{expected}, got {stated!r}") from None
+        return cls(major, minor)
+
+    def takes(self, plugin: ContractVersion) -> bool:
+        """Whether a core of this version runs a plugin that was written for that one."""
+        return plugin.major == self.major and plugin.minor <= self.minor
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}"
+
+
+CONTRACT_VERSION = ContractVersion(1, 1)
