@@ -1,10 +1,12 @@
 """Dump: the layout of the seeds, and that it only reads."""
 
+import threading
+
 import numpy as np
 import pytest
 
 import backbay
-from backbay import DType, NotComputedError, dump
+from backbay import DType, KernelBackend, NotComputedError, dump, ops
 
 
 def test_the_layout_of_brackets(ctx):
@@ -53,3 +55,38 @@ def test_it_never_writes(ctx):
     ctx.compute(written)
     assert dump(written, precision=0) == "[ 1,  2]"
     assert backbay.dump is dump
+
+
+def test_a_dump_that_computes_takes_its_turn():
+    entered, leave, compiled = threading.Event(), threading.Event(), []
+
+    class Slow(KernelBackend):
+        contract_version = "1.1"
+
+        @staticmethod
+        def neg(x):
+            entered.set()
+            assert leave.wait(10)
+            return -x
+
+        kernels = {ops.neg: neg, ops.sqr: np.square}
+
+        def compile(self, graph):
+            compiled.append(graph)
+            return super().compile(graph)
+
+    with Slow() as backend, backend.new_context() as first, backend.new_context() as second:
+        slow, wanted = first.from_floats([1.0]).neg(first), second.from_floats([3.0]).sqr(second)
+        computing = threading.Thread(target=first.compute, args=(slow,))
+        computing.start()
+        assert entered.wait(10)
+        shown = []
+        dumping = threading.Thread(target=lambda: shown.append(dump(wanted)))
+        dumping.start()
+        dumping.join(0.2)
+        early = len(compiled)  # a plan that is compiled now may free the memory of the running one
+        leave.set()
+        dumping.join(10)
+        computing.join(10)
+    assert early == 1
+    assert shown == ["[ 9.0000]"]

@@ -5,11 +5,11 @@ import pytest
 
 import backbay
 from backbay import BackendParams, DType, UnsupportedOpError, ops
-from backbay.graph.building import build_graph
+from backbay.building.graph_builder import build_graph
 
 
 def graph_of(ctx, *roots):
-    return build_graph(ctx.recording, roots)
+    return build_graph(ctx.recording, roots, ctx.backend.supports)
 
 
 def names(graph):

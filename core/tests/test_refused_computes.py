@@ -21,7 +21,7 @@ from backbay import (
     UnsupportedOpError,
     ops,
 )
-from backbay.graph.building import build_graph
+from backbay.building.graph_builder import build_graph
 
 
 @pytest.fixture
@@ -150,6 +150,7 @@ def test_a_compile_that_is_interrupted_leaves_the_context_usable() -> None:
         with pytest.raises(KeyboardInterrupt):
             ctx.compute(left)
         ctx.compute(right)
-        assert [node.op for node in build_graph(ctx.recording, tuple(ctx.recording._roots)).nodes][1:] == [
-            ops.exp
-        ]
+        assert [
+            node.op
+            for node in build_graph(ctx.recording, tuple(ctx.recording._roots), ctx.backend.supports).nodes
+        ][1:] == [ops.exp]

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from backbay import Backend, DType, Graph, KernelBackend, KernelTable
+from backbay.building.graph_builder import build_graph
 from backbay.errors import BackbayError
-from backbay.graph.building import build_graph
 from backbay.graph.symbolic_sizes import Guards, Size, Symbols, evaluate, program
 
 
@@ -46,7 +46,7 @@ def step(backend: Backend, tokens: int, heads: int = 8, history: int = 32, layer
         seen = cache.view(ctx, 0, (64 // heads, heads, history), (4 * 64 // heads, 256))
         x = seen.permute(ctx, 0, 2, 1).mulmat(ctx, q.permute(ctx, 0, 2, 1)).sum_rows(ctx)
         x = x.reshape(ctx, heads, tokens).repeat(ctx, 0, 64 // heads)
-    return build_graph(ctx.recording, (*ctx.recording._roots, x))
+    return build_graph(ctx.recording, (*ctx.recording._roots, x), ctx.backend.supports)
 
 
 def test_step_shapes_of_one_model_have_one_structure(backend: Backend) -> None:

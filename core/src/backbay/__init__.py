@@ -8,6 +8,8 @@ from . import ops
 from .backend.backend import Backend
 from .backend.kernel_backend import KernelBackend
 from .backend.kernel_table import KernelTable
+from .building import composites as _composites  # noqa: F401  (declares them)
+from .data.buffer import Buffer
 from .discovery.installed import BackendEntry, backends
 from .discovery.opening import Choice, choose, open
 from .errors import (
@@ -29,15 +31,14 @@ from .errors import (
     UnknownBackendError,
     UnsupportedOpError,
 )
-from .graph import composites as _composites  # noqa: F401  (declares them)
 from .graph.graph import Graph, Node
+from .graph.plan import Plan
+from .memory.report import AllocationStatus, BackendMemory, DeviceMemory, Memory
 from .ops.declaration import OPS, Op
-from .runtime.memory import AllocationStatus, BackendMemory, DeviceMemory, Memory
-from .runtime.plan import Buffer, Plan
 from .trace.context import Context
 from .trace.dump import dump
-from .trace.recording import Counters
 from .trace.tensor import Tensor
+from .trace.tracing import Counters
 from .types.contract import CONTRACT_VERSION, ContractVersion
 from .types.dtypes import DType
 from .types.layers import GPULayers, GPULayersList, assign_layers

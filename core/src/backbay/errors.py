@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .runtime.memory import BackendMemory
+    from .memory.report import BackendMemory
 
 
 def reason_of(error: BaseException) -> str:

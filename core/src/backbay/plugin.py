@@ -5,10 +5,11 @@ Nothing else is promised: other modules may move in any release. docs/write-a-ba
 
 from __future__ import annotations
 
-from .backend.backend import Backend
+from .backend.backend import Backend, Progress
 from .backend.conversions import conversion_gap, decoding_gap, encoding_gap
 from .backend.kernel_backend import CPU, GRAPH, KernelBackend, KernelPlan
 from .backend.kernel_table import KernelTable
+from .data.buffer import Buffer
 from .data.encoding import (
     NUMPY,
     Array,
@@ -21,6 +22,7 @@ from .data.encoding import (
     quantize,
     strided,
 )
+from .data.host_buffer import GUARD, POISON, HostBuffer, MappedBuffer
 from .discovery.hook_specs import hookimpl
 from .errors import (
     BackbayError,
@@ -34,14 +36,15 @@ from .errors import (
     UnsupportedOpError,
 )
 from .gguf import Config, ModelFile, TensorInfo
+from .graph.cancel import Cancel, check_cancel, stop_when_cancelled
 from .graph.graph import Graph, Node, NodeKind
 from .graph.liveness import assign_slots
+from .graph.plan import Plan
 from .graph.symbolic_sizes import Guards, Size, Symbols, Term, program, term_of
+from .memory.host_memory import host_memory
+from .memory.ledger import Entry, Ledger
+from .memory.report import AllocationStatus, BackendMemory, DeviceMemory, Memory, human_bytes
 from .ops.declaration import OPS, REQUIRED, Op
-from .runtime.host_buffer import GUARD, POISON, HostBuffer, MappedBuffer
-from .runtime.host_memory import host_memory
-from .runtime.memory import AllocationStatus, BackendMemory, DeviceMemory, Entry, Ledger, Memory, human_bytes
-from .runtime.plan import Buffer, Cancel, Plan, Progress, check_cancel, stop_when_cancelled
 from .trace.context import Context
 from .trace.tensor import Tensor, trace_op
 from .types.contract import CONTRACT_VERSION, ContractVersion

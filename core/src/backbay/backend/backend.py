@@ -13,6 +13,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, NoReturn, Self, final
 
+from ..building.composite_parts import composed
+from ..building.graph_builder import build_graph
+from ..data.buffer import Buffer
+from ..data.leaf import Leaf
 from ..errors import (
     BackbayError,
     ClosedError,
@@ -23,14 +27,16 @@ from ..errors import (
     OptionError,
 )
 from ..gguf import Config, ModelFile, TensorInfo
+from ..graph.cancel import Cancel, check_cancel
 from ..graph.graph import Graph
+from ..graph.plan import Plan
+from ..memory.ledger import Entry, Ledger
+from ..memory.report import BackendMemory, human_bytes
 from ..ops.declaration import Op
-from ..runtime.memory import BackendMemory, Entry, Ledger, human_bytes
-from ..runtime.plan import Buffer, Cancel, Plan, Progress, check_cancel
 from ..trace.context import Context
-from ..trace.leaf import Leaf
-from ..trace.recording import Counters, Recording, leaf_tensor
+from ..trace.recording import Recording
 from ..trace.tensor import Tensor
+from ..trace.tracing import Counters, leaf_tensor
 from ..types.dtypes import CONTRACT
 from ..types.params import (
     KERNEL,
@@ -46,6 +52,8 @@ from ..types.placement import MAX_LAYERS, Placement
 from ..types.spec import Spec
 
 DEFAULT_MAX_NODES = 8192
+Progress = Callable[[float], None]
+"""Called with 0.0 to 1.0, never less than before."""
 
 
 class _OpenedInTwoSteps(ABCMeta):
@@ -116,8 +124,6 @@ class Backend(metaclass=_OpenedInTwoSteps):
         """
         if op in self.kernels or op.view:
             return KERNEL
-        from ..graph.composite_parts import composed  # it traces on a backend of its own
-
         return composed(op, specs, self.supports)
 
     def read_weights(self, progress: Progress, cancel: Cancel | None) -> None:
@@ -209,7 +215,7 @@ class Backend(metaclass=_OpenedInTwoSteps):
             raise DTypeError(f"{name} is {info.dtype}, which no op takes")
         buffer = self.weight(info) if self.params.alloc_memory else None
         leaf = Leaf(self, None, Spec(info.dtype, info.shape), buffer, self.placement_of(name), name=name)
-        return self._weights.setdefault(name, leaf_tensor(leaf))
+        return self._weights.setdefault(name, leaf_tensor(leaf, None))
 
     @final
     def load(self, progress: Progress | None = None, cancel: Cancel | None = None) -> None:
@@ -230,7 +236,7 @@ class Backend(metaclass=_OpenedInTwoSteps):
     def new_context(self, max_nodes: int = DEFAULT_MAX_NODES) -> Context:
         """A context for a graph of at most `max_nodes` nodes."""
         self.check_open()
-        recording = Recording(self, max_nodes)
+        recording = Recording(self, max_nodes, self._build)
         self._recordings.add(recording)
         return Context(recording, Placement())
 
@@ -266,8 +272,8 @@ class Backend(metaclass=_OpenedInTwoSteps):
         if self.closed:
             raise ClosedError(f"backend {self.name} is closed")
 
-    def check_runnable(self) -> None:
-        self.check_open()
+    def check_allocates(self) -> None:
+        """Raise if this backend only measures."""
         if not self.params.alloc_memory:
             raise BackbayError(self.why_no_data())
 
@@ -277,21 +283,20 @@ class Backend(metaclass=_OpenedInTwoSteps):
         return "call backend.load() first"
 
     def run(self, graph: Graph, plan: Plan, cancel: Cancel | None) -> None:
-        """Run a plan, after a last check of what its leaves hold."""
-        with self.lock:
-            self.check_open()
-            if graph.of_weights and not self.loaded:
-                raise NotComputedError(f"the weights hold no data: {self.why_no_data()}")
-            graph.check_homes()
-            for leaf in graph.id_leaves:
-                if not leaf.written and leaf.spec.size:
-                    raise NotComputedError(
-                        f"{leaf.spec} serves as ids, but was never written; call from_ints"
-                    )
-            try:
-                plan.run(cancel)
-            except MemoryError as error:
-                self.refuse_memory(error)
+        """Run a plan, after a last check of what its leaves hold; the caller holds the lock."""
+        if graph.of_weights and not self.loaded:
+            raise NotComputedError(f"the weights hold no data: {self.why_no_data()}")
+        graph.check_homes()
+        for leaf in graph.id_leaves:
+            if not leaf.written and leaf.spec.size:
+                raise NotComputedError(f"{leaf.spec} serves as ids, but was never written; call from_ints")
+        try:
+            plan.run(cancel)
+        except MemoryError as error:
+            self.refuse_memory(error)
+
+    def _build(self, recording: Recording, roots: tuple[Tensor, ...]) -> Graph:
+        return build_graph(recording, roots, self.supports)
 
     def refuse_memory(self, error: MemoryError) -> NoReturn:
         """Raise the NoMemoryError of an allocation that was not booked, such as NumPy's."""

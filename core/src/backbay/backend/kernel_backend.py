@@ -7,18 +7,20 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ..data.buffer import Buffer
 from ..data.encoding import NUMPY, Array, Bytes, decode, encode, gather, strided
+from ..data.host_buffer import HostBuffer, MappedBuffer
+from ..data.scratch import Scratch
 from ..errors import BackbayError, UnsupportedOpError
 from ..gguf import ModelFile, TensorInfo
+from ..graph.cancel import Cancel, check_cancel
 from ..graph.graph import Graph, Node
 from ..graph.liveness import assign_slots
+from ..graph.plan import Plan
+from ..memory.host_memory import host_memory
+from ..memory.ledger import Entry
 from ..ops import cast, copy
 from ..ops.declaration import Op
-from ..runtime.host_buffer import HostBuffer, MappedBuffer
-from ..runtime.host_memory import host_memory
-from ..runtime.memory import Entry
-from ..runtime.plan import Buffer, Cancel, Plan, check_cancel
-from ..runtime.scratch import Scratch
 from ..types.dtypes import DType
 from ..types.params import BackendParams, DeviceInfo, Precision, Support, unsupported
 from ..types.placement import Placement

@@ -18,7 +18,7 @@ from backbay.discovery.installed import backends
 from backbay.discovery.opening import VARIABLE, choose
 from backbay.discovery.probe import Verdict, probe_all, ranked
 from backbay.errors import BackbayError
-from backbay.runtime.memory import human_bytes
+from backbay.memory.report import human_bytes
 from backbay.types.params import DeviceInfo
 
 from .listing import add_timeout, as_dict

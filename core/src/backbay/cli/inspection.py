@@ -11,7 +11,7 @@ import numpy as np
 
 from backbay import gguf
 from backbay.gguf import ModelFile, TensorInfo
-from backbay.runtime.memory import human_bytes
+from backbay.memory.report import human_bytes
 
 from .output import add_json, say, say_json, table
 

@@ -15,9 +15,9 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from backbay.building.composite_parts import by_kernels
 from backbay.discovery.installed import backends, entry
 from backbay.discovery.probe import Verdict, probe_all
-from backbay.graph.composite_parts import by_kernels
 from backbay.ops.declaration import OPS, Op
 from backbay.types.params import Level
 

@@ -1,1 +1,1 @@
-"""Numbers and their bytes: encoding, decoding, and data of the host on its way into a leaf."""
+"""Tensors' bytes: encoding and decoding, buffers, leaves."""

@@ -5,20 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from ..errors import ClosedError
 from ..types.spec import Spec
 
 if TYPE_CHECKING:
-    from ..trace.leaf import Leaf
-    from ..trace.recording import Recording
-    from ..trace.tensor import Tensor
+    from ..data.leaf import Home, Leaf
+    from ..ops.declaration import Op
+    from ..types.dtypes import DType
     from ..types.placement import Placement
 
 
 NodeKind = Literal["op", "parameter", "state", "input"]
 """An op; a weight; a leaf that a graph writes into, or another context's; a leaf that only the host writes."""
+
+
+class Traced(Protocol):
+    """What a node takes from a traced tensor."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None
+    offset: int
+    op: Op[Any, Any] | None
+    leaf: Leaf | None
+    placement: Placement
 
 
 class Node(Spec):
@@ -27,7 +39,7 @@ class Node(Spec):
     __slots__ = ("args", "index", "kind", "leaf", "op", "placement", "storage")
 
     def __init__(
-        self, index: int, kind: NodeKind, tensor: Tensor, args: tuple[Any, ...], storage: Node | None
+        self, index: int, kind: NodeKind, tensor: Traced, args: tuple[Any, ...], storage: Node | None
     ) -> None:
         super().__init__(tensor.dtype, tensor.shape, tensor.strides, tensor.offset)
         self.index = index
@@ -66,7 +78,7 @@ class Graph:
         return any(node.kind == "parameter" for node in self.nodes)
 
     @cached_property
-    def homes(self) -> set[Recording]:
+    def homes(self) -> set[Home]:
         """What the leaves belong to."""
         return {node.leaf.home for node in self.nodes if node.leaf and node.leaf.home}
 

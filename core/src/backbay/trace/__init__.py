@@ -1,1 +1,1 @@
-"""Contexts and tensors: how calls on tensors become a recorded graph."""
+"""Contexts and tensors: calls on tensors become a recorded graph."""

@@ -14,12 +14,13 @@ import numpy as np
 
 from ..data.host_data import to_array
 from ..errors import DTypeError, ShapeError
-from ..runtime.plan import Cancel
+from ..graph.cancel import Cancel
 from ..types.dtypes import CONTRACT, DType
 from ..types.placement import MAX_LAYERS, Placement
 from ..types.spec import Spec, check_shape
-from .recording import Counters, Recording
+from .recording import Recording
 from .tensor import Tensor
+from .tracing import Counters
 
 if TYPE_CHECKING:
     from ..backend.backend import Backend

@@ -16,11 +16,11 @@ from ..types.spec import Spec
 from .methods import method
 
 if TYPE_CHECKING:
+    from ..data.leaf import Leaf
     from ..ops.declaration import Op
     from ..types.placement import Placement
     from .context import Context
-    from .leaf import Leaf
-    from .recording import Recording
+    from .tracing import Tracing
 
 
 class Tensor(Spec):
@@ -33,7 +33,7 @@ class Tensor(Spec):
 
     op: Op[Any, Any] | None  # None for a leaf or weight
     args: tuple[Any, ...]  # complete, in the op's declared order
-    home: Recording | None  # what recorded it; None for a weight
+    home: Tracing | None  # what recorded it; None for a weight
     placement: Placement
     storage: Tensor | None  # the tensor whose bytes a view looks into; None if it has its own
     leaf: Leaf | None

@@ -4,31 +4,57 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
-from typing import Any
+from threading import RLock
+from typing import TYPE_CHECKING, Any
 
 from .. import ops
-from ..backend.kernel_backend import KernelBackend
 from ..errors import BackbayError
+from ..graph.graph import Graph
 from ..ops.declaration import REQUIRED, Op
 from ..trace.context import Context
-from ..trace.tensor import trace_op
-from ..types.contract import CONTRACT_VERSION
+from ..trace.recording import Recording
+from ..trace.tensor import Tensor, trace_op
 from ..types.dtypes import DType
-from ..types.params import COMPOSITE, KERNEL, NO_KERNEL, BackendParams, Support, unsupported
+from ..types.params import COMPOSITE, KERNEL, NO_KERNEL, Support, unsupported
+from ..types.placement import Placement
 from ..types.spec import Spec, span
-from .building import build_graph
+from .graph_builder import build_graph
+
+if TYPE_CHECKING:
+    from ..data.leaf import Leaf
+
+MAX_NODES = 8192
 
 Specs = Sequence[Spec | None]
 Parts = tuple[tuple[Op[Any, Any], Specs], ...]
 
 
-class Sketch(KernelBackend):
-    """Opens the first op that it is asked for, and takes all others as they are; nothing runs on it."""
+class Nowhere:
+    """Stands for a backend where contexts are only traced: its leaves have no memory."""
 
-    contract_version = CONTRACT_VERSION
-    opened = False
+    name = "nowhere"
+    closed = False
 
-    def supports(self, op: Op[Any, Any], specs: Specs) -> Support:
+    def __init__(self) -> None:
+        self.lock = RLock()
+
+    def take_leaf(self, spec: Spec, placement: Placement) -> None:
+        """No memory."""
+
+    def drop_leaf(self, leaf: Leaf) -> None:
+        """Nothing to free."""
+
+    def forget(self, recording: Recording) -> None:
+        """Nothing is kept."""
+
+
+class OpensFirst:
+    """Support that makes a composite of the first op that is asked for, and a kernel of all others."""
+
+    def __init__(self, *, opened: bool) -> None:
+        self.opened = opened
+
+    def __call__(self, op: Op[Any, Any], specs: Specs) -> Support:
         first, self.opened = not self.opened, True
         return COMPOSITE if first else KERNEL
 
@@ -68,13 +94,15 @@ def parts(op: Op[Any, Any], specs: Specs) -> Parts:
 
 @lru_cache(maxsize=4096)  # a model asks for the same few, layer after layer
 def _parts(op: Op[Any, Any], keys: tuple[Any, ...], number: int) -> Parts:
-    with Sketch(None, BackendParams(alloc_memory=False)) as backend, backend.new_context() as ctx:
-        backend.opened = op.inline  # tracing opens it
-        try:
-            made = _traced(ctx, op, [_stand_in(ctx, key) for key in keys], number)
-            graph = build_graph(ctx.recording, tuple(made) if isinstance(made, list) else (made,))
-        except BackbayError:  # operands that do not go together, or do not with such attributes
-            return ()
+    nowhere: Any = Nowhere()
+    recording = Recording(nowhere, MAX_NODES, _never)
+    ctx = Context(recording, Placement())
+    try:
+        made = _traced(ctx, op, [_stand_in(ctx, key) for key in keys], number)
+        roots = tuple(made) if isinstance(made, list) else (made,)
+        graph = build_graph(recording, roots, OpensFirst(opened=op.inline))  # tracing opens an inline op
+    except BackbayError:  # operands that do not go together, or do not with such attributes
+        return ()
     return tuple(
         [
             (node.op, tuple([_spec(_key(node.args[i])) for i in node.op.operands]))
@@ -82,6 +110,10 @@ def _parts(op: Op[Any, Any], keys: tuple[Any, ...], number: int) -> Parts:
             if node.op is not None and not node.op.view
         ]
     )
+
+
+def _never(recording: Recording, roots: tuple[Tensor, ...]) -> Graph:
+    raise BackbayError("what is only traced has no plan")
 
 
 def _traced(ctx: Context, op: Op[Any, Any], operands: Sequence[Any], number: int) -> Any:

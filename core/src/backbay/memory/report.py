@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
-
-from ..errors import NoMemoryError
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import logging
 
-T = TypeVar("T")
 INFO = 20  # as in logging, which takes long to import
-Kind = Literal["input_weights", "weights", "cache", "graph"]
-ANONYMOUS = ("cache", "graph")  # no file holds it
 
 
 class AllocationStatus(IntEnum):
@@ -144,95 +137,3 @@ def _merged(rows: list[tuple[str, str, str, Memory]]) -> list[tuple[str, str, st
         else:
             merged.append((device, part, layer, memory))
     return merged
-
-
-@dataclass(frozen=True)
-class Entry:
-    """Which line of the report an allocation belongs to."""
-
-    device: str
-    kind: Kind
-    layer: int = 0
-
-
-class Ledger:
-    """Books every allocation under its entry, keeps within limits, and makes the report.
-
-    `holds` is False for a backend that only measures: then nothing is allocated and no limit applies. `totals` are
-    what devices have in all: a system may promise more, and end the process once that is used. Weights are not held
-    against it, as they may lie in a file.
-    """
-
-    def __init__(
-        self,
-        devices: Sequence[tuple[str, str]],
-        layers: int,
-        limits: Mapping[str, int],
-        *,
-        holds: bool,
-        totals: Mapping[str, int] = MappingProxyType({}),
-    ) -> None:
-        self.devices, self.layers, self.limits, self.holds = devices, layers, limits, holds
-        self.totals = totals
-        self._sizes: dict[Entry, int] = {}
-        self._lock = threading.RLock()  # the garbage collector may give back in the midst of a take
-
-    def take(self, entry: Entry, nbytes: int, allocate: Callable[[], T]) -> T:
-        """Book bytes and allocate them; NoMemoryError where a limit or `allocate` (a MemoryError) refuses."""
-        with self._lock:
-            if self.holds:
-                self._check(entry, nbytes)
-            try:
-                result = allocate()
-            except MemoryError as error:
-                raise self.failure(entry, nbytes, str(error) or "the system refused") from error
-            self._sizes[entry] = self._sizes.get(entry, 0) + nbytes
-            return result
-
-    def _check(self, entry: Entry, nbytes: int) -> None:
-        """Raise if that much more is over a limit, or more than there is."""
-        used = {e: size for e, size in self._sizes.items() if e.device == entry.device}
-        limit = self.limits.get(entry.device)
-        if limit is not None and sum(used.values()) + nbytes > limit:
-            left = human_bytes(limit - sum(used.values()))
-            raise self.failure(entry, nbytes, f"{left} left of {human_bytes(limit)}")
-        total = self.totals.get(entry.device)
-        if total is not None and entry.kind in ANONYMOUS:
-            held = sum(size for e, size in used.items() if e.kind in ANONYMOUS)
-            if held + nbytes > total:
-                raise self.failure(entry, nbytes, f"the device has {human_bytes(total)} in all")
-
-    def give_back(self, entry: Entry, nbytes: int) -> None:
-        with self._lock:
-            self._sizes[entry] -= nbytes
-
-    def report(self) -> BackendMemory:
-        with self._lock:
-            return self._report(None, 0)
-
-    def failure(self, entry: Entry, nbytes: int, why: str) -> NoMemoryError:
-        """The error for an allocation that failed, with its entry marked."""
-        layer = f" of layer {entry.layer}" if entry.kind in ("weights", "cache") else ""
-        what = f"{entry.kind.replace('_', ' ')}{layer} on {entry.device}"
-        size = f"{human_bytes(nbytes)} of " if nbytes else ""
-        return NoMemoryError(f"no memory for {size}{what}: {why}", self._report(entry, nbytes))
-
-    def _report(self, failed: Entry | None, nbytes: int) -> BackendMemory:
-        def memory(device: str, kind: Kind, layer: int = 0) -> Memory:
-            entry = Entry(device, kind, layer)
-            size = self._sizes.get(entry, 0)
-            if entry == failed:
-                return Memory(size + nbytes, AllocationStatus.Failed)
-            held = self.holds and size > 0
-            return Memory(size, AllocationStatus.Allocated if held else AllocationStatus.Unallocated)
-
-        booked = [*self._sizes, *([failed] if failed else [])]
-        layers = max([self.layers, *(entry.layer + 1 for entry in booked if entry.kind == "cache")])
-
-        def device_memory(id: str, name: str) -> DeviceMemory:
-            weights = tuple(memory(id, "weights", n) for n in range(layers))
-            cache = tuple(memory(id, "cache", n) for n in range(layers))
-            return DeviceMemory(name, id, weights, cache, memory(id, "graph"))
-
-        cpu, *gpus = [device_memory(id, name) for id, name in self.devices]
-        return BackendMemory(memory(cpu.id, "input_weights"), cpu, tuple(gpus))

@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..data.encoding import Bytes, gather, numpy_view
 from ..errors import BackbayError, ClosedError, NotComputedError, ShapeError
 from ..types.dtypes import DType
 from ..types.spec import Spec
+from .encoding import Bytes, gather, numpy_view
 
 if TYPE_CHECKING:
-    from ..backend.backend import Backend
-    from ..runtime.plan import Buffer
     from ..types.placement import Placement
-    from .recording import Recording
+    from .buffer import Buffer
+
+
+class Owner(Protocol):
+    """What a leaf asks of its backend."""
+
+    closed: bool
+    loaded: bool
+
+    def why_no_data(self) -> str: ...
+
+
+class Home(Protocol):
+    """What a leaf asks of the recording that made it."""
+
+    blocked: bool
+    closed: bool
+
+    def refuse(self) -> NoReturn: ...
+
+    def forget_results(self) -> None: ...
 
 
 class Leaf:
@@ -38,8 +56,8 @@ class Leaf:
 
     def __init__(
         self,
-        backend: Backend,
-        home: Recording | None,
+        backend: Owner,
+        home: Home | None,
         spec: Spec,
         buffer: Buffer | None,
         placement: Placement,

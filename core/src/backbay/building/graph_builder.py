@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import DeclaredUnsupportedError
-from ..ops.declaration import str_spec
+from ..graph.graph import Graph, Node, NodeKind
+from ..ops.declaration import Op, str_spec
 from ..trace.context import Context
 from ..trace.tensor import Tensor
-from ..types.params import Level
-from .graph import Graph, Node, NodeKind
+from ..types.params import Level, Support
+from ..types.spec import Spec
 
 if TYPE_CHECKING:
     from ..trace.recording import Recording
 
 
-def build_graph(recording: Recording, roots: tuple[Tensor, ...]) -> Graph:
+Supports = Callable[[Op[Any, Any], Sequence[Spec | None]], Support]
+"""How an op on such operands would run."""
+
+
+def build_graph(recording: Recording, roots: tuple[Tensor, ...], supports: Supports) -> Graph:
     """Each root in order, before it its ancestors not yet placed, depth first by operand."""
-    builder = Builder(recording)
+    builder = Builder(recording, supports)
     with recording.uncounted():  # opening composites is not the caller's tracing
         outputs = tuple([builder.place(root) for root in roots])
     return Graph(tuple(builder.nodes), outputs, recording.batch_size)
@@ -45,8 +51,8 @@ def _single(value: float) -> float:
 class Builder:
     """Places tensors, each once."""
 
-    def __init__(self, recording: Recording) -> None:
-        self.recording = recording
+    def __init__(self, recording: Recording, supports: Supports) -> None:
+        self.recording, self._supports = recording, supports
         self.nodes: list[Node] = []
         self._placed: dict[Tensor, Node] = {}
         self._opened: dict[Tensor, Tensor] = {}
@@ -74,13 +80,15 @@ class Builder:
         return list(tensor.op.flat_operands(tensor.args))
 
     def _is_composite(self, tensor: Tensor) -> bool:
-        op, backend = tensor.op, self.recording.backend
+        op = tensor.op
         assert op is not None
-        support = backend.supports(op, [tensor.args[i] for i in op.operands])
+        support = self._supports(op, [tensor.args[i] for i in op.operands])
         if support.level is Level.NONE:
             specs = " x ".join(str_spec(t) for t in op.flat_operands(tensor.args))
             why = f": {support.reason}" if support.reason else ""
-            raise DeclaredUnsupportedError(f"backend {backend.name!r} cannot run {op.name}: {specs}{why}")
+            raise DeclaredUnsupportedError(
+                f"backend {self.recording.backend.name!r} cannot run {op.name}: {specs}{why}"
+            )
         return support.level is Level.COMPOSITE
 
     def _open(self, tensor: Tensor) -> Tensor:

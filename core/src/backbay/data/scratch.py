@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..data.encoding import Array
+from .encoding import Array
 
 LARGEST = 1 << 26  # bytes; beyond it, keeping them would cost more than asking for them anew
 

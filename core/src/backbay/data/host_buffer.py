@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..data.encoding import Bytes
 from ..errors import BackbayError, GuardZoneError
 from ..types.params import Debug
-from .plan import Buffer
+from .buffer import Buffer
+from .encoding import Bytes
 
 GUARD, POISON = 0xA5, 0xFF  # every float of 0xFF bytes is a NaN
 

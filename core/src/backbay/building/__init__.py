@@ -1,0 +1,1 @@
+"""From traced tensors to a graph: order, composites, and the parts of composites."""

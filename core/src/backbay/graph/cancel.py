@@ -1,0 +1,46 @@
+"""How a load or a compute is asked to stop."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from ..errors import CancelledError
+
+
+class Cancel(Protocol):
+    """What can ask a load or a compute to stop: a threading.Event is one."""
+
+    def is_set(self) -> bool: ...
+
+
+@contextmanager
+def stop_when_cancelled(
+    cancel: Cancel | None, stop: Callable[[], object], poll: float = 0.002
+) -> Iterator[None]:
+    """While a library runs, look at `cancel` every `poll` seconds, and call `stop` once it is set."""
+    if cancel is None:
+        yield
+        return
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(poll):
+            if cancel.is_set():
+                stop()
+                return
+
+    watcher = threading.Thread(target=watch, name="backbay-cancel", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
+
+
+def check_cancel(cancel: Cancel | None) -> None:
+    if cancel is not None and cancel.is_set():
+        raise CancelledError("cancelled; what was written so far is invalid")

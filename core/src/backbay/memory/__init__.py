@@ -1,0 +1,1 @@
+"""Memory reports: what is booked on each device, and what the host has."""

@@ -1,1 +1,0 @@
-"""Running a graph: plans, buffers, and the memory they book."""
