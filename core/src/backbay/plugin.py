@@ -5,8 +5,9 @@ Nothing else is promised: other modules may move in any release. docs/write-a-ba
 
 from __future__ import annotations
 
-from .backend.backend import Backend, Progress
+from .backend.backend import Backend
 from .backend.conversions import conversion_gap, decoding_gap, encoding_gap
+from .backend.hooks import Progress
 from .backend.kernel_backend import CPU, GRAPH, KernelBackend, KernelPlan
 from .backend.kernel_table import KernelTable
 from .data.buffer import Buffer

@@ -1,19 +1,15 @@
-"""What a backend is: the part that core does for every one, and the part that a plugin implements."""
+"""The backend: what core does for every plugin."""
 
 from __future__ import annotations
 
 import re
 import threading
 import weakref
-from abc import ABCMeta, abstractmethod
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, NoReturn, Self, final
+from typing import NoReturn, Self, final
 
-from ..building.composite_parts import composed
 from ..building.graph_builder import build_graph
 from ..data.buffer import Buffer
 from ..data.leaf import Leaf
@@ -26,137 +22,33 @@ from ..errors import (
     NotComputedError,
     OptionError,
 )
-from ..gguf import Config, ModelFile, TensorInfo
+from ..gguf import Config, ModelFile
 from ..graph.cancel import Cancel, check_cancel
 from ..graph.graph import Graph
 from ..graph.plan import Plan
 from ..memory.ledger import Entry, Ledger
 from ..memory.report import BackendMemory, human_bytes
-from ..ops.declaration import Op
 from ..trace.context import Context
 from ..trace.recording import Recording
 from ..trace.tensor import Tensor
 from ..trace.tracing import Counters, leaf_tensor
 from ..types.dtypes import CONTRACT
 from ..types.params import (
-    KERNEL,
     BackendParams,
-    CacheConfig,
-    DeviceInfo,
-    Option,
-    Precision,
-    Support,
     parse_options,
 )
 from ..types.placement import MAX_LAYERS, Placement
 from ..types.spec import Spec
+from .hooks import BackendHooks, Progress
 
 DEFAULT_MAX_NODES = 8192
-Progress = Callable[[float], None]
-"""Called with 0.0 to 1.0, never less than before."""
 
 
-class _OpenedInTwoSteps(ABCMeta):
-    """Calling a class makes an object, and starts it once all constructors are done."""
+class Backend(BackendHooks):
+    """One model on one machine. A plugin subclasses it, or `KernelBackend`, and implements the abstract hooks.
 
-    def __call__(cls, *args: Any, **keywords: Any) -> Any:
-        backend = super().__call__(*args, **keywords)
-        backend.start()
-        return backend
-
-
-class Backend(metaclass=_OpenedInTwoSteps):
-    """One model on one machine. A plugin subclasses this, or `KernelBackend`, and implements what is abstract.
-
-    Computes are serialized: one at a time, whatever threads ask for them.
+    Computes are serialized: one at a time, whatever thread asks.
     """
-
-    contract_version: ClassVar[str | int | tuple[int, int]]
-    """The version of the contract that the plugin was written for, such as "1.1"."""
-    kernels: ClassVar[Mapping[Op[Any, Any], Callable[..., Any]]] = {}
-    """What the plugin runs by itself; for other ops core's composites serve, if there are any."""
-    deterministic: ClassVar[bool] = True
-    """Whether a plan that runs again with the same data gives the same bits. Another context, layout or number of
-    threads need not."""
-    options: ClassVar[Mapping[str, Option]] = {}
-    """What `BackendParams.options` may hold."""
-    priority: ClassVar[int | None] = None
-    """Which of several backends "auto" takes, where GPUs do not decide it: the highest.
-
-    One that leaves it at None is the last that "auto" takes, whatever its devices: to be installed is not to be chosen.
-    Those of backbay are 0 for ggml and onnx, and -100 for cpu_ref.
-    """
-    name = "unnamed"
-    """The entry point's name."""
-
-    # -- what a plugin implements ------------------------------------------------------------------------
-
-    @abstractmethod
-    def devices(self) -> list[DeviceInfo]:
-        """What this backend can use, the CPU first."""
-
-    @abstractmethod
-    def compile(self, graph: Graph) -> Plan:
-        """Turn a checked graph into what runs it; allocate only if `params.alloc_memory`."""
-
-    @abstractmethod
-    def allocate(self, spec: Spec, placement: Placement) -> Buffer:
-        """Memory for a leaf; MemoryError if there is none."""
-
-    @abstractmethod
-    def weight(self, info: TensorInfo) -> Buffer:
-        """Where a weight's data are once loaded."""
-
-    @abstractmethod
-    def precision(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Precision:
-        """What an op rounds its activations to and sums in; error bounds are derived from it."""
-
-    def cache_config(self) -> CacheConfig:
-        """What this backend wants of a cache."""
-        return CacheConfig()
-
-    def supports(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Support:
-        """How an op on such operands would run: by a kernel, by core's composite, or not at all.
-
-        Core runs a composite only if this says yes to each of its parts. What they are is found with attributes at
-        their defaults: where others ask for more, such as a softcap that takes a tanh, compiling refuses what is
-        missing. Where operands and defaults do not tell it, the composite counts as complete.
-        """
-        if op in self.kernels or op.view:
-            return KERNEL
-        return composed(op, specs, self.supports)
-
-    def read_weights(self, progress: Progress, cancel: Cancel | None) -> None:
-        """Bring the weights to where `weight` says they are, telling how far it is (0.0 to 1.0)."""
-
-    def book_weights(self) -> None:
-        """Take the memory of all weights; by default they stay where the file is mapped, and are only booked."""
-        for info in self.model.tensors.values() if self.model is not None else ():
-            self.ledger.take(self.weight_entry(info.name), info.nbytes, lambda: None)
-
-    def export(self, graph: Graph, names: Mapping[int, str], folder: Path) -> Path:
-        """Write a graph and its weights as a model that the engine behind this backend runs by itself.
-
-        `names` are those of leaves and results, by the index of their node. The path of the file to open.
-        """
-        raise BackbayError(f"backend {self.name!r} writes no models out; onnx does")
-
-    @classmethod
-    def diagnose(cls) -> dict[str, str]:
-        """What `backbay doctor` should say of this machine, line by line: library, version, CPU features.
-
-        A probe calls it in a process of its own, before it makes a backend. A crash there says that nothing works.
-        """
-        return {}
-
-    def release(self) -> None:
-        """Free what the plugin holds beside buffers and plans; called once, when all of them are closed."""
-
-    def device_of(self, placement: Placement) -> str:
-        """The id of the device that a placement means."""
-        return self.devices()[0].id
-
-    # -- what core does ----------------------------------------------------------------------------------
 
     def __init__(self, model: ModelFile | None = None, params: BackendParams = BackendParams()) -> None:
         self.model, self.params = model, params
@@ -170,10 +62,6 @@ class Backend(metaclass=_OpenedInTwoSteps):
         self._past = Counters()
 
     def start(self) -> None:
-        """Finish opening, once all constructors are done: check the params, and book the weights.
-
-        A plugin that needs the ledger to open extends this method, and calls `super().start()` first.
-        """
         self._check_devices([id for id, _ in self.ledger.devices])
         self.book_weights()
 
@@ -187,11 +75,13 @@ class Backend(metaclass=_OpenedInTwoSteps):
         return Ledger(named, layers, self.params.max_memory, holds=self.params.alloc_memory, totals=totals)
 
     @property
+    @final
     def config(self) -> Config:
         """Typed access to the model's metadata; empty without a model."""
         return self.model.metadata if self.model is not None else Config()
 
     @property
+    @final
     def counters(self) -> Counters:
         """What all contexts together, closed ones too, have traced, compiled, run and allocated."""
         total = Counters()
@@ -199,6 +89,7 @@ class Backend(metaclass=_OpenedInTwoSteps):
             total.add(counters)
         return total
 
+    @final
     def memory(self) -> BackendMemory:
         """What is allocated, or, if the backend only measures, what would be."""
         self.check_open()
@@ -268,20 +159,24 @@ class Backend(metaclass=_OpenedInTwoSteps):
 
     # -- what contexts ask of it -------------------------------------------------------------------------
 
+    @final
     def check_open(self) -> None:
         if self.closed:
             raise ClosedError(f"backend {self.name} is closed")
 
+    @final
     def check_allocates(self) -> None:
         """Raise if this backend only measures."""
         if not self.params.alloc_memory:
             raise BackbayError(self.why_no_data())
 
+    @final
     def why_no_data(self) -> str:
         if not self.params.alloc_memory:
             return f"backend {self.name} only measures (alloc_memory=False)"
         return "call backend.load() first"
 
+    @final
     def run(self, graph: Graph, plan: Plan, cancel: Cancel | None) -> None:
         """Run a plan, after a last check of what its leaves hold; the caller holds the lock."""
         if graph.of_weights and not self.loaded:
@@ -298,6 +193,7 @@ class Backend(metaclass=_OpenedInTwoSteps):
     def _build(self, recording: Recording, roots: tuple[Tensor, ...]) -> Graph:
         return build_graph(recording, roots, self.supports)
 
+    @final
     def refuse_memory(self, error: MemoryError) -> NoReturn:
         """Raise the NoMemoryError of an allocation that was not booked, such as NumPy's."""
         if isinstance(error, NoMemoryError):
@@ -306,6 +202,7 @@ class Backend(metaclass=_OpenedInTwoSteps):
         free = "" if host.free_memory is None else f"; {human_bytes(host.free_memory)} are free"
         raise self.ledger.failure(Entry(host.id, "graph"), 0, f"{error}{free}") from error
 
+    @final
     def take_leaf(self, spec: Spec, placement: Placement) -> Buffer | None:
         """Book and allocate a leaf."""
         holds = self.params.alloc_memory
@@ -313,23 +210,27 @@ class Backend(metaclass=_OpenedInTwoSteps):
             self._entry(placement), spec.nbytes, lambda: self.allocate(spec, placement) if holds else None
         )
 
+    @final
     def drop_leaf(self, leaf: Leaf) -> None:
         self.ledger.give_back(self._entry(leaf.placement), leaf.spec.nbytes)
         if leaf.buffer is not None:
             leaf.buffer.close()
             leaf.buffer = None
 
+    @final
     def release_dropped(self) -> None:
         """Free what no garbage collection could; the caller holds the lock."""
         while self.dropped:
             self.dropped.popleft().release()
 
+    @final
     def forget(self, recording: Recording) -> None:
         self._past.add(recording.counters)
         self._recordings.discard(recording)
 
     # -- where things belong -----------------------------------------------------------------------------
 
+    @final
     def placement_of(self, weight: str) -> Placement:
         """Where a weight belongs: blk.N with layer N, inputs on the host, and the rest with the output layer."""
         block = re.match(r"blk\.(\d+)\.", weight)
@@ -338,13 +239,6 @@ class Backend(metaclass=_OpenedInTwoSteps):
         if weight.startswith(("output", "v.", "mm.")):
             return Placement(layer=self.ledger.layers - 1)
         return Placement(host=True)
-
-    def weight_entry(self, weight: str) -> Entry:
-        """The line of the memory report that a weight belongs to."""
-        placement = self.placement_of(weight)
-        if placement.layer is None:
-            return Entry(self.devices()[0].id, "input_weights")
-        return Entry(self.device_of(placement), "weights", placement.layer)
 
     def _entry(self, placement: Placement) -> Entry:
         device = self.device_of(placement)

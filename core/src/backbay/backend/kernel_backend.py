@@ -49,10 +49,7 @@ class KernelBackend(Backend):
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
-        for (
-            op,
-            kernel,
-        ) in cls.kernels.items():  # also where the table is a plain mapping, which checks nothing
+        for op, kernel in cls.kernels.items():  # a plain mapping, unlike a KernelTable, has checked nothing
             op.check_takes(kernel)
 
     def __init__(self, model: ModelFile | None = None, params: BackendParams = BackendParams()) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import backbay
 from backbay.discovery.installed import backends
 from backbay.discovery.opening import VARIABLE, choose
-from backbay.discovery.probe import Verdict, probe_all, ranked
+from backbay.discovery.probe import ProbeResult, probe_all, ranked
 from backbay.errors import BackbayError
 from backbay.memory.report import human_bytes
 from backbay.types.params import DeviceInfo
@@ -33,25 +33,25 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    verdicts = ranked(probe_all(backends().values(), args.timeout))
-    name, usable, said = _choice(verdicts)
+    probed = ranked(probe_all(backends().values(), args.timeout))
+    name, usable, said = _choice(probed)
     if args.json:
-        listed = [as_dict(verdict) for verdict in verdicts]
+        listed = [as_dict(result) for result in probed]
         say_json({"system": _system(), "backends": listed, "choice": name, "usable": usable, "reason": said})
     else:
-        _print(verdicts, f"backbay.open() {'takes' if usable else 'fails:'} {said}")
+        _print(probed, f"backbay.open() {'takes' if usable else 'fails:'} {said}")
     if not usable:
         return NONE_USABLE
-    return 0 if all(verdict.works for verdict in verdicts) else SOME_BROKEN
+    return 0 if all(result.works for result in probed) else SOME_BROKEN
 
 
-def _choice(verdicts: list[Verdict]) -> tuple[str | None, bool, str]:
+def _choice(probed: list[ProbeResult]) -> tuple[str | None, bool, str]:
     """The backend that would be taken, whether it works, and why it is the one."""
     try:
         choice = choose()
     except BackbayError as error:
         return None, False, str(error)
-    (taken,) = [verdict for verdict in verdicts if verdict.entry == choice.entry] or probe_all([choice.entry])
+    (taken,) = [result for result in probed if result.entry == choice.entry] or probe_all([choice.entry])
     return choice.name, taken.works, str(choice) + (f", but {taken.reason}" if not taken.works else "")
 
 
@@ -66,25 +66,25 @@ def _system() -> dict[str, str | None]:
     }
 
 
-def _print(verdicts: list[Verdict], conclusion: str) -> None:
+def _print(probed: list[ProbeResult], conclusion: str) -> None:
     say(table(("", ""), [(key, value or "not set") for key, value in _system().items()]))
-    for verdict in verdicts:
+    for result in probed:
         say()
-        _print_verdict(verdict)
+        _print_result(result)
     say()
     say(conclusion)
 
 
-def _print_verdict(verdict: Verdict) -> None:
-    entry = verdict.entry
+def _print_result(result: ProbeResult) -> None:
+    entry = result.entry
     say(
-        f"{entry.name} ({entry.distribution} {entry.version}): {'works' if verdict.works else 'does not work'}"
+        f"{entry.name} ({entry.distribution} {entry.version}): {'works' if result.works else 'does not work'}"
     )
-    rows = [("  why", verdict.reason)] if not verdict.works else []
-    rows += [("  device", _device(device)) for device in verdict.devices]
-    rows += [(f"  {key}", value) for key, value in verdict.details.items()]
-    if not verdict.works and verdict.output:
-        rows.append(("  output", verdict.output))
+    rows = [("  why", result.reason)] if not result.works else []
+    rows += [("  device", _device(device)) for device in result.devices]
+    rows += [(f"  {key}", value) for key, value in result.details.items()]
+    if not result.works and result.output:
+        rows.append(("  output", result.output))
     if rows:
         say(table(("", ""), rows))
 

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from backbay.discovery.installed import backends
-from backbay.discovery.probe import TIMEOUT, Verdict, probe_all, ranked
+from backbay.discovery.probe import TIMEOUT, ProbeResult, probe_all, ranked
 from backbay.ops.declaration import OPS
 from backbay.types.params import Level
 
@@ -41,26 +41,26 @@ def run(args: Namespace) -> int:
     if args.markdown:
         say(markdown())
         return 0
-    verdicts = ranked(probe_all(backends().values(), args.timeout))
+    probed = ranked(probe_all(backends().values(), args.timeout))
     if args.json:
-        say_json([as_dict(verdict) for verdict in verdicts])
+        say_json([as_dict(result) for result in probed])
     else:
-        say(verdict_table(verdicts))
-    return 0 if any(verdict.works for verdict in verdicts) else 1
+        say(probe_table(probed))
+    return 0 if any(result.works for result in probed) else 1
 
 
-def verdict_table(verdicts: list[Verdict]) -> str:
-    if not verdicts:
+def probe_table(probed: list[ProbeResult]) -> str:
+    if not probed:
         return "no backend is installed"
     rows = [
         (
-            verdict.entry.name,
-            f"{verdict.entry.distribution} {verdict.entry.version}",
-            "yes" if verdict.works else "no",
-            ", ".join(device.id for device in verdict.devices),
-            verdict.reason,
+            result.entry.name,
+            f"{result.entry.distribution} {result.entry.version}",
+            "yes" if result.works else "no",
+            ", ".join(device.id for device in result.devices),
+            result.reason,
         )
-        for verdict in verdicts
+        for result in probed
     ]
     return table(("backend", "distribution", "works", "devices", "why not"), rows)
 
@@ -80,7 +80,7 @@ def markdown() -> str:
     return "\n".join(rows)
 
 
-def as_dict(verdict: Verdict) -> dict[str, Any]:
-    """A verdict for programs."""
-    fields = asdict(verdict)
-    return {**fields.pop("entry"), "works": verdict.works, **fields}
+def as_dict(result: ProbeResult) -> dict[str, Any]:
+    """A result for programs."""
+    fields = asdict(result)
+    return {**fields.pop("entry"), "works": result.works, **fields}

@@ -17,7 +17,7 @@ from typing import Any
 
 from backbay.building.composite_parts import by_kernels
 from backbay.discovery.installed import backends, entry
-from backbay.discovery.probe import Verdict, probe_all
+from backbay.discovery.probe import ProbeResult, probe_all
 from backbay.ops.declaration import OPS, Op
 from backbay.types.params import Level
 
@@ -40,20 +40,20 @@ def run(args: Namespace) -> int:
 
         say(reference())
         return 0
-    verdicts = probe_all([entry(args.backend)] if args.backend else backends().values())
+    probed = probe_all([entry(args.backend)] if args.backend else backends().values())
     if args.json:
-        say_json([_as_dict(op, verdicts) for op in OPS.values()])
+        say_json([_as_dict(op, probed) for op in OPS.values()])
     else:
-        say(_table(verdicts))
-    loaded = [verdict for verdict in verdicts if verdict.kernels is not None]
+        say(_table(probed))
+    loaded = [result for result in probed if result.kernels is not None]
     return 1 if args.backend and not loaded else 0
 
 
-def level(op: Op[..., Any], verdict: Verdict) -> str:
+def level(op: Op[..., Any], result: ProbeResult) -> str:
     """How a backend runs an op, by what it declares."""
-    if verdict.kernels is None:
+    if result.kernels is None:
         return CORE if op.view or op.inline else UNKNOWN
-    declared = declared_level(op, {OPS[name] for name in verdict.kernels if name in OPS})
+    declared = declared_level(op, {OPS[name] for name in result.kernels if name in OPS})
     return declared.value if declared else CORE
 
 
@@ -62,19 +62,19 @@ def declared_level(op: Op[..., Any], kernels: Collection[Op[..., Any]]) -> Level
     return None if op.view or op.inline else by_kernels(op, kernels).level
 
 
-def _table(verdicts: Sequence[Verdict]) -> str:
-    titles = ("family", "op", *[verdict.entry.name for verdict in verdicts])
-    rows = [(op.family, brief(op), *[level(op, verdict) for verdict in verdicts]) for op in OPS.values()]
-    failures = [f"{v.entry.name} cannot be loaded: {v.reason}" for v in verdicts if v.kernels is None]
+def _table(probed: Sequence[ProbeResult]) -> str:
+    titles = ("family", "op", *[result.entry.name for result in probed])
+    rows = [(op.family, brief(op), *[level(op, result) for result in probed]) for op in OPS.values()]
+    failures = [f"{v.entry.name} cannot be loaded: {v.reason}" for v in probed if v.kernels is None]
     return "\n".join([table(titles, rows), *failures])
 
 
-def _as_dict(op: Op[..., Any], verdicts: Sequence[Verdict]) -> dict[str, Any]:
+def _as_dict(op: Op[..., Any], probed: Sequence[ProbeResult]) -> dict[str, Any]:
     return {
         "op": op.name,
         "family": op.family,
         "signature": typed(op),
         "doc": op.doc,
         "composite": op.composite is not None and not op.view and not op.inline,
-        "backends": {verdict.entry.name: level(op, verdict) for verdict in verdicts},
+        "backends": {result.entry.name: level(op, result) for result in probed},
     }

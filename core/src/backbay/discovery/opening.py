@@ -81,17 +81,17 @@ def choose(backend: str | None = None) -> Choice:
 
 
 def _best() -> Choice:
-    from .probe import Verdict, probe_all, ranked  # subprocess takes longer to import than most of core
+    from .probe import ProbeResult, probe_all, ranked  # subprocess takes longer to import than most of core
 
     installed = backends()
     if not installed:
         raise BackendUnavailableError("no backend is installed; install one, for example backbay-cpu-ref")
     first, *others = ranked(probe_all(installed.values()))
     if not first.works:
-        reasons = "; ".join(f"{verdict.entry.name}: {verdict.reason}" for verdict in (first, *others))
+        reasons = "; ".join(f"{result.entry.name}: {result.reason}" for result in (first, *others))
         raise BackendUnavailableError(f"no installed backend works: {reasons}")
 
-    def why_not(other: Verdict) -> str:
+    def why_not(other: ProbeResult) -> str:
         if not other.works:
             return other.reason
         if other.priority is None and first.priority is not None:

@@ -21,7 +21,7 @@ _CHILD = (
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ProbeResult:
     """What a probe found.
 
     reason    why the backend does not work; empty if it does.
@@ -47,13 +47,13 @@ class Verdict:
         return any(device.is_gpu for device in self.devices)
 
 
-_known: dict[BackendEntry, Verdict] = {}
+_known: dict[BackendEntry, ProbeResult] = {}
 
 
 def probe_all(
     entries: Iterable[BackendEntry], timeout: float = TIMEOUT, *, again: bool = False
-) -> list[Verdict]:
-    """A verdict on each backend, all tried at the same time. A process asks once and remembers, unless `again`."""
+) -> list[ProbeResult]:
+    """A result on each backend, all tried at the same time. A process asks once and remembers, unless `again`."""
     from concurrent.futures import ThreadPoolExecutor
 
     wanted = list(entries)
@@ -66,7 +66,7 @@ def probe_all(
     return [_known[entry] for entry in wanted]
 
 
-def probe(entry: BackendEntry, timeout: float = TIMEOUT) -> Verdict:
+def probe(entry: BackendEntry, timeout: float = TIMEOUT) -> ProbeResult:
     """Try one backend in a spawned process: import it, start it without a model, compute with it."""
     import tempfile
 
@@ -74,9 +74,9 @@ def probe(entry: BackendEntry, timeout: float = TIMEOUT) -> Verdict:
         try:
             code, said = _spawn(entry, timeout, noise)
         except OSError as error:
-            return Verdict(entry, f"no process could be started to try it: {error}")
+            return ProbeResult(entry, f"no process could be started to try it: {error}")
         noise.seek(0)
-        return _verdict(entry, code, said, noise.read().decode(errors="replace"), timeout)
+        return _result(entry, code, said, noise.read().decode(errors="replace"), timeout)
 
 
 def _spawn(entry: BackendEntry, timeout: float, noise: IO[bytes]) -> tuple[int | None, bytes]:
@@ -110,7 +110,7 @@ def _kill(child: subprocess.Popen[bytes]) -> None:
         child.kill()
 
 
-def _verdict(entry: BackendEntry, code: int | None, said: bytes, output: str, timeout: float) -> Verdict:
+def _result(entry: BackendEntry, code: int | None, said: bytes, output: str, timeout: float) -> ProbeResult:
     """What the child reported, line by line; the last line tells how far it came."""
     import json
 
@@ -122,7 +122,7 @@ def _verdict(entry: BackendEntry, code: int | None, said: bytes, output: str, ti
         reason = _end(code, stage, output, timeout)
     devices = tuple(DeviceInfo(**device) for device in facts.pop("devices", ()))
     kernels = facts.pop("kernels", None)
-    return Verdict(entry, reason, devices, kernels=None if kernels is None else tuple(kernels), **facts)
+    return ProbeResult(entry, reason, devices, kernels=None if kernels is None else tuple(kernels), **facts)
 
 
 def _end(code: int | None, stage: str, output: str, timeout: float) -> str:
@@ -150,9 +150,9 @@ def _innermost(output: str) -> str:
     return f", at {found[1]}:{found[2]}" if found else ""
 
 
-def ranked(verdicts: Sequence[Verdict]) -> list[Verdict]:
+def ranked(probed: Sequence[ProbeResult]) -> list[ProbeResult]:
     """Best first: what works, then what states a priority, then what has a GPU, then by priority, then by name."""
     return sorted(
-        verdicts,
+        probed,
         key=lambda v: (not v.works, v.priority is None, not v.has_gpu, -(v.priority or 0), v.entry.name),
     )

@@ -2,11 +2,12 @@
 
 from ..types.dtypes import DType
 from ..types.spec import Spec, require, require_float
-from .declaration import Size, op
+from .arguments import SizeAttr
+from .declaration import op
 
 
 @op
-def top_k(x: Spec, k: Size) -> Spec:
+def top_k(x: Spec, k: SizeAttr) -> Spec:
     """The positions of the k largest elements of each row, largest first, as i32: (n, ...) gives (k, ...).
 
     0 <= k <= n. Ties come in any order. Each position is in [0, n) and comes once; where a NaN is in a row, nothing

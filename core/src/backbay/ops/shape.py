@@ -17,7 +17,8 @@ from ..types.spec import (
     require_float,
     view_spec,
 )
-from .declaration import Size, Sizes, op
+from .arguments import SizeAttr, SizeAttrs
+from .declaration import op
 
 MAX_PIECES = 1 << 16  # of a chunk; more of them than any graph has nodes
 
@@ -38,7 +39,7 @@ def _infer(ctx: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 @op(view=True)
-def reshape(x: Spec, *shape: Size) -> Spec:
+def reshape(x: Spec, *shape: SizeAttr) -> Spec:
     """A view of the same elements with another shape of the same size; one extent may be -1, to be inferred.
 
     x must be contiguous. Rows of a quantized type keep whole blocks.
@@ -56,7 +57,7 @@ def _check_reshape(dtype: DType, old: tuple[int, ...], new: tuple[int, ...]) -> 
 
 
 @op(view=True, strays=True)
-def view(x: Spec, offset: Size, shape: Sizes, strides: Sizes = ()) -> Spec:
+def view(x: Spec, offset: SizeAttr, shape: SizeAttrs, strides: SizeAttrs = ()) -> Spec:
     """A view of `shape` that begins `offset` bytes after x's first element.
 
     `strides` are the bytes between elements of dimensions 1 and up, by default those of a contiguous layout; in
@@ -130,7 +131,7 @@ def _permuted(
 
 
 @op(view=True)
-def slice(x: Spec, dim: int, low: Size, high: Size, step: int = 1) -> Spec:
+def slice(x: Spec, dim: int, low: SizeAttr, high: SizeAttr, step: int = 1) -> Spec:
     """A view of the elements low, low + step, ... below high of one dimension: ceil((high - low) / step) of them.
 
     0 <= low <= high <= x.dim(dim). In dimension 0 of a quantized type, low and high are whole blocks and step is 1.
@@ -167,7 +168,7 @@ def _sliced(
 
 
 @op(inline=True)
-def chunk(x: Spec, dim: int, size: Size) -> list[Spec]:
+def chunk(x: Spec, dim: int, size: SizeAttr) -> list[Spec]:
     """Views that split one dimension into pieces of `size`, at most 65536; the last one may be shorter."""
     _check_dim(x.rank, dim)
     require(size >= 1, "size must be positive, got {}", size)
@@ -179,7 +180,7 @@ def chunk(x: Spec, dim: int, size: Size) -> list[Spec]:
 
 
 @op(inline=True)
-def chunk_sections(x: Spec, dim: int, *sections: Size) -> list[Spec]:
+def chunk_sections(x: Spec, dim: int, *sections: SizeAttr) -> list[Spec]:
     """Views that split one dimension into pieces of the given sizes, which must add up to it."""
     _check_dim(x.rank, dim)
     require(all(n >= 0 for n in sections), "a section is negative: {}", list(sections))
@@ -189,7 +190,7 @@ def chunk_sections(x: Spec, dim: int, *sections: Size) -> list[Spec]:
 
 
 @op(moves=True)
-def contiguous(x: Spec, *shape: Size) -> Spec:
+def contiguous(x: Spec, *shape: SizeAttr) -> Spec:
     """A copy of x with its elements one after the other, given another shape of the same size if one is named.
 
     One extent may be -1, to be inferred.
@@ -207,7 +208,7 @@ def duplicate(x: Spec) -> Spec:
 
 
 @op
-def pad(x: Spec, *amounts: Size) -> Spec:
+def pad(x: Spec, *amounts: SizeAttr) -> Spec:
     """x followed by zeros: amounts[i] of them at the end of dimension i. x is a float."""
     return pad_ext.rule(x, *_trailing(amounts))
 
@@ -220,14 +221,14 @@ def _trailing(amounts: tuple[int, ...]) -> list[int]:
 @op
 def pad_ext(
     x: Spec,
-    lp0: Size,
-    rp0: Size,
-    lp1: Size = 0,
-    rp1: Size = 0,
-    lp2: Size = 0,
-    rp2: Size = 0,
-    lp3: Size = 0,
-    rp3: Size = 0,
+    lp0: SizeAttr,
+    rp0: SizeAttr,
+    lp1: SizeAttr = 0,
+    rp1: SizeAttr = 0,
+    lp2: SizeAttr = 0,
+    rp2: SizeAttr = 0,
+    lp3: SizeAttr = 0,
+    rp3: SizeAttr = 0,
 ) -> Spec:
     """x between zeros: lpN of them before and rpN after the elements of dimension N. x is a float."""
     require_float(x)
@@ -263,7 +264,7 @@ def stack(x: Spec, dim: int, *others: Spec) -> Spec:
 
 
 @op(moves=True)
-def repeat(x: Spec, dim: int, n: Size) -> Spec:
+def repeat(x: Spec, dim: int, n: SizeAttr) -> Spec:
     """x n times along one dimension: y[i] = x[i mod x.dim(dim)]. x is a float, i32 or i64."""
     _check_axis(dim)
     _require_plain(x)
@@ -275,7 +276,7 @@ def repeat(x: Spec, dim: int, n: Size) -> Spec:
 
 
 @op(moves=True)
-def repeat_4d(x: Spec, dim0: Size, dim1: Size = 1, dim2: Size = 1, dim3: Size = 1) -> Spec:
+def repeat_4d(x: Spec, dim0: SizeAttr, dim1: SizeAttr = 1, dim2: SizeAttr = 1, dim3: SizeAttr = 1) -> Spec:
     """x repeated to the given shape, a multiple of its own: y[i,j,k,l] = x[i mod n0, j mod n1, k mod n2, l mod n3]."""
     _require_plain(x)
     shape = (dim0, dim1, dim2, dim3)

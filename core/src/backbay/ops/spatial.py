@@ -4,7 +4,8 @@ from typing import Literal
 
 from ..types.dtypes import DType
 from ..types.spec import MAX_RANK, Spec, require, require_float, require_rank, result_spec
-from .declaration import Sizes, op
+from .arguments import SizeAttrs
+from .declaration import op
 
 _LIMIT = 1 << 30  # C code holds strides, paddings and dilations in 32 bits, and doubles a padding
 
@@ -172,7 +173,7 @@ def avg_pool2d(x: Spec, k: int, s: int, p: float = 0.0) -> Spec:
 
 
 @op
-def interpolate(x: Spec, dims: Sizes, mode: Literal["nearest", "bilinear"] = "nearest") -> Spec:
+def interpolate(x: Spec, dims: SizeAttrs, mode: Literal["nearest", "bilinear"] = "nearest") -> Spec:
     """The receiver resampled to the shape dims; y has x's dtype and dims as its shape.
 
     With n the extent of a dimension of x and m that of y:

@@ -2,7 +2,8 @@
 
 from ..types.dtypes import DType
 from ..types.spec import Spec, check_shape, divides, require, require_dtype, span, view_spec
-from .declaration import Size, op
+from .arguments import SizeAttr
+from .declaration import op
 
 
 def _alias(x: Spec) -> Spec:
@@ -34,7 +35,7 @@ def copy(x: Spec, dst: Spec) -> Spec:
 
 
 @op(moves=True, writes="x")
-def set(x: Spec, t2: Spec, offset: Size, *strides: Size) -> Spec:
+def set(x: Spec, t2: Spec, offset: SizeAttr, *strides: SizeAttr) -> Spec:
     """Write t2 into the bytes of x from `offset` on; returns an alias of x.
 
     x is a leaf, or a view of one; in its dimension 0 elements adjoin. The region has t2's shape, adjoining elements

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, overload
 
 from ..errors import DTypeError, ShapeError
-from ..ops.declaration import REQUIRED, Op, Parameter
+from ..ops.arguments import Parameter
+from ..ops.declaration import REQUIRED, Op
 from ..types.spec import Spec, span
 
 if TYPE_CHECKING:

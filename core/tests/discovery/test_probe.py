@@ -9,7 +9,7 @@ import pytest
 from environment import GOOD, with_gpu
 
 from backbay.discovery.installed import BackendEntry
-from backbay.discovery.probe import Verdict, probe, probe_all
+from backbay.discovery.probe import ProbeResult, probe, probe_all
 
 SEGFAULT = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
 HANG = "import time; time.sleep(60)"
@@ -26,7 +26,7 @@ def started(body: str) -> str:
 def verdict_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.syspath_prepend(str(tmp_path))
 
-    def judge(source: str, timeout: float = 30.0) -> Verdict:
+    def judge(source: str, timeout: float = 30.0) -> ProbeResult:
         (tmp_path / "probed_plugin.py").write_text(dedent(source))
         return probe(BackendEntry("probed", "backbay-probed", "1.0", "probed_plugin"), timeout)
 
@@ -34,13 +34,13 @@ def verdict_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_good_plugin_works_and_tells_of_itself(verdict_on) -> None:
-    verdict = verdict_on(with_gpu(GOOD).replace("kernels = kernel", "kernels = kernel; priority = 7"))
-    assert verdict.works, verdict
-    assert [device.id for device in verdict.devices] == ["CPU:0", "FAST:0"]
-    assert verdict.has_gpu
-    assert verdict.kernels == ("mulmat",)
-    assert verdict.priority == 7
-    assert verdict.details == {"library": "none"}
+    result = verdict_on(with_gpu(GOOD).replace("kernels = kernel", "kernels = kernel; priority = 7"))
+    assert result.works, result
+    assert [device.id for device in result.devices] == ["CPU:0", "FAST:0"]
+    assert result.has_gpu
+    assert result.kernels == ("mulmat",)
+    assert result.priority == 7
+    assert result.details == {"library": "none"}
 
 
 @pytest.mark.parametrize(
@@ -58,9 +58,9 @@ def test_a_good_plugin_works_and_tells_of_itself(verdict_on) -> None:
     ],
 )
 def test_a_plugin_that_dies_is_told_from_the_step_it_died_in(verdict_on, source: str, reason: str) -> None:
-    verdict = verdict_on(source)
-    assert not verdict.works
-    assert verdict.reason.startswith(reason)
+    result = verdict_on(source)
+    assert not result.works
+    assert result.reason.startswith(reason)
 
 
 @pytest.mark.parametrize(
@@ -68,49 +68,49 @@ def test_a_plugin_that_dies_is_told_from_the_step_it_died_in(verdict_on, source:
     [(HANG, "it was imported"), (started("import time; time.sleep(60)"), "it was started")],
 )
 def test_a_plugin_that_hangs_is_given_up_and_said_where(verdict_on, source: str, stage: str) -> None:
-    verdict = verdict_on(source, timeout=1.5)
-    assert verdict.reason.startswith(f"it hung while {stage}: no answer in 1.5 s, at ")
-    assert "probed_plugin.py" in verdict.reason
+    result = verdict_on(source, timeout=1.5)
+    assert result.reason.startswith(f"it hung while {stage}: no answer in 1.5 s, at ")
+    assert "probed_plugin.py" in result.reason
 
 
 def test_a_plugin_that_stops_its_process_is_killed(verdict_on, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("backbay.discovery.probe.GRACE", 0.5)
-    verdict = verdict_on("import os, signal; os.kill(os.getpid(), signal.SIGSTOP)", timeout=1.5)
-    assert verdict.reason.startswith("it hung while")
+    result = verdict_on("import os, signal; os.kill(os.getpid(), signal.SIGSTOP)", timeout=1.5)
+    assert result.reason.startswith("it hung while")
 
 
 def test_a_plugin_that_computes_wrongly_does_not_work(verdict_on) -> None:
-    verdict = verdict_on(GOOD.replace("np.matmul(x,", "2 * np.matmul(x,"))
-    assert verdict.reason == (
+    result = verdict_on(GOOD.replace("np.matmul(x,", "2 * np.matmul(x,"))
+    assert result.reason == (
         "mulmat: f32[256,32] x f32[256,3], all ones: [512.0, 512.0, 512.0, 512.0] instead of 256"
     )
 
 
 def test_what_a_plugin_prints_is_kept_apart_from_the_verdict(verdict_on) -> None:
-    verdict = verdict_on(
+    result = verdict_on(
         "import os; print('hello', flush=True); os.system('echo from C')" + GOOD.replace("\n    ", "\n")
     )
-    assert verdict.works, verdict
-    assert verdict.output == "hello\nfrom C"
+    assert result.works, result
+    assert result.output == "hello\nfrom C"
 
 
 def test_a_diagnosis_that_fails_is_told_and_breaks_nothing(verdict_on) -> None:
-    verdict = verdict_on(GOOD.replace('return {"library": "none"}', "raise RuntimeError('no version')"))
-    assert verdict.works, verdict
-    assert verdict.details == {"diagnosis": "RuntimeError: no version"}
+    result = verdict_on(GOOD.replace('return {"library": "none"}', "raise RuntimeError('no version')"))
+    assert result.works, result
+    assert result.details == {"diagnosis": "RuntimeError: no version"}
 
 
 def test_what_was_learned_before_a_crash_is_kept(verdict_on) -> None:
-    verdict = verdict_on(started(SEGFAULT))
-    assert verdict.kernels == ("mulmat",)
-    assert verdict.details == {"library": "none"}
-    assert "Segmentation fault" in verdict.output
+    result = verdict_on(started(SEGFAULT))
+    assert result.kernels == ("mulmat",)
+    assert result.details == {"library": "none"}
+    assert "Segmentation fault" in result.output
 
 
 def test_a_process_left_running_by_a_plugin_does_not_hold_the_probe(verdict_on) -> None:
     source = "import subprocess; subprocess.Popen(['sleep', '8'])" + GOOD.replace("\n    ", "\n")
-    verdict = verdict_on(source, timeout=6.0)
-    assert verdict.works, verdict
+    result = verdict_on(source, timeout=6.0)
+    assert result.works, result
 
 
 def test_a_verdict_is_remembered_until_it_is_asked_for_again(verdict_on, tmp_path: Path) -> None:

@@ -1,0 +1,140 @@
+"""The parameters of ops: which are operands, which are sizes, and how arguments are checked and converted."""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from collections.abc import Callable, Sequence
+from numbers import Real
+from types import UnionType
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from ..errors import DTypeError, ShapeError
+from ..types.dtypes import DType
+from ..types.spec import Spec
+
+SIZE = "varies between steps"
+SizeAttr = Annotated[int, SIZE]
+"""An integer attribute that may vary from step to step: it is not part of a graph's structure."""
+SizeAttrs = Annotated[Sequence[int], SIZE]
+
+MAX_INT = (1 << 63) - 1
+
+QUICK = {float: "float", bool: "bool"}
+
+
+class Parameter:
+    """One parameter of an op: an operand, optional or many of them, or an attribute."""
+
+    def __init__(self, declared: inspect.Parameter) -> None:
+        self.name = declared.name
+        self.variadic = declared.kind is inspect.Parameter.VAR_POSITIONAL
+        self.default = () if self.variadic else declared.default
+        kind = declared.annotation
+        self.is_size = get_origin(kind) is Annotated and SIZE in get_args(kind)
+        if get_origin(kind) is Annotated:
+            kind = get_args(kind)[0]
+        self.is_operand = kind is Spec or Spec in get_args(kind)
+        self.is_optional = isinstance(kind, UnionType)
+        self.keyword_only = declared.kind is inspect.Parameter.KEYWORD_ONLY
+        # An argument of this class needs no parsing.
+        self.quick_class = None if self.variadic else QUICK.get(_required_kind(kind))
+        self.parse = _parser(self.name, kind, variadic=self.variadic)
+
+
+def _parser(name: str, kind: Any, *, variadic: bool) -> Callable[[Any], Any]:
+    """The check and conversion of one argument, by its annotation."""
+    if variadic:
+        return _sequence(name, kind)
+    if isinstance(kind, UnionType):
+        parse = _parser(name, _required_kind(kind), variadic=False)
+        return lambda value: None if value is None else parse(value)
+    if kind is Spec:
+        return lambda value: value if isinstance(value, Spec) else _reject(name, "a Tensor", value)
+    if get_origin(kind) is Literal:
+        choices = get_args(kind)
+        return lambda value: (
+            value if value in choices else _reject(name, " or ".join(map(repr, choices)), value)
+        )
+    if get_origin(kind) is Sequence:
+        parse = _sequence(name, int)
+        return lambda values: parse(_iterable(name, values))
+    if isinstance(kind, type) and issubclass(kind, tuple):
+        return _record(name, kind)
+    return {int: _integer, float: _number, bool: _boolean, DType: _dtype}[kind](name)
+
+
+def _required_kind(kind: Any) -> Any:
+    return next(k for k in get_args(kind) if k is not type(None)) if isinstance(kind, UnionType) else kind
+
+
+def _flat(values: tuple[Any, ...]) -> Sequence[Any]:
+    """A shape may be given as integers or as one sequence of them."""
+    return values[0] if len(values) == 1 and isinstance(values[0], Sequence) else values
+
+
+def _reject(name: str, expected: str, value: object) -> Any:
+    text = repr(value) if isinstance(value, (str, int, float)) else type(value).__name__
+    raise DTypeError(f"{name} must be {expected}, got {text}")
+
+
+def _sequence(name: str, kind: Any) -> Callable[[Any], Any]:
+    """Many values; plain integers in a tuple, as most are, pass at once."""
+    one = _parser(name, kind, variadic=False)
+
+    def parse(values: Any) -> Any:
+        for value in values:
+            if value.__class__ is not int:
+                return tuple([one(value) for value in _flat(values)])
+        return values if values.__class__ is tuple else tuple(values)
+
+    return parse
+
+
+def _iterable(name: str, values: Any) -> Any:
+    return values if isinstance(values, Sequence) else _reject(name, "a sequence of integers", values)
+
+
+def _record(name: str, kind: Any) -> Callable[[Any], Any]:
+    """A NamedTuple, given as one or as any sequence of its fields."""
+    fields = [
+        _parser(f"{name}.{field}", hint, variadic=False) for field, hint in kind.__annotations__.items()
+    ]
+
+    def parse(values: Any) -> Any:
+        if not isinstance(values, Sequence) or len(values) != len(fields):
+            _reject(name, f"{kind.__name__}({', '.join(kind._fields)})", values)
+        return kind(*[field(value) for field, value in zip(fields, values, strict=True)])
+
+    return parse
+
+
+def _integer(name: str) -> Callable[[Any], int]:
+    def parse(value: Any) -> int:
+        try:
+            number = operator.index(value)
+        except TypeError:
+            return int(_reject(name, "an integer", value))
+        if not -MAX_INT <= number <= MAX_INT:
+            raise ShapeError(f"{name} must fit 64 bits, got {number}")
+        return number
+
+    return parse
+
+
+def _number(name: str) -> Callable[[Any], float]:
+    def parse(value: Any) -> float:
+        try:
+            return float(value) if isinstance(value, Real) else _reject(name, "a number", value)
+        except OverflowError:
+            raise ShapeError(f"{name} must fit a float, it is too large") from None
+
+    return parse
+
+
+def _boolean(name: str) -> Callable[[Any], bool]:
+    return lambda value: value if isinstance(value, bool) else _reject(name, "True or False", value)
+
+
+def _dtype(name: str) -> Callable[[Any], DType]:
+    return lambda value: value if isinstance(value, DType) else _reject(name, "a DType", value)

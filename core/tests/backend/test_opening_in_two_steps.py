@@ -1,0 +1,39 @@
+"""Opening: hooks are called when all constructors are done."""
+
+from backbay import BackendParams, KernelBackend
+from backbay.plugin import Entry
+
+
+def test_hooks_are_called_when_all_constructors_are_done():
+    seen = []
+
+    class Late(KernelBackend):
+        contract_version = "1.1"
+
+        def __init__(self, model=None, params=BackendParams()):
+            super().__init__(model, params)
+            self.entry = Entry("CPU:0", "graph")  # behind the constructor of core
+
+        def devices(self):
+            seen.append(self.entry)
+            return super().devices()
+
+        def book_weights(self):
+            seen.append(self.entry)
+            self.ledger.take(self.entry, 64, lambda: None)
+
+    with Late() as backend:
+        assert backend.memory().cpu.graph.size == 64
+        assert len(seen) >= 2
+
+
+def test_a_plugin_may_use_its_ledger_in_its_constructor():
+    class Early(KernelBackend):  # as contract 1.0 allowed
+        contract_version = 1
+
+        def __init__(self, model=None, params=BackendParams()):
+            super().__init__(model, params)
+            self.ledger.take(Entry("CPU:0", "graph"), 32, lambda: None)
+
+    with Early() as backend:
+        assert backend.memory().cpu.graph.size == 32

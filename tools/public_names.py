@@ -1,0 +1,142 @@
+"""Writes docs/api.md: every name that backbay promises, with its signature. `make api` runs it."""
+
+import enum
+import inspect
+import typing
+from importlib import import_module
+from types import ModuleType
+
+from backbay.backend.hooks import BackendHooks
+
+DOORS = {
+    "backbay": "For those who run models and graphs.",
+    "backbay.plugin": "For backend authors.",
+    "backbay.gguf": "For those who read model files.",
+    "backbay.cli": "For packages that add commands, in the entry-point group `backbay.commands`.",
+    "backbay_engine": "For those who run language models.",
+    "backbay_engine.plugin": "For authors of model architectures.",
+    "backbay_conformance": "For those who run the conformance suite from Python.",
+    "backbay_conformance.plugin": "For authors of cases and scenarios.",
+}
+INTRODUCTION = """\
+# The public names
+
+Made by `make api`; do not edit it by hand. Only these names are promised, and the ops of [ops.md](ops.md). A test
+compares this page with the code: a name that is added raises the contract's minor version, a name that is changed or
+removed its major version (`core/src/backbay/types/contract.py`).
+
+A method marked `implement` is abstract. A method marked `override` may be overridden by a plugin. All other methods of
+a backend are final."""
+
+
+def page() -> str:
+    """The whole page."""
+    seen: dict[int, str] = {}
+    parts = [INTRODUCTION]
+    for name, readers in DOORS.items():
+        module = import_module(name)
+        lines = [line for key in sorted(module.__all__) for line in _described(module, key, seen)]
+        parts.append(f"## {name}\n\n{readers}\n\n```text\n" + "\n".join(lines) + "\n```")
+    return "\n\n".join(parts) + "\n"
+
+
+def _described(module: ModuleType, name: str, seen: dict[int, str]) -> list[str]:
+    value = getattr(module, name)
+    known = seen.get(id(value))
+    if known is not None and not isinstance(value, (int, str)):
+        return [f"{name}: see {known}"]
+    seen[id(value)] = module.__name__
+    if isinstance(value, type):
+        return [f"class {name}{_bases(value)}", *_members(value)]
+    if inspect.isroutine(value):
+        return [f"def {name}{_signature(value)}"]
+    if isinstance(value, ModuleType):
+        return [f"module {name}"]
+    return [f"{name}: {_kind(value)}"]
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, (int, str, tuple)):
+        return f"{type(value).__name__} = {value}"
+    return type(value).__name__
+
+
+def _bases(kind: type) -> str:
+    names = [base.__name__ for base in kind.__bases__ if base is not object]
+    return f"({', '.join(names)})" if names else ""
+
+
+def _members(kind: type) -> list[str]:
+    if issubclass(kind, enum.Enum):
+        return [f"    {', '.join(kind.__members__)}"]
+    lines = []
+    if "__init__" in vars(kind) or hasattr(kind, "__dataclass_fields__"):
+        lines.append(f"    __init__{_signature(kind.__init__)}")
+    if kind.__annotations__ if "__annotations__" in vars(kind) else None:
+        plain = {k: v for k, v in kind.__annotations__.items() if not k.startswith("_")}
+        if not hasattr(kind, "__dataclass_fields__"):
+            lines += [f"    {key}: {value}" for key, value in plain.items()]
+    lines += [f"    {_member(kind, key)}" for key in sorted(vars(kind)) if _is_method(kind, key)]
+    return lines
+
+
+def _is_method(kind: type, name: str) -> bool:
+    value = inspect.getattr_static(kind, name)
+    wrapped = isinstance(value, (property, classmethod, staticmethod)) or hasattr(value, "func")
+    return not name.startswith("_") and (wrapped or inspect.isfunction(value))
+
+
+def _member(kind: type, name: str) -> str:
+    value = inspect.getattr_static(kind, name)
+    mark = _mark(kind, value)
+    if isinstance(value, property) or hasattr(value, "func"):
+        getter = value.fget if isinstance(value, property) else value.func
+        return f"{name}: {inspect.signature(getter).return_annotation}{mark}"
+    if isinstance(value, (classmethod, staticmethod)):
+        return f"{type(value).__name__} {name}{_signature(value.__func__)}{mark}"
+    return f"{name}{_signature(value)}{mark}"
+
+
+def _mark(kind: type, value: object) -> str:
+    if not issubclass(kind, BackendHooks):
+        return ""
+    if getattr(value, "__isabstractmethod__", False):
+        return "  # implement"
+    final = getattr(value, "__final__", False) or getattr(getattr(value, "fget", None), "__final__", False)
+    return "" if final else "  # override"
+
+
+class _Text(str):
+    """An annotation or a default that prints as it is written."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
+def _signature(function: typing.Callable[..., object]) -> str:
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        return "(...)"
+    parameters = [
+        parameter.replace(annotation=_text(parameter.annotation), default=_default(parameter.default))
+        for parameter in signature.parameters.values()
+    ]
+    return str(signature.replace(parameters=parameters, return_annotation=_text(signature.return_annotation)))
+
+
+def _text(annotation: object) -> object:
+    return _Text(annotation) if isinstance(annotation, str) else annotation
+
+
+def _default(value: object) -> object:
+    """A default in a few words: an enum's member by its name, a record as a call."""
+    if isinstance(value, enum.Enum):
+        return _Text(f"{type(value).__name__}.{value.name}")
+    if hasattr(value, "__dataclass_fields__"):
+        return _Text(f"{type(value).__name__}(...)")
+    return value
+
+
+if __name__ == "__main__":
+    print(page(), end="")
