@@ -1,0 +1,1 @@
+"""Two backends, written once against contract 1.1."""
