@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -80,6 +79,8 @@ class UnknownBackendError(BackbayError, LookupError):
     """No backend of that name is installed."""
 
     def __init__(self, name: str, installed: Iterable[str], asked_by: str = "") -> None:
+        from difflib import get_close_matches  # takes longer to import than most of core
+
         names = sorted(installed)
         nearest = get_close_matches(name, names, n=2, cutoff=0.5)
         hint = f"; did you mean {' or '.join(map(repr, nearest))}?" if nearest else ""

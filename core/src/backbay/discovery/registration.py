@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from difflib import get_close_matches
 from importlib import import_module
 
 from ..backend.backend import Backend
@@ -95,6 +94,8 @@ def describe(error: BaseException) -> str:
 
 
 def _no_hook(plugin: object) -> str:
+    from difflib import get_close_matches  # takes longer to import than most of core
+
     what = getattr(plugin, "__name__", repr(plugin))
     if hasattr(plugin, HOOK):
         return f"{what}.{HOOK} is not marked as a hook: decorate it with @backbay.hookimpl"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 from itertools import islice
 
 
 def nearest(word: str, words: Iterable[str]) -> str:
     """`; nearest: ...` for a message, or nothing. Looks at a bounded part, for names come from files."""
+    from difflib import get_close_matches  # takes longer to import than most of core
+
     candidates = islice((name for name in words if len(name) < 100), 5000)
     matches = get_close_matches(word, candidates, n=3, cutoff=0.6)
     return f"; nearest: {', '.join(map(repr, matches))}" if matches else ""
