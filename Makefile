@@ -8,51 +8,55 @@ REQUIREMENTS := requirements-dev.txt plugins/ggml/requirements.txt
 FOLDERS := $(subst [cpu],,$(PACKAGES))
 SOURCES := $(addsuffix /src,$(FOLDERS))
 
-.PHONY: demo test check format lint types contracts docs bench conform mutants nightly clean
+.PHONY: help demo test check format lint types contracts docs api bench conform mutants nightly clean
 
-demo: $(VENV)/.installed $(VENV)/.minilm
+help:  ## this list
+	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
+
+demo: $(VENV)/.installed $(VENV)/.minilm  ## two real models on every installed backend, side by side
 	$(BIN)/python examples/demo.py
 
-test: $(VENV)/.installed $(VENV)/.minilm
+test: $(VENV)/.installed $(VENV)/.minilm  ## all tests
 	$(BIN)/python -m pytest -n auto
 
-check: format lint types contracts test
+check: format lint types contracts test  ## what CI runs: format, lint, types, import contracts, tests
 
-format: $(VENV)/.installed
+format: $(VENV)/.installed  ## whether the code is formatted
 	$(BIN)/ruff format --check .
 
-lint: $(VENV)/.installed
+lint: $(VENV)/.installed  ## whether ruff finds a fault
 	$(BIN)/ruff check .
 
-types: $(VENV)/.installed
+types: $(VENV)/.installed  ## mypy and pyright
 	$(BIN)/mypy $(SOURCES)
 	$(BIN)/pyright --pythonpath $(BIN)/python $(SOURCES)
 
-contracts: $(VENV)/.installed
+contracts: $(VENV)/.installed  ## which room may import which
 	$(BIN)/lint-imports
 
-docs: $(VENV)/.installed
+docs: api  ## write docs/ops.md, docs/api.md and the architecture anew
 	$(BIN)/backbay ops --markdown > docs/ops.md
+	$(BIN)/python tools/architecture.py
 
-bench: $(VENV)/.installed
+api: $(VENV)/.installed  ## write the list of public names anew, docs/api.md
+	$(BIN)/python tools/public_names.py > docs/api.md
+
+bench: $(VENV)/.installed  ## what is compared with what, and how fast it is
 	$(BIN)/python bench/core_costs.py
 	$(BIN)/python bench/cpu_ref_mulmat.py
 	$(BIN)/python bench/open_gguf.py
 	$(BIN)/python bench/ggml_llama.py --shape small --dtype q8_0
 	$(BIN)/python bench/engine_llama.py --shape small --dtype q8_0
 
-# The conformance suite in its default size on every backend.
-conform: $(VENV)/.installed
+conform: $(VENV)/.installed  ## the conformance suite in its default size on every backend
 	$(BIN)/backbay conform cpu_ref
 	$(BIN)/backbay conform ggml
 	$(BIN)/backbay conform onnx
 
-# Which deliberately broken backends the suite catches.
-mutants: $(VENV)/.installed
+mutants: $(VENV)/.installed  ## which deliberately broken backends the suite catches
 	$(BIN)/python -m backbay_conformance.selftest
 
-# What takes too long for each change.
-nightly: $(VENV)/.installed
+nightly: $(VENV)/.installed  ## what takes too long for each change
 	$(BIN)/python bench/fuzz_gguf.py
 	$(BIN)/python plugins/ggml/tools/fuzz.py --count 50000
 	$(BIN)/python plugins/ggml/tools/fuzz.py --count 5000 --rpc
@@ -64,7 +68,7 @@ nightly: $(VENV)/.installed
 	$(BIN)/backbay conform ggml --size nightly
 	$(BIN)/backbay conform onnx --size nightly
 
-clean:
+clean:  ## remove the environment
 	rm -rf $(VENV)
 
 # An embedding model, 80 MB; without it the demo shows the rest, and its tests are skipped.
