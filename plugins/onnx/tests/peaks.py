@@ -11,7 +11,7 @@ import numpy as np
 
 import backbay
 from backbay import DType
-from backbay_onnx.spill import give_back
+from backbay_onnx.memory.file_backed import give_back
 
 WIDTH, ROWS = 1024, 2048  # 8 MiB of float32
 Graph = Callable[[Any], Any]

@@ -14,9 +14,9 @@ from model_file import quantized, write_model
 import backbay
 from backbay import BackendParams, BackendUnavailableError, DType, GPULayers, GPULayersList, OptionError
 from backbay_onnx.backend import OnnxBackend
-from backbay_onnx.buffers import DeviceBuffer, LeafBuffer
-from backbay_onnx.device import HOST, Device, choose, cuda
-from backbay_onnx.runtime import runtime
+from backbay_onnx.memory.buffers import DeviceBuffer, LeafBuffer
+from backbay_onnx.session.device_choice import HOST, Device, choose, cuda
+from backbay_onnx.session.runtime import runtime
 
 NO_CUDA = "CUDAExecutionProvider" not in runtime().get_available_providers()
 needs_none = pytest.mark.skipif(not NO_CUDA, reason="this ONNX Runtime is built with CUDA")

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import backbay
-from backbay_onnx import runtime as module
 from backbay_onnx.backend import OnnxBackend
+from backbay_onnx.session import runtime as module
 
 PROJECT = Path(__file__).parents[1] / "pyproject.toml"
 

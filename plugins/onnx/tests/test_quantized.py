@@ -12,7 +12,7 @@ from model_file import quantized, write_model
 import backbay
 from backbay import BackendParams, DType
 from backbay.plugin import dequantize, encode
-from backbay_onnx.packing import LAYOUTS, PackedWeight
+from backbay_onnx.weights.packing import LAYOUTS, PackedWeight
 
 K, N, EXPERTS, TOKENS = 512, 24, 4, 5
 KINDS = sorted(LAYOUTS)

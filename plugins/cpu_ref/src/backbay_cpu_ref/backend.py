@@ -12,13 +12,10 @@ import numpy as np
 from backbay import CacheConfig, DType, KernelBackend, Node, Option
 from backbay.plugin import GRAPH
 
-from . import attention, binary, elementwise, index, linear, matrix, norm, order, sequence, shape, spatial
-from .table import Array, kernel
+from .ops import KERNELS
+from .ops.table import Array
 
 __all__ = ["CpuRef"]
-
-# Importing a module fills the table.
-FAMILIES = (attention, binary, elementwise, index, linear, matrix, norm, order, sequence, shape, spatial)
 
 
 def _byte_count(value: Any) -> int:
@@ -37,7 +34,7 @@ class CpuRef(KernelBackend):
     """
 
     contract_version = 1
-    kernels = kernel
+    kernels = KERNELS
     priority = -100  # of those that state one it is the last that "auto" takes
     float_dtype = np.float64
     options: ClassVar[Mapping[str, Option]] = {

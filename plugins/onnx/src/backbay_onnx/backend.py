@@ -27,19 +27,19 @@ from backbay import (
 from backbay.gguf import ModelFile, TensorInfo
 from backbay.plugin import COMPOSITE, Cancel, Entry, MappedBuffer, Progress, conversion_gap, unsupported
 
-from . import families
-from .buffers import DeviceBuffer, LeafBuffer
-from .compiled import Sessions
-from .device import Device, choose
-from .doctor import diagnose
-from .export import export
-from .packing import LAYOUTS
-from .plan import OnnxPlan
-from .residence import is_resident
-from .runtime import CPU, runtime
-from .spill import give_back, return_large_blocks
-from .weights import WeightStore, is_multiplied
-from .workspace import Workspace
+from .memory.buffers import DeviceBuffer, LeafBuffer
+from .memory.file_backed import give_back, return_large_blocks
+from .memory.residence import is_resident
+from .memory.workspace import Workspace
+from .ops import KERNELS
+from .plans.compiled import Sessions
+from .plans.export import export
+from .plans.plan import OnnxPlan
+from .session.device_choice import Device, choose
+from .session.doctor import diagnose
+from .session.runtime import CPU, runtime
+from .weights.packing import LAYOUTS
+from .weights.store import WeightStore, is_multiplied
 
 PRODUCTS = (ops.mulmat, ops.mulmat_full_prec, ops.mulmat_id)
 
@@ -57,7 +57,7 @@ class OnnxBackend(Backend):
     """ONNX Runtime on the CPU: one session per structure of graphs, sizes fed as data."""
 
     contract_version = 1
-    kernels = families.TABLE
+    kernels = KERNELS
     priority = 0
     options = {
         "precision": Option(

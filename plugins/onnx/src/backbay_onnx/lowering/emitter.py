@@ -1,0 +1,129 @@
+"""What kernels say often: casts, ranks, shapes, broadcasting and loops over indices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import TensorProto
+
+from backbay import DType, Graph, Node
+from backbay.plugin import Size, Symbols, term_of
+
+from .element_types import held, onnx_type
+from .feeds import Feed, Grid, Scalar, Vector, is_constant
+from .model_builder import ModelBuilder
+
+AnySize = Size | int
+
+
+class Emitter(ModelBuilder):
+    """A model builder that knows sizes: they become constants or small inputs, as the structure has it."""
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__()
+        self.symbols = Symbols(graph)
+        self.feeds: dict[Feed, str] = {}
+        self._before: dict[str, str] = {}  # of what was reshaped
+        self._graph = graph
+
+    # -- sizes -------------------------------------------------------------------------------------------
+
+    def feed(self, feed: Feed) -> str:
+        """The int64 input that holds what depends on sizes; a constant where it does not."""
+        if is_constant(feed):
+            return self.constant(np.array(feed.terms, np.int64))
+        if feed not in self.feeds:
+            name = self.feeds[feed] = f"size{len(self.feeds)}"
+            self.add_input(name, TensorProto.INT64, feed.rank)
+        return self.feeds[feed]
+
+    def vector(self, sizes: Sequence[AnySize]) -> str:
+        return self.feed(Vector(tuple([term_of(size) for size in sizes])))
+
+    def scalar(self, size: AnySize) -> str:
+        term = term_of(size)
+        return self.constant(np.array(term, np.int64)) if isinstance(term, int) else self.feed(Scalar(term))
+
+    def grid(self, start: AnySize, extents: Sequence[AnySize], steps: Sequence[AnySize]) -> str:
+        """Indices: start plus the sum of position times step, innermost dimension first; shaped in reverse."""
+        terms = tuple(map(term_of, extents)), tuple(map(term_of, steps))
+        return self.feed(Grid(term_of(start), *terms))
+
+    def count(self, extent: AnySize) -> str:
+        """0, 1, ... below an extent."""
+        return self.grid(0, [extent], [1])
+
+    def extents(self, node: Node) -> list[Size]:
+        return [self.symbols.dim(node, n) for n in range(node.rank)]
+
+    def product(self, sizes: Sequence[AnySize]) -> Size:
+        return prod(sizes, start=self.symbols.constant(1))  # type: ignore[return-value]
+
+    # -- constants ---------------------------------------------------------------------------------------
+
+    def number(self, value: float) -> str:
+        with np.errstate(over="ignore"):
+            return self.constant(np.array(value).astype(np.float32))
+
+    def ints(self, *values: int) -> str:
+        return self.constant(np.array(values, np.int64))
+
+    def filled(self, value: NDArray[Any], sizes: Sequence[AnySize]) -> str:
+        """One value everywhere, in a shape given innermost first."""
+        return self.add("Expand", self.constant(value), self.vector(list(sizes)[::-1]))
+
+    # -- values ------------------------------------------------------------------------------------------
+
+    def cast(self, value: str, source: DType, target: DType) -> str:
+        if held(source) is held(target):
+            return value
+        return self.add("Cast", value, to=onnx_type(target))
+
+    def cast_to(self, value: str, type: int) -> str:
+        return self.add("Cast", value, to=type)
+
+    def shaped(self, value: str, sizes: Sequence[AnySize]) -> str:
+        """The same elements in a shape given innermost first. Extents may be 0, and one may be -1 if none is."""
+        terms = [term_of(size) for size in sizes][::-1]
+        value = self._before.get(value, value)  # what was in another shape before is none the worse for it
+        made = self.add("Reshape", value, self.feed(Vector(tuple(terms))), allowzero=0 if -1 in terms else 1)
+        self._before[made] = value
+        return made
+
+    def ranked(self, value: str, rank: int, wanted: int) -> str:
+        """With leading axes of 1 added or dropped."""
+        if rank < wanted:
+            return self.add("Unsqueeze", value, self.ints(*range(wanted - rank)))
+        if rank > wanted:
+            return self.add("Squeeze", value, self.ints(*range(rank - wanted)))
+        return value
+
+    def transposed(self, value: str, *axes: int) -> str:
+        return (
+            value if list(axes) == list(range(len(axes))) else self.add("Transpose", value, perm=list(axes))
+        )
+
+    def sliced(self, value: str, axis: int, low: AnySize, high: AnySize, step: int = 1) -> str:
+        bounds = [self.vector([low]), self.vector([high]), self.ints(axis)]
+        return self.add("Slice", value, *bounds, *([self.ints(step)] if step != 1 else []))
+
+    def repeated(self, value: str, have: Sequence[AnySize], want: Sequence[AnySize]) -> str:
+        """A value repeated modulo to a shape, as far as ONNX does not broadcast by itself; of the wanted rank."""
+        value = self.ranked(value, len(have), len(want))
+        sizes = [self._size(have[n]) if n < len(have) else self._size(1) for n in range(len(want))]
+        fits = [size.fits(want[n]) for n, size in enumerate(sizes)]
+        if all(fits):
+            return value
+        times = [self._size(1) if fits[n] else self._size(want[n]) // sizes[n] for n in range(len(want))]
+        return self.add("Tile", value, self.vector(times[::-1]))
+
+    def expanded(self, value: str, sizes: Sequence[AnySize]) -> str:
+        """Extents of 1 stretched to a shape given innermost first."""
+        return self.add("Expand", value, self.vector(list(sizes)[::-1]))
+
+    def _size(self, size: AnySize) -> Size:
+        return size if isinstance(size, Size) else self.symbols.constant(size)

@@ -1,0 +1,113 @@
+"""Storages that a graph writes into: their values one after the other, and how they are bound."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from onnx import NodeProto
+
+from backbay import Graph, Node
+from backbay.plugin import Size
+
+from .emitter import Emitter
+from .windows import Window, find_window
+
+
+class State:
+    """A leaf that is written to, bound as rows of `width` elements, so that a write is one scatter of rows."""
+
+    def __init__(self, b: Emitter, node: Node, targets: Sequence[Node]) -> None:
+        self._b, self.node = b, node
+        self.unit = node.dtype.type_size
+        self.elements = b.product(b.extents(node))
+        self.width = self._width(targets)
+        self.window: Window | None = None
+        self.values: list[str] = []  # names by version
+        self.writers: list[
+            NodeProto | None
+        ] = []  # of each version but the first; None where all was replaced
+        self.counts: list[Size] = []  # the elements that each of them wrote
+
+    @property
+    def shape(self) -> list[Size]:
+        """Innermost first."""
+        return [self.width, self.elements // self.width]
+
+    @property
+    def begin(self) -> Size:
+        """The first element that is bound."""
+        return self._b.symbols.constant(0) if self.window is None else self.window.first * self.width
+
+    def cut_to(self, window: Window) -> None:
+        """Bind these rows only."""
+        self.window, self.elements = window, window.rows * self.width
+
+    @property
+    def latest(self) -> str:
+        return self.values[-1]
+
+    def add(self, value: str, writer: NodeProto | None, count: Size) -> None:
+        """A version that a node made of the latest one and so many elements, or that replaces all."""
+        self.values.append(value)
+        self.writers.append(writer)
+        self.counts.append(count)
+
+    def rows(self, size: Size) -> Size:
+        """Bytes as a number of bound rows."""
+        return size // self.unit // self.width
+
+    def step(self, target: Node) -> Size | int:
+        """Rows from one row-sized piece of dimension 0 to the next."""
+        return self.rows(self._b.symbols.stride(target, 0)) if self.width.constant == 1 else 1
+
+    def index(self, target: Node) -> str:
+        """The rows that a target's elements lie in, (rows, 1)."""
+        symbols = self._b.symbols
+        extents = [
+            symbols.dim(target, 0) // self.width,
+            *[symbols.dim(target, n) for n in range(1, target.rank)],
+        ]
+        steps = [self.step(target), *[self.rows(symbols.stride(target, n)) for n in range(1, target.rank)]]
+        grid = self._b.grid(self.rows(symbols.offset(target)), extents, steps)
+        return self._b.shaped(grid, [1, -1])
+
+    def covered_by(self, target: Node) -> bool:
+        """Whether a target is all of the state, in its order."""
+        symbols = self._b.symbols
+        if not symbols.offset(target).same(0):
+            return False
+        step: Size = symbols.constant(self.unit)
+        for n in range(target.rank):
+            if not (symbols.stride(target, n).same(step) or symbols.dim(target, n).same(1)):
+                return False
+            step = step * symbols.dim(target, n)
+        return step.same(self.elements * self.unit)
+
+    def _width(self, targets: Sequence[Node]) -> Size:
+        one = self._b.symbols.constant(1)
+        width = self._b.symbols.dim(targets[0], 0)
+        if width.same(0) or not all(self._made_of_rows(target, width) for target in targets):
+            return one
+        return width if width.divides(self.elements) else one
+
+    def _made_of_rows(self, target: Node, width: Size) -> bool:
+        symbols = self._b.symbols
+        row = width * self.unit
+        if not (symbols.stride(target, 0).same(self.unit) and width.divides(symbols.dim(target, 0))):
+            return False
+        steps = [symbols.stride(target, n) for n in range(1, target.rank)]
+        return all(row.divides(size) for size in (symbols.offset(target), *steps))
+
+
+def find_states(b: Emitter, graph: Graph, *, windows: bool) -> dict[int, State]:
+    """The state of each storage that is written to, by its index; cut to what is read where that is allowed."""
+    targets: dict[int, list[Node]] = {}
+    for node in graph.nodes:
+        if node.op is not None and node.op.writes is not None:
+            targets.setdefault(node.storage.index, []).append(node.args[node.op.writes])
+    states = {index: State(b, graph.nodes[index], written) for index, written in targets.items()}
+    for state in states.values() if windows else ():
+        window = find_window(b, graph, state.node, state.width)
+        if window is not None:
+            state.cut_to(window)
+    return states

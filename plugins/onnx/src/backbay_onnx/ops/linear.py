@@ -1,0 +1,82 @@
+"""Diagonals, triangles and triangular systems."""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import TensorProto
+
+from backbay import ops
+
+from ..lowering.lowering import Lowering
+from ..lowering.operand import Operand
+from .shape import zeros
+from .table import kernel
+
+TRIANGLES = {"upper-diag": (1, 0), "upper": (1, 1), "lower-diag": (0, 0), "lower": (0, -1)}
+
+
+@kernel(ops.diag)
+def diag(lowering: Lowering, x: Operand) -> str:
+    """Rows repeated, and both triangles cut off: Where would lose the sign of zeros."""
+    rank = max(x.rank, 2)
+    value = lowering.expanded(x.of_rank(rank), [x.dim(0), x.dim(0), *x.dims(rank)[2:]])
+    return _triangle(lowering, _triangle(lowering, value, "lower-diag"), "upper-diag")
+
+
+@kernel(ops.tri)
+def tri(lowering: Lowering, x: Operand, kind: str) -> str:
+    rank = max(x.rank, 2)
+    return lowering.ranked(_triangle(lowering, x.of_rank(rank), kind), rank, x.rank)
+
+
+def _triangle(lowering: Lowering, x: str, kind: str) -> str:
+    upper, k = TRIANGLES[kind]
+    return lowering.add("Trilu", x, lowering.scalar(k), upper=upper)
+
+
+def _diagonal(lowering: Lowering, x: Operand) -> str:
+    """Where an (n, n) matrix has its diagonal."""
+    line = lowering.count(x.dim(0))
+    return lowering.add("Equal", line, lowering.add("Unsqueeze", line, lowering.ints(1)))
+
+
+@kernel(ops.solve_tri)
+def solve_tri(
+    lowering: Lowering,
+    a: Operand,
+    b: Operand,
+    lower: bool = True,
+    left: bool = True,
+    unit_diagonal: bool = False,
+) -> str:
+    """Row by row in a loop, each by the rows before it, in the order that the triangle asks for."""
+    if b.is_empty():
+        return zeros(lowering, b.dims())
+    matrix, right = a.of_rank(4), b.of_rank(4)
+    sizes = b.dims(4)
+    on = _diagonal(lowering, a)
+    if not left:  # transposed, it is the other problem
+        matrix, right = (lowering.transposed(value, 0, 1, 3, 2) for value in (matrix, right))
+        sizes, lower = [sizes[1], sizes[0], *sizes[2:]], not lower
+    strict = _triangle(lowering, matrix, "lower" if lower else "upper")
+    diagonal = lowering.add("Where", on, matrix, lowering.number(0))
+    pivots = lowering.add("ReduceSum", diagonal, lowering.ints(-1), keepdims=1)  # (.., n, 1)
+    blank = lowering.filled(np.array(0, np.float32), sizes)
+    order = lowering.grid(0 if lower else a.dim(0) - 1, [a.dim(0)], [1 if lower else -1])
+    line = lowering.add("Unsqueeze", lowering.count(a.dim(0)), lowering.ints(1))  # (n, 1)
+    with lowering.body() as body:
+        turn, going, known = (
+            body.input(TensorProto.INT64, 0),
+            body.input(TensorProto.BOOL, 0),
+            body.input(1, 4),
+        )
+        here = lowering.add("Gather", order, lowering.add("Unsqueeze", turn, lowering.ints(0)))  # (1,)
+        row, goal, pivot = (lowering.add("Gather", value, here, axis=2) for value in (strict, right, pivots))
+        rest = lowering.add("Sub", goal, lowering.add("MatMul", row, known))
+        rest = rest if unit_diagonal else lowering.add("Div", rest, pivot)
+        after = lowering.add("Where", lowering.add("Equal", line, here), rest, known)
+    graph = body.graph([(going, TensorProto.BOOL, 0), (after, TensorProto.FLOAT, 4)])
+    always = lowering.constant(np.array(True))
+    solved = lowering.add("Loop", lowering.scalar(a.dim(0)), always, blank, body=graph)
+    solved = solved if left else lowering.transposed(solved, 0, 1, 3, 2)
+    return lowering.ranked(solved, 4, b.rank)

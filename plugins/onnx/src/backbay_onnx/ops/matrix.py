@@ -1,0 +1,85 @@
+"""Matrix products, dense, quantized and by expert."""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import TensorProto
+
+from backbay import ops
+
+from ..lowering.lowering import Lowering
+from ..lowering.model_builder import CONTRIB
+from ..lowering.operand import Operand
+from ..weights.quantized import packed_product
+from .table import kernel
+
+
+def rows_product(b: Lowering, x: str, w: str) -> str:
+    """x times w transposed, over the last two axes; leading axes broadcast."""
+    return b.add("FusedMatMul", x, w, domain=CONTRIB, transB=1)
+
+
+def product(b: Lowering, w: Operand, x: Operand) -> str:
+    if x.dim(0).same(0):  # a product of no terms is left unwritten
+        return b.filled(np.array(0, np.float32), [w.dim(1), *x.dims()[1:]])
+    rank = max(x.rank, 2)
+    value = x.of_rank(rank)
+    if w.dim(2).same(1) and w.dim(3).same(1):
+        y = packed_product(b, w, value, rank) or rows_product(b, value, w.of_rank(2))
+        return b.ranked(y, rank, max(x.rank, 1))
+    if w.dim(2).fits(x.dim(2)) and w.dim(3).fits(x.dim(3)):
+        rank = max(x.rank, w.rank)
+        y = rows_product(b, x.of_rank(rank), w.of_rank(w.rank))
+        return b.ranked(y, rank, max(x.rank, 1))
+    return _grouped(b, w, x)
+
+
+def _grouped(b: Lowering, w: Operand, x: Operand) -> str:
+    """Consecutive slices of x share one of w: they are taken as more rows of x, or as one more axis each."""
+    n, (k, m, xa, xb) = w.dim(1), x.dims(4)
+    wa, wb = w.dim(2), w.dim(3)
+    if wb.fits(xb):
+        y = rows_product(b, b.shaped(x.floats, [k, m * (xa // wa), wa, xb]), w.of_rank(4))
+    else:
+        value = b.shaped(x.floats, [k, m * (xa // wa), wa, xb // wb, wb])
+        y = rows_product(b, value, b.shaped(w.floats, [k, n, wa, 1, wb]))
+    return b.shaped(y, [n, *x.dims()[1:]])
+
+
+@kernel(ops.mulmat)
+def mulmat(b: Lowering, w: Operand, x: Operand) -> str:
+    return product(b, w, x)
+
+
+@kernel(ops.mulmat_full_prec)
+def mulmat_full_prec(b: Lowering, w: Operand, x: Operand) -> str:
+    return product(b, w, x)
+
+
+@kernel(ops.mulmat_id)
+def mulmat_id(b: Lowering, w: Operand, x: Operand, ids: Operand) -> str:
+    """For each expert one product with the tokens that chose it; what comes out is put where it belongs."""
+    k, n, used, tokens = w.dim(0), w.dim(1), ids.dim(0), ids.dim(1)
+    places = used * tokens
+    one_row = x.dim(1).same(1) and not used.same(1)
+    chosen = b.cast_to(b.shaped(ids.stored, [places]), TensorProto.INT64)
+    rows = b.shaped(x.floats, [k, tokens if one_row else places])
+    found: list[str] = []
+    made: list[str] = []
+    for expert in range(w.dim(2).pin()):
+        index = b.add("NonZero", b.add("Equal", chosen, b.ints(expert)))  # (1, places of this expert)
+        index = b.shaped(index, [-1])
+        row = b.add("Div", index, b.scalar(used)) if one_row else index
+        taken = b.add("Gather", rows, row)
+        made.append(packed_product(b, w, taken, 2, expert) or rows_product(b, taken, _expert(b, w, expert)))
+        found.append(index)
+    blank = b.filled(np.array(0, np.float32), [n, places])
+    if not made:
+        return b.shaped(blank, [n, used, tokens])
+    index = b.shaped(b.add("Concat", *found, axis=0), [1, -1])
+    y = b.add("ScatterND", blank, index, b.add("Concat", *made, axis=0))
+    return b.shaped(y, [n, used, tokens])
+
+
+def _expert(b: Lowering, w: Operand, expert: int) -> str:
+    return b.add("Gather", w.of_rank(3), b.constant(np.array(expert, np.int64)))

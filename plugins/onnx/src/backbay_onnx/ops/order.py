@@ -1,0 +1,32 @@
+"""Sorting along dimension 0, the last axis."""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import TensorProto
+
+from backbay import ops
+from backbay.plugin import Size
+
+from ..lowering.lowering import Lowering
+from ..lowering.operand import Operand
+from .table import kernel
+
+
+def _sorted(b: Lowering, x: Operand, k: Size, largest: int) -> str:
+    """The positions of the first k. NaN has no place in an order, and a sort may not survive it."""
+    rank = max(x.rank, 1)
+    row = x.of_rank(rank)
+    numbers = b.add("Where", b.add("IsNaN", row), b.number(-np.inf), row)
+    positions = b.add_many("TopK", numbers, b.vector([k]), outputs=2, axis=-1, largest=largest, sorted=1)[1]
+    return b.cast_to(positions, TensorProto.INT32)
+
+
+@kernel(ops.top_k)
+def top_k(b: Lowering, x: Operand, k: Size) -> str:
+    return _sorted(b, x, k, 1)
+
+
+@kernel(ops.argsort)
+def argsort(b: Lowering, x: Operand) -> str:
+    return b.ranked(_sorted(b, x, x.dim(0), 0), max(x.rank, 1), x.rank)

@@ -1,0 +1,174 @@
+"""Rotary embeddings and state-space models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil, floor, log, pi
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import TensorProto
+
+from backbay import ops
+from backbay.ops import Yarn
+
+from ..lowering.emitter import AnySize
+from ..lowering.lowering import Lowering
+from ..lowering.operand import Operand
+from .shape import zeros
+from .table import kernel
+
+
+@kernel(ops.rope)
+def rope(
+    b: Lowering,
+    x: Operand,
+    positions: Operand,
+    dim: int,
+    base: float,
+    scale: float,
+    mode: str,
+    factors: Operand | None,
+    sections: Sequence[int],
+    yarn: Yarn | None,
+) -> str:
+    """Each token becomes a batch entry and each head a sequence of one, so that no head count is an attribute."""
+    cos, sin = _turns(b, positions, dim, base, scale, mode, factors, sections, yarn)
+    head, heads, tokens, batch = x.dims(4)
+    if not batch.same(1):
+        cos, sin = (_for_each(b, angles, batch, tokens) for angles in (cos, sin))
+    value = b.shaped(x.floats, [head, 1, heads, tokens * batch])
+    turned = b.add(
+        "RotaryEmbedding", value, cos, sin,
+        interleaved=int(mode == "normal"), rotary_embedding_dim=2 * dim if mode == "vision" else dim,
+    )  # fmt: skip
+    return b.shaped(turned, x.dims())
+
+
+def _for_each(b: Lowering, angles: str, batch: Any, tokens: Any) -> str:
+    """(tokens, 1, pairs) again for each of a batch."""
+    return b.add("Tile", angles, b.vector([batch, 1, 1]))
+
+
+def _turns(
+    b: Lowering,
+    positions: Operand,
+    dim: int,
+    base: float,
+    scale: float,
+    mode: str,
+    factors: Operand | None,
+    sections: Sequence[int],
+    yarn: Yarn | None,
+) -> tuple[str, str]:
+    """Cosine and sine of each token and pair, (tokens, 1, pairs). Angles are kept in float64 until they are small."""
+    place, power = _places(b, positions, dim, mode, sections)
+    rates, m = _rates(power, dim, base, scale, yarn)
+    angle = b.add("Mul", place, b.constant(rates))  # (tokens, pairs)
+    if factors is not None:
+        wanted = b.sliced(factors.of_rank(1), 0, 0, len(power))
+        angle = b.add("Div", angle, b.cast_to(wanted, TensorProto.DOUBLE))
+    circle = b.constant(np.array(2 * pi))
+    # To the nearest circle and not to the one below: a small angle below 0 stays one, which f32 holds well.
+    angle = b.add("Sub", angle, b.add("Mul", b.add("Round", b.add("Div", angle, circle)), circle))
+    angle = b.add("Unsqueeze", b.cast_to(angle, TensorProto.FLOAT), b.ints(1))
+    cos, sin = b.add("Cos", angle), b.add("Sin", angle)
+    if m != 1:
+        cos, sin = b.add("Mul", cos, b.number(m)), b.add("Mul", sin, b.number(m))
+    return cos, sin
+
+
+def _places(
+    b: Lowering, positions: Operand, dim: int, mode: str, sections: Sequence[int]
+) -> tuple[str, NDArray[Any]]:
+    """The position that each pair of each token goes by, (tokens, pairs) or (tokens, 1), and its power of the base."""
+    exact = b.cast_to(positions.stored, TensorProto.DOUBLE)
+    if mode in ("normal", "neox"):
+        return b.shaped(exact, [1, positions.dim(0)]), np.arange(dim // 2)
+    components = b.transposed(b.shaped(exact, [positions.dim(0) // 4, 4]), 1, 0)  # (tokens, 4)
+    if mode == "vision":
+        second = np.arange(dim) >= sections[0]
+        component, power = second.astype(np.int64), np.arange(dim) - sections[0] * second
+    else:
+        cycle, power = np.repeat(np.arange(4), sections), np.arange(dim // 2)
+        component = cycle[power % cycle.size].astype(np.int64)
+    return b.add("Gather", components, b.constant(component), axis=1), power
+
+
+def _rates(
+    power: NDArray[Any], dim: int, base: float, scale: float, yarn: Yarn | None
+) -> tuple[NDArray[np.float64], float]:
+    """The angle of each pair at position 1, and the factor of the result."""
+    rates = np.float64(base) ** (-2 * power / dim)
+    if yarn is None or yarn.ext_factor == 0:
+        return rates * scale, yarn.attn_factor if yarn else 1.0
+
+    fast, slow = (
+        dim * log(yarn.n_ctx_orig / (2 * pi * beta)) / (2 * log(base))
+        for beta in (yarn.beta_fast, yarn.beta_slow)
+    )
+    low, high = max(0, floor(fast)), min(dim - 1, ceil(slow))
+    ramp = (np.arange(len(power)) - low) / max(0.001, high - low)
+    r = yarn.ext_factor * (1 - np.clip(ramp, 0, 1))
+    return rates * (scale * (1 - r) + r), yarn.attn_factor * (1 + 0.1 * log(1 / scale))
+
+
+@kernel(ops.ssm_conv)
+def ssm_conv(b: Lowering, x: Operand, weight: Operand) -> str:
+    value, kernels = x.of_rank(3), weight.of_rank(2)  # (sequences, channels, K-1 + tokens), (channels, K)
+    taps = weight.dim(0).pin()
+    tokens = x.dim(0) - (taps - 1)
+    y = ""
+    for i in range(taps):
+        part = b.add("Mul", b.sliced(value, 2, i, tokens + i), b.sliced(kernels, 1, i, i + 1))
+        y = b.add("Add", y, part) if y else part
+    return b.transposed(y, 0, 2, 1)
+
+
+@kernel(ops.ssm_scan)
+def ssm_scan(
+    b: Lowering, s: Operand, x: Operand, dt: Operand, A: Operand, B: Operand, C: Operand, ids: Operand
+) -> str:
+    """A Scan over tokens that carries the state of all sequences."""
+    states, head_dim, heads = s.dim(0), s.dim(1), s.dim(2)
+    (tokens, sequences), groups = x.dims(4)[2:], B.dim(1)
+    first = b.add(
+        "Gather", s.of_rank(4), b.shaped(ids.stored, [sequences])
+    )  # (sequences, heads, head_dim, states)
+    end = b.product([states, head_dim, heads, sequences])
+    if x.is_empty():  # a Scan of nothing divides by zero, and takes the process with it
+        return b.shaped(first, [end])
+    if states.same(0):
+        return zeros(b, [b.product(x.dims())])
+    step = b.add("Softplus", dt.of_rank(3))  # (sequences, tokens, heads)
+    decay = b.add("Unsqueeze", A.of_rank(2), b.ints(1))  # (heads, 1, states or 1)
+    spread: list[AnySize] = [states, 1, heads // groups, groups, tokens, sequences]
+    shares = [
+        b.shaped(
+            b.add(
+                "Expand",
+                b.shaped(each.floats, [states, 1, 1, groups, tokens, sequences]),
+                b.vector(spread[::-1]),
+            ),
+            [states, 1, heads, tokens, sequences],
+        )
+        for each in (B, C)
+    ]
+    value = b.add("Unsqueeze", x.of_rank(4), b.ints(-1))  # (sequences, tokens, heads, head_dim, 1)
+    change = b.add("Unsqueeze", step, b.ints(-1, -2))  # (sequences, tokens, heads, 1, 1)
+    with b.body() as body:
+        state = body.input(TensorProto.FLOAT, 4)
+        now, input, into, out = (body.input(TensorProto.FLOAT, 4) for _ in range(4))
+        kept = b.add("Mul", state, b.add("Exp", b.add("Mul", now, decay)))
+        after = b.add("Add", kept, b.add("Mul", into, b.add("Mul", input, now)))
+        y = b.add(
+            "ReduceSum", b.add("Mul", after, out), b.ints(-1), keepdims=0
+        )  # (sequences, heads, head_dim)
+    graph = body.graph([(after, TensorProto.FLOAT, 4), (y, TensorProto.FLOAT, 3)])
+    last, ys = b.add_many(
+        "Scan", first, change, value, *shares,
+        outputs=2, body=graph, num_scan_inputs=4, scan_input_axes=[1, 1, 1, 1], scan_output_axes=[1],
+    )  # fmt: skip
+    ends = [b.shaped(ys, [b.product(x.dims())]), b.shaped(last, [end])]
+    return b.add("Concat", *ends, axis=0)

@@ -1,0 +1,155 @@
+"""Sessions, one per structure of graphs, and which graphs they may run."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from backbay import Graph
+from backbay.plugin import Bytes, Entry
+
+from ..lowering.lowering import Lowered, Lowering
+from ..memory.residence import is_resident
+from ..memory.working_memory import Needs
+from ..session.device_choice import Device
+from ..session.runtime import runtime, session_options, translated
+
+if TYPE_CHECKING:
+    from ..backend import OnnxBackend
+
+KEPT = 64  # sessions that no plan uses; a model has a few
+KEPT_PACKED = 2  # of those with packed weights, which take as much as the model's file
+# The first merges a transpose before a cast wrongly and reads where nothing is, so that the process ends; the second
+# merges a pad into a pool that then counts it otherwise, or refuses it.
+DISABLED = ["MatmulTransposeFusion", "Pad_Fusion"]
+
+
+class Compiled:
+    """A lowered graph and its session, for every graph of the structure that its guards hold for."""
+
+    def __init__(
+        self, lowered: Lowered, session: Any, packed: Sequence[tuple[Entry, int]], needs: Needs
+    ) -> None:
+        self.lowered, self.session, self.needs = lowered, session, needs
+        self.packed = packed  # memory of packed weights that the session holds
+        self.users = 0  # plans
+
+    def serves(self, graph: Graph) -> bool:
+        for index, name in self.lowered.baked:
+            leaf = graph.nodes[index].leaf
+            if leaf is None or leaf.name != name:
+                return False
+        return self.lowered.guards.hold(graph)
+
+
+class Sessions:
+    """Compiled graphs by structure; those least recently used are dropped, sooner if they hold packed weights."""
+
+    def __init__(self, backend: OnnxBackend) -> None:
+        self._backend = backend
+        self._compiled: OrderedDict[Hashable, list[Compiled]] = OrderedDict()
+        self._lock = threading.Lock()
+        self.created = 0
+
+    def find(self, graph: Graph, *, windows: bool = True) -> Compiled:
+        """The session for a graph, created if there is none yet; without windows, caches are bound in full."""
+        with self._lock:
+            key = (graph.structure_key(), self._states_on_host(graph), windows)
+            known = self._compiled.setdefault(key, [])
+            self._compiled.move_to_end(key)
+            found = next((compiled for compiled in known if compiled.serves(graph)), None)
+            if found is None:
+                found = self._compile(graph, windows)
+                known.append(found)
+                self._drop_unused()
+            return found
+
+    def close(self) -> None:
+        self._compiled.clear()
+
+    def _states_on_host(self, graph: Graph) -> tuple[int, ...]:
+        """On another device, these are written in another way."""
+        if self._backend.device.is_host:
+            return ()
+        return tuple(node.index for node in graph.of_kind("state") if not is_resident(node, node.placement))
+
+    def _drop_unused(self) -> None:
+        """Those that no plan uses and that have come last for longest."""
+        idle = [compiled for known in self._compiled.values() for compiled in known if not compiled.users]
+        heavy = [compiled for compiled in idle if compiled.packed]
+        for compiled in {*idle[:-KEPT], *heavy[:-KEPT_PACKED]}:
+            for known in self._compiled.values():
+                if compiled in known:
+                    known.remove(compiled)
+            self._give_back(compiled.packed)
+        for key in [key for key, known in self._compiled.items() if not known]:
+            del self._compiled[key]
+
+    def _compile(self, graph: Graph, windows: bool) -> Compiled:
+        backend = self._backend
+        resident = not backend.device.is_host
+        lowered = Lowering(
+            graph, backend.kernels, exact=backend.is_exact, windows=windows, resident=resident
+        ).lower()
+        backend.weights.book_for(lowered, graph)
+        packed = self._book_packed(lowered, graph)
+        try:
+            return Compiled(lowered, self._session(lowered, graph), packed, Needs(graph, lowered.copied))
+        except BaseException:
+            self._give_back(packed)
+            raise
+
+    def _session(self, lowered: Lowered, graph: Graph) -> Any:
+        """None where nothing is to be run."""
+        backend = self._backend
+        if not backend.params.alloc_memory or not (lowered.results or lowered.states or lowered.rows):
+            return None
+        parts = [
+            (file, backend.weights.packed(graph.nodes[index]).part(part))
+            for file, index, part in lowered.parts
+        ]
+        options = session_options(backend.params.num_threads, shared=backend.shares_threads)
+        limit = backend.params.max_memory.get(backend.device.id)
+        session = create_session(lowered, parts, options, backend.device, limit)
+        backend.weights.spill.relax()
+        self.created += 1
+        return session
+
+    def _book_packed(self, lowered: Lowered, graph: Graph) -> list[tuple[Entry, int]]:
+        """Take the memory that ONNX Runtime will take for weights; all or nothing."""
+        booked: list[tuple[Entry, int]] = []
+        try:
+            for index, nbytes in lowered.packed:
+                leaf = graph.nodes[index].leaf
+                assert leaf is not None
+                entry = self._backend.weight_entry(leaf.name)
+                self._backend.ledger.take(entry, nbytes, lambda: None)
+                booked.append((entry, nbytes))
+        except BaseException:
+            self._give_back(booked)
+            raise
+        return booked
+
+    def _give_back(self, booked: Sequence[tuple[Entry, int]]) -> None:
+        for entry, nbytes in booked:
+            self._backend.ledger.give_back(entry, nbytes)
+
+
+def create_session(
+    lowered: Lowered, parts: list[tuple[str, Bytes]], options: Any, device: Device, limit: int | None
+) -> Any:
+    """A session that reads the parts of packed weights where they are."""
+    with translated("creating a session"):
+        if parts:
+            names, data = [name for name, _ in parts], [part for _, part in parts]
+            options.add_external_initializers_from_files_in_memory(
+                names, data, [part.nbytes for part in data]
+            )
+        model = lowered.model.SerializeToString()
+        session = runtime().InferenceSession(
+            model, options, providers=device.providers(limit), disabled_optimizers=DISABLED
+        )
+    device.check(session)
+    return session

@@ -1,0 +1,138 @@
+"""A traced graph as ONNX files that plain ONNX Runtime runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from onnx import ModelProto, TensorProto, numpy_helper
+
+from backbay import BackbayError, Graph, Node
+from backbay.plugin import Bytes
+
+from ..lowering.feeds import Known
+from ..lowering.lowering import LeafInput, Lowered, Lowering
+from .plan import bound_shape, stored_shape
+
+if TYPE_CHECKING:
+    from ..backend import OnnxBackend
+
+ALIGNMENT = 64
+RESERVED = re.compile(r"((v|c|b|body|size|leaf|state|result|weight)\d+\W?.*)?", re.DOTALL)
+
+
+def export(backend: OnnxBackend, graph: Graph, names: Mapping[int, str], folder: Path) -> Path:
+    """Write a graph into a folder: `model.onnx`, and `weights.bin` beside it.
+
+    The sizes are those of this graph. What its leaves hold are the model's inputs; written states are inputs and, with
+    `_out` behind their name, outputs. Without a name, they are called leafN, stateN and resultN by the node's place;
+    weights have the names of the model file.
+    """
+    _check_names(names)
+    lowered = Lowering(
+        graph, backend.kernels, exact=backend.is_exact, windows=False, exported=True, names=names
+    ).lower()
+    folder.mkdir(parents=True, exist_ok=True)
+    model = ModelProto()
+    model.CopyFrom(lowered.model)
+    _fix_sizes(model, lowered, graph)
+    with (folder / "weights.bin").open("wb") as file:
+        _Weights(backend, graph, file).place(model, lowered)
+    path = folder / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def _check_names(names: Mapping[int, str]) -> None:
+    """Names that the lowering gives would clash."""
+    for name in names.values():
+        if RESERVED.fullmatch(name) or list(names.values()).count(name) > 1:
+            raise BackbayError(f"{name!r} is taken by another value of the model; choose another name")
+
+
+def _fix_sizes(model: ModelProto, lowered: Lowered, graph: Graph) -> None:
+    """What depends on sizes becomes constants."""
+    fed = lowered.feeds.of(graph).arrays()
+    for name, array in fed.items():
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    _drop_inputs(model, set(fed))
+    sizes = lowered.sizes.of(graph)
+    shapes = {leaf.name: bound_shape(leaf, graph, sizes) for leaf in lowered.leaves}
+    shapes |= {name: stored_shape(graph.nodes[index]) for name, index in lowered.results}
+    shapes |= {state.name: sizes.all(state.shape) for state in lowered.states}
+    for value in (*model.graph.input, *model.graph.output):
+        extents = shapes[value.name][::-1]
+        for dim, extent in zip(value.type.tensor_type.shape.dim, extents, strict=True):
+            dim.dim_value = extent
+
+
+def _drop_inputs(model: ModelProto, names: set[str]) -> None:
+    kept = [value for value in model.graph.input if value.name not in names]
+    del model.graph.input[:]
+    model.graph.input.extend(kept)
+
+
+class _Weights:
+    """Writes weights one after the other, and says in the model where they lie."""
+
+    def __init__(self, backend: OnnxBackend, graph: Graph, file: Any) -> None:
+        self._backend, self._graph, self._file = backend, graph, file
+
+    def place(self, model: ModelProto, lowered: Lowered) -> None:
+        weights = [leaf for leaf in lowered.leaves if self._graph.nodes[leaf.index].kind == "parameter"]
+        for leaf in weights:
+            self._place_input(model, leaf)
+        _drop_inputs(model, {leaf.name for leaf in weights})
+        files = {
+            name: self._write(self._backend.weights.packed(self._graph.nodes[index]).part(part))
+            for name, index, part in lowered.parts
+        }
+        for tensor in model.graph.initializer:
+            for entry in tensor.external_data if tensor.data_location == TensorProto.EXTERNAL else ():
+                if entry.key == "location" and entry.value in files:
+                    _move(tensor, files[entry.value])
+                    break
+
+    def _place_input(self, model: ModelProto, leaf: LeafInput) -> None:
+        node = self._graph.nodes[leaf.index]
+        shape = bound_shape(leaf, self._graph, Known())
+        data = self._data(node, leaf)
+        declared = next(value for value in model.graph.input if value.name == leaf.name)
+        kind = declared.type.tensor_type.elem_type
+        tensor = TensorProto(
+            name=leaf.name, data_type=kind, dims=shape[::-1], data_location=TensorProto.EXTERNAL
+        )
+        for key, value in (
+            ("location", "weights.bin"),
+            ("offset", str(self._write(data))),
+            ("length", str(data.size)),
+        ):
+            tensor.external_data.add(key=key, value=value)
+        model.graph.initializer.append(tensor)
+
+    def _data(self, node: Node, leaf: LeafInput) -> Bytes:
+        if leaf.form == "floats":
+            return self._backend.weights.floats(node).view(np.uint8)
+        assert node.leaf is not None
+        assert node.leaf.buffer is not None
+        return node.leaf.buffer.read()
+
+    def _write(self, data: Bytes) -> int:
+        """Where the data begin."""
+        self._file.write(bytes(-self._file.tell() % ALIGNMENT))
+        self._file.flush()
+        begin = int(self._file.tell())
+        data.tofile(self._file)
+        return begin
+
+
+def _move(tensor: TensorProto, begin: int) -> None:
+    """From a file of its own to a place in the common one."""
+    for entry in tensor.external_data:
+        if entry.key == "location":
+            entry.value = "weights.bin"
+        elif entry.key == "offset":
+            entry.value = str(int(entry.value) + begin)

@@ -1,0 +1,1 @@
+"""ONNX Runtime itself: the library, its execution providers, and the device that sessions run on."""

@@ -1,0 +1,95 @@
+"""Products and rows of quantized weights that stay quantized."""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import TensorProto
+
+from ..lowering.lowering import Lowering
+from ..lowering.model_builder import CONTRIB
+from ..lowering.operand import Operand
+from .packing import LAYOUTS, Layout
+
+FAST, EXACT = 4, 1  # accuracy levels: activations in blocks of int8, or float32
+
+
+def is_packed(w: Operand) -> bool:
+    """Whether a weight has a layout that keeps it quantized; views and leaves are taken as numbers."""
+    return w.node.kind == "parameter" and w.dtype in LAYOUTS and w.rank >= 1
+
+
+def packed_product(b: Lowering, w: Operand, x: str, rank: int, expert: int | None = None) -> str | None:
+    """x, of a rank, times w transposed by a kernel that reads w as it is quantized; None where there is none."""
+    if not is_packed(w) or 0 in w.node.shape:
+        return None
+    layout = LAYOUTS[w.dtype]
+    if b.exact and layout.bits == 8:
+        # MatMulNBits has no fast 8-bit kernel for float32 activations, but two 4-bit products are the same.
+        y = b.add(
+            "Add",
+            _nbits(b, w, x, expert, "high", "high_scales"),
+            _nbits(b, w, x, expert, "low", "scales", "zeros"),
+        )
+    else:
+        y = _nbits(b, w, x, expert, "codes", "scales")
+    return b.add("Add", y, _shift(b, w, x, rank, expert)) if layout.is_shifted else y
+
+
+def packed_rows(b: Lowering, w: Operand, ids: str, rank: int) -> str:
+    """Rows of w by number, as the numbers that they stand for; ids of a rank."""
+    layout, k = LAYOUTS[w.dtype], w.node.dim(0)
+    blocks = k // layout.block
+    codes = b.add(
+        "Gather",
+        b.weight_part(w.node, "codes", TensorProto.UINT8, (blocks, layout.block * layout.bits // 8)),
+        ids,
+    )
+    if layout.bits == 4:
+        low = b.add("BitwiseAnd", codes, b.constant(np.array(15, np.uint8)))
+        high = b.add("BitShift", codes, b.constant(np.array(4, np.uint8)), direction="RIGHT")
+        last = b.ints(-1)
+        codes = b.add("Concat", b.add("Unsqueeze", low, last), b.add("Unsqueeze", high, last), axis=-1)
+    keep = [0] * rank  # as many ids as there are
+    codes = b.add("Reshape", codes, b.ints(*keep, blocks, layout.block))
+    numbers = b.add("Sub", b.cast_to(codes, TensorProto.FLOAT), b.number(layout.zero))
+    numbers = b.add("Mul", numbers, _per_block(b, w, "scales", ids))
+    if layout.has_mins:
+        numbers = b.add("Sub", numbers, _per_block(b, w, "mins", ids))
+    return b.add("Reshape", numbers, b.ints(*keep, k))
+
+
+def _per_block(b: Lowering, w: Operand, part: str, ids: str) -> str:
+    blocks = w.node.dim(0) // LAYOUTS[w.dtype].block
+    gathered = b.add("Gather", b.weight_part(w.node, part, TensorProto.FLOAT, (blocks,)), ids)
+    return b.add("Unsqueeze", gathered, b.ints(-1))
+
+
+def _nbits(
+    b: Lowering, w: Operand, x: str, expert: int | None, codes: str, scales: str, zeros: str | None = None
+) -> str:
+    layout, (k, n) = LAYOUTS[w.dtype], (w.node.dim(0), w.node.dim(1))
+    blocks, bits = k // layout.block, layout.bits if codes == "codes" else 4
+    b.note_packed(w.node, k * n * bits // 8 + (0 if b.exact else 8 * blocks * n))
+    inputs = [
+        b.weight_part(w.node, codes, TensorProto.UINT8, (blocks, layout.block * bits // 8), expert),
+        b.weight_part(w.node, scales, TensorProto.FLOAT, (blocks,), expert),
+    ]
+    if zeros:
+        inputs.append(b.constant(np.zeros(n * ((blocks + 1) // 2), np.uint8)))
+    return b.add(
+        "MatMulNBits", x, *inputs, domain=CONTRIB, K=k, N=n, bits=bits, block_size=layout.block,
+        accuracy_level=EXACT if b.exact else FAST,
+    )  # fmt: skip
+
+
+def _shift(b: Lowering, w: Operand, x: str, rank: int, expert: int | None) -> str:
+    """The sum of each block of x times what every element of the block has besides its centred code."""
+    layout: Layout = LAYOUTS[w.dtype]
+    blocks = w.node.dim(0) // layout.block
+    pieces = b.add("Reshape", x, b.ints(*[0] * (rank - 1), blocks, layout.block))
+    ones = b.constant(
+        np.ones((layout.block, 1), np.float32)
+    )  # a ReduceSum of no tokens would get a wrong shape
+    sums = b.add("Squeeze", b.add("MatMul", pieces, ones), b.ints(-1))
+    shift = b.weight_part(w.node, "shift", TensorProto.FLOAT, (blocks,), expert)
+    return b.add("FusedMatMul", sums, shift, domain=CONTRIB, transB=1)
