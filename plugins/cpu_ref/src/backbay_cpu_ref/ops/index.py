@@ -1,4 +1,4 @@
-"""Rows by number, read and written: arrays as they are stored."""
+"""Rows by number, of arrays as they are stored."""
 
 from __future__ import annotations
 
@@ -14,20 +14,3 @@ def rows(x: Array, ids: Array) -> Array:
     table, wanted = ranked(x, 4), ranked(ids, 4)[0]  # (b, a, count, n), (b, a, k)
     b, a = (np.arange(extent) % table.shape[i] for i, extent in enumerate(wanted.shape[:2]))
     return table[b[:, None, None], a[:, None], wanted]
-
-
-@kernel(ops.copy)
-def copy(x: Array, dst: Array) -> Array:
-    dst[...] = x.reshape(dst.shape)
-    return dst
-
-
-@kernel(ops.set_rows)
-def set_rows(x: Array, src: Array, ids: Array) -> Array:
-    shape = (1,) * (4 - x.ndim) + x.shape
-    target = x.reshape(shape) if x.ndim == 4 else x[(None,) * (4 - x.ndim)]  # a view either way
-    rows, wanted = ranked(src, 4), ranked(ids, 4)[0]  # (b, a, k, n), (ib, ia, k)
-    b, a = (np.arange(extent) for extent in rows.shape[:2])
-    where = wanted[b[:, None] % wanted.shape[0], a % wanted.shape[1]]  # (b, a, k)
-    target[b[:, None, None], a[:, None], where] = rows
-    return x

@@ -76,6 +76,9 @@ class Emitter(ModelBuilder):
         """One value everywhere, in a shape given innermost first."""
         return self.add("Expand", self.constant(value), self.vector(list(sizes)[::-1]))
 
+    def zeros(self, sizes: Sequence[AnySize]) -> str:
+        return self.filled(np.array(0, np.float32), sizes)
+
     # -- values ------------------------------------------------------------------------------------------
 
     def cast(self, value: str, source: DType, target: DType) -> str:

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
-from . import attention, binary, elementwise, index, linear, matrix, norm, order, sequence, shape, spatial
+from . import (
+    attention,
+    binary,
+    elementwise,
+    index,
+    linear,
+    matrix,
+    norm,
+    order,
+    reduce,
+    sequence,
+    shape,
+    spatial,
+    write,
+)
 from .table import kernel
 
-__all__ = ["FAMILIES", "KERNELS"]
-
-FAMILIES = (attention, binary, elementwise, index, linear, matrix, norm, order, sequence, shape, spatial)
 KERNELS = kernel
+FAMILIES = (
+    attention, binary, elementwise, index, linear, matrix, norm, order, reduce, sequence, shape, spatial, write
+)  # fmt: skip

@@ -1,4 +1,4 @@
-"""Rows by number, read and written, and copies into a state."""
+"""Rows by number."""
 
 from __future__ import annotations
 
@@ -37,36 +37,3 @@ def _from_slices(b: Lowering, x: Operand, ids: Operand) -> str:
     base = b.grid(0, extents[: ids.rank], steps[: ids.rank])
     wanted = b.add("Add", b.cast_to(ids.stored, TensorProto.INT64), base)
     return b.add("Gather", b.shaped(x.stored, [n, count * xa * xb]), wanted)
-
-
-@kernel(ops.copy)
-def copy(b: Lowering, x: Operand, dst: Operand) -> str:
-    value = b.cast(x.stored, x.dtype, dst.dtype)
-    b.write(dst.node, value)
-    return ""
-
-
-@kernel(ops.set_rows)
-def set_rows(b: Lowering, x: Operand, src: Operand, ids: Operand) -> str:
-    """One scatter of whole rows; where rows are not bound as such, of their pieces."""
-    state, symbols, target = b.state_of(x.node), b.symbols, x.node
-    step, places = state.rows(symbols.stride(target, 1)), src.dims(4)[1:]  # (k, a, b)
-    value = b.cast(src.stored, src.dtype, x.dtype)
-    index = b.cast_to(ids.stored, TensorProto.INT64)
-    if state.window is not None:
-        index = b.add("Sub", index, b.scalar(state.window.first))
-    if not step.same(1):
-        index = b.add("Mul", index, b.scalar(step))
-    simple = state.width == symbols.dim(target, 0) and target.rank <= 2 and symbols.offset(target).same(0)
-    if not simple:
-        index = b.repeated(index, ids.dims(), places)
-        index = b.add("Unsqueeze", index, b.ints(-1))
-        steps: list[AnySize] = [
-            state.step(target),
-            0,
-            *[state.rows(symbols.stride(target, n)) for n in (2, 3)],
-        ]
-        extents: list[AnySize] = [symbols.dim(target, 0) // state.width, 1, *places[1:]]
-        index = b.add("Add", index, b.grid(state.rows(symbols.offset(target)), extents, steps))
-    b.scatter(target, b.shaped(index, [1, -1]), value, b.product(src.dims()))
-    return ""

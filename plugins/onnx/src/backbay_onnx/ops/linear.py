@@ -9,7 +9,6 @@ from backbay import ops
 
 from ..lowering.lowering import Lowering
 from ..lowering.operand import Operand
-from .shape import zeros
 from .table import kernel
 
 TRIANGLES = {"upper-diag": (1, 0), "upper": (1, 1), "lower-diag": (0, 0), "lower": (0, -1)}
@@ -51,7 +50,7 @@ def solve_tri(
 ) -> str:
     """Row by row in a loop, each by the rows before it, in the order that the triangle asks for."""
     if b.is_empty():
-        return zeros(lowering, b.dims())
+        return lowering.zeros(b.dims())
     matrix, right = a.of_rank(4), b.of_rank(4)
     sizes = b.dims(4)
     on = _diagonal(lowering, a)
@@ -61,7 +60,7 @@ def solve_tri(
     strict = _triangle(lowering, matrix, "lower" if lower else "upper")
     diagonal = lowering.add("Where", on, matrix, lowering.number(0))
     pivots = lowering.add("ReduceSum", diagonal, lowering.ints(-1), keepdims=1)  # (.., n, 1)
-    blank = lowering.filled(np.array(0, np.float32), sizes)
+    blank = lowering.zeros(sizes)
     order = lowering.grid(0 if lower else a.dim(0) - 1, [a.dim(0)], [1 if lower else -1])
     line = lowering.add("Unsqueeze", lowering.count(a.dim(0)), lowering.ints(1))  # (n, 1)
     with lowering.body() as body:

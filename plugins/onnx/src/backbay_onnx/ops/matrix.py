@@ -21,7 +21,7 @@ def rows_product(b: Lowering, x: str, w: str) -> str:
 
 def product(b: Lowering, w: Operand, x: Operand) -> str:
     if x.dim(0).same(0):  # a product of no terms is left unwritten
-        return b.filled(np.array(0, np.float32), [w.dim(1), *x.dims()[1:]])
+        return b.zeros([w.dim(1), *x.dims()[1:]])
     rank = max(x.rank, 2)
     value = x.of_rank(rank)
     if w.dim(2).same(1) and w.dim(3).same(1):
@@ -73,7 +73,7 @@ def mulmat_id(b: Lowering, w: Operand, x: Operand, ids: Operand) -> str:
         taken = b.add("Gather", rows, row)
         made.append(packed_product(b, w, taken, 2, expert) or rows_product(b, taken, _expert(b, w, expert)))
         found.append(index)
-    blank = b.filled(np.array(0, np.float32), [n, places])
+    blank = b.zeros([n, places])
     if not made:
         return b.shaped(blank, [n, used, tokens])
     index = b.shaped(b.add("Concat", *found, axis=0), [1, -1])

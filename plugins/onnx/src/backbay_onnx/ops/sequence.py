@@ -16,7 +16,6 @@ from backbay.ops import Yarn
 from ..lowering.emitter import AnySize
 from ..lowering.lowering import Lowering
 from ..lowering.operand import Operand
-from .shape import zeros
 from .table import kernel
 
 
@@ -140,7 +139,7 @@ def ssm_scan(
     if x.is_empty():  # a Scan of nothing divides by zero, and takes the process with it
         return b.shaped(first, [end])
     if states.same(0):
-        return zeros(b, [b.product(x.dims())])
+        return b.zeros([b.product(x.dims())])
     step = b.add("Softplus", dt.of_rank(3))  # (sequences, tokens, heads)
     decay = b.add("Unsqueeze", A.of_rank(2), b.ints(1))  # (heads, 1, states or 1)
     spread: list[AnySize] = [states, 1, heads // groups, groups, tokens, sequences]

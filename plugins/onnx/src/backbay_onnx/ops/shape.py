@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from backbay import DType, ops
 from backbay.plugin import Size
 
@@ -98,7 +96,3 @@ def _tiled(b: Lowering, x: Operand, rank: int, times: list[Size]) -> str:
     moved = DType.F32 if x.dtype.is_float else x.dtype
     value = b.ranked(b.cast(x.stored, x.dtype, moved), x.rank, rank)
     return b.cast(b.add("Tile", value, b.vector(times[::-1])), moved, x.dtype)
-
-
-def zeros(b: Lowering, sizes: list[Size]) -> str:
-    return b.filled(np.array(0, np.float32), sizes)

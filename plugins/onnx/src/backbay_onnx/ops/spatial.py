@@ -12,7 +12,6 @@ from backbay.plugin import Size
 
 from ..lowering.lowering import Lowering
 from ..lowering.operand import Operand
-from .shape import zeros
 from .table import kernel
 
 
@@ -32,7 +31,7 @@ def conv2d(
     if _is_nothing(weight, data):
         width = windows(data.dim(0), weight.dim(0), s0, p0, d0)
         height = windows(data.dim(1), weight.dim(1), s1, p1, d1)
-        return zeros(b, [width, height, weight.dim(3), data.dim(3)])
+        return b.zeros([width, height, weight.dim(3), data.dim(3)])
     return _convolved(b, data.of_rank(4), weight.of_rank(4), (s1, s0), (p1, p0), (d1, d0))
 
 
@@ -63,7 +62,7 @@ def conv3d(
     planes = [windows(data.dim(n), weight.dim(n), strides[n], pads[n], dilations[n]) for n in range(3)]
     shape = [*planes, (weight.dim(3) // c) * (data.dim(3) // c)]
     if _is_nothing(weight, data):
-        return zeros(b, shape)
+        return b.zeros(shape)
     kernels = b.shaped(weight.floats, [*weight.dims(3), b.symbols.constant(c), weight.dim(3) // c])
     images = b.shaped(data.floats, [*data.dims(3), b.symbols.constant(c), data.dim(3) // c])
     y = _convolved(b, images, kernels, strides[::-1], pads[::-1], dilations[::-1])
@@ -74,7 +73,7 @@ def conv3d(
 def conv1d_dw(b: Lowering, x: Operand, weight: Operand, s: int, p: int, d: int) -> str:
     """One kernel for each channel: windows of the data times the kernels, summed."""
     if _is_nothing(x, weight):
-        return zeros(b, [windows(x.dim(0), weight.dim(0), s, p, d), *x.dims(3)[1:]])
+        return b.zeros([windows(x.dim(0), weight.dim(0), s, p, d), *x.dims(3)[1:]])
     value, _ = _windowed(b, x.of_rank(3), 3, 2, x.dim(0), weight.dim(0), s, p, d)  # (N, C, OT, K)
     kernels = b.shaped(weight.floats, [weight.dim(0), 1, weight.dim(2)])  # (C, 1, K)
     return b.add("ReduceSum", b.add("Mul", value, kernels), b.ints(-1), keepdims=0)
@@ -116,7 +115,7 @@ def avg_pool2d(b: Lowering, x: Operand, k: int, s: int, p: float) -> str:
     rank = max(x.rank, 2)
     width, height = ((x.dim(n) + near + far - k) // s + 1 for n in (0, 1))
     if x.is_empty():
-        return zeros(b, [width, height, *x.dims()[2:]])
+        return b.zeros([width, height, *x.dims()[2:]])
     value = x.of_rank(4)
     if far:
         value = _padded(b, value, 4, {2: (near, far), 3: (near, far)})
@@ -128,7 +127,7 @@ def avg_pool2d(b: Lowering, x: Operand, k: int, s: int, p: float) -> str:
 def interpolate(b: Lowering, x: Operand, dims: tuple[Size, ...], mode: str) -> str:
     rank = len(dims)
     if any(size.same(0) for size in dims):
-        return zeros(b, list(dims))
+        return b.zeros(list(dims))
     value = x.of_rank(rank)
     for n, extent in enumerate(dims):
         axis = rank - 1 - n

@@ -1,0 +1,38 @@
+"""Reductions over dimension 0, the last axis."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from backbay import ops
+
+from .table import Array, kernel
+
+
+def mean_of(x: Array) -> Array:
+    return x.sum(axis=-1, keepdims=True) / np.float64(x.shape[-1])  # 0 / 0, not a warning, for an empty row
+
+
+@kernel(ops.sum_rows)
+def sum_rows(x: Array) -> Array:
+    return x.sum(axis=-1, keepdims=True)
+
+
+@kernel(ops.mean)
+def mean(x: Array) -> Array:
+    return mean_of(x)
+
+
+@kernel(ops.variance)
+def variance(x: Array) -> Array:
+    return mean_of((x - mean_of(x)) ** 2)
+
+
+@kernel(ops.stddev)
+def stddev(x: Array) -> Array:
+    return np.sqrt(mean_of((x - mean_of(x)) ** 2))
+
+
+@kernel(ops.cumsum)
+def cumsum(x: Array) -> Array:
+    return x.cumsum(axis=-1)
