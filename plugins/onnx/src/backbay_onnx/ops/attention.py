@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backbay import ops
+from backbay import Node, ops
 from backbay.plugin import Size
 
 from ..lowering.lowering import Lowering
@@ -11,7 +11,13 @@ from ..lowering.operand import Operand
 from .table import kernel
 
 
-@kernel(ops.scaled_dot_product_attention)
+def _scores(node: Node) -> int:
+    """Scores before and after a step; queries and results in another order."""
+    query, key = node.operands[:2]
+    return 2 * 4 * query.dim(1) * query.dim(2) * key.dim(2) + 4 * (query.size + node.size)
+
+
+@kernel(ops.scaled_dot_product_attention, working_memory=_scores)
 def scaled_dot_product_attention(
     b: Lowering,
     query: Operand,

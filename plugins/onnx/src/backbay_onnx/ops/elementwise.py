@@ -6,10 +6,11 @@ from math import inf
 
 import numpy as np
 
-from backbay import DType, UnsupportedOpError, ops
+from backbay import DType, Node, UnsupportedOpError, ops
 
 from ..lowering.lowering import Lowering
 from ..lowering.operand import Operand
+from ..memory.working_memory import nothing, results
 from .table import kernel
 
 
@@ -27,84 +28,89 @@ def scaled(b: Lowering, x: str, factor: float) -> str:
     return b.add("Mul", x, b.number(factor))
 
 
-@kernel(ops.neg)
+@kernel(ops.neg, working_memory=nothing)
 def neg(b: Lowering, x: Operand) -> str:
     return b.add("Neg", x.floats)
 
 
-@kernel(ops.sqr)
+@kernel(ops.sqr, working_memory=nothing)
 def sqr(b: Lowering, x: Operand) -> str:
     return b.add("Mul", x.floats, x.floats)
 
 
-@kernel(ops.sqrt)
+@kernel(ops.sqrt, working_memory=nothing)
 def sqrt(b: Lowering, x: Operand) -> str:
     return b.add("Sqrt", x.floats)
 
 
-@kernel(ops.exp)
+@kernel(ops.exp, working_memory=nothing)
 def exp(b: Lowering, x: Operand) -> str:
     return b.add("Exp", x.floats)
 
 
-@kernel(ops.sin)
+@kernel(ops.sin, working_memory=nothing)
 def sin(b: Lowering, x: Operand) -> str:
     return b.add("Sin", x.floats)
 
 
-@kernel(ops.cos)
+@kernel(ops.cos, working_memory=nothing)
 def cos(b: Lowering, x: Operand) -> str:
     return b.add("Cos", x.floats)
 
 
-@kernel(ops.tanh)
+@kernel(ops.tanh, working_memory=nothing)
 def tanh(b: Lowering, x: Operand) -> str:
     return b.add("Tanh", x.floats)
 
 
-@kernel(ops.sigmoid)
+@kernel(ops.sigmoid, working_memory=results(2))
 def sigmoid(b: Lowering, x: Operand) -> str:
     return times_sigmoid(b, b.number(1), x.floats)
 
 
-@kernel(ops.relu)
+def _gate(node: Node) -> int:
+    """The gate before it is multiplied with the second operand, if there is one."""
+    return 4 * node.size if len(node.operands) > 1 else 0
+
+
+@kernel(ops.relu, working_memory=_gate)
 def relu(b: Lowering, x: Operand, up: Operand | None = None) -> str:
     return gated(b, b.add("Relu", x.floats), x, up)
 
 
-@kernel(ops.silu)
+@kernel(ops.silu, working_memory=results(2))
 def silu(b: Lowering, x: Operand, up: Operand | None = None) -> str:
     return gated(b, times_sigmoid(b, x.floats, x.floats), x, up)
 
 
-@kernel(ops.gelu)
+@kernel(ops.gelu, working_memory=_gate)
 def gelu(b: Lowering, x: Operand, up: Operand | None = None) -> str:
     return gated(b, b.add("Gelu", x.floats, approximate="tanh"), x, up)
 
 
-@kernel(ops.gelu_erf)
+@kernel(ops.gelu_erf, working_memory=nothing)
 def gelu_erf(b: Lowering, x: Operand) -> str:
     return b.add("Gelu", x.floats, approximate="none")
 
 
-@kernel(ops.quick_gelu)
+@kernel(ops.quick_gelu, working_memory=results(2))
 def quick_gelu(b: Lowering, x: Operand, up: Operand | None = None) -> str:
     return gated(b, times_sigmoid(b, x.floats, scaled(b, x.floats, 1.702)), x, up)
 
 
-@kernel(ops.swiglu)
+@kernel(ops.swiglu, working_memory=results(3))
 def swiglu(b: Lowering, x: Operand, up: Operand, alpha: float, limit: float) -> str:
     gate = b.add("Min", x.floats, b.number(limit))
     gate = times_sigmoid(b, gate, scaled(b, gate, alpha))
     return b.add("Mul", gate, b.add("Add", _clipped(b, up.of_rank(x.rank), -limit, limit), b.number(1)))
 
 
-@kernel(ops.softplus)
+@kernel(ops.softplus, working_memory=nothing)
 def softplus(b: Lowering, x: Operand) -> str:
     return b.add("Softplus", x.floats)
 
 
-@kernel(ops.clamp)
+@kernel(ops.clamp, working_memory=nothing)
 def clamp(b: Lowering, x: Operand, min: float, max: float) -> str:
     return _clipped(b, x.floats, min, max)
 
@@ -114,19 +120,19 @@ def _clipped(b: Lowering, x: str, low: float, high: float) -> str:
     return b.add("Min", x, b.number(high)) if high != inf else x
 
 
-@kernel(ops.scale)
+@kernel(ops.scale, working_memory=nothing)
 def scale(b: Lowering, x: Operand, s: float) -> str:
     return b.add("Mul", x.floats, b.number(s))
 
 
-@kernel(ops.fill)
+@kernel(ops.fill, working_memory=nothing)
 def fill(b: Lowering, x: Operand, value: float) -> str:
     kinds = {DType.I32: np.int32, DType.I64: np.int64}
     number = np.array(value, kinds.get(x.dtype, np.float32))
     return b.filled(number, x.dims())
 
 
-@kernel(ops.cast)
+@kernel(ops.cast, working_memory=nothing)
 def cast(b: Lowering, x: Operand, dtype: DType) -> str:
     if dtype.is_quantized:
         raise UnsupportedOpError(f"cast: {x.node}: backend 'onnx' cannot quantize to {dtype}")

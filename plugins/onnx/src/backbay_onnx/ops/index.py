@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onnx import TensorProto
 
-from backbay import DType, ops
+from backbay import DType, Node, ops
 
 from ..lowering.emitter import AnySize
 from ..lowering.lowering import Lowering
@@ -13,12 +13,17 @@ from ..weights.quantized import is_packed, packed_rows
 from .table import kernel
 
 
-@kernel(ops.rows)
+def _unpacked_rows(node: Node) -> int:
+    """Of a quantized weight: halves of codes, then numbers."""
+    return 3 * 4 * node.size if is_packed(node.operands[0]) else 0
+
+
+@kernel(ops.rows, working_memory=_unpacked_rows)
 def rows(b: Lowering, x: Operand, ids: Operand) -> str:
     n, count = x.dim(0), x.dim(1)
     wanted = ids.stored if ids.rank else b.ranked(ids.stored, 0, 1)
     if x.dim(2).same(1) and x.dim(3).same(1):
-        if is_packed(x):
+        if is_packed(x.node):
             return packed_rows(b, x, wanted, max(ids.rank, 1))
         y = b.add("Gather", b.shaped(x.stored, [n, count]), wanted)
     else:

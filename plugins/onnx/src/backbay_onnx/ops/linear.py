@@ -5,16 +5,17 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto
 
-from backbay import ops
+from backbay import Node, ops
 
 from ..lowering.lowering import Lowering
 from ..lowering.operand import Operand
+from ..memory.working_memory import nothing, results
 from .table import kernel
 
 TRIANGLES = {"upper-diag": (1, 0), "upper": (1, 1), "lower-diag": (0, 0), "lower": (0, -1)}
 
 
-@kernel(ops.diag)
+@kernel(ops.diag, working_memory=results(1))
 def diag(lowering: Lowering, x: Operand) -> str:
     """Rows repeated, and both triangles cut off: Where would lose the sign of zeros."""
     rank = max(x.rank, 2)
@@ -22,7 +23,7 @@ def diag(lowering: Lowering, x: Operand) -> str:
     return _triangle(lowering, _triangle(lowering, value, "lower-diag"), "upper-diag")
 
 
-@kernel(ops.tri)
+@kernel(ops.tri, working_memory=nothing)
 def tri(lowering: Lowering, x: Operand, kind: str) -> str:
     rank = max(x.rank, 2)
     return lowering.ranked(_triangle(lowering, x.of_rank(rank), kind), rank, x.rank)
@@ -39,7 +40,12 @@ def _diagonal(lowering: Lowering, x: Operand) -> str:
     return lowering.add("Equal", line, lowering.add("Unsqueeze", line, lowering.ints(1)))
 
 
-@kernel(ops.solve_tri)
+def _rows_of_solution(node: Node) -> int:
+    """The triangle, its diagonal and pivots; the solution, and its copies in a loop."""
+    return 4 * (6 * node.operands[0].size + 8 * node.size)
+
+
+@kernel(ops.solve_tri, working_memory=_rows_of_solution)
 def solve_tri(
     lowering: Lowering,
     a: Operand,

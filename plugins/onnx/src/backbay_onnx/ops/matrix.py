@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto
 
-from backbay import ops
+from backbay import Node, ops
 
 from ..lowering.lowering import Lowering
 from ..lowering.model_builder import CONTRIB
 from ..lowering.operand import Operand
-from ..weights.quantized import packed_product
+from ..weights.quantized import is_packed, packed_product
 from .table import kernel
 
 
@@ -46,17 +46,29 @@ def _grouped(b: Lowering, w: Operand, x: Operand) -> str:
     return b.shaped(y, [n, *x.dims()[1:]])
 
 
-@kernel(ops.mulmat)
+def _rounded_activations(node: Node) -> int:
+    """Of quantized weights: rounded activations, and a second product, which is added."""
+    weight, x = node.operands
+    return 4 * node.size + 2 * x.size if is_packed(weight) else 0
+
+
+def _rows_of_experts(node: Node) -> int:
+    """The rows of one expert, the products of all experts, and the places of their rows."""
+    weight, _, ids = node.operands
+    return 2 * 4 * node.size + 6 * weight.dim(0) * ids.size
+
+
+@kernel(ops.mulmat, working_memory=_rounded_activations)
 def mulmat(b: Lowering, w: Operand, x: Operand) -> str:
     return product(b, w, x)
 
 
-@kernel(ops.mulmat_full_prec)
+@kernel(ops.mulmat_full_prec, working_memory=_rounded_activations)
 def mulmat_full_prec(b: Lowering, w: Operand, x: Operand) -> str:
     return product(b, w, x)
 
 
-@kernel(ops.mulmat_id)
+@kernel(ops.mulmat_id, working_memory=_rows_of_experts)
 def mulmat_id(b: Lowering, w: Operand, x: Operand, ids: Operand) -> str:
     """For each expert one product with the tokens that chose it; what comes out is put where it belongs."""
     k, n, used, tokens = w.dim(0), w.dim(1), ids.dim(0), ids.dim(1)

@@ -8,6 +8,7 @@ from backbay import ops
 
 from ..lowering.lowering import Lowering
 from ..lowering.operand import Operand
+from ..memory.working_memory import nothing, receivers, results
 from .reduce import centred, last_axis, mean_of, original_rank, sum_of
 from .table import kernel
 
@@ -17,12 +18,12 @@ def _affine(b: Lowering, y: str, weight: Operand | None, bias: Operand | None) -
     return y if bias is None else b.add("Add", y, bias.of_rank(1))
 
 
-@kernel(ops.softmax)
+@kernel(ops.softmax, working_memory=nothing)
 def softmax(b: Lowering, x: Operand) -> str:
     return original_rank(b, b.add("Softmax", last_axis(x), axis=-1), x)
 
 
-@kernel(ops.layer_norm)
+@kernel(ops.layer_norm, working_memory=results(1))
 def layer_norm(
     b: Lowering, x: Operand, weight: Operand | None = None, bias: Operand | None = None, eps: float = 1e-5
 ) -> str:
@@ -32,13 +33,13 @@ def layer_norm(
     return original_rank(b, _affine(b, y, weight, bias), x)
 
 
-@kernel(ops.rms_norm)
+@kernel(ops.rms_norm, working_memory=nothing)
 def rms_norm(b: Lowering, x: Operand, weight: Operand | None = None, eps: float = 1e-5) -> str:
     scale = weight.of_rank(1) if weight is not None else b.filled(np.array(1, np.float32), [x.dim(0)])
     return original_rank(b, b.add("RMSNormalization", last_axis(x), scale, axis=-1, epsilon=eps), x)
 
 
-@kernel(ops.l2_norm)
+@kernel(ops.l2_norm, working_memory=receivers(1))
 def l2_norm(b: Lowering, x: Operand, eps: float = 1e-12) -> str:
     root = b.add("Sqrt", sum_of(b, b.add("Mul", last_axis(x), last_axis(x)), x))
     return original_rank(b, b.add("Div", last_axis(x), b.add("Max", root, b.number(eps))), x)

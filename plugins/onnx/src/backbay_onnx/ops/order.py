@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto
 
-from backbay import ops
+from backbay import Node, ops
 from backbay.plugin import Size
 
 from ..lowering.lowering import Lowering
@@ -22,11 +22,16 @@ def _sorted(b: Lowering, x: Operand, k: Size, largest: int) -> str:
     return b.cast_to(positions, TensorProto.INT32)
 
 
-@kernel(ops.top_k)
+def _sort(node: Node) -> int:
+    """The row without NaN and where they were; values, positions of 64 bits, and what sorts them."""
+    return 2 * 4 * node.operands[0].size + 6 * 4 * node.size
+
+
+@kernel(ops.top_k, working_memory=_sort)
 def top_k(b: Lowering, x: Operand, k: Size) -> str:
     return _sorted(b, x, k, 1)
 
 
-@kernel(ops.argsort)
+@kernel(ops.argsort, working_memory=_sort)
 def argsort(b: Lowering, x: Operand) -> str:
     return b.ranked(_sorted(b, x, x.dim(0), 0), max(x.rank, 1), x.rank)

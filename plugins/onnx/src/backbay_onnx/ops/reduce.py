@@ -8,6 +8,7 @@ from backbay import ops
 
 from ..lowering.lowering import Lowering
 from ..lowering.operand import Operand
+from ..memory.working_memory import nothing, receivers
 from .table import kernel
 
 
@@ -38,27 +39,27 @@ def centred(b: Lowering, x: Operand) -> str:
     return b.add("Sub", last_axis(x), mean_of(b, last_axis(x), x))
 
 
-@kernel(ops.sum_rows)
+@kernel(ops.sum_rows, working_memory=nothing)
 def sum_rows(b: Lowering, x: Operand) -> str:
     return sum_of(b, last_axis(x), x)
 
 
-@kernel(ops.mean)
+@kernel(ops.mean, working_memory=nothing)
 def mean(b: Lowering, x: Operand) -> str:
     return mean_of(b, last_axis(x), x)
 
 
-@kernel(ops.variance)
+@kernel(ops.variance, working_memory=receivers(2))
 def variance(b: Lowering, x: Operand) -> str:
     y = centred(b, x)
     return mean_of(b, b.add("Mul", y, y), x)
 
 
-@kernel(ops.stddev)
+@kernel(ops.stddev, working_memory=receivers(2))
 def stddev(b: Lowering, x: Operand) -> str:
     return b.add("Sqrt", variance(b, x))
 
 
-@kernel(ops.cumsum)
+@kernel(ops.cumsum, working_memory=nothing)
 def cumsum(b: Lowering, x: Operand) -> str:
     return original_rank(b, b.add("CumSum", last_axis(x), b.constant(np.array(-1, np.int64))), x)

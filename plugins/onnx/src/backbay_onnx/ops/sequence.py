@@ -10,16 +10,23 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto
 
-from backbay import ops
+from backbay import Node, ops
 from backbay.ops import Yarn
 
 from ..lowering.emitter import AnySize
 from ..lowering.lowering import Lowering
 from ..lowering.operand import Operand
+from ..memory.working_memory import results
 from .table import kernel
 
 
-@kernel(ops.rope)
+def _angles(node: Node) -> int:
+    """Angles of 64 bits."""
+    dim: int = node.args[2]
+    return 24 * node.operands[1].size * dim
+
+
+@kernel(ops.rope, working_memory=_angles)
 def rope(
     b: Lowering,
     x: Operand,
@@ -113,7 +120,7 @@ def _rates(
     return rates * (scale * (1 - r) + r), yarn.attn_factor * (1 + 0.1 * log(1 / scale))
 
 
-@kernel(ops.ssm_conv)
+@kernel(ops.ssm_conv, working_memory=results(2))
 def ssm_conv(b: Lowering, x: Operand, weight: Operand) -> str:
     value, kernels = x.of_rank(3), weight.of_rank(2)  # (sequences, channels, K-1 + tokens), (channels, K)
     taps = weight.dim(0).pin()
@@ -125,7 +132,13 @@ def ssm_conv(b: Lowering, x: Operand, weight: Operand) -> str:
     return b.transposed(y, 0, 2, 1)
 
 
-@kernel(ops.ssm_scan)
+def _scan(node: Node) -> int:
+    """Shares of each head, and all that is scanned, in the order of tokens."""
+    state, x = node.operands[:2]
+    return 4 * 4 * state.dim(0) * x.dim(1) * x.dim(2) * x.dim(3) + 2 * 4 * (x.size + node.size)
+
+
+@kernel(ops.ssm_scan, working_memory=_scan)
 def ssm_scan(
     b: Lowering, s: Operand, x: Operand, dt: Operand, A: Operand, B: Operand, C: Operand, ids: Operand
 ) -> str:

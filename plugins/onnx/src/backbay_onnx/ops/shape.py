@@ -7,10 +7,11 @@ from backbay.plugin import Size
 
 from ..lowering.lowering import Lowering
 from ..lowering.operand import Operand
+from ..memory.working_memory import nothing
 from .table import kernel
 
 
-@kernel(ops.reshape)
+@kernel(ops.reshape, working_memory=nothing)
 def reshape(b: Lowering, x: Operand, *shape: Size) -> str:
     return b.shaped(x.value, _across(x, shape))
 
@@ -19,7 +20,7 @@ def _across(x: Operand, shape: tuple[Size, ...]) -> list[Size]:
     return [x.across(shape[0]), *shape[1:]] if shape else []
 
 
-@kernel(ops.permute)
+@kernel(ops.permute, working_memory=nothing)
 def permute(b: Lowering, x: Operand, *axes: int) -> str:
     rank = len(axes)
     value = b.ranked(x.value, x.rank, rank)
@@ -28,24 +29,24 @@ def permute(b: Lowering, x: Operand, *axes: int) -> str:
     return b.ranked(value, rank, max((axes[n] + 1 for n in range(x.rank)), default=0))
 
 
-@kernel(ops.slice)
+@kernel(ops.slice, working_memory=nothing)
 def slice(b: Lowering, x: Operand, dim: int, low: Size, high: Size, step: int = 1) -> str:
     if dim == 0:
         low, high = x.across(low), x.across(high)
     return b.sliced(x.value, x.rank - 1 - dim, low, high, step)
 
 
-@kernel(ops.contiguous)
+@kernel(ops.contiguous, working_memory=nothing)
 def contiguous(b: Lowering, x: Operand, *shape: Size) -> str:
     return b.shaped(x.value, _across(x, shape)) if shape else x.value
 
 
-@kernel(ops.duplicate)
+@kernel(ops.duplicate, working_memory=nothing)
 def duplicate(b: Lowering, x: Operand) -> str:
     return x.value
 
 
-@kernel(ops.pad_ext)
+@kernel(ops.pad_ext, working_memory=nothing)
 def pad_ext(
     b: Lowering,
     x: Operand,
@@ -68,21 +69,21 @@ def pad_ext(
     return b.add("Pad", x.of_rank(rank), amounts, b.number(0))
 
 
-@kernel(ops.concat)
+@kernel(ops.concat, working_memory=nothing)
 def concat(b: Lowering, x: Operand, t2: Operand, dim: int) -> str:
     rank = max(x.rank, t2.rank, dim + 1)
     values = [b.ranked(operand.value, operand.rank, rank) for operand in (x, t2)]
     return b.add("Concat", *values, axis=rank - 1 - dim)
 
 
-@kernel(ops.repeat)
+@kernel(ops.repeat, working_memory=nothing)
 def repeat(b: Lowering, x: Operand, dim: int, n: Size) -> str:
     rank = max(x.rank, dim + 1)
     times = [n if i == dim else b.symbols.constant(1) for i in range(rank)]
     return _tiled(b, x, rank, times)
 
 
-@kernel(ops.repeat_4d)
+@kernel(ops.repeat_4d, working_memory=nothing)
 def repeat_4d(b: Lowering, x: Operand, dim0: Size, dim1: Size, dim2: Size, dim3: Size) -> str:
     wanted = [dim0, dim1, dim2, dim3]
     rank = next((n for n in range(4, 0, -1) if not wanted[n - 1].same(1)), 0)

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 from onnx import TensorProto
 
-from backbay import ops
+from backbay import Node, ops
 from backbay.plugin import Size
 
 from ..lowering.lowering import Lowering
 from ..lowering.operand import Operand
+from ..memory.working_memory import nothing, results
 from .table import kernel
 
 
@@ -24,7 +25,7 @@ def _is_nothing(*operands: Operand) -> bool:
     return any(operand.is_empty() for operand in operands)
 
 
-@kernel(ops.conv2d)
+@kernel(ops.conv2d, working_memory=nothing)
 def conv2d(
     b: Lowering, weight: Operand, data: Operand, s0: int, s1: int, p0: int, p1: int, d0: int, d1: int
 ) -> str:
@@ -42,7 +43,7 @@ def _convolved(
     return b.add("Conv", data, weight, strides=list(strides), pads=[*pads, *pads], dilations=list(dilations))
 
 
-@kernel(ops.conv3d)
+@kernel(ops.conv3d, working_memory=nothing)
 def conv3d(
     b: Lowering,
     weight: Operand,
@@ -69,7 +70,13 @@ def conv3d(
     return b.shaped(y, shape)
 
 
-@kernel(ops.conv1d_dw)
+def _windows(node: Node) -> int:
+    """As many values as a kernel has taps."""
+    x, weight = node.operands
+    return 2 * 4 * node.size * weight.dim(0) + 4 * x.size
+
+
+@kernel(ops.conv1d_dw, working_memory=_windows)
 def conv1d_dw(b: Lowering, x: Operand, weight: Operand, s: int, p: int, d: int) -> str:
     """One kernel for each channel: windows of the data times the kernels, summed."""
     if _is_nothing(x, weight):
@@ -79,7 +86,7 @@ def conv1d_dw(b: Lowering, x: Operand, weight: Operand, s: int, p: int, d: int) 
     return b.add("ReduceSum", b.add("Mul", value, kernels), b.ints(-1), keepdims=0)
 
 
-@kernel(ops.im2col)
+@kernel(ops.im2col, working_memory=results(2))
 def im2col(
     b: Lowering, weight: Operand, data: Operand, s0: int, s1: int, p0: int, p1: int, d0: int, d1: int
 ) -> str:
@@ -109,7 +116,7 @@ def _padded(b: Lowering, value: str, rank: int, amounts: dict[int, tuple[int, in
     return b.add("Pad", value, b.ints(*both[0], *both[1]), b.number(0))
 
 
-@kernel(ops.avg_pool2d)
+@kernel(ops.avg_pool2d, working_memory=nothing)
 def avg_pool2d(b: Lowering, x: Operand, k: int, s: int, p: float) -> str:
     near, far = int(p), int(2 * p) - int(p)
     rank = max(x.rank, 2)
@@ -123,7 +130,7 @@ def avg_pool2d(b: Lowering, x: Operand, k: int, s: int, p: float) -> str:
     return b.ranked(y, 4, rank)
 
 
-@kernel(ops.interpolate)
+@kernel(ops.interpolate, working_memory=results(2))
 def interpolate(b: Lowering, x: Operand, dims: tuple[Size, ...], mode: str) -> str:
     rank = len(dims)
     if any(size.same(0) for size in dims):

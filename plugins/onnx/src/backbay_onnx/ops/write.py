@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onnx import TensorProto
 
-from backbay import ops
+from backbay import Node, ops
 
 from ..lowering.emitter import AnySize
 from ..lowering.lowering import Lowering
@@ -12,14 +12,20 @@ from ..lowering.operand import Operand
 from .table import kernel
 
 
-@kernel(ops.copy)
+def _rows_to_write(node: Node) -> int:
+    """The rows in the dtype of the state, and once more in memory of their own."""
+    source = node.operands[0 if node.op is ops.copy else 1]
+    return 2 * source.size * node.dtype.type_size
+
+
+@kernel(ops.copy, working_memory=_rows_to_write)
 def copy(b: Lowering, x: Operand, dst: Operand) -> str:
     value = b.cast(x.stored, x.dtype, dst.dtype)
     b.write(dst.node, value)
     return ""
 
 
-@kernel(ops.set_rows)
+@kernel(ops.set_rows, working_memory=_rows_to_write)
 def set_rows(b: Lowering, x: Operand, src: Operand, ids: Operand) -> str:
     """One scatter of whole rows; where rows are not bound as such, of their pieces."""
     state, symbols, target = b.state_of(x.node), b.symbols, x.node

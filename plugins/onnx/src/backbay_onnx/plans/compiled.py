@@ -12,7 +12,8 @@ from backbay.plugin import Bytes, Entry
 
 from ..lowering.lowering import Lowered, Lowering
 from ..memory.residence import is_resident
-from ..memory.working_memory import Needs
+from ..memory.working_memory import PeakMemory
+from ..ops import KERNELS
 from ..session.device_choice import Device
 from ..session.runtime import runtime, session_options, translated
 
@@ -30,9 +31,9 @@ class Compiled:
     """A lowered graph and its session, for every graph of the structure that its guards hold for."""
 
     def __init__(
-        self, lowered: Lowered, session: Any, packed: Sequence[tuple[Entry, int]], needs: Needs
+        self, lowered: Lowered, session: Any, packed: Sequence[tuple[Entry, int]], peak: PeakMemory
     ) -> None:
-        self.lowered, self.session, self.needs = lowered, session, needs
+        self.lowered, self.session, self.peak = lowered, session, peak
         self.packed = packed  # memory of packed weights that the session holds
         self.users = 0  # plans
 
@@ -96,7 +97,12 @@ class Sessions:
         backend.weights.book_for(lowered, graph)
         packed = self._book_packed(lowered, graph)
         try:
-            return Compiled(lowered, self._session(lowered, graph), packed, Needs(graph, lowered.copied))
+            return Compiled(
+                lowered,
+                self._session(lowered, graph),
+                packed,
+                PeakMemory(graph, KERNELS.working_memory, lowered.copied),
+            )
         except BaseException:
             self._give_back(packed)
             raise

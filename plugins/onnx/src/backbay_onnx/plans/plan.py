@@ -78,7 +78,7 @@ class OnnxPlan(Plan):
         backend.ledger.take(GRAPH, self.nbytes, self._allocate)
         compiled.users += 1
         try:
-            backend.workspace.take(self, compiled.needs.of(graph))
+            backend.workspace.take(self, compiled.peak.of(graph))
         except BaseException:
             self.close()
             raise

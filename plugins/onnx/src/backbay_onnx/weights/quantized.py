@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto
 
+from backbay import Node
+
 from ..lowering.lowering import Lowering
 from ..lowering.model_builder import CONTRIB
 from ..lowering.operand import Operand
@@ -13,14 +15,14 @@ from .packing import LAYOUTS, Layout
 FAST, EXACT = 4, 1  # accuracy levels: activations in blocks of int8, or float32
 
 
-def is_packed(w: Operand) -> bool:
-    """Whether a weight has a layout that keeps it quantized; views and leaves are taken as numbers."""
-    return w.node.kind == "parameter" and w.dtype in LAYOUTS and w.rank >= 1
+def is_packed(w: Node) -> bool:
+    """Whether products and gathers read a weight as it is quantized; views and leaves are read as numbers."""
+    return w.kind == "parameter" and w.dtype in LAYOUTS and w.rank >= 1
 
 
 def packed_product(b: Lowering, w: Operand, x: str, rank: int, expert: int | None = None) -> str | None:
     """x, of a rank, times w transposed by a kernel that reads w as it is quantized; None where there is none."""
-    if not is_packed(w) or 0 in w.node.shape:
+    if not is_packed(w.node) or 0 in w.node.shape:
         return None
     layout = LAYOUTS[w.dtype]
     if b.exact and layout.bits == 8:
