@@ -11,7 +11,7 @@ import numpy as np
 
 import backbay
 from backbay import DType
-from backbay_onnx.memory.file_backed import give_back
+from backbay_onnx.memory.allocator import return_freed_memory
 
 WIDTH, ROWS = 1024, 2048  # 8 MiB of float32
 Graph = Callable[[Any], Any]
@@ -103,7 +103,7 @@ def resident(kind: str) -> int:
 
 def peak(run: Callable[[], None]) -> int:
     """The most bytes of real memory that a run adds."""
-    give_back()
+    return_freed_memory()
     before = resident("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the largest so far is now
     run()
@@ -114,7 +114,7 @@ def measure(trace: Graph) -> tuple[int, int]:
     with backbay.open(None, backend="onnx") as backend, backend.new_context() as ctx:
         outputs = trace(ctx)
         ctx.forward(*outputs).reserve()
-        booked = backend.workspace.booked  # type: ignore[attr-defined]
+        booked = backend.services.workspace.booked  # type: ignore[attr-defined]
         return booked, peak(lambda: ctx.compute(*outputs))
 
 

@@ -15,7 +15,9 @@ import backbay
 from backbay import BackendParams, BackendUnavailableError, DType, GPULayers, GPULayersList, OptionError
 from backbay_onnx.backend import OnnxBackend
 from backbay_onnx.memory.buffers import DeviceBuffer, LeafBuffer
-from backbay_onnx.session.device_choice import HOST, Device, choose, cuda
+from backbay_onnx.session.device import HOST, Device, device_of
+from backbay_onnx.session.device_choice import choose
+from backbay_onnx.session.providers import GPU_PROVIDERS, HOST_PROVIDER
 from backbay_onnx.session.runtime import runtime
 
 NO_CUDA = "CUDAExecutionProvider" not in runtime().get_available_providers()
@@ -74,14 +76,14 @@ def test_a_session_on_another_provider_than_asked_for_is_refused() -> None:
         ((compiled,),) = backend.sessions._compiled.values()
         HOST.check(compiled.session)
         with pytest.raises(BackendUnavailableError, match="CUDA:1 was asked for, but ONNX Runtime uses CPU"):
-            cuda(1).check(compiled.session)
+            device_of(GPU_PROVIDERS[0], 1).check(compiled.session)
 
 
 class Elsewhere(OnnxBackend):
     """The host's memory, treated as if it were that of a device."""
 
     name = "elsewhere"
-    device = Device("CUDA:0", "cpu", 0, "CPUExecutionProvider")
+    device = Device("CUDA:0", HOST_PROVIDER)
 
 
 def test_random_graphs_read_and_write_in_order_on_a_device() -> None:

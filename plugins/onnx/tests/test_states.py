@@ -10,7 +10,7 @@ import pytest
 
 import backbay
 from backbay import DType
-from backbay_onnx.lowering.lowering import Lowered
+from backbay_onnx.lowering.lowered import Lowered
 
 ROWS, WIDTH = 6, 4
 

@@ -33,7 +33,7 @@ class CpuRef(KernelBackend):
     from the start. Where `max_memory` limits the CPU, none are kept.
     """
 
-    contract_version = 1
+    contract_version = "1.1"
     kernels = KERNELS
     priority = -100  # of those that state one it is the last that "auto" takes
     float_dtype = np.float64

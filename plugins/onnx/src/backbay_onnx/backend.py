@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -25,18 +24,30 @@ from backbay import (
     ops,
 )
 from backbay.gguf import ModelFile, TensorInfo
-from backbay.plugin import COMPOSITE, Cancel, Entry, MappedBuffer, Progress, conversion_gap, unsupported
+from backbay.plugin import (
+    COMPOSITE,
+    Cancel,
+    Entry,
+    MappedBuffer,
+    Progress,
+    conversion_gap,
+    host_memory,
+    unsupported,
+)
 
+from .memory.allocator import return_freed_memory, return_large_blocks
 from .memory.buffers import DeviceBuffer, LeafBuffer
-from .memory.file_backed import give_back, return_large_blocks
 from .memory.residence import is_resident
 from .memory.workspace import Workspace
 from .ops import KERNELS
 from .plans.compiled import Sessions
 from .plans.export import export
 from .plans.plan import OnnxPlan
-from .session.device_choice import Device, choose
+from .plans.services import Services
+from .session.device import Device
+from .session.device_choice import choose
 from .session.doctor import diagnose
+from .session.providers import GPU_PROVIDERS, HOST_PROVIDER
 from .session.runtime import CPU, runtime
 from .weights.packing import LAYOUTS
 from .weights.store import WeightStore, is_multiplied
@@ -56,7 +67,7 @@ def one_of(*choices: str) -> Callable[[Any], str]:
 class OnnxBackend(Backend):
     """ONNX Runtime on the CPU: one session per structure of graphs, sizes fed as data."""
 
-    contract_version = 1
+    contract_version = "1.1"
     kernels = KERNELS
     priority = 0
     options = {
@@ -68,7 +79,7 @@ class OnnxBackend(Backend):
         ),
         "provider": Option(
             "auto",
-            one_of("auto", "cpu", "cuda"),
+            one_of("auto", HOST_PROVIDER.option, *[provider.option for provider in GPU_PROVIDERS]),
             "auto: a GPU through CUDA if one works, else the CPU; cuda: a GPU, or an error",
         ),
         "threads": Option(
@@ -80,12 +91,26 @@ class OnnxBackend(Backend):
     }
 
     def __init__(self, model: ModelFile | None = None, params: BackendParams = BackendParams()) -> None:
+        super().__init__(model, params)
         runtime()
         return_large_blocks()
         self._support: dict[tuple[Any, ...], Support] = {}  # asked for each node of each graph
-        self.weights, self.sessions = WeightStore(self), Sessions(self)
-        super().__init__(model, params)
-        self.workspace = Workspace(self, Entry(self.device.id, "graph"))
+
+    def start(self) -> None:
+        """Make the parts that all contexts share, before core books the weights in one of them."""
+        self.weights = WeightStore(self.model, self.device, self._book_weight)
+        services = Services(
+            params=self.params,
+            device=self.device,
+            ledger=self.ledger,
+            weight_entry=self.weight_entry,
+            weights=self.weights,
+            workspace=Workspace(self.ledger, Entry(self.device.id, "graph"), holds=self.params.alloc_memory),
+            exact=self.is_exact,
+            shared_threads=self.option_values["threads"] == "shared",
+        )
+        self.services, self.sessions = services, Sessions(services)
+        super().start()
 
     @cached_property
     def device(self) -> Device:
@@ -97,23 +122,18 @@ class OnnxBackend(Backend):
     def is_exact(self) -> bool:
         return bool(self.option_values["precision"] == "exact")
 
-    @property
-    def shares_threads(self) -> bool:
-        return bool(self.option_values["threads"] == "shared")
-
     def devices(self) -> list[DeviceInfo]:
-        page = os.sysconf("SC_PAGE_SIZE")
-        total, free = os.sysconf("SC_PHYS_PAGES") * page, os.sysconf("SC_AVPHYS_PAGES") * page
-        host = DeviceInfo(CPU, "ONNX Runtime CPU", total_memory=total, free_memory=free)
+        total, free = host_memory()
+        host = DeviceInfo(CPU, HOST_PROVIDER.title, total_memory=total, free_memory=free)
         if self.device.is_host:
             return [host]
-        return [host, DeviceInfo(self.device.id, "ONNX Runtime CUDA", is_gpu=True)]
+        return [host, DeviceInfo(self.device.id, self.device.provider.title, is_gpu=True)]
 
     def device_of(self, placement: Placement) -> str:
         return CPU if placement.host else self.device.id
 
     def weight_entry(self, weight: str) -> Entry:
-        """All weights are where sessions run: an embedding that stays behind would be copied in each step."""
+        """All weights are on the device of the sessions: an embedding on the host would be copied in each step."""
         placement = self.placement_of(weight)
         if self.device.is_host or placement.layer is not None:
             return super().weight_entry(weight)
@@ -132,7 +152,7 @@ class OnnxBackend(Backend):
         return found
 
     def _supports(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Support:
-        """As far as dtypes decide it."""
+        """The part that dtypes decide."""
         if op.writes is not None:
             target = specs[list(op.operands).index(op.writes)]
             if target is not None and target.dtype.is_quantized:
@@ -159,27 +179,30 @@ class OnnxBackend(Backend):
             if is_multiplied(info):
                 self.weights.book_packed(info)
             else:
-                self.ledger.take(self.weight_entry(info.name), info.nbytes, lambda: None)
+                self._book_weight(info.name, info.nbytes)
+
+    def _book_weight(self, name: str, nbytes: int) -> None:
+        self.ledger.take(self.weight_entry(name), nbytes, lambda: None)
 
     def read_weights(self, progress: Progress, cancel: Cancel | None) -> None:
         self.weights.load(progress, cancel)
 
     def compile(self, graph: Graph) -> OnnxPlan:
-        return OnnxPlan(self, graph, self.sessions.find(graph))
+        return OnnxPlan(self.services, self.sessions, graph)
 
     @classmethod
     def diagnose(cls) -> dict[str, str]:
-        return diagnose()
+        return diagnose(LAYOUTS)
 
     def export(self, graph: Graph, names: Mapping[int, str], folder: Path) -> Path:
-        return export(self, graph, names, folder)
+        return export(self.weights, graph, names, folder, exact=self.is_exact)
 
     def release(self) -> None:
         self.sessions.close()
         self.weights.close()
-        give_back()
+        return_freed_memory()
 
 
 def _is_one_attention(specs: Sequence[Spec | None]) -> bool:
-    """Whether the kernel takes it: one batch entry, and nothing is empty."""
+    """Whether the kernel takes the operands: one batch entry, and none is empty."""
     return all(spec is None or (spec.dim(3) == 1 and 0 not in spec.shape) for spec in specs)

@@ -77,6 +77,20 @@ class ModelBuilder:
     def add_output(self, name: str, type: int, rank: int) -> None:
         self.outputs.append(_value(name, type, rank))
 
+    def name_output(self, old: str, new: str) -> str:
+        """Call a value by another name, which is returned."""
+        for node in self.nodes:
+            for names in (node.input, node.output):
+                for i, name in enumerate(names):
+                    if name == old:
+                        names[i] = new
+        return new
+
+    def end(self, name: str, value: str, type: int, rank: int) -> None:
+        """Make an output of a value, which may be one of another name too."""
+        self.nodes.append(helper.make_node("Identity", [value], [name]))
+        self.add_output(name, type, rank)
+
     def add_external(
         self, name: str, type: int, shape: tuple[int, ...], location: str, span: tuple[int, int]
     ) -> None:

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from backbay import DType, Node
-from backbay.plugin import Size
+from backbay.plugin import Size, Symbols
 
 from .element_types import Form
 
-if TYPE_CHECKING:
-    from .lowering import Lowering
+
+class Values(Protocol):
+    """The values of nodes at one point of a graph."""
+
+    symbols: Symbols
+
+    def stored(self, node: Node) -> str: ...
+
+    def floats(self, node: Node) -> str: ...
+
+    def value(self, node: Node, form: Form) -> str: ...
+
+    def ranked(self, value: str, rank: int, wanted: int) -> str: ...
 
 
 class Operand:
     """Names of values have the reversed shape, so that dimension 0 is the last axis."""
 
-    def __init__(self, b: Lowering, node: Node, form: Form) -> None:
+    def __init__(self, b: Values, node: Node, form: Form) -> None:
         self._b, self.node = b, node
         self._form: Form = form
 

@@ -7,41 +7,16 @@ to write to if nothing can read there too late, in whatever order its nodes run 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from onnx import NodeProto, TensorProto
 
 from backbay.plugin import Term, term_of
 
 from .element_types import onnx_type
+from .lowered import RowsOutput, StateOutput
+from .lowering import Lowering
 from .model_builder import names_read
-
-if TYPE_CHECKING:
-    from .lowering import Lowering
-    from .states import State
-
-
-@dataclass(frozen=True)
-class StateOutput:
-    """A value of a written state as a whole. `in_place`: it is bound to the state's own memory."""
-
-    name: str
-    index: int
-    shape: tuple[Term, ...]  # innermost first
-    begin: Term  # the byte of the state where it begins
-    in_place: bool
-
-
-@dataclass(frozen=True)
-class RowsOutput:
-    """Rows of a state, and the numbers they have there: they are put there when the model has run."""
-
-    numbers: str
-    rows: str
-    index: int
-    shape: tuple[Term, ...]  # of the rows, innermost first
-    begin: Term  # the byte of the state where its rows are counted from
+from .states import State
 
 
 class Flow:
@@ -123,7 +98,7 @@ def _in_place(b: Lowering, flow: Flow, state: State, chain: Sequence[int]) -> li
     for each in names:
         b.add_output(each, onnx_type(state.node.dtype), 2)
     return [
-        StateOutput(each, state.node.index, _shape(state), byte_of(state), in_place=True) for each in names
+        StateOutput(each, state.node.index, _shape(state), state.first_byte, in_place=True) for each in names
     ]
 
 
@@ -164,7 +139,7 @@ def _as_rows(b: Lowering, state: State) -> list[RowsOutput]:
         b.end(numbers, scatter.input[1], TensorProto.INT64, 2)
         b.end(rows, scatter.input[2], onnx_type(state.node.dtype), 2)
         shape = (term_of(state.width), term_of(count // state.width))
-        made.append(RowsOutput(numbers, rows, state.node.index, shape, byte_of(state)))
+        made.append(RowsOutput(numbers, rows, state.node.index, shape, state.first_byte))
     return made
 
 
@@ -177,12 +152,7 @@ def _as_whole(b: Lowering, flow: Flow, state: State) -> StateOutput:
     else:
         b.name_output(state.latest, name)
         b.add_output(name, onnx_type(state.node.dtype), 2)
-    return StateOutput(name, state.node.index, _shape(state), byte_of(state), in_place)
-
-
-def byte_of(state: State) -> Term:
-    """Where what is bound of a state begins."""
-    return term_of(state.begin * state.unit)
+    return StateOutput(name, state.node.index, _shape(state), state.first_byte, in_place)
 
 
 def _out(b: Lowering, state: State) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from onnx import NodeProto
 
 from backbay import Graph, Node
-from backbay.plugin import Size
+from backbay.plugin import Size, Term, term_of
 
 from .emitter import Emitter
 from .windows import Window, find_window
@@ -37,6 +37,11 @@ class State:
     def begin(self) -> Size:
         """The first element that is bound."""
         return self._b.symbols.constant(0) if self.window is None else self.window.first * self.width
+
+    @property
+    def first_byte(self) -> Term:
+        """The first byte that is bound."""
+        return term_of(self.begin * self.unit)
 
     def cut_to(self, window: Window) -> None:
         """Bind these rows only."""

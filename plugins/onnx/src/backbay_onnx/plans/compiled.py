@@ -5,26 +5,21 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from backbay import Graph
-from backbay.plugin import Bytes, Entry
+from backbay.plugin import Entry
 
-from ..lowering.lowering import Lowered, Lowering
+from ..lowering.graph_lowering import lower
+from ..lowering.lowered import Lowered
 from ..memory.residence import is_resident
 from ..memory.working_memory import PeakMemory
 from ..ops import KERNELS
-from ..session.device_choice import Device
-from ..session.runtime import runtime, session_options, translated
-
-if TYPE_CHECKING:
-    from ..backend import OnnxBackend
+from ..session.creation import create_session, session_options
+from .services import Services
 
 KEPT = 64  # sessions that no plan uses; a model has a few
 KEPT_PACKED = 2  # of those with packed weights, which take as much as the model's file
-# The first merges a transpose before a cast wrongly and reads where nothing is, so that the process ends; the second
-# merges a pad into a pool that then counts it otherwise, or refuses it.
-DISABLED = ["MatmulTransposeFusion", "Pad_Fusion"]
 
 
 class Compiled:
@@ -48,8 +43,8 @@ class Compiled:
 class Sessions:
     """Compiled graphs by structure; those least recently used are dropped, sooner if they hold packed weights."""
 
-    def __init__(self, backend: OnnxBackend) -> None:
-        self._backend = backend
+    def __init__(self, services: Services) -> None:
+        self._services = services
         self._compiled: OrderedDict[Hashable, list[Compiled]] = OrderedDict()
         self._lock = threading.Lock()
         self.created = 0
@@ -72,7 +67,7 @@ class Sessions:
 
     def _states_on_host(self, graph: Graph) -> tuple[int, ...]:
         """On another device, these are written in another way."""
-        if self._backend.device.is_host:
+        if self._services.device.is_host:
             return ()
         return tuple(node.index for node in graph.of_kind("state") if not is_resident(node, node.placement))
 
@@ -89,12 +84,10 @@ class Sessions:
             del self._compiled[key]
 
     def _compile(self, graph: Graph, windows: bool) -> Compiled:
-        backend = self._backend
-        resident = not backend.device.is_host
-        lowered = Lowering(
-            graph, backend.kernels, exact=backend.is_exact, windows=windows, resident=resident
-        ).lower()
-        backend.weights.book_for(lowered, graph)
+        services = self._services
+        resident = not services.device.is_host
+        lowered = lower(graph, KERNELS, exact=services.exact, windows=windows, resident=resident)
+        services.weights.book_for(lowered, graph)
         packed = self._book_packed(lowered, graph)
         try:
             return Compiled(
@@ -109,17 +102,17 @@ class Sessions:
 
     def _session(self, lowered: Lowered, graph: Graph) -> Any:
         """None where nothing is to be run."""
-        backend = self._backend
-        if not backend.params.alloc_memory or not (lowered.results or lowered.states or lowered.rows):
+        services = self._services
+        if not services.params.alloc_memory or not (lowered.results or lowered.states or lowered.rows):
             return None
         parts = [
-            (file, backend.weights.packed(graph.nodes[index]).part(part))
+            (file, services.weights.packed(graph.nodes[index]).part(part))
             for file, index, part in lowered.parts
         ]
-        options = session_options(backend.params.num_threads, shared=backend.shares_threads)
-        limit = backend.params.max_memory.get(backend.device.id)
-        session = create_session(lowered, parts, options, backend.device, limit)
-        backend.weights.spill.relax()
+        options = session_options(services.params.num_threads, shared=services.shared_threads)
+        limit = services.params.max_memory.get(services.device.id)
+        session = create_session(lowered.model, parts, options, services.device, limit)
+        services.weights.files.drop_pages()
         self.created += 1
         return session
 
@@ -130,8 +123,8 @@ class Sessions:
             for index, nbytes in lowered.packed:
                 leaf = graph.nodes[index].leaf
                 assert leaf is not None
-                entry = self._backend.weight_entry(leaf.name)
-                self._backend.ledger.take(entry, nbytes, lambda: None)
+                entry = self._services.weight_entry(leaf.name)
+                self._services.ledger.take(entry, nbytes, lambda: None)
                 booked.append((entry, nbytes))
         except BaseException:
             self._give_back(booked)
@@ -140,22 +133,4 @@ class Sessions:
 
     def _give_back(self, booked: Sequence[tuple[Entry, int]]) -> None:
         for entry, nbytes in booked:
-            self._backend.ledger.give_back(entry, nbytes)
-
-
-def create_session(
-    lowered: Lowered, parts: list[tuple[str, Bytes]], options: Any, device: Device, limit: int | None
-) -> Any:
-    """A session that reads the parts of packed weights where they are."""
-    with translated("creating a session"):
-        if parts:
-            names, data = [name for name, _ in parts], [part for _, part in parts]
-            options.add_external_initializers_from_files_in_memory(
-                names, data, [part.nbytes for part in data]
-            )
-        model = lowered.model.SerializeToString()
-        session = runtime().InferenceSession(
-            model, options, providers=device.providers(limit), disabled_optimizers=DISABLED
-        )
-    device.check(session)
-    return session
+            self._services.ledger.give_back(entry, nbytes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from onnx import ModelProto, TensorProto, numpy_helper
@@ -14,17 +14,19 @@ from backbay import BackbayError, Graph, Node
 from backbay.plugin import Bytes
 
 from ..lowering.feeds import Known
-from ..lowering.lowering import LeafInput, Lowered, Lowering
-from .plan import bound_shape, stored_shape
-
-if TYPE_CHECKING:
-    from ..backend import OnnxBackend
+from ..lowering.graph_lowering import lower
+from ..lowering.lowered import LeafInput, Lowered
+from ..ops import KERNELS
+from ..weights.store import WeightStore
+from .bound_shapes import bound_shape, stored_shape
 
 ALIGNMENT = 64
 RESERVED = re.compile(r"((v|c|b|body|size|leaf|state|result|weight)\d+\W?.*)?", re.DOTALL)
 
 
-def export(backend: OnnxBackend, graph: Graph, names: Mapping[int, str], folder: Path) -> Path:
+def export(
+    weights: WeightStore, graph: Graph, names: Mapping[int, str], folder: Path, *, exact: bool
+) -> Path:
     """Write a graph into a folder: `model.onnx`, and `weights.bin` beside it.
 
     The sizes are those of this graph. What its leaves hold are the model's inputs; written states are inputs and, with
@@ -32,15 +34,13 @@ def export(backend: OnnxBackend, graph: Graph, names: Mapping[int, str], folder:
     weights have the names of the model file.
     """
     _check_names(names)
-    lowered = Lowering(
-        graph, backend.kernels, exact=backend.is_exact, windows=False, exported=True, names=names
-    ).lower()
+    lowered = lower(graph, KERNELS, exact=exact, windows=False, exported=True, names=names)
     folder.mkdir(parents=True, exist_ok=True)
     model = ModelProto()
     model.CopyFrom(lowered.model)
     _fix_sizes(model, lowered, graph)
     with (folder / "weights.bin").open("wb") as file:
-        _Weights(backend, graph, file).place(model, lowered)
+        _WeightsFile(weights, graph, file).place(model, lowered)
     path = folder / "model.onnx"
     path.write_bytes(model.SerializeToString())
     return path
@@ -75,11 +75,11 @@ def _drop_inputs(model: ModelProto, names: set[str]) -> None:
     model.graph.input.extend(kept)
 
 
-class _Weights:
+class _WeightsFile:
     """Writes weights one after the other, and says in the model where they lie."""
 
-    def __init__(self, backend: OnnxBackend, graph: Graph, file: Any) -> None:
-        self._backend, self._graph, self._file = backend, graph, file
+    def __init__(self, weights: WeightStore, graph: Graph, file: Any) -> None:
+        self._weights, self._graph, self._file = weights, graph, file
 
     def place(self, model: ModelProto, lowered: Lowered) -> None:
         weights = [leaf for leaf in lowered.leaves if self._graph.nodes[leaf.index].kind == "parameter"]
@@ -87,7 +87,7 @@ class _Weights:
             self._place_input(model, leaf)
         _drop_inputs(model, {leaf.name for leaf in weights})
         files = {
-            name: self._write(self._backend.weights.packed(self._graph.nodes[index]).part(part))
+            name: self._write(self._weights.packed(self._graph.nodes[index]).part(part))
             for name, index, part in lowered.parts
         }
         for tensor in model.graph.initializer:
@@ -115,7 +115,7 @@ class _Weights:
 
     def _data(self, node: Node, leaf: LeafInput) -> Bytes:
         if leaf.form == "floats":
-            return self._backend.weights.floats(node).view(np.uint8)
+            return self._weights.floats(node).view(np.uint8)
         assert node.leaf is not None
         assert node.leaf.buffer is not None
         return node.leaf.buffer.read()

@@ -1,29 +1,32 @@
-"""What `backbay doctor` says of ONNX Runtime on this machine."""
+"""The lines of `backbay doctor` about ONNX Runtime on this machine."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib import metadata
 
-from backbay import BackendUnavailableError
+from backbay import BackendUnavailableError, DType
 
-from ..weights.packing import LAYOUTS
-from .device_choice import cuda, why_not
-from .runtime import DISTRIBUTIONS, is_installed, runtime
+from .device import device_of
+from .device_choice import why_not
+from .providers import GPU_PROVIDERS
+from .runtime import CPU, DISTRIBUTIONS, is_installed, runtime
 
 
-def diagnose() -> dict[str, str]:
-    """Also where it cannot be used: what is installed, and why that will not do."""
+def diagnose(quantized: Iterable[DType]) -> dict[str, str]:
+    """What is installed, which devices work, and why others do not; `quantized` are types that stay quantized."""
     found = [f"{name} {metadata.version(name)}" for name in DISTRIBUTIONS if is_installed(name)]
     facts = {"installed": ", ".join(found) or "neither onnxruntime nor onnxruntime-gpu"}
     try:
         ort = runtime()
     except BackendUnavailableError as error:
         return {**facts, "ONNX Runtime": str(error)}
-    reason = why_not(cuda(0))
+    devices = [device_of(provider) for provider in GPU_PROVIDERS]
+    working = [device.id for device in devices if not why_not(device)]
     return {
         **facts,
         "ONNX Runtime": f"{ort.__version__}, providers {', '.join(ort.get_available_providers())}",
-        "CUDA": reason or "works",
-        "runs on": "CPU:0" if reason else "CUDA:0, unless provider=cpu or gpu_layers ask for the CPU",
-        "stays quantized": ", ".join(map(str, LAYOUTS)),
+        **{device.provider.prefix: why_not(device) or "works" for device in devices},
+        "runs on": f"{working[0]}, unless provider=cpu or gpu_layers ask for the CPU" if working else CPU,
+        "stays quantized": ", ".join(map(str, quantized)),
     }

@@ -1,0 +1,79 @@
+"""A whole graph as one ONNX model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from onnx import TensorProto
+
+from backbay import Graph, Op
+from backbay.plugin import Term
+
+from .element_types import onnx_type
+from .feeds import Feeds
+from .lowered import Lowered
+from .lowering import Lowering
+from .state_outputs import finish_states
+
+
+def lower(
+    graph: Graph,
+    kernels: Mapping[Op[Any, Any], Callable[..., str]],
+    *,
+    exact: bool,
+    windows: bool,
+    resident: bool = False,
+    exported: bool = False,
+    names: Mapping[int, str] = MappingProxyType({}),
+) -> Lowered:
+    """Lower a graph, node by node, in its order.
+
+    `exact`: activations stay float32. `windows`: caches may be bound in part. `resident`: weights and caches lie on a
+    device that is not the host. `exported`: the model is to run without this backend's buffers. `names` are those of
+    inputs and outputs, by node index.
+    """
+    b = Lowering(
+        graph, kernels, exact=exact, windows=windows, resident=resident, exported=exported, names=names
+    )
+    for node in graph.nodes:
+        if node.op is not None and not node.op.view:
+            b.lower_node(node)
+    results = _results(b)
+    states, rows = finish_states(b)
+    return Lowered(
+        b.build(),
+        tuple(b.leaves.values()),
+        Feeds({name: feed for feed, name in b.feeds.items()}),
+        results,
+        states,
+        rows,
+        tuple((file, index, part) for (index, part), file in b.parts.items()),
+        tuple(b.resident_parts),
+        _checks(b),
+        tuple(b.baked.items()),
+        tuple(b.packed.items()),
+        b.symbols.guards,
+        frozenset(b.copied),
+    )
+
+
+def _results(b: Lowering) -> tuple[tuple[str, int], ...]:
+    """Outputs that no leaf holds; leaves are read where they lie."""
+    found: dict[int, str] = {}
+    for output in b.graph.outputs:
+        node = output if b.exported else output.storage
+        if node.op is not None and node.op.writes is None and node.index not in found:
+            name = found[node.index] = b.named(node, f"result{node.index}")
+            raw = node.dtype.is_quantized
+            type = TensorProto.UINT8 if raw else onnx_type(node.dtype)
+            b.end(name, b.value(node, "raw" if raw else "stored"), type, node.rank)
+    return tuple((name, index) for index, name in found.items())
+
+
+def _checks(b: Lowering) -> tuple[tuple[int, Term, Term], ...]:
+    """Each write into a window must fall into it."""
+    cut = [state.window for state in b.states.values() if state.window is not None]
+    found = [(ids.index, window.first.term, window.rows.term) for window in cut for ids in window.ids]
+    return tuple(dict.fromkeys(found))

@@ -1,0 +1,54 @@
+"""The inputs and outputs of a session, bound to memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from onnx import TensorProto
+
+from backbay.plugin import Array
+
+from ..lowering.feeds import Fed
+from ..memory.buffers import DeviceBuffer
+from ..session.device import Device
+from ..session.providers import HOST_PROVIDER
+from ..session.runtime import runtime
+
+
+class Binding:
+    """An IOBinding, without its own methods: they look up the device by name for each of hundreds of inputs."""
+
+    def __init__(self, session: Any, device: Device) -> None:
+        self.bound = session.io_binding()
+        self._inner = self.bound._iobinding
+        make = runtime().OrtDevice.make
+        self._host, self._device = (
+            make(memory, number)._get_c_device()
+            for memory, number in ((HOST_PROVIDER.memory, 0), (device.provider.memory, device.number))
+        )
+
+    def numbers(self, fed: Fed) -> None:
+        """All sizes and grids; the sizes lie in one array."""
+        base = fed.numbers.ctypes.data
+        for name, shape, first in fed.places:
+            self._inner.bind_input(name, self._host, TensorProto.INT64, shape, base + 8 * first)
+        for name, grid in fed.grids.items():
+            self.input(name, TensorProto.INT64, grid.shape, grid)
+
+    def input(
+        self, name: str, kind: int, shape: tuple[int, ...], at: Array | DeviceBuffer, begin: int = 0
+    ) -> None:
+        self._inner.bind_input(name, *self._place(at, kind, shape, begin))
+
+    def output(
+        self, name: str, kind: int, shape: tuple[int, ...], at: Array | DeviceBuffer, begin: int = 0
+    ) -> None:
+        self._inner.bind_output(name, *self._place(at, kind, shape, begin))
+
+    def _place(
+        self, at: Array | DeviceBuffer, kind: int, shape: tuple[int, ...], begin: int
+    ) -> tuple[Any, ...]:
+        """The place `begin` bytes after the first."""
+        if isinstance(at, DeviceBuffer):
+            return self._device, kind, shape, at.pointer + begin
+        return self._host, kind, shape, at.ctypes.data + begin

@@ -1,0 +1,182 @@
+"""The memory of one graph, bound to the session of its structure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto
+
+from backbay import Graph, Node
+from backbay.plugin import Array, Bytes, HostBuffer, strided
+
+from ..lowering.element_types import binding_type
+from ..lowering.feeds import Fed, Known
+from ..lowering.lowered import LeafInput, RowsOutput, StateOutput
+from ..memory.buffers import DeviceBuffer
+from .binding import Binding
+from .bound_shapes import bound_nbytes, bound_shape, stored_shape
+from .compiled import Compiled
+from .decoded_leaf import DecodedLeaf
+from .services import Services
+
+
+class BoundGraph:
+    """Everything is bound once; a run only runs. Results lie in buffers of the graph, which each run fills."""
+
+    def __init__(
+        self, services: Services, graph: Graph, compiled: Compiled, feeds: Fed, sizes: Known
+    ) -> None:
+        self._services, self._graph = services, graph
+        self._session, self._sizes = compiled.session, sizes
+        self._debug = services.params.debug
+        self.results: dict[int, HostBuffer] = {}  # by node index
+        self._wholes: list[
+            tuple[StateOutput, HostBuffer]
+        ] = []  # new values of states that are not bound in place
+        self._rows: list[tuple[RowsOutput, HostBuffer, HostBuffer]] = []  # numbers of rows, and new rows
+        self._decoded: dict[int, DecodedLeaf] = {}  # by node index
+        self._checks: list[tuple[Array, int, int]] = []  # ids, and the rows that they must be in
+        self._binding = Binding(compiled.session, services.device)
+        self._binding.numbers(feeds)
+        self._bind(compiled)
+
+    def writes_fit(self) -> bool:
+        """Whether all writes fall into the bound windows of their states."""
+        return all(
+            ids.min(initial=low) >= low and ids.max(initial=low) < high for ids, low, high in self._checks
+        )
+
+    def run(self, options: Any) -> None:
+        """Run the session."""
+        if self._debug.poison:
+            for buffer in self._buffers():
+                buffer.poison()
+        for leaf in self._decoded.values():
+            leaf.refresh()
+        self._feed()
+        self._session.run_with_iobinding(self._binding.bound, options)
+
+    def put(self) -> None:
+        """Write into states what the session did not write in place."""
+        for whole, buffer in self._wholes:
+            data = leaf_bytes(self._graph, whole.index)
+            begin = self._sizes[whole.begin]
+            data[begin : begin + buffer.nbytes] = buffer.data
+            self._write_back(whole.index, data)
+        for rows, places, buffer in self._rows:
+            data = leaf_bytes(self._graph, rows.index)
+            width = self._sizes[rows.shape[0]] * self._graph.nodes[rows.index].dtype.type_size
+            state = data[self._sizes[rows.begin] :].reshape(-1, width)
+            state[places.data.view(np.int64)] = buffer.data.reshape(-1, width)
+            self._write_back(rows.index, data)
+
+    def check_guards(self) -> None:
+        leaves = [node.leaf.buffer for node in self._graph.nodes if node.leaf is not None]
+        for buffer in (*self._buffers(), *leaves):
+            if isinstance(buffer, HostBuffer):
+                buffer.check_guards()
+
+    def close(self) -> None:
+        for buffer in self._buffers():
+            buffer.close()
+
+    def _buffers(self) -> list[HostBuffer]:
+        """Memory that each run fills, beside the states that are written in place."""
+        buffers = [buffer for _, *both in self._rows for buffer in both]
+        return [*self.results.values(), *[buffer for _, buffer in self._wholes], *buffers]
+
+    def _feed(self) -> None:
+        """Copy leaves on the host to the device: ONNX Runtime does so when they are bound, not when it runs."""
+        for leaf in self._fed:
+            self._bind_leaf(leaf)
+        if self._fed:
+            self._binding.bound.synchronize_inputs()
+
+    # -- binding -----------------------------------------------------------------------------------------
+
+    def _bind(self, compiled: Compiled) -> None:
+        graph, lowered, binding = self._graph, compiled.lowered, self._binding
+        for leaf in lowered.leaves:
+            self._bind_leaf(leaf)
+        for part in lowered.resident:
+            weight = self._services.weights.resident_part(graph.nodes[part.index], part.part)
+            binding.input(part.name, part.kind, part.shape, weight, part.begin)
+        for name, index in lowered.results:
+            node = graph.nodes[index]
+            result = self.results[index] = HostBuffer(node.nbytes, self._debug)
+            binding.output(name, binding_type(node.dtype), stored_shape(node)[::-1], result.data)
+        for state in lowered.states:
+            self._bind_state(state)
+        for rows in lowered.rows:
+            self._bind_rows(rows)
+        for index, first, count in sorted({(i, *self._sizes.all(limits)) for i, *limits in lowered.checks}):
+            node = graph.nodes[index]
+            ids = strided(leaf_bytes(graph, node.storage.index), node)
+            self._checks.append((ids, first, first + count))
+        self._fed = [leaf for leaf in lowered.leaves if self._is_fed(leaf)]
+
+    def _bind_state(self, state: StateOutput) -> None:
+        node = self._graph.nodes[state.index]
+        kind, shape = binding_type(node.dtype), self._sizes.all(state.shape)[::-1]
+        if state.in_place:
+            self._binding.output(state.name, kind, shape, self._memory(state.index), self._sizes[state.begin])
+            return
+        buffer = HostBuffer(bound_nbytes(state, self._graph, self._sizes), self._debug)
+        self._wholes.append((state, buffer))
+        self._binding.output(state.name, kind, shape, buffer.data)
+
+    def _bind_rows(self, rows: RowsOutput) -> None:
+        node, shape = self._graph.nodes[rows.index], self._sizes.all(rows.shape)
+        places = HostBuffer(8 * shape[1], self._debug)
+        values = HostBuffer(bound_nbytes(rows, self._graph, self._sizes), self._debug)
+        self._binding.output(rows.numbers, TensorProto.INT64, (shape[1], 1), places.data)
+        self._binding.output(rows.rows, binding_type(node.dtype), shape[::-1], values.data)
+        self._rows.append((rows, places, values))
+
+    def _bind_leaf(self, leaf: LeafInput) -> None:
+        node = self._graph.nodes[leaf.index]
+        shape = bound_shape(leaf, self._graph, self._sizes)
+        kind = TensorProto.FLOAT if leaf.form == "floats" else binding_type(node.dtype)
+        at = self._floats(node) if leaf.form == "floats" else self._memory(leaf.index)
+        self._binding.input(leaf.name, kind, shape[::-1], at, self._sizes[leaf.begin])
+
+    def _floats(self, node: Node) -> Array | DeviceBuffer:
+        if node.kind == "parameter":
+            weights = self._services.weights
+            return weights.floats(node) if self._services.device.is_host else weights.resident_floats(node)
+        if node.index not in self._decoded:
+            self._decoded[node.index] = DecodedLeaf(node)
+        return self._decoded[node.index].array
+
+    def _is_fed(self, leaf: LeafInput) -> bool:
+        """Whether each run copies a leaf from the host to the device."""
+        node = self._graph.nodes[leaf.index]
+        if self._services.device.is_host or node.kind == "parameter":
+            return False
+        return node.leaf is not None and not isinstance(node.leaf.buffer, DeviceBuffer)
+
+    def _memory(self, index: int) -> Array | DeviceBuffer:
+        """The memory of a leaf, or of a weight that is used as it is stored."""
+        node = self._graph.nodes[index]
+        assert node.leaf is not None
+        buffer = node.leaf.buffer
+        if isinstance(buffer, DeviceBuffer):
+            return buffer
+        if node.kind == "parameter" and not self._services.device.is_host:
+            return self._services.weights.resident_bytes(node)
+        return leaf_bytes(self._graph, index)
+
+    def _write_back(self, index: int, data: Bytes) -> None:
+        leaf = self._graph.nodes[index].leaf
+        assert leaf is not None
+        if isinstance(leaf.buffer, DeviceBuffer):
+            leaf.buffer.write(data)
+
+
+def leaf_bytes(graph: Graph, index: int) -> Bytes:
+    """The data of a leaf: on the host the memory itself, else a copy, which is to be written back."""
+    leaf = graph.nodes[index].leaf
+    assert leaf is not None
+    assert leaf.buffer is not None
+    return leaf.buffer.read()

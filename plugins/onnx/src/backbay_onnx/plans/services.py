@@ -1,0 +1,27 @@
+"""The parts of the backend that plans use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from backbay import BackendParams
+from backbay.plugin import Entry, Ledger
+
+from ..memory.workspace import Workspace
+from ..session.device import Device
+from ..weights.store import WeightStore
+
+
+@dataclass(frozen=True)
+class Services:
+    """One of each for all contexts of a backend."""
+
+    params: BackendParams
+    device: Device
+    ledger: Ledger
+    weight_entry: Callable[[str], Entry]
+    weights: WeightStore
+    workspace: Workspace
+    exact: bool  # activations stay float32
+    shared_threads: bool

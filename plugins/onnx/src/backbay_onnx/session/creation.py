@@ -1,0 +1,50 @@
+"""Sessions of ONNX Runtime: their options, and how they are made."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from backbay.plugin import Bytes
+
+from .device import Device
+from .runtime import runtime, translated
+from .thread_pool import POOL
+
+# MatmulTransposeFusion merges a transpose before a cast wrongly: it reads outside of memory and the process ends.
+# Pad_Fusion merges a pad into a pool, which then divides by another count, or refuses it.
+DISABLED = ["MatmulTransposeFusion", "Pad_Fusion"]
+
+
+def session_options(num_threads: int | None, *, shared: bool) -> Any:
+    """The options of every session."""
+    ort = runtime()
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.enable_cpu_mem_arena = False  # it holds twice what a step needs, and makes none faster
+    # A written state is bound as input and output. ONNX Runtime does not know it: nodes must run in our order.
+    options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
+    POOL.configure(options, num_threads or len(os.sched_getaffinity(0)), shared=shared)
+    options.add_session_config_entry("session.use_external_initializer_file_buffers_directly", "1")
+    return options
+
+
+def create_session(
+    model: Any, parts: Sequence[tuple[str, Bytes]], options: Any, device: Device, limit: int | None
+) -> Any:
+    """A session that reads `parts`, packed weights by file name, where they lie."""
+    with translated("creating a session"):
+        if parts:
+            names, data = [name for name, _ in parts], [part for _, part in parts]
+            options.add_external_initializers_from_files_in_memory(
+                names, data, [part.nbytes for part in data]
+            )
+        session = runtime().InferenceSession(
+            model.SerializeToString(),
+            options,
+            providers=device.session_providers(limit),
+            disabled_optimizers=DISABLED,
+        )
+    device.check(session)
+    return session
