@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 from onnx import TensorProto
@@ -14,29 +13,13 @@ from backbay.plugin import Term
 from .element_types import onnx_type
 from .feeds import Feeds
 from .lowered import Lowered
-from .lowering import Lowering
+from .lowering import Lowering, Settings
 from .state_outputs import finish_states
 
 
-def lower(
-    graph: Graph,
-    kernels: Mapping[Op[Any, Any], Callable[..., str]],
-    *,
-    exact: bool,
-    windows: bool,
-    resident: bool = False,
-    exported: bool = False,
-    names: Mapping[int, str] = MappingProxyType({}),
-) -> Lowered:
-    """Lower a graph, node by node, in its order.
-
-    `exact`: activations stay float32. `windows`: caches may be bound in part. `resident`: weights and caches lie on a
-    device that is not the host. `exported`: the model is to run without this backend's buffers. `names` are those of
-    inputs and outputs, by node index.
-    """
-    b = Lowering(
-        graph, kernels, exact=exact, windows=windows, resident=resident, exported=exported, names=names
-    )
+def lower(graph: Graph, kernels: Mapping[Op[Any, Any], Callable[..., str]], settings: Settings) -> Lowered:
+    """Lower a graph, node by node, in its order."""
+    b = Lowering(graph, kernels, settings)
     for node in graph.nodes:
         if node.op is not None and not node.op.view:
             b.lower_node(node)
@@ -63,7 +46,7 @@ def _results(b: Lowering) -> tuple[tuple[str, int], ...]:
     """Outputs that no leaf holds; leaves are read where they lie."""
     found: dict[int, str] = {}
     for output in b.graph.outputs:
-        node = output if b.exported else output.storage
+        node = output if b.settings.exported else output.storage
         if node.op is not None and node.op.writes is None and node.index not in found:
             name = found[node.index] = b.named(node, f"result{node.index}")
             raw = node.dtype.is_quantized

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from math import prod
-from types import MappingProxyType
 from typing import Any
 
 from onnx import TensorProto
@@ -23,6 +23,17 @@ from .views import strided
 COPIES = ("Slice", "Gather", "Transpose")
 
 
+@dataclass(frozen=True)
+class Settings:
+    """How a graph is lowered."""
+
+    exact: bool  # activations stay float32
+    windows: bool  # caches may be bound in part
+    resident: bool = False  # weights and caches lie on a device that is not the host
+    exported: bool = False  # the model is to run without this backend's buffers
+    names: Mapping[int, str] = field(default_factory=dict)  # of inputs and outputs, by node index
+
+
 class Lowering(Emitter):
     """Lowers node by node, in the graph's order.
 
@@ -34,19 +45,11 @@ class Lowering(Emitter):
         self,
         graph: Graph,
         kernels: Mapping[Op[Any, Any], Callable[..., str]],
-        *,
-        exact: bool,
-        windows: bool,
-        resident: bool = False,
-        exported: bool = False,
-        names: Mapping[int, str] = MappingProxyType({}),
+        settings: Settings,
     ) -> None:
         super().__init__(graph)
-        self._names = names  # of inputs and outputs, by node index
-        self.graph, self.exact = graph, exact
-        self.resident = resident  # weights and caches lie on a device that is not the host
-        self.exported = exported  # the model is to run where nobody knows of our buffers
-        self.states = find_states(self, graph, windows=windows)
+        self.graph, self.settings = graph, settings
+        self.states = find_states(self, graph, windows=settings.windows)
         self.parts: dict[tuple[int, str], str] = {}
         self.baked: dict[int, str] = {}
         self.packed: dict[int, int] = {}
@@ -83,7 +86,7 @@ class Lowering(Emitter):
             nbytes = rows * prod(row) * (1 if type == TensorProto.UINT8 else 4)
             name = self._constants_of[key] = f"{file}{'' if expert is None else f'.{expert}'}"
             shape, begin = (rows, *row), (expert or 0) * nbytes
-            if self.resident:
+            if self.settings.resident:
                 self.add_input(name, type, len(shape))
                 self.resident_parts.append(PartInput(name, node.index, part, type, shape, begin))
             else:
@@ -93,7 +96,7 @@ class Lowering(Emitter):
 
     def note_packed(self, node: Node, nbytes: int) -> None:
         """Count the copy of a weight that ONNX Runtime makes for a product, as its kernels like it."""
-        if not self.resident:
+        if not self.settings.resident:
             self.packed[node.index] = self.packed.get(node.index, 0) + nbytes
 
     def value(self, node: Node, form: Form) -> str:
@@ -119,11 +122,13 @@ class Lowering(Emitter):
 
     def named(self, node: Node, otherwise: str) -> str:
         """What an input or output is called."""
-        return self._names.get(node.index, otherwise)
+        return self.settings.names.get(node.index, otherwise)
 
     def binds(self, state: State) -> bool:
         """Whether a state's memory can be bound as input and output: where the session runs, and known to us."""
-        return not self.exported and not (self.resident and not is_resident(state.node, state.node.placement))
+        return not self.settings.exported and not (
+            self.settings.resident and not is_resident(state.node, state.node.placement)
+        )
 
     def state_of(self, target: Node) -> State:
         """The state that a target is part of, which becomes an input when it is first needed."""

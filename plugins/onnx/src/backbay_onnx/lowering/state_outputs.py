@@ -52,7 +52,7 @@ def finish_states(b: Lowering) -> tuple[tuple[StateOutput, ...], tuple[RowsOutpu
     for state, chain, unread in chosen:
         if chain is not None and b.binds(state):
             wholes += _in_place(b, flow, state, chain)
-        elif unread and not b.exported:
+        elif unread and not b.settings.exported:
             rows += _as_rows(b, state)
         else:
             wholes.append(_as_whole(b, flow, state))

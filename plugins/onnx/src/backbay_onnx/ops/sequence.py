@@ -40,7 +40,9 @@ def rope(
     yarn: Yarn | None,
 ) -> str:
     """Each token becomes a batch entry and each head a sequence of one, so that no head count is an attribute."""
-    cos, sin = _turns(b, positions, dim, base, scale, mode, factors, sections, yarn)
+    place, power = _places(b, positions, dim, mode, sections)
+    rates, factor = _rates(power, dim, base, scale, yarn)
+    cos, sin = _turns(b, place, rates, factors, factor)
     head, heads, tokens, batch = x.dims(4)
     if not batch.same(1):
         cos, sin = (_for_each(b, angles, batch, tokens) for angles in (cos, sin))
@@ -58,30 +60,23 @@ def _for_each(b: Lowering, angles: str, batch: Any, tokens: Any) -> str:
 
 
 def _turns(
-    b: Lowering,
-    positions: Operand,
-    dim: int,
-    base: float,
-    scale: float,
-    mode: str,
-    factors: Operand | None,
-    sections: Sequence[int],
-    yarn: Yarn | None,
+    b: Lowering, place: str, rates: NDArray[np.float64], factors: Operand | None, factor: float
 ) -> tuple[str, str]:
-    """Cosine and sine of each token and pair, (tokens, 1, pairs). Angles are kept in float64 until they are small."""
-    place, power = _places(b, positions, dim, mode, sections)
-    rates, m = _rates(power, dim, base, scale, yarn)
+    """Cosine and sine of each token and pair, (tokens, 1, pairs), times a factor.
+
+    Angles are kept in float64 until they are small.
+    """
     angle = b.add("Mul", place, b.constant(rates))  # (tokens, pairs)
     if factors is not None:
-        wanted = b.sliced(factors.of_rank(1), 0, 0, len(power))
+        wanted = b.sliced(factors.of_rank(1), 0, 0, len(rates))
         angle = b.add("Div", angle, b.cast_to(wanted, TensorProto.DOUBLE))
     circle = b.constant(np.array(2 * pi))
     # To the nearest circle and not to the one below: a small angle below 0 stays one, which f32 holds well.
     angle = b.add("Sub", angle, b.add("Mul", b.add("Round", b.add("Div", angle, circle)), circle))
     angle = b.add("Unsqueeze", b.cast_to(angle, TensorProto.FLOAT), b.ints(1))
     cos, sin = b.add("Cos", angle), b.add("Sin", angle)
-    if m != 1:
-        cos, sin = b.add("Mul", cos, b.number(m)), b.add("Mul", sin, b.number(m))
+    if factor != 1:
+        cos, sin = b.add("Mul", cos, b.number(factor)), b.add("Mul", sin, b.number(factor))
     return cos, sin
 
 

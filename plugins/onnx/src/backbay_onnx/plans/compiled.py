@@ -12,6 +12,7 @@ from backbay.plugin import Entry
 
 from ..lowering.graph_lowering import lower
 from ..lowering.lowered import Lowered
+from ..lowering.lowering import Settings
 from ..memory.residence import is_resident
 from ..memory.working_memory import PeakMemory
 from ..ops import KERNELS
@@ -86,7 +87,8 @@ class Sessions:
     def _compile(self, graph: Graph, windows: bool) -> Compiled:
         services = self._services
         resident = not services.device.is_host
-        lowered = lower(graph, KERNELS, exact=services.exact, windows=windows, resident=resident)
+        settings = Settings(exact=services.exact, windows=windows, resident=resident)
+        lowered = lower(graph, KERNELS, settings)
         services.weights.book_for(lowered, graph)
         packed = self._book_packed(lowered, graph)
         try:

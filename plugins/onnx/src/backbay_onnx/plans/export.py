@@ -16,6 +16,7 @@ from backbay.plugin import Bytes
 from ..lowering.feeds import Known
 from ..lowering.graph_lowering import lower
 from ..lowering.lowered import LeafInput, Lowered
+from ..lowering.lowering import Settings
 from ..ops import KERNELS
 from ..weights.store import WeightStore
 from .bound_shapes import bound_shape, stored_shape
@@ -34,7 +35,7 @@ def export(
     weights have the names of the model file.
     """
     _check_names(names)
-    lowered = lower(graph, KERNELS, exact=exact, windows=False, exported=True, names=names)
+    lowered = lower(graph, KERNELS, Settings(exact=exact, windows=False, exported=True, names=names))
     folder.mkdir(parents=True, exist_ok=True)
     model = ModelProto()
     model.CopyFrom(lowered.model)

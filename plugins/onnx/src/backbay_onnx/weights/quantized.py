@@ -25,7 +25,7 @@ def packed_product(b: Lowering, w: Operand, x: str, rank: int, expert: int | Non
     if not is_packed(w.node) or 0 in w.node.shape:
         return None
     layout = LAYOUTS[w.dtype]
-    if b.exact and layout.bits == 8:
+    if b.settings.exact and layout.bits == 8:
         # MatMulNBits has no fast 8-bit kernel for float32 activations, but two 4-bit products are the same.
         y = b.add(
             "Add",
@@ -71,7 +71,7 @@ def _nbits(
 ) -> str:
     layout, (k, n) = LAYOUTS[w.dtype], (w.node.dim(0), w.node.dim(1))
     blocks, bits = k // layout.block, layout.bits if codes == "codes" else 4
-    b.note_packed(w.node, k * n * bits // 8 + (0 if b.exact else 8 * blocks * n))
+    b.note_packed(w.node, k * n * bits // 8 + (0 if b.settings.exact else 8 * blocks * n))
     inputs = [
         b.weight_part(w.node, codes, TensorProto.UINT8, (blocks, layout.block * bits // 8), expert),
         b.weight_part(w.node, scales, TensorProto.FLOAT, (blocks,), expert),
@@ -80,7 +80,7 @@ def _nbits(
         inputs.append(b.constant(np.zeros(n * ((blocks + 1) // 2), np.uint8)))
     return b.add(
         "MatMulNBits", x, *inputs, domain=CONTRIB, K=k, N=n, bits=bits, block_size=layout.block,
-        accuracy_level=EXACT if b.exact else FAST,
+        accuracy_level=EXACT if b.settings.exact else FAST,
     )  # fmt: skip
 
 
