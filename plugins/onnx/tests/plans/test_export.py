@@ -16,7 +16,7 @@ from model_file import quantized, write_model
 import backbay
 from backbay import DType
 
-EXAMPLES = Path(__file__).parents[3] / "examples"
+EXAMPLES = Path(__file__).parents[4] / "examples"
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What a step writes into a state: where it lies whenever nothing can read there too late, else as rows, else anew."""
+"""How written states leave a model: in place whenever nothing can read there too late, else as rows, else as a whole."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from decoder_step import SHAPES, Step
 
 import backbay
 from backbay import DType
@@ -165,3 +166,18 @@ def test_two_states_that_become_their_sum_need_no_result_to_be_written(backend: 
     ((compiled,),) = backend.sessions._compiled.values()
     assert not compiled.lowered.states
     assert len(compiled.lowered.rows) == 2
+
+
+def test_the_cache_is_written_in_place(backend: Any) -> None:
+    Step(backend).run(backend, *SHAPES[0])
+    compiled = next(iter(backend.sessions._compiled.values()))[0]
+    assert [state.in_place for state in compiled.lowered.states] == [True]
+
+
+def test_a_state_that_is_read_before_it_is_written_is_not_written_in_place(backend: Any) -> None:
+    with backend.new_context() as ctx:
+        state = ctx.from_floats([1.0, 2.0, 3.0])
+        ctx.compute(state.scale(ctx, 2.0).copy(ctx, state))
+        assert list(state.floats()) == [2.0, 4.0, 6.0]
+    compiled = next(iter(backend.sessions._compiled.values()))[0]
+    assert [state.in_place for state in compiled.lowered.states] == [False]

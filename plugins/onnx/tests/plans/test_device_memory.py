@@ -1,4 +1,4 @@
-"""Which device is taken, what is refused, and that memory which is not the host's is used as such."""
+"""Memory that is not the host's is used as such: caches, weights, and leaves that each run copies."""
 
 from __future__ import annotations
 
@@ -7,76 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-import test_sessions
-import test_writes
+from decoder_step import SHAPES, Step
 from model_file import quantized, write_model
+from random_graphs import play
 
 import backbay
-from backbay import BackendParams, BackendUnavailableError, DType, GPULayers, GPULayersList, OptionError
+from backbay import DType
 from backbay_onnx.backend import OnnxBackend
 from backbay_onnx.memory.buffers import DeviceBuffer, LeafBuffer
-from backbay_onnx.session.device import HOST, Device, device_of
-from backbay_onnx.session.device_choice import choose
-from backbay_onnx.session.providers import GPU_PROVIDERS, HOST_PROVIDER
-from backbay_onnx.session.runtime import runtime
-
-NO_CUDA = "CUDAExecutionProvider" not in runtime().get_available_providers()
-needs_none = pytest.mark.skipif(not NO_CUDA, reason="this ONNX Runtime is built with CUDA")
-
-
-def layers(id: str, *numbers: int) -> GPULayersList:
-    return GPULayersList([GPULayers(id, numbers)])
-
-
-@needs_none
-def test_a_gpu_that_is_asked_for_and_missing_is_an_error_with_its_remedy() -> None:
-    for params in (
-        BackendParams(options={"provider": "cuda"}),
-        BackendParams(gpu_layers=layers("CUDA:0", 0)),
-        BackendParams(gpu_layers=layers("CUDA:0", 0), options={"provider": "cuda"}),
-    ):
-        with pytest.raises(
-            BackendUnavailableError, match=r"CUDA:0 was asked for.*pip install backbay-onnx\[cuda\]"
-        ):
-            backbay.open(None, backend="onnx", params=params)
-
-
-@needs_none
-def test_nobody_asking_for_a_gpu_gets_the_cpu() -> None:
-    for params in (
-        BackendParams(),
-        BackendParams(gpu_layers=GPULayersList()),
-        BackendParams(options={"provider": "cpu"}),
-    ):
-        with backbay.open(None, backend="onnx", params=params) as backend:
-            assert [device.id for device in backend.devices()] == ["CPU:0"]
-
-
-@pytest.mark.parametrize(
-    ("option", "given", "why"),
-    [
-        ("cuda", GPULayersList(), "for the CPU alone"),
-        ("cpu", layers("CUDA:0", 0, 1, 2), "asks for cpu, but"),
-        ("auto", layers("CUDA:0", 1, 2), "all layers, 0 to 2, on one device, or none"),
-        ("auto", GPULayersList([GPULayers("CUDA:0", [0]), GPULayers("CUDA:1", [1, 2])]), "on one device"),
-        ("auto", layers("Vulkan:0", 0, 1, 2), "names 'Vulkan:0'"),
-        ("auto", layers("CUDA:x", 0, 1, 2), "names 'CUDA:x'"),
-    ],
-)
-def test_what_contradicts_itself_or_is_partial_is_refused(
-    option: str, given: GPULayersList, why: str
-) -> None:
-    with pytest.raises(OptionError, match=why):
-        choose(option, given, 2)
-
-
-def test_a_session_on_another_provider_than_asked_for_is_refused() -> None:
-    with backbay.open(None, backend="onnx") as backend, backend.new_context() as ctx:
-        ctx.forward(ctx.from_ints([1]).cast(ctx, DType.F32)).reserve()
-        ((compiled,),) = backend.sessions._compiled.values()
-        HOST.check(compiled.session)
-        with pytest.raises(BackendUnavailableError, match="CUDA:1 was asked for, but ONNX Runtime uses CPU"):
-            device_of(GPU_PROVIDERS[0], 1).check(compiled.session)
+from backbay_onnx.session.device import Device
+from backbay_onnx.session.providers import HOST_PROVIDER
 
 
 class Elsewhere(OnnxBackend):
@@ -88,16 +28,16 @@ class Elsewhere(OnnxBackend):
 
 def test_random_graphs_read_and_write_in_order_on_a_device() -> None:
     for seed in range(40):
-        ours, expected = test_writes.play(Elsewhere, seed), test_writes.play("cpu_ref", seed)
+        ours, expected = play(Elsewhere, seed), play("cpu_ref", seed)
         for mine, theirs in zip(ours, expected, strict=True):
             np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-4, err_msg=f"seed {seed}")
 
 
 def test_a_decoder_keeps_its_cache_on_the_device() -> None:
     with backbay.open(None, backend=Elsewhere) as backend, backbay.open(None, backend="cpu_ref") as reference:
-        ours, theirs = test_sessions.Step(backend), test_sessions.Step(reference)
+        ours, theirs = Step(backend), Step(reference)
         assert isinstance(ours.cache.leaf.buffer, DeviceBuffer)
-        for shape in test_sessions.SHAPES:
+        for shape in SHAPES:
             np.testing.assert_allclose(
                 ours.run(backend, *shape), theirs.run(reference, *shape), rtol=2e-5, atol=2e-5
             )
@@ -162,7 +102,3 @@ def test_weights_lie_on_the_device_once(tmp_path: Path, dtype: DType) -> None:
                 assert backend.memory().gpus[0].weights[0].size > 0
     for ours, theirs in zip(*results, strict=True):
         assert np.abs(ours - theirs).max() <= 2e-2 * np.abs(theirs).max()
-
-
-def test_the_host_is_a_device_too() -> None:
-    assert choose("cpu", None, 3) is HOST

@@ -15,7 +15,7 @@ import backbay
 from backbay_onnx.backend import OnnxBackend
 from backbay_onnx.session import runtime as module
 
-PROJECT = Path(__file__).parents[1] / "pyproject.toml"
+PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,74 @@
+"""Which device is taken, and which requests are refused."""
+
+from __future__ import annotations
+
+import pytest
+
+import backbay
+from backbay import BackendParams, BackendUnavailableError, DType, GPULayers, GPULayersList, OptionError
+from backbay_onnx.session.device import HOST, device_of
+from backbay_onnx.session.device_choice import choose
+from backbay_onnx.session.providers import GPU_PROVIDERS
+from backbay_onnx.session.runtime import runtime
+
+NO_CUDA = "CUDAExecutionProvider" not in runtime().get_available_providers()
+needs_none = pytest.mark.skipif(not NO_CUDA, reason="this ONNX Runtime is built with CUDA")
+
+
+def layers(id: str, *numbers: int) -> GPULayersList:
+    return GPULayersList([GPULayers(id, numbers)])
+
+
+@needs_none
+def test_a_gpu_that_is_asked_for_and_missing_is_an_error_with_its_remedy() -> None:
+    for params in (
+        BackendParams(options={"provider": "cuda"}),
+        BackendParams(gpu_layers=layers("CUDA:0", 0)),
+        BackendParams(gpu_layers=layers("CUDA:0", 0), options={"provider": "cuda"}),
+    ):
+        with pytest.raises(
+            BackendUnavailableError, match=r"CUDA:0 was asked for.*pip install backbay-onnx\[cuda\]"
+        ):
+            backbay.open(None, backend="onnx", params=params)
+
+
+@needs_none
+def test_nobody_asking_for_a_gpu_gets_the_cpu() -> None:
+    for params in (
+        BackendParams(),
+        BackendParams(gpu_layers=GPULayersList()),
+        BackendParams(options={"provider": "cpu"}),
+    ):
+        with backbay.open(None, backend="onnx", params=params) as backend:
+            assert [device.id for device in backend.devices()] == ["CPU:0"]
+
+
+@pytest.mark.parametrize(
+    ("option", "given", "why"),
+    [
+        ("cuda", GPULayersList(), "for the CPU alone"),
+        ("cpu", layers("CUDA:0", 0, 1, 2), "asks for cpu, but"),
+        ("auto", layers("CUDA:0", 1, 2), "all layers, 0 to 2, on one device, or none"),
+        ("auto", GPULayersList([GPULayers("CUDA:0", [0]), GPULayers("CUDA:1", [1, 2])]), "on one device"),
+        ("auto", layers("Vulkan:0", 0, 1, 2), "names 'Vulkan:0'"),
+        ("auto", layers("CUDA:x", 0, 1, 2), "names 'CUDA:x'"),
+    ],
+)
+def test_what_contradicts_itself_or_is_partial_is_refused(
+    option: str, given: GPULayersList, why: str
+) -> None:
+    with pytest.raises(OptionError, match=why):
+        choose(option, given, 2)
+
+
+def test_a_session_on_another_provider_than_asked_for_is_refused() -> None:
+    with backbay.open(None, backend="onnx") as backend, backend.new_context() as ctx:
+        ctx.forward(ctx.from_ints([1]).cast(ctx, DType.F32)).reserve()
+        ((compiled,),) = backend.sessions._compiled.values()
+        HOST.check(compiled.session)
+        with pytest.raises(BackendUnavailableError, match="CUDA:1 was asked for, but ONNX Runtime uses CPU"):
+            device_of(GPU_PROVIDERS[0], 1).check(compiled.session)
+
+
+def test_the_host_is_a_device_too() -> None:
+    assert choose("cpu", None, 3) is HOST
