@@ -1,4 +1,4 @@
-"""Runs one case on this backend and on the reference, and compares what comes out."""
+"""Runs a case on this backend and on the reference, and compares the outputs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from model_file import quantized
 
 import backbay
 from backbay import Backend, BackendParams, DType
@@ -14,7 +15,7 @@ Numbers = np.ndarray[Any, Any]
 
 
 class Scene:
-    """A context with a source of random leaves that are the same on every backend."""
+    """A context with random leaves, which are the same on every backend."""
 
     def __init__(self, backend: Backend, seed: int) -> None:
         self.backend, self.ctx = backend, backend.new_context()
@@ -27,35 +28,18 @@ class Scene:
     def ints(self, *shape: int, below: int = 8, dtype: DType = DType.I32) -> Any:
         return self.ctx.empty(dtype, *shape).from_ints(self.rng.integers(0, below, shape[::-1]))
 
-    def distinct(self, count: int, below: int, dtype: DType = DType.I32) -> Any:
-        return self.ctx.empty(dtype, count).from_ints(self.rng.permutation(below)[:count])
-
     def quantized(self, dtype: DType, *shape: int) -> Any:
-        """A leaf of random blocks with finite scales."""
-        import gguf
-
-        numbers = self.rng.standard_normal(shape[::-1]).astype(np.float32)
-        kind = gguf.GGMLQuantizationType(dtype.value)
-        try:
-            raw = gguf.quants.quantize(numbers, kind)
-        except NotImplementedError:
-            blocks = int(np.prod(shape)) // dtype.block_size
-            raw = self.rng.integers(0, 256, (blocks, dtype.type_size), np.uint8)
-            for at in SCALES[dtype]:
-                raw[:, at : at + 2] = np.full((blocks, 1), 0.03, np.float16).view(np.uint8)
+        """A leaf of random blocks."""
+        raw = quantized(self.rng, dtype, *shape)
         return self.ctx.from_bytes(dtype, np.ascontiguousarray(raw).reshape(-1).view(np.uint8), *shape)
 
-
-SCALES = {
-    DType.Q2_K: (80, 82), DType.Q3_K: (108,), DType.Q4_K: (0, 2), DType.Q5_K: (0, 2), DType.Q6_K: (208,),
-}  # fmt: skip
 
 Case = Callable[[Scene], Any]
 BOUNDS = {DType.F32: 2.0**-23, DType.F16: 2.0**-10, DType.BF16: 2.0**-7}
 
 
 def run(name: str, case: Case, seed: int, **options: Any) -> list[tuple[Any, Numbers]]:
-    """Shapes and numbers of what a case returns; leaves among them are read after the run."""
+    """Dtypes, shapes and numbers of the tensors that a case returns; leaves are read after the run."""
     with backbay.open(None, backend=name, params=BackendParams(options=options)) as backend:
         scene = Scene(backend, seed)
         made = case(scene)
