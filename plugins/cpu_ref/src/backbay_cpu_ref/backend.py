@@ -28,14 +28,14 @@ def _byte_count(value: Any) -> int:
 class CpuRef(KernelBackend):
     """The reference: NumPy, float64 inside of each op.
 
-    Quantized weights that ops compute with are decoded on first use and kept as float32, the first of the file that
-    fit into the option `decoded_weights` (bytes); others are decoded each time. That memory is booked with the graph,
-    from the start. Where `max_memory` limits the CPU, none are kept.
+    The first quantized weights of the file that fit into the option `decoded_weights` (bytes) are decoded on first use
+    and kept as float32. Other weights are decoded each time. The memory of kept weights is booked with the graph, when
+    the model is opened. If `max_memory` limits the CPU, none are kept.
     """
 
     contract_version = "1.1"
     kernels = KERNELS
-    priority = -100  # of those that state one it is the last that "auto" takes
+    priority = -100  # "auto" takes it last
     float_dtype = np.float64
     options: ClassVar[Mapping[str, Option]] = {
         "decoded_weights": Option(1 << 30, _byte_count, "how many bytes of decoded weights to keep")
@@ -46,7 +46,7 @@ class CpuRef(KernelBackend):
 
     def book_weights(self) -> None:
         super().book_weights()
-        self._decoded: dict[str, Array | None] = {}  # by name, those that are kept; None until first used
+        self._decoded: dict[str, Array | None] = {}  # kept weights by name; None until first used
         room = 0 if self.devices()[0].id in self.params.max_memory else self.option_values["decoded_weights"]
         for info in self.model.tensors.values() if self.model is not None else ():
             nbytes = 4 * prod(info.shape)

@@ -1,4 +1,4 @@
-"""What the entry point loads."""
+"""The module of the entry point."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from .table import Array, kernel
 
 
 def repeated(t2: Array, shape: tuple[int, ...]) -> Array:
-    """t2 repeated modulo to a shape; NumPy broadcasts extents of 1 by itself, and drops no leading ones."""
+    """t2 repeated modulo to a shape; NumPy broadcasts extents of 1 by itself, but drops no leading axes of 1."""
     t2 = t2.reshape((1,) * (len(shape) - t2.ndim) + t2.shape[max(0, t2.ndim - len(shape)) :])
     times = [
         1 if have == 1 else want // have if have else 1 for want, have in zip(shape, t2.shape, strict=True)

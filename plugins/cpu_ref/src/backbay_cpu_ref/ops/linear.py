@@ -29,11 +29,11 @@ def tri(x: Array, kind: str) -> Array:
 @kernel(ops.solve_tri)
 def solve_tri(a: Array, b: Array, lower: bool, left: bool, unit_diagonal: bool) -> Array:
     a, x = np.array(a, ndmin=4), np.array(b, ndmin=4)
-    if not left:  # transposed, it is the other problem
+    if not left:  # the transposed problem has its matrix on the left
         a, x, lower = a.swapaxes(2, 3), x.swapaxes(2, 3), not lower
-    if not lower:  # counted backwards, upper is lower
+    if not lower:  # an upper triangle with rows and columns reversed is a lower one
         a, x = a[..., ::-1, ::-1], x[..., ::-1, :]
-    for i in range(a.shape[3]):  # each row needs those before
+    for i in range(a.shape[3]):  # each row needs the rows before it
         known = a[..., i : i + 1, :i] @ x[..., :i, :]
         pivot = 1 if unit_diagonal else a[..., i : i + 1, i : i + 1]
         x[..., i : i + 1, :] = (x[..., i : i + 1, :] - known) / pivot

@@ -40,7 +40,7 @@ def rope(
 
 
 def places(positions: Array, dim: int, mode: str, sections: Sequence[int]) -> tuple[Array, Array]:
-    """The position that each pair of each token goes by, (tokens, pairs) or (tokens, 1), and its power of the base."""
+    """The position of each pair of each token, (tokens, pairs) or (tokens, 1), and its power of the base."""
     if mode in ("normal", "neox"):
         return positions.reshape(-1, 1), np.arange(dim // 2)
     components = positions.reshape(4, -1).T  # (tokens, 4)
@@ -85,7 +85,7 @@ def ssm_scan(s: Array, x: Array, dt: Array, A: Array, B: Array, C: Array, ids: A
     d = np.logaddexp(0, ranked(dt, 3))  # (sequences, tokens, heads)
     B, C = per_head(ranked(B, 4), x.shape[2]), per_head(ranked(C, 4), x.shape[2])
     y = np.empty_like(x)
-    for t in range(x.shape[1]):  # each step needs the state that the one before left
+    for t in range(x.shape[1]):  # each step needs the state after the step before
         step = d[:, t, :, None]
         decay = np.exp(step * A)[:, :, None]
         state = state * decay + B[:, t, :, None] * (x[:, t] * step)[..., None]

@@ -1,4 +1,4 @@
-"""Copies that change a shape; those of ops that only move elements get arrays as they are stored."""
+"""Copies that change a shape. Ops that only move elements get arrays as they are stored."""
 
 from __future__ import annotations
 

@@ -10,9 +10,9 @@ from .table import Array, kernel
 
 
 def windows(x: Array, axis: int, size: int, stride: int, padding: int, dilation: int) -> Array:
-    """x with one axis replaced by two, (windows, taps), where `padding` zeros, before and behind together, are added.
+    """x with one axis replaced by two, (windows, taps); `padding` is the number of zeros before and after together.
 
-    Every index outside x gathers one zero behind the data, so padding takes no memory.
+    Every index outside of x gathers one zero after the data, so padding takes no memory.
     """
     extent = x.shape[axis]
     count = (extent + padding - dilation * (size - 1) - 1) // stride + 1

@@ -14,5 +14,5 @@ kernel = KernelTable()
 
 
 def ranked(x: Array, rank: int) -> Array:
-    """x with exactly so many axes: leading ones of extent 1 are added or dropped."""
+    """x with exactly `rank` axes: leading axes of extent 1 are added or dropped."""
     return x.reshape((1,) * (rank - x.ndim) + x.shape[-rank:])

@@ -1,4 +1,4 @@
-"""What ONNX calls the element types."""
+"""Element types of ONNX."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from onnx import TensorProto
 from backbay import DType
 
 Form = Literal["stored", "floats", "raw"]
-"""In its own dtype, quantized types as float32; as float32; quantized rows as bytes."""
+"""stored: in its own dtype, quantized types as float32; floats: as float32; raw: quantized rows as bytes."""
 
 ONNX: dict[DType, int] = {
     DType.F32: TensorProto.FLOAT,
@@ -21,7 +21,7 @@ ONNX: dict[DType, int] = {
 
 
 def held(dtype: DType) -> DType:
-    """The dtype that values have inside of a model: quantized ones are the numbers that they stand for."""
+    """The dtype of values inside of a model: quantized types are decoded."""
     return DType.F32 if dtype.is_quantized else dtype
 
 
@@ -30,5 +30,5 @@ def onnx_type(dtype: DType) -> int:
 
 
 def binding_type(dtype: DType) -> int:
-    """What IOBinding takes for an element type: NumPy has no bfloat16, and quantized types are bytes."""
+    """The element type that IOBinding takes: quantized types are bytes."""
     return TensorProto.UINT8 if dtype.is_quantized else ONNX[dtype]

@@ -1,4 +1,4 @@
-"""What kernels say often: casts, ranks, shapes, broadcasting and loops over indices."""
+"""Nodes that most kernels need: casts, ranks, shapes, broadcasting and grids of indices."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ AnySize = Size | int
 
 
 class Emitter(ModelBuilder):
-    """A model builder that knows sizes: they become constants or small inputs, as the structure has it."""
+    """A model builder that knows sizes: they become constants, or small inputs if they differ within a structure."""
 
     def __init__(self, graph: Graph) -> None:
         super().__init__()
         self.symbols = Symbols(graph)
         self.feeds: dict[Feed, str] = {}
-        self._before: dict[str, str] = {}  # of what was reshaped
+        self._before: dict[str, str] = {}  # reshaped values: from each to its original
         self._graph = graph
 
     # -- sizes -------------------------------------------------------------------------------------------
 
     def feed(self, feed: Feed) -> str:
-        """The int64 input that holds what depends on sizes; a constant where it does not."""
+        """The int64 input of a feed; a constant if the feed is the same for all of a structure."""
         if is_constant(feed):
             return self.constant(np.array(feed.terms, np.int64))
         if feed not in self.feeds:
@@ -92,7 +92,7 @@ class Emitter(ModelBuilder):
     def shaped(self, value: str, sizes: Sequence[AnySize]) -> str:
         """The same elements in a shape given innermost first. Extents may be 0, and one may be -1 if none is."""
         terms = [term_of(size) for size in sizes][::-1]
-        value = self._before.get(value, value)  # what was in another shape before is none the worse for it
+        value = self._before.get(value, value)  # reshape the original value, not a reshape of it
         made = self.add("Reshape", value, self.feed(Vector(tuple(terms))), allowzero=0 if -1 in terms else 1)
         self._before[made] = value
         return made
@@ -115,7 +115,7 @@ class Emitter(ModelBuilder):
         return self.add("Slice", value, *bounds, *([self.ints(step)] if step != 1 else []))
 
     def repeated(self, value: str, have: Sequence[AnySize], want: Sequence[AnySize]) -> str:
-        """A value repeated modulo to a shape, as far as ONNX does not broadcast by itself; of the wanted rank."""
+        """A value of the wanted rank, repeated modulo to a shape where ONNX does not broadcast by itself."""
         value = self.ranked(value, len(have), len(want))
         sizes = [self._size(have[n]) if n < len(have) else self._size(1) for n in range(len(want))]
         fits = [size.fits(want[n]) for n, size in enumerate(sizes)]

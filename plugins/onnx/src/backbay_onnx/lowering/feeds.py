@@ -1,4 +1,4 @@
-"""Integers that depend on sizes alone: computed once for a context, and bound as small inputs."""
+"""Feeds: integers that depend on sizes alone, computed once for a graph and bound as small inputs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Scalar:
 
 @dataclass(frozen=True)
 class Grid:
-    """start + the sum over dimensions of index times step, innermost dimension first, in the reversed shape."""
+    """start + the sum over dimensions of index times step, innermost dimension first; the shape is reversed."""
 
     start: Term
     extents: tuple[Term, ...]
@@ -64,12 +64,12 @@ Feed = Vector | Scalar | Grid
 
 
 def is_constant(feed: Feed) -> bool:
-    """Whether it is the same in every graph of the structure."""
+    """Whether a feed is the same in every graph of the structure."""
     return isinstance(feed, Vector) and all(isinstance(term, int) for term in feed.terms)
 
 
 class Feeds:
-    """The arrays that a graph's sizes make of named feeds; but for grids, all lie in one, one behind the other."""
+    """The arrays of named feeds. All but grids lie in one array, one after the other."""
 
     def __init__(self, named: Mapping[str, Feed]) -> None:
         self.named = named
@@ -94,7 +94,7 @@ class Feeds:
 
 @dataclass(frozen=True)
 class Fed:
-    """What is fed to a model for one graph."""
+    """The arrays of one graph."""
 
     numbers: NDArray[np.int64]
     places: tuple[tuple[str, tuple[int, ...], int], ...]
@@ -114,7 +114,7 @@ class Fed:
 
 
 class Sizes:
-    """What terms are in a graph, all worked out at once."""
+    """The values of terms in a graph, all computed at once."""
 
     def __init__(self, terms: Iterable[Term]) -> None:
         self._terms = tuple(dict.fromkeys(term for term in terms if not isinstance(term, int)))
@@ -125,7 +125,7 @@ class Sizes:
 
 
 class Known(dict[Term, int]):
-    """Terms and their values; a number is its own."""
+    """Values by term; the value of a number is itself."""
 
     def __missing__(self, term: Term) -> int:
         if not isinstance(term, int):

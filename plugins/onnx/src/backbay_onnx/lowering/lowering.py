@@ -37,8 +37,8 @@ class Settings:
 class Lowering(Emitter):
     """Lowers node by node, in the graph's order.
 
-    Views are lowered when they are used, at the version that their storage then has: so what is read is what was
-    written before, and nothing that is written later.
+    A view is lowered when an op reads it, from the version that its storage then has: it shows all earlier writes and
+    no later one.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Lowering(Emitter):
     def weight_part(
         self, node: Node, part: str, type: int, row: tuple[int, ...], expert: int | None = None
     ) -> str:
-        """A part of a packed weight, for each of its rows; of one expert, or all rows of all."""
+        """A part of a packed weight, `row` for each of its rows: those of one expert, or of all."""
         key = (node.index, part, expert)
         if key not in self._constants_of:
             leaf = node.leaf
@@ -95,7 +95,7 @@ class Lowering(Emitter):
         return self._constants_of[key]
 
     def note_packed(self, node: Node, nbytes: int) -> None:
-        """Count the copy of a weight that ONNX Runtime makes for a product, as its kernels like it."""
+        """Count the copy of a weight that ONNX Runtime makes in the layout of its kernels."""
         if not self.settings.resident:
             self.packed[node.index] = self.packed.get(node.index, 0) + nbytes
 
@@ -104,7 +104,7 @@ class Lowering(Emitter):
         return self.floats(node) if form == "floats" else self._value(node, form)
 
     def write(self, target: Node, value: str) -> None:
-        """Give the storage of a target a new version, with `value`, in the storage's dtype, where the target looks."""
+        """Give the storage of a target a new version, with `value` in the place of the target."""
         state = self.state_of(target)
         if state.covered_by(target):
             state.add(self.shaped(value, state.shape), None, state.elements)
@@ -112,20 +112,20 @@ class Lowering(Emitter):
             self.scatter(target, state.index(target), value, self.product(self.extents(target)))
 
     def scatter(self, target: Node, index: str, value: str, count: Size) -> None:
-        """Give the storage a new version, with rows of `value` at the bound rows that `index`, (rows, 1), names.
+        """Give the storage of a target a new version, with rows of `value` at the bound rows in `index`, (rows, 1).
 
-        It has `count` elements.
+        `value` has `count` elements.
         """
         state = self.state_of(target)
         rows = self.shaped(value, [state.width, -1])
         state.add(self.add_once("ScatterND", state.latest, index, rows), self.nodes[-1], count)
 
     def named(self, node: Node, otherwise: str) -> str:
-        """What an input or output is called."""
+        """The name of an input or output: the caller's, if there is one."""
         return self.settings.names.get(node.index, otherwise)
 
     def binds(self, state: State) -> bool:
-        """Whether a state's memory can be bound as input and output: where the session runs, and known to us."""
+        """Whether the memory of a state can be bound as input and output: it must be ours, on the session's device."""
         return not self.settings.exported and not (
             self.settings.resident and not is_resident(state.node, state.node.placement)
         )
@@ -181,7 +181,7 @@ class Lowering(Emitter):
             return self._value(node.args[op.writes], form)
         state = self.states.get(node.storage.index)
         if op.name != "view" and (state is None or state.window is None):
-            self._value(node.args[0], form)  # what is added for it is not added for this one
+            self._value(node.args[0], form)  # first, so that its nodes do not count as a copy by this view
         before = len(self.nodes)
         value = self._look(node, op, form)
         if any(made.op_type in COPIES for made in self.nodes[before:]):
@@ -189,7 +189,7 @@ class Lowering(Emitter):
         return value
 
     def _look(self, node: Node, op: Op[Any, Any], form: Form) -> str:
-        """A view of what its storage holds now."""
+        """The value of a view of its storage now."""
         state = self.states.get(node.storage.index)
         if state is not None and state.window is not None:
             return strided(

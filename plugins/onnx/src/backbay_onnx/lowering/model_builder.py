@@ -15,7 +15,7 @@ CONTRIB = "com.microsoft"
 
 
 class ModelBuilder:
-    """Adds nodes one by one and keeps their order; what was added before, with the same inputs, is not added twice.
+    """Adds nodes and keeps their order. The same node with the same inputs is added once.
 
     Values are named by numbers. All extents are symbolic: inputs and outputs only have a rank.
     """
@@ -40,7 +40,7 @@ class ModelBuilder:
     def add_many(
         self, op: str, *inputs: str, outputs: int, domain: str = "", **attributes: Any
     ) -> tuple[str, ...]:
-        """A node with several outputs; their names. A loop body among the attributes makes it unique."""
+        """A node with several outputs; their names. A node with a loop body is always added."""
         key = (op, inputs, outputs, domain, repr(attributes))
         plain = not any(isinstance(value, GraphProto) for value in attributes.values())
         if plain:
@@ -57,7 +57,7 @@ class ModelBuilder:
         return names
 
     def add_once(self, op: str, *inputs: str) -> str:
-        """A node of its own, whatever was added before."""
+        """A node, also if the same one was added before."""
         name = self.fresh()
         self.nodes.append(helper.make_node(op, inputs, [name], name=f"{op}_{name}"))
         return name
@@ -87,14 +87,14 @@ class ModelBuilder:
         return new
 
     def end(self, name: str, value: str, type: int, rank: int) -> None:
-        """Make an output of a value, which may be one of another name too."""
+        """Make an output of a value, which may be another output as well."""
         self.nodes.append(helper.make_node("Identity", [value], [name]))
         self.add_output(name, type, rank)
 
     def add_external(
         self, name: str, type: int, shape: tuple[int, ...], location: str, span: tuple[int, int]
     ) -> None:
-        """A constant whose bytes, (offset, length), are handed over beside the model, in the file of that name."""
+        """A constant whose bytes lie in a file beside the model, at `span`, (offset, length)."""
         tensor = TensorProto(name=name, data_type=type, dims=shape, data_location=TensorProto.EXTERNAL)
         for key, value in (("location", location), ("offset", str(span[0])), ("length", str(span[1]))):
             tensor.external_data.add(key=key, value=value)
@@ -102,7 +102,7 @@ class ModelBuilder:
 
     @contextmanager
     def body(self) -> Iterator[Body]:
-        """Nodes added meanwhile belong to a loop body, which may use all values from outside."""
+        """Nodes added inside of the `with` belong to a loop body, which may use all values from outside."""
         outer, self.nodes = self.nodes, []
         self._known.append({})
         body = Body(self)
@@ -113,7 +113,7 @@ class ModelBuilder:
             self._known.pop()
 
     def _needed(self) -> list[NodeProto]:
-        """Without the nodes that no output comes from: ONNX Runtime would run them."""
+        """The nodes that outputs depend on: ONNX Runtime would run the others too."""
         wanted = {value.name for value in self.outputs}
         kept: list[NodeProto] = []
         for node in reversed(self.nodes):
@@ -150,7 +150,7 @@ class Body:
 
 
 def names_read(node: NodeProto) -> Iterator[str]:
-    """What a node reads, and what its loop body takes from outside."""
+    """The values that a node reads, also in its loop body."""
     yield from node.input
     for attribute in node.attribute:
         for inner in attribute.g.node if attribute.HasField("g") else ():

@@ -1,4 +1,4 @@
-"""An operand as a kernel sees it: its value at this point of the graph, its sizes as symbols."""
+"""An operand as a kernel sees it: its value at this point of the graph, and its sizes as symbols."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Values(Protocol):
 
 
 class Operand:
-    """Names of values have the reversed shape, so that dimension 0 is the last axis."""
+    """Values have the reversed shape: dimension 0 is the last axis."""
 
     def __init__(self, b: Values, node: Node, form: Form) -> None:
         self._b, self.node = b, node
@@ -47,7 +47,7 @@ class Operand:
         return [self.dim(n) for n in range(self.rank if rank is None else rank)]
 
     def is_empty(self) -> bool:
-        """Whether it has no elements: a guard says that this stays."""
+        """Whether it has no elements; a guard makes sure that this holds for every graph of the model."""
         return any(size.same(0) for size in self.dims() if size.constant is None or size.constant == 0)
 
     @property
@@ -62,11 +62,11 @@ class Operand:
 
     @property
     def value(self) -> str:
-        """The value in the form that was asked for: what ops take that only move elements."""
+        """The value in the wanted form, for ops that only move elements."""
         return self._b.value(self.node, self._form)
 
     def across(self, size: Size) -> Size:
-        """An extent of dimension 0 as that form has it: rows of a quantized type may be bytes."""
+        """An extent of dimension 0 in the wanted form: rows of a quantized type may be bytes."""
         return size // self.dtype.block_size * self.dtype.type_size if self._form == "raw" else size
 
     def of_rank(self, rank: int) -> str:

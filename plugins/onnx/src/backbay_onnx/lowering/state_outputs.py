@@ -1,7 +1,7 @@
-"""How what was written leaves a model: into the state where it lies, as rows to be put there, or as a new whole.
+"""How written states leave a model: in place, as rows to put into the state after the run, or as a whole.
 
-ONNX Runtime does not know that an output lies where an input does. A model is therefore only given a state's memory
-to write to if nothing can read there too late, in whatever order its nodes run and however they were fused.
+ONNX Runtime does not know that an output shares memory with an input. A state is only written in place if no node can
+read the old value too late, in whatever order nodes run and however they are fused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .states import State
 
 
 class Flow:
-    """Which values follow from which, in the nodes of a model."""
+    """Which values depend on which, in the nodes of a model."""
 
     def __init__(self, nodes: Iterable[NodeProto]) -> None:
         self._readers: dict[str, list[NodeProto]] = {}
@@ -32,7 +32,7 @@ class Flow:
         return self._readers.get(name, [])
 
     def reached(self, name: str, barrier: NodeProto) -> set[str]:
-        """The value, and all that follow from it other than through one node."""
+        """A value and all that depend on it, but for those that only depend on it through `barrier`."""
         found, waiting = {name}, [name]
         while waiting:
             for node in self.readers(waiting.pop()):
@@ -43,7 +43,7 @@ class Flow:
 
 
 def finish_states(b: Lowering) -> tuple[tuple[StateOutput, ...], tuple[RowsOutput, ...]]:
-    """Make outputs of what was written into all states; the other outputs stand already."""
+    """Make outputs of all written states; the other outputs are already made."""
     flow = Flow(b.nodes)
     ends = {value.name for value in b.outputs} | {state.latest for state in b.states.values()}
     chosen = [(state, _chain(flow, state, ends), _is_unread(flow, state)) for state in b.states.values()]
@@ -63,9 +63,9 @@ def finish_states(b: Lowering) -> tuple[tuple[StateOutput, ...], tuple[RowsOutpu
 
 
 def _chain(flow: Flow, state: State, ends: set[str]) -> list[int] | None:
-    """The versions from which scatters lead to the last one, if all of them may work in the state's memory.
+    """The versions before the last scatters, if all of these may write into the state's memory.
 
-    What a scatter overwrites must lead nowhere but into it: whoever reads that then runs before it.
+    The version that a scatter overwrites may only be used to compute its operands: all its readers then run before it.
     """
     first = len(state.values) - 1
     while first and state.writers[first - 1] is not None:
@@ -77,9 +77,9 @@ def _chain(flow: Flow, state: State, ends: set[str]) -> list[int] | None:
 
 
 def _overwritten(flow: Flow, state: State, chain: Sequence[int], version: int) -> set[str]:
-    """What follows from the values that lie in the state's memory when a version is written over, else than by that.
+    """All that depends on the content of the state's memory when a version is overwritten, but for the overwriting.
 
-    A chain that does not begin with the first version first copies into that memory what a graph put in its place.
+    Where a graph replaced the whole state, the first scatter copies the replacement into that memory.
     """
     scatter = state.writers[version]
     assert scatter is not None
@@ -87,7 +87,7 @@ def _overwritten(flow: Flow, state: State, chain: Sequence[int], version: int) -
 
 
 def _in_place(b: Lowering, flow: Flow, state: State, chain: Sequence[int]) -> list[StateOutput]:
-    """Each version that a scatter of the chain makes is bound to the same memory, so that none is copied."""
+    """Bind each version that the chain makes to the same memory, so that none is copied."""
     for version in chain:
         scatter = state.writers[version]
         assert scatter is not None
@@ -103,9 +103,9 @@ def _in_place(b: Lowering, flow: Flow, state: State, chain: Sequence[int]) -> li
 
 
 def _detach(b: Lowering, scatter: NodeProto, state: State) -> None:
-    """Give a scatter rows in memory of their own: what seems to compute them may be optimized to a look at the state.
+    """Give a scatter rows in memory of their own: ONNX Runtime may optimize their computation to a view of the state.
 
-    Nobody can know that the second part is empty.
+    The rows are joined with a part that is empty, which no optimizer can know.
     """
     made, b.nodes = b.nodes, []
     flat = b.shaped(scatter.input[2], [-1])
@@ -119,7 +119,7 @@ def _detach(b: Lowering, scatter: NodeProto, state: State) -> None:
 
 
 def _is_unread(flow: Flow, state: State) -> bool:
-    """Whether nothing reads the state once it was written to, and only rows were written."""
+    """Whether nothing reads the state after a write, and only rows were written."""
     return all(
         writer is not None and all(_is_among(node, state.writers) for node in flow.readers(value))
         for writer, value in zip(state.writers, state.values[1:], strict=True)
@@ -127,7 +127,7 @@ def _is_unread(flow: Flow, state: State) -> bool:
 
 
 def _is_among(node: NodeProto, nodes: Iterable[NodeProto | None]) -> bool:
-    return any(node is other for other in nodes)  # comparing nodes would compare all that they say
+    return any(node is other for other in nodes)  # == would compare all fields of nodes
 
 
 def _as_rows(b: Lowering, state: State) -> list[RowsOutput]:
@@ -144,7 +144,7 @@ def _as_rows(b: Lowering, state: State) -> list[RowsOutput]:
 
 
 def _as_whole(b: Lowering, flow: Flow, state: State) -> StateOutput:
-    """A copy that is put into the state's memory after the run, or made there if nothing reads what was there."""
+    """A copy that is put into the state's memory after the run, or made in place if nothing reads the old value."""
     name, replaced = _out(b, state), state.writers[-1] is None
     in_place = b.binds(state) and replaced and not flow.readers(state.values[0])
     if replaced:

@@ -1,4 +1,4 @@
-"""Storages that a graph writes into: their values one after the other, and how they are bound."""
+"""States: leaves that a graph writes into, their versions, and how they are bound."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .windows import Window, find_window
 
 
 class State:
-    """A leaf that is written to, bound as rows of `width` elements, so that a write is one scatter of rows."""
+    """A written leaf, bound as rows of `width` elements, so that a write is one scatter of rows."""
 
     def __init__(self, b: Emitter, node: Node, targets: Sequence[Node]) -> None:
         self._b, self.node = b, node
@@ -35,12 +35,12 @@ class State:
 
     @property
     def begin(self) -> Size:
-        """The first element that is bound."""
+        """The first bound element."""
         return self._b.symbols.constant(0) if self.window is None else self.window.first * self.width
 
     @property
     def first_byte(self) -> Term:
-        """The first byte that is bound."""
+        """The first bound byte."""
         return term_of(self.begin * self.unit)
 
     def cut_to(self, window: Window) -> None:
@@ -52,7 +52,7 @@ class State:
         return self.values[-1]
 
     def add(self, value: str, writer: NodeProto | None, count: Size) -> None:
-        """A version that a node made of the latest one and so many elements, or that replaces all."""
+        """A version that `writer` made of the latest one and `count` elements; without a writer it replaces all."""
         self.values.append(value)
         self.writers.append(writer)
         self.counts.append(count)
@@ -62,7 +62,7 @@ class State:
         return size // self.unit // self.width
 
     def step(self, target: Node) -> Size | int:
-        """Rows from one row-sized piece of dimension 0 to the next."""
+        """The distance in rows between consecutive row-sized pieces of dimension 0."""
         return self.rows(self._b.symbols.stride(target, 0)) if self.width.constant == 1 else 1
 
     def index(self, target: Node) -> str:
@@ -77,7 +77,7 @@ class State:
         return self._b.shaped(grid, [1, -1])
 
     def covered_by(self, target: Node) -> bool:
-        """Whether a target is all of the state, in its order."""
+        """Whether a target is the whole state, in the same order."""
         symbols = self._b.symbols
         if not symbols.offset(target).same(0):
             return False
@@ -105,7 +105,7 @@ class State:
 
 
 def find_states(b: Emitter, graph: Graph, *, windows: bool) -> dict[int, State]:
-    """The state of each storage that is written to, by its index; cut to what is read where that is allowed."""
+    """The states of a graph by storage index; with `windows`, cut to the rows that are read where possible."""
     targets: dict[int, list[Node]] = {}
     for node in graph.nodes:
         if node.op is not None and node.op.writes is not None:

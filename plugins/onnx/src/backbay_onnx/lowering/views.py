@@ -11,7 +11,7 @@ from .emitter import Emitter
 
 
 def window_rows(b: Emitter, node: Node, width: Size) -> tuple[Size, Size] | None:
-    """The first row of a storage that a view looks at, and how many, if it is cut from whole ones."""
+    """The first row of a storage that a view shows, and the number of rows, if the view is cut from whole rows."""
     if node.rank < 2:
         return None
     unit, symbols = node.dtype.type_size, b.symbols
@@ -30,9 +30,9 @@ def window_rows(b: Emitter, node: Node, width: Size) -> tuple[Size, Size] | None
 def strided(
     b: Emitter, node: Node, storage: str, *, raw: bool, window: tuple[Size, Size] | None = None
 ) -> str:
-    """What a node looks at in its storage's value; of a quantized type's elements, or its bytes.
+    """The value of a view, from the value of its storage; `raw`: in bytes of a quantized type.
 
-    `window` is the first element of the storage that the value has, and how many, if that is not all.
+    `window` is the first element and the number of elements of the storage that the value holds, if not all.
     """
     symbols, dtype = b.symbols, node.dtype
     unit, size = (1, 1) if raw else (dtype.type_size, dtype.block_size)
@@ -99,7 +99,7 @@ def _nested(
     *,
     whole: bool,
 ) -> str:
-    """Cut the storage at each stride, then slice; `whole` asks whether there is anything to slice off."""
+    """Cut the storage at each stride, then slice; `whole` leaves out a slice that drops nothing."""
     cuts = [*[steps[n - 1] for n in order], total]
     places = [_place(start, cuts, i) for i in range(len(cuts))]
     value = b.shaped(storage, [room for _, room in places])

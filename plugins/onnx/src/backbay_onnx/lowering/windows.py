@@ -1,4 +1,4 @@
-"""Caches that are bound only as far as a graph reads them: then a read is a reshape, and copies nothing."""
+"""Windows of caches: bound to the rows that a graph reads, a read is a reshape and copies nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .views import window_rows
 
 @dataclass(frozen=True)
 class Window:
-    """The `rows` rows of a state from `first` on, and the ids of its writes, which must fall there: each run checks it."""
+    """`rows` rows of a state from `first` on, and the ids of its writes; each run checks that the ids fall inside."""
 
     first: Size
     rows: Size
@@ -21,7 +21,7 @@ class Window:
 
 
 def find_window(b: Emitter, graph: Graph, state: Node, width: Size) -> Window | None:
-    """The window that serves a state's reads and writes, if it was declared to grow along its outermost dimension."""
+    """The window of all reads and writes of a state whose `row_axis` is its outermost dimension; None if there is none."""
     leaf = state.leaf
     if leaf is None or leaf.row_axis is None or leaf.row_axis != state.rank - 1:
         return None
@@ -40,7 +40,7 @@ def find_window(b: Emitter, graph: Graph, state: Node, width: Size) -> Window | 
             ):
                 return None
             ids.append(node.args[2])
-            operands.remove(written)  # once: it may be read as well
+            operands.remove(written)  # once: the op may read it as well
         reads += operands
     return _common(b, reads, width, ids)
 

@@ -32,7 +32,7 @@ def receivers(times: float) -> Measure:
 
 @dataclass(frozen=True)
 class Value:
-    """What a node is while the graph runs, or its copy as float32."""
+    """The value of a node in a run, or its copy as float32."""
 
     index: int
     as_floats: bool = False
@@ -43,11 +43,11 @@ class Value:
 
 @dataclass
 class Step:
-    """What an op begins to hold, works in, and is the last to read."""
+    """An op: the values that it is the first to need, its working memory, and the values that it is the last to read."""
 
     index: int
     work: Measure
-    begin: list[tuple[int, Value]] = field(default_factory=list)  # numbered through all of a graph
+    begin: list[tuple[int, Value]] = field(default_factory=list)  # numbered through the graph
     end: list[int] = field(default_factory=list)
 
 
@@ -94,7 +94,7 @@ class PeakMemory:
 
 
 def _values(node: Node, copied: Collection[int]) -> Iterator[Value]:
-    """What an op reads and makes, as far as it takes memory."""
+    """The operands and the result of an op, as far as they take memory."""
     assert node.op is not None
     for operand in node.operands:
         looked_at = operand

@@ -1,4 +1,4 @@
-"""Attention without copies of keys and values: heads that share them are rows of one product."""
+"""Attention without copies of keys and values: query heads that share a key head are rows of one product."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def scaled_dot_product_attention(
     softcap: float = 0.0,
     cache_config_applied: bool = False,
 ) -> str:
-    """For one batch entry and something to attend to; `supports` leaves the rest to the composite."""
+    """For one batch entry and no empty operand; `supports` leaves other calls to the composite."""
     d, heads, tokens, _ = query.dims(4)
     dv, kv_heads, history = value.dims(3)
     group = heads // kv_heads
@@ -65,7 +65,7 @@ def _mask(b: Lowering, mask: Operand, tokens: Size) -> str:
 
 
 def _with_sinks(b: Lowering, scores: str, sinks: Operand, sizes: list[Size]) -> str:
-    """The softmax with one more column, which is then dropped."""
+    """The softmax with the sinks as one more column, which is then dropped."""
     history, tokens, heads = sizes
     column = b.shaped(sinks.floats, [1, 1, heads])
     column = b.expanded(column, [1, tokens, heads])

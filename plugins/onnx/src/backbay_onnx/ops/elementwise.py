@@ -19,7 +19,7 @@ def gated(b: Lowering, y: str, x: Operand, up: Operand | None) -> str:
 
 
 def times_sigmoid(b: Lowering, x: str, of: str) -> str:
-    """x * exp(min(of, 0)) / (1 + exp(-|of|)): nothing overflows. ONNX Runtime's own sigmoid is 0 below -18."""
+    """x * exp(min(of, 0)) / (1 + exp(-|of|)): it cannot overflow. ONNX Runtime's own sigmoid is 0 below -18."""
     share = b.add("Add", b.add("Exp", b.add("Neg", b.add("Abs", of))), b.number(1))
     return b.add("Div", b.add("Mul", x, b.add("Exp", b.add("Min", of, b.number(0)))), share)
 

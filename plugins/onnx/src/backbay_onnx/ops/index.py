@@ -32,7 +32,7 @@ def rows(b: Lowering, x: Operand, ids: Operand) -> str:
 
 
 def _from_slices(b: Lowering, x: Operand, ids: Operand) -> str:
-    """Each slice of x has its own rows: they are counted through all slices."""
+    """Each slice of x has its own rows: ids become row numbers in x as one matrix."""
     n, count, xa, xb = x.dims(4)
     a, slices_b = ids.dim(1), ids.dim(2)
     step_a: AnySize = count if xa.same(a) else 0

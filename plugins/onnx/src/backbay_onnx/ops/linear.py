@@ -17,7 +17,7 @@ TRIANGLES = {"upper-diag": (1, 0), "upper": (1, 1), "lower-diag": (0, 0), "lower
 
 @kernel(ops.diag, working_memory=results(1))
 def diag(lowering: Lowering, x: Operand) -> str:
-    """Rows repeated, and both triangles cut off: Where would lose the sign of zeros."""
+    """Repeat the rows, and cut off both triangles: a Where would lose the sign of zeros."""
     rank = max(x.rank, 2)
     value = lowering.expanded(x.of_rank(rank), [x.dim(0), x.dim(0), *x.dims(rank)[2:]])
     return _triangle(lowering, _triangle(lowering, value, "lower-diag"), "upper-diag")
@@ -35,7 +35,7 @@ def _triangle(lowering: Lowering, x: str, kind: str) -> str:
 
 
 def _diagonal(lowering: Lowering, x: Operand) -> str:
-    """Where an (n, n) matrix has its diagonal."""
+    """A mask of the diagonal of an (n, n) matrix."""
     line = lowering.count(x.dim(0))
     return lowering.add("Equal", line, lowering.add("Unsqueeze", line, lowering.ints(1)))
 
@@ -54,13 +54,13 @@ def solve_tri(
     left: bool = True,
     unit_diagonal: bool = False,
 ) -> str:
-    """Row by row in a loop, each by the rows before it, in the order that the triangle asks for."""
+    """Row by row in a loop, each from the rows before it; an upper triangle is solved from the last row."""
     if b.is_empty():
         return lowering.zeros(b.dims())
     matrix, right = a.of_rank(4), b.of_rank(4)
     sizes = b.dims(4)
     on = _diagonal(lowering, a)
-    if not left:  # transposed, it is the other problem
+    if not left:  # the transposed problem has its matrix on the left
         matrix, right = (lowering.transposed(value, 0, 1, 3, 2) for value in (matrix, right))
         sizes, lower = [sizes[1], sizes[0], *sizes[2:]], not lower
     strict = _triangle(lowering, matrix, "lower" if lower else "upper")

@@ -20,7 +20,7 @@ def rows_product(b: Lowering, x: str, w: str) -> str:
 
 
 def product(b: Lowering, w: Operand, x: Operand) -> str:
-    if x.dim(0).same(0):  # a product of no terms is left unwritten
+    if x.dim(0).same(0):  # ONNX Runtime leaves a product of no terms unwritten
         return b.zeros([w.dim(1), *x.dims()[1:]])
     rank = max(x.rank, 2)
     value = x.of_rank(rank)
@@ -35,7 +35,7 @@ def product(b: Lowering, w: Operand, x: Operand) -> str:
 
 
 def _grouped(b: Lowering, w: Operand, x: Operand) -> str:
-    """Consecutive slices of x share one of w: they are taken as more rows of x, or as one more axis each."""
+    """Consecutive slices of x share one slice of w: they become more rows of x, or one more axis."""
     n, (k, m, xa, xb) = w.dim(1), x.dims(4)
     wa, wb = w.dim(2), w.dim(3)
     if wb.fits(xb):
@@ -70,7 +70,7 @@ def mulmat_full_prec(b: Lowering, w: Operand, x: Operand) -> str:
 
 @kernel(ops.mulmat_id, working_memory=_rows_of_experts)
 def mulmat_id(b: Lowering, w: Operand, x: Operand, ids: Operand) -> str:
-    """For each expert one product with the tokens that chose it; what comes out is put where it belongs."""
+    """One product for each expert with the tokens that chose it; its rows are scattered into the result."""
     k, n, used, tokens = w.dim(0), w.dim(1), ids.dim(0), ids.dim(1)
     places = used * tokens
     one_row = x.dim(1).same(1) and not used.same(1)

@@ -14,7 +14,7 @@ from .table import kernel
 
 
 def _sorted(b: Lowering, x: Operand, k: Size, largest: int) -> str:
-    """The positions of the first k. NaN has no place in an order, and a sort may not survive it."""
+    """The positions of the first k. NaN counts as -inf: it has no order, and may crash a sort."""
     rank = max(x.rank, 1)
     row = x.of_rank(rank)
     numbers = b.add("Where", b.add("IsNaN", row), b.number(-np.inf), row)

@@ -55,7 +55,7 @@ def rope(
 
 
 def _for_each(b: Lowering, angles: str, batch: Any, tokens: Any) -> str:
-    """(tokens, 1, pairs) again for each of a batch."""
+    """Repeat (tokens, 1, pairs) for each batch entry."""
     return b.add("Tile", angles, b.vector([batch, 1, 1]))
 
 
@@ -71,7 +71,7 @@ def _turns(
         wanted = b.sliced(factors.of_rank(1), 0, 0, len(rates))
         angle = b.add("Div", angle, b.cast_to(wanted, TensorProto.DOUBLE))
     circle = b.constant(np.array(2 * pi))
-    # To the nearest circle and not to the one below: a small angle below 0 stays one, which f32 holds well.
+    # Round, not Floor: an angle just below 0 stays small, and float32 holds it well.
     angle = b.add("Sub", angle, b.add("Mul", b.add("Round", b.add("Div", angle, circle)), circle))
     angle = b.add("Unsqueeze", b.cast_to(angle, TensorProto.FLOAT), b.ints(1))
     cos, sin = b.add("Cos", angle), b.add("Sin", angle)
@@ -83,7 +83,7 @@ def _turns(
 def _places(
     b: Lowering, positions: Operand, dim: int, mode: str, sections: Sequence[int]
 ) -> tuple[str, NDArray[Any]]:
-    """The position that each pair of each token goes by, (tokens, pairs) or (tokens, 1), and its power of the base."""
+    """The position of each pair of each token, (tokens, pairs) or (tokens, 1), and its power of the base."""
     exact = b.cast_to(positions.stored, TensorProto.DOUBLE)
     if mode in ("normal", "neox"):
         return b.shaped(exact, [1, positions.dim(0)]), np.arange(dim // 2)
@@ -144,7 +144,7 @@ def ssm_scan(
         "Gather", s.of_rank(4), b.shaped(ids.stored, [sequences])
     )  # (sequences, heads, head_dim, states)
     end = b.product([states, head_dim, heads, sequences])
-    if x.is_empty():  # a Scan of nothing divides by zero, and takes the process with it
+    if x.is_empty():  # a Scan over no tokens divides by zero and ends the process
         return b.shaped(first, [end])
     if states.same(0):
         return b.zeros([b.product(x.dims())])

@@ -93,7 +93,7 @@ def repeat_4d(b: Lowering, x: Operand, dim0: Size, dim1: Size, dim2: Size, dim3:
 
 
 def _tiled(b: Lowering, x: Operand, rank: int, times: list[Size]) -> str:
-    """Tile has no kernels for 16-bit floats; their way through float32 changes nothing."""
+    """Tile has no kernels for 16-bit floats; float32 holds them exactly."""
     moved = DType.F32 if x.dtype.is_float else x.dtype
     value = b.ranked(b.cast(x.stored, x.dtype, moved), x.rank, rank)
     return b.cast(b.add("Tile", value, b.vector(times[::-1])), moved, x.dtype)

@@ -17,7 +17,7 @@ from .table import kernel
 
 
 def windows(extent: Size, kernel_extent: Size, s: int, p: int, d: int) -> Size:
-    """How many windows of a kernel fit into a padded extent."""
+    """The number of windows of a kernel in a padded extent."""
     return (extent + 2 * p - (kernel_extent - 1) * d - 1) // s + 1
 
 
@@ -78,7 +78,7 @@ def _windows(node: Node) -> int:
 
 @kernel(ops.conv1d_dw, working_memory=_windows)
 def conv1d_dw(b: Lowering, x: Operand, weight: Operand, s: int, p: int, d: int) -> str:
-    """One kernel for each channel: windows of the data times the kernels, summed."""
+    """Windows of the data times the kernel of their channel, summed."""
     if _is_nothing(x, weight):
         return b.zeros([windows(x.dim(0), weight.dim(0), s, p, d), *x.dims(3)[1:]])
     value, _ = _windowed(b, x.of_rank(3), 3, 2, x.dim(0), weight.dim(0), s, p, d)  # (N, C, OT, K)
@@ -90,7 +90,7 @@ def conv1d_dw(b: Lowering, x: Operand, weight: Operand, s: int, p: int, d: int) 
 def im2col(
     b: Lowering, weight: Operand, data: Operand, s0: int, s1: int, p0: int, p1: int, d0: int, d1: int
 ) -> str:
-    """By gathering: values that are not finite must arrive as they are, and only there."""
+    """By gathering: a product would spread values that are not finite."""
     value, height = _windowed(
         b, data.of_rank(4), 4, 2, data.dim(1), weight.dim(1), s1, p1, d1
     )  # (N, C, OH, KH, W)
@@ -103,7 +103,7 @@ def im2col(
 def _windowed(
     b: Lowering, value: str, rank: int, axis: int, extent: Size, taps: Size, s: int, p: int, d: int
 ) -> tuple[str, Size]:
-    """An axis becomes two, (windows, taps), and how many windows there are."""
+    """Split an axis into two, (windows, taps); also the number of windows."""
     count = windows(extent, taps, s, p, d)
     if p:
         value = _padded(b, value, rank, {axis: (p, p)})
@@ -111,7 +111,7 @@ def _windowed(
 
 
 def _padded(b: Lowering, value: str, rank: int, amounts: dict[int, tuple[int, int]]) -> str:
-    """Zeros before and behind. All axes are given: a transpose that is moved past a pad with axes loses count."""
+    """Zeros before and after. All axes are given: ONNX Runtime moves transposes wrongly past a pad of some axes."""
     both = [[amounts.get(axis, (0, 0))[side] for axis in range(rank)] for side in (0, 1)]
     return b.add("Pad", value, b.ints(*both[0], *both[1]), b.number(0))
 
@@ -151,7 +151,7 @@ def _nearest(b: Lowering, value: str, axis: int, have: Size, want: Size) -> str:
 
 
 def _linear(b: Lowering, value: str, axis: int, have: Size, want: Size, behind: int) -> str:
-    """Pixels at their centres: t = (i + 0.5) * have / want - 0.5, in float64 until the share is known."""
+    """Pixels at their centres: t = (i + 0.5) * have / want - 0.5, in float64 until the weight is known."""
     centres = b.cast_to(b.grid(have, [want], [have * 2]), TensorProto.DOUBLE)  # 2 * (i + 0.5) * have
     doubled = b.add("Div", centres, b.cast_to(b.scalar(want), TensorProto.DOUBLE))
     half = b.constant(np.array(0.5))

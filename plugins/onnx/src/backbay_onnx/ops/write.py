@@ -27,7 +27,7 @@ def copy(b: Lowering, x: Operand, dst: Operand) -> str:
 
 @kernel(ops.set_rows, working_memory=_rows_to_write)
 def set_rows(b: Lowering, x: Operand, src: Operand, ids: Operand) -> str:
-    """One scatter of whole rows; where rows are not bound as such, of their pieces."""
+    """One scatter of whole rows, or of pieces of rows where the state is not bound as whole rows."""
     state, symbols, target = b.state_of(x.node), b.symbols, x.node
     step, places = state.rows(symbols.stride(target, 1)), src.dims(4)[1:]  # (k, a, b)
     value = b.cast(src.stored, src.dtype, x.dtype)

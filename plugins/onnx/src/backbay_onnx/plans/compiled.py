@@ -1,4 +1,4 @@
-"""Sessions, one per structure of graphs, and which graphs they may run."""
+"""Sessions, one for each structure of graphs, and the graphs that they may run."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from ..ops import KERNELS
 from ..session.creation import create_session, session_options
 from .services import Services
 
-KEPT = 64  # sessions that no plan uses; a model has a few
-KEPT_PACKED = 2  # of those with packed weights, which take as much as the model's file
+KEPT = 64  # sessions that no plan uses; a model has a few structures
+KEPT_PACKED = 2  # of these, with packed weights: each takes as much memory as the model's file
 
 
 class Compiled:
-    """A lowered graph and its session, for every graph of the structure that its guards hold for."""
+    """A lowered graph and its session, for every graph of the structure whose sizes keep the guards."""
 
     def __init__(
         self, lowered: Lowered, session: Any, packed: Sequence[tuple[Entry, int]], peak: PeakMemory
@@ -42,7 +42,7 @@ class Compiled:
 
 
 class Sessions:
-    """Compiled graphs by structure; those least recently used are dropped, sooner if they hold packed weights."""
+    """Compiled graphs by structure. The least recently used are dropped, sooner if they hold packed weights."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -51,7 +51,7 @@ class Sessions:
         self.created = 0
 
     def find(self, graph: Graph, *, windows: bool = True) -> Compiled:
-        """The session for a graph, created if there is none yet; without windows, caches are bound in full."""
+        """The compiled graph for a graph, made if there is none yet; without `windows`, caches are bound whole."""
         with self._lock:
             key = (graph.structure_key(), self._states_on_host(graph), windows)
             known = self._compiled.setdefault(key, [])
@@ -67,13 +67,13 @@ class Sessions:
         self._compiled.clear()
 
     def _states_on_host(self, graph: Graph) -> tuple[int, ...]:
-        """On another device, these are written in another way."""
+        """States on the host while sessions run on a device: they are lowered in another way."""
         if self._services.device.is_host:
             return ()
         return tuple(node.index for node in graph.of_kind("state") if not is_resident(node, node.placement))
 
     def _drop_unused(self) -> None:
-        """Those that no plan uses and that have come last for longest."""
+        """Drop the least recently used that no plan uses."""
         idle = [compiled for known in self._compiled.values() for compiled in known if not compiled.users]
         heavy = [compiled for compiled in idle if compiled.packed]
         for compiled in {*idle[:-KEPT], *heavy[:-KEPT_PACKED]}:
@@ -103,7 +103,7 @@ class Sessions:
             raise
 
     def _session(self, lowered: Lowered, graph: Graph) -> Any:
-        """None where nothing is to be run."""
+        """None if there is nothing to run."""
         services = self._services
         if not services.params.alloc_memory or not (lowered.results or lowered.states or lowered.rows):
             return None
@@ -119,7 +119,7 @@ class Sessions:
         return session
 
     def _book_packed(self, lowered: Lowered, graph: Graph) -> list[tuple[Entry, int]]:
-        """Take the memory that ONNX Runtime will take for weights; all or nothing."""
+        """Book the memory that ONNX Runtime will take for packed weights; all or nothing."""
         booked: list[tuple[Entry, int]] = []
         try:
             for index, nbytes in lowered.packed:

@@ -30,9 +30,9 @@ def export(
 ) -> Path:
     """Write a graph into a folder: `model.onnx`, and `weights.bin` beside it.
 
-    The sizes are those of this graph. What its leaves hold are the model's inputs; written states are inputs and, with
-    `_out` behind their name, outputs. Without a name, they are called leafN, stateN and resultN by the node's place;
-    weights have the names of the model file.
+    The sizes are those of this graph. Leaves are the model's inputs. Written states are inputs and, with `_out` after
+    their name, outputs. Without a name they are called leafN, stateN and resultN, by node index. Weights have the names
+    of the model file.
     """
     _check_names(names)
     lowered = lower(graph, KERNELS, Settings(exact=exact, windows=False, exported=True, names=names))
@@ -48,14 +48,14 @@ def export(
 
 
 def _check_names(names: Mapping[int, str]) -> None:
-    """Names that the lowering gives would clash."""
+    """Refuse names that are given twice, or that the lowering gives."""
     for name in names.values():
         if RESERVED.fullmatch(name) or list(names.values()).count(name) > 1:
             raise BackbayError(f"{name!r} is taken by another value of the model; choose another name")
 
 
 def _fix_sizes(model: ModelProto, lowered: Lowered, graph: Graph) -> None:
-    """What depends on sizes becomes constants."""
+    """Make constants of all feeds, and set all extents."""
     fed = lowered.feeds.of(graph).arrays()
     for name, array in fed.items():
         model.graph.initializer.append(numpy_helper.from_array(array, name))
@@ -77,7 +77,7 @@ def _drop_inputs(model: ModelProto, names: set[str]) -> None:
 
 
 class _WeightsFile:
-    """Writes weights one after the other, and says in the model where they lie."""
+    """Writes weights one after the other, and their offsets into the model."""
 
     def __init__(self, weights: WeightStore, graph: Graph, file: Any) -> None:
         self._weights, self._graph, self._file = weights, graph, file
@@ -122,7 +122,7 @@ class _WeightsFile:
         return node.leaf.buffer.read()
 
     def _write(self, data: Bytes) -> int:
-        """Where the data begin."""
+        """Append data; the offset where they begin."""
         self._file.write(bytes(-self._file.tell() % ALIGNMENT))
         self._file.flush()
         begin = int(self._file.tell())
@@ -131,7 +131,7 @@ class _WeightsFile:
 
 
 def _move(tensor: TensorProto, begin: int) -> None:
-    """From a file of its own to a place in the common one."""
+    """Point a tensor to the common file, from a file of its own."""
     for entry in tensor.external_data:
         if entry.key == "location":
             entry.value = "weights.bin"

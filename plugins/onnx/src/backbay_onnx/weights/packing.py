@@ -14,12 +14,12 @@ from backbay import DType
 
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
-CHUNK = 1 << 22  # elements unpacked at a time: what is between the two layouts takes memory
+CHUNK = 1 << 22  # elements unpacked at a time, as unpacked elements take memory
 
 
 @dataclass(frozen=True)
 class Layout:
-    """An element is (code - zero) * scale - min, with a scale, and perhaps a min, for each block of a row."""
+    """An element is (code - zero) * scale - min, with a scale and perhaps a min for each block of a row."""
 
     bits: int
     block: int
@@ -28,21 +28,21 @@ class Layout:
 
     @property
     def centre(self) -> int:
-        """What MatMulNBits subtracts from a code by itself."""
+        """The number that MatMulNBits subtracts from each code."""
         return 1 << (self.bits - 1)
 
     @property
     def is_shifted(self) -> bool:
-        """Whether a product with the centred codes lacks something for each block."""
+        """Whether a product with the centred codes needs a correction for each block."""
         return self.has_mins or self.zero != self.centre
 
     def nbytes(self, elements: int) -> int:
-        """Of codes, scales, and what is added for each block."""
+        """Bytes of codes, scales and corrections."""
         return elements * self.bits // 8 + 4 * elements // self.block * (1 + self.is_shifted)
 
 
-# Zeros of types with mins lie so that centred codes are about as often below 0 as above: what rounding an activation
-# loses is then multiplied by little, on the whole, as the mins are multiplied by what was not rounded.
+# Zeros of types with mins are chosen so that centred codes are about as often below 0 as above. Errors of rounded
+# activations then mostly cancel out. Mins are multiplied with activations that were not rounded.
 LAYOUTS = {
     DType.Q4_0: Layout(4, 32, 8),
     DType.Q4_1: Layout(4, 32, 0, has_mins=True),
@@ -67,7 +67,7 @@ def plain(nbytes: int) -> Bytes:
 
 
 class PackedWeight:
-    """A weight's codes, scales and mins; everything else follows from them."""
+    """A weight's codes, scales and mins; all other parts are computed from them."""
 
     def __init__(
         self, dtype: DType, data: Bytes, elements: int, empty: Callable[[int], Bytes] = plain
@@ -92,7 +92,7 @@ class PackedWeight:
 
     @cached_property
     def shift(self) -> Floats:
-        """For each block, what is to be added to each of its elements besides (code - centre) * scale."""
+        """The correction of each block: an element is (code - centre) * scale + shift."""
         shift = (self.layout.centre - self.layout.zero) * self.scales
         return shift if self.mins is None else shift - self.mins
 
@@ -120,7 +120,7 @@ class PackedWeight:
         return halves
 
 
-# -- what the bytes of the file mean ---------------------------------------------------------------------
+# -- the blocks of the file ---------------------------------------------------------------------
 
 
 def _half(raw: Bytes, at: int) -> Floats:
@@ -129,7 +129,7 @@ def _half(raw: Bytes, at: int) -> Floats:
 
 
 def _shifted(raw: Bytes, group: int, shifts: list[int], mask: int) -> NDArray[np.int16]:
-    """For each group of bytes, the bits at each shift of all of them, in turn."""
+    """For each group of bytes: the masked bits of all its bytes at the first shift, then at the next."""
     parts = raw.reshape(len(raw), -1, 1, group) >> np.array(shifts, np.uint8).reshape(1, 1, -1, 1)
     numbers: NDArray[np.int16] = (parts & np.uint8(mask)).astype(np.int16).reshape(len(raw), -1)
     return numbers

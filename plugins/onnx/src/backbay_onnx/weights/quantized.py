@@ -1,4 +1,4 @@
-"""Products and rows of quantized weights that stay quantized."""
+"""Products with quantized weights, and their rows, without decoding the whole weight."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def is_packed(w: Node) -> bool:
 
 
 def packed_product(b: Lowering, w: Operand, x: str, rank: int, expert: int | None = None) -> str | None:
-    """x, of a rank, times w transposed by a kernel that reads w as it is quantized; None where there is none."""
+    """x, of a rank, times w transposed, by a kernel that reads packed weights; None if w is not packed."""
     if not is_packed(w.node) or 0 in w.node.shape:
         return None
     layout = LAYOUTS[w.dtype]
@@ -38,7 +38,7 @@ def packed_product(b: Lowering, w: Operand, x: str, rank: int, expert: int | Non
 
 
 def packed_rows(b: Lowering, w: Operand, ids: str, rank: int) -> str:
-    """Rows of w by number, as the numbers that they stand for; ids of a rank."""
+    """Rows of w by number, decoded; `rank` is that of the ids."""
     layout, k = LAYOUTS[w.dtype], w.node.dim(0)
     blocks = k // layout.block
     codes = b.add(
@@ -85,7 +85,7 @@ def _nbits(
 
 
 def _shift(b: Lowering, w: Operand, x: str, rank: int, expert: int | None) -> str:
-    """The sum of each block of x times what every element of the block has besides its centred code."""
+    """The correction: the sum of each block of x times the shift of the block of w."""
     layout: Layout = LAYOUTS[w.dtype]
     blocks = w.node.dim(0) // layout.block
     pieces = b.add("Reshape", x, b.ints(*[0] * (rank - 1), blocks, layout.block))

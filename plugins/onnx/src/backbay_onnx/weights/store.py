@@ -38,14 +38,14 @@ def _named_data(node: Node) -> tuple[str, Bytes]:
 
 
 def is_multiplied(info: TensorInfo) -> bool:
-    """Whether a weight is most likely one side of a product, and has a layout for that."""
+    """Whether a weight is most likely a factor of a product, and has a packed layout."""
     return info.dtype in LAYOUTS and len(info.shape) >= 2 and 0 not in info.shape
 
 
 class WeightStore:
-    """Converted weights, by name. What stays as the file has it is bound where it is mapped, and not kept here.
+    """Converted weights by name, each made once for all sessions. Weights that stay as they are in the file are not kept.
 
-    Every conversion is booked under its weight's entry before it is made, also where nothing is allocated.
+    Every conversion is booked under its weight's entry before it is made, also if nothing is allocated.
     """
 
     def __init__(self, model: ModelFile | None, device: Device, book: Callable[[str, int], None]) -> None:
@@ -57,7 +57,7 @@ class WeightStore:
         self._lock = threading.RLock()
 
     def floats(self, node: Node) -> Array:
-        """A weight as float32: where it is mapped, or converted once."""
+        """A weight as float32: mapped, or converted once."""
         name, data = _named_data(node)
         if node.dtype is DType.F32:
             return data.view(np.float32)
@@ -67,7 +67,7 @@ class WeightStore:
         name, data = _named_data(node)
         return self._pack(name, node.dtype, data, node.size)
 
-    # -- on a device that is not the host: one copy for all sessions ------------------------------------------
+    # -- on a device that is not the host, one copy for all sessions ------------------------------------------
 
     def resident_part(self, node: Node, part: str) -> DeviceBuffer:
         assert node.leaf is not None
@@ -91,7 +91,7 @@ class WeightStore:
         return buffer
 
     def load(self, progress: Progress, cancel: Cancel | None) -> None:
-        """Pack what products will most likely read."""
+        """Pack the weights that products will most likely read."""
         model = self._model
         assert model is not None
         wanted = [info for info in model.tensors.values() if is_multiplied(info)]
@@ -104,11 +104,11 @@ class WeightStore:
         return_freed_memory()
 
     def book_packed(self, info: TensorInfo) -> None:
-        """Take the memory of a packed weight, in place of the file's bytes, which need not stay in memory."""
+        """Book a packed weight instead of the file's bytes, which need not stay in memory."""
         self._book(info.name, "packed", LAYOUTS[info.dtype].nbytes(prod(info.shape)))
 
     def book_for(self, lowered: Lowered, graph: Graph) -> None:
-        """Take the memory of what a lowered graph needs beside what was foreseen."""
+        """Book the conversions that a lowered graph needs and that are not booked yet."""
         for wanted in lowered.leaves:
             node = graph.nodes[wanted.index]
             if node.kind == "parameter" and wanted.form == "floats" and node.dtype is not DType.F32:
