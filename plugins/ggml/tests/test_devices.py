@@ -22,8 +22,9 @@ from backbay import (
     GPULayersList,
     OptionError,
 )
-from backbay_ggml import Ggml, remote
-from backbay_ggml.library import load_library
+from backbay_ggml import Ggml
+from backbay_ggml.devices import rpc_servers as remote
+from backbay_ggml.library.library import load_library
 
 pytestmark = pytest.mark.skipif(
     load_library().lib.ggml_backend_reg_by_name(b"RPC") == remote.NULL, reason="this library has no RPC"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from backbay_ggml import Ggml, doctor
-from backbay_ggml.devices import Device, find_devices
-from backbay_ggml.library import load_library
+from backbay_ggml.devices.device import Device, find_devices
+from backbay_ggml.library.library import load_library
 
 
 def test_every_line_tells_something() -> None:

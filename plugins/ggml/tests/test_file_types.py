@@ -12,7 +12,7 @@ from gguf import GGMLQuantizationType, GGUFWriter
 import backbay
 from backbay import Backend, BackendParams, DType, Spec, ops
 from backbay.plugin import Array, decode, decoding_gap, dequantize, encode
-from backbay_ggml.library import load_library
+from backbay_ggml.library.library import load_library
 
 WIDTH, HIDDEN, LAYERS, VOCAB = 256, 512, 2, 64
 NEVER_STORED = (DType.Q8_1, DType.Q8_K)  # activations alone are rounded to these

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from backbay import BackendUnavailableError, DType
-from backbay_ggml import library, logs
-from backbay_ggml.abi import ffi
-from backbay_ggml.library import load_library
-from backbay_ggml.locate import VARIABLE, locate
+from backbay_ggml.library import library, logs
+from backbay_ggml.library.abi import ffi
+from backbay_ggml.library.library import load_library
+from backbay_ggml.library.location import VARIABLE, locate
 
 TOOLS = Path(__file__).parent.parent / "tools"
 
@@ -46,7 +46,7 @@ def test_the_library_is_opened_once() -> None:
 
 def test_waiting_threads_give_way_soon_unless_told_otherwise() -> None:
     code = (
-        "import os\nfrom backbay_ggml.library import load_library\n"
+        "import os\nfrom backbay_ggml.library.library import load_library\n"
         "for name in ('GOMP_SPINCOUNT', 'OMP_WAIT_POLICY'): os.environ.pop(name, None)\n"
         "os.environ.update(eval(os.environ.pop('GIVEN')))\nload_library()\n"
         "print(os.environ.get('GOMP_SPINCOUNT'))"
@@ -71,13 +71,13 @@ def test_a_wrong_name_says_what_it_is_not(monkeypatch, tmp_path) -> None:
 
 def test_without_any_library_the_remedy_is_named(monkeypatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
-    monkeypatch.setattr("backbay_ggml.locate.PACKAGES", ("no-such-package",))
+    monkeypatch.setattr("backbay_ggml.library.location.PACKAGES", ("no-such-package",))
     with pytest.raises(BackendUnavailableError, match="pip install ggml-python"):
         locate()
 
 
 def test_no_package_is_imported() -> None:
-    code = "import sys, backbay_ggml.library as l; l.load_library(); print('ggml' in sys.modules, 'llama_cpp' in sys.modules)"
+    code = "import sys, backbay_ggml.library.library as l; l.load_library(); print('ggml' in sys.modules, 'llama_cpp' in sys.modules)"
     assert in_a_child(code).split() == ["False", "False"]
 
 

@@ -8,9 +8,9 @@ from gguf import GGMLQuantizationType, GGUFWriter, quants
 
 import backbay
 from backbay import BackendParams
-from backbay_ggml import products
-from backbay_ggml.extra import REPACK, SPACE, TYPES
-from backbay_ggml.library import load_library
+from backbay_ggml.library.library import load_library
+from backbay_ggml.ops import products
+from backbay_ggml.weights.arrangements import REPACK, SPACE, TYPES
 
 RNG = np.random.default_rng(3)
 IN, OUT = 1024, 2048

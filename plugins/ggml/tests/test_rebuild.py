@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from backbay_ggml import doctor, rebuild
-from backbay_ggml.flags import ANY, GCC, OPTIONS, READS_AHEAD
-from backbay_ggml.library import Library, load_library
+from backbay_ggml.library.compiler_flags import ANY, GCC, OPTIONS, READS_AHEAD
+from backbay_ggml.library.library import Library, load_library
 
 REQUIREMENTS = Path(__file__).parents[1] / "requirements.txt"
 

@@ -11,9 +11,9 @@ from gguf import GGMLQuantizationType, GGUFWriter, quants
 
 import backbay
 from backbay import BackendParams, CancelledError, OptionError
-from backbay_ggml import extra
-from backbay_ggml.library import load_library
-from backbay_ggml.probe_child import LARGER
+from backbay_ggml.library.library import load_library
+from backbay_ggml.weights import arrangements as extra
+from backbay_ggml.weights.arrangement_trial import LARGER
 
 RNG = np.random.default_rng(11)
 repacking = pytest.mark.skipif(

@@ -1,4 +1,4 @@
-"""Writes src/backbay_ggml/_abi.py from ggml.cdef.h: the declarations, parsed once, so that importing them is quick."""
+"""Writes src/backbay_ggml/library/_abi.py from ggml.cdef.h: the declarations, parsed once, so that importing them is quick."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 import cffi
 
 HERE = Path(__file__).parent
-TARGET = HERE.parent / "src" / "backbay_ggml" / "_abi.py"
+TARGET = HERE.parent / "src" / "backbay_ggml" / "library" / "_abi.py"
 
 
 def generate() -> str:
     """The text of the module."""
     ffi = cffi.FFI()
-    ffi.set_source("backbay_ggml._abi", None)
+    ffi.set_source("backbay_ggml.library._abi", None)
     ffi.cdef((HERE / "ggml.cdef.h").read_text())
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / "_abi.py"

@@ -29,24 +29,26 @@ from backbay import (
 from backbay.gguf import ModelFile, TensorInfo
 from backbay.plugin import COMPOSITE, Cancel, Entry, Progress, unsupported
 
-from . import doctor, rules, trials
-from .abi import Ptr, ffi
-from .arena import Arena
-from .assignment import Assignment, for_model, without_model
-from .buffers import DeviceLeaf, LeafBuffer, PlacedWeight, WeightBuffer
-from .builder import Builder
-from .devices import CPU, Device, find_devices
-from .extra import Arrangement
-from .library import load_library
-from .placed import PlacedStore
-from .plan import GgmlPlan
-from .products import has_lowest_code
-from .remote import parse_endpoints
-from .scheduled import ScheduledPlan
-from .stage import Stage
-from .steer import Steer
-from .store import AUTO, COPIED, MAPPED, WeightStore
-from .table import kernel
+from . import doctor
+from .devices import cache_support as trials
+from .devices.device import CPU, Device, find_devices
+from .devices.device_choice import Steer
+from .devices.layer_assignment import Assignment, for_model, without_model
+from .devices.rpc_servers import parse_endpoints
+from .library.abi import Ptr, ffi
+from .library.library import load_library
+from .ops import rules
+from .ops.builder import Builder
+from .ops.kernel_table import kernel
+from .ops.products import has_lowest_code
+from .plans.arena import Arena
+from .plans.cpu_plan import GgmlPlan
+from .plans.multi_device_plan import ScheduledPlan
+from .plans.scheduler import Stage
+from .tensors.buffers import DeviceLeaf, LeafBuffer, PlacedWeight, WeightBuffer
+from .weights.arrangements import Arrangement
+from .weights.cpu_weights import AUTO, COPIED, MAPPED, WeightStore
+from .weights.device_weights import PlacedStore
 
 EMBEDDINGS = "token_embd.weight"
 CACHE_PADDING = 32  # the block of the types that a cache may be stored as

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from backbay.plugin import human_bytes
 
-from . import extra
-from .abi import NULL
-from .devices import Device, find_devices
-from .flags import COMMAND, READS_AHEAD
-from .library import NEWEST, OLDEST, Library, load_library, text
+from .devices.device import Device, find_devices
+from .library.abi import NULL
+from .library.compiler_flags import COMMAND, READS_AHEAD
+from .library.library import NEWEST, OLDEST, Library, load_library, text
+from .weights import arrangements as extra
 
 NO_GPUS = ("CPU", "RPC", "BLAS")  # kinds of devices that a library has without one
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")

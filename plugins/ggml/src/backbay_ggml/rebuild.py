@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from importlib import metadata
 
-from .flags import ANY, COMMAND, GCC, OPTIONS
+from .library.compiler_flags import ANY, COMMAND, GCC, OPTIONS
 
 DESCRIPTION = "Build libggml anew in this environment, from ggml-python's sources, in about a minute."
 

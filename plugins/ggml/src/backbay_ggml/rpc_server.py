@@ -15,9 +15,9 @@ import sys
 import threading
 from pathlib import Path
 
-from .abi import NULL, ffi
-from .library import load_library
-from .remote import parse_endpoints, procedure
+from .devices.rpc_servers import parse_endpoints, procedure
+from .library.abi import NULL, ffi
+from .library.library import load_library
 
 
 def main() -> int:

@@ -1,0 +1,20 @@
+"""Run as a module, with the address of an RPC server: exits with 0 if the library gets devices from it."""
+
+from __future__ import annotations
+
+import sys
+
+from ..library.abi import NULL, ffi
+from ..library.library import load_library
+from .rpc_servers import procedure
+
+
+def main() -> int:
+    """Greet the server as ggml does, which may end the process."""
+    address = procedure(load_library(), "ggml_backend_rpc_add_server")
+    add_server = ffi.cast("ggml_backend_reg_t (*)(const char *)", address)
+    return 0 if add_server(sys.argv[1].encode()) != NULL else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""libggml: found, opened, checked, built anew, and declared to Python."""

@@ -1,0 +1,70 @@
+"""Attention, as ggml's flash attention or as products around a softmax."""
+
+from __future__ import annotations
+
+from backbay import DType, Node, ops
+
+from ..library.abi import NULL, Ptr
+from .builder import Builder
+from .kernel_table import kernel
+from .products import FULL_PRECISION
+
+
+@kernel(ops.scaled_dot_product_attention)
+def scaled_dot_product_attention(
+    g: Builder,
+    query: Node,
+    key: Node,
+    value: Node,
+    mask: Node | None = None,
+    *,
+    scale: float,
+    sinks: Node | None = None,
+    vmla: Node | None = None,
+    softcap: float = 0.0,
+    cache_config_applied: bool = False,
+) -> Ptr:
+    q = g.permute(g.rows(query, DType.F32), 0, 2, 1, 3)  # (d, tokens, heads, batch)
+    k = g.with_rows(g.permute(g.rows(key), 0, 2, 1, 3))  # (d, history, kv_heads, batch)
+    bias = None if mask is None else g.dense(mask)
+    column = None if sinks is None else g.floats(sinks)
+    if takes_flash(g.flash, mask, cache_config_applied):
+        v = g.permute(g.rows(value), 0, 2, 1, 3)  # (dv, history, kv_heads, batch)
+        result = g.call("flash_attn_ext", q, k, v, NULL if bias is None else bias, scale, 0.0, softcap)
+        if column is not None:
+            g.lib.ggml_flash_attn_ext_add_sinks(result, column)
+        if vmla is None:
+            return result  # (dv, heads, tokens, batch)
+        result = g.contiguous(g.permute(result, 0, 2, 1, 3))
+    else:
+        v = _value(g, value, cache_config_applied)  # (history, dv, kv_heads, batch)
+        result = g.call("mul_mat", v, _weights(g, q, k, bias, column, scale, softcap))
+    if vmla is not None:
+        result = g.call("mul_mat", g.rows(vmla), result)
+    return g.contiguous(g.permute(result, 0, 2, 1, 3))
+
+
+def takes_flash(allowed: bool, mask: Node | None, permuted: bool) -> bool:
+    """Whether flash attention computes it: its masks are f16, and it reads values as they come."""
+    return allowed and not permuted and (mask is None or mask.dtype is DType.F16)
+
+
+def _value(g: Builder, value: Node, permuted: bool) -> Ptr:
+    if permuted:
+        return g.rows(value)
+    floats = g.cast(g.raw(value), DType.F32) if value.dtype.is_quantized else g.raw(value)
+    return g.call("cont", g.permute(floats, 1, 2, 0, 3))
+
+
+def _weights(
+    g: Builder, q: Ptr, k: Ptr, mask: Ptr | None, sinks: Ptr | None, scale: float, softcap: float
+) -> Ptr:
+    scores = g.call("mul_mat", k, q)  # (history, tokens, heads, batch)
+    g.lib.ggml_mul_mat_set_prec(scores, FULL_PRECISION)
+    if softcap:
+        scores = g.call("scale", g.call("tanh", g.call("scale", scores, scale / softcap)), softcap)
+        scale = 1.0
+    weights = g.call("soft_max_ext", scores, NULL if mask is None else mask, scale, 0.0)
+    if sinks is not None:
+        g.lib.ggml_soft_max_add_sinks(weights, sinks)
+    return weights

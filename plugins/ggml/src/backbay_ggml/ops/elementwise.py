@@ -1,0 +1,81 @@
+"""Ops on each element alone, and the gated activations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from backbay import DType, Node, Op, ops
+
+from ..library.abi import Ptr
+from .builder import Builder, four
+from .kernel_table import kernel
+
+REGLU, GEGLU, SWIGLU, GEGLU_QUICK = 0, 1, 2, 5  # of enum ggml_glu_op
+
+
+def _unary(op: Op[Any, Any], name: str) -> None:
+    @kernel(op)
+    def lower(g: Builder, x: Node) -> Ptr:
+        return g.call(name, g.floats(x))
+
+
+for _op in (
+    ops.neg,
+    ops.sqr,
+    ops.sqrt,
+    ops.exp,
+    ops.sin,
+    ops.cos,
+    ops.tanh,
+    ops.sigmoid,
+    ops.gelu_erf,
+    ops.softplus,
+):
+    _unary(_op, _op.name)
+
+
+def _gated(op: Op[Any, Any], name: str, gate: int) -> Callable[..., Ptr]:
+    @kernel(op)
+    def lower(g: Builder, x: Node, up: Node | None = None) -> Ptr:
+        if up is None:
+            return g.call(name, g.floats(x))
+        return g.call("glu_split", g.floats(x), g.reshape(g.floats(up), *four(x)), gate)
+
+    return lower
+
+
+_gated(ops.relu, "relu", REGLU)
+_gated(ops.silu, "silu", SWIGLU)
+_gated(ops.gelu, "gelu", GEGLU)
+_gated(ops.quick_gelu, "gelu_quick", GEGLU_QUICK)
+
+
+@kernel(ops.swiglu)
+def swiglu(g: Builder, x: Node, up: Node, alpha: float, limit: float) -> Ptr:
+    return g.call("swiglu_oai", g.floats(x), g.reshape(g.floats(up), *four(x)), alpha, limit)
+
+
+@kernel(ops.clamp)
+def clamp(g: Builder, x: Node, min: float, max: float) -> Ptr:
+    return clamped(g, g.cast(g.raw(x), DType.F32), min, max)
+
+
+def clamped(g: Builder, x: Ptr, min: float, max: float) -> Ptr:
+    """Old versions clamp in place, so it is a copy that they get."""
+    return g.call("clamp", g.call("cont", x), min, max)
+
+
+@kernel(ops.scale)
+def scale(g: Builder, x: Node, s: float) -> Ptr:
+    return g.call("scale", g.floats(x), s)
+
+
+@kernel(ops.fill)
+def fill(g: Builder, x: Node, value: float) -> Ptr:
+    return g.full(x.dtype, four(x), value)
+
+
+@kernel(ops.cast)
+def cast(g: Builder, x: Node, dtype: DType) -> Ptr:
+    return g.call("cont", g.raw(x)) if x.dtype is dtype else g.cast(g.raw(x), dtype)

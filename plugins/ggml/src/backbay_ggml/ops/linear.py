@@ -1,0 +1,51 @@
+"""Diagonals, triangles and triangular systems."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from backbay import DType, Node, ops
+
+from ..library.abi import Ptr
+from .builder import Builder
+from .kernel_table import kernel
+from .spatial import picked_rows
+
+TRIANGLES = {"upper-diag": 0, "upper": 1, "lower-diag": 2, "lower": 3}  # of enum ggml_tri_type
+
+
+@kernel(ops.diag)
+def diag(g: Builder, x: Node) -> Ptr:
+    return g.call("diag", g.floats(x))
+
+
+@kernel(ops.tri)
+def tri(g: Builder, x: Node, kind: Literal["upper-diag", "upper", "lower-diag", "lower"]) -> Ptr:
+    return g.call("tri", g.floats(x), TRIANGLES[kind])
+
+
+@kernel(ops.solve_tri)
+def solve_tri(
+    g: Builder, a: Node, b: Node, lower: bool = True, left: bool = True, unit_diagonal: bool = False
+) -> Ptr:
+    """ggml solves lower triangles from the left: others are turned into that, and the answer is turned back."""
+    matrix, sides = g.floats(a), g.floats(b)
+    if unit_diagonal:
+        triangle = g.call("tri", matrix, TRIANGLES["lower" if lower else "upper"])
+        matrix = g.call("add", triangle, g.constant(np.eye(a.dim(0), dtype=np.float32), DType.F32))
+    if not left:
+        matrix, sides, lower = g.transposed(matrix), g.transposed(sides), not lower
+    if not lower:
+        matrix, sides = _reversed(g, g.transposed(_reversed(g, g.transposed(matrix)))), _reversed(g, sides)
+    solved = g.call("solve_tri", matrix, sides, True, True, False)
+    solved = solved if lower else _reversed(g, solved)
+    return solved if left else g.transposed(solved)
+
+
+def _reversed(g: Builder, x: Ptr) -> Ptr:
+    """A contiguous tensor with its rows in reverse order."""
+    ne = tuple(x.ne)
+    places = g.constant(np.arange(ne[1])[::-1].astype(np.int32), DType.I32)
+    return g.reshape(picked_rows(g, g.reshape(x, ne[0], ne[1], ne[2] * ne[3]), places), *ne)

@@ -1,0 +1,74 @@
+"""From a checked graph to ggml's ops, in the order of its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import nan, prod
+from typing import Any
+
+from backbay import Graph, Node, Op, UnsupportedOpError, ops
+
+from ..library.abi import Ptr
+from . import attention, binary, elementwise, linear, matrix, norm, order, sequence, shape, spatial, write
+from .builder import LARGEST, LONGEST, Builder, four
+from .kernel_table import kernel
+
+# Importing a module fills the table.
+FAMILIES = (attention, binary, elementwise, linear, matrix, norm, order, sequence, shape, spatial, write)
+
+OF_NOTHING: dict[Op[Any, Any], float] = {
+    ops.mulmat: 0.0,
+    ops.mulmat_full_prec: 0.0,
+    ops.mulmat_id: 0.0,
+    ops.sum_rows: 0.0,
+    ops.mean: nan,
+    ops.conv2d: 0.0,
+    ops.conv3d: 0.0,
+    ops.conv1d_dw: 0.0,
+    ops.im2col: 0.0,
+    ops.avg_pool2d: 0.0,
+    ops.pad_ext: 0.0,
+}
+"""What ops make of an empty operand, where their result is not empty itself."""
+
+_calls: dict[Op[Any, Any], Callable[..., Ptr]] = {
+    op: op.spread(lower, skip=1) for op, lower in kernel.items()
+}
+
+
+def lower(g: Builder, graph: Graph, bind: Callable[[Node], None]) -> None:
+    """Build the ops of a graph; `bind` gives a leaf or weight its tensor."""
+    for node in graph.nodes:
+        _check_extent(node)
+        if node.op is None:
+            bind(node)
+        elif not node.op.view:
+            g.turn_to(node)
+            _lower(g, node, node.op)
+
+
+def _check_extent(node: Node) -> None:
+    """Refuse what sizes in C could not count."""
+    extents = four(node)
+    if prod(n or 1 for n in extents) > LARGEST:
+        raise MemoryError(f"{node} is more than any memory holds")
+    if max(extents) > LONGEST or prod(extents[1:]) > LONGEST:
+        raise UnsupportedOpError(f"{node}: ggml counts extents and rows in 31 bits")
+
+
+def _lower(g: Builder, node: Node, op: Op[Any, Any]) -> None:
+    if op.writes is not None:
+        if all(operand.size for operand in node.operands):
+            g.wrote(node, _calls[op](g, *node.args))
+    elif node.size == 0:
+        g.bind(node, g.new(node.dtype, four(node)))
+    elif _made_of_nothing(node, op):
+        g.bind(node, g.full(node.dtype, four(node), OF_NOTHING.get(op, 0.0)))
+    else:
+        g.finish(node, _calls[op](g, *node.args))
+
+
+def _made_of_nothing(node: Node, op: Op[Any, Any]) -> bool:
+    if op is ops.ssm_scan:
+        return bool(node.args[0].size == 0)  # no states: nothing to sum
+    return op in OF_NOTHING and any(operand.size == 0 for operand in node.operands)

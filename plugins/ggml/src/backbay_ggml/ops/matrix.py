@@ -1,0 +1,37 @@
+"""Matrix products, dense and by expert."""
+
+from __future__ import annotations
+
+from backbay import DType, Node, ops
+
+from ..library.abi import Ptr
+from .builder import Builder, owner
+from .kernel_table import kernel
+from .products import FULL_PRECISION, activation, multiply
+
+
+@kernel(ops.mulmat)
+def mulmat(g: Builder, w: Node, x: Node) -> Ptr:
+    return multiply(g, w, x, full=False)
+
+
+@kernel(ops.mulmat_full_prec)
+def mulmat_full_prec(g: Builder, w: Node, x: Node) -> Ptr:
+    if w.dtype is not DType.F16 or not g.library.sums_in_half:
+        return multiply(g, w, x, full=True)
+    product = g.call("mul_mat", g.rows(w, DType.F32), g.rows(x, DType.F32))
+    g.lib.ggml_mul_mat_set_prec(product, FULL_PRECISION)
+    return product
+
+
+@kernel(ops.mulmat_id)
+def mulmat_id(g: Builder, w: Node, x: Node, ids: Node) -> Ptr:
+    return g.call("mul_mat_id", g.rows(w), activation(g, w, x), g.raw(ids))
+
+
+@kernel(ops.add_id)
+def add_id(g: Builder, x: Node, t2: Node, ids: Node) -> Ptr:
+    rows = g.floats(t2)
+    if rows.op:  # ggml would put the result in its place, though each of its rows may be read again
+        g.lib.ggml_set_output(owner(rows))
+    return g.call("add_id", g.floats(x), rows, g.dense(ids))

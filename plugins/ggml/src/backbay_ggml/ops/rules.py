@@ -1,0 +1,139 @@
+"""What ggml's CPU code takes: a table of our own, because ggml's answers are not always true."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from backbay import DType, Op, Spec, ops
+
+from ..library.library import Library
+
+Specs = Sequence[Spec | None]
+Rule = Callable[[Library, Specs], str]
+COUNTED = 1 << 32  # elements, in the conversion of quantized types
+RULES: dict[Op[Any, Any], Rule] = {}
+"""By op: why it does not run on such operands; nothing if it does."""
+
+
+def reason(library: Library, op: Op[Any, Any], specs: Specs) -> str:
+    """Why an op does not run on such operands; nothing if it does."""
+    for spec in specs:
+        if spec is not None and not library.knows(spec.dtype):
+            return f"ggml {library.version} does not know {spec.dtype}"
+    return RULES[op](library, specs) if op in RULES else ""
+
+
+def _rule(*of: Op[Any, Any]) -> Callable[[Rule], Rule]:
+    def register(rule: Rule) -> Rule:
+        RULES.update(dict.fromkeys(of, rule))
+        return rule
+
+    return register
+
+
+@_rule(ops.mulmat, ops.mulmat_full_prec, ops.mulmat_id)
+def _product(library: Library, specs: Specs) -> str:
+    return _multiplies(library, specs[0])
+
+
+@_rule(ops.rows)
+def _rows(library: Library, specs: Specs) -> str:
+    return _dequantizes(library, specs[0])
+
+
+@_rule(ops.cast)
+def _cast(library: Library, specs: Specs) -> str:
+    x = specs[0]
+    assert x is not None
+    if x.dtype.is_quantized and x.size >= COUNTED:
+        return f"ggml converts fewer than {COUNTED} quantized elements at a time"
+    return _dequantizes(library, x)
+
+
+@_rule(ops.copy)
+def _copy(library: Library, specs: Specs) -> str:
+    x, dst = _both(specs)
+    if x.dtype is dst.dtype:
+        return ""
+    return _cast(library, specs) or _quantizes(library, dst)
+
+
+@_rule(ops.set_rows)
+def _set_rows(library: Library, specs: Specs) -> str:
+    x, src = _both(specs)
+    if x.dim(0) > x.dtype.block_size and x.stride(0) != x.dtype.type_size:
+        return "the rows of the destination must adjoin"
+    if x.dtype.is_quantized and src.dtype is x.dtype:
+        return f"rows of {x.dtype} cannot be moved as they are; cast them first"
+    return _dequantizes(library, src) or _quantizes(library, x)
+
+
+@_rule(ops.scaled_dot_product_attention)
+def _attention(library: Library, specs: Specs) -> str:
+    _query, key, value, _mask, _sinks, vmla = specs
+    for product in (key, vmla):
+        if product is not None and (why := _multiplies(library, product)):
+            return why
+    return _dequantizes(library, value) or _multiplies(library, value)
+
+
+def _both(specs: Specs) -> tuple[Spec, Spec]:
+    first, second = specs[0], specs[1]
+    assert first is not None
+    assert second is not None
+    return first, second
+
+
+def _multiplies(library: Library, weight: Spec | None) -> str:
+    assert weight is not None
+    return "" if library.can_multiply(weight.dtype) else f"ggml does not multiply {weight.dtype}"
+
+
+def _dequantizes(library: Library, x: Spec | None) -> str:
+    assert x is not None
+    if not x.dtype.is_quantized or library.can_dequantize(x.dtype):
+        return ""
+    return f"ggml does not read {x.dtype}"
+
+
+def _quantizes(library: Library, x: Spec) -> str:
+    readable = not x.dtype.is_quantized or library.can_quantize(x.dtype)
+    return "" if readable else f"ggml does not make {x.dtype}"
+
+
+COMPOSED_WHEN_EMPTY = (ops.scaled_dot_product_attention,)
+"""Ops that core's composite computes where an operand is empty."""
+
+
+def precision(library: Library, op: Op[Any, Any], specs: Specs, *, flash: bool) -> tuple[DType, DType]:
+    """What activations are rounded to, and what sums are kept in."""
+    first = specs[0]
+    if first is None:
+        return DType.F32, DType.F32
+    if op in (ops.mulmat, ops.mulmat_full_prec, ops.mulmat_id):
+        return _product_precision(library, first.dtype, full=op is ops.mulmat_full_prec)
+    if op in (ops.gelu, ops.quick_gelu):
+        return DType.F16, DType.F32  # looked up in a table
+    if op is ops.scaled_dot_product_attention:
+        return _attention_precision(library, specs, flash=flash)
+    return DType.F32, DType.F32
+
+
+def _product_precision(library: Library, weight: DType, *, full: bool) -> tuple[DType, DType]:
+    if weight is DType.F16 and library.sums_in_half:
+        return (DType.F32, DType.F32) if full else (DType.F16, DType.F16)
+    return library.activation(weight), DType.F32
+
+
+def _attention_precision(library: Library, specs: Specs, *, flash: bool) -> tuple[DType, DType]:
+    _query, key, value, _mask, _sinks, vmla = specs
+    used = [library.activation(weight.dtype) for weight in (key, value, vmla) if weight is not None]
+    for coarse in (DType.Q8_K, DType.Q8_1, DType.Q8_0, DType.BF16, DType.F16):
+        if coarse in used:
+            break
+    else:
+        coarse = DType.F32
+    halves = [spec for spec in (key, value, vmla) if spec is not None and spec.dtype is DType.F16]
+    sums_in_half = halves and (library.sums_in_half or (flash and value in halves))
+    return coarse, DType.F16 if sums_in_half else DType.F32

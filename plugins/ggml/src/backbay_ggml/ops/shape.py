@@ -1,0 +1,65 @@
+"""Copies that change a shape. What only moves keeps its bits."""
+
+from __future__ import annotations
+
+from math import prod
+
+from backbay import DType, Node, ops
+
+from ..library.abi import Ptr
+from .builder import Builder, four
+from .kernel_table import kernel
+
+
+@kernel(ops.contiguous)
+def contiguous(g: Builder, x: Node, *shape: int) -> Ptr:
+    return g.reshape(g.call("cont", g.raw(x)), *(shape or x.shape))
+
+
+@kernel(ops.pad_ext)
+def pad_ext(
+    g: Builder, x: Node, lp0: int, rp0: int, lp1: int, rp1: int, lp2: int, rp2: int, lp3: int, rp3: int
+) -> Ptr:
+    return g.call("pad_ext", g.floats(x), lp0, rp0, lp1, rp1, lp2, rp2, lp3, rp3)
+
+
+@kernel(ops.concat)
+def concat(g: Builder, x: Node, t2: Node, dim: int) -> Ptr:
+    parts = [node for node in (x, t2) if node.size]
+    if len(parts) == 1:
+        return g.call("cont", g.raw(parts[0]))
+    if not x.dtype.is_quantized:
+        return g.call("concat", g.rows(x), g.rows(t2), dim)
+    # ggml would move elements, of which a block has many: bytes move as well.
+    joined = g.call("concat", _bytes(g, x), _bytes(g, t2), dim)
+    ne = tuple(joined.ne)
+    return g.bitcast(joined, x.dtype, (ne[0] // x.dtype.type_size * x.dtype.block_size, *ne[1:]))
+
+
+def _bytes(g: Builder, x: Node) -> Ptr:
+    return g.bitcast(g.dense(x), DType.I8, (x.row_nbytes, *four(x)[1:]))
+
+
+@kernel(ops.repeat)
+def repeat(g: Builder, x: Node, dim: int, n: int) -> Ptr:
+    ne = list(four(x))
+    ne[dim] *= n
+    return repeated(g, x, tuple(ne))
+
+
+@kernel(ops.repeat_4d)
+def repeat_4d(g: Builder, x: Node, dim0: int, dim1: int = 1, dim2: int = 1, dim3: int = 1) -> Ptr:
+    return repeated(g, x, (dim0, dim1, dim2, dim3))
+
+
+def repeated(g: Builder, x: Node, ne: tuple[int, ...]) -> Ptr:
+    if x.dtype is not DType.I64:
+        return g.call("repeat_4d", g.dense(x), *ne)
+    made, have = g.dense(x), list(four(x))
+    for dim in range(4):  # one at a time, so that the halves have a dimension of their own
+        inner, outer, extent = 2 * prod(have[:dim]), prod(have[dim + 1 :]), have[dim]
+        have[dim] = ne[dim]
+        if ne[dim] != extent:
+            halves = g.bitcast(made, DType.I32, (inner, extent, outer, 1))
+            made = g.bitcast(g.call("repeat_4d", halves, inner, ne[dim], outer, 1), DType.I64, have)
+    return made
