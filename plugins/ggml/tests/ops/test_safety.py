@@ -11,7 +11,7 @@ import pytest
 
 from backbay import BackbayError, DType
 
-FUZZ = Path(__file__).parent.parent / "tools" / "fuzz.py"
+FUZZ = Path(__file__).parents[2] / "tools" / "fuzz.py"
 
 
 @pytest.mark.parametrize("options", [["--count", "200", "--workers", "2"], ["--count", "50", "--rpc"]])

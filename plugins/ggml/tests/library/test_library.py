@@ -16,7 +16,7 @@ from backbay_ggml.library.abi import ffi
 from backbay_ggml.library.library import load_library
 from backbay_ggml.library.location import VARIABLE, locate
 
-TOOLS = Path(__file__).parent.parent / "tools"
+TOOLS = Path(__file__).parents[2] / "tools"
 
 
 def in_a_child(code: str, **environment: str) -> str:

@@ -15,7 +15,7 @@ import backbay
 from backbay import Backend, BackendParams, DType, NoMemoryError
 from backbay_ggml import Ggml
 
-TOOLS = Path(__file__).parent.parent / "tools"
+TOOLS = Path(__file__).parents[2] / "tools"
 RNG = np.random.default_rng(7)
 
 
