@@ -19,9 +19,9 @@ def test_a_library_without_code_for_gpus_tells_how_to_build_one(monkeypatch) -> 
     library = load_library()
     if len(find_devices(library, ())) > 1:
         pytest.skip("this library has found a GPU")
-    monkeypatch.setattr(doctor, "NO_GPUS", ("CPU", "RPC", "BLAS", "CUDA", "Vulkan", "Metal"))
+    monkeypatch.setattr(doctor, "NOT_GPUS", ("CPU", "RPC", "BLAS", "CUDA", "Vulkan", "Metal"))
     assert "-DGGML_CUDA=ON" in Ggml.diagnose()["gpus"]
-    monkeypatch.setattr(doctor, "NO_GPUS", ("RPC",))  # as if the CPU's code were a GPU's that finds none
+    monkeypatch.setattr(doctor, "NOT_GPUS", ("RPC",))  # as if the CPU's code were a GPU's that finds none
     assert "driver" in Ggml.diagnose()["gpus"]
 
 

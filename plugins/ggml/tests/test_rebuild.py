@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from backbay_ggml import doctor, rebuild
-from backbay_ggml.library.compiler_flags import ANY, GCC, OPTIONS, READS_AHEAD
+from backbay_ggml.library.compiler_flags import ANY_COMPILER, GCC_ONLY, OPTIONS, PREFETCH
 from backbay_ggml.library.library import Library, load_library
 
 REQUIREMENTS = Path(__file__).parents[1] / "requirements.txt"
@@ -29,7 +29,7 @@ def compiler(tmp_path, monkeypatch):
 def test_requirements_build_what_rebuild_builds() -> None:
     line = next(line for line in REQUIREMENTS.read_text().splitlines() if '== "linux"' in line)
     arguments = shlex.split(line)[-1].partition("cmake.args=")[2].split(";")
-    told = " ".join(ANY + GCC)
+    told = " ".join(ANY_COMPILER + GCC_ONLY)
     assert arguments == [*OPTIONS, f"-DCMAKE_C_FLAGS={told}", f"-DCMAKE_CXX_FLAGS={told}"]
 
 
@@ -40,15 +40,15 @@ def test_what_the_environment_says_is_kept_and_comes_last(compiler, monkeypatch)
     monkeypatch.setenv("CMAKE_ARGS", "-DGGML_RPC=OFF")
     monkeypatch.delenv("CXXFLAGS", raising=False)
     added = rebuild.settings(["-DGGML_CUDA=ON"])
-    assert added["CFLAGS"].split() == [*ANY, *GCC, "-g"]
-    assert added["CXXFLAGS"].split() == [*ANY, *GCC]
+    assert added["CFLAGS"].split() == [*ANY_COMPILER, *GCC_ONLY, "-g"]
+    assert added["CXXFLAGS"].split() == [*ANY_COMPILER, *GCC_ONLY]
     assert added["CMAKE_ARGS"].split() == [*OPTIONS, "-DGGML_CUDA=ON", "-DGGML_RPC=OFF"]
 
 
 def test_clang_is_told_only_what_it_knows(compiler, monkeypatch) -> None:
     compiler("Debian clang version 16.0.6")
     monkeypatch.setattr("sys.platform", "linux")
-    assert rebuild.flags() == ANY
+    assert rebuild.flags() == ANY_COMPILER
 
 
 def test_no_compiler_is_said(monkeypatch) -> None:
@@ -100,12 +100,12 @@ def test_help_shows_how_an_option_is_given(capsys) -> None:
     assert "-DGGML_CUDA=ON" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("told", "says"), [(f"-O3 {READS_AHEAD}", "yes"), ("-O3", "not")])
+@pytest.mark.parametrize(("told", "says"), [(f"-O3 {PREFETCH}", "yes"), ("-O3", "not")])
 def test_doctor_reads_how_a_library_was_built(told, says, tmp_path) -> None:
     (tmp_path / "libggml-cpu.so").write_bytes(b"\0" + told.encode() + b"\0")
     library = SimpleNamespace(path=tmp_path / "libggml.so")
-    library.was_told = Library.was_told.__get__(library)
-    assert doctor._reads_ahead(library).startswith(says)
+    library.was_built_with = Library.was_built_with.__get__(library)
+    assert doctor._prefetch(library).startswith(says)
 
 
 @pytest.mark.parametrize(("half", "says"), [(True, "in f16: "), (False, "in f32")])

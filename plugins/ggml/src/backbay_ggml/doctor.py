@@ -1,4 +1,4 @@
-"""What `backbay doctor` says of this machine's ggml."""
+"""The lines of `backbay doctor` about this machine's ggml."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from backbay.plugin import human_bytes
 
 from .devices.device import Device, find_devices
 from .library.abi import NULL
-from .library.compiler_flags import COMMAND, READS_AHEAD
-from .library.library import NEWEST, OLDEST, Library, load_library, text
-from .weights import arrangements as extra
+from .library.compiler_flags import COMMAND, PREFETCH
+from .library.library import SUPPORTED, Library, load_library, text
+from .weights.arrangements import AMX, REPACK, buffer_types
+from .weights.trials import trial_result
 
-NO_GPUS = ("CPU", "RPC", "BLAS")  # kinds of devices that a library has without one
+NOT_GPUS = ("CPU", "RPC", "BLAS")  # kinds of devices of a library without code for GPUs
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 def diagnose() -> dict[str, str]:
-    """Line by line: the library, its version, its devices, and what slows it down or is not used."""
+    """The library, its version and devices, and what makes it slow or is not used, with the remedy."""
     library = load_library()
     devices = find_devices(library, ())
-    supported = f"{'.'.join(map(str, OLDEST))} to {'.'.join(map(str, NEWEST))}"
+    features = [name for name, value in library.features().items() if value != "0"]
     return {
         "library": str(library.path),
-        "ggml": f"{library.version} (supported: {supported})",
+        "ggml": f"{library.version} (supported: {SUPPORTED})",
         "devices": ", ".join(_described(device) for device in devices),
         "gpus": _gpus(library, devices),
-        "cpu features": ", ".join(name for name, value in library.features().items() if value != "0")
-        or "none told",
+        "cpu features": ", ".join(features) or "unknown",
         "llamafile kernels": _llamafile(library),
-        "reads ahead": _reads_ahead(library),
+        "prefetch": _prefetch(library),
         "sums of f16": _sums(library),
-        "repacked weights": _arrangement(library, extra.REPACK),
-        "amx": _arrangement(library, extra.AMX),
+        "repacked weights": _arrangement(library, REPACK),
+        "amx": _arrangement(library, AMX),
         "rpc": "yes" if library.lib.ggml_backend_reg_by_name(b"RPC") != NULL else "not in this library",
         "huge pages": _huge_pages(),
     }
@@ -44,7 +44,7 @@ def _described(device: Device) -> str:
 
 
 def _gpus(library: Library, devices: list[Device]) -> str:
-    """Those that are used, or why there are none: no code for any, or no device that the code finds."""
+    """The GPUs, or why there are none: the library has no code for them, or its code finds no device."""
     found = [device.id for device in devices if not device.is_cpu]
     if found:
         return ", ".join(found)
@@ -53,11 +53,14 @@ def _gpus(library: Library, devices: list[Device]) -> str:
         text(lib.ggml_backend_reg_name(lib.ggml_backend_reg_get(n)))
         for n in range(lib.ggml_backend_reg_count())
     ]
-    able = [kind for kind in kinds if kind not in NO_GPUS]
-    if able:
-        return f"none found, though the library has code for {', '.join(able)}: is the driver there, and the device visible?"
+    gpu_kinds = [kind for kind in kinds if kind not in NOT_GPUS]
+    if gpu_kinds:
+        return (
+            f"none found, though the library has code for {', '.join(gpu_kinds)}: "
+            "is the driver installed, and the device visible?"
+        )
     return (
-        f"none: the library is built for {', '.join(kinds)} alone; rebuild it for others, for NVIDIA's with "
+        f"none: the library has code for {', '.join(kinds)} only; for NVIDIA GPUs, rebuild it: "
         f"{COMMAND} -DGGML_CUDA=ON"
     )
 
@@ -65,34 +68,37 @@ def _gpus(library: Library, devices: list[Device]) -> str:
 def _llamafile(library: Library) -> str:
     if "LLAMAFILE" in library.features():
         return "yes"
-    return f"no: prompts run at half the speed; {COMMAND}"
+    return f"no: prompts run at half the speed; rebuild the library: {COMMAND}"
 
 
-def _reads_ahead(library: Library) -> str:
-    if library.was_told(READS_AHEAD):
+def _prefetch(library: Library) -> str:
+    if library.was_built_with(PREFETCH):
         return "yes"
-    return f"not that the library knew: a step may take 1.6 times as long as it could; {COMMAND}, with GCC"
+    return f"not known of this library: steps may take 1.6 times as long; rebuild it with GCC: {COMMAND}"
 
 
 def _sums(library: Library) -> str:
     if library.sums_in_half:
-        return f"in f16: attention to long texts is several times slower, and less exact; {COMMAND}"
+        return (
+            "in f16: attention is less exact, and several times slower on long texts; "
+            f"rebuild the library: {COMMAND}"
+        )
     return "in f32"
 
 
 def _arrangement(library: Library, name: str) -> str:
-    if name not in extra.buffer_types(library):
+    if name not in buffer_types(library):
         return "not in this library"
-    known = extra.verdict(library, name)
-    if known.why_not:
-        remedy = f"; where GCC 12 built code that crashes: {COMMAND}" if name == extra.AMX else ""
-        return f"not used: {known.why_not}{remedy}"
-    return f"used for {', '.join(known.types)}" if known.types else "not used: no faster here"
+    result = trial_result(library, name)
+    if result.why_not:
+        remedy = f"; if GCC 12 built its code, rebuild the library: {COMMAND}" if name == AMX else ""
+        return f"not used: {result.why_not}{remedy}"
+    return f"used for {', '.join(result.types)}" if result.types else "not used: not faster here"
 
 
 def _huge_pages() -> str:
     if not HUGE_PAGES.exists():
         return "unknown to this system"
     if "[never]" in HUGE_PAGES.read_text():
-        return f"off in {HUGE_PAGES}; copied weights may be read faster with madvise there"
+        return f"off in {HUGE_PAGES}; with madvise there, copied weights may be read faster"
     return "used for copied weights"

@@ -1,9 +1,9 @@
-"""Run as a module, it lends this machine's CPU to backbay-ggml in another process, by ggml's RPC.
+"""`python -m backbay_ggml.rpc_server` lends this machine's CPU to backbay-ggml in another process, by ggml's RPC.
 
     python -m backbay_ggml.rpc_server 127.0.0.1:50052 --threads 2
 
-Whoever reaches the port can read and write this process's memory: ggml's RPC checks nobody. So it listens on the
-loopback interface alone.
+ggml's RPC has no passwords: anybody who reaches the port can read and write this process's memory. So it listens on the
+loopback interface only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .library.library import load_library
 
 
 def main() -> int:
-    """Serve until the process is ended, or standard input with --until-eof."""
+    """Serve until the process is killed, or with --until-eof until standard input ends."""
     parser = argparse.ArgumentParser(prog="python -m backbay_ggml.rpc_server", description=__doc__)
     parser.add_argument("endpoint", help="where to listen, such as 127.0.0.1:50052")
     parser.add_argument("--threads", type=int, default=1)
@@ -35,7 +35,7 @@ def main() -> int:
     options = parser.parse_args()
     (endpoint,) = parse_endpoints(options.endpoint)
     if not ipaddress.ip_address(endpoint.rpartition(":")[0]).is_loopback:
-        parser.error(f"{endpoint} is not on the loopback interface, and ggml's RPC is safe nowhere else")
+        parser.error(f"{endpoint} is not on the loopback interface; elsewhere ggml's RPC is not safe")
     library = load_library()
     start = ffi.cast(
         "void (*)(const char *, const char *, size_t, size_t, ggml_backend_dev_t *)",

@@ -27,12 +27,12 @@ from backbay import (
     OptionError,
 )
 from backbay_ggml import Ggml
-from backbay_ggml.devices import rpc_relay as relay
-from backbay_ggml.devices import rpc_servers as remote
+from backbay_ggml.devices import rpc_relay, rpc_servers
+from backbay_ggml.library.abi import NULL
 from backbay_ggml.library.library import load_library
 
 pytestmark = pytest.mark.skipif(
-    load_library().lib.ggml_backend_reg_by_name(b"RPC") == remote.NULL, reason="this library has no RPC"
+    load_library().lib.ggml_backend_reg_by_name(b"RPC") == NULL, reason="this library has no RPC"
 )
 
 
@@ -159,7 +159,7 @@ def test_a_relay_that_dies_is_an_error() -> None:
     with serving() as server, Ggml(None, using(server.endpoint)) as backend, backend.new_context() as ctx:
         y = ctx.from_floats(np.ones(100)).sqr(ctx)
         ctx.compute(y)
-        process = remote._known[server.endpoint]._relay
+        process = rpc_servers._servers[server.endpoint]._relay
         process.kill()
         process.wait()
         with pytest.raises(BackendUnavailableError, match="relay"):
@@ -208,9 +208,9 @@ def test_what_is_no_server_of_ours_is_refused(answers, message) -> None:
 
 
 def test_a_server_of_another_version_of_ggml_is_refused() -> None:
-    with serving() as server, relay.connect(("127.0.0.1", server.port)) as connection:
-        ours = relay.greet(connection)[0]
-    for major in relay.EMPTY_ANSWERS.keys() - {ours}:
+    with serving() as server, rpc_relay.connect(("127.0.0.1", server.port)) as connection:
+        ours = rpc_relay.greet(connection)[0]
+    for major in rpc_relay.EMPTY_ANSWERS.keys() - {ours}:
         with (
             pretending(greeting(major)) as endpoint,
             pytest.raises(BackendUnavailableError, match="same version"),
@@ -220,7 +220,7 @@ def test_a_server_of_another_version_of_ggml_is_refused() -> None:
 
 
 def test_a_server_that_talks_nonsense_is_an_error() -> None:
-    known = max(relay.EMPTY_ANSWERS)
+    known = max(rpc_relay.EMPTY_ANSWERS)
     with pretending(greeting(known) + b"nonsense" * 4) as endpoint, pytest.raises(BackendUnavailableError):
         Ggml(None, using(endpoint))
     assert cpu_works()

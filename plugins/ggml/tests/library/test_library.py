@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from backbay import BackendUnavailableError, DType
-from backbay_ggml.library import library, logs
+from backbay_ggml.library import layout, library, logs
 from backbay_ggml.library.abi import ffi
 from backbay_ggml.library.library import load_library
 from backbay_ggml.library.location import VARIABLE, locate
@@ -104,7 +104,7 @@ def test_an_unknown_layout_is_refused() -> None:
         ggml_tensor_overhead = staticmethod(lambda: 400)
 
     with pytest.raises(BackendUnavailableError, match="layout"):
-        library._check_layout(Other, load_library())
+        layout.check_layout(Other, Path("libggml.so"))
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="the process's maps tell what is loaded")

@@ -10,7 +10,8 @@ import backbay
 from backbay import BackendParams
 from backbay_ggml.library.library import load_library
 from backbay_ggml.ops import products
-from backbay_ggml.weights.arrangements import REPACK, SPACE, TYPES
+from backbay_ggml.weights.arrangements import EXTRA_ROWS, REPACK, TYPES
+from backbay_ggml.weights.q8_0 import has_lowest_code
 
 RNG = np.random.default_rng(3)
 IN, OUT = 1024, 2048
@@ -68,12 +69,12 @@ def columns_computed(model, batch):
         y = backend.get(WEIGHT).mulmat(ctx, ctx.from_floats(np.ones((batch, IN), np.float32)))
         ctx.compute(y)
         (line,) = [line for line in ctx.recording._plan.report() if "mul_mat" in line]
-        arrangement = backend.store.arranged(backend.model.tensors[WEIGHT])
+        arrangement = backend.weights.on_cpu.arrangement(backend.model.tensors[WEIGHT])
         return int(line.split("[")[-1].split(",")[1]), arrangement and arrangement.name
 
 
 def test_weights_are_multiplied_as_the_cpu_reads_them_the_fastest(model) -> None:
-    tiles = products._reads_four(load_library())
+    tiles = products.reads_four_rows(load_library())
     for batch in (1, 2, 3, 4, 5, 6, 7, 33):
         count, arrangement = columns_computed(model, batch)
         if arrangement == REPACK:
@@ -90,7 +91,7 @@ def test_rows_that_only_keep_columns_apart_change_no_result(model, batch, monkey
     results, rows = [], []
     for spaced in (False, True):
         with opened(model[0]) as backend, backend.new_context() as ctx:
-            for arrangement in backend.store._arrangements:
+            for arrangement in backend.weights.on_cpu._arrangements:
                 monkeypatch.setattr(arrangement, "spaced", TYPES if spaced else ())
             x = ctx.from_floats(np.random.default_rng(batch).standard_normal((batch, IN)).astype(np.float32))
             made = [backend.get(name).mulmat(ctx, x) for name in model[1]]
@@ -98,9 +99,9 @@ def test_rows_that_only_keep_columns_apart_change_no_result(model, batch, monkey
             results.append([product.numpy() for product in made])
             told = [line for line in ctx.recording._plan.report() if "mul_mat" in line]
             rows.append({int(line.split("[")[1].split(",")[1]) for line in told})
-            arranged = backend.store.arranged(backend.model.tensors[WEIGHT]) is not None
+            arranged = backend.weights.on_cpu.arrangement(backend.model.tensors[WEIGHT]) is not None
     np.testing.assert_array_equal(results[0], results[1])
-    assert rows == [{OUT}, {OUT + SPACE if arranged and batch > products.SOME else OUT}]
+    assert rows == [{OUT}, {OUT + EXTRA_ROWS if arranged and batch > products.SET_COLUMNS else OUT}]
 
 
 @pytest.mark.parametrize("batch", [1, 2, 33])
@@ -143,4 +144,4 @@ def test_the_lowest_code_is_found_wherever_it_is_and_scales_are_not_taken_for_it
     data = np.full(34 * 9000, 127, np.uint8)
     if place is not None:
         data[place] = 128
-    assert products.has_lowest_code(data) == (place not in (None, 0, 1))
+    assert has_lowest_code(data) == (place not in (None, 0, 1))

@@ -12,12 +12,14 @@ from gguf import GGMLQuantizationType, GGUFWriter, quants
 import backbay
 from backbay import BackendParams, CancelledError, OptionError
 from backbay_ggml.library.library import load_library
-from backbay_ggml.weights import arrangements as extra
-from backbay_ggml.weights.arrangement_trial import LARGER
+from backbay_ggml.weights import trials
+from backbay_ggml.weights.arrangements import AMX, REPACK, buffer_types
+from backbay_ggml.weights.trial_process import LARGER
+from backbay_ggml.weights.trials import TrialResult, run_trial, trial_result, usable_arrangements
 
 RNG = np.random.default_rng(11)
 repacking = pytest.mark.skipif(
-    extra.REPACK not in extra.buffer_types(load_library()), reason="this library rearranges no weights"
+    REPACK not in buffer_types(load_library()), reason="this library rearranges no weights"
 )
 
 
@@ -73,7 +75,7 @@ def test_however_weights_lie_results_are_the_same(path, batch) -> None:
 @repacking
 def test_what_the_cpu_can_rearrange_is_copied_and_booked(path) -> None:
     with opened(path) as backend:
-        names = set(backend.store._tensors)
+        names = set(backend.weights.on_cpu._copies)
         expected = (
             {"blk.0.attn_q.weight", "blk.1.ffn_up.weight", "output.weight"} if "Q4_0" in str(path) else set()
         )
@@ -114,38 +116,36 @@ def test_a_verdict_is_kept_and_a_crash_is_one(monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     library, asked = load_library(), []
 
-    def crash(_library, name: str) -> extra.Verdict:
+    def crash(_library, name: str) -> TrialResult:
         asked.append(name)
-        return extra.Verdict("signal 11")
+        return TrialResult("signal 11")
 
-    monkeypatch.setattr(extra, "_try", crash)
-    assert [extra.verdict(library, extra.REPACK).why_not for _ in range(3)] == ["signal 11"] * 3
-    assert asked == [extra.REPACK]
-    assert extra.useful(library) == []
+    monkeypatch.setattr(trials, "run_trial", crash)
+    assert [trial_result(library, REPACK).why_not for _ in range(3)] == ["signal 11"] * 3
+    assert asked == [REPACK]
+    assert usable_arrangements(library) == []
 
 
 @repacking
 def test_the_trial_passes_here_without_harming_this_process(monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "nowhere"))
-    assert extra._try(load_library(), extra.REPACK).why_not == ""
-    assert "KeyError" in extra._try(load_library(), "NO_SUCH_TYPE").why_not
+    assert run_trial(load_library(), REPACK).why_not == ""
+    assert "KeyError" in run_trial(load_library(), "NO_SUCH_TYPE").why_not
 
 
 @pytest.mark.parametrize("told", ["", "noise", "[]", "{}"])
 def test_a_trial_that_cannot_be_read_is_a_verdict(told, monkeypatch) -> None:
     ended = subprocess.CompletedProcess([], 0, told, "")
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: ended)
-    assert "read" in extra._try(load_library(), extra.REPACK).why_not
+    assert "read" in run_trial(load_library(), REPACK).why_not
 
 
-@pytest.mark.skipif(
-    extra.AMX not in extra.buffer_types(load_library()), reason="this library or machine has no AMX"
-)
+@pytest.mark.skipif(AMX not in buffer_types(load_library()), reason="this library or machine has no AMX")
 def test_amx_is_used_where_it_works_and_pays_and_else_costs_nothing(tmp_path, path) -> None:
-    verdict = extra.verdict(load_library(), extra.AMX)
+    verdict = trial_result(load_library(), AMX)
     assert not (verdict.why_not and verdict.types)
-    names = [arrangement.name for arrangement in extra.useful(load_library())]
-    assert (extra.AMX in names) is bool(verdict.types)
+    names = [arrangement.name for arrangement in usable_arrangements(load_library())]
+    assert (AMX in names) is bool(verdict.types)
     with opened(path) as backend:
         backend.load()
         found, plain = products(backend, 33), None

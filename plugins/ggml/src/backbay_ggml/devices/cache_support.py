@@ -1,4 +1,4 @@
-"""What a device can do with a cache, asked of it with ops that are never run."""
+"""Which caches a device supports, asked with ops that are never run."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from backbay import DType
 
-from ..library.abi import NULL, Ptr, ffi
+from ..library.abi import Ptr
 from ..library.library import Library
+from ..library.pools import temporary_pool
 from .device import Device
 
 HISTORY, KV_HEADS, TOKENS = 256, 2, 2
@@ -26,7 +27,7 @@ def attends(library: Library, device: Device, head: int, dtype: DType = DType.F1
 
 
 def stores(library: Library, device: Device, dtype: DType, flash: bool) -> bool:
-    """Whether a device writes rows of f32 into a cache of a dtype, and attends over that."""
+    """Whether a device writes rows of f32 into a cache of a dtype, and has attention over it."""
 
     def write(new: Callable[..., Ptr], pool: Ptr) -> Ptr:
         rows, ids = new(DType.F32, 128, TOKENS, 1, 1), new(DType.I32, TOKENS, 1, 1, 1)
@@ -37,12 +38,5 @@ def stores(library: Library, device: Device, dtype: DType, flash: bool) -> bool:
 
 def _runs(library: Library, device: Device, make: Callable[[Callable[..., Ptr], Ptr], Ptr]) -> bool:
     lib = library.lib
-    room = ffi.new("ggml_init_params *", (16 * lib.ggml_tensor_overhead(), NULL, True))
-    pool = lib.ggml_init(room[0])
-    if pool == NULL:
-        raise MemoryError("no memory to ask a device what it can do")
-    try:
-        made = make(lambda dtype, *ne: lib.ggml_new_tensor_4d(pool, int(dtype), *ne), pool)
-        return device.supports(made)
-    finally:
-        lib.ggml_free(pool)
+    with temporary_pool(lib) as pool:
+        return device.supports(make(lambda dtype, *ne: lib.ggml_new_tensor_4d(pool, int(dtype), *ne), pool))

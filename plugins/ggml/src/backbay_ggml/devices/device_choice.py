@@ -1,31 +1,40 @@
-"""Which device runs what of a graph: where the weights are, where the data comes from, or the CPU, which runs all."""
+"""Which device runs which op: the device of its weights, else of its data, else the CPU, which runs every op."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol, final
 
 import numpy as np
 
 from backbay import DType, Graph, Node, Op, Placement, UnsupportedOpError, ops
+from backbay.plugin import Array
 
-from ..library.abi import NULL, Ptr, ffi
+from ..library.abi import NULL, Ptr, address, owner
 from ..library.library import Library
 from .device import Device
 
-if TYPE_CHECKING:
-    from ..ops.builder import Builder
-
 PRODUCTS: tuple[Op[Any, Any], ...] = (ops.mulmat, ops.mulmat_full_prec, ops.mulmat_id)
-WORTH_MOVING = 32  # tokens in a batch: from then on, weights in host memory are copied to a GPU for a product
-INPUTS = 20  # of what the scheduler runs in one go: it ends the process at 30, and one op brings up to 10
+WORTH_MOVING = 32  # tokens: for such a batch, weights in host memory are copied to a GPU
+MOST_INPUTS = 20  # of a run of ops on one device: ggml's scheduler aborts at 30, and one op brings up to 10
+
+
+class LoweredGraph(Protocol):
+    """A graph of ggml ops to which more may be added."""
+
+    order: list[Ptr]
+
+    def pool(self) -> Ptr: ...
+
+    def constant(self, array: Array, dtype: DType) -> Ptr: ...
 
 
 @final
-class Steer:
-    """Follows the lowering of one graph from node to node, and settles in the end what runs where.
+class DeviceChoice:
+    """Follows the lowering of one graph node by node; at its end, it fixes the device of each op.
 
-    `home` tells where a leaf or weight lies, and `product_home` where a copy of a weight does that serves products.
+    `device_of` tells the device of a placement. `product_home` tells the device with a copy of a weight that lies on
+    the host, for products with it.
     """
 
     def __init__(
@@ -37,146 +46,142 @@ class Steer:
         product_home: Callable[[str], Device | None],
     ) -> None:
         self._library, self._lib = library, library.lib
-        self._device_of, self._product_home = device_of, product_home
+        self._device_of_placement, self._product_home = device_of, product_home
         *self._others, self._cpu = devices
         self.current = self._cpu
         self._moves_weights = (graph.batch_size or 0) >= WORTH_MOVING
         self._of_node: dict[int, Device] = {}
         self._of_tensor: dict[int, Device] = {}
 
-    def settle_leaf(self, node: Node, tensor: Ptr, device: Device) -> None:
-        """Tell where a leaf or weight is."""
+    def add_leaf(self, node: Node, tensor: Ptr, device: Device) -> None:
+        """A leaf or weight lies on a device."""
         self._of_node[node.index] = device
-        self._of_tensor[_key(tensor)] = device
+        self.add_copy(tensor, device)
 
-    def settle_copy(self, tensor: Ptr, device: Device) -> None:
-        """Tell where a copy of a weight is."""
-        self._of_tensor[_key(tensor)] = device
+    def add_copy(self, tensor: Ptr, device: Device) -> None:
+        """A copy of a weight lies on a device."""
+        self._of_tensor[address(tensor)] = device
 
-    def turn_to(self, node: Node) -> None:
-        """What is added from now on belongs to this node."""
-        self.current = self._of_node[node.index] = self._choose(node)
+    def start_node(self, node: Node) -> None:
+        """The ops that follow belong to a node."""
+        self.current = self._of_node[node.index] = self._device_for(node)
 
-    def take(self, tensor: Ptr) -> None:
-        """Take an op in, for the device of the current node."""
-        self._of_tensor[_key(tensor)] = self.current
+    def add_op(self, tensor: Ptr) -> None:
+        """An op of the current node."""
+        self._of_tensor[address(tensor)] = self.current
 
-    # -- where a node belongs ----------------------------------------------------------------------------
+    # -- the device of a node ----------------------------------------------------------------------------
 
-    def _choose(self, node: Node) -> Device:
-        """A write happens where the leaf is; other ops go where they are told to, or where their operands are."""
+    def _device_for(self, node: Node) -> Device:
+        """A write runs where its leaf lies; another op where it was placed, or where its operands lie."""
         assert node.op is not None
         if node.op.writes is not None:
             return self._of_node[node.storage.index]
         if node.placement.host or node.placement.layer is not None:
-            return self._device_of(node.placement)
+            return self._device_of_placement(node.placement)
         roots = [operand.storage for operand in node.operands]
-        weight = self._weight_device(node, roots)
-        if weight is not None:
-            return weight
+        of_weights = self._device_of_weights(node, roots)
+        if of_weights is not None:
+            return of_weights
         computed = [root for root in roots if root.op is not None]
         if computed:
             return self._of_node[max(computed, key=lambda root: root.index).index]
         elsewhere = [self._of_node[root.index] for root in roots if not self._of_node[root.index].is_cpu]
         return elsewhere[0] if elsewhere else self._cpu
 
-    def _weight_device(self, node: Node, roots: Sequence[Node]) -> Device | None:
+    def _device_of_weights(self, node: Node, roots: Sequence[Node]) -> Device | None:
         weights = [root for root in roots if root.kind == "parameter"]
         if node.op in PRODUCTS and weights and weights[0] is roots[0]:
             copied = self._product_home(weights[0].leaf.name if weights[0].leaf else "")
             if copied is not None:
                 return copied
         for weight in weights:
-            # What belongs to no layer, such as rope's factors, attracts only if moving it would cost the most.
+            # A weight of no layer, such as rope's factors, decides only if it is larger than the other operands.
             if weight.placement.layer is not None or 2 * weight.nbytes > sum(root.nbytes for root in roots):
-                return self._or_moved(node, self._of_node[weight.index])
+                return self._device_for_batch(node, self._of_node[weight.index])
         return None
 
-    def _or_moved(self, node: Node, device: Device) -> Device:
-        """A large batch is worth copying its weights to a GPU, but not over a network."""
+    def _device_for_batch(self, node: Node, device: Device) -> Device:
+        """A GPU in place of the CPU, if the batch is worth copying the weights; never over a network."""
         if device.is_cpu and self._moves_weights and node.op in PRODUCTS:
             return next((other for other in self._others if other.server is None), device)
         return device
 
-    # -- what runs where ---------------------------------------------------------------------------------
+    # -- the device of an op -----------------------------------------------------------------------------
 
-    def settled(self, g: Builder) -> list[tuple[Ptr, Device]]:
-        """Every op with its device, views left out, and what the scheduler needs between them."""
+    def placed_ops(self, graph: LoweredGraph) -> list[tuple[Ptr, Device]]:
+        """Every op but views with its device, and the ops that ggml's scheduler needs between them."""
         found: list[tuple[Ptr, Device]] = []
-        brought: set[tuple[str, int]] = set()
+        brought: set[tuple[str, int]] = set()  # operands that a device has got from elsewhere
         here, inputs = self._cpu, 0
-        for tensor in list(g.order):
+        for tensor in list(graph.order):
             if tensor.op in self._library.view_ops:
                 continue
-            device = self._settled(tensor)
+            device = self._supporting_device(tensor)
             inputs = inputs if device is here else 0
             here = device
-            found += self._untangled(g, tensor, device)
-            new = {(device.id, _key(source)) for source in self._elsewhere(tensor, device)} - brought
-            if inputs + len(new) > INPUTS:
-                found.append(self._pause(g, device))
+            found += self._copies_of_overlapping(graph, tensor, device)
+            elsewhere = self._operands_elsewhere(tensor, device)
+            new = {(device.id, address(source)) for _, source in elsewhere} - brought
+            if inputs + len(new) > MOST_INPUTS:
+                found.append(self._divider(graph, device))
                 inputs = 0
             inputs += len(new)
             brought |= new
             found.append((tensor, device))
         return found
 
-    def _untangled(self, g: Builder, tensor: Ptr, device: Device) -> list[tuple[Ptr, Device]]:
-        """Copies for operands from elsewhere whose elements overlap: the scheduler takes none that are larger than
-        what they look into.
+    def _copies_of_overlapping(
+        self, graph: LoweredGraph, tensor: Ptr, device: Device
+    ) -> list[tuple[Ptr, Device]]:
+        """Copies of operands from elsewhere whose elements overlap.
+
+        ggml's scheduler moves no view that is larger than the tensor that it looks into.
         """
         made: list[tuple[Ptr, Device]] = []
-        for index, source in enumerate(tensor.src):
-            if source == NULL or self._where(source) is device or not self._is_tangled(source):
+        for index, source in self._operands_elsewhere(tensor, device):
+            if not self._overlaps(source):
                 continue
-            copy, home = self._lib.ggml_cont(g.pool(), source), self._where(source)
+            copy, home = self._lib.ggml_cont(graph.pool(), source), self._device_of(source)
             if not home.supports(copy):
                 raise UnsupportedOpError(f"{home.id} does not run {self._library.describe(copy)}")
             tensor.src[index] = copy
-            self._of_tensor[_key(copy)] = home
+            self._of_tensor[address(copy)] = home
             made.append((copy, home))
         return made
 
-    def _is_tangled(self, source: Ptr) -> bool:
+    def _overlaps(self, source: Ptr) -> bool:
         if source.view_src == NULL:
             return False
         rows = source.ne[1] * source.ne[2] * source.ne[3]
         size = self._lib.ggml_row_size(source.type, source.ne[0]) * rows
         return bool(size + source.view_offs > self._lib.ggml_nbytes(source.view_src))
 
-    def _pause(self, g: Builder, device: Device) -> tuple[Ptr, Device]:
-        """An op that nothing waits for, on another device: it divides a run of ops that takes more inputs from
-        elsewhere than the scheduler can count.
-        """
-        one = g.constant(np.zeros(1, np.float32), DType.F32)
-        return self._lib.ggml_cont(g.pool(), one), self._others[0] if device.is_cpu else self._cpu
+    def _divider(self, graph: LoweredGraph, device: Device) -> tuple[Ptr, Device]:
+        """An unused op on another device: it ends a run of ops whose inputs are too many for ggml's scheduler."""
+        one = graph.constant(np.zeros(1, np.float32), DType.F32)
+        return self._lib.ggml_cont(graph.pool(), one), self._others[0] if device.is_cpu else self._cpu
 
-    def _elsewhere(self, tensor: Ptr, device: Device) -> list[Ptr]:
-        """The operands that do not lie on a device."""
-        return [source for source in tensor.src if source != NULL and self._where(source) is not device]
+    def _operands_elsewhere(self, tensor: Ptr, device: Device) -> Iterable[tuple[int, Ptr]]:
+        """The operands that do not lie on a device, with their positions."""
+        for index, source in enumerate(tensor.src):
+            if source != NULL and self._device_of(source) is not device:
+                yield index, source
 
-    def _settled(self, tensor: Ptr) -> Device:
-        """The device that was thought of, if it runs an op; else the CPU, unless the data must stay where it is."""
-        key = _key(tensor)
-        if tensor.view_src != NULL:
-            device = self._where(tensor)
-            candidates = [device]
-        else:
-            candidates = [self._of_tensor[key], self._cpu]
+    def _supporting_device(self, tensor: Ptr) -> Device:
+        """The chosen device if it runs the op, else the CPU; a write cannot move, as its leaf does not."""
+        key = address(tensor)
+        is_write = tensor.view_src != NULL
+        candidates = [self._device_of(tensor)] if is_write else [self._of_tensor[key], self._cpu]
         for device in candidates:
             if device.supports(tensor):
                 self._of_tensor[key] = device
                 return device
         raise UnsupportedOpError(
             f"{candidates[0].id} does not run {self._library.describe(tensor)}"
-            + (", and its result lies there" if tensor.view_src != NULL else ", and neither does the CPU")
+            + (", and its result lies there" if is_write else ", and neither does the CPU")
         )
 
-    def _where(self, tensor: Ptr) -> Device:
-        """Where data lies; constants lie on the host."""
-        root = tensor if tensor.view_src == NULL else tensor.view_src
-        return self._of_tensor.get(_key(root), self._cpu)
-
-
-def _key(tensor: Ptr) -> int:
-    return int(ffi.cast("uintptr_t", tensor))
+    def _device_of(self, tensor: Ptr) -> Device:
+        """The device that holds a tensor's data; constants lie on the host."""
+        return self._of_tensor.get(address(owner(tensor)), self._cpu)

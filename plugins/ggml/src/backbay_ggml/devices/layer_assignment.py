@@ -9,12 +9,12 @@ from backbay import GPULayersList, OptionError, Placement, assign_layers
 
 from .device import Device
 
-SPARE = 10  # a part in so many of a device's memory is left for caches and graphs, when layers are handed out
+SPARE = 10  # one part in ten of a device's memory is left for caches and graphs
 
 
 @final
-class Assignment:
-    """The device of each layer. What belongs to no layer goes with the output layer, and host memory is the CPU's."""
+class LayerAssignment:
+    """The device of each layer. Tensors of no layer go with the output layer, inputs to the CPU."""
 
     def __init__(self, devices: Sequence[Device], layers: Mapping[int, Device], rest: Device) -> None:
         self.cpu, self._layers, self._rest = devices[0], layers, rest
@@ -27,17 +27,17 @@ class Assignment:
         return self._rest if placement.layer is None else self._layers.get(placement.layer, self._rest)
 
 
-def without_model(devices: Sequence[Device], given: GPULayersList | None) -> Assignment:
-    """Everything on the first GPU, unless a list says which layers are on which device."""
+def without_model(devices: Sequence[Device], given: GPULayersList | None) -> LayerAssignment:
+    """Everything on the first GPU, or layers by `gpu_layers`, the rest on the CPU."""
     if given is None:
-        return Assignment(devices, {}, devices[min(1, len(devices) - 1)])
-    return Assignment(devices, _by_layer(devices, given), devices[0])
+        return LayerAssignment(devices, {}, devices[min(1, len(devices) - 1)])
+    return LayerAssignment(devices, _by_layer(devices, given), devices[0])
 
 
 def for_model(
     devices: Sequence[Device], given: GPULayersList | None, sizes: Sequence[int], limits: Mapping[str, int]
-) -> Assignment:
-    """By a list, or as many of the last layers as GPUs have room for; `sizes` are bytes by layer, the output's last."""
+) -> LayerAssignment:
+    """Layers by `gpu_layers`; without it, GPUs take as many of the last layers as fit. `sizes` are bytes by layer."""
     gpus = devices[1:]
     if given is None:
         room = [(gpu.id, _room(gpu, limits)) for gpu in gpus]
@@ -48,7 +48,7 @@ def for_model(
             f"gpu_layers names layer {beyond[0]}; the model's are 0 to {len(sizes) - 1}, the output last"
         )
     layers = dict.fromkeys(range(len(sizes)), devices[0]) | _by_layer(devices, given)
-    return Assignment(devices, layers, layers[len(sizes) - 1])
+    return LayerAssignment(devices, layers, layers[len(sizes) - 1])
 
 
 def _by_layer(devices: Sequence[Device], given: GPULayersList) -> dict[int, Device]:

@@ -1,4 +1,4 @@
-"""Run as a module, with the address of an RPC server: exits with 0 if the library gets devices from it."""
+"""A child process that greets an RPC server, and exits with 0 if the server has devices."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .rpc_servers import procedure
 
 
 def main() -> int:
-    """Greet the server as ggml does, which may end the process."""
+    """Let ggml greet the server, which may end the process."""
     address = procedure(load_library(), "ggml_backend_rpc_add_server")
     add_server = ffi.cast("ggml_backend_reg_t (*)(const char *)", address)
     return 0 if add_server(sys.argv[1].encode()) != NULL else 1

@@ -1,5 +1,6 @@
-"""Run as a script of its own, between ggml and an RPC server: ggml ends the process that loses its server, so it never
-sees one go. What the server no longer answers, the relay does, and says so on its standard output.
+"""The relay, a script between ggml and an RPC server: it answers in place of a lost server.
+
+ggml ends its process when a server is lost, so it must not notice. The relay tells its parent on standard output.
 """
 
 from __future__ import annotations
@@ -19,24 +20,24 @@ ANSWERS = {
     ALLOC_BUFFER: 16, GET_ALIGNMENT: 8, GET_MAX_SIZE: 8, BUFFER_GET_BASE: 8, SET_TENSOR_HASH: 1, COPY_TENSOR: 1,
     GET_DEVICE_MEMORY: 16, GET_ALLOC_SIZE: 8, HELLO: 28, DEVICE_COUNT: 4,
 }  # fmt: skip
-"""Bytes of what a server answers; an answer to GET_TENSOR is as long as was asked."""
+"""Bytes of a server's answer, by command; the request itself gives the length for GET_TENSOR."""
 EMPTY_ANSWERS = {4: (FREE_BUFFER, BUFFER_CLEAR, INIT_TENSOR), 7: ()}
-"""By major version of the protocol, commands whose end a server confirms: all versions that are known."""
+"""Commands that get an empty answer, by major version of the protocol; other versions are unknown."""
 MADE_UP = {GET_ALIGNMENT: 32, GET_MAX_SIZE: 1 << 62, BUFFER_GET_BASE: 4096, SET_TENSOR_HASH: 1, COPY_TENSOR: 1,
            DEVICE_COUNT: 1}  # fmt: skip
-"""What is answered in the place of a lost server, where zeros would not do: nothing is allocated, and zeros are read."""
-CAPABILITIES = bytes(24)  # of no faster transport, which would bypass the relay
+"""Answers in place of a lost server, where zeros would not do. Zeros refuse allocations, and are read as data."""
+CAPABILITIES = bytes(24)  # none: a faster transport would bypass the relay
 PIECE = 1 << 20
-SMALL = 28  # bytes of the longest answer of a fixed size
-PATIENCE = 5.0  # seconds for a server to greet: one that serves somebody else does not
+LONGEST_FIXED = max(ANSWERS.values())
+GREETING_SECONDS = 5.0  # a server that serves another process does not greet
 
 
 class LostError(Exception):
-    """The server went away, or answered what it should not."""
+    """The server is gone, or sent a wrong answer."""
 
 
 def main() -> None:
-    """Greet the server, listen on a port of our own, and serve until standard input ends."""
+    """Greet the server, listen on a port, and serve until standard input ends."""
     host, _, port = sys.argv[1].rpartition(":")
     server = (host, int(port))
     try:
@@ -58,7 +59,7 @@ def main() -> None:
 
 
 def say(line: str) -> None:
-    """Tell the process that started us; it reads before it trusts an answer."""
+    """Tell the parent process, which reads this before it trusts an answer."""
     os.write(1, f"{line}\n".encode())
 
 
@@ -70,18 +71,18 @@ def accept(listener: socket.socket, server: tuple[str, int], hello: bytes) -> No
 
 
 def connect(server: tuple[str, int]) -> socket.socket:
-    made = socket.create_connection(server, PATIENCE)
+    made = socket.create_connection(server, GREETING_SECONDS)
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return made
 
 
 def greet(server: socket.socket) -> bytes:
-    """The server's greeting: its version, and no capabilities."""
-    server.settimeout(PATIENCE)
+    """The server's greeting, with its version, but without its capabilities."""
+    server.settimeout(GREETING_SECONDS)
     try:
         server.sendall(struct.pack("<BQ", HELLO, len(CAPABILITIES)) + CAPABILITIES)
         if struct.unpack("<Q", exactly(server, 8))[0] != ANSWERS[HELLO]:
-            raise LostError("it is no RPC server of ggml's that we know")
+            raise LostError("it is no known RPC server of ggml")
         return exactly(server, ANSWERS[HELLO])[:4] + CAPABILITIES
     except TimeoutError:
         raise LostError("it does not answer; does it serve another process?") from None
@@ -90,7 +91,7 @@ def greet(server: socket.socket) -> bytes:
 
 
 class Connection:
-    """One connection of ggml's, and one to the server as long as that lasts."""
+    """A connection from ggml, and one to the server until it is lost."""
 
     def __init__(self, client: socket.socket, server: tuple[str, int], hello: bytes, number: int) -> None:
         self.client, self.server, self.hello, self.number = client, server, hello, number
@@ -107,7 +108,7 @@ class Connection:
                     else:
                         self.exchange(command, size)
         except (OSError, LostError):
-            say(f"closed {self.number}")  # by ggml, which keeps nothing there any more
+            say(f"closed {self.number}")  # by ggml
         finally:
             if self.upstream is not None:
                 self.upstream.close()
@@ -122,7 +123,7 @@ class Connection:
         self.client.sendall(struct.pack("<Q", len(self.hello)) + self.hello)
 
     def exchange(self, command: int, size: int) -> None:
-        """Hand one command on, and its answer back; without a server, make one up."""
+        """Pass one command on, and its answer back."""
         self.send(struct.pack("<BQ", command, size))
         tail = b""
         for piece in pieces(self.client, size):
@@ -140,11 +141,11 @@ class Connection:
                 self.lose(error)
 
     def answer(self, command: int, expected: int) -> None:
-        """What the server answers, as far as it does, and what is made up for the rest."""
-        made_up = MADE_UP.get(command, 0).to_bytes(expected, "little") if expected <= SMALL else b""
+        """Send the server's answer; what it does not send is made up."""
+        made_up = MADE_UP.get(command, 0).to_bytes(expected, "little") if expected <= LONGEST_FIXED else b""
         announced = self.receive(8)
         if announced is not None and struct.unpack("<Q", announced)[0] != expected:
-            self.lose(LostError("it answered something else than was asked"))
+            self.lose(LostError("its answer has the wrong length"))
         self.client.sendall(struct.pack("<Q", expected))
         sent = 0
         while sent < expected:
@@ -154,7 +155,7 @@ class Connection:
             sent += len(piece)
 
     def receive(self, size: int) -> bytes | None:
-        """The next bytes of the server, if it is there."""
+        """The next bytes from the server; None if it is lost."""
         if self.upstream is not None:
             try:
                 return exactly(self.upstream, size)
@@ -163,7 +164,7 @@ class Connection:
         return None
 
     def lose(self, error: Exception) -> None:
-        """The server is gone; this is said before anything is answered in its place."""
+        """Give the server up; the parent is told before anything is answered in its place."""
         if self.upstream is not None:
             self.upstream.close()
             self.upstream = None
@@ -171,7 +172,7 @@ class Connection:
 
 
 def pieces(source: socket.socket, size: int) -> Iterator[bytes]:
-    """The next bytes of a connection, as they come."""
+    """The next bytes of a connection, piece by piece."""
     while size:
         piece = source.recv(min(size, PIECE))
         if not piece:

@@ -1,4 +1,4 @@
-"""Servers of ggml's RPC, each behind a relay, so that one that dies is an error and not the end of this process."""
+"""Connections to RPC servers, each through a relay process: a server that dies is an error, not the end of ours."""
 
 from __future__ import annotations
 
@@ -17,29 +17,32 @@ from typing import Any, final
 from backbay import BackendUnavailableError
 
 from ..library.abi import NULL, Ptr, ffi
+from ..library.compiler_flags import COMMAND
 from ..library.library import Library
 from ..library.location import VARIABLE
 
 RELAY = Path(__file__).parent / "rpc_relay.py"
-PATIENCE = 1.0  # seconds for a connection to be closed
-TRIAL = 60.0  # seconds for a child to start and to greet a server
+CLOSE_SECONDS = 1.0  # for ggml to close a lost connection
+GREETING_SECONDS = 60.0  # for a child process to start and to greet a server
 ENDPOINT = re.compile(r"[\w.-]+:\d{1,5}")
 
 _lock = threading.Lock()
-_known: dict[str, Remote] = {}
-_spoken: set[str] = set()  # versions of the protocol that the library is known to take
-_busy = threading.Lock()  # ggml's connections are not made for two threads, and one compute may use several
-_frees: deque[tuple[tuple[Remote, ...], Callable[[], None]]] = deque()
+_servers: dict[str, RpcServer] = {}  # by address
+_protocols: set[str] = set()  # versions that the library is known to accept
+_busy = (
+    threading.Lock()
+)  # ggml's connections serve one thread at a time, and a compute may use several of them
+_frees: deque[tuple[tuple[RpcServer, ...], Callable[[], None]]] = deque()
 
 
 @final
-class Remote:
-    """A server by its address, for as long as the process lives: ggml forgets none."""
+class RpcServer:
+    """A server, by its address. It is kept until the process ends, because ggml keeps it too."""
 
     def __init__(self, library: Library, endpoint: str) -> None:
         self.endpoint = endpoint
-        self.freed = 0  # times; servers forget the graphs they were sent, and ggml sends none twice
-        self._lost: dict[str, str] = {}  # why, by the connection of ggml's that has no server any more
+        self.freed = 0  # how often memory was freed there: a server then forgets its graphs, but ggml does not send them again
+        self._lost: dict[str, str] = {}  # reasons, by the number of the lost connection
         add_server = procedure(library, "ggml_backend_rpc_add_server")
         self._relay, port, protocol = _start_relay(endpoint)
         try:
@@ -63,12 +66,12 @@ class Remote:
 
     @property
     def is_relayed(self) -> bool:
-        """Whether the relay runs: without it, no call to ggml would come back."""
+        """Whether the relay runs; without it, calls of ggml would never return."""
         return self._relay.poll() is None
 
     def is_free(self) -> bool:
-        """Whether nothing here relies on a server that is gone: then it may be tried again."""
-        deadline = time.monotonic() + PATIENCE
+        """Whether no lost connection is open any more; then the server may be tried again."""
+        deadline = time.monotonic() + CLOSE_SECONDS
         while self.is_relayed and time.monotonic() < deadline:
             self._listen()
             if not self._lost:
@@ -77,7 +80,7 @@ class Remote:
         return False
 
     def check(self, *, meanwhile: bool = False) -> None:
-        """Raise if the server is gone, or was lost since the last check, where that is asked for."""
+        """BackendUnavailableError if the server is gone; with `meanwhile`, also if a connection was lost since the last check."""
         if not self.is_relayed:
             self._lost[""] = f"its relay ended with {self._relay.returncode}"
         recent = self._listen()
@@ -86,7 +89,7 @@ class Remote:
             raise BackendUnavailableError(f"the RPC server {self.endpoint} is gone: {reasons[0]}")
 
     def _listen(self) -> list[str]:
-        """What was lost since the last time. The relay says so before it answers in a server's place."""
+        """Reasons of connections lost since the last call. The relay tells them before it answers in a server's place."""
         assert self._relay.stdout is not None
         try:
             said = os.read(self._relay.stdout.fileno(), 1 << 16).decode(errors="replace")
@@ -98,14 +101,14 @@ class Remote:
             if word == "lost":
                 self._lost[number] = " ".join(reason)
                 reasons += reason
-            else:  # ggml closed that connection: nothing relies on it any more
+            else:  # ggml closed the connection
                 self._lost.pop(number, None)
         return reasons
 
 
 @contextmanager
-def session(*servers: Remote) -> Iterator[None]:
-    """Whatever reaches servers happens within; BackendUnavailableError if one is gone, or goes meanwhile."""
+def session(*servers: RpcServer) -> Iterator[None]:
+    """Must surround every call that reaches servers; BackendUnavailableError if one is gone, before or after."""
     with _busy:
         for server in servers:
             server.check()
@@ -117,9 +120,9 @@ def session(*servers: Remote) -> Iterator[None]:
                 server.check(meanwhile=True)
 
 
-def free(servers: tuple[Remote, ...], how: Callable[[], None]) -> None:
-    """Free something there, now or when whoever is at it has done; garbage collection may come at any time."""
-    _frees.append((servers, how))
+def free_on(servers: tuple[RpcServer, ...], free: Callable[[], None]) -> None:
+    """Free memory on servers, now or at the end of the running session; garbage collection may call it at any time."""
+    _frees.append((servers, free))
     if _busy.acquire(blocking=False):
         try:
             _drain()
@@ -129,26 +132,26 @@ def free(servers: tuple[Remote, ...], how: Callable[[], None]) -> None:
 
 def _drain() -> None:
     while _frees:
-        servers, how = _frees.popleft()
+        servers, free = _frees.popleft()
         if all(server.is_relayed for server in servers):
-            how()
+            free()
             for server in servers:
                 server.freed += 1
 
 
-def remote(library: Library, endpoint: str) -> Remote:
-    """The server of an address; found and greeted the first time."""
+def find_server(library: Library, endpoint: str) -> RpcServer:
+    """The server at an address; it is connected at the first call."""
     with _lock:
-        known = _known.get(endpoint)
+        known = _servers.get(endpoint)
         if known is None or not known.is_relayed:
-            _known[endpoint] = Remote(library, endpoint)
+            _servers[endpoint] = RpcServer(library, endpoint)
         elif not known.is_free():
             known.check()
-        return _known[endpoint]
+        return _servers[endpoint]
 
 
 def parse_endpoints(value: Any) -> tuple[str, ...]:
-    """Addresses of servers, as `127.0.0.1:50052`, separated by commas."""
+    """The option `rpc`: addresses such as `127.0.0.1:50052`, separated by commas."""
     parts = value.split(",") if isinstance(value, str) else list(value)
     endpoints = tuple(part.strip() for part in parts if part.strip())
     for endpoint in endpoints:
@@ -160,46 +163,43 @@ def parse_endpoints(value: Any) -> tuple[str, ...]:
 
 
 def procedure(library: Library, name: str) -> Ptr:
-    """A function of ggml's RPC code; BackendUnavailableError if the library was built without it."""
+    """A function of ggml's RPC code; BackendUnavailableError if the library has none."""
     registry = library.lib.ggml_backend_reg_by_name(b"RPC")
     address = (
         NULL if registry == NULL else library.lib.ggml_backend_reg_get_proc_address(registry, name.encode())
     )
     if address == NULL:
-        raise BackendUnavailableError(
-            f'{library.path} has no RPC; rebuild with CMAKE_ARGS="-DGGML_LLAMAFILE=ON -DGGML_RPC=ON" '
-            "pip install --no-cache-dir --force-reinstall ggml-python"
-        )
+        raise BackendUnavailableError(f"{library.path} has no RPC; rebuild it: {COMMAND}")
     return address
 
 
 def _check_protocol(library: Library, endpoint: str, relay: str, protocol: str) -> None:
-    """Newer versions of ggml end the process that meets a server of another one: so the first that does is a child."""
-    if protocol in _spoken:
+    """Greet a server from a child process first: over another version of the protocol, newer ggml ends the process."""
+    if protocol in _protocols:
         return
     command = [sys.executable, "-m", "backbay_ggml.devices.rpc_greeting", relay]
     environment = {**os.environ, VARIABLE: str(library.path), "GGML_NO_BACKTRACE": "1"}
     try:
         done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=TRIAL, check=False
+            command, env=environment, capture_output=True, text=True, timeout=GREETING_SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
         raise BackendUnavailableError(f"the RPC server {endpoint} does not answer ggml's greeting") from None
     if "version mismatch" in done.stderr:
         raise BackendUnavailableError(
             f"the RPC server {endpoint} speaks version {protocol} of ggml's RPC, which ggml {library.version} of "
-            f"{library.path} does not take: run a server of the same version of ggml there"
+            f"{library.path} does not accept: run a server of the same version of ggml"
         )
     if done.returncode != 0:
         last = done.stderr.strip().splitlines()[-1:] or ["it has no devices"]
         raise BackendUnavailableError(
             f"the RPC server {endpoint} cannot be used: {last[0]} (exit {done.returncode})"
         )
-    _spoken.add(protocol)
+    _protocols.add(protocol)
 
 
 def _start_relay(endpoint: str) -> tuple[subprocess.Popen[bytes], int, str]:
-    """Its process, which ends with this one, its port, and the version of the protocol that the server speaks."""
+    """The relay process, its port, and the protocol version of the server. The relay ends with this process."""
     command = [sys.executable, "-I", str(RELAY), endpoint]
     relay = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL

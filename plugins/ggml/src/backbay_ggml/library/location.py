@@ -1,4 +1,4 @@
-"""Where libggml is: named by the environment, or brought by an installed package, which is never imported."""
+"""Where libggml is: named by the environment, or part of an installed package, which is never imported."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from backbay import BackendUnavailableError
 
 VARIABLE = "BACKBAY_GGML_LIB"
 PACKAGES = ("ggml-python", "llama-cpp-python")  # in order of preference
-# Wheels hold copies under both names; loading both would give two states, so only one is ever opened.
+# Wheels hold copies under several names. Each loaded copy has a state of its own, so only one is ever opened.
 NAMES = ("libggml.so.0", "libggml.so", "libggml.0.dylib", "libggml.dylib", "ggml.dll")
 
 
 def locate() -> Path:
-    """The library file; BackendUnavailableError says where it was looked for."""
+    """The library file; a BackendUnavailableError lists where it was searched."""
     named = os.environ.get(VARIABLE)
     if named:
         return _named(Path(named))
@@ -40,7 +40,7 @@ def _named(path: Path) -> Path:
 
 
 def _files(package: str) -> Iterator[Path]:
-    """The libraries that an installed distribution lists, the preferred name first."""
+    """The libraries of an installed distribution, in the order of NAMES."""
     try:
         listed = distribution(package).files or []
     except PackageNotFoundError:

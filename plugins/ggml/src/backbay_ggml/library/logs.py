@@ -1,4 +1,4 @@
-"""What ggml prints, in Python's logging."""
+"""ggml's messages, passed on to Python's logging."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from .abi import NULL, ffi
 
 logger = logging.getLogger("backbay.ggml")
 
-LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.WARNING, 4: logging.ERROR}  # ggml informs of trifles
+# ggml's information level (2) is as detailed as Python's debug.
+LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.WARNING, 4: logging.ERROR}
 CONTINUED = 5
 
-_pending: list[tuple[int, str]] = []  # a line that ggml prints in pieces
-_kept: list[Any] = []  # C holds a pointer to it
+_pending: list[tuple[int, str]] = []  # the begin of a line that ggml prints in pieces
+_kept: list[Any] = []  # callbacks that C holds pointers to
 
 
 def attach(lib: Any) -> None:

@@ -1,4 +1,4 @@
-"""Attention, as ggml's flash attention or as products around a softmax."""
+"""Attention: ggml's flash attention, or two products and a softmax."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def scaled_dot_product_attention(
 
 
 def takes_flash(allowed: bool, mask: Node | None, permuted: bool) -> bool:
-    """Whether flash attention computes it: its masks are f16, and it reads values as they come."""
+    """Whether flash attention applies: it takes f16 masks, and values that are not permuted."""
     return allowed and not permuted and (mask is None or mask.dtype is DType.F16)
 
 

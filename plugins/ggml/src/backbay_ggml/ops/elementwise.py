@@ -1,4 +1,4 @@
-"""Ops on each element alone, and the gated activations."""
+"""Ops on single elements, and gated activations."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 from backbay import DType, Node, Op, ops
 
 from ..library.abi import Ptr
-from .builder import Builder, four
+from ..tensors.layouts import four
+from .builder import Builder
 from .kernel_table import kernel
 
 REGLU, GEGLU, SWIGLU, GEGLU_QUICK = 0, 1, 2, 5  # of enum ggml_glu_op
@@ -62,7 +63,7 @@ def clamp(g: Builder, x: Node, min: float, max: float) -> Ptr:
 
 
 def clamped(g: Builder, x: Ptr, min: float, max: float) -> Ptr:
-    """Old versions clamp in place, so it is a copy that they get."""
+    """A clamped copy: old versions clamp in place."""
     return g.call("clamp", g.call("cont", x), min, max)
 
 

@@ -1,4 +1,4 @@
-"""The table of this backend's lowerings: op to a function of the builder and the op's own parameters."""
+"""The table of kernels: each lowers one op, by functions of the builder."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ from backbay import DType, Node, ops
 
 from ..library.abi import Ptr
 from .builder import Builder
+from .index import same_rows_of_slices
 from .kernel_table import kernel
-from .spatial import picked_rows
 
 TRIANGLES = {"upper-diag": 0, "upper": 1, "lower-diag": 2, "lower": 3}  # of enum ggml_tri_type
 
@@ -30,7 +30,7 @@ def tri(g: Builder, x: Node, kind: Literal["upper-diag", "upper", "lower-diag", 
 def solve_tri(
     g: Builder, a: Node, b: Node, lower: bool = True, left: bool = True, unit_diagonal: bool = False
 ) -> Ptr:
-    """ggml solves lower triangles from the left: others are turned into that, and the answer is turned back."""
+    """ggml solves lower triangles from the left only: other systems are transposed or reversed, and so is the answer."""
     matrix, sides = g.floats(a), g.floats(b)
     if unit_diagonal:
         triangle = g.call("tri", matrix, TRIANGLES["lower" if lower else "upper"])
@@ -48,4 +48,4 @@ def _reversed(g: Builder, x: Ptr) -> Ptr:
     """A contiguous tensor with its rows in reverse order."""
     ne = tuple(x.ne)
     places = g.constant(np.arange(ne[1])[::-1].astype(np.int32), DType.I32)
-    return g.reshape(picked_rows(g, g.reshape(x, ne[0], ne[1], ne[2] * ne[3]), places), *ne)
+    return g.reshape(same_rows_of_slices(g, g.reshape(x, ne[0], ne[1], ne[2] * ne[3]), places), *ne)

@@ -1,4 +1,4 @@
-"""From a checked graph to ggml's ops, in the order of its nodes."""
+"""Lowers the nodes of a checked graph to ggml's ops, in their order."""
 
 from __future__ import annotations
 
@@ -9,14 +9,31 @@ from typing import Any
 from backbay import Graph, Node, Op, UnsupportedOpError, ops
 
 from ..library.abi import Ptr
-from . import attention, binary, elementwise, linear, matrix, norm, order, sequence, shape, spatial, write
-from .builder import LARGEST, LONGEST, Builder, four
+from ..tensors.layouts import LARGEST, LONGEST, four
+from . import (
+    attention,
+    binary,
+    elementwise,
+    index,
+    linear,
+    matrix,
+    norm,
+    order,
+    reduce,
+    sequence,
+    shape,
+    spatial,
+    write,
+)
+from .builder import Builder
 from .kernel_table import kernel
 
-# Importing a module fills the table.
-FAMILIES = (attention, binary, elementwise, linear, matrix, norm, order, sequence, shape, spatial, write)
+FAMILIES = (
+    attention, binary, elementwise, index, linear, matrix, norm, order, reduce, sequence, shape, spatial, write,
+)  # fmt: skip
+"""Importing these modules fills the table of kernels."""
 
-OF_NOTHING: dict[Op[Any, Any], float] = {
+WHEN_EMPTY: dict[Op[Any, Any], float] = {
     ops.mulmat: 0.0,
     ops.mulmat_full_prec: 0.0,
     ops.mulmat_id: 0.0,
@@ -29,7 +46,7 @@ OF_NOTHING: dict[Op[Any, Any], float] = {
     ops.avg_pool2d: 0.0,
     ops.pad_ext: 0.0,
 }
-"""What ops make of an empty operand, where their result is not empty itself."""
+"""The values of results that are not empty, though an operand is."""
 
 _calls: dict[Op[Any, Any], Callable[..., Ptr]] = {
     op: op.spread(lower, skip=1) for op, lower in kernel.items()
@@ -37,21 +54,21 @@ _calls: dict[Op[Any, Any], Callable[..., Ptr]] = {
 
 
 def lower(g: Builder, graph: Graph, bind: Callable[[Node], None]) -> None:
-    """Build the ops of a graph; `bind` gives a leaf or weight its tensor."""
+    """Lower a graph; `bind` gives a leaf or weight its tensor."""
     for node in graph.nodes:
         _check_extent(node)
         if node.op is None:
             bind(node)
         elif not node.op.view:
-            g.turn_to(node)
+            g.start_node(node)
             _lower(g, node, node.op)
 
 
 def _check_extent(node: Node) -> None:
-    """Refuse what sizes in C could not count."""
+    """Refuse sizes that would overflow in C."""
     extents = four(node)
     if prod(n or 1 for n in extents) > LARGEST:
-        raise MemoryError(f"{node} is more than any memory holds")
+        raise MemoryError(f"{node} fits no memory")
     if max(extents) > LONGEST or prod(extents[1:]) > LONGEST:
         raise UnsupportedOpError(f"{node}: ggml counts extents and rows in 31 bits")
 
@@ -62,13 +79,13 @@ def _lower(g: Builder, node: Node, op: Op[Any, Any]) -> None:
             g.wrote(node, _calls[op](g, *node.args))
     elif node.size == 0:
         g.bind(node, g.new(node.dtype, four(node)))
-    elif _made_of_nothing(node, op):
-        g.bind(node, g.full(node.dtype, four(node), OF_NOTHING.get(op, 0.0)))
+    elif _has_empty_operand(node, op):
+        g.bind(node, g.full(node.dtype, four(node), WHEN_EMPTY.get(op, 0.0)))
     else:
         g.finish(node, _calls[op](g, *node.args))
 
 
-def _made_of_nothing(node: Node, op: Op[Any, Any]) -> bool:
+def _has_empty_operand(node: Node, op: Op[Any, Any]) -> bool:
     if op is ops.ssm_scan:
-        return bool(node.args[0].size == 0)  # no states: nothing to sum
-    return op in OF_NOTHING and any(operand.size == 0 for operand in node.operands)
+        return bool(node.args[0].size == 0)  # no states to sum
+    return op in WHEN_EMPTY and any(operand.size == 0 for operand in node.operands)

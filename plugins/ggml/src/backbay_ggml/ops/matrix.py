@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from backbay import DType, Node, ops
 
-from ..library.abi import Ptr
-from .builder import Builder, owner
+from ..library.abi import Ptr, owner
+from .builder import Builder
 from .kernel_table import kernel
 from .products import FULL_PRECISION, activation, multiply
 
@@ -32,6 +32,6 @@ def mulmat_id(g: Builder, w: Node, x: Node, ids: Node) -> Ptr:
 @kernel(ops.add_id)
 def add_id(g: Builder, x: Node, t2: Node, ids: Node) -> Ptr:
     rows = g.floats(t2)
-    if rows.op:  # ggml would put the result in its place, though each of its rows may be read again
+    if rows.op:  # keep ggml from writing the result over rows that it still reads
         g.lib.ggml_set_output(owner(rows))
     return g.call("add_id", g.floats(x), rows, g.dense(ids))

@@ -1,26 +1,17 @@
-"""Softmax, the norms and the reductions, over dimension 0."""
+"""Softmax and the norms, over dimension 0."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from backbay import DType, Node, Op, ops
+from backbay import DType, Node, ops
 
 from ..library.abi import Ptr
 from .builder import Builder
 from .kernel_table import kernel
 
 
-def _reduction(op: Op[Any, Any], name: str) -> None:
-    @kernel(op)
-    def lower(g: Builder, x: Node) -> Ptr:
-        return g.call(name, g.floats(x))
-
-
-_reduction(ops.softmax, "soft_max")
-_reduction(ops.sum_rows, "sum_rows")
-_reduction(ops.mean, "mean")
-_reduction(ops.cumsum, "cumsum")
+@kernel(ops.softmax)
+def softmax(g: Builder, x: Node) -> Ptr:
+    return g.call("soft_max", g.floats(x))
 
 
 @kernel(ops.rms_norm)

@@ -21,12 +21,12 @@ def argsort(g: Builder, x: Node) -> Ptr:
 
 @kernel(ops.top_k)
 def top_k(g: Builder, x: Node, k: int) -> Ptr:
-    # ggml's own top_k exchanges the first two on purpose, to show that it promises no order.
+    # ggml's own top_k gives its results in no order, and exchanges the first two on purpose.
     ids = g.call("argsort", _comparable(g, x), DESCENDING)
     ne = (k, *tuple(ids.ne)[1:])
     return g.call("cont", g.view(ids, DType.I32, ne, tuple(ids.nb), 0))
 
 
 def _comparable(g: Builder, x: Node) -> Ptr:
-    """Without NaN, of which std::sort runs out of its array; clamping makes them infinite."""
+    """f32 without NaN, which makes std::sort leave its array; clamping turns NaN into infinity."""
     return clamped(g, g.cast(g.raw(x), DType.F32), -inf, inf)

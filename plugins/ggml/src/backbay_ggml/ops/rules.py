@@ -1,4 +1,4 @@
-"""What ggml's CPU code takes: a table of our own, because ggml's answers are not always true."""
+"""Which operands ggml's CPU code supports, in a table of our own: ggml's answers are not always true."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ..library.library import Library
 
 Specs = Sequence[Spec | None]
 Rule = Callable[[Library, Specs], str]
-COUNTED = 1 << 32  # elements, in the conversion of quantized types
+CAST_LIMIT = 1 << 32  # elements; ggml counts quantized elements in 32 bits when it converts them
 RULES: dict[Op[Any, Any], Rule] = {}
-"""By op: why it does not run on such operands; nothing if it does."""
+"""Functions that tell why an op does not run on some operands; an empty text if it does."""
 
 
-def reason(library: Library, op: Op[Any, Any], specs: Specs) -> str:
-    """Why an op does not run on such operands; nothing if it does."""
+def why_unsupported(library: Library, op: Op[Any, Any], specs: Specs) -> str:
+    """Why an op does not run on some operands; an empty text if it does."""
     for spec in specs:
         if spec is not None and not library.knows(spec.dtype):
             return f"ggml {library.version} does not know {spec.dtype}"
@@ -46,8 +46,8 @@ def _rows(library: Library, specs: Specs) -> str:
 def _cast(library: Library, specs: Specs) -> str:
     x = specs[0]
     assert x is not None
-    if x.dtype.is_quantized and x.size >= COUNTED:
-        return f"ggml converts fewer than {COUNTED} quantized elements at a time"
+    if x.dtype.is_quantized and x.size >= CAST_LIMIT:
+        return f"ggml converts fewer than {CAST_LIMIT} quantized elements at a time"
     return _dequantizes(library, x)
 
 
@@ -63,9 +63,9 @@ def _copy(library: Library, specs: Specs) -> str:
 def _set_rows(library: Library, specs: Specs) -> str:
     x, src = _both(specs)
     if x.dim(0) > x.dtype.block_size and x.stride(0) != x.dtype.type_size:
-        return "the rows of the destination must adjoin"
+        return "the elements of each row of the destination must adjoin"
     if x.dtype.is_quantized and src.dtype is x.dtype:
-        return f"rows of {x.dtype} cannot be moved as they are; cast them first"
+        return f"rows of {x.dtype} cannot be copied unchanged; cast them first"
     return _dequantizes(library, src) or _quantizes(library, x)
 
 
@@ -103,11 +103,11 @@ def _quantizes(library: Library, x: Spec) -> str:
 
 
 COMPOSED_WHEN_EMPTY = (ops.scaled_dot_product_attention,)
-"""Ops that core's composite computes where an operand is empty."""
+"""Ops that core's composites compute if an operand is empty."""
 
 
 def precision(library: Library, op: Op[Any, Any], specs: Specs, *, flash: bool) -> tuple[DType, DType]:
-    """What activations are rounded to, and what sums are kept in."""
+    """The dtypes that activations are rounded to, and that sums are kept in."""
     first = specs[0]
     if first is None:
         return DType.F32, DType.F32

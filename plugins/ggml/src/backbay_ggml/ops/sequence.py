@@ -37,7 +37,7 @@ def rope(
 
 
 def _factors(g: Builder, x: Node, factors: Node | None) -> Ptr:
-    """One for each pair of the head: ggml reads those of pairs that it does not turn, too."""
+    """A factor for each pair of the head: ggml also reads factors of pairs that it does not rotate."""
     if factors is None:
         return NULL
     missing = x.dim(0) // 2 - factors.dim(0)

@@ -1,4 +1,4 @@
-"""Copies that change a shape. What only moves keeps its bits."""
+"""Copies in another shape; data that only move keep their bits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from math import prod
 from backbay import DType, Node, ops
 
 from ..library.abi import Ptr
-from .builder import Builder, four
+from ..tensors.layouts import four
+from .builder import Builder
 from .kernel_table import kernel
 
 
@@ -30,7 +31,7 @@ def concat(g: Builder, x: Node, t2: Node, dim: int) -> Ptr:
         return g.call("cont", g.raw(parts[0]))
     if not x.dtype.is_quantized:
         return g.call("concat", g.rows(x), g.rows(t2), dim)
-    # ggml would move elements, of which a block has many: bytes move as well.
+    # ggml moves elements, which a block has many of; so blocks move as bytes.
     joined = g.call("concat", _bytes(g, x), _bytes(g, t2), dim)
     ne = tuple(joined.ne)
     return g.bitcast(joined, x.dtype, (ne[0] // x.dtype.type_size * x.dtype.block_size, *ne[1:]))
@@ -56,7 +57,7 @@ def repeated(g: Builder, x: Node, ne: tuple[int, ...]) -> Ptr:
     if x.dtype is not DType.I64:
         return g.call("repeat_4d", g.dense(x), *ne)
     made, have = g.dense(x), list(four(x))
-    for dim in range(4):  # one at a time, so that the halves have a dimension of their own
+    for dim in range(4):  # one dimension at a time, because the halves of i64 need one too
         inner, outer, extent = 2 * prod(have[:dim]), prod(have[dim + 1 :]), have[dim]
         have[dim] = ne[dim]
         if ne[dim] != extent:

@@ -1,4 +1,4 @@
-"""Convolutions as windows laid out in rows, times the kernel; pooling and resampling."""
+"""Convolutions (products of windows and kernels), pooling and resampling."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ import numpy as np
 from backbay import DType, Node, UnsupportedOpError, ops
 
 from ..library.abi import Ptr
-from .builder import LARGEST, Builder, four
+from ..tensors.layouts import LARGEST, four
+from .builder import Builder
+from .index import same_rows_of_slices
 from .kernel_table import kernel
 
-AVERAGE, BILINEAR = 1, 1  # of enum ggml_op_pool and ggml_scale_mode
-WIDEST_POOL = 1 << 15  # its square fits 32 bits
-WIDEST_PLANE = 1 << 24  # pooled extents are counted in f32
-WIDEST_PADDING = (1 << 30) - 1  # twice it fits 32 bits
+AVERAGE, BILINEAR = 1, 1  # of enum ggml_op_pool and of enum ggml_scale_mode
+WIDEST_POOL = 1 << 15  # so that its square fits 32 bits
+WIDEST_PLANE = 1 << 24  # ggml counts pooled extents in f32
+WIDEST_PADDING = (1 << 30) - 1  # so that twice the padding fits 32 bits
 
 
 @kernel(ops.im2col)
@@ -47,7 +49,7 @@ def conv2d(
 ) -> Ptr:
     kernels = g.floats(weight)
     windows = _windows(g, kernels, g.floats(data), s0, s1, p0, p1, d0, d1)
-    return _weighed(g, kernels, windows, weight.dim(3), data.dim(3))
+    return _convolved(g, kernels, windows, weight.dim(3), data.dim(3))
 
 
 @kernel(ops.conv3d)
@@ -71,7 +73,7 @@ def conv3d(
     windows = g.call(
         "im2col_3d", kernels, g.floats(data), c, s0, s1, s2, p0, p1, p2, d0, d1, d2, int(DType.F32)
     )
-    width, height, deep = tuple(windows.ne)[1:]  # depth and images share the last one
+    width, height, deep = tuple(windows.ne)[1:]  # the last dimension is depth times images
     product = _product(g, kernels, windows, out)
     planes = g.reshape(product, width * height * (deep // images), images, out)
     return g.reshape(
@@ -111,7 +113,7 @@ def interpolate(
 
 
 def _nearest(g: Builder, x: Ptr, dim: int, extent: int) -> Ptr:
-    """One dimension resampled by row numbers: ggml's own takes quotients in f32, which may miss by one."""
+    """Resample one dimension by picking rows: ggml's own resampling divides in f32, and may miss by one."""
     have = x.ne[dim]
     if have == extent:
         return x
@@ -120,14 +122,8 @@ def _nearest(g: Builder, x: Ptr, dim: int, extent: int) -> Ptr:
     turned = g.contiguous(g.permute(x, *axes))
     ne = tuple(turned.ne)
     places = g.constant((np.arange(extent) * have // extent).astype(np.int32), DType.I32)
-    picked = picked_rows(g, g.reshape(turned, ne[0], ne[1], ne[2] * ne[3]), places)
+    picked = same_rows_of_slices(g, g.reshape(turned, ne[0], ne[1], ne[2] * ne[3]), places)
     return g.contiguous(g.permute(g.reshape(picked, ne[0], extent, ne[2], ne[3]), *axes))
-
-
-def picked_rows(g: Builder, x: Ptr, places: Ptr) -> Ptr:
-    """The same rows of each slice of contiguous (n, count, slices)."""
-    ids = g.view(places, DType.I32, (places.ne[0], x.ne[2], 1, 1), (4, 0, 0, 0), 0)
-    return g.call("get_rows", x, ids)
 
 
 def _windows(
@@ -143,15 +139,15 @@ def _check_padding(what: str, *paddings: int) -> None:
         raise UnsupportedOpError(f"{what}: ggml takes paddings up to {WIDEST_PADDING}, got {list(paddings)}")
 
 
-def _weighed(g: Builder, kernels: Ptr, windows: Ptr, out: int, images: int) -> Ptr:
+def _convolved(g: Builder, kernels: Ptr, windows: Ptr, out: int, images: int) -> Ptr:
     width, height = windows.ne[1], windows.ne[2]
     planes = g.reshape(_product(g, kernels, windows, out), width * height, images, out)
     return g.reshape(g.call("cont", g.permute(planes, 0, 2, 1, 3)), width, height, out, images)
 
 
 def _product(g: Builder, kernels: Ptr, windows: Ptr, out: int) -> Ptr:
-    """Every window times every kernel: (OW*OH*.., out)."""
+    """Every window times every kernel: (OW*OH*N, out)."""
     inner, rows = windows.ne[0], windows.ne[1] * windows.ne[2] * windows.ne[3]
     if inner * rows > LARGEST:
-        raise MemoryError("the windows of a convolution are more than any memory holds")
+        raise MemoryError("the windows of a convolution fit no memory")
     return g.call("mul_mat", g.reshape(windows, inner, rows), g.reshape(kernels, inner, out))

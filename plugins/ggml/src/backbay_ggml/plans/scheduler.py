@@ -1,114 +1,99 @@
-"""The scheduler that runs graphs over several devices, and the memory there that all plans share."""
+"""ggml's scheduler, which runs plans over several devices, with the compute memory that they share there."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, final
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol, final
 
 from backbay import BackendUnavailableError, OptionError
 from backbay.plugin import Cancel, Entry, Ledger
 
 from ..devices.device import Device
-from ..devices.rpc_servers import free, session
+from ..devices.rpc_servers import free_on, session
 from ..library.abi import NULL, Ptr, ffi
 from ..library.library import Library
-from .cancelling import stopping
+from .shared_memory import SharedMemory
 
-if TYPE_CHECKING:
-    from .multi_device_plan import ScheduledPlan
+MOST_DEVICES = 16  # of one of ggml's schedulers
+OPS_PER_PART = 32  # a run that can be cancelled waits for the device after so many ops
 
-MOST = 16  # devices of a scheduler of ggml's
+
+class ScheduledPlan(Protocol):
+    """A plan that the scheduler runs."""
+
+    graph: Ptr
+    graph_size: int
+    placed_ops: list[tuple[Ptr, Device]]
+    need: list[int]  # bytes on each device
+
+    def restore(self) -> None: ...
 
 
 @final
-class Stage:
-    """One of ggml's schedulers, on which one plan at a time is placed; plans that take turns are placed anew.
+class Scheduler(SharedMemory[ScheduledPlan]):
+    """Plans over several devices, of which one at a time is placed; plans that take turns are placed again.
 
-    Its memory is, on each device, as large as the plan needs that takes the most there. A plan that needs more makes
-    all of it anew. It is freed with the last plan.
+    On each device, its memory is as large as the largest need of any plan. A plan that needs more replaces all of it.
     """
 
     def __init__(
-        self,
-        library: Library,
-        ledger: Ledger,
-        devices: Sequence[Device],
-        prepare_cpu: Callable[[Ptr], None],
-        *,
-        holds: bool,
+        self, library: Library, ledger: Ledger, devices: Sequence[Device], prepare_cpu: Callable[[Ptr], None]
     ) -> None:
-        if len(devices) > MOST:
-            raise OptionError(f"ggml's scheduler takes {MOST} devices, the CPU included, not {len(devices)}")
-        self._lib, self._ledger, self._holds = library.lib, ledger, holds
-        self.devices = devices  # the CPU last, as ggml wants it
+        if len(devices) > MOST_DEVICES:
+            raise OptionError(f"ggml schedules {MOST_DEVICES} devices with the CPU, not {len(devices)}")
+        super().__init__()
+        self._lib, self._ledger = library.lib, ledger
+        self.devices = devices  # the CPU last, as ggml requires
         self._servers = tuple({device.server for device in devices if device.server is not None})
-        self._plans: list[ScheduledPlan] = []
         self._current: ScheduledPlan | None = None
         self._scheduler: Ptr = NULL
         self._sizes = [0] * len(devices)
         self._graph_size = 0
-        self._freed = 0  # on servers, before the current plan was placed
+        self._freed = 0  # the servers' counts of freed memory when the current plan was placed
         with self.session():
             self._backends = [library.lib.ggml_backend_dev_init(device.handle, NULL) for device in devices]
         if NULL in self._backends:
             raise MemoryError(f"{devices[self._backends.index(NULL)].id} cannot be used")
         prepare_cpu(self._backends[-1])
 
-    def session(self) -> Any:
-        """What reaches the devices happens within it."""
+    def session(self) -> AbstractContextManager[None]:
+        """Must surround every call that reaches the devices."""
         return session(*self._servers)
 
-    def join(self, plan: ScheduledPlan) -> int:
-        """Make room for one more plan; returns the bytes that were allocated for it."""
-        before = sum(self._sizes)
-        self._plans.append(plan)
-        try:
-            plan.need = self._measure(plan)
-            fits = plan.graph_size <= self._graph_size
-            if not (fits and all(map(int.__le__, plan.need, self._sizes))):
-                self._remake()
-        except BaseException:
-            self.leave(plan)
-            raise
-        return max(0, sum(self._sizes) - before)
-
     def prepare(self) -> None:
-        """Make the memory of these plans anew, if another one that did not fit took it."""
+        """Allocate the memory again, if a plan that did not fit has freed it."""
         if self._scheduler == NULL:
-            self._remake()
+            self._replace()
 
     def leave(self, plan: ScheduledPlan) -> None:
-        """One plan less; the last one takes the memory along."""
-        self._plans.remove(plan)
         if self._current is plan:
             self._current = None
-        if not self._plans:
-            self._drop()
+        super().leave(plan)
 
     def run(self, plan: ScheduledPlan, cancel: Cancel | None) -> int:
-        """Compute a plan; returns ggml's status. The caller holds the session."""
+        """Compute a plan within a session; returns ggml's status."""
         if self._current is not plan or self._freed != self._count_freed():
-            self._place(plan)  # as a graph that was not sent before
-        with stopping(self._lib, self._scheduler, cancel):
+            self._place(plan)  # as a new graph, which is sent to servers again
+        with _stopping(self._lib, self._scheduler, cancel):
             return int(self._lib.ggml_backend_sched_graph_compute(self._scheduler, plan.graph))
 
     def wait(self) -> None:
-        """Until servers have done what they were sent, or turn out to be gone. The caller holds the session."""
+        """Within a session, wait until servers have done their work, or turn out to be gone."""
         free, total = ffi.new("size_t *"), ffi.new("size_t *")
         for device in self.devices:
             if device.server is not None:
                 self._lib.ggml_backend_dev_memory(device.handle, free, total)
 
     def splits(self, plan: ScheduledPlan) -> int:
-        """In how many runs of ops on one device a plan is computed."""
+        """The number of parts that each run on one device."""
         with self.session():
             if self._current is not plan:
                 self._place(plan)
             return int(self._lib.ggml_backend_sched_get_n_splits(self._scheduler))
 
     def allocated(self) -> dict[str, int]:
-        """What the scheduler holds on each device, asked of ggml."""
+        """The bytes that ggml has allocated on each device."""
         if self._scheduler == NULL:
             return {}
         size = self._lib.ggml_backend_sched_get_buffer_size
@@ -116,19 +101,27 @@ class Stage:
         return {device.id: int(size(self._scheduler, backend)) for device, backend in pairs}
 
     def close(self) -> None:
-        self._drop()
-        for stage_backend in self._backends:
-            self._lib.ggml_backend_free(stage_backend)
+        self._free()
+        for backend in self._backends:
+            self._lib.ggml_backend_free(backend)
         self._backends = []
 
     # -- memory ------------------------------------------------------------------------------------------
 
+    def _total(self) -> int:
+        return sum(self._sizes)
+
+    def _make_room(self, plan: ScheduledPlan) -> None:
+        plan.need = self._measure(plan)
+        if plan.graph_size > self._graph_size or any(map(int.__gt__, plan.need, self._sizes)):
+            self._replace()
+
     def _measure(self, plan: ScheduledPlan) -> list[int]:
-        """The bytes that a plan needs on each device, found on a scheduler that is thrown away."""
+        """The bytes that a plan needs on each device, measured by a temporary scheduler."""
         sizes = ffi.new("size_t[]", len(self.devices))
         with self.session(), self._temporary(plan.graph_size) as scheduler:
             self._assign(scheduler, plan)
-            _keep_assigned(scheduler)
+            _mark_as_reset(scheduler)
             self._lib.ggml_backend_sched_reserve_size(scheduler, plan.graph, sizes)
             plan.restore()
         return [int(size) for size in sizes]
@@ -141,25 +134,25 @@ class Stage:
         finally:
             self._lib.ggml_backend_sched_free(scheduler)
 
-    def _remake(self) -> None:
-        """Book what the plans need, and let a new scheduler allocate it."""
-        self._drop()
+    def _replace(self) -> None:
+        """Book the needs of all plans, and let a new scheduler allocate them."""
+        self._free()
         self._graph_size = max(plan.graph_size for plan in self._plans)
         need = [max(sizes) for sizes in zip(*(plan.need for plan in self._plans), strict=True)]
         try:
             for index, device in enumerate(self.devices):
                 self._ledger.take(Entry(device.id, "graph"), need[index], lambda: None)
                 self._sizes[index] = need[index]
-            if self._holds:
+            if self._ledger.holds:
                 self._reserve()
         except BaseException:
-            self._drop()
+            self._free()
             raise
 
     def _reserve(self) -> None:
         with self.session():
             self._scheduler = self._new(self._graph_size)
-            held = all(self._reserve_for(plan) for plan in self._plans)  # after a refusal it is of no use
+            held = all(self._reserve_for(plan) for plan in self._plans)  # the first refusal ends it
             given = self.allocated()
         if not held:
             lacking = [i for i, device in enumerate(self.devices) if given[device.id] < self._sizes[i]] or [0]
@@ -172,14 +165,13 @@ class Stage:
         plan.restore()
         return bool(held)
 
-    def _drop(self) -> None:
-        """Free the scheduler with its memory; plans are placed anew before they run."""
+    def _free(self) -> None:
         scheduler, self._scheduler = self._scheduler, NULL
         self._current = None
         if scheduler != NULL:
             for plan in self._plans:
                 plan.restore()
-            free(self._servers, lambda: self._lib.ggml_backend_sched_free(scheduler))
+            free_on(self._servers, lambda: self._lib.ggml_backend_sched_free(scheduler))
         for index, device in enumerate(self.devices):
             if self._sizes[index]:
                 self._ledger.give_back(Entry(device.id, "graph"), self._sizes[index])
@@ -188,7 +180,7 @@ class Stage:
     # -- placing -----------------------------------------------------------------------------------------
 
     def _place(self, plan: ScheduledPlan) -> None:
-        """Give the tensors of a plan their places; those of the plan before lose theirs."""
+        """Give the tensors of a plan their places; the tensors of the plan before lose theirs."""
         if self._current is not None:
             self._current.restore()
         self._current = None
@@ -204,22 +196,45 @@ class Stage:
     def _assign(self, scheduler: Ptr, plan: ScheduledPlan) -> None:
         self._lib.ggml_backend_sched_reset(scheduler)
         backends = dict(zip([device.id for device in self.devices], self._backends, strict=True))
-        for tensor, device in plan.settled:
+        for tensor, device in plan.placed_ops:
             self._lib.ggml_backend_sched_set_tensor_backend(scheduler, tensor, backends[device.id])
 
     def _new(self, graph_size: int) -> Ptr:
         count = len(self.devices)
         backends = ffi.new("ggml_backend_t[]", self._backends)
-        kinds = ffi.new("ggml_backend_buffer_type_t[]", [device.buffer_type for device in self.devices])
-        return self._lib.ggml_backend_sched_new(backends, kinds, count, graph_size, False, False)
+        types = ffi.new("ggml_backend_buffer_type_t[]", [device.buffer_type for device in self.devices])
+        return self._lib.ggml_backend_sched_new(backends, types, count, graph_size, False, False)
 
 
-def _keep_assigned(scheduler: Ptr) -> None:
-    """Tell a scheduler that it is reset already: measuring resets it first, and would forget what runs where.
+def _mark_as_reset(scheduler: Ptr) -> None:
+    """Keep the assigned devices while a graph is measured: ggml resets a scheduler first, unless it is marked as reset.
 
-    That is its first byte, `is_reset`, in every version that is supported; it says no once something was assigned.
+    The mark is its first byte, `is_reset`, in every supported version. Assigning a device clears it.
     """
     is_reset = ffi.cast("uint8_t *", scheduler)
     if is_reset[0] != 0:
-        raise BackendUnavailableError("the scheduler of this libggml is laid out in a way that is not known")
+        raise BackendUnavailableError("the scheduler of this libggml has an unknown memory layout")
     is_reset[0] = 1
+
+
+@contextmanager
+def _stopping(lib: Any, scheduler: Ptr, cancel: Cancel | None) -> Iterator[None]:
+    """While this lasts, a set `cancel` stops devices other than the CPU too, at the end of a part."""
+    if cancel is None:
+        yield
+        return
+    seen = 0
+
+    def ends_part(tensor: Ptr, before: bool, data: Ptr) -> bool:
+        nonlocal seen
+        if not before:  # a part was computed: whether to go on
+            return not cancel.is_set()
+        seen += 1
+        return cancel.is_set() or seen % OPS_PER_PART == 0
+
+    callback = ffi.callback("bool(ggml_tensor *, bool, void *)", ends_part)
+    lib.ggml_backend_sched_set_eval_callback(scheduler, callback, NULL)
+    try:
+        yield
+    finally:
+        lib.ggml_backend_sched_set_eval_callback(scheduler, NULL, NULL)

@@ -1,4 +1,4 @@
-"""Memory of leaves and weights, each with the tensor by which graphs know it."""
+"""Memory of leaves and weights, each with the ggml tensor that graphs refer to."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import final
 import numpy as np
 
 from backbay import BackbayError, Buffer, Debug, DType, Spec
-from backbay.plugin import GUARD, POISON, Bytes
+from backbay.plugin import GUARD, POISON, Bytes, GuardZoneError
 
-from ..devices.device import WEIGHTS, Device
+from ..devices.device import WEIGHTS, Device, rounded_up
 from ..library.abi import NULL, Ptr, ffi
 from ..library.library import Library
-from ..ops.builder import four, leaf_tensor
+from .layouts import leaf_tensor, leaf_tensor_of
 
-ALIGNMENT = 32  # what ggml asks of memory that it is given
+ALIGNMENT = 32  # bytes; ggml requires it of memory that it does not allocate
 
 
 class TensorBuffer(Buffer):
-    """Memory on a device, with the tensor that ops read, and maybe one that products read in its place."""
+    """Memory on a device, with the tensor that ops read, and perhaps a copy that products read instead."""
 
     tensor: Ptr
     device: Device
@@ -28,24 +28,24 @@ class TensorBuffer(Buffer):
 
     @abstractmethod
     def check_guards(self) -> None:
-        """Raise if something wrote before or behind the data."""
+        """GuardZoneError if something wrote before or behind the data."""
 
 
 @final
 class LeafBuffer(TensorBuffer):
-    """A leaf's memory in host memory of ggml's; fresh bytes are zero, or poison if that is asked for."""
+    """A leaf in host memory, at first filled with zeros, or with poison for debugging."""
 
     def __init__(self, library: Library, device: Device, spec: Spec, debug: Debug) -> None:
         self._lib, self.device = library.lib, device
         self.nbytes = spec.nbytes
-        self.tensor = leaf_tensor(spec.dtype, four(spec))
-        guard = _rounded(debug.guard_bytes, ALIGNMENT)
+        self.tensor = leaf_tensor_of(spec)
+        guard = rounded_up(debug.guard_bytes, ALIGNMENT)
         self._memory = host_memory(library, max(spec.nbytes, ALIGNMENT) + 2 * guard)
         base = ffi.cast("char *", self._lib.ggml_backend_buffer_get_base(self._memory))
         whole = np.frombuffer(ffi.buffer(base, spec.nbytes + 2 * guard), np.uint8)
         self.data: Bytes = whole[guard : guard + spec.nbytes]
         self._guards = (whole[:guard], whole[guard + spec.nbytes :])
-        # A cache that was never written is read where the mask hides it; NaN would show through.
+        # Attention reads unwritten parts of a cache behind the mask, where NaN would show through; zeros do not.
         self._lib.ggml_backend_buffer_clear(self._memory, POISON if debug.poison else 0)
         for zone in self._guards:
             zone[:] = GUARD
@@ -68,13 +68,13 @@ class LeafBuffer(TensorBuffer):
 
 @final
 class DeviceLeaf(TensorBuffer):
-    """A leaf's memory on a device that is not the CPU: what is read and written is copied."""
+    """A leaf on a device that is not the CPU; its bytes are copied when they are read or written."""
 
     def __init__(self, library: Library, device: Device, spec: Spec, debug: Debug) -> None:
         self._lib, self.device = library.lib, device
         self.nbytes = spec.nbytes
-        self.tensor = leaf_tensor(spec.dtype, four(spec))
-        guard = _rounded(debug.guard_bytes, device.alignment)
+        self.tensor = leaf_tensor_of(spec)
+        guard = rounded_up(debug.guard_bytes, device.alignment)
         size = max(device.size(self.tensor), device.alignment)
         self._memory = device.allocate(size + 2 * guard)
         self._zones = [leaf_tensor(DType.I8, (guard, 1, 1, 1)) for _ in range(2)] if guard else []
@@ -114,7 +114,7 @@ class DeviceLeaf(TensorBuffer):
 
 @final
 class WeightBuffer(TensorBuffer):
-    """A weight where the file is mapped, or a copy of it where the file does not align it."""
+    """A weight in the mapped file, or a copy of it if the file does not align it."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class WeightBuffer(TensorBuffer):
     ) -> None:
         self._lib, self.device, self.product = library.lib, device, product
         self.nbytes = spec.nbytes
-        self.tensor = leaf_tensor(spec.dtype, four(spec))
+        self.tensor = leaf_tensor_of(spec)
         self.data = data if data.size and data.ctypes.data % ALIGNMENT == 0 else _aligned(data)
         address = ffi.cast("void *", self.data.ctypes.data)
         self._memory = self._lib.ggml_backend_cpu_buffer_from_ptr(address, self.data.size)
@@ -134,7 +134,7 @@ class WeightBuffer(TensorBuffer):
         self._lib.ggml_backend_tensor_alloc(self._memory, self.tensor, address)
 
     def check_guards(self) -> None:
-        """A file has none."""
+        """A mapped file has no guard zones."""
 
     def read(self) -> Bytes:
         return self.data[: self.nbytes]
@@ -148,14 +148,14 @@ class WeightBuffer(TensorBuffer):
 
 
 @final
-class PlacedWeight(TensorBuffer):
-    """A weight in the memory of a device; its bytes are still those of the file."""
+class DeviceWeight(TensorBuffer):
+    """A weight in the memory of a device; its bytes are read from the file."""
 
     def __init__(self, device: Device, data: Bytes, tensor: Ptr) -> None:
         self.device, self.tensor, self.data, self.nbytes = device, tensor, data, data.size
 
     def check_guards(self) -> None:
-        """Its memory has none."""
+        """Weights on a device have no guard zones."""
 
     def read(self) -> Bytes:
         return self.data
@@ -168,7 +168,7 @@ class PlacedWeight(TensorBuffer):
 
 
 def host_memory(library: Library, nbytes: int) -> Ptr:
-    """A buffer of ggml's in host memory; MemoryError if there is none."""
+    """A ggml buffer in host memory; MemoryError if it does not fit."""
     made = library.lib.ggml_backend_buft_alloc_buffer(library.lib.ggml_backend_cpu_buffer_type(), nbytes)
     if made == NULL:
         raise MemoryError("ggml got no memory from the system")
@@ -177,15 +177,11 @@ def host_memory(library: Library, nbytes: int) -> Ptr:
 
 def _check_zones(zones: Sequence[Bytes], nbytes: int) -> None:
     if not all((zone == GUARD).all() for zone in zones):
-        raise BackbayError(f"something wrote outside of a leaf of {nbytes} bytes")
-
-
-def _rounded(nbytes: int, step: int) -> int:
-    return -(-nbytes // step) * step
+        raise GuardZoneError(f"something wrote outside of a leaf of {nbytes} bytes")
 
 
 def _aligned(data: Bytes) -> Bytes:
-    """A copy that begins where ggml wants tensors to begin; never empty."""
+    """An aligned copy of at least one byte."""
     whole = np.zeros(max(data.size, 1) + ALIGNMENT, np.uint8)
     start = -whole.ctypes.data % ALIGNMENT
     copy = whole[start : start + max(data.size, 1)]

@@ -1,4 +1,4 @@
-"""Weights in the memory of devices that are not the CPU."""
+"""Weights in the memory of devices other than the CPU."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from backbay.plugin import Cancel, Progress, check_cancel
 from ..devices.device import WEIGHTS, Device
 from ..library.abi import Ptr, ffi
 from ..library.library import Library
-from ..ops.builder import four, leaf_tensor
+from ..tensors.layouts import leaf_tensor_of
 
 
 @final
-class PlacedStore:
-    """The weights of a model that devices hold, and the copies that they hold of weights on the host."""
+class DeviceWeights:
+    """The weights of a model that lie on devices, and devices' copies of weights that lie on the host."""
 
     def __init__(self, library: Library, model: ModelFile) -> None:
         self._lib, self._model = library.lib, model
@@ -29,7 +29,7 @@ class PlacedStore:
         return sum(device.size(_tensor(info)) for info in infos)
 
     def allocate(self, device: Device, infos: list[TensorInfo]) -> None:
-        """Memory for weights in one piece; MemoryError if the device has none."""
+        """Allocate weights in one buffer; MemoryError if the device has no room."""
         tensors = [_tensor(info) for info in infos]
         sizes = [device.size(tensor) for tensor in tensors]
         memory = device.allocate(sum(sizes) + device.alignment)
@@ -43,16 +43,16 @@ class PlacedStore:
                 place += size
 
     def find(self, name: str) -> tuple[Ptr, Device] | None:
-        """The tensor of a weight and its device, if one holds it."""
+        """A weight's tensor and device, if one holds it."""
         return self._placed.get(name)
 
     @property
     def nbytes(self) -> int:
-        """What is to be read from the file."""
+        """Bytes to be read from the file."""
         return sum(self._model.tensors[name].nbytes for name in self._placed)
 
-    def fill(self, progress: Progress, cancel: Cancel | None) -> None:
-        """Bring the weights to their devices, telling how far it is."""
+    def load(self, progress: Progress, cancel: Cancel | None) -> None:
+        """Send the weights from the file to their devices."""
         done = 0
         for name, (tensor, device) in self._placed.items():
             check_cancel(cancel)
@@ -62,7 +62,7 @@ class PlacedStore:
             done += data.size
             progress(done / self.nbytes)
         for device in {device for device, _ in self._buffers}:
-            device.memory()  # a server answers once it has what was sent before
+            device.memory()  # a server answers once it has received all that was sent before
 
     def close(self) -> None:
         for device, memory in self._buffers:
@@ -72,4 +72,4 @@ class PlacedStore:
 
 
 def _tensor(info: TensorInfo) -> Ptr:
-    return leaf_tensor(info.dtype, four(Spec(info.dtype, info.shape)))
+    return leaf_tensor_of(Spec(info.dtype, info.shape))

@@ -1,0 +1,228 @@
+"""A graph lowered to ggml once, with the memory of its outputs and constants, and run again and again."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Self, final
+
+import numpy as np
+
+from backbay import BackbayError, BackendParams, Graph, Node, Placement, Plan
+from backbay.plugin import GRAPH, Bytes, Cancel, Ledger, check_cancel, gather
+
+from ..devices.device import Device, rounded_up
+from ..devices.device_choice import DeviceChoice
+from ..library.abi import NULL, Ptr, address, ffi, owner
+from ..library.library import Library
+from ..library.pools import new_pool
+from ..ops.builder import Builder
+from ..ops.lowering import lower
+from ..tensors.buffers import ALIGNMENT, TensorBuffer, host_memory
+from ..tensors.layouts import leaf_tensor_of
+from ..weights.model_weights import ModelWeights
+from .stop_flag import StopFlag
+
+
+@dataclass(frozen=True)
+class Services:
+    """The parts of the backend that plans use."""
+
+    library: Library
+    ledger: Ledger
+    params: BackendParams
+    threads: int
+    flash: bool  # whether attention may use flash attention
+    cpu: Device
+    device_of: Callable[[Placement], Device]
+    weights: ModelWeights | None
+    stop: StopFlag
+
+    def product_home(self, name: str) -> Device | None:
+        """The device with a copy of a weight that lies on the host, for products."""
+        return self.weights.product_home(name) if self.weights is not None else None
+
+
+class GraphPlan(Plan):
+    """What plans on the CPU and over several devices have in common.
+
+    A new plan is empty; `build` makes it ready to run. A subclass links the ops, keeps outputs and constants, and joins
+    a shared memory in `_build`.
+    """
+
+    def __init__(self, services: Services, nodes: Graph, choice: DeviceChoice | None = None) -> None:
+        self._services, self._library, self._lib = services, services.library, services.library.lib
+        self._nodes = nodes
+        self._pool: Ptr = NULL
+        self._own: Ptr = NULL  # memory of this plan alone
+        self._own_size = 0
+        self._joined = False
+        self._stand_ins: list[Ptr] = []  # tensors of a dry run, kept alive here
+        self._builder = Builder(
+            services.library, flash=services.flash, weights=services.weights, choice=choice
+        )
+
+    @final
+    def build(self) -> Self:
+        """Lower the graph, and allocate; if that fails, nothing stays allocated."""
+        try:
+            lower(self._builder, self._nodes, self._bind)
+            self._build()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    @abstractmethod
+    def _build(self) -> None:
+        """Link, keep and join; set `nbytes`."""
+
+    @abstractmethod
+    def _compute(self, cancel: Cancel | None) -> None:
+        """Run all ops."""
+
+    @abstractmethod
+    def _output(self, tensor: Ptr, nbytes: int) -> Bytes:
+        """The data of an output."""
+
+    @abstractmethod
+    def _leave(self) -> None:
+        """Leave the shared memory."""
+
+    # -- running -----------------------------------------------------------------------------------------
+
+    @final
+    def run(self, cancel: Cancel | None) -> None:
+        check_cancel(cancel)
+        if self._is_empty:
+            return
+        self._compute(cancel)
+        if self._services.params.debug.guard_bytes:
+            self._check_guards()
+
+    @final
+    def read(self, node: Node) -> Bytes:
+        leaf = node.storage.leaf
+        if leaf is not None:
+            assert leaf.buffer is not None
+            return gather(leaf.buffer.read(), node)
+        size = node.storage.nbytes
+        return gather(self._output(self._holder(node), size) if size else np.zeros(0, np.uint8), node)
+
+    @final
+    def _check_status(self, status: int) -> None:
+        if status != 0:
+            raise BackbayError(f"ggml ended a compute with status {status}")
+
+    def _check_guards(self) -> None:
+        for node in self._nodes.nodes:
+            if node.leaf is not None and isinstance(node.leaf.buffer, TensorBuffer):
+                node.leaf.buffer.check_guards()
+
+    def close(self) -> None:
+        if self._joined:
+            self._leave()
+            self._joined = False
+        if self._own != NULL:
+            self._lib.ggml_backend_buffer_free(self._own)
+            self._own = NULL
+        if self._own_size:
+            self._services.ledger.give_back(GRAPH, self._own_size)
+            self._own_size = 0
+        if self._pool != NULL:
+            self._lib.ggml_free(self._pool)
+            self._pool = NULL
+        self._builder.close()
+
+    # -- leaves and weights ------------------------------------------------------------------------------
+
+    def _bind(self, node: Node) -> None:
+        """Give a leaf or weight its tensor, and its copy for products."""
+        assert node.leaf is not None
+        buffer = node.leaf.buffer
+        if not isinstance(buffer, TensorBuffer):
+            self._bind_stand_ins(node, node.leaf.name)
+            return
+        self._builder.bind_leaf(node, buffer.tensor, buffer.device)
+        if buffer.product is not None:
+            self._builder.bind_product(node, *buffer.product)
+
+    def _bind_stand_ins(self, node: Node, name: str) -> None:
+        """The same for a dry run, with tensors that hold nothing."""
+        device, weights = self._services.device_of(node.placement), self._services.weights
+        self._builder.bind_leaf(node, self._stand_in(node, device), device)
+        product_home = self._services.product_home(name)
+        copy = weights.stand_in(name) if weights is not None and device.is_cpu else None
+        if product_home is not None:
+            self._builder.bind_product(node, self._stand_in(node, product_home), product_home)
+        elif copy is not None:
+            self._stand_ins.append(copy)
+            self._builder.bind_product(node, copy, device)
+
+    def _stand_in(self, node: Node, device: Device) -> Ptr:
+        self._stand_ins.append(device.stand_in(leaf_tensor_of(node)))
+        return self._stand_ins[-1]
+
+    # -- ggml's graph ------------------------------------------------------------------------------------
+
+    def _link(self, order: Sequence[Ptr]) -> None:
+        """Make ggml's graph of ops in this order, in a pool of its own."""
+        leaves = len(self._nodes.nodes) + len(self._builder.constants) + len(self._builder.order)
+        self.graph_size = 2 * len(order) + leaves + 64
+        self._pool = new_pool(self._lib, self._lib.ggml_graph_overhead_custom(self.graph_size, False) + 1024)
+        self.graph: Ptr = self._lib.ggml_new_graph_custom(self._pool, self.graph_size, False)
+        for tensor in order:
+            self._lib.ggml_build_forward_expand(self.graph, tensor)
+        count = self._lib.ggml_graph_n_nodes(self.graph)
+        self._ops = [self._lib.ggml_graph_node(self.graph, n) for n in range(count)]
+        self._is_empty = not self._ops
+
+    def _unplace(self) -> None:
+        """Take the tensors out of the shared memory, and the views of them."""
+        for tensor in self._floating:
+            tensor.data = tensor.buffer = NULL
+
+    # -- outputs and constants ---------------------------------------------------------------------------
+
+    def _outputs(self) -> list[Ptr]:
+        """The tensors that hold the outputs, each once; leaves and empty nodes have none."""
+        nodes = [node for node in self._nodes.outputs if node.storage.leaf is None and node.storage.size]
+        tensors = {address(tensor): tensor for tensor in map(self._holder, nodes)}
+        for tensor in tensors.values():
+            self._lib.ggml_set_output(tensor)
+        return list(tensors.values())
+
+    def _holder(self, node: Node) -> Ptr:
+        return owner(self._builder.root(node))
+
+    def _keep(self, tensors: Sequence[Ptr], copied: Sequence[Ptr] = ()) -> None:
+        """Allocate memory that other plans do not overwrite: for tensors, and for host copies of others."""
+        sizes = [rounded_up(self._lib.ggml_nbytes(tensor), ALIGNMENT) for tensor in tensors]
+        total = sum(sizes) + sum(int(self._lib.ggml_nbytes(tensor)) for tensor in copied)
+        if total:
+            holds = self._services.ledger.holds
+            self._services.ledger.take(
+                GRAPH, total, lambda: self._allocate(sum(sizes), copied) if holds else None
+            )
+            self._own_size = total
+        self._place(tensors, sizes)
+        if self._own != NULL:
+            for tensor, data in self._builder.constants:
+                self._lib.ggml_backend_tensor_set(tensor, ffi.from_buffer(data), 0, data.size)
+        self._floating = [tensor for tensor in (*self._ops, *self._builder.blank) if tensor.data == NULL]
+
+    def _allocate(self, nbytes: int, copied: Sequence[Ptr]) -> None:
+        if nbytes:
+            self._own = host_memory(self._library, nbytes)
+
+    def _place(self, tensors: Sequence[Ptr], sizes: Sequence[int]) -> None:
+        """Give tensors their places in this plan's own memory."""
+        place: Any = NULL if self._own == NULL else self._lib.ggml_backend_buffer_get_base(self._own)
+        place = ffi.cast("char *", place)
+        for tensor, size in zip(tensors, sizes, strict=True):
+            if self._own == NULL:
+                self._services.cpu.stand_in(tensor)
+            else:
+                self._lib.ggml_backend_tensor_alloc(self._own, tensor, place)
+                place += size

@@ -1,0 +1,132 @@
+"""All weights of a model: where each lies, its copies for products, and the memory of both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import final
+
+from backbay import Buffer, Node, Spec
+from backbay.gguf import ModelFile, TensorInfo
+from backbay.plugin import Cancel, Entry, Ledger, Progress
+
+from ..devices.device import Device
+from ..library.abi import Ptr
+from ..library.library import Library
+from ..tensors.buffers import DeviceWeight, WeightBuffer
+from .arrangements import Arrangement
+from .cpu_weights import EMBEDDINGS, CpuWeights, is_tied
+from .device_weights import DeviceWeights
+from .q8_0 import has_lowest_code
+
+
+@final
+class ModelWeights:
+    """The weights of a model. `output` is the device of the output layer; `policy` is the option `weights`."""
+
+    def __init__(
+        self,
+        library: Library,
+        model: ModelFile,
+        ledger: Ledger,
+        devices: Sequence[Device],
+        output: Device,
+        policy: str,
+    ) -> None:
+        self._library, self._model, self._ledger, self._devices = library, model, ledger, devices
+        self._tied_output = output if is_tied(model) and not output.is_cpu else None
+        self._multiplied_elsewhere = {EMBEDDINGS} if self._tied_output is not None else set()
+        self.on_cpu = CpuWeights(library, model, policy, self._multiplied_elsewhere)
+        self._on_devices = DeviceWeights(library, model)
+        self._has_signs: dict[str, bool] = {}
+
+    # -- memory ------------------------------------------------------------------------------------------
+
+    def book(self, entry_of: Callable[[str], Entry]) -> None:
+        """Book all weights under their entries, and allocate their copies; mapped weights are only booked."""
+        infos_by_entry: dict[Entry, list[TensorInfo]] = {}
+        for name, info in self._model.tensors.items():
+            infos_by_entry.setdefault(entry_of(name), []).append(info)
+        if self._tied_output is not None:
+            output = self._ledger.layers - 1
+            entry = Entry(self._tied_output.id, "weights", output)
+            infos_by_entry.setdefault(entry, []).append(self._model.tensors[EMBEDDINGS])
+        devices = {device.id: device for device in self._devices}
+        try:
+            for entry, infos in infos_by_entry.items():
+                device = devices[entry.device]
+                if device.is_cpu:
+                    self._book_on_cpu(entry, infos)
+                else:
+                    self._book_on_device(entry, infos, device)
+        except BaseException:
+            self.close()
+            raise
+
+    def _book_on_cpu(self, entry: Entry, infos: Iterable[TensorInfo]) -> None:
+        copied = [info for info in infos if self.on_cpu.is_copied(info)]
+        mapped = sum(info.nbytes for info in infos if not self.on_cpu.is_copied(info))
+        self._ledger.take(entry, mapped, lambda: None)
+        self._take(entry, self.on_cpu.size(copied), lambda: self.on_cpu.allocate(copied))
+
+    def _book_on_device(self, entry: Entry, infos: list[TensorInfo], device: Device) -> None:
+        nbytes = self._on_devices.size(device, infos)
+        self._take(entry, nbytes, lambda: self._on_devices.allocate(device, infos))
+
+    def _take(self, entry: Entry, nbytes: int, allocate: Callable[[], None]) -> None:
+        self._ledger.take(entry, nbytes, lambda: allocate() if self._ledger.holds else None)
+
+    def load(self, progress: Progress, cancel: Cancel | None) -> None:
+        """Fill copies and devices from the file."""
+        parts = (self.on_cpu, self._on_devices)
+        total, done = sum(part.nbytes for part in parts) or 1, 0
+        for part in parts:
+            part.load(_part_of(progress, done / total, part.nbytes / total), cancel)
+            done += part.nbytes
+
+    def close(self) -> None:
+        self.on_cpu.close()
+        self._on_devices.close()
+
+    # -- one weight --------------------------------------------------------------------------------------
+
+    def buffer(self, info: TensorInfo) -> Buffer:
+        """A weight's memory: on its device, or in the mapped file, perhaps with a copy for products."""
+        data, on_device = self._model.data(info.name), self._on_devices.find(info.name)
+        if on_device is not None and self.product_home(info.name) is None:
+            return DeviceWeight(on_device[1], data, on_device[0])
+        cpu, copy = self._devices[0], self.on_cpu.copy(info.name)
+        product = on_device or (None if copy is None else (copy, cpu))
+        return WeightBuffer(self._library, cpu, data, Spec(info.dtype, info.shape), product)
+
+    def product_home(self, name: str) -> Device | None:
+        """The device with a copy of a weight that lies on the host, for products: of tied embeddings."""
+        return self._tied_output if name == EMBEDDINGS else None
+
+    def stand_in(self, name: str) -> Ptr | None:
+        """A tensor in place of the CPU's rearranged copy of a weight, for dry runs; None if there is none."""
+        info = self._model.tensors.get(name)
+        return None if info is None else self.on_cpu.stand_in(info)
+
+    def arrangement(self, weight: Node) -> Arrangement | None:
+        """The arrangement of the CPU's copy of a weight; None if there is no such copy."""
+        info = self._model.tensors.get(weight.storage.leaf.name) if weight.storage.leaf is not None else None
+        return None if info is None else self.on_cpu.arrangement(info)
+
+    def has_signs(self, weight: Node) -> bool:
+        """Whether each code of a q8_0 weight has an opposite. Quantizers make no -128, but other programs may.
+
+        A weight is searched once. Leaves have not, because their data may change at any time.
+        """
+        leaf = weight.storage.leaf
+        if leaf is None or weight.storage.kind != "parameter":
+            return False
+        if not self._ledger.holds:
+            return True  # the usual case; the other one needs hardly more or less memory
+        if leaf.name not in self._has_signs:
+            self._has_signs[leaf.name] = not has_lowest_code(self._model.data(leaf.name))
+        return self._has_signs[leaf.name]
+
+
+def _part_of(progress: Progress, start: float, part: float) -> Progress:
+    """The progress of a part, in terms of the whole."""
+    return lambda done: progress(start + done * part)
