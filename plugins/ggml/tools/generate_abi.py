@@ -1,4 +1,4 @@
-"""Writes src/backbay_ggml/library/_abi.py from ggml.cdef.h: the declarations, parsed once, so that importing them is quick."""
+"""Writes src/backbay_ggml/library/_abi.py from ggml.cdef.h: the declarations, parsed in advance, so that importing them is fast."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def generate() -> str:
 
 
 def main() -> int:
-    """Write the module; with --check, only tell whether it is current."""
+    """Write the module; with --check, only compare it: 1 if it differs."""
     text = generate()
     if "--check" in sys.argv:
         return int(TARGET.read_text() != text)

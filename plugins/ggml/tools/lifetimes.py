@@ -1,4 +1,4 @@
-"""Contexts and models, opened and closed thousands of times: the process must not grow.
+"""Opens and closes contexts and models thousands of times: the process must not grow.
 
 python plugins/ggml/tools/lifetimes.py --contexts 10000 --models 200
 """
@@ -23,7 +23,7 @@ sys.path.append(str(Path(__file__).parent.parent / "tests"))
 from layered_model import generate, write_model
 from rpc_servers import serving
 
-GROWTH = 2 << 20  # bytes that a process may grow by after its first tenth, for fragments of its heap
+GROWTH = 2 << 20  # bytes; fragments of the heap may grow so much after the first tenth
 
 
 def context(backend: Backend) -> None:
@@ -53,7 +53,7 @@ def resident() -> int:
 
 
 def grows(what: str, count: int, once: Callable[[], None]) -> bool:
-    """Do something so often, and tell how the process grew after the first tenth."""
+    """Repeat something, and print the growth of the process after the first tenth; whether it is too large."""
     began, warm = time.monotonic(), resident()
     for n in range(count):
         if n == max(1, count // 10):
@@ -69,9 +69,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--contexts", type=int, default=10_000)
     parser.add_argument("--models", type=int, default=200)
-    parser.add_argument(
-        "--rpc", action="store_true", help="over the CPU and a second device, an RPC server's"
-    )
+    parser.add_argument("--rpc", action="store_true", help="on the CPU and the device of an RPC server")
     args = parser.parse_args()
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     with serving() if args.rpc else nullcontext() as server, tempfile.TemporaryDirectory() as folder:
