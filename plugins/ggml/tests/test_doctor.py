@@ -9,7 +9,7 @@ from backbay_ggml.devices.device import Device, find_devices
 from backbay_ggml.library.library import load_library
 
 
-def test_every_line_tells_something() -> None:
+def test_no_line_is_empty() -> None:
     told = Ggml.diagnose()
     assert all(told.values())
     assert told["devices"].startswith("CPU:0 ")
@@ -35,7 +35,7 @@ def test_gpus_that_are_used_are_listed() -> None:
 @pytest.mark.parametrize(
     ("mode", "says"), [("always madvise [never]", "off in"), ("always [madvise] never", "used")]
 )
-def test_huge_pages_are_told_by_what_they_mean(mode, says, tmp_path, monkeypatch) -> None:
+def test_huge_pages_are_reported(mode, says, tmp_path, monkeypatch) -> None:
     path = tmp_path / "enabled"
     path.write_text(mode)
     monkeypatch.setattr(doctor, "HUGE_PAGES", path)

@@ -33,7 +33,7 @@ def test_requirements_build_what_rebuild_builds() -> None:
     assert arguments == [*OPTIONS, f"-DCMAKE_C_FLAGS={told}", f"-DCMAKE_CXX_FLAGS={told}"]
 
 
-def test_what_the_environment_says_is_kept_and_comes_last(compiler, monkeypatch) -> None:
+def test_settings_of_the_environment_are_kept_and_come_last(compiler, monkeypatch) -> None:
     compiler("c++ (Debian 12.2.0) 12.2.0")
     monkeypatch.setattr("sys.platform", "linux")
     monkeypatch.setenv("CFLAGS", "-g")
@@ -45,13 +45,13 @@ def test_what_the_environment_says_is_kept_and_comes_last(compiler, monkeypatch)
     assert added["CMAKE_ARGS"].split() == [*OPTIONS, "-DGGML_CUDA=ON", "-DGGML_RPC=OFF"]
 
 
-def test_clang_is_told_only_what_it_knows(compiler, monkeypatch) -> None:
+def test_clang_gets_no_flags_of_gcc(compiler, monkeypatch) -> None:
     compiler("Debian clang version 16.0.6")
     monkeypatch.setattr("sys.platform", "linux")
     assert rebuild.flags() == ANY_COMPILER
 
 
-def test_no_compiler_is_said(monkeypatch) -> None:
+def test_a_missing_compiler_is_an_error(monkeypatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(SystemExit, match=r"no C\+\+ compiler: no-such-compiler"):
         rebuild.flags()
@@ -66,7 +66,7 @@ def test_show_prints_the_command_and_runs_nothing(compiler, capsys, monkeypatch)
     assert words[-1].startswith("ggml-python")
 
 
-def test_pip_gets_the_settings_and_its_answer_is_ours(compiler, capsys, monkeypatch) -> None:
+def test_pip_gets_the_settings_and_its_exit_status_is_returned(compiler, capsys, monkeypatch) -> None:
     compiler("c++ (Debian 12.2.0) 12.2.0")
     called = []
     monkeypatch.setattr("subprocess.call", lambda command, env: called.append((command, env)) or 7)
@@ -85,7 +85,7 @@ def test_pip_gets_the_settings_and_its_answer_is_ours(compiler, capsys, monkeypa
         ("-D", "argument -D: expected one argument"),
     ],
 )
-def test_what_is_no_option_is_refused(given, says, capsys, monkeypatch) -> None:
+def test_unknown_arguments_are_refused(given, says, capsys, monkeypatch) -> None:
     monkeypatch.setattr("subprocess.call", lambda *_, **__: pytest.fail("it ran"))
     with pytest.raises(SystemExit) as ended:
         rebuild.main([given])
@@ -93,7 +93,7 @@ def test_what_is_no_option_is_refused(given, says, capsys, monkeypatch) -> None:
     assert says in capsys.readouterr().err
 
 
-def test_help_shows_how_an_option_is_given(capsys) -> None:
+def test_help_shows_an_option_for_cmake(capsys) -> None:
     with pytest.raises(SystemExit) as ended:
         rebuild.main(["--help"])
     assert ended.value.code == 0
@@ -101,7 +101,7 @@ def test_help_shows_how_an_option_is_given(capsys) -> None:
 
 
 @pytest.mark.parametrize(("told", "says"), [(f"-O3 {PREFETCH}", "yes"), ("-O3", "not")])
-def test_doctor_reads_how_a_library_was_built(told, says, tmp_path) -> None:
+def test_doctor_finds_the_prefetch_flag(told, says, tmp_path) -> None:
     (tmp_path / "libggml-cpu.so").write_bytes(b"\0" + told.encode() + b"\0")
     library = SimpleNamespace(path=tmp_path / "libggml.so")
     library.was_built_with = Library.was_built_with.__get__(library)
@@ -109,7 +109,7 @@ def test_doctor_reads_how_a_library_was_built(told, says, tmp_path) -> None:
 
 
 @pytest.mark.parametrize(("half", "says"), [(True, "in f16: "), (False, "in f32")])
-def test_doctor_tells_how_f16_is_summed(half, says, monkeypatch) -> None:
+def test_doctor_reports_the_dtype_of_sums(half, says, monkeypatch) -> None:
     library = load_library()
     monkeypatch.setattr(library, "sums_in_half", half)
     assert doctor._sums(library).startswith(says)

@@ -80,7 +80,7 @@ def test_devices_are_listed_with_their_memory(server) -> None:
 
 
 @pytest.mark.parametrize("layers", LAYERS_ON)
-def test_wherever_layers_are_results_are_those_of_the_cpu(path, server, expected, layers) -> None:
+def test_results_do_not_depend_on_the_devices_of_layers(path, server, expected, layers) -> None:
     with opened(path, on(server, layers)) as backend:
         backend.load()
         for ours, cpu in zip(generate(backend), expected, strict=True):
@@ -104,7 +104,7 @@ def test_weights_and_caches_lie_with_their_layers(path, server, layers) -> None:
 
 
 @pytest.mark.parametrize("layers", ["all", "half", "two"])
-def test_dry_runs_tell_what_devices_then_allocate(path, server, layers) -> None:
+def test_dry_runs_report_the_memory_of_devices(path, server, layers) -> None:
     reports = []
     for alloc in (False, True):
         with opened(path, on(server, layers, alloc_memory=alloc)) as backend:
@@ -122,7 +122,7 @@ def test_dry_runs_tell_what_devices_then_allocate(path, server, layers) -> None:
         assert gpu.graph.size == pytest.approx(given.get(gpu.id, 0), rel=0.01)
 
 
-def test_a_plan_tells_what_ran_where(path, server) -> None:
+def test_a_plan_reports_the_device_of_each_op(path, server) -> None:
     with opened(path, on(server, "half")) as backend:
         backend.load()
         model = Model(backend)
@@ -136,7 +136,7 @@ def test_a_plan_tells_what_ran_where(path, server) -> None:
             assert backend.scheduler.splits(plan) <= 6
 
 
-def test_computing_again_takes_new_data_whatever_ran_between(path, server, expected) -> None:
+def test_computing_again_after_another_context_takes_new_data(path, server, expected) -> None:
     with opened(path, on(server, "half")) as backend:
         backend.load()
         model = Model(backend)
@@ -165,7 +165,7 @@ def test_attention_is_right_with_flash_and_without(path, server, choice) -> None
         np.testing.assert_allclose(ours, cpu, rtol=1e-4, atol=1e-4)
 
 
-def test_caches_of_every_dtype_that_is_offered_work_there(path, server, expected) -> None:
+def test_caches_of_every_offered_dtype_work(path, server, expected) -> None:
     with opened(path, on(server, "all")) as backend:
         backend.load()
         offered = backend.cache_config().dtypes
@@ -175,7 +175,7 @@ def test_caches_of_every_dtype_that_is_offered_work_there(path, server, expected
                 np.testing.assert_allclose(ours, cpu, atol=0.5 if dtype is DType.Q4_0 else 0.1)
 
 
-def test_all_that_fits_goes_to_gpus_from_the_output_down(path, server) -> None:
+def test_gpus_take_the_layers_that_fit_from_the_output_down(path, server) -> None:
     with opened(path, BackendParams()) as backend:
         sizes = [entry.size for entry in backend.memory().cpu.weights]
     room = (sizes[-1] + sizes[-2] + sizes[-3] // 2) * 2
@@ -213,7 +213,7 @@ def test_more_devices_than_ggml_schedules_are_refused() -> None:
                 ctx.compute(y)
 
 
-def test_without_a_model_everything_is_on_the_gpu_but_inputs(server) -> None:
+def test_without_a_model_only_inputs_are_on_the_cpu(server) -> None:
     with Ggml(None, on(server)) as backend, backend.new_context() as ctx:
         w = ctx.from_floats(np.arange(12), 4, 3)
         x = ctx.input().from_floats(np.ones(8), 4, 2)
@@ -226,7 +226,7 @@ def test_without_a_model_everything_is_on_the_gpu_but_inputs(server) -> None:
 
 
 @pytest.mark.parametrize("count", [29, 31, 100])
-def test_more_inputs_than_the_scheduler_counts_are_brought_in_parts(server, count) -> None:
+def test_a_run_with_more_inputs_than_the_scheduler_takes_is_divided(server, count) -> None:
     with Ggml(None, on(server)) as backend, backend.new_context() as ctx:
         total = ctx.from_floats(np.zeros(4))
         parts = [ctx.input().from_floats(np.full(4, n)) for n in range(count)]
@@ -237,7 +237,7 @@ def test_more_inputs_than_the_scheduler_counts_are_brought_in_parts(server, coun
         assert total.floats().tolist() == [expected] * 4
 
 
-def test_operands_whose_elements_overlap_cross_devices(server) -> None:
+def test_operands_with_overlapping_elements_move_between_devices(server) -> None:
     with Ggml(None, on(server)) as backend, backend.new_context() as ctx:
         x = ctx.input().from_floats([1, 2, 3, 4])
         windows = x.view(ctx, 0, (2, 3), (4,))  # (2, 3): each starts one later than the one before
@@ -248,7 +248,7 @@ def test_operands_whose_elements_overlap_cross_devices(server) -> None:
         assert z.numpy()[:, 0].tolist() == [0, 0, 3, 3]
 
 
-def test_guards_are_watched_on_devices_too(server) -> None:
+def test_guards_are_checked_on_devices(server) -> None:
     params = on(server, debug=Debug(poison=True, guard_bytes=64))
     with Ggml(None, params) as backend, backend.new_context() as ctx:
         x = ctx.from_floats([1, 2, 3])

@@ -63,12 +63,12 @@ def cpu_works() -> bool:
 @pytest.mark.parametrize(
     "wrong", ["localhost", "127.0.0.1:", "http://127.0.0.1:50052", "127.0.0.1:1,127.0.0.1:1", 7]
 )
-def test_what_is_no_address_is_refused(wrong) -> None:
+def test_a_malformed_address_is_refused(wrong) -> None:
     with pytest.raises(OptionError, match="rpc"):
         Ggml(None, using(wrong))
 
 
-def test_a_server_that_is_not_there_is_named() -> None:
+def test_a_missing_server_is_named_in_the_error() -> None:
     endpoint = f"127.0.0.1:{free_port()}"
     with pytest.raises(BackendUnavailableError, match=f"no RPC server at {endpoint}"):
         Ggml(None, using(endpoint))
@@ -76,7 +76,7 @@ def test_a_server_that_is_not_there_is_named() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["0.0.0.0:50052", "192.168.1.1:50052"])
-def test_our_server_listens_on_loopback_alone(wrong) -> None:
+def test_our_server_listens_on_the_loopback_interface_only(wrong) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "backbay_ggml.rpc_server", wrong], capture_output=True, text=True, check=False
     )
@@ -84,7 +84,7 @@ def test_our_server_listens_on_loopback_alone(wrong) -> None:
     assert "loopback" in done.stderr
 
 
-def test_our_server_ends_with_its_input() -> None:
+def test_our_server_ends_when_its_input_ends() -> None:
     server = Server()
     server.process.stdin.close()
     assert server.process.wait(30) == 0
@@ -108,7 +108,7 @@ def test_a_server_that_dies_between_computes_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("after", [0.0, 0.05, 0.3])
-def test_a_server_that_dies_in_the_midst_of_a_compute_is_an_error(after) -> None:
+def test_a_server_that_dies_during_a_compute_is_an_error(after) -> None:
     with serving() as server, Ggml(None, using(server.endpoint)) as backend, backend.new_context() as ctx:
         w = ctx.zeros(DType.F32, 1024, 1024)
         y = w
@@ -201,7 +201,7 @@ def greeting(major: int) -> bytes:
     ("answers", "message"),
     [(b"HTTP/1.1 400 Bad Request", "no RPC server"), (b"", "no RPC server"), (greeting(99), "version 99")],
 )
-def test_what_is_no_server_of_ours_is_refused(answers, message) -> None:
+def test_other_programs_and_unknown_protocols_are_refused(answers, message) -> None:
     with pretending(answers) as endpoint, pytest.raises(BackendUnavailableError, match=message):
         Ggml(None, using(endpoint))
     assert cpu_works()
@@ -219,7 +219,7 @@ def test_a_server_of_another_version_of_ggml_is_refused() -> None:
     assert cpu_works()
 
 
-def test_a_server_that_talks_nonsense_is_an_error() -> None:
+def test_a_server_that_sends_nonsense_is_an_error() -> None:
     known = max(rpc_relay.EMPTY_ANSWERS)
     with pretending(greeting(known) + b"nonsense" * 4) as endpoint, pytest.raises(BackendUnavailableError):
         Ggml(None, using(endpoint))
@@ -237,7 +237,7 @@ class Later:
         return self.asked > 3
 
 
-def test_what_a_server_computes_is_cancelled_between_its_parts() -> None:
+def test_a_compute_on_a_server_is_cancelled_between_its_parts() -> None:
     with serving() as server, Ggml(None, using(server.endpoint)) as backend, backend.new_context() as ctx:
         x = y = ctx.from_floats(np.ones((8, 8)))
         for _ in range(300):
@@ -248,7 +248,7 @@ def test_what_a_server_computes_is_cancelled_between_its_parts() -> None:
         np.testing.assert_array_equal(y.numpy(), np.ones((8, 8)))
 
 
-def test_a_graph_is_computed_again_after_something_was_freed_there() -> None:
+def test_a_graph_is_computed_again_after_memory_was_freed_on_the_server() -> None:
     with serving() as server, Ggml(None, using(server.endpoint)) as backend, backend.new_context() as ctx:
         y = ctx.from_floats([3.0]).sqr(ctx)
         for _ in range(2):
@@ -297,7 +297,7 @@ def test_a_limit_on_the_second_device_is_kept_and_the_process_goes_on(path, part
     ],
     ids=["leaf", "graph"],
 )
-def test_what_a_server_cannot_hold_is_refused_and_freed(too_much) -> None:
+def test_memory_that_a_server_lacks_is_refused_and_freed(too_much) -> None:
     with serving(memory=256 << 20) as server, Ggml(None, using(server.endpoint)) as backend:
         for _ in range(2):
             with backend.new_context() as ctx, pytest.raises(NoMemoryError) as caught:

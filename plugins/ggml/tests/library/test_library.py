@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import subprocess
 import sys
@@ -11,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from backbay import BackendUnavailableError, DType
-from backbay_ggml.library import layout, library, logs
+from backbay_ggml.library import layout, library
 from backbay_ggml.library.abi import ffi
 from backbay_ggml.library.library import load_library
-from backbay_ggml.library.location import VARIABLE, locate
+from backbay_ggml.library.location import VARIABLE
 
 TOOLS = Path(__file__).parents[2] / "tools"
 
@@ -44,7 +43,7 @@ def test_the_library_is_opened_once() -> None:
     assert load_library().number[:2] <= library.NEWEST[:2]
 
 
-def test_waiting_threads_give_way_soon_unless_told_otherwise() -> None:
+def test_waiting_threads_sleep_soon_unless_the_environment_says_otherwise() -> None:
     code = (
         "import os\nfrom backbay_ggml.library.library import load_library\n"
         "for name in ('GOMP_SPINCOUNT', 'OMP_WAIT_POLICY'): os.environ.pop(name, None)\n"
@@ -56,32 +55,12 @@ def test_waiting_threads_give_way_soon_unless_told_otherwise() -> None:
     assert in_a_child(code, GIVEN="{'OMP_WAIT_POLICY': 'active'}").strip() == "None"
 
 
-def test_the_environment_names_a_file_or_a_folder(monkeypatch) -> None:
-    path = locate()
-    for named in (path, path.parent):
-        monkeypatch.setenv(VARIABLE, str(named))
-        assert locate().parent == path.parent
-
-
-def test_a_wrong_name_says_what_it_is_not(monkeypatch, tmp_path) -> None:
-    monkeypatch.setenv(VARIABLE, str(tmp_path))
-    with pytest.raises(BackendUnavailableError, match="no such library"):
-        locate()
-
-
-def test_without_any_library_the_remedy_is_named(monkeypatch) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
-    monkeypatch.setattr("backbay_ggml.library.location.PACKAGES", ("no-such-package",))
-    with pytest.raises(BackendUnavailableError, match="pip install ggml-python"):
-        locate()
-
-
 def test_no_package_is_imported() -> None:
     code = "import sys, backbay_ggml.library.library as l; l.load_library(); print('ggml' in sys.modules, 'llama_cpp' in sys.modules)"
     assert in_a_child(code).split() == ["False", "False"]
 
 
-def test_what_is_no_library_is_refused(tmp_path) -> None:
+def test_a_file_that_is_no_library_is_refused(tmp_path) -> None:
     (tmp_path / "libggml.so").write_bytes(b"nothing")
     said = in_a_child("from backbay_ggml import Ggml; Ggml(None)", **{VARIABLE: str(tmp_path)})
     assert "BackendUnavailableError" in said
@@ -118,13 +97,3 @@ def test_types_are_those_of_gguf() -> None:
     known = load_library()
     different = [dtype for dtype in DType if not known.knows(dtype)]
     assert different == [DType.Q8_1]  # gguf counts its two halves as floats; no file holds it
-
-
-def test_ggml_logs_through_python(caplog) -> None:
-    with caplog.at_level(logging.DEBUG, logger="backbay.ggml"):
-        for level, piece in ((4, b"something "), (5, b"failed\n"), (2, b"a detail\n")):
-            logs._receive(level, ffi.new("char[]", piece), None)
-    assert [(r.levelno, r.getMessage()) for r in caplog.records] == [
-        (40, "something failed"),
-        (10, "a detail"),
-    ]

@@ -11,7 +11,6 @@ from backbay import BackendParams
 from backbay_ggml.library.library import load_library
 from backbay_ggml.ops import products
 from backbay_ggml.weights.arrangements import EXTRA_ROWS, REPACK, TYPES
-from backbay_ggml.weights.q8_0 import has_lowest_code
 
 RNG = np.random.default_rng(3)
 IN, OUT = 1024, 2048
@@ -45,7 +44,7 @@ def opened(path):
 
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("batch", [1, 2, 3, 4, 5, 6, 7, 33])
-def test_the_products_of_every_column_are_right_and_those_beyond_are_dropped(model, batch, full) -> None:
+def test_products_are_right_and_added_columns_are_dropped(model, batch, full) -> None:
     path, held, dtype = model
     with opened(path) as backend, backend.new_context() as ctx:
         x = ctx.input().empty(backbay.DType.F32, IN, batch)
@@ -73,7 +72,7 @@ def columns_computed(model, batch):
         return int(line.split("[")[-1].split(",")[1]), arrangement and arrangement.name
 
 
-def test_weights_are_multiplied_as_the_cpu_reads_them_the_fastest(model) -> None:
+def test_products_take_the_fastest_form(model) -> None:
     tiles = products.reads_four_rows(load_library())
     for batch in (1, 2, 3, 4, 5, 6, 7, 33):
         count, arrangement = columns_computed(model, batch)
@@ -86,7 +85,7 @@ def test_weights_are_multiplied_as_the_cpu_reads_them_the_fastest(model) -> None
 
 
 @pytest.mark.parametrize("batch", [8, 9, 40])
-def test_rows_that_only_keep_columns_apart_change_no_result(model, batch, monkeypatch) -> None:
+def test_added_rows_change_no_result(model, batch, monkeypatch) -> None:
     """They are read from what follows in memory: of the last weight, from what was kept free behind it."""
     results, rows = [], []
     for spaced in (False, True):
@@ -105,7 +104,7 @@ def test_rows_that_only_keep_columns_apart_change_no_result(model, batch, monkey
 
 
 @pytest.mark.parametrize("batch", [1, 2, 33])
-def test_a_dry_run_counts_the_columns_that_are_added(model, batch) -> None:
+def test_a_dry_run_counts_added_columns(model, batch) -> None:
     told = []
     for holds in (True, False):
         params = BackendParams(num_threads=1, alloc_memory=holds)
@@ -117,7 +116,7 @@ def test_a_dry_run_counts_the_columns_that_are_added(model, batch) -> None:
     assert told[0] == told[1]
 
 
-def test_weights_with_codes_that_have_no_sign_are_multiplied_rightly(tmp_path) -> None:
+def test_weights_with_the_lowest_code_are_multiplied_correctly(tmp_path) -> None:
     """Quantizers make no -128, but a file may hold it, and ggml cannot turn its sign."""
     data = RNG.integers(0, 256, (OUT, IN // 32, 34), np.uint8)
     data[:, :, :2] = np.frombuffer(np.float16(0.01).tobytes(), np.uint8)
@@ -137,11 +136,3 @@ def test_weights_with_codes_that_have_no_sign_are_multiplied_rightly(tmp_path) -
         ctx.compute(y)
         right = quants.dequantize(data.reshape(OUT, -1), kind) @ x
         assert np.abs(y.numpy() - right).max() < 1e-3 * np.abs(right).max()
-
-
-@pytest.mark.parametrize("place", [None, 0, 1, 2, 33, 34 * 5000 + 7, -1])
-def test_the_lowest_code_is_found_wherever_it_is_and_scales_are_not_taken_for_it(place) -> None:
-    data = np.full(34 * 9000, 127, np.uint8)
-    if place is not None:
-        data[place] = 128
-    assert has_lowest_code(data) == (place not in (None, 0, 1))

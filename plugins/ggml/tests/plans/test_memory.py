@@ -53,7 +53,7 @@ def trace(backend: Backend, ctx, tokens: int):
     return g.add(ctx, cache.cast(ctx, DType.F32)).rms_norm(ctx)
 
 
-def test_a_model_computes_what_the_reference_does(model_path) -> None:
+def test_a_model_agrees_with_the_reference(model_path) -> None:
     found = []
     for name in ("ggml", "cpu_ref"):
         with backbay.open(model_path, backend=name) as backend, backend.new_context() as ctx:
@@ -75,7 +75,7 @@ def test_a_model_computes_what_the_reference_does(model_path) -> None:
             np.testing.assert_allclose(ours, theirs, atol=2e-2 * np.abs(theirs).max())
 
 
-def test_weights_lie_where_the_file_is_mapped(model_path) -> None:
+def test_weights_lie_in_the_mapped_file(model_path) -> None:
     with backbay.open(model_path, backend="ggml") as backend:
         backend.load()
         for name in backend.model.tensors:
@@ -84,7 +84,7 @@ def test_weights_lie_where_the_file_is_mapped(model_path) -> None:
 
 
 @pytest.mark.parametrize("tokens", [1, 7, 100])
-def test_a_dry_run_reports_what_the_real_one_takes(model_path, tokens) -> None:
+def test_a_dry_run_reports_the_memory_of_a_real_run(model_path, tokens) -> None:
     reports = []
     for alloc in (False, True):
         params = BackendParams(alloc_memory=alloc, num_threads=2)
@@ -97,7 +97,7 @@ def test_a_dry_run_reports_what_the_real_one_takes(model_path, tokens) -> None:
     assert dry.allocated() == 0
 
 
-def test_what_the_arena_books_is_what_ggml_allocated(backend) -> None:
+def test_the_arena_books_the_bytes_that_ggml_allocates(backend) -> None:
     with backend.new_context() as ctx:
         ctx.compute(ctx.from_floats(np.ones((300, 50))).sqr(ctx).neg(ctx).softmax(ctx))
         arena = backend.arena
@@ -115,7 +115,7 @@ def test_closing_gives_all_memory_back(backend) -> None:
     assert backend.memory().total() == 0
 
 
-def test_contexts_share_what_is_in_between(backend) -> None:
+def test_contexts_share_the_memory_of_intermediate_results(backend) -> None:
     def taken() -> int:
         return backend.memory().cpu.graph.size
 

@@ -167,9 +167,7 @@ def allowed(backend: Backend, dtype: DType, weights: dict[str, Array], count: in
 
 
 @pytest.mark.parametrize("placed", ["mapped", "auto"])
-def test_logits_of_every_type_are_as_near_to_the_truth_as_rounded_activations_are(
-    placed, dtype, path, truths
-) -> None:
+def test_logits_of_every_type_are_as_exact_as_rounded_activations(placed, dtype, path, truths) -> None:
     weights, right = truths
     params = BackendParams(num_threads=2, options={"weights": placed})
     with backbay.open(path, backend="ggml", params=params) as backend:

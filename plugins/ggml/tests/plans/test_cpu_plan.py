@@ -12,7 +12,6 @@ from backbay import (
     BackendParams,
     CancelledError,
     DType,
-    FlashAttention,
     NoMemoryError,
     UnsupportedOpError,
 )
@@ -28,15 +27,6 @@ def test_computing_again_takes_new_data_and_compiles_nothing(backend) -> None:
             ctx.compute(y)
             assert y.floats().tolist() == [n * n * factor * factor for n in (1, 2, 3)]
         assert (ctx.counters.compilations, ctx.counters.runs) == (1, 3)
-
-
-def test_rows_that_are_added_by_id_are_not_overwritten_while_others_are_to_be_read(backend) -> None:
-    with backend.new_context() as ctx:
-        rows = ctx.empty(DType.F16, 4, 3).from_floats(np.repeat([1.0, 2.0, 3.0], 4))
-        ids = ctx.from_ints([[2, 0, 0]])
-        y = ctx.zeros(DType.F32, 4, 3, 1).add_id(ctx, rows, ids).neg(ctx)
-        ctx.compute(y)
-        assert y.numpy().reshape(3, 4)[:, 0].tolist() == [-3, -1, -1]
 
 
 def test_a_result_outlives_runs_of_other_contexts(backend) -> None:
@@ -99,7 +89,7 @@ def test_a_cache_is_written_in_one_context_and_read_in_another(backend) -> None:
         assert cache.numpy()[:4].tolist() == [[1, 2, 3, 4]] * 3 + [[0] * 4]
 
 
-def test_reads_see_the_writes_before_them_and_no_later_ones(backend) -> None:
+def test_reads_see_earlier_writes_only(backend) -> None:
     with backend.new_context() as ctx:
         x, y = ctx.from_floats([1, 2]), ctx.from_floats([10, 20])
         before = x.sqr(ctx)
@@ -210,15 +200,8 @@ def test_a_plan_reports_what_runs(backend) -> None:
         assert ctx.recording._plan.report() == ["CPU:0 sqr(f32[2, 1, 1, 1])"]
 
 
-def test_what_ggml_cannot_quantize_is_refused_before_anything_runs(backend) -> None:
-    with backend.new_context() as ctx:
-        y = ctx.from_floats(np.zeros(256)).cast(ctx, DType.IQ2_XXS)
-        with pytest.raises(UnsupportedOpError, match="quantize to iq2_xxs"):
-            ctx.compute(y)
-
-
 @pytest.mark.parametrize("shape", [(1 << 40,), (1, 1 << 40), (1 << 20, 1 << 20, 1 << 20)])
-def test_what_no_memory_holds_is_an_error(backend, shape) -> None:
+def test_a_tensor_too_large_for_any_memory_is_an_error(backend, shape) -> None:
     with backend.new_context() as ctx:
         x = ctx.from_floats([1.0])
         with pytest.raises((NoMemoryError, UnsupportedOpError)):
@@ -228,31 +211,3 @@ def test_what_no_memory_holds_is_an_error(backend, shape) -> None:
         y = ctx.from_floats([3.0]).sqr(ctx)
         ctx.compute(y)
         assert y.floats().tolist() == [9.0]
-
-
-def test_the_cache_config_follows_flash_attention() -> None:
-    for choice, permuted in (
-        (FlashAttention.ON, False),
-        (FlashAttention.AUTO, False),
-        (FlashAttention.OFF, True),
-    ):
-        with Ggml(None, BackendParams(flash_attention=choice)) as backend:
-            config = backend.cache_config()
-            assert (config.permuted_v, config.mask_dtype) == (permuted, DType.F16)
-
-
-def test_a_permuted_value_is_read_as_it_is_stored() -> None:
-    rng = np.random.default_rng(0)
-    q, k, v = (
-        rng.standard_normal(shape).astype(np.float32) for shape in ((5, 4, 16), (32, 2, 16), (32, 2, 16))
-    )
-    found = []
-    for choice in (FlashAttention.OFF, FlashAttention.ON):
-        with Ggml(None, BackendParams(flash_attention=choice)) as backend, backend.new_context() as ctx:
-            query, key = ctx.from_floats(q), ctx.from_floats(k)
-            permuted = backend.cache_config().permuted_v
-            value = ctx.from_floats(v.transpose(1, 2, 0).copy() if permuted else v)
-            y = query.scaled_dot_product_attention(ctx, key, value, scale=0.25, cache_config_applied=True)
-            ctx.compute(y)
-            found.append(y.numpy())
-    np.testing.assert_allclose(found[0], found[1], atol=1e-5)

@@ -1,0 +1,41 @@
+"""Trials of arrangements."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from backbay_ggml.library.library import load_library
+from backbay_ggml.weights import trials
+from backbay_ggml.weights.arrangements import REPACK, buffer_types
+from backbay_ggml.weights.trials import TrialResult, run_trial, trial_result, usable_arrangements
+
+
+@pytest.mark.skipif(REPACK not in buffer_types(load_library()), reason="this library rearranges no weights")
+def test_a_crash_is_a_result_and_is_remembered(monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    library, asked = load_library(), []
+
+    def crash(_library, name: str) -> TrialResult:
+        asked.append(name)
+        return TrialResult("signal 11")
+
+    monkeypatch.setattr(trials, "run_trial", crash)
+    assert [trial_result(library, REPACK).why_not for _ in range(3)] == ["signal 11"] * 3
+    assert asked == [REPACK]
+    assert usable_arrangements(library) == []
+
+
+@pytest.mark.skipif(REPACK not in buffer_types(load_library()), reason="this library rearranges no weights")
+def test_a_trial_passes_here_and_an_unknown_arrangement_fails(monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "nowhere"))
+    assert run_trial(load_library(), REPACK).why_not == ""
+    assert "KeyError" in run_trial(load_library(), "NO_SUCH_TYPE").why_not
+
+
+@pytest.mark.parametrize("told", ["", "noise", "[]", "{}"])
+def test_output_that_cannot_be_read_is_a_result(told, monkeypatch) -> None:
+    ended = subprocess.CompletedProcess([], 0, told, "")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: ended)
+    assert "read" in run_trial(load_library(), REPACK).why_not
