@@ -1,4 +1,4 @@
-"""What the tests of this plugin share."""
+"""Fixtures of all tests."""
 
 from __future__ import annotations
 
@@ -7,29 +7,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from backbay import Backend, BackendParams, backends
+from backbay import Backend, BackendParams
 from backbay_ggml import Ggml
 
-# Threads that spin between small graphs are slow beside busy neighbours; read when the library is loaded.
+# Spinning threads are slow beside busy neighbours. libgomp reads this when it is loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-
-
-@pytest.fixture(scope="session")
-def ggml() -> Iterator[Backend]:
-    """A backend for tests that only open contexts on it."""
-    with Ggml(None, BackendParams(num_threads=2)) as backend:
-        yield backend
 
 
 @pytest.fixture
 def backend() -> Iterator[Backend]:
-    """A backend of the test's own, whose memory it may count."""
+    """A new backend, so that a test may count its memory."""
     with Ggml(None, BackendParams(num_threads=2)) as made:
-        yield made
-
-
-@pytest.fixture(scope="session")
-def reference() -> Iterator[Backend]:
-    """What is right."""
-    with backends()["cpu_ref"].load()() as made:
         yield made

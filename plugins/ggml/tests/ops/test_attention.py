@@ -5,11 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from backbay import (
-    BackendParams,
-    DType,
-    FlashAttention,
-)
+from backbay import BackendParams, DType, FlashAttention
 from backbay_ggml import Ggml
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from backbay import (
-    DType,
-)
+from backbay import DType
 
 
 def test_add_id_does_not_overwrite_rows_that_it_still_reads(backend) -> None:
@@ -43,3 +42,29 @@ def test_strides_of_single_elements_do_not_fail_ggmls_checks(backend) -> None:
         ctx.compute(y, z)
         assert y.floats().tolist() == [1.0] * 64
         np.testing.assert_allclose(z.floats(), [8 / (1 + np.exp(-2))] * 64, rtol=1e-6)
+
+
+def test_a_copy_reads_its_source_before_it_overwrites_it(backend) -> None:
+    with backend.new_context() as ctx:
+        numbers = np.arange(64 * 64).reshape(64, 64)
+        x = ctx.from_floats(numbers)
+        ctx.compute(x.permute(ctx, 1, 0).copy(ctx, x))
+        np.testing.assert_array_equal(x.numpy(), numbers.T)
+
+
+def test_set_rows_reads_rows_of_the_same_leaf_before_it_overwrites_them(backend) -> None:
+    with backend.new_context() as ctx:
+        x = ctx.from_floats(np.repeat(np.arange(6), 4), 4, 6)
+        ctx.compute(x.set_rows(ctx, x.slice(ctx, 1, 0, 3), ctx.from_ints([2, 3, 0])))
+        assert x.numpy()[:, 0].tolist() == [2, 1, 0, 1, 4, 5]
+
+
+@pytest.mark.parametrize("dtype", [DType.I32, DType.I64])
+def test_set_rows_moves_integers_of_all_bits(backend, dtype) -> None:
+    step = 1 << (35 if dtype is DType.I64 else 25)
+    with backend.new_context() as ctx:
+        x = ctx.zeros(dtype, 4, 6)
+        rows = ctx.empty(dtype, 4, 3).from_ints(np.arange(12) * step - step)
+        ctx.compute(x.set_rows(ctx, rows, ctx.from_ints([4, 0, 5])))
+        assert x.numpy()[[4, 0, 5]].reshape(-1).tolist() == [n * step - step for n in range(12)]
+        assert not x.numpy()[1:4].any()
