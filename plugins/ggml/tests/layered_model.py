@@ -61,7 +61,7 @@ class Model:
         return found
 
     def logits(self, ctx: Context, tokens: list[int], first: int) -> Tensor:
-        """Of tokens that stand from `first` on."""
+        """The logits of tokens at the positions from `first` on."""
         host, count = ctx.input(), len(tokens)
         places = host.from_ints(range(first, first + count))
         seen = np.arange(CELLS)[None, :] <= np.arange(first, first + count)[:, None]

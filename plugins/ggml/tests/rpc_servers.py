@@ -1,4 +1,4 @@
-"""Servers of ggml's RPC in child processes on loopback, for tests."""
+"""RPC servers in child processes, on the loopback interface."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PATIENCE = 60.0  # seconds for a server to listen
 
 
 class Server:
-    """One server, that ends with this process at the latest."""
+    """One server; it ends with this process at the latest."""
 
     def __init__(self, *, devices: int = 1, memory: int | None = None, port: int | None = None) -> None:
         self.port = port or free_port()
@@ -32,7 +32,7 @@ class Server:
         self._wait()
 
     def _wait(self) -> None:
-        """Until it listens. A connection would keep it from serving anybody else for a moment: the port is asked for."""
+        """Wait until the server listens."""
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             with socket.socket() as trial:
@@ -55,7 +55,7 @@ class Server:
 
 @contextmanager
 def serving(**options: int | None) -> Iterator[Server]:
-    """A server for as long as this lasts."""
+    """A server, closed at the end."""
     server = Server(**options)
     try:
         yield server

@@ -1,4 +1,4 @@
-"""What `backbay doctor` says of ggml."""
+"""The lines of `backbay doctor` about ggml."""
 
 from __future__ import annotations
 

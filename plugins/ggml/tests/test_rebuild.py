@@ -1,4 +1,4 @@
-"""How libggml is built for speed, and how a library that is not built so is told."""
+"""Building libggml for speed, and how doctor tells whether a library was built so."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-// What backbay calls of ggml: names and layouts that every supported version shares. Enums are plain integers,
-// because their numbers, apart from ggml_type's, move between versions.
+// The functions of ggml that are called, with names and layouts that all supported versions share. Enums are plain
+// integers, because their numbers, except ggml_type's, change between versions.
 
 typedef struct ggml_context ggml_context;
 typedef struct ggml_cgraph ggml_cgraph;
@@ -144,7 +144,7 @@ ggml_tensor * ggml_rope_ext(ggml_context *, ggml_tensor *, ggml_tensor * positio
 ggml_tensor * ggml_rope_multi(ggml_context *, ggml_tensor *, ggml_tensor * positions, ggml_tensor * factors, int dims,
     int sections[4], int mode, int n_ctx_orig, float base, float scale, float ext, float attn, float fast, float slow);
 ggml_tensor * ggml_ssm_conv(ggml_context *, ggml_tensor *, ggml_tensor *);
-// It grew an argument in 0.20: called through one of these types, by version.
+// It has one more argument since 0.20: it is called through one of these types, by version.
 void ggml_ssm_scan(void);
 typedef ggml_tensor * (* ssm_scan_before_0_20)(ggml_context *, ggml_tensor *, ggml_tensor *, ggml_tensor *,
     ggml_tensor *, ggml_tensor *, ggml_tensor *, ggml_tensor * ids);

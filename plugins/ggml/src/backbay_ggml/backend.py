@@ -35,8 +35,9 @@ from .devices.layer_assignment import LayerAssignment, for_model, without_model
 from .devices.rpc_servers import parse_endpoints
 from .library.abi import Ptr, ffi
 from .library.library import load_library
-from .ops import rules
+from .ops import support
 from .ops.kernel_table import kernel
+from .ops.precision import precision
 from .plans.arena import Arena
 from .plans.cpu_plan import CpuPlan
 from .plans.graph_plan import Services
@@ -178,17 +179,18 @@ class Ggml(Backend):
         return kind(self.library, device, spec, self.params.debug)
 
     def precision(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Precision:
-        return Precision(*rules.precision(self.library, op, specs, flash=self.flash))
+        return precision(self.library, op, specs, flash=self.flash)
 
     def supports(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Support:
-        support = super().supports(op, specs)
         if op in self.kernels:
-            why_not = rules.why_unsupported(self.library, op, specs)
+            why_not = support.why_unsupported(self.library, op, specs)
             if why_not:
                 return unsupported(why_not)
-            if op in rules.COMPOSED_WHEN_EMPTY and any(spec is not None and spec.size == 0 for spec in specs):
+            if op in support.COMPOSED_WHEN_EMPTY and any(
+                spec is not None and spec.size == 0 for spec in specs
+            ):
                 return COMPOSITE
-        return support
+        return super().supports(op, specs)
 
     # -- caches ------------------------------------------------------------------------------------------
 

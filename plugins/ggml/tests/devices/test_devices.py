@@ -1,4 +1,4 @@
-"""Several devices: the CPU, and as the others the devices of RPC servers in child processes."""
+"""Several devices: the CPU, and devices of RPC servers in child processes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def path(request, tmp_path_factory) -> Path:
 
 
 def on(server: Server, layers: str | None = None, **params) -> BackendParams:
-    """Parameters with the server's devices, and some layers there; the CPU multiplies as the server does."""
+    """Parameters with the server's devices, and layers there; the CPU uses mapped weights as the server does."""
     gpus = None if layers is None else GPULayersList(GPULayers(*each) for each in LAYERS_ON[layers])
     return BackendParams(
         num_threads=1, gpu_layers=gpus, options={"rpc": server.endpoint, "weights": "mapped"}, **params

@@ -1,4 +1,4 @@
-"""Servers that are missing, full, or die: errors, and never the end of this process."""
+"""Servers that are missing, full or die: each is an error, and never ends this process."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_a_relay_that_dies_is_an_error() -> None:
 
 @contextmanager
 def pretending(answers: bytes) -> Iterator[str]:
-    """What listens like a server, and answers whatever it is asked with the same bytes."""
+    """A server that answers every request with the same bytes."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
@@ -227,7 +227,7 @@ def test_a_server_that_sends_nonsense_is_an_error() -> None:
 
 
 class Later:
-    """A cancellation that comes once a compute has begun."""
+    """A cancellation after a compute has begun."""
 
     def __init__(self) -> None:
         self.asked = 0

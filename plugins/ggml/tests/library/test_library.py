@@ -1,4 +1,4 @@
-"""Finding, opening and checking libggml."""
+"""Opening and checking libggml."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOOLS = Path(__file__).parents[2] / "tools"
 
 
 def in_a_child(code: str, **environment: str) -> str:
-    """What Python prints that runs some code on its own; ggml is one per process."""
+    """The output of a Python process of its own: a process loads ggml only once."""
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, **environment},

@@ -1,4 +1,4 @@
-"""Products of large weights and few columns, which are computed with more columns than were asked for."""
+"""Products of large weights, which are computed with added columns or rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ACTIVATIONS = {"Q4_0": 3e-2, "Q8_0": 2e-2, "F16": 2e-3, "BF16": 2e-2, "F32": 1e-
 
 @pytest.fixture(scope="module", params=ACTIVATIONS)
 def model(request, tmp_path_factory):
-    """A file with two matrices, what they hold, the dtype, and the error to expect."""
+    """A file with two matrices, their numbers, and their dtype."""
     kind = GGMLQuantizationType[request.param]
     path = tmp_path_factory.mktemp("models") / f"{request.param}.gguf"
     writer, held = GGUFWriter(path, "llama"), {}
@@ -63,7 +63,7 @@ def test_products_are_right_and_added_columns_are_dropped(model, batch, full) ->
 
 
 def columns_computed(model, batch):
-    """How many columns the products of a batch get, as the plan tells it, and how the weights are arranged."""
+    """The number of columns of a batch's product, from the plan's report, and the weights' arrangement."""
     with opened(model[0]) as backend, backend.new_context() as ctx:
         y = backend.get(WEIGHT).mulmat(ctx, ctx.from_floats(np.ones((batch, IN), np.float32)))
         ctx.compute(y)
@@ -86,7 +86,7 @@ def test_products_take_the_fastest_form(model) -> None:
 
 @pytest.mark.parametrize("batch", [8, 9, 40])
 def test_added_rows_change_no_result(model, batch, monkeypatch) -> None:
-    """They are read from what follows in memory: of the last weight, from what was kept free behind it."""
+    """The added rows lie behind a weight; behind the last weight, memory is kept free for them."""
     results, rows = [], []
     for spaced in (False, True):
         with opened(model[0]) as backend, backend.new_context() as ctx:
@@ -117,7 +117,7 @@ def test_a_dry_run_counts_added_columns(model, batch) -> None:
 
 
 def test_weights_with_the_lowest_code_are_multiplied_correctly(tmp_path) -> None:
-    """Quantizers make no -128, but a file may hold it, and ggml cannot turn its sign."""
+    """Quantizers make no -128, but a file may hold it, and ggml cannot negate it."""
     data = RNG.integers(0, 256, (OUT, IN // 32, 34), np.uint8)
     data[:, :, :2] = np.frombuffer(np.float16(0.01).tobytes(), np.uint8)
     data[:, :, 2] = 128

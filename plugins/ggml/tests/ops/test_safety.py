@@ -1,4 +1,4 @@
-"""What core lets in must not kill the process: a short run of the fuzzer, and what it once found."""
+"""No graph that core accepts may kill the process: a short run of the fuzzer, and its findings."""
 
 from __future__ import annotations
 

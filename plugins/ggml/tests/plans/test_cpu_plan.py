@@ -1,4 +1,4 @@
-"""Plans: computed again and again, side by side, from several threads, and cancelled."""
+"""Plans that are computed again and again, side by side, from several threads, and cancelled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What memory is taken, what is told of it, and that all of it is given back."""
+"""Memory: what is allocated is reported, and given back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights that are copied into a faster arrangement, and the trial that comes before."""
+"""Weights that are copied into a faster arrangement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logits of a small model in every type that files have, as close to the truth as rounded activations let them be."""
+"""Logits of a small model in every dtype of files: as exact as rounded activations allow."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from backbay.plugin import Array, decode, decoding_gap, dequantize, encode
 from backbay_ggml.library.library import load_library
 
 WIDTH, HIDDEN, LAYERS, VOCAB = 256, 512, 2, 64
-NEVER_STORED = (DType.Q8_1, DType.Q8_K)  # activations alone are rounded to these
+NEVER_STORED = (DType.Q8_1, DType.Q8_K)  # only for activations
 WEIGHTS = tuple(d for d in DType if (d.is_quantized or d.is_float) and d not in NEVER_STORED)
 SCALES = {
     DType.Q2_K: (80, 82), DType.Q3_K: (108,), DType.Q6_K: (208,), DType.TQ1_0: (52,), DType.TQ2_0: (64,),
     DType.Q4_1: (0, 2), DType.Q5_1: (0, 2), DType.Q4_K: (0, 2), DType.Q5_K: (0, 2),
 }  # fmt: skip
-"""Where a block has its f16 scales, unless that is at its start."""
+"""Offsets of a block's f16 scales, if not 0."""
 OFFSETS = {DType.Q4_1: -7.5, DType.Q5_1: -15.5, DType.Q2_K: 1.5, DType.Q4_K: 7.5, DType.Q5_K: 15.5}
-"""The second scale by the first, so that weights are about zero on average."""
+"""The second scale, relative to the first: with it, weights are about zero on average."""
 UNIT = {DType.F32: 2.0**-24, DType.F16: 2.0**-11}
-AS_LARGE = 2.0  # roundings of as large an error, but of other signs, are that far away
+AS_LARGE = 2.0  # two equally large errors of different signs are so far apart
 LENGTHS = (1, 3, 9)  # tokens: products of one column, of a few, and of many take different code
 
 
@@ -33,7 +33,7 @@ LENGTHS = (1, 3, 9)  # tokens: products of one column, of a few, and of many tak
 
 
 def blocks(rng: np.random.Generator, dtype: DType, rows: int, columns: int) -> Array:
-    """Rows of blocks with any codes in them, and scales for products of about the size of their operands."""
+    """Rows of blocks with random codes, and scales that keep products about as large as their operands."""
     count = rows * columns // dtype.block_size
     raw = rng.integers(0, 256, (count, dtype.type_size), dtype=np.uint8)
     spread = np.exp(rng.uniform(-1, 1, count)) * rng.choice([-1, 1], count)
@@ -44,7 +44,7 @@ def blocks(rng: np.random.Generator, dtype: DType, rows: int, columns: int) -> A
 
 
 def scaled(raw: Array, dtype: DType, scales: Array) -> None:
-    """Give blocks their scales."""
+    """Write the scales into blocks."""
     if dtype is DType.MXFP4:  # a power of two
         raw[:, 0] = np.clip(127 + np.round(np.log2(np.abs(scales))), 0, 255)
     elif dtype is DType.NVFP4:  # four of 8 bits, of which three are the significand
@@ -94,7 +94,7 @@ def logits(backend: Backend, tokens: list[int]) -> Array:
 
 
 def by_hand(weights: dict[str, Array], tokens: list[int], rounded: Callable[[Array], Array]) -> Array:
-    """The logits in float64, but for activations, which are rounded before they meet a weight."""
+    """The logits in float64; only activations are rounded, before they meet a weight."""
 
     def product(name: str, x: Array) -> Array:
         return np.asarray(rounded(x) @ weights[f"{name}.weight"].T)
@@ -110,7 +110,7 @@ def by_hand(weights: dict[str, Array], tokens: list[int], rounded: Callable[[Arr
 
 
 def rounding(dtype: DType) -> Callable[[Array], Array]:
-    """How activations are rounded to a type, as ggml's formats are defined."""
+    """A function that rounds activations to a dtype, as ggml's formats are defined."""
     if dtype.is_float:
         return lambda x: decode(encode(x.astype(np.float32), dtype), dtype).astype(np.float64)
 
@@ -148,7 +148,7 @@ def path(dtype, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def truths(path) -> tuple[dict[str, Array], dict[int, Array]]:
-    """The weights of a file as numbers, and its logits, both by the reference."""
+    """The weights of a file as numbers, and its logits, both from the reference backend."""
     with backbay.open(path, backend="cpu_ref") as backend:
         backend.load()
         weights = {name: backend.get(name).numpy().astype(np.float64) for name in backend.model.tensors}
@@ -160,7 +160,7 @@ def tokens(count: int) -> list[int]:
 
 
 def allowed(backend: Backend, dtype: DType, weights: dict[str, Array], count: int, right: Array) -> float:
-    """The error that rounded activations alone make, and that of as many rounded sums as the longest row has terms."""
+    """The error of rounded activations, plus the error of rounded sums as long as the longest row."""
     told = backend.precision(ops.mulmat, [Spec(dtype, (WIDTH, HIDDEN)), Spec(DType.F32, (WIDTH, count))])
     sums = (2 * LAYERS + 1) * HIDDEN * UNIT[told.accumulate] ** 2
     return AS_LARGE * nmse(by_hand(weights, tokens(count), rounding(told.activation)), right) + sums

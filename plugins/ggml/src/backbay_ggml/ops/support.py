@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from backbay import DType, Op, Spec, ops
+from backbay import Op, Spec, ops
 
 from ..library.library import Library
 
 Specs = Sequence[Spec | None]
 Rule = Callable[[Library, Specs], str]
 CAST_LIMIT = 1 << 32  # elements; ggml counts quantized elements in 32 bits when it converts them
+COMPOSED_WHEN_EMPTY = (ops.scaled_dot_product_attention,)
+"""Ops that core's composites compute if an operand is empty."""
 RULES: dict[Op[Any, Any], Rule] = {}
 """Functions that tell why an op does not run on some operands; an empty text if it does."""
 
@@ -100,40 +102,3 @@ def _dequantizes(library: Library, x: Spec | None) -> str:
 def _quantizes(library: Library, x: Spec) -> str:
     readable = not x.dtype.is_quantized or library.can_quantize(x.dtype)
     return "" if readable else f"ggml does not make {x.dtype}"
-
-
-COMPOSED_WHEN_EMPTY = (ops.scaled_dot_product_attention,)
-"""Ops that core's composites compute if an operand is empty."""
-
-
-def precision(library: Library, op: Op[Any, Any], specs: Specs, *, flash: bool) -> tuple[DType, DType]:
-    """The dtypes that activations are rounded to, and that sums are kept in."""
-    first = specs[0]
-    if first is None:
-        return DType.F32, DType.F32
-    if op in (ops.mulmat, ops.mulmat_full_prec, ops.mulmat_id):
-        return _product_precision(library, first.dtype, full=op is ops.mulmat_full_prec)
-    if op in (ops.gelu, ops.quick_gelu):
-        return DType.F16, DType.F32  # looked up in a table
-    if op is ops.scaled_dot_product_attention:
-        return _attention_precision(library, specs, flash=flash)
-    return DType.F32, DType.F32
-
-
-def _product_precision(library: Library, weight: DType, *, full: bool) -> tuple[DType, DType]:
-    if weight is DType.F16 and library.sums_in_half:
-        return (DType.F32, DType.F32) if full else (DType.F16, DType.F16)
-    return library.activation(weight), DType.F32
-
-
-def _attention_precision(library: Library, specs: Specs, *, flash: bool) -> tuple[DType, DType]:
-    _query, key, value, _mask, _sinks, vmla = specs
-    used = [library.activation(weight.dtype) for weight in (key, value, vmla) if weight is not None]
-    for coarse in (DType.Q8_K, DType.Q8_1, DType.Q8_0, DType.BF16, DType.F16):
-        if coarse in used:
-            break
-    else:
-        coarse = DType.F32
-    halves = [spec for spec in (key, value, vmla) if spec is not None and spec.dtype is DType.F16]
-    sums_in_half = halves and (library.sums_in_half or (flash and value in halves))
-    return coarse, DType.F16 if sums_in_half else DType.F32
