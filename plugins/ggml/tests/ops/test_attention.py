@@ -51,3 +51,13 @@ def test_attention_takes_heads_or_positions_of_stride_0(backend, dim, strides) -
         ctx.compute(*results)
         for viewed, repeated in zip(results[:2], results[2:], strict=True):
             assert np.array_equal(viewed.numpy(), repeated.numpy())
+
+
+@pytest.mark.parametrize("choice", [FlashAttention.ON, FlashAttention.OFF])
+def test_an_empty_history_gives_zeros(choice) -> None:
+    with Ggml(None, BackendParams(flash_attention=choice)) as backend, backend.new_context() as ctx:
+        query, key, value = ctx.zeros(DType.F32, 8, 4, 6), *(ctx.zeros(DType.F32, 8, 2, 0) for _ in "kv")
+        y = query.scaled_dot_product_attention(ctx, key, value, scale=0.2)
+        ctx.compute(y)
+        assert y.numpy().shape == (6, 4, 8)
+        assert not y.numpy().any()
