@@ -13,7 +13,6 @@ from ..library.abi import NULL, Ptr, ffi
 from ..library.library import Library, text
 from .rpc_servers import RpcServer, find_server, free_on, session
 
-CPU = "CPU:0"
 GPUS = (1, 2)  # of enum ggml_backend_dev_type: GPUs with memory of their own, and GPUs that share the host's
 WEIGHTS = 1  # of enum ggml_backend_buffer_usage
 UNALLOCATED: Ptr = ffi.cast("void *", 64)  # the address of tensors in a dry run

@@ -27,7 +27,7 @@ from .stop_flag import StopFlag
 
 @dataclass(frozen=True)
 class Services:
-    """The parts of the backend that plans use."""
+    """The parts of a backend that its plans use."""
 
     library: Library
     ledger: Ledger
@@ -45,7 +45,7 @@ class Services:
 
 
 class GraphPlan(Plan):
-    """What plans on the CPU and over several devices have in common.
+    """A plan on the CPU or over several devices.
 
     A new plan is empty; `build` makes it ready to run. A subclass links the ops, keeps outputs and constants, and joins
     a shared memory in `_build`.
@@ -76,7 +76,7 @@ class GraphPlan(Plan):
 
     @abstractmethod
     def _build(self) -> None:
-        """Link, keep and join; set `nbytes`."""
+        """Link the ops, keep outputs and constants, join a shared memory, and set `nbytes`."""
 
     @abstractmethod
     def _compute(self, cancel: Cancel | None) -> None:
@@ -149,7 +149,7 @@ class GraphPlan(Plan):
             self._builder.bind_product(node, *buffer.product)
 
     def _bind_stand_ins(self, node: Node, name: str) -> None:
-        """The same for a dry run, with tensors that hold nothing."""
+        """Give a leaf or weight tensors without memory, for a dry run."""
         device, weights = self._services.device_of(node.placement), self._services.weights
         self._builder.bind_leaf(node, self._stand_in(node, device), device)
         product_home = self._services.product_home(name)
@@ -179,7 +179,7 @@ class GraphPlan(Plan):
         self._is_empty = not self._ops
 
     def _unplace(self) -> None:
-        """Take the tensors out of the shared memory, and the views of them."""
+        """Take tensors, and views of them, out of the shared memory."""
         for tensor in self._floating:
             tensor.data = tensor.buffer = NULL
 
@@ -197,7 +197,7 @@ class GraphPlan(Plan):
         return owner(self._builder.root(node))
 
     def _keep(self, tensors: Sequence[Ptr], copied: Sequence[Ptr] = ()) -> None:
-        """Allocate memory that other plans do not overwrite: for tensors, and for host copies of others."""
+        """Allocate memory that other plans do not overwrite: for some tensors, and for host copies of others."""
         sizes = [rounded_up(self._lib.ggml_nbytes(tensor), ALIGNMENT) for tensor in tensors]
         total = sum(sizes) + sum(int(self._lib.ggml_nbytes(tensor)) for tensor in copied)
         if total:

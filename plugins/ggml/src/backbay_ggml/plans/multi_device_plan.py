@@ -48,6 +48,10 @@ class MultiDevicePlan(GraphPlan):
             address(tensor): (tensor, np.empty(self._lib.ggml_nbytes(tensor), np.uint8)) for tensor in copied
         }
 
+    def close(self) -> None:
+        super().close()
+        self._copies = {}
+
     def _leave(self) -> None:
         self._scheduler.leave(self)
 
