@@ -1,4 +1,4 @@
-"""Writes src/backbay_ggml/library/_abi.py from ggml.cdef.h: the declarations, parsed in advance, so that importing them is fast."""
+"""Writes src/backbay_ggml/library/_abi.py: the declarations of ggml.cdef.h, parsed in advance for a fast import."""
 
 from __future__ import annotations
 

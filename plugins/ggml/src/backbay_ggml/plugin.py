@@ -1,4 +1,4 @@
-"""What the entry point loads."""
+"""The entry point of the plugin `ggml`."""
 
 from __future__ import annotations
 

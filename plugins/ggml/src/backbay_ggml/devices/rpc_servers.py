@@ -29,9 +29,7 @@ ENDPOINT = re.compile(r"[\w.-]+:\d{1,5}")
 _lock = threading.Lock()
 _servers: dict[str, RpcServer] = {}  # by address
 _protocols: set[str] = set()  # versions that the library is known to accept
-_busy = (
-    threading.Lock()
-)  # ggml's connections serve one thread at a time, and a compute may use several of them
+_busy = threading.Lock()  # ggml's connections serve one thread at a time, and a compute may use several
 _frees: deque[tuple[tuple[RpcServer, ...], Callable[[], None]]] = deque()
 
 
@@ -41,7 +39,8 @@ class RpcServer:
 
     def __init__(self, library: Library, endpoint: str) -> None:
         self.endpoint = endpoint
-        self.freed = 0  # how often memory was freed there: a server then forgets its graphs, but ggml does not send them again
+        # How often memory was freed there: a server then forgets its graphs, but ggml does not send them again.
+        self.freed = 0
         self._lost: dict[str, str] = {}  # reasons, by the number of the lost connection
         add_server = procedure(library, "ggml_backend_rpc_add_server")
         self._relay, port, protocol = _start_relay(endpoint)
@@ -80,7 +79,7 @@ class RpcServer:
         return False
 
     def check(self, *, meanwhile: bool = False) -> None:
-        """BackendUnavailableError if the server is gone; with `meanwhile`, also if a connection was lost since the last check."""
+        """BackendUnavailableError if the server is gone; with `meanwhile`, also if it was lost since the last check."""
         if not self.is_relayed:
             self._lost[""] = f"its relay ended with {self._relay.returncode}"
         recent = self._listen()
@@ -89,7 +88,7 @@ class RpcServer:
             raise BackendUnavailableError(f"the RPC server {self.endpoint} is gone: {reasons[0]}")
 
     def _listen(self) -> list[str]:
-        """Reasons of connections lost since the last call. The relay tells them before it answers in a server's place."""
+        """Why connections were lost since the last call; the relay tells this before it answers for a server."""
         assert self._relay.stdout is not None
         try:
             said = os.read(self._relay.stdout.fileno(), 1 << 16).decode(errors="replace")
@@ -121,7 +120,7 @@ def session(*servers: RpcServer) -> Iterator[None]:
 
 
 def free_on(servers: tuple[RpcServer, ...], free: Callable[[], None]) -> None:
-    """Free memory on servers, now or at the end of the running session; garbage collection may call it at any time."""
+    """Free memory on servers, now or at the end of the running session; it may be called at any time."""
     _frees.append((servers, free))
     if _busy.acquire(blocking=False):
         try:
