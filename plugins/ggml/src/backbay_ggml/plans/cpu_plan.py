@@ -11,7 +11,7 @@ from backbay.plugin import Bytes, Cancel, check_cancel
 
 from ..library.abi import NULL, Ptr, ffi
 from .arena import Arena
-from .graph_plan import GraphPlan, Services
+from .graph_plan import GraphPlan, Services, check_status
 from .stop_flag import ABORTED
 
 
@@ -43,10 +43,13 @@ class CpuPlan(GraphPlan):
             self._arena.place(self)
             self._generation = self._arena.generation
         self._cplan.work_data = self._arena.scratch
-        with self._services.stop.watching(cancel):
+        if cancel is None:
             status = self._lib.ggml_graph_compute(self.graph, self._cplan)
-        check_cancel(cancel if status == ABORTED else None)
-        self._check_status(status)
+        else:
+            with self._services.stop.watching(cancel):
+                status = self._lib.ggml_graph_compute(self.graph, self._cplan)
+            check_cancel(cancel if status == ABORTED else None)
+        check_status(status)
 
     def _output(self, tensor: Ptr, nbytes: int) -> Bytes:
         return np.frombuffer(ffi.buffer(tensor.data, nbytes), np.uint8)

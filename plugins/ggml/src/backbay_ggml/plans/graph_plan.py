@@ -54,6 +54,7 @@ class GraphPlan(Plan):
     def __init__(self, services: Services, nodes: Graph, choice: DeviceChoice | None = None) -> None:
         self._services, self._library, self._lib = services, services.library, services.library.lib
         self._nodes = nodes
+        self._has_guards = services.params.debug.guard_bytes > 0
         self._pool: Ptr = NULL
         self._own: Ptr = NULL  # memory of this plan alone
         self._own_size = 0
@@ -98,7 +99,7 @@ class GraphPlan(Plan):
         if self._is_empty:
             return
         self._compute(cancel)
-        if self._services.params.debug.guard_bytes:
+        if self._has_guards:
             self._check_guards()
 
     @final
@@ -109,11 +110,6 @@ class GraphPlan(Plan):
             return gather(leaf.buffer.read(), node)
         size = node.storage.nbytes
         return gather(self._output(self._holder(node), size) if size else np.zeros(0, np.uint8), node)
-
-    @final
-    def _check_status(self, status: int) -> None:
-        if status != 0:
-            raise BackbayError(f"ggml ended a compute with status {status}")
 
     def _check_guards(self) -> None:
         for node in self._nodes.nodes:
@@ -226,3 +222,9 @@ class GraphPlan(Plan):
             else:
                 self._lib.ggml_backend_tensor_alloc(self._own, tensor, place)
                 place += size
+
+
+def check_status(status: int) -> None:
+    """BackbayError if ggml reports a failed compute."""
+    if status != 0:
+        raise BackbayError(f"ggml ended a compute with status {status}")

@@ -13,7 +13,7 @@ from backbay.plugin import Bytes, Cancel, check_cancel
 from ..devices.device import Device
 from ..devices.device_choice import DeviceChoice
 from ..library.abi import Ptr, address, ffi
-from .graph_plan import GraphPlan, Services
+from .graph_plan import GraphPlan, Services, check_status
 from .scheduler import Scheduler
 
 
@@ -61,7 +61,7 @@ class MultiDevicePlan(GraphPlan):
             with self._services.stop.watching(cancel):
                 status = self._scheduler.run(self, cancel)
             check_cancel(cancel)  # no status tells that a device was stopped
-            self._check_status(status)
+            check_status(status)
             for tensor, data in self._copies.values():
                 self._lib.ggml_backend_tensor_get(tensor, ffi.from_buffer(data), 0, data.size)
             self._scheduler.wait()

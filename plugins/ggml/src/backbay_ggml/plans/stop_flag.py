@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, final
 
 from backbay.plugin import Cancel, stop_when_cancelled
@@ -22,12 +22,9 @@ class StopFlag:
         # strlen of the flag is true once its first byte is set: a callback without Python.
         self.callback: Any = ffi.cast("void *", ffi.addressof(ffi.dlopen(None), "strlen"))
 
-    def watching(self, cancel: Cancel | None) -> AbstractContextManager[None]:
-        """While this lasts, a set `cancel` raises the flag."""
-        return nullcontext() if cancel is None else self._watching(cancel)
-
     @contextmanager
-    def _watching(self, cancel: Cancel) -> Iterator[None]:
+    def watching(self, cancel: Cancel | None) -> Iterator[None]:
+        """While this lasts, a set `cancel` raises the flag."""
         try:
             with stop_when_cancelled(cancel, lambda: self._set(b"\1")):
                 yield
