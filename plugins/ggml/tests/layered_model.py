@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from gguf import GGMLQuantizationType, GGUFWriter, quants
+from gguf import GGMLQuantizationType, quants
+from gguf_files import write_gguf
 
 from backbay import Backend, Context, DType, Tensor
 
@@ -14,18 +15,16 @@ LAYERS, WIDTH, HEAD, HEADS, KV_HEADS, HIDDEN, VOCAB, CELLS = 4, 128, 32, 4, 2, 2
 
 def write_model(path: Path, *, tied: bool = False, kind: str = "Q8_0", seed: int = 3) -> Path:
     rng = np.random.default_rng(seed)
-    writer = GGUFWriter(path, "llama")
-    writer.add_block_count(LAYERS)
-    writer.add_embedding_length(WIDTH)
-    writer.add_head_count(HEADS)
+    tensors = []
 
     def matrix(name: str, rows: int, columns: int) -> None:
         numbers = (rng.standard_normal((rows, columns)) / columns**0.5).astype(np.float32)
         dtype = GGMLQuantizationType[kind]
-        writer.add_tensor(name, quants.quantize(numbers, dtype), raw_dtype=dtype)
+        tensors.append((name, quants.quantize(numbers, dtype), dtype))
 
     def vector(name: str) -> None:
-        writer.add_tensor(name, (1 + rng.standard_normal(WIDTH) / 10).astype(np.float32))
+        numbers = (1 + rng.standard_normal(WIDTH) / 10).astype(np.float32)
+        tensors.append((name, numbers, GGMLQuantizationType.F32))
 
     matrix("token_embd.weight", VOCAB, WIDTH)
     for n in range(LAYERS):
@@ -38,11 +37,7 @@ def write_model(path: Path, *, tied: bool = False, kind: str = "Q8_0", seed: int
     vector("output_norm.weight")
     if not tied:
         matrix("output.weight", VOCAB, WIDTH)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    return write_gguf(path, LAYERS, tensors, embedding_length=WIDTH, **{"attention.head_count": HEADS})
 
 
 class Model:

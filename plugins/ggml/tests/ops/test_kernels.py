@@ -52,13 +52,6 @@ def test_a_copy_reads_its_source_before_it_overwrites_it(backend) -> None:
         np.testing.assert_array_equal(x.numpy(), numbers.T)
 
 
-def test_set_rows_reads_rows_of_the_same_leaf_before_it_overwrites_them(backend) -> None:
-    with backend.new_context() as ctx:
-        x = ctx.from_floats(np.repeat(np.arange(6), 4), 4, 6)
-        ctx.compute(x.set_rows(ctx, x.slice(ctx, 1, 0, 3), ctx.from_ints([2, 3, 0])))
-        assert x.numpy()[:, 0].tolist() == [2, 1, 0, 1, 4, 5]
-
-
 @pytest.mark.parametrize("dtype", [DType.I32, DType.I64])
 def test_set_rows_moves_integers_of_all_bits(backend, dtype) -> None:
     step = 1 << (35 if dtype is DType.I64 else 25)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from gguf import GGMLQuantizationType, GGUFWriter, quants
+from gguf import GGMLQuantizationType, quants
+from gguf_files import write_gguf
 
 import backbay
 from backbay import BackendParams
@@ -23,17 +24,12 @@ def model(request, tmp_path_factory):
     """A file with two matrices, their numbers, and their dtype."""
     kind = GGMLQuantizationType[request.param]
     path = tmp_path_factory.mktemp("models") / f"{request.param}.gguf"
-    writer, held = GGUFWriter(path, "llama"), {}
-    writer.add_block_count(1)
+    tensors, held = [], {}
     for name in (WEIGHT, "blk.0.attn_k.weight"):
         data = quants.quantize(RNG.standard_normal((OUT, IN)).astype(np.float32), kind)
         held[name] = quants.dequantize(data, kind)
-        writer.add_tensor(name, data, raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path, held, request.param
+        tensors.append((name, data, kind))
+    return write_gguf(path, 1, tensors), held, request.param
 
 
 def opened(path):
@@ -121,14 +117,8 @@ def test_weights_with_the_lowest_code_are_multiplied_correctly(tmp_path) -> None
     data = RNG.integers(0, 256, (OUT, IN // 32, 34), np.uint8)
     data[:, :, :2] = np.frombuffer(np.float16(0.01).tobytes(), np.uint8)
     data[:, :, 2] = 128
-    path, kind = tmp_path / "lowest.gguf", GGMLQuantizationType.Q8_0
-    writer = GGUFWriter(path, "llama")
-    writer.add_block_count(1)
-    writer.add_tensor(WEIGHT, data.reshape(OUT, -1), raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    kind = GGMLQuantizationType.Q8_0
+    path = write_gguf(tmp_path / "lowest.gguf", 1, [(WEIGHT, data.reshape(OUT, -1), kind)])
     x = RNG.integers(-127, 128, IN).astype(np.float32)
     x[::32] = -127
     with opened(path) as backend, backend.new_context() as ctx:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gguf import GGMLQuantizationType, GGUFWriter, quants
+from gguf import GGMLQuantizationType, quants
+from gguf_files import write_gguf
 
 import backbay
 from backbay import Backend, BackendParams, DType, NoMemoryError
@@ -22,9 +23,7 @@ RNG = np.random.default_rng(7)
 @pytest.fixture(scope="module")
 def model_path(tmp_path_factory) -> Path:
     """A model of two layers, with weights of several dtypes."""
-    path = tmp_path_factory.mktemp("models") / "small.gguf"
-    writer = GGUFWriter(path, "llama")
-    writer.add_block_count(2)
+    tensors = []
     for name, kind, shape in (
         ("token_embd.weight", "F16", (100, 64)),
         ("blk.0.ffn_up.weight", "Q8_0", (96, 64)),
@@ -35,12 +34,8 @@ def model_path(tmp_path_factory) -> Path:
         numbers = RNG.standard_normal(shape).astype(np.float32)
         raw = numbers.astype(np.float16) if kind == "F16" else numbers
         data = quants.quantize(numbers, dtype) if kind.startswith("Q") else raw
-        writer.add_tensor(name, data, raw_dtype=dtype)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+        tensors.append((name, data, dtype))
+    return write_gguf(tmp_path_factory.mktemp("models") / "small.gguf", 2, tensors)
 
 
 def trace(backend: Backend, ctx, tokens: int):

@@ -6,7 +6,8 @@ import threading
 
 import numpy as np
 import pytest
-from gguf import GGMLQuantizationType, GGUFWriter, quants
+from gguf import GGMLQuantizationType, quants
+from gguf_files import write_gguf
 
 import backbay
 from backbay import BackendParams, CancelledError, OptionError
@@ -24,20 +25,13 @@ repacking = pytest.mark.skipif(
 @pytest.fixture(scope="module", params=["Q4_0", "Q8_0", "F16"])
 def path(request, tmp_path_factory):
     """A model of products, in one dtype."""
-    path = tmp_path_factory.mktemp("models") / f"{request.param}.gguf"
-    dtype = GGMLQuantizationType[request.param]
-    writer = GGUFWriter(path, "llama")
-    writer.add_block_count(2)
+    dtype, tensors = GGMLQuantizationType[request.param], []
     for name in ("token_embd", "blk.0.attn_q", "blk.0.attn_odd", "blk.1.ffn_up", "output"):
         rows = 37 if name == "blk.0.attn_odd" else 64
         numbers = RNG.standard_normal((rows, 256)).astype(np.float32)
         data = numbers.astype(np.float16) if request.param == "F16" else quants.quantize(numbers, dtype)
-        writer.add_tensor(f"{name}.weight", data, raw_dtype=dtype)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+        tensors.append((f"{name}.weight", data, dtype))
+    return write_gguf(tmp_path_factory.mktemp("models") / f"{request.param}.gguf", 2, tensors)
 
 
 def opened(path, **options):
@@ -111,10 +105,10 @@ def test_an_unknown_policy_is_refused(path) -> None:
 
 @pytest.mark.skipif(AMX not in buffer_types(load_library()), reason="this library or machine has no AMX")
 def test_amx_is_used_only_if_it_works_and_pays(tmp_path, path) -> None:
-    verdict = trial_result(load_library(), AMX)
-    assert not (verdict.why_not and verdict.types)
+    result = trial_result(load_library(), AMX)
+    assert not (result.why_not and result.types)
     names = [arrangement.name for arrangement in usable_arrangements(load_library())]
-    assert (AMX in names) is bool(verdict.types)
+    assert (AMX in names) is bool(result.types)
     with opened(path) as backend:
         backend.load()
         found, plain = products(backend, 33), None

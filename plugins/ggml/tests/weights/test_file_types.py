@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gguf import GGMLQuantizationType, GGUFWriter
+from gguf import GGMLQuantizationType
+from gguf_files import write_gguf
 
 import backbay
 from backbay import Backend, BackendParams, DType, Spec, ops
@@ -61,8 +62,7 @@ def scaled(raw: Array, dtype: DType, scales: Array) -> None:
 
 def write_model(path: Path, dtype: DType) -> None:
     rng = np.random.default_rng(int(dtype))
-    writer = GGUFWriter(path, "llama")
-    writer.add_block_count(LAYERS)
+    tensors = []
     matrices = {"token_embd": (VOCAB, WIDTH), "output": (VOCAB, WIDTH)}
     for n in range(LAYERS):
         matrices |= {f"blk.{n}.ffn_up": (HIDDEN, WIDTH), f"blk.{n}.ffn_down": (WIDTH, HIDDEN)}
@@ -72,11 +72,8 @@ def write_model(path: Path, dtype: DType) -> None:
         else:
             numbers = (rng.standard_normal((rows, columns)) / columns**0.5).astype(np.float32)
             data = encode(numbers, dtype).reshape(rows, -1).view(np.uint8)
-        writer.add_tensor(f"{name}.weight", data, raw_dtype=GGMLQuantizationType(int(dtype)))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+        tensors.append((f"{name}.weight", data, GGMLQuantizationType(int(dtype))))
+    write_gguf(path, LAYERS, tensors)
 
 
 # -- the model, on a backend and by hand -----------------------------------------------------------------

@@ -27,7 +27,7 @@ def attends(library: Library, device: Device, head: int, dtype: DType = DType.F1
 
 
 def stores(library: Library, device: Device, dtype: DType, flash: bool) -> bool:
-    """Whether a device writes rows of f32 into a cache of a dtype, and has attention over it."""
+    """Whether a device writes rows of f32 into a cache of a dtype, and has flash attention over it if `flash` is set."""
 
     def write(new: Callable[..., Ptr], pool: Ptr) -> Ptr:
         rows, ids = new(DType.F32, 128, TOKENS, 1, 1), new(DType.I32, TOKENS, 1, 1, 1)
