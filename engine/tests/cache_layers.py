@@ -8,7 +8,7 @@ import numpy as np
 
 from backbay import Backend, DType
 from backbay_engine.cache import Encoder, Recurrent
-from backbay_engine.step import Step
+from backbay_engine.steps.step import Step
 
 CHANNELS, TAPS, STATES = 6, 4, 3
 

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 import backbay
 from backbay import DType
 from backbay_engine.cache import Sizes
-from backbay_engine.kept import KeptSteps
 from backbay_engine.models import Model
-from backbay_engine.step import Step
+from backbay_engine.runner.step_cache import KeptSteps
+from backbay_engine.steps.step import Step
 
 VOCABULARY = 64
 SEQUENCES = 3

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import llama_cpp
 
-from backbay_engine.text import Tokenizer, tokenizer_from_gguf
+from backbay_engine.text.tokenizers import Tokenizer, tokenizer_from_gguf
 
 PLANES = [(0x20, 0x7E)] * 6 + [
     *((0x00, 0x1F), (0x80, 0x24F), (0x300, 0x4FF), (0x590, 0x6FF), (0x900, 0x97F), (0xE00, 0xE7F)),

@@ -19,7 +19,8 @@ from typing import Any
 
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from backbay_engine.text import ChatTemplate, TemplateError
+from backbay_engine.errors import TemplateError
+from backbay_engine.text.chat import ChatTemplate
 
 WEATHER = {
     "name": "get_weather",

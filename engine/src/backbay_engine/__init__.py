@@ -5,7 +5,8 @@ from __future__ import annotations
 from .errors import CacheShiftError, LogitsError, RequestError
 from .llm import LLM, estimate, load
 from .runner.answer import Completion, Handle, Timings
-from .text import SamplingParams, Tokenizer, tokenizer_from_gguf
+from .text.sampling import SamplingParams
+from .text.tokenizers import Tokenizer, tokenizer_from_gguf
 
 __all__ = [
     "LLM",

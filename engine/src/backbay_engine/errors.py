@@ -15,3 +15,11 @@ class RequestError(BackbayError, ValueError):
 
 class LogitsError(BackbayError):
     """A forward pass gave NaN where it should give scores."""
+
+
+class TokenizerError(BackbayError, ValueError):
+    """A vocabulary that cannot be used, a text that is no text, or an id that is no token."""
+
+
+class TemplateError(BackbayError):
+    """A chat template that is wrong, refuses its input, or takes more than it may."""

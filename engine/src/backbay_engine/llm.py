@@ -19,10 +19,9 @@ from numpy.typing import NDArray
 import backbay
 from backbay import Backend, BackendMemory, BackendParams, ClosedError, DType, OptionError
 
+from .arguments import LARGEST, LARGEST_BATCH, MOST_SEQUENCES, require_room, whole
 from .cache.contract import Cache, Sizes
-from .checks import LARGEST, LARGEST_BATCH, MOST_SEQUENCES, require_room, whole
 from .errors import LogitsError, RequestError
-from .kept import KeptSteps
 from .models import load_model
 from .models.contract import Model
 from .runner.answer import Completion, Handle
@@ -30,9 +29,12 @@ from .runner.generation import Ask, Generation
 from .runner.loop import Runner
 from .runner.scoring import Scoring
 from .runner.slots import Slots
-from .step import Step
-from .steps import text_steps, worst_steps
-from .text import ChatTemplate, SamplingParams, Tokenizer, chat_template_from_gguf, tokenizer_from_gguf
+from .runner.step_cache import KeptSteps
+from .steps.builders import text_steps, worst_steps
+from .steps.step import Step
+from .text.chat import ChatTemplate, chat_template_from_gguf
+from .text.sampling import SamplingParams
+from .text.tokenizers import Tokenizer, tokenizer_from_gguf
 
 log = logging.getLogger(__name__)
 

@@ -3,8 +3,8 @@
 from .causal import Causal
 from .contract import Bound, Cache, History, Plan, Shift, Sizes
 from .encoder import Encoder
+from .layered import Wrapper, WrapperBound
 from .recurrent import Recurrent, RecurrentBound
-from .wrapper import Wrapper, WrapperBound
 
 __all__ = [
     "Bound",

@@ -12,12 +12,12 @@ import numpy as np
 from backbay import BackbayError, Backend, CacheFullError, Context, DType, Tensor
 
 from ..errors import CacheShiftError
-from ..step import Ints, Step
+from ..steps.step import Ints, Step
+from .cell_cache import Stored
 from .cells import FEW, Cells, Run, runs_of
 from .contract import Bound, History, Plan, Shift, Sizes
 from .masks import HIDDEN, NUMPY, Mask, Rows, Sight
 from .storage import flat
-from .stored import Stored
 
 BUCKET = 256
 PAYS = 16  # moving a cell takes as long as looking at so many

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from backbay import BackbayError
 
-from ..step import Ints, Step
+from ..steps.step import Ints, Step
 
 FEW = 16  # tokens
 

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from backbay import Backend, Context, DType, Tensor
 
-from ..step import Step
+from ..steps.step import Step
 
 Shift: TypeAlias = Callable[[Context, int, Tensor, Tensor], Tensor]
 """(ctx, layer, keys (head_dim, kv_heads, cells), offsets i32 (cells,)) -> the keys as if that much further on."""

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from backbay import BackbayError, Backend, CacheFullError, Context, DType, Tensor
 
-from ..step import Ints, Step
+from ..steps.step import Ints, Step
+from .cell_cache import Stored
 from .cells import Run, runs_of
 from .contract import Bound, History, Plan, Sizes
 from .masks import HIDDEN, NUMPY, SEEN
 from .storage import flat
-from .stored import Stored
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from backbay import DType
 
-from ..step import Ints
+from ..steps.step import Ints
 from .cells import Cells, Run
 
 SEEN, HIDDEN = 0.0, -np.inf

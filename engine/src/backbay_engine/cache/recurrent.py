@@ -12,7 +12,7 @@ import numpy as np
 from backbay import BackbayError, Backend, Context, DType, ShapeError, Tensor
 
 from ..errors import CacheShiftError
-from ..step import Ints, Step
+from ..steps.step import Ints, Step
 from .cells import runs_of
 from .contract import Bound, Cache, History, Plan, Sizes
 

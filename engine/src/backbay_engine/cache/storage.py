@@ -10,7 +10,7 @@ import numpy as np
 
 from backbay import Backend, Context, DType, DTypeError, ShapeError, Spec, Tensor, ops
 
-from ..step import Ints
+from ..steps.step import Ints
 from .contract import Shift
 
 CHUNK = 512  # cells that are moved or turned in one graph

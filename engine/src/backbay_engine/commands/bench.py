@@ -18,9 +18,9 @@ from backbay import OptionError
 from backbay.cli import add_json, file_to_write, say, say_json, table, whole
 
 from ..llm import LLM
-from ..plots import bars
 from ..runner.answer import Completion
 from .opening import Bar, add_backend, add_model, open_model, write_plot
+from .plots import bars
 
 
 def add_arguments(parser: ArgumentParser) -> None:

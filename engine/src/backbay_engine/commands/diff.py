@@ -11,10 +11,10 @@ import numpy as np
 
 from backbay.cli import add_json, file_to_write, say, say_json, table
 
-from ..diff import Difference, blocks, ops
-from ..plots import depth
-from ..steps import prompt_step
+from ..steps.builders import prompt_step
+from .comparison import Difference, blocks, ops
 from .opening import add_model, open_model, write_plot
+from .plots import depth
 
 TOKENS = 16
 

@@ -10,8 +10,8 @@ import numpy as np
 from backbay.cli import add_json, folder_to_write, say, say_json, whole
 from backbay.plugin import human_bytes
 
-from ..checks import LARGEST_BATCH
-from ..steps import prompt_step
+from ..arguments import LARGEST_BATCH
+from ..steps.builders import prompt_step
 from .opening import add_backend, add_model, open_model
 
 

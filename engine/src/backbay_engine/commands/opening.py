@@ -17,7 +17,7 @@ from backbay import BackendParams, GPULayersList, assign_layers, gguf
 from backbay.cli import add_options, options_of, say, whole
 from backbay.plugin import MAX_THREADS
 
-from ..checks import LARGEST, LARGEST_BATCH, MOST_SEQUENCES
+from ..arguments import LARGEST, LARGEST_BATCH, MOST_SEQUENCES
 from ..llm import LLM, load
 
 KV_DTYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")

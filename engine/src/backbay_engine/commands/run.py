@@ -13,7 +13,7 @@ from backbay.cli import add_json, printable, say_json, standard_input, whole
 
 from ..llm import LLM, Prompt
 from ..runner.answer import Completion, Timings
-from ..text import SamplingParams
+from ..text.sampling import SamplingParams
 from .opening import add_backend, add_model, open_model
 
 SAMPLING = {

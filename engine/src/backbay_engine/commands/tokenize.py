@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 
 from backbay.cli import add_json, say, say_json, standard_input, table
 
-from ..text import tokenizer_from_gguf
+from ..text.tokenizers import tokenizer_from_gguf
 
 
 def add_arguments(parser: ArgumentParser) -> None:

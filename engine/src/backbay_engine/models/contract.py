@@ -8,7 +8,8 @@ from collections.abc import Hashable
 from backbay import Backend, Context, Tensor
 
 from ..cache.contract import Cache
-from ..step import Batch, Step
+from ..steps.step import Step
+from .batch import Batch
 
 
 class Model(ABC):

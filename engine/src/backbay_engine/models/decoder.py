@@ -9,10 +9,10 @@ from backbay import Backend, Context, Tensor
 
 from ..cache.causal import Causal
 from ..cache.contract import Cache
-from ..cache.wrapper import Wrapper
-from ..nn import Embedding, Linear, RMSNorm, Rope, Shape, Weights, block_count, sliding_layers
-from ..step import Batch
+from ..cache.layered import Wrapper
+from .batch import Batch
 from .contract import Model
+from .nn import Embedding, Linear, RMSNorm, Rope, Shape, Weights, block_count, sliding_layers
 
 
 class DecoderBlock(Protocol):

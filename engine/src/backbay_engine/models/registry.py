@@ -14,13 +14,13 @@ GROUP = "backbay.models"
 """The entry-point group in which other packages declare models, under the name of the architecture."""
 
 _BUILT_IN = {
-    "bert": "bert:Bert",
-    "gemma3": "gemma3:Gemma3",
-    "gpt-oss": "gptoss:GptOss",
-    "llama": "llama:Llama",
-    "qwen2": "qwen:Qwen2",
-    "qwen3": "qwen:Qwen3",
-    "qwen3moe": "qwen:Qwen3",
+    "bert": "architectures.bert:Bert",
+    "gemma3": "architectures.gemma3:Gemma3",
+    "gpt-oss": "architectures.gptoss:GptOss",
+    "llama": "architectures.llama:Llama",
+    "qwen2": "architectures.qwen:Qwen2",
+    "qwen3": "architectures.qwen:Qwen3",
+    "qwen3moe": "architectures.qwen:Qwen3",
 }
 
 

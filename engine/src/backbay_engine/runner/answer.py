@@ -9,7 +9,7 @@ from threading import Event
 from time import perf_counter
 from typing import Generic, Literal, TypeAlias, TypeVar, final
 
-from ..text import Sampled
+from ..text.sampling import Sampled
 
 FinishReason: TypeAlias = Literal["stop", "length", "cancelled"]
 T = TypeVar("T")

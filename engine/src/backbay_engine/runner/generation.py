@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, final
 
 from numpy.typing import NDArray
 
-from ..text import Sampled, Sampler, SamplingParams, StopMatcher, Tokenizer
+from ..text.sampling import Sampled, Sampler, SamplingParams, StopMatcher
+from ..text.tokenizers import Tokenizer
 from .answer import Clock, Completion, FinishReason, Handle, Timings
 from .job import Job
 from .slots import Slot

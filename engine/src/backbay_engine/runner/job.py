@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from .batching import Span
+from .scheduler import Span
 from .slots import Slot
 
 

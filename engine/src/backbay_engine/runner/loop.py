@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from backbay import BackbayError, CancelledError, ClosedError
 
 from ..errors import LogitsError
-from ..kept import KeptSteps
-from ..step import Step
-from .batching import Share, Turns, fitting
+from ..steps.step import Step
 from .job import Job
+from .scheduler import Share, Turns, fitting
 from .slots import Slots
+from .step_cache import KeptSteps
 
 log = logging.getLogger(__name__)
 

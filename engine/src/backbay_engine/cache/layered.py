@@ -1,0 +1,153 @@
+"""Several caches as one: each layer has its own kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import final
+
+from backbay import BackbayError, Backend, Context, Tensor
+
+from ..steps.step import Step
+from .contract import Bound, Cache, History, Plan, Sizes
+
+
+@dataclass(frozen=True)
+class WrapperPlan(Plan):
+    """A plan of each cache."""
+
+    plans: Sequence[Plan]
+
+
+@final
+class Wrapper(Cache):
+    """Caches for the layers of a model that has several kinds; `kind` tells which one a layer's is.
+
+    What one of them refuses, none of them does.
+    """
+
+    def __init__(self, caches: Sequence[Cache], kind: Callable[[int], int]) -> None:
+        if not caches:
+            raise ValueError("a wrapper needs a cache to wrap")
+        self.caches, self.kind = tuple(caches), kind
+
+    @property
+    def is_uniform(self) -> bool:
+        return any(cache.is_uniform for cache in self.caches)
+
+    @property
+    def used(self) -> int:
+        return sum(cache.used for cache in self.caches)
+
+    def open(self, backend: Backend, sizes: Sizes) -> None:
+        opened: list[Cache] = []
+        try:
+            for cache in self.caches:
+                cache.open(backend, sizes)
+                opened.append(cache)
+        except BaseException:
+            for cache in opened:
+                cache.close()
+            raise
+
+    def close(self) -> None:
+        for cache in self.caches:
+            cache.close()
+
+    def reserve(self) -> None:
+        for cache in self.caches:
+            cache.reserve()
+
+    def plan(self, step: Step) -> WrapperPlan:
+        plans: list[Plan] = []
+        for cache in self.caches:
+            try:
+                plans.append(cache.plan(step))
+            except BaseException:
+                for earlier in self.caches[: len(plans)]:
+                    earlier.rollback(step)
+                raise
+        return _joined(step, plans)
+
+    def worst(self, step: Step) -> WrapperPlan:
+        return _joined(step, [cache.worst(step) for cache in self.caches])
+
+    def bind(self, ctx: Context, plan: Plan) -> WrapperBound:
+        plans = _own(plan).plans
+        return WrapperBound(
+            [cache.bind(ctx, own) for cache, own in zip(self.caches, plans, strict=True)], self.kind
+        )
+
+    def copy_prefix(self, source: int, target: int, length: int) -> None:
+        for cache in self.caches:
+            cache.copy_prefix(source, target, length)
+
+    def can_resume(self, sequence: int, position: int) -> bool:
+        return all(cache.can_resume(sequence, position) for cache in self.caches)
+
+    def last_resumable(self, sequence: int, position: int) -> int:
+        while position and not self.can_resume(sequence, position):
+            least = min(cache.last_resumable(sequence, position) for cache in self.caches)
+            position = min(least, position - 1)
+        return position
+
+    def removal(self, sequence: int, begin: int, end: int | None = None) -> Callable[[], None]:
+        removals = [cache.removal(sequence, begin, end) for cache in self.caches]
+
+        def remove() -> None:
+            try:
+                for each in removals:
+                    each()
+            except BaseException:
+                for cache in self.caches:
+                    cache.remove(sequence, begin)
+                raise
+
+        return remove
+
+    def wipe(self, sequence: int) -> None:
+        for cache in self.caches:
+            cache.wipe(sequence)
+
+    def rollback(self, step: Step) -> None:
+        for cache in self.caches:
+            cache.rollback(step)
+
+
+@final
+class WrapperBound(Bound):
+    """Each cache's part of a kept context."""
+
+    def __init__(self, bounds: Sequence[Bound], kind: Callable[[int], int]) -> None:
+        self.bounds, self._kind = tuple(bounds), kind
+
+    def of(self, layer: int) -> Bound:
+        """The part that a layer belongs to."""
+        return self.bounds[self._kind(layer)]
+
+    def fill(self, plan: Plan) -> None:
+        for bound, own in zip(self.bounds, _own(plan).plans, strict=True):
+            bound.fill(own)
+
+    def put(self, ctx: Context, layer: int, key: Tensor, value: Tensor) -> None:
+        self.of(layer).put(ctx, layer, key, value)
+
+    def get(self, ctx: Context, layer: int, *, spans: bool = True) -> History:
+        return self.of(layer).get(ctx, layer, spans=spans)
+
+    def named(self) -> dict[str, Tensor]:
+        return {
+            f"cache.{n}.{name}": tensor
+            for n, bound in enumerate(self.bounds)
+            for name, tensor in bound.named().items()
+        }
+
+
+def _joined(step: Step, plans: Sequence[Plan]) -> WrapperPlan:
+    return WrapperPlan(step, tuple(plan.key for plan in plans), plans)
+
+
+def _own(plan: Plan) -> WrapperPlan:
+    if not isinstance(plan, WrapperPlan):
+        raise BackbayError(f"a {type(plan).__name__} is of another kind of cache")
+    return plan

@@ -1,0 +1,135 @@
+"""Where two backends part on one model: block by block, then op by op on equal operands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import inf, sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from backbay import Backend, Context, DType, Tensor, UnsupportedOpError
+
+from ..llm import LLM
+from ..steps.step import Step
+
+UNITS = {
+    DType.F64: 2.0**-53,
+    DType.F32: 2.0**-24,
+    DType.F16: 2.0**-11,
+    DType.BF16: 2.0**-8,
+    DType.I32: 0.0,
+    DType.I64: 0.0,
+}
+QUANTIZED_UNIT = 2.0**-7  # activations in eight bits, a scale for each block
+ROUNDINGS = 8  # how often a result may be rounded on the way, within an op
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far a tensor of one backend is from the other's: the error's norm over that of the tensor."""
+
+    name: str
+    error: float
+    bound: float | None = None  # of what may be expected, where that is known
+    note: str = ""
+
+    @property
+    def broken(self) -> bool:
+        return self.bound is not None and not self.error <= self.bound
+
+
+def relative_error(expected: NDArray[Any], found: NDArray[Any]) -> float:
+    """The norm of the difference over that of what is expected; infinite where one is finite and the other is not."""
+    left, right = expected.astype(np.float64).ravel(), found.astype(np.float64).ravel()
+    finite = np.isfinite(left)
+    if not np.array_equal(finite, np.isfinite(right)):
+        return inf
+    left, right = left[finite], right[finite]
+    norm = float(np.linalg.norm(left))
+    distance = float(np.linalg.norm(left - right))
+    return distance / norm if norm else (inf if distance else 0.0)
+
+
+def blocks(a: LLM, b: LLM, step: Step) -> list[Difference]:
+    """The named tensors on the way through the model, and the result, in order."""
+    left, right = a.steps.tapped(step), b.steps.tapped(step)
+    return [Difference(name, relative_error(x, right[name])) for name, x in left.items() if name in right]
+
+
+def ops(a: LLM, b: LLM, step: Step) -> Iterator[Difference]:
+    """Each op as `b` computes it from the operands that `a` has, beside what `a` makes of them, in running order."""
+    with a.steps.traced(step) as kept:
+        walked = list(ancestors(kept.result))
+        names = {tensor: name for name, tensor in kept.batch.taps.items()}
+        place = "input"
+        kept.ctx.compute(kept.result, *[x for x in walked if x.leaf is None])
+        counts: dict[str, int] = {}
+        for x in walked:
+            if x.op is not None and not x.op.view and x.op.writes is None:
+                where = f"layer {x.placement.layer}" if x.placement.layer is not None else place
+                number = counts[where] = counts.get(where, 0) + 1
+                yield _replayed(x, b.backend, f"{where} #{number} {x.op.name}", a.backend)
+            place = f"after {names[x]}" if x in names else place
+
+
+def ancestors(result: Tensor) -> Iterator[Tensor]:
+    """A tensor and all that it is made of, operands before what they make."""
+    seen: set[Tensor] = set()
+    stack = [(result, False)]
+    while stack:
+        tensor, ready = stack.pop()
+        if ready:
+            yield tensor
+        elif tensor not in seen:
+            seen.add(tensor)
+            stack.append((tensor, True))
+            operands = tensor.op.flat_operands(tensor.args) if tensor.op is not None else ()
+            stack += [(operand, False) for operand in reversed(list(operands))]
+
+
+def _replayed(x: Tensor, backend: Backend, name: str, source: Backend) -> Difference:
+    """One op on the other backend."""
+    assert x.op is not None
+    with backend.new_context() as ctx:
+        moved: dict[Tensor, Tensor] = {}
+        args = [_moved(value, ctx, backend, moved) for value in x.args]
+        given = dict(zip((parameter.name for parameter in x.op.parameters), args, strict=True))
+        if given.get("cache_config_applied"):  # the caches of two backends need not be laid out alike
+            given["cache_config_applied"] = False
+            if source.cache_config().permuted_v:
+                given["value"] = given["value"].permute(ctx, 1, 2, 0).contiguous(ctx)
+        keywords = {p.name: given[p.name] for p in x.op.parameters if p.keyword_only}
+        first, *others = [given[p.name] for p in x.op.parameters if not p.keyword_only]
+        try:
+            y = getattr(first, x.op.name)(ctx, *others, **keywords)
+            ctx.compute(y)
+        except UnsupportedOpError as error:
+            return Difference(name, 0.0, note=str(error))
+        operands = [given[p.name] for p in x.op.parameters if p.is_operand and not p.variadic]
+        bound = expected_error(backend, x, operands)
+        return Difference(name, relative_error(x.numpy(), y.numpy()), bound, str(x))
+
+
+def _moved(value: Any, ctx: Context, backend: Backend, moved: dict[Tensor, Tensor]) -> Any:
+    """An argument for the other backend: its own weight, or a leaf with the same bytes."""
+    if isinstance(value, tuple):
+        return tuple(_moved(item, ctx, backend, moved) for item in value)
+    if not isinstance(value, Tensor):
+        return value
+    weight = backend.get(value.leaf.name) if value.leaf is not None and value.leaf.name else None
+    moved[value] = weight or ctx.from_bytes(value.dtype, value.bytes(), *value.shape)
+    return moved[value]
+
+
+def expected_error(backend: Backend, x: Tensor, operands: Sequence[Tensor | None]) -> float:
+    """What a backend's stated precision lets one expect of an op, generously."""
+    assert x.op is not None
+    if x.op.moves:
+        return UNITS.get(x.dtype, QUANTIZED_UNIT)
+    stated = backend.precision(x.op, operands)
+    depth = max((operand.dim(0) for operand in operands if operand is not None), default=1)
+    rounding = UNITS.get(stated.activation, QUANTIZED_UNIT) + UNITS.get(x.dtype, QUANTIZED_UNIT)
+    return ROUNDINGS * (rounding + sqrt(depth) * UNITS.get(stated.accumulate, QUANTIZED_UNIT))

@@ -1,0 +1,1 @@
+"""The architectures of this package, a file for each family."""

@@ -1,0 +1,24 @@
+"""Llama 1 to 3, Mistral, and with experts Mixtral."""
+
+from __future__ import annotations
+
+from typing import final
+
+from ..decoder import Decoder
+from ..nn import Attention, Block, Factors, RMSNorm, Rope, Shape, Weights, feed_forward_of
+
+
+@final
+class Llama(Decoder):
+    """Converters reorder its queries and keys, so that pairs of the rotary embedding adjoin."""
+
+    def block(self, weights: Weights, layer: int) -> Block:
+        shape = Shape.of(self.config, layer)
+        rope = Rope(self.config, shape, "normal", factors=Factors.of(weights, shape))
+        here = weights.at(f"blk.{layer}.")
+        return Block(
+            RMSNorm(here, "attn_norm", shape.width),
+            Attention(here, shape, rope),
+            RMSNorm(here, "ffn_norm", shape.width),
+            feed_forward_of(here, layer),
+        )

@@ -1,0 +1,76 @@
+"""A step as a model sees it: tensors, which each step fills anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias, final
+
+from numpy.typing import NDArray
+
+from backbay import BackbayError, Context, DType, Tensor
+
+from ..cache.contract import Bound
+from ..steps.step import Step
+
+FromStep: TypeAlias = Callable[[Step], NDArray[Any]]
+
+
+@final
+class Batch:
+    """A step as a model sees it: leaves of a kept context, filled anew for each step of the same shape."""
+
+    def __init__(self, ctx: Context, step: Step, cache: Bound | None) -> None:
+        self.cache = cache
+        self.size = step.size
+        self.taps: dict[str, Tensor] = {}
+        self._step = step
+        self._host = ctx.input()
+        self._filled: dict[str, tuple[Tensor, FromStep]] = {}
+        self.tokens = self.input("tokens", lambda step: step.tokens)  # i32 (tokens,)
+        self.positions = self.input("positions", lambda step: step.positions)  # i32 (tokens,)
+        self.outputs = self.input("outputs", lambda step: step.outputs)  # i32 (outputs,)
+
+    def input(self, name: str, function: FromStep, dtype: DType | None = None) -> Tensor:
+        """A leaf that holds what `function` makes of each step: i32 of integers, else f32 unless `dtype` says more.
+
+        The array's shape, reversed, is the leaf's, and the same for all steps of this shape. A name that was given
+        before is the same leaf.
+        """
+        if name in self._filled:
+            return self._filled[name][0]
+        array = function(self._step)
+        kind = dtype or (DType.I32 if array.dtype.kind in "iub" else DType.F32)
+        leaf = self._host.empty(kind, *array.shape[::-1])
+        self._filled[name] = (leaf, function)
+        _write(leaf, name, array)
+        return leaf
+
+    def select(self, ctx: Context, x: Tensor) -> Tensor:
+        """(n, outputs) of (n, tokens): where only the outputs matter further on, the others need not be computed.
+
+        It is traced even if all tokens are outputs: graphs that differ in nothing but sizes may share a plan.
+        """
+        return x.rows(ctx, self.outputs)
+
+    def tap(self, name: str, x: Tensor) -> Tensor:
+        """Name a tensor on the way, such as the output of a block, for those who look for where things go wrong."""
+        self.taps[name] = x
+        return x
+
+    def fill(self, step: Step) -> None:
+        """Write what a further step of the same shape brings."""
+        self._step = step
+        for name, (leaf, function) in self._filled.items():
+            _write(leaf, name, function(step))
+
+
+def _write(leaf: Tensor, name: str, array: NDArray[Any]) -> None:
+    if array.shape[::-1] != leaf.shape:
+        raise BackbayError(
+            f"input {name!r}: a step gave {list(array.shape[::-1])} where an earlier one of its shape gave "
+            f"{list(leaf.shape)}; what changes a shape belongs into Model.key"
+        )
+    if leaf.dtype.is_integer:
+        leaf.from_ints(array)
+    else:
+        leaf.from_floats(array)

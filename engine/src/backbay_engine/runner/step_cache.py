@@ -1,0 +1,152 @@
+"""Steps that are traced once: a small set of contexts, one for each shape of step."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Event
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from backbay import Context, Tensor
+
+from ..cache.contract import Bound, Cache, Plan
+from ..models.batch import Batch
+from ..models.contract import Model
+from ..steps.step import Step
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A context with the forward pass of one shape of step in it."""
+
+    ctx: Context
+    batch: Batch
+    bound: Bound | None
+    result: Tensor
+
+
+class KeptSteps:
+    """Runs steps of a model; a step whose shape was seen lately is computed again, with nothing traced.
+
+    Of what is kept, the least recently used goes where there is more than `limit`, or more than was reserved.
+    """
+
+    def __init__(self, model: Model, cache: Cache | None, limit: int = 16) -> None:
+        self.model, self.cache, self.limit = model, cache, limit
+        self._kept: OrderedDict[Hashable, Kept] = OrderedDict()
+        self._reserved: int | None = None  # bytes
+        self._grown = False  # since it was last seen to that no more is taken
+
+    def run(self, step: Step, cancel: Event | None = None) -> NDArray[Any]:
+        """The results of a step, (outputs, n). If it fails, the cache forgets the step."""
+        plan = None if self.cache is None else self.cache.plan(step)
+        try:
+            return self._computed(step, plan, cancel)
+        except BaseException:
+            if self.cache is not None:
+                self.cache.rollback(step)
+            raise
+
+    def reserve(self, steps: Sequence[Step]) -> None:
+        """Take the memory that the worst steps need, and their cache: from then on it is not to take more."""
+        for step in steps:
+            plan = None if self.cache is None else self.cache.worst(step)
+            self._find(step, plan).ctx.reserve()
+        if self.cache is not None:
+            self.cache.reserve()
+        self._reserved = self._taken()
+
+    def _computed(self, step: Step, plan: Plan | None, cancel: Event | None) -> NDArray[Any]:
+        """The results of a step; where memory is short, what is kept makes room, as the worst step alone was tried."""
+        spare = len(self._kept)
+        while True:
+            try:
+                return self._compute(step, plan, cancel)
+            except MemoryError as error:
+                if not spare:
+                    self.model.backend.refuse_memory(error)
+                spare -= 1
+                self._drop_oldest()
+
+    def _compute(self, step: Step, plan: Plan | None, cancel: Event | None) -> NDArray[Any]:
+        kept = self._find(step, plan)
+        kept.ctx.compute(kept.result, cancel=cancel)
+        if self._grown:
+            self._keep_within()
+        return kept.result.numpy()
+
+    def _keep_within(self) -> None:
+        """Keep no more than was reserved."""
+        self._grown = False
+        while self._reserved is not None and len(self._kept) > 1 and self._taken() > self._reserved:
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        if self._kept:
+            self._kept.popitem(last=False)[1].ctx.close()
+
+    def _taken(self) -> int:
+        return self.model.backend.memory().total()
+
+    @contextmanager
+    def traced(self, step: Step) -> Iterator[Kept]:
+        """The forward pass of a step in a context of its own, for those who look into it; nothing remains of it."""
+        plan = None if self.cache is None else self.cache.plan(step)
+        try:
+            kept = self._make(step, plan)
+            with kept.ctx:
+                yield kept
+        finally:
+            if self.cache is not None:
+                self.cache.rollback(step)
+
+    def tapped(self, step: Step) -> dict[str, NDArray[Any]]:
+        """The values of a step's taps, and its result."""
+        with self.traced(step) as kept:
+            named = kept.result in kept.batch.taps.values()
+            wanted = kept.batch.taps if named else {**kept.batch.taps, "result": kept.result}
+            kept.ctx.compute(*wanted.values())
+            return {name: x.numpy() for name, x in wanted.items()}
+
+    def first_broken(self, step: Step) -> str | None:
+        """The name of the first tap of a step that holds NaN or infinities; what is kept makes room for the search."""
+        self.close()
+        return next((name for name, x in self.tapped(step).items() if not np.isfinite(x).all()), None)
+
+    def close(self) -> None:
+        """Free all contexts."""
+        while self._kept:
+            self._drop_oldest()
+
+    def _find(self, step: Step, plan: Plan | None) -> Kept:
+        key = (step.size, len(step.outputs), plan and plan.key, self.model.key(step))
+        kept = self._kept.get(key)
+        if kept is None:
+            while len(self._kept) >= self.limit:
+                self._drop_oldest()
+            kept = self._kept[key] = self._make(step, plan)
+            self._grown = True
+            return kept
+        self._kept.move_to_end(key)
+        kept.batch.fill(step)
+        if kept.bound is not None and plan is not None:
+            kept.bound.fill(plan)
+        return kept
+
+    def _make(self, step: Step, plan: Plan | None) -> Kept:
+        ctx = self.model.backend.new_context()
+        try:
+            ctx.set_batch_size(max(1, step.size))
+            bound = self.cache.bind(ctx, plan) if self.cache is not None and plan is not None else None
+            batch = Batch(ctx, step, bound)
+            result = self.model.forward(ctx, batch)
+            ctx.forward(result)
+        except BaseException:
+            ctx.close()
+            raise
+        return Kept(ctx, batch, bound, result)

@@ -1,0 +1,1 @@
+"""Scenarios for the conformance suite: the engine's caches on a backend."""

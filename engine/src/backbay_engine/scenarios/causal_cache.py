@@ -1,0 +1,381 @@
+"""Scenarios for the conformance suite: lives of the engine's caches on a backend, against attention recomputed.
+
+Nothing else of the engine imports this module, or the suite.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from backbay import CacheFullError, Context, DType, Tensor
+from backbay_conformance import Draw, Fault, Lab, scenario
+from backbay_conformance.machines import (
+    Cell,
+    Choose,
+    Machine,
+    action,
+    attend,
+    attention_cost,
+    number,
+    require_close,
+    rotated,
+    stored,
+    walk,
+)
+
+from ..cache import Cache, Causal, Sizes, Wrapper
+from ..cache.contract import Bound, Plan
+from ..cache.masks import Sight
+from ..errors import CacheShiftError
+from ..steps.builders import next_step
+from ..steps.step import Step
+
+Array = NDArray[Any]
+SEQUENCES, CAPACITY, BATCH, HEAD = 3, 40, 12, 32
+KNOWN = (DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.Q4_0)
+KINDS = ("plain", "window", "memory", "chunk", "two kinds")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A layer's attention, and how its keys are turned."""
+
+    kv_heads: int
+    heads: int
+    mode: Literal["normal", "neox"]
+    dim: int
+    base: float
+
+    def turn(self, ctx: Context, x: Tensor, positions: Tensor) -> Tensor:
+        return x.rope(ctx, positions, self.dim, self.base, mode=self.mode)
+
+
+class KeptStep:
+    """A graph of one shape, as a model would trace it: each layer puts, gets and attends."""
+
+    def __init__(self, life: CausalLife, plan: Plan, size: int) -> None:
+        self.ctx = life.backend.new_context()
+        self.bound: Bound = life.cache.bind(self.ctx, plan)
+        host = self.ctx.input()
+        self.positions = host.empty(DType.I32, size)
+        self.inputs: list[list[Tensor]] = []
+        self.results: list[Tensor] = []
+        for i, shape in enumerate(life.shapes):
+            ctx = self.ctx.layer(i)
+            heads = (shape.heads, shape.kv_heads, shape.kv_heads)
+            query, key, value = made = [host.empty(DType.F32, HEAD, n, size) for n in heads]
+            self.bound.put(ctx, i, shape.turn(ctx, key, self.positions), value)
+            seen = self.bound.get(ctx, i, spans=life.sees_spans(i))
+            self.inputs.append(made)
+            self.results.append(
+                shape.turn(ctx, query, self.positions).scaled_dot_product_attention(
+                    ctx, seen.key, seen.value, seen.mask, scale=HEAD**-0.5, cache_config_applied=True
+                )
+            )
+
+    def run(self, positions: Array, data: list[list[Array]]) -> list[Array]:
+        """The results of each layer, (tokens, heads, HEAD)."""
+        self.positions.from_ints(positions)
+        for leaves, arrays in zip(self.inputs, data, strict=True):
+            for leaf, array in zip(leaves, arrays, strict=True):
+                leaf.from_floats(array)
+        self.ctx.compute(*self.results)
+        return [np.asarray(result.numpy(), np.float64) for result in self.results]
+
+
+def has_tokens(life: CausalLife) -> bool:
+    return any(life.ends)
+
+
+class CausalLife(Machine):
+    """The causal cache, alone or as two kinds in a wrapper; every token's attention is computed anew in float64."""
+
+    def __init__(self, lab: Lab, choose: Choose) -> None:
+        super().__init__(lab, choose)
+        self.backend = lab.fresh()
+        self.shapes = [self._shape(choose), self._shape(choose)]
+        self.dtype = self._dtype(choose)
+        self.cost = attention_cost(self.backend, self.dtype, self.dtype)
+        self.kind = KINDS[choose.below(len(KINDS))]
+        self.cache, self.sights = self._cache(choose)
+        self.cache.open(self.backend, Sizes(SEQUENCES, CAPACITY, BATCH, self.dtype))
+        self.ends = [0] * SEQUENCES
+        # What each layer has stored, by sequence and position; shared prefixes are the same objects.
+        self.cells: list[list[dict[int, Cell]]] = [[{} for _ in range(SEQUENCES)] for _ in self.shapes]
+        self.sharing = False
+        self.kept: dict[Any, KeptStep] = {}
+        self.tell(f"{self.kind} {self.dtype} {self.sights} {self.shapes}")
+
+    def close(self) -> None:
+        for sequence in range(SEQUENCES):
+            self.cache.remove(sequence, 0)
+        used = self.cache.used
+        self._forget_steps()
+        self.cache.close()
+        self.backend.close()
+        if used:
+            raise Fault("cache", f"{used} cells are in use after all sequences were removed")
+
+    # -- steps -------------------------------------------------------------------------------------------
+
+    @action(weight=4)
+    def prompt(self, choose: Choose) -> None:
+        """Some tokens of one to three sequences, perhaps with spans that see each other."""
+        counts = {n: 1 + choose.below(4) for n in self._some(choose)}
+        step = next_step(self.ends, [n for n, count in counts.items() for _ in range(count)])
+        spans = None
+        if choose.below(3) == 0:
+            # Runs of equal numbers; -1 is in no span
+            spans = np.array([choose.below(3) - 1 for _ in range(step.size)], np.int32)
+            spans = np.maximum.accumulate(spans)
+        self._run(Step(step.tokens, step.positions, step.sequences, step.outputs, spans), choose)
+
+    @action(has_tokens, weight=6)
+    def decode(self, choose: Choose) -> None:
+        """One token of each sequence that has some, or of one."""
+        held = [n for n in range(SEQUENCES) if self.ends[n]]
+        held = held if choose.below(2) else [held[choose.below(len(held))]]
+        for _ in range(1 + choose.below(3)):
+            self._run(next_step(self.ends, held), choose)
+
+    @action()
+    def interleave(self, choose: Choose) -> None:
+        """Tokens of two sequences in turns."""
+        first = choose.below(SEQUENCES)
+        self._run(next_step(self.ends, [first, (first + 1) % SEQUENCES, first]), choose)
+
+    @action()
+    def fill_up(self, choose: Choose) -> None:
+        """As many tokens of a sequence as a step takes."""
+        self._run(next_step(self.ends, [choose.below(SEQUENCES)] * BATCH), choose)
+
+    @action()
+    def fail(self, choose: Choose) -> None:
+        """A step that is planned, and then does not come about."""
+        step = next_step(self.ends, [n for n in self._some(choose) for _ in range(1 + choose.below(3))])
+        plan = self._plan(step)
+        if plan is not None:
+            self.tell("fail")
+            self.cache.rollback(step)
+            self._check_resumable()
+
+    @action()
+    def reserve(self, choose: Choose) -> None:
+        step = next_step(self.ends, [0] * (1 + choose.below(BATCH)))
+        self.tell(f"reserve {step.size}")
+        KeptStep(self, self.cache.worst(step), step.size).ctx.reserve()
+
+    # -- changing ----------------------------------------------------------------------------------------
+
+    @action(has_tokens, weight=2)
+    def copy_prefix(self, choose: Choose) -> None:
+        source = self._held(choose)
+        target = (source + 1 + choose.below(SEQUENCES - 1)) % SEQUENCES
+        length = self.cache.last_resumable(source, 1 + choose.below(self.ends[source]))
+        self.tell(f"copy {source} [0, {length}) to {target}")
+        self.cache.copy_prefix(source, target, length)
+        self.ends[target], self.sharing = length, True
+        for layer in self.cells:
+            layer[target] = {n: cell for n, cell in layer[source].items() if n < length}
+        self._check_resumable()
+
+    @action(has_tokens, weight=3)
+    def shift(self, choose: Choose) -> None:
+        """Take a range out of a sequence; what follows moves down."""
+        sequence = self._held(choose)
+        end = self.ends[sequence]
+        low = choose.below(end)
+        high = min(end, low + 1 + choose.below(end - low))
+        self.tell(f"remove {sequence} [{low}, {high}) of {end}")
+        try:
+            self.cache.remove(sequence, low, high)
+        except CacheShiftError as error:
+            self._excuse(str(error))
+            self.tell("refused")
+            self._check_resumable()
+            return
+        self._close_gap(sequence, low, high)
+        self._settle(sequence)
+
+    @action(has_tokens, weight=2)
+    def go_back(self, choose: Choose) -> None:
+        sequence = self._held(choose)
+        wanted = choose.below(self.ends[sequence] + 1)
+        position = self.cache.last_resumable(sequence, wanted)
+        if position not in (0, wanted):
+            raise Fault("cache", f"sequence {sequence} can go on at {position}, asked for {wanted}")
+        self.tell(f"go back {sequence} to {position}, for {wanted}")
+        self.cache.remove(sequence, position)
+        self._close_gap(sequence, position, self.ends[sequence])
+        self._check_resumable()
+
+    @action(has_tokens)
+    def forget(self, choose: Choose) -> None:
+        sequence = self._held(choose)
+        self.tell(f"forget {sequence}")
+        self.cache.remove(sequence, 0)
+        self._close_gap(sequence, 0, self.ends[sequence])
+
+    @action(lambda life: len(life.kept) > 3)
+    def forget_steps(self, choose: Choose) -> None:
+        self.tell("close the kept steps")
+        self._forget_steps()
+
+    # -- parts -------------------------------------------------------------------------------------------
+
+    def sees_spans(self, layer: int) -> bool:
+        return layer == 0
+
+    def _run(self, step: Step, choose: Choose) -> None:
+        """Store and attend; compare every token of every layer."""
+        rng = np.random.default_rng(choose.below(1 << 16))
+        plan = self._plan(step)
+        if plan is None:
+            return
+        key = (step.size, plan.key)
+        if key in self.kept:
+            self.kept[key].bound.fill(plan)
+        else:
+            self.kept[key] = KeptStep(self, plan, step.size)
+        data = [self._data(rng, shape, step.size) for shape in self.shapes]
+        got = self.kept[key].run(step.positions, data)
+        for sequence, position in self._tokens(step):
+            self.ends[sequence] = position + 1
+        for layer, (shape, arrays) in enumerate(zip(self.shapes, data, strict=True)):
+            self._store(layer, shape, step, arrays)
+            self._compare(layer, shape, step, arrays[0], got[layer])
+
+    def _plan(self, step: Step) -> Plan | None:
+        """The plan; None where the cache is full, as it may only be if a sequence would outgrow its share."""
+        tokens = self._tokens(step)
+        self.tell(f"step {tokens}" + ("" if step.spans is None else f" with spans {step.spans.tolist()}"))
+        try:
+            return self.cache.plan(step)
+        except CacheFullError as error:
+            if all(position < CAPACITY for _, position in tokens):
+                raise Fault("cache", f"there is room, but {error}") from None
+            self.tell("full")
+            self._check_resumable()
+            return None
+
+    def _store(self, layer: int, shape: Shape, step: Step, arrays: list[Array]) -> None:
+        for i, (sequence, position) in enumerate(self._tokens(step)):
+            key = self._rotated(shape, arrays[1][i], position)
+            value = number(arrays[2][i], self.cost)
+            held = Cell(position, {sequence}, stored(key, self.dtype), stored(value, self.dtype))
+            self.cells[layer][sequence][position] = held
+
+    def _compare(self, layer: int, shape: Shape, step: Step, queries: Array, got: Array) -> None:
+        tokens = self._tokens(step)
+        for i, (sequence, position) in enumerate(tokens):
+            visible = set(range(self.sights[layer].first(position), position + 1))
+            if step.spans is not None and self.sees_spans(layer) and step.spans[i] >= 0:
+                visible |= {
+                    p for j, (s, p) in enumerate(tokens) if s == sequence and step.spans[j] == step.spans[i]
+                }
+            cells = [self.cells[layer][sequence][n] for n in sorted(visible)]
+            expected = attend(self._rotated(shape, queries[i], position), cells, HEAD**-0.5)
+            what = f"layer {layer}: attention of {sequence}@{position}"
+            require_close(got[i].reshape(expected.shape), expected, what)
+
+    def _close_gap(self, sequence: int, low: int, high: int) -> None:
+        """What the cells of a sequence are once a range is gone from them."""
+        for layer, shape in zip(self.cells, self.shapes, strict=True):
+            old, gap = layer[sequence], high - low
+            layer[sequence] = {n: cell for n, cell in old.items() if n < low}
+            for n, cell in old.items():
+                if n >= high:
+                    turned = rotated(cell.key, -gap, shape.dim, shape.base, shape.mode)
+                    moved = Cell(n - gap, {sequence}, stored(turned, self.dtype), cell.value)
+                    layer[sequence][n - gap] = moved
+        self.ends[sequence] -= high - low
+
+    def _settle(self, sequence: int) -> None:
+        """Remove all of a sequence that cannot go on."""
+        if not self.cache.can_resume(sequence, self.ends[sequence]):
+            if self.kind == "plain":
+                raise Fault("cache", f"sequence {sequence} cannot go on")
+            self.cache.remove(sequence, 0)
+            self._close_gap(sequence, 0, self.ends[sequence])
+        self._check_resumable()
+
+    def _excuse(self, error: str) -> None:
+        """A range may stay where windows have lost what would come into sight, or where there is no room to copy."""
+        windowed = self.kind != "plain" and "are gone" in error
+        if not windowed and not (self.sharing and "are shared" in error):
+            raise Fault("cache", f"nothing is in the way, but {error}")
+
+    def _check_resumable(self) -> None:
+        """Sequences can go on where they are; without windows, anywhere before."""
+        for sequence, end in enumerate(self.ends):
+            places = range(end + 1) if self.kind == "plain" else [end]
+            for position in places:
+                if not self.cache.can_resume(sequence, position):
+                    raise Fault("cache", f"sequence {sequence} of {end} cannot be resumed at {position}")
+            if self.cache.can_resume(sequence, end + 1):
+                raise Fault("cache", f"sequence {sequence} of {end} could be resumed at {end + 1}")
+
+    def _forget_steps(self) -> None:
+        for step in self.kept.values():
+            step.ctx.close()
+        self.kept.clear()
+
+    def _tokens(self, step: Step) -> list[tuple[int, int]]:
+        return list(zip(step.sequences.tolist(), step.positions.tolist(), strict=True))
+
+    def _some(self, choose: Choose) -> list[int]:
+        first, count = choose.below(SEQUENCES), 1 + choose.below(SEQUENCES)
+        return [(first + n) % SEQUENCES for n in range(count)]
+
+    def _held(self, choose: Choose) -> int:
+        held = [n for n in range(SEQUENCES) if self.ends[n]]
+        return held[choose.below(len(held))]
+
+    def _rotated(self, shape: Shape, x: Array, position: int) -> Any:
+        return rotated(number(x, self.cost), position, shape.dim, shape.base, shape.mode)
+
+    def _data(self, rng: np.random.Generator, shape: Shape, size: int) -> list[Array]:
+        heads = (shape.heads, shape.kv_heads, shape.kv_heads)
+        return [rng.standard_normal((size, n, HEAD)).astype(np.float32) for n in heads]
+
+    # -- what kind of life -------------------------------------------------------------------------------
+
+    def _shape(self, choose: Choose) -> Shape:
+        kv_heads = 1 + choose.below(2)
+        mode: Literal["normal", "neox"] = "neox" if choose.below(2) else "normal"
+        return Shape(
+            kv_heads, kv_heads * (1 + choose.below(2)), mode, (HEAD, HEAD // 2)[choose.below(2)], 500.0
+        )
+
+    def _dtype(self, choose: Choose) -> DType:
+        config = self.backend.cache_config()
+        held = [dtype for dtype in KNOWN if dtype in config.dtypes]
+        held = [dtype for dtype in held if not (config.permuted_v and dtype.is_quantized)]
+        return held[choose.below(len(held))]
+
+    def _turn(self, ctx: Context, layer: int, keys: Tensor, offsets: Tensor) -> Tensor:
+        return self.shapes[layer].turn(ctx, keys, offsets)
+
+    def _cache(self, choose: Choose) -> tuple[Cache, list[Sight]]:
+        """Buckets are small, so that histories have many lengths, begin anywhere, and cells move."""
+        size, bucket = 2 + choose.below(6), 4
+        if self.kind == "plain":
+            return Causal(self._turn, bucket=bucket), [Sight()] * 2
+        if self.kind == "chunk":
+            return Causal(self._turn, chunk=size, bucket=bucket), [Sight(chunk=size)] * 2
+        memory = size + choose.below(8) if self.kind == "memory" else None
+        windowed = Causal(self._turn, window=size, memory=memory, bucket=bucket)
+        if self.kind != "two kinds":
+            return windowed, [Sight(size)] * 2
+        both = Wrapper([windowed, Causal(self._turn, bucket=bucket)], kind=lambda layer: layer % 2)
+        return both, [Sight(size), Sight()]
+
+
+@scenario("cache", smoke=4, default=30, nightly=300)
+def engine_causal_cache(lab: Lab, draw: Draw) -> None:
+    """The engine's causal cache, with windows and chunks, stored, read, shared, shifted, cut and moved."""
+    walk(CausalLife, lab, draw, 40)

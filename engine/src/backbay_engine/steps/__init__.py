@@ -1,0 +1,1 @@
+"""Steps: the host's data of one forward pass."""

@@ -1,0 +1,300 @@
+"""From logits to a token: the stages of llama.cpp's default chain, in its order.
+
+Logit bias, penalties, top-k, top-p, min-p, temperature, and the draw. Top-p and min-p so look at probabilities
+before the temperature. At temperature 0 the largest logit after bias and penalties is taken.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from numbers import Integral, Real
+from types import MappingProxyType
+from typing import Final, NamedTuple, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from backbay import OptionError
+
+from ...errors import LogitsError
+
+_FEW: Final = 256  # candidates that nearly every draw is made among
+_BLOCK: Final = 64
+_LARGEST: Final = float(np.finfo(np.float32).max) / 4  # so that differences are finite too
+
+_REALS: Final = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+)
+_WHOLE: Final = ("top_k", "penalty_window", "seed", "logprobs")
+_OPTIONAL: Final = ("seed", "logprobs")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How tokens are chosen.
+
+    temperature         0 takes the most likely token; higher is more random
+    top_k               choose among that many of the most likely; 0 for all
+    top_p               choose among the most likely that together have this probability; 1 for all
+    min_p               choose among those with this part of the most likely one's probability; 0 for all
+    repetition_penalty  divides the logits of tokens in the window, multiplies negative ones; 1 for none
+    presence_penalty    is taken off the logits of tokens in the window
+    frequency_penalty   is taken off as often as a token is in the window
+    penalty_window      the last so many tokens, prompt included; 0 for none, -1 for all
+    seed                equal seeds give equal answers; None for another one each time
+    logit_bias          is added to the logits of these tokens; -inf forbids one
+    logprobs            give the log-probability of the token, and those of so many of the most likely
+    """
+
+    temperature: float = 0.8
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    penalty_window: int = 64
+    seed: int | None = None
+    logit_bias: Mapping[int, float] = field(default_factory=lambda: MappingProxyType({}))
+    logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        self._require_kinds()
+        self._require("temperature", self.temperature >= 0 and math.isfinite(self.temperature), "0 or more")
+        self._require("top_k", self.top_k >= 0, "0 or more")
+        self._require("top_p", 0 < self.top_p <= 1, "above 0 and at most 1")
+        self._require("min_p", 0 <= self.min_p <= 1, "from 0 to 1")
+        positive = self.repetition_penalty > 0 and math.isfinite(self.repetition_penalty)
+        self._require("repetition_penalty", positive, "above 0")
+        self._require("presence_penalty", math.isfinite(self.presence_penalty), "a finite number")
+        self._require("frequency_penalty", math.isfinite(self.frequency_penalty), "a finite number")
+        self._require("penalty_window", self.penalty_window >= -1, "-1 or more")
+        self._require("seed", self.seed is None or self.seed >= 0, "0 or more")
+        self._require("logprobs", self.logprobs is None or self.logprobs >= 0, "0 or more")
+        low = all(bias < math.inf for bias in self.logit_bias.values())  # neither inf nor NaN
+        self._require("logit_bias", low, "finite or -inf for each token")
+
+    def _require_kinds(self) -> None:
+        for name in _REALS:
+            self._require(name, _is_number(getattr(self, name)), "a number")
+        for name in _WHOLE:
+            absent = name in _OPTIONAL and getattr(self, name) is None
+            self._require(name, absent or isinstance(getattr(self, name), Integral), "a whole number")
+        given = self.logit_bias
+        whole = isinstance(given, Mapping) and all(isinstance(id, Integral) for id in given)
+        numbers = whole and all(map(_is_number, given.values()))
+        self._require("logit_bias", numbers, "a mapping from tokens to numbers")
+
+    def _require(self, name: str, holds: bool, rule: str) -> None:
+        if not holds:
+            raise OptionError(f"{name} must be {rule}, got {getattr(self, name)!r}")
+
+    @property
+    def penalizes(self) -> bool:
+        asked = self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
+        return asked and self.penalty_window != 0
+
+
+class TokenLogprob(NamedTuple):
+    """A token and the natural logarithm of its probability."""
+
+    token: int
+    logprob: float
+
+
+class Sampled(NamedTuple):
+    """A chosen token. Log-probabilities are the model's own: before bias, penalties and temperature."""
+
+    token: int
+    logprob: float | None = None
+    top: tuple[TokenLogprob, ...] = ()
+
+
+@final
+class Sampler:
+    """Chooses the tokens of one request. What it gives depends on its seed and what it is given, nothing else."""
+
+    def __init__(self, params: SamplingParams, vocabulary_size: int) -> None:
+        self.params, self.vocabulary_size = params, vocabulary_size
+        self.seed = secrets.randbits(63) if params.seed is None else params.seed
+        # Raw numbers of a bit generator are the same in all releases and on all machines.
+        self._random = np.random.PCG64(self.seed)
+        self._penalties = _Penalties(params) if params.penalizes else None
+        self._bias = _bias(params.logit_bias, vocabulary_size)
+        self._changes = self._penalties is not None or self._bias is not None
+        self._row = np.empty(vocabulary_size if self._changes else 0, np.float32)
+
+    def accept(self, ids: Iterable[int]) -> None:
+        """Tokens that the penalties shall look at though they were not chosen here: the prompt."""
+        if self._penalties is not None:
+            self._penalties.accept(ids)
+
+    def sample(self, row: NDArray[np.float32]) -> Sampled:
+        """Choose a token by its logits, (vocabulary,), which are not changed."""
+        if row.shape != (self.vocabulary_size,):
+            raise LogitsError(f"expected logits of shape ({self.vocabulary_size},), got {row.shape}")
+        changed = self._change(row) if self._changes else row
+        token = int(changed.argmax())  # the first NaN, if there is one
+        if not -math.inf < changed[token] < math.inf:
+            raise _unusable(row, changed)
+        if self.params.temperature > 0:
+            token = self._draw(changed, float(changed[token]))
+        if self._penalties is not None:
+            self._penalties.accept((token,))
+        if self.params.logprobs is None:
+            return Sampled(token)
+        return _with_logprobs(row, token, self.params.logprobs)
+
+    def _change(self, row: NDArray[np.float32]) -> NDArray[np.float32]:
+        np.copyto(self._row, row)
+        if self._bias is not None:
+            ids, values = self._bias
+            self._row[ids] += values
+        if self._penalties is not None:
+            self._penalties.apply(self._row)
+        return self._row
+
+    def _draw(self, row: NDArray[np.float32], largest: float) -> int:
+        params = self.params
+        ids = _candidates(row, params, largest)
+        if params.top_p < 1:
+            ids = _top_p(row, ids, params)
+        logits = row[ids].astype(np.float64)
+        if params.min_p > 0:
+            logits = logits[logits >= largest + math.log(params.min_p)]  # the first ones, as they are sorted
+        total = np.exp((logits - largest) / params.temperature).cumsum()
+        point = (int(self._random.random_raw()) >> 11) * 2.0**-53 * total[-1]
+        chosen = total.searchsorted(point, side="right")
+        return int(
+            ids[min(chosen, total.searchsorted(total[-1]))]
+        )  # rounding must not reach what is impossible
+
+
+@final
+class _Penalties:
+    """The latest tokens, and what that does to their logits."""
+
+    def __init__(self, params: SamplingParams) -> None:
+        self._params = params
+        self._window: deque[int] = deque()
+        self._counts: Counter[int] = Counter()
+
+    def accept(self, ids: Iterable[int]) -> None:
+        window, counts, size = self._window, self._counts, self._params.penalty_window
+        for id in ids:
+            window.append(id)
+            counts[id] += 1
+            if 0 <= size < len(window):
+                oldest = window.popleft()
+                counts[oldest] -= 1
+                if not counts[oldest]:
+                    del counts[oldest]
+
+    def apply(self, row: NDArray[np.float32]) -> None:
+        params, number = self._params, len(self._counts)
+        ids = np.fromiter(self._counts.keys(), np.int64, number)
+        counts = np.fromiter(self._counts.values(), np.float64, number)
+        logits = row[ids].astype(np.float64)  # large penalties may leave the range of 32 bits
+        repeated = np.where(
+            logits > 0, logits / params.repetition_penalty, logits * params.repetition_penalty
+        )
+        changed = repeated - (counts * params.frequency_penalty + params.presence_penalty)
+        row[ids] = _bounded(changed)
+
+
+def _bias(given: Mapping[int, float], size: int) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
+    for id in given:
+        if not 0 <= id < size:
+            raise OptionError(f"logit_bias names token {id}; the vocabulary's go from 0 to {size - 1}")
+    if not given:
+        return None
+    return np.array(list(given.keys()), np.int64), _bounded(np.array(list(given.values()), np.float64))
+
+
+def _bounded(values: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Values in 32 bits: those beyond are as far as can be computed with, but -inf stays."""
+    return np.where(values == -np.inf, -np.inf, values.clip(-_LARGEST, _LARGEST)).astype(np.float32)
+
+
+def _is_number(value: object) -> bool:
+    """Whether it is a real number, and not too large for a float."""
+    if not isinstance(value, Real):
+        return False
+    try:
+        float(value)
+    except OverflowError:
+        return False
+    return True
+
+
+def _candidates(row: NDArray[np.float32], params: SamplingParams, largest: float) -> NDArray[np.int64]:
+    """Ids among which all that top-k and min-p leave are found; by falling logits wherever something is cut."""
+    if params.top_k > 0:
+        return _best(row, params.top_k)
+    if params.min_p > 0:
+        return _sorted(row, np.flatnonzero(row >= largest + math.log(params.min_p) - 1e-3))
+    if params.top_p < 1:
+        return _best(row, _FEW)
+    return np.arange(row.size)
+
+
+def _best(row: NDArray[np.float32], count: int) -> NDArray[np.int64]:
+    """The ids of the largest logits, the largest first, of equal ones the lower id."""
+    width = row.size // _BLOCK
+    if count * 4 < width:
+        # At least `count` logits reach the count-th largest of the columns' maxima, and few others do.
+        maxima = row[: width * _BLOCK].reshape(_BLOCK, width).max(axis=0)
+        maxima.partition(width - count)
+        return _sorted(row, np.flatnonzero(row >= maxima[width - count]))[:count]
+    if count < row.size:
+        return _sorted(row, np.flatnonzero(row >= np.partition(row, row.size - count)[row.size - count]))[
+            :count
+        ]
+    return _sorted(row, np.arange(row.size))
+
+
+def _sorted(row: NDArray[np.float32], ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    return ids[np.argsort(-row[ids], kind="stable")]
+
+
+def _top_p(row: NDArray[np.float32], ids: NDArray[np.int64], params: SamplingParams) -> NDArray[np.int64]:
+    """The first candidates that together have the probability, of all that top-k left."""
+    largest = row[ids[0]]
+    if params.top_k > 0:
+        whole = float(np.exp(row[ids].astype(np.float64) - largest).sum())
+    else:
+        whole = float(np.exp(row - largest).sum(dtype=np.float64))
+    while True:
+        reached = np.exp(row[ids].astype(np.float64) - largest).cumsum()
+        kept = int(reached.searchsorted(params.top_p * whole)) + 1
+        if kept <= len(ids) or params.top_k > 0 or params.min_p > 0 or len(ids) == row.size:
+            return ids[:kept]
+        ids = _best(row, len(ids) * 8)
+
+
+def _with_logprobs(row: NDArray[np.float32], token: int, count: int) -> Sampled:
+    largest = row.max()
+    whole = float(largest) + math.log(float(np.exp(row - largest).sum(dtype=np.float64)))
+    best = _best(row, count).tolist() if count else []
+    top = tuple(TokenLogprob(id, float(row[id]) - whole) for id in best)
+    return Sampled(token, float(row[token]) - whole, top)
+
+
+def _unusable(row: NDArray[np.float32], changed: NDArray[np.float32]) -> LogitsError:
+    wrong = np.flatnonzero(np.isnan(row) | (row == np.inf))
+    if wrong.size:
+        first = int(wrong[0])
+        return LogitsError(
+            f"{wrong.size} of {row.size} logits are not finite, the first of token {first}: {row[first]}"
+        )
+    return LogitsError(f"no token can be chosen: all {changed.size} logits are -inf after bias and penalties")

@@ -1,0 +1,109 @@
+"""The rules by which SentencePiece normalizes a text, as files carry them: what to write for which characters."""
+
+from __future__ import annotations
+
+import re
+from typing import TypeAlias, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import TokenizerError
+
+Step: TypeAlias = (
+    tuple[int, str | None] | None
+)  # where a character leads, and what to write if a rule ends there
+
+_KEY = "tokenizer.ggml.precompiled_charsmap"
+_END = 1 << 31  # of a unit that is no node, but says where a replacement begins
+_MAX_KNOWN = 1 << 16  # steps remembered
+_ANY = re.compile("(?s).")
+_BESIDE_ASCII = re.compile(r"[^ -~]|[ -~](?=[^ -~])")  # where a rule may begin that is of more than ASCII
+
+
+@final
+class Charsmap:
+    """Replaces, from the start of a text on, the longest sequence of characters that there is a rule for.
+
+    The rules are a double array, a trie in numbers: 32 bits for each unit, as darts-clone packs them.
+    """
+
+    def __init__(self, data: NDArray[np.uint8]) -> None:
+        raw = data.tobytes()
+        size = int.from_bytes(raw[:4], "little")
+        if len(raw) < 9 or size < 4 or size % 4 or 4 + size >= len(raw):
+            raise TokenizerError(
+                f"{_KEY}: {len(raw)} bytes cannot hold {size} bytes of rules and what they write"
+            )
+        self._units: list[int] = np.frombuffer(raw, "<u4", size // 4, 4).tolist()
+        self._replacements = raw[4 + size :]
+        self._root = _base(self._units[0])
+        self._known: dict[tuple[int, str], Step] = {}
+        self._candidate = _ANY if self._has_ascii() else _BESIDE_ASCII
+
+    def apply(self, text: str) -> str:
+        pieces: list[str] = []
+        done, at, search = 0, 0, self._candidate.search
+        while (match := search(text, at)) is not None:
+            start = match.start()
+            end, written = self._longest(text, start)
+            if written is not None:
+                pieces += text[done:start], written
+                done = end
+            at = end
+        return "".join([*pieces, text[done:]]) if pieces else text
+
+    def _longest(self, text: str, start: int) -> tuple[int, str | None]:
+        """Where the longest rule from here on ends, and what it writes; without one, the next character."""
+        end, written, node = start + 1, None, self._root
+        for at in range(start, len(text)):
+            step = self._step(node, text[at])
+            if step is None:
+                break
+            node, found = step
+            if found is not None:
+                end, written = at + 1, found
+        return end, written
+
+    def _step(self, node: int, character: str) -> Step:
+        key = node, character
+        if key not in self._known:
+            if len(self._known) >= _MAX_KNOWN:
+                self._known.clear()
+            self._known[key] = self._walk(node, character)
+        return self._known[key]
+
+    def _walk(self, node: int, character: str) -> Step:
+        unit = 0
+        for byte in character.encode():
+            unit = self._unit(node ^ byte)
+            if not byte or unit & (_END | 0xFF) != byte:
+                return None
+            node ^= byte ^ _base(unit)
+        return node, self._replacement(self._unit(node) & ~_END) if unit & 0x100 else None
+
+    def _unit(self, index: int) -> int:
+        """A unit, or one that is nothing's child."""
+        return self._units[index] if index < len(self._units) else _END
+
+    def _replacement(self, begin: int) -> str:
+        end = self._replacements.find(b"\0", begin)
+        if end < 0:
+            raise TokenizerError(
+                f"{_KEY}: what begins at byte {begin} of {len(self._replacements)} does not end"
+            )
+        return self._replacements[begin:end].decode("utf-8", "replace")
+
+    def _has_ascii(self) -> bool:
+        """Whether a rule begins with two of ASCII's printable characters, or is of one."""
+        printable = [chr(code) for code in range(0x20, 0x7F)]
+        steps = [step for step in (self._step(self._root, first) for first in printable) if step is not None]
+        return any(
+            written is not None or any(self._step(node, second) is not None for second in printable)
+            for node, written in steps
+        )
+
+
+def _base(unit: int) -> int:
+    """What leads from a node to its children."""
+    return (unit >> 10) << ((unit & 0x200) >> 6)

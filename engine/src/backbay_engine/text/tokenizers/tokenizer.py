@@ -1,0 +1,223 @@
+"""Text to tokens and back, by the vocabulary in a model file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import Final, Protocol, final
+
+from backbay.gguf import Config
+
+from ...errors import TokenizerError
+from .byte_pairs import BytePairs
+from .decoding import TokenStream
+from .pretokenizers import DEFAULT, PRETOKENIZERS, PreTokenizer
+from .sentencepiece import SentencePiece
+from .special_tokens import Splitter
+from .token_bytes import Pieces
+from .token_roles import assign_roles
+from .unigram import Unigram
+from .vocabulary import DEFAULTS, Defaults, Kind, Source, Vocabulary, open_config, read_vocabulary
+from .wordpiece import WordPiece
+
+_TEMPLATE: Final = "tokenizer.chat_template"
+
+
+class Encoder(Protocol):
+    """A text without special tokens to ids; `after_special`, or first in the text."""
+
+    def encode(self, text: str, after_special: bool, /) -> list[int]: ...
+
+
+@final
+class Tokenizer:
+    """The vocabulary of a model. Made by `tokenizer_from_gguf`; several threads may use one."""
+
+    def __init__(self, vocabulary: Vocabulary, encoder: Encoder, *, byte_level: bool) -> None:
+        self._vocabulary, self._encoder = vocabulary, encoder
+        self.end_ids = assign_roles(vocabulary)
+        self.kind: str = vocabulary.kind
+        self.vocabulary_size: int = len(vocabulary.texts)
+        self.add_bos, self.add_eos, self.add_sep = vocabulary.add_bos, vocabulary.add_eos, vocabulary.add_sep
+        self.control_ids = frozenset(vocabulary.of_type(Kind.CONTROL))
+        self.chat_templates = MappingProxyType(_templates(vocabulary.config))
+        self._splitter = Splitter(vocabulary)
+        self._pieces = Pieces(vocabulary, byte_level=byte_level)
+        # Such vocabularies write a space before every word, the first one too.
+        self._drop_space = vocabulary.kind == "bert" or vocabulary.add_space_prefix
+
+    @property
+    def bos(self) -> int | None:
+        return self._vocabulary.special.get("bos")
+
+    @property
+    def eos(self) -> int | None:
+        return self._vocabulary.special.get("eos")
+
+    @property
+    def eot(self) -> int | None:
+        return self._vocabulary.special.get("eot")
+
+    @property
+    def unk(self) -> int | None:
+        return self._vocabulary.special.get("unk")
+
+    @property
+    def sep(self) -> int | None:
+        return self._vocabulary.special.get("sep")
+
+    @property
+    def pad(self) -> int | None:
+        return self._vocabulary.special.get("pad")
+
+    @property
+    def mask(self) -> int | None:
+        return self._vocabulary.special.get("mask")
+
+    @property
+    def chat_template(self) -> str | None:
+        return self._vocabulary.config.string(_TEMPLATE, None)
+
+    @property
+    def suppressed_ids(self) -> tuple[int, ...]:
+        """Tokens that the file says shall never be chosen."""
+        found = self._vocabulary.config.ints("tokenizer.ggml.suppress_tokens", None)
+        ids = [] if found is None else found.tolist()
+        return tuple(id for id in ids if 0 <= id < self.vocabulary_size)
+
+    def encode(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        """The tokens of a text.
+
+        add_special     put before and after what the model expects there: beginning of sequence, separator
+        parse_special   take the text of a control token for that token; not so for what users typed
+        """
+        _check_text(text)
+        ids: list[int] = []
+        after_special = True
+        for fragment in self._splitter.split(text, parse_special):
+            if isinstance(fragment, int):
+                ids.append(fragment)
+            else:
+                ids += self._encoder.encode(fragment, after_special)
+            after_special = isinstance(fragment, int)
+        return self._with_special(ids) if add_special else ids
+
+    def decode(self, ids: Iterable[int], *, special: bool = False, continues: bool = False) -> str:
+        """The text of tokens.
+
+        special     write control tokens too, by their names
+        continues   the tokens go on after others, so that a space before the first word stays
+        """
+        stream = self.stream(special=special, continues=continues)
+        return "".join([*map(stream.push, ids), stream.finish()])
+
+    def stream(self, *, special: bool = False, continues: bool = False) -> TokenStream:
+        """Decodes tokens one by one; what a model generates continues its prompt."""
+        piece = self._piece_with_special if special else self._piece
+        return TokenStream(piece, drop_space=self._drop_space and not continues)
+
+    def token_bytes(self, id: int, *, special: bool = False) -> bytes:
+        """What decoding writes for a token; it need not be whole characters."""
+        return (self._piece_with_special if special else self._piece)(id)
+
+    def token_text(self, id: int) -> str:
+        """A token as the vocabulary spells it; bytes that are not UTF-8 are replaced."""
+        self._check(id)
+        return self._vocabulary.texts[id].encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+    def token_id(self, text: str) -> int | None:
+        """The token that the vocabulary spells so."""
+        return self._vocabulary.ids.get(text)
+
+    def _with_special(self, ids: list[int]) -> list[int]:
+        always = self.kind == "bert"  # whatever the file says: as llama.cpp does
+        before = [self.bos] if self.add_bos or always else []
+        after = [self.sep] if always else [self.eos] if self.add_eos else []
+        return [id for id in (*before, *ids, *after) if id is not None]
+
+    def _piece(self, id: int) -> bytes:
+        self._check(id)
+        return self._pieces.of(id, special=False)
+
+    def _piece_with_special(self, id: int) -> bytes:
+        self._check(id)
+        return self._pieces.of(id, special=True)
+
+    def _check(self, id: int) -> None:
+        if not 0 <= id < self.vocabulary_size:
+            raise TokenizerError(
+                f"token {id} is not in the vocabulary; ids go from 0 to {self.vocabulary_size - 1}"
+            )
+
+
+def tokenizer_from_gguf(source: Source) -> Tokenizer:
+    """The tokenizer of a model file: its path, the open file, or its metadata."""
+    config = open_config(source)
+    kind = config.string("tokenizer.ggml.model")
+    make = _KINDS.get(kind)
+    if make is None:
+        raise TokenizerError(f"no tokenizer for vocabularies of kind {kind!r}; there are {', '.join(_KINDS)}")
+    return make(config)
+
+
+def _byte_pairs(config: Config) -> Tokenizer:
+    kind = config.string("tokenizer.ggml.model")
+    pre = _pre_tokenizer("gemma4" if kind == "gemma4" else config.string("tokenizer.ggml.pre", ""))
+    given = DEFAULTS[kind].special
+    special = given if pre.bos else {name: id for name, id in given.items() if name != "bos"}
+    vocabulary = read_vocabulary(config, Defaults(special, add_bos=pre.add_bos, add_sep=pre.add_sep))
+    # llama.cpp overrules the file for gemma4, whose first files had it wrong
+    vocabulary.add_bos = vocabulary.add_bos or (pre.add_bos and not pre.byte_level)
+    return Tokenizer(vocabulary, BytePairs(vocabulary, pre), byte_level=pre.byte_level)
+
+
+def _pre_tokenizer(name: str) -> PreTokenizer:
+    if not name:
+        return DEFAULT  # files of before there were names
+    if name not in PRETOKENIZERS:
+        nearest = get_close_matches(name, PRETOKENIZERS, n=3, cutoff=0.5)
+        hint = f"; nearest: {', '.join(map(repr, nearest))}" if nearest else ""
+        raise TokenizerError(f"unknown pre-tokenizer {name!r} in tokenizer.ggml.pre{hint}")
+    return PRETOKENIZERS[name]
+
+
+def _sentencepiece(config: Config) -> Tokenizer:
+    vocabulary = read_vocabulary(config)
+    return Tokenizer(vocabulary, SentencePiece(vocabulary), byte_level=False)
+
+
+def _wordpiece(config: Config) -> Tokenizer:
+    vocabulary = read_vocabulary(config)
+    return Tokenizer(vocabulary, WordPiece(vocabulary), byte_level=False)
+
+
+def _unigram(config: Config) -> Tokenizer:
+    vocabulary = read_vocabulary(config)
+    return Tokenizer(vocabulary, Unigram(vocabulary), byte_level=False)
+
+
+_KINDS: Mapping[str, Callable[[Config], Tokenizer]] = {
+    "gpt2": _byte_pairs,
+    "gemma4": _byte_pairs,
+    "llama": _sentencepiece,
+    "bert": _wordpiece,
+    "t5": _unigram,
+}
+
+
+def _templates(config: Config) -> dict[str, str]:
+    names = [key for key in config if key.startswith(f"{_TEMPLATE}.")]
+    return {key.removeprefix(f"{_TEMPLATE}."): config.string(key) for key in names}
+
+
+def _check_text(text: object) -> None:
+    if not isinstance(text, str):
+        raise TokenizerError(f"a text to tokenize must be a string, got {type(text).__name__}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        found = f"{text[error.start]!r} at position {error.start}"
+        raise TokenizerError(
+            f"half a surrogate pair is no text: {found}; decode it as UTF-16 first"
+        ) from None

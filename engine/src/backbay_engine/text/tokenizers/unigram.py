@@ -1,0 +1,102 @@
+"""SentencePiece's unigram model, as llama.cpp has it: of all ways to cut a text, the one whose tokens score best."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from math import inf
+from typing import final
+
+import numpy as np
+
+from ...errors import TokenizerError
+from .charsmap import Charsmap
+from .token_bytes import SPACE
+from .vocabulary import Kind, Vocabulary
+
+_WORD = re.compile(f"{SPACE}*[^{SPACE}]+|{SPACE}+")
+_MAX_KNOWN = 1 << 16  # words remembered
+_MAX_LENGTH = 64  # of a word that is remembered
+_PENALTY = 10.0  # for a character that no token spells, below the worst token
+
+
+@final
+class Unigram:
+    """Texts without special tokens to ids."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        if "unk" not in vocabulary.special:
+            raise TokenizerError(
+                "a vocabulary of kind 't5' needs a token for what it cannot spell, and names none"
+            )
+        charsmap = vocabulary.config.ints("tokenizer.ggml.precompiled_charsmap", None)
+        self._charsmap = (
+            Charsmap(charsmap.astype(np.uint8)) if charsmap is not None and len(charsmap) else None
+        )
+        self._unknown = vocabulary.special["unk"]
+        self._prefix = vocabulary.add_space_prefix
+        self._merges_spaces = vocabulary.config.bool("tokenizer.ggml.remove_extra_whitespaces", False)
+        texts, types, scores = vocabulary.texts, vocabulary.types, vocabulary.scores
+        normal = scores[types == Kind.NORMAL]
+        self._unknown_score = float(normal.min(initial=0.0)) - _PENALTY
+        scores = np.where(types == Kind.USER_DEFINED, 0.0, scores)
+        usable = vocabulary.of_type(Kind.NORMAL, Kind.USER_DEFINED, Kind.UNUSED)
+        self._tokens = {texts[id]: (float(scores[id]), id) for id in usable}
+        self._longest: dict[str, int] = {}  # of the tokens that begin with a character
+        for text in self._tokens:
+            self._longest[text[0]] = max(len(text), self._longest.get(text[0], 1))
+        # A space begins a token, or a whole run of them is one: then no token reaches from one word to the next.
+        self._words = not any(SPACE in text.lstrip(SPACE) for text in self._tokens)
+        self._known: dict[str, list[int]] = {}
+
+    def encode(self, text: str, _after_special: bool) -> list[int]:
+        ids: list[int] = []
+        known = self._known
+        spelled = self._spaced(text if self._charsmap is None else self._charsmap.apply(text))
+        for word in _WORD.findall(spelled) if self._words else [spelled] if spelled else []:
+            found = known.get(word)
+            if found is None:
+                found = self._best(word)
+                if len(word) <= _MAX_LENGTH:
+                    if len(known) >= _MAX_KNOWN:
+                        known.clear()
+                    known[word] = found
+            ids += found
+        return self._joined(ids)
+
+    def _spaced(self, text: str) -> str:
+        """Spaces as tokens spell them, one before the first word."""
+        if self._merges_spaces:
+            return "".join(SPACE + word for word in text.split(" ") if word)
+        words = text.lstrip(" ")
+        first = SPACE if self._prefix and words else ""
+        return SPACE * (len(text) - len(words)) + first + words.replace(" ", SPACE)
+
+    def _best(self, word: str) -> list[int]:
+        """The tokens whose scores add up to the most."""
+        size, tokens, longest = len(word), self._tokens, self._longest
+        sums = [0.0] + [-inf] * size
+        last = [(0, self._unknown)] * (size + 1)  # where the last token up to here begins, and which it is
+        for start in range(size):
+            here = sums[start]
+            for end in range(start + 1, min(size, start + longest.get(word[start], 1)) + 1):
+                token = tokens.get(word[start:end])
+                if token is None:
+                    if end > start + 1:
+                        continue
+                    token = self._unknown_score, self._unknown
+                if here + token[0] > sums[end]:
+                    sums[end], last[end] = here + token[0], (start, token[1])
+        ids, end = list[int](), size
+        while end:
+            end, id = last[end]
+            ids.append(id)
+        return ids[::-1]
+
+    def _joined(self, ids: Iterable[int]) -> list[int]:
+        """What no token spells is one unknown token, however long it is."""
+        found: list[int] = []
+        for id in ids:
+            if id != self._unknown or not found or found[-1] != id:
+                found.append(id)
+        return found

@@ -1,0 +1,100 @@
+"""WordPiece, as llama.cpp has it: words of normalized text are made of the longest tokens, from their start on.
+
+Its vocabulary marks the tokens that begin a word, not those that go on within one.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from typing import final
+
+from .token_bytes import SPACE
+from .vocabulary import Vocabulary
+
+_IDEOGRAPHS = (  # the last but two is what BERT's tokenizers have, not where that block begins
+    (0x4E00, 0x9FFF),
+    (0x3400, 0x4DBF),
+    (0x20000, 0x2A6DF),
+    (0x2A700, 0x2B73F),
+    (0x2B740, 0x2B81F),
+    (0x2B920, 0x2CEAF),
+    (0xF900, 0xFAFF),
+    (0x2F800, 0x2FA1F),
+)
+_NO_SPACES = "\x1c\x1d\x1e\x1f"  # Python alone takes them for spaces
+_MAX_KNOWN = 1 << 16  # words remembered
+_MAX_LENGTH = 64  # of a word that is remembered
+
+
+@final
+class WordPiece:
+    """Texts without special tokens to ids."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        config = vocabulary.config
+        lowercase = config.bool("tokenizer.ggml.normalizer.lowercase", True)
+        strip_accents = config.bool("tokenizer.ggml.normalizer.strip_accents", lowercase)
+        self._characters = _Characters(lowercase, strip_accents)
+        self._ids = vocabulary.ids
+        self._longest = max(map(len, vocabulary.texts))
+        self._unknown = [vocabulary.special["unk"]] if "unk" in vocabulary.special else []
+        self._known: dict[str, list[int]] = {}
+
+    def encode(self, text: str, _after_special: bool) -> list[int]:
+        ids: list[int] = []
+        known = self._known
+        for word in text.translate(self._characters).split(" "):
+            if word:
+                found = known.get(word)
+                if found is None:
+                    found = self._pieces(SPACE + word)
+                    if len(word) <= _MAX_LENGTH:
+                        if len(known) >= _MAX_KNOWN:
+                            known.clear()
+                        known[word] = found
+                ids += found
+        return ids
+
+    def _pieces(self, word: str) -> list[int]:
+        pieces: list[int] = []
+        start = 0
+        while start < len(word):
+            for end in range(min(len(word), start + self._longest), start, -1):
+                id = self._ids.get(word[start:end])
+                if id is not None:
+                    pieces.append(id)
+                    start = end
+                    break
+            else:
+                return self._unknown
+        return pieces
+
+
+class _Characters(dict[int, str]):
+    """What each character becomes, for str.translate: worked out when it is first met."""
+
+    def __init__(self, lowercase: bool, strip_accents: bool) -> None:
+        super().__init__()
+        self._lowercase, self._strip_accents = lowercase, strip_accents
+
+    def __missing__(self, code: int) -> str:
+        made = self[code] = self._make(chr(code))
+        return made
+
+    def _make(self, char: str) -> str:
+        if self._strip_accents:
+            char = unicodedata.normalize("NFD", char)[0]
+        if char.isspace() and char not in _NO_SPACES:
+            return " "
+        category = unicodedata.category(char)
+        if char in "\0\ufffd" or category in {"Cc", "Cf", "Co", "Cs"}:
+            return ""
+        if self._strip_accents and category[0] == "M":
+            return ""
+        shown = char.lower()[0] if self._lowercase else char
+        alone = category[0] == "P" or (category[0] == "S" and char < "\x7f")
+        return f" {shown} " if alone or _is_ideograph(ord(char)) else shown
+
+
+def _is_ideograph(code: int) -> bool:
+    return any(first <= code <= last for first, last in _IDEOGRAPHS)

@@ -1,0 +1,132 @@
+"""Caches live on every backend as attention recomputed from the plain history says they must."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+import backbay
+from backbay import Backend, CacheConfig, DType
+from backbay_conformance import Draw, Fault, Lab, lab_for
+from backbay_conformance.machines import run_machine, walk
+from backbay_engine.cache.cells import Cells
+from backbay_engine.cache.storage import Mover, Storage
+from backbay_engine.scenarios.causal_cache import CausalLife
+
+LIVES = int(os.environ.get("BACKBAY_CACHE_LIVES", "0"))  # the nightly run sets 200
+INSTALLED = sorted(backbay.backends())
+
+
+@cache
+def permuted() -> type[Backend]:
+    """The reference, as it would be if it wanted all that a backend may want of caches."""
+
+    class Permuted(backbay.backends()["cpu_ref"].load()):  # type: ignore[misc]
+        def cache_config(self) -> CacheConfig:
+            return CacheConfig(
+                cache_padding=32,
+                permuted_v=True,
+                mask_dtype=DType.F16,
+                mask_batch_padding=32,
+                dtypes=(DType.F32, DType.F16, DType.BF16, DType.Q8_0),
+            )
+
+    return Permuted
+
+
+def without_flash() -> Lab:
+    return Lab(
+        lambda params, model: backbay.open(model, "ggml", replace(params, flash_attention="off")), "ggml"
+    )
+
+
+def live(lab: Lab, first: int, lives: int) -> None:
+    for turn in range(first, first + (LIVES or lives)):
+        walk(CausalLife, lab, Draw(f"caches/{turn}"), 40)
+
+
+@pytest.mark.parametrize("name", INSTALLED)
+def test_caches_live_on_every_backend(name: str) -> None:
+    live(lab_for(name), 0, 2 if name == "onnx" else 8)  # ONNX Runtime takes a while to create a session
+
+
+def test_caches_live_where_values_are_permuted_and_masks_padded() -> None:
+    live(lab_for(permuted()), 100, 8)
+
+
+@pytest.mark.skipif("ggml" not in INSTALLED, reason="a way to run ggml")
+def test_caches_live_on_ggml_without_flash_attention() -> None:
+    live(without_flash(), 200, 6)
+
+
+def test_caches_live_under_hypothesis() -> None:
+    assert run_machine(CausalLife, "cpu_ref", seed=5, steps=25, examples=LIVES or 10) == []
+
+
+def test_every_action_is_taken_in_a_few_lives() -> None:
+    taken: set[str] = set()
+
+    class Counted(CausalLife):
+        def do(self, action: str, choose: object) -> None:
+            taken.add(action)
+            super().do(action, choose)  # type: ignore[arg-type]
+
+    for turn in range(6):
+        walk(Counted, lab_for("cpu_ref"), Draw(f"all/{turn}"), 40)
+    assert taken == set(CausalLife.actions)
+
+
+# -- faults that a life must notice ----------------------------------------------------------------------
+
+
+def first_fault(lives: int = 40) -> Fault | None:
+    for turn in range(lives):
+        try:
+            walk(CausalLife, lab_for("cpu_ref"), Draw(f"faults/{turn}"), 40)
+        except Fault as fault:
+            return fault
+    return None
+
+
+def rows_outlive_a_change(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Cells, "_changed", Cells.measure)
+
+
+def keys_turn_the_other_way(patch: pytest.MonkeyPatch) -> None:
+    run = Mover.run
+    patch.setattr(Mover, "run", lambda self, a, b, offset=0: run(self, a, b, -offset))
+
+
+def shared_cells_are_turned(patch: pytest.MonkeyPatch) -> None:
+    share = Cells.share
+
+    def forgets_owners(self: Cells, source: int, target: int, length: int) -> None:
+        share(self, source, target, length)
+        self.owners[:] = self.owners.clip(max=1)
+
+    patch.setattr(Cells, "share", forgets_owners)
+
+
+def cells_move_without_their_values(patch: pytest.MonkeyPatch) -> None:
+    mover = Storage.mover
+    patch.setattr(Storage, "mover", lambda self, part, shift=None: mover(self, "keys", shift))
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        rows_outlive_a_change,
+        keys_turn_the_other_way,
+        shared_cells_are_turned,
+        cells_move_without_their_values,
+    ],
+)
+def test_a_life_notices_what_is_wrong(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    assert first_fault() is not None
