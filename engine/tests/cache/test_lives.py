@@ -14,8 +14,7 @@ from cache_layers import Cross, Mamba, output_of, run_of, step_of
 
 import backbay
 from backbay import BackbayError, Backend, CacheConfig, DType
-from backbay_conformance import Draw, Fault, Lab, lab_for
-from backbay_conformance.machines import Choose, Machine, action, run_machine, walk
+from backbay_conformance.plugin import Choose, Draw, Fault, Lab, Machine, action, lab_for, run_machine, walk
 from backbay_engine.cache import Encoder, Recurrent, Sizes
 from backbay_engine.cache.encoder import EncoderBound
 from backbay_engine.cache.recurrent import Track

@@ -11,8 +11,7 @@ import pytest
 
 import backbay
 from backbay import Backend, CacheConfig, DType
-from backbay_conformance import Draw, Fault, Lab, lab_for
-from backbay_conformance.machines import run_machine, walk
+from backbay_conformance.plugin import Draw, Fault, Lab, lab_for, run_machine, walk
 from backbay_engine.cache.cells import Cells
 from backbay_engine.cache.storage import Mover, Storage
 from backbay_engine.scenarios.causal_cache import CausalLife

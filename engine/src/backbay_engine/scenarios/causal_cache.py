@@ -12,10 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backbay import CacheFullError, Context, DType, Tensor
-from backbay_conformance import Draw, Fault, Lab, scenario
-from backbay_conformance.machines import (
+from backbay_conformance.plugin import (
     Cell,
     Choose,
+    Draw,
+    Fault,
+    Lab,
     Machine,
     action,
     attend,
@@ -23,6 +25,7 @@ from backbay_conformance.machines import (
     number,
     require_close,
     rotated,
+    scenario,
     stored,
     walk,
 )

@@ -1,0 +1,58 @@
+"""The door for authors of scenarios, machines and cases: all that a package may import to add its own.
+
+Nothing else is promised: other modules may move in any release. docs/conformance.md shows how the names are used.
+"""
+
+from __future__ import annotations
+
+from .case import Call, Case, case
+from .data import Bits, Distinct, Fill, Integers, Made, Making, Mode, Numbers
+from .draw import Draw
+from .lab import Lab, lab_for
+from .machines.cost import attention_cost
+from .machines.history import Cell, History, attend, number, require_close, rotated, stored
+from .machines.machine import Choose, Failure, Machine, action, run_machine, state_machine, walk
+from .number import Cost, Number, concatenate, scalar
+from .operand import Operand
+from .oracles import Fault
+from .scenario import Scenario, scenario
+
+__all__ = [
+    "Bits",
+    "Call",
+    "Case",
+    "Cell",
+    "Choose",
+    "Cost",
+    "Distinct",
+    "Draw",
+    "Failure",
+    "Fault",
+    "Fill",
+    "History",
+    "Integers",
+    "Lab",
+    "Machine",
+    "Made",
+    "Making",
+    "Mode",
+    "Number",
+    "Numbers",
+    "Operand",
+    "Scenario",
+    "action",
+    "attend",
+    "attention_cost",
+    "case",
+    "concatenate",
+    "lab_for",
+    "number",
+    "require_close",
+    "rotated",
+    "run_machine",
+    "scalar",
+    "scenario",
+    "state_machine",
+    "stored",
+    "walk",
+]
