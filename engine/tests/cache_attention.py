@@ -8,19 +8,19 @@ import numpy as np
 
 import backbay
 from backbay import Backend, Context, DType, Tensor
-from backbay_engine.cache import Causal, Sizes
+from backbay_engine.cache import CacheSizes, CausalCache
 from backbay_engine.steps.builders import next_step
 from backbay_engine.steps.step import Step
 
 HEAD, HEADS, KV_HEADS = 32, 4, 2
-THREE = Sizes(sequences=3, capacity=600, batch=64, dtype=DType.F32)
+THREE = CacheSizes(sequences=3, capacity=600, batch=64, dtype=DType.F32)
 
 
 def turned(ctx: Context, layer: int, keys: Tensor, offsets: Tensor) -> Tensor:
     return keys.rope(ctx, offsets, HEAD, 100.0)
 
 
-def step_of(cache: Causal, sequences: list[int], spans: list[int] | None = None) -> Step:
+def step_of(cache: CausalCache, sequences: list[int], spans: list[int] | None = None) -> Step:
     """A step of tokens that go on where their sequences are."""
     return next_step(cache.cells.end, sequences, spans)
 
@@ -28,7 +28,7 @@ def step_of(cache: Causal, sequences: list[int], spans: list[int] | None = None)
 class Attention:
     """Layers of attention through a cache, in kept contexts, and the plain history that they must equal."""
 
-    def __init__(self, backend: Backend, cache: Causal, layers: int = 1) -> None:
+    def __init__(self, backend: Backend, cache: CausalCache, layers: int = 1) -> None:
         self.backend, self.cache, self.layers = backend, cache, layers
         self.rng = np.random.default_rng(3)
         self.kept: dict[Any, tuple[Context, Any, list[Tensor], Tensor, list[Tensor]]] = {}
@@ -58,7 +58,7 @@ class Attention:
                 np.testing.assert_allclose(result.numpy()[i], expected, atol=1e-5)
 
     def expected(self, sequence: int, position: int, query: np.ndarray) -> np.ndarray:
-        low = self.cache.sight.first(position)
+        low = self.cache.visibility.first(position)
         places = np.arange(low, position + 1)
         keys = rope(np.array(self.keys[sequence][low : position + 1], np.float64), places)
         values = np.array(self.values[sequence][low : position + 1], np.float64)
@@ -100,14 +100,14 @@ def rope(x: np.ndarray, positions: np.ndarray) -> np.ndarray:
     return y
 
 
-def opened(name: str = "cpu_ref", sizes: Sizes = THREE, **how: Any) -> tuple[Backend, Causal]:
+def opened(name: str = "cpu_ref", sizes: CacheSizes = THREE, **how: Any) -> tuple[Backend, CausalCache]:
     backend = backbay.open(None, backend=name)
-    cache = Causal(how.pop("shift", turned), **how)
+    cache = CausalCache(how.pop("shift", turned), **how)
     cache.open(backend, sizes)
     return backend, cache
 
 
-def state(cache: Causal) -> list[Any]:
+def state(cache: CausalCache) -> list[Any]:
     """All that the bookkeeping says of what is held."""
     cells = cache.cells
     held = [cells.of(n).tolist() for n in range(cells.sequences)]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from backbay import Backend, DType
-from backbay_engine.cache import Encoder, Recurrent
+from backbay_engine.cache import EncoderCache, RecurrentCache
 from backbay_engine.steps.step import Step
 
 CHANNELS, TAPS, STATES = 6, 4, 3
@@ -26,7 +26,7 @@ def run_of(sequence: int, first: int, count: int) -> list[tuple[int, int]]:
 class Cross:
     """One layer that looks at what an encoder made, in kept contexts."""
 
-    def __init__(self, backend: Backend, cache: Encoder) -> None:
+    def __init__(self, backend: Backend, cache: EncoderCache) -> None:
         self.backend, self.cache = backend, cache
         self.kept: dict[Any, Any] = {}
         self.rng = np.random.default_rng(0)
@@ -79,7 +79,7 @@ def output_of(count: int, seed: int) -> np.ndarray:
 class Mamba:
     """A layer with a short convolution and a running state, as models have them, and the same in NumPy."""
 
-    def __init__(self, backend: Backend, cache: Recurrent) -> None:
+    def __init__(self, backend: Backend, cache: RecurrentCache) -> None:
         self.backend, self.cache = backend, cache
         rng = np.random.default_rng(0)
         self.weight = rng.standard_normal((CHANNELS, TAPS)).astype(np.float32)

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 import backbay
 from backbay import DType
-from backbay_engine.cache import Sizes
+from backbay_engine.cache import CacheSizes
 from backbay_engine.models import Model
-from backbay_engine.runner.step_cache import KeptSteps
+from backbay_engine.runner.step_cache import StepCache
 from backbay_engine.steps.step import Step
 
 VOCABULARY = 64
@@ -90,8 +90,8 @@ def run_script(
     """All logits of a script's tokens, in order."""
     cache = model.new_cache()
     assert cache is not None
-    cache.open(backend, Sizes(SEQUENCES, capacity=256, batch=64, dtype=dtype))
-    kept, ends, found = KeptSteps(model, cache), [0] * SEQUENCES, []
+    cache.open(backend, CacheSizes(SEQUENCES, capacity=256, batch=64, dtype=dtype))
+    kept, ends, found = StepCache(model, cache), [0] * SEQUENCES, []
     try:
         for action in script:
             match action:
@@ -123,7 +123,7 @@ def step_of(parts: Sequence[tuple[int, Sequence[int]]], ends: list[int]) -> Step
 
 def embeddings(model: Model, texts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
     """The pooled vector of each text, all in one step."""
-    kept = KeptSteps(model, None)
+    kept = StepCache(model, None)
     whole = step_of(list(enumerate(texts)), [0] * len(texts))
     starts = np.cumsum([0, *map(len, texts)])[:-1].astype(np.int32)
     try:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from .errors import CacheShiftError, LogitsError, RequestError
+from .errors import CacheShiftError, LogitsError, RequestError, TemplateError, TokenizerError
 from .llm import LLM, estimate, load
 from .runner.answer import Completion, Handle, Timings
+from .runner.options import GenerationOptions
 from .text.sampling import SamplingParams
 from .text.tokenizers import Tokenizer, tokenizer_from_gguf
 
@@ -12,12 +13,15 @@ __all__ = [
     "LLM",
     "CacheShiftError",
     "Completion",
+    "GenerationOptions",
     "Handle",
     "LogitsError",
     "RequestError",
     "SamplingParams",
+    "TemplateError",
     "Timings",
     "Tokenizer",
+    "TokenizerError",
     "estimate",
     "load",
     "tokenizer_from_gguf",

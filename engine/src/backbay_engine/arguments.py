@@ -1,8 +1,11 @@
-"""What is asked of what callers give: whole numbers in a range, with an error that names the value and the range."""
+"""Arguments of callers, checked: an error names the value and the rule."""
 
 from __future__ import annotations
 
+import reprlib
+from collections.abc import Iterable, Mapping
 from operator import index
+from typing import Any
 
 from .errors import RequestError
 
@@ -12,10 +15,10 @@ LARGEST_BATCH = 2**20
 
 
 def whole(name: str, value: object, least: int, most: int | None = None) -> int:
-    """The value as an integer, of Python's kind or NumPy's; RequestError if it is none, or not in the range."""
+    """The value as an integer, Python's or NumPy's; RequestError if it is none, or out of range."""
     rule = f"of at least {least}" if most is None else f"in [{least}, {most}]"
     try:
-        number = index(value)  # type: ignore[arg-type]  # that it may not be one is what is found out
+        number = index(value)  # type: ignore[arg-type]  # a TypeError tells what is no integer
     except TypeError:
         raise RequestError(f"{name} must be an integer {rule}, got {value!r}") from None
     if number < least or (most is not None and number > most):
@@ -24,9 +27,42 @@ def whole(name: str, value: object, least: int, most: int | None = None) -> int:
 
 
 def require_room(parallel: int, context: int) -> None:
-    """RequestError if so many sequences of so many tokens are more than a cache can count."""
+    """RequestError if this many sequences of this many tokens are more than a cache can count."""
     if parallel * context > LARGEST:
         raise RequestError(
             f"{parallel} sequences of {context} tokens are {parallel * context} cells of a cache, which has at most "
             f"{LARGEST}; ask for fewer sequences (parallel) or shorter ones (context)"
         )
+
+
+def token_ids(prompt: object) -> list[int]:
+    """The token ids of a prompt that is no text."""
+    try:
+        if isinstance(prompt, Iterable) and not isinstance(prompt, bytes):
+            return [index(token) for token in prompt]
+    except TypeError:
+        pass
+    raise RequestError(f"a prompt must be a text or token ids, got {reprlib.repr(prompt)}")
+
+
+def stop_strings(stop: object) -> tuple[str, ...]:
+    """Stop strings: one, several or None."""
+    given = (stop,) if isinstance(stop, str) else () if stop is None else stop
+    if isinstance(given, Iterable) and not isinstance(given, bytes):
+        strings = tuple(given)
+        if all(isinstance(each, str) for each in strings):
+            return strings
+    raise RequestError(f"stop must be a string or several, got {reprlib.repr(stop)}")
+
+
+def conversation(messages: object) -> list[Mapping[str, Any]]:
+    """The messages of a conversation: at least one, each with a role."""
+    listed = (
+        list(messages) if isinstance(messages, Iterable) and not isinstance(messages, (str, Mapping)) else []
+    )
+    if listed and all(isinstance(m, Mapping) and isinstance(m.get("role"), str) for m in listed):
+        return listed
+    raise RequestError(
+        'messages must be mappings such as {"role": "user", "content": "Hello!"}, one at least, '
+        f"got {reprlib.repr(messages)}"
+    )

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-import reprlib
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from operator import index
 from threading import Event, Lock
 from types import TracebackType
 from typing import Any, Self, TypeAlias, TypeVar, final
@@ -19,21 +17,21 @@ from numpy.typing import NDArray
 import backbay
 from backbay import Backend, BackendMemory, BackendParams, ClosedError, DType, OptionError
 
-from .arguments import LARGEST, LARGEST_BATCH, MOST_SEQUENCES, require_room, whole
-from .cache.contract import Cache, Sizes
+from .arguments import LARGEST, LARGEST_BATCH, MOST_SEQUENCES, conversation, require_room, token_ids, whole
+from .cache.contract import Cache, CacheSizes
 from .errors import LogitsError, RequestError
 from .models import load_model
 from .models.contract import Model
-from .runner.answer import Completion, Handle
-from .runner.generation import Ask, Generation
+from .runner.answer import Completion, Handle, TextPieces
+from .runner.generation import Generation
 from .runner.loop import Runner
+from .runner.options import options_of
 from .runner.scoring import Scoring
 from .runner.slots import Slots
-from .runner.step_cache import KeptSteps
+from .runner.step_cache import StepCache
 from .steps.builders import text_steps, worst_steps
 from .steps.step import Step
 from .text.chat import ChatTemplate, chat_template_from_gguf
-from .text.sampling import SamplingParams
 from .text.tokenizers import Tokenizer, tokenizer_from_gguf
 
 log = logging.getLogger(__name__)
@@ -122,7 +120,7 @@ class LLM:
             kind = self.backend.config.string("tokenizer.ggml.model", None)
             self._tokenizer = None if kind in NO_VOCABULARY else tokenizer_from_gguf(path)
             self.cache: Cache | None = self.model.new_cache()
-            self.steps = KeptSteps(self.model, self.cache)
+            self.step_cache = StepCache(self.model, self.cache)
             self._embedding = Lock()
             self._template: ChatTemplate | None = None
             self._reserve(parallel, kv_dtype)
@@ -133,7 +131,7 @@ class LLM:
         except BaseException:
             self.backend.close()
             raise
-        self._close = weakref.finalize(self, _close, self.runner, self.steps, self.cache, self.backend)
+        self._close = weakref.finalize(self, _close, self.runner, self.step_cache, self.cache, self.backend)
 
     # -- text --------------------------------------------------------------------------------------------
 
@@ -150,7 +148,7 @@ class LLM:
 
     def stream(self, prompt: Prompt, **options: Any) -> Iterator[str]:
         """Continue a prompt piece by piece. Leaving the loop cancels the request."""
-        return Pieces(self.submit(prompt, **options), self)
+        return TextPieces(self.submit(prompt, **options), self)
 
     @property
     def end_ids(self) -> frozenset[int]:
@@ -163,7 +161,7 @@ class LLM:
 
     def chat_prompt(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> list[int]:
         """The token ids of a conversation, up to where the model is to answer."""
-        text = self.template.render(_conversation(messages), **variables)
+        text = self.template.render(conversation(messages), **variables)
         return self.tokenizer.encode(text, add_special=False)
 
     @property
@@ -176,38 +174,24 @@ class LLM:
             raise RequestError("the file has no chat template; write the prompt out, and use generate")
         return self._template
 
-    def submit(
-        self,
-        prompt: Prompt,
-        *,
-        max_tokens: int | None = None,
-        stop: str | Sequence[str] | None = None,
-        num_keep: int | None = None,
-        reuse: bool = True,
-        **sampling: Any,
-    ) -> Handle[Completion]:
-        """Queue a request; those that run at the same time share their steps.
+    def submit(self, prompt: Prompt, **options: Any) -> Handle[Completion]:
+        """Queue a request; requests that run at the same time share their steps.
 
-        max_tokens  at most so many; None ends with the context
-        stop        strings that end the answer, and are not part of it
-        num_keep    when the context is full, forget the older half of what follows the first so many tokens, and go
-                    on; None ends there, with the reason "length"
-        reuse       whether what an earlier prompt had in common with this one is used again
-        sampling    the fields of SamplingParams: temperature, top_k, top_p, min_p, seed, logprobs ...
+        The options are the fields of GenerationOptions (max_tokens, stop, num_keep, reuse) and of SamplingParams
+        (temperature, top_k, top_p, min_p, seed, logprobs ...).
         """
         runner = self._needs_runner()
         ids = self.encode(prompt)
-        most = None if max_tokens is None else whole("max_tokens", max_tokens, 1)
-        kept = None if num_keep is None else whole("num_keep", num_keep, 0, self.context - 2)
-        stops = _strings(stop)
-        if stops and self._tokenizer is None:
-            raise RequestError(f"stop {stop!r}: the file has no vocabulary, so there is no text to stop in")
-        params = SamplingParams(**sampling)
-        if self._tokenizer is not None and (never := self._tokenizer.suppressed_ids):  # as the file has it
-            banned = dict.fromkeys(never, float("-inf"))
-            params = replace(params, logit_bias={**params.logit_bias, **banned})
-        ask = Ask(ids, most, stops, kept, reuse, params)
-        job = Generation(ask, self._tokenizer, self.model.vocabulary_size, runner)
+        checked = options_of(options, self.context)
+        if checked.stop and self._tokenizer is None:
+            raise RequestError(
+                f"stop {checked.stop!r}: the file has no vocabulary, so there is no text to stop in"
+            )
+        if self._tokenizer is not None and (never := self._tokenizer.suppressed_ids):
+            sampling = checked.sampling
+            bias = {**sampling.logit_bias, **dict.fromkeys(never, float("-inf"))}
+            checked = replace(checked, sampling=replace(sampling, logit_bias=bias))
+        job = Generation(ids, checked, self._tokenizer, self.model.vocabulary_size, runner.cancel)
         runner.submit(job)
         return job.handle
 
@@ -222,7 +206,7 @@ class LLM:
     def logits(self, prompt: Prompt) -> NDArray[np.float32]:
         """The logits after each token of a prompt, (tokens, vocabulary)."""
         runner = self._needs_runner()
-        job = Scoring(self.encode(prompt), runner)
+        job = Scoring(self.encode(prompt), runner.cancel)
         runner.submit(job)
         return _wait(job.handle)
 
@@ -279,14 +263,14 @@ class LLM:
         if self.cache is not None:
             self.batch = min(self.batch, parallel * self.context)
             dtype = _dtype(kv_dtype, self.backend)
-            self.cache.open(self.backend, Sizes(parallel, self.context, self.batch, dtype))
+            self.cache.open(self.backend, CacheSizes(parallel, self.context, self.batch, dtype))
         decoding = self.cache is not None
-        self.steps.reserve(worst_steps(self.batch, parallel, self.context, decoding=decoding))
+        self.step_cache.reserve(worst_steps(self.batch, parallel, self.context, decoding=decoding))
 
     def _runner(self, cache: Cache | None, parallel: int) -> Runner | None:
         if cache is None:
             return None
-        return Runner(self.steps, Slots(cache, parallel), batch=self.batch, context=self.context)
+        return Runner(self.step_cache, Slots(cache, parallel), batch=self.batch, context=self.context)
 
     def _check_open(self) -> None:
         if self.backend.closed:
@@ -299,7 +283,7 @@ class LLM:
         return self.runner
 
     def _tokens(self, prompt: Prompt) -> list[int]:
-        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else _integers(prompt)
+        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else token_ids(prompt)
         if not ids:
             raise RequestError("the prompt is empty")
         if len(ids) > self.context:
@@ -312,9 +296,9 @@ class LLM:
         return ids
 
     def _embedded(self, step: Step) -> NDArray[Any]:
-        rows = self.steps.run(step)
+        rows = self.step_cache.run(step)
         if not np.isfinite(rows).all():
-            first = self.steps.first_broken(step) or "the result"
+            first = self.step_cache.first_broken(step) or "the result"
             raise LogitsError(f"the embedding is not finite; the first that is not finite is {first}")
         return rows
 
@@ -348,38 +332,6 @@ def _dtype(name: str | DType | None, backend: Backend) -> DType:
         raise RequestError(f"kv_dtype must be f32, f16, bf16, q8_0 or q4_0, got {name!r}") from None
 
 
-def _integers(prompt: Sequence[int]) -> list[int]:
-    try:
-        if not isinstance(prompt, bytes):
-            return [index(token) for token in prompt]
-    except TypeError:
-        pass
-    raise RequestError(f"a prompt must be a text or token ids, got {reprlib.repr(prompt)}")
-
-
-def _strings(stop: object) -> tuple[str, ...]:
-    """The stop strings that were given, one or several or none."""
-    given = (stop,) if isinstance(stop, str) else () if stop is None else stop
-    if isinstance(given, Iterable) and not isinstance(given, bytes):
-        strings = tuple(given)
-        if all(isinstance(each, str) for each in strings):
-            return strings
-    raise RequestError(f"stop must be a string or several, got {reprlib.repr(stop)}")
-
-
-def _conversation(messages: object) -> list[Mapping[str, Any]]:
-    """The messages of a conversation, one at least, each with a role."""
-    listed = (
-        list(messages) if isinstance(messages, Iterable) and not isinstance(messages, (str, Mapping)) else []
-    )
-    if listed and all(isinstance(m, Mapping) and isinstance(m.get("role"), str) for m in listed):
-        return listed
-    raise RequestError(
-        'messages must be mappings such as {"role": "user", "content": "Hello!"}, one at least, '
-        f"got {reprlib.repr(messages)}"
-    )
-
-
 def _wait(handle: Handle[T]) -> T:
     """The result; whatever breaks the waiting off, such as Ctrl+C, cancels the request."""
     try:
@@ -388,30 +340,7 @@ def _wait(handle: Handle[T]) -> T:
         handle.cancel()
 
 
-@final
-class Pieces(Iterator[str]):
-    """The pieces of an answer. Whoever holds them keeps the model open; the request ends when nobody does."""
-
-    def __init__(self, handle: Handle[Completion], llm: LLM) -> None:
-        self._handle, self._pieces, self._llm = handle, iter(handle), llm
-
-    def __next__(self) -> str:
-        try:
-            return next(self._pieces)
-        except BaseException:  # also what breaks the waiting off, such as Ctrl+C
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """Cancel the request, unless it is over; nothing more comes."""
-        self._handle.cancel()
-        self._pieces = iter(())
-
-    def __del__(self) -> None:
-        self.close()
-
-
-def _close(runner: Runner | None, steps: KeptSteps, cache: Cache | None, backend: Backend) -> None:
+def _close(runner: Runner | None, steps: StepCache, cache: Cache | None, backend: Backend) -> None:
     if runner is not None:
         runner.close()
     steps.close()

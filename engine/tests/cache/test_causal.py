@@ -18,7 +18,7 @@ from backbay import (
     DTypeError,
     ShapeError,
 )
-from backbay_engine.cache import Causal, Sizes
+from backbay_engine.cache import CacheSizes, CausalCache
 from backbay_engine.steps.step import Step
 
 INSTALLED = sorted(backbay.backends())
@@ -59,15 +59,15 @@ def test_histories_are_at_least_256_multiples_of_what_the_backend_wants_and_with
             return CacheConfig(cache_padding=96, mask_batch_padding=8)
 
     backend = backbay.open(None, backend=Padded)
-    cache = Causal(turned)
-    cache.open(backend, Sizes(2, 500, 64, DType.F32))
+    cache = CausalCache(turned)
+    cache.open(backend, CacheSizes(2, 500, 64, DType.F32))
     assert cache.cells.count == 1056
     histories = {cache.plan(step_of(cache, [n % 2])).history for n in range(1000)}
     assert histories == {768, 1056}
 
 
 def test_a_range_begins_where_its_sequences_do_if_that_makes_it_much_shorter() -> None:
-    _, cache = opened(sizes=Sizes(3, 4096, 64, DType.F32))
+    _, cache = opened(sizes=CacheSizes(3, 4096, 64, DType.F32))
     for _ in range(64):
         cache.plan(step_of(cache, [0] * 32))
     plan = cache.plan(step_of(cache, [1] * 8))
@@ -101,8 +101,8 @@ def test_a_step_that_only_reserves_takes_no_room() -> None:
 
 def test_the_memory_of_layers_is_measured_without_allocating_any() -> None:
     with backbay.open(None, backend="cpu_ref", params=BackendParams(alloc_memory=False)) as backend:
-        cache = Causal(turned)
-        cache.open(backend, Sizes(2, 128, 16, DType.F16))
+        cache = CausalCache(turned)
+        cache.open(backend, CacheSizes(2, 128, 16, DType.F16))
         step = step_of(cache, [0] * 16)
         Attention(backend, cache, layers=3)._find(step, cache.worst(step))
         report = backend.memory().cpu
@@ -113,7 +113,7 @@ def test_the_memory_of_layers_is_measured_without_allocating_any() -> None:
 
 
 def test_a_full_cache_names_sequence_need_and_room_and_changes_nothing() -> None:
-    _, cache = opened(sizes=Sizes(2, 10, 64, DType.F32))
+    _, cache = opened(sizes=CacheSizes(2, 10, 64, DType.F32))
     cache.plan(step_of(cache, [0] * 6 + [1]))
     before = state(cache)
     with pytest.raises(CacheFullError, match="sequence 0 needs 5 cells, 4 are free") as caught:
@@ -123,7 +123,7 @@ def test_a_full_cache_names_sequence_need_and_room_and_changes_nothing() -> None
 
 
 def test_a_step_too_large_for_a_window_changes_nothing_not_even_what_has_left_it() -> None:
-    _, cache = opened(sizes=Sizes(2, 100, 4, DType.F32), window=3)
+    _, cache = opened(sizes=CacheSizes(2, 100, 4, DType.F32), window=3)
     for _ in range(3):
         cache.plan(step_of(cache, [0] * 4))
     before = state(cache)
@@ -152,13 +152,13 @@ def test_a_dtype_that_the_backend_cannot_hold_is_refused_with_those_that_it_can(
 
     backend = backbay.open(None, backend=Plain)
     with pytest.raises(DTypeError, match="cannot hold a cache of q4_0; it can hold f32, f16, q8_0"):
-        Causal(turned).open(backend, Sizes(1, 32, 8, DType.Q4_0))
+        CausalCache(turned).open(backend, CacheSizes(1, 32, 8, DType.Q4_0))
     with pytest.raises(DTypeError, match=r"permutes values.*cannot be q8_0: take one of f32, f16"):
-        Causal(turned).open(backend, Sizes(1, 32, 8, DType.Q8_0))
+        CausalCache(turned).open(backend, CacheSizes(1, 32, 8, DType.Q8_0))
 
 
 def test_heads_that_are_no_whole_blocks_are_refused() -> None:
-    backend, cache = opened(sizes=Sizes(1, 32, 8, DType.Q8_0))
+    backend, cache = opened(sizes=CacheSizes(1, 32, 8, DType.Q8_0))
     with backend.new_context() as ctx:
         bound = cache.bind(ctx, cache.plan(step_of(cache, [0])))
         x = ctx.from_floats(np.zeros((1, 2, 48)))
@@ -190,28 +190,28 @@ def test_a_layer_keeps_its_sizes_and_is_put_before_it_is_got() -> None:
 )
 def test_limits_that_make_no_sense_are_refused(how: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Causal(turned, **how)
+        CausalCache(turned, **how)
 
 
 def test_a_cache_is_opened_before_it_is_used_and_only_once() -> None:
-    cache = Causal(turned)
+    cache = CausalCache(turned)
     assert cache.used == 0
     step = Step(*np.zeros((4, 1), np.int32))
     for use in (lambda: cache.plan(step), lambda: cache.can_resume(0, 0), lambda: cache.remove(0, 0)):
         with pytest.raises(BackbayError, match="not open"):
             use()
     with backbay.open(None, backend="cpu_ref") as backend:
-        cache.open(backend, Sizes(1, 8, 8))
+        cache.open(backend, CacheSizes(1, 8, 8))
         with pytest.raises(BackbayError, match="open already"):
-            cache.open(backend, Sizes(1, 8, 8))
+            cache.open(backend, CacheSizes(1, 8, 8))
         cache.plan(step)
         cache.close()
         with pytest.raises(BackbayError, match="not open"):
             cache.plan(step)
-        cache.open(backend, Sizes(1, 8, 8))
+        cache.open(backend, CacheSizes(1, 8, 8))
         cache.plan(step)
         with pytest.raises(ValueError, match="batch must be at least 1"):
-            Causal(None).open(backend, Sizes(1, 8, 0))
+            CausalCache(None).open(backend, CacheSizes(1, 8, 0))
 
 
 # -- going back ------------------------------------------------------------------------------------------
@@ -255,7 +255,7 @@ def test_a_prefix_longer_than_its_source_is_refused() -> None:
 
 
 def test_a_window_can_go_back_as_far_as_its_memory() -> None:
-    _, cache = opened(sizes=Sizes(1, 400, 4, DType.F32), window=4, memory=7)
+    _, cache = opened(sizes=CacheSizes(1, 400, 4, DType.F32), window=4, memory=7)
     for _ in range(50):
         cache.plan(step_of(cache, [0] * 4))
     cache.plan(step_of(cache, [0] * 4))

@@ -10,12 +10,12 @@ from cache_layers import Cross, Mamba, output_of, run_of, step_of
 
 import backbay
 from backbay import BackbayError, CacheConfig, CacheFullError, Context, DType, ShapeError, Tensor
-from backbay_engine.cache import Cache, Causal, Encoder, Recurrent, Sizes, Wrapper
+from backbay_engine.cache import Cache, CacheSizes, CausalCache, EncoderCache, LayeredCache, RecurrentCache
 from backbay_engine.errors import CacheShiftError
 
 INSTALLED = sorted(backbay.backends())
 REFERENCE: Any = backbay.backends()["cpu_ref"].load()
-SMALL = Sizes(sequences=2, capacity=32, batch=8, dtype=DType.F32)
+SMALL = CacheSizes(sequences=2, capacity=32, batch=8, dtype=DType.F32)
 
 
 def as_they_are(ctx: Context, layer: int, keys: Tensor, offsets: Tensor) -> Tensor:
@@ -25,22 +25,25 @@ def as_they_are(ctx: Context, layer: int, keys: Tensor, offsets: Tensor) -> Tens
 # -- several caches --------------------------------------------------------------------------------------
 
 
-def two_kinds(**second: Any) -> tuple[Wrapper, Causal, Causal]:
-    windowed, whole = Causal(as_they_are, window=4), Causal(second.pop("shift", as_they_are), **second)
-    wrapper = Wrapper([windowed, whole], kind=lambda layer: layer % 2)
-    wrapper.open(backbay.open(None, backend="cpu_ref"), SMALL)
-    return wrapper, windowed, whole
+def two_kinds(**second: Any) -> tuple[LayeredCache, CausalCache, CausalCache]:
+    windowed, whole = (
+        CausalCache(as_they_are, window=4),
+        CausalCache(second.pop("shift", as_they_are), **second),
+    )
+    layered = LayeredCache([windowed, whole], kind=lambda layer: layer % 2)
+    layered.open(backbay.open(None, backend="cpu_ref"), SMALL)
+    return layered, windowed, whole
 
 
-def ends(*caches: Causal) -> list[list[int]]:
+def ends(*caches: CausalCache) -> list[list[int]]:
     return [list(cache.cells.end) for cache in caches]
 
 
 def test_layers_put_and_get_in_their_own_cache() -> None:
-    wrapper, windowed, whole = two_kinds()
+    layered, windowed, whole = two_kinds()
     step = step_of(*run_of(0, 0, 6))
     with windowed.storage.backend.new_context() as ctx:
-        bound = wrapper.bind(ctx, wrapper.plan(step))
+        bound = layered.bind(ctx, layered.plan(step))
         x = ctx.from_floats(np.ones((6, 1, 8)))
         for layer in range(4):
             bound.put(ctx, layer, x, x)
@@ -48,72 +51,78 @@ def test_layers_put_and_get_in_their_own_cache() -> None:
     assert seen == [4, 6, 4, 6]
     assert sorted(windowed.storage.layers) == [0, 2]
     assert sorted(whole.storage.layers) == [1, 3]
-    assert wrapper.used == 12
+    assert layered.used == 12
 
 
 def test_a_step_that_one_refuses_none_takes() -> None:
-    wrapper, windowed, whole = two_kinds()
-    wrapper.plan(step_of(*run_of(0, 0, 8)))
+    layered, windowed, whole = two_kinds()
+    layered.plan(step_of(*run_of(0, 0, 8)))
     whole.cells.capacity = 10  # as if it held less than the other
     with pytest.raises(CacheFullError):
-        wrapper.plan(step_of(*run_of(0, 8, 8)))
+        layered.plan(step_of(*run_of(0, 8, 8)))
     assert ends(windowed, whole) == [[8, 0], [8, 0]]
 
 
 def test_a_removal_that_one_refuses_none_does() -> None:
-    wrapper, windowed, whole = two_kinds(shift=None)
-    wrapper.plan(step_of(*run_of(0, 0, 8)))
+    layered, windowed, whole = two_kinds(shift=None)
+    layered.plan(step_of(*run_of(0, 0, 8)))
     with pytest.raises(CacheShiftError, match="no way to turn the keys"):
-        wrapper.remove(0, 5, 7)
+        layered.remove(0, 5, 7)
     assert ends(windowed, whole) == [[8, 0], [8, 0]]
-    wrapper.remove(0, 5)
+    layered.remove(0, 5)
     assert ends(windowed, whole) == [[5, 0], [5, 0]]
 
 
 def test_a_removal_that_breaks_half_way_leaves_all_alike() -> None:
-    wrapper, windowed, whole = two_kinds()
-    wrapper.plan(step_of(*run_of(0, 0, 8)))
-    removal = wrapper.removal(0, 5, 7)
+    layered, windowed, whole = two_kinds()
+    layered.plan(step_of(*run_of(0, 0, 8)))
+    removal = layered.removal(0, 5, 7)
     whole.storage.close()  # the memory goes away between check and deed
     with pytest.raises(BackbayError):
         removal()
     assert ends(windowed, whole) == [[5, 0], [5, 0]]
 
 
-def test_a_wrapper_resumes_where_all_can() -> None:
-    wrapper, windowed, whole = two_kinds()
+def test_a_layered_cache_resumes_where_all_can() -> None:
+    layered, windowed, whole = two_kinds()
     for n in range(0, 24, 4):
-        wrapper.plan(step_of(*run_of(0, n, 4)))
+        layered.plan(step_of(*run_of(0, n, 4)))
     windowed.cells.drop(0, 18)
-    assert [n for n in range(26) if wrapper.can_resume(0, n)] == [21, 22, 23, 24]
-    assert (wrapper.last_resumable(0, 23), wrapper.last_resumable(0, 20)) == (23, 0)
-    wrapper.copy_prefix(0, 1, 22)
+    assert [n for n in range(26) if layered.can_resume(0, n)] == [21, 22, 23, 24]
+    assert (layered.last_resumable(0, 23), layered.last_resumable(0, 20)) == (23, 0)
+    layered.copy_prefix(0, 1, 22)
     assert ends(windowed, whole) == [[24, 22], [24, 22]]
-    wrapper.rollback(step_of(*run_of(1, 20, 2)))
+    layered.rollback(step_of(*run_of(1, 20, 2)))
     assert ends(windowed, whole) == [[24, 20], [24, 20]]
 
 
-def test_a_wrapper_opens_all_or_none() -> None:
+def test_a_layered_cache_opens_all_or_none() -> None:
     backend = backbay.open(None, backend="cpu_ref")
-    first, second = Causal(None), Causal(None)
+    first, second = CausalCache(None), CausalCache(None)
     second.open(backend, SMALL)
-    wrapper = Wrapper([first, second], kind=lambda layer: 0)
+    layered = LayeredCache([first, second], kind=lambda layer: 0)
     with pytest.raises(BackbayError, match="open already"):
-        wrapper.open(backend, SMALL)
+        layered.open(backend, SMALL)
     assert first.used == 0
     second.close()
-    wrapper.open(backend, SMALL)
-    wrapper.close()
-    with pytest.raises(ValueError, match="needs a cache"):
-        Wrapper([], kind=lambda layer: 0)
+    layered.open(backend, SMALL)
+    layered.close()
+    with pytest.raises(ValueError, match="needs at least one cache"):
+        LayeredCache([], kind=lambda layer: 0)
 
 
 @pytest.mark.parametrize(
-    "one", [Causal(None), Encoder(4), Recurrent(), Wrapper([Causal(None)], kind=lambda layer: 0)]
+    "one",
+    [
+        CausalCache(None),
+        EncoderCache(4),
+        RecurrentCache(),
+        LayeredCache([CausalCache(None)], kind=lambda layer: 0),
+    ],
 )
 def test_a_plan_of_another_cache_is_refused(one: Cache) -> None:
     backend = backbay.open(None, backend="cpu_ref")
-    other = Recurrent() if isinstance(one, Causal) else Causal(None)
+    other = RecurrentCache() if isinstance(one, CausalCache) else CausalCache(None)
     one.open(backend, SMALL)
     other.open(backend, SMALL)
     with backend.new_context() as ctx, pytest.raises(BackbayError, match="is of another kind of cache"):
@@ -126,8 +135,8 @@ def test_a_plan_of_another_cache_is_refused(one: Cache) -> None:
 @pytest.mark.parametrize("name", INSTALLED)
 def test_every_token_sees_the_output_of_its_sequence(name: str) -> None:
     with backbay.open(None, backend=name) as backend:
-        cache = Encoder(length=20)
-        cache.open(backend, Sizes(3, 64, 8, DType.F32))
+        cache = EncoderCache(length=20)
+        cache.open(backend, CacheSizes(3, 64, 8, DType.F32))
         cross, made = Cross(backend, cache), {0: output_of(20, 1), 2: output_of(13, 2)}
         cache.expect(0, 20)
         cache.expect(2, 13)
@@ -153,7 +162,7 @@ def test_every_token_sees_the_output_of_its_sequence(name: str) -> None:
 
 def test_a_mask_is_left_out_where_all_is_seen() -> None:
     backend = backbay.open(None, backend="cpu_ref")
-    cache = Encoder(length=6)
+    cache = EncoderCache(length=6)
     cache.open(backend, SMALL)
     cross = Cross(backend, cache)
     cache.expect(1, 5)
@@ -168,7 +177,7 @@ def test_who_has_no_output_is_told_so_and_gets_numbers() -> None:
             return CacheConfig(cache_padding=8, mask_batch_padding=4)
 
     backend = backbay.open(None, backend=Padded)
-    cache = Encoder(length=5)
+    cache = EncoderCache(length=5)
     cache.open(backend, SMALL)
     cross = Cross(backend, cache)
     with backend.new_context() as ctx:
@@ -184,7 +193,7 @@ def test_who_has_no_output_is_told_so_and_gets_numbers() -> None:
 
 
 def test_an_output_goes_with_the_position_that_brought_it() -> None:
-    cache = Encoder(length=4)
+    cache = EncoderCache(length=4)
     cache.open(backbay.open(None, backend="cpu_ref"), SMALL)
     cache.plan(step_of(*run_of(0, 0, 3)))
     cache.expect(0, 4)
@@ -201,7 +210,7 @@ def test_an_output_goes_with_the_position_that_brought_it() -> None:
 
 
 def test_an_output_is_put_once_and_must_fit() -> None:
-    cache = Encoder(length=4)
+    cache = EncoderCache(length=4)
     cache.open(backbay.open(None, backend="cpu_ref"), SMALL)
     with pytest.raises(CacheFullError, match="sequence 0 needs 5 cells, 4 are free"):
         cache.expect(0, 5)
@@ -221,8 +230,8 @@ def test_an_output_is_put_once_and_must_fit() -> None:
 @pytest.mark.parametrize("name", INSTALLED)
 def test_states_are_carried_shared_and_gone_back_to(name: str) -> None:
     with backbay.open(None, backend=name) as backend:
-        cache = Recurrent(checkpoints=2, interval=3)
-        cache.open(backend, Sizes(3, 64, 8))
+        cache = RecurrentCache(checkpoints=2, interval=3)
+        cache.open(backend, CacheSizes(3, 64, 8))
         layer = Mamba(backend, cache)
         layer.step((0, 3))
         layer.step((0, 3), (1, 3))
@@ -255,8 +264,8 @@ def test_states_are_carried_shared_and_gone_back_to(name: str) -> None:
 
 
 def test_slots_are_enough_for_as_many_checkpoints_as_are_kept() -> None:
-    cache = Recurrent(checkpoints=3, interval=1)
-    cache.open(backbay.open(None, backend="cpu_ref"), Sizes(2, 400, 8))
+    cache = RecurrentCache(checkpoints=3, interval=1)
+    cache.open(backbay.open(None, backend="cpu_ref"), CacheSizes(2, 400, 8))
     for n in range(40):
         step = step_of((0, n), (1, n))
         cache.plan(step)
@@ -271,7 +280,7 @@ def test_slots_are_enough_for_as_many_checkpoints_as_are_kept() -> None:
 
 
 def test_a_state_that_is_gone_is_not_gone_on_from() -> None:
-    cache = Recurrent(checkpoints=0)
+    cache = RecurrentCache(checkpoints=0)
     cache.open(backbay.open(None, backend="cpu_ref"), SMALL)
     for n in range(4):
         cache.plan(step_of((0, n)))
@@ -286,7 +295,7 @@ def test_a_state_that_is_gone_is_not_gone_on_from() -> None:
 
 
 def test_nothing_is_taken_out_of_the_middle_of_a_state() -> None:
-    cache = Recurrent()
+    cache = RecurrentCache()
     cache.open(backbay.open(None, backend="cpu_ref"), SMALL)
     cache.plan(step_of(*run_of(0, 0, 4)))
     with pytest.raises(CacheShiftError, match="they went into the states of what follows"):
@@ -295,9 +304,9 @@ def test_nothing_is_taken_out_of_the_middle_of_a_state() -> None:
 
 
 def test_sequences_take_equally_many_tokens_side_by_side() -> None:
-    cache = Recurrent()
+    cache = RecurrentCache()
     assert cache.is_uniform
-    assert Wrapper([Causal(None), cache], kind=lambda layer: 0).is_uniform
+    assert LayeredCache([CausalCache(None), cache], kind=lambda layer: 0).is_uniform
     cache.open(backbay.open(None, backend="cpu_ref"), SMALL)
     for tokens in ([(0, 0), (0, 1), (1, 0)], [(0, 0), (1, 0), (0, 1)]):
         with pytest.raises(
@@ -309,7 +318,7 @@ def test_sequences_take_equally_many_tokens_side_by_side() -> None:
 
 def test_a_state_keeps_its_shape() -> None:
     backend = backbay.open(None, backend="cpu_ref")
-    cache = Recurrent()
+    cache = RecurrentCache()
     cache.open(backend, SMALL)
     with backend.new_context() as ctx:
         bound = cache.bind(ctx, cache.plan(step_of((0, 0))))

@@ -15,8 +15,8 @@ from cache_layers import Cross, Mamba, output_of, run_of, step_of
 import backbay
 from backbay import BackbayError, Backend, CacheConfig, DType
 from backbay_conformance.plugin import Choose, Draw, Fault, Lab, Machine, action, lab_for, run_machine, walk
-from backbay_engine.cache import Encoder, Recurrent, Sizes
-from backbay_engine.cache.encoder import EncoderBound
+from backbay_engine.cache import CacheSizes, EncoderCache, RecurrentCache
+from backbay_engine.cache.encoder import BoundEncoderCache
 from backbay_engine.cache.recurrent import Track
 from backbay_engine.cache.storage import Storage
 from backbay_engine.errors import CacheShiftError
@@ -72,8 +72,8 @@ class EncoderLife(Life):
     def __init__(self, lab: Lab, choose: Choose) -> None:
         super().__init__(lab, choose)
         self.length = 1 + choose.below(20)
-        self.cache = Encoder(self.length)
-        self.cache.open(self.backend, Sizes(SEQUENCES, 64, 16, DType.F32))
+        self.cache = EncoderCache(self.length)
+        self.cache.open(self.backend, CacheSizes(SEQUENCES, 64, 16, DType.F32))
         self.cross = Cross(self.backend, self.cache)
         self.puts: list[Put | None] = [None] * SEQUENCES
         self.expected: dict[int, int] = {}
@@ -188,8 +188,8 @@ class RecurrentLife(Life):
     def __init__(self, lab: Lab, choose: Choose) -> None:
         super().__init__(lab, choose)
         self.checkpoints, interval = choose.below(4), 1 + choose.below(4)
-        self.cache = Recurrent(checkpoints=self.checkpoints, interval=interval)
-        self.cache.open(self.backend, Sizes(SEQUENCES, 64, 16))
+        self.cache = RecurrentCache(checkpoints=self.checkpoints, interval=interval)
+        self.cache.open(self.backend, CacheSizes(SEQUENCES, 64, 16))
         self.layer = Mamba(self.backend, self.cache)
         self.layer.fed = {n: [] for n in range(SEQUENCES)}
         self.tell(f"{self.checkpoints} checkpoints, {interval} apart")
@@ -314,41 +314,41 @@ def test_caches_of_all_kinds_live_under_hypothesis(kind: type[Life]) -> None:
 
 
 def what_was_expected_outlives_the_sequence(patch: pytest.MonkeyPatch) -> None:
-    removal = Encoder.removal
-    patch.setattr(Encoder, "removal", lambda self, n, begin, end=None: removal(self, n, begin, 1 << 30))
+    removal = EncoderCache.removal
+    patch.setattr(EncoderCache, "removal", lambda self, n, begin, end=None: removal(self, n, begin, 1 << 30))
 
 
 def outputs_are_seen_by_their_neighbours(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Encoder, "_seen", lambda self, sequence: (0, self._outputs[sequence].count)
+    patch.setattr(EncoderCache, "_seen", lambda self, sequence: (0, self._outputs[sequence].count)
                   if self._outputs[sequence] else (0, 0))  # fmt: skip
 
 
 def masks_are_those_of_the_step_before(patch: pytest.MonkeyPatch) -> None:
-    fill = EncoderBound.fill
+    fill = BoundEncoderCache.fill
 
     def once_only(self: Any, plan: Any) -> None:
         if not hasattr(self, "filled"):
             fill(self, plan)
         self.filled = True
 
-    patch.setattr(EncoderBound, "fill", once_only)
+    patch.setattr(BoundEncoderCache, "fill", once_only)
 
 
 def wiping_reaches_what_others_share(patch: pytest.MonkeyPatch) -> None:
-    def wipe(self: Encoder, sequence: int) -> None:
+    def wipe(self: EncoderCache, sequence: int) -> None:
         low, high = self._seen(sequence)
         if self.storage.layers:
             Storage.wipe(self.storage, np.arange(low, high, dtype=np.int32))
         self.remove(sequence, 0)
 
-    patch.setattr(Encoder, "wipe", wipe)
+    patch.setattr(EncoderCache, "wipe", wipe)
 
 
 def states_are_written_where_they_are_read(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Recurrent, "_advance", advance_in_place)
+    patch.setattr(RecurrentCache, "_advance", advance_in_place)
 
 
-def advance_in_place(self: Recurrent, sequence: int, count: int) -> int:
+def advance_in_place(self: RecurrentCache, sequence: int, count: int) -> int:
     """As `_advance` would be if the latest state's slot were used again."""
     track = self._tracks[sequence]
     slot = track.states[-1][1] if track.states else self._users.index(0, 1)

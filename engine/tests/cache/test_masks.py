@@ -7,15 +7,15 @@ import pytest
 from cache_attention import Attention, opened, step_of
 
 from backbay import DType
-from backbay_engine.cache import Causal, Sizes
+from backbay_engine.cache import CacheSizes, CausalCache
 from backbay_engine.cache.cells import Cells, runs_of
-from backbay_engine.cache.masks import Mask, Sight
+from backbay_engine.cache.masks import Mask, Visibility
 from backbay_engine.steps.step import Step
 
 # -- masks -----------------------------------------------------------------------------------------------
 
 
-def seen(cache: Causal, step: Step, *, spans: bool = True) -> list[list[int]]:
+def seen(cache: CausalCache, step: Step, *, spans: bool = True) -> list[list[int]]:
     """For each token of a step, the positions of its sequence that its mask lets it see."""
     plan = cache.plan(step)
     with cache.storage.backend.new_context() as ctx:
@@ -44,14 +44,14 @@ def seen(cache: Causal, step: Step, *, spans: bool = True) -> list[list[int]]:
     ],
 )
 def test_tokens_see_their_window_and_their_chunk(how: dict[str, int], expected: list[list[int]]) -> None:
-    _, cache = opened(sizes=Sizes(2, 32, 8, DType.F32), **how)
+    _, cache = opened(sizes=CacheSizes(2, 32, 8, DType.F32), **how)
     cache.plan(step_of(cache, [0, 1, 0, 0, 0]))
     assert seen(cache, step_of(cache, [0, 0])) == expected
     assert seen(cache, step_of(cache, [1])) == [[0, 1] if how.get("window") != 1 else [1]]
 
 
 def test_tokens_of_a_span_see_each_other_and_nothing_else_that_is_later() -> None:
-    _, cache = opened(sizes=Sizes(2, 32, 8, DType.F32), window=2)
+    _, cache = opened(sizes=CacheSizes(2, 32, 8, DType.F32), window=2)
     cache.plan(step_of(cache, [0, 1]))
     step = step_of(cache, [0, 0, 0, 0, 0, 1, 1], [-1, 7, 7, 7, -1, 7, -1])
     assert seen(cache, step) == [[0, 1], [1, 2, 3, 4], [2, 3, 4], [2, 3, 4], [4, 5], [0, 1], [1, 2]]
@@ -62,8 +62,13 @@ def test_tokens_of_a_span_see_each_other_and_nothing_else_that_is_later() -> Non
 
 def test_rows_kept_up_to_date_are_those_made_anew() -> None:
     rng = np.random.default_rng(1)
-    for sight in (Sight(), Sight(window=7), Sight(chunk=6), Sight(window=9, chunk=5)):
-        cells, kept, rows = Cells(4, 300, 1200), Mask(sight, 0), np.full((4, 1200), -np.inf)
+    for visibility in (
+        Visibility(),
+        Visibility(window=7),
+        Visibility(chunk=6),
+        Visibility(window=9, chunk=5),
+    ):
+        cells, kept, rows = Cells(4, 300, 1200), Mask(visibility, 0), np.full((4, 1200), -np.inf)
         for turn in range(250):
             chosen = rng.permutation(4)[: rng.integers(1, 5)].astype(np.int32)
             ends = np.array([cells.end[n] for n in chosen], np.int32)
@@ -72,14 +77,14 @@ def test_rows_kept_up_to_date_are_those_made_anew() -> None:
             cells.extend(runs, cells.lowest_free(len(chosen)))
             if turn % 3:  # other kept contexts take the other steps
                 fresh = np.zeros((4, 1200))
-                Mask(sight, 0).fill_anew(fresh, cells, runs, None)
+                Mask(visibility, 0).fill_anew(fresh, cells, runs, None)
                 kept.fill(rows, cells, runs)
                 n = len(chosen)
                 assert np.array_equal(rows[:n], fresh[:n])
             if turn % 17 == 16:
                 cells.cut(int(chosen[0]), int(rng.integers(cells.end[chosen[0]] + 1)))
-            if turn % 5 == 4 and sight.reach is not None:
-                cells.drop(int(chosen[0]), cells.end[chosen[0]] - sight.reach)
+            if turn % 5 == 4 and visibility.reach is not None:
+                cells.drop(int(chosen[0]), cells.end[chosen[0]] - visibility.reach)
 
 
 def test_masks_of_many_tokens_share_an_array_and_do_not_mind() -> None:

@@ -16,7 +16,7 @@ from backbay import (
     ShapeError,
     Tensor,
 )
-from backbay_engine.cache import Causal, Sizes
+from backbay_engine.cache import CacheSizes, CausalCache
 from backbay_engine.errors import CacheShiftError
 
 INSTALLED = sorted(backbay.backends())
@@ -67,7 +67,7 @@ def test_cells_that_others_share_are_copied_and_not_turned_for_them() -> None:
 
 
 def test_a_range_stays_where_there_is_no_room_to_copy_what_is_shared() -> None:
-    backend, cache = opened(sizes=Sizes(2, 8, 8, DType.F32))
+    backend, cache = opened(sizes=CacheSizes(2, 8, 8, DType.F32))
     attention = Attention(backend, cache)
     attention.step([0] * 8)
     cache.copy_prefix(0, 1, 8)
@@ -82,7 +82,7 @@ def test_a_range_stays_where_there_is_no_room_to_copy_what_is_shared() -> None:
 
 
 def test_a_window_keeps_a_range_if_what_would_come_into_sight_is_gone() -> None:
-    _, cache = opened(sizes=Sizes(1, 100, 4, DType.F32), window=6)
+    _, cache = opened(sizes=CacheSizes(1, 100, 4, DType.F32), window=6)
     for _ in range(6):
         cache.plan(step_of(cache, [0] * 4))
     cache.cells.drop(0, 18)
@@ -107,8 +107,8 @@ class Breaks(REFERENCE):
 
 def test_a_shift_that_breaks_half_way_leaves_no_wrong_keys() -> None:
     backend = backbay.open(None, backend=Breaks)
-    cache = Causal(turned)
-    cache.open(backend, Sizes(2, 100, 16, DType.F32))
+    cache = CausalCache(turned)
+    cache.open(backend, CacheSizes(2, 100, 16, DType.F32))
     attention = Attention(backend, cache, layers=2)
     attention.step([0] * 10 + [1] * 4)
     backend.left = 1
@@ -161,8 +161,8 @@ def test_cells_move_to_the_front_once_a_range_was_long_for_long(name: str, idle:
 @pytest.mark.parametrize("after", [0, 1, 2, 3])
 def test_a_move_that_breaks_leaves_all_where_it_was(after: int) -> None:
     backend = backbay.open(None, backend=Breaks)
-    cache = Causal(turned, bucket=32)
-    cache.open(backend, Sizes(3, 600, 64, DType.F32))
+    cache = CausalCache(turned, bucket=32)
+    cache.open(backend, CacheSizes(3, 600, 64, DType.F32))
     attention = Attention(backend, cache)
     spread(attention)
     for _ in range(6):
@@ -179,7 +179,7 @@ def test_a_move_that_breaks_leaves_all_where_it_was(after: int) -> None:
 
 
 def test_cells_stay_where_there_is_no_room_to_move_through() -> None:
-    _, cache = opened(sizes=Sizes(3, 64, 64, DType.F32), bucket=8)
+    _, cache = opened(sizes=CacheSizes(3, 64, 64, DType.F32), bucket=8)
     cache.plan(step_of(cache, [0] * 64))
     cache.plan(step_of(cache, [1] * 60))
     cache.plan(step_of(cache, [2] * 50))

@@ -13,12 +13,12 @@ from model_scripts import TEXTS, nmse, step_of, tokens
 import backbay
 from backbay import DType
 from backbay.gguf import Config
-from backbay_engine.cache import Sizes
+from backbay_engine.cache import CacheSizes
 from backbay_engine.models import load_model
 from backbay_engine.models.batch import Batch
 from backbay_engine.models.nn import Factors, Rope, Shape
 from backbay_engine.models.nn.shape import sliding_layers
-from backbay_engine.runner.step_cache import KeptSteps
+from backbay_engine.runner.step_cache import StepCache
 from backbay_engine.steps.step import Step
 
 BACKENDS = sorted(backbay.backends())
@@ -107,10 +107,10 @@ def test_the_length_of_the_context_says_which_factors_hold(context, taken):
         assert turn.factors is held[taken]
 
 
-def opened(backend, model) -> KeptSteps:
+def opened(backend, model) -> StepCache:
     cache = model.new_cache()
-    cache.open(backend, Sizes(2, capacity=256, batch=64, dtype=DType.F32))
-    return KeptSteps(model, cache)
+    cache.open(backend, CacheSizes(2, capacity=256, batch=64, dtype=DType.F32))
+    return StepCache(model, cache)
 
 
 @pytest.mark.parametrize("backend_name", BACKENDS)
@@ -130,7 +130,7 @@ def test_the_last_block_works_on_outputs_alone():
     with backbay.open(stored("qwen3"), backend="cpu_ref") as backend:
         model = load_model(backend)
         cache = model.new_cache()
-        cache.open(backend, Sizes(1, capacity=256, batch=64, dtype=DType.F32))
+        cache.open(backend, CacheSizes(1, capacity=256, batch=64, dtype=DType.F32))
         whole = step_of([(0, tokens(12, 1))], [0])
         step = Step(whole.tokens, whole.positions, whole.sequences, np.array([11], np.int32))
         with backend.new_context() as ctx:
@@ -168,7 +168,7 @@ def embed(path, texts, outputs=None, backend_name="cpu_ref"):
         step = step_of(list(enumerate(texts)), [0] * len(texts))
         starts = np.cumsum([0, *map(len, texts)])[:-1]
         chosen = np.array(starts if outputs is None else outputs, np.int32)
-        return KeptSteps(model, None).run(Step(step.tokens, step.positions, step.sequences, chosen))
+        return StepCache(model, None).run(Step(step.tokens, step.positions, step.sequences, chosen))
 
 
 @pytest.mark.parametrize("backend_name", BACKENDS)

@@ -267,7 +267,7 @@ def test_the_logits_of_a_broken_model_are_an_error_too(tmp_path: Path) -> None:
 
 def test_logits_that_are_computed_again_replace_those_of_before(llm: LLM) -> None:
     assert llm.runner is not None
-    job = Scoring([1, 2, 3, 4], llm.runner)
+    job = Scoring([1, 2, 3, 4], llm.runner.cancel)
     job.start(Slot(0))
     job.move_on(2)
     assert job.receive(np.zeros((2, 5), np.float32))

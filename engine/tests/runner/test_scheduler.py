@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backbay_engine.runner.scheduler import Span, Turns
+from backbay_engine.runner.scheduler import Scheduler, Span
 
 
 @dataclass(eq=False)
@@ -30,17 +30,17 @@ class Asked:
 
 def run(room: int, asked: list[Asked], limit: int = 100_000) -> int:
     """Steps until all are served."""
-    turns = Turns(room)
+    scheduler = Scheduler(room)
     for step in range(limit):
         waiting = [one for one in asked if one.pending]
         if not waiting:
             return step
-        shares = turns.split(waiting)
+        shares = scheduler.split(waiting)
         assert shares
         assert sum(share.count for share in shares) <= room
         for share in shares:
-            share.request.steps.append((step, share.count))
-            share.request.done += share.count
+            share.job.steps.append((step, share.count))
+            share.job.done += share.count
     raise AssertionError("never ends")
 
 
@@ -65,7 +65,7 @@ def test_answers_go_on_while_a_long_prompt_is_read(room: int, answering: int, pr
 
 
 @given(st.integers(8, 64), st.lists(st.integers(100, 400), min_size=2, max_size=6))
-def test_prompts_take_turns(room: int, prompts: list[int]) -> None:
+def test_prompts_take_scheduler(room: int, prompts: list[int]) -> None:
     asked = [Asked(prompt=n) for n in prompts]
     run(room, asked)
     for one in asked:

@@ -1,22 +1,22 @@
 """What a model remembers: caches for attention, for encoders and for recurrent layers."""
 
-from .causal import Causal
-from .contract import Bound, Cache, History, Plan, Shift, Sizes
-from .encoder import Encoder
-from .layered import Wrapper, WrapperBound
-from .recurrent import Recurrent, RecurrentBound
+from .causal import CausalCache
+from .contract import BoundCache, Cache, CachePlan, CacheSizes, History, Shift
+from .encoder import EncoderCache
+from .layered import BoundLayeredCache, LayeredCache
+from .recurrent import BoundRecurrentCache, RecurrentCache
 
 __all__ = [
-    "Bound",
+    "BoundCache",
+    "BoundLayeredCache",
+    "BoundRecurrentCache",
     "Cache",
-    "Causal",
-    "Encoder",
+    "CachePlan",
+    "CacheSizes",
+    "CausalCache",
+    "EncoderCache",
     "History",
-    "Plan",
-    "Recurrent",
-    "RecurrentBound",
+    "LayeredCache",
+    "RecurrentCache",
     "Shift",
-    "Sizes",
-    "Wrapper",
-    "WrapperBound",
 ]

@@ -13,10 +13,10 @@ from backbay import BackbayError, Backend, CacheFullError, Context, DType, Tenso
 
 from ..errors import CacheShiftError
 from ..steps.step import Ints, Step
-from .cell_cache import Stored
+from .cell_cache import CellCache
 from .cells import FEW, Cells, Run, runs_of
-from .contract import Bound, History, Plan, Shift, Sizes
-from .masks import HIDDEN, NUMPY, Mask, Rows, Sight
+from .contract import BoundCache, CachePlan, CacheSizes, History, Shift, own_plan
+from .masks import HIDDEN, NUMPY, Mask, Rows, Visibility
 from .storage import flat
 
 BUCKET = 256
@@ -25,7 +25,7 @@ LAZY = 32  # cells of one sequence that a window has left behind are let go of t
 
 
 @dataclass(frozen=True)
-class CausalPlan(Plan):
+class CausalPlan(CachePlan):
     """The cells that a step's tokens go to, and the range of cells that they look at."""
 
     cells: Ints
@@ -35,7 +35,7 @@ class CausalPlan(Plan):
 
 
 @final
-class Causal(Stored):
+class CausalCache(CellCache):
     """Sequences in one store: a cell holds one position, of one sequence or of several that share it.
 
     window      a token sees so many positions, itself included; None: all before it
@@ -60,13 +60,13 @@ class Causal(Stored):
         for name, value in (("window", window), ("memory", memory), ("chunk", chunk), ("bucket", bucket)):
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
-        self.sight, self.shift, self._bucket = Sight(window, chunk), shift, bucket
-        reach = self.sight.reach
+        self.visibility, self.shift, self._bucket = Visibility(window, chunk), shift, bucket
+        reach = self.visibility.reach
         if memory is not None and reach is None:
             raise ValueError("memory is for a window or chunks: without them, all is kept")
         self.keep = None if reach is None else max(reach, memory or 0)
 
-    def open(self, backend: Backend, sizes: Sizes) -> None:
+    def open(self, backend: Backend, sizes: CacheSizes) -> None:
         config = backend.cache_config()
         each = sizes.capacity if self.keep is None else min(sizes.capacity, self.keep + sizes.batch)
         count = _up(sizes.sequences * each, config.cache_padding)
@@ -112,8 +112,8 @@ class Causal(Stored):
         taken = np.arange(step.size, dtype=np.int32) % count
         return CausalPlan(step, (0, count, step.spans is not None), taken, 0, count, ())
 
-    def bind(self, ctx: Context, plan: Plan) -> CausalBound:
-        return CausalBound(self, ctx, _own(plan))
+    def bind(self, ctx: Context, plan: CachePlan) -> BoundCausalCache:
+        return BoundCausalCache(self, ctx, own_plan(CausalPlan, plan))
 
     def _check(self, runs: Sequence[Run]) -> None:
         """Raise if a sequence cannot go on as a step says."""
@@ -125,10 +125,10 @@ class Causal(Stored):
             end = ends.get(sequence, cells.end[sequence])
             if run.position != end:
                 raise BackbayError(f"sequence {sequence} goes on at position {end}, not {run.position}")
-            if cells.begin[sequence] > self.sight.first(cells.end[sequence]):
+            if cells.begin[sequence] > self.visibility.first(cells.end[sequence]):
                 raise BackbayError(
                     f"sequence {sequence} cannot go on at position {end}: what it would see from position "
-                    f"{self.sight.first(end)} on is gone before {cells.begin[sequence]}; remove all of it"
+                    f"{self.visibility.first(end)} on is gone before {cells.begin[sequence]}; remove all of it"
                 )
             if end + run.count > cells.capacity:
                 raise CacheFullError(sequence, run.count, cells.capacity - end)
@@ -189,7 +189,7 @@ class Causal(Stored):
         cells.check(sequence)
         if not 0 <= position <= cells.end[sequence]:
             return False
-        return cells.begin[sequence] <= self.sight.first(position)
+        return cells.begin[sequence] <= self.visibility.first(position)
 
     def removal(self, sequence: int, begin: int, end: int | None = None) -> Callable[[], None]:
         cells = self.cells
@@ -215,9 +215,9 @@ class Causal(Stored):
         what = f"sequence {sequence}: positions [{begin}, {end}) cannot be removed"
         if self.shift is None:
             raise CacheShiftError(f"{what}: this cache has no way to turn the keys of what follows")
-        if kept > self.sight.first(last - gap):
+        if kept > self.visibility.first(last - gap):
             raise CacheShiftError(
-                f"{what}: what follows would see positions from {self.sight.first(last - gap)} on, which are gone"
+                f"{what}: what follows would see positions from {self.visibility.first(last - gap)} on, which are gone"
             )
         moved = cells.of(sequence, end).copy()
         shared = cells.owners[moved] > 1
@@ -283,10 +283,10 @@ class Causal(Stored):
 
 
 @final
-class CausalBound(Bound):
+class BoundCausalCache(BoundCache):
     """The leaves of a step, and the layers' tensors as they are once it has written them."""
 
-    def __init__(self, cache: Causal, ctx: Context, plan: CausalPlan) -> None:
+    def __init__(self, cache: CausalCache, ctx: Context, plan: CausalPlan) -> None:
         self._cache, self._storage = cache, cache.storage
         self._first, self._history = plan.first, plan.history
         config, host, size = self._storage.config, ctx.input(), plan.step.size
@@ -298,12 +298,12 @@ class CausalBound(Bound):
         self._masks: list[tuple[Mask, Tensor]] = []  # with spans, and without them where there are any
         for _ in range(1 if plan.step.spans is None else 2):
             leaf = host.empty(config.mask_dtype, plan.history, rows)
-            self._masks.append((Mask(cache.sight, plan.first), leaf))
+            self._masks.append((Mask(cache.visibility, plan.first), leaf))
         self._written: dict[int, tuple[Tensor, Tensor]] = {}
         self.fill(plan)
 
-    def fill(self, plan: Plan) -> None:
-        plan = _own(plan)
+    def fill(self, plan: CachePlan) -> None:
+        plan = own_plan(CausalPlan, plan)
         self._cells.from_bytes(plan.cells)
         for n, (mask, leaf) in enumerate(self._masks if plan.runs else ()):
             if self._rows is not None:
@@ -341,12 +341,6 @@ class CausalBound(Bound):
             held = self._storage.layers[layer]
             found |= {f"keys.{layer}": held.key, f"values.{layer}": held.value}
         return found
-
-
-def _own(plan: Plan) -> CausalPlan:
-    if not isinstance(plan, CausalPlan):
-        raise BackbayError(f"a {type(plan).__name__} is of another kind of cache")
-    return plan
 
 
 def _up(n: int, step: int) -> int:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from backbay import BackbayError, Backend
 
-from .contract import Cache, Sizes
+from .contract import Cache, CacheSizes
 from .storage import Storage
 
 
-class Stored(Cache):
+class CellCache(Cache):
     """A cache with a store, from when it is opened to when it is closed."""
 
     _store: Storage | None = None
@@ -27,7 +27,7 @@ class Stored(Cache):
         assert self._store is not None
         return self._store
 
-    def open_store(self, backend: Backend, sizes: Sizes, cells: int) -> Storage:
+    def open_store(self, backend: Backend, sizes: CacheSizes, cells: int) -> Storage:
         """Make a store of so many cells, unless there is one."""
         for name in ("sequences", "capacity", "batch"):
             if getattr(sizes, name) < 1:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
-from backbay import Backend, Context, DType, Tensor
+from backbay import BackbayError, Backend, Context, DType, Tensor
 
 from ..steps.step import Step
 
@@ -16,7 +16,7 @@ Shift: TypeAlias = Callable[[Context, int, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Sizes:
+class CacheSizes:
     """How much a cache is to hold."""
 
     sequences: int  # that live at the same time
@@ -26,11 +26,21 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class Plan:
+class CachePlan:
     """Where a step's tokens go and what they see. Equal keys mean that one kept context serves both steps."""
 
     step: Step
     key: Hashable
+
+
+P = TypeVar("P", bound=CachePlan)
+
+
+def own_plan(kind: type[P], plan: CachePlan) -> P:
+    """The plan, if it is of the cache's own kind; BackbayError if another kind of cache made it."""
+    if not isinstance(plan, kind):
+        raise BackbayError(f"a {type(plan).__name__} is of another kind of cache")
+    return plan
 
 
 @dataclass(frozen=True)
@@ -42,11 +52,11 @@ class History:
     mask: Tensor | None  # (history, tokens and padding)
 
 
-class Bound(ABC):
+class BoundCache(ABC):
     """A cache in one kept context."""
 
     @abstractmethod
-    def fill(self, plan: Plan) -> None:
+    def fill(self, plan: CachePlan) -> None:
         """Write the locations and masks of a step whose plan has this context's key."""
 
     @abstractmethod
@@ -79,22 +89,22 @@ class Cache(ABC):
         """How many cells, or slots of states, hold something; 0 once all sequences are removed."""
 
     @abstractmethod
-    def open(self, backend: Backend, sizes: Sizes) -> None:
+    def open(self, backend: Backend, sizes: CacheSizes) -> None:
         """Take what is known so far; layers take their memory when they are first put."""
 
     def reserve(self) -> None:
         """Take, once all layers are known, the memory that moving takes what they hold."""
 
     @abstractmethod
-    def plan(self, step: Step) -> Plan:
+    def plan(self, step: Step) -> CachePlan:
         """Find room for a step and take it; CacheFullError names sequence, need and room, and changes nothing."""
 
     @abstractmethod
-    def worst(self, step: Step) -> Plan:
+    def worst(self, step: Step) -> CachePlan:
         """The plan of such a step with the longest history, to reserve memory by; takes no room."""
 
     @abstractmethod
-    def bind(self, ctx: Context, plan: Plan) -> Bound:
+    def bind(self, ctx: Context, plan: CachePlan) -> BoundCache:
         """Make the leaves of a kept context, for all steps of this key, filled for this one."""
 
     @abstractmethod

@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 from backbay import BackbayError, Backend, CacheFullError, Context, DType, Tensor
 
 from ..steps.step import Ints, Step
-from .cell_cache import Stored
+from .cell_cache import CellCache
 from .cells import Run, runs_of
-from .contract import Bound, History, Plan, Sizes
+from .contract import BoundCache, CachePlan, CacheSizes, History, own_plan
 from .masks import HIDDEN, NUMPY, SEEN
 from .storage import flat
 
 
 @dataclass(frozen=True)
-class EncoderPlan(Plan):
+class EncoderPlan(CachePlan):
     """Where the outputs that a step puts go, the range that it looks at, and how much of that each token sees."""
 
     cells: Ints
@@ -42,7 +42,7 @@ class Output:
 
 
 @final
-class Encoder(Stored):
+class EncoderCache(CellCache):
     """Keys and values of an encoder's output, at most `length` of them for each sequence.
 
     `expect(sequence, count)` says that the next step of a sequence puts so many; in that step `put` takes those of
@@ -62,7 +62,7 @@ class Encoder(Stored):
             raise ValueError(f"length must be at least 1, got {length}")
         self.length = length
 
-    def open(self, backend: Backend, sizes: Sizes) -> None:
+    def open(self, backend: Backend, sizes: CacheSizes) -> None:
         padding = backend.cache_config().cache_padding
         room = -(-self.length // padding) * padding
         self.open_store(backend, sizes, sizes.sequences * room)
@@ -111,8 +111,8 @@ class Encoder(Stored):
         key = (0, total, True, len(put))
         return EncoderPlan(step, key, put, 0, total, True, ())
 
-    def bind(self, ctx: Context, plan: Plan) -> EncoderBound:
-        return EncoderBound(self, ctx, _own(plan))
+    def bind(self, ctx: Context, plan: CachePlan) -> BoundEncoderCache:
+        return BoundEncoderCache(self, ctx, own_plan(EncoderPlan, plan))
 
     def rollback(self, step: Step) -> None:
         for run in runs_of(step):
@@ -191,10 +191,10 @@ class Encoder(Stored):
 
 
 @final
-class EncoderBound(Bound):
+class BoundEncoderCache(BoundCache):
     """The leaves of a step that looks at outputs, and puts some or none."""
 
-    def __init__(self, cache: Encoder, ctx: Context, plan: EncoderPlan) -> None:
+    def __init__(self, cache: EncoderCache, ctx: Context, plan: EncoderPlan) -> None:
         self._storage, self._first, self._history = cache.storage, plan.first, plan.history
         self.puts, self.is_empty = len(plan.cells), plan.history == 0
         config, host, size = self._storage.config, ctx.input(), plan.step.size
@@ -206,8 +206,8 @@ class EncoderBound(Bound):
         self._written: dict[int, tuple[Tensor, Tensor]] = {}
         self.fill(plan)
 
-    def fill(self, plan: Plan) -> None:
-        plan = _own(plan)
+    def fill(self, plan: CachePlan) -> None:
+        plan = own_plan(EncoderPlan, plan)
         self._cells.from_bytes(plan.cells)
         present = np.zeros(plan.step.size, np.float32)
         for run, low, high in plan.seen:
@@ -242,9 +242,3 @@ class EncoderBound(Bound):
             self._storage.values(ctx, held, values, self._first, self._history),
             self._mask,
         )
-
-
-def _own(plan: Plan) -> EncoderPlan:
-    if not isinstance(plan, EncoderPlan):
-        raise BackbayError(f"a {type(plan).__name__} is of another kind of cache")
-    return plan

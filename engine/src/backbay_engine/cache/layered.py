@@ -6,21 +6,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from backbay import BackbayError, Backend, Context, Tensor
+from backbay import Backend, Context, Tensor
 
 from ..steps.step import Step
-from .contract import Bound, Cache, History, Plan, Sizes
+from .contract import BoundCache, Cache, CachePlan, CacheSizes, History, own_plan
 
 
 @dataclass(frozen=True)
-class WrapperPlan(Plan):
+class LayeredPlan(CachePlan):
     """A plan of each cache."""
 
-    plans: Sequence[Plan]
+    plans: Sequence[CachePlan]
 
 
 @final
-class Wrapper(Cache):
+class LayeredCache(Cache):
     """Caches for the layers of a model that has several kinds; `kind` tells which one a layer's is.
 
     What one of them refuses, none of them does.
@@ -28,7 +28,7 @@ class Wrapper(Cache):
 
     def __init__(self, caches: Sequence[Cache], kind: Callable[[int], int]) -> None:
         if not caches:
-            raise ValueError("a wrapper needs a cache to wrap")
+            raise ValueError("a layered cache needs at least one cache")
         self.caches, self.kind = tuple(caches), kind
 
     @property
@@ -39,7 +39,7 @@ class Wrapper(Cache):
     def used(self) -> int:
         return sum(cache.used for cache in self.caches)
 
-    def open(self, backend: Backend, sizes: Sizes) -> None:
+    def open(self, backend: Backend, sizes: CacheSizes) -> None:
         opened: list[Cache] = []
         try:
             for cache in self.caches:
@@ -58,8 +58,8 @@ class Wrapper(Cache):
         for cache in self.caches:
             cache.reserve()
 
-    def plan(self, step: Step) -> WrapperPlan:
-        plans: list[Plan] = []
+    def plan(self, step: Step) -> LayeredPlan:
+        plans: list[CachePlan] = []
         for cache in self.caches:
             try:
                 plans.append(cache.plan(step))
@@ -69,12 +69,12 @@ class Wrapper(Cache):
                 raise
         return _joined(step, plans)
 
-    def worst(self, step: Step) -> WrapperPlan:
+    def worst(self, step: Step) -> LayeredPlan:
         return _joined(step, [cache.worst(step) for cache in self.caches])
 
-    def bind(self, ctx: Context, plan: Plan) -> WrapperBound:
-        plans = _own(plan).plans
-        return WrapperBound(
+    def bind(self, ctx: Context, plan: CachePlan) -> BoundLayeredCache:
+        plans = own_plan(LayeredPlan, plan).plans
+        return BoundLayeredCache(
             [cache.bind(ctx, own) for cache, own in zip(self.caches, plans, strict=True)], self.kind
         )
 
@@ -115,18 +115,18 @@ class Wrapper(Cache):
 
 
 @final
-class WrapperBound(Bound):
+class BoundLayeredCache(BoundCache):
     """Each cache's part of a kept context."""
 
-    def __init__(self, bounds: Sequence[Bound], kind: Callable[[int], int]) -> None:
+    def __init__(self, bounds: Sequence[BoundCache], kind: Callable[[int], int]) -> None:
         self.bounds, self._kind = tuple(bounds), kind
 
-    def of(self, layer: int) -> Bound:
+    def of(self, layer: int) -> BoundCache:
         """The part that a layer belongs to."""
         return self.bounds[self._kind(layer)]
 
-    def fill(self, plan: Plan) -> None:
-        for bound, own in zip(self.bounds, _own(plan).plans, strict=True):
+    def fill(self, plan: CachePlan) -> None:
+        for bound, own in zip(self.bounds, own_plan(LayeredPlan, plan).plans, strict=True):
             bound.fill(own)
 
     def put(self, ctx: Context, layer: int, key: Tensor, value: Tensor) -> None:
@@ -143,11 +143,5 @@ class WrapperBound(Bound):
         }
 
 
-def _joined(step: Step, plans: Sequence[Plan]) -> WrapperPlan:
-    return WrapperPlan(step, tuple(plan.key for plan in plans), plans)
-
-
-def _own(plan: Plan) -> WrapperPlan:
-    if not isinstance(plan, WrapperPlan):
-        raise BackbayError(f"a {type(plan).__name__} is of another kind of cache")
-    return plan
+def _joined(step: Step, plans: Sequence[CachePlan]) -> LayeredPlan:
+    return LayeredPlan(step, tuple(plan.key for plan in plans), plans)

@@ -20,7 +20,7 @@ NUMPY = {DType.F32: np.float32, DType.F16: np.float16}
 
 
 @dataclass(frozen=True)
-class Sight:
+class Visibility:
     """How far back a token sees: so many positions, itself included, or to the begin of its chunk."""
 
     window: int | None = None
@@ -56,8 +56,8 @@ class Mask:
     Rows of tokens that are alone in their run are kept up to date from step to step, in the same array.
     """
 
-    def __init__(self, sight: Sight, first: int) -> None:
-        self.sight, self.first = sight, first
+    def __init__(self, visibility: Visibility, first: int) -> None:
+        self.visibility, self.first = visibility, first
         self._known: dict[int, tuple[int, int, int]] = {}  # by row: sequence, its version, and position
 
     def fill(self, array: Rows, cells: Cells, runs: Sequence[Run]) -> None:
@@ -82,11 +82,11 @@ class Mask:
     def _fill_one(self, row: Rows, cells: Cells, run: Run) -> None:
         """A row differs from what it was a step ago by the cells that have come, and those out of sight."""
         sequence, position, version = run.sequence, run.position, cells.version[run.sequence]
-        begin = low = self.sight.first(position)
+        begin = low = self.visibility.first(position)
         known, table = self._known.get(run.row), cells.table[sequence]
         if known is not None and known[:2] == (sequence, version):
             before = known[2]
-            hidden = self.sight.first(before)
+            hidden = self.visibility.first(before)
             if hidden < low:
                 row[table[hidden : min(low, before + 1)] - self.first] = HIDDEN
             begin = max(low, before + 1)
@@ -100,8 +100,8 @@ class Mask:
 
     def _fill_many(self, block: Rows, cells: Cells, run: Run) -> None:
         """What all of them see is one row, repeated; then comes what each sees."""
-        low, table = self.sight.first(run.position), cells.table[run.sequence]
-        if self.sight.reach is None:
+        low, table = self.visibility.first(run.position), cells.table[run.sequence]
+        if self.visibility.reach is None:
             block[0] = HIDDEN
             block[0, table[: run.position] - self.first] = SEEN
             block[1:] = block[0]
@@ -111,8 +111,8 @@ class Mask:
         end = run.position + run.count
         held, asking = np.arange(low, end, dtype=np.int32), np.arange(run.position, end, dtype=np.int32)
         seen = held <= asking[:, None]
-        if self.sight.reach is not None:
-            seen &= held >= self.sight.firsts(asking)[:, None]
+        if self.visibility.reach is not None:
+            seen &= held >= self.visibility.firsts(asking)[:, None]
         kind = block.dtype.type
         block[:, _columns(table[low:end] - self.first)] = np.where(seen, kind(SEEN), kind(HIDDEN))
         for row in range(run.row, run.row + run.count):

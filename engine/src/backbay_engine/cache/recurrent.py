@@ -14,13 +14,13 @@ from backbay import BackbayError, Backend, Context, DType, ShapeError, Tensor
 from ..errors import CacheShiftError
 from ..steps.step import Ints, Step
 from .cells import runs_of
-from .contract import Bound, Cache, History, Plan, Sizes
+from .contract import BoundCache, Cache, CachePlan, CacheSizes, History, own_plan
 
 ZEROS = 0  # the slot that sequences begin with; nothing is ever written there
 
 
 @dataclass(frozen=True)
-class RecurrentPlan(Plan):
+class RecurrentPlan(CachePlan):
     """The slots that the states of a step's sequences are read from, and written to."""
 
     sources: Ints
@@ -42,7 +42,7 @@ class Track:
 
 
 @final
-class Recurrent(Cache):
+class RecurrentCache(Cache):
     """A state of each sequence for each layer, and a few earlier ones to go back to.
 
     A step reads states in one slot and writes them to another one, so that a step that fails changes nothing, and
@@ -73,7 +73,7 @@ class Recurrent(Cache):
     def used(self) -> int:
         return 0 if self._ctx is None else sum(users > 0 for users in self._users)
 
-    def open(self, backend: Backend, sizes: Sizes) -> None:
+    def open(self, backend: Backend, sizes: CacheSizes) -> None:
         if self._ctx is not None:
             raise BackbayError("the cache is open already; close it first")
         self._ctx = backend.new_context()
@@ -118,8 +118,8 @@ class Recurrent(Cache):
         count = len(runs_of(step))
         return self._planned(step, [ZEROS] * count, list(range(1, count + 1)))
 
-    def bind(self, ctx: Context, plan: Plan) -> RecurrentBound:
-        return RecurrentBound(self, ctx, _own(plan))
+    def bind(self, ctx: Context, plan: CachePlan) -> BoundRecurrentCache:
+        return BoundRecurrentCache(self, ctx, own_plan(RecurrentPlan, plan))
 
     def _planned(self, step: Step, sources: list[int], targets: list[int]) -> RecurrentPlan:
         key = ("recurrent", len(targets))
@@ -207,18 +207,18 @@ class Recurrent(Cache):
 
 
 @final
-class RecurrentBound(Bound):
+class BoundRecurrentCache(BoundCache):
     """The slots of a step's sequences, as leaves."""
 
-    def __init__(self, cache: Recurrent, ctx: Context, plan: RecurrentPlan) -> None:
+    def __init__(self, cache: RecurrentCache, ctx: Context, plan: RecurrentPlan) -> None:
         self._cache, self.sequences = cache, len(plan.sources)
         self.tokens = plan.step.size // max(self.sequences, 1)  # of each sequence
         host = ctx.input()
         self._sources, self._targets = (host.empty(DType.I32, self.sequences) for _ in range(2))
         self.fill(plan)
 
-    def fill(self, plan: Plan) -> None:
-        plan = _own(plan)
+    def fill(self, plan: CachePlan) -> None:
+        plan = own_plan(RecurrentPlan, plan)
         self._sources.from_bytes(plan.sources)
         self._targets.from_bytes(plan.targets)
 
@@ -255,9 +255,3 @@ class RecurrentBound(Bound):
 
     def get(self, ctx: Context, layer: int, *, spans: bool = True) -> History:
         raise BackbayError(f"layer {layer} is recurrent: it keeps states, not keys and values")
-
-
-def _own(plan: Plan) -> RecurrentPlan:
-    if not isinstance(plan, RecurrentPlan):
-        raise BackbayError(f"a {type(plan).__name__} is of another kind of cache")
-    return plan

@@ -55,13 +55,13 @@ def relative_error(expected: NDArray[Any], found: NDArray[Any]) -> float:
 
 def blocks(a: LLM, b: LLM, step: Step) -> list[Difference]:
     """The named tensors on the way through the model, and the result, in order."""
-    left, right = a.steps.tapped(step), b.steps.tapped(step)
+    left, right = a.step_cache.tapped(step), b.step_cache.tapped(step)
     return [Difference(name, relative_error(x, right[name])) for name, x in left.items() if name in right]
 
 
 def ops(a: LLM, b: LLM, step: Step) -> Iterator[Difference]:
     """Each op as `b` computes it from the operands that `a` has, beside what `a` makes of them, in running order."""
-    with a.steps.traced(step) as kept:
+    with a.step_cache.traced(step) as kept:
         walked = list(ancestors(kept.result))
         names = {tensor: name for name, tensor in kept.batch.taps.items()}
         place = "input"

@@ -34,7 +34,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     with open_model(args, args.backend) as llm:
         step = prompt_step(np.array(llm.encode([0] * args.tokens), np.int32))
-        with llm.steps.traced(step) as kept:
+        with llm.step_cache.traced(step) as kept:
             batch = kept.batch
             names = {"tokens": batch.tokens, "positions": batch.positions, "outputs": batch.outputs}
             names |= {"result": kept.result, **(kept.bound.named() if kept.bound is not None else {})}

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from backbay import BackbayError, Context, DType, Tensor
 
-from ..cache.contract import Bound
+from ..cache.contract import BoundCache
 from ..steps.step import Step
 
 FromStep: TypeAlias = Callable[[Step], NDArray[Any]]
@@ -19,7 +19,7 @@ FromStep: TypeAlias = Callable[[Step], NDArray[Any]]
 class Batch:
     """A step as a model sees it: leaves of a kept context, filled anew for each step of the same shape."""
 
-    def __init__(self, ctx: Context, step: Step, cache: Bound | None) -> None:
+    def __init__(self, ctx: Context, step: Step, cache: BoundCache | None) -> None:
         self.cache = cache
         self.size = step.size
         self.taps: dict[str, Tensor] = {}

@@ -7,9 +7,9 @@ from typing import ClassVar, Protocol
 
 from backbay import Backend, Context, Tensor
 
-from ..cache.causal import Causal
+from ..cache.causal import CausalCache
 from ..cache.contract import Cache
-from ..cache.layered import Wrapper
+from ..cache.layered import LayeredCache
 from .batch import Batch
 from .contract import Model
 from .nn import Embedding, Linear, RMSNorm, Rope, Shape, Weights, block_count, sliding_layers
@@ -84,6 +84,6 @@ class Decoder(Model):
     def new_cache(self) -> Cache:
         """One for all blocks, or two, where some see no more than a window."""
         if not any(self.slides):
-            return Causal(self.shift)
-        caches = [Causal(self.shift), Causal(self.shift, window=self.window)]
-        return Wrapper(caches, kind=lambda layer: int(self.slides[layer]))
+            return CausalCache(self.shift)
+        caches = [CausalCache(self.shift), CausalCache(self.shift, window=self.window)]
+        return LayeredCache(caches, kind=lambda layer: int(self.slides[layer]))

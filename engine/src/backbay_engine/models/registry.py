@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 
 from backbay import BackbayError, Backend, ModelFileError
-from backbay.discovery import Declared, declared
+from backbay.discovery import Declared, conflict, declared
 from backbay.gguf import nearest
 
 from .contract import Model
@@ -59,8 +59,7 @@ def load_model(backend: Backend, context: int | None = None) -> Model:
 def find(name: str, points: list[Declared]) -> type[Model]:
     """Import the one class of that name; BackbayError if there are two, or if it is broken."""
     if len(points) > 1:
-        both = " and ".join(point.origin for point in points)
-        raise BackbayError(f"architecture {name!r} is provided by {both}; uninstall all but one")
+        raise BackbayError(conflict(f"architecture {name!r}", [point.origin for point in points]))
     (point,) = points
     what = f"architecture {name!r} of {point.origin}"
     try:
@@ -68,7 +67,7 @@ def find(name: str, points: list[Declared]) -> type[Model]:
     except (Exception, SystemExit) as error:
         raise BackbayError(f"{what} cannot be imported: {type(error).__name__}: {error}") from error
     if not isinstance(found, type) or not issubclass(found, Model):
-        raise BackbayError(f"{what}: {found!r} is not a subclass of backbay_engine.models.Model")
+        raise BackbayError(f"{what}: {found!r} is not a subclass of backbay_engine.plugin.Model")
     if inspect.isabstract(found):
         raise BackbayError(f"{what} does not implement {', '.join(sorted(found.__abstractmethods__))}")
     return found

@@ -91,7 +91,7 @@ class Handle(Generic[T]):
         if piece:
             self._pieces.put(piece)
 
-    def settle(self, result: T) -> None:
+    def succeed(self, result: T) -> None:
         self._result = result
         self._pieces.put(None)
         self._over.set()
@@ -100,6 +100,32 @@ class Handle(Generic[T]):
         self._error = error
         self._pieces.put(None)
         self._over.set()
+
+
+@final
+class TextPieces(Iterator[str]):
+    """The pieces of an answer's text as they come.
+
+    Whoever holds them keeps the model open; the request ends when nobody does.
+    """
+
+    def __init__(self, handle: Handle[Completion], model: object) -> None:
+        self._handle, self._pieces, self._model = handle, iter(handle), model
+
+    def __next__(self) -> str:
+        try:
+            return next(self._pieces)
+        except BaseException:  # Ctrl+C too, which interrupts the waiting
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Cancel the request, unless it is over; nothing more comes."""
+        self._handle.cancel()
+        self._pieces = iter(())
+
+    def __del__(self) -> None:
+        self.close()
 
 
 @final

@@ -16,9 +16,9 @@ from backbay import BackbayError, CancelledError, ClosedError
 from ..errors import LogitsError
 from ..steps.step import Step
 from .job import Job
-from .scheduler import Share, Turns, fitting
+from .scheduler import Scheduler, Share, fitting
 from .slots import Slots
-from .step_cache import KeptSteps
+from .step_cache import StepCache
 
 log = logging.getLogger(__name__)
 
@@ -27,9 +27,9 @@ log = logging.getLogger(__name__)
 class Runner:
     """Runs many jobs over one model, several in each step."""
 
-    def __init__(self, steps: KeptSteps, slots: Slots, *, batch: int, context: int) -> None:
-        self.steps, self.slots, self.context = steps, slots, context
-        self._turns = Turns(batch, slots.cache.is_uniform)
+    def __init__(self, steps: StepCache, slots: Slots, *, batch: int, context: int) -> None:
+        self.step_cache, self.slots, self.context = steps, slots, context
+        self._scheduler = Scheduler(batch, slots.cache.is_uniform)
         self._waiting: deque[Job] = deque()
         self._active: list[Job] = []
         self._in_step: list[Job] = []
@@ -104,7 +104,7 @@ class Runner:
         self._admit()
         for job in list(self._active):
             self._make_room(job)
-        shares = self._turns.split(self._active)
+        shares = self._scheduler.split(self._active)
         if shares:
             self._step(shares)
 
@@ -156,7 +156,7 @@ class Runner:
 
     def _step(self, shares: Sequence[Share[Job]]) -> None:
         """One forward pass; if it fails, each job's part alone, so that none suffers for another."""
-        jobs = [share.request for share in shares]
+        jobs = [share.job for share in shares]
         with self._changed:
             self._cancel_step.clear()
             self._in_step = jobs
@@ -164,7 +164,7 @@ class Runner:
             step, rows_of = make_step(shares)
             # a backend may need a thread to watch for it: not worth it where all are in the midst of answers
             cancel = self._cancel_step if step.size > len(shares) else None
-            results = self.steps.run(step, cancel)
+            results = self.step_cache.run(step, cancel)
         except CancelledError:
             for job in jobs:
                 self._resume(job)
@@ -175,7 +175,7 @@ class Runner:
             else:
                 for job in jobs:
                     self._resume(job)
-                    self._step([Share(job, fitting(job, self._turns.room))])
+                    self._step([Share(job, fitting(job, self._scheduler.room))])
             return
         finally:
             self._in_step = []
@@ -190,7 +190,7 @@ class Runner:
             self.slots.clear(slot)
 
     def _hand_out(self, share: Share[Job], rows: NDArray[Any]) -> None:
-        job = share.request
+        job = share.job
         job.move_on(share.count)
         try:
             go_on = job.receive(rows) if len(rows) else True
@@ -205,14 +205,14 @@ class Runner:
 
     def _located(self, share: Share[Job], error: LogitsError) -> LogitsError:
         """The error with the place where things went wrong, found by computing the job's part again."""
-        job, slot = share.request, share.request.slot
+        job, slot = share.job, share.job.slot
         if slot is None:
             return error
         job.todo = slot.tokens[-share.count :] + job.todo
         del slot.tokens[-share.count :]
         try:
             self.slots.cache.remove(slot.sequence, job.done)
-            first = self.steps.first_broken(make_step([share])[0])
+            first = self.step_cache.first_broken(make_step([share])[0])
         except BackbayError:
             return error
         return LogitsError(f"{error}; the first that is not finite is {first}") if first else error
@@ -222,7 +222,7 @@ class Runner:
         if slot is not None:
             try:
                 if isinstance(error, LogitsError):
-                    self.steps.close()  # makes room for what wipes
+                    self.step_cache.close()  # makes room for what wipes
                     self.slots.clear(slot, wipe=True)
                 elif error is not None:
                     self.slots.clear(slot)
@@ -239,7 +239,7 @@ def make_step(shares: Sequence[Share[Job]]) -> tuple[Step, list[slice]]:
     tokens, positions, sequences, outputs = list[int](), list[int](), list[int](), list[int]()
     rows: list[slice] = []
     for share in shares:
-        job, first, answered, done = share.request, len(tokens), len(outputs), share.request.done
+        job, first, answered, done = share.job, len(tokens), len(outputs), share.job.done
         tokens += job.todo[: share.count]
         positions += range(done, done + share.count)
         sequences += [job.slot.sequence if job.slot is not None else 0] * share.count
@@ -257,13 +257,13 @@ def make_step(shares: Sequence[Share[Job]]) -> tuple[Step, list[slice]]:
 
 def spans_of(shares: Sequence[Share[Job]]) -> NDArray[np.int32] | None:
     """The span that each token of a step belongs to, or -1; None if none belongs to any."""
-    if not any(share.request.spans for share in shares):
+    if not any(share.job.spans for share in shares):
         return None
     numbers = np.full(sum(share.count for share in shares), -1, np.int32)
     first = number = 0
     for share in shares:
-        done = share.request.done
-        for span in share.request.spans:
+        done = share.job.done
+        for span in share.job.spans:
             if done <= span.begin < done + share.count:
                 numbers[first + span.begin - done : first + span.end - done] = number
                 number += 1

@@ -15,8 +15,8 @@ class Span:
     end: int
 
 
-class Waiting(Protocol):
-    """A request as far as batching goes."""
+class Schedulable(Protocol):
+    """A job, as far as scheduling needs to know it."""
 
     skipped: int  # steps in a row that it had no part in
 
@@ -36,20 +36,20 @@ class Waiting(Protocol):
         ...
 
 
-W = TypeVar("W", bound=Waiting)
+J = TypeVar("J", bound=Schedulable)
 
 
 @dataclass(frozen=True)
-class Share(Generic[W]):
-    """So many of a request's pending tokens go into the step."""
+class Share(Generic[J]):
+    """How many of a job's pending tokens go into the step."""
 
-    request: W
+    job: J
     count: int
 
 
 @dataclass
-class Turns:
-    """Splits each step's room among requests.
+class Scheduler:
+    """Splits each step's room among jobs.
 
     First what needs one token, as it is in the midst of an answer; then prompts, longest waiting first. A span that
     would not fit beside the answers goes before them, once it has waited. Where steps must be uniform, all of a step
@@ -59,30 +59,30 @@ class Turns:
     room: int
     uniform: bool = False
 
-    def split(self, requests: Sequence[W]) -> list[Share[W]]:
+    def split(self, jobs: Sequence[J]) -> list[Share[J]]:
         """The parts of the next step; at least one, if anything is pending."""
-        answering = sum(request.pending == 1 for request in requests)
+        answering = sum(job.pending == 1 for job in jobs)
 
-        def rank(request: W) -> tuple[bool, bool, int]:
-            stuck = request.skipped > 0 and fitting(request, self.room - answering) == 0
-            return not stuck, request.pending > 1, -request.skipped
+        def rank(job: J) -> tuple[bool, bool, int]:
+            stuck = job.skipped > 0 and fitting(job, self.room - answering) == 0
+            return not stuck, job.pending > 1, -job.skipped
 
-        left, shares = self.room, list[Share[W]]()
-        for request in sorted(requests, key=rank):
-            taken = fitting(request, left)
+        left, shares = self.room, list[Share[J]]()
+        for job in sorted(jobs, key=rank):
+            taken = fitting(job, left)
             if self.uniform and shares and taken != shares[0].count:
                 taken = 0
-            request.skipped = 0 if taken else request.skipped + 1
+            job.skipped = 0 if taken else job.skipped + 1
             if taken:
-                shares.append(Share(request, taken))
+                shares.append(Share(job, taken))
                 left -= taken
         return shares
 
 
-def fitting(request: Waiting, room: int) -> int:
+def fitting(job: Schedulable, room: int) -> int:
     """How many pending tokens fit without cutting a span."""
-    begin, end = request.done, request.done + min(request.pending, room)
-    for span in request.spans:
+    begin, end = job.done, job.done + min(job.pending, room)
+    for span in job.spans:
         if span.begin < end < span.end:
             return max(0, span.begin - begin)
     return end - begin

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,17 +15,14 @@ from ..errors import LogitsError
 from .answer import Handle
 from .job import Job
 
-if TYPE_CHECKING:
-    from .loop import Runner
-
 
 @final
 class Scoring(Job):
     """Collects the results of all tokens. What is in the cache already has none, so nothing is reused."""
 
-    def __init__(self, prompt: Sequence[int], runner: Runner) -> None:
+    def __init__(self, prompt: Sequence[int], cancel: Callable[[Job], None]) -> None:
         super().__init__(prompt, reuse=False)
-        self.handle: Handle[NDArray[np.float32]] = Handle(partial(runner.cancel, self))
+        self.handle: Handle[NDArray[np.float32]] = Handle(partial(cancel, self))
         self._rows: NDArray[np.float32] | None = None
 
     def wanted(self, count: int) -> Sequence[int]:
@@ -53,4 +50,4 @@ class Scoring(Job):
         elif self._rows is None or self.pending:
             self.handle.fail(CancelledError("the request was cancelled"))
         else:
-            self.handle.settle(self._rows)
+            self.handle.succeed(self._rows)

@@ -14,23 +14,23 @@ from numpy.typing import NDArray
 
 from backbay import Context, Tensor
 
-from ..cache.contract import Bound, Cache, Plan
+from ..cache.contract import BoundCache, Cache, CachePlan
 from ..models.batch import Batch
 from ..models.contract import Model
 from ..steps.step import Step
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class TracedStep:
     """A context with the forward pass of one shape of step in it."""
 
     ctx: Context
     batch: Batch
-    bound: Bound | None
+    bound: BoundCache | None
     result: Tensor
 
 
-class KeptSteps:
+class StepCache:
     """Runs steps of a model; a step whose shape was seen lately is computed again, with nothing traced.
 
     Of what is kept, the least recently used goes where there is more than `limit`, or more than was reserved.
@@ -38,7 +38,7 @@ class KeptSteps:
 
     def __init__(self, model: Model, cache: Cache | None, limit: int = 16) -> None:
         self.model, self.cache, self.limit = model, cache, limit
-        self._kept: OrderedDict[Hashable, Kept] = OrderedDict()
+        self._kept: OrderedDict[Hashable, TracedStep] = OrderedDict()
         self._reserved: int | None = None  # bytes
         self._grown = False  # since it was last seen to that no more is taken
 
@@ -61,7 +61,7 @@ class KeptSteps:
             self.cache.reserve()
         self._reserved = self._taken()
 
-    def _computed(self, step: Step, plan: Plan | None, cancel: Event | None) -> NDArray[Any]:
+    def _computed(self, step: Step, plan: CachePlan | None, cancel: Event | None) -> NDArray[Any]:
         """The results of a step; where memory is short, what is kept makes room, as the worst step alone was tried."""
         spare = len(self._kept)
         while True:
@@ -73,7 +73,7 @@ class KeptSteps:
                 spare -= 1
                 self._drop_oldest()
 
-    def _compute(self, step: Step, plan: Plan | None, cancel: Event | None) -> NDArray[Any]:
+    def _compute(self, step: Step, plan: CachePlan | None, cancel: Event | None) -> NDArray[Any]:
         kept = self._find(step, plan)
         kept.ctx.compute(kept.result, cancel=cancel)
         if self._grown:
@@ -94,7 +94,7 @@ class KeptSteps:
         return self.model.backend.memory().total()
 
     @contextmanager
-    def traced(self, step: Step) -> Iterator[Kept]:
+    def traced(self, step: Step) -> Iterator[TracedStep]:
         """The forward pass of a step in a context of its own, for those who look into it; nothing remains of it."""
         plan = None if self.cache is None else self.cache.plan(step)
         try:
@@ -123,7 +123,7 @@ class KeptSteps:
         while self._kept:
             self._drop_oldest()
 
-    def _find(self, step: Step, plan: Plan | None) -> Kept:
+    def _find(self, step: Step, plan: CachePlan | None) -> TracedStep:
         key = (step.size, len(step.outputs), plan and plan.key, self.model.key(step))
         kept = self._kept.get(key)
         if kept is None:
@@ -138,7 +138,7 @@ class KeptSteps:
             kept.bound.fill(plan)
         return kept
 
-    def _make(self, step: Step, plan: Plan | None) -> Kept:
+    def _make(self, step: Step, plan: CachePlan | None) -> TracedStep:
         ctx = self.model.backend.new_context()
         try:
             ctx.set_batch_size(max(1, step.size))
@@ -149,4 +149,4 @@ class KeptSteps:
         except BaseException:
             ctx.close()
             raise
-        return Kept(ctx, batch, bound, result)
+        return TracedStep(ctx, batch, bound, result)

@@ -1,15 +1,10 @@
-"""Scenarios for the conformance suite: lives of the engine's caches on a backend, against attention recomputed.
-
-Nothing else of the engine imports this module, or the suite.
-"""
+"""The causal cache on a backend, through random lives: its attention against attention computed anew."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from backbay import CacheFullError, Context, DType, Tensor
 from backbay_conformance.plugin import (
@@ -30,64 +25,17 @@ from backbay_conformance.plugin import (
     walk,
 )
 
-from ..cache import Cache, Causal, Sizes, Wrapper
-from ..cache.contract import Bound, Plan
-from ..cache.masks import Sight
+from ..cache import Cache, CacheSizes, CausalCache, LayeredCache
+from ..cache.contract import CachePlan
+from ..cache.masks import Visibility
 from ..errors import CacheShiftError
 from ..steps.builders import next_step
 from ..steps.step import Step
+from .attention_layers import HEAD, Array, AttentionShape, TracedLayers
 
-Array = NDArray[Any]
-SEQUENCES, CAPACITY, BATCH, HEAD = 3, 40, 12, 32
+SEQUENCES, CAPACITY, BATCH = 3, 40, 12
 KNOWN = (DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.Q4_0)
 KINDS = ("plain", "window", "memory", "chunk", "two kinds")
-
-
-@dataclass(frozen=True)
-class Shape:
-    """A layer's attention, and how its keys are turned."""
-
-    kv_heads: int
-    heads: int
-    mode: Literal["normal", "neox"]
-    dim: int
-    base: float
-
-    def turn(self, ctx: Context, x: Tensor, positions: Tensor) -> Tensor:
-        return x.rope(ctx, positions, self.dim, self.base, mode=self.mode)
-
-
-class KeptStep:
-    """A graph of one shape, as a model would trace it: each layer puts, gets and attends."""
-
-    def __init__(self, life: CausalLife, plan: Plan, size: int) -> None:
-        self.ctx = life.backend.new_context()
-        self.bound: Bound = life.cache.bind(self.ctx, plan)
-        host = self.ctx.input()
-        self.positions = host.empty(DType.I32, size)
-        self.inputs: list[list[Tensor]] = []
-        self.results: list[Tensor] = []
-        for i, shape in enumerate(life.shapes):
-            ctx = self.ctx.layer(i)
-            heads = (shape.heads, shape.kv_heads, shape.kv_heads)
-            query, key, value = made = [host.empty(DType.F32, HEAD, n, size) for n in heads]
-            self.bound.put(ctx, i, shape.turn(ctx, key, self.positions), value)
-            seen = self.bound.get(ctx, i, spans=life.sees_spans(i))
-            self.inputs.append(made)
-            self.results.append(
-                shape.turn(ctx, query, self.positions).scaled_dot_product_attention(
-                    ctx, seen.key, seen.value, seen.mask, scale=HEAD**-0.5, cache_config_applied=True
-                )
-            )
-
-    def run(self, positions: Array, data: list[list[Array]]) -> list[Array]:
-        """The results of each layer, (tokens, heads, HEAD)."""
-        self.positions.from_ints(positions)
-        for leaves, arrays in zip(self.inputs, data, strict=True):
-            for leaf, array in zip(leaves, arrays, strict=True):
-                leaf.from_floats(array)
-        self.ctx.compute(*self.results)
-        return [np.asarray(result.numpy(), np.float64) for result in self.results]
 
 
 def has_tokens(life: CausalLife) -> bool:
@@ -95,7 +43,7 @@ def has_tokens(life: CausalLife) -> bool:
 
 
 class CausalLife(Machine):
-    """The causal cache, alone or as two kinds in a wrapper; every token's attention is computed anew in float64."""
+    """The causal cache, alone or as two kinds in a layered cache; every token's attention is computed anew in float64."""
 
     def __init__(self, lab: Lab, choose: Choose) -> None:
         super().__init__(lab, choose)
@@ -104,14 +52,14 @@ class CausalLife(Machine):
         self.dtype = self._dtype(choose)
         self.cost = attention_cost(self.backend, self.dtype, self.dtype)
         self.kind = KINDS[choose.below(len(KINDS))]
-        self.cache, self.sights = self._cache(choose)
-        self.cache.open(self.backend, Sizes(SEQUENCES, CAPACITY, BATCH, self.dtype))
+        self.cache, self.visibilities = self._cache(choose)
+        self.cache.open(self.backend, CacheSizes(SEQUENCES, CAPACITY, BATCH, self.dtype))
         self.ends = [0] * SEQUENCES
         # What each layer has stored, by sequence and position; shared prefixes are the same objects.
         self.cells: list[list[dict[int, Cell]]] = [[{} for _ in range(SEQUENCES)] for _ in self.shapes]
         self.sharing = False
-        self.kept: dict[Any, KeptStep] = {}
-        self.tell(f"{self.kind} {self.dtype} {self.sights} {self.shapes}")
+        self.traced: dict[Any, TracedLayers] = {}
+        self.tell(f"{self.kind} {self.dtype} {self.visibilities} {self.shapes}")
 
     def close(self) -> None:
         for sequence in range(SEQUENCES):
@@ -170,7 +118,7 @@ class CausalLife(Machine):
     def reserve(self, choose: Choose) -> None:
         step = next_step(self.ends, [0] * (1 + choose.below(BATCH)))
         self.tell(f"reserve {step.size}")
-        KeptStep(self, self.cache.worst(step), step.size).ctx.reserve()
+        self._traced(self.cache.worst(step), step.size).ctx.reserve()
 
     # -- changing ----------------------------------------------------------------------------------------
 
@@ -202,7 +150,7 @@ class CausalLife(Machine):
             self._check_resumable()
             return
         self._close_gap(sequence, low, high)
-        self._settle(sequence)
+        self._drop_if_stuck(sequence)
 
     @action(has_tokens, weight=2)
     def go_back(self, choose: Choose) -> None:
@@ -223,9 +171,9 @@ class CausalLife(Machine):
         self.cache.remove(sequence, 0)
         self._close_gap(sequence, 0, self.ends[sequence])
 
-    @action(lambda life: len(life.kept) > 3)
+    @action(lambda life: len(life.traced) > 3)
     def forget_steps(self, choose: Choose) -> None:
-        self.tell("close the kept steps")
+        self.tell("close the traced steps")
         self._forget_steps()
 
     # -- parts -------------------------------------------------------------------------------------------
@@ -240,19 +188,22 @@ class CausalLife(Machine):
         if plan is None:
             return
         key = (step.size, plan.key)
-        if key in self.kept:
-            self.kept[key].bound.fill(plan)
+        if key in self.traced:
+            self.traced[key].bound.fill(plan)
         else:
-            self.kept[key] = KeptStep(self, plan, step.size)
+            self.traced[key] = self._traced(plan, step.size)
         data = [self._data(rng, shape, step.size) for shape in self.shapes]
-        got = self.kept[key].run(step.positions, data)
+        got = self.traced[key].run(step.positions, data)
         for sequence, position in self._tokens(step):
             self.ends[sequence] = position + 1
         for layer, (shape, arrays) in enumerate(zip(self.shapes, data, strict=True)):
             self._store(layer, shape, step, arrays)
             self._compare(layer, shape, step, arrays[0], got[layer])
 
-    def _plan(self, step: Step) -> Plan | None:
+    def _traced(self, plan: CachePlan, size: int) -> TracedLayers:
+        return TracedLayers(self.backend, self.cache, self.shapes, plan, size, self.sees_spans)
+
+    def _plan(self, step: Step) -> CachePlan | None:
         """The plan; None where the cache is full, as it may only be if a sequence would outgrow its share."""
         tokens = self._tokens(step)
         self.tell(f"step {tokens}" + ("" if step.spans is None else f" with spans {step.spans.tolist()}"))
@@ -265,17 +216,17 @@ class CausalLife(Machine):
             self._check_resumable()
             return None
 
-    def _store(self, layer: int, shape: Shape, step: Step, arrays: list[Array]) -> None:
+    def _store(self, layer: int, shape: AttentionShape, step: Step, arrays: list[Array]) -> None:
         for i, (sequence, position) in enumerate(self._tokens(step)):
             key = self._rotated(shape, arrays[1][i], position)
             value = number(arrays[2][i], self.cost)
             held = Cell(position, {sequence}, stored(key, self.dtype), stored(value, self.dtype))
             self.cells[layer][sequence][position] = held
 
-    def _compare(self, layer: int, shape: Shape, step: Step, queries: Array, got: Array) -> None:
+    def _compare(self, layer: int, shape: AttentionShape, step: Step, queries: Array, got: Array) -> None:
         tokens = self._tokens(step)
         for i, (sequence, position) in enumerate(tokens):
-            visible = set(range(self.sights[layer].first(position), position + 1))
+            visible = set(range(self.visibilities[layer].first(position), position + 1))
             if step.spans is not None and self.sees_spans(layer) and step.spans[i] >= 0:
                 visible |= {
                     p for j, (s, p) in enumerate(tokens) if s == sequence and step.spans[j] == step.spans[i]
@@ -297,7 +248,7 @@ class CausalLife(Machine):
                     layer[sequence][n - gap] = moved
         self.ends[sequence] -= high - low
 
-    def _settle(self, sequence: int) -> None:
+    def _drop_if_stuck(self, sequence: int) -> None:
         """Remove all of a sequence that cannot go on."""
         if not self.cache.can_resume(sequence, self.ends[sequence]):
             if self.kind == "plain":
@@ -323,9 +274,9 @@ class CausalLife(Machine):
                 raise Fault("cache", f"sequence {sequence} of {end} could be resumed at {end + 1}")
 
     def _forget_steps(self) -> None:
-        for step in self.kept.values():
+        for step in self.traced.values():
             step.ctx.close()
-        self.kept.clear()
+        self.traced.clear()
 
     def _tokens(self, step: Step) -> list[tuple[int, int]]:
         return list(zip(step.sequences.tolist(), step.positions.tolist(), strict=True))
@@ -338,19 +289,19 @@ class CausalLife(Machine):
         held = [n for n in range(SEQUENCES) if self.ends[n]]
         return held[choose.below(len(held))]
 
-    def _rotated(self, shape: Shape, x: Array, position: int) -> Any:
+    def _rotated(self, shape: AttentionShape, x: Array, position: int) -> Any:
         return rotated(number(x, self.cost), position, shape.dim, shape.base, shape.mode)
 
-    def _data(self, rng: np.random.Generator, shape: Shape, size: int) -> list[Array]:
+    def _data(self, rng: np.random.Generator, shape: AttentionShape, size: int) -> list[Array]:
         heads = (shape.heads, shape.kv_heads, shape.kv_heads)
         return [rng.standard_normal((size, n, HEAD)).astype(np.float32) for n in heads]
 
     # -- what kind of life -------------------------------------------------------------------------------
 
-    def _shape(self, choose: Choose) -> Shape:
+    def _shape(self, choose: Choose) -> AttentionShape:
         kv_heads = 1 + choose.below(2)
         mode: Literal["normal", "neox"] = "neox" if choose.below(2) else "normal"
-        return Shape(
+        return AttentionShape(
             kv_heads, kv_heads * (1 + choose.below(2)), mode, (HEAD, HEAD // 2)[choose.below(2)], 500.0
         )
 
@@ -363,19 +314,19 @@ class CausalLife(Machine):
     def _turn(self, ctx: Context, layer: int, keys: Tensor, offsets: Tensor) -> Tensor:
         return self.shapes[layer].turn(ctx, keys, offsets)
 
-    def _cache(self, choose: Choose) -> tuple[Cache, list[Sight]]:
+    def _cache(self, choose: Choose) -> tuple[Cache, list[Visibility]]:
         """Buckets are small, so that histories have many lengths, begin anywhere, and cells move."""
         size, bucket = 2 + choose.below(6), 4
         if self.kind == "plain":
-            return Causal(self._turn, bucket=bucket), [Sight()] * 2
+            return CausalCache(self._turn, bucket=bucket), [Visibility()] * 2
         if self.kind == "chunk":
-            return Causal(self._turn, chunk=size, bucket=bucket), [Sight(chunk=size)] * 2
+            return CausalCache(self._turn, chunk=size, bucket=bucket), [Visibility(chunk=size)] * 2
         memory = size + choose.below(8) if self.kind == "memory" else None
-        windowed = Causal(self._turn, window=size, memory=memory, bucket=bucket)
+        windowed = CausalCache(self._turn, window=size, memory=memory, bucket=bucket)
         if self.kind != "two kinds":
-            return windowed, [Sight(size)] * 2
-        both = Wrapper([windowed, Causal(self._turn, bucket=bucket)], kind=lambda layer: layer % 2)
-        return both, [Sight(size), Sight()]
+            return windowed, [Visibility(size)] * 2
+        both = LayeredCache([windowed, CausalCache(self._turn, bucket=bucket)], kind=lambda layer: layer % 2)
+        return both, [Visibility(size), Visibility()]
 
 
 @scenario("cache", smoke=4, default=30, nightly=300)

@@ -6,7 +6,7 @@ from typing import final
 
 from backbay import BackbayError, Context, Tensor
 
-from ...cache.contract import Bound
+from ...cache.contract import BoundCache
 from ..batch import Batch
 from .linear import Linear
 from .norm import RMSNorm
@@ -91,7 +91,7 @@ def attend(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    cache: Bound | None,
+    cache: BoundCache | None,
     scale: float,
     *,
     sinks: Tensor | None = None,

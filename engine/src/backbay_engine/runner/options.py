@@ -1,0 +1,44 @@
+"""The options of a request for text, in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, final
+
+from ..arguments import stop_strings, whole
+from ..text.sampling import SamplingParams
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationOptions:
+    """How a prompt is continued.
+
+    max_tokens  the most tokens of the answer; None: as many as the context holds
+    stop        strings that end the answer; the answer does not contain them
+    num_keep    when the context is full, keep this many first tokens, forget the older half of the others, and go
+                on; None: the answer ends there, with the reason "length"
+    reuse       whether the cache of an earlier prompt serves the part that both prompts begin with
+    sampling    how tokens are chosen
+    """
+
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    num_keep: int | None = None
+    reuse: bool = True
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+
+
+_OWN: Final = {each.name for each in fields(GenerationOptions)} - {"sampling"}
+
+
+def options_of(given: Mapping[str, Any], context: int) -> GenerationOptions:
+    """Options by name, checked for sequences of `context` tokens; sampling's are the fields of SamplingParams."""
+    own = {name: value for name, value in given.items() if name in _OWN}
+    own["stop"] = stop_strings(own.get("stop"))
+    for name, least, most in (("max_tokens", 1, None), ("num_keep", 0, context - 2)):
+        if own.get(name) is not None:
+            own[name] = whole(name, own[name], least, most)
+    sampling = SamplingParams(**{name: value for name, value in given.items() if name not in _OWN})
+    return GenerationOptions(**own, sampling=sampling)
