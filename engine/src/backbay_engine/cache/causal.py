@@ -17,7 +17,6 @@ from .cell_cache import CellCache
 from .cells import FEW, Cells, Run, runs_of
 from .contract import BoundCache, CachePlan, CacheSizes, History, Shift, own_plan
 from .masks import HIDDEN, NUMPY, Mask, Rows, Visibility
-from .storage import flat
 
 BUCKET = 256
 PAYS = 16  # moving a cell takes as long as looking at so many
@@ -315,12 +314,7 @@ class BoundCausalCache(BoundCache):
                 leaf.from_bytes(rows)
 
     def put(self, ctx: Context, layer: int, key: Tensor, value: Tensor) -> None:
-        storage = self._storage
-        held = storage.layer(layer, key, value)
-        keys = held.key.set_rows(ctx, flat(ctx, key), self._cells)
-        values = storage.write_values(ctx, held, flat(ctx, value), self._cells)
-        self._written[layer] = keys, values
-        ctx.forward(keys, values)
+        self._written[layer] = self._storage.store(ctx, layer, key, value, self._cells)
 
     def get(self, ctx: Context, layer: int, *, spans: bool = True) -> History:
         storage = self._storage

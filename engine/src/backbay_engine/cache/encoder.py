@@ -16,7 +16,6 @@ from .cell_cache import CellCache
 from .cells import Run, runs_of
 from .contract import BoundCache, CachePlan, CacheSizes, History, own_plan
 from .masks import HIDDEN, NUMPY, SEEN
-from .storage import flat
 
 
 @dataclass(frozen=True)
@@ -225,12 +224,7 @@ class BoundEncoderCache(BoundCache):
     def put(self, ctx: Context, layer: int, key: Tensor, value: Tensor) -> None:
         if key.dim(2) != self.puts:
             raise BackbayError(f"layer {layer}: this step puts {self.puts} of an encoder's output, got {key}")
-        storage = self._storage
-        held = storage.layer(layer, key, value)
-        keys = held.key.set_rows(ctx, flat(ctx, key), self._cells)
-        values = storage.write_values(ctx, held, flat(ctx, value), self._cells)
-        self._written[layer] = keys, values
-        ctx.forward(keys, values)
+        self._written[layer] = self._storage.store(ctx, layer, key, value, self._cells)
 
     def get(self, ctx: Context, layer: int, *, spans: bool = True) -> History:
         held = self._storage.layers.get(layer)

@@ -79,6 +79,16 @@ class Storage:
 
     # -- writing and reading -----------------------------------------------------------------------------
 
+    def store(
+        self, ctx: Context, layer: int, key: Tensor, value: Tensor, cells: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Write a layer's keys and values, (head_dim, kv_heads, n), into cells; aliases of all keys and all values."""
+        held = self.layer(layer, key, value)
+        keys = held.key.set_rows(ctx, flat(ctx, key), cells)
+        values = self.write_values(ctx, held, flat(ctx, value), cells)
+        ctx.forward(keys, values)
+        return keys, values
+
     def write_values(self, ctx: Context, layer: Layer, value: Tensor, cells: Tensor) -> Tensor:
         """Values (width, n) into cells; an alias of all of them."""
         if not self.config.permuted_v:

@@ -12,10 +12,9 @@ from typing import final
 
 from .token_bytes import SPACE
 from .vocabulary import Vocabulary
+from .word_cache import WordCache
 
 _WORD = re.compile(f"{SPACE}*[^{SPACE}]+|{SPACE}+")
-_MAX_KNOWN = 1 << 16  # words remembered
-_MAX_LENGTH = 64  # of a word that is remembered
 
 
 @final
@@ -29,24 +28,13 @@ class SentencePiece:
         self._by_bytes = _Bytes(vocabulary)
         # A space begins a token, or a whole run of them is one: then no merge reaches from one word to the next.
         self._words = not any(SPACE in text.lstrip(SPACE) for text in vocabulary.texts)
-        self._known: dict[str, list[int]] = {}
+        self._known = WordCache(self._merge)
 
     def encode(self, text: str, after_special: bool) -> list[int]:
         text = text.replace(" ", SPACE)
         if after_special:
             text = self._prefix + text
-        ids: list[int] = []
-        known = self._known
-        for word in _WORD.findall(text) if self._words else (text,):
-            found = known.get(word)
-            if found is None:
-                found = self._merge(word)
-                if len(word) <= _MAX_LENGTH:
-                    if len(known) >= _MAX_KNOWN:
-                        known.clear()
-                    known[word] = found
-            ids += found
-        return ids
+        return self._known.ids(_WORD.findall(text) if self._words else (text,))
 
     def _merge(self, word: str) -> list[int]:
         ids, scores = self._ids, self._scores

@@ -13,10 +13,9 @@ from ...errors import TokenizerError
 from .charsmap import Charsmap
 from .token_bytes import SPACE
 from .vocabulary import Kind, Vocabulary
+from .word_cache import WordCache
 
 _WORD = re.compile(f"{SPACE}*[^{SPACE}]+|{SPACE}+")
-_MAX_KNOWN = 1 << 16  # words remembered
-_MAX_LENGTH = 64  # of a word that is remembered
 _PENALTY = 10.0  # for a character that no token spells, below the worst token
 
 
@@ -47,22 +46,12 @@ class Unigram:
             self._longest[text[0]] = max(len(text), self._longest.get(text[0], 1))
         # A space begins a token, or a whole run of them is one: then no token reaches from one word to the next.
         self._words = not any(SPACE in text.lstrip(SPACE) for text in self._tokens)
-        self._known: dict[str, list[int]] = {}
+        self._known = WordCache(self._best)
 
     def encode(self, text: str, _after_special: bool) -> list[int]:
-        ids: list[int] = []
-        known = self._known
         spelled = self._spaced(text if self._charsmap is None else self._charsmap.apply(text))
-        for word in _WORD.findall(spelled) if self._words else [spelled] if spelled else []:
-            found = known.get(word)
-            if found is None:
-                found = self._best(word)
-                if len(word) <= _MAX_LENGTH:
-                    if len(known) >= _MAX_KNOWN:
-                        known.clear()
-                    known[word] = found
-            ids += found
-        return self._joined(ids)
+        words = _WORD.findall(spelled) if self._words else [spelled] if spelled else []
+        return self._joined(self._known.ids(words))
 
     def _spaced(self, text: str) -> str:
         """Spaces as tokens spell them, one before the first word."""

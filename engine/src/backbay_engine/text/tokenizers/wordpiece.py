@@ -10,6 +10,7 @@ from typing import final
 
 from .token_bytes import SPACE
 from .vocabulary import Vocabulary
+from .word_cache import WordCache
 
 _IDEOGRAPHS = (  # the last but two is what BERT's tokenizers have, not where that block begins
     (0x4E00, 0x9FFF),
@@ -22,8 +23,6 @@ _IDEOGRAPHS = (  # the last but two is what BERT's tokenizers have, not where th
     (0x2F800, 0x2FA1F),
 )
 _NO_SPACES = "\x1c\x1d\x1e\x1f"  # Python alone takes them for spaces
-_MAX_KNOWN = 1 << 16  # words remembered
-_MAX_LENGTH = 64  # of a word that is remembered
 
 
 @final
@@ -38,22 +37,11 @@ class WordPiece:
         self._ids = vocabulary.ids
         self._longest = max(map(len, vocabulary.texts))
         self._unknown = [vocabulary.special["unk"]] if "unk" in vocabulary.special else []
-        self._known: dict[str, list[int]] = {}
+        self._known = WordCache(self._pieces)
 
     def encode(self, text: str, _after_special: bool) -> list[int]:
-        ids: list[int] = []
-        known = self._known
-        for word in text.translate(self._characters).split(" "):
-            if word:
-                found = known.get(word)
-                if found is None:
-                    found = self._pieces(SPACE + word)
-                    if len(word) <= _MAX_LENGTH:
-                        if len(known) >= _MAX_KNOWN:
-                            known.clear()
-                        known[word] = found
-                ids += found
-        return ids
+        words = text.translate(self._characters).split(" ")
+        return self._known.ids(SPACE + word for word in words if word)
 
     def _pieces(self, word: str) -> list[int]:
         pieces: list[int] = []
