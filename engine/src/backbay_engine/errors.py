@@ -1,4 +1,4 @@
-"""What can go wrong beside what backbay's own errors say."""
+"""The engine's errors, beside those of backbay."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from backbay import BackbayError
 
 
 class CacheShiftError(BackbayError):
-    """A range cannot be taken out of a sequence here, since what follows it cannot be moved."""
+    """A range cannot be removed from a sequence, because the cache cannot move the positions after it."""
 
 
 class RequestError(BackbayError, ValueError):
-    """A request that cannot be served as it is: an empty prompt, one too long, a token that is none."""
+    """A request that cannot be served: an empty prompt, a prompt too long, an unknown token id, a wrong option."""
 
 
 class LogitsError(BackbayError):
-    """A forward pass gave NaN where it should give scores."""
+    """A forward pass gave NaN, or logits of which no token can be chosen."""
 
 
 class TokenizerError(BackbayError, ValueError):
-    """A vocabulary that cannot be used, a text that is no text, or an id that is no token."""
+    """A vocabulary is unusable, a text is not valid Unicode, or an id is not in the vocabulary."""
 
 
 class TemplateError(BackbayError):
-    """A chat template that is wrong, refuses its input, or takes more than it may."""
+    """A chat template is wrong, refuses its input, or exceeds its limits."""

@@ -1,4 +1,4 @@
-"""A model that answers: a file, a backend, a cache and a runner, put together."""
+"""A model ready to answer: a file, a backend, a cache and a runner."""
 
 from __future__ import annotations
 
@@ -58,11 +58,12 @@ def load(
 ) -> LLM:
     """Open a model file and load it.
 
-    context     tokens of each sequence: by default the model's own or 4096, if less; more than its own is a warning
+    context     tokens of each sequence; by default the model's context length, at most 4096; a longer context than
+                the model's is logged as a warning
     parallel    sequences that run at the same time, each with a context of its own
-    batch       tokens of one step; longer prompts go through in parts
-    kv_dtype    what keys and values are remembered as: f32, f16, bf16, q8_0, q4_0, as far as the backend can; by
-                default what suits it best
+    batch       tokens of one step; longer prompts are split
+    kv_dtype    dtype of the cache: f32, f16, bf16, q8_0 or q4_0, if the backend supports it; by default the
+                backend's preference
     """
     given = _params(params)
     if num_threads is not None:
@@ -86,7 +87,7 @@ def estimate(
     kv_dtype: str | DType | None = None,
     params: BackendParams | None = None,
 ) -> BackendMemory:
-    """What `load` with these arguments would take, by device and layer. Allocates nothing."""
+    """The memory that `load` with these arguments would take, by device and layer. Allocates nothing."""
     measuring = replace(_params(params), alloc_memory=False)
     with LLM(
         path, backend, measuring, context=context, parallel=parallel, batch=batch, kv_dtype=kv_dtype
@@ -137,36 +138,36 @@ class LLM:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The vocabulary; RequestError if the file has none."""
+        """The tokenizer; RequestError if the file has no vocabulary."""
         if self._tokenizer is None:
             raise RequestError("the file has no vocabulary; give token ids instead of text")
         return self._tokenizer
 
     def generate(self, prompt: Prompt, **options: Any) -> Completion:
-        """Continue a prompt, a text or token ids; the options are those of `submit`."""
+        """Continue a prompt: a text or token ids. `submit` documents the options."""
         return _wait(self.submit(prompt, **options))
 
     def stream(self, prompt: Prompt, **options: Any) -> Iterator[str]:
-        """Continue a prompt piece by piece. Leaving the loop cancels the request."""
+        """Continue a prompt; gives the text piece by piece. Leaving the loop cancels the request."""
         return TextPieces(self.submit(prompt, **options), self)
 
     @property
     def end_ids(self) -> frozenset[int]:
-        """The tokens that end an answer; none where the file has no vocabulary."""
+        """The tokens that end an answer; none if the file has no vocabulary."""
         return frozenset() if self._tokenizer is None else frozenset(self._tokenizer.end_ids)
 
     def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Completion:
-        """The answer to a conversation: messages with a role and content, as the model's template lays them out."""
+        """Answer a conversation: messages with a role and content, formatted by the model's chat template."""
         return self.generate(self.chat_prompt(messages), **options)
 
     def chat_prompt(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> list[int]:
-        """The token ids of a conversation, up to where the model is to answer."""
+        """The token ids of a conversation, ending where the model's answer begins."""
         text = self.template.render(conversation(messages), **variables)
         return self.tokenizer.encode(text, add_special=False)
 
     @property
     def template(self) -> ChatTemplate:
-        """How the model wants conversations laid out; RequestError if its file does not say."""
+        """The chat template; RequestError if the file has none."""
         self._check_open()
         if self._template is None:
             self._template = chat_template_from_gguf(self.tokenizer)
@@ -196,8 +197,8 @@ class LLM:
         return job.handle
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """The token ids that a prompt comes to; RequestError if it could not be served."""
-        if isinstance(prompt, str) and not prompt:  # which beginning-of-sequence would hide
+        """The token ids of a prompt; RequestError if the model cannot serve it."""
+        if isinstance(prompt, str) and not prompt:  # the beginning-of-sequence token would hide it
             raise RequestError("the prompt is empty")
         return self._tokens(prompt)
 
@@ -211,7 +212,7 @@ class LLM:
         return _wait(job.handle)
 
     def embed(self, texts: str | Sequence[Prompt], *, normalize: bool = True) -> NDArray[np.float32]:
-        """One row for each text, of length 1 unless `normalize` is False."""
+        """A vector for each text, (texts, width), of length 1 unless `normalize` is False."""
         self._check_open()
         if self.cache is not None:
             raise RequestError(f"{self._architecture} generates text; embeddings come from a model like bert")
@@ -226,19 +227,19 @@ class LLM:
         return found / np.linalg.norm(found, axis=1, keepdims=True) if normalize else found
 
     def memory(self) -> BackendMemory:
-        """What the model takes, with its cache and the worst step's graph."""
+        """The memory of the weights, the cache and the largest graph."""
         self._check_open()
         return self.backend.memory()
 
     def forget(self) -> None:
-        """Once nothing runs, forget all prompts and answers, which are kept for prompts that begin alike."""
+        """Wait until no request runs, then empty the cache, which keeps old prompts for reuse."""
         if self.runner is not None:
             self.runner.forget()
 
-    # -- its life ----------------------------------------------------------------------------------------
+    # -- closing -----------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Cancel what runs and free everything. Closing again does nothing."""
+        """Cancel all requests and free everything. Closing again does nothing."""
         if self._template is not None:
             self._template.close()
         self._close()
@@ -259,7 +260,7 @@ class LLM:
         return self.backend.config.architecture
 
     def _reserve(self, parallel: int, kv_dtype: str | DType | None) -> None:
-        """Take the memory of the cache and of the largest steps, so that what was opened runs."""
+        """Allocate the cache and the largest steps now, so that no later step runs out of memory."""
         if self.cache is not None:
             self.batch = min(self.batch, parallel * self.context)
             dtype = _dtype(kv_dtype, self.backend)
@@ -288,7 +289,7 @@ class LLM:
             raise RequestError("the prompt is empty")
         if len(ids) > self.context:
             raise RequestError(f"the prompt has {len(ids)} tokens, the context holds {self.context}")
-        if self.cache is None and len(ids) > self.batch:  # which sees all of a text at once
+        if self.cache is None and len(ids) > self.batch:  # without a cache, a text cannot be split
             raise RequestError(f"the prompt has {len(ids)} tokens, a step takes {self.batch} (batch)")
         wrong = next((token for token in ids if not 0 <= token < self.model.vocabulary_size), None)
         if wrong is not None:
@@ -333,7 +334,7 @@ def _dtype(name: str | DType | None, backend: Backend) -> DType:
 
 
 def _wait(handle: Handle[T]) -> T:
-    """The result; whatever breaks the waiting off, such as Ctrl+C, cancels the request."""
+    """The result; an interruption of the waiting, such as Ctrl+C, cancels the request."""
     try:
         return handle.result()
     finally:

@@ -1,4 +1,4 @@
-"""What a model remembers: caches for attention, for encoders and for recurrent layers."""
+"""Caches: of causal attention, of encoder outputs, and of recurrent states."""
 
 from .causal import CausalCache
 from .contract import BoundCache, Cache, CachePlan, CacheSizes, History, Shift

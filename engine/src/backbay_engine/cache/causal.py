@@ -1,4 +1,4 @@
-"""The causal cache: parallel sequences in one store of cells, with windows, chunks and spans."""
+"""The cache of causal attention: parallel sequences in one store of cells, with windows, chunks and spans."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from .contract import BoundCache, CachePlan, CacheSizes, History, Shift, own_pla
 from .masks import HIDDEN, NUMPY, Mask, Rows, Visibility
 
 BUCKET = 256
-PAYS = 16  # moving a cell takes as long as looking at so many
-LAZY = 32  # cells of one sequence that a window has left behind are let go of together, unless room is needed
+PAYS = 16  # moving a cell costs as much as attending to this many
+LAZY = 32  # a sequence's cells behind its window are freed in groups of this many, unless room is needed
 
 
 @dataclass(frozen=True)
 class CausalPlan(CachePlan):
-    """The cells that a step's tokens go to, and the range of cells that they look at."""
+    """The cells that a step writes, and the range of cells that it sees."""
 
     cells: Ints
     first: int
     history: int
-    runs: Sequence[Run]  # none in a plan that only reserves
+    runs: Sequence[Run]  # empty in a plan of `worst`
 
 
 @final
 class CausalCache(CellCache):
-    """Sequences in one store: a cell holds one position, of one sequence or of several that share it.
+    """Sequences in one store of cells. A cell holds one position, of one sequence or of several that share it.
 
-    window      a token sees so many positions, itself included; None: all before it
-    memory      how many positions are kept at least, for sequences that go back: more than the window
-    chunk       a token sees positions of its own chunk of so many only
-    shift       how keys are turned to another position; without it, what follows a removed range cannot move
-    bucket      histories are a multiple of it, so that a step's key holds for many steps
+    window      positions that a token sees, itself included; None: all earlier ones
+    memory      positions that are kept behind the last one, so that sequences can go back; more than the window
+    chunk       a token sees only positions of its own chunk of this length
+    shift       rotates keys to another position; without it, positions after a removed range cannot move
+    bucket      histories are a multiple of it, so that many steps share a key
 
-    Cells are the first free ones; they need not adjoin. A step looks at the range of cells that its sequences lie in.
-    Where that has long been more than twice what they use, their cells move to the front of the store.
+    A step takes the first free cells, adjacent or not, and sees the range of cells around its sequences. If the range
+    has long been more than twice what the sequences use, their cells move to the front of the store.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class CausalCache(CellCache):
         return BoundCausalCache(self, ctx, own_plan(CausalPlan, plan))
 
     def _check(self, runs: Sequence[Run]) -> None:
-        """Raise if a sequence cannot go on as a step says."""
+        """Raise if a sequence cannot continue as a step wants."""
         cells = self.cells
         ends: dict[int, int] = {}
         for run in runs:
@@ -134,7 +134,7 @@ class CausalCache(CellCache):
             ends[sequence] = end + run.count
 
     def _make_room(self, runs: Sequence[Run]) -> None:
-        """Let go of what windows have left behind; CacheFullError if that is not enough, and then nothing goes."""
+        """Free cells behind the windows; CacheFullError if that is not enough, and then nothing is freed."""
         cells, need = self.cells, sum(run.count for run in runs)
         every = cells.free < need
         if every:
@@ -150,11 +150,11 @@ class CausalCache(CellCache):
                     cells.drop(sequence, position)
 
     def _passed(self, sequence: int) -> int:
-        """The position of a sequence before which nothing has to be kept."""
+        """The first position of a sequence that has to be kept."""
         return 0 if self.keep is None else max(self.cells.end[sequence] - self.keep, 0)
 
     def _range(self, low: int, high: int) -> tuple[int, int]:
-        """The range of cells to look at: from the first one on, unless that would be twice as long as needed."""
+        """The range of cells that a step sees: from `low` on if that halves it, else from cell 0."""
         quantum, count = self._quantum, self.storage.cells
         first = low // quantum * quantum
         if 2 * first < high:
@@ -162,12 +162,12 @@ class CausalCache(CellCache):
         return first, min(_up(max(high - first, 1), quantum), count - first)
 
     def scratch(self, history: int, rows: int) -> Rows:
-        """An array for the mask of many tokens, which all steps share: each is as large as a history's keys."""
+        """An array for the mask of many tokens; all steps share it, because it is large."""
         if self._scratch.size < history * rows:
             self._scratch = np.empty(history * rows, NUMPY[self.storage.config.mask_dtype])
         return self._scratch[: history * rows].reshape(rows, history)
 
-    # -- what is kept ------------------------------------------------------------------------------------
+    # -- sequences -------------------------------------------------------------------------------------
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
         cells = self.cells
@@ -203,11 +203,11 @@ class CausalCache(CellCache):
 
     def wipe(self, sequence: int) -> None:
         self.cells.cut(sequence, 0)
-        # Also what a window has left behind by now may hold them.
+        # Cells behind the window are free by now, and may hold NaN too.
         self.storage.wipe(np.flatnonzero(self.cells.owners == 0).astype(np.int32))
 
     def _closing(self, sequence: int, begin: int, end: int) -> Callable[[], None]:
-        """What closes a gap: cells that are shared are copied, as others see them where they are."""
+        """A function that closes a gap. Shared cells are copied: other sequences see them where they are."""
         cells, storage, gap = self.cells, self.storage, end - begin
         held, last = cells.begin[sequence], cells.end[sequence]
         kept = held if begin > held else max(end, held) - gap
@@ -239,7 +239,7 @@ class CausalCache(CellCache):
             try:
                 turn.run(moved, targets, -gap)
             except BaseException:
-                if need < len(moved):  # some keys may be turned and others not: rather none than wrong ones
+                if need < len(moved):  # only some keys may be rotated: drop them all
                     cells.cut(sequence, begin)
                 raise
             cells.replace(sequence, kept, targets, max(end, held) - gap, old)
@@ -247,7 +247,7 @@ class CausalCache(CellCache):
         return close
 
     def _gathered(self, sequences: Sequence[int], history: int, step: Step) -> bool:
-        """Bring the cells of a step's sequences to the front, once what that saves is worth it."""
+        """Move the cells of a step's sequences to the front, once the saving is worth it."""
         need = _up(sum(map(self.cells.length, sequences)), self._quantum)
         if history <= 2 * need or not self._gathers:
             return False
@@ -262,7 +262,7 @@ class CausalCache(CellCache):
             raise
 
     def _gather(self, sequences: Sequence[int]) -> bool:
-        """Cells are only copied to free ones: first what is in the way, or soon would be, then what is wanted there."""
+        """Cells are only copied to free cells: first move other sequences out of the way, then these to the front."""
         cells = self.cells
         own = np.unique(np.concatenate([cells.of(n) for n in sequences]))
         front = np.arange(len(own), dtype=np.int32)
@@ -283,7 +283,7 @@ class CausalCache(CellCache):
 
 @final
 class BoundCausalCache(BoundCache):
-    """The leaves of a step, and the layers' tensors as they are once it has written them."""
+    """The leaves of a step, and the layers' tensors after its writes."""
 
     def __init__(self, cache: CausalCache, ctx: Context, plan: CausalPlan) -> None:
         self._cache, self._storage = cache, cache.storage
@@ -291,10 +291,10 @@ class BoundCausalCache(BoundCache):
         config, host, size = self._storage.config, ctx.input(), plan.step.size
         rows = _up(max(size, 1), config.mask_batch_padding)
         self._cells = host.empty(DType.I32, size)
-        self._rows: Rows | None = None  # of a few tokens: brought up to date with each step
+        self._rows: Rows | None = None  # of a few tokens: updated with each step
         if size <= FEW and plan.step.spans is None:
             self._rows = np.full((rows, plan.history), HIDDEN, NUMPY[config.mask_dtype])
-        self._masks: list[tuple[Mask, Tensor]] = []  # with spans, and without them where there are any
+        self._masks: list[tuple[Mask, Tensor]] = []  # with spans; if the step has any, also without them
         for _ in range(1 if plan.step.spans is None else 2):
             leaf = host.empty(config.mask_dtype, plan.history, rows)
             self._masks.append((Mask(cache.visibility, plan.first), leaf))

@@ -1,4 +1,4 @@
-"""What caches have in common whose layers lie in one store of cells."""
+"""The base of caches that keep keys and values in cells."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .storage import Storage
 
 
 class CellCache(Cache):
-    """A cache with a store, from when it is opened to when it is closed."""
+    """A cache with storage, from `open_store` to `close`."""
 
     _store: Storage | None = None
 
@@ -28,7 +28,7 @@ class CellCache(Cache):
         return self._store
 
     def open_store(self, backend: Backend, sizes: CacheSizes, cells: int) -> Storage:
-        """Make a store of so many cells, unless there is one."""
+        """Make the storage of `cells` cells; BackbayError if the cache is open."""
         for name in ("sequences", "capacity", "batch"):
             if getattr(sizes, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(sizes, name)}")

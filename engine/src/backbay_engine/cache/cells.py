@@ -1,4 +1,4 @@
-"""Which cell of a store holds which position of which sequences: bookkeeping of the host, no data."""
+"""The bookkeeping of cells: which cell holds which position of which sequences."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ FEW = 16  # tokens
 
 @dataclass(slots=True)
 class Run:
-    """Tokens of a step that adjoin: of one sequence, in order."""
+    """Adjacent tokens of a step: of one sequence, at consecutive positions."""
 
     sequence: int
-    row: int  # of the first one, in the step
+    row: int  # of the first token, in the step
     count: int
-    position: int  # of the first one, in the sequence
+    position: int  # of the first token, in the sequence
 
 
 def runs_of(step: Step) -> list[Run]:
-    """A step cut where the sequence changes; the positions of each piece must adjoin."""
+    """The runs of a step: it is cut where the sequence changes or a position is not the next one."""
     sequences, positions, size = step.sequences, step.positions, step.size
     if size <= FEW:
         cuts = _cuts_of_few(sequences.tolist(), positions.tolist())
@@ -41,7 +41,7 @@ def runs_of(step: Step) -> list[Run]:
 
 
 def _cuts_of_few(sequences: list[int], positions: list[int]) -> list[int]:
-    """Where a token does not follow the one before it; for a few, Python is quicker than NumPy."""
+    """Where a token does not follow the one before it. For a few tokens, Python is faster than NumPy."""
     return [
         n
         for n in range(1, len(sequences))
@@ -50,10 +50,10 @@ def _cuts_of_few(sequences: list[int], positions: list[int]) -> list[int]:
 
 
 class Cells:
-    """A number of cells, shared by sequences; each holds the positions [begin, end), one cell for each.
+    """Cells, and the sequences in them; a sequence holds the positions [begin, end), each in a cell.
 
-    A cell may serve several sequences, at one position. `version` of a sequence changes whenever what it had before
-    is elsewhere, or gone from its end: what was derived from it is then to be made anew.
+    Several sequences may share a cell, at the same position. The `version` of a sequence changes when its cells move,
+    or its end is cut: masks derived from it must then be made anew.
     """
 
     def __init__(self, sequences: int, capacity: int, count: int) -> None:
@@ -74,7 +74,7 @@ class Cells:
             raise BackbayError(f"sequence must be in [0, {self.sequences}), got {sequence}")
 
     def of(self, sequence: int, begin: int = 0, end: int | None = None) -> Ints:
-        """The cells of a sequence's positions in [begin, end), as far as it holds them."""
+        """The cells of a sequence's positions in [begin, end) that it holds."""
         low, high = max(begin, self.begin[sequence]), self.end[sequence]
         return self.table[sequence, low : high if end is None else max(low, min(end, high))]
 
@@ -82,7 +82,7 @@ class Cells:
         return self.end[sequence] - self.begin[sequence]
 
     def extent(self, sequences: Sequence[int]) -> tuple[int, int]:
-        """The first cell of some sequences, and the one behind the last; 0, 0 if they hold none."""
+        """The range [low, high) of cells that sequences lie in; (0, 0) if they hold none."""
         low, high = self.count, -1
         for n in sequences:
             if self.end[n] > self.begin[n]:
@@ -90,7 +90,7 @@ class Cells:
         return (low, high + 1) if high >= 0 else (0, 0)
 
     def lowest_free(self, n: int) -> Ints:
-        """The first n free cells; there are that many."""
+        """The first n free cells; the caller knows that there are n."""
         start, width = self._hint, max(64, 2 * n)
         if start + n <= self.count and not self.owners[start : start + n].any():
             return np.arange(start, start + n, dtype=np.int32)
@@ -103,18 +103,18 @@ class Cells:
         return (found[0] if len(found) == 1 else np.concatenate(found)).astype(np.int32)
 
     def free_from(self, start: int) -> Ints:
-        """All free cells from one on."""
+        """All free cells at `start` or later."""
         return (np.flatnonzero(self.owners[start:] == 0) + start).astype(np.int32)
 
     def room_without(self, begin: Callable[[int], int]) -> int:
-        """How many cells would be free if each sequence let go of what comes before a position."""
+        """The number of free cells, if each sequence dropped the positions before `begin(sequence)`."""
         owners = self.owners.copy()
         for sequence in range(self.sequences):
             owners[self.of(sequence, 0, begin(sequence))] -= 1
         return int(np.count_nonzero(owners == 0))
 
     def extend(self, runs: Sequence[Run], taken: Ints) -> None:
-        """Give free cells, the lowest there are, to the next positions of sequences."""
+        """Give free cells, in ascending order, to the next positions of sequences."""
         if not runs:
             return
         self.owners[taken] = 1
@@ -137,7 +137,7 @@ class Cells:
             self.end[sequence] = end
 
     def drop(self, sequence: int, position: int) -> None:
-        """Let go of what comes before a position."""
+        """Drop the positions before one."""
         begin = self.begin[sequence]
         if position <= begin:
             return
@@ -148,7 +148,7 @@ class Cells:
             self.measure(sequence)
 
     def cut(self, sequence: int, position: int) -> None:
-        """Let go of a position and all behind it; the sequence then goes on there."""
+        """Drop a position and all later ones; the sequence then continues there."""
         gone = self.of(sequence, position).copy()
         self.end[sequence] = position
         self.begin[sequence] = min(self.begin[sequence], position)
@@ -156,9 +156,9 @@ class Cells:
         self._changed(sequence)
 
     def replace(self, sequence: int, begin: int, cells: Ints, first: int, old: Ints) -> None:
-        """From now on, a sequence holds `cells` from position `first` on, its first one being `begin`.
+        """Let a sequence hold `cells` from position `first` on, with `begin` as its first position.
 
-        `old` are those that it no longer holds there; new ones among `cells` must be free.
+        `old` are the cells that it no longer holds; new cells must be free.
         """
         fresh = cells[self.owners[cells] == 0]
         self.owners[fresh] = 1
@@ -169,7 +169,7 @@ class Cells:
         self._changed(sequence)
 
     def share(self, source: int, target: int, length: int) -> None:
-        """Let a sequence that holds nothing hold what another one does below a position."""
+        """Let an empty sequence share the first `length` positions of another one."""
         shared = self.of(source, 0, length)
         self.owners[shared] += 1
         begin = min(self.begin[source], length)
@@ -178,7 +178,7 @@ class Cells:
         self._changed(target)
 
     def move(self, sources: Ints, targets: Ints) -> None:
-        """What cells held is now in others, which were free."""
+        """The data of `sources` is now in `targets`, which were free."""
         where = np.arange(self.count, dtype=np.int32)
         where[sources] = targets
         self.owners[targets] = self.owners[sources]
@@ -192,7 +192,7 @@ class Cells:
                 self._changed(sequence)
 
     def measure(self, sequence: int) -> None:
-        """Find the bounds of a sequence's cells anew."""
+        """Compute the bounds of a sequence's cells again."""
         held = self.of(sequence)
         if len(held):
             self._low[sequence], self._high[sequence] = int(held.min()), int(held.max())

@@ -1,4 +1,4 @@
-"""What every cache is: it plans a step, is bound into a kept context once, and is filled for each step."""
+"""The contract of caches: plan a step, bind the cache to a traced step once, fill its leaves for each step."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from backbay import BackbayError, Backend, Context, DType, Tensor
 from ..steps.step import Step
 
 Shift: TypeAlias = Callable[[Context, int, Tensor, Tensor], Tensor]
-"""(ctx, layer, keys (head_dim, kv_heads, cells), offsets i32 (cells,)) -> the keys as if that much further on."""
+"""(ctx, layer, keys (head_dim, kv_heads, cells), offsets i32 (cells,)) -> keys rotated by these offsets."""
 
 
 @dataclass(frozen=True)
 class CacheSizes:
-    """How much a cache is to hold."""
+    """The size of a cache."""
 
-    sequences: int  # that live at the same time
+    sequences: int  # at the same time
     capacity: int  # tokens of each
     batch: int  # tokens of the largest step
     dtype: DType = DType.F16
@@ -27,7 +27,7 @@ class CacheSizes:
 
 @dataclass(frozen=True)
 class CachePlan:
-    """Where a step's tokens go and what they see. Equal keys mean that one kept context serves both steps."""
+    """The cells that a step writes and sees. Steps with equal keys can share a traced context."""
 
     step: Step
     key: Hashable
@@ -45,7 +45,7 @@ def own_plan(kind: type[P], plan: CachePlan) -> P:
 
 @dataclass(frozen=True)
 class History:
-    """What a layer's queries look at, as scaled_dot_product_attention takes it with cache_config_applied."""
+    """The keys, values and mask of a layer, for scaled_dot_product_attention with cache_config_applied."""
 
     key: Tensor  # (head_dim, kv_heads, history)
     value: Tensor  # (head_dim, kv_heads, history), or as the backend's CacheConfig permutes it
@@ -53,92 +53,92 @@ class History:
 
 
 class BoundCache(ABC):
-    """A cache in one kept context."""
+    """A cache in one traced context."""
 
     @abstractmethod
     def fill(self, plan: CachePlan) -> None:
-        """Write the locations and masks of a step whose plan has this context's key."""
+        """Write the locations and masks of a step; its plan must have this context's key."""
 
     @abstractmethod
     def put(self, ctx: Context, layer: int, key: Tensor, value: Tensor) -> None:
-        """Remember (head_dim, kv_heads, tokens) of a layer, before its `get`."""
+        """Store a layer's keys and values, (head_dim, kv_heads, tokens); comes before `get`."""
 
     @abstractmethod
     def get(self, ctx: Context, layer: int, *, spans: bool = True) -> History:
-        """What a layer sees. `spans=False` disregards the step's spans: causal throughout."""
+        """The history of a layer. `spans=False` ignores the step's spans: causal attention throughout."""
 
     def named(self) -> dict[str, Tensor]:
-        """Its leaves by name, once the forward pass is traced, for those who write it out."""
+        """The leaves by name, once the forward pass is traced; exported models use the names."""
         return {}
 
 
 class Cache(ABC):
-    """What a model remembers of its sequences, in all layers. Made by a model, opened by who runs it.
+    """The state of all sequences in all layers. A model makes its cache; the runner opens it.
 
-    In a step, a sequence goes on at the position behind its last one, with its tokens in order.
+    In a step, a sequence continues at the position after its last one, its tokens in order.
     """
 
     @property
     def is_uniform(self) -> bool:
-        """Whether the sequences of a step must all have equally many tokens in it, those of each side by side."""
+        """Whether all sequences of a step must have equally many tokens, each sequence's tokens adjacent."""
         return False
 
     @property
     @abstractmethod
     def used(self) -> int:
-        """How many cells, or slots of states, hold something; 0 once all sequences are removed."""
+        """The number of cells or states in use; 0 once all sequences are removed."""
 
     @abstractmethod
     def open(self, backend: Backend, sizes: CacheSizes) -> None:
-        """Take what is known so far; layers take their memory when they are first put."""
+        """Open the cache; each layer's memory is allocated at its first `put`."""
 
     def reserve(self) -> None:
-        """Take, once all layers are known, the memory that moving takes what they hold."""
+        """Once all layers are known, allocate the memory that moving cells needs."""
 
     @abstractmethod
     def plan(self, step: Step) -> CachePlan:
-        """Find room for a step and take it; CacheFullError names sequence, need and room, and changes nothing."""
+        """Take cells for a step; CacheFullError names sequence, need and room, and changes nothing."""
 
     @abstractmethod
     def worst(self, step: Step) -> CachePlan:
-        """The plan of such a step with the longest history, to reserve memory by; takes no room."""
+        """The plan of a step of this shape with the longest history, to reserve memory; takes no cells."""
 
     @abstractmethod
     def bind(self, ctx: Context, plan: CachePlan) -> BoundCache:
-        """Make the leaves of a kept context, for all steps of this key, filled for this one."""
+        """Make the leaves in a context that serves all plans of this key, and fill them for this plan."""
 
     @abstractmethod
     def copy_prefix(self, source: int, target: int, length: int) -> None:
-        """Let `target` hold just the first `length` positions of `source`."""
+        """Let `target` hold the first `length` positions of `source`, and nothing else."""
 
     @abstractmethod
     def can_resume(self, sequence: int, position: int) -> bool:
-        """Whether a step may go on at `position`: all that it would look at is still here."""
+        """Whether a step may continue at `position`: the cache still holds all that it would see."""
 
     def last_resumable(self, sequence: int, position: int) -> int:
-        """The last position up to this one that a step may go on at; 0 is always one, once all was removed."""
+        """The last position up to this one where a step may continue; at least 0, where all is removed."""
         return position if self.can_resume(sequence, position) else 0
 
     def remove(self, sequence: int, begin: int, end: int | None = None) -> None:
-        """Forget the positions [begin, end), all from begin on without end; what follows moves down to begin.
+        """Forget the positions [begin, end); later positions move down to begin. Without `end`, forget all from begin.
 
-        CacheShiftError if it cannot move, as nothing can turn its keys; it then holds what it held. Without an end
-        nothing has to move; ask `can_resume` before going on at begin.
+        CacheShiftError if later positions cannot move, because their keys cannot be rotated; the cache stays
+        unchanged. Without `end` nothing moves; ask `can_resume` before continuing at begin.
         """
         self.removal(sequence, begin, end)()
 
     @abstractmethod
     def removal(self, sequence: int, begin: int, end: int | None = None) -> Callable[[], None]:
-        """Check all that `remove` needs, take the memory that it needs, and return what removes the range."""
+        """Check a removal and allocate the memory it needs; calling the result removes the range and cannot fail halfway."""
 
     @abstractmethod
     def close(self) -> None:
         """Free the memory."""
 
     def wipe(self, sequence: int) -> None:
-        """Forget a sequence that may hold NaN or infinities, and overwrite what nobody holds.
+        """Forget a sequence that may hold NaN or infinities, and overwrite all free cells.
 
-        Cells that no token sees are part of products all the same, with a weight of 0, and 0 times NaN is NaN.
+        Masked cells still take part in products, with weight 0, and 0 times NaN is NaN.
         """
         self.remove(sequence, 0)
 

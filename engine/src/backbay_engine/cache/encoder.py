@@ -1,4 +1,4 @@
-"""What decoders see of an encoder's output: put once, looked at by every token whatever its position."""
+"""The cache of encoder outputs: written once for each sequence, seen by all tokens of the sequence."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .masks import HIDDEN, NUMPY, SEEN
 
 @dataclass(frozen=True)
 class EncoderPlan(CachePlan):
-    """Where the outputs that a step puts go, the range that it looks at, and how much of that each token sees."""
+    """The cells that a step's outputs are written to, the range of cells it sees, and the part each token sees."""
 
     cells: Ints
     first: int
@@ -28,12 +28,12 @@ class EncoderPlan(CachePlan):
     masked: bool
     seen: Sequence[
         tuple[Run, int, int]
-    ]  # tokens, and the cells [low, high) that they see; none if high is low
+    ]  # runs, and the cells [low, high) that they see; empty if high is low
 
 
 @dataclass
 class Output:
-    """An encoder's output: the region of cells that it lies in, how many it takes, and the step that brought it."""
+    """An encoder's output: its region of cells, its number of cells, and the position of the step that put it."""
 
     region: int
     count: int
@@ -42,18 +42,16 @@ class Output:
 
 @final
 class EncoderCache(CellCache):
-    """Keys and values of an encoder's output, at most `length` of them for each sequence.
+    """Keys and values of encoder outputs, at most `length` rows for each sequence.
 
-    `expect(sequence, count)` says that the next step of a sequence puts so many; in that step `put` takes those of
-    all sequences that are expected, in the step's order. A sequence has one output; it goes when the position of the
-    first token of that step is removed. Nothing is expected any longer once a sequence is cut anywhere. The bound cache
-    says what a model has to do:
+    `expect(sequence, count)` announces that the next step of a sequence puts an output of `count` rows. In that step,
+    `put` takes the rows of all expected outputs, in the step's order. A sequence has one output. It is removed with
+    the position of the first token of its step. Removing anything up to a sequence's end cancels its expected output.
 
-        bound.puts        how many are put in this step
-        bound.is_empty    no sequence of the step has an output: nothing can be got
-        bound.present     f32 (1, 1, tokens): 0 for tokens of sequences without one, whose attention means nothing
-        bound.get(...)    `mask` is None where every token sees all of the history. A model with a mask of its own
-                          puts that in its place.
+        bound.puts        rows that this step puts
+        bound.is_empty    True: no sequence of the step has an output, so `get` has nothing to give
+        bound.present     f32 (1, 1, tokens): 0 for tokens of sequences without an output, whose attention is void
+        bound.get(...)    `mask` is None if every token sees the whole history. A model may use a mask of its own.
     """
 
     def __init__(self, length: int) -> None:
@@ -76,7 +74,7 @@ class EncoderCache(CellCache):
         return sum({output.region: output.count for output in self._outputs if output is not None}.values())
 
     def expect(self, sequence: int, count: int) -> None:
-        """The next step with this sequence puts an encoder's output for it."""
+        """Announce that the next step with this sequence puts an encoder's output of `count` rows."""
         if self._output(sequence) is not None:
             raise BackbayError(f"sequence {sequence} has an encoder's output already; remove it first")
         if count < 1:
@@ -104,7 +102,7 @@ class EncoderCache(CellCache):
         return self._planned(step, cells, seen)
 
     def worst(self, step: Step) -> EncoderPlan:
-        """All regions are looked at; a step of more than one token puts an output too."""
+        """The step sees all regions; a step of more than one token also puts an output."""
         total = self.storage.cells
         put = np.arange(min(self.length, total) if step.size > 1 else 0, dtype=np.int32)
         key = (0, total, True, len(put))
@@ -138,7 +136,7 @@ class EncoderCache(CellCache):
         masked = any((low, high) != (first, first + history) for _, low, high in seen)
         return EncoderPlan(step, (first, history, masked, len(put)), put, first, history, masked, seen)
 
-    # -- what is kept ------------------------------------------------------------------------------------
+    # -- sequences -------------------------------------------------------------------------------------
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
         output = self._output(source)
@@ -191,7 +189,7 @@ class EncoderCache(CellCache):
 
 @final
 class BoundEncoderCache(BoundCache):
-    """The leaves of a step that looks at outputs, and puts some or none."""
+    """The leaves of a step that sees outputs, and may put some."""
 
     def __init__(self, cache: EncoderCache, ctx: Context, plan: EncoderPlan) -> None:
         self._storage, self._first, self._history = cache.storage, plan.first, plan.history
@@ -212,7 +210,7 @@ class BoundEncoderCache(BoundCache):
         for run, low, high in plan.seen:
             rows = self._rows[run.row : run.row + run.count]
             rows[:] = HIDDEN
-            # Who has nothing to see looks at something: a row with nothing in it would be no number.
+            # Without an output, a token sees the first cell: softmax of a fully masked row is NaN.
             rows[:, low - self._first : high - self._first] = SEEN
             if low == high:
                 rows[:, 0] = SEEN

@@ -1,4 +1,4 @@
-"""Several caches as one: each layer has its own kind."""
+"""The layered cache: several caches as one, each for some of the layers."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class LayeredPlan(CachePlan):
 
 @final
 class LayeredCache(Cache):
-    """Caches for the layers of a model that has several kinds; `kind` tells which one a layer's is.
+    """Several caches for a model whose layers differ; `kind` gives the index of a layer's cache.
 
-    What one of them refuses, none of them does.
+    If one cache refuses, all stay unchanged.
     """
 
     def __init__(self, caches: Sequence[Cache], kind: Callable[[int], int]) -> None:
@@ -116,13 +116,13 @@ class LayeredCache(Cache):
 
 @final
 class BoundLayeredCache(BoundCache):
-    """Each cache's part of a kept context."""
+    """Each cache's part of a traced context."""
 
     def __init__(self, bounds: Sequence[BoundCache], kind: Callable[[int], int]) -> None:
         self.bounds, self._kind = tuple(bounds), kind
 
     def of(self, layer: int) -> BoundCache:
-        """The part that a layer belongs to."""
+        """The bound cache of a layer."""
         return self.bounds[self._kind(layer)]
 
     def fill(self, plan: CachePlan) -> None:

@@ -1,4 +1,4 @@
-"""Which cells the tokens of a step may see, as rows of a mask that are kept up to date where they can be."""
+"""Attention masks: the cells that each token of a step sees. Rows are updated from step to step if possible."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ NUMPY = {DType.F32: np.float32, DType.F16: np.float16}
 
 @dataclass(frozen=True)
 class Visibility:
-    """How far back a token sees: so many positions, itself included, or to the begin of its chunk."""
+    """How far back a token sees: a window of positions, itself included, or to the begin of its chunk."""
 
     window: int | None = None
     chunk: int | None = None
 
     @property
     def reach(self) -> int | None:
-        """How many positions a token sees at most; None if all before it."""
+        """The most positions that a token sees; None: all earlier ones."""
         limits = [n for n in (self.window, self.chunk) if n is not None]
         return min(limits) if limits else None
 
@@ -51,17 +51,17 @@ class Visibility:
 
 
 class Mask:
-    """Rows for tokens, columns for the cells from `first` on, in an array of the dtype that the backend wants.
+    """A row for each token, a column for each cell from `first` on.
 
-    Rows of tokens that are alone in their run are kept up to date from step to step, in the same array.
+    The row of a token that is alone in its run is updated from step to step, in the same array.
     """
 
     def __init__(self, visibility: Visibility, first: int) -> None:
         self.visibility, self.first = visibility, first
-        self._known: dict[int, tuple[int, int, int]] = {}  # by row: sequence, its version, and position
+        self._known: dict[int, tuple[int, int, int]] = {}  # by row: sequence, version and position
 
     def fill(self, array: Rows, cells: Cells, runs: Sequence[Run]) -> None:
-        """Bring all rows up to date, in the array that was filled a step ago."""
+        """Update all rows, in the array of the step before."""
         for run in runs:
             if run.count == 1:
                 self._fill_one(array[run.row], cells, run)
@@ -69,9 +69,9 @@ class Mask:
                 self._fill_many(array[run.row : run.row + run.count], cells, run)
 
     def fill_anew(self, array: Rows, cells: Cells, runs: Sequence[Run], spans: Ints | None) -> None:
-        """Fill an array that others have used meanwhile; rows of no token hide all.
+        """Fill an array of unknown content. Padding rows hide all cells.
 
-        `spans` lets tokens of one span see each other, later ones too.
+        With `spans`, the tokens of a span also see later tokens of the span.
         """
         self._known.clear()
         array[sum(run.count for run in runs) :] = HIDDEN
@@ -80,7 +80,7 @@ class Mask:
             self._open_spans(array, cells, runs, spans)
 
     def _fill_one(self, row: Rows, cells: Cells, run: Run) -> None:
-        """A row differs from what it was a step ago by the cells that have come, and those out of sight."""
+        """Reuse the last row: reveal new cells, hide those that left the window."""
         sequence, position, version = run.sequence, run.position, cells.version[run.sequence]
         begin = low = self.visibility.first(position)
         known, table = self._known.get(run.row), cells.table[sequence]
@@ -99,7 +99,7 @@ class Mask:
         self._known[run.row] = (sequence, version, position)
 
     def _fill_many(self, block: Rows, cells: Cells, run: Run) -> None:
-        """What all of them see is one row, repeated; then comes what each sees."""
+        """The cells that all tokens see are one row, repeated; then follow the cells that differ."""
         low, table = self.visibility.first(run.position), cells.table[run.sequence]
         if self.visibility.reach is None:
             block[0] = HIDDEN
@@ -131,7 +131,7 @@ class Mask:
 
 
 def _columns(cells: Ints) -> slice | Ints:
-    """Columns as a slice where they adjoin: NumPy is quicker with those."""
+    """Adjacent columns as a slice, which NumPy handles faster."""
     n = len(cells)
     if n and int(cells[-1]) - int(cells[0]) == n - 1 and bool((cells[1:] - cells[:-1] == 1).all()):
         return slice(int(cells[0]), int(cells[0]) + n)

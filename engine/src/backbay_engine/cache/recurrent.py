@@ -1,4 +1,4 @@
-"""States that are carried from token to token: of convolutions, and of state-space models."""
+"""The cache of recurrent states: of convolutions and state-space models."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ..steps.step import Ints, Step
 from .cells import runs_of
 from .contract import BoundCache, Cache, CachePlan, CacheSizes, History, own_plan
 
-ZEROS = 0  # the slot that sequences begin with; nothing is ever written there
+ZEROS = 0  # the slot of the initial state; never written
 
 
 @dataclass(frozen=True)
 class RecurrentPlan(CachePlan):
-    """The slots that the states of a step's sequences are read from, and written to."""
+    """The slots that a step reads its sequences' states from, and writes them to."""
 
     sources: Ints
     targets: Ints
@@ -29,13 +29,13 @@ class RecurrentPlan(CachePlan):
 
 @dataclass
 class Track:
-    """What is known of a sequence: its length, and slots with its states after some positions, ascending."""
+    """A sequence: its length, and the slots of its states after some positions, ascending."""
 
     end: int
-    states: list[tuple[int, int]]  # (how many positions went into it, slot)
+    states: list[tuple[int, int]]  # (positions before the state, slot)
 
     def at(self, position: int) -> int | None:
-        """The slot with the state after so many positions."""
+        """The slot of the state after `position` positions."""
         if position == 0:
             return ZEROS
         return next((slot for n, slot in self.states if n == position), None)
@@ -43,13 +43,13 @@ class Track:
 
 @final
 class RecurrentCache(Cache):
-    """A state of each sequence for each layer, and a few earlier ones to go back to.
+    """The state of each sequence in each layer, and a few earlier states to go back to.
 
-    A step reads states in one slot and writes them to another one, so that a step that fails changes nothing, and
-    going back, or sharing a prefix, moves no data. Beside the latest state of a sequence the last `checkpoints` are
-    kept, each at least `interval` positions behind the one before it: a sequence can only be resumed at those.
+    A step reads its states from one slot and writes them to another: a failed step changes nothing, and going back
+    or sharing a prefix moves no data. Beside the latest state of a sequence, the cache keeps its last `checkpoints`
+    states that are `interval` or more positions apart. A sequence can only be resumed at a kept state.
 
-    Models take and give states by name, through the bound cache of a batch:
+    Models read and write states by name, through the bound cache of a batch:
 
         h = bound.state(ctx, layer, "ssm", 16, 64)      # (16, 64, sequences), zeros where a sequence begins
         bound.keep(ctx, layer, "ssm", h_after)          # the same shape
@@ -126,7 +126,7 @@ class RecurrentCache(Cache):
         return RecurrentPlan(step, key, np.array(sources, np.int32), np.array(targets, np.int32))
 
     def _advance(self, sequence: int, count: int) -> int:
-        """A free slot for the state after a step; what need not be kept beside it goes."""
+        """Take a free slot for the state after a step; drop states that are no checkpoints."""
         track = self._tracks[sequence]
         kept = [state for state in track.states[:-1] if self._is_checkpoint(track, state)]
         spare = len(kept) - self.checkpoints
@@ -138,11 +138,11 @@ class RecurrentCache(Cache):
         return slot
 
     def _is_checkpoint(self, track: Track, state: tuple[int, int]) -> bool:
-        """Whether a state is far enough behind the one kept before it."""
+        """Whether a state is at least `interval` positions after the previous one."""
         before = [n for n, _ in track.states if n < state[0]]
         return state[0] - max(before, default=0) >= self.interval
 
-    # -- what is kept ------------------------------------------------------------------------------------
+    # -- sequences -------------------------------------------------------------------------------------
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
         origin, track = self._track(source), self._track(target)
@@ -194,7 +194,7 @@ class RecurrentCache(Cache):
     # -- memory ------------------------------------------------------------------------------------------
 
     def leaf(self, layer: int, name: str, shape: tuple[int, ...]) -> Tensor:
-        """All slots of a state, (width, slots), made when it is first asked for."""
+        """All slots of a state, (width, slots), allocated at the first call."""
         if self._ctx is None:
             raise BackbayError("the cache is not open")
         found = self._leaves.get((layer, name))
@@ -208,7 +208,7 @@ class RecurrentCache(Cache):
 
 @final
 class BoundRecurrentCache(BoundCache):
-    """The slots of a step's sequences, as leaves."""
+    """The leaves of a step: the slots of its sequences."""
 
     def __init__(self, cache: RecurrentCache, ctx: Context, plan: RecurrentPlan) -> None:
         self._cache, self.sequences = cache, len(plan.sources)
@@ -223,23 +223,23 @@ class BoundRecurrentCache(BoundCache):
         self._targets.from_bytes(plan.targets)
 
     def state(self, ctx: Context, layer: int, name: str, *shape: int) -> Tensor:
-        """The states that the step begins with, f32 (*shape, sequences)."""
+        """The states before the step, f32 (*shape, sequences)."""
         rows = self._cache.leaf(layer, name, shape).rows(ctx, self._sources)
         return rows.reshape(ctx, *shape, self.sequences)
 
     def all_states(self, ctx: Context, layer: int, name: str, *shape: int) -> tuple[Tensor, Tensor]:
-        """All slots, f32 (*shape, slots), and which ones the step begins with, i32 (sequences,)."""
+        """All slots, f32 (*shape, slots), and the slots of the states before the step, i32 (sequences,)."""
         leaf = self._cache.leaf(layer, name, shape)
         return leaf.reshape(ctx, *shape, self._cache.slots), self._sources
 
     def keep(self, ctx: Context, layer: int, name: str, value: Tensor) -> None:
-        """Remember the states that the step ends with, (*shape, sequences)."""
+        """Store the states after the step, (*shape, sequences)."""
         shape = tuple(value.dim(n) for n in range(value.rank - 1))
         leaf = self._cache.leaf(layer, name, shape)
         ctx.forward(leaf.set_rows(ctx, value.contiguous(ctx, prod(shape), self.sequences), self._targets))
 
     def convolved(self, ctx: Context, layer: int, x: Tensor, taps: int, name: str = "conv") -> Tensor:
-        """(channels, tokens) with what came before, (taps - 1 + tokens, channels, sequences); the end is kept."""
+        """(channels, tokens) after the last taps - 1 tokens, (taps - 1 + tokens, channels, sequences); stores the end."""
         channels = x.dim(0)
         columns = x.contiguous(ctx, channels, self.tokens, self.sequences)
         new = columns.permute(ctx, 1, 0, 2).contiguous(ctx)

@@ -1,4 +1,4 @@
-"""The memory of a cache: a leaf for the keys and one for the values of each layer, and the graphs that move cells."""
+"""The memory of a cache: leaves for the keys and values of each layer, and graphs that move cells."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from backbay import Backend, Context, DType, DTypeError, ShapeError, Spec, Tenso
 from ..steps.step import Ints
 from .contract import Shift
 
-CHUNK = 512  # cells that are moved or turned in one graph
-WIPED = 64  # that are overwritten in one, which is rare: few, so that there is memory for it
+CHUNK = 512  # cells that one run of a mover moves
+WIPED = 64  # cells that one run overwrites: few, because its memory is not reserved
 
 
 @dataclass(frozen=True)
-class Layer:
-    """What a layer remembers: keys (head_dim * kv_heads, cells), values likewise or, permuted, (cells, width)."""
+class LayerMemory:
+    """A layer's keys, (head_dim * kv_heads, cells), and values, the same or permuted, (cells, width)."""
 
     key: Tensor
     value: Tensor
@@ -33,22 +33,22 @@ class Layer:
 
 
 class Storage:
-    """Layers of one number of cells and one dtype, made when they are first asked for."""
+    """The memory of all layers, with the same number of cells and dtype; a layer is allocated at its first use."""
 
     def __init__(self, backend: Backend, dtype: DType, cells: int) -> None:
         self.config = backend.cache_config()
         check_dtype(backend, dtype)
         self.backend, self.dtype, self.cells = backend, dtype, cells
-        self.layers: dict[int, Layer] = {}
+        self.layers: dict[int, LayerMemory] = {}
         self._ctx = backend.new_context()
-        self._kept: dict[tuple[str, Shift | None], Mover] = {}
+        self._movers: dict[tuple[str, Shift | None], Mover] = {}
 
     def close(self) -> None:
         self.forget_movers()
         self._ctx.close()
 
-    def layer(self, i: int, key: Spec, value: Spec) -> Layer:
-        """The memory of a layer that remembers such keys and values, (head_dim, kv_heads, tokens)."""
+    def layer(self, i: int, key: Spec, value: Spec) -> LayerMemory:
+        """The memory of a layer, for keys and values of these shapes, (head_dim, kv_heads, tokens)."""
         sizes = key.dim(0), value.dim(0), key.dim(1)
         if value.dim(1) != key.dim(1) or value.dim(2) != key.dim(2):
             raise ShapeError(f"layer {i}: key {key} and value {value} must have the same heads and tokens")
@@ -62,7 +62,7 @@ class Storage:
             )
         return layer
 
-    def _make(self, i: int, head_dim: int, value_dim: int, kv_heads: int) -> Layer:
+    def _make(self, i: int, head_dim: int, value_dim: int, kv_heads: int) -> LayerMemory:
         for n in (head_dim, value_dim):
             if n % self.dtype.block_size:
                 raise DTypeError(
@@ -75,7 +75,7 @@ class Storage:
             value = ctx.zeros(self.dtype, self.cells, width, row_axis=0)
         else:
             value = ctx.zeros(self.dtype, width, self.cells, row_axis=1)
-        return Layer(key, value, head_dim, value_dim, kv_heads)
+        return LayerMemory(key, value, head_dim, value_dim, kv_heads)
 
     # -- writing and reading -----------------------------------------------------------------------------
 
@@ -89,26 +89,26 @@ class Storage:
         ctx.forward(keys, values)
         return keys, values
 
-    def write_values(self, ctx: Context, layer: Layer, value: Tensor, cells: Tensor) -> Tensor:
-        """Values (width, n) into cells; an alias of all of them."""
+    def write_values(self, ctx: Context, layer: LayerMemory, value: Tensor, cells: Tensor) -> Tensor:
+        """Write values, (width, n), into cells; an alias of all values."""
         if not self.config.permuted_v:
             return layer.value.set_rows(ctx, value, cells)
-        # Each element of a value is a row of one element, in a slice of its own: all slices share the ids.
+        # Each element of a value is a row of one element in its own slice; all slices share the ids.
         lifted = value.view(ctx, 0, (1, *value.shape), (value.dtype.type_size, value.stride(1)))
         return self.sliced(ctx, layer).set_rows(ctx, lifted.permute(ctx, 0, 2, 1), cells)
 
-    def sliced(self, ctx: Context, layer: Layer) -> Tensor:
+    def sliced(self, ctx: Context, layer: LayerMemory) -> Tensor:
         """Permuted values as (1, cells, width)."""
         return layer.value.reshape(ctx, 1, self.cells, layer.value_dim * layer.kv_heads)
 
-    def keys(self, ctx: Context, layer: Layer, whole: Tensor, first: int, count: int) -> Tensor:
-        """Some of all keys, (head_dim, kv_heads, count)."""
+    def keys(self, ctx: Context, layer: LayerMemory, whole: Tensor, first: int, count: int) -> Tensor:
+        """A range of the keys, (head_dim, kv_heads, count)."""
         return whole.reshape(ctx, layer.head_dim, layer.kv_heads, self.cells).slice(
             ctx, 2, first, first + count
         )
 
-    def values(self, ctx: Context, layer: Layer, whole: Tensor, first: int, count: int) -> Tensor:
-        """Some of all values, (value_dim, kv_heads, count), or permuted (count, value_dim, kv_heads)."""
+    def values(self, ctx: Context, layer: LayerMemory, whole: Tensor, first: int, count: int) -> Tensor:
+        """A range of the values, (value_dim, kv_heads, count), or permuted (count, value_dim, kv_heads)."""
         if not self.config.permuted_v:
             return whole.reshape(ctx, layer.value_dim, layer.kv_heads, self.cells).slice(
                 ctx, 2, first, first + count
@@ -120,15 +120,15 @@ class Storage:
     # -- moving ------------------------------------------------------------------------------------------
 
     def can_move(self) -> bool:
-        """Whether the backend can read rows of this dtype, which moving and turning take."""
+        """Whether the backend can read rows of this dtype: moving and rotating need it."""
         rows = Spec(self.dtype, (self.dtype.block_size, 1)), Spec(DType.I32, (1,))
         return bool(self.backend.supports(ops.rows, rows))
 
     def mover(self, part: Literal["keys", "values"], shift: Shift | None = None) -> Mover:
-        """What moves the keys or values of all layers, keys turned on the way if `shift` says how."""
-        mover = self._kept.get((part, shift))
+        """The mover of the keys or values of all layers; with `shift`, keys are rotated as they move."""
+        mover = self._movers.get((part, shift))
         if mover is None:
-            mover = self._kept[part, shift] = Mover(self, part, shift)
+            mover = self._movers[part, shift] = Mover(self, part, shift)
         return mover
 
     def wipe(self, cells: Ints) -> None:
@@ -155,12 +155,12 @@ class Storage:
                 ctx.compute()
 
     def forget_movers(self) -> None:
-        while self._kept:
-            self._kept.popitem()[1].close()
+        while self._movers:
+            self._movers.popitem()[1].close()
 
 
 class Mover:
-    """A kept graph that reads some cells of all layers, and writes them to others."""
+    """A graph that copies cells of all layers to other cells."""
 
     def __init__(self, storage: Storage, part: Literal["keys", "values"], shift: Shift | None) -> None:
         self._storage, self._size = storage, min(CHUNK, storage.cells)
@@ -168,7 +168,7 @@ class Mover:
         try:
             host = self._ctx.input()
             self._sources, self._targets = (host.empty(DType.I32, self._size) for _ in range(2))
-            self._wide: dict[int, Tensor] = {}  # the sources again, for each of so many slices
+            self._wide: dict[int, Tensor] = {}  # by width: the sources, repeated for each slice
             self._offsets = host.empty(DType.I32, self._size) if shift is not None else None
             move = (
                 self._move_values if part == "values" and storage.config.permuted_v else self._rows_of(part)
@@ -181,7 +181,7 @@ class Mover:
             raise
 
     def run(self, sources: Ints, targets: Ints, offset: int = 0) -> None:
-        """Move cells, `offset` positions further on if they are turned. What is written is read in no later chunk."""
+        """Copy cells; keys are rotated by `offset` positions. A chunk must not read cells that an earlier one wrote."""
         size = self._size
         for low in range(0, len(sources), size):
             for leaf, cells in ((self._sources, sources), (self._targets, targets)):
@@ -196,7 +196,7 @@ class Mover:
         self._ctx.close()
 
     def _rows_of(self, part: Literal["keys", "values"]) -> Callable[..., Tensor]:
-        def move(ctx: Context, i: int, layer: Layer, shift: Shift | None) -> Tensor:
+        def move(ctx: Context, i: int, layer: LayerMemory, shift: Shift | None) -> Tensor:
             held = layer.key if part == "keys" else layer.value
             rows = held.rows(ctx, self._sources)  # (width, cells)
             if shift is not None and self._offsets is not None:
@@ -209,7 +209,7 @@ class Mover:
 
         return move
 
-    def _move_values(self, ctx: Context, i: int, layer: Layer, shift: Shift | None) -> Tensor:
+    def _move_values(self, ctx: Context, i: int, layer: LayerMemory, shift: Shift | None) -> Tensor:
         held = self._storage.sliced(ctx, layer)
         width = held.dim(2)
         if width not in self._wide:
@@ -218,12 +218,12 @@ class Mover:
 
 
 def filled(cells: Ints, size: int) -> Ints:
-    """A chunk of cells; the last one again and again, which is then written with the same each time."""
+    """A chunk of cells, padded with its last one: writing the same data again does no harm."""
     return np.pad(cells, (0, size - len(cells)), mode="edge")
 
 
 def flat(ctx: Context, x: Tensor) -> Tensor:
-    """(d, heads, n) as (d * heads, n), without a copy where heads adjoin; by one op, whatever the sizes are."""
+    """(d, heads, n) as (d * heads, n), by one op for all sizes; no copy if heads are adjacent in memory."""
     width, n = x.dim(0) * x.dim(1), x.dim(2)
     adjoins = x.dim(1) == 1 or x.stride(1) == x.dtype.row_size(x.dim(0))
     if adjoins and x.stride(0) == x.dtype.type_size:
@@ -232,7 +232,7 @@ def flat(ctx: Context, x: Tensor) -> Tensor:
 
 
 def check_dtype(backend: Backend, dtype: DType) -> None:
-    """DTypeError, with what the backend can hold, for what it cannot."""
+    """DTypeError if the backend cannot hold a cache of this dtype; it lists the dtypes that it can."""
     config = backend.cache_config()
     held = ", ".join(map(str, config.dtypes))
     if dtype not in config.dtypes:

@@ -1,4 +1,4 @@
-"""Architectures: each a file, found by the name that a GGUF file gives."""
+"""Models: the contract, the parts of networks, the architectures, and their registry."""
 
 from .contract import Model
 from .registry import architectures, load_model

@@ -17,7 +17,7 @@ FromStep: TypeAlias = Callable[[Step], NDArray[Any]]
 
 @final
 class Batch:
-    """A step as a model sees it: leaves of a kept context, filled anew for each step of the same shape."""
+    """A step as a model sees it: leaves of a traced step, filled with the data of each step of the same shape."""
 
     def __init__(self, ctx: Context, step: Step, cache: BoundCache | None) -> None:
         self.cache = cache
@@ -31,10 +31,10 @@ class Batch:
         self.outputs = self.input("outputs", lambda step: step.outputs)  # i32 (outputs,)
 
     def input(self, name: str, function: FromStep, dtype: DType | None = None) -> Tensor:
-        """A leaf that holds what `function` makes of each step: i32 of integers, else f32 unless `dtype` says more.
+        """A leaf that each step fills with `function(step)`: i32 for integers, else f32, or `dtype`.
 
-        The array's shape, reversed, is the leaf's, and the same for all steps of this shape. A name that was given
-        before is the same leaf.
+        The leaf's shape is the array's, reversed; it must be the same for all steps of one shape. Asking for a name
+        again gives the same leaf.
         """
         if name in self._filled:
             return self._filled[name][0]
@@ -46,19 +46,19 @@ class Batch:
         return leaf
 
     def select(self, ctx: Context, x: Tensor) -> Tensor:
-        """(n, outputs) of (n, tokens): where only the outputs matter further on, the others need not be computed.
+        """The columns of the outputs, (n, outputs) of (n, tokens): the rest of the model can skip the other tokens.
 
-        It is traced even if all tokens are outputs: graphs that differ in nothing but sizes may share a plan.
+        Traced even if all tokens are outputs: graphs that differ only in sizes may share a plan.
         """
         return x.rows(ctx, self.outputs)
 
     def tap(self, name: str, x: Tensor) -> Tensor:
-        """Name a tensor on the way, such as the output of a block, for those who look for where things go wrong."""
+        """Name an intermediate tensor, such as a block's output, so that errors can be located."""
         self.taps[name] = x
         return x
 
     def fill(self, step: Step) -> None:
-        """Write what a further step of the same shape brings."""
+        """Fill the leaves with the data of another step of the same shape."""
         self._step = step
         for name, (leaf, function) in self._filled.items():
             _write(leaf, name, function(step))
@@ -68,7 +68,7 @@ def _write(leaf: Tensor, name: str, array: NDArray[Any]) -> None:
     if array.shape[::-1] != leaf.shape:
         raise BackbayError(
             f"input {name!r}: a step gave {list(array.shape[::-1])} where an earlier one of its shape gave "
-            f"{list(leaf.shape)}; what changes a shape belongs into Model.key"
+            f"{list(leaf.shape)}; put the value that changes the shape into Model.key"
         )
     if leaf.dtype.is_integer:
         leaf.from_ints(array)

@@ -1,4 +1,4 @@
-"""What every architecture is."""
+"""The contract of a model."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from .batch import Batch
 
 
 class Model(ABC):
-    """A forward pass over the weights of a file. It sees tensors only, and keeps nothing between steps."""
+    """A forward pass over the weights of a file. It sees only tensors, and keeps no state between steps."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
 
     @abstractmethod
     def forward(self, ctx: Context, batch: Batch) -> Tensor:
-        """The result for each of the batch's outputs, (n, outputs): logits, or, where it has no head, the vector of
-        the text that the output belongs to.
+        """Trace the forward pass; gives a column for each output, (n, outputs): logits, or the embedding of the
+        output's text.
         """
 
     def fit(self, context: int) -> None:
-        """Told before the first step how many tokens a sequence may come to, by models to which that matters."""
+        """Prepare for sequences of up to `context` tokens; called once, before the first step."""
 
     def new_cache(self) -> Cache | None:
-        """What this model remembers between steps; None if it looks at its batch alone."""
+        """The cache that this model needs; None if a step needs nothing of earlier ones."""
         return None
 
     def key(self, step: Step) -> Hashable:
-        """What, beside its sizes and the cache's plan, makes a step need another graph."""
+        """A part of the key of traced steps, for a graph that depends on more than sizes and the cache's plan."""
         return None
 
     @property
     @abstractmethod
     def vocabulary_size(self) -> int:
-        """How many tokens it knows: ids are below."""
+        """The number of token ids."""

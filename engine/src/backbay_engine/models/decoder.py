@@ -1,4 +1,4 @@
-"""What architectures that predict the next token have in common."""
+"""The frame of decoders: models that predict the next token."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from .nn import Embedding, Linear, RMSNorm, Rope, Shape, Weights, block_count, s
 
 
 class DecoderBlock(Protocol):
-    """What a decoder is a stack of."""
+    """A block of a decoder."""
 
     @property
     def rope(self) -> Rope:
-        """What turned the keys that it remembers."""
+        """The rotary embedding of the keys in the cache."""
         ...
 
     def __call__(self, ctx: Context, layer: int, x: Tensor, batch: Batch, *, last: bool) -> Tensor:
-        """(width, tokens) of the same; in the last block, of the outputs alone."""
+        """(width, tokens) to (width, tokens); the last block gives only the outputs, (width, outputs)."""
         ...
 
 
 class Decoder(Model):
-    """An embedding, blocks that look back, a norm and a head, which may be the embedding again."""
+    """An embedding, blocks with causal attention, a norm and a head; the head may share the embedding's weight."""
 
     window_pattern: ClassVar[int | None] = None
-    """Of so many blocks in a row all but the last see a window, if the metadata say nothing else; None: all see all."""
+    """N: of N blocks in a row, all but the last see only a window, unless metadata say otherwise; None: no windows."""
 
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend)
@@ -66,7 +66,7 @@ class Decoder(Model):
         return batch.tap("logits", self.score(output, x))
 
     def embed(self, ctx: Context, batch: Batch) -> Tensor:
-        """The tokens as vectors, (width, tokens)."""
+        """The embeddings of the tokens, (width, tokens)."""
         return self.embedding(ctx, batch.tokens)
 
     def score(self, ctx: Context, x: Tensor) -> Tensor:
@@ -78,11 +78,11 @@ class Decoder(Model):
             block.rope.fit(context)
 
     def shift(self, ctx: Context, layer: int, keys: Tensor, offsets: Tensor) -> Tensor:
-        """What a cache calls to move keys."""
+        """Rotate keys to other positions; the cache calls it to move them."""
         return self.blocks[layer].rope.shift(ctx, keys, offsets)
 
     def new_cache(self) -> Cache:
-        """One for all blocks, or two, where some see no more than a window."""
+        """One cache for all blocks; with windows, a second one for the blocks that have them."""
         if not any(self.slides):
             return CausalCache(self.shift)
         caches = [CausalCache(self.shift), CausalCache(self.shift, window=self.window)]

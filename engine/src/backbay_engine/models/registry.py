@@ -1,4 +1,4 @@
-"""From the architecture that a file names to the class that runs it."""
+"""The registry of architectures: from the name in a file to a class."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BUILT_IN = {
 
 
 def architectures() -> dict[str, list[Declared]]:
-    """What is installed by name, with what declares it. Reads metadata, imports nothing."""
+    """The installed architectures by name, each with its declarations. Reads metadata, imports nothing."""
     from importlib.metadata import version
 
     ours = version("backbay-engine")
@@ -39,9 +39,9 @@ def architectures() -> dict[str, list[Declared]]:
 
 
 def load_model(backend: Backend, context: int | None = None) -> Model:
-    """The model of the file that a backend has open, with its tensors found and checked; they need not be loaded.
+    """The model of a backend's file, its tensors found and checked; the weights need not be loaded.
 
-    It is for sequences of up to `context` tokens; by default as many as the file says.
+    Sequences may have up to `context` tokens; by default as many as the file says.
     """
     if backend.model is None:
         raise BackbayError("the backend has no model: open it with the path of a file")
@@ -57,7 +57,7 @@ def load_model(backend: Backend, context: int | None = None) -> Model:
 
 
 def find(name: str, points: list[Declared]) -> type[Model]:
-    """Import the one class of that name; BackbayError if there are two, or if it is broken."""
+    """Import the class of an architecture; BackbayError if there are two, or if the class is broken."""
     if len(points) > 1:
         raise BackbayError(conflict(f"architecture {name!r}", [point.origin for point in points]))
     (point,) = points

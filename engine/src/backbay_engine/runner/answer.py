@@ -1,4 +1,4 @@
-"""An answer, and the handle by which one waits for it."""
+"""Answers, and handles to wait for them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Timings:
     """Where the time of a request went, in seconds."""
 
     prompt_tokens: int = 0
-    reused_tokens: int = 0  # of the prompt, which were in a cache already
+    reused_tokens: int = 0  # of the prompt, already in the cache
     tokens: int = 0
     waited: float = 0.0  # for a free sequence
-    prompt: float = 0.0  # from then to the first token
+    prompt: float = 0.0  # from the free sequence to the first token
     generation: float = 0.0  # from the first token to the last
 
     @property
@@ -39,19 +39,19 @@ class Timings:
 
 @dataclass
 class Completion:
-    """What came of a request."""
+    """The result of a request for text."""
 
     text: str
     tokens: list[int]
     finish_reason: FinishReason
-    logprobs: list[Sampled] | None = None  # one for each token, if asked for
+    logprobs: list[Sampled] | None = None  # one for each token; None if not asked for
     stop: str | None = None  # the stop string that ended it
     timings: Timings = field(default_factory=Timings)
 
 
 @final
 class Handle(Generic[T]):
-    """A request that was submitted: iterate for its pieces of text as they come, or wait for its result."""
+    """A submitted request: iterate over its text as it comes, or wait for its result."""
 
     def __init__(self, cancel: Callable[[], None]) -> None:
         self._cancel = cancel
@@ -65,12 +65,12 @@ class Handle(Generic[T]):
         return self._over.is_set()
 
     def cancel(self) -> None:
-        """End it before its time; its result is what there is by then. Nothing happens if it is over."""
+        """End the request early; its result is the answer so far. Does nothing if the request is over."""
         if not self.done:
             self._cancel()
 
     def result(self, timeout: float | None = None) -> T:
-        """Wait for the result; raises what went wrong, or TimeoutError while the request goes on."""
+        """Wait for the result; raises the request's error, or TimeoutError if it takes longer."""
         if not self._over.wait(timeout):
             raise TimeoutError(f"no result in {timeout} s; the request goes on")
         if self._error is not None:
@@ -130,7 +130,7 @@ class TextPieces(Iterator[str]):
 
 @final
 class Clock:
-    """Measures one stretch after the other."""
+    """Measures consecutive periods of time."""
 
     def __init__(self) -> None:
         self._mark = perf_counter()

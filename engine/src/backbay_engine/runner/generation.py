@@ -18,7 +18,7 @@ from .slots import Slot
 
 @final
 class Generation(Job):
-    """Samples a token from each result, until something ends it."""
+    """Samples tokens until the answer ends."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Generation(Job):
         self.handle: Handle[Completion] = Handle(partial(cancel, self))
         self.sampler = Sampler(options.sampling, vocabulary_size)
         self.sampler.accept(prompt)
-        # without a vocabulary there are tokens, but no text and no token that ends it
+        # a file without a vocabulary gives tokens, but no text and no end-of-text token
         self.text = tokenizer.stream(continues=True) if tokenizer is not None else None
         self.end_ids = tokenizer.end_ids if tokenizer is not None else frozenset[int]()
         self.stops = StopMatcher(options.stop)

@@ -1,4 +1,4 @@
-"""What a request is while it runs: tokens to compute, the slot they go to, and what becomes of the results."""
+"""A job: a request in the runner, with its tokens to compute and its slot."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .slots import Slot
 
 
 class Job(ABC):
-    """A request on its way through the model."""
+    """A request in the runner. `todo` holds the tokens that are to be computed next."""
 
     def __init__(self, prompt: Sequence[int], spans: Sequence[Span] = (), *, reuse: bool = True) -> None:
         self.prompt = list(prompt)
@@ -26,7 +26,7 @@ class Job(ABC):
 
     @property
     def done(self) -> int:
-        """How many of its tokens the cache holds."""
+        """The number of its tokens that the cache holds."""
         return len(self.slot.tokens) if self.slot is not None else 0
 
     @property
@@ -34,28 +34,28 @@ class Job(ABC):
         return len(self.todo)
 
     def start(self, slot: Slot) -> None:
-        """A slot was found, which holds the beginning of the prompt."""
+        """Take a slot, which may hold the beginning of the prompt."""
         self.slot = slot
         self.todo = self.prompt[len(slot.tokens) :]
 
     def move_on(self, count: int) -> None:
-        """So many of the pending tokens are in the cache now."""
+        """The first `count` pending tokens are in the cache now."""
         if self.slot is not None:
             self.slot.tokens += self.todo[:count]
         self.todo = self.todo[count:]
 
     @abstractmethod
     def wanted(self, count: int) -> Sequence[int]:
-        """Which of the next `count` pending tokens' results are needed, as indices."""
+        """Which of the next `count` pending tokens need results, as indices."""
 
     @abstractmethod
     def receive(self, rows: NDArray[Any]) -> bool:
-        """Take these results, (wanted, n), and say whether to go on; `todo` then has what is next."""
+        """Take the results, (wanted, n); False ends the job, else `todo` holds the next tokens."""
 
     @abstractmethod
     def make_room(self, context: int) -> int | None:
-        """How many first tokens to keep when the context is full; None to end here."""
+        """The number of first tokens to keep when the context is full; None ends the job."""
 
     @abstractmethod
     def finish(self, error: BaseException | None = None) -> None:
-        """It is over: whoever waits is told."""
+        """End the job: give its handle the result or the error."""

@@ -1,4 +1,4 @@
-"""The loop: it admits requests, makes steps of them, and hands out results, in a thread of its own."""
+"""The runner's loop: a thread that admits jobs, makes steps of them, and hands out results."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Runner:
             self._changed.notify_all()
 
     def cancel(self, job: Job) -> None:
-        """End a job before its time; a step that nobody else needs is broken off."""
+        """End a job early; cancels the running step if no other job needs it."""
         with self._changed:
             job.cancelled = True
             if self._in_step and all(other.cancelled for other in self._in_step):
@@ -60,7 +60,7 @@ class Runner:
             self._changed.notify_all()
 
     def forget(self) -> None:
-        """Once nothing runs, empty all sequences, which were kept for prompts that begin alike."""
+        """Wait until no job runs, then empty all slots, which keep old prompts for reuse."""
         with self._changed:
             self._changed.wait_for(lambda: not (self._waiting or self._active))
             if self._closing:
@@ -69,13 +69,16 @@ class Runner:
                 self.slots.clear(slot)
 
     def close(self) -> None:
-        """End everything, with an error for who waits for it, and stop the thread."""
+        """End all jobs with ClosedError, and stop the thread."""
         with self._changed:
             self._closing = True
             if self._in_step:
                 self._cancel_step.set()
             self._changed.notify_all()
-        if self._thread not in (None, current_thread()):  # the garbage collector may close from there
+        if self._thread not in (
+            None,
+            current_thread(),
+        ):  # the garbage collector may call close in that thread
             self._thread.join()
 
     # -- in its thread -----------------------------------------------------------------------------------
@@ -84,18 +87,18 @@ class Runner:
         while self._wait():
             try:
                 self._cycle()
-            except Exception as error:  # whatever it is, nobody may be left waiting
+            except Exception as error:  # end all jobs, so that no caller waits forever
                 log.exception("the runner failed")
                 for job in list(self._active):
                     self._end(job, error)
         with self._changed:
-            self._changed.notify_all()  # whoever waits to forget, as the model closes
+            self._changed.notify_all()  # wakes `forget`, if the model closes
 
     def _wait(self) -> bool:
-        """Sleep until there is something to do; False when that is to stop."""
+        """Sleep until there is work; False when the thread is to stop."""
         with self._changed:
             while not (self._waiting or self._active or self._closing):
-                self._changed.notify_all()  # whoever waits for this
+                self._changed.notify_all()  # wakes `forget`
                 self._changed.wait()
             return bool(self._waiting or self._active)
 
@@ -109,7 +112,7 @@ class Runner:
             self._step(shares)
 
     def _sweep(self) -> None:
-        """Let go of what was cancelled, and of everything once the model closes."""
+        """End cancelled jobs; all jobs, if the model closes."""
         for job in [job for job in self._active if job.cancelled or self._closing]:
             self._end(job, self._why(job))
         with self._changed:
@@ -120,7 +123,7 @@ class Runner:
             job.finish(self._why(job))
 
     def _why(self, job: Job) -> ClosedError | None:
-        """The error for a job that is let go of; none if that was asked for."""
+        """The error of a job that ends early; None if it was cancelled."""
         if job.cancelled:
             return None
         return ClosedError("the model was closed, or nobody held it any longer, before the request was done")
@@ -130,7 +133,7 @@ class Runner:
             job = self._waiting[0]
             try:
                 slot = self.slots.take(job.prompt, reuse=job.reuse)
-            except Exception as error:  # noqa: BLE001  it is this job's alone
+            except Exception as error:  # noqa: BLE001  only this job gets it
                 self._waiting.popleft()
                 job.finish(error)
                 continue
@@ -138,10 +141,10 @@ class Runner:
                 return
             job.start(slot)
             self._active.append(job)
-            self._waiting.popleft()  # last: at no time may others see it in neither
+            self._waiting.popleft()  # last, so that `forget` always sees the job in a queue
 
     def _make_room(self, job: Job) -> None:
-        """A full context is shifted, or the end."""
+        """If the context is full, shift it or end the job."""
         if job.slot is None or job.done + min(1, job.pending) <= self.context:
             return
         keep = job.make_room(self.context)
@@ -151,25 +154,25 @@ class Runner:
         try:
             job.todo = self.slots.shift(job.slot, keep) + job.todo
             job.spans.clear()
-        except Exception as error:  # noqa: BLE001  it is this job's alone
+        except Exception as error:  # noqa: BLE001  only this job gets it
             self._end(job, error)
 
     def _step(self, shares: Sequence[Share[Job]]) -> None:
-        """One forward pass; if it fails, each job's part alone, so that none suffers for another."""
+        """One forward pass; if it fails, compute each share alone, so that only the faulty job gets the error."""
         jobs = [share.job for share in shares]
         with self._changed:
             self._cancel_step.clear()
             self._in_step = jobs
         try:
             step, rows_of = make_step(shares)
-            # a backend may need a thread to watch for it: not worth it where all are in the midst of answers
+            # a backend may need a thread to watch for cancellation; steps of one token per job are too short for it
             cancel = self._cancel_step if step.size > len(shares) else None
             results = self.step_cache.run(step, cancel)
         except CancelledError:
             for job in jobs:
                 self._resume(job)
             return
-        except Exception as error:  # noqa: BLE001  whoever caused it gets it
+        except Exception as error:  # noqa: BLE001  the faulty job gets it
             if len(shares) == 1:
                 self._end(jobs[0], error)
             else:
@@ -183,7 +186,7 @@ class Runner:
             self._hand_out(share, results[rows])
 
     def _resume(self, job: Job) -> None:
-        """After a step that failed: what a window let go of for it is to be computed again."""
+        """After a failed step: compute again the cells that a window dropped for it."""
         slot = job.slot
         if slot is not None and not self.slots.cache.can_resume(slot.sequence, job.done):
             job.todo = slot.tokens + job.todo
@@ -197,14 +200,14 @@ class Runner:
         except LogitsError as error:
             self._end(job, self._located(share, error))
             return
-        except Exception as error:  # noqa: BLE001  it is this job's alone
+        except Exception as error:  # noqa: BLE001  only this job gets it
             self._end(job, error)
             return
         if not go_on:
             self._end(job)
 
     def _located(self, share: Share[Job], error: LogitsError) -> LogitsError:
-        """The error with the place where things went wrong, found by computing the job's part again."""
+        """The error with the first layer that gives NaN, found by computing the share again."""
         job, slot = share.job, share.job.slot
         if slot is None:
             return error
@@ -222,7 +225,7 @@ class Runner:
         if slot is not None:
             try:
                 if isinstance(error, LogitsError):
-                    self.step_cache.close()  # makes room for what wipes
+                    self.step_cache.close()  # frees memory for wiping
                     self.slots.clear(slot, wipe=True)
                 elif error is not None:
                     self.slots.clear(slot)
@@ -230,12 +233,12 @@ class Runner:
                 slot.tokens.clear()
                 log.warning("sequence %d could not be cleared", slot.sequence, exc_info=True)
             self.slots.release(slot)
-        self._active.remove(job)  # no sooner: whoever forgets would clear the slot at the same time
+        self._active.remove(job)  # last: `forget` must not clear the slot at the same time
         job.finish(error)
 
 
 def make_step(shares: Sequence[Share[Job]]) -> tuple[Step, list[slice]]:
-    """The step of these parts, and where each one's results will be."""
+    """The step of these shares, and the rows of each share's results."""
     tokens, positions, sequences, outputs = list[int](), list[int](), list[int](), list[int]()
     rows: list[slice] = []
     for share in shares:
@@ -256,7 +259,7 @@ def make_step(shares: Sequence[Share[Job]]) -> tuple[Step, list[slice]]:
 
 
 def spans_of(shares: Sequence[Share[Job]]) -> NDArray[np.int32] | None:
-    """The span that each token of a step belongs to, or -1; None if none belongs to any."""
+    """The number of each token's span, or -1; None if the step has no spans."""
     if not any(share.job.spans for share in shares):
         return None
     numbers = np.full(sum(share.count for share in shares), -1, np.int32)

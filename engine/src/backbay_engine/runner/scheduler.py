@@ -1,4 +1,4 @@
-"""Who goes into the next step, and with how much: nobody starves, and what belongs together stays together."""
+"""The scheduler: which jobs go into the next step, and with how many tokens."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ class Span:
 class Schedulable(Protocol):
     """A job, as far as scheduling needs to know it."""
 
-    skipped: int  # steps in a row that it had no part in
+    skipped: int  # steps in a row without a share
 
     @property
     def done(self) -> int:
-        """How many of its tokens went through the model."""
+        """The number of its tokens that the model has computed."""
         ...
 
     @property
     def pending(self) -> int:
-        """How many tokens are to be computed."""
+        """The number of tokens to compute."""
         ...
 
     @property
     def spans(self) -> Sequence[Span]:
-        """What must not be cut, by the same count as `done`."""
+        """Spans that must not be cut, counted like `done`."""
         ...
 
 
@@ -51,16 +51,17 @@ class Share(Generic[J]):
 class Scheduler:
     """Splits each step's room among jobs.
 
-    First what needs one token, as it is in the midst of an answer; then prompts, longest waiting first. A span that
-    would not fit beside the answers goes before them, once it has waited. Where steps must be uniform, all of a step
-    take part with equally many tokens.
+    Jobs that generate, one token each, go first; then prompts, the longest waiting first, so that none starves. A
+    span too large to fit beside the generating jobs goes before them after a step of waiting.
+
+    uniform  all jobs of a step have equally many tokens in it
     """
 
     room: int
     uniform: bool = False
 
     def split(self, jobs: Sequence[J]) -> list[Share[J]]:
-        """The parts of the next step; at least one, if anything is pending."""
+        """The shares of the next step; at least one, if any job has pending tokens."""
         answering = sum(job.pending == 1 for job in jobs)
 
         def rank(job: J) -> tuple[bool, bool, int]:
@@ -80,7 +81,7 @@ class Scheduler:
 
 
 def fitting(job: Schedulable, room: int) -> int:
-    """How many pending tokens fit without cutting a span."""
+    """The number of pending tokens that fit without cutting a span."""
     begin, end = job.done, job.done + min(job.pending, room)
     for span in job.spans:
         if span.begin < end < span.end:

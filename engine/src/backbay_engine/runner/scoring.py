@@ -18,7 +18,7 @@ from .job import Job
 
 @final
 class Scoring(Job):
-    """Collects the results of all tokens. What is in the cache already has none, so nothing is reused."""
+    """Collects the logits of all tokens. Cached tokens have no logits, so nothing is reused."""
 
     def __init__(self, prompt: Sequence[int], cancel: Callable[[Job], None]) -> None:
         super().__init__(prompt, reuse=False)
@@ -29,7 +29,7 @@ class Scoring(Job):
         return range(count)
 
     def receive(self, rows: NDArray[Any]) -> bool:
-        peaks = rows.max(axis=1)  # not -inf, which is how a model rules a token out
+        peaks = rows.max(axis=1)  # a single -inf is legal: it rules a token out
         if not np.isfinite(peaks).all():
             at = int(np.isfinite(peaks).argmin())
             place = self.done - len(rows) + at
@@ -37,11 +37,11 @@ class Scoring(Job):
         if self._rows is None:
             self._rows = np.empty((len(self.prompt), rows.shape[1]), np.float32)
         self._rows[self.done - len(rows) : self.done] = (
-            rows  # again, where a window had to compute them again
+            rows  # a second time, if a window had to compute tokens again
         )
         return self.pending > 0
 
-    def make_room(self, context: int) -> int | None:  # a prompt that does not fit is not admitted
+    def make_room(self, context: int) -> int | None:  # a prompt never outgrows the context
         return None
 
     def finish(self, error: BaseException | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Which sequence of the cache serves a request, and how much of its prompt is there already."""
+"""Slots: the sequences of the cache, and which one serves a job."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TICKS = count(1)
 class Slot:
     """A sequence of the cache, and the tokens that it holds.
 
-    After a shift, what follows the first `exact` tokens still bears the marks of what was forgotten.
+    After a shift, only the first `exact` tokens are as if computed anew: later ones have seen forgotten tokens.
     """
 
     sequence: int
@@ -30,17 +30,17 @@ class Slot:
 
 @final
 class Slots:
-    """The sequences of a cache, given to requests so that as little as possible is computed again."""
+    """The slots of a cache, given to jobs so that cached prefixes are reused."""
 
     def __init__(self, cache: Cache, parallel: int) -> None:
         self.cache = cache
         self.all = [Slot(n) for n in range(parallel)]
 
     def take(self, prompt: Sequence[int], *, reuse: bool = True) -> Slot | None:
-        """A free slot that holds as much of the prompt as there is, its last token excepted; None if all are busy.
+        """A free slot that holds the longest cached prefix of the prompt, without its last token; None if all are busy.
 
-        What another slot has in common with the prompt is shared if that is more; else the least recently used
-        slot makes room.
+        A longer prefix in another slot is shared with the free one. Without any prefix, the least recently used slot
+        is emptied.
         """
         free = [slot for slot in self.all if not slot.busy]
         if not free:
@@ -55,11 +55,11 @@ class Slots:
         return chosen
 
     def release(self, slot: Slot) -> None:
-        """The slot's request is over; its tokens stay, for prompts that begin like them."""
+        """The slot's job is over; its tokens stay, for prompts with the same prefix."""
         slot.busy = False
 
     def clear(self, slot: Slot, *, wipe: bool = False) -> None:
-        """Forget what a slot holds; `wipe` leaves no trace of it, where NaN would spread to others."""
+        """Empty a slot; `wipe` also overwrites its memory, so that NaN cannot spread to other sequences."""
         if wipe:
             self.cache.wipe(slot.sequence)
         else:
@@ -68,9 +68,9 @@ class Slots:
         slot.exact = sys.maxsize
 
     def shift(self, slot: Slot, keep: int) -> list[int]:
-        """Make room by forgetting the older half of what follows the first `keep` tokens.
+        """Make room: forget the older half of the tokens after the first `keep`.
 
-        Gives the tokens to be computed again: none, unless what follows cannot be moved.
+        Returns the tokens to compute again: none, unless the cache cannot move the later tokens.
         """
         held = slot.tokens
         gone = max(1, (len(held) - keep) // 2)
@@ -84,7 +84,7 @@ class Slots:
         return []
 
     def _choose(self, free: list[Slot], prompt: Sequence[int]) -> tuple[Slot, Slot | None, int]:
-        """The slot to take, the one whose beginning it is to hold, and how much of it."""
+        """The slot to take, the slot whose prefix it shall hold, and the prefix's length."""
         oldest = min(free, key=lambda slot: slot.last_used)
         source, length = None, 0
         for slot in sorted(self.all, key=lambda slot: slot.busy):  # a free one needs no copy
@@ -93,7 +93,7 @@ class Slots:
                 source, length = slot, shared
         if source is None:
             return oldest, None, 0
-        # a slot much of which would be lost is worth keeping whole, if another is free
+        # if much of the slot would be lost and another is free, keep it whole
         spare = not source.busy and (length >= len(source.tokens) // 2 or len(free) == 1)
         return (source if spare else self._other(free, source)), source, length
 
@@ -113,7 +113,7 @@ class Slots:
 
 
 def common(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many leading tokens two sequences share."""
+    """The length of the common prefix."""
     for i, (left, right) in enumerate(zip(a, b, strict=False)):
         if left != right:
             return i

@@ -1,4 +1,4 @@
-"""Steps that are traced once: a small set of contexts, one for each shape of step."""
+"""The step cache: a few traced contexts, one for each shape of step, that run the steps of a model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..steps.step import Step
 
 @dataclass(frozen=True, slots=True)
 class TracedStep:
-    """A context with the forward pass of one shape of step in it."""
+    """A context with the traced forward pass of one shape of step."""
 
     ctx: Context
     batch: Batch
@@ -31,19 +31,19 @@ class TracedStep:
 
 
 class StepCache:
-    """Runs steps of a model; a step whose shape was seen lately is computed again, with nothing traced.
+    """Runs the steps of a model. A step of a recently used shape reuses its context: nothing is traced.
 
-    Of what is kept, the least recently used goes where there is more than `limit`, or more than was reserved.
+    The least recently used context is dropped beyond `limit` contexts, or beyond the reserved memory.
     """
 
     def __init__(self, model: Model, cache: Cache | None, limit: int = 16) -> None:
         self.model, self.cache, self.limit = model, cache, limit
         self._kept: OrderedDict[Hashable, TracedStep] = OrderedDict()
         self._reserved: int | None = None  # bytes
-        self._grown = False  # since it was last seen to that no more is taken
+        self._grown = False  # since the memory was last checked
 
     def run(self, step: Step, cancel: Event | None = None) -> NDArray[Any]:
-        """The results of a step, (outputs, n). If it fails, the cache forgets the step."""
+        """The results of a step, (outputs, n). If the step fails, the cache forgets it."""
         plan = None if self.cache is None else self.cache.plan(step)
         try:
             return self._computed(step, plan, cancel)
@@ -53,7 +53,7 @@ class StepCache:
             raise
 
     def reserve(self, steps: Sequence[Step]) -> None:
-        """Take the memory that the worst steps need, and their cache: from then on it is not to take more."""
+        """Allocate the memory of the largest steps and of the cache; later steps stay within it."""
         for step in steps:
             plan = None if self.cache is None else self.cache.worst(step)
             self._find(step, plan).ctx.reserve()
@@ -62,7 +62,7 @@ class StepCache:
         self._reserved = self._taken()
 
     def _computed(self, step: Step, plan: CachePlan | None, cancel: Event | None) -> NDArray[Any]:
-        """The results of a step; where memory is short, what is kept makes room, as the worst step alone was tried."""
+        """The results of a step; if memory is short, drop other contexts: the largest step fits alone."""
         spare = len(self._kept)
         while True:
             try:
@@ -81,7 +81,7 @@ class StepCache:
         return kept.result.numpy()
 
     def _keep_within(self) -> None:
-        """Keep no more than was reserved."""
+        """Drop contexts beyond the reserved memory."""
         self._grown = False
         while self._reserved is not None and len(self._kept) > 1 and self._taken() > self._reserved:
             self._drop_oldest()
@@ -95,7 +95,7 @@ class StepCache:
 
     @contextmanager
     def traced(self, step: Step) -> Iterator[TracedStep]:
-        """The forward pass of a step in a context of its own, for those who look into it; nothing remains of it."""
+        """The forward pass of a step in a context of its own, to look into; cache and contexts stay as they were."""
         plan = None if self.cache is None else self.cache.plan(step)
         try:
             kept = self._make(step, plan)
@@ -114,7 +114,7 @@ class StepCache:
             return {name: x.numpy() for name, x in wanted.items()}
 
     def first_broken(self, step: Step) -> str | None:
-        """The name of the first tap of a step that holds NaN or infinities; what is kept makes room for the search."""
+        """The name of a step's first tap with NaN or infinities; frees all contexts, to have memory for the search."""
         self.close()
         return next((name for name, x in self.tapped(step).items() if not np.isfinite(x).all()), None)
 

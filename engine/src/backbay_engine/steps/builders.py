@@ -1,4 +1,4 @@
-"""Steps for each purpose: of a prompt, of sequences that go on, of whole texts, and the largest ones there are."""
+"""Steps for each purpose: a prompt, the next tokens of sequences, whole texts, and the largest steps."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from .step import Ints, Step
 
 
 def prompt_step(tokens: Ints, *, sequence: int = 0, first: int = 0) -> Step:
-    """The step of one sequence's tokens from position `first` on, of which all answer."""
+    """Tokens of one sequence from position `first` on; every token is an output."""
     n = len(tokens)
     positions = np.arange(first, first + n, dtype=np.int32)
     return Step(tokens, positions, np.full(n, sequence, np.int32), np.arange(n, dtype=np.int32))
 
 
 def next_step(ends: Sequence[int], sequences: Sequence[int], spans: Sequence[int] | None = None) -> Step:
-    """A token 0 of each of `sequences`, in this order, where those have `ends`; all answer."""
+    """Token 0 for each of `sequences`, in this order, at the positions after `ends`; every token is an output."""
     reached, positions = list(ends), []
     for sequence in sequences:
         positions.append(reached[sequence])
@@ -33,7 +33,7 @@ def next_step(ends: Sequence[int], sequences: Sequence[int], spans: Sequence[int
 
 
 def text_steps(texts: Sequence[Sequence[int]], room: int) -> Iterator[Step]:
-    """Steps of whole texts, as many as there is room for, each a sequence of its own, whose first tokens answer."""
+    """Whole texts, as many in a step as fit; each text is a sequence, and its first token is an output."""
     taken: list[Sequence[int]] = []
     for ids in texts:
         if taken and sum(map(len, taken)) + len(ids) > room:
@@ -54,12 +54,12 @@ def _text_step(texts: Sequence[Sequence[int]]) -> Step:
 
 
 def worst_steps(batch: int, parallel: int, context: int, *, decoding: bool) -> list[Step]:
-    """What fills the batch: a prompt, and beside it a token of every sequence; or texts of one token, to be embedded."""
+    """The largest steps: for decoding, a full prompt and a token of every sequence; for embedding, texts of one token."""
     if not decoding:
         each, zeros = np.arange(batch, dtype=np.int32), np.zeros(batch, np.int32)
         return [Step(zeros, zeros, each, each)]
     outputs = np.arange(parallel, dtype=np.int32)
-    positions = np.arange(batch, dtype=np.int32) % context  # which a model may have learned one by one
+    positions = np.arange(batch, dtype=np.int32) % context  # a model may have a table of positions
     steps = [Step(np.zeros(batch, np.int32), positions, np.zeros(batch, np.int32), outputs)]
     if batch > parallel:
         nothing = np.zeros(parallel, np.int32)

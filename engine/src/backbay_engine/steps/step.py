@@ -14,14 +14,14 @@ Ints: TypeAlias = NDArray[np.int32]
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """Tokens of any sequences, in one forward pass, and which of them are to answer."""
+    """The tokens of one forward pass, of one or several sequences, and which of them are outputs."""
 
     tokens: Ints  # (n,)
-    positions: Ints  # (n,), of each token in its sequence
-    sequences: Ints  # (n,), the sequence that each belongs to
-    outputs: Ints  # (k,), the tokens whose results are wanted, as indices into tokens
+    positions: Ints  # (n,), position of each token in its sequence
+    sequences: Ints  # (n,), sequence of each token
+    outputs: Ints  # (k,), indices of the tokens whose results are wanted
     spans: Ints | None = (
-        None  # (n,), tokens of one span, a number >= 0, see each other; None: causal throughout
+        None  # (n,), number of each token's span, -1 for none: tokens of a span see each other
     )
 
     @property

@@ -19,7 +19,7 @@ from ..nn import Embedding, FeedForward, LayerNorm, Linear, Projection, Shape, W
 
 
 class Pooling(IntEnum):
-    """How the tokens of a text become one vector; none leaves those of the outputs as they are."""
+    """How the vectors of a text's tokens become one; NONE gives the vectors of the outputs."""
 
     NONE = 0
     MEAN = 1
@@ -29,7 +29,7 @@ class Pooling(IntEnum):
 
 @final
 class Block:
-    """Norms stand behind both parts."""
+    """A norm after the attention and one after the feed-forward."""
 
     def __init__(self, weights: Weights, shape: Shape) -> None:
         self.project = Projection(weights, shape)
@@ -49,7 +49,7 @@ class Block:
 
 @final
 class Bert(Model):
-    """Sees its batch alone, each sequence for itself and in both directions."""
+    """Attention in both directions, within each sequence of the step."""
 
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend)
@@ -87,7 +87,7 @@ class Bert(Model):
         return batch.tap("pooled", self.pool(ctx.layer(len(self.blocks)), x, batch))
 
     def embed(self, ctx: Context, batch: Batch) -> Tensor:
-        """Token, position and kind of text, which is always the first kind."""
+        """The sum of the embeddings of token, position and type; the type is always the first."""
         x = self.embedding(ctx, batch.tokens).add(ctx, self.positions(ctx, batch.positions))
         if self.types is not None:
             first = batch.input("type", lambda _: np.zeros(1, np.int32))
@@ -95,13 +95,13 @@ class Bert(Model):
         return self.norm(ctx, x)
 
     def mask(self, step: Step) -> NDArray[np.float32]:
-        """Hides other sequences' tokens, with as many rows as the backend wants."""
+        """Hides the tokens of other sequences; has as many rows as the backend wants."""
         rows = -step.size % self.backend.cache_config().mask_batch_padding
         others = step.sequences[:, None] != step.sequences
         return np.pad(np.where(others, np.float32(-np.inf), np.float32(0)), ((0, rows), (0, 0)))
 
     def pool(self, ctx: Context, x: Tensor, batch: Batch) -> Tensor:
-        """(width, outputs): for each output the vector of the text that it belongs to."""
+        """(width, outputs): the vector of each output's text."""
         if self.pooling is Pooling.NONE:
             return batch.select(ctx, x)
         if self.pooling is Pooling.MEAN:
@@ -112,19 +112,19 @@ class Bert(Model):
 
 
 def shares(step: Step) -> NDArray[np.float32]:
-    """(outputs, tokens): what each token counts for in the mean over the text of an output."""
+    """(outputs, tokens): the weight of each token in the mean over an output's text."""
     same = step.sequences[step.outputs, None] == step.sequences
     return np.asarray(same / same.sum(1, keepdims=True), np.float32)
 
 
 def first_tokens(step: Step) -> NDArray[np.int32]:
-    """Where the texts of the outputs begin."""
+    """The first token of each output's text."""
     same = step.sequences[step.outputs, None] == step.sequences
     return np.asarray(np.argmax(same, axis=1), np.int32)
 
 
 def last_tokens(step: Step) -> NDArray[np.int32]:
-    """Where the texts of the outputs end."""
+    """The last token of each output's text."""
     same = step.sequences[step.outputs, None] == step.sequences
     return np.asarray(step.size - 1 - np.argmax(same[:, ::-1], axis=1), np.int32)
 

@@ -1,4 +1,4 @@
-"""Gemma 3, of text."""
+"""Gemma 3, the text model."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ..decoder import Decoder
 from ..nn import Attention, Factors, GatedFeedForward, RMSNorm, Rope, Shape, Weights, block_count
 
 LOCAL_BASE = 1e4
-LARGEST = 62  # blocks of the one whose queries are scaled by another rule
+LARGEST = 62  # blocks of the 27B model, which scales queries by width / heads
 
 
 @final
 class Block:
-    """Norms stand before and behind both parts."""
+    """Norms before and after the attention, and before and after the feed-forward."""
 
     def __init__(self, weights: Weights, shape: Shape, attention: Attention) -> None:
         self.attention, self.rope = attention, attention.rope
@@ -37,7 +37,7 @@ class Block:
 
 @final
 class Gemma3(Decoder):
-    """Most blocks see a window, and turn by a base of their own; embeddings are scaled."""
+    """Most blocks have a window and a rotary base of their own; embeddings are scaled."""
 
     window_pattern = 6
 

@@ -18,7 +18,7 @@ def activation(ctx: Context, gate: Tensor, up: Tensor) -> Tensor:
 
 @final
 class GptOss(Decoder):
-    """Experts with biases; each head may look away, at a sink."""
+    """Experts with biases; each head has an attention sink."""
 
     window_pattern = 2
 

@@ -1,4 +1,4 @@
-"""Llama 1 to 3, Mistral, and with experts Mixtral."""
+"""Llama 1 to 3, Mistral, and Mixtral, which has experts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..nn import Attention, Block, Factors, RMSNorm, Rope, Shape, Weights, feed_
 
 @final
 class Llama(Decoder):
-    """Converters reorder its queries and keys, so that pairs of the rotary embedding adjoin."""
+    """Converters have reordered queries and keys, so that the pairs of the rotary embedding are adjacent."""
 
     def block(self, weights: Weights, layer: int) -> Block:
         shape = Shape.of(self.config, layer)

@@ -18,7 +18,7 @@ class Qwen2(Decoder):
 
 @final
 class Qwen3(Decoder):
-    """Each head's query and key is normed. Its larger kind, qwen3moe, has experts."""
+    """Each head's query and key has a norm. The architecture qwen3moe adds experts."""
 
     def block(self, weights: Weights, layer: int) -> Block:
         return _block(weights, layer, norms=True)

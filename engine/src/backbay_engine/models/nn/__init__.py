@@ -1,4 +1,4 @@
-"""The parts that architectures are made of: each takes its tensors from a file by name, and is called to be traced."""
+"""The parts of networks: each takes its tensors from a file by name; calling it traces it."""
 
 from .attention import Attention, Projection, attend
 from .block import Block

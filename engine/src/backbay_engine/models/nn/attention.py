@@ -1,4 +1,4 @@
-"""Attention of a step's tokens over what the cache holds, themselves included."""
+"""Attention of a step's tokens over the cache, which includes the step itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .weights import Weights
 
 @final
 class Projection:
-    """Queries, keys and values, each from a matrix of its own, or all from one, attn_qkv."""
+    """Queries, keys and values, from three matrices or from one joint matrix, attn_qkv."""
 
     def __init__(self, weights: Weights, shape: Shape, *, biased: bool = False) -> None:
         self.heads = (
@@ -49,8 +49,9 @@ class Projection:
 
 @final
 class Attention:
-    """A block's attention. Biases are taken if the file has them; it must have what the switches ask for:
-    norms of queries and keys, sinks, biases.
+    """A block's attention. Optional biases are used if the file has them.
+
+    norms, sinks, biased    the file must have norms of queries and keys, sinks, biases
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class Attention:
         self.output = Linear(weights, "attn_output", inner, shape.width, biased=biased)
 
     def __call__(self, ctx: Context, layer: int, x: Tensor, batch: Batch, *, last: bool = False) -> Tensor:
-        """(width, tokens); in the last block, where only they matter further on, of the outputs alone."""
+        """(width, tokens); with `last`, only the outputs, (width, outputs)."""
         q, k, v = self.project(ctx, x)
         q = q if self.query_norm is None else self.query_norm(ctx, q)
         k = k if self.key_norm is None else self.key_norm(ctx, k)
@@ -97,10 +98,10 @@ def attend(
     sinks: Tensor | None = None,
     softcap: float = 0.0,
 ) -> Tensor:
-    """Remember keys and values, and look at all that the layer remembers; (value_head, heads, tokens)."""
+    """Store keys and values in the cache, and attend over all that the layer holds; (value_head, heads, tokens)."""
     if cache is None:
         raise BackbayError(
-            "this model looks at earlier tokens: its steps need the cache that new_cache() gives"
+            "this model attends to earlier tokens: its steps need the cache that new_cache() gives"
         )
     cache.put(ctx, layer, k, v)
     seen = cache.get(ctx, layer)

@@ -1,4 +1,4 @@
-"""The block that most decoders are made of."""
+"""The block of most decoders."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from ..batch import Batch
 from .attention import Attention
 from .rope import Rope
 
-Layer: TypeAlias = Callable[[Context, Tensor], Tensor]
+Module: TypeAlias = Callable[[Context, Tensor], Tensor]
 
 
 @final
 @dataclass(frozen=True)
 class Block:
-    """x + attention(norm(x)), and that plus feed_forward(norm of it)."""
+    """y = x + attention(norm(x)); the result is y + feed_forward(norm(y))."""
 
-    attention_norm: Layer
+    attention_norm: Module
     attention: Attention
-    feed_forward_norm: Layer
-    feed_forward: Layer
+    feed_forward_norm: Module
+    feed_forward: Module
 
     @property
     def rope(self) -> Rope:

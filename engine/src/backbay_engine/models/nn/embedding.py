@@ -1,4 +1,4 @@
-"""Tokens, and other small numbers, as vectors."""
+"""Embeddings: ids to vectors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .weights import Weights
 
 @final
 class Embedding:
-    """A row for each id."""
+    """A table with a vector for each id."""
 
     def __init__(self, weights: Weights, name: str, width: int, count: int | None = None) -> None:
         self.weight = weights.need(f"{name}.weight", width, count)

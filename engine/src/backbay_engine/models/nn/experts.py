@@ -1,4 +1,4 @@
-"""Feed-forwards of which each token takes a few."""
+"""Mixture of experts: several feed-forwards, of which each token uses a few."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def silu(ctx: Context, gate: Tensor, up: Tensor) -> Tensor:
 
 @final
 class Expert:
-    """One matrix of each expert, (in, out, experts), and one scale and one bias of each if the file has them."""
+    """A matrix of every expert, (in, out, experts), with scales and biases if the file has them."""
 
     def __init__(
         self, weights: Weights, name: str, inputs: int, outputs: int, experts: int, *, biased: bool
@@ -42,10 +42,10 @@ class Expert:
 
 @final
 class Experts:
-    """A router scores the experts; the best of each token answer, and their answers are weighted and added.
+    """A router scores the experts; the result is the weighted sum of each token's best experts.
 
-    Weights are the softmax over the scores of those chosen, which is the same as the softmax over all, divided by
-    the sum of what was chosen; with normalized=False they are the softmax over all as it is.
+    normalized  True: the weights are the softmax over the chosen scores, and add up to 1
+                False: they are the softmax over all scores, taken at the chosen ones
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Experts:
 
 
 def feed_forward_of(weights: Weights, layer: int) -> Experts | GatedFeedForward:
-    """Experts; or one for all tokens, where there are none in the model, or no router in this block."""
+    """Experts, or a single feed-forward if the model has no experts or this block no router."""
     config, router = weights.config, "ffn_gate_inp.weight"
     plain = "ffn_gate.weight" in weights and router not in weights
     shape = Shape.of(config, layer, plain=plain)
@@ -89,7 +89,7 @@ def feed_forward_of(weights: Weights, layer: int) -> Experts | GatedFeedForward:
 
 
 def _sum_of_experts(ctx: Context, y: Tensor) -> Tensor:
-    """(width, used, tokens), added up over what each token used."""
+    """(width, used, tokens), summed over the experts that each token used."""
     one = (y.dim(0), y.dim(2))
     parts = [y.view(ctx, used * y.stride(1), one, (y.stride(2),)) for used in range(y.dim(1))]
     total = parts[0] if len(parts) > 1 else parts[0].contiguous(ctx)

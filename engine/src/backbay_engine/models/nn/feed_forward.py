@@ -1,4 +1,4 @@
-"""What a block does to each token alone."""
+"""Feed-forward networks, applied to each token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Matrix products with what may be added."""
+"""Matrix products with an optional scale and bias."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from .weights import Weights
 
 @final
 class Linear:
-    """y = W x, times a scale if the file has one beside a quantized matrix, plus a bias if it has one, as it must if
-    `biased`.
-    """
+    """y = W x, times a scale and plus a bias if the file has them; with `biased` it must have the bias."""
 
     def __init__(
         self,

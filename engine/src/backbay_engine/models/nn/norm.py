@@ -12,7 +12,7 @@ from .weights import Weights
 
 @final
 class RMSNorm:
-    """Over the root of the mean square, times a weight."""
+    """x / sqrt(mean(x^2)), times a weight."""
 
     def __init__(self, weights: Weights, name: str, width: int, *, or_else: tuple[str, ...] = ()) -> None:
         others = [f"{other}.weight" for other in or_else]
@@ -25,7 +25,7 @@ class RMSNorm:
 
 @final
 class LayerNorm:
-    """Without the mean, over the deviation, times a weight, plus a bias."""
+    """(x - mean) / deviation, times a weight, plus a bias if the file has one."""
 
     def __init__(self, weights: Weights, name: str, width: int) -> None:
         self.weight = weights.need(f"{name}.weight", width)

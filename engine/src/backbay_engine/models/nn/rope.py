@@ -22,14 +22,14 @@ Mode: TypeAlias = Literal["normal", "neox"]
 @final
 @dataclass(frozen=True)
 class Factors:
-    """What divides frequencies, one number for each pair of elements: in contexts up to a length, and in longer ones."""
+    """Divisors of the frequencies, one for each pair of elements: for contexts up to the original length, and longer."""
 
     short: Tensor | None
     long: Tensor | None
 
     @classmethod
     def of(cls, weights: Weights, shape: Shape) -> Self:
-        """Those of a file: rope_freqs for all contexts, or one tensor for short and one for long ones."""
+        """The factors of a file: rope_freqs for all contexts, or a tensor for short and one for long contexts."""
         pairs = _dimensions(weights.config, shape) // 2
         always = weights.maybe("rope_freqs.weight", pairs)
         if always is not None:
@@ -40,12 +40,12 @@ class Factors:
 
 @final
 class Rope:
-    """Turns queries and keys by their positions; turns keys further, where a cache moves them.
+    """Rotates queries and keys by their positions, and keys again when a cache moves them.
 
-    factors  divide the frequencies; which of them, `fit` says
-    scaled   False: the context is not stretched, whatever the metadata say
-    exact    a context to keep frequencies in, for a model whose yarn has its ramp between any two points: the op's
-             own, as that of llama.cpp, rounds them to whole pairs
+    factors  divide the frequencies; `fit` chooses the short or the long ones
+    scaled   False: the context is not extended, whatever the metadata say
+    exact    a context that holds exact frequencies of yarn: the op, like llama.cpp, rounds the ends of yarn's ramp
+             to whole pairs
     """
 
     def __init__(
@@ -75,16 +75,16 @@ class Rope:
         self.fit(config.int("context_length", self._original))
 
     def fit(self, context: int) -> None:
-        """Choose the factors for sequences of so many tokens at most: all keys of a sequence are turned by the same."""
+        """Choose the factors for sequences of up to `context` tokens: one sequence needs one set of factors."""
         factors = self._by_context
         self.factors = factors.long if context > self._original else factors.short
 
     def __call__(self, ctx: Context, x: Tensor, positions: Tensor) -> Tensor:
-        """(head, heads, tokens), turned by the tokens' positions."""
+        """(head, heads, tokens), rotated by the tokens' positions."""
         return self._turn(ctx, x, positions, self.yarn)
 
     def shift(self, ctx: Context, keys: Tensor, offsets: Tensor) -> Tensor:
-        """Keys that were turned before, as if they stood that much further on: not magnified once more."""
+        """Rotated keys, moved `offsets` positions on. Yarn's magnification is not applied again."""
         yarn = self.yarn
         if yarn is not None:
             yarn = yarn._replace(attn_factor=1 / _growth(self.scale) if yarn.ext_factor else 1.0)
@@ -97,7 +97,7 @@ class Rope:
 
 
 def _scaling(config: Config) -> tuple[float, Yarn | None]:
-    """The scale of angles, and for which frequencies it holds, if not for all."""
+    """The scale of the angles, and yarn's parameters if the scale depends on the frequency."""
     kind = config.string("rope.scaling.type", "linear")
     if kind not in ("none", "linear", "yarn", "longrope"):
         raise refuse(config, "rope.scaling.type", "none, linear, yarn or longrope")
@@ -110,16 +110,14 @@ def _scaling(config: Config) -> tuple[float, Yarn | None]:
     mix = config.float("rope.scaling.yarn_ext_factor", 1.0) if kind == "yarn" else 0.0
     if not mix:
         return scale, Yarn(original, 0.0, magnitude) if magnitude != 1 else None
-    whole = config.float(
-        "rope.scaling.yarn_attn_factor", _growth(scale)
-    )  # of which the op multiplies by the growth
+    whole = config.float("rope.scaling.yarn_attn_factor", _growth(scale))  # the op multiplies by the growth
     fast = config.float("rope.scaling.yarn_beta_fast", 32.0)
     slow = config.float("rope.scaling.yarn_beta_slow", 1.0)
     return scale, Yarn(original, mix, magnitude * whole / _growth(scale), fast, slow)
 
 
 def _dimensions(config: Config, shape: Shape) -> int:
-    """How many elements of a head turn."""
+    """The number of a head's elements that are rotated."""
     dim = positive(config, "rope.dimension_count", 0, shape.head)
     if dim > shape.head or dim % 2:
         raise config.mistyped("rope.dimension_count", f"an even number up to {shape.head}", dim)
@@ -127,17 +125,17 @@ def _dimensions(config: Config, shape: Shape) -> int:
 
 
 def _original(config: Config) -> int:
-    """How long the context was before it was stretched."""
+    """The length of the context before it was extended."""
     return positive(config, "rope.scaling.original_context_length", 0, config.int("context_length", 1))
 
 
 def _growth(scale: float) -> float:
-    """What yarn multiplies queries and keys by."""
+    """Yarn's magnification of queries and keys."""
     return 1 + 0.1 * log(1 / scale)
 
 
 def _frequency_factors(dim: int, base: float, scale: float, yarn: Yarn) -> NDArray[np.float32]:
-    """What the op's formula for yarn comes to for each pair, without rounding the ends of its ramp."""
+    """The op's formula for yarn as a factor of each pair, without rounding the ends of the ramp."""
     low, high = (
         dim * log(yarn.n_ctx_orig / (beta * 2 * pi)) / (2 * log(base))
         for beta in (yarn.beta_fast, yarn.beta_slow)

@@ -1,4 +1,4 @@
-"""The numbers of a transformer, as a file's metadata give them."""
+"""The dimensions of a transformer, by a file's metadata."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from backbay.gguf import Config
 
 @dataclass(frozen=True)
 class Shape:
-    """What shapes a block. Blocks of one model may differ."""
+    """The dimensions of a block. Blocks of one model may differ."""
 
     width: int
     heads: int
@@ -26,9 +26,7 @@ class Shape:
 
     @classmethod
     def of(cls, config: Config, layer: int = 0, *, plain: bool = False) -> Self:
-        """The shape of a block, by the keys and defaults of llama.cpp; `plain`, of one without the experts that
-        others have.
-        """
+        """The shape of a block, by the keys and defaults of llama.cpp; `plain`: the block has no experts."""
         width = positive(config, "embedding_length", layer)
         heads = positive(config, "attention.head_count", layer)
         kv_heads = positive(config, "attention.head_count_kv", layer, heads)
@@ -52,7 +50,7 @@ class Shape:
 
 
 def per_layer(config: Config, key: str, layer: int, default: int | None = None) -> int:
-    """A number that is the same for all blocks, or stands in an array with one for each."""
+    """A number of the metadata: one for all blocks, or an array with one for each."""
     if isinstance(config.get(key), np.ndarray):
         values = config.bools(key) if config[key].dtype == np.bool_ else config.ints(key)
         if layer >= len(values):
@@ -69,7 +67,7 @@ def positive(config: Config, key: str, layer: int, default: int | None = None) -
 
 
 def epsilon(config: Config, key: str) -> float:
-    """What a norm adds, which must not be negative."""
+    """The epsilon of a norm; it must not be negative."""
     value = config.float(key)
     if not 0 <= value < 1:
         raise config.mistyped(key, "a number in [0, 1)", value)
@@ -81,9 +79,10 @@ def block_count(config: Config) -> int:
 
 
 def sliding_layers(config: Config, pattern: int | None) -> tuple[int, list[bool]]:
-    """How wide the window is, and which blocks have one: of so many in a row all but the last, or as metadata say.
+    """The width of the window, and whether each block has one: all but the last of `pattern` blocks in a row, unless
+    metadata say otherwise.
 
-    A window without a pattern is the architecture's matter: where it has none, files name windows that nobody uses.
+    Without a pattern no block has a window: files of some architectures name windows that are not used.
     """
     count, window = block_count(config), config.int("attention.sliding_window", 0)
     key = "attention.sliding_window_pattern"
@@ -96,5 +95,5 @@ def sliding_layers(config: Config, pattern: int | None) -> tuple[int, list[bool]
 
 
 def refuse(config: Config, key: str, expected: str) -> ModelFileError:
-    """The error for a value that nothing here can follow."""
+    """The error for a value that is not supported."""
     return config.mistyped(key, expected, config.get(key))

@@ -1,4 +1,4 @@
-"""The tensors of a file, bound by name: all that is missing or of another shape is told at once."""
+"""The tensors of a file, bound by name; one error lists all that are missing or have a wrong shape."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LISTED = 12  # names in a message
 
 @dataclass
 class _Asked:
-    """What all scopes of one file have asked for."""
+    """The tensors that were asked for, in all scopes of one file."""
 
     used: set[str] = field(default_factory=set)
     missing: list[str] = field(default_factory=list)
@@ -26,10 +26,10 @@ class _Asked:
 
 @final
 class Weights:
-    """A file's tensors, as an architecture declares them; `at("blk.3.")` are those whose names begin so.
+    """A file's tensors, as an architecture declares them; `at("blk.3.")` is the scope of a prefix.
 
-    A shape stands behind a name, None for an extent that the file decides. What `need` does not find it notes, and
-    `check` raises: until then nothing of what `need` gave may be looked at.
+    A shape follows each name, with None for an extent that the file decides. `need` only notes a missing tensor, and
+    `check` raises: call it before the first use of a tensor.
     """
 
     def __init__(self, backend: Backend, prefix: str = "", asked: _Asked | None = None) -> None:
@@ -41,21 +41,21 @@ class Weights:
         self._asked = asked if asked is not None else _Asked()
 
     def at(self, prefix: str) -> Weights:
-        """The same file, with this in front of every name."""
+        """The same file, with a further prefix of every name."""
         return Weights(self.backend, self.prefix + prefix, self._asked)
 
     def __contains__(self, name: str) -> bool:
         return self.prefix + name in self._model.tensors
 
     def need(self, name: str, *shape: int | None, or_else: Iterable[str] = ()) -> Tensor:
-        """The tensor of that name, or of the first of the other names that the file has."""
+        """The tensor of this name, or of the first name in `or_else` that the file has."""
         found = self.maybe(name, *shape, or_else=or_else)
         if found is None:
             self._asked.missing.append(f"{self.prefix}{name} {_text(shape)}")
         return found  # type: ignore[return-value]  # None only until `check` raises
 
     def maybe(self, name: str, *shape: int | None, or_else: Iterable[str] = ()) -> Tensor | None:
-        """The tensor, if the file has it."""
+        """The tensor, or None if the file does not have it."""
         for each in (name, *or_else):
             full = self.prefix + each
             tensor = self.backend.get(full)
@@ -67,12 +67,12 @@ class Weights:
         return None
 
     def extent(self, name: str, dim: int) -> int | None:
-        """An extent of a tensor, for the shape of another one; None if there is no such tensor."""
+        """An extent of a tensor, without asking for the tensor; None if the file does not have it."""
         info = self._model.tensors.get(self.prefix + name)
         return info.shape[dim] if info is not None and dim < len(info.shape) else None
 
     def check(self) -> None:
-        """Raise ModelFileError if anything was missing or misshapen; log what nobody asked for."""
+        """Raise ModelFileError for missing and misshapen tensors; log the tensors that nobody asked for."""
         asked, have = self._asked, self._model.tensors
         if asked.missing:
             first = asked.missing[0].partition(" ")[0]
@@ -87,7 +87,7 @@ class Weights:
 
 
 def _fits(have: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
-    """Whether a shape is the wanted one, but for trailing ones."""
+    """Whether two shapes are equal, trailing ones ignored and None equal to any extent."""
     return all(want is None or n == want for n, want in zip_longest(have, wanted, fillvalue=1))
 
 

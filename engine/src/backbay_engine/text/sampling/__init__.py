@@ -1,6 +1,7 @@
 """From logits to tokens: sampling and stop strings."""
 
-from .sampler import Sampled, Sampler, SamplingParams, TokenLogprob
+from .params import SamplingParams
+from .sampler import Sampled, Sampler, TokenLogprob
 from .stops import StopMatcher
 
 __all__ = ["Sampled", "Sampler", "SamplingParams", "StopMatcher", "TokenLogprob"]

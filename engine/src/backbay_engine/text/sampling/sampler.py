@@ -10,9 +10,6 @@ import math
 import secrets
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from numbers import Integral, Real
-from types import MappingProxyType
 from typing import Final, NamedTuple, final
 
 import numpy as np
@@ -21,88 +18,11 @@ from numpy.typing import NDArray
 from backbay import OptionError
 
 from ...errors import LogitsError
+from .params import SamplingParams
 
 _FEW: Final = 256  # candidates that nearly every draw is made among
 _BLOCK: Final = 64
 _LARGEST: Final = float(np.finfo(np.float32).max) / 4  # so that differences are finite too
-
-_REALS: Final = (
-    "temperature",
-    "top_p",
-    "min_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-)
-_WHOLE: Final = ("top_k", "penalty_window", "seed", "logprobs")
-_OPTIONAL: Final = ("seed", "logprobs")
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class SamplingParams:
-    """How tokens are chosen.
-
-    temperature         0 takes the most likely token; higher is more random
-    top_k               choose among that many of the most likely; 0 for all
-    top_p               choose among the most likely that together have this probability; 1 for all
-    min_p               choose among those with this part of the most likely one's probability; 0 for all
-    repetition_penalty  divides the logits of tokens in the window, multiplies negative ones; 1 for none
-    presence_penalty    is taken off the logits of tokens in the window
-    frequency_penalty   is taken off as often as a token is in the window
-    penalty_window      the last so many tokens, prompt included; 0 for none, -1 for all
-    seed                equal seeds give equal answers; None for another one each time
-    logit_bias          is added to the logits of these tokens; -inf forbids one
-    logprobs            give the log-probability of the token, and those of so many of the most likely
-    """
-
-    temperature: float = 0.8
-    top_k: int = 40
-    top_p: float = 0.95
-    min_p: float = 0.05
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    penalty_window: int = 64
-    seed: int | None = None
-    logit_bias: Mapping[int, float] = field(default_factory=lambda: MappingProxyType({}))
-    logprobs: int | None = None
-
-    def __post_init__(self) -> None:
-        self._require_kinds()
-        self._require("temperature", self.temperature >= 0 and math.isfinite(self.temperature), "0 or more")
-        self._require("top_k", self.top_k >= 0, "0 or more")
-        self._require("top_p", 0 < self.top_p <= 1, "above 0 and at most 1")
-        self._require("min_p", 0 <= self.min_p <= 1, "from 0 to 1")
-        positive = self.repetition_penalty > 0 and math.isfinite(self.repetition_penalty)
-        self._require("repetition_penalty", positive, "above 0")
-        self._require("presence_penalty", math.isfinite(self.presence_penalty), "a finite number")
-        self._require("frequency_penalty", math.isfinite(self.frequency_penalty), "a finite number")
-        self._require("penalty_window", self.penalty_window >= -1, "-1 or more")
-        self._require("seed", self.seed is None or self.seed >= 0, "0 or more")
-        self._require("logprobs", self.logprobs is None or self.logprobs >= 0, "0 or more")
-        low = all(bias < math.inf for bias in self.logit_bias.values())  # neither inf nor NaN
-        self._require("logit_bias", low, "finite or -inf for each token")
-
-    def _require_kinds(self) -> None:
-        for name in _REALS:
-            self._require(name, _is_number(getattr(self, name)), "a number")
-        for name in _WHOLE:
-            absent = name in _OPTIONAL and getattr(self, name) is None
-            self._require(name, absent or isinstance(getattr(self, name), Integral), "a whole number")
-        given = self.logit_bias
-        whole = isinstance(given, Mapping) and all(isinstance(id, Integral) for id in given)
-        numbers = whole and all(map(_is_number, given.values()))
-        self._require("logit_bias", numbers, "a mapping from tokens to numbers")
-
-    def _require(self, name: str, holds: bool, rule: str) -> None:
-        if not holds:
-            raise OptionError(f"{name} must be {rule}, got {getattr(self, name)!r}")
-
-    @property
-    def penalizes(self) -> bool:
-        asked = self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
-        return asked and self.penalty_window != 0
 
 
 class TokenLogprob(NamedTuple):
@@ -224,17 +144,6 @@ def _bias(given: Mapping[int, float], size: int) -> tuple[NDArray[np.int64], NDA
 def _bounded(values: NDArray[np.float64]) -> NDArray[np.float32]:
     """Values in 32 bits: those beyond are as far as can be computed with, but -inf stays."""
     return np.where(values == -np.inf, -np.inf, values.clip(-_LARGEST, _LARGEST)).astype(np.float32)
-
-
-def _is_number(value: object) -> bool:
-    """Whether it is a real number, and not too large for a float."""
-    if not isinstance(value, Real):
-        return False
-    try:
-        float(value)
-    except OverflowError:
-        return False
-    return True
 
 
 def _candidates(row: NDArray[np.float32], params: SamplingParams, largest: float) -> NDArray[np.int64]:
