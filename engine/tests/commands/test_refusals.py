@@ -167,7 +167,7 @@ def test_a_folder_that_cannot_be_made_is_refused_before_work_is_done(
         (["run", "--prompt", "x", "--stop", ""], 2, "a stop string must not be empty"),
         (["run", "--prompt", "x", "--num-keep", "63"], 1, "num_keep must be an integer in [0, 62], got 63"),
         (["embed", "x"], 1, "generates text; embeddings come from a model like bert"),
-        (["bench", "--prompt", "0", "--generate", "0"], 2, "nothing to measure; give one of them tokens"),
+        (["bench", "--prompt", "0", "--generate", "0"], 2, "nothing to measure; set one above 0"),
         (["bench", "--generate", "1"], 2, "--generate must be 0, or at least 2"),
         (["bench", "--prompt", "64"], 2, "--context must be at least 129"),
         (["bench", "--prompt", "9", "--generate", "0", "--backend", "cpu_ref,,"], 1, "no backend ''"),

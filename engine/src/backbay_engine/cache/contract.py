@@ -116,7 +116,7 @@ class Cache(ABC):
         """Whether a step may continue at `position`: the cache still holds all that it would see."""
 
     def last_resumable(self, sequence: int, position: int) -> int:
-        """The last position up to this one where a step may continue; at least 0, where all is removed."""
+        """The last position up to this one where a step may continue; 0, after removing everything, if there is none."""
         return position if self.can_resume(sequence, position) else 0
 
     def remove(self, sequence: int, begin: int, end: int | None = None) -> None:
@@ -129,7 +129,7 @@ class Cache(ABC):
 
     @abstractmethod
     def removal(self, sequence: int, begin: int, end: int | None = None) -> Callable[[], None]:
-        """Check a removal and allocate the memory it needs; calling the result removes the range and cannot fail halfway."""
+        """Check a removal and allocate the memory it needs; the result is a function that removes the range."""
 
     @abstractmethod
     def close(self) -> None:

@@ -46,7 +46,7 @@ class EncoderCache(CellCache):
 
     `expect(sequence, count)` announces that the next step of a sequence puts an output of `count` rows. In that step,
     `put` takes the rows of all expected outputs, in the step's order. A sequence has one output. It is removed with
-    the position of the first token of its step. Removing anything up to a sequence's end cancels its expected output.
+    the position of the first token of its step. A removal without `end` cancels the expected output.
 
         bound.puts        rows that this step puts
         bound.is_empty    True: no sequence of the step has an output, so `get` has nothing to give

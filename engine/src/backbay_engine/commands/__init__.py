@@ -1,1 +1,1 @@
-"""The commands that this package adds to `backbay`."""
+"""The commands that the engine adds to `backbay`."""

@@ -1,4 +1,4 @@
-"""Measure how fast a model reads and writes, on one backend or several side by side."""
+"""Measure how fast a model reads prompts and generates, on one or several backends."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_model(parser)
     add_backend(parser, several=True)
     for name, least, default, what in (
-        ("--prompt", 0, 512, "tokens that are read; 0 leaves that out"),
-        ("--generate", 0, 128, "tokens that are written; 0 leaves that out"),
-        ("--rounds", 1, 5, "how often, backends in turn"),
+        ("--prompt", 0, 512, "tokens of the prompt; 0 skips this test"),
+        ("--generate", 0, 128, "tokens to generate; 0 skips this test"),
+        ("--rounds", 1, 5, "rounds; backends take turns"),
     ):
         parser.add_argument(name, type=whole(least), default=default, metavar="N", help=f"{what} ({default})")
     parser.add_argument("--plot", type=file_to_write, metavar="FILE", help="draw the rates, as SVG")
@@ -57,7 +57,7 @@ def run(args: Namespace) -> int:
     with ExitStack() as stack:
         models = [(Rates(name), stack.enter_context(open_model(args, name))) for name in names]
         with Bar(sys.stderr, "measuring") as bar:
-            for done in range(args.rounds + 1):  # the first one warms up
+            for done in range(args.rounds + 1):  # the first round warms up
                 for rates, llm in models:
                     measured = measure(llm, args)
                     if done:
@@ -70,9 +70,9 @@ def run(args: Namespace) -> int:
 
 
 def require_work(args: Namespace) -> None:
-    """OptionError if there is nothing to measure, or no room for it; without a context, one that fits."""
+    """Set a context that fits if none was given; OptionError if there is nothing to measure, or no room for it."""
     if not args.prompt and not args.generate:
-        raise OptionError("--prompt 0 and --generate 0 leave nothing to measure; give one of them tokens")
+        raise OptionError("--prompt 0 and --generate 0 leave nothing to measure; set one above 0")
     if args.generate == 1:
         raise OptionError(
             "--generate must be 0, or at least 2: the rate counts from the first token to the last"
@@ -85,7 +85,7 @@ def require_work(args: Namespace) -> None:
 
 
 def measure(llm: LLM, args: Namespace) -> dict[str, float]:
-    """One round: the rate of reading a prompt, and that of writing; with several sequences, of all together."""
+    """One round: tokens per second of a prompt, and of generation, summed over all sequences."""
     drawn = (
         np.random.default_rng(0)
         .integers(0, llm.model.vocabulary_size, (args.parallel, args.prompt + 1))

@@ -1,4 +1,4 @@
-"""Where two backends part on one model: block by block, then op by op on equal operands."""
+"""The comparison of two backends on one model: block by block, then op by op on equal operands."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ UNITS = {
     DType.I32: 0.0,
     DType.I64: 0.0,
 }
-QUANTIZED_UNIT = 2.0**-7  # activations in eight bits, a scale for each block
-ROUNDINGS = 8  # how often a result may be rounded on the way, within an op
+QUANTIZED_UNIT = 2.0**-7  # 8-bit activations with a scale for each block
+ROUNDINGS = 8  # roundings within one op
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How far a tensor of one backend is from the other's: the error's norm over that of the tensor."""
+    """The relative error of a tensor between two backends: norm of the difference over norm of the tensor."""
 
     name: str
     error: float
-    bound: float | None = None  # of what may be expected, where that is known
+    bound: float | None = None  # of the expected error, if known
     note: str = ""
 
     @property
@@ -42,7 +42,7 @@ class Difference:
 
 
 def relative_error(expected: NDArray[Any], found: NDArray[Any]) -> float:
-    """The norm of the difference over that of what is expected; infinite where one is finite and the other is not."""
+    """Norm of the difference over norm of the expected; infinite if only one of two values is finite."""
     left, right = expected.astype(np.float64).ravel(), found.astype(np.float64).ravel()
     finite = np.isfinite(left)
     if not np.array_equal(finite, np.isfinite(right)):
@@ -54,18 +54,18 @@ def relative_error(expected: NDArray[Any], found: NDArray[Any]) -> float:
 
 
 def blocks(a: LLM, b: LLM, step: Step) -> list[Difference]:
-    """The named tensors on the way through the model, and the result, in order."""
+    """The errors of the model's named tensors and of its result, in order."""
     left, right = a.step_cache.tapped(step), b.step_cache.tapped(step)
     return [Difference(name, relative_error(x, right[name])) for name, x in left.items() if name in right]
 
 
 def ops(a: LLM, b: LLM, step: Step) -> Iterator[Difference]:
-    """Each op as `b` computes it from the operands that `a` has, beside what `a` makes of them, in running order."""
-    with a.step_cache.traced(step) as kept:
-        walked = list(ancestors(kept.result))
-        names = {tensor: name for name, tensor in kept.batch.taps.items()}
+    """The error of each op of `b` on the operands of `a`, in running order."""
+    with a.step_cache.traced(step) as traced:
+        walked = list(ancestors(traced.result))
+        names = {tensor: name for name, tensor in traced.batch.taps.items()}
         place = "input"
-        kept.ctx.compute(kept.result, *[x for x in walked if x.leaf is None])
+        traced.ctx.compute(traced.result, *[x for x in walked if x.leaf is None])
         counts: dict[str, int] = {}
         for x in walked:
             if x.op is not None and not x.op.view and x.op.writes is None:
@@ -76,7 +76,7 @@ def ops(a: LLM, b: LLM, step: Step) -> Iterator[Difference]:
 
 
 def ancestors(result: Tensor) -> Iterator[Tensor]:
-    """A tensor and all that it is made of, operands before what they make."""
+    """A tensor and all its operands, direct and indirect; operands come first."""
     seen: set[Tensor] = set()
     stack = [(result, False)]
     while stack:
@@ -91,13 +91,13 @@ def ancestors(result: Tensor) -> Iterator[Tensor]:
 
 
 def _replayed(x: Tensor, backend: Backend, name: str, source: Backend) -> Difference:
-    """One op on the other backend."""
+    """The error of one op on the other backend."""
     assert x.op is not None
     with backend.new_context() as ctx:
         moved: dict[Tensor, Tensor] = {}
         args = [_moved(value, ctx, backend, moved) for value in x.args]
         given = dict(zip((parameter.name for parameter in x.op.parameters), args, strict=True))
-        if given.get("cache_config_applied"):  # the caches of two backends need not be laid out alike
+        if given.get("cache_config_applied"):  # two backends may lay out their caches differently
             given["cache_config_applied"] = False
             if source.cache_config().permuted_v:
                 given["value"] = given["value"].permute(ctx, 1, 2, 0).contiguous(ctx)
@@ -125,7 +125,7 @@ def _moved(value: Any, ctx: Context, backend: Backend, moved: dict[Tensor, Tenso
 
 
 def expected_error(backend: Backend, x: Tensor, operands: Sequence[Tensor | None]) -> float:
-    """What a backend's stated precision lets one expect of an op, generously."""
+    """A generous bound of an op's error, by the backend's stated precision."""
     assert x.op is not None
     if x.op.moves:
         return UNITS.get(x.dtype, QUANTIZED_UNIT)

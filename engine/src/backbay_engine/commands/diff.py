@@ -1,4 +1,4 @@
-"""Run a model on two backends, and tell where they part: block by block, then op by op."""
+"""Run a model on two backends, and show where their results differ: block by block, then op by op."""
 
 from __future__ import annotations
 
@@ -21,23 +21,21 @@ TOKENS = 16
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_model(parser)
-    parser.add_argument("--a", default="cpu_ref", metavar="NAME", help="the backend to believe (cpu_ref)")
-    parser.add_argument("--b", required=True, metavar="NAME", help="the backend to judge")
-    parser.add_argument("-p", "--prompt", help=f"what to run; by default {TOKENS} tokens drawn by chance")
-    parser.add_argument(
-        "--all", action="store_true", help="list all ops, not only those that are beyond their bound"
-    )
+    parser.add_argument("--a", default="cpu_ref", metavar="NAME", help="the reference backend (cpu_ref)")
+    parser.add_argument("--b", required=True, metavar="NAME", help="the backend to compare with it")
+    parser.add_argument("-p", "--prompt", help=f"the prompt; by default {TOKENS} random tokens")
+    parser.add_argument("--all", action="store_true", help="list all ops, not only those beyond their bound")
     parser.add_argument(
         "--plot",
         type=file_to_write,
         metavar="FILE",
-        help="draw the error through the depth of the model, as SVG",
+        help="plot the error through the model's depth, as SVG",
     )
     add_json(parser)
 
 
 def run(args: Namespace) -> int:
-    """Exit status 1 if an op is beyond what the backend's stated precision lets one expect."""
+    """Exit status 1 if an op's error exceeds the bound of the backend's stated precision."""
     with ExitStack() as stack:
         a, b = (stack.enter_context(open_model(args, name)) for name in (args.a, args.b))
         ids = a.encode(drawn(a.model.vocabulary_size) if args.prompt is None else args.prompt)

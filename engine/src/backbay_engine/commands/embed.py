@@ -1,4 +1,4 @@
-"""Turn texts into vectors, with an embedding model."""
+"""Compute the embeddings of texts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .opening import add_backend, add_model, open_model
 def add_arguments(parser: ArgumentParser) -> None:
     add_model(parser)
     add_backend(parser)
-    parser.add_argument("text", nargs="*", help="texts; without any, the lines of standard input")
+    parser.add_argument("text", nargs="*", help="texts; by default the lines of standard input")
     parser.add_argument("--raw", action="store_true", help="do not scale vectors to length 1")
     add_json(parser)
 

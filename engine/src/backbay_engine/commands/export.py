@@ -1,4 +1,4 @@
-"""Write a model's forward pass and weights as a model that the engine behind a backend runs by itself."""
+"""Write a model's forward pass and weights in the format of the backend's own engine, such as ONNX."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_model(parser)
     add_backend(parser)
     parser.add_argument(
-        "-o", "--output", required=True, type=folder_to_write, metavar="FOLDER", help="where to write it"
+        "-o", "--output", required=True, type=folder_to_write, metavar="FOLDER", help="the folder to write to"
     )
     parser.add_argument(
         "--tokens",
         type=whole(1, LARGEST_BATCH),
         default=1,
         metavar="N",
-        help="of the step that is written (1)",
+        help="tokens of the exported step (1)",
     )
     add_json(parser)
 
@@ -34,11 +34,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     with open_model(args, args.backend) as llm:
         step = prompt_step(np.array(llm.encode([0] * args.tokens), np.int32))
-        with llm.step_cache.traced(step) as kept:
-            batch = kept.batch
+        with llm.step_cache.traced(step) as traced:
+            batch = traced.batch
             names = {"tokens": batch.tokens, "positions": batch.positions, "outputs": batch.outputs}
-            names |= {"result": kept.result, **(kept.bound.named() if kept.bound is not None else {})}
-            path = kept.ctx.export(args.output, names)
+            names |= {"result": traced.result, **(traced.bound.named() if traced.bound is not None else {})}
+            path = traced.ctx.export(args.output, names)
     files = {str(file): file.stat().st_size for file in sorted(Path(args.output).iterdir()) if file.is_file()}
     if args.json:
         say_json({"model": str(path), "files": files})

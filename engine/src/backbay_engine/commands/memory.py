@@ -1,4 +1,4 @@
-"""Tell what memory a model would take, by device and layer, and whether it fits; nothing is allocated."""
+"""Show the memory that a model would take, by device and layer, and whether it fits; allocates nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """Exit status 1 if it does not fit."""
+    """Exit status 1 if the model does not fit."""
     name = backbay.choose(args.backend).name
     memory = estimate(args.model, name, **sizes_of(args, name))
     with backbay.open(None, name) as backend:
@@ -38,7 +38,7 @@ def run(args: Namespace) -> int:
 
 
 def shortfalls(memory: BackendMemory, devices: list[DeviceInfo]) -> dict[str, int]:
-    """Bytes that are missing, by device; devices that do not tell what is free are left out."""
+    """Missing bytes by device; devices that do not report free memory are left out."""
     free = {device.id: device.free_memory for device in devices}
     need = {device.id: device.total() for device in memory.devices}
     need[memory.cpu.id] += memory.input_weights.size

@@ -1,4 +1,4 @@
-"""What the commands have in common: which model on which backend, and a bar while it loads."""
+"""Open models for commands: arguments, a progress bar, logging."""
 
 from __future__ import annotations
 
@@ -24,33 +24,31 @@ KV_DTYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")
 
 
 def add_backend(parser: ArgumentParser, *, several: bool = False) -> None:
-    what = "installed backends' names, with commas" if several else "an installed backend's name"
+    what = "names of installed backends, separated by commas" if several else "name of an installed backend"
     parser.add_argument("--backend", help=f"{what}; by default the best that works")
 
 
 def add_model(parser: ArgumentParser) -> None:
-    """The arguments by which a model is opened, on whatever backend."""
+    """Add the arguments that open a model, for any backend."""
     parser.add_argument("model", help="a GGUF file; of a split model, any of its files")
 
     def number(name: str, least: int, most: int, what: str, default: int | None = None) -> None:
         parser.add_argument(name, type=whole(least, most), default=default, metavar="N", help=what)
 
-    number("--context", 2, LARGEST, "tokens of each sequence (4096, or the model's)")
+    number("--context", 2, LARGEST, "tokens of each sequence (4096, or the model's if less)")
     number("--parallel", 1, MOST_SEQUENCES, "sequences at the same time (1)", 1)
     number("--batch", 1, LARGEST_BATCH, "tokens of one step (512)", 512)
-    number("--threads", 1, MAX_THREADS, "on the CPU (all cores)")
-    number("--gpu-layers", 0, LARGEST, "on GPUs: 0 none; by default all that fit")
+    number("--threads", 1, MAX_THREADS, "CPU threads (all cores)")
+    number("--gpu-layers", 0, LARGEST, "layers on GPUs; 0: none; by default all that fit")
     parser.add_argument(
-        "--kv-dtype", choices=KV_DTYPES, help="of keys and values; by default what suits the backend"
+        "--kv-dtype", choices=KV_DTYPES, help="dtype of the cache; by default the backend's choice"
     )
     add_options(parser)
-    parser.add_argument(
-        "--log", choices=("text", "json"), default="text", help="the form of log lines (text)"
-    )
+    parser.add_argument("--log", choices=("text", "json"), default="text", help="format of log lines (text)")
 
 
 def sizes_of(args: Namespace, backend: str | None) -> dict[str, Any]:
-    """How large a model is to be opened on a backend, as `load` and `estimate` take it."""
+    """The arguments of `load` and `estimate`, from those of the command line."""
     return {
         "context": args.context,
         "parallel": args.parallel,
@@ -65,14 +63,14 @@ def sizes_of(args: Namespace, backend: str | None) -> dict[str, Any]:
 
 
 def open_model(args: Namespace, backend: str | None) -> LLM:
-    """The model that the arguments ask for, loaded under a bar."""
+    """Load the model of the arguments, with a progress bar."""
     set_up_logging(args.log)
     with Bar(sys.stderr, "loading") as bar:
         return load(args.model, backend, **sizes_of(args, backend), progress=bar.show)
 
 
 def write_plot(args: Namespace, picture: str) -> None:
-    """Write a plot where it was asked for, after all else was said: if that fails, nothing is lost."""
+    """Write the plot; call it after all output, which a failure must not lose."""
     Path(args.plot).write_text(picture)
     if not args.json:
         say(f"plot: {args.plot}")
@@ -80,7 +78,7 @@ def write_plot(args: Namespace, picture: str) -> None:
 
 @final
 class Bar:
-    """How far something is, on a line that is written over; nothing where there is no terminal."""
+    """A progress bar on one line; shows nothing without a terminal."""
 
     def __init__(self, stream: TextIO, what: str) -> None:
         self._stream, self._what = stream, what
@@ -105,7 +103,7 @@ class Bar:
 
 
 def set_up_logging(form: str) -> None:
-    """Log to standard error, a line or a JSON object each."""
+    """Log to standard error: a line of text or of JSON for each record."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         JsonLines() if form == "json" else logging.Formatter("%(levelname)s %(name)s: %(message)s")
@@ -131,7 +129,7 @@ class JsonLines(logging.Formatter):
 
 
 def _layers_on_gpus(args: Namespace, name: str | None) -> GPULayersList:
-    """The last so many layers on GPUs, as they fit."""
+    """The placement of the last layers on GPUs, as --gpu-layers says."""
     if args.gpu_layers == 0:
         return GPULayersList()
     with backbay.open(None, name) as backend:

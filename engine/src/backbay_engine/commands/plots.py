@@ -1,4 +1,4 @@
-"""Plots as SVG, drawn here so that nothing needs installing."""
+"""Plots as SVG, without a plotting library."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COLOURS = ("#2f6fb5", "#d9802b", "#3a9a5b", "#b5442f", "#7a56b0", "#777777")
 def bars(
     title: str, unit: str, groups: Sequence[str], series: Mapping[str, Sequence[tuple[float, float]]]
 ) -> str:
-    """A group of bars for each name, one per series, each a mean and its deviation; each group has its own scale."""
+    """Groups of bars: a bar for each series shows a mean and its deviation. Each group has its own scale."""
     tops = [max(values[g][0] + values[g][1] for values in series.values()) or 1.0 for g in range(len(groups))]
     wide = (WIDTH - LEFT - 20) / max(1, len(groups))
     each = 0.8 * wide / max(1, len(series))
@@ -41,7 +41,7 @@ def bars(
 
 
 def depth(title: str, names: Sequence[str], series: Mapping[str, Sequence[float]]) -> str:
-    """Errors through a model on a logarithmic scale, one line for each series; None of them has to be positive."""
+    """Errors through a model's depth on a logarithmic scale, a line for each series; errors may be 0."""
     positive = [value for values in series.values() for value in values if 0 < value < float("inf")]
     low, high = (floor(log10(min(positive))), ceil(log10(max(positive)))) if positive else (-8, 0)
     high = max(high, low + 1)

@@ -1,4 +1,4 @@
-"""Answer a prompt, or hold a conversation."""
+"""Answer a prompt, or chat."""
 
 from __future__ import annotations
 
@@ -17,36 +17,49 @@ from ..text.sampling import SamplingParams
 from .opening import add_backend, add_model, open_model
 
 SAMPLING = {
-    "temperature": (float, "0 takes the likeliest token"),
-    "top_k": (int, "only the so many likeliest"),
-    "top_p": (float, "only the likeliest that make up this share"),
-    "min_p": (float, "only those with this share of the likeliest one's probability"),
-    "repetition_penalty": (float, "above 1 makes what was there lately less likely"),
-    "seed": (int, "of chance: the same seed gives the same answer"),
+    "temperature": (float, "0 chooses the most likely token"),
+    "top_k": (int, "choose among this many most likely tokens"),
+    "top_p": (float, "choose among the most likely tokens that together have this probability"),
+    "min_p": (float, "choose among tokens with this share of the most likely token's probability"),
+    "repetition_penalty": (float, "above 1 makes recent tokens less likely"),
+    "seed": (int, "the same seed gives the same answer"),
 }
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_model(parser)
     add_backend(parser)
-    parser.add_argument("-p", "--prompt", help="what to continue; - reads it from standard input")
-    parser.add_argument("--chat", action="store_true", help="a conversation, with the model's own template")
-    parser.add_argument("--system", metavar="TEXT", help="what a conversation begins with")
+    parser.add_argument("-p", "--prompt", help="text to continue; - reads standard input")
+    parser.add_argument("--chat", action="store_true", help="chat, with the model's own template")
+    parser.add_argument("--system", metavar="TEXT", help="system message of the chat")
     parser.add_argument(
-        "-n", "--max-tokens", type=whole(1), metavar="N", help="at most so many; by default all that fit"
+        "-n",
+        "--max-tokens",
+        type=whole(1),
+        metavar="N",
+        help="most tokens of the answer; by default all that fit",
     )
-    parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="what ends the answer")
     parser.add_argument(
-        "--num-keep", type=whole(0), metavar="N", help="when the context is full, keep so many and go on"
+        "--stop",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="a string that ends the answer; may be repeated",
+    )
+    parser.add_argument(
+        "--num-keep",
+        type=whole(0),
+        metavar="N",
+        help="when the context is full, keep this many first tokens and go on",
     )
     for name, (kind, what) in SAMPLING.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=sampling(name, kind), metavar="X", help=what)
-    parser.add_argument("--quiet", action="store_true", help="no timings")
+    parser.add_argument("--quiet", action="store_true", help="do not print timings")
     add_json(parser)
 
 
 def sampling(name: str, kind: type[int | float]) -> Callable[[str], int | float]:
-    """The type of an option of the sampler, which knows what it may be."""
+    """The argparse type of a sampling option; SamplingParams checks the value."""
 
     def parse(text: str) -> int | float:
         value = kind(text)
@@ -56,7 +69,7 @@ def sampling(name: str, kind: type[int | float]) -> Callable[[str], int | float]
             raise ArgumentTypeError(str(error)) from None
         return value
 
-    parse.__name__ = kind.__name__  # which argparse names where it is none
+    parse.__name__ = kind.__name__  # argparse shows it in its error
     return parse
 
 
@@ -72,7 +85,7 @@ def run(args: Namespace) -> int:
 
 
 def converse(llm: LLM, args: Namespace, first: str | None) -> int:
-    """Question and answer, until end of input; Ctrl+C ends an answer. With a prompt, one of each."""
+    """Ask and answer until the end of input; Ctrl+C ends an answer. With a prompt, answer once."""
     messages: list[dict[str, Any]] = [{"role": "system", "content": args.system}] if args.system else []
     while (question := first if first is not None else ask()) is not None:
         messages.append({"role": "user", "content": question})
@@ -84,7 +97,7 @@ def converse(llm: LLM, args: Namespace, first: str | None) -> int:
 
 
 def ask() -> str | None:
-    """The next line that is not empty; None at the end of input."""
+    """The next non-empty line; None at the end of input."""
     while True:
         try:
             line = input("> " if sys.stdin.isatty() else "")
@@ -95,7 +108,7 @@ def ask() -> str | None:
 
 
 def answer(llm: LLM, prompt: Prompt, args: Namespace) -> Completion:
-    """Print an answer as it comes, or JSON when it is there."""
+    """Print an answer as it comes, or as JSON at the end."""
     handle = llm.submit(prompt, **options(args))
     try:
         for piece in handle:
@@ -118,7 +131,7 @@ def answer(llm: LLM, prompt: Prompt, args: Namespace) -> Completion:
 
 
 def options(args: Namespace) -> dict[str, Any]:
-    """What `submit` is to be given; what was not asked for is left to it."""
+    """The options that were given, for `submit`."""
     given = {name: getattr(args, name) for name in (*SAMPLING, "max_tokens", "num_keep")}
     return {**{name: value for name, value in given.items() if value is not None}, "stop": args.stop}
 
@@ -135,7 +148,7 @@ def as_dict(completion: Completion) -> dict[str, Any]:
 
 
 def told(timings: Timings, reason: str) -> str:
-    """The timings in a line."""
+    """The timings as a line of text."""
     parts: Sequence[str] = (
         f"prompt {timings.prompt_tokens} tokens"
         + (f", {timings.reused_tokens} reused" if timings.reused_tokens else "")

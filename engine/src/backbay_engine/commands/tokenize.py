@@ -1,4 +1,4 @@
-"""Show the tokens that a model makes of a text."""
+"""Show the tokens of a text."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ..text.tokenizers import tokenizer_from_gguf
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("model", help="a GGUF file; of a split model, any of its files")
-    parser.add_argument("text", nargs="?", help="a text; without it, standard input")
+    parser.add_argument("text", nargs="?", help="a text; by default standard input")
     parser.add_argument(
-        "--no-special", action="store_true", help="no tokens at its ends, and none by their names"
+        "--no-special", action="store_true", help="add no special tokens, and read none in the text"
     )
     add_json(parser)
 

@@ -38,7 +38,7 @@ class StepCache:
 
     def __init__(self, model: Model, cache: Cache | None, limit: int = 16) -> None:
         self.model, self.cache, self.limit = model, cache, limit
-        self._kept: OrderedDict[Hashable, TracedStep] = OrderedDict()
+        self._traced: OrderedDict[Hashable, TracedStep] = OrderedDict()
         self._reserved: int | None = None  # bytes
         self._grown = False  # since the memory was last checked
 
@@ -63,7 +63,7 @@ class StepCache:
 
     def _computed(self, step: Step, plan: CachePlan | None, cancel: Event | None) -> NDArray[Any]:
         """The results of a step; if memory is short, drop other contexts: the largest step fits alone."""
-        spare = len(self._kept)
+        spare = len(self._traced)
         while True:
             try:
                 return self._compute(step, plan, cancel)
@@ -74,21 +74,21 @@ class StepCache:
                 self._drop_oldest()
 
     def _compute(self, step: Step, plan: CachePlan | None, cancel: Event | None) -> NDArray[Any]:
-        kept = self._find(step, plan)
-        kept.ctx.compute(kept.result, cancel=cancel)
+        traced = self._find(step, plan)
+        traced.ctx.compute(traced.result, cancel=cancel)
         if self._grown:
             self._keep_within()
-        return kept.result.numpy()
+        return traced.result.numpy()
 
     def _keep_within(self) -> None:
         """Drop contexts beyond the reserved memory."""
         self._grown = False
-        while self._reserved is not None and len(self._kept) > 1 and self._taken() > self._reserved:
+        while self._reserved is not None and len(self._traced) > 1 and self._taken() > self._reserved:
             self._drop_oldest()
 
     def _drop_oldest(self) -> None:
-        if self._kept:
-            self._kept.popitem(last=False)[1].ctx.close()
+        if self._traced:
+            self._traced.popitem(last=False)[1].ctx.close()
 
     def _taken(self) -> int:
         return self.model.backend.memory().total()
@@ -98,19 +98,19 @@ class StepCache:
         """The forward pass of a step in a context of its own, to look into; cache and contexts stay as they were."""
         plan = None if self.cache is None else self.cache.plan(step)
         try:
-            kept = self._make(step, plan)
-            with kept.ctx:
-                yield kept
+            traced = self._make(step, plan)
+            with traced.ctx:
+                yield traced
         finally:
             if self.cache is not None:
                 self.cache.rollback(step)
 
     def tapped(self, step: Step) -> dict[str, NDArray[Any]]:
         """The values of a step's taps, and its result."""
-        with self.traced(step) as kept:
-            named = kept.result in kept.batch.taps.values()
-            wanted = kept.batch.taps if named else {**kept.batch.taps, "result": kept.result}
-            kept.ctx.compute(*wanted.values())
+        with self.traced(step) as traced:
+            named = traced.result in traced.batch.taps.values()
+            wanted = traced.batch.taps if named else {**traced.batch.taps, "result": traced.result}
+            traced.ctx.compute(*wanted.values())
             return {name: x.numpy() for name, x in wanted.items()}
 
     def first_broken(self, step: Step) -> str | None:
@@ -120,23 +120,23 @@ class StepCache:
 
     def close(self) -> None:
         """Free all contexts."""
-        while self._kept:
+        while self._traced:
             self._drop_oldest()
 
     def _find(self, step: Step, plan: CachePlan | None) -> TracedStep:
         key = (step.size, len(step.outputs), plan and plan.key, self.model.key(step))
-        kept = self._kept.get(key)
-        if kept is None:
-            while len(self._kept) >= self.limit:
+        traced = self._traced.get(key)
+        if traced is None:
+            while len(self._traced) >= self.limit:
                 self._drop_oldest()
-            kept = self._kept[key] = self._make(step, plan)
+            traced = self._traced[key] = self._make(step, plan)
             self._grown = True
-            return kept
-        self._kept.move_to_end(key)
-        kept.batch.fill(step)
-        if kept.bound is not None and plan is not None:
-            kept.bound.fill(plan)
-        return kept
+            return traced
+        self._traced.move_to_end(key)
+        traced.batch.fill(step)
+        if traced.bound is not None and plan is not None:
+            traced.bound.fill(plan)
+        return traced
 
     def _make(self, step: Step, plan: CachePlan | None) -> TracedStep:
         ctx = self.model.backend.new_context()

@@ -20,9 +20,7 @@ class Step:
     positions: Ints  # (n,), position of each token in its sequence
     sequences: Ints  # (n,), sequence of each token
     outputs: Ints  # (k,), indices of the tokens whose results are wanted
-    spans: Ints | None = (
-        None  # (n,), number of each token's span, -1 for none: tokens of a span see each other
-    )
+    spans: Ints | None = None  # (n,), number of each token's span, or -1; tokens of a span see each other
 
     @property
     def size(self) -> int:

@@ -1,7 +1,7 @@
-"""Chat templates: conversations to prompts, by the jinja2 program in a model file.
+"""Chat templates: from conversations to prompts, by the jinja2 program in a model file.
 
-Such a program comes from whoever made the file. It runs in jinja2's immutable sandbox, and that in a process of
-its own whose time and memory are bounded, since no sandbox bounds what `'a' * 10**10` or a sort may take.
+The program is not trusted. It runs in jinja2's immutable sandbox, in a process with limited time and memory: a
+sandbox alone does not limit the memory of `'a' * 10**10`, or the time of a sort.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .template_worker import LENGTH
 @final
 @dataclass(frozen=True, slots=True)
 class TemplateLimits:
-    """What rendering one conversation may take."""
+    """Limits for rendering one conversation."""
 
     seconds: float = 2.0  # of processor time
     memory: int = 512 << 20  # bytes of the whole process
@@ -43,7 +43,7 @@ _REASONING = ("reasoning_content", "thinking", "reasoning")
 
 @final
 class ChatTemplate:
-    """A template and the process that runs it, started at the first `render`. Several threads may use one."""
+    """A template, and the process that runs it, started at the first `render`. Threads may share one."""
 
     def __init__(
         self,
@@ -66,10 +66,10 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         **variables: Any,
     ) -> str:
-        """The prompt for a conversation. It has its special tokens: encode it with add_special=False.
+        """The prompt of a conversation. It contains the special tokens: encode it with add_special=False.
 
-        What the model thought before it said a message may be called reasoning_content, reasoning or thinking.
-        Everything passed must be JSON: strings, numbers, booleans, None, lists, and dicts with strings as keys.
+        A message's reasoning may be called reasoning_content, reasoning or thinking. All arguments must be JSON:
+        strings, numbers, booleans, None, lists, and dicts with strings as keys.
         """
         laid_out = [_with_reasoning(message) for message in messages]
         given = {"documents": None, **self._tokens, **variables, "messages": laid_out, "tools": tools}
@@ -84,7 +84,7 @@ class ChatTemplate:
         return answer["text"]
 
     def close(self) -> None:
-        """End the process; the next `render` would start another."""
+        """End the process; the next `render` starts another."""
         with self._lock:
             if self._worker is not None:
                 self._worker.end()
@@ -100,7 +100,7 @@ class ChatTemplate:
 
 
 def chat_template_from_gguf(tokenizer: Tokenizer, name: str | None = None) -> ChatTemplate | None:
-    """The template of a model file, or the one of that name; None if the file has none."""
+    """The default template of a model file, or the template of a name; None if the file has no default."""
     source = tokenizer.chat_template if name is None else tokenizer.chat_templates.get(name)
     if source is None and name is not None:
         known = ", ".join(map(repr, tokenizer.chat_templates)) or "none"
@@ -122,7 +122,7 @@ class _Worker:
         self._send(_to_json({"source": source, **asdict(limits)}))
 
     def usable(self) -> bool:
-        """Not so after it was killed, nor in a process that was forked off the one that started it."""
+        """False if the process has died, or if this process was forked from the one that started it."""
         return self._process.poll() is None and self._owner == os.getpid()
 
     def ask(self, request: bytes) -> dict[str, str]:
@@ -136,7 +136,7 @@ class _Worker:
 
     def _send(self, message: bytes) -> None:
         pipe = _pipe(self._process.stdin)
-        with suppress(BrokenPipeError):  # it died; there will be no answer
+        with suppress(BrokenPipeError):  # the process died; there will be no answer
             pipe.write(LENGTH.pack(len(message)) + message)
             pipe.flush()
 
@@ -146,7 +146,7 @@ class _Worker:
         body = pipe.read(LENGTH.unpack(head)[0]) if len(head) == LENGTH.size else b""
         try:
             answer = json.loads(body)
-        except ValueError:  # it died in the middle of it
+        except ValueError:  # the process died while writing
             return None
         return {key: value for key, value in answer.items() if isinstance(value, str)} or None
 
@@ -160,7 +160,7 @@ class _Worker:
 
 @contextmanager
 def _bounded_by_the_clock(process: subprocess.Popen[bytes], seconds: float) -> Iterator[None]:
-    """Where a process cannot bound its own time, which counts neither pauses nor other processes."""
+    """Kill the process after this time, on systems where it cannot limit its own processor time."""
     if hasattr(signal, "setitimer"):
         yield
         return
@@ -198,12 +198,12 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
-    assert pipe is not None  # both were asked for
+    assert pipe is not None  # Popen opened both pipes
     return pipe
 
 
 def _with_reasoning(message: object) -> object:
-    """The message with its reasoning under both names that templates read, as transformers gives it to them."""
+    """The message with its reasoning under both names that templates read, as in transformers."""
     if not isinstance(message, Mapping):
         return message
     reasoning = next((message[name] for name in _REASONING if message.get(name) is not None), None)
@@ -216,4 +216,4 @@ def _to_json(value: object) -> bytes:
     try:
         return json.dumps(value).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise TemplateError(f"what a chat template is given must be JSON: {error}") from None
+        raise TemplateError(f"the arguments of a chat template must be JSON: {error}") from None

@@ -1,6 +1,6 @@
-"""The process that a chat template runs in: a script that reads requests from a pipe and writes answers.
+"""The process of a chat template: a script that reads requests from a pipe and writes answers.
 
-It imports jinja2 and nothing else of ours or others', so that it starts fast and has little to lose.
+It imports nothing but jinja2, so that it starts fast and holds nothing worth protecting.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 LENGTH = struct.Struct("<Q")
-NAME = "<template>"  # jinja2's file name for a template that is none
+NAME = "<template>"  # jinja2's file name for a template from a string
 
 
 class RefusedError(Exception):
-    """The template itself says that it does not take these messages."""
+    """The template refuses the messages."""
 
 
 class TooMuchError(Exception):
-    """The template wrote more than it may."""
+    """The template's output exceeds its limit."""
 
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
@@ -43,7 +43,7 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
             answer = {"text": render(variables)}
         except MemoryError:
             answer = {"error": f"it took more than {setup['memory'] >> 20} MiB of memory"}
-        except Exception as error:  # noqa: BLE001 - a template may raise anything; it is told to who asked
+        except Exception as error:  # noqa: BLE001 - a template may raise anything; the caller gets the error
             answer = {"error": _describe(error)}
         _write(answers, answer)
         _bound_time(0)
@@ -57,7 +57,7 @@ def _compile(source: str) -> Template:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):
-        """{% generation %} marks, for training, what the model said; here it changes nothing."""
+        """{% generation %} marks the model's answers for training; it has no effect here."""
 
         tags = {"generation"}
 
@@ -101,7 +101,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """As transformers has it: jinja's own escapes what only HTML needs escaped."""
+    """JSON as in transformers: jinja's own filter would escape HTML characters."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
@@ -138,9 +138,9 @@ def _bound_memory(limit: int) -> None:
 
 
 def _bound_time(seconds: float) -> None:
-    """End this process after so much of its own time, even in the middle of C code; 0 takes the bound away."""
+    """Limit the processor time of this process, also within C code; 0 removes the limit."""
     if hasattr(signal, "setitimer"):
-        signal.signal(signal.SIGPROF, signal.SIG_DFL)  # who started us may have had it ignored
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)  # the parent process may ignore the signal
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF})
         signal.setitimer(signal.ITIMER_PROF, seconds)
 
@@ -160,5 +160,5 @@ def _write(pipe: BinaryIO, message: dict[str, str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.path[:0] = sys.argv[1:]  # where jinja2 and what it needs are
+    sys.path[:0] = sys.argv[1:]  # the folders of jinja2 and its dependency
     serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -28,17 +28,17 @@ _OPTIONAL: Final = ("seed", "logprobs")
 class SamplingParams:
     """How tokens are chosen.
 
-    temperature         0 takes the most likely token; higher is more random
-    top_k               choose among that many of the most likely; 0 for all
-    top_p               choose among the most likely that together have this probability; 1 for all
-    min_p               choose among those with this part of the most likely one's probability; 0 for all
-    repetition_penalty  divides the logits of tokens in the window, multiplies negative ones; 1 for none
-    presence_penalty    is taken off the logits of tokens in the window
-    frequency_penalty   is taken off as often as a token is in the window
-    penalty_window      the last so many tokens, prompt included; 0 for none, -1 for all
-    seed                equal seeds give equal answers; None for another one each time
-    logit_bias          is added to the logits of these tokens; -inf forbids one
-    logprobs            give the log-probability of the token, and those of so many of the most likely
+    temperature         0 chooses the most likely token; higher values are more random
+    top_k               choose among this many most likely tokens; 0: all
+    top_p               choose among the most likely tokens that together have this probability; 1: all
+    min_p               choose among tokens with this share of the most likely token's probability; 0: all
+    repetition_penalty  divides positive logits of tokens in the window, multiplies negative ones; 1: off
+    presence_penalty    subtracted from the logits of tokens in the window
+    frequency_penalty   subtracted once for each time that a token is in the window
+    penalty_window      the last tokens, prompt included, that penalties look at; 0: none, -1: all
+    seed                equal seeds give equal answers; None: a new seed for each request
+    logit_bias          added to the logits of these tokens; -inf forbids a token
+    logprobs            give the log-probability of each token, and of this many most likely alternatives
     """
 
     temperature: float = 0.8
@@ -91,7 +91,7 @@ class SamplingParams:
 
 
 def _is_number(value: object) -> bool:
-    """Whether it is a real number, and not too large for a float."""
+    """Whether a value is a real number that fits a float."""
     if not isinstance(value, Real):
         return False
     try:

@@ -1,7 +1,7 @@
-"""From logits to a token: the stages of llama.cpp's default chain, in its order.
+"""From logits to a token, in the order of llama.cpp's default chain.
 
-Logit bias, penalties, top-k, top-p, min-p, temperature, and the draw. Top-p and min-p so look at probabilities
-before the temperature. At temperature 0 the largest logit after bias and penalties is taken.
+The order is logit bias, penalties, top-k, top-p, min-p, temperature, draw. So top-p and min-p see probabilities
+without the temperature. At temperature 0, the largest logit after bias and penalties wins.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from backbay import OptionError
 from ...errors import LogitsError
 from .params import SamplingParams
 
-_FEW: Final = 256  # candidates that nearly every draw is made among
+_FEW: Final = 256  # candidates that suffice for nearly every draw
 _BLOCK: Final = 64
-_LARGEST: Final = float(np.finfo(np.float32).max) / 4  # so that differences are finite too
+_LARGEST: Final = float(np.finfo(np.float32).max) / 4  # differences stay finite
 
 
 class TokenLogprob(NamedTuple):
@@ -33,7 +33,7 @@ class TokenLogprob(NamedTuple):
 
 
 class Sampled(NamedTuple):
-    """A chosen token. Log-probabilities are the model's own: before bias, penalties and temperature."""
+    """A chosen token. Log-probabilities are before bias, penalties and temperature."""
 
     token: int
     logprob: float | None = None
@@ -42,12 +42,12 @@ class Sampled(NamedTuple):
 
 @final
 class Sampler:
-    """Chooses the tokens of one request. What it gives depends on its seed and what it is given, nothing else."""
+    """Chooses the tokens of one request. The result depends only on the seed and the logits."""
 
     def __init__(self, params: SamplingParams, vocabulary_size: int) -> None:
         self.params, self.vocabulary_size = params, vocabulary_size
         self.seed = secrets.randbits(63) if params.seed is None else params.seed
-        # Raw numbers of a bit generator are the same in all releases and on all machines.
+        # The raw numbers of a bit generator are the same in all releases of NumPy and on all machines.
         self._random = np.random.PCG64(self.seed)
         self._penalties = _Penalties(params) if params.penalizes else None
         self._bias = _bias(params.logit_bias, vocabulary_size)
@@ -55,12 +55,12 @@ class Sampler:
         self._row = np.empty(vocabulary_size if self._changes else 0, np.float32)
 
     def accept(self, ids: Iterable[int]) -> None:
-        """Tokens that the penalties shall look at though they were not chosen here: the prompt."""
+        """Show the penalties tokens that were not chosen here: the prompt."""
         if self._penalties is not None:
             self._penalties.accept(ids)
 
     def sample(self, row: NDArray[np.float32]) -> Sampled:
-        """Choose a token by its logits, (vocabulary,), which are not changed."""
+        """Choose a token by its logits, (vocabulary,); the array is not changed."""
         if row.shape != (self.vocabulary_size,):
             raise LogitsError(f"expected logits of shape ({self.vocabulary_size},), got {row.shape}")
         changed = self._change(row) if self._changes else row
@@ -91,18 +91,18 @@ class Sampler:
             ids = _top_p(row, ids, params)
         logits = row[ids].astype(np.float64)
         if params.min_p > 0:
-            logits = logits[logits >= largest + math.log(params.min_p)]  # the first ones, as they are sorted
+            logits = logits[logits >= largest + math.log(params.min_p)]  # a prefix, because they are sorted
         total = np.exp((logits - largest) / params.temperature).cumsum()
         point = (int(self._random.random_raw()) >> 11) * 2.0**-53 * total[-1]
         chosen = total.searchsorted(point, side="right")
         return int(
             ids[min(chosen, total.searchsorted(total[-1]))]
-        )  # rounding must not reach what is impossible
+        )  # rounding must not choose a token of probability 0
 
 
 @final
 class _Penalties:
-    """The latest tokens, and what that does to their logits."""
+    """The window of the latest tokens, and their penalties."""
 
     def __init__(self, params: SamplingParams) -> None:
         self._params = params
@@ -124,7 +124,7 @@ class _Penalties:
         params, number = self._params, len(self._counts)
         ids = np.fromiter(self._counts.keys(), np.int64, number)
         counts = np.fromiter(self._counts.values(), np.float64, number)
-        logits = row[ids].astype(np.float64)  # large penalties may leave the range of 32 bits
+        logits = row[ids].astype(np.float64)  # large penalties may overflow float32
         repeated = np.where(
             logits > 0, logits / params.repetition_penalty, logits * params.repetition_penalty
         )
@@ -142,12 +142,12 @@ def _bias(given: Mapping[int, float], size: int) -> tuple[NDArray[np.int64], NDA
 
 
 def _bounded(values: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Values in 32 bits: those beyond are as far as can be computed with, but -inf stays."""
+    """Values as float32, clipped so that differences stay finite; -inf stays."""
     return np.where(values == -np.inf, -np.inf, values.clip(-_LARGEST, _LARGEST)).astype(np.float32)
 
 
 def _candidates(row: NDArray[np.float32], params: SamplingParams, largest: float) -> NDArray[np.int64]:
-    """Ids among which all that top-k and min-p leave are found; by falling logits wherever something is cut."""
+    """The ids that top-k and min-p may leave, and perhaps more; sorted by falling logits if anything is cut."""
     if params.top_k > 0:
         return _best(row, params.top_k)
     if params.min_p > 0:
@@ -158,7 +158,7 @@ def _candidates(row: NDArray[np.float32], params: SamplingParams, largest: float
 
 
 def _best(row: NDArray[np.float32], count: int) -> NDArray[np.int64]:
-    """The ids of the largest logits, the largest first, of equal ones the lower id."""
+    """The ids of the largest logits, the largest first; of equal logits, the lower id first."""
     width = row.size // _BLOCK
     if count * 4 < width:
         # At least `count` logits reach the count-th largest of the columns' maxima, and few others do.
@@ -177,7 +177,7 @@ def _sorted(row: NDArray[np.float32], ids: NDArray[np.int64]) -> NDArray[np.int6
 
 
 def _top_p(row: NDArray[np.float32], ids: NDArray[np.int64], params: SamplingParams) -> NDArray[np.int64]:
-    """The first candidates that together have the probability, of all that top-k left."""
+    """The first candidates that together reach top_p of the probability that top-k leaves."""
     largest = row[ids[0]]
     if params.top_k > 0:
         whole = float(np.exp(row[ids].astype(np.float64) - largest).sum())

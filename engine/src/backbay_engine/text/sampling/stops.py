@@ -1,4 +1,4 @@
-"""Ending a text at stop strings, wherever its pieces are cut."""
+"""Stop strings: end a text that comes in pieces."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from backbay import OptionError
 
 @final
 class StopMatcher:
-    """Passes a text on up to the first stop: the one that is complete first, the longest of those.
+    """Passes a text on up to the first stop string: the one that is complete first; of several, the longest.
 
-    What may yet become a stop is held back, everything else is given at once.
+    Text that may begin a stop string is held back; all other text is passed on at once.
     """
 
     def __init__(self, stops: Iterable[str]) -> None:
@@ -23,10 +23,10 @@ class StopMatcher:
             raise OptionError("a stop string must not be empty: it would end every text before it begins")
         self._longest = max(map(len, self._stops), default=0)
         self._held = ""
-        self.stop: str | None = None  # the one that was found
+        self.stop: str | None = None  # the stop string that was found
 
     def push(self, text: str) -> str:
-        """What of the text so far may be shown and was not; nothing after a stop."""
+        """The text that is now certain; nothing after a stop string."""
         if not self._stops:
             return text
         if self.stop is not None:
@@ -42,12 +42,12 @@ class StopMatcher:
         return text[:certain]
 
     def finish(self) -> str:
-        """What was held back, which the end of the text has shown to be no stop."""
+        """The text held back: the end of the text shows that it is no stop string."""
         held, self._held = self._held, ""
         return held
 
     def _possible(self, text: str) -> int:
-        """How much of the end of a text a stop could begin with."""
+        """The length of the text's end that may begin a stop string."""
         for length in range(min(self._longest - 1, len(text)), 0, -1):
             tail = text[-length:]
             if any(stop.startswith(tail) for stop in self._stops):

@@ -1,4 +1,4 @@
-"""Byte-pair encoding: pairs of a word are merged in the order of the file's list, by `tokenizers`."""
+"""Byte-pair encoding, by the library `tokenizers`: merges the pairs of a word in the order of the file's list."""
 
 from __future__ import annotations
 
@@ -16,22 +16,20 @@ from .vocabulary import Vocabulary
 if TYPE_CHECKING:
     import tokenizers
 
-_NOTHING = " nothing "  # no word has a space when it comes to this
-_LONG = (
-    1 << 14
-)  # from here on what is quicker by a third makes up for waiting for one of the library's threads
+_NOTHING = " nothing "  # the unknown token; words contain no spaces at this stage
+_LONG = 1 << 14  # longer texts gain more from encode_batch_fast than its thread costs
 _LINES = re.compile(r"[^\n]+|\n+")
 
 
 @final
 class BytePairs:
-    """Texts without special tokens to ids. The library's part is made at the first text, for it takes longest."""
+    """Encodes texts without special tokens. The library's encoder, slow to make, is made for the first text."""
 
     def __init__(self, vocabulary: Vocabulary, pre: PreTokenizer) -> None:
         self._vocabulary, self._pre = vocabulary, pre
         self._making = Lock()
         self._made: tokenizers.Tokenizer | None = None
-        self._unknown = len(vocabulary.texts)  # an id for what no token spells
+        self._unknown = len(vocabulary.texts)  # an id for text that no token spells
 
     def encode(self, text: str, _after_special: bool) -> list[int]:
         if self._pre.byte_level:
@@ -44,11 +42,11 @@ class BytePairs:
             ids: list[int] = encoder.encode(text, add_special_tokens=False).ids
         else:
             ids = encoder.encode_batch_fast([text], add_special_tokens=False)[0].ids
-        # What no token spells is left out here, and not by the library: that would let its neighbours merge.
+        # Unknown text is left out here; if the library left it out, its neighbours would merge.
         return [id for id in ids if id != self._unknown] if self._unknown in ids else ids
 
     def _encode_lines(self, text: str) -> list[int]:
-        """A run of newlines that is a token is that token, whatever the merges say."""
+        """A run of newlines becomes its own token if there is one, whatever the merges say."""
         ids: list[int] = []
         for line in _LINES.findall(text):
             whole = self._vocabulary.ids.get(line) if line[0] == "\n" else None
@@ -77,7 +75,7 @@ class BytePairs:
         from tokenizers.models import BPE
 
         ids = self._vocabulary.ids | {_NOTHING: self._unknown}
-        lines = list(dict.fromkeys(self._vocabulary.merges()))  # of two equal ones the first counts
+        lines = list(dict.fromkeys(self._vocabulary.merges()))  # of two equal merges the first counts
         options = {
             "ignore_merges": self._pre.ignore_merges,
             "byte_fallback": not self._pre.byte_level,
@@ -86,13 +84,13 @@ class BytePairs:
         try:
             pairs: list[Any] = [tuple(line.split(" ", 1)) for line in lines]
             return BPE(ids, pairs, **options)
-        except Exception:  # noqa: BLE001 - the library raises just that for a merge whose parts are no tokens
+        except Exception:  # noqa: BLE001 - the library raises a plain Exception for a merge of unknown parts
             ids = {text: id for text, id in ids.items() if _is_text(text)}
             return BPE(ids, list(_possible(ids, lines)), **options)
 
 
 def _possible(ids: Mapping[str, int], lines: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """The merges that make tokens of tokens; no other can ever matter to an answer."""
+    """The merges of two tokens into a token; others have no effect."""
     for line in lines:
         cut = line.find(" ", 1)
         first, second = line[:cut], line[cut + 1 :]
@@ -110,7 +108,7 @@ def _is_text(text: str) -> bool:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Half a million tuples are made at once: looking through them for cycles would double the time."""
+    """Without garbage collection: searching half a million new tuples for cycles would double the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:

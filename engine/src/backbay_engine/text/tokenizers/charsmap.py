@@ -1,4 +1,4 @@
-"""The rules by which SentencePiece normalizes a text, as files carry them: what to write for which characters."""
+"""SentencePiece's normalization rules (precompiled_charsmap): replacements of character sequences."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from numpy.typing import NDArray
 
 from ...errors import TokenizerError
 
-Step: TypeAlias = (
+Transition: TypeAlias = (
     tuple[int, str | None] | None
-)  # where a character leads, and what to write if a rule ends there
+)  # the next node, and the replacement if a rule ends there
 
 _KEY = "tokenizer.ggml.precompiled_charsmap"
-_END = 1 << 31  # of a unit that is no node, but says where a replacement begins
-_MAX_KNOWN = 1 << 16  # steps remembered
+_END = 1 << 31  # marks a unit that holds the offset of a replacement
+_MAX_KNOWN = 1 << 16  # transitions remembered
 _ANY = re.compile("(?s).")
-_BESIDE_ASCII = re.compile(r"[^ -~]|[ -~](?=[^ -~])")  # where a rule may begin that is of more than ASCII
+_BESIDE_ASCII = re.compile(r"[^ -~]|[ -~](?=[^ -~])")  # where a rule with non-ASCII characters may begin
 
 
 @final
 class Charsmap:
-    """Replaces, from the start of a text on, the longest sequence of characters that there is a rule for.
+    """Replaces, from left to right, the longest sequence of characters that has a rule.
 
-    The rules are a double array, a trie in numbers: 32 bits for each unit, as darts-clone packs them.
+    The rules are a trie in a double array of 32-bit units, as darts-clone packs it.
     """
 
     def __init__(self, data: NDArray[np.uint8]) -> None:
@@ -38,7 +38,7 @@ class Charsmap:
         self._units: list[int] = np.frombuffer(raw, "<u4", size // 4, 4).tolist()
         self._replacements = raw[4 + size :]
         self._root = _base(self._units[0])
-        self._known: dict[tuple[int, str], Step] = {}
+        self._known: dict[tuple[int, str], Transition] = {}
         self._candidate = _ANY if self._has_ascii() else _BESIDE_ASCII
 
     def apply(self, text: str) -> str:
@@ -54,7 +54,7 @@ class Charsmap:
         return "".join([*pieces, text[done:]]) if pieces else text
 
     def _longest(self, text: str, start: int) -> tuple[int, str | None]:
-        """Where the longest rule from here on ends, and what it writes; without one, the next character."""
+        """The end of the longest rule at `start`, and its replacement; without a rule, the end of one character."""
         end, written, node = start + 1, None, self._root
         for at in range(start, len(text)):
             step = self._step(node, text[at])
@@ -65,7 +65,7 @@ class Charsmap:
                 end, written = at + 1, found
         return end, written
 
-    def _step(self, node: int, character: str) -> Step:
+    def _step(self, node: int, character: str) -> Transition:
         key = node, character
         if key not in self._known:
             if len(self._known) >= _MAX_KNOWN:
@@ -73,7 +73,7 @@ class Charsmap:
             self._known[key] = self._walk(node, character)
         return self._known[key]
 
-    def _walk(self, node: int, character: str) -> Step:
+    def _walk(self, node: int, character: str) -> Transition:
         unit = 0
         for byte in character.encode():
             unit = self._unit(node ^ byte)
@@ -83,7 +83,7 @@ class Charsmap:
         return node, self._replacement(self._unit(node) & ~_END) if unit & 0x100 else None
 
     def _unit(self, index: int) -> int:
-        """A unit, or one that is nothing's child."""
+        """A unit; out of range, a unit that is no child of any node."""
         return self._units[index] if index < len(self._units) else _END
 
     def _replacement(self, begin: int) -> str:
@@ -95,7 +95,7 @@ class Charsmap:
         return self._replacements[begin:end].decode("utf-8", "replace")
 
     def _has_ascii(self) -> bool:
-        """Whether a rule begins with two of ASCII's printable characters, or is of one."""
+        """Whether a rule is a printable ASCII character, or begins with two."""
         printable = [chr(code) for code in range(0x20, 0x7F)]
         steps = [step for step in (self._step(self._root, first) for first in printable) if step is not None]
         return any(
@@ -105,5 +105,5 @@ class Charsmap:
 
 
 def _base(unit: int) -> int:
-    """What leads from a node to its children."""
+    """The base of a node's children: child = node ^ base ^ byte."""
     return (unit >> 10) << ((unit & 0x200) >> 6)

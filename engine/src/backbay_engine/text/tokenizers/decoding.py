@@ -1,4 +1,4 @@
-"""Text from tokens as they come."""
+"""Decoding: the text of tokens, one by one."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import final
 
 @final
 class TokenStream:
-    """Gives the text of tokens one by one, and never half a character: that waits for the tokens that end it.
+    """Decodes tokens one by one. Half a character waits for the tokens that complete it.
 
-    What it gives, joined, is what decoding all of them at once gives.
+    The pieces, joined, equal the text of all tokens decoded at once.
     """
 
     def __init__(self, piece: Callable[[int], bytes], *, drop_space: bool) -> None:
@@ -19,7 +19,7 @@ class TokenStream:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, id: int) -> str:
-        """The text that is certain now, often nothing."""
+        """The text that is complete after this token, often empty."""
         piece = self._piece(id)
         if self._drop_space and piece:
             piece = piece.removeprefix(b" ")
@@ -27,5 +27,5 @@ class TokenStream:
         return self._decoder.decode(piece)
 
     def finish(self) -> str:
-        """What is left: U+FFFD for a character that was never completed."""
+        """The rest: U+FFFD for an incomplete character."""
         return self._decoder.decode(b"", final=True)

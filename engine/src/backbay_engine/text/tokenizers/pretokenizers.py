@@ -1,7 +1,7 @@
-"""How texts are cut into words before pairs are merged: the names that llama.cpp's converter writes.
+"""Pre-tokenizers: how byte-pair encoding cuts texts into words, by the names that llama.cpp's converter writes.
 
-Each pattern runs on what the one before it left. They are llama.cpp's, in the words of `tokenizers`' engine,
-and say what llama.cpp does where that differs from the model's own tokenizer.
+Each pattern cuts the pieces of the pattern before it. The patterns are llama.cpp's, in the syntax of `tokenizers`.
+Where llama.cpp differs from a model's own tokenizer, they follow llama.cpp.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import final
 
-# Assigned by Unicode 16, after llama.cpp's tables were made: these are in no category, whatever engine runs.
+# Characters of Unicode 16, which llama.cpp's tables lack: they belong to no category, whatever engine runs.
 _LATER = (
     r"\x{897}\x{1B4E}\x{1B4F}\x{1B7F}\x{1C89}\x{1C8A}\x{2427}-\x{2429}\x{31E4}\x{31E5}\x{A7CB}-\x{A7CD}"
     r"\x{A7DA}-\x{A7DC}\x{105C0}-\x{105F3}\x{10D40}-\x{10D8F}\x{10EC2}-\x{10EFC}\x{11380}-\x{113E2}"
@@ -40,7 +40,7 @@ _HAN = (
 )
 _NOT_HAN = rf"[\p{{L}}&&[^{_HAN}]]+"
 
-# Digits in groups of three from the right. What stands before a run of digits stays with its first group.
+# Digits in groups of three from the right. Text before a run of digits stays with its first group.
 _DIGIT_GROUPS = (
     r"(?:\A|(?<=\p{N}))[^\p{N}]*+\p{N}++",
     r"\A[^\p{N}]*\p{N}{1,2}(?=(?:\p{N}{3})+\z)",
@@ -73,7 +73,7 @@ _YOUTU_SCRIPTS = (
 
 
 def _cased(letters: str, after: str) -> str:
-    """Words whose capitals come first. Only ASCII has case here, for llama.cpp knows that of no other letter."""
+    """Words whose capitals come first. Only ASCII letters have case here, as in llama.cpp."""
     first = r"[^\r\n\p{L}\p{N}]?"
     upper, lower = rf"[{letters}&&[^a-z]]", rf"[{letters}&&[^A-Z]]"
     return f"{first}{upper}*{lower}+{after}|{first}{upper}+{lower}*{after}|"
@@ -82,7 +82,7 @@ def _cased(letters: str, after: str) -> str:
 @final
 @dataclass(frozen=True)
 class PreTokenizer:
-    """How to cut a text, and what else goes by the name of it."""
+    """The patterns that cut a text, and settings that depend on the same name."""
 
     patterns: tuple[str, ...]
     ignore_merges: bool = False  # a word that is a token needs no merges

@@ -1,6 +1,6 @@
-"""SentencePiece's byte-pair encoding, as llama.cpp has it: the best-scored neighbours are merged first.
+"""SentencePiece's byte-pair encoding, as in llama.cpp: merges the neighbours whose token has the best score.
 
-`tokenizers` ranks pairs, not what they make, and so parts where two pairs make the same token.
+The library `tokenizers` ranks pairs instead of tokens, and so differs where two pairs make the same token.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _WORD = re.compile(f"{SPACE}*[^{SPACE}]+|{SPACE}+")
 
 @final
 class SentencePiece:
-    """Texts without special tokens to ids."""
+    """Encodes texts without special tokens."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._ids = vocabulary.ids
         self._scores: list[float] = vocabulary.scores.tolist()
         self._prefix = SPACE if vocabulary.add_space_prefix else ""
         self._by_bytes = _Bytes(vocabulary)
-        # A space begins a token, or a whole run of them is one: then no merge reaches from one word to the next.
+        # If spaces only begin tokens, or are whole tokens, no merge crosses the boundary of a word.
         self._words = not any(SPACE in text.lstrip(SPACE) for text in vocabulary.texts)
         self._known = WordCache(self._merge)
 
@@ -38,7 +38,9 @@ class SentencePiece:
 
     def _merge(self, word: str) -> list[int]:
         ids, scores = self._ids, self._scores
-        symbols: list[str] = list(word)  # a merged one is in its first place, its others are empty
+        symbols: list[str] = list(
+            word
+        )  # a merged symbol stands in its first place; its other places are empty
         after = list(range(1, len(symbols) + 1))
         before = list(range(-1, len(symbols) - 1))
         queue: list[tuple[float, int, int, str]] = []
@@ -54,7 +56,7 @@ class SentencePiece:
                 or not symbols[right]
                 or len(symbols[left]) + len(symbols[right]) != len(pair)
             ):
-                continue  # one of them was merged with another since
+                continue  # a part was merged with another symbol before
             symbols[left], symbols[right] = pair, ""
             follower = after[left] = after[right]
             if follower < last:
@@ -67,7 +69,7 @@ class SentencePiece:
         return self._spell(filter(None, symbols))
 
     def _spell(self, symbols: Iterable[str]) -> list[int]:
-        """Tokens, and characters that are none by their bytes."""
+        """The ids of symbols; a symbol that is no token becomes its bytes."""
         spelled: list[int] = []
         find, add, by_bytes = self._ids.get, spelled.append, self._by_bytes
         for symbol in symbols:
@@ -80,7 +82,7 @@ class SentencePiece:
 
 
 class _Bytes(dict[str, list[int]]):
-    """The tokens of characters that none spells, worked out when they are first met."""
+    """The byte tokens of a character that no token spells, computed once."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Taking special tokens out of a text before the rest is tokenized."""
+"""Special tokens: found in a text before the rest is encoded."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import TypeAlias, final
 
 from .vocabulary import Kind, Vocabulary
 
-Fragment: TypeAlias = str | int  # text, or a special token that stood there
+Fragment: TypeAlias = str | int  # text, or the id of a special token
 
-_SPACE = " \t\n\v\f\r"  # what C's isspace knows
+_SPACE = " \t\n\v\f\r"  # C's isspace
 _MASK_TAKES_SPACE = ("jina-v2-de", "jina-v2-es", "jina-v2-code")
 _MASK_TAKES_SPACE_ARCHITECTURES = ("nomic-bert-moe", "jina-bert-v3")
 
 
 @final
-class Splitter:
-    """Finds special tokens in texts: the longest first, wherever it stands, as llama.cpp does."""
+class SpecialTokens:
+    """Splits texts at special tokens: the longest token first, as llama.cpp does."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         kinds = (Kind.CONTROL, Kind.USER_DEFINED, Kind.UNKNOWN)
         sizes = {id: _bytes(vocabulary.texts[id]) for id in vocabulary.of_type(*kinds)}
         special = sorted(sizes, key=sizes.__getitem__, reverse=True)
-        self._all = _Tokens(vocabulary, special)
+        self._all = _Candidates(vocabulary, special)
         user_defined = set(vocabulary.of_type(Kind.USER_DEFINED))
-        self._user_defined = _Tokens(vocabulary, [id for id in special if id in user_defined])
+        self._user_defined = _Candidates(vocabulary, [id for id in special if id in user_defined])
         self._takes_before, self._takes_after = _stripping(vocabulary, special)
 
     def split(self, text: str, parse_special: bool) -> list[Fragment]:
@@ -49,8 +49,8 @@ class Splitter:
 
 
 @final
-class _Tokens:
-    """Tokens that may stand in a text; hundreds with the same beginning are ruled out by that."""
+class _Candidates:
+    """Tokens to search for. A beginning that a text lacks rules out all tokens that share it."""
 
     def __init__(self, vocabulary: Vocabulary, ids: Iterable[int]) -> None:
         texts = vocabulary.texts
@@ -69,7 +69,7 @@ def _bytes(text: str) -> int:
 
 
 def _stripping(vocabulary: Vocabulary, special: Iterable[int]) -> tuple[frozenset[int], frozenset[int]]:
-    """The ids that take the space before them, and those that take it after. Files do not say; names do."""
+    """Ids of tokens that absorb the space before them, and the space after them. Files do not say; model names do."""
     config, ids = vocabulary.config, vocabulary.ids
     name = config.string("general.name", "").lower()
     if any(pre in vocabulary.pre for pre in _MASK_TAKES_SPACE) or any(

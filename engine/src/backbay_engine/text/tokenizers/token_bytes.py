@@ -1,4 +1,4 @@
-"""What each token writes when it is decoded."""
+"""The bytes of each token, for decoding."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SHOWN_ON_REQUEST = (Kind.CONTROL, Kind.UNKNOWN)
 
 
 def byte_alphabet() -> dict[str, int]:
-    """GPT-2's spelling of bytes: printable ones as themselves, the others from U+0100 on."""
+    """GPT-2's spelling of bytes: printable bytes as themselves, others from U+0100 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
@@ -27,8 +27,8 @@ def byte_value(text: str) -> int | None:
 
 
 @final
-class Pieces:
-    """The bytes of tokens, worked out when they are first asked for."""
+class TokenBytes:
+    """The bytes of tokens, each computed once."""
 
     def __init__(self, vocabulary: Vocabulary, *, byte_level: bool) -> None:
         self._texts, self._types = vocabulary.texts, vocabulary.types

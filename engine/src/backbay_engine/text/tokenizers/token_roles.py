@@ -1,6 +1,6 @@
-"""Which tokens end an answer, and which are control tokens whatever the file calls them.
+"""The roles of tokens: which tokens end an answer, and which are control tokens.
 
-Files say little of this, so it goes by the tokens' texts, as llama.cpp has it.
+Files say little about roles, so the texts of the tokens decide, as in llama.cpp.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ END_OF_GENERATION = (
 PADDING = ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]")
 REPOSITORY = ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>")
 FILE = ("<|file_sep|>",)
-# Named only to be control tokens. DeepSeek writes a full-width bar.
+# These roles only make their tokens control tokens. DeepSeek writes a full-width bar.
 PREFIX = (
     *("<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<\uff5cfim\u2581begin\uff5c>"),
     *("<PRE>", "\u2581<PRE>", "<|code_prefix|>", "<|prefix|>"),
@@ -67,7 +67,7 @@ HARMONY = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")  # gpt-os
 
 
 def assign_roles(vocabulary: Vocabulary) -> frozenset[int]:
-    """Complete `special` and correct `types`; gives the ids that end a generation."""
+    """Complete `special`, correct `types`, and return the ids that end an answer."""
     special = vocabulary.special
     for role, names in ROLES.items():
         _find(vocabulary, role, names)
@@ -96,7 +96,7 @@ def _present(vocabulary: Vocabulary, names: Iterable[str]) -> list[int]:
 
 
 def _except(vocabulary: Vocabulary, ends: set[int]) -> None:
-    """Where other tokens show that a text of the list is not the end here."""
+    """Exceptions: other tokens of the vocabulary show that a listed text does not end an answer."""
     texts = {vocabulary.texts[id]: id for id in ends}
     has = texts.keys()
     calls = "<|call|>" in has or "<|calls|>" in has

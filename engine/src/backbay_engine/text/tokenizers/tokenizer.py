@@ -14,8 +14,8 @@ from .byte_pairs import BytePairs
 from .decoding import TokenStream
 from .pretokenizers import DEFAULT, PRETOKENIZERS, PreTokenizer
 from .sentencepiece import SentencePiece
-from .special_tokens import Splitter
-from .token_bytes import Pieces
+from .special_tokens import SpecialTokens
+from .token_bytes import TokenBytes
 from .token_roles import assign_roles
 from .unigram import Unigram
 from .vocabulary import DEFAULTS, Defaults, Kind, Source, Vocabulary, open_config, read_vocabulary
@@ -25,14 +25,14 @@ _TEMPLATE: Final = "tokenizer.chat_template"
 
 
 class Encoder(Protocol):
-    """A text without special tokens to ids; `after_special`, or first in the text."""
+    """Encodes a text without special tokens. `after_special`: the text begins the input, or follows a special token."""
 
     def encode(self, text: str, after_special: bool, /) -> list[int]: ...
 
 
 @final
 class Tokenizer:
-    """The vocabulary of a model. Made by `tokenizer_from_gguf`; several threads may use one."""
+    """Text to tokens and back. Made by `tokenizer_from_gguf`; threads may share one."""
 
     def __init__(self, vocabulary: Vocabulary, encoder: Encoder, *, byte_level: bool) -> None:
         self._vocabulary, self._encoder = vocabulary, encoder
@@ -42,9 +42,9 @@ class Tokenizer:
         self.add_bos, self.add_eos, self.add_sep = vocabulary.add_bos, vocabulary.add_eos, vocabulary.add_sep
         self.control_ids = frozenset(vocabulary.of_type(Kind.CONTROL))
         self.chat_templates = MappingProxyType(_templates(vocabulary.config))
-        self._splitter = Splitter(vocabulary)
-        self._pieces = Pieces(vocabulary, byte_level=byte_level)
-        # Such vocabularies write a space before every word, the first one too.
+        self._special_tokens = SpecialTokens(vocabulary)
+        self._bytes = TokenBytes(vocabulary, byte_level=byte_level)
+        # These vocabularies write a space before every word, also the first.
         self._drop_space = vocabulary.kind == "bert" or vocabulary.add_space_prefix
 
     @property
@@ -81,7 +81,7 @@ class Tokenizer:
 
     @property
     def suppressed_ids(self) -> tuple[int, ...]:
-        """Tokens that the file says shall never be chosen."""
+        """Tokens that must never be chosen, by the file."""
         found = self._vocabulary.config.ints("tokenizer.ggml.suppress_tokens", None)
         ids = [] if found is None else found.tolist()
         return tuple(id for id in ids if 0 <= id < self.vocabulary_size)
@@ -89,13 +89,13 @@ class Tokenizer:
     def encode(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
         """The tokens of a text.
 
-        add_special     put before and after what the model expects there: beginning of sequence, separator
-        parse_special   take the text of a control token for that token; not so for what users typed
+        add_special     add the tokens that the model expects at the ends: beginning of sequence, separator
+        parse_special   encode the text of a control token as the token; use False for text that users typed
         """
         _check_text(text)
         ids: list[int] = []
         after_special = True
-        for fragment in self._splitter.split(text, parse_special):
+        for fragment in self._special_tokens.split(text, parse_special):
             if isinstance(fragment, int):
                 ids.append(fragment)
             else:
@@ -106,43 +106,43 @@ class Tokenizer:
     def decode(self, ids: Iterable[int], *, special: bool = False, continues: bool = False) -> str:
         """The text of tokens.
 
-        special     write control tokens too, by their names
-        continues   the tokens go on after others, so that a space before the first word stays
+        special     write control tokens too, as text
+        continues   the tokens continue others, so a space before the first word stays
         """
         stream = self.stream(special=special, continues=continues)
         return "".join([*map(stream.push, ids), stream.finish()])
 
     def stream(self, *, special: bool = False, continues: bool = False) -> TokenStream:
-        """Decodes tokens one by one; what a model generates continues its prompt."""
+        """A decoder for tokens that come one by one; an answer `continues` its prompt."""
         piece = self._piece_with_special if special else self._piece
         return TokenStream(piece, drop_space=self._drop_space and not continues)
 
     def token_bytes(self, id: int, *, special: bool = False) -> bytes:
-        """What decoding writes for a token; it need not be whole characters."""
+        """The bytes that a token decodes to; they may be part of a character."""
         return (self._piece_with_special if special else self._piece)(id)
 
     def token_text(self, id: int) -> str:
-        """A token as the vocabulary spells it; bytes that are not UTF-8 are replaced."""
+        """A token's spelling in the vocabulary; bytes that are not UTF-8 are replaced."""
         self._check(id)
         return self._vocabulary.texts[id].encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
     def token_id(self, text: str) -> int | None:
-        """The token that the vocabulary spells so."""
+        """The id of a token by its spelling; None if there is none."""
         return self._vocabulary.ids.get(text)
 
     def _with_special(self, ids: list[int]) -> list[int]:
-        always = self.kind == "bert"  # whatever the file says: as llama.cpp does
+        always = self.kind == "bert"  # whatever the file says, as in llama.cpp
         before = [self.bos] if self.add_bos or always else []
         after = [self.sep] if always else [self.eos] if self.add_eos else []
         return [id for id in (*before, *ids, *after) if id is not None]
 
     def _piece(self, id: int) -> bytes:
         self._check(id)
-        return self._pieces.of(id, special=False)
+        return self._bytes.of(id, special=False)
 
     def _piece_with_special(self, id: int) -> bytes:
         self._check(id)
-        return self._pieces.of(id, special=True)
+        return self._bytes.of(id, special=True)
 
     def _check(self, id: int) -> None:
         if not 0 <= id < self.vocabulary_size:
@@ -167,14 +167,14 @@ def _byte_pairs(config: Config) -> Tokenizer:
     given = DEFAULTS[kind].special
     special = given if pre.bos else {name: id for name, id in given.items() if name != "bos"}
     vocabulary = read_vocabulary(config, Defaults(special, add_bos=pre.add_bos, add_sep=pre.add_sep))
-    # llama.cpp overrules the file for gemma4, whose first files had it wrong
+    # llama.cpp overrules gemma4 files: the first ones were wrong
     vocabulary.add_bos = vocabulary.add_bos or (pre.add_bos and not pre.byte_level)
     return Tokenizer(vocabulary, BytePairs(vocabulary, pre), byte_level=pre.byte_level)
 
 
 def _pre_tokenizer(name: str) -> PreTokenizer:
     if not name:
-        return DEFAULT  # files of before there were names
+        return DEFAULT  # old files have no name
     if name not in PRETOKENIZERS:
         nearest = get_close_matches(name, PRETOKENIZERS, n=3, cutoff=0.5)
         hint = f"; nearest: {', '.join(map(repr, nearest))}" if nearest else ""

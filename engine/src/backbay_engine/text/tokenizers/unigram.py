@@ -1,4 +1,4 @@
-"""SentencePiece's unigram model, as llama.cpp has it: of all ways to cut a text, the one whose tokens score best."""
+"""SentencePiece's unigram model, as in llama.cpp: cuts a text into the tokens with the best total score."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .vocabulary import Kind, Vocabulary
 from .word_cache import WordCache
 
 _WORD = re.compile(f"{SPACE}*[^{SPACE}]+|{SPACE}+")
-_PENALTY = 10.0  # for a character that no token spells, below the worst token
+_PENALTY = 10.0  # an unknown character scores this much less than the worst token
 
 
 @final
 class Unigram:
-    """Texts without special tokens to ids."""
+    """Encodes texts without special tokens."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         if "unk" not in vocabulary.special:
@@ -41,10 +41,10 @@ class Unigram:
         scores = np.where(types == Kind.USER_DEFINED, 0.0, scores)
         usable = vocabulary.of_type(Kind.NORMAL, Kind.USER_DEFINED, Kind.UNUSED)
         self._tokens = {texts[id]: (float(scores[id]), id) for id in usable}
-        self._longest: dict[str, int] = {}  # of the tokens that begin with a character
+        self._longest: dict[str, int] = {}  # by character: the longest token that begins with it
         for text in self._tokens:
             self._longest[text[0]] = max(len(text), self._longest.get(text[0], 1))
-        # A space begins a token, or a whole run of them is one: then no token reaches from one word to the next.
+        # If spaces only begin tokens, or are whole tokens, no token crosses the boundary of a word.
         self._words = not any(SPACE in text.lstrip(SPACE) for text in self._tokens)
         self._known = WordCache(self._best)
 
@@ -54,7 +54,7 @@ class Unigram:
         return self._joined(self._known.ids(words))
 
     def _spaced(self, text: str) -> str:
-        """Spaces as tokens spell them, one before the first word."""
+        """The text with spaces as tokens spell them, and one before the first word."""
         if self._merges_spaces:
             return "".join(SPACE + word for word in text.split(" ") if word)
         words = text.lstrip(" ")
@@ -62,10 +62,10 @@ class Unigram:
         return SPACE * (len(text) - len(words)) + first + words.replace(" ", SPACE)
 
     def _best(self, word: str) -> list[int]:
-        """The tokens whose scores add up to the most."""
+        """The tokens with the best total score."""
         size, tokens, longest = len(word), self._tokens, self._longest
         sums = [0.0] + [-inf] * size
-        last = [(0, self._unknown)] * (size + 1)  # where the last token up to here begins, and which it is
+        last = [(0, self._unknown)] * (size + 1)  # by end: the begin and the id of the last token
         for start in range(size):
             here = sums[start]
             for end in range(start + 1, min(size, start + longest.get(word[start], 1)) + 1):
@@ -83,7 +83,7 @@ class Unigram:
         return ids[::-1]
 
     def _joined(self, ids: Iterable[int]) -> list[int]:
-        """What no token spells is one unknown token, however long it is."""
+        """Adjacent unknown tokens become one."""
         found: list[int] = []
         for id in ids:
             if id != self._unknown or not found or found[-1] != id:

@@ -1,4 +1,4 @@
-"""A model's vocabulary, as GGUF metadata describes it."""
+"""The vocabulary in GGUF metadata."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Source: TypeAlias = str | os.PathLike[str] | ModelFile | Config
 
 
 class Kind(IntEnum):
-    """What a token is, by the file's numbers."""
+    """The type of a token, as the file numbers it."""
 
     UNDEFINED = 0
     NORMAL = 1
@@ -34,7 +34,7 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True)
 class Defaults:
-    """What holds for a kind of tokenizer where the file says nothing."""
+    """Defaults of a kind of tokenizer, for keys that the file lacks."""
 
     special: Mapping[str, int]
     add_bos: bool = False
@@ -52,7 +52,7 @@ DEFAULTS = {
     "t5": Defaults({"eos": 1, "unk": 2, "pad": 0}, add_eos=True),
 }
 
-# The names that llama.cpp's converter writes, with its own spelling; the last that a file has counts.
+# The keys of llama.cpp's converter, with its spelling; the last key that a file has counts.
 SPECIAL_KEYS = {
     "bos": ("cls_token_id", "bos_token_id"),
     "eos": ("eos_token_id",),
@@ -74,7 +74,7 @@ SPECIAL_KEYS = {
 @final
 @dataclass
 class Vocabulary:
-    """Tokens and what is said of them. Texts that are no UTF-8 hold surrogates, as backbay.gguf gives them."""
+    """Tokens with types and scores. Texts that are not UTF-8 hold surrogates, as in backbay.gguf."""
 
     kind: str
     pre: str
@@ -93,7 +93,7 @@ class Vocabulary:
         return {text: id for id, text in enumerate(self.texts)}
 
     def merges(self) -> Iterator[str]:
-        """Lines of two parts, the first of which may begin with a space."""
+        """Lines of two parts; the first part may begin with a space."""
         return iter(self.config.strings("tokenizer.ggml.merges"))
 
     def of_type(self, *kinds: Kind) -> list[int]:
@@ -102,7 +102,7 @@ class Vocabulary:
 
 
 def open_config(source: Source) -> Config:
-    """The metadata of a file, which the file need not stay open for."""
+    """The metadata of a file; they stay valid after the file is closed."""
     if isinstance(source, Config):
         return source
     if isinstance(source, ModelFile):
@@ -144,7 +144,7 @@ def _per_token(config: Config, name: str, count: int, default: int) -> NDArray[n
 
 
 def _special(config: Config, defaults: Defaults, count: int) -> dict[str, int]:
-    """The ids that have a role. One outside the vocabulary counts as none, as llama.cpp takes it."""
+    """The ids of special tokens. An id outside the vocabulary is ignored, as in llama.cpp."""
     special = {name: id for name, id in defaults.special.items() if id < count}
     for name, keys in SPECIAL_KEYS.items():
         for key in keys:

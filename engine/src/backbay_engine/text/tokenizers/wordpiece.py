@@ -1,6 +1,6 @@
-"""WordPiece, as llama.cpp has it: words of normalized text are made of the longest tokens, from their start on.
+"""WordPiece, as in llama.cpp: cuts each word of the normalized text into its longest tokens, from left to right.
 
-Its vocabulary marks the tokens that begin a word, not those that go on within one.
+The vocabulary marks tokens that begin a word, not tokens that continue one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from .token_bytes import SPACE
 from .vocabulary import Vocabulary
 from .word_cache import WordCache
 
-_IDEOGRAPHS = (  # the last but two is what BERT's tokenizers have, not where that block begins
+_IDEOGRAPHS = (  # 0x2B920 is the bound of BERT's tokenizers; the Unicode block begins earlier
     (0x4E00, 0x9FFF),
     (0x3400, 0x4DBF),
     (0x20000, 0x2A6DF),
@@ -22,12 +22,12 @@ _IDEOGRAPHS = (  # the last but two is what BERT's tokenizers have, not where th
     (0xF900, 0xFAFF),
     (0x2F800, 0x2FA1F),
 )
-_NO_SPACES = "\x1c\x1d\x1e\x1f"  # Python alone takes them for spaces
+_NO_SPACES = "\x1c\x1d\x1e\x1f"  # only Python counts them as spaces
 
 
 @final
 class WordPiece:
-    """Texts without special tokens to ids."""
+    """Encodes texts without special tokens."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         config = vocabulary.config
@@ -59,7 +59,7 @@ class WordPiece:
 
 
 class _Characters(dict[int, str]):
-    """What each character becomes, for str.translate: worked out when it is first met."""
+    """Normalized characters, for str.translate; each is computed once."""
 
     def __init__(self, lowercase: bool, strip_accents: bool) -> None:
         super().__init__()
