@@ -40,7 +40,9 @@ def test_the_lines_of_contributing_add_an_op(workspace: Path, backend: str):
     sources = os.pathsep.join(str(workspace / package / "src") for package in PACKAGES)
     command = [sys.executable, "-m", "backbay", "conform", backend, "--op", "cube", "--size", "smoke"]
     environment = {**os.environ, "PYTHONPATH": sources}
-    done = subprocess.run(command, env=environment, cwd=workspace, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, env=environment, cwd=workspace, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "keeps the contract" in done.stdout
     assert re.search(r"^cube +F", done.stdout, re.MULTILINE), done.stdout

@@ -18,7 +18,7 @@ def whole(name: str, value: object, least: int, most: int | None = None) -> int:
     """The value as an integer, Python's or NumPy's; RequestError if it is none, or out of range."""
     rule = f"of at least {least}" if most is None else f"in [{least}, {most}]"
     try:
-        number = index(value)  # type: ignore[arg-type]  # a TypeError tells what is no integer
+        number = index(value)  # type: ignore[arg-type]  # raises TypeError if it is no integer
     except TypeError:
         raise RequestError(f"{name} must be an integer {rule}, got {value!r}") from None
     if number < least or (most is not None and number > most):

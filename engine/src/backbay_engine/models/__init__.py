@@ -1,4 +1,4 @@
-"""Models: the contract, the parts of networks, the architectures, and their registry."""
+"""Architectures, the parts that they are built from, and their registry."""
 
 from .contract import Model
 from .registry import architectures, load_model

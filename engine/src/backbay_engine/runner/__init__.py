@@ -1,1 +1,1 @@
-"""Many requests at once over one model: slots, batches, and the loop that runs them."""
+"""Requests in progress: jobs share steps, and give answers."""

@@ -19,7 +19,7 @@ HEAD = 32
 
 @dataclass(frozen=True)
 class AttentionShape:
-    """A layer's attention, and how its keys are turned."""
+    """The sizes of a layer's attention, and its rotary embedding."""
 
     kv_heads: int
     heads: int

@@ -43,7 +43,7 @@ def has_tokens(life: CausalLife) -> bool:
 
 
 class CausalLife(Machine):
-    """The causal cache, alone or as two kinds in a layered cache; every token's attention is computed anew in float64."""
+    """The life of a causal cache, alone or in a layered cache; float64 recomputes every token's attention."""
 
     def __init__(self, lab: Lab, choose: Choose) -> None:
         super().__init__(lab, choose)
@@ -55,7 +55,7 @@ class CausalLife(Machine):
         self.cache, self.visibilities = self._cache(choose)
         self.cache.open(self.backend, CacheSizes(SEQUENCES, CAPACITY, BATCH, self.dtype))
         self.ends = [0] * SEQUENCES
-        # What each layer has stored, by sequence and position; shared prefixes are the same objects.
+        # The cells of each layer, by sequence and position; shared prefixes are the same objects.
         self.cells: list[list[dict[int, Cell]]] = [[{} for _ in range(SEQUENCES)] for _ in self.shapes]
         self.sharing = False
         self.traced: dict[Any, TracedLayers] = {}
@@ -75,7 +75,7 @@ class CausalLife(Machine):
 
     @action(weight=4)
     def prompt(self, choose: Choose) -> None:
-        """Some tokens of one to three sequences, perhaps with spans that see each other."""
+        """Some tokens of one to three sequences, perhaps with spans."""
         counts = {n: 1 + choose.below(4) for n in self._some(choose)}
         step = next_step(self.ends, [n for n, count in counts.items() for _ in range(count)])
         spans = None
@@ -87,7 +87,7 @@ class CausalLife(Machine):
 
     @action(has_tokens, weight=6)
     def decode(self, choose: Choose) -> None:
-        """One token of each sequence that has some, or of one."""
+        """One token of each sequence that has tokens, or of one of them."""
         held = [n for n in range(SEQUENCES) if self.ends[n]]
         held = held if choose.below(2) else [held[choose.below(len(held))]]
         for _ in range(1 + choose.below(3)):
@@ -95,18 +95,18 @@ class CausalLife(Machine):
 
     @action()
     def interleave(self, choose: Choose) -> None:
-        """Tokens of two sequences in turns."""
+        """Tokens of two sequences, interleaved."""
         first = choose.below(SEQUENCES)
         self._run(next_step(self.ends, [first, (first + 1) % SEQUENCES, first]), choose)
 
     @action()
     def fill_up(self, choose: Choose) -> None:
-        """As many tokens of a sequence as a step takes."""
+        """A step full of one sequence's tokens."""
         self._run(next_step(self.ends, [choose.below(SEQUENCES)] * BATCH), choose)
 
     @action()
     def fail(self, choose: Choose) -> None:
-        """A step that is planned, and then does not come about."""
+        """A step that is planned, and then rolled back."""
         step = next_step(self.ends, [n for n in self._some(choose) for _ in range(1 + choose.below(3))])
         plan = self._plan(step)
         if plan is not None:
@@ -136,7 +136,7 @@ class CausalLife(Machine):
 
     @action(has_tokens, weight=3)
     def shift(self, choose: Choose) -> None:
-        """Take a range out of a sequence; what follows moves down."""
+        """Remove a range from a sequence; later positions move down."""
         sequence = self._held(choose)
         end = self.ends[sequence]
         low = choose.below(end)
@@ -182,7 +182,7 @@ class CausalLife(Machine):
         return layer == 0
 
     def _run(self, step: Step, choose: Choose) -> None:
-        """Store and attend; compare every token of every layer."""
+        """Store and attend; compare every token in every layer."""
         rng = np.random.default_rng(choose.below(1 << 16))
         plan = self._plan(step)
         if plan is None:
@@ -204,7 +204,7 @@ class CausalLife(Machine):
         return TracedLayers(self.backend, self.cache, self.shapes, plan, size, self.sees_spans)
 
     def _plan(self, step: Step) -> CachePlan | None:
-        """The plan; None where the cache is full, as it may only be if a sequence would outgrow its share."""
+        """The plan; None if the cache is full, which is an error unless a sequence would outgrow its capacity."""
         tokens = self._tokens(step)
         self.tell(f"step {tokens}" + ("" if step.spans is None else f" with spans {step.spans.tolist()}"))
         try:
@@ -237,7 +237,7 @@ class CausalLife(Machine):
             require_close(got[i].reshape(expected.shape), expected, what)
 
     def _close_gap(self, sequence: int, low: int, high: int) -> None:
-        """What the cells of a sequence are once a range is gone from them."""
+        """Remove a range from the expected cells of a sequence."""
         for layer, shape in zip(self.cells, self.shapes, strict=True):
             old, gap = layer[sequence], high - low
             layer[sequence] = {n: cell for n, cell in old.items() if n < low}
@@ -249,7 +249,7 @@ class CausalLife(Machine):
         self.ends[sequence] -= high - low
 
     def _drop_if_stuck(self, sequence: int) -> None:
-        """Remove all of a sequence that cannot go on."""
+        """Empty a sequence that cannot continue."""
         if not self.cache.can_resume(sequence, self.ends[sequence]):
             if self.kind == "plain":
                 raise Fault("cache", f"sequence {sequence} cannot go on")
@@ -258,13 +258,13 @@ class CausalLife(Machine):
         self._check_resumable()
 
     def _excuse(self, error: str) -> None:
-        """A range may stay where windows have lost what would come into sight, or where there is no room to copy."""
+        """A refusal is right if a window has dropped positions that would become visible, or if copies do not fit."""
         windowed = self.kind != "plain" and "are gone" in error
         if not windowed and not (self.sharing and "are shared" in error):
             raise Fault("cache", f"nothing is in the way, but {error}")
 
     def _check_resumable(self) -> None:
-        """Sequences can go on where they are; without windows, anywhere before."""
+        """Sequences can continue at their ends; without windows, also anywhere before."""
         for sequence, end in enumerate(self.ends):
             places = range(end + 1) if self.kind == "plain" else [end]
             for position in places:
@@ -296,7 +296,7 @@ class CausalLife(Machine):
         heads = (shape.heads, shape.kv_heads, shape.kv_heads)
         return [rng.standard_normal((size, n, HEAD)).astype(np.float32) for n in heads]
 
-    # -- what kind of life -------------------------------------------------------------------------------
+    # -- random choices --------------------------------------------------------------------------------
 
     def _shape(self, choose: Choose) -> AttentionShape:
         kv_heads = 1 + choose.below(2)
@@ -315,7 +315,7 @@ class CausalLife(Machine):
         return self.shapes[layer].turn(ctx, keys, offsets)
 
     def _cache(self, choose: Choose) -> tuple[Cache, list[Visibility]]:
-        """Buckets are small, so that histories have many lengths, begin anywhere, and cells move."""
+        """Small buckets: histories have many lengths and begins, and cells move."""
         size, bucket = 2 + choose.below(6), 4
         if self.kind == "plain":
             return CausalCache(self._turn, bucket=bucket), [Visibility()] * 2
@@ -331,5 +331,5 @@ class CausalLife(Machine):
 
 @scenario("cache", smoke=4, default=30, nightly=300)
 def engine_causal_cache(lab: Lab, draw: Draw) -> None:
-    """The engine's causal cache, with windows and chunks, stored, read, shared, shifted, cut and moved."""
+    """The engine's causal cache, with windows and chunks: store, read, share, shift, cut and move."""
     walk(CausalLife, lab, draw, 40)
