@@ -9,6 +9,14 @@ class CacheShiftError(BackbayError):
     """A range cannot be removed from a sequence, because the cache cannot move the positions after it."""
 
 
+class DroppedHistoryError(CacheShiftError):
+    """The positions to move would see earlier positions that a window has dropped."""
+
+
+class SharedCellsError(CacheShiftError):
+    """The cells to move are shared with other sequences, and too few cells are free to copy them."""
+
+
 class RequestError(BackbayError, ValueError):
     """A request that cannot be served: an empty prompt, a prompt too long, an unknown token id, a wrong option."""
 

@@ -139,7 +139,7 @@ def test_a_step_goes_on_where_its_sequence_ends() -> None:
     step = step_of(cache, [0, 0])
     for positions in ([3, 4], [1, 2], [2, 4], [2, 2]):
         wrong = Step(step.tokens, np.array(positions, np.int32), step.sequences, step.outputs)
-        with pytest.raises(BackbayError, match="goes on at position"):
+        with pytest.raises(BackbayError, match="continues at position"):
             cache.plan(wrong)
     with pytest.raises(BackbayError, match=r"sequence must be in \[0, 3\), got 3"):
         cache.plan(Step(step.tokens, step.positions, step.sequences + 3, step.outputs))
@@ -247,7 +247,7 @@ def test_a_prefix_longer_than_its_source_is_refused() -> None:
     _, cache = opened()
     cache.plan(step_of(cache, [0] * 3))
     before = state(cache)
-    with pytest.raises(BackbayError, match="sequence 0 has 3 positions, a prefix of 4 is none of it"):
+    with pytest.raises(BackbayError, match="sequence 0 has 3 positions, so a prefix of 4 is impossible"):
         cache.copy_prefix(0, 1, 4)
     assert state(cache) == before
     cache.copy_prefix(0, 0, 2)
@@ -264,7 +264,8 @@ def test_a_window_can_go_back_as_far_as_its_memory() -> None:
     assert (cache.last_resumable(0, 195), cache.last_resumable(0, 198)) == (0, 198)
     cache.remove(0, 100)
     with pytest.raises(
-        BackbayError, match=r"cannot go on at position 100: .* is gone before 100; remove all of it"
+        BackbayError,
+        match=r"cannot continue at position 100: .* before 100 are dropped; remove the whole sequence",
     ):
         cache.plan(step_of(cache, [0]))
     cache.remove(0, 0)

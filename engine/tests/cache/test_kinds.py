@@ -66,7 +66,7 @@ def test_a_step_that_one_refuses_none_takes() -> None:
 def test_a_removal_that_one_refuses_none_does() -> None:
     layered, windowed, whole = two_kinds(shift=None)
     layered.plan(step_of(*run_of(0, 0, 8)))
-    with pytest.raises(CacheShiftError, match="no way to turn the keys"):
+    with pytest.raises(CacheShiftError, match="cannot rotate the keys"):
         layered.remove(0, 5, 7)
     assert ends(windowed, whole) == [[8, 0], [8, 0]]
     layered.remove(0, 5)
@@ -125,7 +125,7 @@ def test_a_plan_of_another_cache_is_refused(one: Cache) -> None:
     other = RecurrentCache() if isinstance(one, CausalCache) else CausalCache(None)
     one.open(backend, SMALL)
     other.open(backend, SMALL)
-    with backend.new_context() as ctx, pytest.raises(BackbayError, match="is of another kind of cache"):
+    with backend.new_context() as ctx, pytest.raises(BackbayError, match="belongs to another kind of cache"):
         one.bind(ctx, other.plan(step_of((0, 0))))
 
 
@@ -284,11 +284,11 @@ def test_a_state_that_is_gone_is_not_gone_on_from() -> None:
     cache.open(backbay.open(None, backend="cpu_ref"), SMALL)
     for n in range(4):
         cache.plan(step_of((0, n)))
-    with pytest.raises(BackbayError, match="goes on at position 4, not 3"):
+    with pytest.raises(BackbayError, match="continues at position 4, not 3"):
         cache.plan(step_of((0, 3)))
     cache.remove(0, 2)
     assert not cache.can_resume(0, 2)
-    with pytest.raises(BackbayError, match="its state there is gone; remove all of it"):
+    with pytest.raises(BackbayError, match="its state there is dropped; remove the whole sequence"):
         cache.plan(step_of((0, 2)))
     cache.remove(0, 0)
     cache.plan(step_of((0, 0)))
@@ -298,7 +298,7 @@ def test_nothing_is_taken_out_of_the_middle_of_a_state() -> None:
     cache = RecurrentCache()
     cache.open(backbay.open(None, backend="cpu_ref"), SMALL)
     cache.plan(step_of(*run_of(0, 0, 4)))
-    with pytest.raises(CacheShiftError, match="they went into the states of what follows"):
+    with pytest.raises(CacheShiftError, match="later states depend on them"):
         cache.remove(0, 1, 2)
     assert cache.can_resume(0, 4)
 

@@ -255,7 +255,7 @@ class RecurrentLife(Life):
         """A sequence ends somewhere else; where its state there is gone it says so, and all of it goes."""
         self.ends[sequence] = end
         if not self.cache.can_resume(sequence, end):
-            with pytest.raises(BackbayError, match="its state there is gone"):
+            with pytest.raises(BackbayError, match="its state there is dropped"):
                 self.cache.plan(step_of((sequence, end)))
             self.cache.remove(sequence, 0)
             del self.layer.fed[sequence][:]

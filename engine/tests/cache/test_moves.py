@@ -75,7 +75,7 @@ def test_a_range_stays_where_there_is_no_room_to_copy_what_is_shared() -> None:
     cache.cells.free = 0
     before = state(cache)
     with pytest.raises(
-        CacheShiftError, match="5 cells that follow are shared with others, and only 0 are free"
+        CacheShiftError, match="5 later cells are shared with other sequences, and only 0 cells are free"
     ):
         cache.remove(0, 1, 3)
     assert state(cache) == before
@@ -87,7 +87,7 @@ def test_a_window_keeps_a_range_if_what_would_come_into_sight_is_gone() -> None:
         cache.plan(step_of(cache, [0] * 4))
     cache.cells.drop(0, 18)
     before = state(cache)
-    with pytest.raises(CacheShiftError, match="would see positions from 17 on, which are gone"):
+    with pytest.raises(CacheShiftError, match="would see positions from 17 on, which are dropped"):
         cache.remove(0, 19, 21)
     assert state(cache) == before
 

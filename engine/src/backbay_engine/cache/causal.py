@@ -11,7 +11,7 @@ import numpy as np
 
 from backbay import BackbayError, Backend, CacheFullError, Context, DType, Tensor
 
-from ..errors import CacheShiftError
+from ..errors import CacheShiftError, DroppedHistoryError, SharedCellsError
 from ..steps.step import Ints, Step
 from .cell_cache import CellCache
 from .cells import FEW, Cells, Run, runs_of
@@ -123,11 +123,12 @@ class CausalCache(CellCache):
             cells.check(sequence)
             end = ends.get(sequence, cells.end[sequence])
             if run.position != end:
-                raise BackbayError(f"sequence {sequence} goes on at position {end}, not {run.position}")
+                raise BackbayError(f"sequence {sequence} continues at position {end}, not {run.position}")
             if cells.begin[sequence] > self.visibility.first(cells.end[sequence]):
                 raise BackbayError(
-                    f"sequence {sequence} cannot go on at position {end}: what it would see from position "
-                    f"{self.visibility.first(end)} on is gone before {cells.begin[sequence]}; remove all of it"
+                    f"sequence {sequence} cannot continue at position {end}: it would see positions from "
+                    f"{self.visibility.first(end)} on, but those before {cells.begin[sequence]} are dropped; remove the whole "
+                    "sequence"
                 )
             if end + run.count > cells.capacity:
                 raise CacheFullError(sequence, run.count, cells.capacity - end)
@@ -175,7 +176,7 @@ class CausalCache(CellCache):
         cells.check(target)
         if not 0 <= length <= cells.end[source]:
             raise BackbayError(
-                f"sequence {source} has {cells.end[source]} positions, a prefix of {length} is none of it"
+                f"sequence {source} has {cells.end[source]} positions, so a prefix of {length} is impossible"
             )
         if source == target:
             self.remove(source, length)
@@ -213,20 +214,20 @@ class CausalCache(CellCache):
         kept = held if begin > held else max(end, held) - gap
         what = f"sequence {sequence}: positions [{begin}, {end}) cannot be removed"
         if self.shift is None:
-            raise CacheShiftError(f"{what}: this cache has no way to turn the keys of what follows")
+            raise CacheShiftError(f"{what}: this cache cannot rotate the keys of later positions")
         if kept > self.visibility.first(last - gap):
-            raise CacheShiftError(
-                f"{what}: what follows would see positions from {self.visibility.first(last - gap)} on, which are gone"
+            raise DroppedHistoryError(
+                f"{what}: later positions would see positions from {self.visibility.first(last - gap)} on, which are dropped"
             )
         moved = cells.of(sequence, end).copy()
         shared = cells.owners[moved] > 1
         need = int(shared.sum())
         if need > cells.free:
-            raise CacheShiftError(
-                f"{what}: {need} cells that follow are shared with others, and only {cells.free} are free"
+            raise SharedCellsError(
+                f"{what}: {need} later cells are shared with other sequences, and only {cells.free} cells are free"
             )
         if not storage.can_move():
-            raise CacheShiftError(f"{what}: the backend cannot read {storage.dtype} to turn keys")
+            raise CacheShiftError(f"{what}: the backend cannot read {storage.dtype} to rotate keys")
         targets = moved.copy()
         targets[shared] = cells.lowest_free(need)
         turn = storage.mover("keys", self.shift)

@@ -39,7 +39,7 @@ P = TypeVar("P", bound=CachePlan)
 def own_plan(kind: type[P], plan: CachePlan) -> P:
     """The plan, if it is of the cache's own kind; BackbayError if another kind of cache made it."""
     if not isinstance(plan, kind):
-        raise BackbayError(f"a {type(plan).__name__} is of another kind of cache")
+        raise BackbayError(f"a {type(plan).__name__} belongs to another kind of cache")
     return plan
 
 

@@ -103,12 +103,12 @@ class RecurrentCache(Cache):
             slot = track.at(track.end)
             if run.position != track.end:
                 raise BackbayError(
-                    f"sequence {run.sequence} goes on at position {track.end}, not {run.position}"
+                    f"sequence {run.sequence} continues at position {track.end}, not {run.position}"
                 )
             if slot is None:
                 raise BackbayError(
-                    f"sequence {run.sequence} cannot go on at position {track.end}: its state there is gone; "
-                    "remove all of it"
+                    f"sequence {run.sequence} cannot continue at position {track.end}: its state there is "
+                    "dropped; remove the whole sequence"
                 )
             sources.append(slot)
         targets = [self._advance(run.sequence, run.count) for run in runs]
@@ -148,7 +148,7 @@ class RecurrentCache(Cache):
         origin, track = self._track(source), self._track(target)
         if not 0 <= length <= origin.end:
             raise BackbayError(
-                f"sequence {source} has {origin.end} positions, a prefix of {length} is none of it"
+                f"sequence {source} has {origin.end} positions, so a prefix of {length} is impossible"
             )
         self._replace(track, [state for state in origin.states if state[0] <= length])
         track.end = length
@@ -167,8 +167,8 @@ class RecurrentCache(Cache):
             return lambda: None
         if end < track.end:
             raise CacheShiftError(
-                f"sequence {sequence}: positions [{begin}, {end}) cannot be removed: they went into the states of "
-                "what follows"
+                f"sequence {sequence}: positions [{begin}, {end}) cannot be removed: later states depend "
+                "on them"
             )
 
         def cut() -> None:

@@ -28,7 +28,7 @@ from backbay_conformance.plugin import (
 from ..cache import Cache, CacheSizes, CausalCache, LayeredCache
 from ..cache.contract import CachePlan
 from ..cache.masks import Visibility
-from ..errors import CacheShiftError
+from ..errors import CacheShiftError, DroppedHistoryError, SharedCellsError
 from ..steps.builders import next_step
 from ..steps.step import Step
 from .attention_layers import HEAD, Array, AttentionShape, TracedLayers
@@ -145,7 +145,7 @@ class CausalLife(Machine):
         try:
             self.cache.remove(sequence, low, high)
         except CacheShiftError as error:
-            self._excuse(str(error))
+            self._excuse(error)
             self.tell("refused")
             self._check_resumable()
             return
@@ -257,10 +257,10 @@ class CausalLife(Machine):
             self._close_gap(sequence, 0, self.ends[sequence])
         self._check_resumable()
 
-    def _excuse(self, error: str) -> None:
+    def _excuse(self, error: CacheShiftError) -> None:
         """A refusal is right if a window has dropped positions that would become visible, or if copies do not fit."""
-        windowed = self.kind != "plain" and "are gone" in error
-        if not windowed and not (self.sharing and "are shared" in error):
+        windowed = self.kind != "plain" and isinstance(error, DroppedHistoryError)
+        if not windowed and not (self.sharing and isinstance(error, SharedCellsError)):
             raise Fault("cache", f"nothing is in the way, but {error}")
 
     def _check_resumable(self) -> None:

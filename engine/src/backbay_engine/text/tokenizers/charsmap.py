@@ -33,7 +33,7 @@ class Charsmap:
         size = int.from_bytes(raw[:4], "little")
         if len(raw) < 9 or size < 4 or size % 4 or 4 + size >= len(raw):
             raise TokenizerError(
-                f"{_KEY}: {len(raw)} bytes cannot hold {size} bytes of rules and what they write"
+                f"{_KEY}: {len(raw)} bytes cannot hold {size} bytes of rules and their replacements"
             )
         self._units: list[int] = np.frombuffer(raw, "<u4", size // 4, 4).tolist()
         self._replacements = raw[4 + size :]
@@ -90,7 +90,7 @@ class Charsmap:
         end = self._replacements.find(b"\0", begin)
         if end < 0:
             raise TokenizerError(
-                f"{_KEY}: what begins at byte {begin} of {len(self._replacements)} does not end"
+                f"{_KEY}: the replacement at byte {begin} of {len(self._replacements)} has no end"
             )
         return self._replacements[begin:end].decode("utf-8", "replace")
 

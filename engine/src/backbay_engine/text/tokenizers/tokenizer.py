@@ -219,5 +219,5 @@ def _check_text(text: object) -> None:
     except UnicodeEncodeError as error:
         found = f"{text[error.start]!r} at position {error.start}"
         raise TokenizerError(
-            f"half a surrogate pair is no text: {found}; decode it as UTF-16 first"
+            f"half a surrogate pair is not valid text: {found}; decode it as UTF-16 first"
         ) from None

@@ -25,9 +25,7 @@ class Unigram:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         if "unk" not in vocabulary.special:
-            raise TokenizerError(
-                "a vocabulary of kind 't5' needs a token for what it cannot spell, and names none"
-            )
+            raise TokenizerError("a vocabulary of kind 't5' needs an unknown token, and names none")
         charsmap = vocabulary.config.ints("tokenizer.ggml.precompiled_charsmap", None)
         self._charsmap = (
             Charsmap(charsmap.astype(np.uint8)) if charsmap is not None and len(charsmap) else None
