@@ -32,7 +32,7 @@ from small_models import Small, make  # noqa: E402
 
 import backbay  # noqa: E402
 from backbay import DType  # noqa: E402
-from backbay_engine.models import load_model  # noqa: E402
+from backbay_engine.plugin import load_model  # noqa: E402
 
 LIMIT = 1e-5
 NAMES = ("prompt", "steps", "parallel", "shift")

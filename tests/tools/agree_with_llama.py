@@ -32,7 +32,7 @@ from llama_truth import LlamaCpp, quantize  # noqa: E402
 
 import backbay  # noqa: E402
 from backbay import DType  # noqa: E402
-from backbay_engine.models import load_model  # noqa: E402
+from backbay_engine.plugin import load_model  # noqa: E402
 
 DATA = ROOT / "engine" / "tests" / "data" / "models"
 WIDE = Shape(layers=2, width=512, hidden=1024, heads=8, kv_heads=4, vocab=1024)

@@ -31,7 +31,7 @@ from small_models import MODELS, Small, make  # noqa: E402
 
 import backbay  # noqa: E402
 from backbay import DType  # noqa: E402
-from backbay_engine.models import load_model  # noqa: E402
+from backbay_engine.plugin import load_model  # noqa: E402
 
 LIMITS = {"f32": 1e-5, "f16": 1e-3}
 FIXTURES = (
