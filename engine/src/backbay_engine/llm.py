@@ -341,10 +341,10 @@ def _wait(handle: Handle[T]) -> T:
         handle.cancel()
 
 
-def _close(runner: Runner | None, steps: StepCache, cache: Cache | None, backend: Backend) -> None:
+def _close(runner: Runner | None, step_cache: StepCache, cache: Cache | None, backend: Backend) -> None:
     if runner is not None:
         runner.close()
-    steps.close()
+    step_cache.close()
     if cache is not None:
         cache.close()
     backend.close()

@@ -17,7 +17,7 @@ from backbay import BackbayError, Backend, CacheConfig, DType
 from backbay_conformance.plugin import Choose, Draw, Fault, Lab, Machine, action, lab_for, run_machine, walk
 from backbay_engine.cache import CacheSizes, EncoderCache, RecurrentCache
 from backbay_engine.cache.encoder import BoundEncoderCache
-from backbay_engine.cache.recurrent import Track
+from backbay_engine.cache.recurrent import SequenceStates
 from backbay_engine.cache.storage import Storage
 from backbay_engine.errors import CacheShiftError
 from backbay_engine.steps.step import Step
@@ -350,7 +350,7 @@ def states_are_written_where_they_are_read(patch: pytest.MonkeyPatch) -> None:
 
 def advance_in_place(self: RecurrentCache, sequence: int, count: int) -> int:
     """As `_advance` would be if the latest state's slot were used again."""
-    track = self._tracks[sequence]
+    track = self._sequences[sequence]
     slot = track.states[-1][1] if track.states else self._users.index(0, 1)
     track.end += count
     self._replace(track, [*track.states[:-1], (track.end, slot)])
@@ -358,13 +358,13 @@ def advance_in_place(self: RecurrentCache, sequence: int, count: int) -> int:
 
 
 def going_back_finds_the_state_before(patch: pytest.MonkeyPatch) -> None:
-    at = Track.at
+    at = SequenceStates.at
 
-    def earlier(self: Track, position: int) -> int | None:
+    def earlier(self: SequenceStates, position: int) -> int | None:
         found = [slot for n, slot in self.states if n < position]
         return found[-1] if at(self, position) and len(found) > 1 else at(self, position)
 
-    patch.setattr(Track, "at", earlier)
+    patch.setattr(SequenceStates, "at", earlier)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ class RecurrentPlan(CachePlan):
 
 
 @dataclass
-class Track:
+class SequenceStates:
     """A sequence: its length, and the slots of its states after some positions, ascending."""
 
     end: int
@@ -79,7 +79,7 @@ class RecurrentCache(Cache):
         self._ctx = backend.new_context()
         self.slots = 1 + sizes.sequences * (self.checkpoints + 2)  # the latest state, and the next one
         self._users = [0] * self.slots
-        self._tracks = [Track(0, []) for _ in range(sizes.sequences)]
+        self._sequences = [SequenceStates(0, []) for _ in range(sizes.sequences)]
         self._leaves: dict[tuple[int, str], tuple[Tensor, tuple[int, ...]]] = {}
 
     def close(self) -> None:
@@ -99,15 +99,15 @@ class RecurrentCache(Cache):
             )
         sources = []
         for run in runs:
-            track = self._track(run.sequence)
-            slot = track.at(track.end)
-            if run.position != track.end:
+            held = self._sequence(run.sequence)
+            slot = held.at(held.end)
+            if run.position != held.end:
                 raise BackbayError(
-                    f"sequence {run.sequence} continues at position {track.end}, not {run.position}"
+                    f"sequence {run.sequence} continues at position {held.end}, not {run.position}"
                 )
             if slot is None:
                 raise BackbayError(
-                    f"sequence {run.sequence} cannot continue at position {track.end}: its state there is "
+                    f"sequence {run.sequence} cannot continue at position {held.end}: its state there is "
                     "dropped; remove the whole sequence"
                 )
             sources.append(slot)
@@ -127,69 +127,69 @@ class RecurrentCache(Cache):
 
     def _advance(self, sequence: int, count: int) -> int:
         """Take a free slot for the state after a step; drop states that are no checkpoints."""
-        track = self._tracks[sequence]
-        kept = [state for state in track.states[:-1] if self._is_checkpoint(track, state)]
+        held = self._sequences[sequence]
+        kept = [state for state in held.states[:-1] if self._is_checkpoint(held, state)]
         spare = len(kept) - self.checkpoints
-        latest = track.states[-1:]
-        self._replace(track, [*kept[max(spare, 0) :], *latest])
+        latest = held.states[-1:]
+        self._replace(held, [*kept[max(spare, 0) :], *latest])
         slot = self._users.index(0, 1)
-        track.end += count
-        self._replace(track, [*track.states, (track.end, slot)])
+        held.end += count
+        self._replace(held, [*held.states, (held.end, slot)])
         return slot
 
-    def _is_checkpoint(self, track: Track, state: tuple[int, int]) -> bool:
+    def _is_checkpoint(self, held: SequenceStates, state: tuple[int, int]) -> bool:
         """Whether a state is at least `interval` positions after the previous one."""
-        before = [n for n, _ in track.states if n < state[0]]
+        before = [n for n, _ in held.states if n < state[0]]
         return state[0] - max(before, default=0) >= self.interval
 
     # -- sequences -------------------------------------------------------------------------------------
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
-        origin, track = self._track(source), self._track(target)
+        origin, held = self._sequence(source), self._sequence(target)
         if not 0 <= length <= origin.end:
             raise BackbayError(
                 f"sequence {source} has {origin.end} positions, so a prefix of {length} is impossible"
             )
-        self._replace(track, [state for state in origin.states if state[0] <= length])
-        track.end = length
+        self._replace(held, [state for state in origin.states if state[0] <= length])
+        held.end = length
 
     def can_resume(self, sequence: int, position: int) -> bool:
-        track = self._track(sequence)
-        return 0 <= position <= track.end and track.at(position) is not None
+        held = self._sequence(sequence)
+        return 0 <= position <= held.end and held.at(position) is not None
 
     def last_resumable(self, sequence: int, position: int) -> int:
-        return max((n for n, _ in self._track(sequence).states if n <= position), default=0)
+        return max((n for n, _ in self._sequence(sequence).states if n <= position), default=0)
 
     def removal(self, sequence: int, begin: int, end: int | None = None) -> Callable[[], None]:
-        track = self._track(sequence)
-        begin, end = max(begin, 0), track.end if end is None else min(end, track.end)
+        held = self._sequence(sequence)
+        begin, end = max(begin, 0), held.end if end is None else min(end, held.end)
         if begin >= end:
             return lambda: None
-        if end < track.end:
+        if end < held.end:
             raise CacheShiftError(
                 f"sequence {sequence}: positions [{begin}, {end}) cannot be removed: later states depend "
                 "on them"
             )
 
         def cut() -> None:
-            self._replace(track, [state for state in track.states if state[0] <= begin])
-            track.end = begin
+            self._replace(held, [state for state in held.states if state[0] <= begin])
+            held.end = begin
 
         return cut
 
-    def _track(self, sequence: int) -> Track:
+    def _sequence(self, sequence: int) -> SequenceStates:
         if self._ctx is None:
             raise BackbayError("the cache is not open")
-        if not 0 <= sequence < len(self._tracks):
-            raise BackbayError(f"sequence must be in [0, {len(self._tracks)}), got {sequence}")
-        return self._tracks[sequence]
+        if not 0 <= sequence < len(self._sequences):
+            raise BackbayError(f"sequence must be in [0, {len(self._sequences)}), got {sequence}")
+        return self._sequences[sequence]
 
-    def _replace(self, track: Track, states: list[tuple[int, int]]) -> None:
+    def _replace(self, held: SequenceStates, states: list[tuple[int, int]]) -> None:
         for _, slot in states:
             self._users[slot] += 1
-        for _, slot in track.states:
+        for _, slot in held.states:
             self._users[slot] -= 1
-        track.states = states
+        held.states = states
 
     # -- memory ------------------------------------------------------------------------------------------
 

@@ -27,8 +27,8 @@ log = logging.getLogger(__name__)
 class Runner:
     """Runs many jobs over one model, several in each step."""
 
-    def __init__(self, steps: StepCache, slots: Slots, *, batch: int, context: int) -> None:
-        self.step_cache, self.slots, self.context = steps, slots, context
+    def __init__(self, step_cache: StepCache, slots: Slots, *, batch: int, context: int) -> None:
+        self.step_cache, self.slots, self.context = step_cache, slots, context
         self._scheduler = Scheduler(batch, slots.cache.is_uniform)
         self._waiting: deque[Job] = deque()
         self._active: list[Job] = []
