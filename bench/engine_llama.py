@@ -1,11 +1,11 @@
-"""The whole generation loop beside llama-cpp-python's: greedy, the same file, the same threads.
+"""The engine's generation loop compared with llama.cpp's: greedy, the same file, the same threads.
 
     python bench/engine_llama.py --dtype q4_0 --sides llama.cpp ggml onnx
 
-Each runs on the libggml that it was installed with, or both on one: `BACKBAY_GGML_LIB=.../llama_cpp/lib`.
-llama.cpp runs through its C interface and its own greedy sampler, which is quicker than llama-cpp-python's classes.
-Several sequences at once are compared with one of the same engine; host time is what passes between two of the
-backend's runs, by a model of 16 layers that computes next to nothing, with 32000 logits.
+Each side uses its own libggml; `BACKBAY_GGML_LIB=.../llama_cpp/lib` gives both the same one. llama.cpp runs through its
+C interface and its own greedy sampler, which is faster than llama-cpp-python's classes. Parallel sequences are compared
+with one sequence of the same engine. Host time is the time between two runs of the backend, with a model of 16 tiny
+layers and 32000 logits.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def prompt(length: int, number: int = 0) -> list[int]:
-    """Token ids that no other prompt begins with."""
+    """Token ids with a beginning that no other prompt has."""
     return [300 + number, *((np.arange(1, length) * 7 + number) % 1000 + 300).tolist()]
 
 
@@ -82,12 +82,12 @@ class Engine:
         return time.perf_counter() - begun
 
     def generate(self, ids: list[int], count: int) -> tuple[list[int], float]:
-        """The tokens, and how many a second followed the first; the prompt is still there from the last time."""
+        """The tokens, and tokens per second after the first; the prompt is still cached from the last round."""
         made = self.llm.generate(ids, max_tokens=count + 1, temperature=0)
         return made.tokens, made.timings.rate
 
     def generate_many(self, depth: int, count: int) -> float:
-        """Tokens per second of all sequences together, from the first on."""
+        """Tokens per second of all sequences together, after the first token."""
         begun = time.perf_counter()
         handles = [
             self.llm.submit(prompt(depth, number), max_tokens=count, temperature=0)
@@ -134,7 +134,7 @@ class LlamaCpp:
         return tokens, count / (time.perf_counter() - begun)
 
     def _feed(self, ids: list[int]) -> int:
-        """Go on with these tokens; returns the next one."""
+        """Continue with these tokens; returns the next one."""
         lib = self.lib
         lib.llama_memory_seq_rm(lib.llama_get_memory(self.context), 0, len(self.held), -1)
         held = (lib.llama_token * len(ids))(*ids)  # the batch only points to it
@@ -182,7 +182,7 @@ def start(name: str, args: argparse.Namespace) -> Side:
 
 
 def agreement(sides: list[Side]) -> dict[str, int]:
-    """How many tokens of each side are the first one's, until they part."""
+    """How many leading tokens each side has in common with the first side."""
     base = sides[0].greeting["tokens"]
     same = {}
     for side in sides[1:]:
@@ -206,7 +206,7 @@ def parallel(name: str, args: argparse.Namespace) -> dict[str, list[float]]:
 
 
 def host_time(count: int = 200, rounds: int = 5) -> float:
-    """Microseconds between the backend's runs, of the quietest round."""
+    """Microseconds between the backend's runs, in the quietest round."""
     import backbay_engine
 
     with tempfile.TemporaryDirectory() as folder:
@@ -224,7 +224,7 @@ def host_time(count: int = 200, rounds: int = 5) -> float:
 
 
 def _watched(backend: Any) -> list[tuple[float, float]]:
-    """When each run of a backend begins and ends, from now on."""
+    """Record when each run of a backend begins and ends."""
     runs: list[tuple[float, float]] = []
     run = backend.run
 

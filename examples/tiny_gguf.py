@@ -1,4 +1,4 @@
-"""Writes a small Llama as GGUF, with the keys and tensors that llama.cpp's converter would write."""
+"""Writes a small Llama as GGUF, with the keys and tensors of llama.cpp's converter."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CHAT_TEMPLATE = (
 
 
 def train_tokenizer(lines: Iterable[str], vocabulary: int) -> Tokenizer:
-    """A byte-pair vocabulary of these lines, of the kind that llama.cpp calls `gpt-2`."""
+    """A byte-pair vocabulary of these lines; llama.cpp calls the kind `gpt-2`."""
     tokenizer = _tokenizer(BPE())
     trainer = BpeTrainer(
         vocab_size=vocabulary,
@@ -73,7 +73,7 @@ def write_gguf(
 
 
 def _type_of(name: str, value: np.ndarray, quantized: Type) -> Type:
-    """Vectors stay exact; so, nearly, does the embedding in q4_0, for it is the output matrix too."""
+    """Vectors stay exact. In q4_0 the embedding stays nearly exact: it is also the output matrix."""
     if value.ndim == 1:
         return Type.F32
     return Type.Q8_0 if name == "token_embd.weight" and quantized == Type.Q4_0 else quantized
@@ -110,7 +110,7 @@ def _add_tokenizer(writer: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
 
 
 def read_gguf(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray], Tokenizer]:
-    """What write_gguf was given; the tensors as float32."""
+    """The arguments of write_gguf; the tensors as float32."""
     reader = gguf.GGUFReader(path)
 
     def field(key: str) -> Any:

@@ -1,4 +1,4 @@
-"""A small Llama in PyTorch, laid out as GGUF's `llama` architecture means it, with its file's tensor names."""
+"""A small Llama in PyTorch, with the layout and tensor names of GGUF's `llama` architecture."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def rotations(shape: Shape) -> Tensor:
 
 
 def rotate(x: Tensor, by: Tensor) -> Tensor:
-    """Neighbours are a pair, as llama.cpp has it for this architecture."""
+    """Pairs are neighbours, as in llama.cpp for this architecture."""
     pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)))  # (batch, tokens, heads, head_dim / 2)
     return torch.view_as_real(pairs * by[: x.shape[1], None]).flatten(-2)
 
 
 def as_q4_0(weight: Tensor) -> Tensor:
-    """The values that q4_0 would keep; gradients pass as if nothing had been rounded."""
+    """The values rounded as in q4_0; gradients ignore the rounding."""
     blocks = weight.detach().unflatten(-1, (-1, 32))
     largest = blocks.gather(-1, blocks.abs().argmax(-1, keepdim=True))
     step = (largest / -8).half().float()
@@ -53,7 +53,7 @@ def as_q4_0(weight: Tensor) -> Tensor:
 
 
 class Block(nn.Module):
-    """One layer. With `rounded`, its matrices act as they will in q4_0, so that training takes that into account."""
+    """One layer. With `rounded`, its matrices are rounded as in q4_0, so that training adapts to it."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class Block(nn.Module):
         return self.linear(y.transpose(1, 2).flatten(2), self.attn_output)
 
     def tensors(self) -> dict[str, Tensor]:
-        """The weights by their names in a file; parts are views of what holds them all."""
+        """The weights by their names in a file; parts of a joint matrix are views."""
         shape = self.shape
         widths = [shape.heads * shape.head_dim, *[shape.kv_heads * shape.head_dim] * 2]
         query, key, value = self.attn_qkv.split(widths)
@@ -113,7 +113,7 @@ def _matrix(out: int, inner: int, scale: float = 1.0) -> nn.Parameter:
 
 
 class TinyLlama(nn.Module):
-    """Logits of every position; the output matrix is the embedding's."""
+    """The logits of every position; the output matrix is the embedding."""
 
     by: Tensor
 
@@ -139,11 +139,11 @@ class TinyLlama(nn.Module):
         return F.linear(self.hidden(tokens), self.token_embd)
 
     def matrices(self) -> list[nn.Parameter]:
-        """What is inside the blocks and has two dimensions."""
+        """The matrices of the blocks."""
         return [weight for weight in self.blocks.parameters() if weight.ndim == 2]
 
     def round(self, rounded: bool) -> None:
-        """Whether the blocks' matrices act as in q4_0."""
+        """Whether the blocks' matrices are rounded as in q4_0."""
         for block in self.layers:
             block.rounded = rounded
 
@@ -152,7 +152,7 @@ class TinyLlama(nn.Module):
         return {name: weight.numpy().copy() for name, weight in self._weights().items()}
 
     def load_tensors(self, tensors: Mapping[str, np.ndarray]) -> None:
-        """What `tensors` gave, or a file holds."""
+        """Load the weights that `tensors` gave, or a file holds."""
         with torch.no_grad():
             for name, weight in self._weights().items():
                 weight.copy_(torch.from_numpy(np.array(tensors[name], np.float32)))

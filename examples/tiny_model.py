@@ -1,4 +1,4 @@
-"""A small gated network in a GGUF file, and its forward pass: written once, run by any backend."""
+"""A small gated network in a GGUF file, and its forward pass, which runs on any backend."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WIDTH, HIDDEN, BLOCKS, WORDS = 128, 256, 4, 96
 
 
 def write_model(path: Path) -> None:
-    """Random weights, the same every time: norms in f32, matrices in q8_0, the output in f16."""
+    """Fixed random weights: norms in f32, matrices in q8_0, the output in f16."""
     rng = np.random.default_rng(7)
     writer = gguf.GGUFWriter(path, "tiny")
     writer.add_block_count(BLOCKS)
@@ -39,7 +39,7 @@ def write_model(path: Path) -> None:
 
 
 def forward(backend: Backend, ctx: Context) -> Tensor:
-    """Scores of the next word for each of 24 words. No line of it knows which backend runs it."""
+    """Scores of the next word for each of 24 words, on any backend."""
 
     def weight(name: str) -> Tensor:
         found = backend.get(f"{name}.weight")

@@ -1,4 +1,4 @@
-"""Problems whose answers are right or wrong, one line of text each, and the table of how many a model gets right."""
+"""Problems with right and wrong answers, one line of text each, and a table of a model's right answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONSONANTS, VOWELS = "bdfgklmnprstvz", "aeiou"
 
 @dataclass(frozen=True)
 class Problem:
-    """`sort 5 2 9 =` is to be continued with ` 2 5 9`."""
+    """The right continuation of `sort 5 2 9 =` is ` 2 5 9`."""
 
     task: str
     prompt: str
@@ -23,7 +23,7 @@ class Problem:
 
 
 def _number(rng: Random) -> int:
-    """As often short as long: one to three digits."""
+    """One to three digits, each length equally often."""
     return rng.randrange(10 ** rng.randint(1, 3))
 
 
@@ -153,7 +153,7 @@ def training_problems(rng: Random) -> Iterator[Problem]:
 
 
 def unseen_problems(task: str, count: int, seed: int = 0) -> list[Problem]:
-    """Different problems of a task that training never showed."""
+    """Different problems of a task that training never shows."""
 
     def unseen() -> Iterator[Problem]:
         rng = Random(f"unseen {task} {seed}")

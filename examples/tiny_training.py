@@ -37,7 +37,7 @@ class Batch:
 
 
 class Text:
-    """Problems as tokens. Only answers are learned, and that they end."""
+    """Problems as tokens. Training learns only answers and their ends."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
@@ -45,7 +45,7 @@ class Text:
         self.asks = tokenizer.encode(" =").ids[0]
 
     def encode(self, problems: list[Problem]) -> list[tuple[list[int], list[int]]]:
-        """The tokens of each problem, and the same with -100 for the question."""
+        """The tokens of each problem, and the targets, with -100 for the question."""
         found = []
         for line in self.tokenizer.encode_batch_fast(
             [problem.prompt + problem.answer for problem in problems]
@@ -56,7 +56,7 @@ class Text:
         return found
 
     def pack(self, rng: Random, rows: int, length: int) -> Batch:
-        """Rows full of problems, each row beginning with one."""
+        """Rows filled with problems; each row begins with a new problem."""
         problems = training_problems(rng)
         tokens = np.empty((rows, length), np.int64)
         targets = np.empty((rows, length), np.int64)
@@ -71,7 +71,7 @@ class Text:
         return Batch(torch.from_numpy(tokens), torch.from_numpy(targets))
 
     def single(self, problems: list[Problem]) -> Batch:
-        """One problem a row, padded."""
+        """One problem in each row, padded."""
         encoded = self.encode(problems)
         length = max(len(ids) for ids, _ in encoded)
         tokens = [ids[:-1] + [self.end] * (length - len(ids)) for ids, _ in encoded]
@@ -87,7 +87,7 @@ def loss_of(model: TinyLlama, batch: Batch) -> torch.Tensor:
 
 @torch.no_grad()
 def accuracies(model: TinyLlama, text: Text, count: int) -> dict[str, float]:
-    """The share of unseen problems whose every answer token is the likeliest: what greedy decoding gets right."""
+    """The share of unseen problems that greedy decoding solves: every answer token is the most likely one."""
     found = {}
     for task in TASKS:
         batch = text.single(unseen_problems(task, count))
@@ -97,7 +97,7 @@ def accuracies(model: TinyLlama, text: Text, count: int) -> dict[str, float]:
 
 
 def make_tokenizer(vocabulary: int) -> Tokenizer:
-    """Learned from problems without long numbers, so that each digit stays a token of its own."""
+    """A vocabulary from problems without long numbers, so that each digit stays a token."""
     lines = (
         problem.prompt + problem.answer for problem in itertools.islice(training_problems(Random(1)), 20000)
     )
@@ -115,7 +115,7 @@ class Progress:
 
 
 class Training:
-    """A model on its way. One seed gives one model, where the steps and not the minutes end it."""
+    """A training run. Equal seeds give equal models, if the steps and not the minutes end it."""
 
     def __init__(self, shape: Shape, steps: int, minutes: float, seed: int) -> None:
         torch.manual_seed(seed)
@@ -131,7 +131,7 @@ class Training:
         return min(1.0, max(self.step / self.steps, self.spent / self.seconds))
 
     def run(self, report: Callable[[Progress], None], checkpoint: Path) -> None:
-        """To the end of the steps or of the minutes, whichever comes first."""
+        """Train until the steps or the minutes are over, whichever comes first."""
         saved = self.spent
         while self.share < 1:
             started, cpu = time.perf_counter(), time.process_time()
@@ -162,7 +162,7 @@ class Training:
         return loss.item()
 
     def save(self, path: Path) -> None:
-        """All that is needed to go on; a file half written never takes the place of a whole one."""
+        """Save everything needed to continue; a half-written file never replaces a whole one."""
         state = {
             "model": self.model.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
@@ -182,7 +182,7 @@ class Training:
 
 
 def _optimizers(model: TinyLlama) -> list[torch.optim.Optimizer]:
-    """Muon for the blocks' matrices, which learn in half the steps with it; AdamW for the rest."""
+    """Muon for the blocks' matrices, which then need half the steps; AdamW for the rest."""
     matrices = model.matrices()
     chosen = {id(weight) for weight in matrices}
     rest = [weight for weight in model.parameters() if id(weight) not in chosen]

@@ -37,7 +37,7 @@ def show(title: str, columns: Mapping[str, Mapping[str, float]]) -> None:
 
 
 def report_progress(progress: Progress) -> None:
-    """A bar that redraws itself on a terminal; a line now and then elsewhere."""
+    """A progress bar on a terminal; elsewhere, a line now and then."""
     left = progress.seconds * (1 / progress.share - 1)
     bar = "#" * round(30 * progress.share)
     line = (
@@ -76,7 +76,7 @@ def train(options: argparse.Namespace) -> None:
 
 
 def score(paths: Sequence[Path], backends: Sequence[str], count: int) -> None:
-    """Everything is written by the model token by token, as it would answer anybody."""
+    """The model writes its answers token by token, as in use."""
     columns = {}
     for path in paths:
         for backend in backends:

@@ -1,4 +1,4 @@
-"""Embeddings of a real model, all-MiniLM-L6-v2, are those that PyTorch makes."""
+"""The embeddings of a real model, all-MiniLM-L6-v2, equal PyTorch's."""
 
 from __future__ import annotations
 

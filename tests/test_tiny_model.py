@@ -1,4 +1,4 @@
-"""The model in examples/models knows its tasks, on every backend and in every type of weights."""
+"""The model in examples/models solves its tasks, on every backend and in every type of weights."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def model(request, tmp_path_factory):
 
 
 def answers(llm: LLM, problems: Sequence[Problem]) -> list[str]:
-    """All asked at once, so that they share steps."""
+    """All at once, so that they share steps."""
     handles = [llm.submit(problem.prompt, max_tokens=32, temperature=0) for problem in problems]
     return [handle.result().text for handle in handles]
 

@@ -1,4 +1,4 @@
-"""The problems of the demo's model: right answers, and a split that training cannot see across."""
+"""The problems of the demo's model: right answers, and problems that training never sees."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_accuracy_counts_what_was_answered_right():
     asked: list[str] = []
 
     def answer(prompt: str) -> str:
-        """Right but for sums, and every other parity."""
+        """Right, except for sums and every second parity."""
         asked.append(prompt)
         task, *words, _ = prompt.split()
         right = " ".join(RULES[task](words))

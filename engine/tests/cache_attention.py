@@ -21,12 +21,12 @@ def turned(ctx: Context, layer: int, keys: Tensor, offsets: Tensor) -> Tensor:
 
 
 def step_of(cache: CausalCache, sequences: list[int], spans: list[int] | None = None) -> Step:
-    """A step of tokens that go on where their sequences are."""
+    """A step with the next tokens of sequences."""
     return next_step(cache.cells.end, sequences, spans)
 
 
 class Attention:
-    """Layers of attention through a cache, in kept contexts, and the plain history that they must equal."""
+    """Layers of attention through a cache, in traced contexts, and the plain history as the expected result."""
 
     def __init__(self, backend: Backend, cache: CausalCache, layers: int = 1) -> None:
         self.backend, self.cache, self.layers = backend, cache, layers
@@ -108,7 +108,7 @@ def opened(name: str = "cpu_ref", sizes: CacheSizes = THREE, **how: Any) -> tupl
 
 
 def state(cache: CausalCache) -> list[Any]:
-    """All that the bookkeeping says of what is held."""
+    """The whole bookkeeping of the cells."""
     cells = cache.cells
     held = [cells.of(n).tolist() for n in range(cells.sequences)]
     return [cells.free, cells.owners.tolist(), list(cells.begin), list(cells.end), held]

@@ -1,4 +1,4 @@
-"""Layers whose results tell whether their cache is right: cross attention, and one with states, as models have."""
+"""Layers that test caches by their results: cross attention, and a recurrent layer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run_of(sequence: int, first: int, count: int) -> list[tuple[int, int]]:
 
 
 class Cross:
-    """One layer that looks at what an encoder made, in kept contexts."""
+    """A layer of cross attention over encoder outputs, in traced contexts."""
 
     def __init__(self, backend: Backend, cache: EncoderCache) -> None:
         self.backend, self.cache = backend, cache
@@ -32,7 +32,7 @@ class Cross:
         self.rng = np.random.default_rng(0)
 
     def step(self, step: Step, outputs: dict[int, np.ndarray]) -> np.ndarray:
-        """Attention (tokens, heads, 8) of a step that puts some (count, 2, 8), keys and values alike; or zeros."""
+        """The attention of a step, (tokens, heads, 8), that puts outputs (count, 2, 8) as keys and values; or zeros."""
         plan = self.cache.plan(step)
         key = step.size, plan.key
         query = self.rng.standard_normal((step.size, 4, 8)).astype(np.float32)
@@ -77,7 +77,7 @@ def output_of(count: int, seed: int) -> np.ndarray:
 
 
 class Mamba:
-    """A layer with a short convolution and a running state, as models have them, and the same in NumPy."""
+    """A layer with a short convolution and a running state, and the same in NumPy."""
 
     def __init__(self, backend: Backend, cache: RecurrentCache) -> None:
         self.backend, self.cache = backend, cache
@@ -88,7 +88,7 @@ class Mamba:
         self.fed: dict[int, list[np.ndarray]] = {}
 
     def step(self, *parts: tuple[int, int]) -> None:
-        """So many tokens of sequences, compared with what all tokens so far give."""
+        """Run a step; compare it with the results of all tokens so far."""
         count = parts[0][1]
         tokens = [t for s, n in parts for t in run_of(s, len(self.fed.get(s, [])), n)]
         step, q = step_of(*tokens), len(parts)

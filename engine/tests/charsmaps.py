@@ -1,4 +1,4 @@
-"""Rules of normalization as SentencePiece packs them: a double array of 32-bit units, and what they write."""
+"""SentencePiece's normalization rules: a double array of 32-bit units, and the replacements."""
 
 from __future__ import annotations
 
@@ -33,5 +33,5 @@ def charsmap(rules: Mapping[str, str]) -> NDArray[np.uint8]:
 
 
 def _leading(place: int, children: int) -> int:
-    """The bits of a unit that lead from where it lies to where its children lie."""
+    """The bits of a unit that lead from its place to its children."""
     return (place ^ children) << 10

@@ -1,4 +1,4 @@
-"""The small models that tests run, and others made of them: in f32, with tensors or metadata changed."""
+"""The small models of the tests, and changed copies in f32: other tensors, other metadata."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def changed(
     metadata: Mapping[str, Any] | None = None,
     architecture: str | None = None,
 ) -> Path:
-    """The model of that name in f32, with these tensors and values in place of its own; None leaves one out."""
+    """A copy of a model in f32, with these tensors and metadata; None removes an entry."""
     reader = gguf.GGUFReader(stored(name))
     writer = gguf.GGUFWriter(target, architecture or reader.fields["general.architecture"].contents())
     held = {tensor.name: gguf.quants.dequantize(tensor.data, tensor.tensor_type) for tensor in reader.tensors}

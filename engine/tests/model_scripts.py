@@ -1,4 +1,4 @@
-"""What models are put through, as data: the same script runs on any backend, and elsewhere for the truth."""
+"""Scripts: sequences of steps as data, which run on any backend, and in other libraries for the expected results."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ SEQUENCES = 3
 
 @dataclass(frozen=True)
 class Run:
-    """One step: these tokens of these sequences, each sequence going on where it is."""
+    """One step with the next tokens of sequences."""
 
     parts: tuple[tuple[int, tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True)
 class Copy:
-    """Let a sequence begin as another one does."""
+    """Let a sequence share the prefix of another one."""
 
     source: int
     target: int
@@ -39,7 +39,7 @@ class Copy:
 
 @dataclass(frozen=True)
 class Remove:
-    """Take positions out; what follows moves down."""
+    """Remove positions; later ones move down."""
 
     sequence: int
     begin: int
@@ -58,7 +58,7 @@ def one(sequence: int, given: Sequence[int]) -> Run:
 
 
 def steps(sequence: int, given: Sequence[int], *sizes: int) -> list[Run]:
-    """The tokens in so many steps of these sizes, and the rest one by one."""
+    """The tokens in steps of these sizes, and the rest one by one."""
     ends = np.cumsum([0, *sizes, *[1] * (len(given) - sum(sizes))]).tolist()
     return [one(sequence, given[begin:end]) for begin, end in pairwise(ends)]
 
@@ -77,7 +77,7 @@ SCRIPTS: dict[str, list[Action]] = {
 
 
 def answers(backend: backbay.Backend, model: Model, script: str, dtype: DType) -> NDArray[np.float32]:
-    """What a model says to a script, or, if it embeds, to the texts; with a cache of that dtype, if the backend can."""
+    """A model's results for a script, or embeddings of the texts; with a cache of this dtype if the backend can."""
     if script == "texts":
         return embeddings(model, TEXTS)
     held = dtype if dtype in backend.cache_config().dtypes else DType.F32
@@ -110,7 +110,7 @@ def run_script(
 
 
 def step_of(parts: Sequence[tuple[int, Sequence[int]]], ends: list[int]) -> Step:
-    """The step of these tokens, all of which answer; `ends` move on."""
+    """The step of these tokens, all of them outputs; advances `ends`."""
     ids, positions, sequences = [], [], []
     for sequence, given in parts:
         ids += given
@@ -136,6 +136,6 @@ TEXTS = [tokens(12, 20), tokens(3, 21), tokens(31, 22)]
 
 
 def nmse(found: NDArray[np.float32], expected: NDArray[np.float32]) -> float:
-    """The mean square error over the mean square of what is expected."""
+    """The mean square error over the mean square of the expected result."""
     difference = found.astype(np.float64) - expected
     return float((difference**2).mean() / (expected.astype(np.float64) ** 2).mean())

@@ -1,4 +1,4 @@
-"""A small Llama of random weights in a GGUF file, with a vocabulary of bytes: what tests of the engine run."""
+"""A small Llama with random weights and a vocabulary of bytes, for tests of the engine."""
 
 from __future__ import annotations
 
@@ -78,6 +78,6 @@ def add_vocabulary(writer: gguf.GGUFWriter) -> None:
 
 
 def spelled(byte: int) -> str:
-    """A byte as a character that can be seen: itself, or one of the 68 from 256 on."""
+    """A byte as a visible character: itself, or one of the 68 from 256 on."""
     seen = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     return chr(byte) if byte in seen else chr(256 + [b for b in range(256) if b not in seen].index(byte))

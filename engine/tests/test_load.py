@@ -1,4 +1,4 @@
-"""Opening a model: what it takes, what is refused, and that nothing is left behind."""
+"""Opening a model: arguments, refusals, and nothing left behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model takes is what was told before it opened, whatever it is asked for."""
+"""A model takes the memory that was reported before it opened, whatever the requests."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def within(path: Path, backend: str, sizes: dict[str, Any]) -> LLM:
-    """The model, where there is just as much memory as it said that it would take."""
+    """The model, with a memory limit of exactly its own estimate."""
     told = estimate(path, backend, params=BackendParams(num_threads=1), **sizes)
     limits = {told.cpu.id: told.total()}
     return load(path, backend, params=BackendParams(num_threads=1, max_memory=limits), **sizes)
 
 
 def ask_for_everything(llm: LLM) -> list[Completion]:
-    """Prompts of many lengths, alone and together; cells that lie apart, and contexts that are full."""
+    """Prompts of many lengths, alone and together; scattered cells, and full contexts."""
     found = [llm.generate([n] * n, max_tokens=2, **OPTIONS) for n in range(1, 80, 9)]
     long, short = [*range(100)] * 6, [*range(10)]
     handles = [llm.submit(short, max_tokens=40, **OPTIONS), llm.submit(long, max_tokens=3, **OPTIONS)]

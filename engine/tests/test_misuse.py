@@ -1,4 +1,4 @@
-"""What callers do wrong, or at an awkward time: an error that says so, and a model that goes on."""
+"""Wrong calls, and calls at a bad time: an error names the mistake, and the model keeps working."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def bert() -> Iterator[LLM]:
 
 
 def is_idle(llm: LLM) -> bool:
-    """Whether nothing runs any more, once what was cancelled is gone."""
+    """Whether nothing runs, once the cancelled requests have ended."""
     llm.forget()
     return llm.cache is not None and llm.cache.used == 0
 
@@ -178,7 +178,7 @@ def test_an_error_within_the_loop_ends_the_request(llm: LLM) -> None:
 
 @pytest.fixture
 def ctrl_c_interrupts() -> Iterator[None]:
-    """As on a terminal: a shell starts what runs behind its back with the signal ignored."""
+    """As on a terminal: a shell starts background processes with the signal ignored."""
     found = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, found)
@@ -221,7 +221,7 @@ def test_one_stream_may_be_read_by_several_threads(llm: LLM) -> None:
 
 
 def until_it_fails(use: Callable[[], object], ended: list[BaseException]) -> threading.Thread:
-    """A thread that uses a model again and again, and notes what ends that."""
+    """A thread that uses a model until an error, and keeps the error."""
 
     def run() -> None:
         try:

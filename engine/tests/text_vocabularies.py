@@ -1,4 +1,4 @@
-"""Small vocabularies of each kind, as a file's metadata would describe them."""
+"""Small vocabularies of each kind, as GGUF metadata."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ the theory of the thing, and then the other thing \U0001f600\U0001f680, naïve c
 
 
 def metadata(kind: str, tokens: Iterable[str], types: Iterable[int] | None = None, **more: Any) -> Config:
-    """The metadata of a vocabulary; `more` are keys without the tokenizer.ggml in front."""
+    """The metadata of a vocabulary; `more` are further keys, without the prefix tokenizer.ggml."""
     tokens = list(tokens)
     values = {"model": kind, "tokens": tokens, "token_type": list(types or [NORMAL] * len(tokens)), **more}
     return Config({f"tokenizer.ggml.{key}": value for key, value in values.items()})

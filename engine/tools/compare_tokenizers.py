@@ -1,7 +1,7 @@
-"""Compare our tokenizers with llama.cpp's on random Unicode text: python compare_tokenizers.py VOCABULARY.gguf ...
+"""Compares the tokenizers with llama.cpp's on random Unicode text: python compare_tokenizers.py VOCABULARY.gguf ...
 
-Needs llama-cpp-python. Its source distribution has vocabularies in vendor/llama.cpp/models. Ends with status 1 if
-any text has other tokens, or any token other bytes, than llama.cpp gives it.
+Needs llama-cpp-python. Its source distribution has vocabularies in vendor/llama.cpp/models. The exit status is 1
+if any text has other tokens, or any token other bytes, than with llama.cpp.
 """
 
 from __future__ import annotations

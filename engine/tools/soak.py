@@ -1,4 +1,4 @@
-"""Many mixed requests at once, each of which must end as it does alone; memory must stay flat, the cache empty.
+"""Soak test: many mixed requests at once must end as each does alone; memory must stay flat, the cache empty.
 
 python engine/tools/soak.py MODEL --backend ggml --requests 2000
 """
@@ -22,7 +22,7 @@ from backbay_engine import LLM, Completion, Handle, LogitsError, RequestError, l
 
 @dataclass
 class Asked:
-    """A request, and how it is meant to end."""
+    """A request, and its intended end."""
 
     prompt: list[int]
     options: dict[str, Any]
@@ -32,7 +32,7 @@ class Asked:
 
 
 def draw(rng: np.random.Generator, llm: LLM, openings: list[list[int]]) -> Asked:
-    """A request of any kind; many share their beginning with others."""
+    """A random request; many share a prefix."""
     vocabulary, context = llm.model.vocabulary_size, llm.context
     length = int(rng.integers(1, context // 2))
     prompt = rng.integers(0, vocabulary, length).tolist()
@@ -56,7 +56,7 @@ def draw(rng: np.random.Generator, llm: LLM, openings: list[list[int]]) -> Asked
 
 
 def outcome(llm: LLM, asked: Asked, handle: Handle[Completion] | None = None) -> Any:
-    """What became of a request: its tokens and why it ended, or the kind of its error."""
+    """The outcome of a request: its tokens and finish reason, or the kind of its error."""
     try:
         completion = (handle or llm.submit(asked.prompt, **asked.options)).result()
     except BackbayError as error:
@@ -76,7 +76,7 @@ def expected(asked: Asked, found: Any) -> bool:
 
 
 def together(llm: LLM, requests: list[Asked], at_once: int) -> tuple[list[Any], list[float]]:
-    """All of them, so many at a time, and the memory of the process on the way."""
+    """Run all requests, `at_once` at a time, and record the memory of the process."""
     results: list[Any] = [None] * len(requests)
     running: deque[tuple[int, Handle[Completion]]] = deque()
     sizes: list[float] = []
@@ -112,7 +112,7 @@ def alone(llm: LLM, requests: list[Asked]) -> None:
 
 
 def resident() -> float:
-    """MiB of this process."""
+    """The memory of this process in MiB."""
     fields = Path("/proc/self/status").read_text().split("VmRSS:")
     return int(fields[1].split()[0]) / 1024
 

@@ -1,10 +1,10 @@
-"""Compares logits with those of transformers, and of llama.cpp, on configurations by chance.
+"""Compares logits with transformers and llama.cpp, on random configurations.
 
     python tests/tools/agree_on_random_models.py --seeds 0 200
     python tests/tools/agree_on_random_models.py --seeds 17 18 --backends ggml onnx --llama
 
-Needs torch and transformers; --llama needs llama-cpp-python, and compares with it where it takes the file. Prints what
-does not agree, with its configuration, and a count; everything is in f32.
+Needs torch and transformers. --llama needs llama-cpp-python, and also compares with it, unless it refuses the file.
+Prints the configurations that disagree, and their number. Everything is in f32.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NAMES = ("prompt", "steps", "parallel", "shift")
 
 
 def truth(small: Small, model: Any) -> tuple[str, Any, np.ndarray]:
-    """A script by its name, the script, and what transformers says to it."""
+    """A script's name, the script, and the results of transformers."""
     if small.embeds:
         texts = [*TEXTS, (5,)]
         return "texts", texts, torch_truth.embeddings(model, texts, small.metadata["pooling_type"])
@@ -57,7 +57,7 @@ def ours(path: Path, backend_name: str, script: Sequence[Any]) -> np.ndarray:
 
 
 def theirs(path: Path, small: Small, script: Sequence[Any]) -> np.ndarray | None:
-    """What llama.cpp says; None where it does not take the file."""
+    """The results of llama.cpp; None if it refuses the file."""
     from llama_truth import LlamaCpp
 
     try:
@@ -68,7 +68,7 @@ def theirs(path: Path, small: Small, script: Sequence[Any]) -> np.ndarray | None
 
 
 def compare(seed: int, backends: Sequence[str], llama: bool) -> Iterator[tuple[str, str, float]]:
-    """Who is compared, on which script, and how far it is from transformers."""
+    """Name of the backend or library, name of the script, and error against transformers."""
     small = draw(seed)
     model = make(small)
     name, script, expected = truth(small, model)

@@ -3,7 +3,7 @@
     python tests/tools/agree_on_templates.py FOLDER
 
 Needs transformers. llama-cpp-python's source distribution has the templates of some seventy models, in
-vendor/llama.cpp/models/templates. What one refuses the other must refuse too.
+vendor/llama.cpp/models/templates. Both sides must refuse the same conversations.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 
 
 def theirs(source: str, messages: list[dict[str, Any]], variables: dict[str, Any]) -> str | None:
-    """What transformers renders; None where it refuses."""
+    """The text of transformers; None if it refuses."""
     try:
         rendered, _ = render_jinja_template(
             [copy.deepcopy(messages)], chat_template=source, **TOKENS, **variables
@@ -87,7 +87,7 @@ def ours(template: ChatTemplate, messages: list[dict[str, Any]], variables: dict
 
 
 def compare(path: Path) -> Iterator[tuple[str, str]]:
-    """For each conversation and set of variables what came out, and which they were."""
+    """The result for each conversation and set of variables, and both of them."""
     source = path.read_text(encoding="utf-8")
     with ChatTemplate(source, **TOKENS) as template:
         for (name, messages), given, prompt in product(CONVERSATIONS.items(), VARIABLES, (True, False)):

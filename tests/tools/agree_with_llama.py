@@ -1,14 +1,13 @@
-"""Compares logits with those of llama.cpp on the same files, both against the reference backend.
+"""Compares logits with llama.cpp on the same files; the reference backend is the truth for both.
 
     python tests/tools/agree_with_llama.py
     python tests/tools/agree_with_llama.py --quantized q4_k_s q6_k --json agreement.json
     python tests/tools/agree_with_llama.py --only-mixes q4_k_m q3_k_m
 
-Needs llama-cpp-python. What cpu_ref makes of a file, its weights dequantized and its sums in double precision, is taken
-for true; our other backends are to be as close to it as llama.cpp is, or closer. The files are those of the tests, one
-for each architecture, and a Llama of random weights that is wide enough for every quantized type. With --only-mixes
-they are models of each architecture that are wide enough, made by transformers, with the types of tensors mixed as
-llama.cpp mixes them; that needs torch and transformers too.
+Needs llama-cpp-python. The truth is cpu_ref: dequantized weights, sums in double precision. The other backends must be
+at least as close to it as llama.cpp. The files are the models of the tests, one for each architecture, and a Llama with
+random weights, wide enough for every quantized type. With --only-mixes, the files are wide models of each architecture,
+made by transformers, with llama.cpp's mixes of tensor types; this needs torch and transformers too.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ def files(kinds: list[str], folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def mixed(kinds: list[str], folder: Path) -> Iterator[tuple[str, Path]]:
-    """Models of each architecture in the mixes of types that users have."""
+    """Models of each architecture with llama.cpp's mixes of tensor types."""
     from agree_with_torch import save
     from small_models import WIDE, make
 

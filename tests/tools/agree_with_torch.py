@@ -1,11 +1,11 @@
-"""Compares logits with those of transformers: every architecture, on every installed backend, in every script.
+"""Compares logits with transformers: every architecture and script, on every installed backend.
 
     python tests/tools/agree_with_torch.py
     python tests/tools/agree_with_torch.py --models gemma3 gpt-oss --backends onnx --json agreement.json
     python tests/tools/agree_with_torch.py --fixtures engine/tests/data/models
 
-Needs torch and transformers. Models are random and small; the numbers are mean square errors over the mean square of
-what transformers says. With --fixtures it writes what the tests compare with where there is no torch.
+Needs torch and transformers. Models are random and small. The numbers are mean square errors over the mean square of
+the results of transformers. --fixtures writes the expected results of the tests, which run without torch.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ FIXTURES = (
 
 
 def truths(small: Small, model: Any) -> dict[str, np.ndarray]:
-    """What transformers says, by script."""
+    """The results of transformers by script."""
     if small.embeds:
         return {"texts": torch_truth.embeddings(model, scripts.TEXTS, small.metadata["pooling_type"])}
     return {script: torch_truth.run_script(model, actions) for script, actions in scripts.SCRIPTS.items()}
 
 
 def save(name: str, small: Small, model: Any, folder: Path, *dtypes: str) -> dict[str, Path]:
-    """Files of the model, as the converter makes them of what transformers saves."""
+    """The model's files, converted from the files that transformers saves."""
     model.save_pretrained(folder / name)
     paths = {dtype: folder / f"{name}.{dtype}.gguf" for dtype in dtypes}
     for dtype, path in paths.items():
@@ -95,7 +95,7 @@ def show(rows: list[dict[str, Any]]) -> None:
 
 
 def write_fixtures(folder: Path) -> None:
-    """Files in f16, their weights as they are there, and what transformers says to just those weights."""
+    """Write files in f16, and the results of transformers for the f16 weights."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         for name in FIXTURES:

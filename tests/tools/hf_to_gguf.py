@@ -1,8 +1,8 @@
-"""From a model that transformers saved to a GGUF file as llama.cpp's converter writes it, but for the tokenizer.
+"""Converts a model saved by transformers to GGUF as llama.cpp's converter does, without the tokenizer.
 
     python tests/tools/hf_to_gguf.py FOLDER FILE --dtype f16
 
-The tokenizer is written by who has one: a file of these has `no_vocab`, and is run with token ids.
+The files have `no_vocab` instead of a tokenizer, and run with token ids.
 """
 
 from __future__ import annotations
@@ -114,12 +114,12 @@ def _metadata(architecture: str, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _unused_positions(config: dict[str, Any]) -> int:
-    """How many positions no token has: those of RoBERTa begin behind the number of the padding token."""
+    """The number of unused positions: RoBERTa's positions begin after the id of the padding token."""
     return config["pad_token_id"] + 1 if "roberta" in config["model_type"] else 0
 
 
 def _stretch(rope: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
-    """How the context was stretched. What is called dynamic does nothing up to the context's length."""
+    """How the context is extended. The kind `dynamic` has no effect up to the context's length."""
     found = {"rope.freq_base": rope.get("rope_theta")}
     kind = rope.get("rope_type", rope.get("type"))
     if kind in ("linear", "yarn", "longrope"):
@@ -140,7 +140,7 @@ def _stretch(rope: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _longrope_magnitude(rope: dict[str, Any], config: dict[str, Any]) -> float:
-    """What queries and keys are multiplied by."""
+    """The magnification of queries and keys."""
     original = rope["original_max_position_embeddings"]
     factor = rope.get("factor") or config["max_position_embeddings"] / original
     usual = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
@@ -157,7 +157,7 @@ def _yarn_magnitude(rope: dict[str, Any]) -> float | None:
 
 
 def _windows(architecture: str, config: dict[str, Any]) -> dict[str, Any]:
-    """Which layers see a window: said layer by layer where it is not what the architecture's name says."""
+    """Which layers have a window; written layer by layer if it differs from the architecture's pattern."""
     count, window = config["num_hidden_layers"], config.get("sliding_window")
     if not window or (architecture.startswith("qwen") and not config.get("use_sliding_window")):
         return {}
@@ -172,7 +172,7 @@ def _windows(architecture: str, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _own(architecture: str, config: dict[str, Any]) -> dict[str, Any]:
-    """What each class of the converter adds."""
+    """The metadata that each class of the converter adds."""
     if architecture == "llama":
         width = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
         return {"rope.dimension_count": width}
@@ -228,7 +228,7 @@ def _names(architecture: str, layers: int) -> gguf.TensorNameMap:
 def _renamed(
     architecture: str, config: dict[str, Any], tensors: Tensors
 ) -> Iterator[tuple[str, NDArray[Any]]]:
-    """What the converter's `modify_tensors` and `generate_extra_tensors` make of the tensors."""
+    """The tensors after the converter's `modify_tensors` and `generate_extra_tensors`."""
     yield from _rope_factors(config)
     experts: dict[str, dict[int, NDArray[Any]]] = {}
     tied = config.get("tie_word_embeddings") and architecture != "bert"
@@ -267,7 +267,7 @@ def _changed(architecture: str, config: dict[str, Any], name: str, array: NDArra
 
 
 def permuted(array: NDArray[Any], heads: int) -> NDArray[Any]:
-    """Pairs of the rotary embedding side by side, where transformers has them in halves of a head."""
+    """Rows reordered: pairs of the rotary embedding become adjacent; transformers has them in halves of a head."""
     halves = array.reshape(heads, 2, array.shape[0] // heads // 2, *array.shape[1:])
     return halves.swapaxes(1, 2).reshape(array.shape)
 
@@ -292,7 +292,7 @@ def _gpt_oss(name: str, array: NDArray[Any]) -> Iterator[tuple[str, NDArray[Any]
 
 
 def _rope_factors(config: dict[str, Any]) -> Iterator[tuple[str, NDArray[Any]]]:
-    """What frequencies are divided by, in Llama 3 or for short and for long contexts."""
+    """The frequency factors: of Llama 3, or for short and long contexts."""
     ropes = config.get("rope_parameters") or {}
     rope = ropes.get("full_attention", ropes)
     kind = rope.get("rope_type")

@@ -1,4 +1,4 @@
-"""What llama.cpp answers to the scripts that models are put through, by its C functions."""
+"""The results of llama.cpp for scripts, by its C functions."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class LlamaCpp:
 
 
 def quantize(source: Path, target: Path, kind: str, *, pure: bool = True) -> Path:
-    """The model with its matrices, all of them, of this type; or not `pure`, in the mix of types that goes by its name."""
+    """The model with all matrices in this type; if not `pure`, in llama.cpp's mix of types of this name."""
     params = lib.llama_model_quantize_default_params()
     params.ftype = getattr(lib, f"LLAMA_FTYPE_MOSTLY_{kind.upper()}")
     params.pure, params.nthread = pure, 2

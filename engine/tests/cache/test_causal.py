@@ -1,4 +1,4 @@
-"""The causal cache: keys that hold, ranges, what it refuses, and how it goes back."""
+"""The causal cache: keys of plans, ranges, refusals, and going back."""
 
 from __future__ import annotations
 

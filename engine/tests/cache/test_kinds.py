@@ -1,4 +1,4 @@
-"""Caches of several kinds in one, of encoders' outputs, and of recurrent states."""
+"""The layered cache, the cache of encoder outputs, and the cache of recurrent states."""
 
 from __future__ import annotations
 

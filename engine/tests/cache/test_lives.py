@@ -1,4 +1,4 @@
-"""Caches of encoders' outputs and of states live as results computed anew from all tokens say they must."""
+"""Random lives of the caches of encoder outputs and states, against results computed anew from all tokens."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SEQUENCES = 3
 
 
 class Life(Machine):
-    """What lives of both caches have in common: sequences that end somewhere, and go on."""
+    """The base of both lives: sequences and their ends."""
 
     def __init__(self, lab: Lab, choose: Choose) -> None:
         super().__init__(lab, choose)
@@ -40,12 +40,12 @@ class Life(Machine):
         return [(first + n) % SEQUENCES for n in range(count)]
 
     def step(self, parts: Sequence[tuple[int, int]]) -> Step:
-        """So many tokens of sequences, which go on where they are."""
+        """The next tokens of sequences."""
         self.tell(f"step {parts} from {self.ends}")
         return step_of(*[token for n, count in parts for token in run_of(n, self.ends[n], count)])
 
     def range(self, choose: Choose) -> tuple[int, int, int]:
-        """A sequence, and a part of what it holds."""
+        """A sequence, and a range of its positions."""
         sequence = choose.below(SEQUENCES)
         low = choose.below(self.ends[sequence] + 1)
         return sequence, low, low + choose.below(self.ends[sequence] - low + 1)
@@ -60,7 +60,7 @@ class Life(Machine):
 
 @dataclass
 class Put:
-    """An encoder's output: its position in a sequence; sequences that share it share the data."""
+    """An encoder's output and its position; sequences that share the output share the data."""
 
     data: np.ndarray
     position: int
@@ -96,7 +96,7 @@ class EncoderLife(Life):
 
     @action(weight=6)
     def attend(self, choose: Choose) -> None:
-        """Tokens of some sequences, with the outputs that are expected of them."""
+        """Tokens of some sequences, with their expected outputs."""
         step = self.step([(n, 1 + choose.below(3)) for n in self.some(choose)])
         made: dict[int, np.ndarray] = {}
         for sequence in dict.fromkeys(step.sequences.tolist()):
@@ -115,7 +115,7 @@ class EncoderLife(Life):
 
     @action()
     def fail(self, choose: Choose) -> None:
-        """A step that is planned, and then does not come about: what it would have put is still expected."""
+        """A step that is planned and rolled back: its outputs are still expected."""
         step = self.step([(n, 1 + choose.below(2)) for n in self.some(choose)])
         self.cache.plan(step)
         self.cache.rollback(step)
@@ -166,7 +166,7 @@ class EncoderLife(Life):
         self.check_used()
 
     def forget(self, sequence: int, low: int, high: int) -> None:
-        """The positions of a sequence are gone from the plain history."""
+        """Remove positions of a sequence from the plain history."""
         put = self.puts[sequence]
         if put is not None and put.position >= low:
             moved = Put(put.data, put.position - (high - low))
@@ -183,7 +183,7 @@ class EncoderLife(Life):
 
 
 class RecurrentLife(Life):
-    """Every token's convolution and state are those of all tokens before it."""
+    """Every token's convolution and state equal those computed from all earlier tokens."""
 
     def __init__(self, lab: Lab, choose: Choose) -> None:
         super().__init__(lab, choose)
@@ -242,7 +242,7 @@ class RecurrentLife(Life):
 
     @action()
     def shift(self, choose: Choose) -> None:
-        """What lies between cannot be taken out: it went into what follows."""
+        """A range in the middle cannot be removed: later states depend on it."""
         sequence, low, high = self.range(choose)
         if not low < high < self.ends[sequence]:
             return
@@ -252,7 +252,7 @@ class RecurrentLife(Life):
         self.check()
 
     def settle(self, sequence: int, end: int) -> None:
-        """A sequence ends somewhere else; where its state there is gone it says so, and all of it goes."""
+        """A sequence has a new end; if its state there is dropped, the error says so, and the sequence is emptied."""
         self.ends[sequence] = end
         if not self.cache.can_resume(sequence, end):
             with pytest.raises(BackbayError, match="its state there is dropped"):
@@ -280,7 +280,7 @@ KINDS = [EncoderLife, RecurrentLife]
 
 @once
 def permuted() -> type[Backend]:
-    """The reference, as it would be if it wanted all that a backend may want of caches."""
+    """The reference backend, with every demand that a CacheConfig can make."""
 
     class Permuted(backbay.backends()["cpu_ref"].load()):  # type: ignore[misc]
         def cache_config(self) -> CacheConfig:
@@ -349,7 +349,7 @@ def states_are_written_where_they_are_read(patch: pytest.MonkeyPatch) -> None:
 
 
 def advance_in_place(self: RecurrentCache, sequence: int, count: int) -> int:
-    """As `_advance` would be if the latest state's slot were used again."""
+    """A faulty `_advance`, which overwrites the latest state's slot."""
     track = self._sequences[sequence]
     slot = track.states[-1][1] if track.states else self._users.index(0, 1)
     track.end += count

@@ -1,4 +1,4 @@
-"""What tokens see: windows, chunks and spans."""
+"""Masks: windows, chunks and spans."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from backbay_engine.steps.step import Step
 
 
 def seen(cache: CausalCache, step: Step, *, spans: bool = True) -> list[list[int]]:
-    """For each token of a step, the positions of its sequence that its mask lets it see."""
+    """For each token of a step, the positions of its sequence that the mask reveals."""
     plan = cache.plan(step)
     with cache.storage.backend.new_context() as ctx:
         bound = cache.bind(ctx, plan)

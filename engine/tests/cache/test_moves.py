@@ -1,4 +1,4 @@
-"""Cells that move: keys are turned, shared cells are copied, and ranges become short again."""
+"""Moving cells: keys are rotated, shared cells are copied, and ranges become short again."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_window_keeps_a_range_if_what_would_come_into_sight_is_gone() -> None:
 
 
 class Breaks(REFERENCE):
-    """A backend that fails in the middle of a graph, when it is told to."""
+    """A backend that fails within a graph, on demand."""
 
     left = -1
 

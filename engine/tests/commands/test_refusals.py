@@ -1,4 +1,4 @@
-"""What commands are given that cannot be: a line that says what is wrong, a status, and nothing is lost."""
+"""Wrong arguments of commands: one line names the mistake, the status tells failure, and no file is lost."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def words_of(command: str, path: object) -> list[str]:
 
 
 def refusal(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
-    """The status of a command that is refused, and the line that says why, which is the last one."""
+    """The status of a refused command, and the last line of its output, which gives the reason."""
     status: Any
     try:
         status = main(words)
@@ -100,7 +100,7 @@ def test_sizes_beyond_any_machine_are_refused(
 
 
 def broken_files(folder: Path) -> dict[str, tuple[str, str]]:
-    """Paths that are no model, and what is said of them."""
+    """Paths that are not models, and the error for each."""
     (folder / "text.gguf").write_text("no model at all")
     (folder / "empty.gguf").touch()
     return {

@@ -1,4 +1,4 @@
-"""Every architecture says what transformers says, on every backend: prompts, steps, sequences side by side, shifts.
+"""Every architecture agrees with transformers on every backend: prompts, steps, parallel sequences, shifts.
 
 The files and the answers were made by tests/tools/agree_with_torch.py.
 """

@@ -1,4 +1,4 @@
-"""What a model takes from a file, and what it says of one that it cannot take."""
+"""Models from files: tensors and metadata, and errors for files that do not fit."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_one_matrix_may_hold_queries_keys_and_values(tmp_path):
 
 
 def singly(name, tensors):
-    """Each expert's matrices by themselves, as old files have them."""
+    """Separate matrices for each expert, as in old files."""
     single = dict.fromkeys(key for key in tensors if "_exps.weight" in key)
     for key in list(single):
         block, _, _ = key.partition("_exps")

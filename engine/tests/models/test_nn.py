@@ -1,4 +1,4 @@
-"""What models are made of: how positions turn keys, what a step computes, and what embeddings belong to."""
+"""The parts of networks: rotary embeddings, outputs of steps, pooled embeddings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which architectures there are, and where they come from."""
+"""The registry of architectures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests that share steps: each gets the answer that it gets alone, whatever happens to the others."""
+"""Requests that share steps: each gets the same answer as alone, whatever happens to the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a step's room is split: everyone gets on, and what belongs together stays together."""
+"""The scheduler: no job starves, and no span is cut."""
 
 from dataclasses import dataclass, field
 
@@ -10,7 +10,7 @@ from backbay_engine.runner.scheduler import Scheduler, Span
 
 @dataclass(eq=False)
 class Asked:
-    """A prompt, then an answer of a token each step."""
+    """A prompt, then an answer with one token in each step."""
 
     prompt: int
     answer: int = 0
@@ -29,7 +29,7 @@ class Asked:
 
 
 def run(room: int, asked: list[Asked], limit: int = 100_000) -> int:
-    """Steps until all are served."""
+    """The number of steps until all are done."""
     scheduler = Scheduler(room)
     for step in range(limit):
         waiting = [one for one in asked if one.pending]

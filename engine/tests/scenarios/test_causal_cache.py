@@ -1,4 +1,4 @@
-"""Caches live on every backend as attention recomputed from the plain history says they must."""
+"""Random lives of causal caches on every backend, against attention computed anew from the plain history."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ INSTALLED = sorted(backbay.backends())
 
 @cache
 def permuted() -> type[Backend]:
-    """The reference, as it would be if it wanted all that a backend may want of caches."""
+    """The reference backend, with every demand that a CacheConfig can make."""
 
     class Permuted(backbay.backends()["cpu_ref"].load()):  # type: ignore[misc]
         def cache_config(self) -> CacheConfig:

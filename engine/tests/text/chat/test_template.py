@@ -1,4 +1,4 @@
-"""Chat templates: what the common ones need, and that no template can hang, eat memory or reach out."""
+"""Chat templates: common ones work, and none can hang, exhaust memory or leave its sandbox."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def possible(row: np.ndarray, draws: int = 300, **params: object) -> set[int]:
 
 
 def expected_candidates(row: np.ndarray, top_k: int, top_p: float, min_p: float) -> list[int]:
-    """The stages one after the other, on a sorted list."""
+    """The stages in order, on a sorted list."""
     ids = np.argsort(-row, kind="stable").tolist()
     ids = ids[:top_k] if top_k else ids
     weights = np.exp(row[ids].astype(np.float64) - float(row.max()))

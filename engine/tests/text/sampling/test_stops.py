@@ -1,4 +1,4 @@
-"""Stop strings: the same answer however the text is cut, that of looking through all of it."""
+"""Stop strings: the same result however the text is cut, namely that of the whole text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LETTERS = st.text(alphabet="ab\n", max_size=30)
 
 
 def search(text: str, stops: list[str]) -> tuple[str, str | None]:
-    """The text before the stop that is complete first, the longest of those that are at once."""
+    """The text before the stop string that is complete first; of several, the longest."""
     for end in range(len(text) + 1):
         complete = [stop for stop in stops if text[:end].endswith(stop)]
         if complete:

@@ -1,4 +1,4 @@
-"""Byte-level vocabularies: against the library that made one, and by what must hold of any."""
+"""Byte-level vocabularies: compared with the library that made one, and by general properties."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_name_cuts_as_llama_cpp_cuts(pre: str, text: str, words: list[str]) ->
 
 @pytest.mark.parametrize("pre", sorted(DIFFERENT.values()))
 def test_no_text_of_one_kind_takes_long_to_cut(pre: str) -> None:
-    """A pattern that looks from each place to the end would take minutes here."""
+    """A pattern that searches from each place to the end would take minutes."""
     for unit in ["a", "A", " ", "\n", "1", "'", "\u4f60", "a ", "1a", "\u0301", "!"]:
         text = unit * 20_000
         assert "".join(_words(pre, text)) == text

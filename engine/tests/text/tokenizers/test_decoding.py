@@ -1,4 +1,4 @@
-"""Text from tokens as they come: the same as all at once, and never half a character."""
+"""Decoding one by one: the same text as all at once, and never half a character."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""llama.cpp's own vocabularies, texts and answers, where BACKBAY_LLAMA_CPP names a checkout of it.
+"""llama.cpp's vocabularies, texts and tokens, if BACKBAY_LLAMA_CPP names a checkout.
 
 They travel in llama-cpp-python's source distribution, in vendor/llama.cpp.
 """

@@ -1,4 +1,4 @@
-"""SentencePiece vocabularies, against the slowest way to say what they mean."""
+"""SentencePiece vocabularies, compared with the slow definition."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TEXTS = st.text(alphabet=" \u2581abdehilortw=\u00fc\u00df\u4f60\U0001f600\n", ma
 
 
 def slowly(text: str) -> list[int]:
-    """Merge the neighbours that make the best piece, the leftmost of equal ones, until none make any."""
+    """Merge the neighbours with the best piece, the leftmost of equal ones, until no neighbours make a piece."""
     symbols = list("\u2581" + text.replace(" ", "\u2581")) if text else []
     while True:
         pairs = [(PIECES[a + b], -at, at) for at, (a, b) in enumerate(pairwise(symbols)) if a + b in PIECES]

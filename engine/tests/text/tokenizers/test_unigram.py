@@ -1,4 +1,4 @@
-"""Unigram vocabularies: the best way to cut a text, normalized by the rules in the file."""
+"""Unigram vocabularies: the best way to cut a text, after the file's normalization."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def pieces(text: str, tokenizer: Tokenizer = OURS) -> list[str]:
 
 
 def best_score(text: str) -> float:
-    """Of all ways to cut a text, by trying every one."""
+    """The best way to cut a text, by trying all."""
     worst = min(PIECES.values()) - 10
     sums = []
     for cuts in product([False, True], repeat=len(text) - 1):
