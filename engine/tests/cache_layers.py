@@ -114,7 +114,7 @@ class Mamba:
         assert (bound.sequences, bound.tokens) == (q, tokens)
         x = ctx.input().empty(DType.F32, CHANNELS, tokens * q)
         conv = bound.convolved(at, 0, x, TAPS).ssm_conv(at, ctx.from_floats(self.weight))
-        whole, slots = bound.all_states(at, 0, "ssm", STATES, CHANNELS, 1)
+        whole, rows = bound.all_states(at, 0, "ssm", STATES, CHANNELS, 1)
         ones = [ctx.from_floats(np.ones((q, tokens, 1, STATES))) for _ in range(2)]
         run = whole.ssm_scan(
             at,
@@ -122,7 +122,7 @@ class Mamba:
             ctx.from_floats(np.zeros((q, tokens, 1))),
             ctx.from_floats(self.decay),
             *ones,
-            slots,
+            rows,
         )
         size = CHANNELS * tokens * q
         after = run.view(at, 4 * size, (STATES, CHANNELS, 1, q))

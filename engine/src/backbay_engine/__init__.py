@@ -1,4 +1,4 @@
-"""Models that answer, on any backbay backend."""
+"""Language and embedding models on any backbay backend."""
 
 from __future__ import annotations
 

@@ -263,7 +263,7 @@ def test_states_are_carried_shared_and_gone_back_to(name: str) -> None:
         assert cache.used == 0
 
 
-def test_slots_are_enough_for_as_many_checkpoints_as_are_kept() -> None:
+def test_rows_are_enough_for_as_many_checkpoints_as_are_kept() -> None:
     cache = RecurrentCache(checkpoints=3, interval=1)
     cache.open(backbay.open(None, backend="cpu_ref"), CacheSizes(2, 400, 8))
     for n in range(40):
@@ -276,7 +276,7 @@ def test_slots_are_enough_for_as_many_checkpoints_as_are_kept() -> None:
             cache.copy_prefix(0, 1, n)
             cache.plan(step_of((1, n)))
     assert [n for n in range(41) if cache.can_resume(0, n)] == [0, 36, 37, 38, 39, 40]
-    assert cache.used <= cache.slots - 1
+    assert cache.used <= cache.rows - 1
 
 
 def test_a_state_that_is_gone_is_not_gone_on_from() -> None:

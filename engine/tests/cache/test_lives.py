@@ -200,7 +200,7 @@ class RecurrentLife(Life):
         used = self.cache.used
         self.cache.close()
         self.backend.close()
-        self.require(used == 0, f"{used} slots are in use after all sequences were removed")
+        self.require(used == 0, f"{used} rows are in use after all sequences were removed")
 
     @action(weight=6)
     def go_on(self, choose: Choose) -> None:
@@ -349,19 +349,19 @@ def states_are_written_where_they_are_read(patch: pytest.MonkeyPatch) -> None:
 
 
 def advance_in_place(self: RecurrentCache, sequence: int, count: int) -> int:
-    """A faulty `_advance`, which overwrites the latest state's slot."""
+    """A faulty `_advance`, which overwrites the latest state's row."""
     track = self._sequences[sequence]
-    slot = track.states[-1][1] if track.states else self._users.index(0, 1)
+    row = track.states[-1][1] if track.states else self._users.index(0, 1)
     track.end += count
-    self._replace(track, [*track.states[:-1], (track.end, slot)])
-    return slot
+    self._replace(track, [*track.states[:-1], (track.end, row)])
+    return row
 
 
 def going_back_finds_the_state_before(patch: pytest.MonkeyPatch) -> None:
     at = SequenceStates.at
 
     def earlier(self: SequenceStates, position: int) -> int | None:
-        found = [slot for n, slot in self.states if n < position]
+        found = [row for n, row in self.states if n < position]
         return found[-1] if at(self, position) and len(found) > 1 else at(self, position)
 
     patch.setattr(SequenceStates, "at", earlier)

@@ -16,12 +16,12 @@ from ..steps.step import Ints, Step
 from .cells import runs_of
 from .contract import BoundCache, Cache, CachePlan, CacheSizes, History, own_plan
 
-ZEROS = 0  # the slot of the initial state; never written
+ZEROS = 0  # the row of the initial state; never written
 
 
 @dataclass(frozen=True)
 class RecurrentPlan(CachePlan):
-    """The slots that a step reads its sequences' states from, and writes them to."""
+    """The rows that a step reads its sequences' states from, and writes them to."""
 
     sources: Ints
     targets: Ints
@@ -29,23 +29,23 @@ class RecurrentPlan(CachePlan):
 
 @dataclass
 class SequenceStates:
-    """A sequence: its length, and the slots of its states after some positions, ascending."""
+    """A sequence: its length, and the rows of its states after some positions, ascending."""
 
     end: int
-    states: list[tuple[int, int]]  # (positions before the state, slot)
+    states: list[tuple[int, int]]  # (positions before the state, row)
 
     def at(self, position: int) -> int | None:
-        """The slot of the state after `position` positions."""
+        """The row of the state after `position` positions."""
         if position == 0:
             return ZEROS
-        return next((slot for n, slot in self.states if n == position), None)
+        return next((row for n, row in self.states if n == position), None)
 
 
 @final
 class RecurrentCache(Cache):
     """The state of each sequence in each layer, and a few earlier states to go back to.
 
-    A step reads its states from one slot and writes them to another: a failed step changes nothing, and going back
+    A step reads its states from one row and writes them to another: a failed step changes nothing, and going back
     or sharing a prefix moves no data. Beside the latest state of a sequence, the cache keeps its last `checkpoints`
     states that are `interval` or more positions apart. A sequence can only be resumed at a kept state.
 
@@ -54,7 +54,7 @@ class RecurrentCache(Cache):
         h = bound.state(ctx, layer, "ssm", 16, 64)      # (16, 64, sequences), zeros where a sequence begins
         bound.keep(ctx, layer, "ssm", h_after)          # the same shape
         x = bound.convolved(ctx, layer, x, taps=4)      # (3 + tokens, channels, sequences), as ssm_conv takes it
-        whole, slots = bound.all_states(ctx, layer, "ssm", 16, 64)   # as ssm_scan takes its state and ids
+        whole, rows = bound.all_states(ctx, layer, "ssm", 16, 64)   # as ssm_scan takes its state and ids
     """
 
     def __init__(self, *, checkpoints: int = 4, interval: int = 256) -> None:
@@ -77,8 +77,8 @@ class RecurrentCache(Cache):
         if self._ctx is not None:
             raise BackbayError("the cache is open already; close it first")
         self._ctx = backend.new_context()
-        self.slots = 1 + sizes.sequences * (self.checkpoints + 2)  # the latest state, and the next one
-        self._users = [0] * self.slots
+        self.rows = 1 + sizes.sequences * (self.checkpoints + 2)  # the latest state, and the next one
+        self._users = [0] * self.rows
         self._sequences = [SequenceStates(0, []) for _ in range(sizes.sequences)]
         self._leaves: dict[tuple[int, str], tuple[Tensor, tuple[int, ...]]] = {}
 
@@ -100,17 +100,17 @@ class RecurrentCache(Cache):
         sources = []
         for run in runs:
             held = self._sequence(run.sequence)
-            slot = held.at(held.end)
+            row = held.at(held.end)
             if run.position != held.end:
                 raise BackbayError(
                     f"sequence {run.sequence} continues at position {held.end}, not {run.position}"
                 )
-            if slot is None:
+            if row is None:
                 raise BackbayError(
                     f"sequence {run.sequence} cannot continue at position {held.end}: its state there is "
                     "dropped; remove the whole sequence"
                 )
-            sources.append(slot)
+            sources.append(row)
         targets = [self._advance(run.sequence, run.count) for run in runs]
         return self._planned(step, sources, targets)
 
@@ -126,16 +126,16 @@ class RecurrentCache(Cache):
         return RecurrentPlan(step, key, np.array(sources, np.int32), np.array(targets, np.int32))
 
     def _advance(self, sequence: int, count: int) -> int:
-        """Take a free slot for the state after a step; drop states that are no checkpoints."""
+        """Take a free row for the state after a step; drop states that are no checkpoints."""
         held = self._sequences[sequence]
         kept = [state for state in held.states[:-1] if self._is_checkpoint(held, state)]
         spare = len(kept) - self.checkpoints
         latest = held.states[-1:]
         self._replace(held, [*kept[max(spare, 0) :], *latest])
-        slot = self._users.index(0, 1)
+        row = self._users.index(0, 1)
         held.end += count
-        self._replace(held, [*held.states, (held.end, slot)])
-        return slot
+        self._replace(held, [*held.states, (held.end, row)])
+        return row
 
     def _is_checkpoint(self, held: SequenceStates, state: tuple[int, int]) -> bool:
         """Whether a state is at least `interval` positions after the previous one."""
@@ -185,21 +185,21 @@ class RecurrentCache(Cache):
         return self._sequences[sequence]
 
     def _replace(self, held: SequenceStates, states: list[tuple[int, int]]) -> None:
-        for _, slot in states:
-            self._users[slot] += 1
-        for _, slot in held.states:
-            self._users[slot] -= 1
+        for _, row in states:
+            self._users[row] += 1
+        for _, row in held.states:
+            self._users[row] -= 1
         held.states = states
 
     # -- memory ------------------------------------------------------------------------------------------
 
     def leaf(self, layer: int, name: str, shape: tuple[int, ...]) -> Tensor:
-        """All slots of a state, (width, slots), allocated at the first call."""
+        """All rows of a state, (width, rows), allocated at the first call."""
         if self._ctx is None:
             raise BackbayError("the cache is not open")
         found = self._leaves.get((layer, name))
         if found is None:
-            made = self._ctx.layer(layer).zeros(DType.F32, prod(shape), self.slots)
+            made = self._ctx.layer(layer).zeros(DType.F32, prod(shape), self.rows)
             found = self._leaves[layer, name] = made, shape
         if found[1] != shape:
             raise ShapeError(f"layer {layer}: state {name!r} is {list(found[1])}, got {list(shape)}")
@@ -208,7 +208,7 @@ class RecurrentCache(Cache):
 
 @final
 class BoundRecurrentCache(BoundCache):
-    """The leaves of a step: the slots of its sequences."""
+    """The leaves of a step: the rows of its sequences."""
 
     def __init__(self, cache: RecurrentCache, ctx: Context, plan: RecurrentPlan) -> None:
         self._cache, self.sequences = cache, len(plan.sources)
@@ -224,13 +224,13 @@ class BoundRecurrentCache(BoundCache):
 
     def state(self, ctx: Context, layer: int, name: str, *shape: int) -> Tensor:
         """The states before the step, f32 (*shape, sequences)."""
-        rows = self._cache.leaf(layer, name, shape).rows(ctx, self._sources)
-        return rows.reshape(ctx, *shape, self.sequences)
+        states = self._cache.leaf(layer, name, shape).rows(ctx, self._sources)
+        return states.reshape(ctx, *shape, self.sequences)
 
     def all_states(self, ctx: Context, layer: int, name: str, *shape: int) -> tuple[Tensor, Tensor]:
-        """All slots, f32 (*shape, slots), and the slots of the states before the step, i32 (sequences,)."""
+        """All rows, f32 (*shape, rows), and the rows of the states before the step, i32 (sequences,)."""
         leaf = self._cache.leaf(layer, name, shape)
-        return leaf.reshape(ctx, *shape, self._cache.slots), self._sources
+        return leaf.reshape(ctx, *shape, self._cache.rows), self._sources
 
     def keep(self, ctx: Context, layer: int, name: str, value: Tensor) -> None:
         """Store the states after the step, (*shape, sequences)."""
