@@ -101,3 +101,32 @@ class Narrow(Reference):
             if node.op is ops.cast and node.dtype.is_quantized:
                 raise UnsupportedOpError(f"cast: {node}: it cannot quantize")
         return super().compile(graph)
+
+
+class WritesBehind(Reference):
+    """Notices a hit of a guard zone, and tells it in words of its own."""
+
+    def run_plan(self, plan, cancel):
+        from backbay import GuardZoneError
+
+        super().run_plan(plan, cancel)
+        if any(node.op is ops.tanh for node in plan.graph.nodes):
+            raise GuardZoneError("something lies where nothing may")
+
+
+def _from_core(source):
+    """A function that a traceback takes for one of core's own."""
+    namespace = {"__name__": "backbay.graph.building"}
+    exec(source, namespace)
+    return namespace["refuse"]
+
+
+class RefusesLate(Reference):
+    """Has no kernel for rms_norm, and refuses a part of its composite only when that runs."""
+
+    refuse = staticmethod(
+        _from_core(
+            "def refuse(x):\n from backbay import UnsupportedOpError\n raise UnsupportedOpError('not today')"
+        )
+    )
+    kernels = {op: kernel for op, kernel in with_kernels(sqr=refuse).items() if op is not ops.rms_norm}

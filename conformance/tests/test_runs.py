@@ -92,6 +92,16 @@ def test_a_fault_in_one_op_leaves_the_others(name: str, check: str) -> None:
     assert sum(cell.passed for cell in neg) == 9
 
 
+def test_a_hit_of_a_guard_zone_is_told_by_its_class() -> None:
+    assert {outcome.check for outcome in tried("WritesBehind").failures} == {"guards"}
+
+
+def test_a_backend_that_refuses_when_it_runs_is_over_claimed() -> None:
+    report = tried("RefusesLate", profiles=["core"], ops=["rms_norm"])
+    assert {outcome.check for outcome in report.failures} == {"over-claimed"}
+    assert report.counts["unsupported"] == 0
+
+
 def test_a_hang_is_one_failed_call_and_is_made_smaller() -> None:
     report = tried("Hangs", timeout=2.0)
     assert {outcome.check for outcome in report.failures} == {"hang"}

@@ -8,10 +8,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from backbay import Level, UnsupportedOpError
+from backbay import DeclaredUnsupportedError, GuardZoneError, Level
 
 from .case import CASES, Call
-from .declared import refused
 from .draw import Draw
 from .lab import Lab
 from .number import Number
@@ -74,9 +73,7 @@ def _attempt_scenario(lab: Lab, item: Item, draw: Draw, outcome: Outcome, announ
     draw.note = note
     try:
         SCENARIOS[item.profile, item.name].function(lab, draw)
-    except UnsupportedOpError as error:
-        if not refused(error):
-            raise
+    except DeclaredUnsupportedError as error:
         outcome.status, outcome.message = "unsupported", str(error)
 
 
@@ -91,9 +88,8 @@ def _fail(outcome: Outcome, error: Exception) -> None:
     if isinstance(error, Fault):
         outcome.check, outcome.message = error.check, error.message
         return
-    guards = "outside of a buffer" in str(error)
     frame = traceback.extract_tb(error.__traceback__)[-1]
-    outcome.check = "guards" if guards else "raised"
+    outcome.check = "guards" if isinstance(error, GuardZoneError) else "raised"
     outcome.message = f"{type(error).__name__}: {error} ({frame.filename.rpartition('/')[2]}:{frame.lineno})"
 
 

@@ -5,18 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from backbay import (
-    Backend,
-    Context,
-    DeclaredUnsupportedError,
-    DType,
-    Level,
-    Op,
-    Precision,
-    Spec,
-    Tensor,
-    UnsupportedOpError,
-)
+from backbay import Backend, Context, DType, Level, Op, Precision, Spec, Tensor
 
 from .rounding import BLOCK_STEP, SIGNIFICAND, unit
 
@@ -63,11 +52,6 @@ def parts_of(
 def runs(ctx: Context, op: Op[Any, Any], *operands: Spec) -> bool:
     """Whether a backend runs an op that a call needs beside its own: to lay out operands, or to read results."""
     return ctx.backend.supports(op, operands).level is not Level.NONE
-
-
-def refused(error: UnsupportedOpError) -> bool:
-    """Whether core refused an op that supports() declares it cannot run; a plugin that refuses later overclaims."""
-    return isinstance(error, DeclaredUnsupportedError)
 
 
 def _specs(op: Op[Any, Any], args: tuple[Any, ...]) -> list[Spec | None]:

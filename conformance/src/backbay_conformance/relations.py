@@ -6,10 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from backbay import DType, Precision, UnsupportedOpError
+from backbay import DeclaredUnsupportedError, DType, Precision
 
 from .case import Call
-from .declared import refused
 from .draw import Draw
 from .lab import Lab
 from .layout import Layout
@@ -33,9 +32,7 @@ def try_relations(lab: Lab, call: Call, draw: Draw, observed: Observed) -> None:
     for name, relation in RELATIONS.items():
         try:
             holds = relation(lab, call, draw, cost)
-        except UnsupportedOpError as error:
-            if not refused(error):
-                raise
+        except DeclaredUnsupportedError:
             continue  # of other extents or layouts, the call may be one that the backend declares it cannot run
         if holds:
             observed.note(name)

@@ -12,6 +12,7 @@ from backbay import (
     BackbayError,
     ClosedError,
     Context,
+    DeclaredUnsupportedError,
     DType,
     DTypeError,
     GraphSizeError,
@@ -24,7 +25,6 @@ from backbay import (
 from backbay.ops import Yarn
 
 from ..data import READABLE
-from ..declared import refused as lacking
 from ..draw import Draw
 from ..lab import Lab
 from ..oracles import Fault
@@ -242,9 +242,9 @@ def refused(what: str, expected: Error, act: Callable[[], Any]) -> None:
         act()
     except expected:
         return
+    except DeclaredUnsupportedError:
+        raise
     except Exception as other:
-        if isinstance(other, UnsupportedOpError) and lacking(other):
-            raise
         raise Fault(
             "errors", f"{what}: expected {expected.__name__}, got {type(other).__name__}: {other}"
         ) from other
