@@ -9,7 +9,7 @@ import time
 import numpy as np
 
 from backbay import backends, ops
-from backbay_conformance.machines.smallmodel import small_model
+from backbay_conformance.machines.small_model import small_model
 
 Reference = backends()["cpu_ref"].load()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from backbay import DType
-from backbay_conformance.draw import FLOATS, Draw
+from backbay_conformance.draw.draw import FLOATS, Draw
 
 
 @pytest.mark.parametrize("turn", [0, 3, 6])

@@ -7,10 +7,10 @@ import pytest
 
 from backbay import DType
 from backbay_conformance import Draw, lab_for
-from backbay_conformance.data import Bits
-from backbay_conformance.lab import Lab
-from backbay_conformance.storage import from_bytes
-from backbay_conformance.trial import Precision
+from backbay_conformance.checks.call_check import Precision
+from backbay_conformance.draw.data import Bits
+from backbay_conformance.numbers.encoding import from_bytes
+from backbay_conformance.suite.lab import Lab
 
 F32 = Precision(DType.F32, DType.F32)
 
@@ -51,7 +51,7 @@ def test_variants_are_other_data_of_the_same_kind() -> None:
 
 @pytest.mark.parametrize("kind", [DType.F16, DType.BF16, DType.F32])
 def test_exact_data_fit_the_activation_type(kind: DType) -> None:
-    from backbay_conformance.rounding import round_to
+    from backbay_conformance.numbers.rounding import round_to
 
     operand = Draw("exact").operand(DType.F32, (513,), activated=True)
     operand.make("exact", Precision(kind, DType.F32), 0)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from backbay_conformance import lab_for
-from backbay_conformance.draw import Draw
+from backbay_conformance.draw.draw import Draw
 from backbay_conformance.machines import MACHINES, BackendLife, CacheLife, run_machine, walk
 from backbay_conformance.machines.machine import Machine
-from backbay_conformance.oracles import Fault
+from backbay_conformance.numbers.comparison import Fault
 from backbay_conformance.selftest import FAULTS, reference
 from backbay_conformance.selftest.correct import variants
 

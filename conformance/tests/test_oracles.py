@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from backbay import DType
-from backbay_conformance.number import Cost, Number
-from backbay_conformance.oracles import Fault, compare
-from backbay_conformance.rounding import unit
+from backbay_conformance.numbers.comparison import Fault, compare
+from backbay_conformance.numbers.number import Cost, Number
+from backbay_conformance.numbers.rounding import unit
 
 SINGLE = Cost(unit(DType.F32), unit(DType.F32))
 

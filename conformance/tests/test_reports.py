@@ -11,10 +11,10 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from backbay_conformance import Outcome, Report
-from backbay_conformance.certificate import badge, certificate, certify, refusals
-from backbay_conformance.html import page
-from backbay_conformance.junit import junit
-from backbay_conformance.terminal import matrix
+from backbay_conformance.report.certificate import badge, certificate, certify, refusals
+from backbay_conformance.report.html import page
+from backbay_conformance.report.junit import junit
+from backbay_conformance.report.terminal import matrix
 
 VOID = {"meta", "br", "rect", "line"}
 

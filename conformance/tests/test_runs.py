@@ -13,11 +13,11 @@ import pytest
 
 from backbay import BackbayError, BackendUnavailableError, Level, UnknownBackendError
 from backbay_conformance import CASES, Draw, Report, lab_for, run
+from backbay_conformance.checks.call_check import try_call
+from backbay_conformance.checks.relations import RELATIONS
 from backbay_conformance.command import command
-from backbay_conformance.known import read_known
-from backbay_conformance.plan import items, load_cases
-from backbay_conformance.relations import RELATIONS
-from backbay_conformance.trial import try_call
+from backbay_conformance.report.expected_failures import read_known
+from backbay_conformance.runner.plan import items, load_cases
 
 HERE = Path(__file__).parent
 

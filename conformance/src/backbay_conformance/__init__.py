@@ -12,18 +12,18 @@ scenarios are named in `cases/__init__.py`; those of other distributions by the 
 
 from __future__ import annotations
 
-from .case import CASES, Call, Case, case
-from .draw import Draw
-from .lab import Lab, lab_for
-from .number import Number
-from .operand import Operand
-from .oracles import Fault
-from .outcome import Outcome
-from .plan import SelectionError
-from .profiles import PROFILES
-from .report import Report
-from .runner import run
-from .scenario import SCENARIOS, Scenario, scenario
+from .draw.draw import Draw
+from .draw.operand import Operand
+from .numbers.comparison import Fault
+from .numbers.number import Number
+from .report.outcome import Outcome
+from .report.report import Report
+from .runner.plan import SelectionError
+from .runner.run import run
+from .suite.case import CASES, Call, Case, case
+from .suite.lab import Lab, lab_for
+from .suite.profiles import PROFILES
+from .suite.scenario import SCENARIOS, Scenario, scenario
 
 SUITE_VERSION = "1.0"
 """What certificates name: a replay file is good for the version that wrote it."""

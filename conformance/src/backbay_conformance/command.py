@@ -21,21 +21,21 @@ from backbay.cli import (
     whole,
 )
 
-from .attempt import drawn_again
-from .case import CASES
-from .certificate import certify, refusals
-from .html import page
-from .isolation import Settings, Try, isolated
-from .junit import junit
-from .known import read_known
-from .lab import lab_for
-from .outcome import Outcome
-from .plan import SIZES, Item, load_cases
-from .profiles import PROFILES
-from .report import Report
-from .repro import as_file, dump, read_file
-from .runner import run
-from .terminal import Bar, show, show_failure
+from .report.certificate import certify, refusals
+from .report.expected_failures import read_known
+from .report.html import page
+from .report.junit import junit
+from .report.outcome import Outcome
+from .report.report import Report
+from .report.terminal import Bar, show, show_failure
+from .runner.isolation import Settings, Try, isolated
+from .runner.item_run import drawn_again
+from .runner.plan import SIZES, Item, load_cases
+from .runner.replay import as_file, dump, read_file
+from .runner.run import run
+from .suite.case import CASES
+from .suite.lab import lab_for
+from .suite.profiles import PROFILES
 
 MOST_JOBS = 1024
 

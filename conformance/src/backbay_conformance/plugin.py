@@ -5,17 +5,17 @@ Nothing else is promised: other modules may move in any release. docs/conformanc
 
 from __future__ import annotations
 
-from .case import Call, Case, case
-from .data import Bits, Distinct, Fill, Integers, Made, Making, Mode, Numbers
-from .draw import Draw
-from .lab import Lab, lab_for
+from .draw.data import Bits, Distinct, Fill, Integers, Made, Making, Mode, Numbers
+from .draw.draw import Draw
+from .draw.operand import Operand
 from .machines.cost import attention_cost
 from .machines.history import Cell, History, attend, number, require_close, rotated, stored
 from .machines.machine import Choose, Failure, Machine, action, run_machine, state_machine, walk
-from .number import Cost, Number, concatenate, scalar
-from .operand import Operand
-from .oracles import Fault
-from .scenario import Scenario, scenario
+from .numbers.comparison import Fault
+from .numbers.number import Cost, Number, concatenate, scalar
+from .suite.case import Call, Case, case
+from .suite.lab import Lab, lab_for
+from .suite.scenario import Scenario, scenario
 
 __all__ = [
     "Bits",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from .isolation import Pool
+    from .runner.isolation import Pool
 
 PREFIX = "conformance_"
 
@@ -30,8 +30,8 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     from backbay import BackbayError
 
-    from .plan import names
-    from .profiles import PROFILES
+    from .runner.plan import names
+    from .suite.profiles import PROFILES
 
     try:
         every = {*PROFILES, *[name for _, name in names()]}
@@ -54,7 +54,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         raise pytest.UsageError(
             "name the backend: --backbay-backend NAME, or backbay_backend in the configuration"
         )
-    from .plan import SelectionError, select
+    from .runner.plan import SelectionError, select
 
     profiles = config.getoption("--backbay-profile")
     try:
@@ -73,7 +73,7 @@ def _parameter(profile: str, name: str) -> Any:
 @pytest.fixture(scope="session")
 def backbay_pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
     """A worker process of this test process, in which the backend runs."""
-    from .isolation import Pool, Settings
+    from .runner.isolation import Pool, Settings
 
     config = request.config
     seed: Any = config.getoption("--backbay-seed")

@@ -6,9 +6,9 @@ import io
 
 import pytest
 
-from .isolation import Pool, Try
-from .plan import items
-from .terminal import first_of_kind, show_failure
+from .report.terminal import first_of_kind, show_failure
+from .runner.isolation import Pool, Try
+from .runner.plan import items
 
 
 def test_conformance(backbay_case: tuple[str, str], backbay_pool: Pool, pytestconfig: pytest.Config) -> None:

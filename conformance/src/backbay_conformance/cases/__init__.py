@@ -10,7 +10,7 @@ MODULES = (
     "backbay_conformance.cases.matrix",
     "backbay_conformance.cases.norm",
     "backbay_conformance.cases.shape",
-    "backbay_conformance.cases.storage",
+    "backbay_conformance.cases.write",
     "backbay_conformance.cases.spatial",
     "backbay_conformance.cases.linear",
     "backbay_conformance.cases.sequence",
@@ -26,7 +26,7 @@ MODULES = (
     "backbay_conformance.scenarios.threads",
     "backbay_conformance.scenarios.settings",
     "backbay_conformance.scenarios.long",
-    "backbay_conformance.machines.scenarios",
+    "backbay_conformance.scenarios.lives",
 )
 
 

@@ -9,12 +9,12 @@ import numpy as np
 
 from backbay import DType, ops
 
-from ..case import Call, case
-from ..data import Made, Making, Numbers
-from ..draw import Draw
-from ..number import Number, scalar
-from ..operand import Operand
-from ..rounding import Array
+from ..draw.data import Made, Making, Numbers
+from ..draw.draw import Draw
+from ..draw.operand import Operand
+from ..numbers.number import Number, scalar
+from ..numbers.rounding import Array
+from ..suite.case import Call, case
 from .matrix import rank4
 
 

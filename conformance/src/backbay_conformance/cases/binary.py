@@ -6,12 +6,12 @@ import numpy as np
 
 from backbay import ops
 
-from ..case import Call, case
-from ..data import Made, Making, Numbers
-from ..draw import Draw
-from ..number import Number
-from ..operand import Operand
-from ..rounding import Array
+from ..draw.data import Made, Making, Numbers
+from ..draw.draw import Draw
+from ..draw.operand import Operand
+from ..numbers.number import Number
+from ..numbers.rounding import Array
+from ..suite.case import Call, case
 
 
 def repeated(t2: Number, shape: tuple[int, ...]) -> Number:

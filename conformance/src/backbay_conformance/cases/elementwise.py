@@ -10,11 +10,11 @@ import numpy as np
 
 from backbay import DType, Op, ops
 
-from ..case import Call, case
-from ..data import Bits, Numbers
-from ..draw import Draw
-from ..number import Number, scalar
-from ..rounding import Array
+from ..draw.data import Bits, Numbers
+from ..draw.draw import Draw
+from ..numbers.number import Number, scalar
+from ..numbers.rounding import Array
+from ..suite.case import Call, case
 
 Unary = Callable[[Number], Number]
 
@@ -194,7 +194,7 @@ def fill(draw: Draw) -> Call:
     )
 
     def formula(x: Array, value: float) -> Array:
-        from ..storage import encode
+        from ..numbers.encoding import encode
 
         return encode(np.full(x.shape, value), dtype)
 
@@ -215,7 +215,7 @@ def cast(draw: Draw) -> Call:
 
 
 def _cast(source: DType, target: DType) -> Callable[..., Array]:
-    from ..storage import decode, encode
+    from ..numbers.encoding import decode, encode
 
     def formula(raw: Array, dtype: DType) -> Array:
         numbers = decode(raw, source)
@@ -230,7 +230,7 @@ class Small:
     """Integers that every type can hold."""
 
     def __call__(self, making: Any, operand: Any) -> Array:
-        from ..storage import NUMPY
+        from ..numbers.encoding import NUMPY
 
         size = int(np.prod(operand.shape, dtype=np.int64))
         return np.asarray(making.rng.integers(-128, 129, size).astype(NUMPY[operand.dtype]))

@@ -8,13 +8,13 @@ import numpy as np
 
 from backbay import ops
 
-from ..case import Call, case
-from ..data import Made, Making, Numbers
-from ..draw import Draw
-from ..number import Number, concatenate
-from ..operand import Operand
-from ..rounding import Array
-from ..storage import encode
+from ..draw.data import Made, Making, Numbers
+from ..draw.draw import Draw
+from ..draw.operand import Operand
+from ..numbers.encoding import encode
+from ..numbers.number import Number, concatenate
+from ..numbers.rounding import Array
+from ..suite.case import Call, case
 
 
 @case(ops.diag)

@@ -6,12 +6,12 @@ import numpy as np
 
 from backbay import DType, ops
 
-from ..case import Call, case
-from ..data import Integers, Numbers
-from ..draw import Draw
-from ..number import Number
-from ..operand import longer
-from ..rounding import Array
+from ..draw.data import Integers, Numbers
+from ..draw.draw import Draw
+from ..draw.operand import longer
+from ..numbers.number import Number
+from ..numbers.rounding import Array
+from ..suite.case import Call, case
 
 
 def rank4(x: Number) -> Number:

@@ -9,12 +9,12 @@ import numpy as np
 
 from backbay import DType, Op, ops
 
-from ..case import Call, case
-from ..data import Fill, Made, Making, Numbers
-from ..draw import Draw
-from ..number import Number, scalar
-from ..operand import Operand, longer
-from ..rounding import Array
+from ..draw.data import Fill, Made, Making, Numbers
+from ..draw.draw import Draw
+from ..draw.operand import Operand, longer
+from ..numbers.number import Number, scalar
+from ..numbers.rounding import Array
+from ..suite.case import Call, case
 
 
 def outer_batch(draw: Draw, rank: int) -> dict[str, Any]:

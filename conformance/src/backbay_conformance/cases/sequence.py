@@ -10,12 +10,12 @@ import numpy as np
 from backbay import DType, ops
 from backbay.ops import Yarn
 
-from ..case import Call, case
-from ..data import Integers, Made, Making, Numbers
-from ..draw import Draw
-from ..number import Number, concatenate, scalar
-from ..operand import Operand
-from ..rounding import Array
+from ..draw.data import Integers, Made, Making, Numbers
+from ..draw.draw import Draw
+from ..draw.operand import Operand
+from ..numbers.number import Number, concatenate, scalar
+from ..numbers.rounding import Array
+from ..suite.case import Call, case
 from .spatial import rank, windows
 
 # -- rope ------------------------------------------------------------------------------------------------

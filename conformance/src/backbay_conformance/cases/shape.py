@@ -9,14 +9,14 @@ import numpy as np
 
 from backbay import DType, Op, ops
 
-from ..case import Call, case
-from ..data import READABLE, Bits, Numbers
-from ..draw import Draw
-from ..layout import Layout, permuted, stored_shape
-from ..number import Number
-from ..operand import Operand
-from ..rounding import Array
-from ..storage import encode
+from ..draw.data import READABLE, Bits, Numbers
+from ..draw.draw import Draw
+from ..draw.layout import Layout, permuted, stored_shape
+from ..draw.operand import Operand
+from ..numbers.encoding import encode
+from ..numbers.number import Number
+from ..numbers.rounding import Array
+from ..suite.case import Call, case
 
 PLAIN = (DType.F32, DType.F16, DType.BF16, DType.I32, DType.I64)
 

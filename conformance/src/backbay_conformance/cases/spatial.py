@@ -8,12 +8,12 @@ import numpy as np
 
 from backbay import ops
 
-from ..case import Call, case
-from ..data import Numbers
-from ..draw import Draw
-from ..number import Number
-from ..rounding import Array
-from ..storage import encode
+from ..draw.data import Numbers
+from ..draw.draw import Draw
+from ..numbers.encoding import encode
+from ..numbers.number import Number
+from ..numbers.rounding import Array
+from ..suite.case import Call, case
 
 
 def windows(x: Number, axis: int, size: int, s: int, p: int, d: int, behind: int | None = None) -> Number:

@@ -6,10 +6,10 @@ attention over it must give (`attend`), within what `attention_cost` allows; `re
 
 from __future__ import annotations
 
-from .cachelife import CacheLife
+from .backend_life import BackendLife
+from .cache_life import CacheLife
 from .cost import attention_cost
 from .history import Cell, History, attend, number, require_close, rotated, stored
-from .life import BackendLife
 from .machine import Choose, Failure, Machine, action, run_machine, state_machine, walk
 
 MACHINES: dict[str, type[Machine]] = {"backend_life": BackendLife, "cache_life": CacheLife}

@@ -6,8 +6,8 @@ from typing import Any
 
 from backbay import Backend, DType, Level, Op, Precision, Spec, ops
 
-from ..number import Cost
-from ..rounding import SIGNIFICAND, accumulate_unit, unit
+from ..numbers.number import Cost
+from ..numbers.rounding import SIGNIFICAND, accumulate_unit, unit
 
 
 def attention_cost(backend: Backend, key_type: DType, value_type: DType) -> Cost:

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from backbay import DType
 
-from ..number import Cost, Number, block_error
-from ..oracles import Fault
-from ..rounding import FLOOR, SIGNIFICAND, unit
+from ..numbers.comparison import Fault
+from ..numbers.number import Cost, Number, block_error
+from ..numbers.rounding import FLOOR, SIGNIFICAND, unit
 
 Array = NDArray[Any]
 

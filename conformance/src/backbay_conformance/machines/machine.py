@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 from backbay import Backend, UnsupportedOpError
 
-from ..lab import Lab, lab_for
-from ..oracles import Fault
+from ..numbers.comparison import Fault
+from ..suite.lab import Lab, lab_for
 
 
 class Choose(Protocol):

@@ -9,16 +9,16 @@ import numpy as np
 
 from backbay import Context, DType, Level, Op, Precision, Tensor
 
-from ..blame import blamed
 from ..cases.matrix import product
 from ..cases.norm import rms_formula, softmax_formula
-from ..declared import coarsest
-from ..draw import Draw
-from ..lab import Lab
-from ..number import Cost, Number
-from ..oracles import Fault, compare
-from ..rounding import Array, accumulate_unit, unit
-from ..scenario import scenario
+from ..checks.blame import blamed
+from ..checks.declared_precision import coarsest
+from ..draw.draw import Draw
+from ..numbers.comparison import Fault, compare
+from ..numbers.number import Cost, Number
+from ..numbers.rounding import Array, accumulate_unit, unit
+from ..suite.lab import Lab
+from ..suite.scenario import scenario
 
 Leaves = dict[str, Array]
 Formula = Callable[[dict[str, Number]], Number]

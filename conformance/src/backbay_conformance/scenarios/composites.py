@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from backbay import Level
 
-from ..blame import blamed
-from ..case import CASES, Call, Case
-from ..declared import parts_of
-from ..draw import MODES, Draw
-from ..lab import Lab
-from ..oracles import Fault
-from ..scenario import scenario
-from ..trial import Setup, cost_of, judge, make
+from ..checks.blame import blamed
+from ..checks.call_check import Setup, cost_of, judge, make
+from ..checks.declared_precision import parts_of
+from ..draw.draw import MODES, Draw
+from ..numbers.comparison import Fault
+from ..suite.case import CASES, Call, Case
+from ..suite.lab import Lab
+from ..suite.scenario import scenario
 
 
 def composed() -> list[Case]:

@@ -8,10 +8,10 @@ import numpy as np
 
 from backbay import DType
 
-from ..draw import Draw
-from ..lab import Lab
-from ..rounding import Array
-from ..scenario import scenario
+from ..draw.draw import Draw
+from ..numbers.rounding import Array
+from ..suite.lab import Lab
+from ..suite.scenario import scenario
 from .wiring import Twin, Wiring
 
 PEAK = 200.0

@@ -10,10 +10,10 @@ import numpy as np
 from backbay import Context, Tensor
 
 from ..cases.matrix import product
-from ..draw import Draw
-from ..lab import Lab
-from ..number import Number, scalar
-from ..scenario import scenario
+from ..draw.draw import Draw
+from ..numbers.number import Number, scalar
+from ..suite.lab import Lab
+from ..suite.scenario import scenario
 from .blocks import judge_block, normal, rounded
 
 ALPHA, LIMIT = 1.5, 2.0

@@ -6,11 +6,11 @@ import numpy as np
 
 from backbay import Backend, Context, Debug, DType, Tensor
 
-from ..draw import Draw
-from ..lab import Lab
-from ..oracles import Fault
-from ..rounding import Array
-from ..scenario import scenario
+from ..draw.draw import Draw
+from ..numbers.comparison import Fault
+from ..numbers.rounding import Array
+from ..suite.lab import Lab
+from ..suite.scenario import scenario
 from .graphs import numbers
 
 UNGUARDED = Debug()

@@ -9,19 +9,19 @@ import numpy as np
 
 from backbay import DType, Op, ops
 
-from ..case import Call
 from ..cases.matrix import product
 from ..cases.norm import largest, layer_formula, mean_of, rms_formula, softmax_formula, sorted_right
 from ..cases.spatial import conv2d_formula
-from ..data import Bits, Distinct, Integers, Made, Making, Numbers
-from ..draw import Draw
-from ..lab import Lab
-from ..layout import Layout, permuted
-from ..operand import Operand
-from ..oracles import Fault
-from ..rounding import Array
-from ..scenario import scenario
-from ..trial import try_call
+from ..checks.call_check import try_call
+from ..draw.data import Bits, Distinct, Integers, Made, Making, Numbers
+from ..draw.draw import Draw
+from ..draw.layout import Layout, permuted
+from ..draw.operand import Operand
+from ..numbers.comparison import Fault
+from ..numbers.rounding import Array
+from ..suite.case import Call
+from ..suite.lab import Lab
+from ..suite.scenario import scenario
 
 LENGTHS = (70001, 65536, 131073, 65535, 65537)
 

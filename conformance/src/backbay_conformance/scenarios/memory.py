@@ -17,10 +17,10 @@ from backbay import (
     UnsupportedOpError,
 )
 
-from ..draw import Draw
-from ..lab import Lab
-from ..oracles import Fault
-from ..scenario import scenario
+from ..draw.draw import Draw
+from ..numbers.comparison import Fault
+from ..suite.lab import Lab
+from ..suite.scenario import scenario
 
 
 def require(condition: object, what: str, *values: object) -> None:

@@ -24,11 +24,11 @@ from backbay import (
 )
 from backbay.ops import Yarn
 
-from ..data import READABLE
-from ..draw import Draw
-from ..lab import Lab
-from ..oracles import Fault
-from ..scenario import scenario
+from ..draw.data import READABLE
+from ..draw.draw import Draw
+from ..numbers.comparison import Fault
+from ..suite.lab import Lab
+from ..suite.scenario import scenario
 
 Error = type[BackbayError]
 Wrong = Callable[["Bench"], Any]

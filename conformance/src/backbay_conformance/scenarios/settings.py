@@ -8,12 +8,12 @@ import numpy as np
 
 from backbay import Debug, FlashAttention
 
-from ..case import CASES, Case
-from ..draw import Draw
-from ..lab import Lab
-from ..oracles import Fault
-from ..scenario import scenario
-from ..trial import try_call
+from ..checks.call_check import try_call
+from ..draw.draw import Draw
+from ..numbers.comparison import Fault
+from ..suite.case import CASES, Case
+from ..suite.lab import Lab
+from ..suite.scenario import scenario
 
 SETTINGS: tuple[dict[str, Any], ...] = (
     {"num_threads": 1},

@@ -10,10 +10,10 @@ import numpy as np
 
 from backbay import BackbayError, Backend, CancelledError, Context, ContextBusyError, DType, Tensor
 
-from ..draw import Draw
-from ..lab import Lab
-from ..oracles import Fault
-from ..scenario import scenario
+from ..draw.draw import Draw
+from ..numbers.comparison import Fault
+from ..suite.lab import Lab
+from ..suite.scenario import scenario
 
 
 def together(*works: Callable[[], None]) -> None:

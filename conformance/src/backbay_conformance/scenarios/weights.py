@@ -10,18 +10,18 @@ from typing import Any
 
 from backbay import Backend, DType, Level, Op, ops
 
-from ..case import Call
 from ..cases.matrix import expert_call, product
-from ..cases.storage import rows_call
-from ..data import READABLE, Numbers
-from ..draw import FLOATS, Draw
-from ..lab import Lab
-from ..layout import plain
-from ..modelfile import write_model
-from ..operand import Operand
-from ..rounding import Array
-from ..scenario import scenario
-from ..trial import Setup, cost_of, judge, make
+from ..cases.write import rows_call
+from ..checks.call_check import Setup, cost_of, judge, make
+from ..draw.data import READABLE, Numbers
+from ..draw.draw import FLOATS, Draw
+from ..draw.layout import plain
+from ..draw.model_file import write_model
+from ..draw.operand import Operand
+from ..numbers.rounding import Array
+from ..suite.case import Call
+from ..suite.lab import Lab
+from ..suite.scenario import scenario
 
 VARIANTS = (0, 1)
 """Of each weight the file has two, alike but for their data."""

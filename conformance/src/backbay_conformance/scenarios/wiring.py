@@ -9,8 +9,8 @@ import numpy as np
 
 from backbay import Context, DType, Tensor
 
-from ..oracles import Fault
-from ..rounding import Array
+from ..numbers.comparison import Fault
+from ..numbers.rounding import Array
 
 Evaluate = Callable[..., Array]
 

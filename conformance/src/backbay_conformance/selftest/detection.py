@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..attempt import attempt
-from ..case import CASES
-from ..lab import lab_for
-from ..plan import Item, items, select
-from ..profiles import PROFILES, STANDARD
-from ..scenario import SCENARIOS
+from ..runner.item_run import attempt
+from ..runner.plan import Item, items, select
+from ..suite.case import CASES
+from ..suite.lab import lab_for
+from ..suite.profiles import PROFILES, STANDARD
+from ..suite.scenario import SCENARIOS
 from .faults import FAULTS, Fault, reference
 from .rivals import Noticed, noticed
 

@@ -9,14 +9,14 @@ import numpy as np
 
 from backbay import Backend
 
-from ..case import CASES, Call
-from ..data import Mode
-from ..draw import Draw
-from ..lab import Lab
-from ..plan import Item
-from ..rounding import Array
-from ..storage import decode
-from ..trial import Setup, make
+from ..checks.call_check import Setup, make
+from ..draw.data import Mode
+from ..draw.draw import Draw
+from ..numbers.encoding import decode
+from ..numbers.rounding import Array
+from ..runner.plan import Item
+from ..suite.case import CASES, Call
+from ..suite.lab import Lab
 
 LOOSE = (
     "mulmat",

@@ -1,0 +1,275 @@
+"""Data for operands: small integers for the exact oracle, magnitudes far apart for bounds, and special values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from backbay import DType, Precision
+
+from ..numbers.encoding import NUMPY, encode
+from ..numbers.rounding import LARGEST, Array, significand
+
+if TYPE_CHECKING:
+    from .operand import Operand
+
+Mode = Literal["exact", "wide", "special"]
+
+
+@dataclass(frozen=True)
+class Making:
+    """What data are made for."""
+
+    rng: np.random.Generator
+    mode: Mode
+    precision: Precision
+    variant: int
+
+    @property
+    def exact(self) -> bool:
+        return self.mode == "exact"
+
+
+Fill = Callable[[Making, "Operand"], Array]
+"""Makes stored elements for an operand, of any shape."""
+
+SPECIALS: dict[str, tuple[float, ...]] = {
+    "0": (0.0, -0.0),
+    "n": (np.nan,),
+    "i": (np.inf, -np.inf),
+    "+": (np.inf,),
+    "-": (-np.inf,),
+    "s": (1e-40, -3e-42, 6e-8, -6e-8),  # subnormals, of f32 and of f16
+    "b": (3e38, -3e38, 65504.0, -65504.0),  # the largest
+}
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Numbers of a float type, or blocks of a quantized one.
+
+    special     which special values may come up, by the letters of SPECIALS
+    low, high   bounds, in every mode
+    terms       how many products, or terms, are added up to one result: exact data leave room for them
+    partner     the other factor of the products
+    most        the largest integer, where it should be less than the type allows
+    positive    no number is negative
+    few         special values come up once or twice, not everywhere: what sums up rows would show nothing else
+    """
+
+    special: str = "0"
+    low: float = -np.inf
+    high: float = np.inf
+    terms: int = 1
+    partner: Operand | None = None
+    most: int = 4095
+    positive: bool = False
+    few: bool = False
+
+    def __call__(self, making: Making, operand: Operand) -> Array:
+        size = int(np.prod(operand.shape, dtype=np.int64))
+        if operand.dtype.is_quantized:
+            return blocks(making, operand.dtype, size // operand.dtype.block_size)
+        if making.exact:
+            numbers = self._integers(making, operand, size)
+        else:
+            numbers = self._spread(making.rng, size)
+            if making.mode == "special" and self.special and size:
+                self._sprinkle(making.rng, numbers)
+        if self.positive:
+            numbers = np.abs(numbers)
+        largest = LARGEST[operand.dtype]
+        low, high = max(self.low, -largest), min(self.high, largest)
+        clipped = np.where(np.isfinite(numbers), np.clip(numbers, low, high), numbers)
+        return with_payloads(making.rng, encode(clipped, operand.dtype), operand.dtype)
+
+    def _integers(self, making: Making, operand: Operand, size: int) -> Array:
+        """Integers that the type, the activation type and the sums hold exactly."""
+        bits = significand(operand.dtype)
+        if operand.activated:
+            bits = min(bits, significand(making.precision.activation))
+        room = 2.0 ** min(24, significand(making.precision.accumulate)) / max(1, self.terms)
+        if self.partner is not None:
+            room /= self.partner.peak
+        elif self.terms > 1:
+            room /= 2  # something is left for the other factor
+        limit = int(max(min(1, self.most), min(self.most, 2**bits - 1, room)))
+        numbers = making.rng.integers(-limit, limit + 1, size).astype(np.float64)
+        kind = making.precision.activation
+        if operand.activated and kind.is_quantized:
+            return _for_blocks(making.rng, numbers, kind, operand.shape[0] if operand.shape else 1, room)
+        return numbers
+
+    def _spread(self, rng: np.random.Generator, size: int) -> Array:
+        """Signs at random; magnitudes near 1, or from e^-12 to e^6."""
+        style = rng.integers(4)
+        if style == 0:
+            return np.asarray(rng.standard_normal(size))
+        if style == 1:
+            return np.asarray(rng.uniform(-1, 1, size) * 8)
+        magnitude = np.exp(rng.uniform(-12, 6, size))
+        if style == 3 and size:  # a few large ones that cancel
+            magnitude[rng.integers(0, size, 1 + size // 8)] = np.exp(6)
+        return np.asarray(np.where(rng.random(size) < 0.5, -magnitude, magnitude))
+
+    def _sprinkle(self, rng: np.random.Generator, numbers: Array) -> None:
+        values = [value for letter in self.special for value in SPECIALS[letter]]
+        count = int(rng.integers(1, 3)) if self.few else 1 + numbers.size // 6
+        numbers[rng.integers(0, numbers.size, count)] = rng.choice(values, count)
+
+
+QUIET = {DType.F32: 0x7FC00000, DType.F16: 0x7E00, DType.BF16: 0x7FC0}
+"""The bits of a NaN without sign and payload."""
+
+
+def with_payloads(rng: np.random.Generator, raw: Array, dtype: DType) -> Array:
+    """Each NaN with a sign and a payload; often it has all bits set, which carries over where rounding adds to them."""
+    bits: Array = np.ascontiguousarray(raw).view(f"u{raw.itemsize}")
+    quiet, ones = QUIET[dtype], (1 << 8 * raw.itemsize) - 1
+    infinity = quiet & quiet << 1  # the bits of a quiet NaN without the one that makes it quiet
+    nan = (bits & ones >> 1) > infinity
+    count = int(nan.sum())
+    if count:
+        drawn = quiet | rng.integers(0, ones, count, endpoint=True)
+        bits[nan] = np.where(rng.random(count) < 0.5, ones, drawn)
+    return bits.view(raw.dtype)
+
+
+def _for_blocks(rng: np.random.Generator, numbers: Array, kind: DType, row: int, room: float) -> Array:
+    """Integers that blocks of 8-bit numbers hold exactly: each block's largest is 127, its scale therefore 1.
+
+    That holds for blocks of 16, too, where a backend takes finer ones than it declares.
+    """
+    if row == 0:
+        return numbers
+    rows = numbers.reshape(-1, row)
+    limit = max(1, min(127, int(room / 2)))
+    rows[...] = np.clip(rows, -limit, limit)
+    for start in range(0, row, 16):
+        rows[:, start + int(rng.integers(min(16, row - start)))] = rng.choice([-127.0, 127.0])
+    return rows.reshape(-1)
+
+
+@dataclass(frozen=True)
+class Integers:
+    """Integers in [low, high), repeated and out of order as they come."""
+
+    low: int
+    high: int
+
+    def __call__(self, making: Making, operand: Operand) -> Array:
+        size = int(np.prod(operand.shape, dtype=np.int64))
+        numbers = making.rng.integers(self.low, max(self.low + 1, self.high), size)
+        if size and making.variant == 0 and self.high - self.low > 1:
+            numbers[making.rng.integers(size)] = self.high - 1  # the last one is the one that is missed
+            if size > 1:
+                numbers[making.rng.integers(size)] = self.low
+        return numbers.astype(NUMPY[operand.dtype])
+
+
+@dataclass(frozen=True)
+class Distinct:
+    """Along dimension 0 no two ids are equal: writes to one row in any order would leave either."""
+
+    high: int
+
+    def __call__(self, making: Making, operand: Operand) -> Array:
+        count = operand.shape[0] if operand.shape else 1
+        rows = int(np.prod(operand.shape[1:], dtype=np.int64))
+        drawn = [making.rng.permutation(self.high)[:count] for _ in range(rows)]
+        return np.asarray(drawn).reshape(-1).astype(NUMPY[operand.dtype])
+
+
+@dataclass(frozen=True)
+class Bits:
+    """Any stored element at all, for what only moves: every NaN, subnormal and integer."""
+
+    def __call__(self, making: Making, operand: Operand) -> Array:
+        size = int(np.prod(operand.shape, dtype=np.int64))
+        if operand.dtype.is_quantized:
+            return blocks(making, operand.dtype, size // operand.dtype.block_size)
+        kind = NUMPY[operand.dtype]
+        if operand.dtype.is_integer:
+            info = np.iinfo(kind)
+            numbers = making.rng.integers(info.min, info.max, size, dtype=kind, endpoint=True)
+            return np.asarray(numbers)
+        return Numbers(special="0nisb")(making, operand)
+
+
+@dataclass(frozen=True)
+class Made:
+    """Numbers that a function makes, rounded to the type."""
+
+    function: Callable[[Making, Operand], Array]
+
+    def __call__(self, making: Making, operand: Operand) -> Array:
+        return encode(self.function(making, operand), operand.dtype)
+
+
+# -- quantized blocks ------------------------------------------------------------------------------------
+
+Q = DType
+# Where a block holds its f16 scales. All other bytes are drawn freely, so that every code comes up.
+SCALES: dict[DType, tuple[int, ...]] = {
+    Q.Q4_0: (0,),
+    Q.Q8_0: (0,),
+    Q.MXFP4: (),
+    Q.Q4_K: (0, 2),
+    Q.Q6_K: (208,),
+    Q.Q5_0: (0,),
+    Q.Q4_1: (0, 2),
+    Q.Q5_K: (0, 2),
+    Q.Q2_K: (80, 82),
+    Q.Q3_K: (108,),
+    Q.Q5_1: (0, 2),
+    Q.IQ4_NL: (0,),
+    Q.IQ4_XS: (0,),
+    Q.IQ2_XXS: (0,),
+    Q.IQ2_XS: (0,),
+    Q.IQ3_XXS: (0,),
+    Q.IQ3_S: (0,),
+    Q.IQ2_S: (0,),
+    Q.IQ1_S: (0,),
+    Q.TQ1_0: (52,),
+    Q.TQ2_0: (64,),
+    Q.IQ1_M: (),  # in four parts, see `blocks`
+    Q.NVFP4: (),
+    Q.Q1_0: (0,),
+}
+READABLE = tuple(SCALES)
+"""The quantized types that calls are drawn with."""
+UNDRAWN = {
+    Q.Q8_1: "ggml rounds activations to it and stores no weights so; its 36 bytes are 40 in GGUF's own table",
+    Q.Q8_K: "ggml rounds activations to it and stores no weights so; nothing reads it from a file",
+}
+"""The quantized types that no call is drawn with, and why."""
+
+
+def blocks(making: Making, dtype: DType, count: int) -> Array:
+    """Blocks with any codes in them, and scales of both signs that make sense, 1 or -1 for the exact oracle."""
+    rng = making.rng
+    raw = rng.integers(0, 256, (count, dtype.type_size), dtype=np.uint8)
+    if dtype is DType.MXFP4:
+        raw[:, 0] = 127 if making.exact else rng.integers(115, 131, count)
+    if dtype is DType.NVFP4:  # four unsigned scales of 8 bits, of which 0x40 is 1 and 0x7F a NaN
+        raw[:, :4] = 0x40 if making.exact else rng.integers(0, 0x7F, (count, 4))
+    if dtype is DType.IQ1_M:  # the scale's four digits stand on top of four words
+        words = raw[:, 48:].view(np.uint16)
+        digits = _scales(making, count)[:, None] >> np.array([0, 4, 8, 12], np.uint16)
+        words[...] = (words & 0x0FFF) | (digits << 12).astype(np.uint16)
+    for at in SCALES[dtype]:
+        raw[:, at : at + 2] = _scales(making, count).view(np.uint8).reshape(count, 2)
+    return raw
+
+
+def _scales(making: Making, count: int) -> Array:
+    """Scales as the bits of f16: 1 or -1 for the exact oracle, else of both signs, and some of them subnormal."""
+    rng = making.rng
+    scale = np.ones(count) if making.exact else np.exp(rng.uniform(-6, 0, count))
+    if not making.exact:
+        scale = np.where(rng.random(count) < 0.1, 2.0 ** -rng.integers(15, 24, count), scale)
+    scale = np.where(rng.random(count) < 0.3, -scale, scale)
+    return np.asarray(scale.astype(np.float16).view(np.uint16))

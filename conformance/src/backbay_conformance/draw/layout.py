@@ -1,0 +1,174 @@
+"""Where an operand's elements lie: how a leaf is filled around them, and the views that lead from it to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from backbay import Context, DType, Spec, Tensor, ops
+
+from ..checks.declared_precision import runs
+from ..numbers.rounding import Array
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Step:
+    """From a tensor of shape `source` to one of `shape`: `embed` undoes on arrays what `trace` does on tensors."""
+
+    name: str
+    source: Shape
+    shape: Shape
+    embed: Callable[[Array], Array]
+    trace: Callable[[Context, Tensor], Tensor]
+    code: str  # of `trace`, after the dot, as a program would have it
+    settle: Callable[[Array], Array] = lambda raw: raw  # makes elements equal that lie in one place
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The steps from a leaf to an operand, the leaf's own first."""
+
+    dtype: DType
+    shape: Shape
+    steps: tuple[Step, ...] = ()
+
+    @property
+    def source(self) -> Shape:
+        """The shape of the leaf."""
+        return self.steps[0].source if self.steps else self.shape
+
+    def embed(self, raw: Array) -> Array:
+        """The leaf's elements, from the operand's."""
+        for step in reversed(self.steps):
+            raw = step.embed(raw)
+        return np.ascontiguousarray(raw)
+
+    def settle(self, raw: Array) -> Array:
+        """The operand's elements as they can be, where some of them lie in one place."""
+        return self.steps[-1].settle(raw) if self.steps else raw
+
+    def trace(self, ctx: Context, leaf: Tensor) -> Tensor:
+        for step in self.steps:
+            leaf = step.trace(ctx, leaf)
+        return leaf
+
+    def __str__(self) -> str:
+        return " > ".join(step.name for step in self.steps) or "contiguous"
+
+
+def plain(dtype: DType, shape: Shape) -> Layout:
+    return Layout(dtype, shape)
+
+
+def junk(dtype: DType, raw: Array, shape: Shape) -> Array:
+    """Stored elements that nobody may use: NaN, and integers out of every range."""
+    full = np.empty(shape, raw.dtype)
+    full.view(np.uint8)[...] = 0x7F if dtype.is_integer else 0xFF
+    return full
+
+
+def stored_shape(dtype: DType, shape: Shape) -> Shape:
+    """The shape of the array that holds a tensor: reversed, a quantized row as its bytes."""
+    if dtype.is_quantized:
+        shape = (dtype.row_size(shape[0]), *shape[1:])
+    return shape[::-1]
+
+
+def _stored(dtype: DType, amount: int, dim: int) -> int:
+    """An extent along a dimension, in what the stored array counts."""
+    return dtype.row_size(amount) if dim == 0 and dtype.is_quantized else amount
+
+
+def permuted(dtype: DType, shape: Shape, axes: Shape) -> Step:
+    """Dimension i of the source becomes dimension axes[i]."""
+    rank = len(shape)
+    source = tuple(shape[axis] for axis in axes)
+    order = [0] * rank
+    for i, axis in enumerate(axes):
+        order[rank - 1 - i] = rank - 1 - axis
+    return Step(
+        f"permute{axes}",
+        source,
+        shape,
+        lambda raw: raw.transpose(order),
+        lambda ctx, x: x.permute(ctx, *axes),
+        f"permute(ctx, {', '.join(map(str, axes))})",
+    )
+
+
+def gaps(dtype: DType, shape: Shape, before: Shape, behind: Shape) -> Step:
+    """A view into something larger in every dimension; the source is contiguous."""
+    source = tuple(n + a + b for n, a, b in zip(shape, before, behind, strict=True))
+    inside = tuple(
+        slice(_stored(dtype, a, n), _stored(dtype, a + shape[n], n))
+        for n, a in reversed(list(enumerate(before)))
+    )
+
+    def embed(raw: Array) -> Array:
+        whole = junk(dtype, raw, stored_shape(dtype, source))
+        whole[inside] = raw
+        return whole
+
+    spec = Spec(dtype, source)
+    steps = [spec.stride(n) for n in range(len(shape))]
+    counts = (before[0] // dtype.block_size, *before[1:])
+    offset = 0 if 0 in shape else sum(count * step for count, step in zip(counts, steps, strict=True))
+    return Step(
+        f"view{before}{behind}",
+        source,
+        shape,
+        embed,
+        lambda ctx, x: x.view(ctx, offset, shape, steps[1:]),
+        f"view(ctx, {offset}, {shape}, {tuple(steps[1:])})",
+    )
+
+
+def sliced(dtype: DType, shape: Shape, dim: int, low: int, step: int) -> Step:
+    """Every step-th of a dimension, from `low` on."""
+    high = low + shape[dim] * step
+    source = tuple(high if n == dim else extent for n, extent in enumerate(shape))
+    axis = len(shape) - 1 - dim
+    inside = slice(_stored(dtype, low, dim), None, step)
+
+    def embed(raw: Array) -> Array:
+        whole = junk(dtype, raw, stored_shape(dtype, source))
+        whole[(slice(None),) * axis + (inside,)] = raw
+        return whole
+
+    return Step(
+        f"slice({dim},{low},{high},{step})",
+        source,
+        shape,
+        embed,
+        lambda ctx, x: x.slice(ctx, dim, low, high, step),
+        f"slice(ctx, {dim}, {low}, {high}, {step})",
+    )
+
+
+def duplicated(dtype: DType, shape: Shape) -> Step:
+    """What another op has computed: not a leaf, where the backend can copy one."""
+
+    def trace(ctx: Context, x: Tensor) -> Tensor:
+        return x.duplicate(ctx) if runs(ctx, ops.contiguous, x) else x
+
+    return Step("duplicate", shape, shape, lambda raw: raw, trace, "duplicate(ctx)")
+
+
+def repeated(dtype: DType, shape: Shape, dim: int) -> Step:
+    """A view whose stride of one dimension, not the first, is 0: everything along it is its first element."""
+    source = tuple(1 if n == dim else extent for n, extent in enumerate(shape))
+    spec, axis = Spec(dtype, source), len(shape) - 1 - dim
+    steps = tuple(0 if n == dim else spec.stride(n) for n in range(1, len(shape)))
+    return Step(
+        f"repeat({dim})",
+        source,
+        shape,
+        lambda raw: np.take(raw, [0], axis),
+        lambda ctx, x: x.view(ctx, 0, shape, steps),
+        f"view(ctx, 0, {shape}, {steps})",
+        lambda raw: np.ascontiguousarray(np.broadcast_to(np.take(raw, [0], axis), raw.shape)),
+    )

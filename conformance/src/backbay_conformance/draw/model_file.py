@@ -1,0 +1,30 @@
+"""Model files of a few weights, as scenarios and machines need them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from backbay import DType
+
+from ..numbers.rounding import Array
+
+
+def write_model(path: Path, blocks: int, weights: Iterable[tuple[str, DType, Array]], width: int = 0) -> Path:
+    """A file of so many blocks, with weights by name, each as its stored elements; `width` is that of embeddings."""
+    from gguf import GGMLQuantizationType, GGUFWriter
+
+    writer = GGUFWriter(path, "small")
+    writer.add_block_count(blocks)
+    if width:
+        writer.add_embedding_length(width)
+    for name, dtype, stored in weights:
+        raw = np.ascontiguousarray(stored).view(np.uint8)
+        writer.add_tensor(name, raw, raw_dtype=GGMLQuantizationType(dtype.value))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path

@@ -1,0 +1,94 @@
+"""One operand of a call: its dtype, shape, layout and data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from backbay import Context, DType, Precision, Spec, Tensor
+
+from ..numbers.encoding import decode, encode
+from ..numbers.rounding import Array
+from .data import Fill, Making, Mode
+from .layout import Layout, stored_shape
+
+
+@dataclass(eq=False)
+class Operand:
+    """A tensor to be: `raw` is what it stores, an array of the reversed shape, and `numbers` what that stands for.
+
+    Both are there once `make` was called; `variant` 1 gives other data of the same kind.
+    """
+
+    dtype: DType
+    shape: tuple[int, ...]
+    fill: Fill
+    layout: Layout
+    seed: int
+    activated: bool = False
+    raw: Array | None = None
+    numbers: Array | None = None
+
+    @property
+    def spec(self) -> Spec:
+        return Spec(self.dtype, self.shape)
+
+    def make(self, mode: Mode, precision: Precision, variant: int) -> None:
+        """Fill in the data."""
+        rng = np.random.Generator(np.random.PCG64([self.seed, variant]))
+        self.hold(self.fill(Making(rng, mode, precision, variant), self))
+
+    def hold(self, raw: Array) -> None:
+        self.raw = self.layout.settle(raw.reshape(stored_shape(self.dtype, self.shape)))
+        self.numbers = decode(self.raw, self.dtype)
+
+    @property
+    def stored(self) -> Array:
+        assert self.raw is not None, "make() comes first"
+        return self.raw
+
+    @property
+    def decoded(self) -> Array:
+        assert self.numbers is not None, "make() comes first"
+        return self.numbers
+
+    @property
+    def peak(self) -> float:
+        """The largest finite magnitude; at least 1."""
+        finite = self.decoded[np.isfinite(self.decoded)]
+        return max(1.0, float(np.abs(finite).max(initial=1.0)))
+
+    def of(self, raw: Array, layout: Layout | None = None) -> Operand:
+        """The same operand with these data, of the shape that they have."""
+        shape = raw.shape[::-1]
+        if self.dtype.is_quantized:
+            shape = (shape[0] // self.dtype.type_size * self.dtype.block_size, *shape[1:])
+        made = replace(self, shape=shape, layout=layout or Layout(self.dtype, shape))
+        made.hold(raw)
+        return made
+
+    def leaf(self, ctx: Context) -> Tensor:
+        """A leaf that holds the data, as its layout wants them."""
+        return ctx.empty(self.dtype, *self.layout.source)
+
+    def write(self, leaf: Tensor) -> None:
+        leaf.from_bytes(self.bytes())
+
+    def bytes(self) -> bytes:
+        return self.layout.embed(self.stored).tobytes()
+
+    def __str__(self) -> str:
+        return f"{self.spec} {self.layout}"
+
+
+def longer(operand: Operand, extra: int, value: float) -> Operand:
+    """The operand with so many more elements of one value behind each of its rows, laid out contiguously."""
+
+    def fill(making: Making, made: Operand) -> Array:
+        rows = operand.stored
+        tail = encode(np.full((*rows.shape[:-1], extra), value), operand.dtype)
+        return np.concatenate([rows, tail], axis=-1)
+
+    shape = (operand.shape[0] + extra, *operand.shape[1:])
+    return Operand(operand.dtype, shape, fill, Layout(operand.dtype, shape), 0, activated=operand.activated)

@@ -1,0 +1,406 @@
+"""A backend's life: contexts nested and interleaved, leaves rewritten, graphs that grow, closing in any order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import backbay
+from backbay import BackbayError, BackendParams, ClosedError, DType, NotComputedError, ShapeError, Tensor
+
+from ..numbers.comparison import Fault
+from ..suite.lab import GUARDED, Lab
+from .machine import Choose, Machine, action
+from .shadow import ContextShadow, Shadow
+from .shadow_ops import TRACED
+from .small_model import WEIGHTS, WIDTH, small_model, weight
+
+Array = NDArray[Any]
+PEAK = 4.0  # of what leaves hold
+CONTEXTS, NODES = 3, 24
+
+
+def has_context(machine: BackendLife) -> bool:
+    return bool(machine.open_contexts())
+
+
+def has_leaf(machine: BackendLife) -> bool:
+    return any(leaf.is_leaf for ctx in machine.open_contexts() for leaf in ctx.nodes)
+
+
+def has_nodes(machine: BackendLife) -> bool:
+    return any(len(ctx.nodes) < NODES and ctx.nodes for ctx in machine.open_contexts())
+
+
+class BackendLife(Machine):
+    """Everything is small integers in f32, so that each result is known to the bit."""
+
+    def __init__(self, lab: Lab, choose: Choose) -> None:
+        super().__init__(lab, choose)
+        self.kind = type(lab.backend)
+        self.options = lab.backend.params.options
+        self.contexts: list[ContextShadow] = []
+        self.count = 0
+        self._open()
+
+    def _open(self) -> None:
+        params = BackendParams(num_threads=2, debug=GUARDED.debug, options=self.options)
+        self.backend = backbay.open(small_model(), backend=self.kind, params=params)
+        self.loaded, self.at_rest = False, self._cache_bytes()
+        self.contexts.clear()
+        self.tell("backend = open(small model)")
+
+    def open_contexts(self) -> list[ContextShadow]:
+        return [ctx for ctx in self.contexts if not ctx.closed]
+
+    def close(self) -> None:
+        for ctx in self.open_contexts():
+            self._close(ctx)
+        if self._cache_bytes() != self.at_rest:
+            raise Fault(
+                "life", f"all contexts are closed, and {self._cache_bytes()} bytes of leaves are still booked"
+            )
+        self.backend.close()
+
+    def _cache_bytes(self) -> int:
+        """What is booked for leaves of layers."""
+        return sum(entry.size for device in self.backend.memory().devices for entry in device.cache)
+
+    # -- contexts and leaves -----------------------------------------------------------------------------
+
+    @action(lambda machine: len(machine.open_contexts()) < CONTEXTS)
+    def open_context(self, choose: Choose) -> None:
+        ctx = ContextShadow(self.backend.new_context(), self._name("c"))
+        self.contexts.append(ctx)
+        self.tell(f"{ctx.name} = backend.new_context()")
+
+    @action(has_context)
+    def close_context(self, choose: Choose) -> None:
+        self._close(self._context(choose))
+
+    @action(has_context, weight=3)
+    def make_leaf(self, choose: Choose) -> None:
+        """from_floats, zeros, or an empty one that may be read only once something was written."""
+        ctx = self._context(choose)
+        if len(ctx.nodes) >= NODES:
+            return
+        shape = (WIDTH, 1 + choose.below(4))
+        kind = ("from_floats", "zeros", "empty")[choose.below(3)]
+        data = self._data(choose, shape) if kind == "from_floats" else np.zeros(shape[::-1])
+        at = (ctx.ctx, ctx.ctx.input(), ctx.ctx.layer(0), ctx.ctx.layer(1))[choose.below(4)]
+        made = {
+            "from_floats": lambda: at.from_floats(data),
+            "zeros": lambda: at.zeros(DType.F32, *shape),
+            "empty": lambda: at.empty(DType.F32, *shape),
+        }[kind]()
+        leaf = Shadow(made, ctx, self._name("leaf"), PEAK, data=data, written=kind != "empty")
+        ctx.nodes.append(leaf)
+        if leaf.written:  # whether data for a new leaf count as a write to the context is left open
+            ctx.doubtful, ctx.results = {*ctx.doubtful, *ctx.results}, {}
+        self.tell(f"{leaf.name} = {ctx.name}.{kind}{shape}")
+
+    @action(has_leaf, weight=4)
+    def rewrite_leaf(self, choose: Choose) -> None:
+        """New data; what its context has computed can no longer be read."""
+        leaf = self._leaf(choose)
+        assert leaf.owner is not None
+        assert leaf.data is not None
+        leaf.data[...] = self._data(choose, leaf.shape)
+        leaf.tensor.from_floats(leaf.data)
+        leaf.written, leaf.owner.results = True, {}
+        self._forget_aliases(leaf)
+        self.tell(f"{leaf.name}.from_floats(...)")
+
+    @action(has_leaf)
+    def refuse_wrong_data(self, choose: Choose) -> None:
+        """Too many numbers are refused, and change nothing."""
+        leaf = self._leaf(choose)
+        self._expect(
+            ShapeError, lambda: leaf.tensor.from_floats(np.zeros(leaf.tensor.size + 1)), "too many numbers"
+        )
+        self._compare(leaf.tensor, leaf.data if leaf.written else None, leaf.name)
+
+    @action(has_leaf)
+    def read_leaf(self, choose: Choose) -> None:
+        leaf = self._leaf(choose)
+        self.tell(f"read {leaf.name}")
+        self._compare(leaf.tensor, leaf.data if leaf.written else None, leaf.name)
+
+    # -- weights -----------------------------------------------------------------------------------------
+
+    @action(lambda machine: not machine.loaded)
+    def load(self, choose: Choose) -> None:
+        seen: list[float] = []
+        self.backend.load(progress=seen.append)
+        self.loaded = True
+        self.tell("backend.load()")
+        if seen != sorted(seen) or seen[:1] != [0.0] or seen[-1:] != [1.0]:
+            raise Fault("life", f"progress must grow from 0.0 to 1.0, got {seen}")
+
+    @action()
+    def read_weight(self, choose: Choose) -> None:
+        """What the file holds, and nothing before it was loaded."""
+        shadow = self.weight(choose)
+        self.tell(f"read {shadow.name}")
+        if not self.loaded:
+            self._expect(NotComputedError, shadow.tensor.floats, "a weight is read before load")
+        else:
+            self._compare(shadow.tensor, shadow.data, shadow.name)
+
+    # -- tracing -----------------------------------------------------------------------------------------
+
+    @action(has_nodes, weight=8)
+    def trace(self, choose: Choose) -> None:
+        """An op on nodes of a context, on leaves of others, or on weights."""
+        ctx = self._context(choose)
+        if not ctx.nodes or len(ctx.nodes) >= NODES:
+            return
+        x = self._node(ctx, choose)
+        name = list(TRACED)[choose.below(len(TRACED))]
+        made = TRACED[name](self, ctx, x, choose)
+        if made is not None:
+            made.name = self._name("t")
+            ctx.nodes.append(made)
+            self.tell(f"{made.name} = {name}({', '.join(o.name for o in made.operands)}) in {ctx.name}")
+
+    @action(has_nodes, weight=4)
+    def trace_write(self, choose: Choose) -> None:
+        """A copy into a leaf, or into some of its rows; perhaps of another context."""
+        ctx, leaf = self._context(choose), self._any_leaf(choose)
+        if leaf is None or not ctx.nodes or len(ctx.nodes) >= NODES:
+            return
+        x = self._node(ctx, choose)
+        rows = x.tensor.dim(1)
+        if x.tensor.dim(0) != WIDTH or rows > leaf.tensor.dim(1) or x.tensor.rank != 2:
+            return
+        first = choose.below(leaf.tensor.dim(1) - rows + 1)
+        place = self._place(ctx, leaf, first, first + rows)
+        # What a graph writes and reads again must not grow from run to run.
+        bounded = Shadow(
+            x.tensor.clamp(ctx.ctx, -PEAK, PEAK), ctx, "", PEAK, (x,), lambda a: np.clip(a, -PEAK, PEAK)
+        )
+        written = bounded.tensor.copy(ctx.ctx, place.tensor)
+        made = Shadow(written, ctx, self._name("w"), PEAK, (bounded, place), lambda a, _: a, target=1)
+        ctx.nodes.append(made)
+        ctx.ctx.forward(made.tensor)
+        ctx.root(made)
+        self.tell(
+            f"{made.name} = {x.name}.clamp(-4, 4).copy({place.name}) in {ctx.name}; forward({made.name})"
+        )
+
+    @action(has_nodes)
+    def forward(self, choose: Choose) -> None:
+        ctx = self._context(choose)
+        if ctx.nodes:
+            node = self._node(ctx, choose)
+            ctx.ctx.forward(node.tensor)
+            ctx.root(node)
+            self.tell(f"{ctx.name}.forward({node.name})")
+
+    # -- computing ---------------------------------------------------------------------------------------
+
+    @action(has_nodes, weight=6)
+    def compute(self, choose: Choose) -> None:
+        """One output, or two, or none; then all of them are read."""
+        ctx = self._context(choose)
+        count = min(choose.below(3), len(ctx.nodes))
+        self._compute(ctx, [self._node(ctx, choose) for _ in range(count)])
+
+    @action(lambda machine: any(ctx.latest for ctx in machine.open_contexts()), weight=6)
+    def compute_again(self, choose: Choose) -> None:
+        """The same outputs, from what leaves hold now: nothing may be traced, compiled or allocated."""
+        found = [ctx for ctx in self.open_contexts() if ctx.latest]
+        ctx = found[choose.below(len(found))]
+        self._compute(ctx, ctx.latest)
+
+    @action(has_context)
+    def reserve(self, choose: Choose) -> None:
+        ctx = self._context(choose)
+        self.tell(f"{ctx.name}.reserve()")
+        if self._closed_leaf(ctx):
+            return
+        ctx.ctx.reserve()
+        ctx.doubtful |= set(ctx.results)  # they stay if nothing had to be compiled
+        ctx.results = {}
+        self._compiled(ctx)
+
+    @action(has_nodes)
+    def read_anything(self, choose: Choose) -> None:
+        """Leaves and what the latest compute named can be read; anything else raises, and is never stale."""
+        ctx = self._context(choose)
+        if not ctx.nodes:
+            return
+        node = ctx.nodes[choose.below(len(ctx.nodes))]
+        if node.is_leaf:
+            self._compare(node.tensor, node.data if node.written else None, node.name)
+        elif node in ctx.results:
+            self._compare(node.tensor, ctx.results[node], node.name)
+        elif node not in ctx.doubtful:
+            self._expect(NotComputedError, node.tensor.floats, f"{node.name} was not computed")
+
+    # -- the end -----------------------------------------------------------------------------------------
+
+    @action(lambda machine: any(ctx.closed and ctx.nodes for ctx in machine.contexts))
+    def use_what_is_closed(self, choose: Choose) -> None:
+        closed = [ctx for ctx in self.contexts if ctx.closed and ctx.nodes]
+        ctx = closed[choose.below(len(closed))]
+        node = ctx.nodes[choose.below(len(ctx.nodes))]
+        uses: list[tuple[str, Callable[[], Any]]] = [
+            ("read", node.tensor.floats),
+            ("trace", lambda: node.tensor.neg(ctx.ctx)),
+            ("compute", lambda: ctx.ctx.compute(node.tensor)),
+            ("new leaf", lambda: ctx.ctx.zeros(DType.F32, 1)),
+            ("reserve", ctx.ctx.reserve),
+        ]
+        if node.is_leaf:
+            uses.append(("write", lambda: node.tensor.from_floats(np.zeros(node.tensor.size))))
+            uses += [("trace elsewhere", lambda: node.tensor.neg(self.open_contexts()[0].ctx))] * has_context(
+                self
+            )
+        name, use = uses[choose.below(len(uses))]
+        self._expect(ClosedError, use, f"{name} with {node.name} of {ctx.name}, which is closed")
+
+    @action(lambda machine: len(machine.contexts) > 3)
+    def close_backend(self, choose: Choose) -> None:
+        """Everything of it is closed with it; then a new life begins."""
+        ctx = self.open_contexts()[0] if has_context(self) else None
+        self.backend.close()
+        self.tell("backend.close()")
+        self._expect(ClosedError, self.backend.new_context, "a context of a closed backend")
+        self._expect(ClosedError, lambda: self.backend.get("output.weight"), "a weight of a closed backend")
+        if ctx is not None:
+            self._expect(ClosedError, ctx.ctx.compute, "compute after the backend was closed")
+            for node in ctx.nodes[:1]:
+                self._expect(ClosedError, node.tensor.floats, "read after the backend was closed")
+        self._open()
+
+    # -- parts -------------------------------------------------------------------------------------------
+
+    def _compute(self, ctx: ContextShadow, outputs: list[Shadow]) -> None:
+        ctx.latest = outputs
+        self.tell(f"{ctx.name}.compute({', '.join(o.name for o in outputs)})")
+        for output in outputs:
+            ctx.root(output)
+        blocked = self._why_not(ctx)
+        ctx.results, ctx.doubtful = {}, set()
+        if blocked is not None:
+            ctx.stale = True
+            kind, why = blocked
+            self._expect(kind, lambda: ctx.ctx.compute(*[o.tensor for o in outputs]), why)
+            return
+        before = self.backend.counters
+        ctx.ctx.compute(*[output.tensor for output in outputs])
+        after = self.backend.counters
+        self._check_economy(
+            ctx, after.traced_nodes - before.traced_nodes, after.bytes_allocated - before.bytes_allocated
+        )
+        ctx.run()
+        for node in ctx.values:
+            if node.target is not None:
+                self._forget_aliases(node.base, keep=ctx)
+        ctx.results = {o: ctx.values[o] if ctx.is_known(o) else None for o in outputs}
+        for other in self.open_contexts():  # what those have computed before still stands
+            for output, expected in other.results.items():
+                self._compare_kept(other, ctx, output, expected)
+
+    def _compare_kept(
+        self, owner: ContextShadow, latest: ContextShadow, output: Shadow, expected: Array | None
+    ) -> None:
+        """A result; that of a context whose memory another one has moved may be gone, but it is never stale."""
+        if output.base.owner is not None and output.base.owner.closed:
+            return  # a view of what is gone
+        try:
+            self._compare(output.tensor, expected, output.name)
+        except NotComputedError:
+            if owner is latest or not owner.moved:
+                raise
+
+    def _check_economy(self, ctx: ContextShadow, traced: int, allocated: int) -> None:
+        """What was compiled before is neither traced nor allocated again."""
+        if traced or (allocated and not ctx.stale and not ctx.moved):
+            raise Fault(
+                "life", f"a graph compiled before traced {traced} nodes and allocated {allocated} bytes again"
+            )
+        self._compiled(ctx)
+
+    def _compiled(self, ctx: ContextShadow) -> None:
+        if ctx.stale:
+            for other in self.contexts:
+                other.moved = other is not ctx
+        ctx.stale = ctx.moved = False
+
+    def _why_not(self, ctx: ContextShadow) -> tuple[type[BackbayError], str] | None:
+        """What a compute must raise now."""
+        if not self.loaded and any(leaf.owner is None for leaf in ctx.needs()):
+            return NotComputedError, "the weights are not loaded"
+        if self._closed_leaf(ctx):
+            return ClosedError, "a leaf of the graph belongs to a closed context"
+        return None
+
+    def _closed_leaf(self, ctx: ContextShadow) -> bool:
+        return any(leaf.owner is not None and leaf.owner.closed for leaf in ctx.needs())
+
+    def _forget_aliases(self, leaf: Shadow, keep: ContextShadow | None = None) -> None:
+        """Outputs that look into a leaf show what it holds now, or what it held: nobody may rely on either."""
+        for ctx in self.contexts:
+            for output in ctx.results if ctx is not keep else ():
+                if output.base is leaf:
+                    ctx.results[output] = None
+
+    def _place(self, ctx: ContextShadow, leaf: Shadow, low: int, high: int) -> Shadow:
+        """Some rows of a leaf, as a view."""
+        view = leaf.tensor.slice(ctx.ctx, 1, low, high)
+        name = f"{leaf.name}[{low}:{high}]"
+        return Shadow(view, ctx, name, leaf.peak, (leaf,), lambda a: a[low:high], view=True)
+
+    def _close(self, ctx: ContextShadow) -> None:
+        ctx.ctx.close()
+        ctx.closed, ctx.results = True, {}
+        self.tell(f"{ctx.name}.close()")
+
+    def _context(self, choose: Choose) -> ContextShadow:
+        found = self.open_contexts()
+        return found[choose.below(len(found))]
+
+    def _leaf(self, choose: Choose) -> Shadow:
+        leaves = [node for ctx in self.open_contexts() for node in ctx.nodes if node.is_leaf]
+        return leaves[choose.below(len(leaves))]
+
+    def _any_leaf(self, choose: Choose) -> Shadow | None:
+        return self._leaf(choose) if has_leaf(self) else None
+
+    def _node(self, ctx: ContextShadow, choose: Choose) -> Shadow:
+        """A node of a context; one of the last three as often as not, so that chains grow."""
+        recent = choose.below(2) * max(0, len(ctx.nodes) - 3)
+        return ctx.nodes[recent + choose.below(len(ctx.nodes) - recent)]
+
+    def weight(self, choose: Choose) -> Shadow:
+        name = list(WEIGHTS)[choose.below(len(WEIGHTS))]
+        tensor = self.backend.get(name)
+        if tensor is None or tensor.shape != WEIGHTS[name]:
+            raise Fault("life", f"get({name!r}) gave {tensor!r}, the file holds {WEIGHTS[name]}")
+        return Shadow(tensor, None, name, 3.0, data=weight(name))
+
+    def _data(self, choose: Choose, shape: tuple[int, ...]) -> Array:
+        rng = np.random.default_rng(choose.below(1 << 16))
+        return rng.integers(-4, 5, shape[::-1]).astype(np.float64)
+
+    def _name(self, prefix: str) -> str:
+        self.count += 1
+        return f"{prefix}{self.count}"
+
+    def _compare(self, tensor: Tensor, expected: Array | None, name: str) -> None:
+        got = tensor.numpy()
+        if expected is not None and not np.array_equal(got, expected):
+            raise Fault("life", f"{name} should be\n{expected}\nbut is\n{got}")
+
+    def _expect(self, kind: type[BackbayError], use: Callable[[], Any], why: str) -> None:
+        self.tell(f"{kind.__name__}? {why}")
+        try:
+            use()
+        except kind:
+            return
+        raise Fault("life", f"no {kind.__name__}, though {why}")

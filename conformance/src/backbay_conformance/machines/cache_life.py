@@ -1,0 +1,291 @@
+"""A cache's life: stored, read, shifted, copied, cut, defragmented, for several sequences and with a window."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from backbay import DType, Spec, Support, ops
+
+from ..numbers.comparison import Fault
+from ..numbers.number import Number
+from ..suite.lab import Lab
+from .cache_graph import Cache, Layout
+from .cost import attention_cost
+from .history import Cell, History, attend, number, require_close, rotated, stored
+from .machine import Choose, Machine, action
+
+Array = NDArray[Any]
+SEQUENCES = 3
+KNOWN = (DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.Q4_0)
+
+
+def has_cells(machine: CacheLife) -> bool:
+    return bool(machine.history.cells)
+
+
+class CacheLife(Machine):
+    """Attention over what the cache holds is compared with attention over the plain history, in float64."""
+
+    def __init__(self, lab: Lab, choose: Choose) -> None:
+        super().__init__(lab, choose)
+        self.backend = lab.fresh()
+        self.layout = self._layout(choose)
+        self._check_offer()
+        self.cache = Cache(self.backend, self.layout)
+        self.cost = attention_cost(self.backend, self.layout.key_type, self.layout.value_type)
+        self.history, self.window = History(), 0
+        self.tell(str(self.layout))
+
+    def close(self) -> None:
+        self.cache.close()
+        self.backend.close()
+
+    # -- growing -----------------------------------------------------------------------------------------
+
+    @action(weight=6)
+    def store(self, choose: Choose) -> None:
+        """Some tokens of one sequence or two; each must then see its own past, and nothing else."""
+        tokens = [1, 2, 3, 5][choose.below(4)]
+        free = self.history.free(self.layout.capacity)
+        if len(free) < tokens:
+            return
+        batch = self._batch(choose, tokens)
+        order = np.random.default_rng(choose.below(1 << 16))
+        cells = [free, list(order.permutation(free)), free[::-1]][choose.below(3)][:tokens]
+        query, key, value = self._data(choose, tokens)
+        for i, (sequence, position) in enumerate(batch):
+            self.history.cells[int(cells[i])] = Cell(
+                position,
+                {sequence},
+                stored(self._turned(key[i], position), self.layout.key_type),
+                stored(number(value[i], self.cost), self.layout.value_type),
+            )
+        self.tell(f"store {', '.join(f'{s}@{p} in {c}' for (s, p), c in zip(batch, cells, strict=True))}")
+        self._step(batch, np.array(cells), query, key, value)
+
+    @action(has_cells, weight=2)
+    def read_again(self, choose: Choose) -> None:
+        """The newest token of a sequence is stored once more, in its place, and asks anew."""
+        sequence = self._sequence(choose)
+        cell, newest = list(self.history.of(sequence).items())[-1]
+        if len(newest.sequences) > 1:
+            return
+        query, key, value = self._data(choose, 1)
+        newest.key = stored(self._turned(key[0], newest.position), self.layout.key_type)
+        newest.value = stored(number(value[0], self.cost), self.layout.value_type)
+        self.tell(f"read {sequence}@{newest.position} in {cell}")
+        self._step([(sequence, newest.position)], np.array([cell]), query, key, value)
+
+    # -- changing ----------------------------------------------------------------------------------------
+
+    @action(has_cells, weight=2)
+    def shift(self, choose: Choose) -> None:
+        """Positions of a sequence from one on move, and its keys with them, in place."""
+        sequence = self._sequence(choose)
+        cells = self.history.of(sequence)
+        if any(len(cell.sequences) > 1 for cell in cells.values()):
+            return
+        first = choose.below(self.history.next_position(sequence))
+        delta = [-1, 2, -3, 40][choose.below(4)]
+        moved = {n: cell for n, cell in cells.items() if cell.position >= first}
+        room = max((c.position for c in cells.values() if c.position < first), default=-1) + 1
+        if not moved or min(cell.position for cell in moved.values()) + delta < room:
+            return
+        deltas = np.zeros(self.layout.capacity)
+        for n, cell in moved.items():
+            deltas[n], cell.position = delta, cell.position + delta
+        for n, cell in self.history.cells.items():  # all are turned, most by nothing, and stored again
+            cell.key = stored(self._rotated(cell.key, deltas[n]), self.layout.key_type)
+        self.tell(f"shift {sequence}@{first}.. by {delta}")
+        self.cache.shift(deltas)
+
+    @action(has_cells)
+    def share_prefix(self, choose: Choose) -> None:
+        """Another sequence takes part in the cells of a prefix."""
+        source, target, end = self._prefix(choose)
+        if target is None:
+            return
+        for cell in self.history.of(source).values():
+            if cell.position < end:
+                cell.sequences.add(target)
+        self.tell(f"share {source}@0..{end} with {target}")
+
+    @action(has_cells, weight=2)
+    def copy_prefix(self, choose: Choose) -> None:
+        """Another sequence gets cells of its own with the same prefix."""
+        source, target, end = self._prefix(choose)
+        wanted = [(n, cell) for n, cell in self.history.of(source).items() if cell.position < end]
+        free = self.history.free(self.layout.capacity)
+        if target is None or len(free) < len(wanted):
+            return
+        runs = [(n, to, 1) for (n, _), to in zip(wanted, free, strict=False)]
+        for (_, cell), to in zip(wanted, free, strict=False):
+            self.history.cells[to] = Cell(cell.position, {target}, cell.key, cell.value)
+        self.tell(f"copy {source}@0..{end} to {target}: {runs}")
+        self.cache.move(runs)
+
+    @action(has_cells)
+    def remove_range(self, choose: Choose) -> None:
+        sequence = self._sequence(choose)
+        end = self.history.next_position(sequence)
+        low = choose.below(end)
+        high = low + 1 + choose.below(end - low)
+        self.history.remove(sequence, low, high)
+        self.tell(f"remove {sequence}@{low}..{high}")
+
+    @action(has_cells)
+    def defragment(self, choose: Choose) -> None:
+        """Cells move down to fill the gaps, in runs that may overlap."""
+        runs: list[tuple[int, int, int]] = []
+        for target, source in enumerate(sorted(self.history.cells)):
+            last = runs[-1] if runs else None
+            if last and last[0] + last[2] == source and last[1] + last[2] == target:
+                runs[-1] = (last[0], last[1], last[2] + 1)
+            elif source != target:
+                runs.append((source, target, 1))
+        self.history.cells = {i: self.history.cells[n] for i, n in enumerate(sorted(self.history.cells))}
+        self.tell(f"defragment {runs}")
+        if runs:
+            self.cache.move(runs)
+
+    @action(has_cells)
+    def make_room(self, choose: Choose) -> None:
+        """All cells move up by a few, in one copy that overlaps itself."""
+        extent = max(self.history.cells) + 1
+        by = 1 + choose.below(4)
+        if extent + by > self.layout.capacity:
+            return
+        self.history.cells = {n + by: cell for n, cell in self.history.cells.items()}
+        self.tell(f"move cells 0..{extent} up by {by}")
+        self.cache.move([(0, by, extent)])
+
+    @action(has_cells)
+    def change_window(self, choose: Choose) -> None:
+        """From now on tokens see only so many positions; older ones of the sequences are given up."""
+        self.window = [0, 4, 2][choose.below(3)]
+        self.tell(f"window {self.window}")
+        for sequence in self.history.sequences() if self.window else ():
+            self.history.remove(sequence, 0, self.history.next_position(sequence) - self.window)
+
+    @action(lambda machine: len(machine.cache.steps) > 1)
+    def forget_steps(self, choose: Choose) -> None:
+        self.tell("close the kept steps")
+        self.cache.forget_steps()
+
+    @action(has_cells, weight=2)
+    def look_inside(self, choose: Choose) -> None:
+        """Each used cell holds the key and value that it should."""
+        self.tell("look inside")
+        keys = np.asarray(self.cache.key.numpy(), np.float64)
+        values = np.asarray(self.cache.value.numpy(), np.float64)
+        values = values.T if self.cache.config.permuted_v else values
+        for n, cell in self.history.cells.items():
+            for what, have, want in (("key", keys[n], cell.key), ("value", values[n], cell.value)):
+                require_close(have.reshape(want.shape), want, f"the {what} in cell {n}")
+
+    # -- parts -------------------------------------------------------------------------------------------
+
+    def _step(
+        self, batch: list[tuple[int, int]], cells: Array, query: Array, key: Array, value: Array
+    ) -> None:
+        """Store and attend, and compare each token's result."""
+        history = self._history_extent()
+        mask = np.full((len(batch), history), -np.inf)
+        seen = [self.history.seen_by(sequence, position, self.window) for sequence, position in batch]
+        for row, visible in zip(mask, seen, strict=True):
+            row[visible] = 0
+        positions = np.array([position for _, position in batch])
+        step = self.cache.step(len(batch), history)
+        got = step.run(query, key, value.reshape(len(batch), -1), positions, cells, mask)
+        for i, (sequence, position) in enumerate(batch):
+            visible_cells = [self.history.cells[n] for n in seen[i]]
+            expected = attend(self._turned(query[i], position), visible_cells, self.layout.head**-0.5)
+            require_close(got[i].reshape(expected.shape), expected, f"attention of {sequence}@{position}")
+
+    def _batch(self, choose: Choose, tokens: int) -> list[tuple[int, int]]:
+        """The sequence and position of each token."""
+        first = choose.below(SEQUENCES)
+        other = (first + choose.below(2)) % SEQUENCES
+        split = choose.below(tokens + 1)
+        batch: list[tuple[int, int]] = []
+        for i in range(tokens):
+            sequence = first if i < split else other
+            mine = [position for s, position in batch if s == sequence]
+            batch.append((sequence, mine[-1] + 1 if mine else self.history.next_position(sequence)))
+        return batch
+
+    def _prefix(self, choose: Choose) -> tuple[int, int | None, int]:
+        """A sequence, one without cells, and a position that a prefix ends at."""
+        source = self._sequence(choose)
+        end = 1 + choose.below(self.history.next_position(source))
+        taken = self.history.sequences()
+        target = next((s for s in range(SEQUENCES) if s not in taken), None)
+        return source, target, end
+
+    def _sequence(self, choose: Choose) -> int:
+        taken = self.history.sequences()
+        return taken[choose.below(len(taken))]
+
+    def _history_extent(self) -> int:
+        """How far the used cells reach, rounded up as the backend wants it, to at least 8."""
+        step = int(np.lcm(8, self.cache.config.cache_padding))
+        return -(-(max(self.history.cells) + 1) // step) * step
+
+    def _data(self, choose: Choose, tokens: int) -> tuple[Array, Array, Array]:
+        rng = np.random.default_rng(choose.below(1 << 16))
+        layout = self.layout
+        heads = (layout.heads, layout.kv_heads, layout.kv_heads)
+        query, key, value = (rng.standard_normal((tokens, n, layout.head)).astype(np.float32) for n in heads)
+        return query, key, value
+
+    def _turned(self, x: Array, position: int) -> Number:
+        return self._rotated(number(x, self.cost), position)
+
+    def _rotated(self, x: Number, position: float) -> Number:
+        return rotated(x, position, self.layout.dim, self.layout.base, self.layout.mode)
+
+    def _check_offer(self) -> None:
+        """What cache_config() offers can be written; else it is no lack that was declared, but a promise.
+
+        Nothing is promised by a backend without set_rows: it has no caches.
+        """
+        for dtype in (self.layout.key_type, self.layout.value_type):
+            written = self._write(dtype)
+            if not written and self._write(DType.F32):
+                self.backend.close()
+                raise Fault(
+                    "cache", f"cache_config() offers {dtype}, which set_rows cannot write: {written.reason}"
+                )
+
+    def _write(self, dtype: DType) -> Support:
+        given = [Spec(dtype, (32, 8)), Spec(DType.F32, (32, 1)), Spec(DType.I32, (1,))]
+        return self.backend.supports(ops.set_rows, given)
+
+    def _layout(self, choose: Choose) -> Layout:
+        """Heads of 32, so that each fills a block of a quantized type."""
+        config = self.backend.cache_config()
+        dtypes = [
+            dtype
+            for dtype in (*KNOWN, *config.dtypes)
+            if dtype in config.dtypes and 32 % dtype.block_size == 0
+        ]
+        dtypes = list(dict.fromkeys(dtypes))
+        key = dtypes[choose.below(len(dtypes))]
+        plain = [dtype for dtype in dtypes if not dtype.is_quantized]
+        values = plain if config.permuted_v else dtypes
+        kv_heads = 1 + choose.below(2)
+        step = int(np.lcm(8, config.cache_padding))
+        return Layout(
+            head=32,
+            heads=kv_heads * (1 + choose.below(2)),
+            kv_heads=kv_heads,
+            capacity=-(-32 // step) * step,
+            key_type=key,
+            value_type=key if key in values else values[choose.below(len(values))],
+            mode="neox" if choose.below(2) else "normal",
+            dim=(32, 16)[choose.below(2)],
+            base=(10000.0, 500.0)[choose.below(2)],
+        )

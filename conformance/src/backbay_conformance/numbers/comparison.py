@@ -1,0 +1,138 @@
+"""Comparing what came out with what must: by bits, and against a bound for each element."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from backbay import BackbayError, DType
+
+from .encoding import decode
+from .number import Number
+from .rounding import FLOOR, LARGEST, Array, round_to, unit
+
+
+class Fault(BackbayError):  # noqa: N818 it is what was found, not what went wrong here
+    """A backend broke the contract: which check noticed it, and what it saw."""
+
+    def __init__(self, check: str, message: str) -> None:
+        super().__init__(f"{check}: {message}")
+        self.check, self.message = check, message
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How close a result came to its bound, 1.0 being on it; None where bits were compared."""
+
+    ratio: float | None
+
+
+def compare(
+    expected: Number | Array,
+    got: Array,
+    dtype: DType,
+    *,
+    exact: bool,
+    free: Array | None = None,
+    instead: Sequence[float] = (),
+    check: str = "",
+) -> Verdict:
+    """Raise Fault unless a stored result is what it must be; `free` marks what may also be one of `instead`."""
+    numbers = decode(got, dtype)
+    if free is not None and numbers.shape == expected.shape:
+        free = free & _is_one_of(numbers, instead, dtype)
+    if isinstance(expected, Number):
+        _same_shape(expected.shape, numbers.shape, check)
+        if exact and not dtype.is_quantized:
+            compare_exactly(round_to(expected.value, dtype), numbers, free, check or "exact")
+            return Verdict(None)
+        return compare_bound(expected, numbers, dtype, free, check or "bound")
+    _same_shape(expected.shape, got.shape, check)
+    compare_bits(expected, got, dtype, free, check or "bits")
+    return Verdict(None)
+
+
+def _is_one_of(numbers: Array, values: Sequence[float], dtype: DType) -> Array:
+    """Where numbers are one of some values, as the type holds them."""
+    found = np.zeros(numbers.shape, bool)
+    for value in values:
+        found |= np.isnan(numbers) if np.isnan(value) else numbers == round_to(np.asarray(value), dtype)
+    return found
+
+
+def compare_bits(expected: Array, got: Array, dtype: DType, free: Array | None, check: str) -> None:
+    """Stored elements are equal, zeros of both signs apart; a NaN is like any other."""
+    whole = np.dtype(f"u{expected.dtype.itemsize}")
+    wrong = np.ascontiguousarray(expected).view(whole) != np.ascontiguousarray(got).view(whole)
+    a, b = decode(expected, dtype), decode(got, dtype)
+    if dtype.is_float:
+        wrong &= ~(np.isnan(a) & np.isnan(b))
+    _refuse(wrong, a, b, None, free, check)
+
+
+def compare_exactly(expected: Array, got: Array, free: Array | None, check: str) -> None:
+    """Equal numbers; zeros of either sign are equal, since a sum may start from either."""
+    wrong = (expected != got) & ~(np.isnan(expected) & np.isnan(got))
+    _refuse(wrong, expected, got, None, free, check)
+
+
+def compare_bound(expected: Number, got: Array, dtype: DType, free: Array | None, check: str) -> Verdict:
+    """Each element within its bound; what is not finite must be the same infinity, or NaN."""
+    value = expected.value
+    bound = result_bound(expected, dtype)
+    with np.errstate(all="ignore"):
+        distance = np.abs(got - value)
+        same = (got == value) | (np.isnan(value) & np.isnan(got))
+        # A result that rounding may push over the edge may be infinite.
+        over = (
+            np.isinf(got)
+            & (np.abs(value) + bound >= LARGEST.get(dtype, np.inf))
+            & (np.sign(got) == np.sign(value))
+        )
+        # A narrow accumulator that may overflow may overflow both ways.
+        spilled = np.isinf(bound) & (expected.cost.largest < np.inf)
+        wrong = ~(same | over | spilled | (distance <= bound))
+        ratios = np.where(np.isfinite(value) & np.isfinite(got) & (bound > 0), distance / bound, 0.0)
+    _refuse(wrong, value, got, bound, free, check)
+    if free is not None:
+        ratios = np.where(free, 0.0, ratios)
+    return Verdict(float(np.nanmax(ratios, initial=0.0)))
+
+
+def result_bound(expected: Number, dtype: DType) -> Array:
+    """The bound with the rounding of the result to its type."""
+    error = np.where(np.isnan(expected.error), np.inf, expected.error)
+    if dtype in FLOOR:
+        error = (
+            error
+            + np.abs(np.where(np.isfinite(expected.value), expected.value, 0)) * unit(dtype)
+            + FLOOR[dtype]
+        )
+    return np.asarray(np.broadcast_to(error, expected.value.shape))
+
+
+def _same_shape(expected: Sequence[int], got: Sequence[int], check: str) -> None:
+    if tuple(expected) != tuple(got):
+        raise Fault(check or "shape", f"expected the shape {tuple(expected)[::-1]}, got {tuple(got)[::-1]}")
+
+
+def _refuse(
+    wrong: Array, expected: Array, got: Array, bound: Array | None, free: Array | None, check: str
+) -> None:
+    """Raise with the first wrong elements, by their positions, dimension 0 first."""
+    if free is not None:
+        wrong = wrong & ~free
+    if not wrong.any():
+        return
+    lines = []
+    shared = expected.shape == wrong.shape
+    for place in np.argwhere(wrong)[:3]:
+        where, at = tuple(map(int, place[::-1])), tuple(place)
+        limit = "" if bound is None else f" within {float(bound[at]):.3g}"
+        values = (
+            f"expected {float(expected[at])!r}{limit}, got {float(got[at])!r}" if shared else "another byte"
+        )
+        lines.append(f"at {where} {values}")
+    raise Fault(check, f"{int(wrong.sum())} of {wrong.size} wrong: {'; '.join(lines)}")

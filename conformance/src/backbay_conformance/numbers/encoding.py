@@ -1,0 +1,63 @@
+"""Stored elements and the numbers they stand for, written apart from core's own so that it is judged too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from backbay import DType
+
+from .rounding import Array, round_to, to_bfloat16
+
+NUMPY: dict[DType, np.dtype[Any]] = {
+    DType.F32: np.dtype(np.float32),
+    DType.F16: np.dtype(np.float16),
+    DType.BF16: np.dtype(np.uint16),
+    DType.I32: np.dtype(np.int32),
+    DType.I64: np.dtype(np.int64),
+}
+
+
+def decode(raw: Array, dtype: DType) -> Array:
+    """Floats as float64, integers as they are."""
+    if dtype.is_quantized:
+        return dequantized(raw, dtype)
+    if dtype is DType.BF16:
+        return (raw.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    return raw if dtype.is_integer else raw.astype(np.float64)
+
+
+def encode(numbers: Array, dtype: DType) -> Array:
+    """Numbers as stored elements, rounded to nearest."""
+    with np.errstate(all="ignore"):
+        if dtype is DType.BF16:
+            return to_bfloat16(round_to(numbers, DType.F32).astype(np.float32))
+        return np.asarray(numbers).astype(NUMPY[dtype])
+
+
+def dequantized(raw: Array, dtype: DType) -> Array:
+    from gguf import GGMLQuantizationType, quants
+
+    shape = (*raw.shape[:-1], raw.shape[-1] // dtype.type_size * dtype.block_size)
+    if raw.size == 0:
+        return np.zeros(shape)
+    if dtype is DType.Q1_0:
+        return one_bit(raw).reshape(shape)
+    numbers = quants.dequantize(np.ascontiguousarray(raw), GGMLQuantizationType(dtype.value))
+    return numbers.reshape(shape).astype(np.float64)
+
+
+def one_bit(raw: Array) -> Array:
+    """Q1_0, which gguf does not decode: an f16 scale, then a bit for each of 128 elements, 1 for plus."""
+    blocks = np.ascontiguousarray(raw).reshape(-1, DType.Q1_0.type_size)
+    scale = blocks[:, :2].copy().view(np.float16).astype(np.float64)
+    plus = np.unpackbits(blocks[:, 2:], axis=1, bitorder="little")
+    return np.asarray(np.where(plus, scale, -scale))
+
+
+def from_bytes(data: bytes, dtype: DType, shape: tuple[int, ...]) -> Array:
+    """Bytes in logical order as stored elements."""
+    from ..draw.layout import stored_shape
+
+    return np.frombuffer(data, NUMPY.get(dtype, np.dtype(np.uint8))).reshape(stored_shape(dtype, shape))

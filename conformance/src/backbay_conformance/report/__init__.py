@@ -1,0 +1,1 @@
+"""What a run found: outcomes, tables, pages, certificates, and expected failures."""

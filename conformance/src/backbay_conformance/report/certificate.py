@@ -1,0 +1,79 @@
+"""The proof that a backend keeps the contract: a certificate, a page and a badge, or the reasons for none."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ..suite.profiles import PROFILES
+from .html import page
+from .report import Report
+
+SMALLEST = ("core",)
+"""Without these profiles there is no certificate."""
+
+
+def refusals(report: Report) -> list[str]:
+    """Why a report earns no certificate."""
+    counts = report.counts
+    found = list(report.complaints)
+    if counts["failed"]:
+        found.append(f"{counts['failed']} calls failed")
+    if not counts["passed"]:
+        found.append("nothing passed")
+    if counts["known"]:
+        found.append(f"{counts['known']} known failures")
+    if report.size == "smoke":
+        found.append("size smoke is too small; take default or nightly")
+    found += [f"profile {profile} did not run" for profile in SMALLEST if profile not in report.profiles]
+    return found
+
+
+def certificate(report: Report) -> dict[str, Any]:
+    """What is certified: of which backend, on what machine, by which calls."""
+    full = report.as_dict()
+    kept = ("suite", "backend", "seed", "size", "profiles", "counts", "states", "facts", "seconds")
+    ops = [
+        {key: cell[key] for key in ("profile", "name", "dtype", "state", "passed", "worst", "precisions")}
+        for cell in full["cells"]
+    ]
+    issued = datetime.now(UTC).isoformat(timespec="seconds")
+    return {
+        "certificate": "backbay conformance",
+        "issued": issued,
+        **{key: full[key] for key in kept},
+        "ops": ops,
+    }
+
+
+def certify(report: Report, folder: Path) -> list[Path]:
+    """Write the certificate, its page and its badge."""
+    folder.mkdir(parents=True, exist_ok=True)
+    name = report.backend.rpartition(":")[2]
+    contents = {
+        f"{name}-certificate.json": json.dumps(certificate(report), indent=1) + "\n",
+        f"{name}-certificate.html": page(report),
+        f"{name}-badge.svg": badge(report),
+    }
+    for file, text in contents.items():
+        (folder / file).write_text(text)
+    return [folder / file for file in contents]
+
+
+def badge(report: Report) -> str:
+    """A badge: suite version and profiles, green; grey where some profiles did not run."""
+    from .. import SUITE_VERSION
+
+    left, right = "backbay", f"conforms {SUITE_VERSION}"
+    whole = all(profile in report.profiles for profile in PROFILES if profile != "large")
+    right += "" if whole else f" ({', '.join(report.profiles)})"
+    colour = "#2da44e" if whole else "#57606a"
+    a, b = 7 * len(left) + 14, 7 * len(right) + 14
+    return f"""<svg xmlns="http://www.w3.org/2000/svg" width="{a + b}" height="20" role="img" aria-label="{left}: {right}">
+<title>{left}: {right}</title>
+<rect width="{a}" height="20" fill="#24292f"/><rect x="{a}" width="{b}" height="20" fill="{colour}"/>
+<g fill="#fff" text-anchor="middle" font-family="Verdana,DejaVu Sans,sans-serif" font-size="11">
+<text x="{a / 2:g}" y="14">{left}</text><text x="{a + b / 2:g}" y="14">{right}</text></g></svg>
+"""

@@ -1,0 +1,159 @@
+"""What a run found: outcomes, counted by op and dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from .outcome import Outcome
+
+STATES = ("full", "composite", "unsupported", "failing", "over-claimed", "under-claimed")
+"""What a backend is for an op and a dtype; with the last three it fails."""
+BAD = STATES[3:]
+BINS = (0.0, 0.01, 0.03, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
+"""Lower edges of the counts of errors, as parts of their bounds."""
+
+
+@dataclass
+class Cell:
+    """All outcomes of one op, or scenario, and one dtype."""
+
+    profile: str
+    name: str
+    dtype: str
+    passed: int = 0
+    failed: int = 0
+    unsupported: int = 0
+    levels: set[str] = field(default_factory=set)
+    bad: set[str] = field(default_factory=set)
+    checks: dict[str, int] = field(default_factory=dict)
+    ratios: list[int] = field(default_factory=lambda: [0] * len(BINS))
+    worst: float = 0.0
+    seconds: float = 0.0
+    precisions: set[str] = field(default_factory=set)
+    why_not: str = ""  # the first call that is unsupported is
+
+    @property
+    def state(self) -> str:
+        if self.bad:
+            return max(self.bad, key=BAD.index)
+        if not self.passed:
+            return "unsupported"
+        return "composite" if self.levels == {"composite"} else "full"
+
+    def add(self, outcome: Outcome) -> None:
+        self.seconds += outcome.seconds
+        self.levels |= {outcome.level} if outcome.level and outcome.status == "passed" else set()
+        self.precisions |= {outcome.precision} if outcome.precision else set()
+        if outcome.failed:
+            self.failed += outcome.count
+            self.bad.add(outcome.check if outcome.check in BAD else "failing")
+        elif outcome.status == "unsupported":
+            self.unsupported += 1
+            self.why_not = self.why_not or outcome.message
+        else:
+            self.passed += 1
+        for check in outcome.checks:
+            self.checks[check] = self.checks.get(check, 0) + 1
+        if outcome.ratio is not None:
+            self.worst = max(self.worst, outcome.ratio)
+            self.ratios[sum(outcome.ratio >= edge for edge in BINS) - 1] += 1
+
+    def as_dict(self) -> dict[str, Any]:
+        kept = (
+            "profile",
+            "name",
+            "dtype",
+            "passed",
+            "failed",
+            "unsupported",
+            "checks",
+            "ratios",
+            "worst",
+            "seconds",
+            "why_not",
+        )
+        plain = {key: getattr(self, key) for key in kept}
+        return {
+            **plain,
+            "state": self.state,
+            "levels": sorted(self.levels),
+            "precisions": sorted(self.precisions),
+        }
+
+
+@dataclass
+class Report:
+    """The whole of a run. It is `ok` only if something ran and nothing failed that was not known to fail."""
+
+    backend: str
+    seed: int
+    size: str
+    profiles: tuple[str, ...]
+    facts: dict[str, Any] = field(default_factory=dict)
+    cells: dict[tuple[str, str, str], Cell] = field(default_factory=dict)
+    failures: list[Outcome] = field(default_factory=list)
+    known: list[Outcome] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)  # about the file of known failures, or the run itself
+    slowest: list[Outcome] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def add(self, outcome: Outcome) -> None:
+        key = (outcome.profile, outcome.name, outcome.dtype)
+        self.cells.setdefault(key, Cell(*key)).add(outcome)
+        self.slowest = sorted([*self.slowest, outcome], key=lambda o: -o.seconds)[:20]
+        if outcome.failed:
+            self.failures.append(outcome)
+
+    def add_all(self, outcomes: Iterable[Outcome]) -> Report:
+        for outcome in outcomes:
+            self.add(outcome)
+        return self
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many calls passed, failed, failed as was known, and are declared unsupported."""
+        return {
+            "passed": sum(cell.passed for cell in self.cells.values()),
+            "failed": sum(outcome.count for outcome in self.failures),
+            "known": sum(outcome.count for outcome in self.known),
+            "unsupported": sum(cell.unsupported for cell in self.cells.values()),
+        }
+
+    @property
+    def ok(self) -> bool:
+        return not self.failures and not self.complaints and self.counts["passed"] > 0
+
+    @property
+    def verdict(self) -> str:
+        if self.ok:
+            return "keeps the contract" + (" but for its known failures" if self.known else "")
+        return "does not keep the contract" if self.counts["passed"] else "nothing passed"
+
+    @property
+    def states(self) -> dict[str, int]:
+        """How many op and dtype pairs are in each state."""
+        found = [cell.state for cell in self.cells.values() if cell.dtype]
+        return {state: found.count(state) for state in STATES}
+
+    def as_dict(self) -> dict[str, Any]:
+        from .. import SUITE_VERSION
+
+        return {
+            "suite": SUITE_VERSION,
+            "backend": self.backend,
+            "ok": self.ok,
+            "seed": self.seed,
+            "size": self.size,
+            "profiles": list(self.profiles),
+            "seconds": round(self.seconds, 2),
+            "counts": self.counts,
+            "states": self.states,
+            "facts": self.facts,
+            "complaints": self.complaints,
+            "cells": [cell.as_dict() for cell in self.cells.values()],
+            "failures": [outcome.as_dict() for outcome in self.failures],
+            "known_failures": [outcome.as_dict() for outcome in self.known],
+            "slowest": [outcome.as_dict() for outcome in self.slowest],
+        }

@@ -1,0 +1,302 @@
+"""Items tried in worker processes: what kills or stops one is a failure of that item, and the run goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import IO, Any
+
+from backbay import BackendUnavailableError
+
+from ..report.outcome import Outcome
+from ..suite.scenario import SCENARIOS
+from .plan import Item
+from .shrink import shrink
+
+STARTING = 120.0
+"""Seconds for a worker to import the backend and open it."""
+
+ENOUGH = 3
+"""Crashes or hangs of one case, after which its other calls are left out: each costs a process, or a timeout."""
+
+HANGING = 30.0
+"""Seconds for making a call that hangs smaller, where each smaller one costs a tenth of the timeout."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What every worker of a run is told."""
+
+    backend: str
+    seed: int
+    timeout: float
+    shrink: float = 4.0  # seconds for making the first failure of a kind smaller
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Seen:
+    """What all workers of a run know together: deaths of each case, and the kinds of failures made smaller."""
+
+    deaths: Counter[str] = field(default_factory=Counter)
+    shrunk: set[tuple[str, str]] = field(default_factory=set)
+
+
+@dataclass
+class Try:
+    """An item for a worker, with choices where a failure is tried again."""
+
+    item: Item
+    replay: list[int] | None = None
+
+    def message(self) -> list[Any]:
+        return [self.item.profile, self.item.name, self.item.turn, self.replay]
+
+
+class DiedError(Exception):
+    """The worker ended, or was ended because it took too long."""
+
+    def __init__(self, check: str, message: str) -> None:
+        super().__init__(message)
+        self.check = check
+
+
+class Worker:
+    """A process, the line on which it reports, and what it printed."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.folder = tempfile.TemporaryDirectory(prefix="backbay-conformance-", ignore_cleanup_errors=True)
+        reading, writing = os.pipe()
+        self.printed: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 it lives as long as the worker
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", f"{__package__}.worker", str(writing)],
+            stdin=subprocess.PIPE,
+            stdout=self.printed,
+            stderr=self.printed,
+            pass_fds=(writing,),
+            env={**os.environ, "TMPDIR": self.folder.name},  # what a killed worker leaves goes with it
+        )
+        os.close(writing)
+        self._reading, self._pending = reading, b""
+        start = {"backend": settings.backend, "seed": settings.seed, "shrink": settings.shrink}
+        try:
+            self.tell({**start, "options": dict(settings.options)})
+            first = self.hear(STARTING)
+        except DiedError as error:
+            self.close()
+            raise BackendUnavailableError(f"backend {settings.backend!r} cannot be opened: {error}") from None
+        if "fatal" in first:
+            self.close()
+            raise BackendUnavailableError(f"backend {settings.backend!r} cannot be opened: {first['fatal']}")
+        self.facts: dict[str, Any] = first["facts"]
+
+    def tell(self, message: Any) -> None:
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write((json.dumps(message) + "\n").encode())
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            raise DiedError("crash", self._ending()) from None
+
+    def hear(self, seconds: float) -> dict[str, Any]:
+        """The next message; Died if the process ends first, or takes longer."""
+        deadline = time.monotonic() + seconds
+        while b"\n" not in self._pending:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([self._reading], [], [], left)[0]:
+                self.process.kill()
+                raise DiedError("hang", f"no answer within {seconds:g} s")
+            data = os.read(self._reading, 1 << 16)
+            if not data:
+                raise DiedError("crash", self._ending())
+            self._pending += data
+        text, _, self._pending = self._pending.partition(b"\n")
+        message: dict[str, Any] = json.loads(text)
+        return message
+
+    def _ending(self) -> str:
+        code = self.process.wait()
+        how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+        self.printed.seek(0)
+        last = self.printed.read()[-400:].decode(errors="replace").strip()
+        return f"the process ended with {how}" + (f": {last}" if last else "")
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+        os.close(self._reading)
+        self.printed.close()
+        self.folder.cleanup()
+
+
+class Pool:
+    """One worker at a time, replaced when it dies."""
+
+    def __init__(self, settings: Settings, seen: Seen | None = None) -> None:
+        self.settings, self.seen = settings, seen or Seen()
+        self.facts: dict[str, Any] = {}
+        self._worker: Worker | None = None
+
+    def run(self, tries: Sequence[Try]) -> list[Outcome]:
+        """Try them all, in order."""
+        return list(self.each(tries))
+
+    def each(self, tries: Sequence[Try]) -> Iterator[Outcome]:
+        """The outcomes as they come; what a worker dies of is one of them, and another one goes on."""
+        deaths = self.seen.deaths
+        left = [one for one in tries if deaths[one.item.group] < ENOUGH]
+        while left:
+            count = 0
+            for outcome in self._until_death(left):
+                count += 1
+                yield outcome
+            if self._worker is None:
+                deaths[left[count - 1].item.group] += 1
+            left = [one for one in left[count:] if deaths[one.item.group] < ENOUGH]
+
+    def _until_death(self, tries: list[Try]) -> Iterator[Outcome]:
+        if self._worker is None:
+            self._worker = Worker(self.settings)
+            self.facts = self._worker.facts
+        worker, done, known = self._worker, 0, Outcome(str(tries[0].item))
+        try:
+            shown = sorted(self.seen.shrunk)
+            worker.tell({"tries": [one.message() for one in tries], "shown": shown})
+            while True:
+                message = worker.hear(self._patience(tries[min(done, len(tries) - 1)].item, known))
+                if "idle" in message:
+                    return
+                if "done" in message:
+                    done += 1
+                    outcome = Outcome(**message["done"])
+                    if outcome.failed:
+                        self.seen.shrunk.add((tries[done - 1].item.group, outcome.check))
+                    yield outcome
+                else:
+                    known = Outcome(**message["call"]) if "call" in message else Outcome(message["start"])
+        except DiedError as error:
+            self.close()
+            yield self._smaller(tries[min(done, len(tries) - 1)], self._casualty(known, error))
+
+    def _patience(self, item: Item, known: Outcome) -> float:
+        scenario = SCENARIOS.get((item.profile, item.name))
+        own = scenario.timeout if scenario is not None and scenario.timeout else 0.0
+        return max(own, self.settings.timeout) + (self.settings.shrink if known.failed else 0)
+
+    def _smaller(self, tried: Try, casualty: Outcome) -> Outcome:
+        """A smaller call that ends the process in the same way: each candidate costs a process."""
+        kind = (tried.item.group, casualty.check)
+        fatal = casualty.check in ("crash", "hang")
+        if not fatal or kind in self.seen.shrunk or not casualty.choices or self.settings.shrink <= 0:
+            return casualty
+        self.seen.shrunk.add(kind)
+        if casualty.check == "crash":
+            return self._shrink(tried, casualty, self.settings.timeout, 2 * self.settings.shrink)
+        patience = max(1.0, self.settings.timeout / 10)
+        best = self._shrink(tried, casualty, patience, min(HANGING, 5 * patience))
+        # What is only slow may outlast the shorter patience: the smallest has to hang for the whole timeout too.
+        confirmed = best is not casualty and self._again(tried, best.choices, self.settings.timeout)
+        if confirmed and confirmed.check == "hang":
+            return confirmed
+        casualty.message += "; no smaller call was seen to hang"
+        return casualty
+
+    def _shrink(self, tried: Try, casualty: Outcome, patience: float, seconds: float) -> Outcome:
+        best = casualty
+
+        def fails(choices: list[int]) -> list[int] | None:
+            nonlocal best
+            outcome = self._again(tried, choices, patience)
+            if outcome.check != casualty.check:
+                return None
+            best = outcome
+            return outcome.choices
+
+        shrink(casualty.choices, fails, seconds)
+        return best
+
+    def _again(self, tried: Try, choices: list[int], timeout: float) -> Outcome:
+        pool = Pool(replace(self.settings, shrink=0.0, timeout=timeout))
+        try:
+            (outcome,) = pool.run([Try(tried.item, choices)])
+        finally:
+            pool.close()
+        return outcome
+
+    @staticmethod
+    def _casualty(known: Outcome, error: DiedError) -> Outcome:
+        if not known.failed:  # else it died while its failure was made smaller
+            known.status, known.check, known.message = "failed", error.check, str(error)
+        return known
+
+    def close(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.close()
+
+
+class Lane:
+    """A pool in a thread of its own, with tries taken from what is left."""
+
+    def __init__(
+        self, settings: Settings, seen: Seen, left: deque[list[Try]], done: queue.Queue[Any]
+    ) -> None:
+        self.left, self.done, self.pool = left, done, Pool(settings, seen)
+        self.stopped = threading.Event()
+        self.thread = threading.Thread(target=self._work, daemon=True)
+        self.thread.start()
+
+    def _work(self) -> None:
+        try:
+            while self.left and not self.stopped.is_set():
+                with suppress(IndexError):  # another lane took the last
+                    for outcome in self.pool.each(self.left.popleft()):
+                        self.done.put(outcome)
+                        if self.stopped.is_set():
+                            break
+            self.done.put(None)
+        except BaseException as error:  # noqa: BLE001 the run raises it in its own thread
+            self.done.put(error)
+        finally:
+            self.pool.close()
+
+
+def isolated(
+    settings: Settings, planned: Sequence[Try], jobs: int = 1, facts: dict[str, Any] | None = None
+) -> Iterator[Outcome]:
+    """The outcomes as they come, from so many workers at once; `facts` is filled with what a worker says of itself."""
+    left = deque(list(tries) for _, tries in groupby(planned, key=lambda one: one.item.group))
+    done: queue.Queue[Any] = queue.Queue()
+    seen = Seen()
+    lanes = [Lane(settings, seen, left, done) for _ in range(max(1, min(jobs, len(left))))]
+    working = len(lanes)
+    try:
+        while working:
+            result = done.get()
+            if isinstance(result, BaseException):
+                raise result
+            if result is None:
+                working -= 1
+            else:
+                yield result
+        if facts is not None:
+            facts.update(lanes[0].pool.facts)
+    finally:
+        for lane in lanes:
+            lane.stopped.set()
+        for lane in lanes:
+            lane.thread.join(timeout=5)

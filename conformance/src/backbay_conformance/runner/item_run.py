@@ -1,0 +1,146 @@
+"""One item tried, whatever happens, and what became of it."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from backbay import DeclaredUnsupportedError, GuardZoneError, Level
+
+from ..checks.call_check import Observed, Setup, cost_of, expect, make, try_call
+from ..checks.relations import try_relations
+from ..draw.draw import Draw
+from ..numbers.comparison import Fault
+from ..numbers.number import Number
+from ..numbers.rounding import Array
+from ..report.outcome import Outcome
+from ..suite.case import CASES, Call
+from ..suite.lab import Lab
+from ..suite.scenario import SCENARIOS
+from .plan import Item
+from .replay import script
+from .shrink import shrink
+
+FIRST_RUN = ("bound", "exact", "bits", "property", "repeat", "raised", "guards", "inputs", "over-claimed")
+"""Checks that fail on a call's first data; the others do on its second."""
+Announce = Callable[[Outcome], None]
+
+
+def attempt(
+    lab: Lab, item: Item, seed: int, replay: Sequence[int] | None = None, announce: Announce | None = None
+) -> Outcome:
+    """Try an item; `replay` gives the choices instead of the seed. `announce` hears of a call before it is tried."""
+    outcome, started = Outcome(str(item)), time.perf_counter()
+    draw = Draw(item.seed(seed), item.turn, replay)
+    try:
+        draw.cache = lab.backend.cache_config()
+        if (item.profile, item.name) in CASES:
+            _attempt_case(lab, item, draw, outcome, announce)
+        else:
+            _attempt_scenario(lab, item, draw, outcome, announce)
+    except Exception as error:  # noqa: BLE001 whatever a backend raises is what was found
+        _fail(outcome, error)
+        lab.discard()
+    outcome.seconds = time.perf_counter() - started
+    outcome.choices = draw.choices if outcome.failed else []
+    return outcome
+
+
+def _attempt_case(lab: Lab, item: Item, draw: Draw, outcome: Outcome, announce: Announce | None) -> None:
+    call = CASES[item.profile, item.name].draw(draw)
+    outcome.dtype, outcome.mode, outcome.call = call.dtype, draw.mode, str(call)
+    if announce is not None:
+        outcome.choices = draw.choices
+        announce(outcome)
+    observed = try_call(lab, call, draw.mode)
+    _describe(outcome, observed)
+    if observed.level is Level.NONE:
+        outcome.status, outcome.message = "unsupported", observed.why_not
+    else:
+        try_relations(lab, call, draw, observed)
+        _describe(outcome, observed)
+
+
+def _attempt_scenario(lab: Lab, item: Item, draw: Draw, outcome: Outcome, announce: Announce | None) -> None:
+    def note(text: str) -> None:
+        outcome.call, outcome.choices = text, draw.choices
+        if announce is not None:
+            announce(outcome)
+
+    draw.note = note
+    try:
+        SCENARIOS[item.profile, item.name].function(lab, draw)
+    except DeclaredUnsupportedError as error:
+        outcome.status, outcome.message = "unsupported", str(error)
+
+
+def _describe(outcome: Outcome, observed: Observed) -> None:
+    outcome.level, outcome.ratio, outcome.checks = observed.level.value, observed.ratio, observed.checks
+    if observed.precision is not None:
+        outcome.precision = f"{observed.precision.activation}/{observed.precision.accumulate}"
+
+
+def _fail(outcome: Outcome, error: Exception) -> None:
+    outcome.status = "failed"
+    if isinstance(error, Fault):
+        outcome.check, outcome.message = error.check, error.message
+        return
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    outcome.check = "guards" if isinstance(error, GuardZoneError) else "raised"
+    outcome.message = f"{type(error).__name__}: {error} ({frame.filename.rpartition('/')[2]}:{frame.lineno})"
+
+
+def shrunk(lab: Lab, item: Item, seed: int, failed: Outcome, backend: str, seconds: float = 4.0) -> Outcome:
+    """The failure again, with the smallest choices found and a program that shows it."""
+    best = failed
+
+    def fails(choices: list[int]) -> list[int] | None:
+        nonlocal best
+        again = attempt(lab, item, seed, choices)
+        if not again.failed or again.check != failed.check:
+            return None
+        best = again
+        return again.choices
+
+    choices = shrink(failed.choices, fails, seconds)
+    if best.choices != choices:
+        best = attempt(lab, item, seed, choices)
+    best.seconds = failed.seconds
+    with suppress(Exception):  # what cannot be shown as a program is still in the file
+        best.script = program(lab, item, seed, best, backend)
+    return best
+
+
+def program(lab: Lab, item: Item, seed: int, outcome: Outcome, backend: str) -> str:
+    """The standalone program of a failed call."""
+    if (item.profile, item.name) not in CASES:
+        return ""
+    call, expected, _ = drawn_again(lab, item, seed, outcome)
+    first = expected[0] if expected else None
+    return script(call, backend, first.value if isinstance(first, Number) else first)
+
+
+def drawn_again(
+    lab: Lab, item: Item, seed: int, outcome: Outcome, *, runs: bool = False
+) -> tuple[Call, list[Any], list[Array]]:
+    """The call of a case with the data that failed, what must come out, and, if it `runs`, what does.
+
+    It does not where that would end the process.
+    """
+    draw = Draw(item.seed(seed), item.turn, outcome.choices, lab.backend.cache_config())
+    call = CASES[item.profile, item.name].draw(draw)
+    setup = Setup(lab.backend, call)
+    try:
+        make(call, draw.mode, setup.precision, 0 if outcome.check in FIRST_RUN else 1)
+        cost = cost_of(call, setup.level, setup.precision)
+        got: list[Array] = []
+        if runs and outcome.check not in ("crash", "hang"):
+            with suppress(Exception):  # then there is nothing to see
+                setup.write()
+                got = setup.run()
+        return call, expect(call, cost) if call.formula is not None else [], got
+    finally:
+        setup.close()

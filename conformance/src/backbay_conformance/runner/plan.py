@@ -1,0 +1,140 @@
+"""What a run tries: items by profile, case or scenario, and turn."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from backbay import BackbayError
+
+from ..suite.case import CASES
+from ..suite.extensions import load_extensions
+from ..suite.profiles import PROFILES, STANDARD
+from ..suite.scenario import SCENARIOS
+
+CALLS = {"smoke": 9, "default": 90, "nightly": 900}
+"""How many calls a case gets in a run of each size; the first nine meet each mode with each float type."""
+SIZES = tuple(CALLS)
+
+
+class SelectionError(BackbayError, ValueError):
+    """A name that the suite does not know, or a selection that leaves nothing to run."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One try: of a case, with the call that its turn draws, or of a scenario."""
+
+    profile: str
+    name: str
+    turn: int
+
+    def __str__(self) -> str:
+        return f"{self.profile}/{self.name}/{self.turn}"
+
+    @property
+    def group(self) -> str:
+        return f"{self.profile}/{self.name}"
+
+    def seed(self, seed: int) -> str:
+        return f"{seed}/{self}"
+
+
+def names(profiles: Iterable[str] = PROFILES) -> list[tuple[str, str]]:
+    """Every case and scenario of some profiles, as (profile, name)."""
+    load_cases()
+    wanted = set(profiles)
+    return [key for key in (*CASES, *SCENARIOS) if key[0] in wanted]
+
+
+def select(
+    profiles: Sequence[str] | None = None, ops: Sequence[str] | None = None, expression: str | None = None
+) -> list[tuple[str, str]]:
+    """The cases and scenarios that are asked for; SelectionError for what does not exist, or if nothing is left."""
+    chosen = tuple(profiles) if profiles else STANDARD
+    for profile in chosen:
+        _known(profile, PROFILES, "profile")
+    found = names(chosen)
+    if ops:
+        for op in ops:
+            _known(op, sorted({name for _, name in names()}), "op or scenario")
+        found = [key for key in found if key[1] in ops]
+    if expression:
+        found = [key for key in found if matches(expression, "/".join(key))]
+    if not found:
+        raise SelectionError(
+            f"nothing is selected by profiles {', '.join(chosen)}{_narrowed(ops, expression)}"
+        )
+    return found
+
+
+def items(keys: Sequence[tuple[str, str]], size: str) -> list[Item]:
+    """The tries of a run, in rounds: some of everything, then more of everything, so that what is broken shows early.
+
+    A case's first round meets each mode with each float type; further rounds grow, since switching costs a little.
+    """
+    _known(size, SIZES, "size")
+    counts = sorted(((times(*key, size), key) for key in keys), reverse=True, key=lambda pair: pair[0])
+    planned: list[Item] = []
+    low, high = 0, CALLS["smoke"]
+    while any(count > low for count, _ in counts):
+        for count, key in counts:
+            planned += [Item(*key, turn) for turn in range(low, min(high, count))]
+        low, high = high, 4 * high
+    return planned
+
+
+def times(profile: str, name: str, size: str) -> int:
+    if (profile, name) in CASES:
+        return max(1, round(CALLS[size] * CASES[profile, name].weight))
+    return SCENARIOS[profile, name].times[size]
+
+
+def matches(expression: str, text: str) -> bool:
+    """Whether `a and not b or (c)` holds, each word standing for "occurs in the text"."""
+    words = re.findall(r"[^\s()]+|[()]", expression)
+    keywords = {"and", "or", "not", "(", ")"}
+    code = [
+        word if word in keywords else f"w{i}" for i, word in enumerate(words)
+    ]  # names that Python can read
+    try:
+        tree = ast.parse(" ".join(code), mode="eval")
+    except SyntaxError:
+        raise SelectionError(f"-k does not read as names joined by and, or, not: {expression!r}") from None
+    return _holds(tree.body, [word in text for word in words])
+
+
+def _holds(node: ast.expr, found: Sequence[bool]) -> bool:
+    match node:
+        case ast.BoolOp(op=ast.And(), values=parts):
+            return all(_holds(part, found) for part in parts)
+        case ast.BoolOp(op=ast.Or(), values=parts):
+            return any(_holds(part, found) for part in parts)
+        case ast.UnaryOp(op=ast.Not(), operand=part):
+            return not _holds(part, found)
+        case ast.Name(id=name):
+            return found[int(name[1:])]
+    raise SelectionError("-k takes names joined by and, or, not")
+
+
+def load_cases() -> None:
+    """Import what fills the tables: the suite's own modules, and those that others have installed."""
+    from .. import cases
+
+    cases.load()
+    load_extensions()
+
+
+def _known(name: str, known: Sequence[str], what: str) -> None:
+    if name not in known:
+        nearest = get_close_matches(name, known, n=2, cutoff=0.5)
+        hint = f"; did you mean {' or '.join(nearest)}?" if nearest else ""
+        raise SelectionError(f"no {what} {name!r}{hint}; known: {', '.join(known)}")
+
+
+def _narrowed(ops: Sequence[str] | None, expression: str | None) -> str:
+    parts = [f"ops {', '.join(ops)}" if ops else "", f"-k {expression!r}" if expression else ""]
+    return "".join(f" with {part}" for part in parts if part)

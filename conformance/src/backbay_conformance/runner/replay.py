@@ -1,0 +1,138 @@
+"""A failing call written down: a file to try it again with, and a program that needs nothing of the suite."""
+
+from __future__ import annotations
+
+import json
+from base64 import b85encode
+from pathlib import Path
+from typing import Any
+from zlib import compress
+
+import numpy as np
+
+from backbay import BackbayError, DType
+
+from ..draw.operand import Operand
+from ..numbers.number import Number
+from ..numbers.rounding import Array
+from ..report.outcome import Outcome
+from ..suite.case import Call
+from .plan import Item
+
+LONGEST = 20000
+"""Characters of a program: one that is longer says where its data are instead."""
+
+
+def as_file(outcome: Outcome, backend: str, seed: int) -> dict[str, Any]:
+    """All that is needed to try an item again, and what was seen."""
+    from .. import SUITE_VERSION
+
+    kept = ("item", "choices", "dtype", "mode", "check", "message", "call", "script")
+    return {
+        "suite": SUITE_VERSION,
+        "backend": backend,
+        "seed": seed,
+        **{key: getattr(outcome, key) for key in kept},
+    }
+
+
+def read_file(path: str | Path) -> tuple[str, Item, int, list[int]]:
+    """Backend, item, seed and choices of a file that `as_file` made."""
+    from .. import SUITE_VERSION
+
+    try:
+        data = json.loads(Path(path).read_text())
+        version, (profile, name, turn) = data["suite"], data["item"].split("/")
+        found = (
+            data["backend"],
+            Item(profile, name, int(turn)),
+            int(data["seed"]),
+            [int(n) for n in data["choices"]],
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise BackbayError(f"{path} is no failing case of this suite: {error!r}") from error
+    if version != SUITE_VERSION:
+        raise BackbayError(f"{path} was written by version {version} of the suite, this is {SUITE_VERSION}")
+    return found
+
+
+def dump(folder: Path, call: Call, expected: list[Any], got: list[Array]) -> list[Path]:
+    """The operands of a call as NumPy files, what must come out, how far it may be off before it is rounded, and what did."""
+    arrays: dict[str, Array] = {}
+    for i, operand in enumerate(call.operands()):
+        arrays[f"operand{i}"] = operand.decoded
+    for i, want in enumerate(expected):
+        arrays[f"expected{i}"] = want.value if isinstance(want, Number) else want
+        if isinstance(want, Number):
+            arrays[f"bound{i}"] = want.error
+    for i, have in enumerate(got):
+        arrays[f"got{i}"] = have
+    folder.mkdir(parents=True, exist_ok=True)
+    written = [folder / f"{name}.npy" for name in arrays]
+    for path, array in zip(written, arrays.values(), strict=True):
+        np.save(path, array)
+    return written
+
+
+def script(call: Call, backend: str, expected: Array | None) -> str:
+    """A program of a few lines: the call, what comes out, and what must."""
+    operands = list(call.operands())
+    names = {id(operand): f"a{i}" for i, operand in enumerate(operands)}
+    lines = [
+        "import backbay, base64, zlib",
+        "from backbay import DType",
+        "from backbay.ops import Yarn",
+    ]
+    lines += [
+        "def data(text): return zlib.decompress(base64.b85decode(text))",
+        f"ctx = {_opened(backend)}.new_context()",
+    ]
+    lines += [f"{names[id(operand)]} = {_leaf(operand)}" for operand in operands]
+    lines.append(f"y = {_traced(call, names)}")
+    lines.append("y = y if isinstance(y, list) else [y]")
+    lines += ["ctx.compute(*y)", "print(*[t.numpy() for t in y], sep='\\n')"]
+    if expected is not None and expected.size <= 64:
+        lines.append(
+            f"print('expected', {expected.tolist()!r})".replace("nan", "float('nan')").replace(
+                "inf", "float('inf')"
+            )
+        )
+    text = "\n".join(lines) + "\n"
+    return (
+        text
+        if len(text) <= LONGEST
+        else f"# too large to print: `backbay conform --repro FILE --dump FOLDER` writes its data\n# {call}\n"
+    )
+
+
+def _opened(backend: str) -> str:
+    if ":" not in backend:
+        return f"backbay.open(None, backend={backend!r})"
+    module, _, name = backend.partition(":")
+    return f"backbay.open(None, backend=__import__({module!r}, fromlist=['_']).{name})"
+
+
+def _leaf(operand: Operand) -> str:
+    text = b85encode(compress(operand.bytes(), 9)).decode()
+    shape = "".join(f", {n}" for n in operand.layout.source)
+    steps = "".join(f".{step.code}" for step in operand.layout.steps)
+    return f"ctx.from_bytes(DType.{operand.dtype.name}, data({text!r}){shape}){steps}"
+
+
+def _traced(call: Call, names: dict[int, str]) -> str:
+    shown = []
+    for parameter, value in zip(call.op.parameters[1:], call.args[1:], strict=True):
+        if parameter.variadic:
+            shown += [_shown(item, names) for item in value]
+        else:
+            keyword = f"{parameter.name}=" if parameter.keyword_only else ""
+            shown.append(f"{keyword}{_shown(value, names)}")
+    return f"{names[id(call.args[0])]}.{call.op.name}({', '.join(['ctx', *shown])})"
+
+
+def _shown(value: Any, names: dict[int, str]) -> str:
+    if isinstance(value, Operand):
+        return names[id(value)]
+    if isinstance(value, DType):
+        return f"DType.{value.name}"
+    return repr(value).replace("inf", "float('inf')") if isinstance(value, float) else repr(value)

@@ -1,0 +1,86 @@
+"""A run of the suite on one backend, from a program."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from backbay import Backend
+
+from ..report.expected_failures import Known, apply_known
+from ..report.outcome import Outcome
+from ..report.report import Report
+from ..suite.lab import Lab, lab_for
+from ..suite.profiles import STANDARD
+from .isolation import Settings, Try, isolated
+from .item_run import attempt
+from .plan import Item, items, names, select
+
+Progress = Callable[[Outcome, int], None]
+"""Called with each outcome, and how many there will be."""
+
+
+def run(
+    backend: str | type[Backend],
+    profiles: Sequence[str] | None = None,
+    seed: int = 0,
+    in_process: bool = True,
+    ops: Sequence[str] | None = None,
+    *,
+    size: str = "default",
+    expression: str | None = None,
+    jobs: int = 1,
+    timeout: float = 60.0,
+    stop_after: int | None = None,
+    known: Sequence[Known] = (),
+    options: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Try everything that is selected on a backend: an installed one's name, `module:Class`, or a class.
+
+    in_process   False runs each item in a worker process: a crash or a hang is then one failed item. The backend
+                 must then be given by name or as `module:Class`, or be a class that a module has by its name
+    ops          only the cases of these ops, or scenarios of these names
+    size         smoke, default or nightly: how many calls each case gets
+    jobs         worker processes at once
+    stop_after   end the run after so many failed items; for finding out whether a fault is noticed at all
+    known        failures that are expected: they do not count, and must happen
+    options      of the backend, as BackendParams has them
+    """
+    started = time.monotonic()
+    planned = items(select(profiles, ops, expression), size)
+    name = backend if isinstance(backend, str) else f"{backend.__module__}:{backend.__qualname__}"
+    report = Report(name, seed, size, tuple(profiles or STANDARD))
+    if in_process:
+        lab = lab_for(backend, options)
+        report.facts.update(lab.facts())
+        outcomes = attempts(lab, planned, seed)
+    else:
+        settings = Settings(name, seed, timeout, options=options or {})
+        outcomes = isolated(settings, [Try(item) for item in planned], jobs, report.facts)
+    for outcome in _until(outcomes, stop_after):
+        report.add(outcome)
+        if progress is not None:
+            progress(outcome, len(planned))
+    apply_known(report, known, ["/".join(key) for key in names()])
+    report.seconds = time.monotonic() - started
+    return report
+
+
+def attempts(lab: Lab, planned: Iterable[Item], seed: int) -> Iterator[Outcome]:
+    """Each item tried in this process."""
+    try:
+        for item in planned:
+            yield attempt(lab, item, seed)
+    finally:
+        lab.discard()
+
+
+def _until(outcomes: Iterator[Outcome], failures: int | None) -> Iterator[Outcome]:
+    failed = 0
+    for outcome in outcomes:
+        yield outcome
+        failed += outcome.failed
+        if failures is not None and failed >= failures:
+            break

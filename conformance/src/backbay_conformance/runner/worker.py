@@ -1,0 +1,71 @@
+"""The process that tries items for a run: it says what it is about to do before it does it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+from ..report.outcome import Outcome
+from ..suite.lab import Lab, lab_for
+from .item_run import attempt, shrunk
+from .plan import Item, load_cases
+
+
+class Line:
+    """Messages to the run, one JSON text a line, over a descriptor that backends cannot reach by printing."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def say(self, **message: Any) -> None:
+        data = (json.dumps(message) + "\n").encode()
+        while data:
+            data = data[os.write(self._descriptor, data) :]
+
+
+def main() -> None:
+    """Read a job a line from standard input, until it ends."""
+    line = Line(int(sys.argv[1]))
+    start = json.loads(sys.stdin.readline())
+    load_cases()
+    try:
+        lab = lab_for(start["backend"], start["options"])
+        facts = lab.facts()
+    except BaseException as error:  # noqa: BLE001 a plugin that cannot be opened may even exit
+        line.say(fatal=f"{type(error).__name__}: {error}")
+        return
+    line.say(facts=facts)
+    for text in sys.stdin:
+        job = json.loads(text)
+        shown = {(group, check) for group, check in job["shown"]}
+        for profile, name, turn, replay in job["tries"]:
+            _try(line, lab, Item(profile, name, turn), start, replay, shown)
+        line.say(idle=True)
+    lab.discard()
+
+
+def _try(
+    line: Line,
+    lab: Lab,
+    item: Item,
+    start: dict[str, Any],
+    replay: list[int] | None,
+    shown: set[tuple[str, str]],
+) -> None:
+    line.say(start=str(item))
+    outcome = attempt(lab, item, start["seed"], replay, lambda known: line.say(call=vars(known)))
+    if outcome.failed and (item.group, outcome.check) not in shown and start["shrink"] > 0:
+        shown.add((item.group, outcome.check))
+        line.say(call=vars(outcome), shrinking=True)
+        outcome = _shrunk(lab, item, start, outcome)
+    line.say(done=vars(outcome))
+
+
+def _shrunk(lab: Lab, item: Item, start: dict[str, Any], outcome: Outcome) -> Outcome:
+    return shrunk(lab, item, start["seed"], outcome, start["backend"], start["shrink"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What the suite consists of: cases, scenarios, their profiles, and the lab that they are tried in."""
