@@ -23,8 +23,8 @@ from pathlib import Path
 
 from backbay import backends
 from backbay_conformance import run
-from backbay_conformance.selftest import CORRECT, reference
-from backbay_conformance.selftest.correct import variants
+from backbay_selftest import CORRECT, reference
+from backbay_selftest.correct import variants
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""`python -m backbay_conformance.selftest`: which planted faults the suite catches, and what others would have seen."""
+"""`python -m backbay_selftest`: which planted faults the suite catches, and what others would have seen."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(prog="python -m backbay_conformance.selftest", description=__doc__)
+    made = argparse.ArgumentParser(prog="python -m backbay_selftest", description=__doc__)
     made.add_argument("faults", nargs="*", help="names of faults; all without any")
     made.add_argument(
         "--kind", action="append", choices=KINDS, help="only faults of this class; may be repeated"

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..runner.item_run import attempt
-from ..runner.plan import Item, items, select
-from ..suite.case import CASES
-from ..suite.lab import lab_for
-from ..suite.profiles import PROFILES, STANDARD
-from ..suite.scenario import SCENARIOS
+from backbay_conformance.runner.item_run import attempt
+from backbay_conformance.runner.plan import Item, items, select
+from backbay_conformance.suite.case import CASES
+from backbay_conformance.suite.lab import lab_for
+from backbay_conformance.suite.profiles import PROFILES, STANDARD
+from backbay_conformance.suite.scenario import SCENARIOS
+
 from .faults import FAULTS, Fault, reference
 from .rivals import Noticed, noticed
 
@@ -39,9 +40,10 @@ class Detection:
 
 def own(keys: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """The suite's own cases and scenarios: what others have installed beside it proves nothing of the suite."""
-    package = __name__.partition(".")[0]
     return [
-        key for key in keys if key in CASES or SCENARIOS[key].function.__module__.startswith(f"{package}.")
+        key
+        for key in keys
+        if key in CASES or SCENARIOS[key].function.__module__.startswith("backbay_conformance.")
     ]
 
 

@@ -8,15 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from backbay import Backend
-
-from ..checks.call_check import Setup, make
-from ..draw.data import Mode
-from ..draw.draw import Draw
-from ..numbers.encoding import decode
-from ..numbers.rounding import Array
-from ..runner.plan import Item
-from ..suite.case import CASES, Call
-from ..suite.lab import Lab
+from backbay_conformance.checks.call_check import Setup, make
+from backbay_conformance.draw.data import Mode
+from backbay_conformance.draw.draw import Draw
+from backbay_conformance.numbers.encoding import decode
+from backbay_conformance.numbers.rounding import Array
+from backbay_conformance.runner.plan import Item
+from backbay_conformance.suite.case import CASES, Call
+from backbay_conformance.suite.lab import Lab
 
 LOOSE = (
     "mulmat",

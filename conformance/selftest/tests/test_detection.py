@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from backbay_conformance import run
-from backbay_conformance.selftest import FAULTS, KINDS, reference
-from backbay_conformance.selftest.__main__ import main
-from backbay_conformance.selftest.correct import variants
-from backbay_conformance.selftest.detection import detect
-from backbay_conformance.selftest.rivals import passes_nmse, passes_tolerance
-from backbay_conformance.selftest.table import share
+from backbay_selftest import FAULTS, KINDS, reference
+from backbay_selftest.__main__ import main
+from backbay_selftest.correct import variants
+from backbay_selftest.detection import detect
+from backbay_selftest.rivals import passes_nmse, passes_tolerance
+from backbay_selftest.table import share
 
 ONE_OF_EACH = (
     "rows_ignores_the_row_stride_of_its_table",

@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 
 from backbay import BackbayError
-from backbay_conformance.selftest import CORRECT, FAULTS, KINDS, reference
-from backbay_conformance.selftest.trivial import ON_ONES, differs, on_ones
+from backbay_selftest import CORRECT, FAULTS, KINDS, reference
+from backbay_selftest.trivial import ON_ONES, differs, on_ones
 
 
 def test_every_class_of_the_table_has_several_faults() -> None:
@@ -58,7 +58,7 @@ def test_at_most_a_fifth_of_the_faults_shows_on_ones() -> None:
 
 
 def test_a_fault_of_an_unknown_class_is_refused() -> None:
-    from backbay_conformance.selftest.faults import fault
+    from backbay_selftest.faults import fault
 
     with pytest.raises(ValueError, match="unknown kind"):
         fault("gremlins", "run_node")(test_a_fault_of_an_unknown_class_is_refused)
