@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from backbay import DType
+from backbay import DType, Precision
 from backbay_conformance import Draw, lab_for
-from backbay_conformance.checks.call_check import Precision
 from backbay_conformance.draw.data import Bits
 from backbay_conformance.numbers.encoding import from_bytes
 from backbay_conformance.suite.lab import Lab

@@ -17,7 +17,7 @@ from backbay_conformance.checks.call_check import try_call
 from backbay_conformance.checks.relations import RELATIONS
 from backbay_conformance.command import command
 from backbay_conformance.report.expected_failures import read_known
-from backbay_conformance.runner.plan import items, load_cases
+from backbay_conformance.runner.plan import items
 
 HERE = Path(__file__).parent
 
@@ -168,7 +168,6 @@ def test_a_backend_that_can_do_more_than_it_says_is_reported() -> None:
 def test_an_empty_result_proves_no_support() -> None:
     from broken_backends import Modest
 
-    load_cases()
     drawn = [CASES["core", "tanh"].draw(Draw(f"empty/{turn}", turn)) for turn in range(200)]
     empty = [call for call in drawn if 0 in call.args[0].shape]
     assert empty

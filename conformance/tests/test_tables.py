@@ -12,13 +12,11 @@ from backbay_conformance.runner.plan import (
     PROFILES,
     SelectionError,
     items,
-    load_cases,
     matches,
     names,
     select,
 )
 
-load_cases()
 SIDES_AT_EDGES = {0, 1, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 512, 513, 1023, 1024, 1025}
 
 

@@ -24,9 +24,7 @@ from .suite.case import CASES, Call, Case, case
 from .suite.lab import Lab, lab_for
 from .suite.profiles import PROFILES
 from .suite.scenario import SCENARIOS, Scenario, scenario
-
-SUITE_VERSION = "1.0"
-"""What certificates name: a replay file is good for the version that wrote it."""
+from .suite.version import SUITE_VERSION
 
 __all__ = [
     "CASES",

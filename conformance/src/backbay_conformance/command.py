@@ -30,10 +30,11 @@ from .report.report import Report
 from .report.terminal import Bar, show, show_failure
 from .runner.isolation import Settings, Try, isolated
 from .runner.item_run import drawn_again
-from .runner.plan import SIZES, Item, load_cases
+from .runner.plan import SIZES, Item
 from .runner.replay import as_file, dump, read_file
 from .runner.run import run
 from .suite.case import CASES
+from .suite.extensions import load_extensions
 from .suite.lab import lab_for
 from .suite.profiles import PROFILES
 
@@ -91,7 +92,7 @@ class Conform:
         )
 
     def run(self, args: Namespace, /) -> int:
-        load_cases()
+        load_extensions()
         if args.repro:
             return again(args)
         if not args.backend:

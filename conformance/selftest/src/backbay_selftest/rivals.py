@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from backbay import Backend
-from backbay_conformance.checks.call_check import Setup, make
+from backbay_conformance.checks.traced_call import TracedCall, make
 from backbay_conformance.draw.data import Mode
 from backbay_conformance.draw.draw import Draw
 from backbay_conformance.numbers.encoding import decode
@@ -74,15 +74,15 @@ def _look(wrong: Lab, right: Lab, item: Item, seed: int, found: Noticed) -> None
 
 def results(backend: Backend, call: Call, mode: Mode) -> list[Array]:
     """What one run of a call gives, as numbers."""
-    setup = Setup(backend, call)
+    traced = TracedCall(backend, call)
     try:
-        make(call, mode, setup.precision, 0)
-        setup.write()
+        make(call, mode, traced.precision, 0)
+        traced.write()
         return [
-            decode(y, t.dtype).astype(np.float64) for y, t in zip(setup.run(), setup.results, strict=True)
+            decode(y, t.dtype).astype(np.float64) for y, t in zip(traced.run(), traced.results, strict=True)
         ]
     finally:
-        setup.close()
+        traced.close()
 
 
 def passes_nmse(got: Array, want: Array, limit: float) -> bool:

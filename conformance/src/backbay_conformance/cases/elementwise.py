@@ -12,9 +12,11 @@ from backbay import DType, Op, ops
 
 from ..draw.data import Bits, Numbers
 from ..draw.draw import Draw
+from ..numbers.encoding import NUMPY, decode, encode
 from ..numbers.number import Number, scalar
 from ..numbers.rounding import Array
 from ..suite.case import Call, case
+from .write import QUANTIZED, converted
 
 Unary = Callable[[Number], Number]
 
@@ -194,8 +196,6 @@ def fill(draw: Draw) -> Call:
     )
 
     def formula(x: Array, value: float) -> Array:
-        from ..numbers.encoding import encode
-
         return encode(np.full(x.shape, value), dtype)
 
     return Call((x, value), formula, raw=True)
@@ -214,9 +214,21 @@ def cast(draw: Draw) -> Call:
     return Call((x, target), _cast(source, target), raw=True, batch=(split,), batch_out=split)
 
 
-def _cast(source: DType, target: DType) -> Callable[..., Array]:
-    from ..numbers.encoding import decode, encode
+@case(ops.cast, "quant")
+def cast_quantized(draw: Draw) -> Call:
+    """From blocks to floats, and into blocks."""
+    if draw.flag():
+        target = QUANTIZED[draw.turn // 3 % len(QUANTIZED)]
+        x = draw.floats(
+            (target.block_size * draw.pick(1, 2, 5), *draw.sides(2, 40)), Numbers(), dtype=DType.F32
+        )
+        return Call((x, target), lambda raw, dtype: converted(raw, x.dtype, target), raw=True)
+    source, wanted = draw.quantized_dtype(), draw.pick(DType.F32, DType.F16, DType.BF16)
+    x = draw.operand(source, (source.block_size * draw.pick(1, 2), *draw.sides(2, 20)), Bits())
+    return Call((x, wanted), lambda raw, dtype: encode(decode(raw, source), wanted), raw=True)
 
+
+def _cast(source: DType, target: DType) -> Callable[..., Array]:
     def formula(raw: Array, dtype: DType) -> Array:
         numbers = decode(raw, source)
         if target.is_integer:
@@ -230,7 +242,5 @@ class Small:
     """Integers that every type can hold."""
 
     def __call__(self, making: Any, operand: Any) -> Array:
-        from ..numbers.encoding import NUMPY
-
         size = int(np.prod(operand.shape, dtype=np.int64))
         return np.asarray(making.rng.integers(-128, 129, size).astype(NUMPY[operand.dtype]))

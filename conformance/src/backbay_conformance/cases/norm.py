@@ -1,4 +1,4 @@
-"""Cases of softmax, the norms, reductions and sorting, over dimension 0."""
+"""Cases of softmax and the norms, over dimension 0."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from backbay import DType, Op, ops
+from backbay import DType, ops
 
 from ..draw.data import Fill, Made, Making, Numbers
 from ..draw.draw import Draw
@@ -120,7 +120,7 @@ def rms_norm(draw: Draw) -> Call:
     shape = draw.rows(least=1)
     x = draw.floats(shape, BROKEN)
     weight = draw.floats(shape[:1], Numbers(), dtype=draw.other_float()) if draw.flag() else None
-    relations = {**_rows(draw, shape, weight), "altered": other_eps(draw)}
+    relations = {**rows_batch(draw, shape, weight), "altered": other_eps(draw)}
     return Call((x, weight, draw.pick(*EPS)), rms_formula, exact=False, **relations)
 
 
@@ -129,7 +129,7 @@ def other_eps(draw: Draw) -> dict[str, Any]:
     return {"eps": 7.0} if draw.flag(4) else {}
 
 
-def _rows(draw: Draw, shape: tuple[int, ...], *shared: Operand | None) -> dict[str, Any]:
+def rows_batch(draw: Draw, shape: tuple[int, ...], *shared: Operand | None) -> dict[str, Any]:
     """Rows are independent; weights serve all of them."""
     if len(shape) < 2:
         return {}
@@ -143,7 +143,7 @@ def layer_norm(draw: Draw) -> Call:
     x = draw.floats(shape, spread(draw, BROKEN))
     weight = draw.floats(shape[:1], Numbers(), dtype=draw.other_float()) if draw.flag() else None
     bias = draw.floats(shape[:1], Numbers(), dtype=draw.other_float()) if draw.flag() else None
-    relations = {**_rows(draw, shape, weight, bias), "altered": other_eps(draw)}
+    relations = {**rows_batch(draw, shape, weight, bias), "altered": other_eps(draw)}
     return Call((x, weight, bias, draw.pick(*EPS)), layer_formula, exact=False, **relations)
 
 
@@ -152,99 +152,4 @@ def l2_norm(draw: Draw) -> Call:
     shape = draw.rows(least=1)
     x = draw.floats(shape, MODEST)
     eps = draw.pick(1e-12, 1e-6, 0.5, 50.0)
-    return Call((x, eps), l2_formula, exact=False, **_rows(draw, shape))
-
-
-# -- reductions ------------------------------------------------------------------------------------------
-
-
-def variance_formula(x: Number) -> Number:
-    centred = x - mean_of(x)
-    return mean_of(centred * centred)
-
-
-def stddev_formula(x: Number) -> Number:
-    return variance_formula(x).sqrt()
-
-
-def row_case(
-    op: Op[Any, Any], formula: Callable[..., Number], *, exact: bool, special: str, whole: bool
-) -> None:
-    """A case of an op over the rows of one operand, summed up."""
-
-    def draw_call(draw: Draw) -> Call:
-        shape = draw.rows()
-        if draw.exact and not whole and shape[0]:  # a mean of 2^n integers is exact
-            shape = (1 << (shape[0].bit_length() - 1), *shape[1:])
-        fill: Fill = Numbers(special, terms=max(1, shape[0]))
-        if not whole:
-            fill = spread(draw, Numbers(special, terms=max(1, shape[0]), low=-250, high=250))
-        x = draw.floats(shape, fill)
-        return Call((x,), formula, exact=exact, **_rows(draw, shape))
-
-    case(op)(draw_call)
-
-
-row_case(ops.sum_rows, lambda x: x.sum(), exact=True, special="0ni", whole=True)
-row_case(ops.mean, mean_of, exact=True, special="0ni", whole=False)
-row_case(ops.cumsum, lambda x: x.cumsum(), exact=True, special="0", whole=True)
-row_case(ops.variance, variance_formula, exact=False, special="0n", whole=False)
-row_case(ops.stddev, stddev_formula, exact=False, special="0n", whole=False)
-
-
-# -- order -----------------------------------------------------------------------------------------------
-
-
-def sortable(making: Making, operand: Operand) -> Array:
-    """Rows with ties, infinities, NaN, zeros of both signs, and all different."""
-    size = int(np.prod(operand.shape, dtype=np.int64))
-    if making.mode == "wide":
-        return np.asarray(making.rng.permutation(size) - size / 2)
-    numbers = making.rng.integers(-5, 6, size).astype(np.float64)
-    if making.mode == "special" and size:
-        numbers[making.rng.integers(0, size, 1 + size // 8)] = np.inf
-        numbers[making.rng.integers(0, size, 1 + size // 8)] = -np.inf
-        numbers[making.rng.integers(0, size, 1 + size // 8)] = -0.0
-        if making.rng.random() < 0.5:
-            numbers[making.rng.integers(0, size, 1 + size // 40)] = np.nan
-    return numbers
-
-
-def _each_once(order: Array, extent: int) -> None:
-    inside = ((order >= 0) & (order < extent)).all()
-    assert inside, f"a position lies outside of [0, {extent})"
-    ordered = np.sort(order, axis=-1)
-    assert (ordered[..., 1:] != ordered[..., :-1]).all(), "a position comes twice"
-
-
-def sorted_right(x: Array, got: Array) -> None:
-    assert got.shape == x.shape, f"expected the shape {x.shape[::-1]}"
-    _each_once(got, x.shape[-1])
-    values = np.take_along_axis(x, got.astype(np.int64), -1)
-    wrong = ~(values[..., 1:] >= values[..., :-1]) & ~np.isnan(x).any(-1, keepdims=True)  # NaN comes anywhere
-    assert not wrong.any(), f"not in order after {np.argwhere(wrong)[0][::-1].tolist()}"
-
-
-def largest(x: Array, k: int, got: Array) -> None:
-    assert got.shape == (*x.shape[:-1], k), f"expected {k} of each row"
-    _each_once(got, x.shape[-1])
-    values = np.take_along_axis(x, got.astype(np.int64), -1)
-    wanted = -np.sort(-x, axis=-1)[..., :k]
-    wrong = (values != wanted) & ~np.isnan(x).any(-1, keepdims=True)
-    assert not wrong.any(), f"not the {k} largest, largest first: {values[wrong][:3].tolist()}"
-
-
-@case(ops.argsort)
-def argsort(draw: Draw) -> Call:
-    x = draw.floats(draw.rows(), Made(sortable))
-    return Call((x,), verify=sorted_right)
-
-
-@case(ops.top_k)
-def top_k(draw: Draw) -> Call:
-    shape = draw.rows()
-    k = min(shape[0], draw.pick(1, shape[0], 2, 4, 8, 0, 33, 65, 100))
-    return Call((draw.floats(shape, Made(sortable)), k), verify=largest)
-
-
-__all__ = ["mean_of", "softmax_formula"]
+    return Call((x, eps), l2_formula, exact=False, **rows_batch(draw, shape))

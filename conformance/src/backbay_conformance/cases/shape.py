@@ -11,9 +11,9 @@ from backbay import DType, Op, ops
 
 from ..draw.data import READABLE, Bits, Numbers
 from ..draw.draw import Draw
-from ..draw.layout import Layout, permuted, stored_shape
+from ..draw.layout import Layout, permuted
 from ..draw.operand import Operand
-from ..numbers.encoding import encode
+from ..numbers.encoding import encode, stored_shape
 from ..numbers.number import Number
 from ..numbers.rounding import Array
 from ..suite.case import Call, case

@@ -1,4 +1,4 @@
-"""Cases of writes into leaves, and of rows by number."""
+"""Cases of writes into leaves."""
 
 from __future__ import annotations
 
@@ -159,44 +159,3 @@ def set_rows(draw: Draw) -> Call:
 @case(ops.set_rows, "quant")
 def set_rows_quantized(draw: Draw) -> Call:
     return set_rows_call(draw, QUANTIZED[draw.turn // 3 % len(QUANTIZED)])
-
-
-def rows_call(draw: Draw, dtype: DType) -> Call:
-    n = dtype.block_size * draw.pick(1, 2) if dtype.is_quantized else draw.side(257)
-    count, k = draw.many(1, 2, 7, 33, 65), draw.side(33)
-    outer = draw.pick((), (2,), (3, 2), (1, 3))
-    own = tuple(extent if draw.flag() else 1 for extent in outer)
-    x = draw.operand(dtype, (n, count, *own), Bits())
-    ids = draw.operand(DType.I32, (k, *outer), Integers(0, count), stays=True)
-
-    def formula(raw: Array, ids: Array) -> Array:
-        table = np.broadcast_to(raw, (*ids.shape[:-1], *raw.shape[-2:]))
-        index = (*np.indices(ids.shape, sparse=True)[:-1], ids)
-        taken = table[index]
-        return taken if dtype is DType.I32 else encode(decode(taken, dtype), DType.F32)
-
-    return Call((x, ids), formula, raw=True)
-
-
-@case(ops.rows)
-def rows(draw: Draw) -> Call:
-    return rows_call(draw, draw.pick(draw.float_dtype(), draw.float_dtype(), draw.float_dtype(), DType.I32))
-
-
-@case(ops.rows, "quant")
-def rows_quantized(draw: Draw) -> Call:
-    return rows_call(draw, draw.quantized_dtype())
-
-
-@case(ops.cast, "quant")
-def cast_quantized(draw: Draw) -> Call:
-    """From blocks to floats, and into blocks."""
-    if draw.flag():
-        target = QUANTIZED[draw.turn // 3 % len(QUANTIZED)]
-        x = draw.floats(
-            (target.block_size * draw.pick(1, 2, 5), *draw.sides(2, 40)), Numbers(), dtype=DType.F32
-        )
-        return Call((x, target), lambda raw, dtype: converted(raw, x.dtype, target), raw=True)
-    source, wanted = draw.quantized_dtype(), draw.pick(DType.F32, DType.F16, DType.BF16)
-    x = draw.operand(source, (source.block_size * draw.pick(1, 2), *draw.sides(2, 20)), Bits())
-    return Call((x, wanted), lambda raw, dtype: encode(decode(raw, source), wanted), raw=True)

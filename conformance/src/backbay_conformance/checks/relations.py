@@ -17,7 +17,9 @@ from ..numbers.number import Cost, Number
 from ..numbers.rounding import FLOOR, LARGEST, Array
 from ..suite.case import Call
 from ..suite.lab import Lab
-from .call_check import Observed, Setup, cost_of, expect, judge
+from .call_check import Observed
+from .judgement import cost_of, expect, judge
+from .traced_call import TracedCall
 
 Relation = Callable[[Lab, Call, Draw, Cost], bool]
 """Raises Fault where it does not hold; False where it says nothing about a call."""
@@ -39,22 +41,22 @@ def try_relations(lab: Lab, call: Call, draw: Draw, observed: Observed) -> None:
 
 
 def _run(lab: Lab, call: Call) -> list[Array]:
-    setup = Setup(lab.backend, call)
+    traced = TracedCall(lab.backend, call)
     try:
-        setup.write()
-        return setup.run()
+        traced.write()
+        return traced.run()
     finally:
-        setup.close()
+        traced.close()
 
 
 def _judged(lab: Lab, call: Call, draw: Draw, cost: Cost, check: str) -> None:
     """Raise Fault unless a call, with the data that it has, gives what its case says."""
-    setup = Setup(lab.backend, call)
+    traced = TracedCall(lab.backend, call)
     try:
-        setup.write()
-        judge(call, setup, setup.run(), cost, draw.mode, check)
+        traced.write()
+        judge(call, traced, traced.run(), cost, draw.mode, check)
     finally:
-        setup.close()
+        traced.close()
 
 
 def contiguous_equals_strided(lab: Lab, call: Call, draw: Draw, cost: Cost) -> bool:
@@ -154,9 +156,9 @@ def _agree(
     lab: Lab, call: Call, cost: Cost, left: Array, right: Array, factor: float, draw: Draw, check: str
 ) -> None:
     """Two results differ by no more than twice the bound of each; not at all where moves or integers are compared."""
-    setup = Setup(lab.backend, call)
-    dtype = setup.results[0].dtype
-    setup.close()
+    traced = TracedCall(lab.backend, call)
+    dtype = traced.results[0].dtype
+    traced.close()
     if left.shape != right.shape:
         raise Fault(check, f"shapes differ: {left.shape[::-1]} and {right.shape[::-1]}")
     a, b = decode(left, dtype), decode(right, dtype) * factor

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from backbay import Context, DType, Spec, Tensor, ops
+from backbay import Context, DType, Level, Op, Spec, Tensor, ops
 
-from ..checks.declared_precision import runs
+from ..numbers.encoding import stored_shape
 from ..numbers.rounding import Array
 
 Shape = tuple[int, ...]
@@ -60,6 +61,11 @@ class Layout:
         return " > ".join(step.name for step in self.steps) or "contiguous"
 
 
+def runs(ctx: Context, op: Op[Any, Any], *operands: Spec) -> bool:
+    """Whether a backend runs an op that a call needs beside its own: to lay out operands, or to read results."""
+    return ctx.backend.supports(op, operands).level is not Level.NONE
+
+
 def plain(dtype: DType, shape: Shape) -> Layout:
     return Layout(dtype, shape)
 
@@ -69,13 +75,6 @@ def junk(dtype: DType, raw: Array, shape: Shape) -> Array:
     full = np.empty(shape, raw.dtype)
     full.view(np.uint8)[...] = 0x7F if dtype.is_integer else 0xFF
     return full
-
-
-def stored_shape(dtype: DType, shape: Shape) -> Shape:
-    """The shape of the array that holds a tensor: reversed, a quantized row as its bytes."""
-    if dtype.is_quantized:
-        shape = (dtype.row_size(shape[0]), *shape[1:])
-    return shape[::-1]
 
 
 def _stored(dtype: DType, amount: int, dim: int) -> int:

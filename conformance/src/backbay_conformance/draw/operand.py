@@ -8,10 +8,10 @@ import numpy as np
 
 from backbay import Context, DType, Precision, Spec, Tensor
 
-from ..numbers.encoding import decode, encode
+from ..numbers.encoding import decode, encode, stored_shape
 from ..numbers.rounding import Array
 from .data import Fill, Making, Mode
-from .layout import Layout, stored_shape
+from .layout import Layout
 
 
 @dataclass(eq=False)

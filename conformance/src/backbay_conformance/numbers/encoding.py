@@ -56,8 +56,13 @@ def one_bit(raw: Array) -> Array:
     return np.asarray(np.where(plus, scale, -scale))
 
 
+def stored_shape(dtype: DType, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of the array that holds a tensor: reversed, a quantized row as its bytes."""
+    if dtype.is_quantized:
+        shape = (dtype.row_size(shape[0]), *shape[1:])
+    return shape[::-1]
+
+
 def from_bytes(data: bytes, dtype: DType, shape: tuple[int, ...]) -> Array:
     """Bytes in logical order as stored elements."""
-    from ..draw.layout import stored_shape
-
     return np.frombuffer(data, NUMPY.get(dtype, np.dtype(np.uint8))).reshape(stored_shape(dtype, shape))

@@ -10,7 +10,7 @@ import numpy as np
 
 from backbay import DType
 
-from .rounding import BLOCK_STEP, SIGNIFICAND, Array, unit
+from .rounding import BLOCK_STEP, FLOOR, SIGNIFICAND, Array, round_to, unit
 
 UNDERFLOW = 1.2e-38
 """What lies below single precision's normal range may be flushed to zero by any step."""
@@ -181,8 +181,6 @@ class Number:
 
     def narrowed(self, kind: DType) -> Array:
         """The magnitudes of the elements that the type cannot hold as they are."""
-        from .rounding import FLOOR, round_to
-
         held = round_to(self.value, kind) == self.value
         return np.where(held, 0.0, np.abs(self.value) + FLOOR[kind] / unit(kind))
 

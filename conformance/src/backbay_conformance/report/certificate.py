@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..suite.profiles import PROFILES
+from ..suite.version import SUITE_VERSION
 from .html import page
 from .report import Report
 
@@ -64,8 +65,6 @@ def certify(report: Report, folder: Path) -> list[Path]:
 
 def badge(report: Report) -> str:
     """A badge: suite version and profiles, green; grey where some profiles did not run."""
-    from .. import SUITE_VERSION
-
     left, right = "backbay", f"conforms {SUITE_VERSION}"
     whole = all(profile in report.profiles for profile in PROFILES if profile != "large")
     right += "" if whole else f" ({', '.join(report.profiles)})"

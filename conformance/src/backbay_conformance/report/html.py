@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
+from ..suite.version import SUITE_VERSION
 from .outcome import Outcome
 from .report import BINS, STATES, Cell, Report
 from .terminal import columns, first_of_kind, rows
@@ -52,8 +53,6 @@ def page(report: Report) -> str:
 
 
 def _head(report: Report) -> str:
-    from .. import SUITE_VERSION
-
     words = {"known": "known failures"}
     told = ", ".join(f"{value:,} {words.get(key, key)}" for key, value in report.counts.items())
     facts = "; ".join(f"{key} {_flat(value)}" for key, value in report.facts.items())

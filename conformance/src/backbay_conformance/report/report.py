@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..suite.version import SUITE_VERSION
 from .outcome import Outcome
 
 STATES = ("full", "composite", "unsupported", "failing", "over-claimed", "under-claimed")
@@ -138,8 +139,6 @@ class Report:
         return {state: found.count(state) for state in STATES}
 
     def as_dict(self) -> dict[str, Any]:
-        from .. import SUITE_VERSION
-
         return {
             "suite": SUITE_VERSION,
             "backend": self.backend,

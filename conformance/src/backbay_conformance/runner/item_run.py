@@ -10,8 +10,10 @@ from typing import Any
 
 from backbay import DeclaredUnsupportedError, GuardZoneError, Level
 
-from ..checks.call_check import Observed, Setup, cost_of, expect, make, try_call
+from ..checks.call_check import Observed, try_call
+from ..checks.judgement import cost_of, expect
 from ..checks.relations import try_relations
+from ..checks.traced_call import TracedCall, make
 from ..draw.draw import Draw
 from ..numbers.comparison import Fault
 from ..numbers.number import Number
@@ -132,15 +134,15 @@ def drawn_again(
     """
     draw = Draw(item.seed(seed), item.turn, outcome.choices, lab.backend.cache_config())
     call = CASES[item.profile, item.name].draw(draw)
-    setup = Setup(lab.backend, call)
+    traced = TracedCall(lab.backend, call)
     try:
-        make(call, draw.mode, setup.precision, 0 if outcome.check in FIRST_RUN else 1)
-        cost = cost_of(call, setup.level, setup.precision)
+        make(call, draw.mode, traced.precision, 0 if outcome.check in FIRST_RUN else 1)
+        cost = cost_of(call, traced.level, traced.precision)
         got: list[Array] = []
         if runs and outcome.check not in ("crash", "hang"):
             with suppress(Exception):  # then there is nothing to see
-                setup.write()
-                got = setup.run()
+                traced.write()
+                got = traced.run()
         return call, expect(call, cost) if call.formula is not None else [], got
     finally:
-        setup.close()
+        traced.close()

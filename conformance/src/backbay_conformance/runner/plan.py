@@ -10,6 +10,7 @@ from difflib import get_close_matches
 
 from backbay import BackbayError
 
+from .. import cases, scenarios
 from ..suite.case import CASES
 from ..suite.extensions import load_extensions
 from ..suite.profiles import PROFILES, STANDARD
@@ -18,6 +19,7 @@ from ..suite.scenario import SCENARIOS
 CALLS = {"smoke": 9, "default": 90, "nightly": 900}
 """How many calls a case gets in a run of each size; the first nine meet each mode with each float type."""
 SIZES = tuple(CALLS)
+DECLARING = (cases, scenarios)  # importing them has filled CASES and SCENARIOS
 
 
 class SelectionError(BackbayError, ValueError):
@@ -45,7 +47,7 @@ class Item:
 
 def names(profiles: Iterable[str] = PROFILES) -> list[tuple[str, str]]:
     """Every case and scenario of some profiles, as (profile, name)."""
-    load_cases()
+    load_extensions()
     wanted = set(profiles)
     return [key for key in (*CASES, *SCENARIOS) if key[0] in wanted]
 
@@ -118,14 +120,6 @@ def _holds(node: ast.expr, found: Sequence[bool]) -> bool:
         case ast.Name(id=name):
             return found[int(name[1:])]
     raise SelectionError("-k takes names joined by and, or, not")
-
-
-def load_cases() -> None:
-    """Import what fills the tables: the suite's own modules, and those that others have installed."""
-    from .. import cases
-
-    cases.load()
-    load_extensions()
 
 
 def _known(name: str, known: Sequence[str], what: str) -> None:

@@ -17,6 +17,7 @@ from ..numbers.number import Number
 from ..numbers.rounding import Array
 from ..report.outcome import Outcome
 from ..suite.case import Call
+from ..suite.version import SUITE_VERSION
 from .plan import Item
 
 LONGEST = 20000
@@ -25,8 +26,6 @@ LONGEST = 20000
 
 def as_file(outcome: Outcome, backend: str, seed: int) -> dict[str, Any]:
     """All that is needed to try an item again, and what was seen."""
-    from .. import SUITE_VERSION
-
     kept = ("item", "choices", "dtype", "mode", "check", "message", "call", "script")
     return {
         "suite": SUITE_VERSION,
@@ -38,8 +37,6 @@ def as_file(outcome: Outcome, backend: str, seed: int) -> dict[str, Any]:
 
 def read_file(path: str | Path) -> tuple[str, Item, int, list[int]]:
     """Backend, item, seed and choices of a file that `as_file` made."""
-    from .. import SUITE_VERSION
-
     try:
         data = json.loads(Path(path).read_text())
         version, (profile, name, turn) = data["suite"], data["item"].split("/")

@@ -8,9 +8,10 @@ import sys
 from typing import Any
 
 from ..report.outcome import Outcome
+from ..suite.extensions import load_extensions
 from ..suite.lab import Lab, lab_for
 from .item_run import attempt, shrunk
-from .plan import Item, load_cases
+from .plan import Item
 
 
 class Line:
@@ -29,7 +30,7 @@ def main() -> None:
     """Read a job a line from standard input, until it ends."""
     line = Line(int(sys.argv[1]))
     start = json.loads(sys.stdin.readline())
-    load_cases()
+    load_extensions()
     try:
         lab = lab_for(start["backend"], start["options"])
         facts = lab.facts()

@@ -1,1 +1,21 @@
-"""What is tried beyond single calls: graphs, memory, misuse, threads and sizes."""
+"""The scenarios, which try more than single calls: graphs, lives, memory, misuse; importing this declares them all."""
+
+from . import (
+    blocks,
+    composites,
+    graphs,
+    halves,
+    leaves,
+    lives,
+    long,
+    memory,
+    misuse,
+    settings,
+    threads,
+    weights,
+)
+
+SUBJECTS = (
+    *(blocks, composites, graphs, halves, leaves, lives),
+    *(long, memory, misuse, settings, threads, weights),
+)

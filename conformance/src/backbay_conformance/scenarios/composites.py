@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from backbay import Level
+from backbay.plugin import composite_kernels
 
 from ..checks.blame import blamed
-from ..checks.call_check import Setup, cost_of, judge, make
-from ..checks.declared_precision import parts_of
+from ..checks.judgement import cost_of, judge
+from ..checks.traced_call import TracedCall, make
 from ..draw.draw import MODES, Draw
 from ..numbers.comparison import Fault
 from ..suite.case import CASES, Call, Case
@@ -32,20 +33,22 @@ def composites(lab: Lab, draw: Draw) -> None:
         turn // 2 * len(MODES) + turn % 2
     )  # exact and wide data; composites need not keep special values
     call = case.draw(draw)
-    setup = Setup(lab.backend, call, composed=True)
+    traced = TracedCall(lab.backend, call, composed=True)
     try:
-        if setup.level is Level.KERNEL:  # else its own case has run the composite
-            _compare(lab, call, setup, draw)
+        if traced.level is Level.KERNEL:  # else its own case has run the composite
+            _compare(lab, call, traced, draw)
     finally:
-        setup.close()
+        traced.close()
 
 
-def _compare(lab: Lab, call: Call, setup: Setup, draw: Draw) -> None:
-    parts = [op for op, _ in parts_of(setup.backend, setup.ctx, call.op, setup.args)]
+def _compare(lab: Lab, call: Call, traced: TracedCall, draw: Draw) -> None:
+    parts = [op for op, _ in composite_kernels(call.op, traced.args, traced.backend.supports)]
     draw.note(f"{call} made of {', '.join(sorted({op.name for op in parts}))}")
-    make(call, draw.mode, setup.precision, 0)
-    setup.write()
+    make(call, draw.mode, traced.precision, 0)
+    traced.write()
     try:
-        judge(call, setup, setup.run(), cost_of(call, Level.COMPOSITE, setup.precision), "wide", "composed")
+        judge(
+            call, traced, traced.run(), cost_of(call, Level.COMPOSITE, traced.precision), "wide", "composed"
+        )
     except Fault as fault:
         raise blamed(lab, fault, parts) from None

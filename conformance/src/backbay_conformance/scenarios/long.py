@@ -10,7 +10,8 @@ import numpy as np
 from backbay import DType, Op, ops
 
 from ..cases.matrix import product
-from ..cases.norm import largest, layer_formula, mean_of, rms_formula, softmax_formula, sorted_right
+from ..cases.norm import layer_formula, mean_of, rms_formula, softmax_formula
+from ..cases.order import largest, sorted_right
 from ..cases.spatial import conv2d_formula
 from ..checks.call_check import try_call
 from ..draw.data import Bits, Distinct, Integers, Made, Making, Numbers

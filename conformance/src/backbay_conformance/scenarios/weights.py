@@ -10,9 +10,10 @@ from typing import Any
 
 from backbay import Backend, DType, Level, Op, ops
 
+from ..cases.index import rows_call
 from ..cases.matrix import expert_call, product
-from ..cases.write import rows_call
-from ..checks.call_check import Setup, cost_of, judge, make
+from ..checks.judgement import cost_of, judge
+from ..checks.traced_call import TracedCall, make
 from ..draw.data import READABLE, Numbers
 from ..draw.draw import FLOATS, Draw
 from ..draw.layout import plain
@@ -33,7 +34,7 @@ class Use:
 
     call: Call
     name: str
-    setup: Setup
+    traced: TracedCall
 
     @property
     def weight(self) -> Operand:
@@ -61,7 +62,7 @@ def weights_of_a_file(lab: Lab, draw: Draw) -> None:
                 backend.close()
     finally:
         for use in uses:
-            use.setup.close()
+            use.traced.close()
 
 
 def drawn(lab: Lab, draw: Draw, n: int) -> Use | None:
@@ -72,12 +73,12 @@ def drawn(lab: Lab, draw: Draw, n: int) -> Use | None:
     call.op = kind
     weight: Operand = call.args[0]
     weight.layout = plain(dtype, weight.shape)
-    setup = Setup(lab.backend, call)
-    if setup.level is Level.NONE or 0 in weight.shape:
-        setup.close()
+    traced = TracedCall(lab.backend, call)
+    if traced.level is Level.NONE or 0 in weight.shape:
+        traced.close()
         return None
     part = {ops.mulmat: "attn_{}", ops.rows: "table_{}", ops.mulmat_id: "ffn_{}_exps"}[kind].format("qkv"[n])
-    return Use(call, f"blk.{{}}.{part}.weight", setup)
+    return Use(call, f"blk.{{}}.{part}.weight", traced)
 
 
 def product_call(draw: Draw, dtype: DType) -> Call:
@@ -95,17 +96,17 @@ def weights(draw: Draw, uses: list[Use]) -> Iterator[tuple[str, DType, Array]]:
     """Name, type and stored elements of each, made one after the other."""
     for use in uses:
         for variant, name in enumerate(use.names()):
-            make(use.call, draw.mode, use.setup.precision, variant)
+            make(use.call, draw.mode, use.traced.precision, variant)
             yield name, use.weight.dtype, use.weight.stored
 
 
 def check(backend: Backend, draw: Draw, use: Use, variant: int) -> None:
     draw.note(f"{use.call}, the first from a file, number {variant}")
-    make(use.call, draw.mode, use.setup.precision, variant)
-    setup = Setup(backend, use.call, weights={use.weight: use.names()[variant]})
+    make(use.call, draw.mode, use.traced.precision, variant)
+    traced = TracedCall(backend, use.call, weights={use.weight: use.names()[variant]})
     try:
-        setup.write()
-        cost = cost_of(use.call, setup.level, setup.precision)
-        judge(use.call, setup, setup.run(), cost, draw.mode)
+        traced.write()
+        cost = cost_of(use.call, traced.level, traced.precision)
+        judge(use.call, traced, traced.run(), cost, draw.mode)
     finally:
-        setup.close()
+        traced.close()

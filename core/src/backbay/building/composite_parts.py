@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from threading import RLock
 from typing import TYPE_CHECKING, Any
@@ -15,10 +15,10 @@ from ..trace.context import Context
 from ..trace.recording import Recording
 from ..trace.tensor import Tensor, trace_op
 from ..types.dtypes import DType
-from ..types.params import COMPOSITE, KERNEL, NO_KERNEL, Support, unsupported
+from ..types.params import COMPOSITE, KERNEL, NO_KERNEL, Level, Support, unsupported
 from ..types.placement import Placement
 from ..types.spec import Spec, span
-from .graph_builder import build_graph
+from .graph_builder import Supports, build_graph
 
 if TYPE_CHECKING:
     from ..data.leaf import Leaf
@@ -59,7 +59,7 @@ class OpensFirst:
         return COMPOSITE if first else KERNEL
 
 
-def composed(op: Op[Any, Any], specs: Specs, supports: Callable[[Op[Any, Any], Specs], Support]) -> Support:
+def composed(op: Op[Any, Any], specs: Specs, supports: Supports) -> Support:
     """COMPOSITE, unless there is no composite, or `supports` says no to one of its parts."""
     if op.composite is None:
         return NO_KERNEL
@@ -94,19 +94,48 @@ def parts(op: Op[Any, Any], specs: Specs) -> Parts:
 
 @lru_cache(maxsize=4096)  # a model asks for the same few, layer after layer
 def _parts(op: Op[Any, Any], keys: tuple[Any, ...], number: int) -> Parts:
-    nowhere: Any = Nowhere()
-    recording = Recording(nowhere, MAX_NODES, _never)
-    ctx = Context(recording, Placement())
+    ctx = _apart()
     try:
         made = _traced(ctx, op, [_stand_in(ctx, key) for key in keys], number)
-        roots = tuple(made) if isinstance(made, list) else (made,)
-        graph = build_graph(recording, roots, OpensFirst(opened=op.inline))  # tracing opens an inline op
+        return _kernels(ctx, made, OpensFirst(opened=op.inline))  # tracing opens an inline op
     except BackbayError:  # operands that do not go together, or do not with such attributes
         return ()
+
+
+def composite_kernels(op: Op[Any, Any], args: Sequence[Any], supports: Supports) -> Parts:
+    """The kernels that the composite of a call comes down to, each with its operands.
+
+    Of its parts, those are opened in turn of which `supports` makes composites. `args` are complete and prepared;
+    operands may belong to any context.
+    """
+    ctx = _apart()
+    made: dict[Spec, Any] = {}
+
+    def stand_in(value: Any) -> Any:
+        if isinstance(value, Spec):
+            if value not in made:
+                made[value] = _stand_in(ctx, _key(value))
+            return made[value]
+        return tuple(map(stand_in, value)) if type(value) is tuple else value
+
+    def opens(part: Op[Any, Any], specs: Specs) -> Support:
+        return COMPOSITE if supports(part, specs).level is Level.COMPOSITE else KERNEL
+
+    return _kernels(ctx, op.open(ctx, tuple(map(stand_in, args))), opens)
+
+
+def _apart() -> Context:
+    nowhere: Any = Nowhere()
+    return Context(Recording(nowhere, MAX_NODES, _never), Placement())
+
+
+def _kernels(ctx: Context, made: Any, supports: Supports) -> Parts:
+    """The kernels of a graph, each with its operands."""
+    roots = tuple(made) if isinstance(made, list) else (made,)
     return tuple(
         [
             (node.op, tuple([_spec(_key(node.args[i])) for i in node.op.operands]))
-            for node in graph.nodes
+            for node in build_graph(ctx.recording, roots, supports).nodes
             if node.op is not None and not node.op.view
         ]
     )

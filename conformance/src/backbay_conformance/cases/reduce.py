@@ -1,0 +1,48 @@
+"""Cases of reductions, over dimension 0."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from backbay import Op, ops
+
+from ..draw.data import Fill, Numbers
+from ..draw.draw import Draw
+from ..numbers.number import Number
+from ..suite.case import Call, case
+from .norm import mean_of, rows_batch, spread
+
+
+def variance_formula(x: Number) -> Number:
+    centred = x - mean_of(x)
+    return mean_of(centred * centred)
+
+
+def stddev_formula(x: Number) -> Number:
+    return variance_formula(x).sqrt()
+
+
+def row_case(
+    op: Op[Any, Any], formula: Callable[..., Number], *, exact: bool, special: str, whole: bool
+) -> None:
+    """A case of an op over the rows of one operand, summed up."""
+
+    def draw_call(draw: Draw) -> Call:
+        shape = draw.rows()
+        if draw.exact and not whole and shape[0]:  # a mean of 2^n integers is exact
+            shape = (1 << (shape[0].bit_length() - 1), *shape[1:])
+        fill: Fill = Numbers(special, terms=max(1, shape[0]))
+        if not whole:
+            fill = spread(draw, Numbers(special, terms=max(1, shape[0]), low=-250, high=250))
+        x = draw.floats(shape, fill)
+        return Call((x,), formula, exact=exact, **rows_batch(draw, shape))
+
+    case(op)(draw_call)
+
+
+row_case(ops.sum_rows, lambda x: x.sum(), exact=True, special="0ni", whole=True)
+row_case(ops.mean, mean_of, exact=True, special="0ni", whole=False)
+row_case(ops.cumsum, lambda x: x.cumsum(), exact=True, special="0", whole=True)
+row_case(ops.variance, variance_formula, exact=False, special="0n", whole=False)
+row_case(ops.stddev, stddev_formula, exact=False, special="0n", whole=False)

@@ -1,0 +1,72 @@
+"""Whether the results of a call are what its case says, within what the declared precision costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from backbay import DType, Level, Precision
+
+from ..draw.data import Mode
+from ..draw.operand import Operand
+from ..numbers.comparison import Fault, Verdict, compare
+from ..numbers.number import Cost, Number
+from ..numbers.rounding import FLOOR, LARGEST, Array, accumulate_unit, unit
+from ..suite.case import Call
+from .traced_call import TracedCall
+
+
+def cost_of(call: Call, level: Level, precision: Precision) -> Cost:
+    """What the declared precision costs; a composite rounds between its steps, to its operands' type."""
+    step = accumulate = accumulate_unit(precision)
+    if level is Level.COMPOSITE:
+        step = max(
+            step, *[unit(o.dtype) for o in call.operands() if o.dtype.is_float], unit(precision.accumulate)
+        )
+    if precision.accumulate is DType.F16:
+        return Cost(step, accumulate, precision.activation, LARGEST[DType.F16], FLOOR[DType.F16])
+    return Cost(step, accumulate, precision.activation)
+
+
+def expect(call: Call, cost: Cost) -> list[Any]:
+    """What must come out."""
+    assert call.formula is not None
+
+    def argument(operand: Operand) -> Any:
+        if call.raw or operand.dtype.is_integer:
+            return operand.stored
+        return Number(operand.decoded, 0.0, cost)
+
+    with np.errstate(all="ignore"):
+        expected = call.formula(*call.mapped(argument))
+    return list(expected) if isinstance(expected, list) else [expected]
+
+
+def judge(
+    call: Call, traced: TracedCall, got: list[Array], cost: Cost, mode: Mode, check: str = ""
+) -> Verdict:
+    """Raise Fault unless the results are what the case says."""
+    if call.verify is not None:
+        _verify(call, got[0], check)
+        return Verdict(None)
+    expected = expect(call, cost)
+    if len(got) == 2 * len(expected):
+        expected = expected * 2
+    if len(got) != len(expected):
+        raise Fault(check or "shape", f"expected {len(expected)} results, got {len(got)}")
+    free = call.free(*call.mapped(lambda o: o.decoded)) if call.free is not None else None
+    exact, worst = call.exact and mode == "exact", None
+    for want, have, tensor in zip(expected, got, traced.results, strict=True):
+        verdict = compare(want, have, tensor.dtype, exact=exact, free=free, instead=call.instead, check=check)
+        if verdict.ratio is not None:
+            worst = max(worst or 0.0, verdict.ratio)
+    return Verdict(worst)
+
+
+def _verify(call: Call, got: Array, check: str) -> None:
+    assert call.verify is not None
+    try:
+        call.verify(*call.mapped(lambda o: o.decoded), got)
+    except AssertionError as error:
+        raise Fault(check or "property", str(error)) from None

@@ -1,0 +1,102 @@
+"""A call traced on a backend: its leaves, the tensors that come out, and what the backend declares of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from backbay import Backend, Context, Level, Precision, Spec, Tensor, ops
+from backbay.plugin import trace_op
+
+from ..draw.data import Mode
+from ..draw.layout import runs
+from ..draw.operand import Operand
+from ..numbers.comparison import Fault
+from ..numbers.encoding import from_bytes
+from ..numbers.rounding import Array
+from ..suite.case import Call
+from .declared_precision import declared_precision
+
+
+def weight(backend: Backend, name: str, spec: Spec) -> Tensor:
+    found = backend.get(name)
+    if found is None or (found.dtype, found.shape) != (spec.dtype, spec.shape):
+        raise Fault("weights", f"get({name!r}) gave {found!r}, the file holds {spec}")
+    return found
+
+
+class TracedCall:
+    """A call traced in a context of its own: its leaves, and the tensors that come out.
+
+    `weights` names the operands that are weights of the backend's model; the others are leaves.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        call: Call,
+        *,
+        composed: bool = False,
+        weights: Mapping[Operand, str] = MappingProxyType({}),
+    ) -> None:
+        self.backend, self.call, self.composed, self.weights = backend, call, composed, weights
+        self.ctx: Context = backend.new_context()
+        self.leaves: dict[Operand, Tensor] = {}
+        try:
+            self._trace(composed)
+        except BaseException:
+            self.ctx.close()
+            raise
+
+    def _trace(self, composed: bool) -> None:
+        call, ctx = self.call, self.ctx
+        self.tensors: dict[Operand, Tensor] = {}
+        for operand in call.operands():
+            if operand in self.weights:
+                self.tensors[operand] = weight(self.backend, self.weights[operand], operand.spec)
+                continue
+            self.leaves[operand] = operand.leaf(ctx)
+            self.tensors[operand] = operand.layout.trace(ctx, self.leaves[operand])
+        args = call.mapped(self.tensors.__getitem__)
+        self.args = call.op.prepared(ctx, args) if call.op.prepared else args
+        made = call.op.open(ctx, self.args) if composed else trace_op(ctx, call.op, args)
+        self.results: list[Tensor] = list(made) if isinstance(made, list) else [made]
+        if composed or call.op.view or call.op.inline:
+            # A view is read where it lies, and by a copy that runs on the device.
+            readable = [result for result in self.results if runs(ctx, ops.contiguous, result)]
+            self.results += [result.contiguous(ctx) for result in readable]
+        self.specs = [args[i] for i in call.op.operands]
+        self.kept = [
+            t for o, t in self.tensors.items() if t.op is not None and t.op.name == "duplicate" and o.seed % 2
+        ]
+
+    @property
+    def level(self) -> Level:
+        if self.call.op.inline or self.call.op.view:
+            return Level.KERNEL
+        return self.backend.supports(self.call.op, self.specs).level
+
+    @property
+    def precision(self) -> Precision:
+        """What is declared of the op, or, where its composite runs, of the coarsest of its kernels."""
+        composed = self.composed or self.level is Level.COMPOSITE
+        return declared_precision(self.backend, self.call.op, self.args, composed=composed)
+
+    def write(self, operands: list[Operand] | None = None) -> None:
+        for operand, leaf in self.leaves.items():
+            if operands is None or operand in operands:
+                operand.write(leaf)
+
+    def run(self) -> list[Array]:
+        """Compute, and read the results as stored."""
+        self.ctx.compute(*self.results, *self.kept)
+        return [from_bytes(y.bytes(), y.dtype, y.shape) for y in self.results]
+
+    def close(self) -> None:
+        self.ctx.close()
+
+
+def make(call: Call, mode: Mode, precision: Precision, variant: int) -> None:
+    """Fill in the data of all operands; those that others must leave room for come first."""
+    for operand in sorted(call.operands(), key=lambda o: getattr(o.fill, "partner", None) is not None):
+        operand.make(mode, precision, variant)
