@@ -14,7 +14,7 @@ from backbay_conformance.suite.lab import lab_for
 from backbay_conformance.suite.profiles import PROFILES, STANDARD
 from backbay_conformance.suite.scenario import SCENARIOS
 
-from .faults import FAULTS, Fault, reference
+from .faults import FAULTS, PlantedFault, reference
 from .rivals import Noticed, noticed
 
 
@@ -65,7 +65,7 @@ def detect(
     return Detection(**{**found.as_dict(), "nmse": bool(seen.nmse), "tolerance": bool(seen.tolerance)})
 
 
-def _search(fault: Fault, planned: Sequence[Item], seed: int, budget: float) -> Detection:
+def _search(fault: PlantedFault, planned: Sequence[Item], seed: int, budget: float) -> Detection:
     lab = lab_for(fault.plant(reference()))
     started, count = time.monotonic(), 0
     facts = (fault.name, fault.kind, fault.like)
@@ -83,7 +83,7 @@ def _search(fault: Fault, planned: Sequence[Item], seed: int, budget: float) -> 
         lab.discard()
 
 
-def _rivals(fault: Fault, planned: Sequence[Item], seed: int) -> Noticed:
+def _rivals(fault: PlantedFault, planned: Sequence[Item], seed: int) -> Noticed:
     """Faults of kernels show only in calls of their ops."""
     ops = {op.name for op in fault.of if not isinstance(op, str)}
     kernels_only = ops and not any(isinstance(op, str) for op in fault.of)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from inspect import getdoc
+from inspect import getdoc, signature
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,6 @@ from backbay import OPS, KernelBackend, Op, backends
 from .fused import attention
 
 Array = NDArray[Any]
-Kernel = Callable[..., Array]
-Right = Callable[..., Any]
-"""What a fault replaces: the right kernel or a method that gives an array, or any other method, already bound."""
 Kind = str
 
 KINDS: tuple[Kind, ...] = (
@@ -43,12 +40,32 @@ KINDS: tuple[Kind, ...] = (
 )
 """The classes of what real backends get wrong."""
 
-FAULTS: dict[str, Fault] = {}
+FAULTS: dict[str, PlantedFault] = {}
 """Every fault by its name, in order of declaration."""
 
 
+class BoundCall:
+    """A call of a kernel, or of a backend's method, with its arguments as attributes: `call.x`, `call.eps`.
+
+    `name` is that of the op or method; `backend` is there for methods.
+    """
+
+    def __init__(
+        self, name: str, arguments: dict[str, Any], run: Callable[..., Any], backend: Any = None
+    ) -> None:
+        self.name, self.backend = name, backend
+        self._arguments, self._run = arguments, run
+
+    def __getattr__(self, name: str) -> Any:
+        return self._arguments[name]
+
+    def right(self, **changed: Any) -> Any:
+        """What the right kernel or method gives, with some arguments changed."""
+        return self._run(**{**self._arguments, **changed})
+
+
 @dataclass(frozen=True)
-class Fault:
+class PlantedFault:
     """A small, named override that makes a correct backend wrong in one way."""
 
     name: str
@@ -74,13 +91,27 @@ class Fault:
         return type(self.name, (right,), namespace)
 
     def _kernel(self, right: type[KernelBackend], op: Op[Any, Any]) -> Callable[..., Any]:
-        return partial(self.wrong, FUSED[op.name] if op.name in FUSED else right.kernels[op])
+        wrong, inherited, own = self.wrong, FUSED.get(op.name, right.kernels[op]), op.signature
+
+        def run(**arguments: Any) -> Any:
+            args = [arguments.pop(name) for name in own.parameters]
+            return op.spread(partial(inherited, **arguments))(*args)
+
+        def kernel(*args: Any, **keywords: Any) -> Any:
+            bound = own.bind(*args, **keywords)
+            bound.apply_defaults()  # the shape of `contiguous` may be empty
+            return wrong(BoundCall(op.name, bound.arguments, run))
+
+        return kernel
 
     def _method(self, right: type[KernelBackend], name: str) -> Callable[..., Any]:
         wrong, inherited = self.wrong, getattr(right, name)
+        own = signature(inherited)
 
-        def method(backend: KernelBackend, *args: Any) -> Any:
-            return wrong(partial(inherited, backend), backend, *args)
+        def method(backend: KernelBackend, *args: Any, **keywords: Any) -> Any:
+            arguments = dict(own.bind(backend, *args, **keywords).arguments)
+            del arguments["self"]
+            return wrong(BoundCall(name, arguments, partial(inherited, backend), backend))
 
         return method
 
@@ -91,17 +122,17 @@ FUSED: dict[str, Callable[..., Any]] = {"scaled_dot_product_attention": attentio
 
 def fault(
     kind: Kind, *of: Op[Any, Any] | str, like: str = ""
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+) -> Callable[[Callable[[Any], Any]], Callable[[Any], Any]]:
     """Register a wrong kernel, a wrong method, or a function of the right class that makes a wrong one.
 
-    A wrong kernel or method gets the right one first, then (a method: the backend and) the arguments.
+    In place of kernels and methods, a function of a BoundCall gives the wrong result.
     """
 
-    def register(wrong: Callable[..., Any]) -> Callable[..., Any]:
+    def register(wrong: Callable[[Any], Any]) -> Callable[[Any], Any]:
         name = wrong.__name__
         if kind not in KINDS or name in FAULTS:
             raise ValueError(f"fault {name}: unknown kind {kind!r}, or declared twice")
-        FAULTS[name] = Fault(name, kind, like, getdoc(wrong) or "", of, wrong)
+        FAULTS[name] = PlantedFault(name, kind, like, getdoc(wrong) or "", of, wrong)
         return wrong
 
     return register

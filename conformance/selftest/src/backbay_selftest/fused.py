@@ -64,5 +64,11 @@ def weights(scores: Array, sinks: Array | None) -> Array:
     return weights(np.concatenate([scores, column], axis=-1), None)[..., :-1]
 
 
+def scaled(y: Array, weight: Array | None, bias: Array | None = None) -> Array:
+    """A norm's result times its weight, plus its bias."""
+    y = y if weight is None else y * weight.reshape(-1)
+    return y if bias is None else y + bias.reshape(-1)
+
+
 def rank4(x: Array) -> Array:
     return x.reshape((1,) * (4 - x.ndim) + x.shape)

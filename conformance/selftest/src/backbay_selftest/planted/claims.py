@@ -12,7 +12,6 @@ from backbay import (
     CacheConfig,
     DType,
     KernelBackend,
-    Node,
     NoMemoryError,
     Op,
     Plan,
@@ -23,33 +22,32 @@ from backbay import (
 )
 from backbay.plugin import KERNEL, Ledger, unsupported
 
-from ..faults import Array, Kernel, Right, fault, named
+from ..faults import BoundCall, fault, named
 
 CLAIMS = "capability lies"
 
 
 @fault(CLAIMS, ops.conv3d, ops.interpolate, like="L15868")
-def an_op_that_is_claimed_raises(right: Kernel, *args: Any) -> Array:
+def an_op_that_is_claimed_raises(call: BoundCall) -> Any:
     """The table has a kernel, and the kernel is not implemented."""
     raise NotImplementedError("not on this device")
 
 
 @fault(CLAIMS, "numbers", like="L15868")
-def bfloat16_is_claimed_and_read_as_half(right: Kernel, _: KernelBackend, raw: Array, dtype: DType) -> Array:
+def bfloat16_is_claimed_and_read_as_half(call: BoundCall) -> Any:
     """bf16 operands are accepted, and their bits taken for f16."""
-    return right(
-        raw.view(np.float16) if dtype is DType.BF16 else raw, DType.F16 if dtype is DType.BF16 else dtype
+    return call.right(
+        raw=call.raw.view(np.float16) if call.dtype is DType.BF16 else call.raw,
+        dtype=DType.F16 if call.dtype is DType.BF16 else call.dtype,
     )
 
 
 @fault(CLAIMS, "supports", like="executorch#12296")
-def quantized_weights_are_disclaimed(
-    right: Right, _: KernelBackend, op: Op[Any, Any], specs: Sequence[Spec | None]
-) -> Support:
+def quantized_weights_are_disclaimed(call: BoundCall) -> Any:
     """mulmat with a q8_0 weight is said to be impossible, though the kernel does it."""
-    if op is ops.mulmat and specs[0] is not None and specs[0].dtype is DType.Q8_0:
+    if call.op is ops.mulmat and call.specs[0] is not None and call.specs[0].dtype is DType.Q8_0:
         return unsupported("q8_0 weights have no kernel")
-    support: Support = right(op, specs)
+    support: Support = call.right()
     return support
 
 
@@ -67,37 +65,35 @@ def an_op_without_a_kernel_is_claimed(right: type[KernelBackend]) -> type[Kernel
 
 
 @fault(CLAIMS, "precision", like="L15868")
-def single_precision_is_called_double(
-    right: Right, backend: Any, op: Op[Any, Any], specs: Sequence[Spec | None]
-) -> Precision:
+def single_precision_is_called_double(call: BoundCall) -> Any:
     """The backend declares sums in f64 and 8-bit activations never; its kernels get f32."""
-    backend.float_dtype = np.float32
+    call.backend.float_dtype = np.float32
     return Precision(DType.F32, DType.F64)
 
 
 @fault(CLAIMS, "cache_config", like="L15868")
-def a_cache_dtype_is_offered_that_cannot_be_written(right: Right, _: KernelBackend) -> CacheConfig:
+def a_cache_dtype_is_offered_that_cannot_be_written(call: BoundCall) -> Any:
     """A cache may be iq4_nl, says cache_config; nothing here can quantize to it."""
-    config = right()
+    config = call.right()
     return CacheConfig(dtypes=(*config.dtypes, DType.IQ4_NL))
 
 
 @fault(CLAIMS, "memory", like="L15868")
-def the_memory_report_forgets_the_graph(right: Right, backend: KernelBackend) -> BackendMemory:
+def the_memory_report_forgets_the_graph(call: BoundCall) -> Any:
     """The report lists weights and caches, and no compute memory."""
     from dataclasses import replace
 
-    report: BackendMemory = right()
+    report: BackendMemory = call.right()
     return replace(report, cpu=replace(report.cpu, graph=type(report.cpu.graph)(0, report.cpu.graph.status)))
 
 
 @fault(CLAIMS, "compile", like="L15868")
-def a_dry_run_measures_half(right: Right, backend: KernelBackend, graph: Any) -> Plan:
+def a_dry_run_measures_half(call: BoundCall) -> Any:
     """With alloc_memory=False, compute memory is booked without what the outputs take."""
-    plan: Plan = right(graph)
-    if not backend.params.alloc_memory:
+    plan: Plan = call.right()
+    if not call.backend.params.alloc_memory:
         lost = plan.nbytes // 2
-        backend.ledger.give_back(entry(), lost)
+        call.backend.ledger.give_back(entry(), lost)
         plan.nbytes -= lost
     return plan
 
@@ -154,19 +150,17 @@ def attention_is_claimed_fused_and_left_out(right: type[KernelBackend]) -> type[
 
 
 @fault(CLAIMS, "run_node", like="L15868")
-def an_unsupported_case_falls_back_to_nothing(
-    right: Right, _: KernelBackend, node: Node, arrays: Sequence[Array]
-) -> None:
+def an_unsupported_case_falls_back_to_nothing(call: BoundCall) -> Any:
     """On f16 operands some kernels return without a result and without an error."""
-    if node.op in named("gelu_erf", "softplus", "l2_norm", "stddev") and node.dtype is DType.F16:
+    if call.node.op in named("gelu_erf", "softplus", "l2_norm", "stddev") and call.node.dtype is DType.F16:
         return
-    right(node, arrays)
+    call.right()
 
 
 @fault(CLAIMS, "compile", like="L15868")
-def what_was_reserved_is_allocated_again(right: Right, backend: KernelBackend, graph: Any) -> Plan:
+def what_was_reserved_is_allocated_again(call: BoundCall) -> Any:
     """A plan is said to be invalid after its first run, so that every compute compiles again."""
-    plan: Plan = right(graph)
+    plan: Plan = call.right()
     made = type(plan)
     plan.__class__ = type("Short", (made,), {"valid": property(lambda self: False)})
     return plan

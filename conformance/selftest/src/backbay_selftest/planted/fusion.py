@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from backbay import DType, KernelBackend, Node, ops
+from backbay import DType, Node, ops
 from backbay.plugin import decode
 
-from ..faults import Array, Right, fault
+from ..faults import Array, BoundCall, fault
 from ..seeing import kernels_of
 
 FUSION = "only in a fused or larger graph"
@@ -26,133 +26,125 @@ def follows(node: Node, op: Any, position: int, before: Any) -> bool:
 
 
 @fault(FUSION, "run_node", like="L15660")
-def a_norm_and_its_weight_are_fused_without_eps(
-    right: Right, _: KernelBackend, node: Node, arrays: Sequence[Array]
-) -> None:
+def a_norm_and_its_weight_are_fused_without_eps(call: BoundCall) -> Any:
     """rms_norm followed by mul runs as one kernel that has forgotten eps."""
-    if not follows(node, ops.mul, 0, ops.rms_norm) or node.dtype is not DType.F32:
-        right(node, arrays)
+    if not follows(call.node, ops.mul, 0, ops.rms_norm) or call.node.dtype is not DType.F32:
+        call.right()
         return
-    norm = node.args[0]
+    norm = call.node.args[0]
     eps, norm.args = norm.args[2], (*norm.args[:2], 0.0)
-    keep = arrays[norm.index].copy()
-    right(norm, arrays)
-    right(node, arrays)
-    norm.args, arrays[norm.index][...] = (*norm.args[:2], eps), keep
+    keep = call.arrays[norm.index].copy()
+    call.right(node=norm)
+    call.right()
+    norm.args, call.arrays[norm.index][...] = (*norm.args[:2], eps), keep
 
 
 @fault(FUSION, "run_node", like="O17689")
-def a_chain_of_additions_loses_its_middle(
-    right: Right, _: KernelBackend, node: Node, arrays: Sequence[Array]
-) -> None:
+def a_chain_of_additions_loses_its_middle(call: BoundCall) -> Any:
     """Three additions in a row are fused, and the second operand of the second one is left out."""
-    right(node, arrays)
+    node = call.node
+    call.right()
     if follows(node, ops.add, 0, ops.add) and follows(node.args[0], ops.add, 0, ops.add) and plain(node):
         lost = node.args[0].args[1]
         if lost.shape == node.shape:
-            arrays[node.index][...] -= value(lost, arrays).astype(np.float32)
+            call.arrays[node.index][...] -= value(lost, call.arrays).astype(np.float32)
 
 
 @fault(FUSION, "run_node", like="L15660")
-def a_gate_is_applied_to_the_wrong_half(
-    right: Right, _: KernelBackend, node: Node, arrays: Sequence[Array]
-) -> None:
+def a_gate_is_applied_to_the_wrong_half(call: BoundCall) -> Any:
     """silu followed by mul becomes a gated kernel, with gate and value changed for each other."""
-    right(node, arrays)
+    node = call.node
+    call.right()
     if follows(node, ops.mul, 0, ops.silu) and node.args[1].shape == node.shape and plain(node):
-        gate, up = value(node.args[0].args[0], arrays), value(node.args[1], arrays)
-        arrays[node.index][...] = gate * up / (1 + np.exp(-up))
+        gate, up = value(node.args[0].args[0], call.arrays), value(node.args[1], call.arrays)
+        call.arrays[node.index][...] = gate * up / (1 + np.exp(-up))
 
 
 @fault(FUSION, "run_node", like="O17689")
-def equal_nodes_are_merged_by_their_operands_alone(
-    right: Right, backend: Any, node: Node, arrays: Sequence[Array]
-) -> None:
+def equal_nodes_are_merged_by_their_operands_alone(call: BoundCall) -> Any:
     """Two nodes of one op on the same operand count as the same, whatever their attributes say."""
-    memory = backend.__dict__.setdefault("merged", {})
-    if memory.get("arrays") is not arrays or node.index <= memory.get("last", -1):
+    node = call.node
+    memory = call.backend.__dict__.setdefault("merged", {})
+    if memory.get("arrays") is not call.arrays or node.index <= memory.get("last", -1):
         memory.clear()
-        memory["arrays"] = arrays
+        memory["arrays"] = call.arrays
     memory["last"] = node.index
-    right(node, arrays)
+    call.right()
     if node.op in (ops.scale, ops.clamp, ops.softmax, ops.rms_norm) and node.args[0].leaf is None:
-        first = memory.setdefault((node.op, node.args[0].index), arrays[node.index].copy())
-        arrays[node.index][...] = first
+        first = memory.setdefault((node.op, node.args[0].index), call.arrays[node.index].copy())
+        call.arrays[node.index][...] = first
 
 
 @fault(FUSION, "run_plan", like="O17689")
-def writes_that_nobody_reads_are_dropped(
-    right: Right, backend: KernelBackend, plan: Any, cancel: Any
-) -> None:
+def writes_that_nobody_reads_are_dropped(call: BoundCall) -> Any:
     """Dead code elimination takes a write into a cache for dead, since its alias is not used."""
+    plan = call.plan
     nodes = plan.graph.nodes
     used = {o.index for n in nodes for o in n.operands} | {o.index for o in plan.graph.outputs}
     kept_outputs = {o.index for o in plan.graph.outputs if o.op is None or o.op.writes is None}
     used -= (
         {o.index for o in plan.graph.outputs} - kept_outputs - {o.index for n in nodes for o in n.operands}
     )
-    for node in kernels_of(plan, cancel):
+    for node in kernels_of(plan, call.cancel):
         if node.op is None or node.op.writes is None or node.index in used:
-            backend.run_node(node, plan.arrays)
+            call.backend.run_node(node, plan.arrays)
 
 
 @fault(FUSION, "run_plan", like="L24305")
-def a_read_before_a_write_is_shared_with_one_after(
-    right: Right, backend: KernelBackend, plan: Any, cancel: Any
-) -> None:
+def a_read_before_a_write_is_shared_with_one_after(call: BoundCall) -> Any:
     """Two reads of the same range of a leaf count as one, also with a write between them."""
     seen: dict[Any, Array] = {}
-    for node in kernels_of(plan, cancel):
-        backend.run_node(node, plan.arrays)
+    for node in kernels_of(call.plan, call.cancel):
+        call.backend.run_node(node, call.plan.arrays)
         source = node.args[0]
         if node.op is ops.contiguous and source.storage.leaf is not None and node.strides is None:
             key = (source.storage.index, source.offset, source.shape, source.strides, node.shape)
-            plan.arrays[node.index][...] = seen.setdefault(key, plan.arrays[node.index].copy())
+            call.plan.arrays[node.index][...] = seen.setdefault(key, call.plan.arrays[node.index].copy())
 
 
 @fault(FUSION, "run_node", like="L15660")
-def scaling_is_lost_before_a_softmax(
-    right: Right, _: KernelBackend, node: Node, arrays: Sequence[Array]
-) -> None:
+def scaling_is_lost_before_a_softmax(call: BoundCall) -> Any:
     """scale, add and softmax run as one kernel, which scales the mask too."""
-    right(node, arrays)
+    node = call.node
+    call.right()
     if (
         follows(node, ops.softmax, 0, ops.add)
         and follows(node.args[0], ops.add, 0, ops.scale)
         and plain(node)
     ):
         added = node.args[0]
-        scaled, mask = value(added.args[0], arrays), value(added, arrays) - value(added.args[0], arrays)
+        scaled, mask = (
+            value(added.args[0], call.arrays),
+            value(added, call.arrays) - value(added.args[0], call.arrays),
+        )
         scores = scaled + mask * added.args[0].args[1]
         powers = np.exp(scores - scores.max(-1, keepdims=True, initial=-np.inf))
-        arrays[node.index][...] = powers / powers.sum(-1, keepdims=True)
+        call.arrays[node.index][...] = powers / powers.sum(-1, keepdims=True)
 
 
 @fault(FUSION, "run_node", like="O17689")
-def operands_of_long_graphs_are_numbered_in_5_bits(
-    right: Right, _: KernelBackend, node: Node, arrays: Sequence[Array]
-) -> None:
+def operands_of_long_graphs_are_numbered_in_5_bits(call: BoundCall) -> Any:
     """From the 33rd node on, the second operand of an addition is looked up modulo 32, if it has the same size."""
+    node = call.node
     if node.op is not ops.add or node.args[1].index < 32:
-        right(node, arrays)
+        call.right()
         return
-    other = arrays[node.args[1].index % 32]
-    mine = arrays[node.args[1].index]
+    other = call.arrays[node.args[1].index % 32]
+    mine = call.arrays[node.args[1].index]
     fits = other.shape == mine.shape and other.dtype == mine.dtype
-    patched = [other if i == node.args[1].index and fits else a for i, a in enumerate(arrays)]
-    right(node, patched)
+    patched = [other if i == node.args[1].index and fits else a for i, a in enumerate(call.arrays)]
+    call.right(arrays=patched)
     return
 
 
 @fault(FUSION, "run_node", like="L15660")
-def a_product_and_its_bias_are_fused_in_half_precision(
-    right: Right, _: KernelBackend, node: Node, arrays: Sequence[Array]
-) -> None:
+def a_product_and_its_bias_are_fused_in_half_precision(call: BoundCall) -> Any:
     """mulmat followed by add keeps the product in f16 before it adds."""
-    right(node, arrays)
+    node = call.node
+    call.right()
     if follows(node, ops.add, 0, ops.mulmat) and node.args[1].shape == node.shape and plain(node):
-        product = arrays[node.args[0].index]
-        arrays[node.index][...] += product.astype(np.float16).astype(np.float32) - product
+        product = call.arrays[node.args[0].index]
+        call.arrays[node.index][...] += product.astype(np.float16).astype(np.float32) - product
 
 
 def plain(node: Node) -> bool:
@@ -160,11 +152,13 @@ def plain(node: Node) -> bool:
 
 
 @fault(FUSION, "run_plan", like="L15660")
-def a_norm_that_is_an_output_too_comes_out_weighted(
-    right: Right, backend: KernelBackend, plan: Any, cancel: Any
-) -> None:
+def a_norm_that_is_an_output_too_comes_out_weighted(call: BoundCall) -> Any:
     """rms_norm followed by mul is fused in place: who also reads the norm finds the product."""
-    right(plan, cancel)
-    for node in plan.graph.nodes:
-        if follows(node, ops.mul, 0, ops.rms_norm) and node.args[0] in plan.graph.outputs and plain(node):
-            plan.arrays[node.args[0].index][...] = plan.arrays[node.index]
+    call.right()
+    for node in call.plan.graph.nodes:
+        if (
+            follows(node, ops.mul, 0, ops.rms_norm)
+            and node.args[0] in call.plan.graph.outputs
+            and plain(node)
+        ):
+            call.plan.arrays[node.args[0].index][...] = call.plan.arrays[node.index]

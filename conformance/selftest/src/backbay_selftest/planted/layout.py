@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from backbay import KernelBackend, Node, Plan, ops
+from backbay import Node, Op, Plan, ops
 from backbay.plugin import Bytes
 
-from ..faults import Array, Kernel, Right, fault, named
+from ..faults import BoundCall, fault, named
 from ..seeing import instead, is_operand, looked, storage_bytes
 
 STRIDES = "strides or layout ignored"
@@ -18,104 +15,89 @@ OFFSET = "view offset ignored"
 UNARY = named("silu", "gelu", "relu", "tanh", "exp", "sqr", "neg", "sigmoid", "scale")
 
 
-def packed(right: Kernel, reader: Node, operand: Node, arrays: Sequence[Array]) -> Array:
-    """The operand read as if its elements adjoined."""
-    return right(reader, operand, instead(arrays, operand, looked(operand, arrays)))
+def misread(call: BoundCall, strides: tuple[int, ...] | None = None, offset: int | None = None) -> Any:
+    """The operand read with other strides, contiguous ones by default, or from another offset."""
+    seen = looked(call.operand, call.arrays, strides=strides, offset=offset)
+    return call.right(arrays=instead(call.arrays, call.operand, seen))
+
+
+def from_start(call: BoundCall) -> Any:
+    """The operand read from the first byte of its storage."""
+    return misread(call, call.operand.strides, 0) if call.operand.offset else call.right()
+
+
+def strided(call: BoundCall, *where: tuple[Op[Any, Any], int]) -> bool:
+    """Whether one of these operands is read, an op's and its position, and is not contiguous."""
+    return bool(call.operand.strides) and any(is_operand(call.reader, call.operand, *one) for one in where)
 
 
 @fault(STRIDES, "read_operand", like="L25568")
-def sum_reads_a_permuted_row_as_contiguous(
-    right: Kernel, _: KernelBackend, reader: Node, operand: Node, arrays: Sequence[Array]
-) -> Array:
+def sum_reads_a_permuted_row_as_contiguous(call: BoundCall) -> Any:
     """Sums walk along memory, whatever the stride of dimension 0 says."""
-    if reader.op is ops.sum_rows and operand.strides and operand.stride(0) != operand.dtype.type_size:
-        return packed(right, reader, operand, arrays)
-    return right(reader, operand, arrays)
+    permuted = call.operand.stride(0) != call.operand.dtype.type_size
+    return misread(call) if strided(call, (ops.sum_rows, 0)) and permuted else call.right()
 
 
 @fault(STRIDES, "read_operand", like="L13155")
-def mulmat_takes_permuted_activations_for_contiguous(
-    right: Kernel, _: KernelBackend, reader: Node, operand: Node, arrays: Sequence[Array]
-) -> Array:
+def mulmat_takes_permuted_activations_for_contiguous(call: BoundCall) -> Any:
     """The second operand of a matrix product is read as if it had never been permuted."""
-    if is_operand(reader, operand, ops.mulmat, 1) and operand.strides:
-        return packed(right, reader, operand, arrays)
-    return right(reader, operand, arrays)
+    return misread(call) if strided(call, (ops.mulmat, 1)) else call.right()
 
 
 @fault(STRIDES, "read_operand", like="L15956")
-def softmax_ignores_the_gap_between_rows(
-    right: Kernel, _: KernelBackend, reader: Node, operand: Node, arrays: Sequence[Array]
-) -> Array:
+def softmax_ignores_the_gap_between_rows(call: BoundCall) -> Any:
     """Rows of a view with gaps are taken to follow each other closely."""
-    if reader.op is ops.softmax and operand.strides and operand.stride(0) == operand.dtype.type_size:
-        return packed(right, reader, operand, arrays)
-    return right(reader, operand, arrays)
+    whole = call.operand.stride(0) == call.operand.dtype.type_size
+    return misread(call) if strided(call, (ops.softmax, 0)) and whole else call.right()
 
 
 @fault(STRIDES, "read_operand", like="T192212")
-def second_operand_of_arithmetic_is_read_as_packed(
-    right: Kernel, _: KernelBackend, reader: Node, operand: Node, arrays: Sequence[Array]
-) -> Array:
+def second_operand_of_arithmetic_is_read_as_packed(call: BoundCall) -> Any:
     """Binary ops use the strides of their first operand's shape for the second one."""
-    if reader.op in named("add", "sub", "mul", "div") and operand is reader.args[1] and operand.strides:
-        return packed(right, reader, operand, arrays)
-    return right(reader, operand, arrays)
+    binary = [(op, 1) for op in named("add", "sub", "mul", "div")]
+    return misread(call) if strided(call, *binary) else call.right()
 
 
 @fault(STRIDES, "read_operand", like="T150967")
-def activations_ignore_a_step_in_dimension_0(
-    right: Kernel, _: KernelBackend, reader: Node, operand: Node, arrays: Sequence[Array]
-) -> Array:
+def activations_ignore_a_step_in_dimension_0(call: BoundCall) -> Any:
     """Elementwise kernels honour the strides of rows, but take elements of a row to adjoin."""
-    if reader.op in UNARY and operand.strides and operand.stride(0) > operand.dtype.type_size:
-        strides = (operand.dtype.type_size, *operand.strides[1:])
-        return right(reader, operand, instead(arrays, operand, looked(operand, arrays, strides=strides)))
-    return right(reader, operand, arrays)
+    operand, step = call.operand, call.operand.dtype.type_size
+    if call.reader.op in UNARY and operand.strides and operand.stride(0) > step:
+        return misread(call, (step, *operand.strides[1:]))
+    return call.right()
 
 
 @fault(STRIDES, "read_operand", like="L27663")
-def copy_writes_a_strided_slot_as_packed(
-    right: Kernel, _: KernelBackend, reader: Node, operand: Node, arrays: Sequence[Array]
-) -> Array:
+def copy_writes_a_strided_slot_as_packed(call: BoundCall) -> Any:
     """The destination's strides are not passed to the kernel that copies."""
-    if is_operand(reader, operand, ops.copy, 1) and operand.strides:
-        return packed(right, reader, operand, arrays)
-    return right(reader, operand, arrays)
+    return misread(call) if strided(call, (ops.copy, 1)) else call.right()
 
 
 @fault(STRIDES, ops.contiguous, like="L15037")
-def contiguous_of_a_rank_4_permutation_swaps_the_outer_axes(right: Kernel, x: Array, *shape: int) -> Array:
+def contiguous_of_a_rank_4_permutation_swaps_the_outer_axes(call: BoundCall) -> Any:
     """The fast path for transposed tensors forgets dimension 3 where both outer extents are equal."""
+    x = call.x
     if x.ndim == 4 and not x.flags.c_contiguous and x.shape[0] == x.shape[1] > 1:
         x = x.swapaxes(0, 1)
-    return right(x, *shape)
+    return call.right(x=x)
 
 
 @fault(STRIDES, "read_operand", like="L2830")
-def rope_reads_the_heads_of_a_fused_projection_as_packed(
-    right: Kernel, _: KernelBackend, reader: Node, operand: Node, arrays: Sequence[Array]
-) -> Array:
+def rope_reads_the_heads_of_a_fused_projection_as_packed(call: BoundCall) -> Any:
     """Queries that are a view of one fused projection lose the distance between tokens."""
-    if is_operand(reader, operand, ops.rope, 0) and operand.strides:
-        return packed(right, reader, operand, arrays)
-    return right(reader, operand, arrays)
+    return misread(call) if strided(call, (ops.rope, 0)) else call.right()
 
 
 @fault(STRIDES, "read_operand", like="ggml#1497")
-def rows_ignores_the_row_stride_of_its_table(
-    right: Kernel, _: KernelBackend, reader: Node, operand: Node, arrays: Sequence[Array]
-) -> Array:
+def rows_ignores_the_row_stride_of_its_table(call: BoundCall) -> Any:
     """Row numbers are multiplied with the row's own size instead of the table's stride."""
-    if is_operand(reader, operand, ops.rows, 0) and operand.strides:
-        return packed(right, reader, operand, arrays)
-    return right(reader, operand, arrays)
+    return misread(call) if strided(call, (ops.rows, 0)) else call.right()
 
 
 @fault(STRIDES, "compile", like="T150967")
-def a_permuted_output_is_read_in_storage_order(right: Right, _: KernelBackend, graph: Any) -> Plan:
+def a_permuted_output_is_read_in_storage_order(call: BoundCall) -> Any:
     """Reading an output that is a permuted view returns its bytes as they lie."""
-    plan: Plan = right(graph)
+    plan: Plan = call.right()
     gathered = plan.read
 
     def read(node: Node) -> Bytes:
@@ -129,89 +111,60 @@ def a_permuted_output_is_read_in_storage_order(right: Right, _: KernelBackend, g
 
 
 @fault(OFFSET, "read_operand", like="L19145")
-def mulmat_reads_a_weight_view_from_its_storage_start(
-    right: Kernel, _: KernelBackend, reader: Node, operand: Node, arrays: Sequence[Array]
-) -> Array:
+def mulmat_reads_a_weight_view_from_its_storage_start(call: BoundCall) -> Any:
     """A weight that is a view is read from where its storage begins."""
-    if is_operand(reader, operand, ops.mulmat, 0) and operand.offset:
-        raw = looked(operand, arrays, strides=operand.strides, offset=0)
-        return right(reader, operand, instead(arrays, operand, raw))
-    return right(reader, operand, arrays)
+    return from_start(call) if is_operand(call.reader, call.operand, ops.mulmat, 0) else call.right()
 
 
 @fault(OFFSET, "read_operand", like="L19145")
-def norms_ignore_the_offset_of_a_view(
-    right: Kernel, _: KernelBackend, reader: Node, operand: Node, arrays: Sequence[Array]
-) -> Array:
+def norms_ignore_the_offset_of_a_view(call: BoundCall) -> Any:
     """rms_norm and layer_norm start at the storage's first byte."""
-    if reader.op in named("rms_norm", "layer_norm") and operand is reader.args[0] and operand.offset:
-        raw = looked(operand, arrays, strides=operand.strides, offset=0)
-        return right(reader, operand, instead(arrays, operand, raw))
-    return right(reader, operand, arrays)
+    normed = call.reader.op in named("rms_norm", "layer_norm") and call.operand is call.reader.args[0]
+    return from_start(call) if normed else call.right()
 
 
 @fault(OFFSET, "resolve_view", like="L19145")
-def the_offset_of_a_view_of_a_view_counts_from_the_storage(
-    right: Kernel, _: KernelBackend, node: Node, storage: Bytes
-) -> Array:
+def the_offset_of_a_view_of_a_view_counts_from_the_storage(call: BoundCall) -> Any:
     """A view of a view forgets where the view that it looks into begins."""
+    node = call.node
     if node.op in (ops.view, ops.slice) and node.args[0].is_view and node.args[0].offset:
-        return shifted(right, node, storage, node.offset - node.args[0].offset)
-    return right(node, storage)
+        return shifted(call, node.offset - node.args[0].offset)
+    return call.right()
 
 
 @fault(OFFSET, "resolve_view", like="L19145")
-def offsets_of_half_precision_views_count_4_byte_elements(
-    right: Kernel, _: KernelBackend, node: Node, storage: Bytes
-) -> Array:
+def offsets_of_half_precision_views_count_4_byte_elements(call: BoundCall) -> Any:
     """The offset is divided by 4 to count elements, also where an element has 2 bytes."""
-    if node.op is not None and node.op.view and node.dtype.type_size == 2:
-        return shifted(right, node, storage, node.offset // 4 * 2)
-    return right(node, storage)
+    half = call.node.op is not None and call.node.op.view and call.node.dtype.type_size == 2
+    return shifted(call, call.node.offset // 4 * 2) if half else call.right()
 
 
 @fault(OFFSET, "read_operand", like="L17108")
-def set_rows_into_a_view_writes_from_the_storage_start(
-    right: Kernel, _: KernelBackend, reader: Node, operand: Node, arrays: Sequence[Array]
-) -> Array:
+def set_rows_into_a_view_writes_from_the_storage_start(call: BoundCall) -> Any:
     """Rows written into a view land as many rows too early as the view begins late."""
-    if is_operand(reader, operand, ops.set_rows, 0) and operand.offset:
-        raw = looked(operand, arrays, strides=operand.strides, offset=0)
-        return right(reader, operand, instead(arrays, operand, raw))
-    return right(reader, operand, arrays)
+    return from_start(call) if is_operand(call.reader, call.operand, ops.set_rows, 0) else call.right()
 
 
 @fault(OFFSET, "resolve_view", like="L17108")
-def views_of_a_cache_ignore_their_offset(
-    right: Kernel, _: KernelBackend, node: Node, storage: Bytes
-) -> Array:
+def views_of_a_cache_ignore_their_offset(call: BoundCall) -> Any:
     """Views into a persistent leaf, one that graphs write into, begin at its start."""
-    if node.op in (ops.view, ops.slice) and node.storage.kind == "state":
-        return shifted(right, node, storage, 0)
-    return right(node, storage)
+    cached = call.node.op in (ops.view, ops.slice) and call.node.storage.kind == "state"
+    return shifted(call, 0) if cached else call.right()
 
 
 @fault(OFFSET, "read_operand", like="L19145")
-def offsets_below_one_row_are_dropped(
-    right: Kernel, _: KernelBackend, reader: Node, operand: Node, arrays: Sequence[Array]
-) -> Array:
+def offsets_below_one_row_are_dropped(call: BoundCall) -> Any:
     """A view's offset is turned into a row number, so that one inside of a row loses its column."""
-    row = operand.storage.row_nbytes
-    if (
-        operand.offset
-        and reader.op in named("add", "mul", "rope", "contiguous")
-        and row
-        and operand.offset % row
-    ):
-        raw = looked(operand, arrays, strides=operand.strides, offset=operand.offset // row * row)
-        return right(reader, operand, instead(arrays, operand, raw))
-    return right(reader, operand, arrays)
+    operand, row = call.operand, call.operand.storage.row_nbytes
+    if row and operand.offset % row and call.reader.op in named("add", "mul", "rope", "contiguous"):
+        return misread(call, operand.strides, operand.offset // row * row)
+    return call.right()
 
 
-def shifted(right: Kernel, node: Node, storage: Bytes, offset: int) -> Array:
+def shifted(call: BoundCall, offset: int) -> Any:
     """A view from another offset, which the storage has room for since it is lower."""
-    keep, node.offset = node.offset, max(0, offset)
+    keep, call.node.offset = call.node.offset, max(0, offset)
     try:
-        return np.asarray(right(node, storage))
+        return call.right()
     finally:
-        node.offset = keep
+        call.node.offset = keep

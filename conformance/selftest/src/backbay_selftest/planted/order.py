@@ -2,75 +2,77 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from backbay import ops
 
-from ..faults import Array, Kernel, fault
+from ..faults import BoundCall, fault
 
 ORDER = "order of ties, sort sizes"
 
 
 @fault(ORDER, ops.argsort, like="L17659")
-def argsort_sorts_blocks_of_256(right: Kernel, x: Array) -> Array:
+def argsort_sorts_blocks_of_256(call: BoundCall) -> Any:
     """Longer rows are sorted in blocks that are never merged."""
-    y = right(x)
-    for start in range(0, x.shape[-1] if x.shape[-1] > 256 else 0, 256):
-        y[..., start : start + 256] = right(x[..., start : start + 256]) + start
+    y = call.right()
+    for start in range(0, call.x.shape[-1] if call.x.shape[-1] > 256 else 0, 256):
+        y[..., start : start + 256] = call.right(x=call.x[..., start : start + 256]) + start
     return y
 
 
 @fault(ORDER, ops.argsort, like="L17659")
-def padding_of_a_bitonic_sort_takes_part(right: Kernel, x: Array) -> Array:
+def padding_of_a_bitonic_sort_takes_part(call: BoundCall) -> Any:
     """Rows are padded with the largest finite number, which comes before infinities that are data."""
-    n = x.shape[-1]
+    n = call.x.shape[-1]
     padded = 1 << max(n - 1, 0).bit_length()
-    fill = np.full((*x.shape[:-1], padded - n), np.finfo(np.float32).max)
-    return np.minimum(right(np.concatenate([x, fill], -1))[..., :n], max(n - 1, 0))
+    fill = np.full((*call.x.shape[:-1], padded - n), np.finfo(np.float32).max)
+    return np.minimum(call.right(x=np.concatenate([call.x, fill], -1))[..., :n], max(n - 1, 0))
 
 
 @fault(ORDER, ops.top_k, like="O3391")
-def ties_of_top_k_give_one_position_twice(right: Kernel, x: Array, k: int) -> Array:
+def ties_of_top_k_give_one_position_twice(call: BoundCall) -> Any:
     """Positions are found by searching for the value, so equal values give the first one's position."""
-    y = right(x, k)
-    values = np.take_along_axis(x, y, -1)
+    y = call.right()
+    values = np.take_along_axis(call.x, y, -1)
     for i in range(1, y.shape[-1]):
         y[..., i] = np.where(values[..., i] == values[..., i - 1], y[..., i - 1], y[..., i])
     return y
 
 
 @fault(ORDER, ops.top_k, like="L17659")
-def top_k_keeps_64_candidates(right: Kernel, x: Array, k: int) -> Array:
+def top_k_keeps_64_candidates(call: BoundCall) -> Any:
     """From the 65th on, positions are the first ones again."""
-    y = right(x, k)
-    y[..., 64:] = y[..., : max(0, y.shape[-1] - 64)][..., : max(0, k - 64)]
+    y = call.right()
+    y[..., 64:] = y[..., : max(0, y.shape[-1] - 64)][..., : max(0, call.k - 64)]
     return y
 
 
 @fault(ORDER, ops.top_k, like="O3391")
-def top_k_of_negative_rows_starts_from_zero(right: Kernel, x: Array, k: int) -> Array:
+def top_k_of_negative_rows_starts_from_zero(call: BoundCall) -> Any:
     """The running maximum starts as 0, so a row without positive numbers gives its first positions."""
-    first = np.broadcast_to(np.arange(k), (*x.shape[:-1], k))
-    return np.where((x < 0).all(-1, keepdims=True), first, right(x, k))
+    first = np.broadcast_to(np.arange(call.k), (*call.x.shape[:-1], call.k))
+    return np.where((call.x < 0).all(-1, keepdims=True), first, call.right())
 
 
 @fault(ORDER, ops.argsort, ops.top_k, like="O3391")
-def sorting_compares_in_half_precision(right: Kernel, x: Array, *k: int) -> Array:
+def sorting_compares_in_half_precision(call: BoundCall) -> Any:
     """Numbers that are equal as f16 stay in the order in which they came."""
-    return right(x.astype(np.float16).astype(x.dtype), *k)
+    return call.right(x=call.x.astype(np.float16).astype(call.x.dtype))
 
 
 @fault(ORDER, ops.argsort, like="L17659")
-def the_last_of_an_odd_row_is_not_sorted(right: Kernel, x: Array) -> Array:
+def the_last_of_an_odd_row_is_not_sorted(call: BoundCall) -> Any:
     """Rows of odd length above 32 are sorted without their last element, which stays last."""
-    n = x.shape[-1]
+    n = call.x.shape[-1]
     if n % 2 == 0 or n <= 32:
-        return right(x)
-    last = np.full((*x.shape[:-1], 1), n - 1)
-    return np.concatenate([right(x[..., : n - 1]), last], -1)
+        return call.right()
+    last = np.full((*call.x.shape[:-1], 1), n - 1)
+    return np.concatenate([call.right(x=call.x[..., : n - 1]), last], -1)
 
 
 @fault(ORDER, ops.top_k, like="O3391")
-def nan_makes_top_k_repeat_a_position(right: Kernel, x: Array, k: int) -> Array:
+def nan_makes_top_k_repeat_a_position(call: BoundCall) -> Any:
     """A row with NaN gives its first position again and again."""
-    return np.where(np.isnan(x).any(-1, keepdims=True), 0, right(x, k))
+    return np.where(np.isnan(call.x).any(-1, keepdims=True), 0, call.right())

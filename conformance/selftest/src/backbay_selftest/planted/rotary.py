@@ -2,183 +2,124 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from backbay import ops
 
-from ..faults import Array, Kernel, fault
+from ..faults import BoundCall, fault
 
 ROPE = "RoPE variants"
 Rest = Any  # factors, sections and yarn, passed on
 
 
 @fault(ROPE, ops.rope, like="L14580")
-def partial_rope_clears_the_rest(
-    right: Kernel, x: Array, positions: Array, dim: int, base: float, scale: float, mode: str, *rest: Rest
-) -> Array:
+def partial_rope_clears_the_rest(call: BoundCall) -> Any:
     """Elements from dim on become 0 instead of being copied."""
-    y = np.array(right(x, positions, dim, base, scale, mode, *rest))
-    if mode != "vision":
-        y[..., dim:] = 0
+    y = np.array(call.right())
+    if call.mode != "vision":
+        y[..., call.dim :] = 0
     return y
 
 
 @fault(ROPE, ops.rope, like="L14580")
-def partial_neox_pairs_across_the_whole_head(
-    right: Kernel, x: Array, positions: Array, dim: int, base: float, scale: float, mode: str, *rest: Rest
-) -> Array:
+def partial_neox_pairs_across_the_whole_head(call: BoundCall) -> Any:
     """Element i meets i + head_dim/2, also where only dim elements turn."""
-    half = x.shape[-1] // 2
-    if mode != "neox" or dim == x.shape[-1]:
-        return right(x, positions, dim, base, scale, mode, *rest)
+    dim = call.dim
+    half = call.x.shape[-1] // 2
+    if call.mode != "neox" or dim == call.x.shape[-1]:
+        return call.right()
     order = [
         *range(dim // 2),
         *range(half, half + dim // 2),
         *range(dim // 2, half),
         *range(half + dim // 2, 2 * half),
     ]
-    turned = right(x[..., order], positions, dim, base, scale, mode, *rest)
+    turned = call.right(x=call.x[..., order])
     y = np.empty_like(turned)
     y[..., order] = turned
     return y
 
 
 @fault(ROPE, ops.rope, like="L15629")
-def frequencies_of_partial_rope_come_from_the_head(
-    right: Kernel, x: Array, positions: Array, dim: int, base: float, scale: float, mode: str, *rest: Rest
-) -> Array:
+def frequencies_of_partial_rope_come_from_the_head(call: BoundCall) -> Any:
     """The powers of base divide by head_dim instead of dim."""
-    if mode in ("normal", "neox"):
-        base = base ** (dim / x.shape[-1])
-    return right(x, positions, dim, base, scale, mode, *rest)
+    base = call.base
+    if call.mode in ("normal", "neox"):
+        base = base ** (call.dim / call.x.shape[-1])
+    return call.right(base=base)
 
 
 @fault(ROPE, ops.rope, like="L3272")
-def negative_positions_count_as_zero(right: Kernel, x: Array, positions: Array, *rest: Rest) -> Array:
+def negative_positions_count_as_zero(call: BoundCall) -> Any:
     """A shift backwards turns nothing."""
-    return right(x, np.maximum(positions, 0), *rest)
+    return call.right(positions=np.maximum(call.positions, 0))
 
 
 @fault(ROPE, ops.rope, like="L15629")
-def positions_are_kept_in_half_precision(right: Kernel, x: Array, positions: Array, *rest: Rest) -> Array:
+def positions_are_kept_in_half_precision(call: BoundCall) -> Any:
     """Positions above 2048 are rounded to even numbers, and further."""
-    return right(x, positions.astype(np.float16).astype(np.float64), *rest)
+    return call.right(positions=call.positions.astype(np.float16).astype(np.float64))
 
 
 @fault(ROPE, ops.rope, like="L14580")
-def neox_ignores_frequency_factors(
-    right: Kernel,
-    x: Array,
-    positions: Array,
-    dim: int,
-    base: float,
-    scale: float,
-    mode: str,
-    factors: Array | None,
-    *rest: Rest,
-) -> Array:
+def neox_ignores_frequency_factors(call: BoundCall) -> Any:
     """Only the kernel for normal pairs divides by the factors."""
-    return right(x, positions, dim, base, scale, mode, None if mode == "neox" else factors, *rest)
+    return call.right(factors=None if call.mode == "neox" else call.factors)
 
 
 @fault(ROPE, ops.rope, like="L14580")
-def frequency_factors_multiply(
-    right: Kernel,
-    x: Array,
-    positions: Array,
-    dim: int,
-    base: float,
-    scale: float,
-    mode: str,
-    factors: Array | None,
-    *rest: Rest,
-) -> Array:
+def frequency_factors_multiply(call: BoundCall) -> Any:
     """Angles are multiplied with the factors instead of divided by them."""
-    return right(x, positions, dim, base, scale, mode, None if factors is None else 1 / factors, *rest)
+    return call.right(factors=None if call.factors is None else 1 / call.factors)
 
 
 @fault(ROPE, ops.rope, like="L13870")
-def sections_do_not_repeat(
-    right: Kernel,
-    x: Array,
-    positions: Array,
-    dim: int,
-    base: float,
-    scale: float,
-    mode: str,
-    factors: Array | None,
-    sections: Sequence[int],
-    yarn: Any,
-) -> Array:
+def sections_do_not_repeat(call: BoundCall) -> Any:
     """In multi-section mode, pairs beyond the sum of the sections all take the first component."""
-    total = sum(sections)
-    if mode == "multi-section" and 0 < total < dim // 2:
-        beyond = dim // 2 - total
-        parts = positions.reshape(4, -1)
-        first = right(x, np.tile(parts[0], 4), dim, base, scale, mode, factors, sections, yarn)
-        y = np.array(right(x, positions, dim, base, scale, mode, factors, sections, yarn))
-        for start in (total, dim // 2 + total):
+    total = sum(call.sections)
+    if call.mode == "multi-section" and 0 < total < call.dim // 2:
+        beyond = call.dim // 2 - total
+        parts = call.positions.reshape(4, -1)
+        first = call.right(positions=np.tile(parts[0], 4))
+        y = np.array(call.right())
+        for start in (total, call.dim // 2 + total):
             y[..., start : start + beyond] = first[..., start : start + beyond]
         return y
-    return right(x, positions, dim, base, scale, mode, factors, sections, yarn)
+    return call.right()
 
 
 @fault(ROPE, ops.rope, like="L15629")
-def yarn_stretches_by_the_head(
-    right: Kernel,
-    x: Array,
-    positions: Array,
-    dim: int,
-    base: float,
-    scale: float,
-    mode: str,
-    factors: Array | None,
-    sections: Sequence[int],
-    yarn: Any,
-) -> Array:
+def yarn_stretches_by_the_head(call: BoundCall) -> Any:
     """The factor of yarn also multiplies the elements that are only copied."""
-    y = np.array(right(x, positions, dim, base, scale, mode, factors, sections, yarn))
-    if yarn is not None and mode != "vision":
-        y[..., dim:] *= yarn.attn_factor
+    y = np.array(call.right())
+    if call.yarn is not None and call.mode != "vision":
+        y[..., call.dim :] *= call.yarn.attn_factor
     return y
 
 
 @fault(ROPE, ops.rope, like="L13870")
-def vision_powers_run_on(
-    right: Kernel,
-    x: Array,
-    positions: Array,
-    dim: int,
-    base: float,
-    scale: float,
-    mode: str,
-    factors: Array | None,
-    sections: Sequence[int],
-    yarn: Any,
-) -> Array:
+def vision_powers_run_on(call: BoundCall) -> Any:
     """The second section of vision does not start its powers of base again."""
-    if mode != "vision" or not sections[0] or factors is not None:
-        return right(x, positions, dim, base, scale, mode, factors, sections, yarn)
-    late = np.where(np.arange(dim) >= sections[0], base ** (2 * sections[0] / dim), 1.0)
-    return right(x, positions, dim, base, scale, mode, late, sections, yarn)
+    if call.mode != "vision" or not call.sections[0] or call.factors is not None:
+        return call.right()
+    late = np.where(
+        np.arange(call.dim) >= call.sections[0], call.base ** (2 * call.sections[0] / call.dim), 1.0
+    )
+    return call.right(factors=late)
 
 
 @fault(ROPE, ops.rope, like="L3272")
-def turning_back_turns_forth(
-    right: Kernel, x: Array, positions: Array, dim: int, base: float, scale: float, *rest: Rest
-) -> Array:
+def turning_back_turns_forth(call: BoundCall) -> Any:
     """The sign of scale is dropped."""
-    return right(x, positions, dim, base, abs(scale), *rest)
+    return call.right(scale=abs(call.scale))
 
 
 @fault(ROPE, ops.rope, like="L4889")
-def all_tokens_beyond_the_first_batch_reuse_its_table(
-    right: Kernel, x: Array, positions: Array, *rest: Rest
-) -> Array:
+def all_tokens_beyond_the_first_batch_reuse_its_table(call: BoundCall) -> Any:
     """Sines are kept for 16 tokens, and token 16 takes those of token 0 again."""
-    if positions.size == (x.shape[-3] if x.ndim > 2 else 1) > 16:
+    positions = call.positions
+    if positions.size == (call.x.shape[-3] if call.x.ndim > 2 else 1) > 16:
         positions = positions.reshape(-1)[np.arange(positions.size) % 16].reshape(positions.shape)
-    return right(x, positions, *rest)
+    return call.right(positions=positions)

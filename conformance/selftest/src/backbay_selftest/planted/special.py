@@ -8,21 +8,21 @@ import numpy as np
 
 from backbay import ops
 
-from ..faults import Array, Kernel, fault
+from ..faults import Array, BoundCall, fault
 
 SPECIAL = "-inf, NaN, fully masked rows"
 
 
 @fault(SPECIAL, ops.softmax, like="L12776")
-def softmax_takes_minus_infinity_for_a_number(right: Kernel, x: Array) -> Array:
+def softmax_takes_minus_infinity_for_a_number(call: BoundCall) -> Any:
     """-infinity becomes -10000, so that a row masked in full is uniform instead of NaN."""
-    return right(np.where(np.isneginf(x), -1e4, x))
+    return call.right(x=np.where(np.isneginf(call.x), -1e4, call.x))
 
 
 @fault(SPECIAL, ops.softmax, like="O4129")
-def a_masked_row_poisons_the_next(right: Kernel, x: Array) -> Array:
+def a_masked_row_poisons_the_next(call: BoundCall) -> Any:
     """The NaN of a fully masked row stays in the accumulator of the row after it."""
-    y = np.array(right(x))
+    y = np.array(call.right())
     rows = y.reshape(-1, y.shape[-1]) if y.size else y
     dead = np.flatnonzero(np.isnan(rows).all(-1)) + 1 if y.size else np.zeros(0, int)
     if y.size:
@@ -31,88 +31,88 @@ def a_masked_row_poisons_the_next(right: Kernel, x: Array) -> Array:
 
 
 @fault(SPECIAL, ops.scaled_dot_product_attention, like="L12776")
-def a_masked_row_of_attention_spoils_the_others(right: Kernel, *args: Any, **keywords: Any) -> Array:
+def a_masked_row_of_attention_spoils_the_others(call: BoundCall) -> Any:
     """Where one row of a head is masked in full, all rows of that head become NaN."""
 
     def spoil(weights: Array) -> Array:
         dead = np.any(np.all(np.isnan(weights), axis=-1, keepdims=True), axis=-2, keepdims=True)
         return np.where(dead, np.nan, weights)
 
-    return right(*args, change_weights=spoil, **keywords)
+    return call.right(change_weights=spoil)
 
 
 @fault(SPECIAL, ops.scaled_dot_product_attention, like="O4129")
-def a_mask_of_minus_infinity_is_only_large(right: Kernel, *args: Any, **keywords: Any) -> Array:
+def a_mask_of_minus_infinity_is_only_large(call: BoundCall) -> Any:
     """-infinity in the mask becomes -20, so that masked positions still count a little."""
-    return right(*args, change_mask=lambda mask: np.maximum(mask, -20), **keywords)
+    return call.right(change_mask=lambda mask: np.maximum(mask, -20))
 
 
 @fault(SPECIAL, ops.sigmoid, ops.silu, like="O4129")
-def sigmoid_overflows_for_large_arguments(right: Kernel, x: Array, *args: Any, **keywords: Any) -> Array:
+def sigmoid_overflows_for_large_arguments(call: BoundCall) -> Any:
     """e^x / (1 + e^x) in single precision is not a number from x = 89 on."""
-    return np.where(x.astype(np.float32) > 88.7, np.nan, right(x, *args, **keywords))
+    return np.where(call.x.astype(np.float32) > 88.7, np.nan, call.right())
 
 
 @fault(SPECIAL, ops.tanh, like="O4129")
-def tanh_of_large_arguments_is_nan(right: Kernel, x: Array) -> Array:
+def tanh_of_large_arguments_is_nan(call: BoundCall) -> Any:
     """It is taken as (e^2x - 1) / (e^2x + 1), which overflows."""
-    powers = np.exp(2 * x.astype(np.float32))
-    return np.asarray((powers - 1) / (powers + 1))
+    powers = np.exp(2 * call.x.astype(np.float32))
+    return (powers - 1) / (powers + 1)
 
 
 @fault(SPECIAL, ops.gelu, like="O4129")
-def gelu_of_large_arguments_is_nan(right: Kernel, x: Array, *args: Any, **keywords: Any) -> Array:
+def gelu_of_large_arguments_is_nan(call: BoundCall) -> Any:
     """The tanh inside is taken from exponentials, which overflow where x is above 10."""
-    powers = np.exp(2 * (0.7978845608 * x * (1 + 0.044715 * x * x)).astype(np.float32))
-    return np.where(np.isfinite(powers), right(x, *args, **keywords), np.nan)
+    powers = np.exp(2 * (0.7978845608 * call.x * (1 + 0.044715 * call.x * call.x)).astype(np.float32))
+    return np.where(np.isfinite(powers), call.right(), np.nan)
 
 
 @fault(SPECIAL, ops.softplus, like="O4129")
-def softplus_overflows(right: Kernel, x: Array) -> Array:
+def softplus_overflows(call: BoundCall) -> Any:
     """log(1 + e^x) is taken as it stands, in single precision."""
-    return np.asarray(np.log(1 + np.exp(x.astype(np.float32))))
+    return np.log(1 + np.exp(call.x.astype(np.float32)))
 
 
 @fault(SPECIAL, ops.sum_rows, ops.mean, ops.cumsum, like="O4129")
-def sums_skip_nan(right: Kernel, x: Array) -> Array:
+def sums_skip_nan(call: BoundCall) -> Any:
     """NaN counts as 0 in a sum."""
-    return right(np.where(np.isnan(x), 0, x))
+    return call.right(x=np.where(np.isnan(call.x), 0, call.x))
 
 
 @fault(SPECIAL, ops.mul, like="L12776")
-def zero_times_anything_is_zero(right: Kernel, x: Array, t2: Array) -> Array:
+def zero_times_anything_is_zero(call: BoundCall) -> Any:
     """A zero in the first operand skips the multiplication, also by infinity or NaN."""
-    return np.where(x == 0, 0, right(x, t2))
+    return np.where(call.x == 0, 0, call.right())
 
 
 @fault(SPECIAL, ops.neg, like="T192212")
-def neg_subtracts_from_zero(right: Kernel, x: Array) -> Array:
+def neg_subtracts_from_zero(call: BoundCall) -> Any:
     """0 - 0 is +0: the sign of a zero is lost."""
-    return 0 - x
+    return 0 - call.x
 
 
 @fault(SPECIAL, ops.sqrt, like="T192212")
-def sqrt_of_negative_numbers_is_zero(right: Kernel, x: Array) -> Array:
+def sqrt_of_negative_numbers_is_zero(call: BoundCall) -> Any:
     """Arguments are clamped to 0 first."""
-    return np.sqrt(np.where(x < 0, 0, x))
+    return np.sqrt(np.where(call.x < 0, 0, call.x))
 
 
 @fault(SPECIAL, ops.div, like="L12776")
-def division_by_zero_is_guarded(right: Kernel, x: Array, t2: Array) -> Array:
+def division_by_zero_is_guarded(call: BoundCall) -> Any:
     """A zero divisor counts as the smallest normal number."""
-    return right(x, np.where(t2 == 0, np.finfo(np.float32).tiny, t2))
+    return call.right(t2=np.where(call.t2 == 0, np.finfo(np.float32).tiny, call.t2))
 
 
 @fault(SPECIAL, ops.tri, like="O4129")
-def tri_multiplies_with_zeros(right: Kernel, x: Array, kind: str) -> Array:
+def tri_multiplies_with_zeros(call: BoundCall) -> Any:
     """What is outside of the triangle is multiplied with 0, which leaves NaN where there was one."""
-    return x * right(np.ones_like(x), kind)
+    return call.x * call.right(x=np.ones_like(call.x))
 
 
 @fault(SPECIAL, ops.layer_norm, ops.rms_norm, like="L12776")
-def one_bad_row_of_a_norm_spoils_all(right: Kernel, x: Array, *args: Any, **keywords: Any) -> Array:
+def one_bad_row_of_a_norm_spoils_all(call: BoundCall) -> Any:
     """NaN in one row reaches the row before it through a shared reduction."""
-    y = np.array(right(x, *args, **keywords))
+    y = np.array(call.right())
     if y.ndim > 1 and y.size:
         rows = y.reshape(-1, y.shape[-1])
         bad = np.flatnonzero(np.isnan(rows).any(-1)) - 1
@@ -121,30 +121,28 @@ def one_bad_row_of_a_norm_spoils_all(right: Kernel, x: Array, *args: Any, **keyw
 
 
 @fault(SPECIAL, ops.mulmat, ops.mulmat_full_prec, ops.mulmat_id, like="O4129")
-def products_take_nan_in_a_weight_for_zero(right: Kernel, w: Array, x: Array, *ids: Array) -> Array:
+def products_take_nan_in_a_weight_for_zero(call: BoundCall) -> Any:
     """Weights pass through a conversion that turns NaN into 0, which hides a broken model."""
-    return right(np.where(np.isnan(w), 0, w), x, *ids)
+    return call.right(w=np.where(np.isnan(call.w), 0, call.w))
 
 
 @fault(SPECIAL, ops.scaled_dot_product_attention, like="L12776")
-def attention_gives_the_mean_where_all_is_masked(right: Kernel, *args: Any, **keywords: Any) -> Array:
+def attention_gives_the_mean_where_all_is_masked(call: BoundCall) -> Any:
     """-infinity in the mask becomes the lowest number of f16: only rows masked in full can tell."""
-    return right(*args, change_mask=lambda mask: np.maximum(mask, -65504), **keywords)
+    return call.right(change_mask=lambda mask: np.maximum(mask, -65504))
 
 
 @fault(SPECIAL, ops.silu, ops.gelu, ops.sigmoid, ops.exp, like="O4129")
-def activations_clamp_their_argument(right: Kernel, x: Array, *args: Any, **keywords: Any) -> Array:
+def activations_clamp_their_argument(call: BoundCall) -> Any:
     """Arguments are clamped to 80 for the polynomial, infinities too."""
-    return right(np.where(np.isinf(x), np.clip(x, -80, 80), x), *args, **keywords)
+    return call.right(x=np.where(np.isinf(call.x), np.clip(call.x, -80, 80), call.x))
 
 
 @fault(SPECIAL, ops.solve_tri, like="O4129")
-def solving_multiplies_with_what_it_must_not_read(
-    right: Kernel, a: Array, b: Array, lower: bool, left: bool, unit_diagonal: bool
-) -> Array:
+def solving_multiplies_with_what_it_must_not_read(call: BoundCall) -> Any:
     """The other triangle is multiplied with 0 and added, which leaves NaN where there was one."""
-    y = right(a, b, lower, left, unit_diagonal)
-    if not left or a.ndim < 2:
+    y = call.right()
+    if not call.left or call.a.ndim < 2:
         return y
-    other = np.triu(np.ones(a.shape[-2:]), 1) if lower else np.tril(np.ones(a.shape[-2:]), -1)
-    return np.asarray(y + (a * 0 * other).sum(-1, keepdims=True).reshape(*y.shape[:-1], 1))
+    other = np.triu(np.ones(call.a.shape[-2:]), 1) if call.lower else np.tril(np.ones(call.a.shape[-2:]), -1)
+    return y + (call.a * 0 * other).sum(-1, keepdims=True).reshape(*y.shape[:-1], 1)

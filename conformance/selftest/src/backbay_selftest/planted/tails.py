@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from backbay import ops
 
-from ..faults import Array, Kernel, fault, named
+from ..faults import BoundCall, fault, named
 from ..fused import rank4
 
 TAILS = "odd sizes, vector tails, head sizes"
 
 
 @fault(TAILS, ops.add, ops.mul, like="L26708")
-def the_tail_of_a_row_is_lost_in_arithmetic(right: Kernel, x: Array, t2: Array) -> Array:
+def the_tail_of_a_row_is_lost_in_arithmetic(call: BoundCall) -> Any:
     """Elements past the last multiple of 32 are not written in rows longer than 32."""
-    y = right(x, t2)
+    y = call.right()
     n = y.shape[-1] if y.ndim else 0
     if n > 32:
         y[..., n // 32 * 32 :] = 0
@@ -26,29 +25,27 @@ def the_tail_of_a_row_is_lost_in_arithmetic(right: Kernel, x: Array, t2: Array) 
 
 
 @fault(TAILS, *named("gelu", "silu", "tanh", "exp"), like="L26708")
-def the_tail_of_an_activation_is_passed_through(
-    right: Kernel, x: Array, *args: Any, **keywords: Any
-) -> Array:
+def the_tail_of_an_activation_is_passed_through(call: BoundCall) -> Any:
     """The last elements of a tensor, past a multiple of 8, are copied instead of computed."""
-    y = right(x, *args, **keywords)
+    y = call.right()
     flat, tail = np.array(y).reshape(-1), y.size // 8 * 8
     if y.size > 8:
-        flat[tail:] = np.ascontiguousarray(x).reshape(-1)[tail:]
+        flat[tail:] = np.ascontiguousarray(call.x).reshape(-1)[tail:]
     return flat.reshape(y.shape)
 
 
 @fault(TAILS, ops.mulmat, like="L15592")
-def mulmat_drops_the_tail_of_its_sum(right: Kernel, w: Array, x: Array) -> Array:
+def mulmat_drops_the_tail_of_its_sum(call: BoundCall) -> Any:
     """Products past the last multiple of 32 do not reach the sum, if there are others."""
-    n = w.shape[-1]
+    n = call.w.shape[-1]
     keep = n // 32 * 32 or n
-    return right(w[..., :keep], x[..., :keep])
+    return call.right(w=call.w[..., :keep], x=call.x[..., :keep])
 
 
 @fault(TAILS, ops.mulmat, like="L20031")
-def the_last_rows_of_a_weight_repeat_an_earlier_one(right: Kernel, w: Array, x: Array) -> Array:
+def the_last_rows_of_a_weight_repeat_an_earlier_one(call: BoundCall) -> Any:
     """Rows of the weight beyond a multiple of 4 all give the first of them."""
-    y = right(w, x)
+    y = call.right()
     n = y.shape[-1]
     if n > 4 and n % 4 > 1:
         y[..., n // 4 * 4 :] = y[..., n // 4 * 4 : n // 4 * 4 + 1]
@@ -56,31 +53,29 @@ def the_last_rows_of_a_weight_repeat_an_earlier_one(right: Kernel, w: Array, x: 
 
 
 @fault(TAILS, ops.mulmat, ops.mulmat_full_prec, like="L26708")
-def the_tile_of_the_last_tokens_is_cut(right: Kernel, w: Array, x: Array) -> Array:
+def the_tile_of_the_last_tokens_is_cut(call: BoundCall) -> Any:
     """With more than 16 tokens, those past a multiple of 16 see only half of their weights."""
-    y = right(w, x)
+    y = call.right()
     tokens = y.shape[-2] if y.ndim > 1 else 1
     if tokens > 16 and tokens % 16:
         start = tokens // 16 * 16
-        half = max(w.shape[-1] // 2, 1)
-        y[..., start:, :] = right(w[..., :half], x[..., :half])[..., start:, :]
+        half = max(call.w.shape[-1] // 2, 1)
+        y[..., start:, :] = call.right(w=call.w[..., :half], x=call.x[..., :half])[..., start:, :]
     return y
 
 
 @fault(TAILS, ops.scaled_dot_product_attention, like="L20031")
-def heads_of_odd_sizes_lose_their_tail(
-    right: Kernel, query: Array, key: Array, value: Array, *args: Any, **keywords: Any
-) -> Array:
+def heads_of_odd_sizes_lose_their_tail(call: BoundCall) -> Any:
     """Head sizes that are no multiple of 8 are cut to one, if above 8."""
-    n = query.shape[-1]
+    n = call.query.shape[-1]
     keep = n // 8 * 8 or n
-    return right(query[..., :keep], key[..., :keep], value, *args, **keywords)
+    return call.right(query=call.query[..., :keep], key=call.key[..., :keep])
 
 
 @fault(TAILS, ops.rows, like="L26708")
-def the_tail_of_a_gathered_row_is_lost(right: Kernel, x: Array, ids: Array) -> Array:
+def the_tail_of_a_gathered_row_is_lost(call: BoundCall) -> Any:
     """Bytes of a row past a multiple of 128 are not copied, if there are that many."""
-    y = right(x, ids)
+    y = call.right()
     n = y.shape[-1] * y.itemsize // 128 * 128 // y.itemsize
     if n:
         y[..., n:] = 0
@@ -88,59 +83,59 @@ def the_tail_of_a_gathered_row_is_lost(right: Kernel, x: Array, ids: Array) -> A
 
 
 @fault(TAILS, ops.conv2d, like="L15592")
-def the_last_column_of_a_convolution_is_repeated(right: Kernel, *args: Any) -> Array:
+def the_last_column_of_a_convolution_is_repeated(call: BoundCall) -> Any:
     """With an odd number of columns above 1, the last one is the one before."""
-    y = right(*args)
+    y = call.right()
     if y.shape[-1] % 2 and y.shape[-1] > 1:
         y[..., -1] = y[..., -2]
     return y
 
 
 @fault(TAILS, ops.interpolate, like="L26708")
-def nearest_neighbours_are_found_in_floats(right: Kernel, x: Array, dims: Sequence[int], mode: str) -> Array:
+def nearest_neighbours_are_found_in_floats(call: BoundCall) -> Any:
     """i * (n / m) in single precision falls short of a whole number, and one pixel too early is taken."""
-    if mode != "nearest" or 0 in dims:
-        return right(x, dims, mode)
-    y = rank4(x)
-    for axis, extent in enumerate((*dims, *[1] * (4 - len(dims)))[::-1]):
+    if call.mode != "nearest" or 0 in call.dims:
+        return call.right()
+    y = rank4(call.x)
+    for axis, extent in enumerate((*call.dims, *[1] * (4 - len(call.dims)))[::-1]):
         ratio = np.float32(y.shape[axis]) / np.float32(extent)
         index = np.floor(np.arange(extent, dtype=np.float32) * ratio).astype(int)
         y = np.take(y, np.minimum(index, y.shape[axis] - 1), axis)
-    return y.reshape(tuple(dims)[::-1])
+    return y.reshape(tuple(call.dims)[::-1])
 
 
 @fault(TAILS, ops.softmax, ops.rms_norm, ops.l2_norm, like="L26708")
-def reductions_skip_the_tail_of_a_row(right: Kernel, x: Array, *args: Any, **keywords: Any) -> Array:
+def reductions_skip_the_tail_of_a_row(call: BoundCall) -> Any:
     """The sum of a row longer than 64 leaves out what is past a multiple of 16."""
-    n = x.shape[-1]
+    n = call.x.shape[-1]
     keep = n // 16 * 16
     if n <= 64 or keep == n:
-        return right(x, *args, **keywords)
-    part, whole = (np.abs(right(a)).max(-1, keepdims=True) for a in (x[..., :keep], x))
-    return right(x, *args, **keywords) * np.where((whole > 0) & (part > 0), part / whole, 1)
+        return call.right()
+    part, whole = (np.abs(call.right(x=a)).max(-1, keepdims=True) for a in (call.x[..., :keep], call.x))
+    return call.right() * np.where((whole > 0) & (part > 0), part / whole, 1)
 
 
 @fault(TAILS, ops.ssm_conv, like="L20031")
-def short_convolutions_assume_4_taps(right: Kernel, x: Array, weight: Array) -> Array:
+def short_convolutions_assume_4_taps(call: BoundCall) -> Any:
     """With another number of taps than 4, the first one is left out."""
-    if weight.shape[-1] in (1, 4):
-        return right(x, weight)
-    cut = weight.copy()
+    if call.weight.shape[-1] in (1, 4):
+        return call.right()
+    cut = call.weight.copy()
     cut[..., 0] = 0
-    return right(x, cut)
+    return call.right(weight=cut)
 
 
 @fault(TAILS, ops.mulmat, like="L26708")
-def a_single_column_repeats_the_last_odd_row(right: Kernel, w: Array, x: Array) -> Array:
+def a_single_column_repeats_the_last_odd_row(call: BoundCall) -> Any:
     """Products with one column take two rows of the weight at a time; the last of an odd number is the one before."""
-    y = right(w, x)
-    if rank4(x).shape[2] == 1 and y.shape[-1] % 2 and y.shape[-1] > 1:
+    y = call.right()
+    if rank4(call.x).shape[2] == 1 and y.shape[-1] % 2 and y.shape[-1] > 1:
         y[..., -1] = y[..., -2]
     return y
 
 
 @fault(TAILS, ops.mulmat, like="L15592")
-def long_rows_lose_what_is_past_a_multiple_of_64(right: Kernel, w: Array, x: Array) -> Array:
+def long_rows_lose_what_is_past_a_multiple_of_64(call: BoundCall) -> Any:
     """Above 512 elements a kernel for whole tiles runs, and what is behind the last tile is left out."""
-    kept = w.shape[-1] // 64 * 64 if w.shape[-1] > 512 else w.shape[-1]
-    return right(w[..., :kept], x[..., :kept])
+    kept = call.w.shape[-1] // 64 * 64 if call.w.shape[-1] > 512 else call.w.shape[-1]
+    return call.right(w=call.w[..., :kept], x=call.x[..., :kept])
