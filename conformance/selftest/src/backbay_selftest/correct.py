@@ -26,18 +26,32 @@ def correct(variant: Variant) -> Variant:
     return variant
 
 
-def single(op: Op[Any, Any], specs: Sequence[Spec | None]) -> Precision:
+def derived(right: type[KernelBackend], **changed: Any) -> type[KernelBackend]:
+    """The backend with other class attributes; kernels are added to its own."""
+    if "kernels" in changed:
+        changed["kernels"] = {**right.kernels, **changed["kernels"]}
+    return type("Derived", (right,), changed)
+
+
+def single(backend: KernelBackend, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Precision:
     return Precision(DType.F32, DType.F32)
+
+
+def lacking(
+    right: type[KernelBackend], missing: Callable[[Op[Any, Any]], bool], **changed: Any
+) -> type[KernelBackend]:
+    """The backend without the kernels of some ops."""
+    return type(
+        "Lacking",
+        (right,),
+        {"kernels": {op: k for op, k in right.kernels.items() if not missing(op)}, **changed},
+    )
 
 
 @correct
 def single_precision(right: type[KernelBackend]) -> type[KernelBackend]:
     """Kernels get and sum float32, and precision says so."""
-
-    class SinglePrecision(right):  # type: ignore[misc, valid-type]
-        float_dtype = np.float32
-
-    return SinglePrecision
+    return derived(right, float_dtype=np.float32)
 
 
 def one_by_one(x: Array, axis: int = -1) -> Array:
@@ -64,12 +78,7 @@ def sums_from_the_end(right: type[KernelBackend]) -> type[KernelBackend]:
         return one_by_one(x) / np.float32(x.shape[-1])
 
     own = {ops.softmax: softmax, ops.sum_rows: one_by_one_rows, ops.rms_norm: rms_norm, ops.mean: mean}
-
-    class SumsFromTheEnd(right):  # type: ignore[misc, valid-type]
-        float_dtype = np.float32
-        kernels = dict(right.kernels) | own
-
-    return SumsFromTheEnd
+    return derived(right, float_dtype=np.float32, kernels=own)
 
 
 def one_by_one_rows(x: Array) -> Array:
@@ -91,13 +100,7 @@ def fused_multiply_add(right: type[KernelBackend]) -> type[KernelBackend]:
             lanes = [np.float32(a) + np.float32(b) for a, b in zip(lanes[::2], lanes[1::2], strict=True)]
         return np.broadcast_to(lanes[0], product(w, x).shape) if np.ndim(lanes[0]) == 0 else lanes[0]
 
-    class FusedMultiplyAdd(right):  # type: ignore[misc, valid-type]
-        kernels = {**right.kernels, ops.mulmat: mulmat, ops.mulmat_full_prec: mulmat}
-
-        def precision(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Precision:
-            return single(op, specs)
-
-    return FusedMultiplyAdd
+    return derived(right, kernels={ops.mulmat: mulmat, ops.mulmat_full_prec: mulmat}, precision=single)
 
 
 @correct
@@ -112,10 +115,7 @@ def other_order_of_ties(right: type[KernelBackend]) -> type[KernelBackend]:
         keys = np.where(np.isnan(x), -np.inf, -x)[..., ::-1]
         return np.asarray((x.shape[-1] - 1 - np.argsort(keys, axis=-1, kind="stable"))[..., :k])
 
-    class OtherOrderOfTies(right):  # type: ignore[misc, valid-type]
-        kernels = {**right.kernels, ops.argsort: argsort, ops.top_k: top_k}
-
-    return OtherOrderOfTies
+    return derived(right, kernels={ops.argsort: argsort, ops.top_k: top_k})
 
 
 @correct
@@ -157,16 +157,8 @@ def other_choices_at_the_edges(right: type[KernelBackend]) -> type[KernelBackend
             *args, change_weights=lambda w: np.where(np.isnan(w).all(-1, keepdims=True), 0, w), **keywords
         )
 
-    class OtherChoices(right):  # type: ignore[misc, valid-type]
-        kernels = {
-            **right.kernels,
-            ops.relu: relu,
-            ops.silu: silu,
-            ops.clamp: clamp,
-            ops.scaled_dot_product_attention: attend,
-        }
-
-    return OtherChoices
+    own = {ops.relu: relu, ops.silu: silu, ops.clamp: clamp, ops.scaled_dot_product_attention: attend}
+    return derived(right, kernels=own)
 
 
 @correct
@@ -195,50 +187,32 @@ def half_precision_activations(right: type[KernelBackend]) -> type[KernelBackend
 
         return kernel
 
-    class HalfPrecisionActivations(right):  # type: ignore[misc, valid-type]
-        kernels = {**product, **{op: halved(op, 0 if op is ops.conv1d_dw else 1) for op in narrow}}
+    def precision(backend: KernelBackend, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Precision:
+        return Precision(DType.F16 if op in narrow else DType.F32, DType.F32)
 
-        def precision(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Precision:
-            return Precision(DType.F16 if op in narrow else DType.F32, DType.F32)
-
-    return HalfPrecisionActivations
+    own = {op: halved(op, 0 if op is ops.conv1d_dw else 1) for op in narrow}
+    return derived(right, kernels=own, precision=precision)
 
 
 @correct
 def composites_for_all_that_have_one(right: type[KernelBackend]) -> type[KernelBackend]:
     """Only ops without a composite have a kernel; the others run as core composes them."""
-
-    class Composites(right):  # type: ignore[misc, valid-type]
-        kernels = {op: kernel for op, kernel in right.kernels.items() if op.composite is None}
-
-        def precision(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Precision:
-            return single(op, specs)
-
-    return Composites
+    return lacking(right, lambda op: op.composite is not None, precision=single)
 
 
 @correct
 def a_smaller_backend(right: type[KernelBackend]) -> type[KernelBackend]:
     """Some ops are missing and some dtypes declined, and it says so."""
     missing = named("conv3d", "ssm_scan", "solve_tri", "interpolate")
-
-    class Smaller(right):  # type: ignore[misc, valid-type]
-        kernels = {op: kernel for op, kernel in right.kernels.items() if op not in missing}
-
-    return Smaller
+    return lacking(right, missing.__contains__)
 
 
 @correct
 def another_shape_of_caches(right: type[KernelBackend]) -> type[KernelBackend]:
     """Caches are padded, values permuted, masks f16 with rows of padding, and attention is one kernel."""
-
-    class OtherCaches(right):  # type: ignore[misc, valid-type]
-        kernels = {**right.kernels, ops.scaled_dot_product_attention: attention}
-
-        def cache_config(self) -> CacheConfig:
-            return CacheConfig(32, True, DType.F16, 8, (DType.F32, DType.F16, DType.BF16))
-
-    return OtherCaches
+    config = CacheConfig(32, True, DType.F16, 8, (DType.F32, DType.F16, DType.BF16))
+    own = {ops.scaled_dot_product_attention: attention}
+    return derived(right, kernels=own, cache_config=lambda backend: config)
 
 
 @correct
@@ -251,14 +225,7 @@ def chance_decides_the_order_of_sums(right: type[KernelBackend]) -> type[KernelB
         order = rng.permutation(w.shape[-1])
         return np.asarray(product(w[..., order].astype(np.float32), x[..., order].astype(np.float32)))
 
-    class Chance(right):  # type: ignore[misc, valid-type]
-        deterministic = False
-        kernels = {**right.kernels, ops.mulmat: mulmat}
-
-        def precision(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Precision:
-            return single(op, specs)
-
-    return Chance
+    return derived(right, kernels={ops.mulmat: mulmat}, deterministic=False, precision=single)
 
 
 def variants(right: type[KernelBackend]) -> dict[str, type[KernelBackend]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from backbay import Node, Op, Spec
+from backbay import DType, Node, Op, Spec
 from backbay.plugin import Bytes, Cancel, KernelPlan, check_cancel, span, strided
 
 from .faults import Array
@@ -36,6 +36,11 @@ def instead(arrays: Sequence[Array], node: Node, raw: Array) -> list[Array]:
 def is_operand(reader: Node, operand: Node, op: Op[Any, Any], position: int) -> bool:
     """Whether an op reads a node as its operand number `position`."""
     return reader.op is op and reader.args[position] is operand
+
+
+def plain(node: Node) -> bool:
+    """Whether a node is f32 and lies in one piece."""
+    return node.dtype is DType.F32 and node.strides is None and node.size > 0
 
 
 def kernels_of(plan: KernelPlan, cancel: Cancel | None) -> Iterator[Node]:

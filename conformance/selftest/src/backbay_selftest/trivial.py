@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from backbay import Backend, Context, DType, Tensor
+from backbay import OPS, Backend, Context, DType, Tensor
+from backbay.plugin import trace_op
 
 Traced = Callable[[Context, Tensor], Tensor]
 
@@ -20,49 +21,21 @@ def _weight(ctx: Context, *shape: int) -> Tensor:
     return ctx.from_floats(np.ones(shape[::-1], np.float32), *shape)
 
 
-def _of_one(name: str) -> Traced:
-    trace = getattr(Tensor, name)
-    return lambda ctx, x: trace(x, ctx)
-
-
-def _of_two(name: str) -> Traced:
-    trace = getattr(Tensor, name)
-    return lambda ctx, x: trace(x, ctx, x)
+def _of(name: str, count: int = 1) -> Traced:
+    """An op of so many operands, all of them x, with its other parameters' defaults."""
+    op = OPS[name]
+    rest = [() if p.variadic else p.default for p in op.parameters[count:]]
+    return lambda ctx, x: trace_op(ctx, op, [x] * count + rest)
 
 
 UNARY = (
-    *(
-        "neg",
-        "sqr",
-        "sqrt",
-        "exp",
-        "sin",
-        "cos",
-        "tanh",
-        "sigmoid",
-        "relu",
-        "silu",
-        "gelu",
-        "gelu_erf",
-        "quick_gelu",
-    ),
-    *(
-        "softplus",
-        "softmax",
-        "rms_norm",
-        "layer_norm",
-        "l2_norm",
-        "sum_rows",
-        "mean",
-        "variance",
-        "stddev",
-        "cumsum",
-    ),
-    *("argsort", "contiguous", "duplicate"),
-)
+    "neg", "sqr", "sqrt", "exp", "sin", "cos", "tanh", "sigmoid", "relu", "silu", "gelu", "gelu_erf", "quick_gelu", "softplus",
+    "softmax", "rms_norm", "layer_norm", "l2_norm", "sum_rows", "mean", "variance", "stddev", "cumsum", "argsort",
+    "contiguous", "duplicate",
+)  # fmt: skip
 ON_ONES: dict[str, Traced] = {
-    **{name: _of_one(name) for name in UNARY},
-    **{name: _of_two(name) for name in ("add", "sub", "mul", "div")},
+    **{name: _of(name) for name in UNARY},
+    **{name: _of(name, 2) for name in ("add", "sub", "mul", "div")},
     "scale": lambda ctx, x: x.scale(ctx, 2.0),
     "clamp": lambda ctx, x: x.clamp(ctx, 0.0, 2.0),
     "fill": lambda ctx, x: x.fill(ctx, 3.0),

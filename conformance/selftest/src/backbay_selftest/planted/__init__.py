@@ -1,43 +1,7 @@
 """The faults, a module per few classes; importing this registers them all."""
 
-from . import (
-    aliasing,
-    broadcasting,
-    claims,
-    fusion,
-    indices,
-    layout,
-    long,
-    order,
-    precision,
-    quantized,
-    races,
-    rotary,
-    scalars,
-    special,
-    tails,
-    undefined,
-    unforeseen,
-    zero,
-)
+from importlib import import_module
+from pkgutil import iter_modules
 
-__all__ = [
-    "aliasing",
-    "broadcasting",
-    "claims",
-    "fusion",
-    "indices",
-    "layout",
-    "long",
-    "order",
-    "precision",
-    "quantized",
-    "races",
-    "rotary",
-    "scalars",
-    "special",
-    "tails",
-    "undefined",
-    "unforeseen",
-    "zero",
-]
+for found in iter_modules(__path__, f"{__name__}."):
+    import_module(found.name)

@@ -11,7 +11,7 @@ from backbay import DType, Node, ops
 from backbay.plugin import decode
 
 from ..faults import Array, BoundCall, fault
-from ..seeing import kernels_of
+from ..seeing import kernels_of, plain
 
 FUSION = "only in a fused or larger graph"
 
@@ -32,11 +32,11 @@ def a_norm_and_its_weight_are_fused_without_eps(call: BoundCall) -> Any:
         call.right()
         return
     norm = call.node.args[0]
-    eps, norm.args = norm.args[2], (*norm.args[:2], 0.0)
-    keep = call.arrays[norm.index].copy()
+    (x, weight, eps), keep = norm.args, call.arrays[norm.index].copy()
+    norm.args = (x, weight, 0.0)
     call.right(node=norm)
     call.right()
-    norm.args, call.arrays[norm.index][...] = (*norm.args[:2], eps), keep
+    norm.args, call.arrays[norm.index][...] = (x, weight, eps), keep
 
 
 @fault(FUSION, "run_node", like="O17689")
@@ -78,16 +78,10 @@ def equal_nodes_are_merged_by_their_operands_alone(call: BoundCall) -> Any:
 @fault(FUSION, "run_plan", like="O17689")
 def writes_that_nobody_reads_are_dropped(call: BoundCall) -> Any:
     """Dead code elimination takes a write into a cache for dead, since its alias is not used."""
-    plan = call.plan
-    nodes = plan.graph.nodes
-    used = {o.index for n in nodes for o in n.operands} | {o.index for o in plan.graph.outputs}
-    kept_outputs = {o.index for o in plan.graph.outputs if o.op is None or o.op.writes is None}
-    used -= (
-        {o.index for o in plan.graph.outputs} - kept_outputs - {o.index for n in nodes for o in n.operands}
-    )
-    for node in kernels_of(plan, call.cancel):
-        if node.op is None or node.op.writes is None or node.index in used:
-            call.backend.run_node(node, plan.arrays)
+    read = {o.index for n in call.plan.graph.nodes for o in n.operands}
+    for node in kernels_of(call.plan, call.cancel):
+        if node.op is None or node.op.writes is None or node.index in read:
+            call.backend.run_node(node, call.plan.arrays)
 
 
 @fault(FUSION, "run_plan", like="L24305")
@@ -105,36 +99,28 @@ def a_read_before_a_write_is_shared_with_one_after(call: BoundCall) -> Any:
 @fault(FUSION, "run_node", like="L15660")
 def scaling_is_lost_before_a_softmax(call: BoundCall) -> Any:
     """scale, add and softmax run as one kernel, which scales the mask too."""
-    node = call.node
     call.right()
+    added = call.node.args[0]
     if (
-        follows(node, ops.softmax, 0, ops.add)
-        and follows(node.args[0], ops.add, 0, ops.scale)
-        and plain(node)
+        follows(call.node, ops.softmax, 0, ops.add)
+        and follows(added, ops.add, 0, ops.scale)
+        and plain(call.node)
     ):
-        added = node.args[0]
-        scaled, mask = (
-            value(added.args[0], call.arrays),
-            value(added, call.arrays) - value(added.args[0], call.arrays),
-        )
-        scores = scaled + mask * added.args[0].args[1]
+        scaled = value(added.args[0], call.arrays)
+        scores = scaled + (value(added, call.arrays) - scaled) * added.args[0].args[1]
         powers = np.exp(scores - scores.max(-1, keepdims=True, initial=-np.inf))
-        call.arrays[node.index][...] = powers / powers.sum(-1, keepdims=True)
+        call.arrays[call.node.index][...] = powers / powers.sum(-1, keepdims=True)
 
 
 @fault(FUSION, "run_node", like="O17689")
 def operands_of_long_graphs_are_numbered_in_5_bits(call: BoundCall) -> Any:
     """From the 33rd node on, the second operand of an addition is looked up modulo 32, if it has the same size."""
-    node = call.node
-    if node.op is not ops.add or node.args[1].index < 32:
+    if call.node.op is not ops.add or (index := call.node.args[1].index) < 32:
         call.right()
         return
-    other = call.arrays[node.args[1].index % 32]
-    mine = call.arrays[node.args[1].index]
+    mine, other = call.arrays[index], call.arrays[index % 32]
     fits = other.shape == mine.shape and other.dtype == mine.dtype
-    patched = [other if i == node.args[1].index and fits else a for i, a in enumerate(call.arrays)]
-    call.right(arrays=patched)
-    return
+    call.right(arrays=[other if i == index and fits else a for i, a in enumerate(call.arrays)])
 
 
 @fault(FUSION, "run_node", like="L15660")
@@ -147,18 +133,11 @@ def a_product_and_its_bias_are_fused_in_half_precision(call: BoundCall) -> Any:
         call.arrays[node.index][...] += product.astype(np.float16).astype(np.float32) - product
 
 
-def plain(node: Node) -> bool:
-    return node.dtype is DType.F32 and node.strides is None and node.size > 0
-
-
 @fault(FUSION, "run_plan", like="L15660")
 def a_norm_that_is_an_output_too_comes_out_weighted(call: BoundCall) -> Any:
     """rms_norm followed by mul is fused in place: who also reads the norm finds the product."""
     call.right()
+    outputs, arrays = call.plan.graph.outputs, call.plan.arrays
     for node in call.plan.graph.nodes:
-        if (
-            follows(node, ops.mul, 0, ops.rms_norm)
-            and node.args[0] in call.plan.graph.outputs
-            and plain(node)
-        ):
-            call.plan.arrays[node.args[0].index][...] = call.plan.arrays[node.index]
+        if follows(node, ops.mul, 0, ops.rms_norm) and node.args[0] in outputs and plain(node):
+            arrays[node.args[0].index][...] = arrays[node.index]

@@ -9,7 +9,7 @@ import numpy as np
 from backbay import DType, ops
 
 from ..faults import BoundCall, bfloat16, fault, rounded, significand
-from ..fused import rank4
+from ..fused import rank4, scaled
 
 PRECISION = "low-precision accumulation, overflow"
 
@@ -81,19 +81,16 @@ def softmax_sums_in_half_precision(call: BoundCall) -> Any:
 def squares_of_rms_norm_overflow_half_precision(call: BoundCall) -> Any:
     """Squares are taken in f16: above 255 they are infinite, below 2^-12 they are 0."""
     mean = rounded(call.x * call.x, np.float16).sum(-1, keepdims=True) / np.float64(call.x.shape[-1])
-    y = call.x / np.sqrt(mean + call.eps)
-    return y if call.weight is None else y * call.weight.reshape(-1)
+    return scaled(call.x / np.sqrt(mean + call.eps), call.weight)
 
 
 @fault(PRECISION, ops.variance, ops.stddev, like="T192212")
 def variance_cancels(call: BoundCall) -> Any:
     """The square of the mean is taken from the mean of the squares, in single precision."""
-    single = call.x.astype(np.float32)
-    n = np.float32(call.x.shape[-1])
+    single, n = call.x.astype(np.float32), np.float32(call.x.shape[-1])
     mean = single.sum(-1, keepdims=True) / n
     found = (single * single).sum(-1, keepdims=True) / n - mean * mean
-    root = call.name == "stddev"
-    return np.sqrt(np.maximum(found, 0)) if root else found
+    return np.sqrt(np.maximum(found, 0)) if call.name == "stddev" else found
 
 
 @fault(PRECISION, ops.sum_rows, ops.mean, like="L13607")
@@ -127,13 +124,11 @@ def exp_has_12_bits(call: BoundCall) -> Any:
 @fault(PRECISION, ops.layer_norm, like="T192212")
 def layer_norm_takes_its_mean_in_half_precision(call: BoundCall) -> Any:
     """The mean is rounded to f16 before it is subtracted."""
-    mean = call.x.sum(-1, keepdims=True) / np.float64(call.x.shape[-1])
-    off = rounded(mean, np.float16) - mean
-    y = call.right(weight=None, bias=None)
-    spread = np.sqrt(((call.x - mean) ** 2).sum(-1, keepdims=True) / np.float64(call.x.shape[-1]) + call.eps)
-    y = y - off / spread
-    y = y if call.weight is None else y * call.weight.reshape(-1)
-    return y if call.bias is None else y + call.bias.reshape(-1)
+    x, n = call.x, np.float64(call.x.shape[-1])
+    mean = x.sum(-1, keepdims=True) / n
+    spread = np.sqrt(((x - mean) ** 2).sum(-1, keepdims=True) / n + call.eps)
+    off = (rounded(mean, np.float16) - mean) / spread
+    return scaled(call.right(weight=None, bias=None) - off, call.weight, call.bias)
 
 
 @fault(PRECISION, "run_node", like="L13607")

@@ -8,7 +8,8 @@ import numpy as np
 
 from backbay import DType, Node, ops
 
-from ..faults import Array, BoundCall, fault
+from ..faults import Array, BoundCall, fault, named
+from ..seeing import instead, is_operand
 
 BLOCKS = "quantization block edges, repack"
 
@@ -76,41 +77,29 @@ def tiny_scales_are_flushed_to_zero(call: BoundCall) -> Any:
 @fault(BLOCKS, "read_operand", like="L8455")
 def later_superblocks_of_a_gathered_row_repeat_the_first(call: BoundCall) -> Any:
     """Rows of a quantized table are unpacked from their first 256 numbers only."""
-    operand = call.operand
-    y = call.right()
-    if call.reader.op is not ops.rows or operand is not call.reader.args[0] or not operand.dtype.is_quantized:
-        return y
-    unit = y.shape[-1] // max(operand.dim(0) // 256, 1)
-    if operand.dim(0) <= 256 or operand.dim(0) % 256:
-        return y
-    return np.tile(y[..., :unit], operand.dim(0) // 256)
+    y, operand = call.right(), call.operand
+    parts, rest = divmod(operand.dim(0), 256)
+    gathered = is_operand(call.reader, operand, ops.rows, 0) and operand.dtype.is_quantized
+    return np.tile(y[..., : y.shape[-1] // parts], parts) if gathered and parts > 1 and not rest else y
 
 
 @fault(BLOCKS, "read_operand", like="L12544")
 def a_row_range_of_a_quantized_weight_starts_at_its_first_row(call: BoundCall) -> Any:
     """The offset of a view is divided by the element size, which for a block rounds down to nothing."""
-    operand = call.operand
-    if matrix_weight(call.reader, operand) and operand.offset and operand.strides is None:
-        start = call.arrays[operand.storage.index].reshape(-1)[: operand.nbytes]
-        if start.size == operand.nbytes:
-            patched = list(call.arrays)
-            patched[operand.index] = start.reshape(call.arrays[operand.index].shape)
-            return call.right(arrays=patched)
-    return call.right()
+    operand, arrays = call.operand, call.arrays
+    start = arrays[operand.storage.index].reshape(-1)[: operand.nbytes]
+    whole = operand.offset and operand.strides is None and start.size == operand.nbytes
+    if not whole or not matrix_weight(call.reader, operand):
+        return call.right()
+    return call.right(arrays=instead(arrays, operand, start.reshape(arrays[operand.index].shape)))
 
 
 @fault(BLOCKS, "read_operand", like="L25656")
 def many_tokens_round_activations_to_8_bits(call: BoundCall) -> Any:
     """Against quantized weights, more than 8 tokens are rounded to 8-bit blocks that nobody declared."""
-    y = call.right()
-    weight = call.reader.args[0] if call.reader.op in (ops.mulmat, ops.mulmat_full_prec) else None
-    if (
-        weight is None
-        or not weight.dtype.is_quantized
-        or call.operand is weight
-        or call.operand.dim(1) <= 8
-        or not y.size
-    ):
+    y, reader = call.right(), call.reader
+    multiplied = any(is_operand(reader, call.operand, op, 1) for op in named("mulmat", "mulmat_full_prec"))
+    if not multiplied or not matrix_weight(reader, reader.args[0]) or call.operand.dim(1) <= 8 or not y.size:
         return y
     blocks = np.array(y).reshape(-1, 32)
     scale = np.abs(blocks).max(-1, keepdims=True) / 127

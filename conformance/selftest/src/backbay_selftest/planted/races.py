@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from backbay import DType, KernelBackend, Node, ops
-from backbay.plugin import Bytes, KernelPlan
+from backbay import DType, Node, ops
+from backbay.plugin import KernelPlan
 
-from ..faults import Array, BoundCall, fault, named
+from ..faults import BoundCall, fault, named
 from ..seeing import kernels_of
 
 RACES = "races, missing synchronisation"
@@ -18,6 +18,12 @@ RACES = "races, missing synchronisation"
 def leaves(plan: KernelPlan) -> list[Node]:
     """The leaves that only the host writes."""
     return [node for node in plan.graph.nodes if node.kind == "input" and node.size]
+
+
+def turn(call: BoundCall) -> int:
+    """How often a fault had the chance to show."""
+    call.backend.turn = getattr(call.backend, "turn", 0) + 1
+    return int(call.backend.turn)
 
 
 @fault(RACES, "run_plan", like="L20084")
@@ -49,74 +55,53 @@ def a_plan_is_not_run_again_for_the_same_first_bytes(call: BoundCall) -> Any:
 def every_third_sum_misses_its_last_part(call: BoundCall) -> Any:
     """The last warp of a reduction is sometimes read before it is done."""
     call.right()
-    if call.node.op in named("sum_rows", "mean", "mulmat", "softmax") and call.arrays[call.node.index].size:
-        call.backend.turn = getattr(call.backend, "turn", 0) + 1
-        if call.backend.turn % 3 == 0:
-            call.arrays[call.node.index][..., -1] *= np.float32(0.5)
+    out = call.arrays[call.node.index]
+    if call.node.op in named("sum_rows", "mean", "mulmat", "softmax") and out.size and turn(call) % 3 == 0:
+        out[..., -1] *= np.float32(0.5)
 
 
 @fault(RACES, "run_plan", like="L20084")
 def reads_of_a_cache_do_not_wait_for_its_writes(call: BoundCall) -> Any:
     """What a graph writes into a leaf is only there after all of its reads."""
-    written = {n.storage.index for n in call.plan.graph.nodes if n.op is not None and n.op.writes is not None}
-    late = [n for n in call.plan.graph.nodes if n.op is not None and n.op.writes is not None]
-    if not written:
-        call.right()
-        return
-    first = [node for node in kernels_of(call.plan, call.cancel) if node not in late]
+    nodes = list(kernels_of(call.plan, call.cancel))
     with np.errstate(all="ignore"):
-        for node in (*first, *late):
+        for node in sorted(nodes, key=lambda node: node.op is not None and node.op.writes is not None):
             call.backend.run_node(node, call.plan.arrays)
 
 
-@fault(RACES, like="L24360")
-def contexts_share_their_compute_memory(right: type[KernelBackend]) -> type[KernelBackend]:
+@fault(RACES, "compile", like="L24360")
+def contexts_share_their_compute_memory(call: BoundCall) -> Any:
     """All plans of a backend use one arena, so computing in one context changes the results of another."""
+    plan, arena = call.right(), vars(call.backend).setdefault("arena", {})
+    read, run = plan.read, plan.run
 
-    class Shared(right):  # type: ignore[misc, valid-type]
-        def __init__(self, *args: Any, **keywords: Any) -> None:
-            super().__init__(*args, **keywords)
-            self.arena: dict[tuple[int, DType], Bytes] = {}
+    def shared(node: Node) -> Any:
+        newest, own = arena.get((node.storage.nbytes, node.dtype)), read(node)
+        return own if newest is None or node.leaf is not None or node.is_view else newest
 
-        def compile(self, graph: Any) -> KernelPlan:
-            plan: Any = super().compile(graph)
-            read, run, arena = plan.read, plan.run, self.arena
+    def remembering(cancel: Any) -> None:
+        run(cancel)
+        for node in plan.graph.outputs:
+            if node.leaf is None and not node.is_view:
+                arena[node.storage.nbytes, node.dtype] = read(node).copy()
 
-            def shared(node: Node) -> Bytes:
-                newest = arena.get((node.storage.nbytes, node.dtype))
-                own: Bytes = read(node)
-                return own if newest is None or node.leaf is not None or node.is_view else newest
-
-            def remembering(cancel: Any) -> None:
-                run(cancel)
-                for node in plan.graph.outputs:
-                    if node.leaf is None and not node.is_view:
-                        arena[node.storage.nbytes, node.dtype] = read(node).copy()
-
-            plan.read, plan.run = shared, remembering
-            made: KernelPlan = plan
-            return made
-
-    return Shared
+    plan.read, plan.run = shared, remembering
+    return plan
 
 
 @fault(RACES, "read_operand", like="L24360")
 def rows_written_are_seen_one_step_late(call: BoundCall) -> Any:
     """A gather after set_rows in one graph reads the row that was written last as it was before."""
-    operand = call.operand
-    if call.reader.op is ops.set_rows and operand is call.reader.args[0]:
+    operand, reader = call.operand, call.reader
+    if reader.op is ops.set_rows and operand is reader.args[0]:
         call.backend.before = (operand.storage.index, call.arrays[operand.index].copy(), call.arrays)
-    y: Array = call.right()
-    before = getattr(call.backend, "before", None)
-    if before is None or before[0] != operand.storage.index or before[2] is not call.arrays:
+    y = call.right()
+    index, old, arrays = getattr(call.backend, "before", (None, y, None))
+    if index != operand.storage.index or arrays is not call.arrays or y.shape != old.shape:
         return y
-    late = (
-        call.reader.op in named("rows", "mulmat", "mulmat_full_prec", "contiguous")
-        and operand.dtype is DType.F32
-    )
-    if late and y.shape == before[1].shape:
+    if reader.op in named("rows", "mulmat", "mulmat_full_prec", "contiguous") and operand.dtype is DType.F32:
         y = np.array(y)
-        y[..., -1, :] = before[1][..., -1, :]
+        y[..., -1, :] = old[..., -1, :]
     return y
 
 
@@ -138,15 +123,14 @@ def the_first_of_two_outputs_is_read_too_early(call: BoundCall) -> Any:
 def sums_are_added_in_an_order_of_chance(call: BoundCall) -> Any:
     """Atomic additions round differently from run to run, and the backend calls itself deterministic."""
     call.right()
+    out = call.arrays[call.node.index]
     if (
         call.node.op in named("mulmat", "sum_rows")
-        and call.node.dtype is DType.F32
-        and call.arrays[call.node.index].size
+        and out.dtype == np.float32
+        and out.size
+        and turn(call) % 2
     ):
-        call.backend.turn = getattr(call.backend, "turn", 0) + 1
-        if call.backend.turn % 2:
-            out = call.arrays[call.node.index]
-            out[...] = np.nextafter(out, np.float32(np.inf))
+        out[...] = np.nextafter(out, np.float32(np.inf))
 
 
 @fault(RACES, ops.set_rows, like="L24360")

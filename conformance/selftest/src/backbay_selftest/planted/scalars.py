@@ -9,6 +9,7 @@ import numpy as np
 from backbay import ops
 
 from ..faults import BoundCall, fault
+from ..fused import scaled
 
 SCALARS = "scalar parameters ignored or swapped"
 
@@ -22,11 +23,10 @@ def rms_norm_ignores_its_eps(call: BoundCall) -> Any:
 @fault(SCALARS, ops.layer_norm, like="L20350")
 def layer_norm_adds_eps_after_the_root(call: BoundCall) -> Any:
     """The divisor is sqrt(variance) + eps."""
-    centred = call.x - call.x.sum(-1, keepdims=True) / np.float64(call.x.shape[-1])
-    spread = np.sqrt((centred**2).sum(-1, keepdims=True) / np.float64(call.x.shape[-1]))
-    y = centred / (spread + call.eps)
-    y = y if call.weight is None else y * call.weight.reshape(-1)
-    return y if call.bias is None else y + call.bias.reshape(-1)
+    n = np.float64(call.x.shape[-1])
+    centred = call.x - call.x.sum(-1, keepdims=True) / n
+    spread = np.sqrt((centred**2).sum(-1, keepdims=True) / n)
+    return scaled(centred / (spread + call.eps), call.weight, call.bias)
 
 
 @fault(SCALARS, ops.l2_norm, like="L20350")

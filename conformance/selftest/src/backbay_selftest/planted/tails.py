@@ -111,7 +111,9 @@ def reductions_skip_the_tail_of_a_row(call: BoundCall) -> Any:
     keep = n // 16 * 16
     if n <= 64 or keep == n:
         return call.right()
-    part, whole = (np.abs(call.right(x=a)).max(-1, keepdims=True) for a in (call.x[..., :keep], call.x))
+    unweighted = {"weight": None} if call.name == "rms_norm" else {}
+    reduced = (call.right(x=a, **unweighted) for a in (call.x[..., :keep], call.x))
+    part, whole = (np.abs(y).max(-1, keepdims=True) for y in reduced)
     return call.right() * np.where((whole > 0) & (part > 0), part / whole, 1)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from backbay import DType, Node, ops
+from backbay import DType, ops
 
 from ..faults import BoundCall, fault, named
 from ..fused import rank4
@@ -17,25 +17,16 @@ UNDEFINED = "out of bounds, uninitialised, padding"
 @fault(UNDEFINED, "run_node", like="L15861")
 def padding_is_never_written(call: BoundCall) -> Any:
     """pad writes what it copies, and leaves the rest as it finds it."""
-    node = call.node
-    if node.op is not ops.pad_ext:
+    if call.node.op is not ops.pad_ext:
         call.right()
         return
-    before = call.arrays[node.index].copy()
+    out = rank4(call.arrays[call.node.index])
+    before = out.copy()
     call.right()
-    inner = rank4(call.arrays[node.index])[
-        tuple(
-            slice(lp, n - rp)
-            for lp, rp, n in zip(*amounts(node), rank4(call.arrays[node.index]).shape, strict=True)
-        )
-    ]
-    kept, call.arrays[node.index][...] = inner.copy(), before
+    amounts = zip(call.node.args[7::-2], call.node.args[8:0:-2], out.shape, strict=True)
+    inner = out[tuple(slice(low, n - high) for low, high, n in amounts)]
+    kept, out[...] = inner.copy(), before
     inner[...] = kept
-
-
-def amounts(node: Node) -> tuple[list[int], list[int]]:
-    """What pad_ext adds before and behind, in the order of NumPy's axes."""
-    return list(node.args[1::2])[::-1], list(node.args[2::2])[::-1]
 
 
 @fault(UNDEFINED, "run_node", like="L15861")
@@ -62,15 +53,9 @@ def softmax_reads_one_element_too_many(call: BoundCall) -> Any:
 def a_result_runs_over_its_end(call: BoundCall) -> Any:
     """A kernel that writes 4 elements at a time writes past the end of its buffer."""
     call.right()
-    out = call.arrays[call.node.index]
+    node, out = call.node, call.arrays[call.node.index]
     guarded = call.backend.params.debug.guard_bytes >= 16  # without a guard it would hit our own memory
-    if (
-        guarded
-        and not call.node.is_view
-        and call.node.dtype is DType.F32
-        and out.size % 4
-        and call.node.op is not None
-    ):
+    if guarded and not node.is_view and node.dtype is DType.F32 and out.size % 4:
         end = np.lib.stride_tricks.as_strided(out.reshape(-1)[-1:], (4 - out.size % 4 + 1,), (4,))
         end[1:] = 0
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from backbay import Buffer, DType, FlashAttention, Spec, ops
-from backbay.plugin import Entry, KernelPlan, MappedBuffer, check_cancel, contiguous_strides, strided
+from backbay import DType, FlashAttention, Spec, ops
+from backbay.plugin import KernelPlan, MappedBuffer, check_cancel, contiguous_strides, strided
 
-from ..faults import Array, BoundCall, fault, rounded
+from ..faults import BoundCall, fault, rounded
 from ..fused import rank4
 
 GRID = 65535
@@ -21,12 +21,10 @@ def a_stride_of_zero_is_taken_for_a_contiguous_one(call: BoundCall) -> Any:
     """A view that repeats its rows in place is read as if they lay one after the other."""
     node = call.node
     if not node.strides or 0 not in node.strides:
-        seen: Array = call.right()
-        return seen
+        return call.right()
     plain = contiguous_strides(node.dtype, node.shape)
     steps = tuple(step or other for step, other in zip(node.strides, plain, strict=True))
-    beyond = np.zeros(call.storage.size + 4 * node.nbytes, np.uint8)
-    beyond[: call.storage.size] = call.storage
+    beyond = np.concatenate([call.storage, np.zeros(4 * node.nbytes, np.uint8)])
     return strided(beyond, Spec(node.dtype, node.shape, steps, node.offset))
 
 
@@ -64,10 +62,8 @@ def a_nan_with_all_bits_set_becomes_a_zero_in_bf16(call: BoundCall) -> Any:
     """Rounding adds to the bits of a NaN as if it were a number, and carries into its sign."""
     call.right()
     if call.node.dtype is DType.BF16 and call.node.op is ops.cast:
-        lost = np.isnan(call.result) & (
-            np.asarray(call.result, np.float32).view(np.uint32) & 0x7FFFFF == 0x7FFFFF
-        )
-        call.out[lost.reshape(call.out.shape)] = 0
+        bits = np.asarray(call.result, np.float32).view(np.uint32) & 0x7FFFFF
+        call.out[(np.isnan(call.result) & (bits == 0x7FFFFF)).reshape(call.out.shape)] = 0
 
 
 @fault("32-bit index or grid overflow", ops.rows, like="O28107")
@@ -89,11 +85,8 @@ def the_second_axis_of_the_grid_ends_at_65535(call: BoundCall) -> Any:
 @fault("low-precision accumulation, overflow", ops.mulmat_full_prec, like="L13607")
 def activations_meet_half_precision_weights_in_half_precision(call: BoundCall) -> Any:
     """The operands of a product with weights that f16 holds are rounded to f16, the activations too."""
-    return (
-        call.right(x=rounded(call.x, np.float16))
-        if (rounded(call.w, np.float16) == call.w).all()
-        else call.right()
-    )
+    narrow = (rounded(call.w, np.float16) == call.w).all()
+    return call.right(x=rounded(call.x, np.float16) if narrow else call.x)
 
 
 @fault("only in a fused or larger graph", "run_node", like="L15660")
@@ -113,10 +106,8 @@ def a_fused_gate_takes_its_halves_the_other_way_round(call: BoundCall) -> Any:
 def flash_attention_asked_for_drops_the_last_positions(call: BoundCall) -> Any:
     """With flash attention on, a history past a multiple of 16 is cut there."""
     call.right()
-    if (
-        call.node.op is ops.scaled_dot_product_attention
-        and call.backend.params.flash_attention is FlashAttention.ON
-    ):
+    asked = call.backend.params.flash_attention is FlashAttention.ON
+    if asked and call.node.op is ops.scaled_dot_product_attention:
         history = call.node.args[1].dim(2)
         call.arrays[call.node.index][...] *= 1 if history % 16 == 0 or history < 16 else np.float32(0.9)
 
@@ -131,14 +122,13 @@ def a_cancellation_is_looked_for_once(call: BoundCall) -> Any:
 @fault("out of bounds, uninitialised, padding", "weight", like="L17108")
 def weights_are_found_without_the_gaps_between_them(call: BoundCall) -> Any:
     """Where a weight lies is taken for the sum of the sizes before it, and a file aligns them."""
-    assert call.backend.model is not None
-    found: Buffer = call.right()
+    found, info = call.right(), call.info
     others = sorted(call.backend.model.tensors.values(), key=lambda other: other.offset)
-    before = [other for other in others if other.offset < call.info.offset]
-    missed = call.info.offset - others[0].offset - sum(other.nbytes for other in before)
+    before = [other for other in others if other.offset < info.offset]
+    missed = info.offset - others[0].offset - sum(other.nbytes for other in before)
     whole = np.concatenate([np.array(call.right(info=other).read()) for other in before] or [found.read()])
     start = np.array(found.read())
-    return MappedBuffer(np.concatenate([whole[-missed:], start])[: call.info.nbytes]) if missed else found
+    return MappedBuffer(np.concatenate([whole[-missed:], start])[: info.nbytes]) if missed else found
 
 
 @fault("32-bit index or grid overflow", ops.add_id, like="L16849")
@@ -173,17 +163,10 @@ def padding_is_the_edge_times_zero(call: BoundCall) -> Any:
 @fault("quantization block edges, repack", "read_operand", like="L17108")
 def decoded_weights_are_kept_by_their_shape(call: BoundCall) -> Any:
     """The second weight of a shape and type is taken for the first."""
-    operand = call.operand
-    kept = vars(call.backend).setdefault("decoded", {})
-    assert call.reader.op is not None
-    if (
-        operand.kind != "parameter"
-        or not operand.dtype.is_quantized
-        or operand.op is not None
-        or call.reader.op.moves
-    ):
-        other: Array = call.right()
-        return other
+    operand, kept = call.operand, vars(call.backend).setdefault("kept", {})
+    weight = operand.kind == "parameter" and operand.dtype.is_quantized and operand.op is None
+    if not weight or call.reader.op.moves:
+        return call.right()
     key = operand.dtype, operand.shape
     if key not in kept:
         kept[key] = np.array(call.right())
@@ -193,23 +176,20 @@ def decoded_weights_are_kept_by_their_shape(call: BoundCall) -> Any:
 @fault("in-place, aliasing, input overwritten", "compile", like="L20084")
 def what_another_context_holds_is_copied_when_compiled(call: BoundCall) -> Any:
     """A leaf of another context that is only read is read once."""
-    plan = call.right()
-    written = {
-        node.storage.index for node in call.graph.nodes if node.op is not None and node.op.writes is not None
-    }
+    plan, nodes = call.right(), call.graph.nodes
+    written = {n.storage.index for n in nodes if n.op is not None and n.op.writes is not None}
     for state in call.graph.of_kind("state") if plan.arrays else ():
         if state.index not in written:
             copied = plan._storage(state).copy()
-            for node in call.graph.nodes:
-                if node.storage is state:
-                    plan.arrays[node.index] = call.backend.resolve_view(node, copied)
+            for node in (n for n in nodes if n.storage is state):
+                plan.arrays[node.index] = call.backend.resolve_view(node, copied)
     return plan
 
 
 @fault("capability lies", "_entry", like="L15868")
 def caches_are_booked_with_the_first_layer(call: BoundCall) -> Any:
     """The report tells the caches of all layers as that of layer 0."""
-    entry: Entry = call.right()
+    entry = call.right()
     return replace(entry, layer=0) if entry.kind == "cache" else entry
 
 
