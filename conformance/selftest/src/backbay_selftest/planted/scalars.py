@@ -38,13 +38,13 @@ def l2_norm_adds_its_eps(call: BoundCall) -> Any:
 @fault(SCALARS, ops.scaled_dot_product_attention, like="L20350")
 def softcap_is_ignored(call: BoundCall) -> Any:
     """Scores are not capped."""
-    return call.right()
+    return call.right(softcap=0.0)
 
 
 @fault(SCALARS, ops.scaled_dot_product_attention, like="L20350")
 def sinks_are_ignored(call: BoundCall) -> Any:
     """The column of the sinks is left out."""
-    return call.right()
+    return call.right(sinks=None)
 
 
 @fault(SCALARS, ops.scaled_dot_product_attention, like="L12776")
