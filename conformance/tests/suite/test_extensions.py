@@ -14,8 +14,7 @@ import pytest
 SCENARIOS = '''
 import numpy as np
 from backbay import DType
-from backbay_conformance import Draw, Fault, Lab, scenario
-from backbay_conformance.machines import Choose, Machine, action, walk
+from backbay_conformance.plugin import Choose, Draw, Fault, Lab, Machine, action, scenario, walk
 
 ROWS, OFF = 3, {off}
 
@@ -93,7 +92,7 @@ def test_a_machine_of_others_runs_in_the_cache_profile(tmp_path: Path, off: int,
 
 
 def test_the_example_of_the_documentation_runs(tmp_path: Path) -> None:
-    document = (Path(__file__).parents[2] / "docs" / "conformance.md").read_text()
+    document = (Path(__file__).parents[3] / "docs" / "conformance.md").read_text()
     (example,) = re.findall(r"```python\n(.*?)```", document, re.DOTALL)
     install(tmp_path, example)
     done = conform(tmp_path, "--op", "our_cache_forgets_nothing")

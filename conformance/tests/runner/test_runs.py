@@ -2,43 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-from argparse import ArgumentParser
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from backbay import BackbayError, BackendUnavailableError, Level, UnknownBackendError
+from backbay import BackbayError, BackendUnavailableError, Level
 from backbay_conformance import CASES, Draw, Report, lab_for, run
 from backbay_conformance.checks.call_check import try_call
 from backbay_conformance.checks.relations import RELATIONS
-from backbay_conformance.command import command
 from backbay_conformance.report.expected_failures import read_known
-from backbay_conformance.runner.plan import items
-
-HERE = Path(__file__).parent
-
-
-@pytest.fixture(autouse=True)
-def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers find the broken backends too."""
-    monkeypatch.syspath_prepend(str(HERE))
-    path = ":".join(entry for entry in sys.path if entry)
-    monkeypatch.setenv("PYTHONPATH", path)
-
 
 def tried(name: str, **more: object) -> Report:
     chosen = {"ops": ["tanh", "neg"], "size": "smoke", "timeout": 5.0, **more}
     return run(f"broken_backends:{name}", in_process=False, **chosen)  # type: ignore[arg-type]
-
-
-def conform(*words: str) -> int:
-    parser = ArgumentParser()
-    command.add_arguments(parser)
-    return command.run(parser.parse_args(words))
 
 
 def test_the_reference_passes_what_is_quick() -> None:
@@ -116,13 +94,6 @@ def test_workers_that_die_leave_no_files(tmp_path: Path, monkeypatch: pytest.Mon
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_tries_some_of_everything_before_more_of_anything() -> None:
-    planned = items([("core", "add"), ("core", "neg"), ("errors", "wrong_ids_never_run")], "default")
-    assert len(set(planned)) == len(planned) == 90 + 90 + 1
-    first = {item.name for item in planned[: 9 + 9 + 1]}
-    assert first == {"add", "neg", "wrong_ids_never_run"}
-
-
 def test_a_composite_is_not_held_against_the_kernel() -> None:
     """What is wrong with one op shows in the composites made of it, and those name it; their kernels are right."""
     report = tried("Coarse", ops=["softmax", "mul", "rms_norm", "stddev", "composites"])
@@ -178,44 +149,6 @@ def test_an_empty_result_proves_no_support() -> None:
 def test_a_backend_that_cannot_be_opened_is_an_error() -> None:
     with pytest.raises(BackendUnavailableError, match="no_such_module"):
         run("no_such_module:X", ops=["neg"], in_process=False)
-    with pytest.raises(UnknownBackendError):
-        conform("cpu_reff")
-
-
-def test_the_command_writes_reports_and_replays_failures(tmp_path: Path) -> None:
-    files = {kind: str(tmp_path / f"report.{kind}") for kind in ("json", "html", "junit")}
-    words = [word for kind, path in files.items() for word in (f"--{kind}", path)]
-    failures = tmp_path / "failures"
-    backend = "broken_backends:Imprecise"
-    status = conform(backend, "--size", "smoke", "--op", "tanh", "--failures", str(failures), *words)
-    assert status == 1
-    report = json.loads(Path(files["json"]).read_text())
-    assert report["ok"] is False
-    assert report["states"]["failing"] == 3
-    one = min(failures.iterdir())
-    assert conform("--repro", str(one)) == 1
-    assert conform("cpu_ref", "--repro", str(one)) == 0
-
-
-def test_the_data_of_a_failure_are_written_as_arrays(tmp_path: Path) -> None:
-    failures, data = tmp_path / "failures", tmp_path / "data"
-    words = ("--size", "smoke", "--op", "tanh", "--failures", str(failures))
-    conform("broken_backends:Imprecise", *words)
-    one = next(path for path in failures.iterdir() if json.loads(path.read_text())["check"] == "bound")
-    assert conform("--repro", str(one), "--dump", str(data)) == 1
-    x, expected, bound, got = (
-        np.load(data / f"{name}0.npy") for name in ("operand", "expected", "bound", "got")
-    )
-    np.testing.assert_allclose(expected, np.tanh(x))
-    assert (np.abs(got - expected) > bound).any()
-
-
-def test_ops_and_profiles_may_be_named_one_by_one_and_with_commas(tmp_path: Path) -> None:
-    file = tmp_path / "report.json"
-    words = ("--op", "neg, rows", "--op", "sqr", "--profile", "core", "--profile", "quant")
-    assert conform("cpu_ref", "--size", "smoke", "--json", str(file), *words) == 0
-    ran = {(cell["profile"], cell["name"]) for cell in json.loads(file.read_text())["cells"]}
-    assert ran == {("core", "neg"), ("core", "rows"), ("core", "sqr"), ("quant", "rows")}
 
 
 def test_known_failures_do_not_count_but_must_happen(tmp_path: Path) -> None:
@@ -232,16 +165,6 @@ def test_known_failures_do_not_count_but_must_happen(tmp_path: Path) -> None:
     file.write_text("core/tanh/*/* no link\n")
     with pytest.raises(BackbayError, match="expected"):
         read_known(file)
-
-
-def test_no_certificate_for_what_fails_or_is_too_small(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert conform("cpu_ref", "--size", "smoke", "--profile", "attention", "--certify", str(tmp_path)) == 1
-    told = capsys.readouterr().out
-    assert "size smoke is too small" in told
-    assert "profile core did not run" in told
-    assert not list(tmp_path.iterdir())
 
 
 def test_seeds_draw_other_calls(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,42 @@
+"""Draws can be repeated, and cover the sizes, layouts, modes and types that the suite promises."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from backbay_conformance import CASES, Draw
+
+SIDES_AT_EDGES = {0, 1, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 512, 513, 1023, 1024, 1025}
+
+
+def test_the_same_seed_draws_the_same_call() -> None:
+    case = CASES["core", "mulmat"]
+    assert str(case.draw(Draw("7/x", 4))) == str(case.draw(Draw("7/x", 4)))
+
+
+def test_choices_draw_the_same_call_again() -> None:
+    case = CASES["core", "conv2d"]
+    draw = Draw("some seed", 5)
+    call = case.draw(draw)
+    assert str(case.draw(Draw("another", 5, draw.choices))) == str(call)
+
+
+def test_sides_come_at_every_edge() -> None:
+    draw = Draw("sides")
+    assert set(SIDES_AT_EDGES) <= {draw.side() for _ in range(3000)}
+
+
+def test_every_kind_of_layout_is_drawn() -> None:
+    seen: Counter[str] = Counter()
+    for turn in range(200):
+        for operand in CASES["core", "add"].draw(Draw(f"layout/{turn}", turn)).operands():
+            seen.update(step.name.split("(")[0] for step in operand.layout.steps)
+    assert set(seen) == {"permute", "view", "slice", "duplicate", "repeat"}
+
+
+def test_modes_and_float_types_come_in_turn() -> None:
+    drawn = set()
+    for turn in range(9):
+        draw = Draw("turn", turn)
+        drawn.add((draw.mode, CASES["core", "exp"].draw(draw).dtype))
+    assert len(drawn) == 9

@@ -1,0 +1,49 @@
+"""A run tries what was selected, some of everything first."""
+
+from __future__ import annotations
+
+import pytest
+
+from backbay_conformance import PROFILES
+from backbay_conformance.runner.plan import SelectionError, items, matches, names, select
+
+
+def test_every_profile_has_something_to_run() -> None:
+    assert {profile for profile, _ in names()} == set(PROFILES)
+
+
+def test_unknown_names_are_refused_with_the_nearest() -> None:
+    with pytest.raises(SelectionError, match="did you mean softmax"):
+        select(ops=["sofmax"])
+    with pytest.raises(SelectionError, match="no profile 'cor'"):
+        select(["cor"])
+
+
+def test_a_selection_of_nothing_is_refused() -> None:
+    with pytest.raises(SelectionError, match="nothing is selected"):
+        select(["attention"], expression="conv2d")
+
+
+@pytest.mark.parametrize(
+    ("expression", "holds"),
+    [("norm", True), ("norm and not rms", False), ("rms or conv", True), ("not (conv or core)", False)],
+)
+def test_expressions_select_by_words(expression: str, holds: bool) -> None:
+    assert matches(expression, "core/rms_norm") is holds
+
+
+@pytest.mark.parametrize("expression", ["a b", "and", "(a"])
+def test_what_is_no_expression_is_refused(expression: str) -> None:
+    with pytest.raises(SelectionError):
+        matches(expression, "core/add")
+
+
+def test_items_meet_each_mode_with_each_dtype_even_in_smoke() -> None:
+    assert len(items([("core", "add")], "smoke")) == 9
+
+
+def test_a_run_tries_some_of_everything_before_more_of_anything() -> None:
+    planned = items([("core", "add"), ("core", "neg"), ("errors", "wrong_ids_never_run")], "default")
+    assert len(set(planned)) == len(planned) == 90 + 90 + 1
+    first = {item.name for item in planned[: 9 + 9 + 1]}
+    assert first == {"add", "neg", "wrong_ids_never_run"}

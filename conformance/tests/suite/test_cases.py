@@ -1,0 +1,32 @@
+"""Every op has a case, and every case and scenario is declared as the suite promises."""
+
+from __future__ import annotations
+
+import pytest
+
+from backbay import OPS
+from backbay_conformance import CASES, SCENARIOS, Draw
+
+
+def test_every_op_has_a_case() -> None:
+    assert {name for _, name in CASES} == set(OPS)
+
+
+@pytest.mark.parametrize("key", list(CASES), ids="/".join)
+def test_calls_fit_their_op(key: tuple[str, str]) -> None:
+    case = CASES[key]
+    for turn in range(60):
+        call = case.draw(Draw(f"fit/{turn}", turn))
+        assert len(call.args) == len(case.op.parameters)
+        assert (call.formula is None) != (call.verify is None)
+        for operand in call.operands():
+            assert operand.layout.shape == operand.shape
+        if call.batch is not None:
+            assert len(call.batch) == len(list(call.operands()))
+        if call.degrees is not None:
+            assert len(call.degrees) == len(list(call.operands()))
+
+
+def test_scenarios_run_in_every_size() -> None:
+    for scenario in SCENARIOS.values():
+        assert scenario.times["smoke"] <= scenario.times["default"] <= scenario.times["nightly"]

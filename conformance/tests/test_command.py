@@ -1,0 +1,70 @@
+"""`backbay conform`: options, reports, replays and certificates."""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from backbay import UnknownBackendError
+from backbay_conformance.command import command
+
+
+def conform(*words: str) -> int:
+    parser = ArgumentParser()
+    command.add_arguments(parser)
+    return command.run(parser.parse_args(words))
+
+
+def test_the_command_writes_reports_and_replays_failures(tmp_path: Path) -> None:
+    files = {kind: str(tmp_path / f"report.{kind}") for kind in ("json", "html", "junit")}
+    words = [word for kind, path in files.items() for word in (f"--{kind}", path)]
+    failures = tmp_path / "failures"
+    backend = "broken_backends:Imprecise"
+    status = conform(backend, "--size", "smoke", "--op", "tanh", "--failures", str(failures), *words)
+    assert status == 1
+    report = json.loads(Path(files["json"]).read_text())
+    assert report["ok"] is False
+    assert report["states"]["failing"] == 3
+    one = min(failures.iterdir())
+    assert conform("--repro", str(one)) == 1
+    assert conform("cpu_ref", "--repro", str(one)) == 0
+
+
+def test_the_data_of_a_failure_are_written_as_arrays(tmp_path: Path) -> None:
+    failures, data = tmp_path / "failures", tmp_path / "data"
+    words = ("--size", "smoke", "--op", "tanh", "--failures", str(failures))
+    conform("broken_backends:Imprecise", *words)
+    one = next(path for path in failures.iterdir() if json.loads(path.read_text())["check"] == "bound")
+    assert conform("--repro", str(one), "--dump", str(data)) == 1
+    x, expected, bound, got = (
+        np.load(data / f"{name}0.npy") for name in ("operand", "expected", "bound", "got")
+    )
+    np.testing.assert_allclose(expected, np.tanh(x))
+    assert (np.abs(got - expected) > bound).any()
+
+
+def test_ops_and_profiles_may_be_named_one_by_one_and_with_commas(tmp_path: Path) -> None:
+    file = tmp_path / "report.json"
+    words = ("--op", "neg, rows", "--op", "sqr", "--profile", "core", "--profile", "quant")
+    assert conform("cpu_ref", "--size", "smoke", "--json", str(file), *words) == 0
+    ran = {(cell["profile"], cell["name"]) for cell in json.loads(file.read_text())["cells"]}
+    assert ran == {("core", "neg"), ("core", "rows"), ("core", "sqr"), ("quant", "rows")}
+
+
+def test_no_certificate_for_what_fails_or_is_too_small(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert conform("cpu_ref", "--size", "smoke", "--profile", "attention", "--certify", str(tmp_path)) == 1
+    told = capsys.readouterr().out
+    assert "size smoke is too small" in told
+    assert "profile core did not run" in told
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_unknown_backend_is_an_error() -> None:
+    with pytest.raises(UnknownBackendError):
+        conform("cpu_reff")
