@@ -22,15 +22,15 @@ from backbay.cli import (
 )
 
 from .report.certificate import certify, refusals
-from .report.expected_failures import read_known
 from .report.html import page
 from .report.junit import junit
+from .report.known_failures import read_known_failures
 from .report.outcome import Outcome
 from .report.report import Report
 from .report.terminal import Bar, show, show_failure
 from .runner.isolation import Settings, Try, isolated
 from .runner.item_run import drawn_again
-from .runner.plan import SIZES, Item
+from .runner.plan import RUN_SIZES, Item
 from .runner.replay import as_file, dump, read_file
 from .runner.run import run
 from .suite.case import CASES
@@ -54,7 +54,9 @@ class Conform:
             action="append",
             help=f"some of {', '.join(PROFILES)}, with commas; all but large if left out",
         )
-        parser.add_argument("--size", choices=SIZES, default="default", help="how many calls each case gets")
+        parser.add_argument(
+            "--size", choices=RUN_SIZES, default="default", help="how many calls each case gets"
+        )
         parser.add_argument("--op", action="append", help="only these ops or scenarios, with commas")
         parser.add_argument("-k", dest="expression", help="only what matches, like 'norm and not layer'")
         parser.add_argument("--seed", type=whole(0), default=0, help="of all that is drawn (0)")
@@ -112,7 +114,7 @@ class Conform:
 
 
 def _measured(args: Namespace) -> Report:
-    known = read_known(args.known) if args.known else []
+    known = read_known_failures(args.known) if args.known else []
     with Bar(sys.stderr) as bar:
         return run(
             args.backend,

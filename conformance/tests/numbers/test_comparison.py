@@ -39,8 +39,8 @@ def test_a_bound_is_per_element() -> None:
 
 
 def test_the_ratio_says_how_near_the_bound_is() -> None:
-    verdict = compare(expected([1.0], 1e-3), single([1.0005]), DType.F32, exact=False)
-    assert verdict.ratio == pytest.approx(0.5, rel=0.01)
+    ratio = compare(expected([1.0], 1e-3), single([1.0005]), DType.F32, exact=False)
+    assert ratio == pytest.approx(0.5, rel=0.01)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from backbay import BackbayError, BackendUnavailableError, Level
 from backbay_conformance import CASES, Draw, Report, lab_for, run
 from backbay_conformance.checks.call_check import try_call
 from backbay_conformance.checks.relations import RELATIONS
-from backbay_conformance.report.expected_failures import read_known
+from backbay_conformance.report.known_failures import read_known_failures
+
 
 def tried(name: str, **more: object) -> Report:
     chosen = {"ops": ["tanh", "neg"], "size": "smoke", "timeout": 5.0, **more}
@@ -154,17 +155,17 @@ def test_a_backend_that_cannot_be_opened_is_an_error() -> None:
 def test_known_failures_do_not_count_but_must_happen(tmp_path: Path) -> None:
     file = tmp_path / "known.txt"
     file.write_text("# ours\ncore/tanh/*/* a table of ours is coarse https://example.org/1\n")
-    excused = tried("Imprecise", known=read_known(file))
+    excused = tried("Imprecise", known=read_known_failures(file))
     assert excused.ok and excused.counts["failed"] == 0 < excused.counts["known"]
     assert excused.verdict == "keeps the contract but for its known failures"
-    report = tried("Without", known=read_known(file))
+    report = tried("Without", known=read_known_failures(file))
     assert not report.ok
     assert "does not fail" in report.complaints[0]
     file.write_text("core/tanhh/*/* a typing error https://example.org/1\n")
-    assert "matches nothing" in tried("Without", known=read_known(file)).complaints[0]
+    assert "matches nothing" in tried("Without", known=read_known_failures(file)).complaints[0]
     file.write_text("core/tanh/*/* no link\n")
     with pytest.raises(BackbayError, match="expected"):
-        read_known(file)
+        read_known_failures(file)
 
 
 def test_seeds_draw_other_calls(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from backbay_conformance.runner.item_run import attempt
+from backbay_conformance.runner.item_run import run_item
 from backbay_conformance.runner.plan import Item, items, select
 from backbay_conformance.suite.case import CASES
 from backbay_conformance.suite.lab import lab_for
@@ -71,7 +71,7 @@ def _search(fault: PlantedFault, planned: Sequence[Item], seed: int, budget: flo
     facts = (fault.name, fault.kind, fault.like)
     try:
         for count, item in enumerate(planned, 1):
-            outcome = attempt(lab, item, seed)
+            outcome = run_item(lab, item, seed)
             elapsed = time.monotonic() - started
             if outcome.failed:
                 message = outcome.message.partition("\n")[0]

@@ -17,7 +17,7 @@ from backbay.plugin import COMPOSITE, KERNEL
 
 from ..draw.data import Mode
 from ..draw.operand import Operand
-from ..numbers.comparison import Fault, Verdict
+from ..numbers.comparison import Fault
 from ..numbers.rounding import Array
 from ..suite.case import Call
 from ..suite.lab import Lab
@@ -39,10 +39,10 @@ class Observed:
     precision: Precision | None = None
     checks: list[str] = field(default_factory=list)
 
-    def note(self, check: str, verdict: Verdict | None = None) -> None:
+    def note(self, check: str, ratio: float | None = None) -> None:
         self.checks.append(check)
-        if verdict is not None and verdict.ratio is not None:
-            self.ratio = max(self.ratio or 0.0, verdict.ratio)
+        if ratio is not None:
+            self.ratio = max(self.ratio or 0.0, ratio)
 
 
 def try_call(lab: Lab, call: Call, mode: Mode) -> Observed:

@@ -10,7 +10,7 @@ from backbay import DType, Level, Precision
 
 from ..draw.data import Mode
 from ..draw.operand import Operand
-from ..numbers.comparison import Fault, Verdict, compare
+from ..numbers.comparison import Fault, compare
 from ..numbers.number import Cost, Number
 from ..numbers.rounding import FLOOR, LARGEST, Array, accumulate_unit, unit
 from ..suite.case import Call
@@ -45,11 +45,11 @@ def expect(call: Call, cost: Cost) -> list[Any]:
 
 def judge(
     call: Call, traced: TracedCall, got: list[Array], cost: Cost, mode: Mode, check: str = ""
-) -> Verdict:
-    """Raise Fault unless the results are what the case says."""
+) -> float | None:
+    """The worst error as a part of its bound, None where none was bounded; Fault if a result is wrong."""
     if call.verify is not None:
         _verify(call, got[0], check)
-        return Verdict(None)
+        return None
     expected = expect(call, cost)
     if len(got) == 2 * len(expected):
         expected = expected * 2
@@ -58,10 +58,10 @@ def judge(
     free = call.free(*call.mapped(lambda o: o.decoded)) if call.free is not None else None
     exact, worst = call.exact and mode == "exact", None
     for want, have, tensor in zip(expected, got, traced.results, strict=True):
-        verdict = compare(want, have, tensor.dtype, exact=exact, free=free, instead=call.instead, check=check)
-        if verdict.ratio is not None:
-            worst = max(worst or 0.0, verdict.ratio)
-    return Verdict(worst)
+        ratio = compare(want, have, tensor.dtype, exact=exact, free=free, instead=call.instead, check=check)
+        if ratio is not None:
+            worst = max(worst or 0.0, ratio)
+    return worst
 
 
 def _verify(call: Call, got: Array, check: str) -> None:

@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 from backbay import CacheConfig, DType
 
 from .data import READABLE, Bits, Fill, Numbers
-from .layout import Layout, Step, duplicated, gaps, permuted, plain, repeated, sliced
+from .layout import Layout, LayoutStep, duplicated, gaps, permuted, plain, repeated, sliced
 from .operand import Operand
 
 T = TypeVar("T")
@@ -181,7 +181,7 @@ class Draw:
         kind = self.below(8)
         if free and len(shape) > 1 and 0 not in shape and self.flag(16):
             return Layout(dtype, shape, (repeated(dtype, shape, self.integer(1, len(shape) - 1)),))
-        steps: list[Step] = []
+        steps: list[LayoutStep] = []
         if shape and kind in (2, 4, 5):
             steps.insert(0, self._permuted(dtype, shape))
         elif shape and kind == 6:
@@ -193,7 +193,7 @@ class Draw:
             steps.insert(0, duplicated(dtype, inner))
         return Layout(dtype, shape, tuple(steps))
 
-    def _permuted(self, dtype: DType, shape: tuple[int, ...]) -> Step:
+    def _permuted(self, dtype: DType, shape: tuple[int, ...]) -> LayoutStep:
         axes = list(range(len(shape)))
         # Rows kept whole and put in another order are what attention makes of heads and tokens.
         first = 1 if dtype.is_quantized or (len(shape) > 2 and self.flag(3)) else 0
@@ -202,13 +202,13 @@ class Draw:
             axes[i], axes[j] = axes[j], axes[i]
         return permuted(dtype, shape, tuple(axes))
 
-    def _gaps(self, dtype: DType, shape: tuple[int, ...]) -> Step:
+    def _gaps(self, dtype: DType, shape: tuple[int, ...]) -> LayoutStep:
         unit = [dtype.block_size, 1, 1, 1]
         before = [self.below(3) * unit[n] for n in range(len(shape))]
         behind = [self.below(3) * unit[n] for n in range(len(shape))]
         return gaps(dtype, shape, tuple(before), tuple(behind))
 
-    def _sliced(self, dtype: DType, shape: tuple[int, ...]) -> Step:
+    def _sliced(self, dtype: DType, shape: tuple[int, ...]) -> LayoutStep:
         dim = self.below(len(shape))
         blocked = dim == 0 and dtype.is_quantized
         low = self.below(3) * (dtype.block_size if blocked else 1)

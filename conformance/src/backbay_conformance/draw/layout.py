@@ -17,7 +17,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Step:
+class LayoutStep:
     """From a tensor of shape `source` to one of `shape`: `embed` undoes on arrays what `trace` does on tensors."""
 
     name: str
@@ -26,7 +26,7 @@ class Step:
     embed: Callable[[Array], Array]
     trace: Callable[[Context, Tensor], Tensor]
     code: str  # of `trace`, after the dot, as a program would have it
-    settle: Callable[[Array], Array] = lambda raw: raw  # makes elements equal that lie in one place
+    merge_shared: Callable[[Array], Array] = lambda raw: raw  # makes elements equal that lie in one place
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Layout:
 
     dtype: DType
     shape: Shape
-    steps: tuple[Step, ...] = ()
+    steps: tuple[LayoutStep, ...] = ()
 
     @property
     def source(self) -> Shape:
@@ -48,9 +48,9 @@ class Layout:
             raw = step.embed(raw)
         return np.ascontiguousarray(raw)
 
-    def settle(self, raw: Array) -> Array:
+    def merge_shared(self, raw: Array) -> Array:
         """The operand's elements as they can be, where some of them lie in one place."""
-        return self.steps[-1].settle(raw) if self.steps else raw
+        return self.steps[-1].merge_shared(raw) if self.steps else raw
 
     def trace(self, ctx: Context, leaf: Tensor) -> Tensor:
         for step in self.steps:
@@ -82,14 +82,14 @@ def _stored(dtype: DType, amount: int, dim: int) -> int:
     return dtype.row_size(amount) if dim == 0 and dtype.is_quantized else amount
 
 
-def permuted(dtype: DType, shape: Shape, axes: Shape) -> Step:
+def permuted(dtype: DType, shape: Shape, axes: Shape) -> LayoutStep:
     """Dimension i of the source becomes dimension axes[i]."""
     rank = len(shape)
     source = tuple(shape[axis] for axis in axes)
     order = [0] * rank
     for i, axis in enumerate(axes):
         order[rank - 1 - i] = rank - 1 - axis
-    return Step(
+    return LayoutStep(
         f"permute{axes}",
         source,
         shape,
@@ -99,7 +99,7 @@ def permuted(dtype: DType, shape: Shape, axes: Shape) -> Step:
     )
 
 
-def gaps(dtype: DType, shape: Shape, before: Shape, behind: Shape) -> Step:
+def gaps(dtype: DType, shape: Shape, before: Shape, behind: Shape) -> LayoutStep:
     """A view into something larger in every dimension; the source is contiguous."""
     source = tuple(n + a + b for n, a, b in zip(shape, before, behind, strict=True))
     inside = tuple(
@@ -116,7 +116,7 @@ def gaps(dtype: DType, shape: Shape, before: Shape, behind: Shape) -> Step:
     steps = [spec.stride(n) for n in range(len(shape))]
     counts = (before[0] // dtype.block_size, *before[1:])
     offset = 0 if 0 in shape else sum(count * step for count, step in zip(counts, steps, strict=True))
-    return Step(
+    return LayoutStep(
         f"view{before}{behind}",
         source,
         shape,
@@ -126,7 +126,7 @@ def gaps(dtype: DType, shape: Shape, before: Shape, behind: Shape) -> Step:
     )
 
 
-def sliced(dtype: DType, shape: Shape, dim: int, low: int, step: int) -> Step:
+def sliced(dtype: DType, shape: Shape, dim: int, low: int, step: int) -> LayoutStep:
     """Every step-th of a dimension, from `low` on."""
     high = low + shape[dim] * step
     source = tuple(high if n == dim else extent for n, extent in enumerate(shape))
@@ -138,7 +138,7 @@ def sliced(dtype: DType, shape: Shape, dim: int, low: int, step: int) -> Step:
         whole[(slice(None),) * axis + (inside,)] = raw
         return whole
 
-    return Step(
+    return LayoutStep(
         f"slice({dim},{low},{high},{step})",
         source,
         shape,
@@ -148,21 +148,21 @@ def sliced(dtype: DType, shape: Shape, dim: int, low: int, step: int) -> Step:
     )
 
 
-def duplicated(dtype: DType, shape: Shape) -> Step:
+def duplicated(dtype: DType, shape: Shape) -> LayoutStep:
     """What another op has computed: not a leaf, where the backend can copy one."""
 
     def trace(ctx: Context, x: Tensor) -> Tensor:
         return x.duplicate(ctx) if runs(ctx, ops.contiguous, x) else x
 
-    return Step("duplicate", shape, shape, lambda raw: raw, trace, "duplicate(ctx)")
+    return LayoutStep("duplicate", shape, shape, lambda raw: raw, trace, "duplicate(ctx)")
 
 
-def repeated(dtype: DType, shape: Shape, dim: int) -> Step:
+def repeated(dtype: DType, shape: Shape, dim: int) -> LayoutStep:
     """A view whose stride of one dimension, not the first, is 0: everything along it is its first element."""
     source = tuple(1 if n == dim else extent for n, extent in enumerate(shape))
     spec, axis = Spec(dtype, source), len(shape) - 1 - dim
     steps = tuple(0 if n == dim else spec.stride(n) for n in range(1, len(shape)))
-    return Step(
+    return LayoutStep(
         f"repeat({dim})",
         source,
         shape,

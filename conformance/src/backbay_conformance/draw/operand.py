@@ -40,7 +40,7 @@ class Operand:
         self.hold(self.fill(Making(rng, mode, precision, variant), self))
 
     def hold(self, raw: Array) -> None:
-        self.raw = self.layout.settle(raw.reshape(stored_shape(self.dtype, self.shape)))
+        self.raw = self.layout.merge_shared(raw.reshape(stored_shape(self.dtype, self.shape)))
         self.numbers = decode(self.raw, self.dtype)
 
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,13 +21,6 @@ class Fault(BackbayError):  # noqa: N818 it is what was found, not what went wro
         self.check, self.message = check, message
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """How close a result came to its bound, 1.0 being on it; None where bits were compared."""
-
-    ratio: float | None
-
-
 def compare(
     expected: Number | Array,
     got: Array,
@@ -38,8 +30,11 @@ def compare(
     free: Array | None = None,
     instead: Sequence[float] = (),
     check: str = "",
-) -> Verdict:
-    """Raise Fault unless a stored result is what it must be; `free` marks what may also be one of `instead`."""
+) -> float | None:
+    """The worst error as a part of its bound, None where bits are compared; Fault if the result is wrong.
+
+    `free` marks elements that may be one of `instead`, too.
+    """
     numbers = decode(got, dtype)
     if free is not None and numbers.shape == expected.shape:
         free = free & _is_one_of(numbers, instead, dtype)
@@ -47,11 +42,11 @@ def compare(
         _same_shape(expected.shape, numbers.shape, check)
         if exact and not dtype.is_quantized:
             compare_exactly(round_to(expected.value, dtype), numbers, free, check or "exact")
-            return Verdict(None)
+            return None
         return compare_bound(expected, numbers, dtype, free, check or "bound")
     _same_shape(expected.shape, got.shape, check)
     compare_bits(expected, got, dtype, free, check or "bits")
-    return Verdict(None)
+    return None
 
 
 def _is_one_of(numbers: Array, values: Sequence[float], dtype: DType) -> Array:
@@ -78,7 +73,7 @@ def compare_exactly(expected: Array, got: Array, free: Array | None, check: str)
     _refuse(wrong, expected, got, None, free, check)
 
 
-def compare_bound(expected: Number, got: Array, dtype: DType, free: Array | None, check: str) -> Verdict:
+def compare_bound(expected: Number, got: Array, dtype: DType, free: Array | None, check: str) -> float:
     """Each element within its bound; what is not finite must be the same infinity, or NaN."""
     value = expected.value
     bound = result_bound(expected, dtype)
@@ -98,7 +93,7 @@ def compare_bound(expected: Number, got: Array, dtype: DType, free: Array | None
     _refuse(wrong, value, got, bound, free, check)
     if free is not None:
         ratios = np.where(free, 0.0, ratios)
-    return Verdict(float(np.nanmax(ratios, initial=0.0)))
+    return float(np.nanmax(ratios, initial=0.0))
 
 
 def result_bound(expected: Number, dtype: DType) -> Array:

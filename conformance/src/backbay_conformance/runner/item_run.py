@@ -31,7 +31,7 @@ FIRST_RUN = ("bound", "exact", "bits", "property", "repeat", "raised", "guards",
 Announce = Callable[[Outcome], None]
 
 
-def attempt(
+def run_item(
     lab: Lab, item: Item, seed: int, replay: Sequence[int] | None = None, announce: Announce | None = None
 ) -> Outcome:
     """Try an item; `replay` gives the choices instead of the seed. `announce` hears of a call before it is tried."""
@@ -40,9 +40,9 @@ def attempt(
     try:
         draw.cache = lab.backend.cache_config()
         if (item.profile, item.name) in CASES:
-            _attempt_case(lab, item, draw, outcome, announce)
+            _run_case(lab, item, draw, outcome, announce)
         else:
-            _attempt_scenario(lab, item, draw, outcome, announce)
+            _run_scenario(lab, item, draw, outcome, announce)
     except Exception as error:  # noqa: BLE001 whatever a backend raises is what was found
         _fail(outcome, error)
         lab.discard()
@@ -51,7 +51,7 @@ def attempt(
     return outcome
 
 
-def _attempt_case(lab: Lab, item: Item, draw: Draw, outcome: Outcome, announce: Announce | None) -> None:
+def _run_case(lab: Lab, item: Item, draw: Draw, outcome: Outcome, announce: Announce | None) -> None:
     call = CASES[item.profile, item.name].draw(draw)
     outcome.dtype, outcome.mode, outcome.call = call.dtype, draw.mode, str(call)
     if announce is not None:
@@ -66,7 +66,7 @@ def _attempt_case(lab: Lab, item: Item, draw: Draw, outcome: Outcome, announce: 
         _describe(outcome, observed)
 
 
-def _attempt_scenario(lab: Lab, item: Item, draw: Draw, outcome: Outcome, announce: Announce | None) -> None:
+def _run_scenario(lab: Lab, item: Item, draw: Draw, outcome: Outcome, announce: Announce | None) -> None:
     def note(text: str) -> None:
         outcome.call, outcome.choices = text, draw.choices
         if announce is not None:
@@ -101,7 +101,7 @@ def shrunk(lab: Lab, item: Item, seed: int, failed: Outcome, backend: str, secon
 
     def fails(choices: list[int]) -> list[int] | None:
         nonlocal best
-        again = attempt(lab, item, seed, choices)
+        again = run_item(lab, item, seed, choices)
         if not again.failed or again.check != failed.check:
             return None
         best = again
@@ -109,7 +109,7 @@ def shrunk(lab: Lab, item: Item, seed: int, failed: Outcome, backend: str, secon
 
     choices = shrink(failed.choices, fails, seconds)
     if best.choices != choices:
-        best = attempt(lab, item, seed, choices)
+        best = run_item(lab, item, seed, choices)
     best.seconds = failed.seconds
     with suppress(Exception):  # what cannot be shown as a program is still in the file
         best.script = program(lab, item, seed, best, backend)

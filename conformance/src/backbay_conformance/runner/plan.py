@@ -16,9 +16,9 @@ from ..suite.extensions import load_extensions
 from ..suite.profiles import PROFILES, STANDARD
 from ..suite.scenario import SCENARIOS
 
-CALLS = {"smoke": 9, "default": 90, "nightly": 900}
+CALLS_BY_SIZE = {"smoke": 9, "default": 90, "nightly": 900}
 """How many calls a case gets in a run of each size; the first nine meet each mode with each float type."""
-SIZES = tuple(CALLS)
+RUN_SIZES = tuple(CALLS_BY_SIZE)
 DECLARING = (cases, scenarios)  # importing them has filled CASES and SCENARIOS
 
 
@@ -78,10 +78,10 @@ def items(keys: Sequence[tuple[str, str]], size: str) -> list[Item]:
 
     A case's first round meets each mode with each float type; further rounds grow, since switching costs a little.
     """
-    _known(size, SIZES, "size")
+    _known(size, RUN_SIZES, "size")
     counts = sorted(((times(*key, size), key) for key in keys), reverse=True, key=lambda pair: pair[0])
     planned: list[Item] = []
-    low, high = 0, CALLS["smoke"]
+    low, high = 0, CALLS_BY_SIZE["smoke"]
     while any(count > low for count, _ in counts):
         for count, key in counts:
             planned += [Item(*key, turn) for turn in range(low, min(high, count))]
@@ -91,7 +91,7 @@ def items(keys: Sequence[tuple[str, str]], size: str) -> list[Item]:
 
 def times(profile: str, name: str, size: str) -> int:
     if (profile, name) in CASES:
-        return max(1, round(CALLS[size] * CASES[profile, name].weight))
+        return max(1, round(CALLS_BY_SIZE[size] * CASES[profile, name].weight))
     return SCENARIOS[profile, name].times[size]
 
 

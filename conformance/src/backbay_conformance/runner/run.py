@@ -8,13 +8,13 @@ from typing import Any
 
 from backbay import Backend
 
-from ..report.expected_failures import Known, apply_known
+from ..report.known_failures import KnownFailure, set_known_apart
 from ..report.outcome import Outcome
 from ..report.report import Report
 from ..suite.lab import Lab, lab_for
 from ..suite.profiles import STANDARD
 from .isolation import Settings, Try, isolated
-from .item_run import attempt
+from .item_run import run_item
 from .plan import Item, items, names, select
 
 Progress = Callable[[Outcome, int], None]
@@ -33,7 +33,7 @@ def run(
     jobs: int = 1,
     timeout: float = 60.0,
     stop_after: int | None = None,
-    known: Sequence[Known] = (),
+    known: Sequence[KnownFailure] = (),
     options: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Report:
@@ -55,7 +55,7 @@ def run(
     if in_process:
         lab = lab_for(backend, options)
         report.facts.update(lab.facts())
-        outcomes = attempts(lab, planned, seed)
+        outcomes = run_items(lab, planned, seed)
     else:
         settings = Settings(name, seed, timeout, options=options or {})
         outcomes = isolated(settings, [Try(item) for item in planned], jobs, report.facts)
@@ -63,16 +63,16 @@ def run(
         report.add(outcome)
         if progress is not None:
             progress(outcome, len(planned))
-    apply_known(report, known, ["/".join(key) for key in names()])
+    set_known_apart(report, known, ["/".join(key) for key in names()])
     report.seconds = time.monotonic() - started
     return report
 
 
-def attempts(lab: Lab, planned: Iterable[Item], seed: int) -> Iterator[Outcome]:
+def run_items(lab: Lab, planned: Iterable[Item], seed: int) -> Iterator[Outcome]:
     """Each item tried in this process."""
     try:
         for item in planned:
-            yield attempt(lab, item, seed)
+            yield run_item(lab, item, seed)
     finally:
         lab.discard()
 

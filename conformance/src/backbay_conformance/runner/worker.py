@@ -10,7 +10,7 @@ from typing import Any
 from ..report.outcome import Outcome
 from ..suite.extensions import load_extensions
 from ..suite.lab import Lab, lab_for
-from .item_run import attempt, shrunk
+from .item_run import run_item, shrunk
 from .plan import Item
 
 
@@ -56,7 +56,7 @@ def _try(
     shown: set[tuple[str, str]],
 ) -> None:
     line.say(start=str(item))
-    outcome = attempt(lab, item, start["seed"], replay, lambda known: line.say(call=vars(known)))
+    outcome = run_item(lab, item, start["seed"], replay, lambda known: line.say(call=vars(known)))
     if outcome.failed and (item.group, outcome.check) not in shown and start["shrink"] > 0:
         shown.add((item.group, outcome.check))
         line.say(call=vars(outcome), shrinking=True)

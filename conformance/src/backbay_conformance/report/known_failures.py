@@ -17,7 +17,7 @@ LINE = re.compile(r"(?P<pattern>\S+)\s+(?P<reason>.*\S)\s+(?P<link>https?://\S+)
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownFailure:
     """A line: a pattern for profile/name/dtype/check, why it fails, and where that is followed up."""
 
     pattern: str
@@ -33,7 +33,7 @@ class Known:
         return fnmatchcase(group, "/".join(self.pattern.split("/")[:2]))
 
 
-def read_known(path: str | Path) -> list[Known]:
+def read_known_failures(path: str | Path) -> list[KnownFailure]:
     """The lines of a file, `profile/name/dtype/check reason link`; # begins a comment, * stands for anything."""
     found = []
     for number, text in enumerate(Path(path).read_text().splitlines(), 1):
@@ -45,11 +45,11 @@ def read_known(path: str | Path) -> list[Known]:
             raise BackbayError(
                 f"{path}:{number}: expected `profile/name/dtype/check reason https://link`, got {line!r}"
             )
-        found.append(Known(match["pattern"], match["reason"], match["link"], number))
+        found.append(KnownFailure(match["pattern"], match["reason"], match["link"], number))
     return found
 
 
-def apply_known(report: Report, known: Iterable[Known], groups: Iterable[str]) -> None:
+def set_known_apart(report: Report, known: Iterable[KnownFailure], groups: Iterable[str]) -> None:
     """Set known failures apart; a line that matches nothing is a complaint, and so is one whose case passes.
 
     `groups` are all cases and scenarios there are. A line about some that this run left out says nothing now.
