@@ -3,7 +3,7 @@
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
-PACKAGES := core plugins/cpu_ref plugins/ggml plugins/onnx[cpu] conformance engine
+PACKAGES := core plugins/cpu_ref plugins/ggml plugins/onnx[cpu] conformance conformance/selftest engine
 REQUIREMENTS := requirements-dev.txt plugins/ggml/requirements.txt
 FOLDERS := $(subst [cpu],,$(PACKAGES))
 SOURCES := $(addsuffix /src,$(FOLDERS))
@@ -54,7 +54,7 @@ conform: $(VENV)/.installed  ## the conformance suite in its default size on eve
 	$(BIN)/backbay conform onnx
 
 mutants: $(VENV)/.installed  ## which deliberately broken backends the suite catches
-	$(BIN)/python -m backbay_conformance.selftest
+	$(BIN)/python -m backbay_selftest
 
 nightly: $(VENV)/.installed  ## what takes too long for each change
 	$(BIN)/python bench/fuzz_gguf.py
