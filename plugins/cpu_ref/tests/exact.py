@@ -1,4 +1,4 @@
-"""What a result must be, to the last bit: float64 formulas, rounded once, on operands however they lie."""
+"""Exact results: float64 formulas, rounded once, on operands of any layout."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ FLOATS = (DType.F32, DType.F16, DType.BF16)
 LAYOUTS = ("plain", "permuted", "stepped")
 FORMATS = {DType.F32: (24, -149, 128), DType.F16: (11, -24, 16), DType.BF16: (8, -133, 128)}
 """Of each float: bits of its significand, the exponent of its least number, and that of its first infinity."""
+ROUNDED = {"rtol": 2**-24, "atol": 1e-12}
+"""One rounding to f32; 1e-12 for angles of some thousands in float64."""
 
 
 def rounded(x: Any, dtype: DType) -> Array:
@@ -34,8 +36,13 @@ def numbers(random: np.random.Generator, shape: Iterable[int], dtype: DType = DT
     return rounded(random.standard_normal(shape) * 2.0 ** random.integers(-3, 3, shape), dtype)
 
 
+def normal(random: np.random.Generator, *shape: int) -> Array:
+    """float32 numbers, held as float64 for formulas to be exact in."""
+    return random.standard_normal(shape).astype(np.float32).astype(np.float64)
+
+
 def leaf(ctx: Context, x: Array, dtype: DType = DType.F32, layout: str = "plain") -> Tensor:
-    """A tensor of these numbers, x[i,j] at dimension 0 = i, 1 = j; a view, where the layout says so."""
+    """A tensor of numbers, x[i,j] at dimension 0 = i, 1 = j; a view for layouts other than plain."""
     x = np.asarray(x)
     if layout == "permuted" and x.ndim > 1:
         turned = ctx.empty(dtype, *x.shape[::-1]).from_floats(x)
@@ -52,7 +59,7 @@ def leaf(ctx: Context, x: Array, dtype: DType = DType.F32, layout: str = "plain"
 
 
 def value(ctx: Context, y: Tensor) -> Array:
-    """What a tensor computes to, dimension 0 first."""
+    """The computed numbers of a tensor, dimension 0 first."""
     ctx.forward(y).compute(y)
     return y.numpy().T
 
@@ -96,7 +103,7 @@ def check(
 
 
 def assert_rounds_to(y: Array, expected: Array, dtype: DType, slack: float = 0.0) -> None:
-    """Each number is what the expected one rounds to, or one within the slack of it."""
+    """Each number is the expected one, rounded, or within the slack of it."""
     y = y.astype(np.float64)
     finite = np.abs(expected[np.isfinite(expected)])
     room = slack * (1 + finite.max(initial=0))

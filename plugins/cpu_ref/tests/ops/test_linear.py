@@ -2,10 +2,12 @@
 
 import math
 import warnings
+from functools import partial
 from itertools import product
 
 import numpy as np
 import pytest
+from exact import normal
 
 from backbay import DType, DTypeError, ShapeError, Spec
 
@@ -20,9 +22,7 @@ KINDS = {  # by the distance of a column from the diagonal
 VARIANTS = list(product((True, False), repeat=3))
 
 
-def numbers(*shape):
-    """float32 numbers, held as float64 for formulas to be exact in."""
-    return rng.standard_normal(shape).astype(np.float32).astype(np.float64)
+numbers = partial(normal, rng)
 
 
 @pytest.mark.parametrize("shape", [(5,), (1, 4), (3, 1, 6), (2, 3, 1, 1), (2, 0, 1, 3)])

@@ -1,23 +1,19 @@
 """State-space models against loops, their formulas, and PyTorch."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
+from exact import ROUNDED, normal
 
 from backbay import DType, DTypeError, ShapeError, Spec
 
 rng = np.random.default_rng(13)
 NAN = math.nan
-ROUNDED = {
-    "rtol": 2**-24,
-    "atol": 1e-12,
-}  # one rounding to f32; 1e-12 for angles of some thousands in float64
 
 
-def numbers(*shape):
-    """float32 numbers, held as float64 for formulas to be exact in."""
-    return rng.standard_normal(shape).astype(np.float32).astype(np.float64)
+numbers = partial(normal, rng)
 
 
 # -- state-space models ----------------------------------------------------------------------------------

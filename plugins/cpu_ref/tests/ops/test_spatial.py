@@ -3,11 +3,13 @@
 import math
 import warnings
 from collections import defaultdict
+from functools import partial
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
+from exact import normal
 
 from backbay import DType, DTypeError, ShapeError, Spec
 
@@ -16,9 +18,7 @@ NAN, INF = math.nan, math.inf
 ROUNDED = {"rtol": 2**-24, "atol": 1e-14}  # one rounding to f32; 1e-14 for what cancels in float64
 
 
-def numbers(*shape):
-    """float32 numbers, held as float64 for formulas to be exact in."""
-    return rng.standard_normal(shape).astype(np.float32).astype(np.float64)
+numbers = partial(normal, rng)
 
 
 def out(extent, size, s, p, d):
