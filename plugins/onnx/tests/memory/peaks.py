@@ -65,6 +65,16 @@ def viewed(ctx: Any) -> Any:
     return (leaf(ctx, 64, 16, ROWS).permute(ctx, 2, 1, 0).scale(ctx, 2.0).sum_rows(ctx),)
 
 
+def picked(ctx: Any) -> Any:
+    x = leaf(ctx, WIDTH, ROWS).scale(ctx, 0.5)
+    return (x.top_k(ctx, 8).cast(ctx, DType.F32).sum_rows(ctx),)
+
+
+def sorted_rows(ctx: Any) -> Any:
+    x = leaf(ctx, WIDTH, ROWS).scale(ctx, 0.5)
+    return (x.argsort(ctx).cast(ctx, DType.F32).sum_rows(ctx),)
+
+
 def halves(ctx: Any) -> Any:
     x = leaf(ctx, WIDTH, ROWS, dtype=DType.F16)
     return (x.scale(ctx, 0.5).add(ctx, x).scale(ctx, 2.0).sum_rows(ctx),)
@@ -92,7 +102,10 @@ GRAPHS: dict[str, Graph] = {
     "repeat": of("repeat", 1, 2),
     "attention": attention(DType.F32),
     "attention_f16": attention(DType.F16, softcap=30.0),
-    **{f.__name__: f for f in (turned, experts, windowed, viewed, halves, chain, written)},
+    **{
+        f.__name__: f
+        for f in (turned, experts, windowed, viewed, picked, sorted_rows, halves, chain, written)
+    },
 }
 
 

@@ -120,11 +120,11 @@ class Sizes:
         self._terms = tuple(dict.fromkeys(term for term in terms if not isinstance(term, int)))
         self._values = program(self._terms)
 
-    def of(self, graph: Graph) -> Known:
-        return Known(zip(self._terms, self._values(graph), strict=True))
+    def of(self, graph: Graph) -> SizeValues:
+        return SizeValues(zip(self._terms, self._values(graph), strict=True))
 
 
-class Known(dict[Term, int]):
+class SizeValues(dict[Term, int]):
     """Values by term; the value of a number is itself."""
 
     def __missing__(self, term: Term) -> int:

@@ -23,8 +23,9 @@ def _sorted(b: Lowering, x: Operand, k: Size, largest: int) -> str:
 
 
 def _sort(node: Node) -> int:
-    """The row without NaN and where they were; values, positions of 64 bits, and what sorts them."""
-    return 2 * 4 * node.operands[0].size + 6 * 4 * node.size
+    """The row without NaN, for which Where makes two temporaries; then values, and positions of 64 bits."""
+    row = 4 * node.operands[0].size
+    return max(3 * row + row // 4, row + 3 * 4 * node.size)
 
 
 @kernel(ops.top_k, working_memory=_sort)

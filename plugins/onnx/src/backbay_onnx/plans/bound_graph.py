@@ -11,7 +11,7 @@ from backbay import Graph, Node
 from backbay.plugin import Array, Bytes, HostBuffer, strided
 
 from ..lowering.element_types import binding_type
-from ..lowering.feeds import Fed, Known
+from ..lowering.feeds import Fed, SizeValues
 from ..lowering.lowered import LeafInput, RowsOutput, StateOutput
 from ..memory.buffers import DeviceBuffer
 from .binding import Binding
@@ -25,7 +25,7 @@ class BoundGraph:
     """Everything is bound once; a run only runs. Results lie in buffers of the graph, which each run fills."""
 
     def __init__(
-        self, services: Services, graph: Graph, compiled: Compiled, feeds: Fed, sizes: Known
+        self, services: Services, graph: Graph, compiled: Compiled, feeds: Fed, sizes: SizeValues
     ) -> None:
         self._services, self._graph = services, graph
         self._session, self._sizes = compiled.session, sizes

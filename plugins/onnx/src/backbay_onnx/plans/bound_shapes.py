@@ -6,7 +6,7 @@ from math import prod
 
 from backbay import Graph, Node
 
-from ..lowering.feeds import Known
+from ..lowering.feeds import SizeValues
 from ..lowering.lowered import LeafInput, RowsOutput, StateOutput
 
 
@@ -15,7 +15,7 @@ def stored_shape(node: Node) -> tuple[int, ...]:
     return (node.row_nbytes, *node.shape[1:]) if node.dtype.is_quantized else node.shape
 
 
-def bound_shape(leaf: LeafInput, graph: Graph, sizes: Known) -> tuple[int, ...]:
+def bound_shape(leaf: LeafInput, graph: Graph, sizes: SizeValues) -> tuple[int, ...]:
     """Innermost first."""
     if leaf.shape is not None:
         return sizes.all(leaf.shape)
@@ -23,6 +23,6 @@ def bound_shape(leaf: LeafInput, graph: Graph, sizes: Known) -> tuple[int, ...]:
     return node.shape if leaf.form == "floats" else stored_shape(node)
 
 
-def bound_nbytes(output: StateOutput | RowsOutput, graph: Graph, sizes: Known) -> int:
+def bound_nbytes(output: StateOutput | RowsOutput, graph: Graph, sizes: SizeValues) -> int:
     """Bytes of a state, or of its window, or of written rows."""
     return prod(sizes.all(output.shape)) * graph.nodes[output.index].dtype.type_size

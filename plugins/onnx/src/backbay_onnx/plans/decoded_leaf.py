@@ -7,7 +7,7 @@ import numpy as np
 from backbay import Node
 
 from ..memory.buffers import LeafBuffer
-from ..weights.store import numbers
+from ..weights.store import decoded
 
 
 class DecodedLeaf:
@@ -23,5 +23,5 @@ class DecodedLeaf:
         buffer = leaf.buffer
         assert isinstance(buffer, LeafBuffer)
         if self._decoded != buffer.generation:
-            self.array[:] = numbers(buffer.read(), self.node.dtype)
+            self.array[:] = decoded(buffer.read(), self.node.dtype)
             self._decoded = buffer.generation

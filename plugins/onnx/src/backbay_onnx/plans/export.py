@@ -13,7 +13,7 @@ from onnx import ModelProto, TensorProto, numpy_helper
 from backbay import BackbayError, Graph, Node
 from backbay.plugin import Bytes
 
-from ..lowering.feeds import Known
+from ..lowering.feeds import SizeValues
 from ..lowering.graph_lowering import lower
 from ..lowering.lowered import LeafInput, Lowered
 from ..lowering.lowering import Settings
@@ -99,7 +99,7 @@ class _WeightsFile:
 
     def _place_input(self, model: ModelProto, leaf: LeafInput) -> None:
         node = self._graph.nodes[leaf.index]
-        shape = bound_shape(leaf, self._graph, Known())
+        shape = bound_shape(leaf, self._graph, SizeValues())
         data = self._data(node, leaf)
         declared = next(value for value in model.graph.input if value.name == leaf.name)
         kind = declared.type.tensor_type.elem_type

@@ -23,7 +23,7 @@ from .packing import LAYOUTS, PackedWeight
 T = TypeVar("T")
 
 
-def numbers(data: Bytes, dtype: DType) -> Array:
+def decoded(data: Bytes, dtype: DType) -> Array:
     """Stored bytes as float32, flat."""
     raw = data.reshape(-1, dtype.type_size) if dtype.is_quantized else numpy_view(data, dtype)
     return np.ascontiguousarray(decode(raw, dtype), np.float32).reshape(-1)
@@ -61,7 +61,7 @@ class WeightStore:
         name, data = _named_data(node)
         if node.dtype is DType.F32:
             return data.view(np.float32)
-        return self._once(name, "floats", lambda: numbers(data, node.dtype))
+        return self._once(name, "floats", lambda: decoded(data, node.dtype))
 
     def packed(self, node: Node) -> PackedWeight:
         name, data = _named_data(node)
