@@ -61,8 +61,8 @@ nightly: $(VENV)/.installed  ## what takes too long for each change
 	$(BIN)/python plugins/ggml/tools/fuzz.py --count 50000
 	$(BIN)/python plugins/ggml/tools/fuzz.py --count 5000 --rpc
 	$(BIN)/python plugins/ggml/tools/lifetimes.py
-	BACKBAY_ONNX_GRAPHS=2000 $(BIN)/python -m pytest plugins/onnx/tests/test_writes.py
-	BACKBAY_CACHE_LIVES=200 $(BIN)/python -m pytest engine/tests/test_cache_machine.py engine/tests/test_cache_lives.py
+	BACKBAY_ONNX_GRAPHS=2000 $(BIN)/python -m pytest plugins/onnx/tests/lowering/test_writes.py
+	BACKBAY_CACHE_LIVES=200 $(BIN)/python -m pytest engine/tests/scenarios/test_causal_cache.py engine/tests/cache/test_lives.py
 	$(BIN)/python engine/tools/soak.py examples/models/backbay-tiny-f16.gguf --requests 2000 --backend cpu_ref
 	$(BIN)/backbay conform cpu_ref --size nightly
 	$(BIN)/backbay conform ggml --size nightly

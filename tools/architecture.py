@@ -18,7 +18,9 @@ PANELS = {  # title and folder, as they stand in the picture: the lowest row las
     "plugins/cpu_ref": "plugins/cpu_ref/src/backbay_cpu_ref",
     "core": "core/src/backbay",
 }
-ROOM_WIDTH, ROOM_HEIGHT, GAP = 178, 62, 10
+ROOM_WIDTH, GAP, MARGIN, TITLE = 178, 10, 20, 34
+TALL, FLAT = 86, 44  # heights of a room in a narrow panel, and in a wide one
+LETTER = 6.2  # the width of a letter of a purpose
 
 
 @dataclass
@@ -102,57 +104,52 @@ def table() -> str:
 
 def picture() -> str:
     """The picture: a panel for each package, its rooms in rows, and arrows from package to package."""
-    drawn, x, tallest = [], 20, 0
-    columns = {title: levels(rooms(ROOT / folder)) for title, folder in PANELS.items() if title != "core"}
-    places = {}
-    for title, rows in columns.items():
-        width, height, body = _panel(title, _narrow(rows, 2 if len(rows) > 3 else 1))
-        places[title] = (x, width)
+    panels = {title: levels(rooms(ROOT / folder)) for title, folder in PANELS.items()}
+    core = panels.pop("core")
+    drawn, places, x = [], [], MARGIN
+    for title, found in panels.items():
+        rows = [row[i : i + 2] for row in found for i in range(0, len(row), 2)]
+        width = max(map(len, rows)) * (ROOM_WIDTH + GAP) + GAP
+        height, body = _panel(title, rows, width, TALL)
         drawn.append((x, height, body))
-        x, tallest = x + width + 20, max(tallest, height)
-    across = x - 40
-    core = _narrow(levels(rooms(ROOT / PANELS["core"])), across // (ROOM_WIDTH + GAP))
-    _, core_height, core_body = _panel("core", core, across)
-    top, bottom = 20, 20 + tallest + 50
-    parts = [
-        f'<g transform="translate({left},{top + tallest - height})">{body}</g>'
-        for left, height, body in drawn
-    ]
-    parts += [
-        f'<path d="M{left + width / 2} {top + tallest} V{bottom - 3}" class="arrow"/>'
-        for left, width in places.values()
-    ]
-    parts.append(f'<g transform="translate(20,{bottom})">{core_body}</g>')
-    return _page(across + 40, bottom + core_height + 20, parts)
+        places.append(x + width / 2)
+        x += width + MARGIN
+    tallest = max(height for _, height, _ in drawn)
+    core_height, core_body = _panel("core", core, x - 2 * MARGIN, FLAT)
+    bottom = MARGIN + tallest + 50
+    parts = [_moved(left, MARGIN + tallest - height, body) for left, height, body in drawn]
+    parts += [f'<path d="M{middle:g} {MARGIN + tallest} V{bottom - 3}" class="arrow"/>' for middle in places]
+    parts.append(_moved(MARGIN, bottom, core_body))
+    return _page(x, bottom + core_height + MARGIN, parts)
 
 
-def _narrow(rows: list[list[Room]], most: int) -> list[list[Room]]:
-    """The same rows, none with more than so many rooms."""
-    return [row[i : i + most] for row in rows for i in range(0, len(row), most)]
-
-
-def _panel(title: str, rows: list[list[Room]], width: int = 0) -> tuple[int, int, str]:
-    widest = max(len(row) for row in rows)
-    width = width or widest * (ROOM_WIDTH + GAP) + GAP
-    height = 34 + len(rows) * (ROOM_HEIGHT + GAP)
+def _panel(title: str, rows: list[list[Room]], width: int, room_height: int) -> tuple[int, str]:
+    """The height of a package's panel, and the panel. The rooms of a row share its width."""
+    height = TITLE + len(rows) * (room_height + GAP)
     parts = [
         f'<rect width="{width}" height="{height}" rx="10" class="panel"/>',
         f'<text x="{GAP + 4}" y="23" class="title">{title}</text>',
     ]
     for level, row in enumerate(rows):
-        left = (width - len(row) * (ROOM_WIDTH + GAP) + GAP) / 2
+        share = (width - GAP) / len(row)
         for place, room in enumerate(row):
-            parts.append(_room(room, left + place * (ROOM_WIDTH + GAP), 34 + level * (ROOM_HEIGHT + GAP)))
-    return width, height, "".join(parts)
+            box = _room(room, share - GAP, room_height)
+            parts.append(_moved(GAP + place * share, TITLE + level * (room_height + GAP), box))
+    return height, "".join(parts)
 
 
-def _room(room: Room, x: float, y: float) -> str:
-    lines = wrap(room.purpose.partition(":")[0].rstrip("."), 30)[:2]
+def _room(room: Room, width: float, height: int) -> str:
+    sentence = room.purpose.partition(". ")[0].rstrip(".")
+    lines = wrap(sentence, int((width - 20) / LETTER), max_lines=(height - 26) // 15, placeholder=" ...")
     text = "".join(
-        f'<text x="8" y="{36 + 15 * i}" class="purpose">{escape(s)}</text>' for i, s in enumerate(lines)
+        f'<text x="8" y="{34 + 15 * i}" class="purpose">{escape(line)}</text>' for i, line in enumerate(lines)
     )
-    box = f'<rect width="{ROOM_WIDTH}" height="{ROOM_HEIGHT}" rx="6" class="room"/>'
-    return f'<g transform="translate({x:g},{y:g})">{box}<text x="8" y="19" class="name">{room.name}</text>{text}</g>'
+    box = f'<rect width="{width:g}" height="{height}" rx="6" class="room"/>'
+    return f'{box}<text x="8" y="18" class="name">{room.name}</text>{text}'
+
+
+def _moved(x: float, y: float, body: str) -> str:
+    return f'<g transform="translate({x:g},{y:g})">{body}</g>'
 
 
 def _page(width: int, height: int, parts: list[str]) -> str:

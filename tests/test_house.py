@@ -1,0 +1,42 @@
+"""The house: pages made from the code are up to date, and no room is crowded."""
+
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from doc_blocks import ROOT
+
+SOURCES = sorted(ROOT.glob("*/src/*")) + sorted(ROOT.glob("*/*/src/*"))
+MODULES = [path for source in SOURCES if source.suffix != ".egg-info" for path in source.rglob("*.py")]
+FAMILIES = ("ops", "cases", "planted", "architectures")  # many of one kind may lie side by side
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_the_public_names_are_those_of_the_page():
+    made = run("tools/public_names.py")
+    assert made.returncode == 0, made.stderr
+    written = (ROOT / "docs" / "api.md").read_text()
+    assert made.stdout == written, (
+        "public names changed: run `make api`; an added name raises the minor number of the contract's version, a "
+        "changed or removed one its major number"
+    )
+
+
+def test_the_picture_and_the_list_of_rooms_are_those_of_the_code():
+    assert run("tools/architecture.py", "--check").returncode == 0, "run `make docs`"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_module_is_longer_than_400_lines(path: Path):
+    assert len(path.read_text().splitlines()) <= 400
+
+
+def test_no_room_has_more_than_14_modules():
+    crowded = Counter(path.parent for path in MODULES if path.name != "__init__.py")
+    assert crowded
+    assert not {str(room): n for room, n in crowded.items() if n > 14 and room.name not in FAMILIES}
