@@ -135,6 +135,10 @@ def _default(value: object) -> object:
         return _Text(f"{type(value).__name__}.{value.name}")
     if hasattr(value, "__dataclass_fields__"):
         return _Text(f"{type(value).__name__}(...)")
+    if isinstance(value, tuple):
+        return tuple(map(_default, value))
+    if inspect.isfunction(value):
+        return _Text("..." if value.__name__ == "<lambda>" else value.__name__)
     return value
 
 
