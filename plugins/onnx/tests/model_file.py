@@ -21,7 +21,7 @@ SCALES = {
 
 
 def quantized(rng: np.random.Generator, dtype: DType, *shape: int) -> np.ndarray[Any, Any]:
-    """Random blocks of a type, as bytes of the reversed shape; those that cannot be quantized here get scales."""
+    """Random blocks of a type, as bytes of the reversed shape; types without an encoder get random codes and scales."""
     numbers = rng.standard_normal(shape[::-1]).astype(np.float32)
     kind = gguf.GGMLQuantizationType(dtype.value)
     try:

@@ -13,7 +13,7 @@ ROWS, WIDTH = 8, 6
 
 
 def read(rng: np.random.Generator, ctx: Any, state: Any) -> Any:
-    """What some part of a state holds now, (6, 2)."""
+    """Some part of a state, read now, (6, 2)."""
     at = int(rng.integers(0, ROWS - 1))
     kind = rng.integers(0, 5)
     if kind == 0:
@@ -73,7 +73,7 @@ def trace(rng: np.random.Generator, ctx: Any) -> tuple[list[Any], list[Any]]:
 
 
 def trace_cache(rng: np.random.Generator, ctx: Any) -> tuple[list[Any], list[Any]]:
-    """A random graph over some rows of a cache, which may be bound alone; now and then it writes beside them."""
+    """A random graph over a window of a cache; some of its writes fall outside of the window."""
     cache = ctx.empty(DType.F32, WIDTH, ROWS, row_axis=1)
     cache.from_floats(rng.standard_normal((ROWS, WIDTH)).astype(np.float32))
     first = int(rng.integers(0, ROWS - 2))

@@ -1,4 +1,4 @@
-"""Core's composites give what the kernels of the reference give."""
+"""Core's composites give the results of the reference's kernels."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ CALLS = [  # op, shapes of operands, attributes; leaves of ids are lists
     ("scaled_dot_product_attention", [(4, 4, 0), (4, 2, 5), (6, 2, 5), (5,)], ATTENTION),
 ]  # fmt: skip
 ONLY_COMPOSITES = ["duplicate", "pad", "repeat_4d", "set"]
-"""Those that the reference has no kernel for: its tests of them by formula are tests of core's composites."""
+"""Ops without a kernel in the reference: its tests of them by formula test core's composites."""
 STEPS = {F32: 2.0**-20, F16: 2.0**-10, BF16: 2.0**-7}
 """A composite rounds between its steps: some units of f32's last place, and then those of the result's dtype."""
 
@@ -61,7 +61,7 @@ def made(ctx, op, operands, attributes, dtype):
 
 @pytest.mark.parametrize(("op", "operands", "attributes"), CALLS, ids=str)
 @pytest.mark.parametrize("dtype", [F32, F16, BF16], ids=str)
-def test_a_composite_gives_what_the_kernel_gives(op, operands, attributes, dtype):
+def test_a_composite_gives_the_result_of_the_kernel(op, operands, attributes, dtype):
     with CpuRef() as whole, lacking(op)() as backend, whole.new_context() as a, backend.new_context() as b:
         kernel, composite = made(a, op, operands, attributes, dtype), made(b, op, operands, attributes, dtype)
         assert whole.supports(OPS[op], []).level is Level.KERNEL

@@ -39,7 +39,7 @@ def test_diag_of_nothing(call):
     assert call("diag", np.zeros(0)).shape == (0, 0)
 
 
-def test_diag_is_zero_beside_what_is_not_finite(call):
+def test_diag_is_zero_beside_nan_and_infinities(call):
     y = call("diag", np.array([NAN, INF, -0.0]))
     np.testing.assert_array_equal(y, [[NAN, 0, 0], [0, INF, 0], [0, 0, 0]])
     assert np.signbit(y[2, 2])
@@ -54,7 +54,7 @@ def test_tri_is_numpys(call, kind, shape):
     np.testing.assert_array_equal(call("tri", x, kind), expected)
 
 
-def test_tri_drops_what_is_not_finite(call):
+def test_tri_drops_nan_and_infinities(call):
     x = np.array([[1, NAN], [INF, 4]])
     np.testing.assert_array_equal(call("tri", x, "lower-diag"), [[1, 0], [INF, 4]])
     np.testing.assert_array_equal(call("tri", x, "upper"), [[0, NAN], [0, 0]])

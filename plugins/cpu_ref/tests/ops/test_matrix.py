@@ -48,7 +48,7 @@ def test_a_product_takes_any_two_floats(ctx, w, x):
     )
 
 
-def test_what_is_not_finite_stays_in_its_row_and_column(ctx):
+def test_nan_and_infinities_stay_in_their_row_and_column(ctx):
     w, x = leaf(ctx, [[INF, 1.0], [0.0, 1.0]]), leaf(ctx, [[0.0, 1.0], [1.0, 1.0]])
     np.testing.assert_array_equal(value(ctx, w.mulmat(ctx, x)), [[NAN, INF], [2.0 - 1, 2.0]])
 

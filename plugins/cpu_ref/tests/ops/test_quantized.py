@@ -56,7 +56,7 @@ def sane(flat, dtype):
 
 
 def meaning(dtype):
-    """What the blocks stand for, dimension 0 first, as float64."""
+    """The decoded blocks, dimension 0 first, as float64."""
     decoded = quants.dequantize(blocks(dtype), GGMLQuantizationType(dtype.value))
     return decoded.astype(np.float64).T.reshape(SHAPE, order="F")
 
@@ -89,7 +89,7 @@ def weight(request, path):
         yield backend, lambda ctx, dtype: backend.get(f"blk.0.{dtype}.weight")
 
 
-def test_gguf_and_backbay_agree_on_what_a_block_is():
+def test_gguf_and_backbay_agree_on_block_sizes():
     for dtype in QUANTIZED:
         assert gguf.GGML_QUANT_SIZES[GGMLQuantizationType(dtype.value)] == (dtype.block_size, dtype.type_size)
     assert len(DECODABLE) > 20

@@ -1,4 +1,4 @@
-"""Misuse of every op: which error, and that it names the op, what it was given, and the numbers that are wrong."""
+"""Misuse of every op: the error names the op, its operands, and the wrong numbers."""
 
 import math
 import re
@@ -29,7 +29,7 @@ def t(dtype, *shape):
 
 
 def strided(*shape):
-    """One that is no contiguous row: every second element of dimension 0."""
+    """A tensor without contiguous rows: every second element of dimension 0."""
     return lambda ctx: ctx.zeros(F32, 2 * shape[0], *shape[1:]).slice(ctx, 0, 0, 2 * shape[0], 2)
 
 
@@ -191,13 +191,13 @@ def attempt(ctx, op, operands, keywords=None):
 
 
 @pytest.mark.parametrize(("op", "operands", "error", "message"), MISUSE)
-def test_misuse_is_refused_with_what_is_wrong(ctx, op, operands, error, message):
+def test_misuse_is_refused_with_the_wrong_numbers(ctx, op, operands, error, message):
     with pytest.raises(error, match=rf"^{op}: .*{re.escape(message)}"):
         attempt(ctx, op, operands)
 
 
 @pytest.mark.parametrize(("operands", "keywords", "error", "message"), ATTENTION)
-def test_attention_refuses_what_does_not_fit(ctx, operands, keywords, error, message):
+def test_attention_refuses_operands_that_do_not_fit(ctx, operands, keywords, error, message):
     op = "scaled_dot_product_attention"
     with pytest.raises(error, match=rf"^{op}: .*{re.escape(message)}"):
         attempt(ctx, op, operands, keywords | {"scale": 1.0})

@@ -207,7 +207,7 @@ def test_rope_of_position_0_and_of_fewer_dimensions(call):
     np.testing.assert_array_equal(call("rope", x, np.array([7], np.int32), 6, 1e4), expected[0])
 
 
-def test_rope_keeps_what_is_not_finite_in_its_pair(call):
+def test_rope_keeps_nan_and_infinities_in_their_pair(call):
     x = np.ones((1, 1, 8))
     x[..., 2] = NAN
     one = np.ones(1, np.int32)

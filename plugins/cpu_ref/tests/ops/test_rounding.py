@@ -13,7 +13,7 @@ NAN, INF = math.nan, math.inf
 
 
 def hard(dtype):
-    """Float64 numbers around every kind of tie that a float has, and what lies just beside them."""
+    """Float64 numbers at every kind of tie of a float, and just beside the ties."""
     bits, least, end = FORMATS[dtype]
     random = np.random.default_rng(1)
     whole = random.integers(2 ** (bits - 1), 2**bits, 300) + 0.5  # halfway between two neighbours

@@ -91,7 +91,7 @@ def test_elements_move_unchanged(ctx, op, args, formula, contiguous):
 
 
 @pytest.mark.parametrize(("op", "args", "formula", "contiguous"), FLOAT_MOVES)
-def test_zeros_surround_what_is_padded(ctx, op, args, formula, contiguous):
+def test_zeros_surround_padded_data(ctx, op, args, formula, contiguous):
     for dtype, layout in product(FLOATS, LAYOUTS):
         moved(ctx, dtype, layout, op, args, formula, contiguous)
 

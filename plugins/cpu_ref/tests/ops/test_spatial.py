@@ -65,7 +65,7 @@ def test_conv2d_is_its_formula(call, weight, data, numbers_):
 
 
 @pytest.mark.parametrize(("weight", "data", "numbers_"), CONV2D)
-def test_im2col_lays_out_what_conv2d_weighs(call, weight, data, numbers_):
+def test_im2col_lays_out_the_windows_of_conv2d(call, weight, data, numbers_):
     weight, data = numbers(*weight), numbers(*data)
     columns = call("im2col", weight, data, *numbers_)  # (N, OH, OW, IC * KH * KW)
     product_ = columns @ weight.reshape(len(weight), -1).T
@@ -246,7 +246,7 @@ def test_huge_paddings_and_strides_take_no_memory(call):
     assert call("avg_pool2d", np.ones((1, 1)), 1, far, far).sum() == 1
 
 
-def test_what_is_not_finite_stays_in_its_windows(call):
+def test_nan_and_infinities_stay_in_their_windows(call):
     data = np.ones((1, 1, 1, 6))
     data[..., 2] = NAN
     y = call("conv2d", np.ones((2, 1, 1, 2)), data)
@@ -345,7 +345,7 @@ def test_interpolate_is_torchs(call, mode, size):
 
 @pytest.fixture(scope="module")
 def onnx_cases():
-    """By op type, (name, attributes, inputs, output) of ONNX's node tests, and of those it has from PyTorch."""
+    """By op type, (name, attributes, inputs, output) of ONNX's node tests, also of its tests from PyTorch."""
     onnx = pytest.importorskip("onnx")
     from onnx.backend.test.case.node import collect_testcases
 

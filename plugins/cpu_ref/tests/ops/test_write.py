@@ -1,4 +1,4 @@
-"""Writes into leaves, and rows by number: what changes, what does not, and in which order."""
+"""Writes into leaves, and rows by number: changed and unchanged elements, and the order of writes and reads."""
 
 import math
 from itertools import product
@@ -14,7 +14,7 @@ KINDS = (*FLOATS, DType.I32, DType.I64, DType.Q8_0, DType.Q4_0)
 
 
 def held(data, dtype):
-    """What a leaf of the dtype makes of numbers, written out by the host."""
+    """Numbers after a round trip through a leaf of the dtype."""
     with CpuRef() as backend, backend.new_context() as ctx:
         return ctx.empty(dtype, *data.shape).from_floats(data.T).numpy().T
 
@@ -97,7 +97,7 @@ def test_writes_and_reads_keep_the_order_of_forward(ctx):
     assert before.numpy()[0] == 2.0  # the run before left it
 
 
-def test_an_alias_reads_what_was_written_to_all_of_its_tensor(ctx):
+def test_an_alias_reads_all_writes_to_its_tensor(ctx):
     cell = leaf(ctx, [1.0, 2.0, 3.0, 4.0])
     alias = leaf(ctx, [9.0]).copy(ctx, cell.view(ctx, 4, (1,)))
     whole = cell.set(ctx, leaf(ctx, [7.0, 8.0]), 8)
@@ -152,7 +152,7 @@ def test_set_into_quantized_blocks_keeps_the_others(ctx):
     np.testing.assert_array_equal(x.numpy()[1:, 32:], held(np.ones((32, 2)), DType.Q8_0).T)
 
 
-def test_a_kernel_of_set_gets_what_is_written_in_its_own_shape():
+def test_a_kernel_of_set_gets_the_written_tensor_in_its_own_shape():
     def set_(x, t2, offset, *strides):
         x[: t2.shape[0], : t2.shape[1]] = t2
         return x
@@ -217,7 +217,7 @@ def test_rows_of_a_cache_that_are_not_written_keep_their_bits(ctx, dtype):
 
 @pytest.mark.parametrize("shape", [(4, 6), (4, 6, 2), (4, 6, 1, 2), (4, 6, 2, 2), (4,), (1, 6)], ids=str)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_rows_are_those_that_ids_name(ctx, shape, layout):
+def test_rows_are_picked_by_ids(ctx, shape, layout):
     random = np.random.default_rng(5)
     count = (*shape, 1)[1]
     for dtype in (*FLOATS, DType.I32):
@@ -245,7 +245,7 @@ def test_one_table_serves_every_column_of_ids(ctx):
 
 
 @pytest.mark.parametrize("dtype", [DType.Q4_K, DType.Q8_K], ids=str)
-def test_what_nothing_can_quantize_is_refused_before_anything_runs(ctx, dtype):
+def test_a_type_without_an_encoder_is_refused_before_anything_runs(ctx, dtype):
     x = leaf(ctx, np.ones((256, 2)))
     done = ctx.zeros(DType.F32, 256, 2)
     first = x.copy(ctx, done)

@@ -1,4 +1,4 @@
-"""The backend: what it supports, where memory is, and how a graph becomes a plan."""
+"""The backend: supported ops, the placement of memory, and the way from a graph to a plan."""
 
 from __future__ import annotations
 

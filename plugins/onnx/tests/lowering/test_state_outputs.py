@@ -39,7 +39,7 @@ Case = Callable[[Any, Any], list[Any]]  # (context, state) -> outputs
 
 
 def check(backend: Any, case: Case) -> Lowered:
-    """Twice the same as the reference, outputs and state; what it was lowered to."""
+    """Run a case twice on both backends, compare outputs and state, and give the lowered graph."""
     seen: dict[str, list[Any]] = {}
     with backbay.open(None, backend="cpu_ref") as reference:
         for name, each in (("ours", backend), ("theirs", reference)):
@@ -101,7 +101,7 @@ def test_rows_that_change_places_among_themselves_are_read_before_they_are_writt
     assert in_place(check(backend, case)) == [True]
 
 
-def test_what_is_kept_of_a_state_that_is_then_written_leaves_rows_to_put(backend: Any) -> None:
+def test_a_value_kept_from_before_a_write_leaves_rows_to_put(backend: Any) -> None:
     def case(ctx: Any, state: Any) -> list[Any]:
         ids = ctx.from_ints([3, 1])
         old = state.rows(ctx, ids)
@@ -132,7 +132,7 @@ def test_rows_go_where_all_was_replaced_before(backend: Any) -> None:
     assert in_place(check(backend, case)) == [True]
 
 
-def test_what_a_loop_reads_of_a_state_counts_as_read(backend: Any) -> None:
+def test_reads_inside_of_a_loop_count_as_reads(backend: Any) -> None:
     def case(ctx: Any, state: Any) -> list[Any]:
         square = at(ctx, state, 0, WIDTH).reshape(ctx, WIDTH, WIDTH, 1, 1)
         solved = square.solve_tri(ctx, ctx.from_floats(np.ones((1, 1, WIDTH, 2), np.float32)))

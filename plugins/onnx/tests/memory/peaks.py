@@ -1,4 +1,4 @@
-"""A program that prints, for graphs of each op, the bytes booked for running it and the bytes that a run then takes."""
+"""A program that prints, for a graph of each op, the booked working memory and the bytes that a run takes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def leaf(ctx: Any, *shape: int, dtype: DType = DType.F32) -> Any:
 
 
 def of(op: str, *args: Any, up: bool = False, **keywords: Any) -> Graph:
-    """An op on what another computes; both its operand and its result are used again."""
+    """An op on the result of another; its operand and its result are both used again."""
 
     def trace(ctx: Any) -> Any:
         x = leaf(ctx, WIDTH, ROWS).scale(ctx, 0.5)
@@ -118,7 +118,7 @@ def peak(run: Callable[[], None]) -> int:
     """The most bytes of real memory that a run adds."""
     return_freed_memory()
     before = resident("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the largest so far is now
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     run()
     return resident("VmHWM") - before
 
@@ -132,7 +132,7 @@ def measure(trace: Graph) -> tuple[int, int]:
 
 
 def main() -> None:
-    measure(chain)  # what a process takes once
+    measure(chain)  # memory that a process takes once
     print(json.dumps({name: measure(trace) for name, trace in GRAPHS.items()}))
 
 

@@ -1,4 +1,4 @@
-"""What is taken is booked, limits hold, and closing gives it back."""
+"""All memory is booked, limits hold, and closing gives memory back."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_measured_model_reports_what_a_loaded_one_takes(path: Path) -> None:
     assert totals[0] == totals[1] > path.stat().st_size
 
 
-def test_what_a_context_took_is_given_back() -> None:
+def test_a_closed_context_gives_its_memory_back() -> None:
     with backbay.open(None, backend="onnx") as backend:
         for _ in range(3):
             with backend.new_context() as ctx:
@@ -78,7 +78,7 @@ def multiply(backend: Any, *, twice: bool = False) -> None:
         ctx.compute(y.add(ctx, y) if twice else y)
 
 
-def test_what_a_session_packs_is_booked_once_for_each_structure_and_dropped_when_unused(path: Path) -> None:
+def test_packed_copies_are_booked_once_for_each_structure_and_dropped_when_unused(path: Path) -> None:
     packed = K * N * 3 // 4  # 4 bits, and two float32 for each 32
     with backbay.open(path, backend="onnx") as backend:
         backend.load()
@@ -117,7 +117,7 @@ def test_a_session_that_a_plan_uses_is_kept(path: Path) -> None:
         assert backend.sessions.created == 4
 
 
-def test_a_limit_holds_for_what_a_session_packs(path: Path) -> None:
+def test_a_limit_holds_for_packed_copies(path: Path) -> None:
     limit = K * N * 5 // 8 + K * N // 2
     with backbay.open(path, backend="onnx", params=BackendParams(max_memory={"CPU:0": limit})) as backend:
         backend.load()
@@ -128,7 +128,7 @@ def test_a_limit_holds_for_what_a_session_packs(path: Path) -> None:
         assert backend.memory().total() == loaded
 
 
-def test_graphs_that_run_one_at_a_time_share_what_they_work_in() -> None:
+def test_graphs_that_run_one_at_a_time_share_working_memory() -> None:
     with backbay.open(None, backend="onnx") as backend:
 
         def graph(count: int) -> Any:
@@ -149,7 +149,7 @@ def test_graphs_that_run_one_at_a_time_share_what_they_work_in() -> None:
         assert backend.memory().total() == at_rest
 
 
-def test_what_a_step_works_in_does_not_grow_with_the_cache() -> None:
+def test_the_working_memory_of_a_step_does_not_grow_with_the_cache() -> None:
     booked = []
     for rows in (64, 4096):
         with backbay.open(None, backend="onnx") as backend, backend.new_context() as ctx:
@@ -164,7 +164,7 @@ def test_what_a_step_works_in_does_not_grow_with_the_cache() -> None:
 @pytest.mark.skipif(
     not Path("/proc/self/clear_refs").exists(), reason="only Linux tells the largest real memory"
 )
-def test_what_is_booked_for_running_is_what_a_run_takes() -> None:
+def test_booked_working_memory_is_what_a_run_takes() -> None:
     told = subprocess.run(
         [sys.executable, Path(__file__).with_name("peaks.py")], capture_output=True, text=True, check=True
     )

@@ -114,7 +114,7 @@ case(ops.copy, "steps")(
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_op_gives_what_the_reference_gives(name: str) -> None:
+def test_an_op_gives_the_result_of_the_reference(name: str) -> None:
     check(CASES[name], sums=128, onnx={"precision": "exact"})
 
 

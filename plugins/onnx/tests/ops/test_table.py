@@ -1,4 +1,4 @@
-"""A kernel says what it works in, or is refused at import."""
+"""A kernel declares its working memory, or is refused at import."""
 
 from __future__ import annotations
 

@@ -54,13 +54,13 @@ def test_a_state_that_was_placed_on_the_host_is_written_there() -> None:
         assert state.numpy().tolist() == [[0, 0], [1, 1], [2, 2]]
 
 
-def test_what_the_host_holds_is_bound_anew_for_each_run() -> None:
-    """To a device of its own, ONNX Runtime copies an input when it is bound: what is written later must not be missed."""
+def test_leaves_on_the_host_are_bound_anew_for_each_run() -> None:
+    """ONNX Runtime copies an input to a device when it is bound: later writes by the host must not be missed."""
     with backbay.open(None, backend=Elsewhere) as backend, backend.new_context() as ctx:
         x, state = ctx.input().from_floats([1.0, 2.0]), ctx.input().from_floats([1.0, 1.0])
         total = x.add(ctx, state.add(ctx, x).copy(ctx, state))
         for value in (1.0, 5.0):
-            for leaf in (x.leaf, state.leaf):  # the old memory stays as it was, like a copy on a device
+            for leaf in (x.leaf, state.leaf):  # the bound memory keeps its data, like a copy on a device
                 assert leaf is not None
                 assert isinstance(leaf.buffer, LeafBuffer)
                 leaf.buffer.data = leaf.buffer.data.copy()

@@ -41,7 +41,7 @@ numpy.savez(sys.argv[3], **dict(zip([value.name for value in session.get_outputs
 
 
 def run_plainly(file: Path, fed: dict[str, Any]) -> dict[str, Any]:
-    """Checked, and run in a process that knows nothing of backbay."""
+    """Check the model, and run it in a process without backbay."""
     onnx.checker.check_model(str(file))
     given, made = file.with_name("given.npz"), file.with_name("made.npz")
     np.savez(given, **fed)
@@ -101,7 +101,7 @@ def test_the_model_of_the_examples_is_exported_and_agrees(tmp_path: Path) -> Non
     np.testing.assert_allclose(outputs["scores"], expected, rtol=1e-5, atol=1e-5)
 
 
-def test_names_that_clash_or_mean_nothing_are_refused(tmp_path: Path) -> None:
+def test_names_that_clash_or_are_unknown_are_refused(tmp_path: Path) -> None:
     with backbay.open(None, backend="onnx") as backend, backend.new_context() as ctx:
         x, other = ctx.from_floats([1.0]), ctx.from_floats([1.0])
         y = x.sqr(ctx)

@@ -133,7 +133,7 @@ def test_measuring_allocates_nothing_and_reports_the_same() -> None:
     assert measured(False) == measured(True) > 0
 
 
-def test_fences_around_buffers_stay_whole() -> None:
+def test_guard_zones_around_buffers_stay_whole() -> None:
     params = BackendParams(debug=backbay.Debug(poison=True, guard_bytes=64))
     with backbay.open(None, backend="onnx", params=params) as backend:
         step = Step(backend)

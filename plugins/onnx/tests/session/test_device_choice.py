@@ -33,7 +33,7 @@ def test_a_gpu_that_is_asked_for_and_missing_is_an_error_with_its_remedy() -> No
 
 
 @needs_none
-def test_nobody_asking_for_a_gpu_gets_the_cpu() -> None:
+def test_the_cpu_is_used_if_no_gpu_is_asked_for() -> None:
     for params in (
         BackendParams(),
         BackendParams(gpu_layers=GPULayersList()),
@@ -54,9 +54,7 @@ def test_nobody_asking_for_a_gpu_gets_the_cpu() -> None:
         ("auto", layers("CUDA:x", 0, 1, 2), "names 'CUDA:x'"),
     ],
 )
-def test_what_contradicts_itself_or_is_partial_is_refused(
-    option: str, given: GPULayersList, why: str
-) -> None:
+def test_contradicting_or_partial_requests_are_refused(option: str, given: GPULayersList, why: str) -> None:
     with pytest.raises(OptionError, match=why):
         choose(option, given, 2)
 

@@ -1,4 +1,4 @@
-"""What a user is told when ONNX Runtime is missing or doubled, and how its errors come out."""
+"""Errors when ONNX Runtime is missing or installed twice, and the translation of its own errors."""
 
 from __future__ import annotations
 
@@ -55,7 +55,9 @@ def test_two_runtimes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         backbay.open(None, backend="onnx")
 
 
-def test_the_doctor_says_what_is_installed_even_where_it_will_not_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_doctor_names_the_installed_distributions_even_if_they_do_not_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     facts = OnnxBackend.diagnose()
     assert facts["installed"].startswith("onnxruntime")
     assert module.runtime().__version__ in facts["ONNX Runtime"]

@@ -1,4 +1,4 @@
-"""Quantized weights stay quantized, and mean what they mean to the reference."""
+"""Quantized weights stay quantized, and give the numbers of the reference."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def use(name: str, path: Path, **options: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("dtype", [*KINDS, DType.IQ4_XS, DType.F16, DType.BF16, DType.F32], ids=str)
-def test_weights_give_what_the_reference_gives(dtype: DType, models: dict[DType, Path]) -> None:
+def test_weights_give_the_results_of_the_reference(dtype: DType, models: dict[DType, Path]) -> None:
     expected = use("cpu_ref", models[dtype])
     for options, error in (({"precision": "exact"}, 1e-5), ({"precision": "fast"}, FAST_ERROR)):
         ours = use("onnx", models[dtype], **options)

@@ -1,1 +1,1 @@
-"""From a checked graph to an ONNX model, and what is bound to its inputs and outputs."""
+"""From a checked graph to an ONNX model, and the records of its inputs and outputs."""

@@ -1,4 +1,4 @@
-"""The result of lowering: a model, and what is bound to its inputs and outputs."""
+"""The result of lowering: a model, and a record of each input and output."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class Lowering(Emitter):
         self._values: dict[tuple[int, int, Form], str] = {}
         self._calls = {op: op.spread(function, skip=1) for op, function in kernels.items()}
 
-    # -- what kernels ask for ----------------------------------------------------------------------------
+    # -- for kernels -------------------------------------------------------------------------------------
 
     def stored(self, node: Node) -> str:
         """The value of a node now, in its own dtype; quantized types as float32."""
@@ -75,7 +75,7 @@ class Lowering(Emitter):
     def weight_part(
         self, node: Node, part: str, type: int, row: tuple[int, ...], expert: int | None = None
     ) -> str:
-        """A part of a packed weight, `row` for each of its rows: those of one expert, or of all."""
+        """A part of a packed weight, of shape `row` for each row of one expert, or of the whole weight."""
         key = (node.index, part, expert)
         if key not in self._constants_of:
             leaf = node.leaf

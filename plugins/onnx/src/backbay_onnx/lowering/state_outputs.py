@@ -32,7 +32,7 @@ class Flow:
         return self._readers.get(name, [])
 
     def reached(self, name: str, barrier: NodeProto) -> set[str]:
-        """A value and all that depend on it, but for those that only depend on it through `barrier`."""
+        """A value, and all values that depend on it without passing through the node `barrier`."""
         found, waiting = {name}, [name]
         while waiting:
             for node in self.readers(waiting.pop()):
@@ -77,7 +77,7 @@ def _chain(flow: Flow, state: State, ends: set[str]) -> list[int] | None:
 
 
 def _overwritten(flow: Flow, state: State, chain: Sequence[int], version: int) -> set[str]:
-    """All that depends on the content of the state's memory when a version is overwritten, but for the overwriting.
+    """All values that depend on the state's memory before a scatter overwrites it, without passing through the scatter.
 
     Where a graph replaced the whole state, the first scatter copies the replacement into that memory.
     """

@@ -1,1 +1,1 @@
-"""Memory that sessions are bound to, and the books of what they work in."""
+"""Buffers that sessions are bound to, and the working memory of graphs."""

@@ -1,4 +1,4 @@
-"""The working memory of a graph, from what each kernel declares: nothing is run to know it."""
+"""The working memory of a graph, from the declarations of its kernels, without a run."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from .services import Services
 
 
 class BoundGraph:
-    """Everything is bound once; a run only runs. Results lie in buffers of the graph, which each run fills."""
+    """Memory is bound once, before all runs. Each run fills the buffers of the results."""
 
     def __init__(
         self, services: Services, graph: Graph, compiled: Compiled, feeds: Fed, sizes: SizeValues
@@ -58,7 +58,7 @@ class BoundGraph:
         self._session.run_with_iobinding(self._binding.bound, options)
 
     def put(self) -> None:
-        """Write into states what the session did not write in place."""
+        """Write into states the rows and values that the session did not write in place."""
         for whole, buffer in self._wholes:
             data = leaf_bytes(self._graph, whole.index)
             begin = self._sizes[whole.begin]

@@ -22,7 +22,7 @@ def session_options(num_threads: int | None, *, shared: bool) -> Any:
     ort = runtime()
     options = ort.SessionOptions()
     options.log_severity_level = 4
-    options.enable_cpu_mem_arena = False  # it holds twice what a step needs, and makes none faster
+    options.enable_cpu_mem_arena = False  # it takes twice the memory of a step, and makes none faster
     # A written state is bound as input and output. ONNX Runtime does not know it: nodes must run in our order.
     options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
     POOL.configure(options, num_threads or len(os.sched_getaffinity(0)), shared=shared)

@@ -14,7 +14,7 @@ from .runtime import CPU, DISTRIBUTIONS, is_installed, runtime
 
 
 def diagnose(quantized: Iterable[DType]) -> dict[str, str]:
-    """What is installed, which devices work, and why others do not; `quantized` are types that stay quantized."""
+    """The installed distributions, and the devices that work, or why not; `quantized` are types that stay quantized."""
     found = [f"{name} {metadata.version(name)}" for name in DISTRIBUTIONS if is_installed(name)]
     facts = {"installed": ", ".join(found) or "neither onnxruntime nor onnxruntime-gpu"}
     try:
