@@ -17,14 +17,19 @@ def nothing(node: Node) -> int:
     return 0
 
 
-def results(times: float) -> Measure:
-    """So many float32 values as large as the result."""
-    return lambda node: int(times * 4 * node.size)
+def results(node: Node) -> int:
+    """For kernels that make one more float32 value of the result's size."""
+    return 4 * node.size
 
 
-def receivers(times: float) -> Measure:
-    """So many float32 values as large as the first operand."""
-    return lambda node: int(times * 4 * node.operands[0].size)
+def receivers(node: Node) -> int:
+    """For kernels that make one more float32 value of the first operand's size."""
+    return 4 * node.operands[0].size
+
+
+def times(count: int, measure: Measure) -> Measure:
+    """`count` values of the measured size."""
+    return lambda node: count * measure(node)
 
 
 # -- the peak of a graph -----------------------------------------------------------------------------------

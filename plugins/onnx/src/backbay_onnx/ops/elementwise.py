@@ -10,7 +10,7 @@ from backbay import DType, Node, UnsupportedOpError, ops
 
 from ..lowering.lowering import Lowering
 from ..lowering.operand import Operand
-from ..memory.working_memory import nothing, results
+from ..memory.working_memory import nothing, results, times
 from .table import kernel
 
 
@@ -63,7 +63,7 @@ def tanh(b: Lowering, x: Operand) -> str:
     return b.add("Tanh", x.floats)
 
 
-@kernel(ops.sigmoid, working_memory=results(2))
+@kernel(ops.sigmoid, working_memory=times(2, results))
 def sigmoid(b: Lowering, x: Operand) -> str:
     return times_sigmoid(b, b.number(1), x.floats)
 
@@ -78,7 +78,7 @@ def relu(b: Lowering, x: Operand, up: Operand | None = None) -> str:
     return gated(b, b.add("Relu", x.floats), x, up)
 
 
-@kernel(ops.silu, working_memory=results(2))
+@kernel(ops.silu, working_memory=times(2, results))
 def silu(b: Lowering, x: Operand, up: Operand | None = None) -> str:
     return gated(b, times_sigmoid(b, x.floats, x.floats), x, up)
 
@@ -93,12 +93,12 @@ def gelu_erf(b: Lowering, x: Operand) -> str:
     return b.add("Gelu", x.floats, approximate="none")
 
 
-@kernel(ops.quick_gelu, working_memory=results(2))
+@kernel(ops.quick_gelu, working_memory=times(2, results))
 def quick_gelu(b: Lowering, x: Operand, up: Operand | None = None) -> str:
     return gated(b, times_sigmoid(b, x.floats, scaled(b, x.floats, 1.702)), x, up)
 
 
-@kernel(ops.swiglu, working_memory=results(3))
+@kernel(ops.swiglu, working_memory=times(3, results))
 def swiglu(b: Lowering, x: Operand, up: Operand, alpha: float, limit: float) -> str:
     gate = b.add("Min", x.floats, b.number(limit))
     gate = times_sigmoid(b, gate, scaled(b, gate, alpha))

@@ -15,7 +15,7 @@ from .table import kernel
 TRIANGLES = {"upper-diag": (1, 0), "upper": (1, 1), "lower-diag": (0, 0), "lower": (0, -1)}
 
 
-@kernel(ops.diag, working_memory=results(1))
+@kernel(ops.diag, working_memory=results)
 def diag(lowering: Lowering, x: Operand) -> str:
     """Repeat the rows, and cut off both triangles: a Where would lose the sign of zeros."""
     rank = max(x.rank, 2)

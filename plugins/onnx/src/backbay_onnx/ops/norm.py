@@ -23,7 +23,7 @@ def softmax(b: Lowering, x: Operand) -> str:
     return original_rank(b, b.add("Softmax", last_axis(x), axis=-1), x)
 
 
-@kernel(ops.layer_norm, working_memory=results(1))
+@kernel(ops.layer_norm, working_memory=results)
 def layer_norm(
     b: Lowering, x: Operand, weight: Operand | None = None, bias: Operand | None = None, eps: float = 1e-5
 ) -> str:
@@ -39,7 +39,7 @@ def rms_norm(b: Lowering, x: Operand, weight: Operand | None = None, eps: float 
     return original_rank(b, b.add("RMSNormalization", last_axis(x), scale, axis=-1, epsilon=eps), x)
 
 
-@kernel(ops.l2_norm, working_memory=receivers(1))
+@kernel(ops.l2_norm, working_memory=receivers)
 def l2_norm(b: Lowering, x: Operand, eps: float = 1e-12) -> str:
     root = b.add("Sqrt", sum_of(b, b.add("Mul", last_axis(x), last_axis(x)), x))
     return original_rank(b, b.add("Div", last_axis(x), b.add("Max", root, b.number(eps))), x)

@@ -8,7 +8,7 @@ from backbay import ops
 
 from ..lowering.lowering import Lowering
 from ..lowering.operand import Operand
-from ..memory.working_memory import nothing, receivers
+from ..memory.working_memory import nothing, receivers, times
 from .table import kernel
 
 
@@ -49,13 +49,13 @@ def mean(b: Lowering, x: Operand) -> str:
     return mean_of(b, last_axis(x), x)
 
 
-@kernel(ops.variance, working_memory=receivers(2))
+@kernel(ops.variance, working_memory=times(2, receivers))
 def variance(b: Lowering, x: Operand) -> str:
     y = centred(b, x)
     return mean_of(b, b.add("Mul", y, y), x)
 
 
-@kernel(ops.stddev, working_memory=receivers(2))
+@kernel(ops.stddev, working_memory=times(2, receivers))
 def stddev(b: Lowering, x: Operand) -> str:
     return b.add("Sqrt", variance(b, x))
 

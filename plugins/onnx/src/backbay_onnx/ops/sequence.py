@@ -16,7 +16,7 @@ from backbay.ops import Yarn
 from ..lowering.emitter import AnySize
 from ..lowering.lowering import Lowering
 from ..lowering.operand import Operand
-from ..memory.working_memory import results
+from ..memory.working_memory import results, times
 from .table import kernel
 
 
@@ -115,7 +115,7 @@ def _rates(
     return rates * (scale * (1 - r) + r), yarn.attn_factor * (1 + 0.1 * log(1 / scale))
 
 
-@kernel(ops.ssm_conv, working_memory=results(2))
+@kernel(ops.ssm_conv, working_memory=times(2, results))
 def ssm_conv(b: Lowering, x: Operand, weight: Operand) -> str:
     value, kernels = x.of_rank(3), weight.of_rank(2)  # (sequences, channels, K-1 + tokens), (channels, K)
     taps = weight.dim(0).pin()

@@ -12,7 +12,7 @@ from backbay.plugin import Size
 
 from ..lowering.lowering import Lowering
 from ..lowering.operand import Operand
-from ..memory.working_memory import nothing, results
+from ..memory.working_memory import nothing, results, times
 from .table import kernel
 
 
@@ -86,7 +86,7 @@ def conv1d_dw(b: Lowering, x: Operand, weight: Operand, s: int, p: int, d: int) 
     return b.add("ReduceSum", b.add("Mul", value, kernels), b.ints(-1), keepdims=0)
 
 
-@kernel(ops.im2col, working_memory=results(2))
+@kernel(ops.im2col, working_memory=times(2, results))
 def im2col(
     b: Lowering, weight: Operand, data: Operand, s0: int, s1: int, p0: int, p1: int, d0: int, d1: int
 ) -> str:
@@ -130,7 +130,7 @@ def avg_pool2d(b: Lowering, x: Operand, k: int, s: int, p: float) -> str:
     return b.ranked(y, 4, rank)
 
 
-@kernel(ops.interpolate, working_memory=results(2))
+@kernel(ops.interpolate, working_memory=times(2, results))
 def interpolate(b: Lowering, x: Operand, dims: tuple[Size, ...], mode: str) -> str:
     rank = len(dims)
     if any(size.same(0) for size in dims):

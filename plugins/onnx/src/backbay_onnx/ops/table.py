@@ -13,7 +13,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class LoweringTable(KernelTable):
-    """`@kernel(ops.silu, working_memory=results(2))` above a function of the lowering and the op's own parameters.
+    """`@kernel(ops.silu, working_memory=times(2, results))` above a function of the lowering and the op's own parameters.
 
     A kernel without a declared working memory is an error at import: memory that is not booked may not be there in a run.
     """
