@@ -121,10 +121,10 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # type checkers would take any name for one of ours
+if not TYPE_CHECKING:  # with __getattr__ in sight, type checkers would accept every name
 
     def __getattr__(name: str) -> Any:
-        if name == "hookimpl":  # for plugins; pluggy takes as long to import as the rest of core
+        if name == "hookimpl":  # pluggy takes as long to import as the rest of core
             from .discovery.hook_specs import hookimpl
 
             return hookimpl

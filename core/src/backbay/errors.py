@@ -1,4 +1,4 @@
-"""Every error that backbay raises on purpose, under one root."""
+"""The error classes of backbay, under one root."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def reason_of(error: BaseException) -> str:
-    """What an error says, or, if that is nothing, what it is called."""
+    """The text of an error, or, if it has none, the name of its class."""
     return str(error) or type(error).__name__
 
 
@@ -20,11 +20,11 @@ class BackbayError(Exception):
 
 
 class ShapeError(BackbayError, ValueError):
-    """Shapes, strides or sizes that an operation does not take."""
+    """An operation does not take these shapes, strides or sizes."""
 
 
 class DTypeError(BackbayError, TypeError):
-    """A dtype, or a kind of tensor, that an operation does not take."""
+    """An operation does not take this dtype or this kind of tensor."""
 
 
 class ClosedError(BackbayError):
@@ -36,15 +36,15 @@ class ContextBusyError(BackbayError):
 
 
 class NotComputedError(BackbayError):
-    """A tensor was read that neither is a leaf nor was named by the latest compute."""
+    """A tensor was read that is neither a leaf nor named by the latest compute."""
 
 
 class CancelledError(BackbayError):
-    """A load or a compute was cancelled; what it wrote is invalid."""
+    """A load or a compute was cancelled; the data that it wrote are invalid."""
 
 
 class GraphSizeError(BackbayError):
-    """A context traced more nodes than it was made for."""
+    """A context traced more nodes than its limit."""
 
 
 class UnsupportedOpError(BackbayError):
@@ -52,23 +52,23 @@ class UnsupportedOpError(BackbayError):
 
 
 class DeclaredUnsupportedError(UnsupportedOpError):
-    """Core refused an operation because `Backend.supports` says that the backend cannot run it."""
+    """Core refused an operation, because `Backend.supports` says that the backend cannot run it."""
 
 
 class GuardZoneError(BackbayError):
-    """A kernel wrote before or behind the memory that it was given."""
+    """A kernel wrote outside of its memory, into a guard zone."""
 
 
 class BackendUnavailableError(BackbayError):
-    """An installed backend cannot work here: it says what is missing and how to mend it."""
+    """An installed backend cannot work on this machine; the message says what is missing and how to mend it."""
 
 
 class OptionError(BackbayError, ValueError):
-    """A parameter of a backend that it does not know, or a value that it does not take."""
+    """A backend does not know a parameter, or does not take its value."""
 
 
 class CacheFullError(BackbayError):
-    """A cache has no room for what a sequence needs."""
+    """A cache has too few free cells for a sequence."""
 
     def __init__(self, sequence: int, need: int, room: int) -> None:
         super().__init__(f"cache is full: sequence {sequence} needs {need} cells, {room} are free")
@@ -76,7 +76,7 @@ class CacheFullError(BackbayError):
 
 
 class UnknownBackendError(BackbayError, LookupError):
-    """No backend of that name is installed."""
+    """No backend of the given name is installed."""
 
     def __init__(self, name: str, installed: Iterable[str], asked_by: str = "") -> None:
         from difflib import get_close_matches  # takes longer to import than most of core
@@ -98,7 +98,7 @@ class NoMemoryError(BackbayError, MemoryError):
 
 
 class ModelFileError(BackbayError, ValueError):
-    """A model file that is damaged, hostile, or not what it says."""
+    """A model file is damaged, hostile, or contradicts itself."""
 
     def __init__(
         self, path: str | os.PathLike[str], offset: int | None, expected: object, found: object

@@ -1,6 +1,6 @@
-"""The door for backend authors: with `backbay`, `backbay.ops` and `backbay.gguf`, all that a plugin may import.
+"""The door for backend authors: a plugin imports from it, `backbay`, `backbay.ops` and `backbay.gguf`, nothing else.
 
-Nothing else is promised: other modules may move in any release. docs/write-a-backend.md shows how the names are used.
+Other modules may move in any release. docs/write-a-backend.md shows how the names are used.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Values of the contract: dtypes, specs, placements, layers, parameters."""
+"""The contract's value types: dtypes, specs, placements, layers, parameters."""

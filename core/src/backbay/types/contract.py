@@ -1,4 +1,4 @@
-"""The contract's version: additions raise the minor number, and only changes that break a plugin the major one."""
+"""The contract's version: additions raise the minor number, changes that break plugins the major number."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Any, NamedTuple, Self
 
 
 class ContractVersion(NamedTuple):
-    """A version of the contract. A plugin states the one it was written for, as "1.1", (1, 1), or 1 for "1.0"."""
+    """A version of the contract. A plugin states its version as "1.1", as (1, 1), or as 1, which means "1.0"."""
 
     major: int
     minor: int = 0
 
     @classmethod
     def parse(cls, stated: object) -> Self:
-        """What a plugin states, as a version; ValueError if it is none."""
+        """Convert a plugin's statement to a version; ValueError if it is no version."""
         parts: Any = stated.split(".") if isinstance(stated, str) else stated
         if isinstance(parts, int) and not isinstance(parts, bool):
             return cls(parts)
@@ -25,7 +25,7 @@ class ContractVersion(NamedTuple):
         return cls(major, minor)
 
     def takes(self, plugin: ContractVersion) -> bool:
-        """Whether a core of this version runs a plugin that was written for that one."""
+        """Whether a core of this version runs a plugin of the version `plugin`."""
         return plugin.major == self.major and plugin.minor <= self.minor
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""The element types of tensors: those of GGUF, by ggml's numbers."""
+"""The element types of tensors: GGUF's types, with ggml's numbers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Self
 
 
 class DType(IntEnum):
-    """An element type. F64, I8 and I16 stand in files and in `Precision`; no op takes them."""
+    """An element type. F64, I8 and I16 occur in files and in `Precision` only; no op takes them."""
 
     block_size: int  # elements in a block, 1 for plain types
     type_size: int  # bytes of a block
@@ -19,7 +19,7 @@ class DType(IntEnum):
         member = int.__new__(cls, number)
         member._value_ = number
         member.block_size, member.type_size = block_size, type_size
-        # Attributes, not sets: hashing an enum member is slow, and shape rules ask for every op.
+        # Attributes, not sets: hashing an enum member is slow, and the shape rule of every op reads them.
         member.is_quantized = block_size > 1
         member.is_float = number in (0, 1, 30)
         member.is_integer = number in (26, 27)
@@ -60,16 +60,16 @@ class DType(IntEnum):
     NVFP4 = 40, 64, 36
     Q1_0 = 41, 128, 18
 
-    __hash__ = int.__hash__  # Enum's own is slow, and dtypes are keys of what is remembered
+    __hash__ = int.__hash__  # Enum's hash is slow, and dtypes are keys of caches
 
     def __str__(self) -> str:
         return self.name.lower()
 
     def row_size(self, elements: int) -> int:
-        """Bytes of a row of `elements`, which must fill whole blocks."""
+        """The bytes of a row of `elements` elements, which must fill whole blocks."""
         return elements // self.block_size * self.type_size
 
 
 CONTRACT = frozenset(
     d for d in DType if d.is_quantized or d.is_float or d.is_integer
-)  # what tensors may hold
+)  # the dtypes that tensors may have

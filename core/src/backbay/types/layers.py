@@ -1,4 +1,4 @@
-"""Which layers of a model go to which GPU."""
+"""The assignment of a model's layers to GPUs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..errors import OptionError
 
 @dataclass(frozen=True)
 class GPULayers:
-    """The layers that one device holds; the index after the last block is the output layer."""
+    """The layers on one device; the index after the last block is the output layer."""
 
     id: str
     layers: tuple[int, ...]
@@ -41,7 +41,7 @@ class GPULayersList(list[GPULayers]):
         return sum(len(gpu.layers) for gpu in self)
 
     def hash(self) -> int:
-        """64 bits that identify the assignment, the same on every machine and in every run."""
+        """A 64-bit hash of the assignment, the same on every machine and in every run."""
         from hashlib import blake2b  # takes longer to import than most of core
 
         digest = blake2b(digest_size=8)
@@ -60,12 +60,13 @@ def assign_layers(
     main_gpu: int = 0,
     tensor_split: Sequence[float] = (),
 ) -> GPULayersList:
-    """The list that older settings ask for.
+    """Convert older settings (num_gpu_layers, main_gpu, tensor_split) to a GPULayersList.
 
-    `layer_sizes` are bytes of each block and, last, of the output layer; `free_memory` pairs each GPU's id with
-    its free bytes. The last `num_gpu_layers` layers go to GPUs (None or a negative number: all that fit), in
-    contiguous runs, devices in order but `main_gpu` last, so that it holds the output. `tensor_split` gives the
-    devices' shares; without it each takes what its free memory holds, from the output layer down.
+    `layer_sizes` are the bytes of each block and, last, of the output layer; `free_memory` pairs each GPU's id with
+    its free bytes. The last `num_gpu_layers` layers go to GPUs (None or a negative number: all layers that fit). Each
+    GPU gets a contiguous run. GPUs come in their order, but `main_gpu` comes last, so it holds the output layer.
+    `tensor_split` gives the GPUs' shares; without it each GPU is filled up to its free memory, from the output layer
+    down.
     """
     if not free_memory:
         return GPULayersList()
@@ -86,12 +87,12 @@ def _fill_down(
     *,
     automatic: bool,
 ) -> GPULayersList:
-    """Hand layers out from the output down, to each device up to its share or its free memory."""
+    """Assign layers from the output layer down, to each device up to its share or its free memory."""
     runs: list[GPULayers] = []
     layer, lowest = len(sizes) - 1, len(sizes) - wanted
     for position, ((id, room), share) in enumerate(devices):
         free = room
-        # Asked for by number, layers go somewhere: what fits nowhere goes to the last device.
+        # With an explicit number every layer gets a GPU: layers that fit nowhere go to the last device.
         forced = not automatic and (share is not None or position == len(devices) - 1)
         taken: list[int] = []
         while layer >= lowest and (share is None or len(taken) < share) and (forced or sizes[layer] <= free):
@@ -103,7 +104,7 @@ def _fill_down(
 
 
 def _shares(count: int, devices: int, split: Sequence[float]) -> list[int]:
-    """`count` layers divided in proportion, each cut rounded, so that all are handed out."""
+    """Divide `count` layers in proportion to `split`; rounding the cuts, not the shares, loses no layer."""
     if len(split) != devices or min(split) < 0 or sum(split) <= 0:
         raise OptionError(
             f"tensor_split must give {devices} shares, none negative, not all 0, got {list(split)}"

@@ -1,4 +1,4 @@
-"""What a caller tells a backend, and what a backend tells of itself."""
+"""The parameters of a backend, and its statements about itself: cache, devices, precision, support."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..errors import OptionError, unknown_option
 from .dtypes import DType
 from .layers import GPULayersList
 
-MAX_THREADS = 1024  # libraries start as many as they are told to, or fail in ways of their own
+MAX_THREADS = 1024  # libraries accept any number: they start all these threads, or fail in their own ways
 
 
 class FlashAttention(Enum):
@@ -22,7 +22,7 @@ class FlashAttention(Enum):
 
 @dataclass(frozen=True)
 class Debug:
-    """What helps to find faults, where a backend can do it: fill fresh memory, and guard its ends."""
+    """Help to find faults, on backends that can: poison fills fresh memory, guard_bytes guards both of its ends."""
 
     poison: bool = False
     guard_bytes: int = 0
@@ -33,10 +33,10 @@ class BackendParams:
     """How a backend loads and runs a model.
 
     alloc_memory    False only measures: nothing is allocated, and load and compute refuse.
-    num_threads     threads on the CPU; None is all cores.
-    gpu_layers      None places all that fits, an empty list means CPU.
-    max_memory      bytes by device id that may not be exceeded.
-    options         a backend's own, which it declares and checks.
+    num_threads     threads on the CPU; None means all cores.
+    gpu_layers      None places all layers that fit on GPUs; an empty list keeps all layers on the CPU.
+    max_memory      limits in bytes, by device id.
+    options         options of this backend alone, which declares and checks them.
     """
 
     alloc_memory: bool = True
@@ -69,7 +69,7 @@ def _require_int(name: str, value: object, *, at_least: int, at_most: int | None
 
 @dataclass(frozen=True)
 class Option:
-    """An option that a backend declares: its default, what turns a value into it (or raises), and a line of help."""
+    """An option that a backend declares: its default, a parser of given values (it may raise), and a line of help."""
 
     default: Any
     parse: Callable[[Any], Any]
@@ -77,7 +77,7 @@ class Option:
 
 
 def parse_options(declared: Mapping[str, Option], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of all declared options; OptionError names what is unknown or not taken."""
+    """The values of all declared options; OptionError names an unknown option or a wrong value."""
     for name in given:
         if name not in declared:
             raise unknown_option(name, declared)
@@ -95,13 +95,13 @@ def _parse(name: str, option: Option, given: Mapping[str, Any]) -> Any:
 
 @dataclass(frozen=True)
 class CacheConfig:
-    """What a backend wants of a cache.
+    """The properties that a cache should have on a backend.
 
-    cache_padding       the history that a cache hands out is a multiple of it, and so is its capacity
-    permuted_v          values are stored, and handed out, as (history, d, kv_heads)
-    mask_dtype          of the mask
-    mask_batch_padding  the mask's rows are a multiple of it; rows of no token are -infinity
-    dtypes              what a cache may be stored as, first what suits the backend best
+    cache_padding       a cache's history and its capacity are multiples of this number
+    permuted_v          values are stored and returned as (history, d, kv_heads)
+    mask_dtype          the dtype of the mask
+    mask_batch_padding  the mask's number of rows is a multiple of this number; padding rows are -infinity
+    dtypes              the dtypes that a cache may be stored in, best one first
     """
 
     cache_padding: int = 1
@@ -113,7 +113,7 @@ class CacheConfig:
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """A device that a backend can use. Ids read `LIBRARY:n`, like `CUDA:0`."""
+    """A device that a backend can use. Its id has the form `LIBRARY:n`, such as `CUDA:0`."""
 
     id: str
     name: str
@@ -124,12 +124,11 @@ class DeviceInfo:
 
 @dataclass(frozen=True)
 class Precision:
-    """What a backend rounds activations to, and sums in, for one op on operands of these dtypes.
+    """The dtypes in which a backend computes one op on given operands. Error bounds are derived from them.
 
-    Error bounds follow from it. `activation` is what the second operand of products, convolutions and attention may
-    be rounded to, and the operand of gelu and quick_gelu; `accumulate` what sums are kept in, and what each step of
-    any other arithmetic is rounded to. Arithmetic may flush to zero what lies below the normal range of f32; what is
-    moved or cast keeps its subnormals.
+    `activation`: the second operand of products, convolutions and attention may be rounded to this dtype, and so may
+    the operand of gelu and quick_gelu. `accumulate`: sums are kept in this dtype, and each step of any other
+    arithmetic is rounded to it. Arithmetic may flush subnormals of f32 to zero; moves and casts keep them.
     """
 
     activation: DType
@@ -144,7 +143,7 @@ class Level(Enum):
 
 @dataclass(frozen=True)
 class Support:
-    """How a backend runs an op on given specs, and why not otherwise. True unless it cannot."""
+    """How a backend runs an op on given specs. False, with the reason, if it cannot."""
 
     level: Level
     reason: str = ""

@@ -1,4 +1,4 @@
-"""Where a tensor belongs: a hint that contexts give and backends follow."""
+"""The place where a tensor belongs: a hint that contexts give and backends follow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MAX_LAYERS = 1 << 16  # more than any model has: memory reports have an entry fo
 
 @dataclass(frozen=True)
 class Placement:
-    """In host memory, with a layer of the model, or anywhere."""
+    """Host memory, the device of a model's layer, or (neither given) any place."""
 
     host: bool = False
     layer: int | None = None

@@ -1,4 +1,4 @@
-"""What shape rules see of a tensor: its dtype, its shape and where its elements lie."""
+"""A tensor as shape rules see it: its dtype, its shape and the layout of its elements."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ MAX_RANK = 4
 class Spec:
     """A dtype and a shape, dimension 0 innermost; a view also has strides and an offset, in bytes.
 
-    `strides` is None where the elements lie contiguously. `offset` counts from the start of the
-    storage that a view looks into.
+    `strides` is None if the elements are contiguous. `offset` counts from the start of the view's storage.
     """
 
     __slots__ = ("dtype", "offset", "shape", "strides")
@@ -39,7 +38,7 @@ class Spec:
         return self.shape[n] if n < len(self.shape) else 1
 
     def stride(self, n: int) -> int:
-        """The bytes from one element of dimension n to the next; in dimension 0 of a quantized type, of a block."""
+        """The bytes from one element of dimension n to the next (dimension 0 of a quantized type: to the next block)."""
         strides = self.strides or contiguous_strides(self.dtype, self.shape)
         if n < len(strides):
             return strides[n]
@@ -74,11 +73,11 @@ class Spec:
 
 
 def contiguous_strides(dtype: DType, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides of elements that lie one after the other, dimension 0 innermost."""
+    """The strides of contiguous elements, dimension 0 innermost."""
     return _contiguous_strides(dtype.type_size, dtype.block_size, shape)
 
 
-@lru_cache(maxsize=4096)  # a model asks for the same few, layer after layer
+@lru_cache(maxsize=4096)  # every layer of a model has the same few shapes
 def _contiguous_strides(type_size: int, block_size: int, shape: tuple[int, ...]) -> tuple[int, ...]:
     if not shape:
         return ()
@@ -90,13 +89,13 @@ def _contiguous_strides(type_size: int, block_size: int, shape: tuple[int, ...])
 
 
 def result_spec(dtype: DType, shape: tuple[int, ...]) -> Spec:
-    """What an op makes, if its shape can be: also where an operand is empty, a result may be too large."""
+    """The spec of an op's result. Its shape is checked: it may be too large even if an operand is empty."""
     check_shape(dtype, shape)
     return Spec(dtype, shape)
 
 
 def view_spec(dtype: DType, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> Spec:
-    """A view; strides that only say what contiguity says are dropped."""
+    """The spec of a view; strides are dropped if they are those of a contiguous layout."""
     if 0 in shape:
         return Spec(dtype, shape, None, offset)
     plain = contiguous_strides(dtype, shape)
@@ -109,12 +108,12 @@ def view_spec(dtype: DType, shape: tuple[int, ...], strides: tuple[int, ...], of
 
 
 def blocks(dtype: DType, shape: Sequence[int]) -> tuple[int, ...]:
-    """The shape counted in what strides step over: blocks in dimension 0, elements elsewhere."""
+    """The shape in the units of strides: blocks in dimension 0, elements in the others."""
     return (shape[0] // dtype.block_size, *shape[1:]) if shape else ()
 
 
 def span(spec: Spec) -> int:
-    """The bytes from a view's first element to the end of its last one."""
+    """The bytes from a view's first element to the end of its last element."""
     if 0 in spec.shape:
         return 0
     if spec.strides is None:
@@ -124,19 +123,19 @@ def span(spec: Spec) -> int:
 
 
 def same_shape(a: Sequence[int], b: Sequence[int]) -> bool:
-    """Whether two shapes are equal but for trailing ones."""
+    """Whether two shapes are equal, trailing extents of 1 ignored."""
     if len(a) > len(b):
         a, b = b, a
     return tuple(b[: len(a)]) == tuple(a) and all(n == 1 for n in b[len(a) :])
 
 
 def divides(part: int, whole: int) -> bool:
-    """Whether `part` can be repeated to `whole`; nothing repeats only to nothing."""
+    """Whether `part` can be repeated to `whole`; 0 can only be repeated to 0."""
     return whole == 0 if part == 0 else whole % part == 0
 
 
 def require(condition: object, rule: str, *values: Any) -> None:
-    """Raise ShapeError with the rule, its values filled in, unless the condition holds."""
+    """Raise ShapeError with the rule and its values unless the condition holds."""
     if not condition:
         raise ShapeError(rule.format(*values))
 
@@ -152,7 +151,7 @@ def require_dtype(x: Spec, dtypes: tuple[DType, ...], name: str) -> None:
 
 
 def require_rank(x: Spec, most: int, name: str = "the receiver") -> None:
-    """The dimensions beyond `most` must be 1."""
+    """Raise ShapeError unless all dimensions beyond `most` are 1."""
     require(
         all(n == 1 for n in x.shape[most:]),
         "{} must have at most {} dimensions, got {}",
@@ -167,14 +166,14 @@ def require_contiguous(x: Spec) -> None:
 
 
 def check_shape(dtype: DType, shape: tuple[int, ...]) -> None:
-    """The rule for every new tensor: rank, no negative extent, whole blocks, 63 bits."""
+    """Raise ShapeError unless a new tensor may have this shape: rank, no negative extent, whole blocks, 63 bits."""
     if not _is_plain(dtype.type_size, dtype.block_size, shape):
         _check_shape(dtype, shape)
 
 
 @lru_cache(maxsize=4096)
 def _is_plain(type_size: int, block_size: int, shape: tuple[int, ...]) -> bool:
-    """Whether a shape is beyond doubt, as nearly all are."""
+    """Whether a shape is certainly valid, a quick test that nearly all shapes pass."""
     fits = 0 < len(shape) <= MAX_RANK and min(shape) > 0 and prod(shape) * type_size < 1 << 63
     return fits and shape[0] % block_size == 0
 
