@@ -1,1 +1,1 @@
-"""Tensors' bytes: encoding and decoding, buffers, leaves."""
+"""The bytes of tensors: encoding and decoding, buffers, leaves."""

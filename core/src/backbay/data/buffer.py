@@ -1,4 +1,4 @@
-"""Memory of a leaf or a weight, as a backend hands it to core."""
+"""The interface between core and a backend's memory."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from .encoding import Bytes
 
 
 class Buffer(ABC):
-    """Memory of a leaf or a weight, wherever the backend put it."""
+    """The memory of a leaf or a weight, on any device of the backend."""
 
     nbytes: int
 
     @abstractmethod
     def read(self) -> Bytes:
-        """All bytes, on the host; the caller neither changes nor keeps them."""
+        """All bytes, on the host; the caller must not change or keep them."""
 
     @abstractmethod
     def write(self, data: Bytes) -> None:

@@ -1,4 +1,4 @@
-"""Bytes of tensors to numbers and back, for every dtype of the contract."""
+"""Conversion of a tensor's bytes to numbers and back, for every dtype of the contract."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ NUMPY: dict[DType, np.dtype[Any]] = {
     DType.I32: np.dtype(np.int32),
     DType.I64: np.dtype(np.int64),
     DType.F64: np.dtype(np.float64),
-    DType.BF16: np.dtype(np.uint16),  # as raw bits: NumPy has no bfloat16
+    DType.BF16: np.dtype(np.uint16),  # raw bits: NumPy has no bfloat16
 }
 
 
 def numpy_view(data: Bytes, dtype: DType) -> Array:
-    """Bytes as a flat array of what NumPy calls the dtype; quantized types stay bytes."""
+    """Bytes as a flat array of NumPy's type for the dtype; quantized types stay bytes."""
     return data.view(NUMPY[dtype]) if dtype in NUMPY else data
 
 
 def strided(data: Bytes, spec: Spec) -> Array:
-    """What a view looks at, shaped as NumPy does (reversed); a quantized row is its bytes. Copies nothing."""
+    """A view as an array of the reversed shape, without a copy; a quantized row is an array of its bytes."""
     shape, strides = list(spec.shape), [spec.stride(n) for n in range(spec.rank)]
     element = NUMPY.get(spec.dtype)
     if element is None:
         element, shape[0], strides[0] = np.dtype(np.uint8), spec.row_nbytes, 1
-    if 0 in shape:  # it may lie behind the end of its storage, which NumPy refuses
+    if 0 in shape:  # an empty view may lie behind the end of its storage, and NumPy refuses such offsets
         return np.empty(shape[::-1], element)
     return np.ndarray(shape[::-1], element, data.data, spec.offset, strides[::-1])
 
 
 def gather(data: Bytes, spec: Spec) -> Bytes:
-    """The bytes of a view in logical order, one after the other."""
+    """The bytes of a view, contiguous, in logical order."""
     if spec.strides is None:
         return data[spec.offset : spec.offset + spec.nbytes]
     return np.ascontiguousarray(strided(data, spec)).reshape(-1).view(np.uint8)
 
 
 def decode(raw: Array, dtype: DType) -> Array:
-    """A raw array (see `strided`) as numbers: BF16 and quantized types as float32, others as they are."""
+    """A raw array (see `strided`) as numbers: BF16 and quantized types as float32, other dtypes unchanged."""
     if dtype is DType.BF16:
         return (raw.astype(np.uint32) << 16).view(np.float32)
     if dtype.is_quantized:
@@ -59,7 +59,7 @@ def decode(raw: Array, dtype: DType) -> Array:
 
 
 def flat_numbers(data: Bytes, dtype: DType) -> Array:
-    """All elements of contiguous bytes, as `decode` gives them."""
+    """All elements of contiguous bytes, decoded."""
     return decode(data.reshape(-1, dtype.type_size) if dtype.is_quantized else numpy_view(data, dtype), dtype)
 
 
@@ -78,7 +78,7 @@ def dequantize(raw: Array, dtype: DType) -> Array:
 
 
 def encode(numbers: Array, dtype: DType) -> Array:
-    """Numbers as a raw array of the dtype, rounded to nearest; the inverse of `decode`."""
+    """Numbers as a raw array of the dtype, rounded to nearest: the inverse of `decode`."""
     if dtype is DType.BF16:
         return _to_bfloat16(numbers)
     if dtype.is_quantized:
@@ -102,10 +102,10 @@ def quantize(numbers: Array, dtype: DType) -> Array:
 
 
 def _to_bfloat16(numbers: Array) -> Array:
-    """Round once, to nearest, ties to even; a NaN stays one."""
+    """Round once, to nearest, ties to even; NaN stays NaN."""
     single = numbers.astype(np.float32)
     bits = single.view(np.uint32)
-    # What rounding to float32 made look like a tie is none: step back to the side the number is on.
+    # Rounding to float32 can make a number look like a tie: step back to the side on which the number lies.
     lost = np.sign(single) * (numbers - single)
     tie = (bits & 0xFFFF) == 0x8000
     bits = bits + (tie & (lost > 0)) - (tie & (lost < 0)).astype(np.uint32)

@@ -1,4 +1,4 @@
-"""Buffers in host memory, with guard zones around them where faults are looked for."""
+"""Buffers in host memory, with guard zones around them for debugging."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from ..types.params import Debug
 from .buffer import Buffer
 from .encoding import Bytes
 
-GUARD, POISON = 0xA5, 0xFF  # every float of 0xFF bytes is a NaN
+GUARD, POISON = 0xA5, 0xFF  # bytes of 0xFF are a NaN in every float dtype
 
 
 class HostBuffer(Buffer):
-    """Bytes of our own; fresh ones are zero, or poison if that is asked for."""
+    """Memory of the host: zeros at first, or poison if `debug.poison` asks for it."""
 
     def __init__(self, nbytes: int, debug: Debug) -> None:
         self.nbytes = nbytes
@@ -33,7 +33,7 @@ class HostBuffer(Buffer):
         self.data[:] = POISON
 
     def check_guards(self) -> None:
-        """Raise if something wrote before or behind the data."""
+        """Raise GuardZoneError if a guard zone, before or behind the data, was written to."""
         if not all((zone == GUARD).all() for zone in self._guards):
             raise GuardZoneError(f"something wrote outside of a buffer of {self.nbytes} bytes")
 
@@ -49,7 +49,7 @@ class HostBuffer(Buffer):
 
 
 class MappedBuffer(Buffer):
-    """Bytes of a file, mapped; they can only be read."""
+    """The bytes of a mapped file, read-only."""
 
     def __init__(self, data: Bytes) -> None:
         self.data = data

@@ -1,4 +1,4 @@
-"""Numbers of the host on their way into a leaf: checked against its spec, converted to its dtype."""
+"""Numbers that the host writes into a leaf: checked against its spec, converted to its dtype."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ..types.dtypes import DType
 from ..types.spec import Spec
 from .encoding import NUMPY, Array, Bytes, encode
 
-_NONE = np.dtype(np.void)  # quantized types are none of NumPy's
+_NONE = np.dtype(np.void)  # NumPy has no quantized types
 
 
 def to_array(data: object, kind: Any) -> Array:
-    """A NumPy array, list or buffer of numbers as an array; raw bytes are read as numbers of `kind`."""
+    """Convert a NumPy array, list or buffer of numbers to an array; raw bytes are numbers of `kind`."""
     if isinstance(data, (bytes, bytearray)):
         return np.frombuffer(data, kind)
-    if isinstance(data, DType):  # which NumPy takes for a number
+    if isinstance(data, DType):  # NumPy would take it for a number
         raise DTypeError(
             f"expected numbers, got the dtype {data}; data come first, and a leaf of another dtype is made by "
             "ctx.empty(dtype, *shape).from_floats(data)"
@@ -37,7 +37,7 @@ def to_array(data: object, kind: Any) -> Array:
 
 
 def from_floats(data: object, spec: Spec) -> Bytes:
-    """The bytes of `spec` that hold these numbers."""
+    """Encode numbers as the bytes of a leaf of `spec`."""
     array = to_array(data, np.float32)
     if spec.dtype.is_integer and not _whole(array):
         raise DTypeError(f"{spec} cannot hold fractions, infinities or NaN; cast a float leaf instead")
@@ -45,7 +45,7 @@ def from_floats(data: object, spec: Spec) -> Bytes:
 
 
 def from_ints(data: object, spec: Spec) -> Bytes:
-    """The bytes of `spec` that hold these integers."""
+    """Encode integers as the bytes of a leaf of `spec`."""
     array = to_array(data, np.int32)
     if array.dtype.kind == "f":
         raise DTypeError(f"expected integers, got an array of {array.dtype}; call from_floats")
@@ -53,7 +53,7 @@ def from_ints(data: object, spec: Spec) -> Bytes:
 
 
 def from_buffer(data: object, spec: Spec) -> Bytes:
-    """The bytes themselves, if they are as many as `spec` takes."""
+    """Take bytes as they are; ShapeError if their number is not that of `spec`."""
     try:
         raw = np.frombuffer(memoryview(data), np.uint8)  # type: ignore[arg-type]  # TypeError says it is none
     except (TypeError, ValueError, BufferError) as error:
@@ -64,24 +64,24 @@ def from_buffer(data: object, spec: Spec) -> Bytes:
 
 
 def _whole(array: Array) -> bool:
-    """Whether all numbers are integers, whatever they are stored as."""
+    """Whether all numbers have integral values, in any dtype."""
     if array.dtype.kind != "f":
         return True
     return bool(np.isfinite(array).all() and np.array_equal(array, np.trunc(array)))
 
 
 def _encoded(array: Array, spec: Spec) -> Bytes:
-    """A decoding step writes several small leaves: what needs neither check nor conversion gets none."""
+    """Check and convert numbers. A decoding step writes several small leaves, so the common case does neither."""
     if array.size != spec.size:
         raise ShapeError(f"{array.size} numbers do not fill the {spec.size} of {spec}")
     kind = NUMPY.get(spec.dtype, _NONE)
-    if array.dtype == kind and kind.kind != "u":  # bf16 bears the name of an unsigned integer
+    if array.dtype == kind and kind.kind != "u":  # in NUMPY, bf16 is an unsigned integer
         raw = array
     elif spec.dtype.is_integer:
         _check_range(array, spec)
         raw = array.astype(kind)
     else:
-        with np.errstate(all="ignore"):  # a float too large for its dtype is an infinity
+        with np.errstate(all="ignore"):  # a float that is too large for the dtype becomes infinity
             raw = encode(np.ascontiguousarray(array).reshape(spec.shape[::-1]), spec.dtype)
     return np.ascontiguousarray(raw).reshape(-1).view(np.uint8)
 

@@ -1,4 +1,4 @@
-"""Leaves: tensors whose data the host writes, and weights."""
+"""The data behind leaves (tensors that the host writes) and weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Owner(Protocol):
-    """What a leaf asks of its backend."""
+    """The part of a backend that a leaf uses."""
 
     closed: bool
     loaded: bool
@@ -27,7 +27,7 @@ class Owner(Protocol):
 
 
 class Home(Protocol):
-    """What a leaf asks of the recording that made it."""
+    """The part of a recording that its leaves use."""
 
     blocked: bool
     closed: bool
@@ -38,7 +38,7 @@ class Home(Protocol):
 
 
 class Leaf:
-    """What stands behind a leaf: its buffer, and what is promised about its values."""
+    """The state of a leaf or weight: its buffer, and the bounds that were promised for its values."""
 
     __slots__ = (
         "backend",
@@ -67,9 +67,9 @@ class Leaf:
     ) -> None:
         self.backend, self.home, self.spec = backend, home, spec
         self.buffer, self.placement = buffer, placement
-        self.name = name  # of a weight; empty for a context's leaf
+        self.name = name  # the weight's name; empty for a context's leaf
         self.row_axis = row_axis
-        self.written = False  # by the host
+        self.written = False  # the host wrote data
         self.used = False  # a compiled graph reads or writes it
         self.computed = False  # a graph writes into it
         self.id_uses: dict[tuple[Any, ...], tuple[Spec, int]] = {}
@@ -79,17 +79,17 @@ class Leaf:
         return self.backend.closed or (self.home is not None and self.home.closed)
 
     def write(self, data: Bytes) -> None:
-        """Replace the data; values that serve as indices are checked first."""
+        """Replace the data; ids are checked first."""
         if self.home is None:
             raise BackbayError(f"{self.name}: weights are read-only")
-        if self.home.blocked:  # which a closed one is too
+        if self.home.blocked:  # a closed recording is blocked, too
             self._check_open()
             self.home.refuse()
         for use, bound in self.id_uses.values():
             check_ids(data if use is self.spec else gather(data, use), use, bound)
         if self.buffer is not None:
             self.buffer.write(data)
-        if self.written or self.used:  # filling a new leaf touches no result
+        if self.written or self.used:  # no result depends on a new leaf
             self.home.forget_results()
         self.written = True
 
@@ -107,14 +107,14 @@ class Leaf:
         return self.buffer.read()
 
     def promise_ids(self, use: Spec, bound: int) -> None:
-        """From now on, the values that `use` looks at stay in [0, bound)."""
+        """Promise that the values in the view `use` are in [0, bound): checked now, and at every write."""
         key = (use.offset, use.shape, use.strides, bound)
         if key in self.id_uses:
             return
         if self.written and self.buffer is not None:
             check_ids(gather(self.buffer.read(), use), use, bound)
         if use.strides is None and use.shape == self.spec.shape and use.dtype is self.spec.dtype:
-            use = self.spec  # all of it, so that a write need not look for the part that is meant
+            use = self.spec  # the whole leaf: `write` then checks the data without a gather
         self.id_uses[key] = (use, bound)
 
     def _check_open(self) -> None:
@@ -124,7 +124,7 @@ class Leaf:
 
 def check_ids(data: Bytes, use: Spec, bound: int) -> None:
     """Raise ShapeError unless all ids are in [0, bound)."""
-    # Read as unsigned, what is negative is too large: one pass tells both.
+    # As unsigned numbers, negative ids are too large: one pass checks both bounds.
     unsigned: NDArray[Any] = data.view(np.uint32 if use.dtype is DType.I32 else np.uint64)
     if unsigned.size and int(np.maximum.reduce(unsigned)) >= bound:
         ids: NDArray[Any] = numpy_view(data, use.dtype)

@@ -1,4 +1,4 @@
-"""Memory for conversions that is used again: fresh pages cost more than what is written to them."""
+"""Reused memory for conversions: fresh pages cost more than the writes to them."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ import numpy as np
 
 from .encoding import Array
 
-LARGEST = 1 << 26  # bytes; beyond it, keeping them would cost more than asking for them anew
+LARGEST = 1 << 26  # bytes; it does not pay to keep larger buffers
 
 
 class Scratch:
-    """The operands of one kernel at a time, converted."""
+    """Memory for the converted operands of one kernel at a time."""
 
     def __init__(self) -> None:
         self._buffers: list[Array] = []
         self._next = 0
 
     def reset(self) -> None:
-        """The kernel is done: what it was given may be overwritten."""
+        """Allow overwriting: the kernel that used the operands is done."""
         self._next = 0
 
     def convert(self, values: Array, dtype: type[np.floating[Any]]) -> Array:
-        """`values` in another dtype; the result holds until `reset`."""
+        """Convert `values` to another dtype; the result is valid until `reset`."""
         nbytes = values.size * np.dtype(dtype).itemsize
         if nbytes > LARGEST:
             return values.astype(dtype)

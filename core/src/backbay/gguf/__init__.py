@@ -1,4 +1,4 @@
-"""Model files: a bounded reader of GGUF versions 2 and 3, by mmap, lazily."""
+"""Model files: a lazy reader of GGUF versions 2 and 3 by mmap, bounded in time and memory."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Typed access to a model's metadata."""
 
-# The methods are called int, float and bool, which hides these names in the class: hence builtins.
+# The methods int, float and bool hide the builtins in the class, hence `builtins.int`.
 from __future__ import annotations
 
 import builtins
@@ -21,7 +21,7 @@ D = TypeVar("D")
 
 _REQUIRED: Final = object()
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
-_GLOBAL = ("general.", "tokenizer.", "split.")  # such keys never carry the architecture's prefix
+_GLOBAL = ("general.", "tokenizer.", "split.")  # these keys never have the architecture as prefix
 
 
 class Getter(Protocol[T_co]):
@@ -62,12 +62,12 @@ class Typed(Generic[T]):
 
 @final
 class Config:
-    """The metadata of a model file, in file order; `Config({})` is that of no file.
+    """The metadata of a model file, in file order; `Config({})` belongs to no file.
 
-    A key is looked up as it is written, then with the architecture in front: `config.int("block_count")`
-    finds `llama.block_count`. A key that is missing without a default, or that holds another type, is a
-    ModelFileError. `config[key]` gives the value as it is: numeric arrays as read-only views onto the file,
-    which may be unaligned, string arrays as `Strings`. `ints`, `floats` and `bools` give arrays of their own.
+    A key is looked up as given, then with the architecture as prefix: `config.int("block_count")` finds
+    `llama.block_count`. A missing key (without a default) and a value of another type raise ModelFileError.
+    `config[key]` returns the value as stored: a numeric array as a read-only view of the file, which may be
+    unaligned, a string array as `Strings`. `ints`, `floats` and `bools` return copies.
     """
 
     def __init__(
@@ -115,12 +115,12 @@ class Config:
         return iter(self._values)
 
     def offset(self, key: str) -> builtins.int | None:
-        """Where the value lies in the file, for messages."""
+        """The value's offset in the file, for messages."""
         full = self.resolve(key)
         return None if full is None else self._offsets.get(full)
 
     def resolve(self, key: str) -> str | None:
-        """The key as the file has it, or None."""
+        """The key as it stands in the file, or None."""
         if key in self._values:
             return key
         if key.startswith(_GLOBAL):

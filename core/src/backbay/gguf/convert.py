@@ -1,4 +1,4 @@
-"""Metadata values as the types that callers ask for; None for a value of another type."""
+"""Conversion of metadata values to the types that callers ask for; None for a value of another type."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def as_floats(value: object) -> npt.NDArray[np.float64] | None:
     array = _as_array(value, "fiu")
     if array is None:
         return None
-    with np.errstate(invalid="ignore"):  # a signalling NaN in a file is no reason to warn
+    with np.errstate(invalid="ignore"):  # a signalling NaN in a file must not cause a warning
         return np.array(array, np.float64)
 
 
@@ -73,7 +73,7 @@ def describe(value: object) -> str:
 
 def _as_array(value: object, kinds: str) -> npt.NDArray[Any] | None:
     if _is_empty(value):
-        return np.empty(0)  # an empty array has no wrong type
+        return np.empty(0)  # an empty array matches every type
     array: npt.NDArray[Any]
     if isinstance(value, np.ndarray):
         array = value

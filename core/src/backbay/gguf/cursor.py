@@ -1,4 +1,4 @@
-"""Reading the fields of a header in order, never past the end of the file."""
+"""A cursor that reads the fields of a header in order, never past the end of the file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .layout import U32, U64, unsigned
 
 @final
 class Cursor:
-    """A place in a file. Whatever moves it checks first that the bytes are there."""
+    """A position in a file. Every read checks first that the bytes are there."""
 
     def __init__(self, path: Path, buffer: mmap) -> None:
         self.path, self.buffer, self.size = path, buffer, len(buffer)
@@ -27,7 +27,7 @@ class Cursor:
         return ModelFileError(self.path, at, expected, found)
 
     def skip(self, count: int, what: str) -> int:
-        """Step over `count` bytes; gives where they start."""
+        """Step over `count` bytes and return their offset."""
         start = self.offset
         if count > self.size - start:
             found = f"{self.size - start} bytes before the end of the file"
@@ -48,7 +48,7 @@ class Cursor:
         return number
 
     def length(self, limit: int, what: str) -> int:
-        """The length of a string, which must lie within `limit` and within the file."""
+        """Read the length of a string; it must be within `limit`, and the string within the file."""
         start = self.offset
         length = self.uint64(f"the length of {what}")
         if length > self.remaining:
@@ -59,7 +59,7 @@ class Cursor:
         return length
 
     def name(self, limit: int, what: str) -> str:
-        """A key or the name of a tensor: UTF-8, not empty, and without the NUL that would end it in C."""
+        """Read a key or a tensor's name: UTF-8, not empty, without NUL, which would end it in C."""
         start = self.offset
         raw = self.take(self.length(limit, what), what)
         if not raw or b"\0" in raw:

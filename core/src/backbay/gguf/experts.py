@@ -1,4 +1,4 @@
-"""Old files hold the matrix of each expert by itself: here they are one tensor, as in newer files."""
+"""Old files have a matrix for each expert: stack these matrices to one tensor, as in newer files."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _NAME = re.compile(r"(blk\.[0-9]+\.ffn_(?:gate|up|down))\.([0-9]+)\.weight")
 def stack_experts(
     tensors: Mapping[str, TensorInfo],
 ) -> tuple[dict[str, TensorInfo], dict[str, Sequence[TensorInfo]]]:
-    """All tensors, with a stack in place of the matrices of experts, and what each stack is made of.
+    """All tensors, with stacks in place of the experts' matrices, and the matrices of each stack.
 
-    Matrices that differ in type or shape, or of which one is missing, stay as they are.
+    Matrices that differ in type or shape are not stacked, nor are those of a series with a gap.
     """
     numbered: dict[str, dict[int, TensorInfo]] = defaultdict(dict)
     for name, info in tensors.items():
@@ -42,9 +42,7 @@ def stack_experts(
 
 
 def write_stack(model: Path, name: str, parts: Iterable[npt.NDArray[np.uint8]]) -> npt.NDArray[np.uint8]:
-    """The matrices one after the other, mapped from a file without a name: like a model's own, such memory can be
-    dropped by the system and read again.
-    """
+    """Map the matrices from a nameless temporary file: the system can drop that memory and read it again."""
     try:
         with tempfile.TemporaryFile(prefix="backbay-experts-") as file:
             for part in parts:

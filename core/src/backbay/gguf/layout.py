@@ -1,4 +1,4 @@
-"""What a GGUF file is made of, and the bounds that this reader puts on it."""
+"""The constants of the GGUF format, and the bounds of this reader."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ import struct
 from enum import IntEnum
 
 MAGIC = b"GGUF"
-VERSIONS = (2, 3)  # they differ in nothing that a little-endian file shows
+VERSIONS = (2, 3)  # in little-endian files they are the same
 DEFAULT_ALIGNMENT = 32
 
-# Bounds that no real file comes near, so that time and memory stay bounded whatever a file claims. What a
-# file declares must also fit in the bytes that it has; these bounds are for sparse files of terabytes.
+# Whatever a file claims, these bounds limit time and memory; no real file comes near them. The file's own size
+# limits its claims too, so the bounds matter for sparse files of terabytes.
 MAX_ALIGNMENT = 1 << 20
 MAX_KEYS = 1 << 16
-MAX_KEY_BYTES = (1 << 16) - 1  # the specification's
+MAX_KEY_BYTES = (1 << 16) - 1  # the specification's limit
 MAX_ELEMENTS = (
     1 << 24
-)  # in all arrays of the metadata together; a 256k vocabulary with merges takes 1.3 million
-MAX_STRING_BYTES = 1 << 26  # a whole tokenizer.json inside a value takes half of it
+)  # of all arrays in the metadata together; a 256k vocabulary with merges has 1.3 million
+MAX_STRING_BYTES = 1 << 26  # twice the size of a whole tokenizer.json in a value
 MAX_TENSORS = 1 << 18
-MAX_NAME_BYTES = 127  # ggml's own is 63, but files of its diffusion forks go up to this
+MAX_NAME_BYTES = 127  # ggml's limit is 63, but its forks for diffusion write up to 127
 MAX_RANK = 4
 MAX_SIGNED = (1 << 63) - 1
 
-MIN_PAIR_BYTES = 8 + 1 + 4 + 1  # a key of one letter with a byte as its value
-MIN_TENSOR_BYTES = 8 + 1 + 4 + 4 + 8  # a name of one letter and no dimensions
+MIN_PAIR_BYTES = 8 + 1 + 4 + 1  # a key of one letter, a value of one byte
+MIN_TENSOR_BYTES = 8 + 1 + 4 + 4 + 8  # a name of one letter, no dimensions
 
 
 class ValueType(IntEnum):
-    """The type of a metadata value, by GGUF's numbers."""
+    """The type of a metadata value, with GGUF's numbers."""
 
     UINT8 = 0
     INT8 = 1
@@ -56,7 +56,7 @@ SCALARS = {
     ValueType.UINT32: U32,
     ValueType.INT32: struct.Struct("<i"),
     ValueType.FLOAT32: struct.Struct("<f"),
-    ValueType.BOOL: struct.Struct("<B"),  # as a byte, so that 2 is seen and refused
+    ValueType.BOOL: struct.Struct("<B"),  # a byte: "<?" would read 2 as True
     ValueType.UINT64: U64,
     ValueType.INT64: struct.Struct("<q"),
     ValueType.FLOAT64: struct.Struct("<d"),
@@ -64,5 +64,5 @@ SCALARS = {
 
 
 def unsigned(number: int) -> str:
-    """A 64-bit field in words; a huge one is most often a negative number."""
+    """A 64-bit field as text; a huge number is shown as a negative number, too, which it mostly is."""
     return str(number) if number <= MAX_SIGNED else f"{number} ({number - (1 << 64)} if signed)"

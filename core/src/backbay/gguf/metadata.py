@@ -1,4 +1,4 @@
-"""The keys and values of a header: checked when a file is opened, decoded when they are asked for."""
+"""The keys and values of a header: checked when a file is opened, decoded on access."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ Value: TypeAlias = bool | int | float | str | Strings | npt.NDArray[Any]
 @final
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Where a value lies; `type` is an array's element type, `count` None for what is no array."""
+    """The position of a value in the file. For an array, `type` is the element type; otherwise `count` is None."""
 
     type: ValueType
-    offset: int  # of the value, in an array of the first element
+    offset: int  # of the value; of an array's first element
     end: int
     count: int | None
 
 
 @final
 class Metadata(Mapping[str, Value]):
-    """The pairs of one file, in its order. Numeric arrays are views onto the file, strings decode on use."""
+    """The keys and values of one file, in its order. Numeric arrays are views of the file, strings decode on access."""
 
     def __init__(self, path: Path, buffer: mmap, entries: Mapping[str, Entry]) -> None:
         self._path, self._buffer, self._entries = path, buffer, entries
-        self._strings: dict[str, Strings] = {}  # kept, so that an array's offsets are scanned once
+        self._strings: dict[str, Strings] = {}  # cached, so that each array's offsets are scanned once
 
     def __getitem__(self, key: str) -> Value:
         entry = self._entries[key]
@@ -82,7 +82,7 @@ class Metadata(Mapping[str, Value]):
 
 
 def read_entries(cursor: Cursor, count: int) -> dict[str, Entry]:
-    """Read and check all pairs; nothing is decoded, and only the entries are allocated."""
+    """Read and check all keys and values. No value is decoded; only the entries take memory."""
     entries: dict[str, Entry] = {}
     room = MAX_ELEMENTS
     for index in range(count):
@@ -121,11 +121,11 @@ def _read_array(cursor: Cursor, key: str, room: int) -> Entry:
     at = cursor.offset
     kind = _value_type(cursor, f"the element type of {key!r}")
     if kind is ValueType.ARRAY:
-        # GGUF could nest them; no file does, and ggml refuses them too.
+        # The format allows nested arrays; no file has them, and ggml refuses them, too.
         raise cursor.error(at, f"numbers, booleans or strings as elements of {key!r}", "an array of arrays")
     at = cursor.offset
     count = cursor.uint64(f"the length of {key!r}")
-    width = 8 if kind is ValueType.STRING else SCALARS[kind].size  # a string takes at least its length
+    width = 8 if kind is ValueType.STRING else SCALARS[kind].size  # a string takes at least its length field
     limit = min(room, cursor.remaining // width)
     if count > limit:
         expected = f"at most {limit} elements in {key!r}, with {cursor.remaining} bytes that remain"

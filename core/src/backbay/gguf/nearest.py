@@ -1,4 +1,4 @@
-"""Suggestions for a name that is not there."""
+"""Suggestions for a name that was not found."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import islice
 
 
 def nearest(word: str, words: Iterable[str]) -> str:
-    """`; nearest: ...` for a message, or nothing. Looks at a bounded part, for names come from files."""
+    """`; nearest: ...` for a message, or an empty string. Names come from files, so the search is bounded."""
     from difflib import get_close_matches  # takes longer to import than most of core
 
     candidates = islice((name for name in words if len(name) < 100), 5000)

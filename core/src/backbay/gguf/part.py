@@ -1,4 +1,4 @@
-"""One file: mapped, its header read and checked."""
+"""One model file: mapped, with its header read and checked."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from .tensors import TensorInfo, check_tensor_count, place, read_table
 @final
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A file, which is a model or one part of a split one."""
+    """A file: a whole model, or one part of a split model."""
 
     path: Path
     version: int
     alignment: int
     metadata: Config
     tensors: list[TensorInfo]
-    content: npt.NDArray[np.uint8]  # of the whole file, read-only
+    content: npt.NDArray[np.uint8]  # the whole file, read-only
 
 
 def read_part(path: Path, role: str = "a readable file") -> Part:
-    """Map a file and check its header; `role` says what the file should be, if there is none."""
+    """Map a file and check its header. If the file cannot be read, the error says that `role` was expected."""
     header, whole = _map_twice(path, role)
     cursor = Cursor(path, header)
     version = _read_version(cursor)
@@ -49,14 +49,14 @@ def read_part(path: Path, role: str = "a readable file") -> Part:
 
 
 def _map_twice(path: Path, role: str) -> tuple[mmap, mmap]:
-    """Two maps of a file: metadata that outlives the model file then keeps no weights in memory.
+    """Map a file twice, for the header and for the weights: metadata can outlive the model file without its weights.
 
-    A file that shrinks while it is mapped faults on access (SIGBUS), as with every mmap. Model files are
-    replaced, not rewritten in place, so nothing here guards against that.
+    If a mapped file shrinks, access to it ends the process (SIGBUS). Nothing guards against this, as model files
+    are replaced, not rewritten in place.
     """
     try:
         mode = path.stat().st_mode
-        if not stat.S_ISREG(mode):  # seen before opening it: a pipe would block
+        if not stat.S_ISREG(mode):  # checked before opening: opening a pipe would block
             raise ModelFileError(path, None, role, f"{stat.filemode(mode)}, not a regular file")
         with path.open("rb") as stream:
             number, size = stream.fileno(), os.fstat(stream.fileno()).st_size
@@ -66,14 +66,14 @@ def _map_twice(path: Path, role: str) -> tuple[mmap, mmap]:
     except ModelFileError:
         raise
     except (OSError, ValueError, OverflowError) as error:
-        # ValueError stands for a NUL in the path, and for a file that was cut between these lines.
+        # ValueError: the path contains NUL, or the file shrank after fstat.
         raise ModelFileError(path, None, role, getattr(error, "strerror", None) or error) from error
 
 
 def _config(path: Path, header: mmap, entries: Mapping[str, Entry]) -> Config:
     offsets = {key: entry.offset for key, entry in entries.items()}
     config = Config(Metadata(path, header, entries), path=path, offsets=offsets)
-    _ = config.architecture  # every lookup needs it, so it is the one value whose type is checked now
+    _ = config.architecture  # checks its type: every lookup needs it
     return config
 
 
@@ -106,7 +106,7 @@ def _alignment(cursor: Cursor, entry: Entry | None) -> int:
         found = f"{'an array of ' if entry.count is not None else ''}{entry.type.name.lower()}"
         raise cursor.error(entry.offset, "general.alignment to be uint32", found)
     alignment = int.from_bytes(cursor.buffer[entry.offset : entry.end], "little")
-    # The specification asks for multiples of 8; below that, ggml would read unaligned numbers.
+    # The specification requires a multiple of 8; with less, ggml would read unaligned numbers.
     if not 8 <= alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
         expected = f"general.alignment to be a power of two from 8 to {MAX_ALIGNMENT}"
         raise cursor.error(entry.offset, expected, str(alignment))

@@ -1,4 +1,4 @@
-"""A model file, whole or split, as the rest of backbay sees it."""
+"""An open model, of one file or several."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ Files: TypeAlias = Mapping[Path, npt.NDArray[np.uint8]]
 
 @final
 class ModelFile:
-    """An open model. Its header was checked in full; the weights are mapped and read when they are used.
+    """An open model. The whole header is checked; the weights are mapped, and read on access.
 
-    Reading from several threads is fine. `close` lets go of the weights; arrays that `data` gave before stay
-    valid, and keep their file mapped, until they are dropped. `metadata` works on after `close`.
+    Several threads may read. `close` releases the weights; arrays that `data` returned before stay valid, and keep
+    their file mapped, until they are dropped. `metadata` still works after `close`.
 
-    Where an old file has a matrix for each expert, `tensors` has a stack of them, by the name that newer files
-    give it; it is written to a temporary file when it is first asked for.
+    Old files have a matrix for each expert: `tensors` has one stack of them instead, with the name that it has in
+    newer files. The first `data` of a stack writes it to a temporary file.
     """
 
     def __init__(self, path: Path, parts: list[Part]) -> None:
@@ -48,7 +48,7 @@ class ModelFile:
         self._stacking = Lock()
 
     def data(self, name: str) -> npt.NDArray[np.uint8]:
-        """The bytes of a tensor as they lie in the file: a read-only view, no copy."""
+        """The bytes of a tensor as stored in the file: a read-only view, not a copy."""
         files = self._content
         if files is None:
             raise ClosedError(f"{self.path}: the model file is closed")
@@ -65,7 +65,7 @@ class ModelFile:
         return self._content is None
 
     def close(self) -> None:
-        # The maps are dropped, not closed: the last array that looks into one unmaps it.
+        # The maps are dropped, not closed: a map lives as long as the last array that views it.
         self._content = None
         self._stacked = {}
 
@@ -94,6 +94,6 @@ def _bytes_of(info: TensorInfo, files: Files) -> npt.NDArray[np.uint8]:
 
 
 def open(path: str | os.PathLike[str]) -> ModelFile:
-    """Open a GGUF file, or the whole model of which it is a part. Any defect is a ModelFileError."""
+    """Open a GGUF file; for a part of a split model, all parts. Any defect raises ModelFileError."""
     where = Path(path)
     return ModelFile(where, read_parts(where))

@@ -15,7 +15,7 @@ _NAME = re.compile(r"(.*)-([0-9]{5})-of-([0-9]{5})\.gguf", re.DOTALL)
 
 
 def read_parts(path: Path) -> list[Part]:
-    """All parts of the model that `path` is, or is any part of, in order. They agree with each other."""
+    """All parts of the model that the file at `path` belongs to, in order, checked against each other."""
     paths = part_paths(path)
     parts: list[Part] = []
     for index, each in enumerate(paths):
@@ -49,10 +49,10 @@ def all_tensors(parts: Iterable[Part]) -> dict[str, TensorInfo]:
 
 
 def _check_place(part: Part, index: int, count: int) -> None:
-    """What the file says of itself against what its name says."""
+    """Check the part's number and the count in its metadata against those in its name."""
     config = part.metadata
     said = config.int("split.count", 0)
-    if said not in ((0, 1) if count == 1 else (count,)):  # 0 is what merging tools leave behind
+    if said not in ((0, 1) if count == 1 else (count,)):  # merging tools leave a 0 behind
         expected = f"a split.count of {count}, as the file's name says"
         if count == 1:
             expected = f"a name like NAME-00001-of-{said:05}.gguf for a part of a split model"

@@ -1,4 +1,4 @@
-"""Arrays of strings that are decoded when they are read."""
+"""Arrays of strings, decoded on access."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from .layout import MAX_STRING_BYTES, U64, unsigned
 
 @final
 class Strings(Sequence[str]):
-    """An array of strings in a file. Bytes that are not UTF-8 come as surrogates, as in the names of files:
-    `text.encode("utf-8", "surrogateescape")` gives back exactly what the file holds."""
+    """An array of strings in a file. Bytes that are not UTF-8 become surrogates, as in file names:
+    `text.encode("utf-8", "surrogateescape")` returns the exact bytes of the file."""
 
     def __init__(self, path: Path, buffer: mmap, start: int, count: int) -> None:
         self._path, self._buffer, self._start, self._count = path, buffer, start, count
@@ -51,7 +51,7 @@ class Strings(Sequence[str]):
 
     @cached_property
     def _offsets(self) -> array[int]:
-        # Only who indexes pays for this; iterating and opening a file do without.
+        # Only indexing needs the offsets; opening a file and iterating do not.
         offsets, offset = array("q"), self._start
         buffer, length_at, append = self._buffer, U64.unpack_from, offsets.append
         for _ in range(self._count):
@@ -68,8 +68,8 @@ def decode(path: Path, buffer: mmap, start: int, end: int) -> str:
 
 
 def skip_strings(cursor: Cursor, count: int, what: str) -> None:
-    """Step over `count` strings. Every length is checked here, so that reading them later needs no checks."""
-    # The cursor's methods, called for each of 256k strings, would take most of the time of opening a file.
+    """Step over `count` strings. Every length is checked here, so reading them later needs no checks."""
+    # Without the cursor's methods: calling them for 256k strings would take most of the time of opening a file.
     buffer, size, length_at = cursor.buffer, cursor.size, U64.unpack_from
     offset, last = cursor.offset, cursor.size - 8
     for index in range(count):

@@ -1,4 +1,4 @@
-"""The table of tensors of one file, checked against the file."""
+"""The table of tensors in one file, checked against the file."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ _DTYPES = {int(dtype): dtype for dtype in DType}
 @final
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """A tensor in a file. Dimension 0 is the innermost; the rank is the declared one, 0 included."""
+    """A tensor in a file. Dimension 0 is the innermost; the rank is as declared, and may be 0."""
 
     name: str
     dtype: DType
     shape: tuple[int, ...]
     offset: int  # in its own file
     nbytes: int
-    path: Path  # the file, of a split model one of its parts
+    path: Path  # the file; in a split model, the part
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A row of the table, before it is known where the data starts."""
+    """A row of the table, before the start of the data is known."""
 
     name: str
     dtype: DType
     shape: tuple[int, ...]
     nbytes: int
     relative: int
-    at: int  # where the table says `relative`
+    at: int  # where `relative` stands in the file
 
 
 def check_tensor_count(cursor: Cursor, at: int, count: int) -> None:
@@ -62,7 +62,7 @@ def read_table(cursor: Cursor, count: int) -> list[Declared]:
 
 
 def place(cursor: Cursor, table: Iterable[Declared], alignment: int) -> list[TensorInfo]:
-    """Where the data lies: after the header, aligned, inside the file, each byte in one tensor at most."""
+    """Locate the data: behind the header, aligned, within the file, without overlaps."""
     table = list(table)
     start = -(-cursor.offset // alignment) * alignment
     for row in table:
@@ -96,7 +96,7 @@ def _read_row(cursor: Cursor, index: int) -> Declared:
     type_at = cursor.offset
     number = cursor.uint32(f"the type of tensor {name!r}")
     dtype = _DTYPES.get(number)
-    if dtype is None:  # unknown, or one that ggml has removed
+    if dtype is None:  # unknown, or removed from ggml
         raise cursor.error(type_at, f"a known type of tensor {name!r}", f"type {number}")
     nbytes = _size(cursor, at, name, shape, dtype)
     offset_at = cursor.offset
@@ -122,7 +122,7 @@ def _size(cursor: Cursor, at: int, name: str, shape: tuple[int, ...], dtype: DTy
     if row % dtype.block_size:
         expected = f"dimension 0 of tensor {name!r} to be a multiple of {dtype.block_size}, for {dtype.name}"
         raise cursor.error(at, expected, str(row))
-    # Some files carry empty tensors as marks, and ggml takes them; their other dimensions still make strides.
+    # Some files hold empty tensors as marks, and ggml takes them; strides are made of their other dimensions.
     blocks = prod(max(dim, 1) for dim in shape)
     if blocks * dtype.type_size > MAX_SIGNED:
         expected = f"a size of tensor {name!r} that 63 bits can hold"

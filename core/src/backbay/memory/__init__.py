@@ -1,1 +1,1 @@
-"""Memory reports: what is booked on each device, and what the host has."""
+"""Memory accounting: the ledger, its report, and the host's memory."""

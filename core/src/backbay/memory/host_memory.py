@@ -1,4 +1,4 @@
-"""How much memory the host has."""
+"""The size of the host's memory."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 
 class HostMemory(NamedTuple):
-    """Bytes of memory that the host has, and that are free."""
+    """The host's memory in bytes: all of it, and the free part."""
 
     total: int
     free: int
 
 
 def host_memory() -> HostMemory:
-    """What the system says of its memory now."""
+    """Ask the operating system for the host's memory."""
     page = os.sysconf("SC_PAGE_SIZE")
     return HostMemory(os.sysconf("SC_PHYS_PAGES") * page, os.sysconf("SC_AVPHYS_PAGES") * page)

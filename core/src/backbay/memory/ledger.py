@@ -1,4 +1,4 @@
-"""The ledger: every allocation under its entry, limits, and the errors of what does not fit."""
+"""The ledger: it books every allocation under an entry, and refuses allocations over a limit."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .report import AllocationStatus, BackendMemory, DeviceMemory, Memory, human
 
 T = TypeVar("T")
 Kind = Literal["input_weights", "weights", "cache", "graph"]
-ANONYMOUS = ("cache", "graph")  # no file holds it
+ANONYMOUS = ("cache", "graph")  # memory that no file backs
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Which line of the report an allocation belongs to."""
+    """The line of the memory report that an allocation belongs to."""
 
     device: str
     kind: Kind
@@ -28,9 +28,9 @@ class Entry:
 class Ledger:
     """Books every allocation under its entry, keeps within limits, and makes the report.
 
-    `holds` is False for a backend that only measures: then nothing is allocated and no limit applies. `totals` are
-    what devices have in all: a system may promise more, and end the process once that is used. Weights are not held
-    against it, as they may lie in a file.
+    `holds` is False for a backend that only measures: it allocates nothing, and no limit applies. `totals` are the
+    devices' memory sizes: a system may grant more memory than it has, and kill the process that uses it. Weights do
+    not count against `totals`, as a file may back them.
     """
 
     def __init__(
@@ -45,10 +45,10 @@ class Ledger:
         self.devices, self.layers, self.limits, self.holds = devices, layers, limits, holds
         self.totals = totals
         self._sizes: dict[Entry, int] = {}
-        self._lock = threading.RLock()  # the garbage collector may give back in the midst of a take
+        self._lock = threading.RLock()  # reentrant: the garbage collector may give back during a take
 
     def take(self, entry: Entry, nbytes: int, allocate: Callable[[], T]) -> T:
-        """Book bytes and allocate them; NoMemoryError where a limit or `allocate` (a MemoryError) refuses."""
+        """Book bytes and allocate them; NoMemoryError if they exceed a limit, or `allocate` raises MemoryError."""
         with self._lock:
             if self.holds:
                 self._check(entry, nbytes)
@@ -60,7 +60,7 @@ class Ledger:
             return result
 
     def _check(self, entry: Entry, nbytes: int) -> None:
-        """Raise if that much more is over a limit, or more than there is."""
+        """Raise NoMemoryError if `nbytes` more exceed the device's limit or its total memory."""
         used = {e: size for e, size in self._sizes.items() if e.device == entry.device}
         limit = self.limits.get(entry.device)
         if limit is not None and sum(used.values()) + nbytes > limit:
@@ -81,7 +81,7 @@ class Ledger:
             return self._report(None, 0)
 
     def failure(self, entry: Entry, nbytes: int, why: str) -> NoMemoryError:
-        """The error for an allocation that failed, with its entry marked."""
+        """The error for a failed allocation; its entry is marked Failed in the report."""
         layer = f" of layer {entry.layer}" if entry.kind in ("weights", "cache") else ""
         what = f"{entry.kind.replace('_', ' ')}{layer} on {entry.device}"
         size = f"{human_bytes(nbytes)} of " if nbytes else ""

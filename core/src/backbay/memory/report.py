@@ -1,4 +1,4 @@
-"""What a model takes of which device: sizes, whether they were allocated, and what did not fit."""
+"""The memory report: sizes by device, part and layer, and whether each was allocated or failed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import logging
 
-INFO = 20  # as in logging, which takes long to import
+INFO = 20  # logging.INFO; importing logging takes long
 
 
 class AllocationStatus(IntEnum):
-    """Whether memory was asked for, and given."""
+    """Whether memory was only planned, was refused, or is held."""
 
     Unallocated = 0
     Failed = 1
@@ -23,7 +23,7 @@ class AllocationStatus(IntEnum):
 
 @dataclass(frozen=True)
 class Memory:
-    """The size of an allocation, in bytes, and what became of it. Prints as `4096A`."""
+    """The size of an allocation in bytes, and its status. Prints as `4096A`."""
 
     size: int = 0
     status: AllocationStatus = AllocationStatus.Unallocated
@@ -34,7 +34,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """What one device holds: weights and cache by layer (the last one is the output), and the graph."""
+    """The memory of one device: weights and cache by layer (the last layer is the output), and the graph."""
 
     name: str
     id: str
@@ -46,17 +46,17 @@ class DeviceMemory:
         yield from (*self.weights, *self.cache, self.graph)
 
     def allocated(self) -> int:
-        """Bytes that were allocated, and are held."""
+        """The bytes that are allocated."""
         return sum(m.size for m in self.entries() if m.status is AllocationStatus.Allocated)
 
     def total(self) -> int:
-        """Bytes asked for, allocated or not."""
+        """The bytes of all entries, allocated or not."""
         return sum(m.size for m in self.entries())
 
 
 @dataclass(frozen=True)
 class BackendMemory:
-    """What a model takes in all. Input weights are always on the CPU."""
+    """The memory of a model on all devices. Input weights are always on the CPU."""
 
     input_weights: Memory
     cpu: DeviceMemory
@@ -75,7 +75,7 @@ class BackendMemory:
         return held + sum(device.allocated() for device in self.devices)
 
     def rows(self) -> list[tuple[str, str, str, Memory]]:
-        """What is not empty: device, part, layers, and its size."""
+        """Device, part, layer and size of each entry that is not empty."""
         found = [(self.cpu.id, "input weights", "", self.input_weights)]
         for device in self.devices:
             for part in ("weights", "cache"):
@@ -85,7 +85,7 @@ class BackendMemory:
         return [row for row in found if row[3].size or row[3].status is AllocationStatus.Failed]
 
     def table(self) -> str:
-        """The report for people: a line per device and part, layers summed up, what failed on a line of its own."""
+        """The report for people: a line per device and part, layers summed up; a failed entry has its own line."""
         lines = [f"{'device':<10} {'part':<14} {'layers':<10} {'size':>12}  status"]
         for device, part, layers, memory in _merged(self.rows()):
             size = human_bytes(memory.size)
@@ -97,11 +97,11 @@ class BackendMemory:
         return self.table()
 
     def as_dict(self) -> dict[str, Any]:
-        """The report for programs: plain dictionaries, sizes in bytes, status by name."""
+        """The report for programs: plain dictionaries, sizes in bytes, the status by its name."""
         return {**asdict(self, dict_factory=_plain), "total": self.total(), "allocated": self.allocated()}
 
     def log(self, logger: logging.Logger, level: int = INFO) -> None:
-        """A record per non-empty entry, the parts of it as the record's `memory` attribute."""
+        """Log a record for each non-empty entry; the record's `memory` attribute holds its fields."""
         for device, part, layers, memory in self.rows():
             parts = {
                 "device": device,
@@ -127,7 +127,7 @@ def _plain(items: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _merged(rows: list[tuple[str, str, str, Memory]]) -> list[tuple[str, str, str, Memory]]:
-    """Rows of one device, part and status that follow each other become one, with the range of their layers."""
+    """Merge consecutive rows of the same device, part and status into one row, with the range of their layers."""
     merged: list[tuple[str, str, str, Memory]] = []
     for device, part, layer, memory in rows:
         last = merged[-1] if merged else None

@@ -38,7 +38,7 @@ class Spec:
         return self.shape[n] if n < len(self.shape) else 1
 
     def stride(self, n: int) -> int:
-        """The bytes from one element of dimension n to the next (dimension 0 of a quantized type: to the next block)."""
+        """The bytes from one element of dimension n to the next; from block to block where dimension 0 is quantized."""
         strides = self.strides or contiguous_strides(self.dtype, self.shape)
         if n < len(strides):
             return strides[n]
