@@ -1,4 +1,4 @@
-"""The ops of the contract, a module per family. Each docstring is the specification of its op."""
+"""The ops of the contract, a module for each family. An op's docstring is its specification."""
 
 from .attention import *
 from .binary import *

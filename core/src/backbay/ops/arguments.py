@@ -1,4 +1,4 @@
-"""The parameters of ops: which are operands, which are sizes, and how arguments are checked and converted."""
+"""The parameters of ops: operands, sizes and other attributes, and the check and conversion of arguments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..types.spec import Spec
 
 SIZE = "varies between steps"
 SizeAttr = Annotated[int, SIZE]
-"""An integer attribute that may vary from step to step: it is not part of a graph's structure."""
+"""An integer attribute that may vary from step to step; it is not part of a graph's structure."""
 SizeAttrs = Annotated[Sequence[int], SIZE]
 
 MAX_INT = (1 << 63) - 1
@@ -24,7 +24,7 @@ QUICK = {float: "float", bool: "bool"}
 
 
 class Parameter:
-    """One parameter of an op: an operand, optional or many of them, or an attribute."""
+    """One parameter of an op: an operand (it may be optional or variadic) or an attribute."""
 
     def __init__(self, declared: inspect.Parameter) -> None:
         self.name = declared.name
@@ -69,7 +69,7 @@ def _required_kind(kind: Any) -> Any:
 
 
 def _flat(values: tuple[Any, ...]) -> Sequence[Any]:
-    """A shape may be given as integers or as one sequence of them."""
+    """Accept a shape as several integers or as one sequence of integers."""
     return values[0] if len(values) == 1 and isinstance(values[0], Sequence) else values
 
 
@@ -79,7 +79,7 @@ def _reject(name: str, expected: str, value: object) -> Any:
 
 
 def _sequence(name: str, kind: Any) -> Callable[[Any], Any]:
-    """Many values; plain integers in a tuple, as most are, pass at once."""
+    """A parser of several values; a tuple of plain integers, the common case, passes at once."""
     one = _parser(name, kind, variadic=False)
 
     def parse(values: Any) -> Any:
@@ -96,7 +96,7 @@ def _iterable(name: str, values: Any) -> Any:
 
 
 def _record(name: str, kind: Any) -> Callable[[Any], Any]:
-    """A NamedTuple, given as one or as any sequence of its fields."""
+    """A parser of a NamedTuple, given as such or as any sequence of its fields."""
     fields = [
         _parser(f"{name}.{field}", hint, variadic=False) for field, hint in kind.__annotations__.items()
     ]

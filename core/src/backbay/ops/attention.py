@@ -1,4 +1,4 @@
-"""Attention, as one op that backends may fuse."""
+"""Attention as one op, so that backends can fuse it."""
 
 from typing import Any
 
@@ -28,20 +28,27 @@ def scaled_dot_product_attention(
 ) -> Spec:
     """For each head: softmax(scale * query . key + mask) . value.
 
-    query is (d, heads, tokens, batch), key (d, kv_heads, history, batch), value (dv, kv_heads, history, batch);
-    the result is f32 (dv, heads, tokens, batch) of query's rank, contiguous. Consecutive groups of
-    heads / kv_heads heads share one of kv_heads. query is float, key and value may be quantized.
+    query is (d, heads, tokens, batch), key (d, kv_heads, history, batch), value (dv, kv_heads, history, batch); the
+    result is f32 (dv, heads, tokens, batch) of query's rank, contiguous. Each group of heads / kv_heads consecutive
+    heads shares one head of key and value. query is float; key and value may be quantized.
 
-    In this order: s = query . key, summed in f32; s * scale; softcap * tanh(s / softcap) if softcap is not 0;
-    plus mask; sinks, float (heads,), as one more column that is dropped after the softmax; the softmax over history;
-    times value; for each head times vmla, (dv, e, heads), which makes the result (e, heads, tokens, batch).
+    The steps, in this order:
 
-    mask is f32 or f16 (history, rows, 1 or heads, 1 or batch), rows at least tokens: further ones are padding.
-    A fully masked row gives 0 or NaN, and touches no other row. An empty history gives 0.
+    1. s = query . key, summed in f32
+    2. s = s * scale
+    3. s = softcap * tanh(s / softcap), unless softcap is 0
+    4. s = s + mask
+    5. sinks, float (heads,), become one more column of s
+    6. the softmax of s over history; the column of sinks is then dropped
+    7. times value
+    8. for each head times vmla, (dv, e, heads); the result then is (e, heads, tokens, batch)
 
-    With cache_config_applied, key, value and mask come from a cache that follows the backend's CacheConfig: if it
-    says permuted_v, value comes as (history, dv, kv_heads, batch). A kernel sees cache_config_applied only in
-    that case: for it, the attribute says that value is permuted.
+    mask is f32 or f16 (history, rows, 1 or heads, 1 or batch). It has at least as many rows as there are tokens;
+    further rows are padding. A fully masked row gives 0 or NaN, and affects no other row. An empty history gives 0.
+
+    cache_config_applied says that key, value and mask come from a cache that follows the backend's CacheConfig: with
+    permuted_v, value is (history, dv, kv_heads, batch). A kernel gets True only in this case, so for a kernel
+    cache_config_applied means that value is permuted.
     """
     require_float(query, "query")
     _numbers(key, "key")

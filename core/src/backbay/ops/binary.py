@@ -1,4 +1,4 @@
-"""Arithmetic on two tensors; the second is repeated to the shape of the first."""
+"""Arithmetic on two tensors; the second operand is repeated to the shape of the first."""
 
 from ..types.spec import Spec, divides, require, require_float
 from .declaration import op
@@ -21,9 +21,10 @@ def _repeated(x: Spec, t2: Spec) -> Spec:
 
 @op
 def add(x: Spec, t2: Spec) -> Spec:
-    """x + t2, with t2 repeated to x's shape: element i of a dimension takes element i mod n of t2's.
+    """x + t2, with t2 repeated to x's shape: index i of a dimension reads index i mod n of t2, with n its extent in t2.
 
-    The result has x's dtype and shape; the sum is rounded to it once. Infinities of opposite sign give NaN.
+    Each extent of t2 divides that of x. The result has x's dtype and shape; the sum is rounded to the dtype once.
+    Infinities of opposite sign give NaN.
     """
     return _repeated(x, t2)
 
@@ -44,6 +45,6 @@ def mul(x: Spec, t2: Spec) -> Spec:
 def div(x: Spec, t2: Spec) -> Spec:
     """x / t2, with t2 repeated as in add. The result has x's dtype and shape.
 
-    Division by zero gives an infinity of the sign of the quotient, 0 / 0 is NaN.
+    Division by zero gives an infinity with the sign of the quotient; 0 / 0 is NaN.
     """
     return _repeated(x, t2)

@@ -1,4 +1,4 @@
-"""What an operation is: a name, a rule for shapes and dtypes, and the documentation that is its specification."""
+"""The declaration of an op: its name, its rule for shapes and dtypes, and its specification, the docstring."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ OPS: dict[str, Op[Any, Any]] = {}
 
 
 class Op(Generic[P, R]):
-    """An operation of the contract. Kernels, composites and cases are tables keyed by it."""
+    """An operation of the contract: the key in the tables of kernels, composites and cases."""
 
     composite: Callable[..., Any] | None = None
-    """Traces the op as a composition of others: `composite(ctx, *args)`."""
+    """Traces the op as a composition of other ops: `composite(ctx, *args)`."""
     varies = False
-    """Whether its attributes may leave out parts of the composite, so that without them nobody can tell what it needs."""
+    """Whether attributes decide which ops the composite needs, so that they cannot be listed in advance."""
     prepared: Callable[[Any, tuple[Any, ...]], tuple[Any, ...]] | None = None
 
     def __init__(
@@ -46,14 +46,14 @@ class Op(Generic[P, R]):
         self.parameters = tuple(map(Parameter, self.signature.parameters.values()))
         self.doc = inspect.getdoc(rule) or ""
         self.view = view  # the result is a view of the receiver
-        self.strays = strays  # a view that may reach beyond the receiver, though not beyond its storage
-        self.inline = inline  # tracing it traces the ops it is made of, always
-        self.moves = moves  # elements only move, and are converted at most
+        self.strays = strays  # the view may exceed the receiver, but not the receiver's storage
+        self.inline = inline  # tracing the op traces the ops of its composite instead, on every backend
+        self.moves = moves  # elements are moved and perhaps converted, never computed with
         self.writes = self._index(
             writes
-        )  # the operand that is written to, and that the result is an alias of
-        self.ids = self._index(ids)  # the operand whose values index another
-        # the operand and its dimension that ids count: they stay below its extent
+        )  # the operand that is written to; the result is an alias of this operand
+        self.ids = self._index(ids)  # the operand whose values are indices into another operand
+        # the indexed operand, and its indexed dimension: ids stay below the extent of that dimension
         self.among = (self._index(among[0]) or 0, among[1]) if among else (0, 1)
         self.operands = tuple(i for i, p in enumerate(self.parameters) if p.is_operand)
         self.sizes = tuple(i for i, p in enumerate(self.parameters) if p.is_size)
@@ -67,17 +67,20 @@ class Op(Generic[P, R]):
         return list(self.signature.parameters).index(name) if name else None
 
     def open(self, ctx: Any, args: tuple[Any, ...]) -> Any:
-        """Trace what the op is made of."""
+        """Trace the op's composite."""
         if self.composite is None:
             raise BackbayError(f"{self.name} is not a composition of other ops")
         return self.composite(ctx, *args)
 
     def prepare(self, function: Callable[[Any, tuple[Any, ...]], tuple[Any, ...]]) -> None:
-        """Declare what rewrites an op's arguments, given the context, before its rule sees them."""
+        """Declare a function of the context and the arguments that rewrites the arguments before the rule sees them."""
         self.prepared = function
 
     def spread(self, function: Callable[..., Any], *, skip: int = 0) -> Callable[..., Any]:
-        """A function of the op's signature, after `skip` more, as one of all in order, variadic ones as a tuple."""
+        """Convert a function of `skip` parameters and the op's own to one that takes all arguments by position.
+
+        A variadic parameter becomes a tuple.
+        """
         kinds = [p.kind for p in self.signature.parameters.values()]
         keywords = tuple(n for n, p in self.signature.parameters.items() if p.kind is p.KEYWORD_ONLY)
         if keywords:
@@ -88,7 +91,7 @@ class Op(Generic[P, R]):
         return function
 
     def check_signature(self, function: Callable[..., object], *, skip: int = 0) -> None:
-        """Raise unless a kernel's or composite's parameters are the op's, after the first `skip`."""
+        """Raise unless a kernel's or composite's parameters, after the first `skip`, are those of the op."""
         theirs = inspect.signature(function)
         names = list(theirs.parameters)[skip:]
         if names != list(self.signature.parameters):
@@ -96,12 +99,12 @@ class Op(Generic[P, R]):
             raise BackbayError(f"{where}{theirs} does not match its op {self.name}{self.signature}")
 
     def check_takes(self, function: Callable[..., object]) -> None:
-        """Raise unless a function takes what core calls a kernel with, whatever it calls its parameters."""
+        """Raise unless core can call a function as a kernel of the op; its parameters may have other names."""
         kinds = {name: p.kind for name, p in self.signature.parameters.items()}
         keywords = {name: None for name, kind in kinds.items() if kind is inspect.Parameter.KEYWORD_ONLY}
         try:
             theirs = inspect.signature(function)
-        except ValueError:  # a function of C may not tell
+        except ValueError:  # functions written in C may have no signature
             return
         try:
             theirs.bind(*range(len(kinds) - len(keywords)), **keywords)
@@ -112,7 +115,7 @@ class Op(Generic[P, R]):
             ) from None
 
     def flat_operands(self, args: Sequence[Any]) -> Iterator[Any]:
-        """The operands among complete arguments, without absent ones."""
+        """The operands among complete arguments, without the absent ones."""
         for index in self.operands:
             value = args[index]
             if self.parameters[index].variadic:
@@ -121,7 +124,7 @@ class Op(Generic[P, R]):
                 yield value
 
     def explain(self, error: BackbayError, args: Sequence[Any]) -> BackbayError:
-        """The error again, with the op and the specs it was given in front."""
+        """The same error, with the op and its operands' specs in front."""
         specs = " x ".join(str_spec(value) for value in self.flat_operands(args))
         return type(error)(f"{self.name}: {specs}: {error}")
 
@@ -155,7 +158,7 @@ def op(
     ids: str = "",
     among: tuple[str, int] | None = None,
 ) -> Any:
-    """Declare an op by its rule: operands are annotated Spec, sizes SizeAttr or SizeAttrs, the rest are attributes."""
+    """Declare an op by its rule. Annotations: Spec for operands, SizeAttr or SizeAttrs for sizes, else an attribute."""
 
     def declare(rule: Callable[..., Any]) -> Op[Any, Any]:
         new: Op[Any, Any] = Op(

@@ -1,4 +1,4 @@
-"""Ops on each element alone, and the gated activations."""
+"""Elementwise ops, and the gated activations."""
 
 from ..errors import DTypeError
 from ..types.dtypes import CONTRACT, DType
@@ -41,7 +41,7 @@ def sqrt(x: Spec) -> Spec:
 
 @op
 def exp(x: Spec) -> Spec:
-    """e to the power of x; infinity where it overflows, 0 for -infinity."""
+    """e to the power of x; overflow gives infinity, -infinity gives 0."""
     return _float(x)
 
 
@@ -59,13 +59,13 @@ def cos(x: Spec) -> Spec:
 
 @op
 def tanh(x: Spec) -> Spec:
-    """The hyperbolic tangent of x; 1 and -1 at the infinities."""
+    """The hyperbolic tangent of x; 1 at infinity, -1 at -infinity."""
     return _float(x)
 
 
 @op
 def sigmoid(x: Spec) -> Spec:
-    """1 / (1 + exp(-x)); 0 and 1 at the infinities, never NaN but for NaN."""
+    """1 / (1 + exp(-x)); 0 at -infinity, 1 at infinity; only NaN gives NaN."""
     return _float(x)
 
 
@@ -91,8 +91,8 @@ def silu(x: Spec, up: Spec | None = None) -> Spec:
 def gelu(x: Spec, up: Spec | None = None) -> Spec:
     """x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3))), the tanh form; with up: times up.
 
-    up has x's shape. At -infinity the result is 0 or NaN. A backend may round x to f16 first, as ggml's table
-    on CPUs does, if its declared precision says so.
+    up has x's shape. At -infinity the result is 0 or NaN. A backend may round x to its declared activation type
+    first, as ggml does on CPUs with a table for f16.
     """
     return _gated(x, up)
 
@@ -107,7 +107,7 @@ def gelu_erf(x: Spec) -> Spec:
 def quick_gelu(x: Spec, up: Spec | None = None) -> Spec:
     """x * sigmoid(1.702 x); with up: times up.
 
-    up has x's shape. At -infinity the result is 0 or NaN. The same freedom in precision as gelu.
+    up has x's shape. At -infinity the result is 0 or NaN. The precision is gelu's.
     """
     return _gated(x, up)
 
@@ -116,7 +116,7 @@ def quick_gelu(x: Spec, up: Spec | None = None) -> Spec:
 def swiglu(x: Spec, up: Spec, alpha: float, limit: float) -> Spec:
     """g * sigmoid(alpha * g) * (u + 1) with g = min(x, limit) and u = up clamped to [-limit, limit].
 
-    up has x's shape. This is the gate of gpt-oss; the plain one is silu(up).
+    up has x's shape. This is the gate of gpt-oss; the plain swiglu is silu(up).
     """
     require(limit >= 0, "limit must not be negative, got {}", limit)
     return _gated(x, up)
@@ -124,28 +124,28 @@ def swiglu(x: Spec, up: Spec, alpha: float, limit: float) -> Spec:
 
 @op
 def softplus(x: Spec) -> Spec:
-    """log(1 + exp(x)), which is x itself for large x; 0 at -infinity."""
+    """log(1 + exp(x)), x itself for large x; 0 at -infinity."""
     return _float(x)
 
 
 @op
 def clamp(x: Spec, min: float, max: float) -> Spec:
-    """x, but at least min and at most max; either may be infinite. NaN gives NaN or one of the bounds."""
+    """x, but at least min and at most max. Both bounds may be infinite. NaN gives NaN or one of the bounds."""
     require(min <= max, "min must not exceed max, got {} and {}", min, max)
     return _float(x)
 
 
 @op
 def scale(x: Spec, s: float) -> Spec:
-    """x * s. A negative s turns the signs of zeros and NaN as well."""
+    """x * s. A negative s changes the sign of zeros and NaN, too."""
     return _float(x)
 
 
 @op
 def fill(x: Spec, value: float) -> Spec:
-    """A tensor of x's dtype and shape with value everywhere; x's data are not read.
+    """A tensor of x's dtype and shape, with every element equal to value; x's data are not read.
 
-    x is f32, f16, bf16, i32 or i64; an integer type takes an integral value that it can hold.
+    x is f32, f16, bf16, i32 or i64. For i32 and i64, value must be integral and within the range of the type.
     """
     if x.dtype.is_integer:
         bound = 2.0 ** (31 if x.dtype is DType.I32 else 63)
@@ -158,10 +158,10 @@ def fill(x: Spec, value: float) -> Spec:
 def cast(x: Spec, dtype: DType) -> Spec:
     """x converted to dtype, laid out contiguously.
 
-    Floats round to nearest, ties to even, and overflow to infinity. A float becomes an integer by dropping its
-    fraction; NaN, infinities and what the integer cannot hold give any value. Quantized types are read as the
-    floats that they stand for. Casting to a quantized type needs whole blocks in dimension 0, and a backend
-    that can quantize it; each element then stands for a number at most a step of its block away.
+    Floats are rounded to nearest, ties to even, and overflow to infinity. A float becomes an integer by dropping its
+    fraction; NaN, infinities and numbers out of the integer's range give any value. Quantized types are read as the
+    floats that they stand for. Casting to a quantized type needs whole blocks in dimension 0, and a backend that can
+    quantize to it; each element of the result is at most one step of its block away from x.
     """
     if dtype not in CONTRACT:
         raise DTypeError(f"dtype must be one that tensors may hold, got {dtype}")

@@ -1,4 +1,4 @@
-"""Rows by number."""
+"""Selection of rows by index."""
 
 from ..errors import DTypeError
 from ..types.dtypes import DType
@@ -8,10 +8,11 @@ from .declaration import op
 
 @op(moves=True, ids="ids")
 def rows(x: Spec, ids: Spec) -> Spec:
-    """y[:,i,a,b] = x[:,ids[i,a,b],a,b]: the rows of x that ids name, quantized ones as the floats they stand for.
+    """y[:,i,a,b] = x[:,ids[i,a,b],a,b]: the rows of x with the numbers in ids.
 
-    x is (n, count, a, b) of any dtype but i64, ids is i32 (k, a, b); where dimension 2 or 3 of x is 1, it serves
-    every a or b. y is (n, k, a, b), f32, or i32 from i32. Ids may repeat; each is in [0, count).
+    x is (n, count, a, b) of any dtype but i64; where its dimension 2 or 3 is 1, it is used for every a or b. ids is
+    i32 (k, a, b); each id is in [0, count), and ids may repeat. y is (n, k, a, b), i32 if x is i32, else f32: the
+    elements of a quantized x become the floats that they stand for.
     """
     if x.dtype is DType.I64:
         raise DTypeError("the receiver must not be i64")

@@ -15,8 +15,8 @@ def _square(a: Spec) -> None:
 def diag(x: Spec) -> Spec:
     """Square matrices with the rows of x as their diagonals: y[i,j,...] = x[i,0,...] where i = j, else 0.
 
-    x is float (n,) or (n, 1, ...); y is (n, n, ...) of x's dtype. Values are moved unchanged, and what is off
-    the diagonal is 0 whatever x holds. n = 0 gives nothing.
+    x is float (n,) or (n, 1, ...); y is (n, n, ...) of x's dtype. Values are moved unchanged; elements off the
+    diagonal are 0, whatever x holds. n = 0 gives an empty result.
     """
     require_float(x)
     require(x.dim(1) == 1, "dimension 1 must be 1, got {}; use reshape", x.dim(1))
@@ -25,13 +25,13 @@ def diag(x: Spec) -> Spec:
 
 @op
 def tri(x: Spec, kind: Literal["upper-diag", "upper", "lower-diag", "lower"]) -> Spec:
-    """One triangle of each square matrix; everything else becomes 0.
+    """One triangle of each square matrix; the other elements become 0.
 
-    y[i,j,...] = x[i,j,...] where the kind keeps it, else 0; i is the column, j the row. Kept is i <= j by
-    lower-diag, i < j by lower, i >= j by upper-diag, i > j by upper.
+    y[i,j,...] = x[i,j,...] where the kind keeps the element, else 0; i is the column, j the row. Kinds keep:
+    lower-diag i <= j, lower i < j, upper-diag i >= j, upper i > j.
 
-    x is float (n, n, ...); y has its dtype and shape. Values are moved unchanged; what is not kept is 0
-    whatever x holds, NaN and infinities too.
+    x is float (n, n, ...); y has its dtype and shape. Kept values are moved unchanged; other elements are 0, also
+    where x holds NaN or an infinity.
     """
     require_float(x)
     _square(x)
@@ -40,17 +40,18 @@ def tri(x: Spec, kind: Literal["upper-diag", "upper", "lower-diag", "lower"]) ->
 
 @op
 def solve_tri(a: Spec, b: Spec, lower: bool = True, left: bool = True, unit_diagonal: bool = False) -> Spec:
-    """The X of A X = B, or with left=False of X A = B, where A is triangular.
+    """Solve A X = B, or X A = B if left=False, for X, where A is triangular.
 
-    Matrices have columns along dimension 0 and rows along dimension 1. With left, for every row i in order:
-    X[i] = (B[i] - sum over t < i of A[i,t] * X[t]) / A[i,i]; with lower=False from the last row, over t > i.
-    X A = B is solved as transpose(A) transpose(X) = transpose(B), for which lower and upper change places.
+    In A[i,t], i counts rows, along dimension 1, and t counts columns, along dimension 0. With left=True, for every row
+    i in order: X[i] = (B[i] - sum over t < i of A[i,t] * X[t]) / A[i,i]. With lower=False, rows are solved from the
+    last one on, and the sum is over t > i. X A = B is solved as transpose(A) transpose(X) = transpose(B), where lower
+    and upper change places.
 
-    a is float (n, n, p, q), the receiver; b is float (m, n, p, q), or (n, m, p, q) with left=False; X is f32
-    of b's shape. Dimensions 2 and 3 must be equal. Only the triangle that `lower` names is read; with
-    unit_diagonal A's diagonal is not read either and taken to be 1. A 0 on the diagonal divides by zero:
-    infinities or NaN, by IEEE arithmetic, in its row and those solved after it. n = 0 or m = 0 gives nothing.
-    NaN in a column of B (a row of it with left=False) stays there.
+    a is float (n, n, p, q), the receiver; b is float (m, n, p, q), or (n, m, p, q) with left=False; X is f32 of b's
+    shape. Dimensions 2 and 3 of a and b must be equal. Only the triangle that `lower` names is read; with
+    unit_diagonal, the diagonal of A is not read and counts as 1. A 0 on the diagonal divides by zero: by IEEE
+    arithmetic its row, and the rows solved after it, become infinities or NaN. n = 0 or m = 0 gives an empty result.
+    A NaN in a column of B (with left=False: in a row) affects only this column (row) of X.
     """
     require_float(a)
     require_float(b, "the second operand")

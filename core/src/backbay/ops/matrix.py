@@ -19,7 +19,7 @@ def _product(w: Spec, x: Spec) -> Spec:
     return Spec(DType.F32, _product_shape(w.shape, x.shape))
 
 
-@lru_cache(maxsize=4096)  # remembers what passed, not what raised
+@lru_cache(maxsize=4096)  # remembers shapes that passed, not shapes that raised
 def _product_shape(w: tuple[int, ...], x: tuple[int, ...]) -> tuple[int, ...]:
     wide, other = (*w, 1, 1, 1, 1)[:4], (*x, 1, 1, 1, 1)[:4]
     require(wide[0] == other[0], "dimension 0 must match, {} != {}", wide[0], other[0])
@@ -36,32 +36,31 @@ def _product_shape(w: tuple[int, ...], x: tuple[int, ...]) -> tuple[int, ...]:
 
 @op
 def mulmat(w: Spec, x: Spec) -> Spec:
-    """y[i,j,a,b] = sum over k of w[k,i,a//ra,b//rb] * x[k,j,a,b]: the rows of w times the rows of x.
+    """y[i,j,a,b] = sum over k of w[k,i,a//ra,b//rb] * x[k,j,a,b]: the dot products of w's rows and x's rows.
 
-    w is (k, n, wa, wb) of any float or quantized type, x is (k, m, xa, xb) of any float; y is f32 (n, m, xa, xb),
-    of x's rank. ra = xa / wa and rb = xb / wb are whole: consecutive groups of x share one slice of w.
-    With k = 0 the result is 0. A backend may round x to the activation type and sum in the type
-    that its `precision` declares.
+    w is (k, n, wa, wb) of any float or quantized type, x is (k, m, xa, xb) of any float type; y is f32
+    (n, m, xa, xb), of x's rank. ra = xa / wa and rb = xb / wb must be integers: ra consecutive slices of x in
+    dimension 2 (rb in dimension 3) share one slice of w. With k = 0 the result is 0. A backend may round x to the
+    activation type that its `precision` declares, and sum in the declared accumulation type.
     """
     return _product(w, x)
 
 
 @op
 def mulmat_full_prec(w: Spec, x: Spec) -> Spec:
-    """mulmat, but sums are kept in f32 or better whatever the backend's `precision` for mulmat is.
+    """mulmat, but sums are kept in f32 or better, whatever `precision` the backend declares for mulmat.
 
-    Of a quantized w, x may still be rounded to the declared activation type.
+    If w is quantized, x may still be rounded to the declared activation type.
     """
     return _product(w, x)
 
 
 @op(ids="ids", among=("w", 2))
 def mulmat_id(w: Spec, x: Spec, ids: Spec) -> Spec:
-    """y[i,u,t] = sum over k of w[k,i,ids[u,t]] * x[k, u mod m, t]: each token with the experts chosen for it.
+    """y[i,u,t] = sum over k of w[k,i,ids[u,t]] * x[k, u mod m, t]: each token times its chosen experts.
 
-    w is (k, n, experts) of any float or quantized type, x is float (k, m, tokens) with m either 1 or used,
-    ids is i32 (used, tokens); y is f32 (n, used, tokens). Every id is in [0, experts).
-    The precision is mulmat's.
+    w is (k, n, experts) of any float or quantized type, x is float (k, m, tokens) with m = 1 or m = used, ids is i32
+    (used, tokens); y is f32 (n, used, tokens). Every id is in [0, experts). The precision is mulmat's.
     """
     _weight(w)
     require_float(x, "the second operand")
@@ -78,7 +77,7 @@ def mulmat_id(w: Spec, x: Spec, ids: Spec) -> Spec:
 
 @op(ids="ids", among=("t2", 1))
 def add_id(x: Spec, t2: Spec, ids: Spec) -> Spec:
-    """y[i,u,t] = x[i,u,t] + t2[i,ids[u,t]]: to each token the bias of the expert chosen for it.
+    """y[i,u,t] = x[i,u,t] + t2[i,ids[u,t]]: each token plus the biases of its chosen experts.
 
     x is float (n, used, tokens), t2 is float (n, experts), ids is i32 (used, tokens); y has x's dtype and shape.
     Every id is in [0, experts).

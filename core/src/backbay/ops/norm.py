@@ -1,4 +1,4 @@
-"""Softmax and the norms, over dimension 0."""
+"""Softmax and norms over dimension 0."""
 
 from ..types.spec import Spec, require, require_float, same_shape
 from .declaration import op
@@ -20,9 +20,10 @@ def _per_column(x: Spec, weight: Spec | None, name: str) -> None:
 
 @op
 def softmax(x: Spec) -> Spec:
-    """exp(x - m) / sum of exp(x - m) over dimension 0, with m the largest of the row.
+    """exp(x - m) / (sum of exp(x - m) over dimension 0), where m is the largest element of the row.
 
-    A row that is all -infinity gives NaN; so does one with NaN or +infinity in it. Other rows are not touched by it.
+    A row in which all elements are -infinity gives NaN, and so does a row with a NaN or +infinity. Other rows are not
+    affected.
     """
     require_float(x)
     return x
@@ -30,7 +31,7 @@ def softmax(x: Spec) -> Spec:
 
 @op
 def layer_norm(x: Spec, weight: Spec | None = None, bias: Spec | None = None, eps: float = 1e-5) -> Spec:
-    """(x - mean) / sqrt(variance + eps) over dimension 0, then times weight, plus bias.
+    """(x - mean) / sqrt(variance + eps), then times weight, plus bias; mean and variance are over dimension 0.
 
     The variance divides by N. weight and bias have shape (x.dim(0),). Sums are kept in f32 or better.
     """
@@ -43,7 +44,7 @@ def layer_norm(x: Spec, weight: Spec | None = None, bias: Spec | None = None, ep
 
 @op
 def rms_norm(x: Spec, weight: Spec | None = None, eps: float = 1e-5) -> Spec:
-    """x / sqrt(mean of x^2 over dimension 0 + eps), then times weight.
+    """x / sqrt((mean of x^2 over dimension 0) + eps), then times weight.
 
     weight has shape (x.dim(0),). The mean is kept in f32 or better. With eps = 0 a row of zeros gives NaN.
     """

@@ -1,4 +1,4 @@
-"""Sorting along dimension 0; ties come in any order, NaN anywhere."""
+"""Sorting along dimension 0; the order of ties and the place of NaN are not specified."""
 
 from ..types.dtypes import DType
 from ..types.spec import Spec, require, require_float
@@ -10,8 +10,8 @@ from .declaration import op
 def top_k(x: Spec, k: SizeAttr) -> Spec:
     """The positions of the k largest elements of each row, largest first, as i32: (n, ...) gives (k, ...).
 
-    0 <= k <= n. Ties come in any order. Each position is in [0, n) and comes once; where a NaN is in a row, nothing
-    else is said of its order.
+    0 <= k <= n. Ties come in any order. Positions are in [0, n) and differ from each other; for a row with a NaN
+    nothing else is specified.
     """
     require_float(x)
     require(0 <= k <= x.dim(0), "k must be in [0, {}], got {}", x.dim(0), k)
@@ -20,9 +20,9 @@ def top_k(x: Spec, k: SizeAttr) -> Spec:
 
 @op
 def argsort(x: Spec) -> Spec:
-    """The positions that sort each row, smallest first, as i32, in x's shape.
+    """The positions that sort each row, smallest element first, as i32, in x's shape.
 
-    Ties come in any order. Each position comes once; where a NaN is in a row, nothing else is said of its order.
+    Ties come in any order. Each position comes once; for a row with a NaN nothing else is specified.
     """
     require_float(x)
     return Spec(DType.I32, x.shape)

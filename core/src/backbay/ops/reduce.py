@@ -1,4 +1,4 @@
-"""Sums and moments over dimension 0, which becomes 1 but stays."""
+"""Sums and moments over dimension 0, which stays, with an extent of 1."""
 
 from ..types.spec import Spec, require_float
 from .declaration import op
@@ -11,19 +11,19 @@ def _reduced(x: Spec) -> Spec:
 
 @op
 def sum_rows(x: Spec) -> Spec:
-    """The sum over dimension 0, kept in f32 or better: (n, ...) gives (1, ...). An empty row sums to 0."""
+    """The sum over dimension 0, kept in f32 or better: (n, ...) gives (1, ...). The sum of an empty row is 0."""
     return _reduced(x)
 
 
 @op
 def mean(x: Spec) -> Spec:
-    """The mean over dimension 0, summed in f32 or better: (n, ...) gives (1, ...). That of an empty row is NaN."""
+    """The mean over dimension 0, summed in f32 or better: (n, ...) gives (1, ...). The mean of an empty row is NaN."""
     return _reduced(x)
 
 
 @op
 def variance(x: Spec) -> Spec:
-    """mean((x - mean(x))^2) over dimension 0: it divides by N. (n, ...) gives (1, ...); an empty row gives NaN."""
+    """mean((x - mean(x))^2) over dimension 0, divided by N: (n, ...) gives (1, ...). An empty row gives NaN."""
     return _reduced(x)
 
 

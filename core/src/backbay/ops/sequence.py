@@ -1,4 +1,4 @@
-"""What depends on the place in a sequence: rotary embeddings and state-space models."""
+"""Ops along a sequence: rotary position embedding and state-space models."""
 
 from collections.abc import Sequence
 from math import isfinite
@@ -20,7 +20,7 @@ from .declaration import op
 
 
 class Yarn(NamedTuple):
-    """How rope extends a context, by the names of ggml; with an ext_factor of 0 only attn_factor counts."""
+    """YaRN's parameters for rope, with ggml's names; with an ext_factor of 0 only attn_factor has an effect."""
 
     n_ctx_orig: int  # the context that the model was trained with
     ext_factor: float = 1.0
@@ -41,15 +41,15 @@ def rope(
     sections: Sequence[int] = (0, 0, 0, 0),
     yarn: Yarn | None = None,
 ) -> Spec:
-    """Rotary position embedding: pairs of elements of dimension 0, turned by angles that grow with position.
+    """Rotary position embedding: pairs of elements in dimension 0 are rotated by angles that grow with the position.
 
     x is float (head_dim, heads, tokens, batch) with an even head_dim; y has x's dtype and shape. At
-    token t, pair i of a head, its elements a and b, becomes
+    token t, pair i of a head, with elements a and b, becomes
 
         (x[a]*cos(angle) - x[b]*sin(angle)) * m  and  (x[a]*sin(angle) + x[b]*cos(angle)) * m
 
-        theta = P * base^(-2*e / dim) / factors[i]      (no factors: not divided)
-        angle = scale * theta,  m = 1                   (no yarn)
+        theta = P * base^(-2*e / dim) / factors[i]      (without factors: not divided)
+        angle = scale * theta,  m = 1                   (without yarn)
 
     | mode | pairs i | a, b | P | e |
     |---|---|---|---|---|
@@ -60,32 +60,33 @@ def rope(
 
     - dim is even, at least 2 and at most head_dim; in vision it is head_dim / 2. In the other modes the
       elements from dim on are copied.
-    - scale is 1 / factor for a context stretched by factor. A scale of -1 turns back.
-    - positions are i32, (tokens,), any values; in multi-section and vision (4*tokens,): all tokens' first
-      components, then all second ones, and so on.
-    - sections are four numbers >= 0, only for the modes that use them, with a sum of at most head_dim.
-      multi-section: with S their sum, c is the section that i mod S falls into: 0 for the first sections[0]
-      numbers, 1 for the next sections[1], and so on; one of the first three must be above 0. vision: c = 0
-      for i < sections[0], else 1; these two must add up to dim, the other two have no effect.
+    - scale is 1 / factor for a context stretched by factor. A scale of -1 rotates back.
+    - positions are i32, (tokens,), any values; in multi-section and vision (4*tokens,): the first components
+      of all tokens, then the second components of all tokens, and so on.
+    - sections are four numbers >= 0, with a sum of at most head_dim; in normal and neox all are 0.
+      multi-section: with S the sum of sections, c is the section that contains i mod S: 0 for the first
+      sections[0] numbers, 1 for the next sections[1] numbers, and so on; one of the first three sections must
+      be above 0. vision: c = 0 for i < sections[0], else 1; sections[0] + sections[1] must be dim, and the
+      other two have no effect.
     - factors are f32, one dimension, at least as many as there are pairs; a factor of 0 gives NaN.
     - base is above 0; base and scale are finite.
 
-    yarn = (n_ctx_orig, ext_factor, attn_factor, beta_fast, beta_slow) mixes scaled and unscaled angles by
-    frequency:
+    yarn = (n_ctx_orig, ext_factor, attn_factor, beta_fast, beta_slow) mixes scaled and unscaled angles, depending
+    on the frequency:
 
-        m = attn_factor;  and if ext_factor is not 0
+        m = attn_factor; but if ext_factor is not 0:
         m = attn_factor * (1 + 0.1 * ln(1 / scale))
         edge(beta) = dim * ln(n_ctx_orig / (2*pi*beta)) / (2 * ln(base))
         low = max(0, floor(edge(beta_fast)));  high = min(dim - 1, ceil(edge(beta_slow)))
         r = ext_factor * (1 - clamp((i - low) / max(0.001, high - low), 0, 1))
         angle = scale*theta*(1 - r) + theta*r
 
-    Then n_ctx_orig >= 1, the betas and scale are above 0 and base is not 1. Copied elements are not
-    multiplied by m.
+    If ext_factor is not 0, n_ctx_orig >= 1, the betas and scale are above 0, and base is not 1. Copied elements
+    are not multiplied by m.
 
-    An element that is not finite makes both of its pair NaN or infinite by IEEE arithmetic, and no other.
-    Angles are exact here; a backend that takes them in f32 is off by the rounding of theta, which grows with
-    the position.
+    By IEEE arithmetic, an element that is not finite makes both elements of its pair NaN or infinite, and no others.
+    Angles are exact in this specification; a backend that computes them in f32 adds theta's rounding error, which
+    grows with the position.
     """
     require_float(x)
     require_dtype(positions, (DType.I32,), "positions")
@@ -162,14 +163,14 @@ def _yarn(base: float, scale: float, yarn: Yarn | None) -> None:
 
 @op
 def ssm_conv(x: Spec, weight: Spec) -> Spec:
-    """The causal depthwise convolution of a state-space model, over the state with the new tokens behind it.
+    """The causal depthwise convolution of a state-space model, over the state followed by the new tokens.
 
     y[c,t,q] = sum over i of x[t + i, c, q] * weight[i, c].
 
-    x is float (K-1 + tokens, channels, sequences): for each channel the last K-1 inputs, then the new ones;
+    x is float (K-1 + tokens, channels, sequences): for each channel the last K-1 inputs, then the new inputs;
     weight is float (K, channels) with K >= 1; y is f32 (channels, tokens, sequences), always of three
-    dimensions. Channels become dimension 0. tokens = 0 gives nothing. A value that is not finite follows IEEE
-    arithmetic in every window that holds it.
+    dimensions. Channels become dimension 0. tokens = 0 gives an empty result. A value that is not finite follows
+    IEEE arithmetic in every window that contains it.
     """
     require_float(x)
     require_float(weight, "the weight")
@@ -186,7 +187,7 @@ def ssm_conv(x: Spec, weight: Spec) -> Spec:
 
 @op(ids="ids", among=("s", 3))
 def ssm_scan(s: Spec, x: Spec, dt: Spec, A: Spec, B: Spec, C: Spec, ids: Spec) -> Spec:
-    """The selective scan of Mamba, 1 and 2: the state of each sequence, carried from token to token.
+    """The selective scan of Mamba-1 and Mamba-2: each sequence has a state that every token updates.
 
     For sequence q the state h starts as s[:,:,:,ids[q]]. For each token t in order:
 
@@ -195,13 +196,13 @@ def ssm_scan(s: Spec, x: Spec, dt: Spec, A: Spec, B: Spec, C: Spec, ids: Spec) -
         y[p,k,t,q] = sum over n of h[n,p,k] * C[n,g,t,q]
 
     s is (states, head_dim, heads, slots), x is (head_dim, heads, tokens, sequences), dt is (heads, tokens,
-    sequences), A is (states, heads) as in Mamba-1 or (1, heads), one decay for all states of a head, as in
-    Mamba-2; B and C are (states, groups, tokens, sequences), groups divides heads; all are float. ids is i32
-    (sequences,), each in [0, slots), and may repeat. s is only read.
+    sequences). A is (states, heads) in Mamba-1, or (1, heads) in Mamba-2: one decay for all states of a head. B
+    and C are (states, groups, tokens, sequences), where groups divides heads. All of these are float. ids is i32
+    (sequences,); each id is in [0, slots), and ids may repeat. s is only read.
 
-    The result is f32 and has one dimension: all of y, laid out as x is, then the state of each sequence after
-    its last token, laid out as (states, head_dim, heads, sequences). With no tokens that is the state it
-    started as. NaN stays in its head; exp(dt) does not overflow, d is dt where dt is large.
+    The result is f32 and has one dimension: all of y in x's layout, then each sequence's state after its last
+    token, as (states, head_dim, heads, sequences). Without tokens this is the state at the start. NaN stays in
+    its head. exp(dt) must not overflow: for large dt, d is dt.
     """
     for operand, name in ((s, "the receiver"), (x, "x"), (dt, "dt"), (A, "A"), (B, "B"), (C, "C")):
         require_float(operand, name)

@@ -1,4 +1,4 @@
-"""Views, which hold no data, and the copies that change a shape."""
+"""Views, which hold no data, and copies with another shape."""
 
 from functools import lru_cache
 from math import prod
@@ -20,7 +20,7 @@ from ..types.spec import (
 from .arguments import SizeAttr, SizeAttrs
 from .declaration import op
 
-MAX_PIECES = 1 << 16  # of a chunk; more of them than any graph has nodes
+MAX_PIECES = 1 << 16  # of a chunk; no graph has that many nodes
 
 
 def _strides(x: Spec) -> tuple[int, ...]:
@@ -28,7 +28,7 @@ def _strides(x: Spec) -> tuple[int, ...]:
 
 
 def _infer(ctx: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """One -1 in a shape stands for what the other extents leave."""
+    """Replace one -1 in a shape by the extent that follows from the others."""
     x, shape = args
     if -1 not in shape:
         return args
@@ -40,9 +40,9 @@ def _infer(ctx: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 @op(view=True)
 def reshape(x: Spec, *shape: SizeAttr) -> Spec:
-    """A view of the same elements with another shape of the same size; one extent may be -1, to be inferred.
+    """A view of the same elements with another shape. One extent may be -1: it is inferred from the others.
 
-    x must be contiguous. Rows of a quantized type keep whole blocks.
+    x must be contiguous. The number of elements stays. Rows of a quantized type must be whole blocks.
     """
     if x.strides is not None:
         require_contiguous(x)
@@ -50,7 +50,7 @@ def reshape(x: Spec, *shape: SizeAttr) -> Spec:
     return Spec(x.dtype, shape, None, x.offset)
 
 
-@lru_cache(maxsize=4096)  # remembers what passed, not what raised
+@lru_cache(maxsize=4096)  # remembers shapes that passed, not shapes that raised
 def _check_reshape(dtype: DType, old: tuple[int, ...], new: tuple[int, ...]) -> None:
     check_shape(dtype, new)
     require(prod(new) == prod(old), "{} has {} elements, not {}", list(new), prod(new), prod(old))
@@ -58,11 +58,11 @@ def _check_reshape(dtype: DType, old: tuple[int, ...], new: tuple[int, ...]) -> 
 
 @op(view=True, strays=True)
 def view(x: Spec, offset: SizeAttr, shape: SizeAttrs, strides: SizeAttrs = ()) -> Spec:
-    """A view of `shape` that begins `offset` bytes after x's first element.
+    """A view with the given shape that begins `offset` bytes after x's first element.
 
     `strides` are the bytes between elements of dimensions 1 and up, by default those of a contiguous layout; in
-    dimension 0 elements adjoin. Only x's bytes matter, not its shape or strides. The view must lie inside of the
-    storage that x looks into. offset and strides are multiples of the element size (of a block, if quantized).
+    dimension 0 elements are contiguous. Only x's bytes matter, not its shape or strides. The view must lie within x's
+    storage. offset and strides are multiples of the element size (of the block size in bytes, if x is quantized).
     """
     shape, strides = tuple(shape), tuple(strides)
     check_shape(x.dtype, shape)
@@ -100,13 +100,13 @@ def permute(x: Spec, *axes: int) -> Spec:
     """A view with its dimensions in another order: dimension i of x becomes dimension axes[i].
 
     So (a,b,c).permute(1,2,0,3) is (c,a,b). axes is a permutation of 0..len(axes)-1, at least as long as x's rank.
-    A quantized type keeps dimension 0 in its place.
+    If x is quantized, dimension 0 must keep its place.
     """
     shape, strides = _permuted(x.dtype, x.shape, x.strides, axes)
     return Spec(x.dtype, shape, strides, x.offset)
 
 
-@lru_cache(maxsize=4096)  # a model permutes in the same few ways, layer after layer
+@lru_cache(maxsize=4096)  # every layer of a model permutes in the same few ways
 def _permuted(
     dtype: DType, shape: tuple[int, ...], strides: tuple[int, ...] | None, axes: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
@@ -122,7 +122,7 @@ def _permuted(
     )
     strides = strides or contiguous_strides(dtype, shape)
     rank = max([axis + 1 for axis, _ in zip(axes, shape, strict=False)], default=0)
-    gap = strides[-1] * shape[-1] if shape else 0  # what a dimension of extent 1 would step over
+    gap = strides[-1] * shape[-1] if shape else 0  # the stride of a further dimension, of extent 1
     extents, steps = [1] * rank, [gap] * rank
     for axis, extent, stride in zip(axes, shape, strides, strict=False):
         extents[axis], steps[axis] = extent, stride
@@ -132,15 +132,16 @@ def _permuted(
 
 @op(view=True)
 def slice(x: Spec, dim: int, low: SizeAttr, high: SizeAttr, step: int = 1) -> Spec:
-    """A view of the elements low, low + step, ... below high of one dimension: ceil((high - low) / step) of them.
+    """A view of the indices low, low + step, ... below high of one dimension: ceil((high - low) / step) of them.
 
-    0 <= low <= high <= x.dim(dim). In dimension 0 of a quantized type, low and high are whole blocks and step is 1.
+    0 <= low <= high <= x.dim(dim), and step is positive. In dimension 0 of a quantized type, low and high are multiples
+    of the block size and step is 1.
     """
     shape, strides, skipped = _sliced(x.dtype, x.shape, x.strides, dim, low, high, step)
     return Spec(x.dtype, shape, strides, x.offset + skipped)
 
 
-@lru_cache(maxsize=4096)  # remembers what passed, not what raised
+@lru_cache(maxsize=4096)  # remembers slices that passed, not slices that raised
 def _sliced(
     dtype: DType,
     shape: tuple[int, ...],
@@ -150,7 +151,7 @@ def _sliced(
     high: int,
     step: int,
 ) -> tuple[tuple[int, ...], tuple[int, ...] | None, int]:
-    """Shape and strides of a slice, and the bytes before its first element."""
+    """The shape and strides of a slice, and the bytes before its first element."""
     _check_dim(len(shape), dim)
     require(0 <= low <= high <= shape[dim], "0 <= low <= high <= {}, got {} and {}", shape[dim], low, high)
     require(step >= 1, "step must be positive, got {}", step)
@@ -161,7 +162,7 @@ def _sliced(
     extents, steps = list(shape), list(strides or contiguous_strides(dtype, shape))
     skipped = low // block * steps[dim] if high > low else 0
     extents[dim] = -((low - high) // step)
-    if extents[dim] > 1:  # else nothing is stepped over, and step may be huge
+    if extents[dim] > 1:  # a single element needs no stride, and step may be huge
         steps[dim] *= step
     spec = view_spec(dtype, tuple(extents), tuple(steps), 0)
     return spec.shape, spec.strides, skipped
@@ -169,7 +170,7 @@ def _sliced(
 
 @op(inline=True)
 def chunk(x: Spec, dim: int, size: SizeAttr) -> list[Spec]:
-    """Views that split one dimension into pieces of `size`, at most 65536; the last one may be shorter."""
+    """Views that split one dimension into pieces of `size`, at most 65536 pieces; the last piece may be smaller."""
     _check_dim(x.rank, dim)
     require(size >= 1, "size must be positive, got {}", size)
     pieces = -(-x.dim(dim) // size)
@@ -181,7 +182,7 @@ def chunk(x: Spec, dim: int, size: SizeAttr) -> list[Spec]:
 
 @op(inline=True)
 def chunk_sections(x: Spec, dim: int, *sections: SizeAttr) -> list[Spec]:
-    """Views that split one dimension into pieces of the given sizes, which must add up to it."""
+    """Views that split one dimension into pieces of the given sizes; the sum of the sizes is the extent."""
     _check_dim(x.rank, dim)
     require(all(n >= 0 for n in sections), "a section is negative: {}", list(sections))
     require(sum(sections) == x.dim(dim), "sections add up to {}, not {}", sum(sections), x.dim(dim))
@@ -191,9 +192,9 @@ def chunk_sections(x: Spec, dim: int, *sections: SizeAttr) -> list[Spec]:
 
 @op(moves=True)
 def contiguous(x: Spec, *shape: SizeAttr) -> Spec:
-    """A copy of x with its elements one after the other, given another shape of the same size if one is named.
+    """A contiguous copy of x. It has the given shape, with the same number of elements, or x's shape if none is given.
 
-    One extent may be -1, to be inferred.
+    One extent may be -1: it is inferred from the others.
     """
     if not shape:
         return x
@@ -203,13 +204,13 @@ def contiguous(x: Spec, *shape: SizeAttr) -> Spec:
 
 @op(moves=True)
 def duplicate(x: Spec) -> Spec:
-    """A copy of x, with its elements one after the other."""
+    """A contiguous copy of x."""
     return x
 
 
 @op
 def pad(x: Spec, *amounts: SizeAttr) -> Spec:
-    """x followed by zeros: amounts[i] of them at the end of dimension i. x is a float."""
+    """x followed by zeros: amounts[i] of them at the end of dimension i. x is of a float type."""
     return pad_ext.rule(x, *_trailing(amounts))
 
 
@@ -230,7 +231,7 @@ def pad_ext(
     lp3: SizeAttr = 0,
     rp3: SizeAttr = 0,
 ) -> Spec:
-    """x between zeros: lpN of them before and rpN after the elements of dimension N. x is a float."""
+    """x between zeros: lpN of them before and rpN after the elements of dimension N. x is of a float type."""
     require_float(x)
     amounts = (lp0, rp0, lp1, rp1, lp2, rp2, lp3, rp3)
     require(min(amounts) >= 0, "an amount is negative: {}", list(amounts))
@@ -242,7 +243,7 @@ def pad_ext(
 
 @op(moves=True)
 def concat(x: Spec, t2: Spec, dim: int) -> Spec:
-    """x followed by t2 along one dimension. Both have one dtype, and equal extents in the other dimensions."""
+    """x followed by t2 along one dimension. Both have the same dtype, and equal extents in the other dimensions."""
     _check_axis(dim)
     _require_same_dtype(x, t2)
     for n in range(MAX_RANK):
@@ -257,7 +258,7 @@ def concat(x: Spec, t2: Spec, dim: int) -> Spec:
 
 @op(inline=True)
 def stack(x: Spec, dim: int, *others: Spec) -> Spec:
-    """x and the others one after the other along a dimension that they have; no dimension is added."""
+    """x followed by the other tensors along an existing dimension, as in concat; no dimension is added."""
     for other in others:
         x = concat.rule(x, other, dim)
     return x
@@ -265,7 +266,7 @@ def stack(x: Spec, dim: int, *others: Spec) -> Spec:
 
 @op(moves=True)
 def repeat(x: Spec, dim: int, n: SizeAttr) -> Spec:
-    """x n times along one dimension: y[i] = x[i mod x.dim(dim)]. x is a float, i32 or i64."""
+    """x repeated n times along one dimension: y[i] = x[i mod x.dim(dim)]. x is of a float type, i32 or i64."""
     _check_axis(dim)
     _require_plain(x)
     require(n >= 0, "n must not be negative, got {}", n)
@@ -277,7 +278,10 @@ def repeat(x: Spec, dim: int, n: SizeAttr) -> Spec:
 
 @op(moves=True)
 def repeat_4d(x: Spec, dim0: SizeAttr, dim1: SizeAttr = 1, dim2: SizeAttr = 1, dim3: SizeAttr = 1) -> Spec:
-    """x repeated to the given shape, a multiple of its own: y[i,j,k,l] = x[i mod n0, j mod n1, k mod n2, l mod n3]."""
+    """x repeated to the given shape: y[i,j,k,l] = x[i mod n0, j mod n1, k mod n2, l mod n3].
+
+    n0 to n3 are x's extents; those of the given shape are multiples of them. x is of a float type, i32 or i64.
+    """
     _require_plain(x)
     shape = (dim0, dim1, dim2, dim3)
     check_shape(x.dtype, shape)

@@ -1,4 +1,4 @@
-"""Convolutions, pooling and resampling: dimension 0 is width, 1 height and, in conv3d, 2 depth."""
+"""Convolutions, pooling and resampling: dimension 0 is width, 1 is height and, in conv3d, 2 is depth."""
 
 from typing import Literal
 
@@ -7,11 +7,11 @@ from ..types.spec import MAX_RANK, Spec, require, require_float, require_rank, r
 from .arguments import SizeAttrs
 from .declaration import op
 
-_LIMIT = 1 << 30  # C code holds strides, paddings and dilations in 32 bits, and doubles a padding
+_LIMIT = 1 << 30  # C code has 32 bits for strides, dilations and twice the padding
 
 
 def _windows(along: str, extent: int, kernel: int, s: int, p: int, d: int) -> int:
-    """How many windows of a kernel fit into a padded extent."""
+    """The number of windows of a kernel in a padded extent."""
     require(kernel >= 1, "the kernel is empty along {}", along)
     require(1 <= s <= _LIMIT, "the stride along {} must be in [1, 2^30], got {}", along, s)
     require(0 <= p <= _LIMIT, "the padding along {} must be in [0, 2^30], got {}", along, p)
@@ -26,7 +26,7 @@ def _windows(along: str, extent: int, kernel: int, s: int, p: int, d: int) -> in
 def _planes(
     weight: Spec, data: Spec, s0: int, s1: int, p0: int, p1: int, d0: int, d1: int
 ) -> tuple[int, int]:
-    """The width and height of a two-dimensional convolution, its operands checked."""
+    """Check the operands of a two-dimensional convolution; return the width and height of its result."""
     require_float(weight)
     require_float(data, "the data")
     require(
@@ -45,18 +45,19 @@ def _planes(
 def conv2d(
     weight: Spec, data: Spec, s0: int = 1, s1: int = 1, p0: int = 0, p1: int = 0, d0: int = 1, d1: int = 1
 ) -> Spec:
-    """The receiver's kernels slid over images as neural networks mean it: a cross-correlation, nothing is flipped.
+    """The convolution of neural networks: a cross-correlation of images with the receiver's kernels, without flips.
 
     y[x,y,o,n] = sum over i,j,c of weight[i,j,c,o] * data[x*s0 + i*d0 - p0, y*s1 + j*d1 - p1, c, n],
-    where data outside [0, W) and [0, H) is the number 0.
+    where data outside [0, W) and [0, H) is 0.
 
     weight is float (KW, KH, IC, OC), data is float (W, H, IC, N); y is f32 (OW, OH, OC, N), always of four
-    dimensions, with OW = (W + 2*p0 - d0*(KW-1) - 1) // s0 + 1 and OH alike. Strides s and dilations d are at
-    least 1, paddings p at least 0, none above 2^30. The kernel must fit: d0*(KW-1) + 1 <= W + 2*p0, KW >= 1,
-    height alike. OC = 0 or N = 0 gives nothing, IC = 0 gives zeros; W = 0 is data that is all padding. A
-    value that is not finite follows IEEE arithmetic in every window that holds it and reaches no other; where
-    it meets a weight of 0, or an infinite weight meets padding, the result may or may not be NaN. A backend may
-    round data to the activation type and sum in the type that its `precision` declares.
+    dimensions, with OW = (W + 2*p0 - d0*(KW-1) - 1) // s0 + 1, and OH likewise. Strides s and dilations d are at
+    least 1, paddings p at least 0, all at most 2^30. KW >= 1, and the kernel must fit: d0*(KW-1) + 1 <= W + 2*p0;
+    likewise for the height. OC = 0 or N = 0 gives an empty result, IC = 0 gives zeros; with W = 0 all data is
+    padding. A value that is not finite follows IEEE arithmetic in every window that contains it, and affects no
+    other window; where it meets a weight of 0, or an infinite weight meets padding, the result may be NaN or not. A
+    backend may round data to the activation type that its `precision` declares, and sum in the declared
+    accumulation type.
     """
     width, height = _planes(weight, data, s0, s1, p0, p1, d0, d1)
     return result_spec(DType.F32, (width, height, weight.dim(3), data.dim(3)))
@@ -66,14 +67,14 @@ def conv2d(
 def im2col(
     weight: Spec, data: Spec, s0: int = 1, s1: int = 1, p0: int = 0, p1: int = 0, d0: int = 1, d1: int = 1
 ) -> Spec:
-    """The windows that conv2d would weigh, each laid out as one row; of the receiver only the shape counts.
+    """The windows of conv2d, each as one row; only the receiver's shape is used.
 
     y[i + KW*(j + KH*c), x, y, n] = data[x*s0 + i*d0 - p0, y*s1 + j*d1 - p1, c, n], and 0 outside [0, W) and
     [0, H).
 
     weight is float (KW, KH, IC, OC), data is float (W, H, IC, N); y is (KW*KH*IC, OW, OH, N) of data's dtype,
     always of four dimensions. OW, OH and the rules for strides, paddings, dilations and empty dimensions are
-    conv2d's. Values are moved, not computed: every one of data's, NaN and infinities too, arrives unchanged.
+    conv2d's. Values of data are moved unchanged, NaN and infinities too.
     """
     width, height = _planes(weight, data, s0, s1, p0, p1, d0, d1)
     return result_spec(
@@ -96,14 +97,14 @@ def conv3d(
     d1: int = 1,
     d2: int = 1,
 ) -> Spec:
-    """conv2d with a depth; channels share dimension 3 with their kernels and images, channels innermost.
+    """conv2d with depth as dimension 2. Dimension 3 holds channels and kernels (or images), channels innermost.
 
     y[x,y,z,o + OC*n] = sum over i,j,k,a in [0, c) of weight[i,j,k,a + c*o] * data[x*s0 + i*d0 - p0, y*s1 +
-    j*d1 - p1, z*s2 + k*d2 - p2, a + c*n], 0 outside data.
+    j*d1 - p1, z*s2 + k*d2 - p2, a + c*n], where data outside of its extents is 0.
 
     weight is float (KW, KH, KD, c*OC), data is float (W, H, D, c*N); y is f32 (OW, OH, OD, OC*N), always of
-    four dimensions. c is at least 1 and divides dimension 3 of both. OW, OH, OD, the rules for strides,
-    paddings and dilations, the edges and the precision are conv2d's.
+    four dimensions. c, the input channels, is at least 1 and divides dimension 3 of weight and data. OW, OH, OD, the
+    rules for strides, paddings and dilations, the edge cases and the precision are conv2d's.
     """
     require_float(weight)
     require_float(data, "the data")
@@ -125,12 +126,12 @@ def conv3d(
 
 @op
 def conv1d_dw(x: Spec, weight: Spec, s: int = 1, p: int = 0, d: int = 1) -> Spec:
-    """A depthwise convolution along dimension 0: each channel of the receiver with a kernel of its own.
+    """A depthwise convolution along dimension 0: each channel of the receiver has its own kernel.
 
-    y[t,c,n] = sum over i of weight[i,0,c] * x[t*s + i*d - p, c, n], where x outside [0, T) is the number 0.
+    y[t,c,n] = sum over i of weight[i,0,c] * x[t*s + i*d - p, c, n], where x outside [0, T) is 0.
 
     x is float (T, C, N), weight is float (K, 1, C); y is f32 (OT, C, N), always of three dimensions, with
-    OT = (T + 2*p - d*(K-1) - 1) // s + 1. The rules for s, p and d, the edges and the precision are conv2d's.
+    OT = (T + 2*p - d*(K-1) - 1) // s + 1. The rules for s, p and d, the edge cases and the precision are conv2d's.
     """
     require_float(x)
     require_float(weight, "the weight")
@@ -148,16 +149,15 @@ def conv1d_dw(x: Spec, weight: Spec, s: int = 1, p: int = 0, d: int = 1) -> Spec
 
 @op
 def avg_pool2d(x: Spec, k: int, s: int, p: float = 0.0) -> Spec:
-    """The mean of each k by k window of dimensions 0 and 1, windows s apart; padding counts as zeros in it.
+    """The mean of each k by k window of dimensions 0 and 1, with stride s; padding counts as zeros.
 
-    y[u,v,...] = sum over i,j in [0, k) of x[u*s + i - q, v*s + j - q, ...] / (k*k), 0 outside x, with q =
-    floor(p).
+    y[u,v,...] = sum over i,j in [0, k) of x[u*s + i - q, v*s + j - q, ...] / (k*k), where q = floor(p) and x outside
+    of its extents is 0.
 
-    x is float (W, H, ...); y is (OW, OH, ...) of x's dtype with OW = (W + 2*p - k) // s + 1, OH alike. Every
-    sum is divided by k*k, also where the window lies partly or wholly in the padding. p is a multiple of 0.5:
-    half an element more means one more on the far side alone, so p = 1.5 pads 1 before and 2 behind. k and s
-    are at least 1, p at least 0, none above 2^30, and k <= W + 2*p, height alike. NaN or an infinity in a
-    window reaches its mean.
+    x is float (W, H, ...); y is (OW, OH, ...) of x's dtype with OW = (W + 2*p - k) // s + 1, and OH likewise. Every
+    sum is divided by k*k, also where the window lies partly or wholly in the padding. p is a multiple of 0.5: the half
+    adds one element on the far side only, so p = 1.5 pads 1 before and 2 behind. k and s are at least 1, p at least 0,
+    all at most 2^30, and k <= W + 2*p, likewise for the height. NaN or an infinity in a window affects its mean.
     """
     require_float(x)
     require(1 <= k <= _LIMIT, "the window k must be in [1, 2^30], got {}", k)
@@ -174,19 +174,19 @@ def avg_pool2d(x: Spec, k: int, s: int, p: float = 0.0) -> Spec:
 
 @op
 def interpolate(x: Spec, dims: SizeAttrs, mode: Literal["nearest", "bilinear"] = "nearest") -> Spec:
-    """The receiver resampled to the shape dims; y has x's dtype and dims as its shape.
+    """The receiver resampled to the shape dims; y has x's dtype and the shape dims.
 
-    With n the extent of a dimension of x and m that of y:
+    With n the extent of a dimension of x, and m its extent in y:
 
     - nearest: y[i,...] = x[j,...] with j = i*n // m in exact integers, in every dimension. Values are moved
       unchanged.
-    - bilinear: dimensions 2 and 3 as nearest. In dimensions 0 and 1 pixels are taken at their centres: t = (i
+    - bilinear: dimensions 2 and 3 as in nearest. In dimensions 0 and 1 an element's position is its centre: t = (i
       + 0.5)*n/m - 0.5, j = floor(t), f = t - j; along each of the two y is x[j]*(1-f) + x[j+1]*f, where j and
-      j+1 are clamped to [0, n-1]. Shrinking does not average: it is no antialiasing filter.
+      j+1 are clamped to [0, n-1]. Shrinking does not average: there is no antialiasing filter.
 
-    dims holds the whole shape: at least as many extents as x has dimensions, at most 4. An extent of 0 gives
-    nothing; where x is empty, y must be. NaN and infinities reach what they have a weight above 0 in; what
-    they have a weight of 0 in they may or may not make NaN or infinite.
+    dims is the whole shape: at least as many extents as x has dimensions, at most 4. An extent of 0 gives an empty
+    result; if x is empty, y must be empty, too. NaN and infinities affect the results in which their weight is above
+    0; where their weight is 0, the result may become NaN or infinite, or not.
     """
     require_float(x)
     require(

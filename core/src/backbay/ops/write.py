@@ -1,4 +1,4 @@
-"""Writes into the storage of a leaf. Each returns an alias of what it wrote to, for reads that come after."""
+"""Writes into the storage of a leaf. Each returns an alias of its destination, for reads after the write."""
 
 from ..types.dtypes import DType
 from ..types.spec import Spec, check_shape, divides, require, require_dtype, span, view_spec
@@ -11,7 +11,7 @@ def _alias(x: Spec) -> Spec:
 
 
 def region(x: Spec, t2: Spec, offset: int, strides: tuple[int, ...]) -> Spec:
-    """Where `set` writes: t2's shape, laid into the bytes of x."""
+    """The region that `set` writes to: t2's shape within the bytes of x."""
     steps = strides or tuple(x.stride(n) for n in range(1, t2.rank))
     require(
         len(steps) >= t2.rank - 1,
@@ -27,8 +27,8 @@ def region(x: Spec, t2: Spec, offset: int, strides: tuple[int, ...]) -> Spec:
 def copy(x: Spec, dst: Spec) -> Spec:
     """Write x into dst, converted as cast converts; returns an alias of dst.
 
-    Both have the same number of elements, taken in logical order; dst is a leaf, or a view of one. If they overlap,
-    x is read before dst is written. dst may be quantized if the backend can quantize it.
+    Both have the same number of elements, taken in logical order; dst is a leaf, or a view of a leaf. If x and dst
+    overlap, x is read before dst is written. dst may be quantized if the backend can quantize to its dtype.
     """
     require(x.size == dst.size, "as many elements as the destination, {} != {}", x.size, dst.size)
     return _alias(dst)
@@ -38,10 +38,10 @@ def copy(x: Spec, dst: Spec) -> Spec:
 def set(x: Spec, t2: Spec, offset: SizeAttr, *strides: SizeAttr) -> Spec:
     """Write t2 into the bytes of x from `offset` on; returns an alias of x.
 
-    x is a leaf, or a view of one; in its dimension 0 elements adjoin. The region has t2's shape, adjoining elements
-    in dimension 0, and the given strides for dimensions 1 and up, by default x's own. It lies inside of x. offset
-    and strides are in bytes, multiples of the element size (of a block, if quantized). t2 is converted as cast
-    converts, and read before x is written.
+    x is a leaf, or a view of a leaf, with contiguous elements in dimension 0. The written region lies within x. It has
+    t2's shape, contiguous elements in dimension 0, and the given strides for dimensions 1 and up, by default those of
+    x. offset and strides are in bytes, and multiples of the element size (of the block size in bytes, if x is
+    quantized). t2 is converted as cast converts, and read before x is written.
     """
     size = x.dtype.type_size
     require(
@@ -69,9 +69,9 @@ def set(x: Spec, t2: Spec, offset: SizeAttr, *strides: SizeAttr) -> Spec:
 def set_rows(x: Spec, src: Spec, ids: Spec) -> Spec:
     """x[:,ids[i, a mod ia, b mod ib],a,b] = src[:,i,a,b]; returns an alias of x.
 
-    x is (n, count, a, b), a leaf or a view of one; src is (n, k, a, b), converted as cast converts;
-    ids is i32 or i64 (k, ia, ib), each in [0, count). Where ids repeat, one of the rows is kept. If src and x
-    overlap, src is read before x is written.
+    x is (n, count, a, b), a leaf or a view of a leaf; src is (n, k, a, b), converted as cast converts; ids is i32 or
+    i64 (k, ia, ib), where ia divides a and ib divides b; each id is in [0, count). If an id repeats, one of its rows
+    is kept. If src and x overlap, src is read before x is written.
     """
     require_dtype(ids, (DType.I32, DType.I64), "ids")
     require(x.dim(0) == src.dim(0), "dimension 0 must match, {} != {}", x.dim(0), src.dim(0))
