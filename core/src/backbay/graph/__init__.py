@@ -1,1 +1,1 @@
-"""The checked graph that a backend compiles, its sizes, and the plan that runs it."""
+"""The checked graph that a backend compiles, its sizes, and the compiled plan."""

@@ -1,4 +1,4 @@
-"""How a load or a compute is asked to stop."""
+"""Cancellation of a load or a compute."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..errors import CancelledError
 
 
 class Cancel(Protocol):
-    """What can ask a load or a compute to stop: a threading.Event is one."""
+    """A flag that asks a load or a compute to stop, such as a threading.Event."""
 
     def is_set(self) -> bool: ...
 
@@ -20,7 +20,7 @@ class Cancel(Protocol):
 def stop_when_cancelled(
     cancel: Cancel | None, stop: Callable[[], object], poll: float = 0.002
 ) -> Iterator[None]:
-    """While a library runs, look at `cancel` every `poll` seconds, and call `stop` once it is set."""
+    """While a library runs, check `cancel` every `poll` seconds in another thread; if it is set, call `stop` once."""
     if cancel is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""The checked graph that a backend compiles: nodes in the order in which they run."""
+"""The checked graph that a backend compiles: nodes in their order of execution."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 NodeKind = Literal["op", "parameter", "state", "input"]
-"""An op; a weight; a leaf that a graph writes into, or another context's; a leaf that only the host writes."""
+"""op; parameter: a weight; state: a leaf that a graph writes, or of another context; input: any other leaf."""
 
 
 class Traced(Protocol):
-    """What a node takes from a traced tensor."""
+    """The fields of a traced tensor that a node takes over."""
 
     dtype: DType
     shape: tuple[int, ...]
@@ -34,7 +34,7 @@ class Traced(Protocol):
 
 
 class Node(Spec):
-    """One step of a graph: a leaf or weight, or an op on nodes that stand before it."""
+    """A leaf, a weight, or an op on earlier nodes of the graph."""
 
     __slots__ = ("args", "index", "kind", "leaf", "op", "placement", "storage")
 
@@ -45,25 +45,25 @@ class Node(Spec):
         self.index = index
         self.kind: NodeKind = kind
         self.op = tensor.op
-        self.args = args  # in the op's declared order, nodes for operands
+        self.args = args  # in the op's declared order; operands are nodes
         self.leaf: Leaf | None = tensor.leaf
         self.placement: Placement = tensor.placement
-        self.storage: Node = storage or self  # the node whose bytes a view or alias looks into
+        self.storage: Node = storage or self  # the node that holds the bytes of a view or alias
 
     @property
     def is_view(self) -> bool:
-        """Whether it holds no data of its own."""
+        """Whether the node is a view or an alias, without data of its own."""
         return self.storage is not self
 
     @property
     def operands(self) -> list[Node]:
-        """The nodes it reads or writes, without absent ones."""
+        """The nodes that it reads or writes, without absent operands."""
         return list(self.op.flat_operands(self.args)) if self.op else []
 
 
 @dataclass(frozen=True)
 class Graph:
-    """Nodes in the order in which they run, and those whose values must stay readable."""
+    """The nodes in their order of execution, and the outputs, whose values must stay readable."""
 
     nodes: tuple[Node, ...]
     outputs: tuple[Node, ...]
@@ -74,38 +74,38 @@ class Graph:
 
     @cached_property
     def of_weights(self) -> bool:
-        """Whether it reads any weight."""
+        """Whether the graph reads a weight."""
         return any(node.kind == "parameter" for node in self.nodes)
 
     @cached_property
     def homes(self) -> set[Home]:
-        """What the leaves belong to."""
+        """The recordings that the leaves belong to."""
         return {node.leaf.home for node in self.nodes if node.leaf and node.leaf.home}
 
     def check_homes(self) -> None:
-        """ClosedError if a leaf's context is closed, and its memory gone with it."""
+        """Raise ClosedError if a leaf's context is closed, so that its memory is freed."""
         if any(home.closed for home in self.homes):
             raise ClosedError("a leaf of this graph belongs to a closed context")
 
     @cached_property
     def id_leaves(self) -> list[Leaf]:
-        """The leaves whose values serve as indices."""
+        """The leaves whose values are ids."""
         return [node.leaf for node in self.nodes if node.leaf and node.leaf.id_uses]
 
     def structure_key(self) -> str:
-        """What a compiled graph depends on, sizes left out: graphs that differ only in them have one key."""
+        """A hash of all that a compiled graph depends on except sizes: graphs that differ only in sizes share it."""
         from hashlib import blake2b  # takes longer to import than most of core
 
         described = f"{';'.join(map(_structure, self.nodes))} {[node.index for node in self.outputs]}"
         return blake2b(described.encode(), digest_size=16).hexdigest()
 
     def sizes(self) -> tuple[tuple[int, ...], ...]:
-        """The size attributes, in node order, then in declaration order; equal keys have equal layouts."""
+        """The size attributes, in node order, then in declaration order; equal structure keys mean equal layouts."""
         return tuple(size for node in self.nodes for _, size in size_attributes(node))
 
 
 def size_attributes(node: Node) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Position and value of each size attribute, a single integer as a tuple of one."""
+    """The position and value of each size attribute; a single integer becomes a tuple."""
     if node.op is not None:
         for position in node.op.sizes:
             value = node.args[position]

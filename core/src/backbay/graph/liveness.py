@@ -1,4 +1,4 @@
-"""Which results of a graph may share memory, because they are never needed at one time."""
+"""Liveness analysis: results of a graph that are never needed at the same time can share memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from .graph import Graph
 
 
 def assign_slots(graph: Graph) -> tuple[dict[int, int], list[int]]:
-    """The slot of every node that holds data of its own, and the bytes of every slot."""
+    """The slot of each node that has its own data, and the bytes of each slot; nodes in one slot share memory."""
     last = last_uses(graph)
     slots: dict[int, int] = {}
     sizes: list[int] = []
@@ -19,7 +19,7 @@ def assign_slots(graph: Graph) -> tuple[dict[int, int], list[int]]:
 
 
 def last_uses(graph: Graph) -> dict[int, list[int]]:
-    """For each node, those whose data nobody needs after it. Outputs are needed for ever."""
+    """For each node, the nodes whose data are last used by it. Outputs stay in use for ever."""
     kept = {node.storage.index for node in graph.outputs}
     last: dict[int, int] = {}
     for node in graph.nodes:
@@ -33,7 +33,7 @@ def last_uses(graph: Graph) -> dict[int, list[int]]:
 
 
 def _take(free: list[int], sizes: list[int], nbytes: int) -> int:
-    """The tightest free slot, else the largest one, grown, else a new one."""
+    """Take the smallest free slot that fits; if none fits, enlarge the largest; if none is free, add a slot."""
     if not free:
         sizes.append(nbytes)
         return len(sizes) - 1

@@ -1,4 +1,4 @@
-"""A compiled graph, as a backend hands it to core."""
+"""The interface of a compiled graph."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from .graph import Node
 
 
 class Plan(ABC):
-    """A compiled graph, with its memory, ready to run again and again; the backend books that in its ledger."""
+    """A compiled graph with its memory, which can run many times. The backend books the memory in its ledger."""
 
     nbytes: int
-    """Bytes of compute memory that this plan holds, or would hold where nothing is allocated."""
+    """The bytes of compute memory that this plan holds, or would hold if the backend only measures."""
 
     @property
     def valid(self) -> bool:
-        """False once another compile moved memory that this plan shares; core then compiles it anew."""
+        """False after another compile moved memory that this plan shares; core then compiles the graph again."""
         return True
 
     @abstractmethod
     def run(self, cancel: Cancel | None) -> None:
-        """Run every node in order. A set `cancel`, looked at between nodes at least, ends it with CancelledError.
+        """Run every node in order. Check `cancel` at least between nodes; if it is set, raise CancelledError.
 
-        The next run is as if that one had not been, but for what it wrote into leaves.
+        A cancelled run has no effect on the next run, except for its writes into leaves.
         """
 
     @abstractmethod
     def read(self, node: Node) -> Bytes:
-        """An output of the latest run, in logical order; the caller neither changes nor keeps it."""
+        """The bytes of an output of the latest run, in logical order; the caller must not change or keep them."""
 
     @abstractmethod
     def close(self) -> None:
         """Free the memory; called once."""
 
     def report(self) -> list[str]:
-        """What ran where, a line per node, for people."""
+        """The device of each node, a line per node, for people."""
         return []

@@ -1,4 +1,4 @@
-"""Sizes as symbols: how a plugin compiles a graph once for every graph of one structure."""
+"""Symbolic sizes, with which a plugin compiles one graph for all graphs of the same structure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..errors import BackbayError
 from .graph import Graph, Node
 
 Term = int | tuple[Any, ...]
-"""A number, or an operation on further terms: what a size is, without the graph that it was met in."""
+"""The formula of a size: a number, a value to read from a graph, or an operation on two terms. It holds no graph."""
 
 READ: dict[str, Callable[..., int]] = {
     "dim": lambda graph, index, n: graph.nodes[index].dim(n),
@@ -36,7 +36,7 @@ DECIDE: dict[str, Callable[[int, int], bool]] = {
 
 
 def evaluate(term: Term, graph: Graph) -> int:
-    """What a term is in a graph of the structure that it was made for."""
+    """The value of a term in a graph; the graph must have the structure that the term was made for."""
     if isinstance(term, int):
         return term
     kind = term[0]
@@ -46,24 +46,24 @@ def evaluate(term: Term, graph: Graph) -> int:
 
 
 def program(terms: Sequence[Term]) -> Callable[[Graph], tuple[int, ...]]:
-    """All terms in one function: for whoever needs many of them for graph after graph. Their parts are found once."""
+    """Compile many terms to one function of a graph, which computes each common subterm once."""
     steps = _Steps()
     found = "".join(f"{steps.name(term)}," for term in terms)
     names: dict[str, Any] = {"attribute": _attribute, "max": max}
-    exec(f"def run(graph, nodes):\n{''.join(steps.lines)} return ({found})", names)  # noqa: S102, of terms only
+    exec(f"def run(graph, nodes):\n{''.join(steps.lines)} return ({found})", names)  # noqa: S102  (made of terms only)
     run: Callable[[Graph, Sequence[Node]], tuple[int, ...]] = names["run"]
     return lambda graph: run(graph, graph.nodes)
 
 
 class _Steps:
-    """Terms as lines of Python over `graph` and its `nodes`, a variable for each part that differs."""
+    """Terms as lines of Python over `graph` and its `nodes`, with a variable for each different subterm."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self._names: dict[Term, str] = {}
 
     def name(self, term: Term) -> str:
-        """The variable that holds a term, or the number that it is."""
+        """The variable that holds a term, or the literal of a constant."""
         if isinstance(term, int):
             return repr(term)
         if term not in self._names:
@@ -94,7 +94,7 @@ def _attribute(graph: Graph, index: int, position: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Guard:
-    """A decision that a lowering took by looking at the values of sizes."""
+    """A decision of a lowering that depends on the values of sizes."""
 
     relation: str
     left: Term
@@ -104,9 +104,10 @@ class Guard:
 
 @dataclass
 class Guards:
-    """Everything that a compiled graph relies on beside its structure.
+    """All decisions that a compiled graph relies on, beside its structure.
 
-    It keeps no graph. A compiled graph may run another one only if their structure keys are equal and `hold` is true.
+    They keep no graph alive. A plan may be reused for another graph only if the structure keys are equal and `hold` is
+    true for that graph.
     """
 
     taken: dict[Guard, None] = field(default_factory=dict)
@@ -114,7 +115,7 @@ class Guards:
     _known: int = 0
 
     def hold(self, graph: Graph) -> bool:
-        """Whether each decision would be taken for this graph too; its structure key must be the same."""
+        """Whether each decision is the same for this graph; its structure key must be the same."""
         if self._values is None or len(self.taken) != self._known:
             self._values = program([term for guard in self.taken for term in (guard.left, guard.right)])
             self._known = len(self.taken)
@@ -128,9 +129,9 @@ class Guards:
 class Size:
     """A number that may differ in another graph of the same structure.
 
-    Add, subtract, multiply and divide it, and feed the result as data: `term` says how to find it in any graph of the
-    structure. Asking what it is (`pin`), or how it relates to another (`same`, `fits`, `divides`, `at_most`), records
-    a guard. It cannot be compared or used as an integer by accident: `==` and `hash` go by what it stands for.
+    Sizes can be added, subtracted, multiplied and divided, and the result fed as data: `term` tells how to compute it
+    for any graph of the structure. To read a value (`pin`), or to compare (`same`, `fits`, `divides`, `at_most`),
+    records a guard. A size is never an integer or a condition by accident: `==` and `hash` compare terms, not values.
     """
 
     __slots__ = ("_symbols", "term")
@@ -140,33 +141,33 @@ class Size:
 
     @property
     def constant(self) -> int | None:
-        """Its value, if it is the same in every graph of the structure."""
+        """The value, if it is the same in every graph of the structure, else None."""
         return self.term if isinstance(self.term, int) else None
 
     def pin(self) -> int:
-        """Its value; from now on, only graphs where it is the same will do."""
+        """The value. A guard limits the compiled graph to graphs with the same value."""
         value = self._symbols.value(self.term)
         self._symbols.decide("pin", self.term, value)
         return value
 
     def same(self, other: Size | int) -> bool:
-        """Whether two sizes are equal; a guard says that the answer stays."""
+        """Whether two sizes are equal; records a guard."""
         return self._symbols.decide("same", self.term, term_of(other))
 
     def fits(self, other: Size | int) -> bool:
-        """Whether this one is 1 or the other: what broadcasting asks."""
+        """Whether this size is 1 or equal to the other, as broadcasting requires; records a guard."""
         return self._symbols.decide("fits", self.term, term_of(other))
 
     def divides(self, other: Size | int) -> bool:
-        """Whether the other is a multiple of this one."""
+        """Whether the other size is a multiple of this size; records a guard."""
         return self._symbols.decide("divides", self.term, term_of(other))
 
     def at_most(self, other: Size | int) -> bool:
-        """Whether this one is not above the other."""
+        """Whether this size is at most the other; records a guard."""
         return self._symbols.decide("at_most", self.term, term_of(other))
 
     def max(self, other: Size | int) -> Size:
-        """The larger of the two."""
+        """The larger of two sizes."""
         return self._with("max", other)
 
     def __add__(self, other: Size | int) -> Size:
@@ -212,10 +213,10 @@ def term_of(size: Size | int) -> Term:
 
 
 class Symbols:
-    """The handle through which a lowering sees the sizes of one graph, and `guards`, what it learned of them.
+    """A lowering's access to the sizes of one graph; `guards` are its decisions about them.
 
-    Dimensions of parameters are part of the structure: their sizes are constants. All others are symbols, also where
-    they happen to be equal: two are the same only if a guard says so.
+    Dimensions of parameters belong to the structure, so their sizes are constants. All other sizes are symbols. Two
+    symbols with equal values are different sizes, unless a guard says that they are the same.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -228,7 +229,7 @@ class Symbols:
         return self.constant(node.dim(n)) if fixed else Size(self, ("dim", node.index, n))
 
     def stride(self, node: Node, n: int) -> Size:
-        """The bytes from one element of a dimension to the next, in the storage that a node looks into."""
+        """The bytes from one element of a dimension to the next, in the node's storage."""
         if n == 0 and not node.is_view:
             return self.constant(node.dtype.type_size)
         return (
@@ -238,11 +239,11 @@ class Symbols:
         )
 
     def offset(self, node: Node) -> Size:
-        """The byte of its storage that a node begins at."""
+        """The offset in bytes at which a node begins in its storage."""
         return Size(self, ("offset", node.index)) if node.is_view else self.constant(0)
 
     def size(self, node: Node, parameter: str | int) -> Size | tuple[Size, ...]:
-        """A size attribute, by its name or position: a tuple where the op takes several."""
+        """A size attribute, by name or position; a tuple if the attribute is a sequence."""
         position = self._position(node, parameter)
         value = node.args[position]
         if isinstance(value, tuple):
@@ -250,15 +251,15 @@ class Symbols:
         return Size(self, ("size", node.index, position, 0))
 
     def constant(self, value: int) -> Size:
-        """A number that is the same in every graph."""
+        """A size that is the same in every graph."""
         return Size(self, value)
 
     def value(self, term: Term) -> int:
-        """What a term is in this graph. Whoever decides by it records a guard instead."""
+        """The value of a term in this graph, without a guard: decisions need `decide`."""
         return evaluate(term, self._graph)
 
     def decide(self, relation: str, left: Term, right: Term) -> bool:
-        """The answer to a question about sizes, recorded unless it could not be another."""
+        """Whether a relation between terms holds. Records a guard, unless the answer is the same in every graph."""
         answer = DECIDE[relation](self.value(left), self.value(right))
         certain = isinstance(left, int) and isinstance(right, int)
         certain = certain or left == right or (relation == "divides" and right == 0)

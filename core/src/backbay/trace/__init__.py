@@ -1,1 +1,1 @@
-"""Contexts and tensors: calls on tensors become a recorded graph."""
+"""Contexts and tensors: calling the methods of tensors records a graph."""

@@ -1,4 +1,4 @@
-"""Where tensors are made: a context records a graph, and computes it again and again."""
+"""The context: it makes leaves, records a graph, and computes it any number of times."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 
 class Context:
-    """A graph under construction, which `compute` runs; `input()` and `layer(i)` are the same graph, placed elsewhere.
+    """A graph under construction, which `compute` runs. `input()` and `layer(i)` are the same graph, with a placement.
 
-    The leaves that it makes belong to it and live until it is closed. Other contexts may use them.
+    A context owns the leaves that it makes: they live until it is closed. Other contexts may use them.
     """
 
     __slots__ = ("placement", "recording")
@@ -44,7 +44,7 @@ class Context:
 
     @property
     def counters(self) -> Counters:
-        """What this context has traced, compiled, run and allocated."""
+        """The counters of this context: nodes traced, compilations, runs, bytes allocated."""
         return self.recording.counters
 
     @property
@@ -52,12 +52,12 @@ class Context:
         return self.recording.max_nodes
 
     def input(self) -> Context:
-        """This context, for tensors that are inputs: they live in host memory."""
+        """This context, for inputs: tensors made through it live in host memory."""
         self.recording.check_usable()
         return Context(self.recording, Placement(host=True))
 
     def layer(self, i: int) -> Context:
-        """This context, for what belongs to a layer of the model: it lives on that layer's device."""
+        """This context, for layer i of the model: tensors made through it live on the layer's device."""
         if not 0 <= i < MAX_LAYERS:
             raise ShapeError(f"layer must be in [0, {MAX_LAYERS}), got {i}")
         self.recording.check_usable()
@@ -66,10 +66,10 @@ class Context:
     # -- leaves ------------------------------------------------------------------------------------------
 
     def empty(self, dtype: DType, *shape: int, row_axis: int | None = None) -> Tensor:
-        """A leaf whose contents do not matter yet.
+        """A leaf with undefined contents.
 
-        `row_axis` names the dimension along which a state, such as a cache, is filled from 0 on: a backend may
-        then bind only the rows that a graph uses.
+        `row_axis` is for a state, such as a cache: the dimension along which it is filled, from 0 on. A backend may
+        then bind only the prefix of rows that a graph uses.
         """
         _check_dtype(dtype)
         extents = _shape(shape)
@@ -88,18 +88,18 @@ class Context:
     def from_floats(self, data: object, *shape: int) -> Tensor:
         """An f32 leaf of these numbers: a NumPy array, list or buffer, dimension 0 innermost.
 
-        Without a shape it is that of the data, reversed: a NumPy array of (3, 64) becomes f32[64,3].
+        The default shape is that of the data, reversed: a NumPy array of (3, 64) becomes f32[64,3].
         """
         array = to_array(data, np.float32)
         return self.empty(DType.F32, *(shape or array.shape[::-1])).from_floats(array)
 
     def from_ints(self, data: object, *shape: int) -> Tensor:
-        """An i32 leaf of these integers, given as for from_floats."""
+        """An i32 leaf of these integers; data and shape as in from_floats."""
         array = to_array(data, np.int32)
         return self.empty(DType.I32, *(shape or array.shape[::-1])).from_ints(array)
 
     def from_bytes(self, dtype: DType, data: object, *shape: int) -> Tensor:
-        """A leaf of these bytes, laid out as GGUF does."""
+        """A leaf of these bytes, in GGUF's layout."""
         return self.empty(dtype, *shape).from_bytes(data)
 
     def arange(self, start: float, stop: float, step: float = 1, dtype: DType = DType.F32) -> Tensor:
@@ -108,38 +108,41 @@ class Context:
             raise DTypeError("arange: start, stop and step are numbers; the dtype comes last, as dtype=")
         if step == 0 or not all(map(isfinite, (start, stop, step))):
             raise ShapeError(f"arange: step must not be 0, and all must be finite: {start}, {stop}, {step}")
-        leaf = self.empty(dtype, max(0, ceil((stop - start) / step)))  # refused here if it is too large
+        leaf = self.empty(dtype, max(0, ceil((stop - start) / step)))  # raises here if it is too large
         numbers = np.arange(start, stop, step)
         return leaf.from_ints(numbers.astype(np.int64)) if dtype.is_integer else leaf.from_floats(numbers)
 
     # -- running -----------------------------------------------------------------------------------------
 
     def forward(self, *tensors: Tensor) -> Context:
-        """Fix that these run, in this order, each after what it is made of; returns the context."""
+        """Add tensors to the graph's roots, behind the earlier ones; returns the context.
+
+        Roots run in this order, each after its operands.
+        """
         self.recording.forward(tensors)
         return self
 
     def compute(self, *tensors: Tensor, cancel: Cancel | None = None) -> None:
-        """Run everything given to `forward`, and these; afterwards these can be read.
+        """Add `tensors` to the roots, and run the graph; afterwards `tensors` can be read.
 
-        The first call compiles the graph; further ones run it again, with what its leaves then hold.
+        The first call compiles the graph. Further calls run it again, with the current data of its leaves.
         """
         self.recording.compute(tensors, cancel)
 
     def reserve(self) -> None:
-        """Compile and allocate, without running: what was reserved does not fail later."""
+        """Compile and allocate without running: a later compute cannot fail for lack of memory."""
         self.recording.reserve()
 
     def export(self, folder: str | PathLike[str], names: Mapping[str, Tensor] | None = None) -> Path:
-        """Write what was given to `forward`, with its weights, as a model for the engine behind the backend.
+        """Write the graph of the roots, with its weights, as a model for the backend's engine alone, without backbay.
 
-        It can be run there without backbay; the path is that of the file to open. `names` says what leaves and
-        results are called in it. The sizes are those of this graph. BackbayError if the backend cannot write models.
+        Returns the path of the file to open. `names` are names for leaves and results in the model. Sizes are fixed to
+        those of this graph. BackbayError if the backend cannot write models.
         """
         return self.recording.export(Path(folder), names or {})
 
     def set_batch_size(self, n: int) -> None:
-        """Tell the backend how large a batch is: whether weights in host memory are worth moving depends on it."""
+        """Tell the backend the batch size; it decides whether moving weights from host memory to a device pays."""
         if n < 1:
             raise ShapeError(f"a batch size is at least 1, got {n}")
         self.recording.set_batch_size(n)
@@ -158,7 +161,7 @@ class Context:
 
 
 def _check_dtype(dtype: object) -> None:
-    """Raise unless a leaf may be of this."""
+    """Raise DTypeError unless a leaf may have this dtype."""
     if not isinstance(dtype, DType):
         raise DTypeError(f"expected a dtype, which comes first, such as DType.F32, got {_brief(dtype)}")
     if dtype not in CONTRACT:
@@ -166,14 +169,14 @@ def _check_dtype(dtype: object) -> None:
 
 
 def _shape(shape: tuple[object, ...]) -> tuple[int, ...]:
-    """Extents as integers; a single sequence of them stands for itself."""
+    """Extents as integers, given one by one or as one sequence."""
     extents = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
     return tuple([_extent(n) for n in extents])
 
 
 def _extent(n: object) -> int:
     try:
-        if not isinstance(n, DType):  # an integer too, which nobody means
+        if not isinstance(n, DType):  # an IntEnum, but as an extent it is a mistake
             return index(n)  # type: ignore[arg-type]  # TypeError says it is none
     except TypeError:
         pass

@@ -1,4 +1,4 @@
-"""A tensor as text, for people who look for a fault."""
+"""Tensors as text, for debugging."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from .tensor import Tensor
 
 
 def dump(tensor: Tensor, precision: int = 4, threshold: int = 1000, edge_items: int = 3) -> str:
-    """The elements in nested brackets, the last dimension outermost; floats with `precision` decimals.
+    """A tensor's elements in nested brackets, the last dimension outermost; floats with `precision` decimals.
 
-    Of more than `threshold` elements, only `edge_items` at both ends of each dimension are shown. Half and quantized
-    types are shown as floats. A tensor that is not computed is, with all that it is made of, but never by writing.
+    If there are more than `threshold` elements, only `edge_items` at both ends of each dimension are shown. Half and
+    quantized types are shown as floats. A tensor without a result is computed, with its ancestors; if one of them
+    writes, NotComputedError is raised instead.
     """
     if tensor.home is None or tensor.leaf is not None or tensor.home.has_result(tensor):
         values = tensor.numpy().reshape(-1)
@@ -29,7 +30,7 @@ def dump(tensor: Tensor, precision: int = 4, threshold: int = 1000, edge_items: 
 def _brackets(
     values: Array, shape: tuple[int, ...], start: int, edge: int, precision: int, *, depth: int
 ) -> str:
-    """One dimension, from the element `start` on, and all dimensions inside of it."""
+    """The text of one dimension, from the element `start` on, with all inner dimensions."""
     count, *inside = shape
     step, line = prod(inside), "\n" * len(inside) + " " * depth if inside else " "
     text, elided = "", count > 2 * edge

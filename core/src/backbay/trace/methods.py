@@ -1,4 +1,4 @@
-"""Tracing: calling an op on tensors records a node, after its rule has accepted it."""
+"""The methods of Tensor that trace ops: each checks its arguments by the op's rule, then records a node."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def method(
 def method(op: Op[Any, Any]) -> Callable[..., Any]:
     """The method of Tensor that traces an op.
 
-    It is generated from the op's parameters, as dataclasses generate theirs: a generic one, which binds and checks
-    arguments in loops, takes three to seven times as long.
+    Its source is generated from the op's parameters, as dataclasses generate __init__: a generic method, which binds
+    and checks arguments in loops, takes three to seven times as long.
     """
     names = {f"parse_{p.name}": p.parse for p in op.parameters} | {
         f"default_{p.name}": p.default for p in op.parameters
@@ -77,7 +77,7 @@ def _call(op: Op[Any, Any]) -> str:
 
 
 def _check(p: Parameter) -> list[str]:
-    """Lines that check and convert an argument; what is of the right class already costs next to nothing."""
+    """Lines that check and convert an argument; an argument of the right class costs one comparison."""
     if p.quick_class is None:
         return [f"{p.name} = parse_{p.name}({p.name})"]
     absent = f" and {p.name} is not None" if p.is_optional else ""
@@ -85,7 +85,7 @@ def _check(p: Parameter) -> list[str]:
 
 
 def _admission(op: Op[Any, Any]) -> list[str]:
-    """Lines that let operands of other contexts in, or not, and ids only with their bound."""
+    """Lines that admit or refuse operands of other contexts, and ids."""
     lines = []
     for p in (op.parameters[i] for i in op.operands):
         absent = f"{p.name} is not None and " if p.is_optional else ""
@@ -97,7 +97,7 @@ def _admission(op: Op[Any, Any]) -> list[str]:
 
 
 def _recording(op: Op[Any, Any], bound: str) -> list[str]:
-    """Lines that record the node: a view of the receiver, an alias of what is written, or a result of its own."""
+    """Lines that record the node: a view of the receiver, an alias of the destination, or a new result."""
     if op.view:
         base = op.parameters[0].name
         storage = f"checked_storage({base}, spec)" if op.strays else f"{base}.storage or {base}"
@@ -112,7 +112,7 @@ def _recording(op: Op[Any, Any], bound: str) -> list[str]:
 
 
 def _checked_storage(base: Tensor, spec: Spec) -> Tensor:
-    """The storage of a view, if the view lies inside of it."""
+    """The storage of a view; ShapeError if the view reaches beyond it."""
     storage = base.storage or base
     end = spec.offset + span(spec)
     if spec.offset < 0 or end > storage.nbytes:

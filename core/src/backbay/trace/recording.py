@@ -1,4 +1,4 @@
-"""The graph behind a context: what runs in which order, its plan, its results, and who may use it."""
+"""The state behind a context: its roots, its compiled plan, its results, and the lock against other threads."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ Roots = tuple[Tensor, ...]
 
 
 class Recording(Tracing):
-    """A traced graph, each time it is computed."""
+    """A traced graph, with its plan and the results of its latest compute."""
 
     def __init__(self, backend: Backend, max_nodes: int, build: Callable[[Recording, Roots], Graph]) -> None:
         super().__init__(backend, max_nodes)
         self.batch_size: int | None = None
         self._build_graph = build
-        self._roots: dict[Tensor, None] = {}  # in the order of forward; all of them stay readable
-        self._pending: list[Tensor] = []  # the last of them, which no plan has had yet
-        self._stale = False  # the plan, if any, is for another batch size
+        self._roots: dict[Tensor, None] = {}  # in order of their forward; all are outputs of the graph
+        self._pending: list[Tensor] = []  # the last roots, which are not in the plan yet
+        self._stale = False  # the plan was compiled for another batch size
         self._graph: Graph | None = None
         self._plan: Plan | None = None
         self._results: Roots = ()
@@ -48,7 +48,7 @@ class Recording(Tracing):
     # -- computing ---------------------------------------------------------------------------------------
 
     def forward(self, tensors: Roots) -> None:
-        """Fix that these run, after what was given before."""
+        """Add tensors to the graph's roots, behind the earlier ones."""
         self.check_usable()
         self._add_roots(tensors)
 
@@ -68,7 +68,7 @@ class Recording(Tracing):
         self.batch_size = n
 
     def compute(self, outputs: Roots, cancel: Cancel | None) -> None:
-        """Run the graph; afterwards the outputs, and only they, can be read."""
+        """Run the graph; afterwards only `outputs` can be read."""
         with self._exclusive():
             given = len(self._pending)
             self._add_roots(outputs)
@@ -84,13 +84,13 @@ class Recording(Tracing):
             self._results = outputs
 
     def reserve(self) -> None:
-        """Compile, and so allocate, without running."""
+        """Compile, which allocates, without running."""
         with self._exclusive():
             graph, _ = self._compiled(len(self._pending))
             graph.check_homes()
 
     def export(self, folder: Path, names: Mapping[str, Tensor]) -> Path:
-        """Let the backend write the graph as a model of its engine."""
+        """Let the backend write the graph as a model for its engine."""
         with self._exclusive():
             self.backend.check_allocates()
             if not self._roots:
@@ -101,7 +101,7 @@ class Recording(Tracing):
             return self.backend.export(graph, self._named(graph, names), folder)
 
     def _named(self, graph: Graph, names: Mapping[str, Tensor]) -> dict[int, str]:
-        """Names by the place of their node."""
+        """The names by node index."""
         leaves = {node.leaf: node.index for node in graph.nodes if node.leaf is not None}
         results = dict(zip(self._roots, (node.index for node in graph.outputs), strict=True))
         found: dict[int, str] = {}
@@ -129,7 +129,7 @@ class Recording(Tracing):
         return self._plan.read(node)
 
     def evaluate(self, tensor: Tensor) -> Bytes:
-        """A tensor's value, from what its leaves hold now, beside the graph of `forward`: nothing may be written."""
+        """A tensor's value from the current data of its leaves, computed aside, without the roots; no op may write."""
         with self._exclusive():
             self.backend.check_allocates()
             graph = self._build((tensor,))
@@ -152,10 +152,10 @@ class Recording(Tracing):
         self._results = ()
 
     def _compiled(self, given: int) -> tuple[Graph, Plan]:
-        """The plan, compiled anew only if there is more to run, or if its memory has moved.
+        """The graph and its plan, compiled only if there are new roots, another batch size, or moved memory.
 
-        Where that fails, the context stays usable: the pending roots after the first `given`, which `compute` was to
-        add, are dropped again, and so are those that the backend will never run.
+        After an error the context stays usable: the pending roots after the first `given`, which the failed `compute`
+        added, are dropped, and so are roots that the backend does not support.
         """
         current = not self._stale and not self._pending
         if self._graph is not None and self._plan is not None and current and self._plan.valid:
@@ -164,7 +164,7 @@ class Recording(Tracing):
         try:
             graph = self._build(tuple(self._roots))
             attempt = self._try
-            self._drop_plan()  # its memory may be what the next one needs
+            self._drop_plan()  # first, as the next plan may need its memory
             plan = self.backend.compile(graph)
         except BaseException as error:
             self._drop_roots(self._pending[given:])
@@ -181,7 +181,7 @@ class Recording(Tracing):
         return graph
 
     def _try(self, roots: Roots) -> None:
-        """Compile for no other reason than to see whether it works."""
+        """Compile only to see whether it works."""
         self.backend.compile(self._build(roots)).close()
 
     def _keep(self, graph: Graph, plan: Plan) -> None:
@@ -210,7 +210,7 @@ class Recording(Tracing):
         if not self._in_use.acquire(blocking=False):
             raise ContextBusyError("the context is in use by another thread; use one context per thread")
         try:
-            with self.backend.lock:  # compiling takes its turn like computing
+            with self.backend.lock:  # compiling takes turns, like computing
                 self.backend.release_dropped()
                 self.check_usable()
                 yield
@@ -225,8 +225,8 @@ class Recording(Tracing):
             self.release()
 
     def __del__(self) -> None:
-        # A context that was dropped instead of closed gives its memory back all the same. The garbage collector may
-        # run where this thread holds what a computing one waits for: never wait for that one here.
+        # A context that was dropped, not closed, also frees its memory. The garbage collector may run while this thread
+        # holds a lock for which a computing thread waits, so waiting for the backend's lock here could deadlock.
         if self.closed or self.backend.closed:
             return
         if self.backend.lock.acquire(blocking=False):
@@ -253,7 +253,7 @@ class Recording(Tracing):
 
 
 def _refused(attempt: Callable[[Roots], object], before: Roots, roots: Roots) -> Roots:
-    """Those of some roots that make an attempt unsupported, found by halves."""
+    """The roots because of which `attempt` raises UnsupportedOpError, found by bisection."""
     try:
         if roots:
             attempt((*before, *roots))
@@ -264,6 +264,6 @@ def _refused(attempt: Callable[[Roots], object], before: Roots, roots: Roots) ->
         first = _refused(attempt, before, roots[:half])
         kept = tuple([root for root in roots[:half] if root not in first])
         return first + _refused(attempt, (*before, *kept), roots[half:])
-    except Exception:  # noqa: BLE001, S110  such as for want of memory: another time it may work
+    except Exception:  # noqa: BLE001, S110  such as lack of memory: another time it may work
         pass
     return ()

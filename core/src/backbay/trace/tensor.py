@@ -1,4 +1,4 @@
-"""A tensor: a spec with a history, the ops that may follow it, and ways to read and write it."""
+"""Tensors: nodes of a recorded graph, with the ops as methods, and with methods that read and write data."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 
 class Tensor(Spec):
-    """A weight, a leaf, or what an op makes of others; it hashes by identity.
+    """A weight, a leaf, or the result of an op. Tensors compare and hash by identity.
 
-    Reading is allowed for leaves and for what the latest `compute` of its context named.
+    Leaves can always be read, results if the latest `compute` of their context named them.
     """
 
     __slots__ = ("__weakref__", "args", "home", "leaf", "op", "placement", "storage")
 
     op: Op[Any, Any] | None  # None for a leaf or weight
     args: tuple[Any, ...]  # complete, in the op's declared order
-    home: Tracing | None  # what recorded it; None for a weight
+    home: Tracing | None  # the recording it belongs to; None for a weight
     placement: Placement
-    storage: Tensor | None  # the tensor whose bytes a view looks into; None if it has its own
+    storage: Tensor | None  # of a view or alias: the tensor that holds its bytes; None otherwise
     leaf: Leaf | None
 
     # elementwise
@@ -136,11 +136,11 @@ class Tensor(Spec):
         return self._numbers().astype(np.float32).reshape(-1)
 
     def numpy(self) -> Array:
-        """An array of the reversed shape in C order; BF16 and quantized types as float32."""
+        """All elements as an array of the reversed shape, in C order; BF16 and quantized types as float32."""
         return np.array(self._numbers()).reshape(self.shape[::-1])
 
     def bytes(self) -> bytes:
-        """All elements as GGUF lays them out, in logical order."""
+        """All elements as bytes in GGUF's layout, in logical order."""
         return self._raw().tobytes()
 
     def from_floats(self, data: object) -> Tensor:
@@ -152,7 +152,7 @@ class Tensor(Spec):
         return self._write(from_ints(data, self))
 
     def from_bytes(self, data: object) -> Tensor:
-        """Replace a leaf's data with bytes as GGUF lays them out."""
+        """Replace a leaf's data with bytes in GGUF's layout."""
         return self._write(from_buffer(data, self))
 
     def __repr__(self) -> str:
@@ -176,6 +176,6 @@ class Tensor(Spec):
 
 
 def trace_op(ctx: Context, op: Op[Any, Any], args: Sequence[Any]) -> Any:
-    """What the op's method makes of complete arguments, in the op's declared order: a tensor, or a list of them."""
+    """Call the op's method of Tensor with complete arguments in the op's declared order; returns a tensor or a list."""
     traced = getattr(Tensor, op.name)
     return op.spread(lambda x, *others, **named: traced(x, ctx, *others, **named))(*args)

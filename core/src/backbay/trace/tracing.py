@@ -1,4 +1,4 @@
-"""Tracing: what a graph's nodes are made of, and which tensors may enter it."""
+"""Tracing: adding nodes and leaves to a graph, and the rules for tensors that enter it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Counters:
-    """What was done so far; two readings tell what happened between them."""
+    """Counts of work done so far; the difference of two readings is the work between them."""
 
     traced_nodes: int = 0
     compilations: int = 0
@@ -44,7 +44,7 @@ class Tracing(ABC):
     def __init__(self, backend: Backend, max_nodes: int) -> None:
         self.backend, self.max_nodes = backend, max_nodes
         self._limit: float = max_nodes
-        self.blocked = False  # a fast check for tracing: closed, or computing
+        self.blocked = False  # closed or computing: one fast check for tracing
         self.closed = False
         self.counters = Counters()
         self.leaves: list[Leaf] = []
@@ -55,7 +55,7 @@ class Tracing(ABC):
 
     @abstractmethod
     def evaluate(self, tensor: Tensor) -> Bytes:
-        """A tensor's value, computed beside the graph of `forward`."""
+        """A tensor's value, computed aside, without the roots."""
 
     @abstractmethod
     def has_result(self, tensor: Tensor) -> bool:
@@ -90,7 +90,7 @@ class Tracing(ABC):
         return tensor
 
     def add_leaf(self, spec: Spec, placement: Placement, row_axis: int | None) -> Tensor:
-        """Add a leaf, with memory of its own unless the backend only measures."""
+        """Add a leaf, and allocate its memory, unless the backend only measures."""
         self.check_usable()
         buffer = self.backend.take_leaf(spec, placement)
         leaf = Leaf(self.backend, self, spec, buffer, placement, row_axis=row_axis)
@@ -100,18 +100,18 @@ class Tracing(ABC):
         return leaf_tensor(leaf, self)
 
     def check_usable(self) -> None:
-        """Raise if the context is closed, or computing."""
+        """Raise ClosedError or ContextBusyError if the context is closed, or computing."""
         if self.blocked:
             self.refuse()
 
     def refuse(self) -> NoReturn:
-        """Raise what explains why nothing can be traced now."""
+        """Raise ClosedError or ContextBusyError: the context is closed, or computing."""
         if self.closed or self.backend.closed:
             raise ClosedError("the context is closed")
         raise ContextBusyError("the context is computing in another thread; use one context per thread")
 
     def admit(self, operand: Tensor) -> None:
-        """Let a tensor of another context in, if it is a leaf or weight of this backend."""
+        """Accept a tensor of another context if it is a leaf or weight of this backend, else raise."""
         leaf = operand.leaf
         if leaf is None:
             raise DTypeError(
@@ -124,7 +124,7 @@ class Tracing(ABC):
             raise ClosedError(f"{operand!r} belongs to a closed context")
 
     def admit_ids(self, ids: Tensor, bound: int) -> None:
-        """Let ids in whose values are known to stay below a bound, or are checked to from now on."""
+        """Accept ids. Their values are known to stay below a bound, or are checked at every write from now on."""
         origin = ids.storage or ids
         if origin.leaf is not None:
             if origin.leaf.computed:
@@ -144,7 +144,7 @@ class Tracing(ABC):
             )
 
     def admit_write(self, storage: Tensor) -> None:
-        """Let an op write into a tensor, if it is a leaf whose values nobody relies on as ids."""
+        """Accept a tensor as destination of a write, if it is a leaf that does not serve as ids, else raise."""
         if storage.leaf is None or storage.leaf.home is None:
             what = "a weight" if storage.op is None else f"what {storage.op.name} computes"
             raise DTypeError(
@@ -156,7 +156,7 @@ class Tracing(ABC):
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
-        """What is traced meanwhile counts for nothing: not as traced, not towards the limit."""
+        """Nodes traced in this block are not counted, and do not count towards the limit."""
         traced, self._limit = self.counters.traced_nodes, inf
         try:
             yield
@@ -165,7 +165,7 @@ class Tracing(ABC):
 
 
 def leaf_tensor(leaf: Leaf, home: Tracing | None) -> Tensor:
-    """The tensor of a leaf, or of a weight, which has no home."""
+    """The tensor of a leaf, or of a weight, whose home is None."""
     tensor = Tensor(leaf.spec.dtype, leaf.spec.shape)
     tensor.home, tensor.placement, tensor.op, tensor.args = home, leaf.placement, None, ()
     tensor.storage, tensor.leaf = None, leaf
