@@ -1,4 +1,4 @@
-"""The backend: what core does for every plugin."""
+"""The backend: the work that core does for every plugin."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ DEFAULT_MAX_NODES = 8192
 
 
 class Backend(BackendHooks):
-    """One model on one machine. A plugin subclasses it, or `KernelBackend`, and implements the abstract hooks.
+    """One model (or none) on one machine. A plugin subclasses Backend or KernelBackend, and implements the hooks.
 
-    Computes are serialized: one at a time, whatever thread asks.
+    Computes of all threads take turns.
     """
 
     def __init__(self, model: ModelFile | None = None, params: BackendParams = BackendParams()) -> None:
@@ -58,7 +58,7 @@ class Backend(BackendHooks):
         self.loaded = model is None
         self._weights: dict[str, Tensor] = {}
         self._recordings: weakref.WeakSet[Recording] = weakref.WeakSet()
-        self.dropped: deque[Recording] = deque()  # never closed, and collected while another thread computed
+        self.dropped: deque[Recording] = deque()  # collected as garbage during a compute
         self._past = Counters()
 
     def start(self) -> None:
@@ -67,7 +67,7 @@ class Backend(BackendHooks):
 
     @cached_property
     def ledger(self) -> Ledger:
-        """The books of all memory; `devices` must work when they are first opened."""
+        """The ledger of all memory. Its first use calls `devices`."""
         devices = self.devices()
         layers = _block_count(self.model) + 1 if self.model is not None else 0
         named = [(device.id, device.name) for device in devices]
@@ -83,7 +83,7 @@ class Backend(BackendHooks):
     @property
     @final
     def counters(self) -> Counters:
-        """What all contexts together, closed ones too, have traced, compiled, run and allocated."""
+        """The counters of all contexts together, closed ones included."""
         total = Counters()
         for counters in (self._past, *[recording.counters for recording in self._recordings]):
             total.add(counters)
@@ -91,13 +91,13 @@ class Backend(BackendHooks):
 
     @final
     def memory(self) -> BackendMemory:
-        """What is allocated, or, if the backend only measures, what would be."""
+        """The report of allocated memory; if the backend only measures, of the memory that it would allocate."""
         self.check_open()
         return self.ledger.report()
 
     @final
     def get(self, name: str) -> Tensor | None:
-        """The weight of that name; None if the file has none. It can be traced with before `load`."""
+        """The weight with this name; None if the file has none. It can be used for tracing before `load`."""
         self.check_open()
         if name in self._weights or self.model is None or name not in self.model.tensors:
             return self._weights.get(name)
@@ -117,7 +117,7 @@ class Backend(BackendHooks):
                 raise BackbayError(self.why_no_data())
             report = progress or _ignore
             report(0.0)
-            check_cancel(cancel)  # also for a backend that has nothing to read
+            check_cancel(cancel)  # here, as a backend with nothing to read does not check
             if not self.loaded:
                 self.read_weights(report, cancel)
                 self.loaded = True
@@ -157,7 +157,7 @@ class Backend(BackendHooks):
     ) -> None:
         self.close()
 
-    # -- what contexts ask of it -------------------------------------------------------------------------
+    # -- for contexts ------------------------------------------------------------------------------------
 
     @final
     def check_open(self) -> None:
@@ -178,7 +178,7 @@ class Backend(BackendHooks):
 
     @final
     def run(self, graph: Graph, plan: Plan, cancel: Cancel | None) -> None:
-        """Run a plan, after a last check of what its leaves hold; the caller holds the lock."""
+        """Run a plan, after a check that its leaves and weights hold data; the caller holds the lock."""
         if graph.of_weights and not self.loaded:
             raise NotComputedError(f"the weights hold no data: {self.why_no_data()}")
         graph.check_homes()
@@ -195,7 +195,7 @@ class Backend(BackendHooks):
 
     @final
     def refuse_memory(self, error: MemoryError) -> NoReturn:
-        """Raise the NoMemoryError of an allocation that was not booked, such as NumPy's."""
+        """Raise NoMemoryError for an allocation that is not in the ledger, such as one of NumPy's."""
         if isinstance(error, NoMemoryError):
             raise error
         host = self.devices()[0]
@@ -219,7 +219,7 @@ class Backend(BackendHooks):
 
     @final
     def release_dropped(self) -> None:
-        """Free what no garbage collection could; the caller holds the lock."""
+        """Free recordings that the garbage collector could not free; the caller holds the lock."""
         while self.dropped:
             self.dropped.popleft().release()
 
@@ -228,11 +228,11 @@ class Backend(BackendHooks):
         self._past.add(recording.counters)
         self._recordings.discard(recording)
 
-    # -- where things belong -----------------------------------------------------------------------------
+    # -- placement ---------------------------------------------------------------------------------------
 
     @final
     def placement_of(self, weight: str) -> Placement:
-        """Where a weight belongs: blk.N with layer N, inputs on the host, and the rest with the output layer."""
+        """The placement of a weight: blk.N in layer N; output, v. and mm. in the output layer; others on the host."""
         block = re.match(r"blk\.(\d+)\.", weight)
         if block and int(block[1]) < self.ledger.layers:
             return Placement(layer=int(block[1]))
@@ -252,7 +252,7 @@ class Backend(BackendHooks):
 
 
 def _block_count(model: ModelFile) -> int:
-    """How many layers a model says it has, if that can be."""
+    """The number of layers that a model states; ModelFileError if it is out of range."""
     count = model.metadata.int("block_count", 0)
     if 0 <= count < MAX_LAYERS:
         return count
@@ -261,4 +261,4 @@ def _block_count(model: ModelFile) -> int:
 
 
 def _ignore(done: float) -> None:
-    """The progress of a load that nobody watches."""
+    """The progress function if the caller gave none."""

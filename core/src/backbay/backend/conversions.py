@@ -1,4 +1,4 @@
-"""Which dtypes `encoding` can turn into numbers and back, and which ops on which specs need that."""
+"""Gaps of `decode` and `encode`: the dtypes that they cannot convert, and the ops that need these conversions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..types.spec import Spec
 
 
 def conversion_gap(op: Op[Any, Any], specs: Sequence[object]) -> str:
-    """Why an op on such operands cannot run for want of a conversion; empty if it can."""
+    """The reason if an op on these operands needs a conversion that is missing; else empty."""
     if op.view or (op.moves and op.writes is None and op.ids is None):
         return ""  # the bits move as they are
     given = [spec for spec in specs if isinstance(spec, Spec)]
@@ -30,7 +30,7 @@ def conversion_gap(op: Op[Any, Any], specs: Sequence[object]) -> str:
 
 @cache
 def decoding_gap(dtype: DType) -> str:
-    """Why a dtype cannot be turned into numbers; empty if it can."""
+    """The reason if a dtype cannot be converted to numbers; else empty."""
     if not dtype.is_quantized:
         return ""
     try:
@@ -42,7 +42,7 @@ def decoding_gap(dtype: DType) -> str:
 
 @cache
 def encoding_gap(dtype: DType) -> str:
-    """Why numbers cannot be turned into a dtype; empty if they can."""
+    """The reason if numbers cannot be converted to a dtype; else empty."""
     if not dtype.is_quantized:
         return ""
     try:

@@ -1,4 +1,4 @@
-"""The hooks: all that a plugin implements, or may override. Everything else of a backend is core's, and final."""
+"""The hooks: all methods and attributes that a plugin implements or may override. The rest of a backend is final."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ class BackendHooks(metaclass=OpenedInTwoSteps):
     contract_version: ClassVar[str | int | tuple[int, int]]
     """The version of the contract that the plugin was written for, such as "1.1"."""
     kernels: ClassVar[Mapping[Op[Any, Any], Callable[..., Any]]] = {}
-    """The ops that the plugin runs by itself. For other ops core runs a composite, if there is one."""
+    """The ops that the plugin has kernels for. For other ops core runs a composite, if there is one."""
     deterministic: ClassVar[bool] = True
-    """Whether a plan that runs again on the same data gives the same bits. Another context, another layout or another
-    number of threads may give others."""
+    """Whether a plan that runs again on the same data gives the same bits. The bits may differ in another context,
+    with another layout or another number of threads."""
     options: ClassVar[Mapping[str, Option]] = {}
     """The options that `BackendParams.options` may hold."""
     priority: ClassVar[int | None] = None
-    """The rank among backends where "auto" chooses, and GPUs do not decide: the highest priority wins.
+    """The rank when "auto" chooses between backends that both have a GPU, or both have none: the highest wins.
 
-    A backend without a priority comes last, whatever its devices: an installed backend need not be a chosen one. ggml and
-    onnx have 0, cpu_ref has -100.
+    A backend without a priority comes last, whatever its devices: to install a backend does not mean to choose it.
+    ggml and onnx have 0, cpu_ref has -100.
     """
     name: str = "unnamed"
     """The name of the entry point."""
@@ -52,7 +52,7 @@ class BackendHooks(metaclass=OpenedInTwoSteps):
     @property
     @abstractmethod
     def ledger(self) -> Ledger:
-        """Core's books of all memory."""
+        """The ledger of all memory; core makes it."""
 
     # -- to implement ------------------------------------------------------------------------------------
 
@@ -66,7 +66,7 @@ class BackendHooks(metaclass=OpenedInTwoSteps):
 
     @abstractmethod
     def allocate(self, spec: Spec, placement: Placement) -> Buffer:
-        """Memory for a leaf. MemoryError if there is none."""
+        """Allocate memory for a leaf; MemoryError if there is not enough."""
 
     @abstractmethod
     def weight(self, info: TensorInfo) -> Buffer:
@@ -74,18 +74,18 @@ class BackendHooks(metaclass=OpenedInTwoSteps):
 
     @abstractmethod
     def precision(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Precision:
-        """The precision of an op on such operands: error bounds are derived from it."""
+        """The precision of an op on given operands; error bounds are derived from it."""
 
     # -- to override -------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """The second step of opening: it begins when all constructors are done, and has the ledger.
+        """The second step of opening: all constructors are done, and the ledger is there.
 
-        A plugin that extends this method calls `super().start()` first. That call checks the params and books the weights.
+        A plugin that extends this method calls `super().start()` first, which checks the params and books the weights.
         """
 
     def supports(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Support:
-        """How an op on such operands would run: by a kernel, by core's composite, or not at all.
+        """How an op runs on given operands: by a kernel, by core's composite, or not at all.
 
         Core runs a composite only if the backend supports each of its parts. The parts are found with attributes at
         their defaults. Other attributes may need more ops (a softcap needs tanh); `compile` then refuses the missing
@@ -100,7 +100,7 @@ class BackendHooks(metaclass=OpenedInTwoSteps):
         return CacheConfig()
 
     def device_of(self, placement: Placement) -> str:
-        """The id of the device that a placement means."""
+        """The id of the device that a placement stands for."""
         return self.devices()[0].id
 
     def weight_entry(self, weight: str) -> Entry:
@@ -111,29 +111,28 @@ class BackendHooks(metaclass=OpenedInTwoSteps):
         return Entry(self.device_of(placement), "weights", placement.layer)
 
     def book_weights(self) -> None:
-        """Book the memory of all weights. Here they stay in the mapped file, and nothing is allocated."""
+        """Book the memory of all weights. By default they stay in the mapped file, and nothing is allocated."""
         for info in self.model.tensors.values() if self.model is not None else ():
             self.ledger.take(self.weight_entry(info.name), info.nbytes, lambda: None)
 
     def read_weights(self, progress: Progress, cancel: Cancel | None) -> None:
-        """Bring the weights' data into the buffers that `weight` returns, and report progress (0.0 to 1.0)."""
+        """Read the weights' data into the buffers that `weight` returns, and report progress (0.0 to 1.0)."""
 
     def export(self, graph: Graph, names: Mapping[int, str], folder: Path) -> Path:
-        """Write a graph and its weights as a model for the engine behind this backend, which needs no backbay.
+        """Write a graph and its weights as a model for the backend's engine alone, without backbay.
 
-        `names` maps the index of a node, a leaf or a result, to its name in the model. Returns the path of the file to
-        open.
+        `names` maps node indices of leaves and results to names in the model. Returns the path of the file to open.
         """
         raise BackbayError(f"backend {self.name!r} writes no models out; onnx does")
 
     def release(self) -> None:
-        """Free what the plugin holds beside buffers and plans. Called once, when all of them are closed."""
+        """Free the plugin's other resources. Called once, after all buffers and plans are closed."""
 
     @classmethod
     def diagnose(cls) -> dict[str, str]:
         """Lines for `backbay doctor` about this machine: library, version, CPU features.
 
-        A probe calls it in a process of its own, before it makes a backend; a crash there means that nothing works.
+        A probe calls it in a child process, before it makes a backend; if it crashes, the backend does not work.
         """
         return {}
 
@@ -141,4 +140,4 @@ class BackendHooks(metaclass=OpenedInTwoSteps):
 
     @abstractmethod
     def placement_of(self, weight: str) -> Placement:
-        """Where a weight belongs; core answers."""
+        """The placement of a weight; core decides."""

@@ -1,4 +1,4 @@
-"""The short way to a backend: a table of kernels over NumPy arrays, which core runs one after the other."""
+"""The short way to a backend: a table of kernels over NumPy arrays, which core runs in order."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ GRAPH = Entry(CPU, "graph")
 
 
 class KernelBackend(Backend):
-    """A backend whose kernels are functions of arrays.
+    """A backend whose kernels are functions of NumPy arrays.
 
-    A kernel has its op's parameters. An operand comes as an array of the reversed shape, so that dimension 0 is the
-    last axis, and a scalar as an array of one element; floats and quantized types as `float_dtype`, integers as they
-    are, an absent operand as None. The result, of the reversed shape but for leading extents of 1, is rounded once
-    to the op's dtype. A kernel does not change its operands.
+    A kernel has its op's parameters. An operand is an array of the reversed shape, so dimension 0 is the last axis; a
+    scalar is an array of one element. Floats and quantized types come as `float_dtype`, integers unchanged, an absent
+    operand as None. The result has the reversed shape, with or without leading extents of 1, and is rounded once to
+    the op's dtype. A kernel must not change its operands.
 
-    The kernels of ops that only move elements (`op.moves`) get and return them as stored: bf16 as uint16, rows of a
-    quantized type as bytes. Those of writes get the destination to write into, and what goes there already converted.
-    Views need no kernels. Everything here may be overridden.
+    Kernels of ops that only move elements (`op.moves`) get and return elements as stored: bf16 as uint16, rows of a
+    quantized type as bytes. Kernels of writes get the destination, which they write to, and the data, already
+    converted. Views need no kernels. All methods of this class may be overridden.
     """
 
     float_dtype: ClassVar[type[np.floating[Any]]] = np.float32
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
-        for op, kernel in cls.kernels.items():  # a plain mapping, unlike a KernelTable, has checked nothing
+        for op, kernel in cls.kernels.items():  # a plain mapping is not checked yet, unlike a KernelTable
             op.check_takes(kernel)
 
     def __init__(self, model: ModelFile | None = None, params: BackendParams = BackendParams()) -> None:
@@ -80,7 +80,7 @@ class KernelBackend(Backend):
         return CPU
 
     def compile(self, graph: Graph) -> KernelPlan:
-        for node in graph.nodes:  # a cast's target is no operand, so that `supports` cannot see it
+        for node in graph.nodes:  # a cast's target dtype is an attribute, which `supports` does not see
             if node.op is cast and encoding_gap(node.dtype):
                 raise UnsupportedOpError(
                     f"backend {self.name!r} cannot run cast: {node.args[0]} to {node.dtype}: {encoding_gap(node.dtype)}"
@@ -96,7 +96,7 @@ class KernelBackend(Backend):
                     self.run_node(node, plan.arrays)
 
     def run_node(self, node: Node, arrays: Sequence[Array]) -> None:
-        """Run one kernel; `arrays` holds, by node index, what every node looks at, as stored."""
+        """Run one kernel; `arrays` holds the stored array of every node, by its index."""
         op = node.op
         assert op is not None
         self._scratch.reset()
@@ -115,7 +115,7 @@ class KernelBackend(Backend):
             self.store(node, result, arrays[node.index])
 
     def read_operand(self, reader: Node, operand: Node, arrays: Sequence[Array]) -> Array:
-        """An operand as a kernel gets it."""
+        """An operand as its kernel gets it."""
         raw, op = np.atleast_1d(arrays[operand.index]), reader.op
         assert op is not None
         if not op.moves or (op.ids is not None and operand is reader.args[op.ids]):
@@ -132,7 +132,7 @@ class KernelBackend(Backend):
         return self._scratch.convert(values, self.float_dtype)
 
     def store(self, node: Node, result: Array, out: Array) -> None:
-        """Round a kernel's result to the node's dtype, and put it where the node's data belong."""
+        """Round a kernel's result to the node's dtype, and store it in the node's array `out`."""
         assert node.op is not None
         if node.op.moves:
             source = node.args[0].dtype
@@ -149,13 +149,13 @@ class KernelBackend(Backend):
             out[...] = encode(result, node.dtype).reshape(out.shape)
 
     def resolve_view(self, node: Node, storage: Bytes) -> Array:
-        """What a node looks at in the bytes of its storage."""
+        """A node's view of the bytes of its storage, as an array."""
         return strided(storage, node)
 
     def _for_target(self, raw: Array, source: Node, target: Node, *, whole: bool) -> Array:
-        """What is written, converted, and safe from being overwritten while it is read.
+        """The data of a write, converted to the target's dtype; a copy if it shares the target's storage.
 
-        It takes the `whole` target's shape where it fills that: blocks lie along the target's rows.
+        `whole` data fill the target and take its shape, as blocks lie along the target's rows.
         """
         if source.dtype is not target.dtype:
             values = decode(raw, source.dtype)
@@ -164,7 +164,7 @@ class KernelBackend(Backend):
 
 
 class KernelPlan(Plan):
-    """A graph with its memory: a buffer per slot, and for each node the array it looks at."""
+    """A graph with its memory: a buffer for each slot, and an array for each node, a view of a buffer."""
 
     def __init__(self, backend: KernelBackend, graph: Graph) -> None:
         self.backend, self.graph = backend, graph

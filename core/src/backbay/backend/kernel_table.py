@@ -1,4 +1,4 @@
-"""The table of a plugin's kernels: op to function, each checked against its op's declaration."""
+"""The table of a plugin's kernels, a function for each op, checked against the op's declaration."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class KernelTable(dict[Op[Any, Any], Callable[..., Any]]):
-    """`kernel = KernelTable()` makes the decorator `@kernel(ops.add)`.
+    """A mapping from ops to kernels, and a decorator: `kernel = KernelTable()`, then `@kernel(ops.add)`.
 
-    A function whose parameters are not the op's, or a second one for one op, is an error at import. `skip` is the
-    number of parameters that come before the op's own.
+    A function whose parameters differ from the op's, or a second function for the same op, is an error at import.
+    `skip` is the number of parameters before the op's own.
     """
 
     def __init__(self, *, skip: int = 0) -> None:

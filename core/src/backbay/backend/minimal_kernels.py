@@ -1,4 +1,4 @@
-"""Which kernels a backend needs to run a model, found by tracing it: core's composites do the rest."""
+"""The smallest set of kernels that runs a model, found by tracing it; core's composites do the rest."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ HIDDEN, VOCABULARY, HISTORY, TOKENS, LAYERS = 48, 40, 16, 5, 2
 
 
 class MakeLeaf(Protocol):
-    """Makes a weight, cache or input of the model, by its name in a GGUF file where it has one."""
+    """Makes a weight, cache or input of the model. A weight's name is its name in a GGUF file."""
 
     def __call__(self, ctx: Context, name: str, dtype: DType, *shape: int) -> Tensor: ...
 
 
 @dataclass
 class Needed:
-    """The ops that must be kernels, and the composites that were opened on the way."""
+    """The ops that need a kernel, and the ops that core composes of them."""
 
     kernels: set[Op[Any, Any]] = field(default_factory=set)
     composites: set[Op[Any, Any]] = field(default_factory=set)
 
 
 def kernels_needed(trace: Callable[[Context], Tensor]) -> Needed:
-    """What a backend must have to run what is traced, if it leaves to core whatever core can do."""
+    """The kernels that a backend needs for the traced graph, if core's composites run all other ops."""
     needed = Needed()
 
     class Fewest(KernelBackend):
@@ -62,7 +62,7 @@ def leaf_of_nothing(ctx: Context, name: str, dtype: DType, *shape: int) -> Tenso
 
 
 def llama(ctx: Context, leaf: MakeLeaf = leaf_of_nothing) -> Tensor:
-    """The logits of a small Llama: one batch of tokens, with a cache that it writes and reads."""
+    """The logits of a small Llama for one batch of tokens, with a cache that it writes and reads."""
     tokens = leaf(ctx, "tokens", DType.I32, TOKENS)
     x = leaf(ctx, "token_embd.weight", DType.F32, WIDTH, VOCABULARY).rows(ctx, tokens)
     inputs = Inputs(
@@ -81,16 +81,16 @@ def llama(ctx: Context, leaf: MakeLeaf = leaf_of_nothing) -> Tensor:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What changes from step to step, beside the tokens."""
+    """The inputs that change from step to step, beside the tokens."""
 
     positions: Tensor
-    locations: Tensor  # the cells of the cache that this batch takes
+    locations: Tensor  # the cells of the cache for this batch
     mask: Tensor
 
 
 @dataclass(frozen=True)
 class Weights:
-    """The leaves of a layer by their short names."""
+    """The leaves of a layer, by their short names."""
 
     ctx: Context
     leaf: MakeLeaf

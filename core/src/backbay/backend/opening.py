@@ -7,9 +7,9 @@ from typing import Any
 
 
 class OpenedInTwoSteps(ABCMeta):
-    """Calling a class makes a backend, and starts it once the constructors of all its classes are done.
+    """The metaclass of backends: calling a class constructs the backend, then calls `start`.
 
-    So `start` and the hooks that it calls see a complete object, and a subclass need not set its fields first.
+    All constructors are done by then, so `start` and the hooks that it calls see a complete object.
     """
 
     def __call__(cls, *args: Any, **keywords: Any) -> Any:

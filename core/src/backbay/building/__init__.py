@@ -1,1 +1,1 @@
-"""From traced tensors to a graph: order, composites, and the parts of composites."""
+"""Building graphs from traced tensors: order, composites, and the ops that composites need."""

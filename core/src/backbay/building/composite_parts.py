@@ -1,4 +1,4 @@
-"""What core's composites are made of: traced beside any graph, so that a backend can tell whether it has all of it."""
+"""The ops that a composite needs, found by tracing it aside: a backend can run it only if it supports all of them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Parts = tuple[tuple[Op[Any, Any], Specs], ...]
 
 
 class Nowhere:
-    """Stands for a backend where contexts are only traced: its leaves have no memory."""
+    """A substitute for a backend, for recordings that are only traced: its leaves have no memory."""
 
     name = "nowhere"
     closed = False
@@ -45,11 +45,11 @@ class Nowhere:
         """Nothing to free."""
 
     def forget(self, recording: Recording) -> None:
-        """Nothing is kept."""
+        """No recordings are kept."""
 
 
 class OpensFirst:
-    """Support that makes a composite of the first op that is asked for, and a kernel of all others."""
+    """Support that calls the first op a composite and all others kernels, so that only one composite is opened."""
 
     def __init__(self, *, opened: bool) -> None:
         self.opened = opened
@@ -60,7 +60,7 @@ class OpensFirst:
 
 
 def composed(op: Op[Any, Any], specs: Specs, supports: Supports) -> Support:
-    """COMPOSITE, unless there is no composite, or `supports` says no to one of its parts."""
+    """COMPOSITE, unless the op has no composite, or `supports` says no to one of its parts."""
     if op.composite is None:
         return NO_KERNEL
     for part, given in parts(op, specs):
@@ -72,7 +72,7 @@ def composed(op: Op[Any, Any], specs: Specs, supports: Supports) -> Support:
 
 
 def by_kernels(op: Op[Any, Any], kernels: Collection[Op[Any, Any]]) -> Support:
-    """How an op runs on plain operands, of one element each, where these kernels are all there is."""
+    """How an op runs, on operands of one element each, with these kernels alone."""
 
     def supports(op: Op[Any, Any], specs: Specs) -> Support:
         return KERNEL if op in kernels or op.view else composed(op, specs, supports)
@@ -81,32 +81,33 @@ def by_kernels(op: Op[Any, Any], kernels: Collection[Op[Any, Any]]) -> Support:
 
 
 def parts(op: Op[Any, Any], specs: Specs) -> Parts:
-    """The ops that a composite is made of, each with its operands; none where that cannot be told.
+    """The ops that a composite needs, each with its operands; empty if the operands do not determine them.
 
-    Attributes are not known: they have their defaults, and where there are none are 1, or 0 if that is refused.
+    Attributes are not known: they get their defaults. An attribute without a default gets 1, or 0 if the rule refuses
+    1.
     """
-    given = dict(zip(op.operands, specs, strict=False))  # those at the end may be left out
+    given = dict(zip(op.operands, specs, strict=False))  # operands at the end may be left out
     if op.varies or any(given.get(i) is None and not op.parameters[i].is_optional for i in op.operands):
         return ()
     keys = tuple([_key(spec) for spec in specs])
     return _parts(op, keys, 1) or _parts(op, keys, 0)
 
 
-@lru_cache(maxsize=4096)  # a model asks for the same few, layer after layer
+@lru_cache(maxsize=4096)  # every layer of a model has the same few
 def _parts(op: Op[Any, Any], keys: tuple[Any, ...], number: int) -> Parts:
     ctx = _apart()
     try:
         made = _traced(ctx, op, [_stand_in(ctx, key) for key in keys], number)
-        return _kernels(ctx, made, OpensFirst(opened=op.inline))  # tracing opens an inline op
-    except BackbayError:  # operands that do not go together, or do not with such attributes
+        return _kernels(ctx, made, OpensFirst(opened=op.inline))  # tracing has opened an inline op
+    except BackbayError:  # the rule refuses these operands, or these attributes
         return ()
 
 
 def composite_kernels(op: Op[Any, Any], args: Sequence[Any], supports: Supports) -> Parts:
-    """The kernels that the composite of a call comes down to, each with its operands.
+    """The kernels that a call of a composite op needs, each with its operands.
 
-    Of its parts, those are opened in turn of which `supports` makes composites. `args` are complete and prepared;
-    operands may belong to any context.
+    Parts for which `supports` returns COMPOSITE are opened, too. `args` are complete and prepared; operands may belong
+    to any context.
     """
     ctx = _apart()
     made: dict[Spec, Any] = {}
@@ -146,7 +147,7 @@ def _never(recording: Recording, roots: tuple[Tensor, ...]) -> Graph:
 
 
 def _traced(ctx: Context, op: Op[Any, Any], operands: Sequence[Any], number: int) -> Any:
-    """The op's results, with that number wherever an attribute has no default."""
+    """Trace the op, with `number` for each attribute without a default; returns its results."""
     left = iter(operands)
     absent = [number if p.default is REQUIRED else p.default for p in op.parameters]
     args = [
@@ -156,7 +157,7 @@ def _traced(ctx: Context, op: Op[Any, Any], operands: Sequence[Any], number: int
 
 
 def _stand_in(ctx: Context, key: Any) -> Any:
-    """A tensor that looks like an operand."""
+    """A tensor with an operand's dtype, shape and layout."""
     spec, recording, placement = _spec(key), ctx.recording, ctx.placement
     if not isinstance(spec, Spec):
         return spec and tuple([_stand_in(ctx, one) for one in key])
@@ -170,7 +171,7 @@ def _stand_in(ctx: Context, key: Any) -> Any:
 
 
 def _plain(op: Op[Any, Any], index: int) -> Any:
-    """The simplest operand that an op takes there."""
+    """The simplest operand at position `index` of an op."""
     spec = Spec(DType.I32 if index == op.ids else DType.F32, (1,))
     if op.parameters[index].variadic:
         return (spec,)
@@ -178,14 +179,14 @@ def _plain(op: Op[Any, Any], index: int) -> Any:
 
 
 def _key(spec: Any) -> Any:
-    """What stands for a spec, none, or several of a variadic operand, where they are compared by value."""
+    """A hashable key, equal for equal specs. An operand may be a spec, None, or, if variadic, a tuple of specs."""
     if isinstance(spec, Spec):
         return spec.dtype, tuple(spec.shape), spec.strides, spec.offset
     return spec and tuple([_key(one) for one in spec])
 
 
 def _spec(key: Any) -> Any:
-    """The spec again."""
+    """The operand of a key: the inverse of `_key`."""
     if not key or not isinstance(key[0], DType):
         return key and tuple([_spec(one) for one in key])
     return Spec(*key)

@@ -1,4 +1,4 @@
-"""Ops as compositions of others: what a backend without a kernel of its own runs."""
+"""The composites: ops as compositions of other ops, for backends that have no kernel for them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def composite(op: Op[Any, Any], *, in_f32: bool = False, varies: bool = False) -> Callable[[F], F]:
-    """Declare what an op is made of: a function of the context and the op's own parameters.
+    """Declare an op's composite: a function of the context and the op's own parameters.
 
-    With `in_f32`, its parts work in f32 whatever the receiver's dtype is, and the result is rounded to that once.
-    `varies` says that attributes decide whether it needs its parts at all.
+    With `in_f32`, the receiver is converted to f32 first, and the result is rounded once to the receiver's dtype.
+    With `varies`, attributes decide which ops the composite needs, so that they cannot be listed in advance.
     """
 
     def register(function: F) -> F:
@@ -71,7 +71,7 @@ def gelu(ctx: Context, x: Tensor, up: Tensor | None = None) -> Tensor:
     if up is not None:
         return x.gelu(ctx).mul(ctx, up)
     cubic = x.add(ctx, x.mul(ctx, x).mul(ctx, x).scale(ctx, 0.044715))
-    # (1 + tanh(z)) / 2 is sigmoid(2 z), which needs no constant of 1
+    # (1 + tanh(z)) / 2 is sigmoid(2 z), which needs no tensor of ones
     return x.mul(ctx, cubic.scale(ctx, 2 * sqrt(2 / pi)).sigmoid(ctx))
 
 
@@ -198,7 +198,7 @@ def set(ctx: Context, x: Tensor, t2: Tensor, offset: int, *strides: int) -> Tens
     target = region(x, t2, offset, strides)
     steps = target.strides or contiguous_strides(target.dtype, target.shape)
     written = t2.copy(ctx, x.view(ctx, offset, target.shape, steps[1:]))
-    # An alias of all of x, that is ordered after the write.
+    # An alias of all of x: as a view of the copy, it comes after the write.
     return written.view(ctx, -offset, x.shape, [x.stride(n) for n in range(1, x.rank)])
 
 
@@ -228,7 +228,7 @@ def scaled_dot_product_attention(
     scores = key.mulmat_full_prec(ctx, query).scale(ctx, scale)  # (history, tokens, heads, batch)
     if softcap:
         scores = scores.scale(ctx, 1 / softcap).tanh(ctx).scale(ctx, softcap)
-    if mask is not None and query.dim(1):  # rows to mask
+    if mask is not None and query.dim(1):  # there are tokens
         scores = scores.add(ctx, mask.slice(ctx, 1, 0, query.dim(1)) if mask.dim(1) > query.dim(1) else mask)
     weights = _with_sinks(ctx, scores, sinks) if sinks is not None else scores.softmax(ctx)
     result = value.mulmat(ctx, weights)  # (dv, tokens, heads, batch)
@@ -238,7 +238,7 @@ def scaled_dot_product_attention(
 
 
 def _with_sinks(ctx: Context, scores: Tensor, sinks: Tensor) -> Tensor:
-    """The softmax with one more column, which is then dropped."""
+    """The softmax over the scores and one more column, the sinks, which is dropped afterwards."""
     history, tokens, heads, batch = (scores.dim(n) for n in range(4))
     column = sinks.contiguous(ctx, 1, 1, heads).cast(ctx, DType.F32)
     column = column.repeat_4d(ctx, 1, tokens, heads, batch)

@@ -1,4 +1,4 @@
-"""From traced tensors to a checked graph: one order of nodes, composites opened where a kernel is missing."""
+"""The graph builder: it orders traced tensors, and replaces each op without a kernel by its composite."""
 
 from __future__ import annotations
 
@@ -21,35 +21,38 @@ if TYPE_CHECKING:
 
 
 Supports = Callable[[Op[Any, Any], Sequence[Spec | None]], Support]
-"""How an op on such operands would run."""
+"""How an op runs on given operands."""
 
 
 def build_graph(recording: Recording, roots: tuple[Tensor, ...], supports: Supports) -> Graph:
-    """Each root in order, before it its ancestors not yet placed, depth first by operand."""
+    """Place the roots in their order, each behind those of its ancestors that are not yet placed.
+
+    Ancestors are visited depth first, in the order of operands.
+    """
     builder = Builder(recording, supports)
-    with recording.uncounted():  # opening composites is not the caller's tracing
+    with recording.uncounted():  # the nodes of composites do not count as the caller's
         outputs = tuple([builder.place(root) for root in roots])
     return Graph(tuple(builder.nodes), outputs, recording.batch_size)
 
 
 def in_single(value: Any) -> Any:
-    """An attribute with its floats rounded to float32, so that all backends compute with the same numbers."""
+    """Round the floats of an attribute to float32, so that all backends compute with the same numbers."""
     if isinstance(value, float):
-        return _single(value) if value else value  # a cache takes one zero for the other
+        return _single(value) if value else value  # _single's cache cannot tell 0.0 from -0.0
     if isinstance(value, tuple) and float in map(type, value):
-        # A record, such as rope's yarn, stays one.
+        # A NamedTuple, such as rope's yarn, keeps its class.
         return type(value)(*map(in_single, value))
     return value
 
 
 @lru_cache(maxsize=1024)
 def _single(value: float) -> float:
-    with np.errstate(over="ignore"):  # what is too large is an infinity
+    with np.errstate(over="ignore"):  # a number that is too large becomes infinity
         return float(np.float32(value))
 
 
 class Builder:
-    """Places tensors, each once."""
+    """Makes the nodes of a graph, one for each tensor."""
 
     def __init__(self, recording: Recording, supports: Supports) -> None:
         self.recording, self._supports = recording, supports
@@ -58,9 +61,9 @@ class Builder:
         self._opened: dict[Tensor, Tensor] = {}
 
     def place(self, root: Tensor) -> Node:
-        """The node of a tensor, behind those of all it needs. A chain may be deep, so the stack is our own."""
+        """Place a tensor behind its ancestors, and return its node. Chains may be too deep for recursion."""
         placed, stack = self._placed, [root]
-        waiting: set[Tensor] = set()  # for what lies above them on the stack
+        waiting: set[Tensor] = set()  # tensors whose ancestors are above them on the stack
         while stack:
             tensor = stack[-1]
             if tensor in placed:
@@ -92,7 +95,7 @@ class Builder:
         return support.level is Level.COMPOSITE
 
     def _open(self, tensor: Tensor) -> Tensor:
-        """What a composite stands for, traced once."""
+        """Trace a tensor's composite, once, and return its result."""
         if tensor not in self._opened:
             ctx = Context(self.recording, tensor.placement)
             assert tensor.op is not None
@@ -100,7 +103,7 @@ class Builder:
             if tensor.storage is None and (
                 made.storage is not None or made.leaf is not None or made.shape != tensor.shape
             ):
-                made = made.contiguous(ctx, *tensor.shape)  # views of this tensor rely on its layout
+                made = made.contiguous(ctx, *tensor.shape)  # its views rely on a contiguous layout
             self._opened[tensor] = made
         return self._opened[tensor]
 

@@ -1,4 +1,4 @@
-"""The command line. These names are the door for packages that add commands, in the entry-point group backbay.commands."""
+"""The command line, and the door for packages that add commands, in the entry-point group backbay.commands."""
 
 from .arguments import (
     add_options,

@@ -1,4 +1,4 @@
-"""Arguments that several commands take, and what they may be: checked before anything is done for them."""
+"""Types of arguments for several commands, checked before a command does any work."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LARGEST = 2**31 - 1
 
 
 def whole(least: int, most: int = LARGEST) -> Callable[[str], int]:
-    """The type of an argument that is a whole number in a range."""
+    """The type of arguments that are whole numbers in a range."""
 
     def parse(text: str) -> int:
         try:
@@ -30,7 +30,7 @@ def whole(least: int, most: int = LARGEST) -> Callable[[str], int]:
 
 
 def positive(text: str) -> float:
-    """The type of an argument that is a number above 0."""
+    """The type of arguments that are numbers above 0."""
     try:
         number = float(text)
     except ValueError:
@@ -41,7 +41,7 @@ def positive(text: str) -> float:
 
 
 def file_to_write(text: str) -> str:
-    """The type of an argument that names a file to be written: work must not be lost as it cannot be."""
+    """The type of arguments that name a file to write; checked early, so that no work is lost at the end."""
     path = Path(text)
     if not text or path.is_dir():
         raise ArgumentTypeError(f"must be the path of a file, got {text!r}")
@@ -55,7 +55,7 @@ def file_to_write(text: str) -> str:
 
 
 def folder_to_write(text: str) -> str:
-    """The type of an argument that names a folder to write into, which is made if there is none."""
+    """The type of arguments that name a folder to write into; the command makes it if it does not exist."""
     if not text:
         raise ArgumentTypeError("must be the path of a folder, got ''")
     path = Path(text)
@@ -68,7 +68,7 @@ def folder_to_write(text: str) -> str:
 
 
 def standard_input() -> str:
-    """All of it, as text."""
+    """The whole of standard input, as text."""
     try:
         return sys.stdin.read()
     except UnicodeDecodeError as error:
@@ -82,7 +82,7 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def options_of(args: Namespace) -> dict[str, str]:
-    """What was given with --option, for BackendParams."""
+    """The values given with --option, for BackendParams."""
     return dict(_option(text) for text in args.option)
 
 

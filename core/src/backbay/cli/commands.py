@@ -1,4 +1,4 @@
-"""Which commands there are: those of core, and those that other packages declare in the group backbay.commands."""
+"""The commands of core, and of other packages, which declare them in the entry-point group backbay.commands."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ GROUP = "backbay.commands"
 
 CORE = {
     "list": ("listing", "the installed backends, whether they work, and on which devices"),
-    "doctor": ("doctor", "what works on this machine, what does not and why, and which backend is taken"),
+    "doctor": ("doctor", "which backends work on this machine, why the others do not, and which is taken"),
     "ops": ("ops", "the ops, and how each installed backend runs them"),
-    "inspect": ("inspection", "what a model file holds"),
+    "inspect": ("inspection", "the contents of a model file: metadata and tensors"),
 }
 
 
 class Command(Protocol):
-    """What an entry point of the group names: a module or an object. Its docstring is its help."""
+    """The module or object that an entry point of the group names. Its docstring is the command's help."""
 
     def add_arguments(self, parser: ArgumentParser, /) -> None:
-        """Declare the arguments; `--debug` is taken."""
+        """Declare the arguments; the name `--debug` is reserved."""
 
     def run(self, args: Namespace, /) -> int:
-        """Do it, and return the exit status. A BackbayError becomes a line on stderr, and status 1."""
+        """Run the command, and return the exit status. A BackbayError becomes a line on stderr, and status 1."""
         ...
 
 
 def installed() -> dict[str, str]:
-    """The commands by name, each with a line of help. Reads metadata, imports none."""
+    """The commands by name, each with a line of help. This reads metadata and imports no command."""
     theirs = {
         name: f"of {' and '.join(p.origin for p in points)}" for name, points in declared(GROUP).items()
     }
@@ -43,7 +43,7 @@ def installed() -> dict[str, str]:
 
 
 def find(name: str) -> Command | None:
-    """The command of that name, imported; BackbayError if it is broken, or if two packages have it."""
+    """Import and return the command with this name; BackbayError if it is broken, or if two packages declare it."""
     if name in CORE:
         return _checked(import_module(f"{__package__}.{CORE[name][0]}"), name)
     points = declared(GROUP).get(name)

@@ -1,7 +1,7 @@
-"""What works on this machine, what does not and why, and which backend is taken.
+"""Which backends work on this machine, why the others do not, and which backend is taken.
 
-Each installed backend is tried in a process of its own. The exit status is 0 if all of them work, 3 if a backend
-can be taken though another one does not work, and 1 if none can be taken.
+Each installed backend is tried in a child process. The exit status is 0 if all of them work, 3 if only some of them
+work and a backend can be taken, and 1 if none can be taken.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def run(args: Namespace) -> int:
 
 
 def _choice(probed: list[ProbeResult]) -> tuple[str | None, bool, str]:
-    """The backend that would be taken, whether it works, and why it is the one."""
+    """The backend that `backbay.open` would take, whether it works, and the reason for the choice."""
     try:
         choice = choose()
     except BackbayError as error:

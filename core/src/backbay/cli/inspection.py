@@ -1,4 +1,4 @@
-"""What a model file holds: its metadata, its tensors, and totals by dtype. The weights are not read."""
+"""The contents of a model file: its metadata, its tensors, and totals by dtype. The weights are not read."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _print(model: ModelFile, *, full: bool) -> None:
 
 
 def _totals(tensors: Sequence[TensorInfo]) -> list[tuple[str, int, int, int, float]]:
-    """A row for each dtype, the largest first, and one for all: tensors, elements, bytes, share of the bytes."""
+    """A row for each dtype, the largest first, and a row for all: tensors, elements, bytes, share of the bytes."""
     whole = sum(t.nbytes for t in tensors)
 
     def row(name: str, some: Sequence[TensorInfo]) -> tuple[str, int, int, int, float]:
@@ -72,7 +72,7 @@ def _totals(tensors: Sequence[TensorInfo]) -> list[tuple[str, int, int, int, flo
 
 
 def _brief(value: Any, *, full: bool) -> str:
-    """A value on one line, what is long cut short."""
+    """A value on one line; long strings and arrays are shortened."""
     if isinstance(value, str):
         line = value.replace("\n", "\\n")
         return line if full or len(line) <= TEXT else f"{line[:TEXT]}... ({len(value)} characters)"
@@ -102,7 +102,7 @@ def _as_dict(model: ModelFile, *, full: bool) -> dict[str, Any]:
 
 
 def _plain(value: Any, *, full: bool) -> Any:
-    """A value for JSON: a long array as its length and its first elements, what JSON has no number for as text."""
+    """A value for JSON: a long array as its length and its first elements, infinities and NaN as text."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, str) or not isinstance(value, (Sequence, np.ndarray)):

@@ -1,6 +1,6 @@
 """The installed backends, whether they work, and on which devices.
 
-Each is tried in a process of its own. The exit status is 0 if at least one works, else 1.
+Each is tried in a child process. The exit status is 0 if at least one works, else 1.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def probe_table(probed: list[ProbeResult]) -> str:
 
 
 def markdown() -> str:
-    """What each installed backend is, and how many ops it has kernels for, as a table of Markdown."""
+    """The README's table in Markdown: each installed backend's description, and the numbers of its ops by level."""
     rows = [
         "| backend | what it is | kernels | composites of core | unsupported |",
         "|---|---|---:|---:|---:|",
@@ -81,6 +81,6 @@ def markdown() -> str:
 
 
 def as_dict(result: ProbeResult) -> dict[str, Any]:
-    """A result for programs."""
+    """A probe's result for programs."""
     fields = asdict(result)
     return {**fields.pop("entry"), "works": result.works, **fields}

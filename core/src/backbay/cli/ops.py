@@ -1,12 +1,12 @@
 """The ops, and how each installed backend runs them.
 
-  kernel        by itself
-  composite     core runs it as a composition of other ops
-  core          views, and ops that are always traced as others: every backend runs them
-  unsupported   not at all: it has no kernel, and no composite that the backend has all parts of
+  kernel        the backend has a kernel
+  composite     core composes the op of other ops
+  core          views, and ops that are always traced as other ops: they run on every backend
+  unsupported   the backend has no kernel, and there is no composite whose ops it supports
 
-This is what is declared: a kernel may still refuse some dtypes, before anything runs. A backend that cannot be
-loaded shows `?`.
+The table shows declarations: a kernel may refuse some dtypes, before anything runs. `?` stands for a backend that
+cannot be loaded.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def run(args: Namespace) -> int:
 
 
 def level(op: Op[..., Any], result: ProbeResult) -> str:
-    """How a backend runs an op, by what it declares."""
+    """How a backend runs an op, by its declared kernels."""
     if result.kernels is None:
         return CORE if op.view or op.inline else UNKNOWN
     declared = declared_level(op, {OPS[name] for name in result.kernels if name in OPS})
@@ -58,7 +58,7 @@ def level(op: Op[..., Any], result: ProbeResult) -> str:
 
 
 def declared_level(op: Op[..., Any], kernels: Collection[Op[..., Any]]) -> Level | None:
-    """How an op runs with these kernels; None if it is core's on every backend."""
+    """How an op runs with these kernels; None if core runs it on every backend."""
     return None if op.view or op.inline else by_kernels(op, kernels).level
 
 

@@ -1,4 +1,4 @@
-"""What commands print: tables that fit the terminal for people, JSON for programs."""
+"""The output of commands: tables that fit the terminal for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 JSON_HELP = "print JSON, for programs"
 GAP = "  "
-NARROWEST = 16  # a column is not squeezed below it
+NARROWEST = 16  # columns are not made narrower
 
 
 def add_json(parser: ArgumentParser) -> None:
@@ -26,11 +26,11 @@ def say(text: str = "") -> None:
 
 
 def say_json(value: Any) -> None:
-    sys.stdout.write(json.dumps(value, indent=2) + "\n")  # it is printable ASCII already
+    sys.stdout.write(json.dumps(value, indent=2) + "\n")  # dumps writes printable ASCII only
 
 
 def printable(text: str) -> str:
-    """Text without what a file or a plugin could do to a terminal; line breaks and tabs stay."""
+    """Escape control characters, which texts of files and plugins may contain; line breaks and tabs stay."""
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -41,7 +41,7 @@ def table(
     right: Collection[int] = (),
     width: int | None = None,
 ) -> str:
-    """Columns, those in `right` aligned there; where they do not fit into `width`, the widest ones are wrapped."""
+    """Rows as aligned columns, those in `right` to the right. If they exceed `width`, the widest are wrapped."""
     cells = [
         [printable(cell.replace("\t", " ")) for cell in row]
         for row in ([titles] if any(titles) else []) + [*rows]
@@ -57,14 +57,14 @@ def _width(cell: str) -> int:
 
 
 def _terminal_width() -> int | None:
-    """The columns there are; as many as it takes where no terminal shows them."""
+    """The width of the terminal; None, which means no limit, if the output goes elsewhere."""
     if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal():
         return shutil.get_terminal_size().columns
     return None
 
 
 def _fitting(widths: list[int], right: Collection[int], limit: int | None) -> list[int]:
-    """Widths that fit, taken from the widest column first; numbers are never wrapped."""
+    """Narrow the widest columns until all fit into `limit`; columns in `right`, which are numbers, keep their width."""
     excess = 0 if limit is None else sum(widths) + len(GAP) * (len(widths) - 1) - limit
     while excess > 0:
         widest = max((n for n in range(len(widths)) if n not in right), key=widths.__getitem__, default=None)

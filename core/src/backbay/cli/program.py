@@ -1,4 +1,4 @@
-"""The program `backbay`: finds the command that is asked for, imports only that, and turns errors into lines."""
+"""The program `backbay`: it imports and runs one command, and reports errors as lines on stderr."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command line and return its exit status: 0 done, 1 failed, 2 not understood."""
+    """Run a command line and return its exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         status = _run(words)
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever read our output has seen enough
+    except BrokenPipeError:  # the reader of the output has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except KeyboardInterrupt:
@@ -53,7 +53,7 @@ def _run_command(name: str, command: Command, words: list[str]) -> int:
     )
     command.add_arguments(parser)
     parser.add_argument("--debug", action="store_true", help="show where an error comes from")
-    # what follows options may go on with words, as in MODEL --json TEXT; mixing knows nothing of "--"
+    # Positional arguments may follow options, as in MODEL --json TEXT; parse_intermixed_args does not handle "--".
     parse = parser.parse_args if "--" in words else parser.parse_intermixed_args
     return command.run(parse(words))
 

@@ -1,4 +1,4 @@
-"""docs/ops.md: every op with its signature and specification, from the declarations."""
+"""The generator of docs/ops.md: every op with its signature and specification, from the declarations."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Made by `backbay ops --markdown` from the declarations in core; do not edit it b
 Each op is a method of its receiver, the first name in its signature. Dimension 0 is the innermost one, and a shape
 is written with it in front: `(in, out)`. A float attribute means its nearest float32, on every backend.
 
-- **kernel**: every backend needs one of its own, or the op is unsupported there.
-- **composite**: core composes it of other ops where a backend has no kernel for it.
-- **view**: it holds no data; core resolves it for every backend.
-- **inline**: tracing it traces the ops that it is made of, on every backend."""
+- **kernel**: a backend without a kernel for the op does not support it.
+- **composite**: on a backend without a kernel, core composes the op of other ops.
+- **view**: the result holds no data; core resolves it for every backend.
+- **inline**: tracing the op traces other ops instead, on every backend."""
 
 
 def reference() -> str:
-    """The whole document."""
+    """The whole text of docs/ops.md."""
     parts = [INTRODUCTION, _summary(), _smallest()]
     for family, ops in groupby(sorted(OPS.values(), key=_family), key=lambda op: op.family):
         parts.append(f"## {family}")
@@ -35,14 +35,14 @@ def reference() -> str:
 
 
 def kind(op: Op[..., Any]) -> str:
-    """What a backend has to do with the op."""
+    """The kind of an op for a backend: view, inline, composite or kernel."""
     if op.view or op.inline:
         return "view" if op.view else "inline"
     return "composite" if op.composite is not None else "kernel"
 
 
 def _family(op: Op[..., Any]) -> int:
-    """Families in the order in which they are declared."""
+    """The sort key of an op's family, in the order of declaration."""
     return list(dict.fromkeys(other.family for other in OPS.values())).index(op.family)
 
 
@@ -60,8 +60,8 @@ def _smallest() -> str:
         "## The kernels that run a Llama\n\n"
         f"With these {len(needed.kernels)} kernels a backend runs a Llama, cache included; core does the rest:\n\n"
         f"{names}.\n\n"
-        f"Core then composes {opened}: a kernel of its own for one of these only makes a backend faster.\n"
-        "The list is found by tracing such a model, and a test runs it on a backend that has nothing else."
+        f"Core then composes {opened}: a kernel for one of these only makes a backend faster.\n"
+        "The list is found by tracing such a model, and a test runs it on a backend with these kernels alone."
     )
 
 

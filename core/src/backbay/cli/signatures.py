@@ -1,4 +1,4 @@
-"""The signature of an op as text: briefly for a table, or as a method of Tensor with its types."""
+"""Signatures of ops as text: brief for tables, or as a method of Tensor, with types."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from backbay.types.spec import Spec
 
 
 def brief(op: Op[..., Any]) -> str:
-    """`rms_norm(weight, eps=1e-05)`: what follows the receiver."""
+    """The parameters after the receiver: `rms_norm(weight, eps=1e-05)`."""
     return f"{op.name}({', '.join(_listed(op, _brief))})"
 
 
 def typed(op: Op[..., Any]) -> str:
-    """`x.rms_norm(ctx, weight: Tensor | None = None, eps: float = 1e-05) -> Tensor`."""
+    """The method with types: `x.rms_norm(ctx, weight: Tensor | None = None, eps: float = 1e-05) -> Tensor`."""
     receiver = op.parameters[0].name
     shown = ", ".join(["ctx", *_listed(op, _typed)])
     return f"{receiver}.{op.name}({shown}) -> {type_name(op.signature.return_annotation)}"
 
 
 def type_name(kind: Any) -> str:
-    """An annotation as callers see it: a tensor where rules see a spec."""
+    """The text of an annotation for callers: Tensor in place of the rule's Spec."""
     if get_origin(kind) is Annotated:
         return type_name(get_args(kind)[0])
     if kind is Spec:
@@ -41,7 +41,7 @@ def type_name(kind: Any) -> str:
 
 
 def _listed(op: Op[..., Any], show: Callable[[inspect.Parameter], str]) -> list[str]:
-    """What follows the receiver, with a star before what must be named."""
+    """The parameters after the receiver, with a star before keyword-only ones."""
     others = list(op.signature.parameters.values())[1:]
     named = [show(p) for p in others if p.kind is p.KEYWORD_ONLY]
     return [*[show(p) for p in others if p.kind is not p.KEYWORD_ONLY], *(["*", *named] if named else [])]

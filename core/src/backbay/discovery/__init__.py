@@ -1,4 +1,4 @@
-"""Installed backends: found by entry point, registered, probed, opened."""
+"""Installed backends: finding them by entry points, checking, probing and opening them."""
 
 from .entry_points import Declared, conflict, declared
 from .installed import BackendEntry, backends, entry

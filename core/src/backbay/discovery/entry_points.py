@@ -1,4 +1,4 @@
-"""What installed distributions declare in an entry-point group; nothing of theirs is imported."""
+"""The entry points that installed distributions declare in a group, read without importing any of them."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ class Declared:
         return f"{self.distribution} {self.version}"
 
     def load(self) -> Any:
-        """Import what it names; whatever goes wrong there is raised as it is."""
+        """Import and return the object that it names; errors of the import pass through unchanged."""
         from importlib.metadata import EntryPoint
 
         return EntryPoint(self.name, self.value, "").load()
 
 
 def conflict(what: str, origins: Iterable[str]) -> str:
-    """The error's text where several distributions provide one name."""
+    """The text of the error if several distributions provide the same name."""
     return f"{what} is provided by {' and '.join(origins)}; uninstall all but one"
 
 
 def declared(group: str) -> dict[str, list[Declared]]:
-    """All entry points of a group by name, sorted; a name has several if distributions disagree."""
+    """All entry points of a group, sorted by name; several if distributions declare the same name."""
     found: dict[str, list[Declared]] = {}
     for point in sorted(_points(group), key=lambda point: point.name):
         name, version = (
@@ -62,8 +62,8 @@ def _readable_points(group: str) -> Iterator[EntryPoint]:
     for distribution in distributions():
         try:
             points, name = distribution.entry_points, distribution.name
-        except Exception:  # noqa: BLE001, S112  this is the unreadable one
+        except Exception:  # noqa: BLE001, S112  its metadata are unreadable
             continue
-        if name not in seen:  # the first on sys.path is the one that is imported
+        if name not in seen:  # import finds the first on sys.path
             seen.add(name)
             yield from points.select(group=group)

@@ -1,4 +1,4 @@
-"""What a plugin may implement."""
+"""The pluggy hook of a backend plugin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which backends are installed: their metadata at once, their code one at a time and only when asked for."""
+"""Installed backends: the metadata of all are read at once, the code of one is imported when it is asked for."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ GROUP = "backbay.backends"
 
 @dataclass(frozen=True)
 class BackendEntry:
-    """An installed backend, or the class that `module:Class` names. Nothing of it is imported before `load`.
+    """An installed backend, or a class given as `module:Class`. `load` imports it; before, nothing of it is imported.
 
-    `module` is what its entry point names. `rivals` are other distributions that claim the same name: as long as
-    there are any, none of them can be loaded. A class that is named by itself has no distribution.
+    `module` is the value of its entry point. `rivals` are other distributions that declare the same name: while there
+    is one, none of them can be loaded. A class given as `module:Class` has an empty distribution.
     """
 
     name: str
@@ -29,7 +29,7 @@ class BackendEntry:
     rivals: tuple[str, ...] = ()
 
     def load(self) -> type[Backend]:
-        """Import the plugin and return its class; BackendUnavailableError says why it cannot be used."""
+        """Import the plugin and return its class; BackendUnavailableError, with the reason, if it cannot be used."""
         from .registration import backend_class, class_at, describe
 
         origin = f"{self.distribution} {self.version}"
@@ -45,19 +45,19 @@ class BackendEntry:
             whose = f" of {origin}" if self.distribution else ""
             raise BackendUnavailableError(f"backend {self.name!r}{whose}: {describe(error)}") from error
         if found.name == "unnamed":
-            found.name = self.name  # so that what its constructor says is about this name
+            found.name = self.name  # errors of its constructor then show this name
         return found
 
 
 def backends() -> dict[str, BackendEntry]:
-    """The installed backends by name. Reads metadata, imports no plugin."""
+    """The installed backends by name. This reads metadata and imports no plugin."""
     return {name: _entry(points) for name, points in declared(GROUP).items()}
 
 
 def entry(name: str, *, asked_by: str = "") -> BackendEntry:
-    """The backend of that name, or the class that `module:Class` names, which need not be installed.
+    """The installed backend with this name, or a class given as `module:Class`, which need not be installed.
 
-    UnknownBackendError says the nearest names. `asked_by` says where the name is from.
+    UnknownBackendError, with the nearest names, if there is none. `asked_by` is the source of the name, for this error.
     """
     if not isinstance(name, str):
         raise TypeError(f"a backend is a name or a subclass of Backend, not {name!r}")

@@ -1,4 +1,4 @@
-"""From a name to a running backend, and which one is taken when nobody names one."""
+"""Opening a backend by name, and the choice of a backend if no name is given."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AUTO = "auto"
 
 @dataclass(frozen=True)
 class Choice:
-    """The backend that `open` takes, and why; what was passed over, with its reason."""
+    """The backend that `open` takes, with the reason; the other backends, each with the reason against it."""
 
     entry: BackendEntry
     reason: str
@@ -38,11 +38,11 @@ def open(
     backend: str | type[Backend] | None = None,
     params: BackendParams | None = None,
 ) -> Backend:
-    """A backend, with the model of that file, or without one.
+    """Open a backend, with the model in the file at `path`, or without a model.
 
-    `backend` is the name of an installed one, or "auto"; None takes the name that BACKBAY_BACKEND holds, else
-    "auto", which tries the installed ones in processes of their own and takes the best that works, see `choose`.
-    A subclass of Backend serves as it is, and so does `module:Class`, the name of one.
+    `backend` is the name of an installed backend, "auto", a subclass of Backend, or the name of one as `module:Class`.
+    "auto" tries each installed backend in a child process, and takes the best that works, see `choose`. None takes
+    the name in the environment variable BACKBAY_BACKEND; if it is not set, "auto".
 
     Raises UnknownBackendError, BackendUnavailableError, ModelFileError, OptionError or NoMemoryError.
     """
@@ -59,7 +59,7 @@ def open(
             model.close()
         if isinstance(
             error, (ImportError, OSError)
-        ):  # the library behind the plugin is missing, or does not load
+        ):  # a library that the plugin needs is missing, or cannot be loaded
             raise BackendUnavailableError(f"backend {name!r}: {describe(error)}") from error
         raise
     opened.name = name
@@ -67,10 +67,11 @@ def open(
 
 
 def choose(backend: str | None = None) -> Choice:
-    """Which backend `open` takes for this name, and why.
+    """The backend that `open` takes for this name, and the reason.
 
-    "auto" takes what works: of those that state a `Backend.priority` one with a GPU before others, then by priority,
-    then by name; if there is none, one that states no priority. BackendUnavailableError says of each why it does not.
+    "auto" takes the best of the backends that work: one that states a `Backend.priority` before one that does not, then
+    one with a GPU before one without, then the highest priority, then the first name by alphabet. If none works,
+    BackendUnavailableError gives the reason for each.
     """
     if backend is not None and backend != AUTO:
         return Choice(entry(backend), "it was asked for")
@@ -106,5 +107,5 @@ def _best() -> Choice:
 
 
 def _own_name(kind: type[Backend]) -> str:
-    """What a class calls itself; one that only inherits a name goes by its class's."""
+    """The name that a class states; if it only inherits a name, the name of the class."""
     return str(vars(kind).get("name", kind.__name__))

@@ -1,4 +1,4 @@
-"""Whether an installed backend works: it is tried in a process of its own, which it may crash or hang."""
+"""A probe tries an installed backend in a child process: if the backend crashes or hangs, only the child dies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..types.params import DeviceInfo
 from .installed import BackendEntry
 
 TIMEOUT = 20.0  # seconds; starting a GPU's library can take several
-GRACE = 5.0  # for the child to say by itself that it was too slow, and where
+GRACE = 5.0  # further seconds, in which the child itself can report where it hangs
 _CHILD = (
     "import json, sys; request = json.load(sys.stdin); sys.path[:] = request['path']; "
     "from backbay.discovery.probe_child import main; main(request)"
@@ -22,12 +22,12 @@ _CHILD = (
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """What a probe found.
+    """The result of a probe.
 
-    reason    why the backend does not work; empty if it does.
-    details   what the backend says of itself: `Backend.diagnose`.
-    kernels   the ops it has kernels for; None if it could not be loaded.
-    output    the end of what the plugin wrote to stdout and stderr.
+    reason    why the backend does not work; empty if it works.
+    details   the lines of `Backend.diagnose`.
+    kernels   the ops that it has kernels for; None if it could not be loaded.
+    output    the end of the plugin's output to stdout and stderr.
     """
 
     entry: BackendEntry
@@ -53,7 +53,7 @@ _known: dict[BackendEntry, ProbeResult] = {}
 def probe_all(
     entries: Iterable[BackendEntry], timeout: float = TIMEOUT, *, again: bool = False
 ) -> list[ProbeResult]:
-    """A result on each backend, all tried at the same time. A process asks once and remembers, unless `again`."""
+    """Probe all backends at the same time. Results are cached in this process; `again` probes anew."""
     from concurrent.futures import ThreadPoolExecutor
 
     wanted = list(entries)
@@ -67,7 +67,7 @@ def probe_all(
 
 
 def probe(entry: BackendEntry, timeout: float = TIMEOUT) -> ProbeResult:
-    """Try one backend in a spawned process: import it, start it without a model, compute with it."""
+    """Try one backend in a child process: import it, start it without a model, compute with it."""
     import tempfile
 
     with tempfile.TemporaryFile() as noise:
@@ -80,7 +80,7 @@ def probe(entry: BackendEntry, timeout: float = TIMEOUT) -> ProbeResult:
 
 
 def _spawn(entry: BackendEntry, timeout: float, noise: IO[bytes]) -> tuple[int | None, bytes]:
-    """The child's exit status, None if it had to be killed, and what it reported."""
+    """The child's exit status (None if it had to be killed), and its report."""
     import json
 
     request = {"path": [str(where) for where in sys.path], "entry": asdict(entry), "timeout": timeout}
@@ -89,7 +89,7 @@ def _spawn(entry: BackendEntry, timeout: float, noise: IO[bytes]) -> tuple[int |
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=noise,
-        start_new_session=True,  # so that it can be killed with all that it started
+        start_new_session=True,  # so that it can be killed with its own children
     )
     with child:
         try:
@@ -111,7 +111,7 @@ def _kill(child: subprocess.Popen[bytes]) -> None:
 
 
 def _result(entry: BackendEntry, code: int | None, said: bytes, output: str, timeout: float) -> ProbeResult:
-    """What the child reported, line by line; the last line tells how far it came."""
+    """The result from the lines of the child's report; its last stage is where it ended."""
     import json
 
     facts: dict[str, Any] = {"stage": "Python started", "output": output[-4000:].strip()}
@@ -126,7 +126,7 @@ def _result(entry: BackendEntry, code: int | None, said: bytes, output: str, tim
 
 
 def _end(code: int | None, stage: str, output: str, timeout: float) -> str:
-    """Why a child ended that never finished."""
+    """The reason if the child ended before it finished: it hung, crashed, or ended the process."""
     where = _innermost(output)
     if code is None or "Timeout (" in output:
         return f"it hung while {stage}: no answer in {timeout:g} s{where}"
@@ -145,13 +145,13 @@ def _signal(number: int) -> str:
 
 
 def _innermost(output: str) -> str:
-    """The line of Python that ran last, from a traceback of faulthandler."""
+    """The line of Python that ran last, from faulthandler's traceback."""
     found = re.search(r'most recent call first\):\n  File "([^"]+)", line (\d+)', output)
     return f", at {found[1]}:{found[2]}" if found else ""
 
 
 def ranked(probed: Sequence[ProbeResult]) -> list[ProbeResult]:
-    """Best first: what works, then what states a priority, then what has a GPU, then by priority, then by name."""
+    """Sort results, best first: works, states a priority, has a GPU, higher priority, earlier name."""
     return sorted(
         probed,
         key=lambda v: (not v.works, v.priority is None, not v.has_gpu, -(v.priority or 0), v.entry.name),

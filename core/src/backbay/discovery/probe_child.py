@@ -1,4 +1,4 @@
-"""The process in which a probe tries a backend: it reports each step before it takes the next."""
+"""The child process of a probe: it reports each stage before the stage begins."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from .registration import describe
 
 Tell = Callable[..., None]
 
-ROW, ROWS, COLUMNS = 256, 32, 3  # more than one row: some broken builds compute a single one well
-# A block of ones of each dtype.
+ROW, ROWS, COLUMNS = 256, 32, 3  # several rows and columns: some broken builds compute a single one correctly
+# A block of ones in each dtype.
 ONES: dict[DType, NDArray[Any]] = {
     DType.F32: np.ones(1, np.float32),
     DType.F16: np.ones(1, np.float16),
     DType.Q8_0: np.array([0x00, 0x3C, *[1] * 32], np.uint8),
     DType.Q4_0: np.array([0x00, 0x3C, *[0x99] * 16], np.uint8),
 }
-TOLERANCE = 0.02  # what a backend may lose that rounds activations to 8 bits
+TOLERANCE = 0.02  # relative; enough for backends that round activations to 8 bits
 
 
 def main(request: dict[str, Any]) -> NoReturn:
-    """Try the backend that a request names, and end the process without further ado."""
+    """Try the backend that a request names, then end the process at once."""
     report = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a plugin prints must not mix with the report
+    os.dup2(2, 1)  # a plugin's prints must not get into the report
     faulthandler.enable()
     faulthandler.dump_traceback_later(request["timeout"], exit=True)
 
@@ -50,15 +50,15 @@ def main(request: dict[str, Any]) -> NoReturn:
         examine(BackendEntry(**{**request["entry"], "rivals": tuple(request["entry"]["rivals"])}), tell)
     except BackbayError as error:
         reason = " ".join(str(error).split())
-    except (Exception, SystemExit) as error:  # noqa: BLE001  it is somebody else's code
+    except (Exception, SystemExit) as error:  # noqa: BLE001  a plugin may raise anything
         reason = describe(error)
     tell(finished=True, reason=reason)
     sys.stderr.flush()
-    os._exit(0)  # threads that a library left behind must not keep the process
+    os._exit(0)  # without waiting for threads that a library left behind
 
 
 def examine(entry: BackendEntry, tell: Tell) -> None:
-    """Import, start, compute; whatever raises is why the backend does not work."""
+    """Import, start and compute; an error means that the backend does not work."""
     tell(stage="it was imported")
     kind = entry.load()
     tell(kernels=[op.name for op in kind.kernels], priority=kind.priority)
@@ -76,15 +76,15 @@ def examine(entry: BackendEntry, tell: Tell) -> None:
 
 
 def diagnosis(kind: type[Backend]) -> dict[str, str]:
-    """What a backend says of itself; that it cannot say it does not mean that it does not work."""
+    """The lines of `diagnose`; the backend may work even if `diagnose` fails."""
     try:
         return {str(key): str(value) for key, value in kind.diagnose().items()}
-    except Exception as error:  # noqa: BLE001  it is somebody else's code
+    except Exception as error:  # noqa: BLE001  a plugin may raise anything
         return {"diagnosis": describe(error)}
 
 
 def check_mulmat(backend: Backend, dtype: DType) -> None:
-    """Raise if a product of ones, of a dtype that the backend takes, is not the number of its terms."""
+    """Multiply matrices of ones, if the backend takes the dtype; raise unless every element is the row length."""
     with backend.new_context() as ctx:
         x = ctx.input().from_floats(np.ones((COLUMNS, ROW), np.float32))
         weight = ctx.layer(0).empty(dtype, ROW, ROWS)

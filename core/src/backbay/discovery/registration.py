@@ -1,4 +1,4 @@
-"""From a plugin's module to its backend class: hooks are checked, and so is what they return."""
+"""Registration: from a plugin's module to its backend class, with checks of the hook and of the class."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HOOK = "backbay_backend"
 
 
 def backend_class(plugin: object, name: str) -> type[Backend]:
-    """The class that a plugin's hook returns; BackendUnavailableError names what is wrong with either."""
+    """The class that a plugin's hook returns; BackendUnavailableError, with the reason, if hook or class is wrong."""
     from pluggy import PluginManager, PluginValidationError
 
     from . import hook_specs as hookspecs
@@ -35,7 +35,7 @@ def backend_class(plugin: object, name: str) -> type[Backend]:
 
 
 def class_at(path: str) -> type[Backend]:
-    """The class that `module:Class` names; BackendUnavailableError says what there is instead."""
+    """The class given as `module:Class`; BackendUnavailableError, with the module's backends, if there is none."""
     name, _, attribute = path.partition(":")
     if not (name and attribute):
         raise BackendUnavailableError("a class is named as module:Class")
@@ -43,7 +43,7 @@ def class_at(path: str) -> type[Backend]:
         module = import_module(name)
     except ModuleNotFoundError as error:
         if not f"{name}.".startswith(f"{error.name}."):
-            raise  # the module is there, and misses another one
+            raise  # the module exists, and imports a missing one
         raise BackendUnavailableError(
             f"there is no module {name!r}; PYTHONPATH names the folders to look in"
         ) from error
@@ -56,12 +56,12 @@ def class_at(path: str) -> type[Backend]:
 
 
 def _is_theirs(value: object) -> bool:
-    """Whether it is a backend, and not one of the two classes of core that have no contract version."""
+    """Whether a value is a plugin's backend class; core's own two have no contract version."""
     return isinstance(value, type) and issubclass(value, Backend) and hasattr(value, "contract_version")
 
 
 def check_class(found: object, rule: str = "a backend is") -> type[Backend]:
-    """The class again, if it is a whole backend, written for this contract."""
+    """Check that a class is a complete backend for a version of the contract that core runs, and return it."""
     if not isinstance(found, type) or not issubclass(found, Backend):
         raise BackendUnavailableError(f"{rule} a subclass of backbay.Backend, got {found!r}")
     theirs = getattr(found, "contract_version", None)
@@ -86,7 +86,7 @@ def check_class(found: object, rule: str = "a backend is") -> type[Backend]:
 
 
 def describe(error: BaseException) -> str:
-    """An error of somebody else's code in one line."""
+    """The error of a plugin's code in one line."""
     if isinstance(error, BackendUnavailableError):
         return str(error)
     line = _first_line(error)
