@@ -60,4 +60,4 @@ def test_plain_onnx_runtime_gives_the_same_logits(model, tmp_path, capsys, token
 
 def test_a_backend_that_writes_no_models_says_which_does(model, tmp_path, capsys):
     assert main(["export", str(model), "--backend", "cpu_ref", "-o", str(tmp_path)]) == 1
-    assert "writes no models out; onnx does" in capsys.readouterr().err
+    assert "writes no models; onnx does" in capsys.readouterr().err

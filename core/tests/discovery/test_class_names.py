@@ -58,8 +58,8 @@ def test_ops_shows_its_kernels(loose: Environment) -> None:
         ("loose:number", "a backend is a subclass of backbay.Backend, got 5"),
         ("loose:Bare", "Bare states no contract version"),
         ("needy:Mine", "ModuleNotFoundError: No module named 'a_library_that_is_not_there'"),
-        ("loose:", "a class is named as module:Class"),
-        (":Mine", "a class is named as module:Class"),
+        ("loose:", "a class must be given as module:Class"),
+        (":Mine", "a class must be given as module:Class"),
     ],
 )
 def test_what_is_not_there_is_named(

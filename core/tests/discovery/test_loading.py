@@ -37,7 +37,7 @@ BROKEN = {
     ),
     "misspelled hook, unmarked": (
         GOOD.replace("@hookimpl", "").replace("def backbay_backend", "def backbay_backends"),
-        "decorated with @backbay.hookimpl; backbay_backends is a misspelling of it, perhaps",
+        "decorated with @backbay.hookimpl; perhaps backbay_backends is misspelled",
     ),
     "unmarked hook": (
         GOOD.replace("@hookimpl", ""),

@@ -123,7 +123,7 @@ class BackendHooks(metaclass=OpenedInTwoSteps):
 
         `names` maps node indices of leaves and results to names in the model. Returns the path of the file to open.
         """
-        raise BackbayError(f"backend {self.name!r} writes no models out; onnx does")
+        raise BackbayError(f"backend {self.name!r} writes no models; onnx does")
 
     def release(self) -> None:
         """Free the plugin's other resources. Called once, after all buffers and plans are closed."""

@@ -141,7 +141,7 @@ class KernelBackend(Backend):
             return
         if not same_shape(np.shape(result)[::-1], node.shape):
             raise BackbayError(
-                f"the kernel of {node.op.name} made {np.shape(result)}, not {node.shape[::-1]}"
+                f"the kernel of {node.op.name} returned shape {np.shape(result)}, not {node.shape[::-1]}"
             )
         if node.dtype in NUMPY and node.dtype is not DType.BF16:
             np.copyto(out, np.reshape(result, out.shape), casting="unsafe")

@@ -143,7 +143,7 @@ def _kernels(ctx: Context, made: Any, supports: Supports) -> Parts:
 
 
 def _never(recording: Recording, roots: tuple[Tensor, ...]) -> Graph:
-    raise BackbayError("what is only traced has no plan")
+    raise BackbayError("a recording that is only traced cannot be computed")
 
 
 def _traced(ctx: Context, op: Op[Any, Any], operands: Sequence[Any], number: int) -> Any:

@@ -97,7 +97,7 @@ def quantize(numbers: Array, dtype: DType) -> Array:
             np.ascontiguousarray(numbers, np.float32), GGMLQuantizationType(dtype.value)
         )
     except NotImplementedError as error:
-        raise DTypeError(f"nothing can be converted to {dtype} here: {reason_of(error)}") from error
+        raise DTypeError(f"numbers cannot be converted to {dtype}: {reason_of(error)}") from error
     return raw.reshape(shape)
 
 

@@ -119,7 +119,7 @@ class Leaf:
 
     def _check_open(self) -> None:
         if self.closed:
-            raise ClosedError(f"{self.name or self.spec} belongs to something that was closed")
+            raise ClosedError(f"{self.name or self.spec} belongs to a closed context or backend")
 
 
 def check_ids(data: Bytes, use: Spec, bound: int) -> None:

@@ -38,7 +38,7 @@ def class_at(path: str) -> type[Backend]:
     """The class given as `module:Class`; BackendUnavailableError, with the module's backends, if there is none."""
     name, _, attribute = path.partition(":")
     if not (name and attribute):
-        raise BackendUnavailableError("a class is named as module:Class")
+        raise BackendUnavailableError("a class must be given as module:Class")
     try:
         module = import_module(name)
     except ModuleNotFoundError as error:
@@ -100,7 +100,7 @@ def _no_hook(plugin: object) -> str:
     if hasattr(plugin, HOOK):
         return f"{what}.{HOOK} is not marked as a hook: decorate it with @backbay.hookimpl"
     near = get_close_matches(HOOK, [name for name in dir(plugin) if not name.startswith("__")], n=1)
-    hint = f"; {near[0]} is a misspelling of it, perhaps" if near else ""
+    hint = f"; perhaps {near[0]} is misspelled" if near else ""
     return f"{what} has no hook {HOOK}(), decorated with @backbay.hookimpl{hint}"
 
 

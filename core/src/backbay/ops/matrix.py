@@ -67,7 +67,7 @@ def mulmat_id(w: Spec, x: Spec, ids: Spec) -> Spec:
     require_dtype(ids, (DType.I32,), "ids")
     used, tokens = ids.dim(0), ids.dim(1)
     require(w.dim(0) == x.dim(0), "dimension 0 must match, {} != {}", w.dim(0), x.dim(0))
-    require(w.dim(3) == x.dim(3) == ids.dim(2) == ids.dim(3) == 1, "at most 3 dimensions, and 2 of ids")
+    require(w.dim(3) == x.dim(3) == ids.dim(2) == ids.dim(3) == 1, "at most 3 dimensions, for ids at most 2")
     require(x.dim(2) == tokens, "dimension 2 must be the {} tokens of ids, got {}", tokens, x.dim(2))
     require(
         x.dim(1) in (1, used), "dimension 1 must be 1 or the {} used experts of ids, got {}", used, x.dim(1)

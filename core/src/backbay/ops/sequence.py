@@ -145,7 +145,10 @@ def _factors(factors: Spec, pairs: int) -> None:
     require_dtype(factors, (DType.F32,), "factors")
     require_rank(factors, 1, "factors")
     require(
-        factors.dim(0) >= pairs, "factors must be at least {}, one per pair, got {}", pairs, factors.dim(0)
+        factors.dim(0) >= pairs,
+        "there must be at least {} factors, one per pair, got {}",
+        pairs,
+        factors.dim(0),
     )
 
 

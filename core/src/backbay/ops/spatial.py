@@ -197,5 +197,5 @@ def interpolate(x: Spec, dims: SizeAttrs, mode: Literal["nearest", "bilinear"] =
         dims,
     )
     require(min(dims, default=0) >= 0, "dims must not be negative, got {}", dims)
-    require(0 in dims or 0 not in x.shape, "nothing cannot be resampled to {}", dims)
+    require(0 in dims or 0 not in x.shape, "an empty tensor cannot be resampled to {}", dims)
     return result_spec(x.dtype, tuple(dims))

@@ -129,7 +129,7 @@ class Tracing(ABC):
         if origin.leaf is not None:
             if origin.leaf.computed:
                 raise DTypeError(
-                    "ids must not come from a leaf that a graph writes into: nobody can check them"
+                    "ids must not come from a leaf that a graph writes into: such ids cannot be checked"
                 )
             origin.leaf.promise_ids(Spec(ids.dtype, ids.shape, ids.strides, ids.offset), bound)
             return

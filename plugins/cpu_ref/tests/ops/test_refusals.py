@@ -69,7 +69,7 @@ MISUSE = [
     ("mulmat_id", [t(F32, 4, 8, 2), t(F32, 5, 1, 3), t(I32, 2, 3)], ShapeError, "dimension 0 must match, 4 != 5"),
     ("mulmat_id", [t(F32, 4, 8, 2), t(F32, 4, 1, 4), t(I32, 2, 3)], ShapeError, "dimension 2 must be the 3 tokens of ids, got 4"),
     ("mulmat_id", [t(F32, 4, 8, 2), t(F32, 4, 3, 3), t(I32, 2, 3)], ShapeError, "dimension 1 must be 1 or the 2 used experts"),
-    ("mulmat_id", [t(F32, 4, 8, 2, 2), t(F32, 4, 2, 3), t(I32, 2, 3)], ShapeError, "at most 3 dimensions, and 2 of ids"),
+    ("mulmat_id", [t(F32, 4, 8, 2, 2), t(F32, 4, 2, 3), t(I32, 2, 3)], ShapeError, "at most 3 dimensions, for ids at most 2"),
     ("mulmat_id", [t(F32, 4, 8, 2), t(F32, 4, 2, 3), t(I64, 2, 3)], DTypeError, "ids must be i32, got i64"),
     ("mulmat_id", [t(F32, 4, 8, 2), t(F32, 4, 2, 3), computed(I32, 2, 3)], DTypeError, "ids must be a leaf, a view of one, or come from"),
     ("mulmat_id", [t(F32, 4, 8, 0), t(F32, 4, 2, 3), t(I32, 2, 3)], ShapeError, "must be in [0, 0), got 0"),

@@ -292,7 +292,7 @@ REFUSALS = [  # one on a line
     ("interpolate", (X, (4, 4, 2)), ShapeError, "dims must be a whole shape of 4 to 4 extents, got (4, 4, 2)"),
     ("interpolate", (Spec(F, (4,)), (1, 2, 3, 4, 5)), ShapeError, "dims must be a whole shape of 1 to 4 extents, got (1, 2, 3, 4, 5)"),
     ("interpolate", (X, (4, -4, 2, 1)), ShapeError, "dims must not be negative, got (4, -4, 2, 1)"),
-    ("interpolate", (Spec(F, (4, 0)), (4, 4)), ShapeError, "nothing cannot be resampled to (4, 4)"),
+    ("interpolate", (Spec(F, (4, 0)), (4, 4)), ShapeError, "an empty tensor cannot be resampled to (4, 4)"),
     ("interpolate", (X, (4, 4, 2, 1), "cubic"), DTypeError, "mode must be 'nearest' or 'bilinear', got 'cubic'"),
 ]
 # fmt: on
