@@ -125,7 +125,7 @@ class Backend(BackendHooks):
 
     @final
     def new_context(self, max_nodes: int = DEFAULT_MAX_NODES) -> Context:
-        """A context for a graph of at most `max_nodes` nodes."""
+        """A context for at most `max_nodes` traced nodes."""
         self.check_open()
         recording = Recording(self, max_nodes, self._build)
         self._recordings.add(recording)

@@ -26,7 +26,7 @@ Progress = Callable[[float], None]
 
 
 class BackendHooks(metaclass=OpenedInTwoSteps):
-    """What a plugin implements (abstract), and what it may override."""
+    """The hooks of a backend: a plugin implements the abstract ones, and may override the others."""
 
     contract_version: ClassVar[str | int | tuple[int, int]]
     """The version of the contract that the plugin was written for, such as "1.1"."""

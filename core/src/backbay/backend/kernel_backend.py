@@ -89,7 +89,7 @@ class KernelBackend(Backend):
 
     def run_plan(self, plan: KernelPlan, cancel: Cancel | None) -> None:
         """Run all nodes in order."""
-        with np.errstate(all="ignore"):  # infinities and NaN are results like others
+        with np.errstate(all="ignore"):  # infinities and NaN are ordinary results
             for node in plan.graph.nodes:
                 if node.op is not None and not node.op.view:
                     check_cancel(cancel)
@@ -105,7 +105,7 @@ class KernelBackend(Backend):
             for value in node.args
         ]
         if op.writes is not None:
-            # A tensor may be written into itself: `read_operand` took both for the target.
+            # A tensor can be written into itself: `read_operand` then returned the target for both operands.
             target = node.args[op.writes]
             for i in op.operands:
                 if node.args[i] is target and i != op.writes:

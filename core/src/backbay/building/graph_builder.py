@@ -25,10 +25,7 @@ Supports = Callable[[Op[Any, Any], Sequence[Spec | None]], Support]
 
 
 def build_graph(recording: Recording, roots: tuple[Tensor, ...], supports: Supports) -> Graph:
-    """Place the roots in their order, each behind those of its ancestors that are not yet placed.
-
-    Ancestors are visited depth first, in the order of operands.
-    """
+    """Build the graph of the roots: each root in order, behind its ancestors, depth first in the order of operands."""
     builder = Builder(recording, supports)
     with recording.uncounted():  # the nodes of composites do not count as the caller's
         outputs = tuple([builder.place(root) for root in roots])

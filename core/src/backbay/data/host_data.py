@@ -53,7 +53,7 @@ def from_ints(data: object, spec: Spec) -> Bytes:
 
 
 def from_buffer(data: object, spec: Spec) -> Bytes:
-    """Take bytes as they are; ShapeError if their number is not that of `spec`."""
+    """Take bytes as they are; ShapeError if they are not as many as `spec` has."""
     try:
         raw = np.frombuffer(memoryview(data), np.uint8)  # type: ignore[arg-type]  # TypeError says it is none
     except (TypeError, ValueError, BufferError) as error:

@@ -38,7 +38,7 @@ class Home(Protocol):
 
 
 class Leaf:
-    """The state of a leaf or weight: its buffer, and the bounds that were promised for its values."""
+    """The state of a leaf or weight: its buffer, its flags, and the bounds of its ids."""
 
     __slots__ = (
         "backend",

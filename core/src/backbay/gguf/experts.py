@@ -25,7 +25,7 @@ def stack_experts(
 ) -> tuple[dict[str, TensorInfo], dict[str, Sequence[TensorInfo]]]:
     """All tensors, with stacks in place of the experts' matrices, and the matrices of each stack.
 
-    Matrices that differ in type or shape are not stacked, nor are those of a series with a gap.
+    Matrices stay single if they differ in type or shape, or if one is missing.
     """
     numbered: dict[str, dict[int, TensorInfo]] = defaultdict(dict)
     for name, info in tensors.items():

@@ -64,5 +64,5 @@ SCALARS = {
 
 
 def unsigned(number: int) -> str:
-    """A 64-bit field as text; a huge number is shown as a negative number, too, which it mostly is."""
+    """A 64-bit field as text; a huge number, which is mostly a negative one, is shown with its signed value."""
     return str(number) if number <= MAX_SIGNED else f"{number} ({number - (1 << 64)} if signed)"

@@ -129,9 +129,9 @@ class Guards:
 class Size:
     """A number that may differ in another graph of the same structure.
 
-    Sizes can be added, subtracted, multiplied and divided, and the result fed as data: `term` tells how to compute it
-    for any graph of the structure. To read a value (`pin`), or to compare (`same`, `fits`, `divides`, `at_most`),
-    records a guard. A size is never an integer or a condition by accident: `==` and `hash` compare terms, not values.
+    Sizes can be added, subtracted, multiplied and divided, and the result fed as data: `term` is the formula for any
+    graph of the structure. Reading the value (`pin`) and comparing (`same`, `fits`, `divides`, `at_most`) record a
+    guard. A size is never an integer or a condition by accident: `==` and `hash` compare terms, not values.
     """
 
     __slots__ = ("_symbols", "term")

@@ -39,8 +39,8 @@ def set(x: Spec, t2: Spec, offset: SizeAttr, *strides: SizeAttr) -> Spec:
     """Write t2 into the bytes of x from `offset` on; returns an alias of x.
 
     x is a leaf, or a view of a leaf, with contiguous elements in dimension 0. The written region lies within x. It has
-    t2's shape, contiguous elements in dimension 0, and the given strides for dimensions 1 and up, by default those of
-    x. offset and strides are in bytes, and multiples of the element size (of the block size in bytes, if x is
+    t2's shape, contiguous elements in dimension 0, and the given strides for dimensions 1 and up, by default x's
+    strides. offset and strides are in bytes, and multiples of the element size (of the block size in bytes, if x is
     quantized). t2 is converted as cast converts, and read before x is written.
     """
     size = x.dtype.type_size

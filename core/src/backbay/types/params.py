@@ -1,4 +1,4 @@
-"""The parameters of a backend, and its statements about itself: cache, devices, precision, support."""
+"""The parameters of a backend, and its declarations: options, cache, devices, precision, support."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class FlashAttention(Enum):
 
 @dataclass(frozen=True)
 class Debug:
-    """Help to find faults, on backends that can: poison fills fresh memory, guard_bytes guards both of its ends."""
+    """Debugging aids, for backends that have them: poison fills fresh memory, guard_bytes guards both of its ends."""
 
     poison: bool = False
     guard_bytes: int = 0
@@ -128,7 +128,7 @@ class Precision:
 
     `activation`: the second operand of products, convolutions and attention may be rounded to this dtype, and so may
     the operand of gelu and quick_gelu. `accumulate`: sums are kept in this dtype, and each step of any other
-    arithmetic is rounded to it. Arithmetic may flush subnormals of f32 to zero; moves and casts keep them.
+    arithmetic is rounded to it. Arithmetic may flush subnormals of f32 to zero; moves and casts keep all subnormals.
     """
 
     activation: DType
@@ -143,7 +143,7 @@ class Level(Enum):
 
 @dataclass(frozen=True)
 class Support:
-    """How a backend runs an op on given specs. False, with the reason, if it cannot."""
+    """How a backend runs an op on given specs; false, with a reason, if it cannot."""
 
     level: Level
     reason: str = ""
