@@ -78,7 +78,7 @@ def standard_input() -> str:
 
 
 def add_options(parser: ArgumentParser) -> None:
-    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of the backend")
+    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="for the backend")
 
 
 def options_of(args: Namespace) -> dict[str, str]:

@@ -34,7 +34,7 @@ class Command(Protocol):
 def installed() -> dict[str, str]:
     """The commands by name, each with a line of help. This reads metadata and imports no command."""
     theirs = {
-        name: f"of {' and '.join(p.origin for p in points)}" for name, points in declared(GROUP).items()
+        name: f"from {' and '.join(p.origin for p in points)}" for name, points in declared(GROUP).items()
     }
     return {
         **{name: what for name, (_, what) in CORE.items()},

@@ -23,7 +23,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_json(parser)
     add_timeout(parser)
     parser.add_argument(
-        "--markdown", action="store_true", help="print the table of the README; tries nothing"
+        "--markdown", action="store_true", help="print the README's table; no backend is tried"
     )
 
 
@@ -33,7 +33,7 @@ def add_timeout(parser: ArgumentParser) -> None:
         type=float,
         default=TIMEOUT,
         metavar="SECONDS",
-        help="how long a backend may take (%(default)g)",
+        help="the time that each backend has to answer (%(default)g)",
     )
 
 

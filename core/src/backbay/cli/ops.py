@@ -31,7 +31,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     formats = parser.add_mutually_exclusive_group()
     formats.add_argument("--json", action="store_true", help=JSON_HELP)
     formats.add_argument("--markdown", action="store_true", help="print the reference, docs/ops.md")
-    parser.add_argument("--backend", metavar="NAME", help="of this backend alone; module:Class names any")
+    parser.add_argument("--backend", metavar="NAME", help="only this backend, by name or as module:Class")
 
 
 def run(args: Namespace) -> int:

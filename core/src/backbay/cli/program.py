@@ -64,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
         usage="backbay [--debug] COMMAND ...",
         description="One tensor contract, many backends, and proof that each of them is right.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="commands, each with a --help of its own:\n\n"
+        epilog="commands, each with its own --help:\n\n"
         + table(("", ""), [(f"  {name}", what) for name, what in installed().items()]),
     )
     parser.add_argument("--version", action="version", version=_version())
