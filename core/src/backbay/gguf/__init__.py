@@ -1,4 +1,4 @@
-"""Model files: a lazy reader of GGUF versions 2 and 3 by mmap, bounded in time and memory."""
+"""Model files: a lazy, bounded reader of GGUF versions 2 and 3, by mmap."""
 
 from __future__ import annotations
 

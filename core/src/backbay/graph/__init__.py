@@ -1,1 +1,1 @@
-"""The checked graph that a backend compiles, its sizes, and the compiled plan."""
+"""The checked graph that a backend compiles, its symbolic sizes, and the interface of plans."""
