@@ -133,7 +133,7 @@ def _measured(args: Namespace) -> Report:
 
 
 def _list(given: Sequence[str] | None) -> Sequence[str] | None:
-    """What an option names, which may be given several times, each with commas."""
+    """The names of an option that may be repeated, and may have commas."""
     return [part.strip() for text in given for part in text.split(",")] if given else None
 
 

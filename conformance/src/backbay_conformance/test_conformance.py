@@ -1,4 +1,4 @@
-"""What pytest collects: a test for each case and scenario of the suite, on the backend that it is told."""
+"""Collected by pytest: a test for each case and scenario, on the backend of `--backbay-backend`."""
 
 from __future__ import annotations
 

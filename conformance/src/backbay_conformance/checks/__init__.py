@@ -1,1 +1,1 @@
-"""Checks of one call: its result, its relations to other calls, and which op of a graph is to blame."""
+"""Checks of one call: its result, its relations to other calls, and the ops to blame for a wrong graph."""

@@ -1,4 +1,4 @@
-"""Which ops of a graph are to blame, where the whole of it is wrong."""
+"""The ops that are to blame where a whole graph is wrong."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CALLS = 9
 
 
 def blamed(lab: Lab, fault: Fault, parts: Iterable[Op[Any, Any]]) -> Fault:
-    """The fault of a graph, told with the ops that it is made of and those that are wrong by themselves."""
+    """The fault of a graph, with its ops, and the ops that are wrong by themselves."""
     used = sorted(set(parts), key=lambda op: op.name)
     alone = [op.name for op in used if not stands(lab, op)]
     told = f"wrong by themselves: {', '.join(alone)}" if alone else "each of which is right by itself"

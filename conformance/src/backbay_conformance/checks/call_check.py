@@ -26,12 +26,12 @@ from .traced_call import TracedCall, make
 
 
 class Declined(Exception):  # noqa: N818 no error: the documentation leaves it to the backend
-    """A backend refuses what it need not do, with the right error."""
+    """A backend refuses an optional call, with the right error."""
 
 
 @dataclass
 class Observed:
-    """What the check of a call learned beside that it passed."""
+    """Observations about a call that passed its checks."""
 
     level: Level = Level.KERNEL
     why_not: str = ""  # it is unsupported
@@ -66,7 +66,7 @@ def try_call(lab: Lab, call: Call, mode: Mode) -> Observed:
 
 
 def expect_unsupported(traced: TracedCall) -> None:
-    """What a backend says it cannot do is refused before anything runs, with the right error."""
+    """A call that `supports` declines is refused before anything runs, with the right error."""
     traced.write()
     try:
         traced.run()
@@ -76,7 +76,7 @@ def expect_unsupported(traced: TracedCall) -> None:
 
 
 def _expect_no_more(lab: Lab, call: Call, mode: Mode, precision: Precision) -> None:
-    """Raise Fault if what a backend says it cannot do works: by core's composite, or by a kernel in Python."""
+    """Raise Fault if a declined call works nevertheless: by core's composite, or by a kernel in Python."""
     backend, op = lab.backend, call.op
     if isinstance(backend, KernelBackend) and op in backend.kernels:
         level = KERNEL
@@ -127,7 +127,7 @@ def _check_runs(traced: TracedCall, call: Call, mode: Mode, observed: Observed) 
 
 
 def _claimed(traced: TracedCall) -> list[Array]:
-    """The first run of what a backend says it can do."""
+    """The first run of a call that `supports` accepts."""
     try:
         return traced.run()
     except (Fault, GuardZoneError):

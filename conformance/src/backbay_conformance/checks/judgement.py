@@ -1,4 +1,4 @@
-"""Whether the results of a call are what its case says, within what the declared precision costs."""
+"""Judging the results of a call by its case's formula, within the error of the declared precision."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .traced_call import TracedCall
 
 
 def cost_of(call: Call, level: Level, precision: Precision) -> Cost:
-    """What the declared precision costs; a composite rounds between its steps, to its operands' type."""
+    """The roundoffs of the declared precision; a composite rounds each step to its operands' type."""
     step = accumulate = accumulate_unit(precision)
     if level is Level.COMPOSITE:
         step = max(
@@ -30,7 +30,7 @@ def cost_of(call: Call, level: Level, precision: Precision) -> Cost:
 
 
 def expect(call: Call, cost: Cost) -> list[Any]:
-    """What must come out."""
+    """The expected results."""
     assert call.formula is not None
 
     def argument(operand: Operand) -> Any:

@@ -1,4 +1,4 @@
-"""Relations between calls: what must agree whatever the formula says."""
+"""Relations between calls: their results must agree, whatever the formula says."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NARROW = 2.0**-16  # the rounding unit of f32 lies below it, those of f16 and bf
 
 
 def try_relations(lab: Lab, call: Call, draw: Draw, observed: Observed) -> None:
-    """The relations that say something about this call; the data are those of the last run."""
+    """Check all relations that apply to this call, with the data of its last run."""
     assert observed.precision is not None
     cost = cost_of(call, observed.level, observed.precision)
     for name, relation in RELATIONS.items():
@@ -50,7 +50,7 @@ def _run(lab: Lab, call: Call) -> list[Array]:
 
 
 def _judged(lab: Lab, call: Call, draw: Draw, cost: Cost, check: str) -> None:
-    """Raise Fault unless a call, with the data that it has, gives what its case says."""
+    """Raise Fault unless a call with its present data gives the expected results."""
     traced = TracedCall(lab.backend, call)
     try:
         traced.write()
@@ -69,7 +69,7 @@ def contiguous_equals_strided(lab: Lab, call: Call, draw: Draw, cost: Cost) -> b
 
 
 def parts_equal_whole(lab: Lab, call: Call, draw: Draw, cost: Cost) -> bool:
-    """What is computed for a part of a batch is what the whole gives for it."""
+    """A part of a batch gives the same results alone as in the whole."""
     if call.batch is None:
         return False
     operands = list(call.operands())
@@ -130,18 +130,18 @@ def doubling_scales(lab: Lab, call: Call, draw: Draw, cost: Cost) -> bool:
 
 
 def padding_changes_nothing(lab: Lab, call: Call, draw: Draw, cost: Cost) -> bool:
-    """More of what does not count leaves the result as it is."""
+    """Padding leaves the result as it is."""
     if call.padded is None:
         return False
     longer, cut = call.padded
-    for operand in longer.operands():  # it holds the data of the call, which are there, and what is added
+    for operand in longer.operands():  # the call's own data, with padding behind them
         operand.make(draw.mode, Precision(DType.F32, DType.F32), 1)
     _agree(lab, call, cost, cut(_run(lab, longer)[0]), _run(lab, call)[0], 1.0, draw, "padding")
     return True
 
 
 def attributes_count(lab: Lab, call: Call, draw: Draw, cost: Cost) -> bool:
-    """The same operands with other attributes give another result: what was kept of the first call does not stand."""
+    """The same operands with other attributes give another result: nothing of the first call may be kept."""
     if not call.altered:
         return False
     names = [parameter.name for parameter in call.op.parameters]

@@ -97,6 +97,6 @@ class TracedCall:
 
 
 def make(call: Call, mode: Mode, precision: Precision, variant: int) -> None:
-    """Fill in the data of all operands; those that others must leave room for come first."""
+    """Fill in the data of all operands; an operand comes after the partner whose peak limits it."""
     for operand in sorted(call.operands(), key=lambda o: getattr(o.fill, "partner", None) is not None):
         operand.make(mode, precision, variant)

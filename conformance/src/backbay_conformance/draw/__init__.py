@@ -1,1 +1,1 @@
-"""What a call is drawn from: choices, data, layouts, operands, and small model files."""
+"""Drawing a call: choices, data, layouts, operands, and small model files."""

@@ -21,7 +21,7 @@ Mode = Literal["exact", "wide", "special"]
 
 @dataclass(frozen=True)
 class Making:
-    """What data are made for."""
+    """The purpose of data: oracle, precision, and variant."""
 
     rng: np.random.Generator
     mode: Mode
@@ -164,7 +164,7 @@ class Integers:
         size = int(np.prod(operand.shape, dtype=np.int64))
         numbers = making.rng.integers(self.low, max(self.low + 1, self.high), size)
         if size and making.variant == 0 and self.high - self.low > 1:
-            numbers[making.rng.integers(size)] = self.high - 1  # the last one is the one that is missed
+            numbers[making.rng.integers(size)] = self.high - 1  # kernels miss the last one
             if size > 1:
                 numbers[making.rng.integers(size)] = self.low
         return numbers.astype(NUMPY[operand.dtype])
@@ -185,7 +185,7 @@ class Distinct:
 
 @dataclass(frozen=True)
 class Bits:
-    """Any stored element at all, for what only moves: every NaN, subnormal and integer."""
+    """Any stored element at all, for ops that only move elements: every NaN, subnormal and integer."""
 
     def __call__(self, making: Making, operand: Operand) -> Array:
         size = int(np.prod(operand.shape, dtype=np.int64))

@@ -23,7 +23,7 @@ LARGE = (127, 128, 129, 255, 256, 257, 511, 512, 513, 1023, 1024, 1025)
 
 
 class Draw:
-    """What a case draws from. The simplest of what may be chosen comes first, as choice 0.
+    """The source of all chance in a case. The simplest option comes first, as choice 0.
 
     `turn` counts the calls that are drawn of one case: modes and dtypes follow from it in turn, so that none of them
     is left to chance. Everything else comes from `seed`, or, as far as it goes, from `replay`.
@@ -37,8 +37,8 @@ class Draw:
         cache: CacheConfig = CacheConfig(),
     ) -> None:
         self.seed, self.turn = seed, turn
-        self.cache = cache  # what the backend wants of caches
-        self.note: Callable[[str], None] = lambda text: None  # tells what a scenario is about to try
+        self.cache = cache  # the backend's
+        self.note: Callable[[str], None] = lambda text: None  # called before each try of a scenario
         self.choices: list[int] = []
         self._random = random.Random(seed)
         self._replay = replay
@@ -118,7 +118,7 @@ class Draw:
         return self.sides(self.integer(low, high), elements, least)
 
     def rows(self, least: int = 0) -> tuple[int, ...]:
-        """A shape for what works along dimension 0: now and then that is long, where kernels cut rows up."""
+        """A shape for an op along dimension 0. Now and then the row is long, since kernels cut long rows up."""
         if self.flag(4):
             return (self.pick(513, 257, 1025, 1024, 511, 2049), *self.sides(self.below(3), 5, least))
         return self.shape(least=least)
@@ -174,7 +174,7 @@ class Draw:
     def layout(
         self, dtype: DType, shape: tuple[int, ...], *, stays: bool = False, free: bool = False
     ) -> Layout:
-        """Contiguous, permuted, a view with an offset and gaps, a slice with steps, or what another op has made.
+        """Contiguous, permuted, a view with an offset and gaps, a slice with steps, or the result of another op.
 
         Where elements are `free` to be equal, now and then a dimension has a stride of 0.
         """
@@ -195,7 +195,7 @@ class Draw:
 
     def _permuted(self, dtype: DType, shape: tuple[int, ...]) -> LayoutStep:
         axes = list(range(len(shape)))
-        # Rows kept whole and put in another order are what attention makes of heads and tokens.
+        # Attention permutes heads and tokens, and keeps rows whole.
         first = 1 if dtype.is_quantized or (len(shape) > 2 and self.flag(3)) else 0
         for i in range(len(axes) - 1, first, -1):
             j = self.integer(first, i)

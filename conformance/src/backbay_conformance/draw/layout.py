@@ -1,4 +1,4 @@
-"""Where an operand's elements lie: how a leaf is filled around them, and the views that lead from it to them."""
+"""The layout of an operand in memory: a leaf with other elements around it, and the views that lead to it."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def junk(dtype: DType, raw: Array, shape: Shape) -> Array:
 
 
 def _stored(dtype: DType, amount: int, dim: int) -> int:
-    """An extent along a dimension, in what the stored array counts."""
+    """An extent along a dimension in stored elements: bytes along a quantized row."""
     return dtype.row_size(amount) if dim == 0 and dtype.is_quantized else amount
 
 
@@ -149,7 +149,7 @@ def sliced(dtype: DType, shape: Shape, dim: int, low: int, step: int) -> LayoutS
 
 
 def duplicated(dtype: DType, shape: Shape) -> LayoutStep:
-    """What another op has computed: not a leaf, where the backend can copy one."""
+    """A computed tensor instead of a leaf, where the backend can copy."""
 
     def trace(ctx: Context, x: Tensor) -> Tensor:
         return x.duplicate(ctx) if runs(ctx, ops.contiguous, x) else x

@@ -1,4 +1,4 @@
-"""Model files of a few weights, as scenarios and machines need them."""
+"""Model files of a few weights, for scenarios and machines."""
 
 from __future__ import annotations
 

@@ -16,9 +16,9 @@ from .layout import Layout
 
 @dataclass(eq=False)
 class Operand:
-    """A tensor to be: `raw` is what it stores, an array of the reversed shape, and `numbers` what that stands for.
+    """A tensor to be made: `raw` are its stored elements, an array of the reversed shape, `numbers` the decoded ones.
 
-    Both are there once `make` was called; `variant` 1 gives other data of the same kind.
+    `make` sets both; `variant` 1 makes other data of the same kind.
     """
 
     dtype: DType

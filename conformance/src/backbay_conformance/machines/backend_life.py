@@ -66,7 +66,7 @@ class BackendLife(Machine):
         self.backend.close()
 
     def _cache_bytes(self) -> int:
-        """What is booked for leaves of layers."""
+        """The memory booked for leaves of layers."""
         return sum(entry.size for device in self.backend.memory().devices for entry in device.cache)
 
     # -- contexts and leaves -----------------------------------------------------------------------------
@@ -104,7 +104,7 @@ class BackendLife(Machine):
 
     @action(has_leaf, weight=4)
     def rewrite_leaf(self, choose: Choose) -> None:
-        """New data; what its context has computed can no longer be read."""
+        """New data; earlier results of its context can no longer be read."""
         leaf = self._leaf(choose)
         assert leaf.owner is not None
         assert leaf.data is not None
@@ -142,7 +142,7 @@ class BackendLife(Machine):
 
     @action()
     def read_weight(self, choose: Choose) -> None:
-        """What the file holds, and nothing before it was loaded."""
+        """A weight holds the file's data, and cannot be read before loading."""
         shadow = self.weight(choose)
         self.tell(f"read {shadow.name}")
         if not self.loaded:
@@ -178,7 +178,7 @@ class BackendLife(Machine):
             return
         first = choose.below(leaf.tensor.dim(1) - rows + 1)
         place = self._place(ctx, leaf, first, first + rows)
-        # What a graph writes and reads again must not grow from run to run.
+        # Integers that a graph writes and reads again must not grow from run to run.
         bounded = Shadow(
             x.tensor.clamp(ctx.ctx, -PEAK, PEAK), ctx, "", PEAK, (x,), lambda a: np.clip(a, -PEAK, PEAK)
         )
@@ -211,7 +211,7 @@ class BackendLife(Machine):
 
     @action(lambda machine: any(ctx.latest for ctx in machine.open_contexts()), weight=6)
     def compute_again(self, choose: Choose) -> None:
-        """The same outputs, from what leaves hold now: nothing may be traced, compiled or allocated."""
+        """The same outputs from the leaves' present data: nothing may be traced, compiled or allocated."""
         found = [ctx for ctx in self.open_contexts() if ctx.latest]
         ctx = found[choose.below(len(found))]
         self._compute(ctx, ctx.latest)
@@ -229,7 +229,7 @@ class BackendLife(Machine):
 
     @action(has_nodes)
     def read_anything(self, choose: Choose) -> None:
-        """Leaves and what the latest compute named can be read; anything else raises, and is never stale."""
+        """Leaves and the outputs of the latest compute can be read; anything else raises, and is never stale."""
         ctx = self._context(choose)
         if not ctx.nodes:
             return
@@ -319,7 +319,7 @@ class BackendLife(Machine):
                 raise
 
     def _check_economy(self, ctx: ContextShadow, traced: int, allocated: int) -> None:
-        """What was compiled before is neither traced nor allocated again."""
+        """A compiled graph is neither traced nor allocated again."""
         if traced or (allocated and not ctx.stale and not ctx.moved):
             raise Fault(
                 "life", f"a graph compiled before traced {traced} nodes and allocated {allocated} bytes again"
@@ -333,7 +333,7 @@ class BackendLife(Machine):
         ctx.stale = ctx.moved = False
 
     def _why_not(self, ctx: ContextShadow) -> tuple[type[BackbayError], str] | None:
-        """What a compute must raise now."""
+        """The error that a compute must raise now."""
         if not self.loaded and any(leaf.owner is None for leaf in ctx.needs()):
             return NotComputedError, "the weights are not loaded"
         if self._closed_leaf(ctx):
@@ -344,7 +344,7 @@ class BackendLife(Machine):
         return any(leaf.owner is not None and leaf.owner.closed for leaf in ctx.needs())
 
     def _forget_aliases(self, leaf: Shadow, keep: ContextShadow | None = None) -> None:
-        """Outputs that look into a leaf show what it holds now, or what it held: nobody may rely on either."""
+        """Outputs that are views of a leaf may show its present or its former data."""
         for ctx in self.contexts:
             for output in ctx.results if ctx is not keep else ():
                 if output.base is leaf:

@@ -1,4 +1,4 @@
-"""What attention over a cache costs in precision, by what a backend declares of the ops it comes down to."""
+"""The error of attention over a cache, from the precision that a backend declares of its ops."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..numbers.rounding import SIGNIFICAND, accumulate_unit, unit
 
 
 def attention_cost(backend: Backend, key_type: DType, value_type: DType) -> Cost:
-    """The coarsest of what its ops are declared to do."""
+    """The coarsest precision among its ops."""
     key, value = Spec(key_type, (32, 1, 8)), Spec(value_type, (32, 1, 8))
     query, weights = Spec(DType.F32, (32, 1, 1)), Spec(DType.F32, (8, 1, 1))
     attention = ops.scaled_dot_product_attention

@@ -1,4 +1,4 @@
-"""The plain history that a cache stands for: which cell holds which position, and attention computed anew from it."""
+"""The plain history behind a cache: the position in each cell, and attention recomputed from it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Array = NDArray[Any]
 
 @dataclass
 class Cell:
-    """One position of one or more sequences; key and value are (heads, d), ideal, with a bound of what storing lost."""
+    """One position of one or more sequences; key and value are (heads, d), ideal, with a bound of the error of storing them."""
 
     position: int
     sequences: set[int]
@@ -61,7 +61,7 @@ class History:
 
 
 def stored(value: Number, dtype: DType) -> Number:
-    """What is left of rows, (heads, d), after they were stored as a dtype."""
+    """Rows, (heads, d), after they were stored as a dtype."""
     if dtype in SIGNIFICAND:
         lost = unit(dtype) * np.abs(value.value) + FLOOR[dtype]
     else:

@@ -14,7 +14,7 @@ from ..suite.lab import Lab, lab_for
 
 
 class Choose(Protocol):
-    """What actions draw from; the suite's `Draw` is one."""
+    """The source of an action's choices; the suite's `Draw` is one."""
 
     def below(self, n: int, /) -> int: ...
 
@@ -55,13 +55,13 @@ class Machine(ABC):
         return [name for name in names for _ in range(getattr(type(self), name).weight)]
 
     def do(self, name: str, choose: Choose) -> None:
-        """One action; what it raises says what was done before."""
+        """One action; an error gets the actions before it as a note."""
         try:
             getattr(self, name)(choose)
         except Fault as fault:
             raise Fault(fault.check, f"{fault.message}\n{self.story()}") from None
         except UnsupportedOpError:
-            raise  # what a backend declares it lacks is no fault
+            raise  # a declared gap is no fault
         except Exception as error:
             raise Fault("life", f"{name}: {type(error).__name__}: {error}\n{self.story()}") from error
 
@@ -90,7 +90,7 @@ def walk(kind: type[Machine], lab: Lab, choose: Choose, steps: int) -> None:
 
 
 def abandon(machine: Machine) -> None:
-    """Close what can be closed, after a fault that matters more than what closing might raise."""
+    """Close what can be closed; an error of closing matters less than the fault before it."""
     try:
         machine.close()
     except Exception:  # noqa: BLE001 - whatever it is, the first fault matters more
@@ -102,7 +102,7 @@ def abandon(machine: Machine) -> None:
 
 @dataclass(frozen=True)
 class Failure:
-    """What a machine found: the check, the message, and the shortest life that leads to it."""
+    """A failure of a machine: the check, the message, and the shortest life that leads to it."""
 
     machine: str
     check: str

@@ -1,4 +1,4 @@
-"""The shadow of a context: what its graph must do, in plain NumPy, one node after the other."""
+"""The shadow of a context: its graph in plain NumPy, one node after the other."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Array = NDArray[Any]
 
 @dataclass(eq=False)
 class Shadow:
-    """A tensor and what it must hold.
+    """A tensor and the data that it must hold.
 
     A leaf holds `data`. A view gives a NumPy view of its first operand's array. Anything else makes an array of its
     operands' when it runs; `target` is the operand that a write changes.
@@ -58,7 +58,7 @@ class Shadow:
 
 @dataclass(eq=False)
 class ContextShadow:
-    """A context, what was traced in it, what it runs, and what can be read."""
+    """A context with its traced nodes, its roots, and its readable results."""
 
     ctx: Context
     name: str
@@ -91,7 +91,7 @@ class ContextShadow:
             self._evaluate(root)
 
     def is_known(self, shadow: Shadow) -> bool:
-        """Whether what it holds after the run comes from nothing that was left unwritten."""
+        """Whether its data after the run depend on no unwritten leaf."""
         base = shadow.base
         return base.written if base.is_leaf else self.known[base]
 

@@ -1,4 +1,4 @@
-"""What a backend's life traces: ops on small integers, each with its shadow in NumPy."""
+"""Ops that a backend's life traces, on small integers, each with its shadow in NumPy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXACT = 2048.0  # integers up to here are exact in every type that a backend may
 
 
 class Life(Protocol):
-    """What operands are taken from."""
+    """The source of operands."""
 
     def open_contexts(self) -> list[ContextShadow]: ...
 

@@ -1,4 +1,4 @@
-"""Comparing what came out with what must: by bits, and against a bound for each element."""
+"""Comparison of results with the expected ones: by bits, or against a bound for each element."""
 
 from __future__ import annotations
 

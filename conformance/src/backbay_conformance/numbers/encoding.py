@@ -1,4 +1,4 @@
-"""Stored elements and the numbers they stand for, written apart from core's own so that it is judged too."""
+"""Encoding and decoding of stored elements, written apart from core's, so that core is judged too."""
 
 from __future__ import annotations
 

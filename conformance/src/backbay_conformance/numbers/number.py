@@ -1,4 +1,4 @@
-"""Numbers that carry a bound of their own error: what a formula costs in a given precision, element by element."""
+"""Numbers with a bound of their own error: the roundoffs of a formula in a given precision, element by element."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from backbay import DType
 from .rounding import BLOCK_STEP, FLOOR, SIGNIFICAND, Array, round_to, unit
 
 UNDERFLOW = 1.2e-38
-"""What lies below single precision's normal range may be flushed to zero by any step."""
+"""Any step may flush numbers below single precision's normal range to zero."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class Cost:
     step: float
     accumulate: float
     activation: DType = DType.F32
-    largest: float = np.inf  # what a sum can hold
-    smallest: float = 0.0  # what an addition may lose of it where it is close to zero
+    largest: float = np.inf  # the largest sum
+    smallest: float = 0.0  # the error of an addition near zero
 
     def of_sum(self, terms: int, magnitude: Array) -> Array:
         """The bound for a sum of that many terms; none where a narrow accumulator may overflow."""

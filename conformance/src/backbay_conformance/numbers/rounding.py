@@ -1,4 +1,4 @@
-"""What rounding to a dtype costs: unit roundoffs, ranges, and the rounding itself."""
+"""Rounding to a dtype: unit roundoffs, ranges, and the rounding itself."""
 
 from __future__ import annotations
 

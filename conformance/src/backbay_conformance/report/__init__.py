@@ -1,1 +1,1 @@
-"""What a run found: outcomes, tables, pages, certificates, and expected failures."""
+"""Reports of a run: outcomes, tables, pages, certificates, and known failures."""

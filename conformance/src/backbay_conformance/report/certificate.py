@@ -1,4 +1,4 @@
-"""The proof that a backend keeps the contract: a certificate, a page and a badge, or the reasons for none."""
+"""The proof that a backend keeps the contract: certificate, page and badge, or the reasons for none."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def refusals(report: Report) -> list[str]:
 
 
 def certificate(report: Report) -> dict[str, Any]:
-    """What is certified: of which backend, on what machine, by which calls."""
+    """The certified facts: backend, machine, and calls."""
     full = report.as_dict()
     kept = ("suite", "backend", "seed", "size", "profiles", "counts", "states", "facts", "seconds")
     ops = [

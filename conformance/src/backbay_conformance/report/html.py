@@ -1,4 +1,4 @@
-"""A report as a page that stands alone: verdict, matrix, errors against bounds, failures and what took longest."""
+"""A report as a page that stands alone: verdict, matrix, errors against bounds, failures, slowest calls."""
 
 from __future__ import annotations
 

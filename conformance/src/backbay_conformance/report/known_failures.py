@@ -1,4 +1,4 @@
-"""Failures that a backend's author knows of: each with a reason and a link, and none that does not fail."""
+"""Known failures: each has a reason and a link; one that passes is an error."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def read_known_failures(path: str | Path) -> list[KnownFailure]:
 
 
 def set_known_apart(report: Report, known: Iterable[KnownFailure], groups: Iterable[str]) -> None:
-    """Set known failures apart; a line that matches nothing is a complaint, and so is one whose case passes.
+    """Set known failures apart. A line that matches nothing is a complaint, and so is a line whose case passes.
 
     `groups` are all cases and scenarios there are. A line about some that this run left out says nothing now.
     """

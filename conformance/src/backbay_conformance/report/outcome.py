@@ -1,4 +1,4 @@
-"""What became of one try."""
+"""The outcome of one item."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run found: outcomes, counted by op and dtype."""
+"""The outcomes of a run, counted by op and dtype."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..suite.version import SUITE_VERSION
 from .outcome import Outcome
 
 STATES = ("full", "composite", "unsupported", "failing", "over-claimed", "under-claimed")
-"""What a backend is for an op and a dtype; with the last three it fails."""
+"""The states of a backend for an op and a dtype; the last three fail the run."""
 BAD = STATES[3:]
 BINS = (0.0, 0.01, 0.03, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
 """Lower edges of the counts of errors, as parts of their bounds."""

@@ -49,7 +49,7 @@ class Bar:
 
 
 def show(report: Report, stream: TextIO) -> None:
-    """The matrix of ops and dtypes, what failed, and the sum of it."""
+    """The matrix of ops and dtypes, the failures, and the counts."""
     colour = stream.isatty()
     stream.writelines(line + "\n" for line in matrix(report, colour=colour))
     stream.writelines(f"- {line}\n" for line in reasons(report.cells.values()))
@@ -74,7 +74,7 @@ def show(report: Report, stream: TextIO) -> None:
 
 
 def reasons(cells: Iterable[Cell]) -> list[str]:
-    """What is unsupported, by why it is; what many share comes first, and many reasons are cut short."""
+    """Unsupported ops by reason, the commonest first; a long list is cut short."""
     found: dict[str, list[str]] = {}
     for cell in cells:
         if cell.unsupported:
@@ -101,7 +101,7 @@ def _some(names: list[str]) -> str:
 
 
 def matrix(report: Report, *, colour: bool) -> list[str]:
-    """A line per op: for each dtype, what the backend is for it."""
+    """A line per op, with the backend's state for each dtype."""
     dtypes = columns(report.cells.values())
     widths = [max(5, len(dtype)) for dtype in dtypes]
     lines = (
@@ -142,7 +142,7 @@ def _mark(cell: Cell, colour: bool) -> str:
 
 
 def first_of_kind(failures: Iterable[Outcome]) -> list[Outcome]:
-    """One failure for each case and check, the one that was made smallest."""
+    """One failure for each case and check, the smallest."""
     kinds: dict[tuple[str, str, str], Outcome] = {}
     for outcome in failures:
         kind = (outcome.profile, outcome.name, outcome.check)

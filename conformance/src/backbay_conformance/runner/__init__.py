@@ -1,1 +1,1 @@
-"""Running the suite: what to try, in which process, and how a failure is made smaller and replayed."""
+"""Running the suite: selection, worker processes, smaller failures, replay."""

@@ -1,4 +1,4 @@
-"""Items tried in worker processes: what kills or stops one is a failure of that item, and the run goes on."""
+"""Items run in worker processes: a crash or a hang fails one item, and the run goes on."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ HANGING = 30.0
 
 @dataclass(frozen=True)
 class Settings:
-    """What every worker of a run is told."""
+    """The settings of every worker of a run."""
 
     backend: str
     seed: int
@@ -49,7 +49,7 @@ class Settings:
 
 @dataclass
 class Seen:
-    """What all workers of a run know together: deaths of each case, and the kinds of failures made smaller."""
+    """Shared by all workers of a run: deaths of each case, and the kinds of failures already made smaller."""
 
     deaths: Counter[str] = field(default_factory=Counter)
     shrunk: set[tuple[str, str]] = field(default_factory=set)
@@ -75,7 +75,7 @@ class DiedError(Exception):
 
 
 class Worker:
-    """A process, the line on which it reports, and what it printed."""
+    """A process, the pipe on which it reports, and its output."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -88,7 +88,7 @@ class Worker:
             stdout=self.printed,
             stderr=self.printed,
             pass_fds=(writing,),
-            env={**os.environ, "TMPDIR": self.folder.name},  # what a killed worker leaves goes with it
+            env={**os.environ, "TMPDIR": self.folder.name},  # a killed worker's files are removed with it
         )
         os.close(writing)
         self._reading, self._pending = reading, b""
@@ -156,7 +156,7 @@ class Pool:
         return list(self.each(tries))
 
     def each(self, tries: Sequence[Try]) -> Iterator[Outcome]:
-        """The outcomes as they come; what a worker dies of is one of them, and another one goes on."""
+        """The outcomes as they come. The death of a worker is one of them, and another worker goes on."""
         deaths = self.seen.deaths
         left = [one for one in tries if deaths[one.item.group] < ENOUGH]
         while left:
@@ -208,7 +208,7 @@ class Pool:
             return self._shrink(tried, casualty, self.settings.timeout, 2 * self.settings.shrink)
         patience = max(1.0, self.settings.timeout / 10)
         best = self._shrink(tried, casualty, patience, min(HANGING, 5 * patience))
-        # What is only slow may outlast the shorter patience: the smallest has to hang for the whole timeout too.
+        # A slow call may outlast the shorter patience, so the smallest one must hang for the whole timeout too.
         confirmed = best is not casualty and self._again(tried, best.choices, self.settings.timeout)
         if confirmed and confirmed.check == "hang":
             return confirmed
@@ -250,7 +250,7 @@ class Pool:
 
 
 class Lane:
-    """A pool in a thread of its own, with tries taken from what is left."""
+    """A pool in a thread of its own, which takes tries from a shared queue."""
 
     def __init__(
         self, settings: Settings, seen: Seen, left: deque[list[Try]], done: queue.Queue[Any]
@@ -278,7 +278,7 @@ class Lane:
 def isolated(
     settings: Settings, planned: Sequence[Try], jobs: int = 1, facts: dict[str, Any] | None = None
 ) -> Iterator[Outcome]:
-    """The outcomes as they come, from so many workers at once; `facts` is filled with what a worker says of itself."""
+    """The outcomes as they come, from `jobs` workers at once; `facts` receives a worker's facts about the backend."""
     left = deque(list(tries) for _, tries in groupby(planned, key=lambda one: one.item.group))
     done: queue.Queue[Any] = queue.Queue()
     seen = Seen()

@@ -1,4 +1,4 @@
-"""One item tried, whatever happens, and what became of it."""
+"""One item run, with its outcome, whatever the backend raises."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def run_item(
             _run_case(lab, item, draw, outcome, announce)
         else:
             _run_scenario(lab, item, draw, outcome, announce)
-    except Exception as error:  # noqa: BLE001 whatever a backend raises is what was found
+    except Exception as error:  # noqa: BLE001 an error of the backend is a result
         _fail(outcome, error)
         lab.discard()
     outcome.seconds = time.perf_counter() - started
@@ -111,7 +111,7 @@ def shrunk(lab: Lab, item: Item, seed: int, failed: Outcome, backend: str, secon
     if best.choices != choices:
         best = run_item(lab, item, seed, choices)
     best.seconds = failed.seconds
-    with suppress(Exception):  # what cannot be shown as a program is still in the file
+    with suppress(Exception):  # the replay file is enough
         best.script = program(lab, item, seed, best, backend)
     return best
 
@@ -128,9 +128,9 @@ def program(lab: Lab, item: Item, seed: int, outcome: Outcome, backend: str) -> 
 def drawn_again(
     lab: Lab, item: Item, seed: int, outcome: Outcome, *, runs: bool = False
 ) -> tuple[Call, list[Any], list[Array]]:
-    """The call of a case with the data that failed, what must come out, and, if it `runs`, what does.
+    """The call of a case with the data that failed, the expected results, and, if it `runs`, the actual ones.
 
-    It does not where that would end the process.
+    A crash or a hang is not run again.
     """
     draw = Draw(item.seed(seed), item.turn, outcome.choices, lab.backend.cache_config())
     call = CASES[item.profile, item.name].draw(draw)

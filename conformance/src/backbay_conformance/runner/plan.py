@@ -1,4 +1,4 @@
-"""What a run tries: items by profile, case or scenario, and turn."""
+"""The plan of a run: items by profile, case or scenario, and turn."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def names(profiles: Iterable[str] = PROFILES) -> list[tuple[str, str]]:
 def select(
     profiles: Sequence[str] | None = None, ops: Sequence[str] | None = None, expression: str | None = None
 ) -> list[tuple[str, str]]:
-    """The cases and scenarios that are asked for; SelectionError for what does not exist, or if nothing is left."""
+    """The selected cases and scenarios; SelectionError for an unknown name, or if nothing is selected."""
     chosen = tuple(profiles) if profiles else STANDARD
     for profile in chosen:
         _known(profile, PROFILES, "profile")
@@ -74,7 +74,7 @@ def select(
 
 
 def items(keys: Sequence[tuple[str, str]], size: str) -> list[Item]:
-    """The tries of a run, in rounds: some of everything, then more of everything, so that what is broken shows early.
+    """The items of a run in rounds: some of everything, then more of everything, so that faults show early.
 
     A case's first round meets each mode with each float type; further rounds grow, since switching costs a little.
     """

@@ -1,4 +1,4 @@
-"""A failing call written down: a file to try it again with, and a program that needs nothing of the suite."""
+"""Replay of a failing call: a file, and a program that needs nothing of the suite."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LONGEST = 20000
 
 
 def as_file(outcome: Outcome, backend: str, seed: int) -> dict[str, Any]:
-    """All that is needed to try an item again, and what was seen."""
+    """All that replays an item, and the failure that was seen."""
     kept = ("item", "choices", "dtype", "mode", "check", "message", "call", "script")
     return {
         "suite": SUITE_VERSION,
@@ -54,7 +54,7 @@ def read_file(path: str | Path) -> tuple[str, Item, int, list[int]]:
 
 
 def dump(folder: Path, call: Call, expected: list[Any], got: list[Array]) -> list[Path]:
-    """The operands of a call as NumPy files, what must come out, how far it may be off before it is rounded, and what did."""
+    """A call as NumPy files: operands, expected results, their bounds before rounding, and actual results."""
     arrays: dict[str, Array] = {}
     for i, operand in enumerate(call.operands()):
         arrays[f"operand{i}"] = operand.decoded
@@ -72,7 +72,7 @@ def dump(folder: Path, call: Call, expected: list[Any], got: list[Array]) -> lis
 
 
 def script(call: Call, backend: str, expected: Array | None) -> str:
-    """A program of a few lines: the call, what comes out, and what must."""
+    """A program of a few lines: the call, its results, and the expected ones."""
     operands = list(call.operands())
     names = {id(operand): f"a{i}" for i, operand in enumerate(operands)}
     lines = [

@@ -1,4 +1,4 @@
-"""The process that tries items for a run: it says what it is about to do before it does it."""
+"""The worker process: it announces each item and call before it runs them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of real models: what backends fuse, in graphs in which it must still be right."""
+"""Parts of real models, which backends fuse: their results must still be right."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STEP = 0.02
 
 
 def rounded(x: Number) -> Number:
-    """What a step hands on, rounded to f32."""
+    """A result between two ops, rounded to f32."""
     return Number(x.value, x.error + np.abs(x.value) * unit(DType.F32), x.cost)
 
 
@@ -61,7 +61,7 @@ def traced(ctx: Context, leaves: Leaves, trace: Trace) -> tuple[dict[str, Tensor
 
 
 def compare_step(lab: Lab, leaves: Leaves, trace: Trace, at: int, beside: Array) -> None:
-    """A step that is an output beside the whole is what it is alone, with whatever the whole was fused."""
+    """A step of a block that is an output, too, has the same result as alone, however the block is fused."""
     with lab.backend.new_context() as ctx:
         step = steps_of(traced(ctx, leaves, trace)[1])[at]
         ctx.compute(step)
@@ -75,7 +75,7 @@ def compare_step(lab: Lab, leaves: Leaves, trace: Trace, at: int, beside: Array)
 
 
 def cost_of(lab: Lab, y: Tensor) -> Cost:
-    """What the coarsest of the ops in a graph costs, each step of a composite rounded to f32."""
+    """The roundoffs of the coarsest op of a graph; each step of a composite is rounded to f32."""
     precisions: list[Precision] = []
     composite = False
     for tensor in ancestors(y):
@@ -90,7 +90,7 @@ def cost_of(lab: Lab, y: Tensor) -> Cost:
 
 
 def steps_of(y: Tensor) -> list[Tensor]:
-    """What a block computes on its way, and itself."""
+    """The steps of a block, and its result."""
     return [tensor for tensor in ancestors(y) if tensor.op is not None and not tensor.op.view]
 
 
@@ -114,7 +114,7 @@ def normal(draw: Draw, *shape: int, scale: float = 1.0) -> tuple[Array, Array]:
 
 @scenario("graph", smoke=3, default=30, nightly=300)
 def feed_forward(lab: Lab, draw: Draw) -> None:
-    """Norm, gate and up, activation, down, and what went around them added: the second half of a layer."""
+    """Norm, gate and up, activation, down, and the residual: the second half of a layer."""
     n, inner, tokens = draw.pick(32, 8, 33, 64), draw.pick(48, 16, 65), draw.pick(3, 1, 8, 17)
     shapes = {"x": (n, tokens), "norm": (n,), "gate": (n, inner), "up": (n, inner), "down": (inner, n)}
     pairs = {
@@ -214,12 +214,12 @@ READS: tuple[Callable[[Context, Tensor], Tensor], ...] = (
     lambda ctx, x: x.cast(ctx, DType.F16).cast(ctx, DType.F32),
     lambda ctx, x: x.rows(ctx, ctx.from_ints(np.arange(x.dim(1)))),
 )
-"""Ways to read a tensor that all give what it holds."""
+"""Ways to read a tensor that all give its data."""
 
 
 @scenario("graph", smoke=4, default=40, nightly=400)
 def reads_around_writes(lab: Lab, draw: Draw) -> None:
-    """The same read before and after a write to what it reads: each sees what the leaf held at its turn."""
+    """The same read before and after a write into its leaf: each sees the leaf's data at its turn."""
     n, rows = draw.pick(4, 32, 7), draw.pick(5, 3, 33)
     low = draw.below(rows - 1)
     high = low + 1 + draw.below(rows - low - 1)

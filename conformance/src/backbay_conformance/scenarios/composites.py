@@ -1,4 +1,4 @@
-"""Core's composites on the kernels of a backend: what it would run if it had no kernel of its own for an op."""
+"""Core's composites on the kernels of a backend, also of ops for which it has a kernel."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ..suite.scenario import scenario
 
 
 def composed() -> list[Case]:
-    """The cases of ops that have a composite, but for those that are always opened, views and writes."""
+    """The cases of ops with a composite, without inline ops, views and writes."""
     kinds = [case for case in CASES.values() if case.op.composite is not None]
     return [case for case in kinds if not (case.op.inline or case.op.view or case.op.writes is not None)]
 
 
 @scenario("graph", smoke=20, default=200, nightly=2000)
 def composites(lab: Lab, draw: Draw) -> None:
-    """Each op that has both gives by its composite what its kernel must give.
+    """An op with both a kernel and a composite gives the right result by its composite, too.
 
     A fault is that of the parts, which are named: the op's own case says whether its kernel is right.
     """

@@ -69,7 +69,7 @@ def chosen(draw: Draw, wiring: Wiring) -> list[Twin]:
 
 
 def bounded(wiring: Wiring, x: Twin) -> Twin:
-    """x clamped; x itself may be too large for what other steps do, so none gets it."""
+    """x clamped; x itself may be too large for later ops, so none gets it."""
     wiring.twins.remove(x)
     return wiring.op("clamp", x, -PEAK, PEAK, evaluate=lambda a: np.clip(a, -PEAK, PEAK))
 
@@ -175,7 +175,7 @@ STEPS = (
 
 
 def write(draw: Draw, wiring: Wiring, state: Twin) -> None:
-    """Into a state, by one of the ways there are; what it returns is read by later steps."""
+    """A write into a state; later ops read its result."""
     rows = [t for t in wiring.twins if t.shape[0] == state.shape[0] and 0 < t.shape[1] <= state.shape[1]]
     rows = [t for t in rows if t.tensor.dtype is DType.F32]
     x = rows[draw.below(len(rows))]

@@ -1,4 +1,4 @@
-"""Leaves: each context has its own, each new element of one counts, and what others write to one is seen."""
+"""Leaves: each context has its own, new data count, and writes of other contexts are seen."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def a_leaf_of_another_context_is_read_when_it_runs(lab: Lab, draw: Draw) -> None
 
 @scenario("memory", smoke=1, default=4, nightly=20)
 def leaves_are_booked_with_their_layer(lab: Lab, draw: Draw) -> None:
-    """What a layer's leaf takes is told as that layer's cache, on one device, until its context closes."""
+    """A layer's leaf is reported as that layer's cache, on one device, until its context closes."""
     backend = lab.fresh()
     try:
         with backend.new_context() as first:

@@ -1,4 +1,4 @@
-"""Memory: reports that are true, dry runs that tell what a real run takes, and refusals that leave nothing behind."""
+"""Memory: true reports, dry runs that equal real runs, and refusals that leave nothing behind."""
 
 from __future__ import annotations
 

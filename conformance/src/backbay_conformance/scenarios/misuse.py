@@ -1,4 +1,4 @@
-"""Misuse: what the documentation rules out is refused with the documented error, before a backend sees it."""
+"""Misuse is refused with the documented error, before a backend sees it."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ def refused(what: str, expected: Error, act: Callable[[], Any]) -> None:
 
 @scenario("errors", smoke=1, default=2, nightly=10)
 def wrong_data_are_refused(lab: Lab, draw: Draw) -> None:
-    """Leaves take as many numbers as they have elements, and only what they can hold; afterwards they are as before."""
+    """Leaves refuse data of another size or type, and stay as they were."""
     with lab.backend.new_context() as ctx:
         x, i = ctx.from_floats([1.0, 2.0]), ctx.from_ints([1, 2])
         refused("too many numbers", ShapeError, lambda: x.from_floats([1.0, 2.0, 3.0]))
@@ -272,7 +272,7 @@ def wrong_data_are_refused(lab: Lab, draw: Draw) -> None:
 
 @scenario("errors", smoke=1, default=2, nightly=10)
 def results_are_readable_only_while_they_hold(lab: Lab, draw: Draw) -> None:
-    """Nothing stale is ever read: only what the latest compute named, until its inputs change or something closes."""
+    """Only the outputs of the latest compute are readable, until an input changes or something closes."""
     backend = lab.backend
     ctx, other = backend.new_context(), backend.new_context()
     x = ctx.from_floats([1.0, 2.0])
@@ -338,7 +338,7 @@ INTO_BLOCKS: dict[str, Callable[[Context, Tensor, DType], Tensor]] = {
 
 @scenario("quant", smoke=1, default=2, nightly=10)
 def what_makes_blocks_works_or_is_refused_at_once(lab: Lab, draw: Draw) -> None:
-    """Every quantized type as a target: what cannot be made is UnsupportedOpError, before anything runs."""
+    """Every quantized type as a target: encoding works, or raises UnsupportedOpError before anything runs."""
     for dtype in READABLE:
         for what, make in INTO_BLOCKS.items():
             with lab.backend.new_context() as ctx:

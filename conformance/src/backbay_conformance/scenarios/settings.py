@@ -1,4 +1,4 @@
-"""Settings that make a backend faster or slower, and change nothing of what comes out."""
+"""Settings change a backend's speed, and none of its results."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ SETTINGS: tuple[dict[str, Any], ...] = (
     {"flash_attention": FlashAttention.OFF},
     {"num_threads": None, "debug": Debug()},
 )
-"""Other than those of all other calls: two threads, attention as the backend likes it, poison and guards."""
+"""Each differs from the usual setting: two threads, automatic flash attention, poison and guard zones."""
 
 WAYS: dict[str, tuple[tuple[str, str], ...]] = {
     "num_threads": (("core", "mulmat"), ("quant", "mulmat"), ("core", "sum_rows")),
     "flash_attention": (("attention", "scaled_dot_product_attention"),) * 5,
 }
-"""What engines have several ways for, by the setting that chooses."""
+"""Ops that engines compute in several ways, by the setting that chooses."""
 
 
 @scenario("core", smoke=2, default=20, nightly=150)
 def settings_change_no_result(lab: Lab, draw: Draw) -> None:
-    """Calls of some ops on a backend with other settings are as right as those with the usual ones."""
+    """Some ops are right with unusual settings, too."""
     turn = draw.turn
     settings = SETTINGS[turn % len(SETTINGS)]
     chosen = [CASES[key] for name in settings for key in WAYS.get(name, ())]

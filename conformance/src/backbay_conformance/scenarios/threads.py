@@ -88,7 +88,7 @@ def one_context_serves_one_thread_at_a_time(lab: Lab, draw: Draw) -> None:
 
 @scenario("graph", smoke=1, default=4, nightly=20)
 def closing_waits_for_what_runs(lab: Lab, draw: Draw) -> None:
-    """Another thread may close the backend at any time: what runs ends, what comes later is refused."""
+    """Another thread may close the backend at any time: running computes end, later ones are refused."""
     backend = lab.fresh()
     try:
         closed = threading.Event()

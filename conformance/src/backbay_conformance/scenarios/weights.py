@@ -47,7 +47,7 @@ class Use:
 
 @scenario("quant", smoke=3, default=30, nightly=300)
 def weights_of_a_file(lab: Lab, draw: Draw) -> None:
-    """Products with weights of each type, as they come from a file, and their rows, are as right as those of leaves."""
+    """Products with weights of a file, and rows of them, are right for each type."""
     uses = [use for use in (drawn(lab, draw, n) for n in range(3)) if use is not None]
     try:
         with tempfile.TemporaryDirectory() as folder:
@@ -82,7 +82,7 @@ def drawn(lab: Lab, draw: Draw, n: int) -> Use | None:
 
 
 def product_call(draw: Draw, dtype: DType) -> Call:
-    """Also of matrices that are large enough for what a backend does with large ones alone."""
+    """Now and then the matrix is large, since backends treat large ones in another way."""
     unit = dtype.block_size
     k, n, m = unit * draw.pick(1, 2, 3), draw.pick(8, 1, 16, 33, 64), draw.pick(1, 2, 4, 5, 17, 33)
     if draw.flag(6):

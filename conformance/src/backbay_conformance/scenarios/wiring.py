@@ -1,4 +1,4 @@
-"""A graph beside its plain NumPy twin: what is traced in a context, and what it must compute, in core's order."""
+"""A graph beside its NumPy twin, which computes the same nodes in core's order."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Wiring:
         leaf.array[...] = numbers
 
     def check(self, outputs: Iterable[Twin], states: Iterable[Twin], when: str) -> None:
-        """Compute on both sides, and compare what can be read."""
+        """Compute on both sides, and compare the readable results."""
         named = list(outputs)
         for twin in named:
             self.forward(twin)
@@ -92,7 +92,7 @@ class Wiring:
                 raise Fault("graph", f"{when}: {twin.name} is wrong, {seen}; {'; '.join(self.log)}")
 
     def _evaluate(self) -> None:
-        """Each root in order, before it what it is made of, depth first."""
+        """Each root in order, its operands before it, depth first."""
         done: set[Twin] = set()
         for root in self.roots:
             self._place(root, done)

@@ -1,1 +1,1 @@
-"""What the suite consists of: cases, scenarios, their profiles, and the lab that they are tried in."""
+"""The suite's vocabulary: cases, scenarios, profiles, and the lab that opens backends for them."""

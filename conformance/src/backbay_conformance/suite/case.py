@@ -1,4 +1,4 @@
-"""Cases: one function per op, which draws a call of it and says what must come out."""
+"""Cases: one function per op, which draws a call with its expected results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..numbers.rounding import Array
 from .profiles import check_profile
 
 Expected = Any
-"""What a formula returns: a Number, or an array of stored elements that must come out as they are; or a list."""
+"""The result of a formula: a Number, an array of stored elements that must come out as they are, or a list of these."""
 
 
 @dataclass(eq=False)
@@ -85,7 +85,7 @@ class Call:
 
     @property
     def dtype(self) -> str:
-        """What the report files it under: the dtype of its first operand."""
+        """Its row in the report: the dtype of its first operand."""
         return str(next(self.operands()).dtype)
 
     def __str__(self) -> str:
@@ -98,7 +98,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Case:
-    """What draws the calls of one op in one profile; `weight` is how many calls it gets, against 1 for others."""
+    """The source of one op's calls in one profile; `weight` is the number of its calls relative to other cases."""
 
     op: Op[Any, Any]
     profile: str

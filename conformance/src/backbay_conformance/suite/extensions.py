@@ -1,4 +1,4 @@
-"""Scenarios of others: what installed distributions add to the suite's profiles, by entry point."""
+"""Scenarios that installed distributions add to the suite's profiles by entry point."""
 
 from __future__ import annotations
 

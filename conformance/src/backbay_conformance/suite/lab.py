@@ -1,4 +1,4 @@
-"""Where calls are tried: an open backend of the class under test, and fresh ones as a scenario asks for them."""
+"""The lab: an open backend of the class under test, and fresh ones for scenarios."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Lab:
         return self._open(BackendParams(**{"num_threads": 2, "debug": GUARDED.debug, **params}), model)
 
     def facts(self) -> dict[str, Any]:
-        """What a certificate says of a backend beside its results."""
+        """The facts about a backend on its certificate."""
         backend = self.backend
         named = backbay.backends().get(self.name)
         return {

@@ -1,4 +1,4 @@
-"""Scenarios: what is tried beyond single calls, each a function of a lab and of draws."""
+"""Scenarios: checks beyond single calls, each a function of a lab and of draws."""
 
 from __future__ import annotations
 
