@@ -4,10 +4,10 @@
     report = run("cpu_ref", profiles=["core"], seed=7, ops=["softmax"], size="smoke")     # or run(MyBackend, ...)
     report.ok, report.counts, report.failures      # a failure is an Outcome: item, check, message, call, choices
 
-`run` is in `runner`; `stop_after=1` ends it at the first failure, `in_process=False` isolates each item. A case is a
-function under `@case(op)` in `cases/`, a scenario one under `@scenario(profile)`: `def name(lab, draw)`, where
-`lab.backend` is open and `lab.fresh(**BackendParams)` opens another; it raises `Fault(check, message)`. Modules with
-scenarios are named in `cases/__init__.py`; those of other distributions by the entry points of `extensions.GROUP`.
+`stop_after=1` ends a run at the first failure; `in_process=False` runs each item in a worker process. A case is a
+function under `@case(op)` in `cases/`. A scenario is a function `def name(lab, draw)` under `@scenario(profile)` in
+`scenarios/`: `lab.backend` is an open backend, `lab.fresh(**BackendParams)` opens another, and a failure is raised as
+`Fault(check, message)`. `plugin` is the door for scenarios of other distributions.
 """
 
 from __future__ import annotations

@@ -6,8 +6,9 @@ import pytest
 
 from backbay_conformance import lab_for
 from backbay_conformance.draw.draw import Draw
-from backbay_conformance.machines import MACHINES, run_machine, walk
+from backbay_conformance.machines import MACHINES
 from backbay_conformance.machines.machine import Machine
+from backbay_conformance.plugin import run_machine, walk
 
 KINDS = sorted(MACHINES)
 

@@ -19,7 +19,7 @@ from .shadow_ops import TRACED
 from .small_model import WEIGHTS, WIDTH, small_model, weight
 
 Array = NDArray[Any]
-PEAK = 4.0  # of what leaves hold
+PEAK = 4.0  # of the numbers in leaves
 CONTEXTS, NODES = 3, 24
 
 
@@ -118,7 +118,7 @@ class BackendLife(Machine):
     def refuse_wrong_data(self, choose: Choose) -> None:
         """Too many numbers are refused, and change nothing."""
         leaf = self._leaf(choose)
-        self._expect(
+        self.expect(
             ShapeError, lambda: leaf.tensor.from_floats(np.zeros(leaf.tensor.size + 1)), "too many numbers"
         )
         self._compare(leaf.tensor, leaf.data if leaf.written else None, leaf.name)
@@ -146,7 +146,7 @@ class BackendLife(Machine):
         shadow = self.weight(choose)
         self.tell(f"read {shadow.name}")
         if not self.loaded:
-            self._expect(NotComputedError, shadow.tensor.floats, "a weight is read before load")
+            self.expect(NotComputedError, shadow.tensor.floats, "a weight is read before load")
         else:
             self._compare(shadow.tensor, shadow.data, shadow.name)
 
@@ -239,7 +239,7 @@ class BackendLife(Machine):
         elif node in ctx.results:
             self._compare(node.tensor, ctx.results[node], node.name)
         elif node not in ctx.doubtful:
-            self._expect(NotComputedError, node.tensor.floats, f"{node.name} was not computed")
+            self.expect(NotComputedError, node.tensor.floats, f"{node.name} was not computed")
 
     # -- the end -----------------------------------------------------------------------------------------
 
@@ -261,7 +261,7 @@ class BackendLife(Machine):
                 self
             )
         name, use = uses[choose.below(len(uses))]
-        self._expect(ClosedError, use, f"{name} with {node.name} of {ctx.name}, which is closed")
+        self.expect(ClosedError, use, f"{name} with {node.name} of {ctx.name}, which is closed")
 
     @action(lambda machine: len(machine.contexts) > 3)
     def close_backend(self, choose: Choose) -> None:
@@ -269,12 +269,12 @@ class BackendLife(Machine):
         ctx = self.open_contexts()[0] if has_context(self) else None
         self.backend.close()
         self.tell("backend.close()")
-        self._expect(ClosedError, self.backend.new_context, "a context of a closed backend")
-        self._expect(ClosedError, lambda: self.backend.get("output.weight"), "a weight of a closed backend")
+        self.expect(ClosedError, self.backend.new_context, "a context of a closed backend")
+        self.expect(ClosedError, lambda: self.backend.get("output.weight"), "a weight of a closed backend")
         if ctx is not None:
-            self._expect(ClosedError, ctx.ctx.compute, "compute after the backend was closed")
+            self.expect(ClosedError, ctx.ctx.compute, "compute after the backend was closed")
             for node in ctx.nodes[:1]:
-                self._expect(ClosedError, node.tensor.floats, "read after the backend was closed")
+                self.expect(ClosedError, node.tensor.floats, "read after the backend was closed")
         self._open()
 
     # -- parts -------------------------------------------------------------------------------------------
@@ -289,7 +289,7 @@ class BackendLife(Machine):
         if blocked is not None:
             ctx.stale = True
             kind, why = blocked
-            self._expect(kind, lambda: ctx.ctx.compute(*[o.tensor for o in outputs]), why)
+            self.expect(kind, lambda: ctx.ctx.compute(*[o.tensor for o in outputs]), why)
             return
         before = self.backend.counters
         ctx.ctx.compute(*[output.tensor for output in outputs])
@@ -396,11 +396,3 @@ class BackendLife(Machine):
         got = tensor.numpy()
         if expected is not None and not np.array_equal(got, expected):
             raise Fault("life", f"{name} should be\n{expected}\nbut is\n{got}")
-
-    def _expect(self, kind: type[BackbayError], use: Callable[[], Any], why: str) -> None:
-        self.tell(f"{kind.__name__}? {why}")
-        try:
-            use()
-        except kind:
-            return
-        raise Fault("life", f"no {kind.__name__}, though {why}")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from backbay import Backend, UnsupportedOpError
+from backbay import BackbayError, Backend, UnsupportedOpError
 
 from ..numbers.comparison import Fault
 from ..suite.lab import Lab, lab_for
@@ -70,6 +70,15 @@ class Machine(ABC):
 
     def story(self) -> str:
         return "\n".join(f"{number:3}  {line}" for number, line in enumerate(self.log, 1))
+
+    def expect(self, kind: type[BackbayError], use: Callable[[], Any], why: str) -> None:
+        """Raise Fault unless a use is refused with this error."""
+        self.tell(f"{kind.__name__}? {why}")
+        try:
+            use()
+        except kind:
+            return
+        raise Fault("life", f"no {kind.__name__}, though {why}")
 
     @abstractmethod
     def close(self) -> None:
