@@ -6,7 +6,6 @@ import re
 import threading
 import weakref
 from collections import deque
-from functools import cached_property
 from types import TracebackType
 from typing import NoReturn, Self, final
 
@@ -60,14 +59,21 @@ class Backend(BackendHooks):
         self._recordings: weakref.WeakSet[Recording] = weakref.WeakSet()
         self.dropped: deque[Recording] = deque()  # collected as garbage during a compute
         self._past = Counters()
+        self._ledger: Ledger | None = None
 
     def start(self) -> None:
         self._check_devices([id for id, _ in self.ledger.devices])
         self.book_weights()
 
-    @cached_property
+    @property
+    @final
     def ledger(self) -> Ledger:
-        """The ledger of all memory. Its first use calls `devices`."""
+        """The books of all memory, opened at first use: only then must `devices` work."""
+        if self._ledger is None:
+            self._ledger = self._open_ledger()
+        return self._ledger
+
+    def _open_ledger(self) -> Ledger:
         devices = self.devices()
         layers = _block_count(self.model) + 1 if self.model is not None else 0
         named = [(device.id, device.name) for device in devices]

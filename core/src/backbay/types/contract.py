@@ -14,11 +14,11 @@ class ContractVersion(NamedTuple):
     @classmethod
     def parse(cls, stated: object) -> Self:
         """Convert a plugin's statement to a version; ValueError if it is no version."""
+        if isinstance(stated, int) and not isinstance(stated, bool):
+            return cls(stated)
         parts: Any = stated.split(".") if isinstance(stated, str) else stated
-        if isinstance(parts, int) and not isinstance(parts, bool):
-            return cls(parts)
         try:
-            major, minor = map(int, parts)
+            major, minor = [int(part) for part in parts]
         except (TypeError, ValueError):
             expected = "a contract version is two numbers, such as '1.1'"
             raise ValueError(f"{expected}, got {stated!r}") from None

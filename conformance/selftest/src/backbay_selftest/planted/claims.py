@@ -37,14 +37,14 @@ class Leaky(Ledger):
             raise
 
 
-def claiming(right: type[KernelBackend], op: Op[Any, Any]) -> type[KernelBackend]:
+def claiming(right: type[KernelBackend], claimed: Op[Any, Any]) -> type[KernelBackend]:
     """The backend without its kernel for an op, which it claims to have."""
 
     class Claiming(right):  # type: ignore[misc, valid-type]
-        kernels = {other: kernel for other, kernel in right.kernels.items() if other is not op}
+        kernels = {other: kernel for other, kernel in right.kernels.items() if other is not claimed}
 
-        def supports(self, asked: Op[Any, Any], specs: Sequence[Spec | None]) -> Support:
-            return KERNEL if asked is op else super().supports(asked, specs)
+        def supports(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Support:
+            return KERNEL if op is claimed else super().supports(op, specs)
 
     return Claiming
 
