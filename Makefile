@@ -10,7 +10,7 @@ SOURCES := $(addsuffix /src,$(FOLDERS))
 
 .PHONY: help demo test check format lint types contracts docs api bench conform mutants nightly clean
 
-help:  ## this list
+help:  ## list the targets
 	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
 
 demo: $(VENV)/.installed $(VENV)/.minilm  ## two real models on every installed backend, side by side
@@ -21,27 +21,27 @@ test: $(VENV)/.installed $(VENV)/.minilm  ## all tests
 
 check: format lint types contracts test  ## what CI runs: format, lint, types, import contracts, tests
 
-format: $(VENV)/.installed  ## whether the code is formatted
+format: $(VENV)/.installed  ## check the format
 	$(BIN)/ruff format --check .
 
-lint: $(VENV)/.installed  ## whether ruff finds a fault
+lint: $(VENV)/.installed  ## lint
 	$(BIN)/ruff check .
 
-types: $(VENV)/.installed  ## mypy and pyright
+types: $(VENV)/.installed  ## check types, with mypy and pyright
 	$(BIN)/mypy $(SOURCES)
 	$(BIN)/pyright --pythonpath $(BIN)/python $(SOURCES)
 
-contracts: $(VENV)/.installed  ## which room may import which
+contracts: $(VENV)/.installed  ## check which room imports which
 	$(BIN)/lint-imports
 
-docs: api  ## write docs/ops.md, docs/api.md and the architecture anew
-	$(BIN)/backbay ops --markdown > docs/ops.md
+docs: api  ## write all pages that are made from the code anew
 	$(BIN)/python tools/architecture.py
+	$(BIN)/python tools/generated_text.py
 
-api: $(VENV)/.installed  ## write the list of public names anew, docs/api.md
-	$(BIN)/python tools/public_names.py > docs/api.md
+api: $(VENV)/.installed  ## write the list of public names anew
+	$(BIN)/python tools/public_names.py
 
-bench: $(VENV)/.installed  ## what is compared with what, and how fast it is
+bench: $(VENV)/.installed  ## run the benchmarks
 	$(BIN)/python bench/core_costs.py
 	$(BIN)/python bench/cpu_ref_mulmat.py
 	$(BIN)/python bench/open_gguf.py
@@ -53,10 +53,10 @@ conform: $(VENV)/.installed  ## the conformance suite in its default size on eve
 	$(BIN)/backbay conform ggml
 	$(BIN)/backbay conform onnx
 
-mutants: $(VENV)/.installed  ## which deliberately broken backends the suite catches
+mutants: $(VENV)/.installed  ## try the suite on broken backends
 	$(BIN)/python -m backbay_selftest
 
-nightly: $(VENV)/.installed  ## what takes too long for each change
+nightly: $(VENV)/.installed  ## tests that take hours
 	$(BIN)/python bench/fuzz_gguf.py
 	$(BIN)/python plugins/ggml/tools/fuzz.py --count 50000
 	$(BIN)/python plugins/ggml/tools/fuzz.py --count 5000 --rpc

@@ -18,10 +18,7 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_public_names_are_those_of_the_page():
-    made = run("tools/public_names.py")
-    assert made.returncode == 0, made.stderr
-    written = (ROOT / "docs" / "api.md").read_text()
-    assert made.stdout == written, (
+    assert run("tools/public_names.py", "--check").returncode == 0, (
         "public names changed: run `make api`; an added name raises the minor number of the contract's version, a "
         "changed or removed one its major number"
     )

@@ -1,9 +1,13 @@
 """Writes docs/api.md: every name that backbay promises, with its signature. `make api` runs it."""
 
+import ast
 import enum
 import inspect
+import sys
 import typing
 from importlib import import_module
+from pathlib import Path
+from textwrap import dedent
 from types import ModuleType
 
 from backbay.backend.hooks import BackendHooks
@@ -11,6 +15,7 @@ from backbay.backend.hooks import BackendHooks
 DOORS = {
     "backbay": "For those who run models and graphs.",
     "backbay.plugin": "For backend authors.",
+    "backbay.discovery": "For packages that have an entry-point group of their own.",
     "backbay.gguf": "For those who read model files.",
     "backbay.cli": "For packages that add commands, in the entry-point group `backbay.commands`.",
     "backbay_engine": "For those who run language models.",
@@ -18,6 +23,7 @@ DOORS = {
     "backbay_conformance": "For those who run the conformance suite from Python.",
     "backbay_conformance.plugin": "For authors of cases and scenarios.",
 }
+PAGE = Path(__file__).parents[1] / "docs" / "api.md"
 INTRODUCTION = """\
 # The public names
 
@@ -58,6 +64,8 @@ def _described(module: ModuleType, name: str, seen: dict[int, str]) -> list[str]
 def _kind(value: object) -> str:
     if isinstance(value, (int, str, tuple)):
         return f"{type(value).__name__} = {value}"
+    if type(value).__module__ in ("types", "typing", "collections.abc"):  # a name for a type
+        return f"type = {value}"
     return type(value).__name__
 
 
@@ -72,12 +80,29 @@ def _members(kind: type) -> list[str]:
     lines = []
     if "__init__" in vars(kind) or hasattr(kind, "__dataclass_fields__"):
         lines.append(f"    __init__{_signature(kind.__init__)}")
-    if kind.__annotations__ if "__annotations__" in vars(kind) else None:
-        plain = {k: v for k, v in kind.__annotations__.items() if not k.startswith("_")}
-        if not hasattr(kind, "__dataclass_fields__"):
-            lines += [f"    {key}: {value}" for key, value in plain.items()]
+    if not hasattr(kind, "__dataclass_fields__"):  # its fields are the parameters of its constructor
+        lines += [f"    {name}: {annotation}" for name, annotation in sorted(_fields(kind).items())]
     lines += [f"    {_member(kind, key)}" for key in sorted(vars(kind)) if _is_method(kind, key)]
     return lines
+
+
+def _fields(kind: type) -> dict[str, str]:
+    """The public attributes of a class, and of the objects that its own constructor makes."""
+    annotated = {name: str(_text(value)) for name, value in vars(kind).get("__annotations__", {}).items()}
+    try:
+        tree = ast.parse(dedent(inspect.getsource(kind)))
+    except (OSError, TypeError):
+        return annotated
+    for node in ast.walk(tree):
+        for target in node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]:
+            for name in getattr(target, "elts", [target]):
+                if isinstance(name, ast.Attribute) and ast.unparse(name.value) == "self":
+                    written = ast.unparse(node.annotation) if isinstance(node, ast.AnnAssign) else "..."
+                    annotated.setdefault(name.attr, written)
+    methods = {name for base in kind.__mro__ for name in vars(base) if callable(vars(base)[name])}
+    return {
+        name: text for name, text in annotated.items() if not name.startswith("_") and name not in methods
+    }
 
 
 def _is_method(kind: type, name: str) -> bool:
@@ -143,4 +168,6 @@ def _default(value: object) -> object:
 
 
 if __name__ == "__main__":
-    print(page(), end="")
+    if sys.argv[1:] == ["--check"]:
+        sys.exit(PAGE.read_text() != page())
+    PAGE.write_text(page())

@@ -42,6 +42,9 @@ class NotComputedError(BackbayError):
 class CancelledError(BackbayError):
     """A load or a compute was cancelled; the data that it wrote are invalid."""
 
+    def __init__(self, message: str = "cancelled; the data written so far are invalid") -> None:
+        super().__init__(message)
+
 
 class GraphSizeError(BackbayError):
     """A context traced more nodes than its limit."""

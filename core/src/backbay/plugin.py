@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from .backend.backend import Backend
 from .backend.conversions import conversion_gap, decoding_gap, encoding_gap
-from .backend.hooks import Progress
+from .backend.hooks import BackendHooks, Progress
 from .backend.kernel_backend import CPU, GRAPH, KernelBackend, KernelPlan
 from .backend.kernel_table import KernelTable
 from .building.composite_parts import composite_kernels
@@ -85,6 +85,7 @@ __all__ = [
     "Array",
     "BackbayError",
     "Backend",
+    "BackendHooks",
     "BackendMemory",
     "BackendParams",
     "BackendUnavailableError",

@@ -1,6 +1,8 @@
 """Opening: hooks are called when all constructors are done."""
 
-from backbay import BackendParams, KernelBackend
+import pytest
+
+from backbay import BackendParams, ClosedError, KernelBackend, OptionError
 from backbay.plugin import Entry
 
 
@@ -37,3 +39,19 @@ def test_a_plugin_may_use_its_ledger_in_its_constructor():
 
     with Early() as backend:
         assert backend.memory().cpu.graph.size == 32
+
+
+def test_a_start_that_fails_releases_what_it_made():
+    released = []
+
+    class Native(KernelBackend):
+        contract_version = "1.1"
+
+        def release(self):
+            released.append(self)
+
+    with pytest.raises(OptionError, match="has no device 'GPU:7'"):
+        Native(None, BackendParams(max_memory={"GPU:7": 1}))
+    (backend,) = released
+    with pytest.raises(ClosedError):
+        backend.new_context()

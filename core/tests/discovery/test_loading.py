@@ -27,6 +27,10 @@ BROKEN = {
         GOOD.replace("= CONTRACT_VERSION", "= 1.1"),
         "Good.contract_version: a contract version is two numbers, such as '1.1', got 1.1",
     ),
+    "final method": (
+        GOOD.replace("contract_version =", "def get(self, name): pass\n        contract_version ="),
+        "Good overrides get, which core needs as it is; a plugin may override allocate, book_weights, cache_config,",
+    ),
     "no contract": (
         GOOD.replace("contract_version = CONTRACT_VERSION", "pass"),
         "Good states no contract version; this backbay has 1",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 import numpy as np
@@ -13,6 +14,7 @@ from backbay import (
     BackendParams,
     Context,
     DType,
+    DTypeError,
     Graph,
     NoMemoryError,
     NotComputedError,
@@ -154,3 +156,49 @@ def test_a_compile_that_is_interrupted_leaves_the_context_usable() -> None:
             node.op
             for node in build_graph(ctx.recording, tuple(ctx.recording._roots), ctx.backend.supports).nodes
         ][1:] == [ops.exp]
+
+
+def test_outputs_of_a_compute_that_is_refused_before_it_compiles_are_not_kept(lacking: Backend) -> None:
+    with lacking.new_context() as ctx, lacking.new_context() as other:
+        x = ctx.from_floats(np.ones(4))
+        foreign = other.from_floats(np.ones(4)).neg(other)
+        for refused in (ctx.compute, ctx.forward):
+            with pytest.raises(DTypeError):
+                refused(x.sqr(ctx), foreign)
+            with pytest.raises(DTypeError):
+                refused(x.sqr(ctx), "junk")
+        assert not ctx.recording._roots
+        ctx.compute(y := x.neg(ctx))
+        assert list(ctx.recording._roots) == [y]
+
+
+def test_a_backend_that_only_measures_keeps_no_outputs() -> None:
+    reference = backbay.backends()["cpu_ref"].load()
+    with reference(None, BackendParams(alloc_memory=False)) as backend, backend.new_context() as ctx:
+        x = ctx.empty(DType.F32, 4)
+        with pytest.raises(backbay.BackbayError, match="only measures"):
+            ctx.compute(x.neg(ctx))
+        assert not ctx.recording._roots
+
+
+def test_a_context_that_is_collected_in_the_midst_of_a_compile_is_freed_later() -> None:
+    reference = backbay.backends()["cpu_ref"].load()
+    lost: list[Context] = []
+    held: list[int] = []
+
+    class Collecting(reference):  # type: ignore[valid-type, misc]
+        def compile(self, graph: Graph) -> Plan:
+            if lost:
+                lost.pop().zeros(DType.F32, 1000)
+                gc.collect()
+                held.append(self.ledger.report().cpu.graph.size)
+            return super().compile(graph)
+
+    with Collecting() as backend, backend.new_context() as ctx:
+        lost.append(backend.new_context())
+        x = ctx.from_floats([2.0])
+        ctx.compute(x.neg(ctx))
+        ctx.compute(x.sqr(ctx))  # frees the lost context first
+        held.append(backend.memory().cpu.graph.size)
+    during, after = held
+    assert during >= 4000 > after

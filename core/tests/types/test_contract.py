@@ -14,7 +14,28 @@ def test_a_version_is_stated_in_several_ways(stated, version):
     assert ContractVersion.parse(stated) == version
 
 
-@pytest.mark.parametrize("stated", [1.1, True, None, "1", "one.two", (1,), (1, 2, 3), "", "1.2.3"])
+@pytest.mark.parametrize(
+    "stated",
+    [
+        1.1,
+        True,
+        None,
+        -1,
+        "1",
+        "one.two",
+        (1,),
+        (1, 2, 3),
+        "",
+        "1.2.3",
+        "1.-1",
+        " 1.1",
+        "1.1\n",
+        (1.9, 1),
+        (True, True),
+        b"\1\1",
+        {1: 0, 2: 0},
+    ],
+)
 def test_what_is_no_version_is_refused(stated):
     with pytest.raises(ValueError, match="a contract version is two numbers"):
         ContractVersion.parse(stated)

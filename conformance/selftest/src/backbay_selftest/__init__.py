@@ -1,4 +1,4 @@
-"""The suite's own proof: backends that are wrong in known ways, and others that are different and right."""
+"""The suite's own proof: backends with planted faults, and backends that are different and right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m backbay_selftest`: which planted faults the suite catches, and what others would have seen."""
+"""`python -m backbay_selftest`: the planted faults that the suite catches, and those that rival checks would catch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backends that differ from the reference in all that the contract leaves open, and are right."""
+"""Correct backends that differ from the reference wherever the contract leaves a choice."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CORRECT: dict[str, Variant] = {}
 
 
 def correct(variant: Variant) -> Variant:
-    """Register a function of the reference that makes a backend which is different and right."""
+    """Register a function that makes a correct backend from the reference."""
     CORRECT[variant.__name__] = variant
     return variant
 

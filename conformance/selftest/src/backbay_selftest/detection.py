@@ -20,7 +20,7 @@ from .rivals import Noticed, noticed
 
 @dataclass(frozen=True)
 class Detection:
-    """What became of one fault. Times are those of trying alone; `check` is what noticed it first."""
+    """The result for one fault. Times count the runs of items alone; `check` noticed the fault first."""
 
     fault: str
     kind: str
@@ -39,7 +39,7 @@ class Detection:
 
 
 def own(keys: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The suite's own cases and scenarios: what others have installed beside it proves nothing of the suite."""
+    """The suite's own cases and scenarios, without those of other distributions."""
     return [
         key
         for key in keys

@@ -1,4 +1,4 @@
-"""What a planted fault is, and the register of all of them."""
+"""Planted faults, and their register."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ KINDS: tuple[Kind, ...] = (
     "capability lies",
     "right on small, garbage on long inputs",
 )
-"""The classes of what real backends get wrong."""
+"""The classes of real backends' bugs."""
 
 FAULTS: dict[str, PlantedFault] = {}
 """Every fault by its name, in order of declaration."""
@@ -60,7 +60,7 @@ class BoundCall:
         return self._arguments[name]
 
     def right(self, **changed: Any) -> Any:
-        """What the right kernel or method gives, with some arguments changed."""
+        """The result of the right kernel or method, with some arguments changed."""
         return self._run(**{**self._arguments, **changed})
 
 

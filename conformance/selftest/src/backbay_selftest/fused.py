@@ -1,4 +1,4 @@
-"""Attention as one kernel, right, with the places open where real ones go wrong."""
+"""Attention as one correct kernel, with parameters for the places where real kernels go wrong."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def attention(
     change_mask: Change = same,
     change_weights: Change = same,
 ) -> Array:
-    """What the op's docstring says; the last four parameters are where a fault comes in."""
+    """Attention as the op's docstring specifies it; a fault enters through the last four parameters."""
     q, k, v = (rank4(a).swapaxes(1, 2) for a in (query, key, value))  # (batch, heads, tokens or history, d)
     if cache_config_applied:
         v = rank4(value).swapaxes(2, 3)  # stored as (batch, kv_heads, dv, history)

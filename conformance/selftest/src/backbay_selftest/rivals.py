@@ -1,4 +1,4 @@
-"""The same calls seen by others: one number for the whole error, or a wide tolerance, against the reference's result."""
+"""Rival checks of the same calls: the normalized mean squared error, and a wide tolerance, against the reference's result."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Noticed:
 
 
 def noticed(wrong: Lab, right: Lab, items: Iterable[Item], seed: int) -> Noticed:
-    """What the rivals notice of a fault on these items; scenarios are beyond them."""
+    """The first items at which the rivals notice a fault; they do not run scenarios."""
     found = Noticed()
     for item in items:
         if (item.profile, item.name) in CASES and not found.done:
@@ -73,7 +73,7 @@ def _look(wrong: Lab, right: Lab, item: Item, seed: int, found: Noticed) -> None
 
 
 def results(backend: Backend, call: Call, mode: Mode) -> list[Array]:
-    """What one run of a call gives, as numbers."""
+    """The results of one run of a call, as numbers."""
     traced = TracedCall(backend, call)
     try:
         make(call, mode, traced.precision, 0)

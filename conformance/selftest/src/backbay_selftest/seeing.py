@@ -1,4 +1,4 @@
-"""How a fault looks at an operand's bytes in a wrong way, without leaving its storage."""
+"""Wrong looks at an operand's bytes, which stay inside of its storage."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .faults import Array
 
 
 def storage_bytes(node: Node, arrays: Sequence[Array]) -> Bytes:
-    """All bytes of what a node looks into."""
+    """All bytes of a node's storage."""
     return arrays[node.storage.index].reshape(-1).view(np.uint8)
 
 

@@ -1,4 +1,4 @@
-"""The table of all faults, and what of each class is caught."""
+"""The table of all faults, and the share that is caught of each class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simplest test that anybody would write: each op once, on ones. What it sees of a fault makes that trivial."""
+"""The simplest test: each op once, on ones. A fault that this test sees is trivial."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ ON_ONES: dict[str, Traced] = {
 
 
 def on_ones(backend: Backend) -> list[NDArray[np.float32] | str]:
-    """What each op gives of ones of shape (8, 4), or what it raises."""
+    """The result of each op on ones of shape (8, 4), or the name of its error."""
     results: list[NDArray[np.float32] | str] = []
     for trace in ON_ONES.values():
         with backend.new_context() as ctx:

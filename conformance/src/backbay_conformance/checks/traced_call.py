@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from types import MappingProxyType
 
 from backbay import Backend, Context, Level, Precision, Spec, Tensor, ops
@@ -76,7 +77,7 @@ class TracedCall:
             return Level.KERNEL
         return self.backend.supports(self.call.op, self.specs).level
 
-    @property
+    @cached_property
     def precision(self) -> Precision:
         """What is declared of the op, or, where its composite runs, of the coarsest of its kernels."""
         composed = self.composed or self.level is Level.COMPOSITE

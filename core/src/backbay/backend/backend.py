@@ -6,6 +6,7 @@ import re
 import threading
 import weakref
 from collections import deque
+from contextlib import suppress
 from types import TracebackType
 from typing import NoReturn, Self, final
 
@@ -53,6 +54,7 @@ class Backend(BackendHooks):
         self.model, self.params = model, params
         self.option_values = parse_options(self.options, params.options)
         self.lock = threading.RLock()  # held while computing, loading and freeing
+        self.busy = 0  # contexts of the thread that holds the lock, in the midst of a compile or a compute
         self.closed = False
         self.loaded = model is None
         self._weights: dict[str, Tensor] = {}
@@ -64,6 +66,15 @@ class Backend(BackendHooks):
     def start(self) -> None:
         self._check_devices([id for id, _ in self.ledger.devices])
         self.book_weights()
+
+    @final
+    def abandon(self) -> None:
+        """Give up opening: free what `start` has made before it failed."""
+        self.closed = True
+        with suppress(
+            Exception
+        ):  # the plugin may miss what `start` did not make; the error of `start` counts
+            self.release()
 
     @property
     @final
@@ -119,8 +130,7 @@ class Backend(BackendHooks):
         """Load the weights. `progress` is called with 0.0 to 1.0, never less than before."""
         with self.lock:
             self.check_open()
-            if not self.params.alloc_memory:
-                raise BackbayError(self.why_no_data())
+            self.check_allocates()
             report = progress or _ignore
             report(0.0)
             check_cancel(cancel)  # here, as a backend with nothing to read does not check

@@ -19,7 +19,7 @@ from ..ops.declaration import Op
 from ..types.params import KERNEL, BackendParams, CacheConfig, DeviceInfo, Option, Precision, Support
 from ..types.placement import Placement
 from ..types.spec import Spec
-from .opening import OpenedInTwoSteps
+from .two_steps import OpenedInTwoSteps
 
 Progress = Callable[[float], None]
 """Called with 0.0 to 1.0, never less than before."""

@@ -29,10 +29,11 @@ Specs = Sequence[Spec | None]
 Parts = tuple[tuple[Op[Any, Any], Specs], ...]
 
 
-class Nowhere:
+class TraceOnlyBackend:
     """A substitute for a backend, for recordings that are only traced: its leaves have no memory."""
 
-    name = "nowhere"
+    name = "none"
+    busy = 0
     closed = False
 
     def __init__(self) -> None:
@@ -48,7 +49,7 @@ class Nowhere:
         """No recordings are kept."""
 
 
-class OpensFirst:
+class OpenFirstOp:
     """Support that calls the first op a composite and all others kernels, so that only one composite is opened."""
 
     def __init__(self, *, opened: bool) -> None:
@@ -95,10 +96,10 @@ def parts(op: Op[Any, Any], specs: Specs) -> Parts:
 
 @lru_cache(maxsize=4096)  # every layer of a model has the same few
 def _parts(op: Op[Any, Any], keys: tuple[Any, ...], number: int) -> Parts:
-    ctx = _apart()
+    ctx = _scratch_context()
     try:
         made = _traced(ctx, op, [_stand_in(ctx, key) for key in keys], number)
-        return _kernels(ctx, made, OpensFirst(opened=op.inline))  # tracing has opened an inline op
+        return _kernels(ctx, made, OpenFirstOp(opened=op.inline))  # tracing has opened an inline op
     except BackbayError:  # the rule refuses these operands, or these attributes
         return ()
 
@@ -109,7 +110,7 @@ def composite_kernels(op: Op[Any, Any], args: Sequence[Any], supports: Supports)
     Parts for which `supports` returns COMPOSITE are opened, too. `args` are complete and prepared; operands may belong
     to any context.
     """
-    ctx = _apart()
+    ctx = _scratch_context()
     made: dict[Spec, Any] = {}
 
     def stand_in(value: Any) -> Any:
@@ -125,9 +126,9 @@ def composite_kernels(op: Op[Any, Any], args: Sequence[Any], supports: Supports)
     return _kernels(ctx, op.open(ctx, tuple(map(stand_in, args))), opens)
 
 
-def _apart() -> Context:
-    nowhere: Any = Nowhere()
-    return Context(Recording(nowhere, MAX_NODES, _never), Placement())
+def _scratch_context() -> Context:
+    backend: Any = TraceOnlyBackend()
+    return Context(Recording(backend, MAX_NODES, _refuse_compute), Placement())
 
 
 def _kernels(ctx: Context, made: Any, supports: Supports) -> Parts:
@@ -142,7 +143,7 @@ def _kernels(ctx: Context, made: Any, supports: Supports) -> Parts:
     )
 
 
-def _never(recording: Recording, roots: tuple[Tensor, ...]) -> Graph:
+def _refuse_compute(recording: Recording, roots: tuple[Tensor, ...]) -> Graph:
     raise BackbayError("a recording that is only traced cannot be computed")
 
 

@@ -6,6 +6,7 @@ import inspect
 from importlib import import_module
 
 from ..backend.backend import Backend
+from ..backend.hooks import BackendHooks
 from ..errors import BackendUnavailableError
 from ..types.contract import CONTRACT_VERSION, ContractVersion
 
@@ -79,10 +80,27 @@ def check_class(found: object, rule: str = "a backend is") -> type[Backend]:
             f"{found.__qualname__} was written for contract version {written_for}, this backbay has "
             f"{CONTRACT_VERSION}; install releases that match"
         )
+    overridden = [
+        name for name, given in vars(Backend).items() if _is_final(given) and _of(found, name) is not given
+    ]
+    if overridden:
+        raise BackendUnavailableError(
+            f"{found.__qualname__} overrides {', '.join(overridden)}, which core needs as it is; a plugin may override "
+            f"{', '.join(sorted(name for name in vars(BackendHooks) if not name.startswith('_')))}"
+        )
     if inspect.isabstract(found):
         missing = ", ".join(sorted(found.__abstractmethods__))
         raise BackendUnavailableError(f"{found.__qualname__} does not implement {missing}")
     return found
+
+
+def _of(kind: type, name: str) -> object:
+    """An attribute of a class as it is defined, with no property evaluated."""
+    return inspect.getattr_static(kind, name)
+
+
+def _is_final(attribute: object) -> bool:
+    return bool(getattr(getattr(attribute, "fget", attribute), "__final__", False))
 
 
 def describe(error: BaseException) -> str:

@@ -43,4 +43,4 @@ def stop_when_cancelled(
 
 def check_cancel(cancel: Cancel | None) -> None:
     if cancel is not None and cancel.is_set():
-        raise CancelledError("cancelled; what was written so far is invalid")
+        raise CancelledError

@@ -53,12 +53,14 @@ class Recording(Tracing):
         self._add_roots(tensors)
 
     def _add_roots(self, tensors: Roots) -> None:
+        """Add all tensors, or none of them."""
         for tensor in tensors:
             if not isinstance(tensor, Tensor):
                 raise DTypeError(f"forward and compute take tensors, got {type(tensor).__name__}")
+            if tensor.home is not self:
+                self.admit(tensor)
+        for tensor in tensors:
             if tensor not in self._roots:
-                if tensor.home is not self:
-                    self.admit(tensor)
                 self._roots[tensor] = None
                 self._pending.append(tensor)
 
@@ -70,18 +72,22 @@ class Recording(Tracing):
     def compute(self, outputs: Roots, cancel: Cancel | None) -> None:
         """Run the graph; afterwards only `outputs` can be read."""
         with self._exclusive():
+            self.backend.check_allocates()
             given = len(self._pending)
             self._add_roots(outputs)
-            self.backend.check_allocates()
             graph, plan = self._compiled(given)
             self._results = ()
-            self.blocked = True
-            try:
-                self.backend.run(graph, plan, cancel)
-            finally:
-                self.blocked = self.closed
+            self._run(graph, plan, cancel)
             self.counters.runs += 1
             self._results = outputs
+
+    def _run(self, graph: Graph, plan: Plan, cancel: Cancel | None) -> None:
+        """Run a plan; meanwhile no thread can trace here, or write a leaf of this context."""
+        self.blocked = True
+        try:
+            self.backend.run(graph, plan, cancel)
+        finally:
+            self.blocked = self.closed
 
     def reserve(self) -> None:
         """Compile, which allocates, without running."""
@@ -140,13 +146,13 @@ class Recording(Tracing):
                 raise NotComputedError(f"{tensor!r} depends on {writers[0]}, which writes; compute it first")
             plan = self.backend.compile(graph)
             try:
-                self.backend.run(graph, plan, None)
+                self._run(graph, plan, None)
                 return plan.read(graph.outputs[0]).copy()
             finally:
                 plan.close()
 
     def has_result(self, tensor: Tensor) -> bool:
-        return tensor in self._results
+        return tensor in self._results and self._plan is not None and self._plan.valid
 
     def forget_results(self) -> None:
         self._results = ()
@@ -169,8 +175,8 @@ class Recording(Tracing):
         except BaseException as error:
             self._drop_roots(self._pending[given:])
             if isinstance(error, UnsupportedOpError):
-                settled = tuple(self._roots)[: len(self._roots) - len(self._pending)]
-                self._drop_roots(_refused(attempt, settled, tuple(self._pending)))
+                compiled = tuple(self._roots)[: len(self._roots) - len(self._pending)]
+                self._drop_roots(_refused(attempt, compiled, tuple(self._pending)))
             raise
         self._keep(graph, plan)
         return graph, plan
@@ -213,7 +219,11 @@ class Recording(Tracing):
             with self.backend.lock:  # compiling takes turns, like computing
                 self.backend.release_dropped()
                 self.check_usable()
-                yield
+                self.backend.busy += 1
+                try:
+                    yield
+                finally:
+                    self.backend.busy -= 1
         finally:
             self._in_use.release()
 
@@ -225,17 +235,18 @@ class Recording(Tracing):
             self.release()
 
     def __del__(self) -> None:
-        # A context that was dropped, not closed, also frees its memory. The garbage collector may run while this thread
-        # holds a lock for which a computing thread waits, so waiting for the backend's lock here could deadlock.
+        # A context that was dropped, not closed, also frees its memory. The garbage collector may run in any thread, and
+        # in the midst of a compile: never wait for the backend's lock here, and free nothing while a context uses it.
         if self.closed or self.backend.closed:
             return
         if self.backend.lock.acquire(blocking=False):
             try:
-                self.release()
+                if not self.backend.busy:
+                    self.release()
+                    return
             finally:
                 self.backend.lock.release()
-        else:
-            self.backend.dropped.append(self)
+        self.backend.dropped.append(self)
 
     def release(self) -> None:
         """Free everything; the caller holds the backend's lock."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Self
+import re
+from typing import NamedTuple, Self
 
 
 class ContractVersion(NamedTuple):
@@ -14,15 +15,15 @@ class ContractVersion(NamedTuple):
     @classmethod
     def parse(cls, stated: object) -> Self:
         """Convert a plugin's statement to a version; ValueError if it is no version."""
-        if isinstance(stated, int) and not isinstance(stated, bool):
+        if type(stated) is int and stated >= 0:
             return cls(stated)
-        parts: Any = stated.split(".") if isinstance(stated, str) else stated
-        try:
-            major, minor = [int(part) for part in parts]
-        except (TypeError, ValueError):
-            expected = "a contract version is two numbers, such as '1.1'"
-            raise ValueError(f"{expected}, got {stated!r}") from None
-        return cls(major, minor)
+        if isinstance(stated, str) and re.fullmatch(r"[0-9]+\.[0-9]+", stated):
+            major, minor = map(int, stated.split("."))
+            return cls(major, minor)
+        numbers = stated if isinstance(stated, (tuple, list)) else ()
+        if len(numbers) == 2 and all(type(number) is int and number >= 0 for number in numbers):
+            return cls(*numbers)
+        raise ValueError(f"a contract version is two numbers, such as '1.1', got {stated!r}")
 
     def takes(self, plugin: ContractVersion) -> bool:
         """Whether a core of this version runs a plugin of the version `plugin`."""

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from backbay import CacheConfig, DType, KernelBackend, Node, Option
+from backbay import BackendParams, CacheConfig, DType, KernelBackend, Node, Option
+from backbay.gguf import ModelFile
 from backbay.plugin import GRAPH
 
 from .ops import KERNELS
@@ -41,12 +42,15 @@ class CpuRef(KernelBackend):
         "decoded_weights": Option(1 << 30, _byte_count, "how many bytes of decoded weights to keep")
     }
 
+    def __init__(self, model: ModelFile | None = None, params: BackendParams = BackendParams()) -> None:
+        super().__init__(model, params)
+        self._decoded: dict[str, Array | None] = {}  # kept weights by name; None until first used
+
     def cache_config(self) -> CacheConfig:
         return CacheConfig(dtypes=(DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.Q4_0))
 
     def book_weights(self) -> None:
         super().book_weights()
-        self._decoded: dict[str, Array | None] = {}  # kept weights by name; None until first used
         room = 0 if self.devices()[0].id in self.params.max_memory else self.option_values["decoded_weights"]
         for info in self.model.tensors.values() if self.model is not None else ():
             nbytes = 4 * prod(info.shape)

@@ -1,4 +1,4 @@
-"""What a missing barrier or a stale copy leaves behind, made repeatable."""
+"""Missing barriers and stale copies, made repeatable."""
 
 from __future__ import annotations
 
