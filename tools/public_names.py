@@ -10,7 +10,7 @@ from pathlib import Path
 from textwrap import dedent
 from types import ModuleType
 
-from backbay.backend.hooks import BackendHooks
+from backbay.plugin import Backend, BackendHooks
 
 DOORS = {
     "backbay": "For those who run models and graphs.",
@@ -113,7 +113,7 @@ def _is_method(kind: type, name: str) -> bool:
 
 def _member(kind: type, name: str) -> str:
     value = inspect.getattr_static(kind, name)
-    mark = _mark(kind, value)
+    mark = _mark(kind, name, value)
     if isinstance(value, property) or hasattr(value, "func"):
         getter = value.fget if isinstance(value, property) else value.func
         return f"{name}: {inspect.signature(getter).return_annotation}{mark}"
@@ -122,13 +122,14 @@ def _member(kind: type, name: str) -> str:
     return f"{name}{_signature(value)}{mark}"
 
 
-def _mark(kind: type, value: object) -> str:
-    if not issubclass(kind, BackendHooks):
+def _mark(kind: type, name: str, value: object) -> str:
+    if not issubclass(kind, BackendHooks) or any(_is_final(vars(base).get(name)) for base in Backend.__mro__):
         return ""
-    if getattr(value, "__isabstractmethod__", False):
-        return "  # implement"
-    final = getattr(value, "__final__", False) or getattr(getattr(value, "fget", None), "__final__", False)
-    return "" if final else "  # override"
+    return "  # implement" if getattr(value, "__isabstractmethod__", False) else "  # override"
+
+
+def _is_final(value: object) -> bool:
+    return bool(getattr(getattr(value, "fget", value), "__final__", False))
 
 
 class _Text(str):
@@ -151,6 +152,7 @@ def _signature(function: typing.Callable[..., object]) -> str:
 
 
 def _text(annotation: object) -> object:
+    annotation = getattr(annotation, "__forward_arg__", annotation)
     return _Text(annotation) if isinstance(annotation, str) else annotation
 
 

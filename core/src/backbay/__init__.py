@@ -8,7 +8,7 @@ from . import ops
 from .backend.backend import Backend
 from .backend.kernel_backend import KernelBackend
 from .backend.kernel_table import KernelTable
-from .building import composites as _composites  # noqa: F401  (declares them)
+from .composites import definitions as _composites  # noqa: F401  (declares them)
 from .data.buffer import Buffer
 from .discovery.installed import BackendEntry, backends
 from .discovery.opening import Choice, choose, open

@@ -10,7 +10,7 @@ from .backend.conversions import conversion_gap, decoding_gap, encoding_gap
 from .backend.hooks import BackendHooks, Progress
 from .backend.kernel_backend import CPU, GRAPH, KernelBackend, KernelPlan
 from .backend.kernel_table import KernelTable
-from .building.composite_parts import composite_kernels
+from .composites.parts import composite_kernels
 from .data.buffer import Buffer
 from .data.encoding import (
     NUMPY,

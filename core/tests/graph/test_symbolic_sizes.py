@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from backbay import Backend, DType, Graph, KernelBackend, KernelTable
-from backbay.building.graph_builder import build_graph
+from backbay.composites.graph_builder import build_graph
 from backbay.errors import BackbayError
 from backbay.graph.symbolic_sizes import Guards, Size, Symbols, evaluate, program
 

@@ -23,7 +23,7 @@ from backbay import (
     UnsupportedOpError,
     ops,
 )
-from backbay.building.graph_builder import build_graph
+from backbay.composites.graph_builder import build_graph
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import NoReturn, Self, final
 
-from ..building.graph_builder import build_graph
+from ..composites.graph_builder import build_graph
 from ..data.buffer import Buffer
 from ..data.leaf import Leaf
 from ..errors import (

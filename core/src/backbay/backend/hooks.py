@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ..building.composite_parts import composed
+from ..composites.parts import composed
 from ..data.buffer import Buffer
 from ..errors import BackbayError
 from ..gguf import ModelFile, TensorInfo

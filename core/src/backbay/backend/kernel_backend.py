@@ -42,7 +42,7 @@ class KernelBackend(Backend):
 
     Kernels of ops that only move elements (`op.moves`) get and return elements as stored: bf16 as uint16, rows of a
     quantized type as bytes. Kernels of writes get the destination, which they write to, and the data, already
-    converted. Views need no kernels. All methods of this class may be overridden.
+    converted. Views need no kernels. All methods that this class adds may be overridden.
     """
 
     float_dtype: ClassVar[type[np.floating[Any]]] = np.float32

@@ -15,7 +15,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from backbay.building.composite_parts import by_kernels
+from backbay.composites.parts import by_kernels
 from backbay.discovery.installed import backends, entry
 from backbay.discovery.probe import ProbeResult, probe_all
 from backbay.ops.declaration import OPS, Op

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import Any
 
-from backbay.backend.minimal_kernels import kernels_needed, llama
+from backbay.cli.minimal_kernels import kernels_needed, llama
 from backbay.ops.declaration import OPS, Op
 
 from .signatures import typed

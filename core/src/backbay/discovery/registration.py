@@ -86,12 +86,18 @@ def check_class(found: object, rule: str = "a backend is") -> type[Backend]:
     if overridden:
         raise BackendUnavailableError(
             f"{found.__qualname__} overrides {', '.join(overridden)}, which core needs as it is; a plugin may override "
-            f"{', '.join(sorted(name for name in vars(BackendHooks) if not name.startswith('_')))}"
+            f"{', '.join(sorted(_hooks()))}"
         )
     if inspect.isabstract(found):
         missing = ", ".join(sorted(found.__abstractmethods__))
         raise BackendUnavailableError(f"{found.__qualname__} does not implement {missing}")
     return found
+
+
+def _hooks() -> list[str]:
+    """The methods that a plugin may override."""
+    names = [name for name in vars(BackendHooks) if not name.startswith("_")]
+    return [name for name in names if callable(getattr(Backend, name)) and not _is_final(_of(Backend, name))]
 
 
 def _of(kind: type, name: str) -> object:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from .config import Config
-from .nearest import nearest
 from .reader import ModelFile, open
 from .strings import Strings
+from .suggestions import nearest
 from .tensors import TensorInfo
 
 __all__ = ["Config", "ModelFile", "Strings", "TensorInfo", "nearest", "open"]

@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar, final, overload
 from backbay.errors import ModelFileError
 
 from . import convert
-from .nearest import nearest
+from .suggestions import nearest
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

@@ -16,9 +16,9 @@ from backbay.errors import ClosedError, ModelFileError
 
 from .config import Config
 from .experts import stack_experts, write_stack
-from .nearest import nearest
 from .part import Part
 from .split import all_tensors, read_parts
+from .suggestions import nearest
 from .tensors import TensorInfo
 
 Files: TypeAlias = Mapping[Path, npt.NDArray[np.uint8]]

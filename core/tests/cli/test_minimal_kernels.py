@@ -9,7 +9,7 @@ import pytest
 
 import backbay
 from backbay import Backend, Context, DType, KernelTable, Tensor, UnsupportedOpError, ops
-from backbay.backend.minimal_kernels import HISTORY, TOKENS, VOCABULARY, kernels_needed, llama
+from backbay.cli.minimal_kernels import HISTORY, TOKENS, VOCABULARY, kernels_needed, llama
 
 INPUTS = {
     "tokens": np.array([3, 39, 0, 7, 7]),

@@ -5,7 +5,7 @@ import pytest
 
 import backbay
 from backbay import BackendParams, DType, UnsupportedOpError, ops
-from backbay.building.graph_builder import build_graph
+from backbay.composites.graph_builder import build_graph
 
 
 def graph_of(ctx, *roots):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from ..backend.kernel_backend import KernelBackend, KernelPlan
 from ..graph.graph import Graph
 from ..ops.declaration import Op
 from ..trace.context import Context
@@ -14,7 +15,6 @@ from ..types.contract import CONTRACT_VERSION
 from ..types.dtypes import DType
 from ..types.params import COMPOSITE, KERNEL, BackendParams, Support
 from ..types.spec import Spec
-from .kernel_backend import KernelBackend, KernelPlan
 
 WIDTH, HEADS, KV_HEADS, HEAD_DIM = 32, 4, 2, 8
 HIDDEN, VOCABULARY, HISTORY, TOKENS, LAYERS = 48, 40, 16, 5, 2
