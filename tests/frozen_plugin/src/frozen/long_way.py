@@ -1,6 +1,5 @@
 """The long way: a graph becomes a list of closures over memory that is planned from symbolic sizes."""
 
-from math import prod
 from typing import ClassVar
 
 import numpy as np
@@ -21,6 +20,7 @@ from backbay.plugin import (
     ShapeError,
     Symbols,
     UnsupportedOpError,
+    assign_slots,
     check_cancel,
     conversion_gap,
     decode,
@@ -31,7 +31,9 @@ from backbay.plugin import (
     host_memory,
     program,
     same_shape,
+    stop_when_cancelled,
     strided,
+    term_of,
     unsupported,
 )
 
@@ -43,8 +45,7 @@ class FrozenPlan(Plan):
 
     def __init__(self, backend, graph):
         self.backend, self.graph = backend, graph
-        self.own = [node for node in graph.nodes if node.op is not None and not node.is_view]
-        sizes = backend.sizes_of(graph, self.own)
+        self.slots, sizes = assign_slots(graph)
         self.nbytes = sum(sizes)
         self.buffers = backend.ledger.take(GRAPH, self.nbytes, lambda: self.allocate(sizes))
         self.arrays, self.steps = [], []
@@ -54,13 +55,12 @@ class FrozenPlan(Plan):
 
     def allocate(self, sizes):
         if not self.backend.params.alloc_memory:
-            return {}
-        debug = self.backend.params.debug
-        return {node.index: HostBuffer(size, debug) for node, size in zip(self.own, sizes, strict=True)}
+            return []
+        return [HostBuffer(size, self.backend.params.debug) for size in sizes]
 
     def storage(self, node):
         leaf = node.storage.leaf
-        return (self.buffers[node.storage.index] if leaf is None else leaf.buffer).read()
+        return (self.buffers[self.slots[node.storage.index]] if leaf is None else leaf.buffer).read()
 
     def step(self, node):
         op, out = node.op, self.arrays[node.index]
@@ -111,15 +111,16 @@ class FrozenPlan(Plan):
     def run(self, cancel):
         debug = self.backend.params.debug
         if debug.poison:
-            for buffer in self.buffers.values():
+            for buffer in self.buffers:
                 buffer.poison()
-        with np.errstate(all="ignore"):
+        stopped = []
+        with np.errstate(all="ignore"), stop_when_cancelled(cancel, lambda: stopped.append(True)):
             for step in self.steps:
                 check_cancel(cancel)
                 step()
         if debug.guard_bytes:
             leaves = [node.leaf.buffer for node in self.graph.nodes if node.leaf is not None]
-            for buffer in (*self.buffers.values(), *leaves):
+            for buffer in (*self.buffers, *leaves):
                 if isinstance(buffer, HostBuffer):
                     buffer.check_guards()
 
@@ -127,13 +128,14 @@ class FrozenPlan(Plan):
         return gather(self.storage(node), node)
 
     def close(self):
-        for buffer in self.buffers.values():
+        for buffer in self.buffers:
             buffer.close()
-        self.buffers, self.arrays, self.steps = {}, [], []
+        self.buffers, self.arrays, self.steps = [], [], []
         self.backend.ledger.give_back(GRAPH, self.nbytes)
 
     def report(self):
-        return [f"CPU:0 {node.op.name} {node}" for node in self.graph.nodes if node.op is not None]
+        sizes = self.backend.sizes_of(self.graph)
+        return [f"CPU:0 {node.op.name} {node}: {size} bytes" for node, size in sizes.items()]
 
 
 class FrozenGraphs(Backend):
@@ -153,22 +155,26 @@ class FrozenGraphs(Backend):
         super().start()
         assert self.ledger.holds is self.params.alloc_memory
 
-    def sizes_of(self, graph, own):
+    def sizes_of(self, graph):
         """The bytes of each result, by programs over symbolic sizes that graphs of one structure share."""
         key = graph.structure_key()
+        own = [node for node in graph.nodes if node.op is not None and not node.is_view]
         known = self.layouts.get(key)
         if known is None or not known[0].hold(graph):
             symbols = Symbols(graph)
-            terms = [
-                [symbols.dim(node, n).term for n in range(node.rank)] if node.rank else [1] for node in own
-            ]
-            known = self.layouts[key] = (symbols.guards, [program(term) for term in terms])
-        _, programs = known
-        return [self.row_bytes(node, size(graph)) for node, size in zip(own, programs, strict=True)]
+            known = self.layouts[key] = (symbols.guards, [self.size_program(symbols, node) for node in own])
+        return {node: size(graph)[0] for node, size in zip(own, known[1], strict=True)}
 
     @staticmethod
-    def row_bytes(node, shape):
-        return node.dtype.row_size(shape[0]) * prod(shape[1:])
+    def size_program(symbols, node):
+        """A program for the bytes of a node; rows of no elements are a case of their own, under a guard."""
+        rows = symbols.constant(1)
+        for n in range(1, node.rank):
+            rows = rows * symbols.dim(node, n)
+        if node.rank and symbols.dim(node, 0).same(0):
+            return program([symbols.constant(0).term])
+        blocks = symbols.dim(node, 0) // node.dtype.block_size if node.rank else symbols.constant(1)
+        return program([term_of(blocks * node.dtype.type_size * rows)])
 
     def devices(self):
         total, free = host_memory()
@@ -193,6 +199,14 @@ class FrozenGraphs(Backend):
 
     def weight(self, info):
         return MappedBuffer(self.model.data(info.name))
+
+    def read_weights(self, progress, cancel):
+        for done in (0.5, 1.0):
+            check_cancel(cancel)
+            progress(done)
+
+    def release(self):
+        self.layouts.clear()
 
     def weight_entry(self, weight):
         entry = super().weight_entry(weight)
