@@ -1,4 +1,4 @@
-"""What core costs: tracing an op, computing a kept context again, importing; each as a ratio in one run."""
+"""What core costs: tracing an op, computing a context again, importing; each as a ratio in one run."""
 
 from __future__ import annotations
 

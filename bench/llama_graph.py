@@ -1,4 +1,4 @@
-"""The forward pass of a Llama in the contract's own words, as a kept context: for benches that need no engine."""
+"""The forward pass of a Llama in the contract's own words, as one context: for benches that need no engine."""
 
 from __future__ import annotations
 

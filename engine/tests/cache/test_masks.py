@@ -75,7 +75,7 @@ def test_rows_kept_up_to_date_are_those_made_anew() -> None:
             step = Step(ends, ends, chosen, ends)
             runs = runs_of(step)
             cells.extend(runs, cells.lowest_free(len(chosen)))
-            if turn % 3:  # other kept contexts take the other steps
+            if turn % 3:  # other contexts take the other steps
                 fresh = np.zeros((4, 1200))
                 Mask(visibility, 0).fill_anew(fresh, cells, runs, None)
                 kept.fill(rows, cells, runs)
