@@ -14,7 +14,7 @@ from backbay.gguf import ModelFile
 from backbay.plugin import GRAPH
 
 from .ops import KERNELS
-from .ops.table import Array
+from .ops.kernel_table import Array
 
 __all__ = ["CpuRef"]
 

@@ -35,9 +35,9 @@ from .devices.layer_assignment import LayerAssignment, for_model, without_model
 from .devices.rpc_servers import parse_endpoints
 from .library.abi import Ptr, ffi
 from .library.library import load_library
-from .ops import support
-from .ops.kernel_table import kernel
-from .ops.precision import precision
+from .lowering import support
+from .lowering.precision import precision
+from .ops import KERNELS
 from .plans.arena import Arena
 from .plans.cpu_plan import CpuPlan
 from .plans.graph_plan import Services
@@ -78,7 +78,7 @@ class Ggml(Backend):
     """
 
     contract_version = "1.1"
-    kernels = kernel
+    kernels = KERNELS
     priority = 0
     options: ClassVar[Mapping[str, Option]] = {
         "weights": Option(AUTO, parse_weights, "auto, copied or mapped: where the CPU's weights lie"),

@@ -11,7 +11,7 @@ from decoder_step import SHAPES, Step
 
 import backbay
 from backbay import DType
-from backbay_onnx.lowering.lowered import Lowered
+from backbay_onnx.lowering.lowered_model import Lowered
 
 ROWS, WIDTH = 6, 4
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from backbay import ops
 
+from .kernel_table import Array, kernel, ranked
 from .matrix import product
-from .table import Array, kernel, ranked
 
 
 @kernel(ops.scaled_dot_product_attention)

@@ -6,7 +6,7 @@ import numpy as np
 
 from backbay import ops
 
-from .table import Array, kernel
+from .kernel_table import Array, kernel
 
 
 def repeated(t2: Array, shape: tuple[int, ...]) -> Array:

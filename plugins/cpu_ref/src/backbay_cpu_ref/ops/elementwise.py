@@ -8,7 +8,7 @@ import numpy as np
 
 from backbay import DType, ops
 
-from .table import Array, kernel
+from .kernel_table import Array, kernel
 
 
 def _gated(y: Array, up: Array | None) -> Array:

@@ -6,7 +6,7 @@ import numpy as np
 
 from backbay import ops
 
-from .table import Array, kernel, ranked
+from .kernel_table import Array, kernel, ranked
 
 
 def product(w: Array, x: Array) -> Array:

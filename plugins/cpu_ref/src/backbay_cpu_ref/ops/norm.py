@@ -6,8 +6,8 @@ import numpy as np
 
 from backbay import ops
 
+from .kernel_table import Array, kernel
 from .reduce import mean_of
-from .table import Array, kernel
 
 
 @kernel(ops.softmax)

@@ -8,7 +8,7 @@ import numpy as np
 from backbay import ops
 from backbay.ops import Yarn
 
-from .table import Array, kernel, ranked
+from .kernel_table import Array, kernel, ranked
 
 
 @kernel(ops.rope)

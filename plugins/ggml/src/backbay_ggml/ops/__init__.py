@@ -1,1 +1,26 @@
-"""Core's ops, lowered to ggml's functions, a module for each family."""
+"""The kernels, a module per family; importing this package fills their table."""
+
+from __future__ import annotations
+
+from . import (
+    attention,
+    binary,
+    elementwise,
+    index,
+    linear,
+    matrix,
+    norm,
+    order,
+    reduce,
+    sequence,
+    shape,
+    spatial,
+    write,
+)
+from .kernel_table import kernel
+
+KERNELS = kernel
+KERNEL_CALLS = {op: op.spread(function, skip=1) for op, function in KERNELS.items()}
+FAMILIES = (
+    attention, binary, elementwise, index, linear, matrix, norm, order, reduce, sequence, shape, spatial, write,
+)  # fmt: skip

@@ -5,9 +5,9 @@ from __future__ import annotations
 from backbay import DType, Node, ops
 
 from ..library.abi import NULL, Ptr
-from .builder import Builder
+from ..lowering.builder import Builder
+from ..lowering.products import FULL_PRECISION
 from .kernel_table import kernel
-from .products import FULL_PRECISION
 
 
 @kernel(ops.scaled_dot_product_attention)

@@ -8,8 +8,8 @@ from typing import Any
 from backbay import DType, Node, Op, ops
 
 from ..library.abi import Ptr
+from ..lowering.builder import Builder
 from ..tensors.layouts import four
-from .builder import Builder
 from .kernel_table import kernel
 
 REGLU, GEGLU, SWIGLU, GEGLU_QUICK = 0, 1, 2, 5  # of enum ggml_glu_op

@@ -9,7 +9,7 @@ import numpy as np
 from backbay import DType, Node, ops
 
 from ..library.abi import Ptr
-from .builder import Builder
+from ..lowering.builder import Builder
 from .index import same_rows_of_slices
 from .kernel_table import kernel
 

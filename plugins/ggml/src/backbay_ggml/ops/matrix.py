@@ -5,9 +5,9 @@ from __future__ import annotations
 from backbay import DType, Node, ops
 
 from ..library.abi import Ptr, owner
-from .builder import Builder
+from ..lowering.builder import Builder
+from ..lowering.products import FULL_PRECISION, activation, multiply
 from .kernel_table import kernel
-from .products import FULL_PRECISION, activation, multiply
 
 
 @kernel(ops.mulmat)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from backbay import DType, Node, ops
 
 from ..library.abi import Ptr
-from .builder import Builder
+from ..lowering.builder import Builder
 from .kernel_table import kernel
 
 

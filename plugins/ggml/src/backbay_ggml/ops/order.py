@@ -7,7 +7,7 @@ from math import inf
 from backbay import DType, Node, ops
 
 from ..library.abi import Ptr
-from .builder import Builder
+from ..lowering.builder import Builder
 from .elementwise import clamped
 from .kernel_table import kernel
 

@@ -7,7 +7,7 @@ from typing import Any
 from backbay import Node, Op, ops
 
 from ..library.abi import Ptr
-from .builder import Builder
+from ..lowering.builder import Builder
 from .kernel_table import kernel
 
 

@@ -9,7 +9,7 @@ from backbay import DType, Node, ops
 from backbay.ops import Yarn
 
 from ..library.abi import NULL, Ptr, ffi
-from .builder import Builder
+from ..lowering.builder import Builder
 from .kernel_table import kernel
 
 MODES = {"normal": 0, "neox": 2, "multi-section": 8, "vision": 24}

@@ -9,8 +9,8 @@ import numpy as np
 from backbay import DType, Node, UnsupportedOpError, ops
 
 from ..library.abi import Ptr
+from ..lowering.builder import Builder
 from ..tensors.layouts import LARGEST, four
-from .builder import Builder
 from .index import same_rows_of_slices
 from .kernel_table import kernel
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from backbay import DType, Node, ops
 
 from ..library.abi import Ptr
+from ..lowering.builder import Builder
 from ..tensors.layouts import four
-from .builder import Builder
 from .kernel_table import kernel
 
 

@@ -13,12 +13,13 @@ from backbay import BackbayError, BackendParams, Graph, Node, Placement, Plan
 from backbay.plugin import GRAPH, Bytes, Cancel, Ledger, check_cancel, gather
 
 from ..devices.device import Device, rounded_up
-from ..devices.device_choice import DeviceChoice
+from ..devices.op_placement import DeviceChoice
 from ..library.abi import NULL, Ptr, address, ffi, owner
 from ..library.library import Library
 from ..library.pools import new_pool
-from ..ops.builder import Builder
-from ..ops.lowering import lower
+from ..lowering.builder import Builder
+from ..lowering.graph_lowering import lower
+from ..ops import KERNEL_CALLS
 from ..tensors.buffers import ALIGNMENT, TensorBuffer, host_memory
 from ..tensors.layouts import leaf_tensor_of
 from ..weights.model_weights import ModelWeights
@@ -68,7 +69,7 @@ class GraphPlan(Plan):
     def build(self) -> Self:
         """Lower the graph, and allocate; if that fails, nothing stays allocated."""
         try:
-            lower(self._builder, self._nodes, self._bind)
+            lower(self._builder, self._nodes, KERNEL_CALLS, self._bind)
             self._build()
         except BaseException:
             self.close()

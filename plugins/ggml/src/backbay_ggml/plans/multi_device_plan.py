@@ -11,7 +11,7 @@ from backbay import Graph
 from backbay.plugin import Bytes, Cancel, check_cancel
 
 from ..devices.device import Device
-from ..devices.device_choice import DeviceChoice
+from ..devices.op_placement import DeviceChoice
 from ..library.abi import Ptr, address, ffi
 from .graph_plan import GraphPlan, Services, check_status
 from .scheduler import Scheduler

@@ -12,8 +12,8 @@ from backbay.plugin import Term
 
 from .element_types import onnx_type
 from .feeds import Feeds
-from .lowered import Lowered
-from .lowering import Lowering, Settings
+from .kernel_view import Lowering, Settings
+from .lowered_model import Lowered
 from .state_outputs import finish_states
 
 

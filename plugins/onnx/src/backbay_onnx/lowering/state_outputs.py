@@ -13,8 +13,8 @@ from onnx import NodeProto, TensorProto
 from backbay.plugin import Term, term_of
 
 from .element_types import onnx_type
-from .lowered import RowsOutput, StateOutput
-from .lowering import Lowering
+from .kernel_view import Lowering
+from .lowered_model import RowsOutput, StateOutput
 from .model_builder import names_read
 from .states import State
 

@@ -17,7 +17,7 @@ from . import (
     spatial,
     write,
 )
-from .table import kernel
+from .kernel_table import kernel
 
 KERNELS = kernel
 FAMILIES = (

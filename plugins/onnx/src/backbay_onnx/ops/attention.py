@@ -5,10 +5,10 @@ from __future__ import annotations
 from backbay import Node, ops
 from backbay.plugin import Size
 
-from ..lowering.lowering import Lowering
+from ..lowering.kernel_view import Lowering
 from ..lowering.model_builder import CONTRIB
 from ..lowering.operand import Operand
-from .table import kernel
+from .kernel_table import kernel
 
 
 def _scores(node: Node) -> int:

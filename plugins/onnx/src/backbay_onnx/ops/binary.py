@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from backbay import Node, ops
 
-from ..lowering.lowering import Lowering
+from ..lowering.kernel_view import Lowering
 from ..lowering.operand import Operand
-from .table import kernel
+from .kernel_table import kernel
 
 
 def _arithmetic(b: Lowering, op: str, x: Operand, t2: Operand) -> str:

@@ -8,10 +8,10 @@ import numpy as np
 
 from backbay import DType, Node, UnsupportedOpError, ops
 
-from ..lowering.lowering import Lowering
+from ..lowering.kernel_view import Lowering
 from ..lowering.operand import Operand
 from ..memory.working_memory import nothing, results, times
-from .table import kernel
+from .kernel_table import kernel
 
 
 def gated(b: Lowering, y: str, x: Operand, up: Operand | None) -> str:

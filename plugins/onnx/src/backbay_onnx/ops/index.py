@@ -7,10 +7,10 @@ from onnx import TensorProto
 from backbay import DType, Node, ops
 
 from ..lowering.emitter import AnySize
-from ..lowering.lowering import Lowering
+from ..lowering.kernel_view import Lowering
 from ..lowering.operand import Operand
-from ..weights.quantized import is_packed, packed_rows
-from .table import kernel
+from .kernel_table import kernel
+from .quantized import is_packed, packed_rows
 
 
 def _unpacked_rows(node: Node) -> int:

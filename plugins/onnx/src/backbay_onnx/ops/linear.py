@@ -7,10 +7,10 @@ from onnx import TensorProto
 
 from backbay import Node, ops
 
-from ..lowering.lowering import Lowering
+from ..lowering.kernel_view import Lowering
 from ..lowering.operand import Operand
 from ..memory.working_memory import nothing, results
-from .table import kernel
+from .kernel_table import kernel
 
 TRIANGLES = {"upper-diag": (1, 0), "upper": (1, 1), "lower-diag": (0, 0), "lower": (0, -1)}
 

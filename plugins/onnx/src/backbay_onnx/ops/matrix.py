@@ -7,11 +7,11 @@ from onnx import TensorProto
 
 from backbay import Node, ops
 
-from ..lowering.lowering import Lowering
+from ..lowering.kernel_view import Lowering
 from ..lowering.model_builder import CONTRIB
 from ..lowering.operand import Operand
-from ..weights.quantized import is_packed, packed_product
-from .table import kernel
+from .kernel_table import kernel
+from .quantized import is_packed, packed_product
 
 
 def rows_product(b: Lowering, x: str, w: str) -> str:

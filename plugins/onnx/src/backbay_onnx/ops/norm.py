@@ -6,11 +6,11 @@ import numpy as np
 
 from backbay import ops
 
-from ..lowering.lowering import Lowering
+from ..lowering.kernel_view import Lowering
 from ..lowering.operand import Operand
 from ..memory.working_memory import nothing, receivers, results
+from .kernel_table import kernel
 from .reduce import centred, last_axis, mean_of, original_rank, sum_of
-from .table import kernel
 
 
 def _affine(b: Lowering, y: str, weight: Operand | None, bias: Operand | None) -> str:

@@ -8,9 +8,9 @@ from onnx import TensorProto
 from backbay import Node, ops
 from backbay.plugin import Size
 
-from ..lowering.lowering import Lowering
+from ..lowering.kernel_view import Lowering
 from ..lowering.operand import Operand
-from .table import kernel
+from .kernel_table import kernel
 
 
 def _sorted(b: Lowering, x: Operand, k: Size, largest: int) -> str:

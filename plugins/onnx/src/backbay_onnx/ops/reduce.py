@@ -6,10 +6,10 @@ import numpy as np
 
 from backbay import ops
 
-from ..lowering.lowering import Lowering
+from ..lowering.kernel_view import Lowering
 from ..lowering.operand import Operand
 from ..memory.working_memory import nothing, receivers, times
-from .table import kernel
+from .kernel_table import kernel
 
 
 def last_axis(x: Operand) -> str:

@@ -14,10 +14,10 @@ from backbay import Node, ops
 from backbay.ops import Yarn
 
 from ..lowering.emitter import AnySize
-from ..lowering.lowering import Lowering
+from ..lowering.kernel_view import Lowering
 from ..lowering.operand import Operand
 from ..memory.working_memory import results, times
-from .table import kernel
+from .kernel_table import kernel
 
 
 def _angles(node: Node) -> int:

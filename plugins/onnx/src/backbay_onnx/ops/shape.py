@@ -5,10 +5,10 @@ from __future__ import annotations
 from backbay import DType, ops
 from backbay.plugin import Size
 
-from ..lowering.lowering import Lowering
+from ..lowering.kernel_view import Lowering
 from ..lowering.operand import Operand
 from ..memory.working_memory import nothing
-from .table import kernel
+from .kernel_table import kernel
 
 
 @kernel(ops.reshape, working_memory=nothing)

@@ -10,10 +10,10 @@ from onnx import TensorProto
 from backbay import Node, ops
 from backbay.plugin import Size
 
-from ..lowering.lowering import Lowering
+from ..lowering.kernel_view import Lowering
 from ..lowering.operand import Operand
 from ..memory.working_memory import nothing, results, times
-from .table import kernel
+from .kernel_table import kernel
 
 
 def windows(extent: Size, kernel_extent: Size, s: int, p: int, d: int) -> Size:

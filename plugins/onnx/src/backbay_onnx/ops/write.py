@@ -7,9 +7,9 @@ from onnx import TensorProto
 from backbay import Node, ops
 
 from ..lowering.emitter import AnySize
-from ..lowering.lowering import Lowering
+from ..lowering.kernel_view import Lowering
 from ..lowering.operand import Operand
-from .table import kernel
+from .kernel_table import kernel
 
 
 def _rows_to_write(node: Node) -> int:

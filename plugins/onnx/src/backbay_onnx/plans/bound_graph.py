@@ -12,7 +12,7 @@ from backbay.plugin import Array, Bytes, HostBuffer, strided
 
 from ..lowering.element_types import binding_type
 from ..lowering.feeds import Fed, SizeValues
-from ..lowering.lowered import LeafInput, RowsOutput, StateOutput
+from ..lowering.lowered_model import LeafInput, RowsOutput, StateOutput
 from ..memory.buffers import DeviceBuffer
 from .binding import Binding
 from .bound_shapes import bound_nbytes, bound_shape, stored_shape

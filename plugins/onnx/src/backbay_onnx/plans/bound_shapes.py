@@ -7,7 +7,7 @@ from math import prod
 from backbay import Graph, Node
 
 from ..lowering.feeds import SizeValues
-from ..lowering.lowered import LeafInput, RowsOutput, StateOutput
+from ..lowering.lowered_model import LeafInput, RowsOutput, StateOutput
 
 
 def stored_shape(node: Node) -> tuple[int, ...]:

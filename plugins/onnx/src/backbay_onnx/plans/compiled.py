@@ -11,8 +11,8 @@ from backbay import Graph
 from backbay.plugin import Entry
 
 from ..lowering.graph_lowering import lower
-from ..lowering.lowered import Lowered
-from ..lowering.lowering import Settings
+from ..lowering.kernel_view import Settings
+from ..lowering.lowered_model import Lowered
 from ..memory.residence import is_resident
 from ..memory.working_memory import PeakMemory
 from ..ops import KERNELS

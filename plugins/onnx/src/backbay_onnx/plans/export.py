@@ -15,8 +15,8 @@ from backbay.plugin import Bytes
 
 from ..lowering.feeds import SizeValues
 from ..lowering.graph_lowering import lower
-from ..lowering.lowered import LeafInput, Lowered
-from ..lowering.lowering import Settings
+from ..lowering.kernel_view import Settings
+from ..lowering.lowered_model import LeafInput, Lowered
 from ..ops import KERNELS
 from ..weights.store import WeightStore
 from .bound_shapes import bound_shape, stored_shape

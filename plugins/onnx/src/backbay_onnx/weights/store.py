@@ -13,7 +13,7 @@ from backbay import DType, Graph, Node
 from backbay.gguf import ModelFile, TensorInfo
 from backbay.plugin import Array, Bytes, Cancel, Progress, check_cancel, decode, numpy_view
 
-from ..lowering.lowered import Lowered
+from ..lowering.lowered_model import Lowered
 from ..memory.allocator import return_freed_memory
 from ..memory.buffers import DeviceBuffer
 from ..memory.file_backed import FileBackedMemory

@@ -7,7 +7,7 @@ from typing import final
 from backbay import DType, Node, UnsupportedOpError
 
 from ..devices.device import Device
-from ..devices.device_choice import DeviceChoice
+from ..devices.op_placement import DeviceChoice
 from ..library.abi import NULL, Ptr, dtype_of
 from ..library.library import Library
 from ..tensors import conversions

@@ -7,10 +7,10 @@ from onnx import TensorProto
 
 from backbay import Node
 
-from ..lowering.lowering import Lowering
+from ..lowering.kernel_view import Lowering
 from ..lowering.model_builder import CONTRIB
 from ..lowering.operand import Operand
-from .packing import LAYOUTS, Layout
+from ..weights.packing import LAYOUTS, Layout
 
 FAST, EXACT = 4, 1  # accuracy levels: activations in blocks of int8, or float32
 

@@ -10,7 +10,7 @@ from gguf_files import write_gguf
 import backbay
 from backbay import BackendParams
 from backbay_ggml.library.library import load_library
-from backbay_ggml.ops import products
+from backbay_ggml.lowering import products
 from backbay_ggml.weights.arrangements import EXTRA_ROWS, REPACK, TYPES
 
 RNG = np.random.default_rng(3)

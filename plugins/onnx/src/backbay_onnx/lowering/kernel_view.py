@@ -15,7 +15,7 @@ from backbay.plugin import Size, term_of
 from ..memory.residence import is_resident
 from .element_types import Form, onnx_type
 from .emitter import Emitter
-from .lowered import LeafInput, PartInput
+from .lowered_model import LeafInput, PartInput
 from .operand import Operand
 from .states import State, find_states
 from .views import strided

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import nan, prod
 from typing import Any
 
@@ -10,28 +10,10 @@ from backbay import Graph, Node, Op, UnsupportedOpError, ops
 
 from ..library.abi import Ptr
 from ..tensors.layouts import LARGEST, LONGEST, four
-from . import (
-    attention,
-    binary,
-    elementwise,
-    index,
-    linear,
-    matrix,
-    norm,
-    order,
-    reduce,
-    sequence,
-    shape,
-    spatial,
-    write,
-)
 from .builder import Builder
-from .kernel_table import kernel
 
-FAMILIES = (
-    attention, binary, elementwise, index, linear, matrix, norm, order, reduce, sequence, shape, spatial, write,
-)  # fmt: skip
-"""Importing these modules fills the table of kernels."""
+Calls = Mapping[Op[Any, Any], Callable[..., Ptr]]
+"""Kernels by op, as functions of the builder and the arguments of a node."""
 
 WHEN_EMPTY: dict[Op[Any, Any], float] = {
     ops.mulmat: 0.0,
@@ -48,20 +30,16 @@ WHEN_EMPTY: dict[Op[Any, Any], float] = {
 }
 """The values of results that are not empty, though an operand is."""
 
-_calls: dict[Op[Any, Any], Callable[..., Ptr]] = {
-    op: op.spread(lower, skip=1) for op, lower in kernel.items()
-}
 
-
-def lower(g: Builder, graph: Graph, bind: Callable[[Node], None]) -> None:
-    """Lower a graph; `bind` gives a leaf or weight its tensor."""
+def lower(g: Builder, graph: Graph, calls: Calls, bind: Callable[[Node], None]) -> None:
+    """Lower a graph by kernels; `bind` gives a leaf or weight its tensor."""
     for node in graph.nodes:
         _check_extent(node)
         if node.op is None:
             bind(node)
         elif not node.op.view:
             g.start_node(node)
-            _lower(g, node, node.op)
+            _lower(g, node, node.op, calls[node.op])
 
 
 def _check_extent(node: Node) -> None:
@@ -73,16 +51,16 @@ def _check_extent(node: Node) -> None:
         raise UnsupportedOpError(f"{node}: ggml counts extents and rows in 31 bits")
 
 
-def _lower(g: Builder, node: Node, op: Op[Any, Any]) -> None:
+def _lower(g: Builder, node: Node, op: Op[Any, Any], call: Callable[..., Ptr]) -> None:
     if op.writes is not None:
         if all(operand.size for operand in node.operands):
-            g.wrote(node, _calls[op](g, *node.args))
+            g.wrote(node, call(g, *node.args))
     elif node.size == 0:
         g.bind(node, g.new(node.dtype, four(node)))
     elif _has_empty_operand(node, op):
         g.bind(node, g.full(node.dtype, four(node), WHEN_EMPTY.get(op, 0.0)))
     else:
-        g.finish(node, _calls[op](g, *node.args))
+        g.finish(node, call(g, *node.args))
 
 
 def _has_empty_operand(node: Node, op: Op[Any, Any]) -> bool:
