@@ -40,9 +40,9 @@ from .lowering.precision import precision
 from .ops import KERNELS
 from .plans.arena import Arena
 from .plans.cpu_plan import CpuPlan
-from .plans.graph_plan import Services
 from .plans.multi_device_plan import MultiDevicePlan
 from .plans.scheduler import Scheduler
+from .plans.services import Services
 from .plans.stop_flag import StopFlag
 from .tensors.buffers import DeviceLeaf, LeafBuffer
 from .weights.cpu_weights import AUTO, COPIED, EMBEDDINGS, MAPPED, is_tied

@@ -30,7 +30,7 @@ class LoweredGraph(Protocol):
 
 
 @final
-class DeviceChoice:
+class OpPlacement:
     """Follows the lowering of one graph node by node; at its end, it fixes the device of each op.
 
     `device_of` tells the device of a placement. `product_home` tells the device with a copy of a weight that lies on

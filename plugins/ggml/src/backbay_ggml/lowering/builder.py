@@ -7,7 +7,7 @@ from typing import final
 from backbay import DType, Node, UnsupportedOpError
 
 from ..devices.device import Device
-from ..devices.op_placement import DeviceChoice
+from ..devices.op_placement import OpPlacement
 from ..library.abi import NULL, Ptr, dtype_of
 from ..library.library import Library
 from ..tensors import conversions
@@ -19,7 +19,7 @@ from ..weights.model_weights import ModelWeights
 
 @final
 class Builder(TensorBuilder):
-    """The tensors of the nodes of one graph, on the CPU, or where a `choice` of devices puts them.
+    """The tensors of the nodes of one graph, on the CPU, or where an `op_placement` puts them.
 
     `raw`, `rows`, `dense` and `floats` give a node's tensor; each asks more of its layout than the one before.
     """
@@ -30,12 +30,12 @@ class Builder(TensorBuilder):
         *,
         flash: bool,
         weights: ModelWeights | None = None,
-        choice: DeviceChoice | None = None,
+        op_placement: OpPlacement | None = None,
     ) -> None:
         super().__init__(library)
         self.flash = flash  # whether attention may use flash attention
         self._weights = weights
-        self._choice = choice  # None where the CPU runs everything
+        self._op_placement = op_placement  # None where the CPU runs everything
         self._roots: dict[int, Ptr] = {}  # by node index: the tensors that hold data
         self._latest: dict[int, Ptr] = {}  # by node index of a storage: its latest write
         self._products: dict[int, tuple[Ptr, Device]] = {}
@@ -45,33 +45,33 @@ class Builder(TensorBuilder):
 
     def start_node(self, node: Node) -> None:
         """The ops that follow belong to a node."""
-        if self._choice is not None:
-            self._choice.start_node(node)
+        if self._op_placement is not None:
+            self._op_placement.start_node(node)
 
     def admit(self, tensor: Ptr) -> None:
-        if self._choice is not None:
-            self._choice.add_op(tensor)
+        if self._op_placement is not None:
+            self._op_placement.add_op(tensor)
         elif not self.lib.ggml_backend_dev_supports_op(self.library.cpu, tensor):
             raise UnsupportedOpError(f"the CPU does not run {self.library.describe(tensor)}")
 
     @property
     def on_cpu(self) -> bool:
         """Whether the CPU runs the current node."""
-        return self._choice is None or self._choice.current.is_cpu
+        return self._op_placement is None or self._op_placement.current.is_cpu
 
     # -- nodes -------------------------------------------------------------------------------------------
 
     def bind_leaf(self, node: Node, tensor: Ptr, device: Device) -> None:
         """A leaf's or weight's data are those of a tensor on a device."""
         self.bind(node, tensor)
-        if self._choice is not None:
-            self._choice.add_leaf(node, tensor, device)
+        if self._op_placement is not None:
+            self._op_placement.add_leaf(node, tensor, device)
 
     def bind_product(self, node: Node, copy: Ptr, device: Device) -> None:
         """A weight has a copy on a device, for products only."""
         self._products[node.index] = copy, device
-        if self._choice is not None:
-            self._choice.add_copy(copy, device)
+        if self._op_placement is not None:
+            self._op_placement.add_copy(copy, device)
 
     def bind(self, node: Node, tensor: Ptr) -> None:
         """A node's data are those of a tensor."""
@@ -139,7 +139,7 @@ class Builder(TensorBuilder):
     def product(self, node: Node) -> Ptr | None:
         """The copy of a weight that makes products faster, if it lies where the current node runs."""
         copy, device = self._products.get(node.index, (None, None))
-        return copy if self._choice is None or self._choice.current is device else None
+        return copy if self._op_placement is None or self._op_placement.current is device else None
 
     def has_signs(self, weight: Node) -> bool:
         """Whether each code of a q8_0 weight is known to have an opposite."""
@@ -158,6 +158,6 @@ class Builder(TensorBuilder):
         made = leaf_tensor(dtype_of(weight), (weight.ne[0], rows, 1, 1))
         made.buffer, made.data, made.extra = weight.buffer, weight.data, weight.extra
         self.loose.append(made)
-        if self._choice is not None:
-            self._choice.add_copy(made, self._choice.current)
+        if self._op_placement is not None:
+            self._op_placement.add_copy(made, self._op_placement.current)
         return made

@@ -11,7 +11,8 @@ from backbay.plugin import Bytes, Cancel, check_cancel
 
 from ..library.abi import NULL, Ptr, ffi
 from .arena import Arena
-from .graph_plan import GraphPlan, Services, check_status
+from .graph_plan import GraphPlan, check_status
+from .services import Services
 from .stop_flag import ABORTED
 
 

@@ -3,46 +3,24 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, Self, final
 
 import numpy as np
 
-from backbay import BackbayError, BackendParams, Graph, Node, Placement, Plan
-from backbay.plugin import GRAPH, Bytes, Cancel, Ledger, check_cancel, gather
+from backbay import BackbayError, Graph, Node, Plan
+from backbay.plugin import GRAPH, Bytes, Cancel, check_cancel, gather
 
 from ..devices.device import Device, rounded_up
-from ..devices.op_placement import DeviceChoice
+from ..devices.op_placement import OpPlacement
 from ..library.abi import NULL, Ptr, address, ffi, owner
-from ..library.library import Library
 from ..library.pools import new_pool
 from ..lowering.builder import Builder
 from ..lowering.graph_lowering import lower
 from ..ops import KERNEL_CALLS
 from ..tensors.buffers import ALIGNMENT, TensorBuffer, host_memory
 from ..tensors.layouts import leaf_tensor_of
-from ..weights.model_weights import ModelWeights
-from .stop_flag import StopFlag
-
-
-@dataclass(frozen=True)
-class Services:
-    """The parts of a backend that its plans use."""
-
-    library: Library
-    ledger: Ledger
-    params: BackendParams
-    threads: int
-    flash: bool  # whether attention may use flash attention
-    cpu: Device
-    device_of: Callable[[Placement], Device]
-    weights: ModelWeights | None
-    stop: StopFlag
-
-    def product_home(self, name: str) -> Device | None:
-        """The device with a copy of a weight that lies on the host, for products."""
-        return self.weights.product_home(name) if self.weights is not None else None
+from .services import Services
 
 
 class GraphPlan(Plan):
@@ -52,7 +30,7 @@ class GraphPlan(Plan):
     a shared memory in `_build`.
     """
 
-    def __init__(self, services: Services, nodes: Graph, choice: DeviceChoice | None = None) -> None:
+    def __init__(self, services: Services, nodes: Graph, op_placement: OpPlacement | None = None) -> None:
         self._services, self._library, self._lib = services, services.library, services.library.lib
         self._nodes = nodes
         self._has_guards = services.params.debug.guard_bytes > 0
@@ -62,7 +40,7 @@ class GraphPlan(Plan):
         self._joined = False
         self._stand_ins: list[Ptr] = []  # tensors of a dry run, kept alive here
         self._builder = Builder(
-            services.library, flash=services.flash, weights=services.weights, choice=choice
+            services.library, flash=services.flash, weights=services.weights, op_placement=op_placement
         )
 
     @final

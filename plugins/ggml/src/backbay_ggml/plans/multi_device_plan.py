@@ -11,10 +11,11 @@ from backbay import Graph
 from backbay.plugin import Bytes, Cancel, check_cancel
 
 from ..devices.device import Device
-from ..devices.op_placement import DeviceChoice
+from ..devices.op_placement import OpPlacement
 from ..library.abi import Ptr, address, ffi
-from .graph_plan import GraphPlan, Services, check_status
+from .graph_plan import GraphPlan, check_status
 from .scheduler import Scheduler
+from .services import Services
 
 
 @final
@@ -22,17 +23,17 @@ class MultiDevicePlan(GraphPlan):
     """A graph that ggml's scheduler runs, with constants and copies of the outputs in host memory."""
 
     def __init__(self, services: Services, graph: Graph, scheduler: Scheduler) -> None:
-        choice = DeviceChoice(
+        op_placement = OpPlacement(
             services.library, scheduler.devices, graph, services.device_of, services.product_home
         )
-        super().__init__(services, graph, choice)
-        self._scheduler, self._choice = scheduler, choice
+        super().__init__(services, graph, op_placement)
+        self._scheduler, self._op_placement = scheduler, op_placement
         self._copies: dict[int, tuple[Ptr, Bytes]] = {}  # of outputs, by the address of their tensors
         self.placed_ops: list[tuple[Ptr, Device]] = []
         self.need: list[int] = []  # bytes on each device, as the scheduler measured them
 
     def _build(self) -> None:
-        self.placed_ops = self._choice.placed_ops(self._builder)
+        self.placed_ops = self._op_placement.placed_ops(self._builder)
         self._link([tensor for tensor, _ in self.placed_ops])
         self._sources = [(tensor, bytes(ffi.buffer(tensor.src))) for tensor in self._ops]
         # Other plans overwrite what devices hold, so the outputs are copied after each run.

@@ -47,7 +47,7 @@ class Value:
 
 
 @dataclass
-class Step:
+class OpMemory:
     """An op: the values that it is the first to need, its working memory, and the values that it is the last to read."""
 
     index: int
@@ -66,34 +66,34 @@ class PeakMemory:
     def __init__(
         self, graph: Graph, declared: Mapping[Op[Any, Any], Measure], copied: Collection[int]
     ) -> None:
-        steps = {
-            node.index: Step(node.index, _work(node, declared[node.op]))
+        of_ops = {
+            node.index: OpMemory(node.index, _work(node, declared[node.op]))
             for node in graph.nodes
             if node.op is not None and not node.op.view
         }
         first: dict[Value, int] = {}
         last: dict[Value, int] = {}
-        for index in list(steps):
+        for index in list(of_ops):
             for value in _values(graph.nodes[index], copied):
                 first.setdefault(value, index)
                 last[value] = index
         bound = {Value(node.storage.index) for node in graph.outputs}
         held = [value for value in first if value not in bound or last[value] != value.index]
         for number, value in enumerate(held):
-            steps[first[value]].begin.append((number, value))
-            steps[last[value]].end.append(number)
-        self._steps, self._count = list(steps.values()), len(held)
+            of_ops[first[value]].begin.append((number, value))
+            of_ops[last[value]].end.append(number)
+        self._ops, self._count = list(of_ops.values()), len(held)
 
     def of(self, graph: Graph) -> int:
         held = most = 0
         nodes = graph.nodes
         sizes = [0] * self._count
-        for step in self._steps:
-            for number, value in step.begin:
+        for op in self._ops:
+            for number, value in op.begin:
                 sizes[number] = nbytes = value.nbytes(nodes[value.index])
                 held += nbytes
-            most = max(most, held + step.work(nodes[step.index]))
-            for number in step.end:
+            most = max(most, held + op.work(nodes[op.index]))
+            for number in op.end:
                 held -= sizes[number]
         return most
 
