@@ -26,6 +26,7 @@ from backbay import (
 from backbay.gguf import ModelFile, TensorInfo
 from backbay.plugin import (
     COMPOSITE,
+    CPU,
     Cancel,
     Entry,
     MappedBuffer,
@@ -48,7 +49,7 @@ from .session.device import Device
 from .session.device_choice import choose
 from .session.doctor import diagnose
 from .session.providers import GPU_PROVIDERS, HOST_PROVIDER
-from .session.runtime import CPU, runtime
+from .session.runtime import runtime
 from .weights.packing import LAYOUTS
 from .weights.store import WeightStore, is_multiplied
 
@@ -97,8 +98,8 @@ class OnnxBackend(Backend):
         self._support: dict[tuple[Any, ...], Support] = {}  # asked for each node of each graph
 
     def start(self) -> None:
-        """Make the parts that all contexts share, before core books the weights in one of them."""
-        self.weights = WeightStore(self.model, self.device, self._book_weight)
+        """Make the parts that all contexts share."""
+        super().start()
         services = Services(
             params=self.params,
             device=self.device,
@@ -110,7 +111,6 @@ class OnnxBackend(Backend):
             shared_threads=self.option_values["threads"] == "shared",
         )
         self.services, self.sessions = services, Sessions(services)
-        super().start()
 
     @cached_property
     def device(self) -> Device:
@@ -175,6 +175,7 @@ class OnnxBackend(Backend):
         return MappedBuffer(self.model.data(info.name))
 
     def book_weights(self) -> None:
+        self.weights = WeightStore(self.model, self.device, self._book_weight)
         for info in self.model.tensors.values() if self.model is not None else ():
             if is_multiplied(info):
                 self.weights.book_packed(info)

@@ -6,6 +6,7 @@ import pytest
 
 import backbay
 from backbay import BackendParams, BackendUnavailableError, DType, GPULayers, GPULayersList, OptionError
+from backbay_onnx.backend import OnnxBackend
 from backbay_onnx.session.device import HOST, device_of
 from backbay_onnx.session.device_choice import choose
 from backbay_onnx.session.providers import GPU_PROVIDERS
@@ -57,6 +58,15 @@ def test_the_cpu_is_used_if_no_gpu_is_asked_for() -> None:
 def test_contradicting_or_partial_requests_are_refused(option: str, given: GPULayersList, why: str) -> None:
     with pytest.raises(OptionError, match=why):
         choose(option, given, 2)
+
+
+def test_an_unknown_device_is_refused_before_anything_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    for name in ("WeightStore", "Workspace", "Services", "Sessions"):
+        monkeypatch.setattr(f"backbay_onnx.backend.{name}", lambda *_, name=name, **__: made.append(name))
+    with pytest.raises(OptionError, match="has no device 'Vulkan:0'"):
+        OnnxBackend(None, BackendParams(max_memory={"Vulkan:0": 1}))
+    assert made == []
 
 
 def test_a_session_on_another_provider_than_asked_for_is_refused() -> None:

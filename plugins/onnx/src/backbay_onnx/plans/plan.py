@@ -7,15 +7,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from backbay import Graph, Node, Plan
-from backbay.plugin import Bytes, Cancel, Entry, check_cancel, gather, stop_when_cancelled
+from backbay.plugin import GRAPH, Bytes, Cancel, check_cancel, gather, stop_when_cancelled
 
-from ..session.runtime import CPU, runtime, translated
+from ..session.runtime import runtime, translated
 from .bound_graph import BoundGraph, leaf_bytes
 from .bound_shapes import bound_nbytes
 from .compiled import Sessions
 from .services import Services
-
-GRAPH = Entry(CPU, "graph")
 
 
 class OnnxPlan(Plan):

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from backbay import BackendUnavailableError
+from backbay.plugin import CPU
 
 from .providers import HOST_PROVIDER, Provider
-from .runtime import CPU
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,11 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from backbay import BackendUnavailableError, GPULayers, OptionError
+from backbay.plugin import CPU
 
 from .device import HOST, Device, device_of
 from .providers import GPU_PROVIDERS, HOST_PROVIDER
-from .runtime import CPU, runtime
+from .runtime import runtime
 
 
 def choose(option: str, layers: Sequence[GPULayers] | None, blocks: int) -> Device:

@@ -6,11 +6,12 @@ from collections.abc import Iterable
 from importlib import metadata
 
 from backbay import BackendUnavailableError, DType
+from backbay.plugin import CPU
 
 from .device import device_of
 from .device_choice import why_not
 from .providers import GPU_PROVIDERS
-from .runtime import CPU, DISTRIBUTIONS, is_installed, runtime
+from .runtime import DISTRIBUTIONS, is_installed, runtime
 
 
 def diagnose(quantized: Iterable[DType]) -> dict[str, str]:

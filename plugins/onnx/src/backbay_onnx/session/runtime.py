@@ -10,7 +10,6 @@ from typing import Any
 
 from backbay import BackbayError, BackendUnavailableError, CancelledError
 
-CPU = "CPU:0"
 DISTRIBUTIONS = {"onnxruntime": "cpu", "onnxruntime-gpu": "cuda"}
 NO_MEMORY = ("Failed to allocate memory", "Available memory of", "bad_alloc")
 
