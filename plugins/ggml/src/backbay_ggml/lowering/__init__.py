@@ -1,1 +1,1 @@
-"""From a checked graph to ggml's tensors, the form of products, and what ggml's CPU code supports."""
+"""From a checked graph to ggml's tensors: the builder, the form of products, and the supported operands."""

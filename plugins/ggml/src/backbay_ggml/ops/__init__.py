@@ -1,4 +1,4 @@
-"""The kernels, a module per family; importing this package fills their table."""
+"""The kernels, a module for each family of ops; importing this package fills their table."""
 
 from __future__ import annotations
 
