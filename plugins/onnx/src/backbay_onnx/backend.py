@@ -97,10 +97,16 @@ class OnnxBackend(Backend):
         return_large_blocks()
         self._support: dict[tuple[Any, ...], Support] = {}  # asked for each node of each graph
 
-    def start(self) -> None:
-        """Make the parts that all contexts share."""
-        super().start()
-        services = Services(
+    @cached_property
+    def device(self) -> Device:
+        """Where sessions run."""
+        blocks = self.model.metadata.int("block_count", 0) if self.model is not None else 0
+        return choose(self.option_values["provider"], self.params.gpu_layers, blocks)
+
+    @cached_property
+    def services(self) -> Services:
+        """The parts of this backend that plans use."""
+        return Services(
             params=self.params,
             device=self.device,
             ledger=self.ledger,
@@ -110,13 +116,11 @@ class OnnxBackend(Backend):
             exact=self.is_exact,
             shared_threads=self.option_values["threads"] == "shared",
         )
-        self.services, self.sessions = services, Sessions(services)
 
     @cached_property
-    def device(self) -> Device:
-        """Where sessions run."""
-        blocks = self.model.metadata.int("block_count", 0) if self.model is not None else 0
-        return choose(self.option_values["provider"], self.params.gpu_layers, blocks)
+    def sessions(self) -> Sessions:
+        """The sessions of all contexts."""
+        return Sessions(self.services)
 
     @property
     def is_exact(self) -> bool:

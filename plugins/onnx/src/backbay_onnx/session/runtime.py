@@ -56,7 +56,7 @@ def translated(doing: str) -> Iterator[None]:
         if any(text in message for text in NO_MEMORY):
             raise MemoryError(f"{doing}: {message}") from error
         if "terminate flag" in message:
-            raise CancelledError("cancelled; what was written so far is invalid") from error
+            raise CancelledError from error
         raise BackbayError(f"ONNX Runtime failed while {doing}: {message}") from error
 
 
