@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from exact import ROUNDED, normal
 
-from backbay import DType, DTypeError, ShapeError, Spec
+from backbay import DType
 from backbay.ops import Yarn
 
 rng = np.random.default_rng(13)
@@ -239,71 +239,3 @@ def test_rope_keeps_its_dtype(backend, dtype):
         np.testing.assert_allclose(
             y.numpy()[1, 0, :2], [math.cos(1) - math.sin(1), math.cos(1) + math.sin(1)], rtol=2**-8
         )
-
-
-# -- refusals --------------------------------------------------------------------------------------------
-
-F, INT = DType.F32, DType.I32
-X, P, P4 = Spec(F, (8, 2, 3)), Spec(INT, (3,)), Spec(INT, (12,))
-MS = "multi-section"
-
-
-# fmt: off
-ROPE_REFUSALS = [  # one on a line
-    ((Spec(INT, (8, 2, 3)), P, 8, 1e4), DTypeError, "the receiver must be f32, f16 or bf16, got i32; cast it first"),
-    ((X, Spec(F, (3,)), 8, 1e4), DTypeError, "positions must be i32, got f32"),
-    ((Spec(F, (7, 2, 3)), P, 6, 1e4), ShapeError, "dimension 0, the head, must be even, got 7"),
-    ((X, P, 5, 1e4), ShapeError, "dim must be even and in [2, 8], got 5"),
-    ((X, P, 0, 1e4), ShapeError, "dim must be even and in [2, 8], got 0"),
-    ((X, P, 10, 1e4), ShapeError, "dim must be even and in [2, 8], got 10"),
-    ((X, P4, 8, 1e4, 1.0, "vision"), ShapeError, "dim must be half of dimension 0 in vision, 8 != 8 / 2"),
-    ((Spec(F, (6, 2, 3)), P4, 3, 1e4, 1.0, "vision", None, (2, 1, 0, 0)), ShapeError, "dim must be even and in [2, 6], got 3"),
-    ((X, Spec(INT, (4,)), 8, 1e4), ShapeError, "positions must be 1 for each of the 3 tokens of dimension 2, got 4"),
-    ((X, P, 8, 1e4, 1.0, MS, None, (1, 1, 1, 1)), ShapeError, "positions must be 4 for each of the 3 tokens of dimension 2, got 3"),
-    ((X, Spec(INT, (3, 4)), 8, 1e4), ShapeError, "positions must have at most 1 dimensions, got [3, 4]"),
-    ((X, P, 8, 1e4, 1.0, "neox", None, (2, 2, 0, 0)), ShapeError, "sections are for the modes multi-section and vision, not neox, got (2, 2, 0, 0)"),
-    ((X, P4, 8, 1e4, 1.0, MS), ShapeError, "one of the first three sections must be above 0, got (0, 0, 0, 0)"),
-    ((X, P4, 8, 1e4, 1.0, MS, None, (0, 0, 0, 4)), ShapeError, "one of the first three sections must be above 0, got (0, 0, 0, 4)"),
-    ((X, P4, 8, 1e4, 1.0, MS, None, (4, 4, 4, 0)), ShapeError, "sections must add up to at most 8, dimension 0, got (4, 4, 4, 0)"),
-    ((X, P4, 8, 1e4, 1.0, MS, None, (4, -1, 0, 0)), ShapeError, "sections must be four numbers >= 0, got (4, -1, 0, 0)"),
-    ((X, P4, 8, 1e4, 1.0, MS, None, (4, 4)), ShapeError, "sections must be four numbers >= 0, got (4, 4)"),
-    ((X, P4, 4, 1e4, 1.0, "vision", None, (2, 1, 1, 0)), ShapeError, "the first two sections must add up to dim, 4, got (2, 1, 1, 0)"),
-    ((X, P, 8, 1e4, 1.0, "normal", Spec(F, (3,))), ShapeError, "there must be at least 4 factors, one per pair, got 3"),
-    ((X, P4, 4, 1e4, 1.0, "vision", Spec(F, (2,)), (2, 2, 0, 0)), ShapeError, "there must be at least 4 factors, one per pair, got 2"),
-    ((X, P, 8, 1e4, 1.0, "normal", Spec(DType.F16, (4,))), DTypeError, "factors must be f32, got f16"),
-    ((X, P, 8, 1e4, 1.0, "normal", Spec(F, (4, 2))), ShapeError, "factors must have at most 1 dimensions, got [4, 2]"),
-    ((X, P, 8, 0.0), ShapeError, "base must be above 0 and finite, got 0.0"),
-    ((X, P, 8, NAN), ShapeError, "base must be above 0 and finite, got nan"),
-    ((X, P, 8, INF), ShapeError, "base must be above 0 and finite, got inf"),
-    ((X, P, 8, 1e4, NAN), ShapeError, "scale must be finite, got nan"),
-    ((X, P, 8, 1e4, 1.0, "interleaved"), DTypeError, "mode must be 'normal' or 'neox' or 'multi-section' or 'vision', got 'interleaved'"),
-]
-# fmt: on
-
-
-@pytest.mark.parametrize(("args", "error", "message"), ROPE_REFUSALS)
-def test_rope_refuses(call, args, error, message):
-    with pytest.raises(error) as caught:
-        call("rope", *args)
-    assert str(caught.value).endswith(f": {message}")
-
-
-# fmt: off
-YARN_REFUSALS = [  # one on a line
-    (1e4, 1.0, Yarn(0), ShapeError, "n_ctx_orig must be in [1, 2^31), got 0"),
-    (1e4, 1.0, Yarn(1 << 31), ShapeError, "n_ctx_orig must be in [1, 2^31), got 2147483648"),
-    (1e4, 0.0, Yarn(64), ShapeError, "scale must be above 0 with yarn, got 0.0"),
-    (1.0, 1.0, Yarn(64), ShapeError, "base must not be 1 with yarn"),
-    (1e4, 1.0, Yarn(64, beta_slow=0.0), ShapeError, "beta_fast and beta_slow must be above 0, got Yarn(n_ctx_orig=64, ext_factor=1.0, attn_factor=1.0, beta_fast=32.0, beta_slow=0.0)"),
-    (1e4, 1.0, Yarn(64, attn_factor=NAN), ShapeError, "yarn must be finite, got Yarn(n_ctx_orig=64, ext_factor=1.0, attn_factor=nan, beta_fast=32.0, beta_slow=1.0)"),
-    (1e4, 1.0, (64, 1.0), DTypeError, "yarn must be Yarn(n_ctx_orig, ext_factor, attn_factor, beta_fast, beta_slow), got tuple"),
-    (1e4, 1.0, (64.0, 1, 1, 32, 1), DTypeError, "yarn.n_ctx_orig must be an integer, got 64.0"),
-]
-# fmt: on
-
-
-@pytest.mark.parametrize(("base", "scale", "yarn", "error", "message"), YARN_REFUSALS)
-def test_yarn_refuses(call, base, scale, yarn, error, message):
-    with pytest.raises(error) as caught:
-        call("rope", X, P, 8, base, scale, yarn=yarn)
-    assert str(caught.value).endswith(f": {message}")
