@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from exact import ROUNDED, normal
 
-from backbay import DType
 from backbay.ops import Yarn
 
 rng = np.random.default_rng(13)
@@ -19,91 +18,6 @@ numbers = partial(normal, rng)
 
 def places(*shape):
     return rng.integers(0, 3000, shape).astype(np.int32)
-
-
-# -- rope ------------------------------------------------------------------------------------------------
-
-
-def loop_rope(x, positions, dim, base, scale, mode, factors=None, sections=(0, 0, 0, 0), yarn=None):
-    """One head after the other, angles advanced from pair to pair by multiplication, as ggml does it."""
-    y = x.copy()
-    vision, sectioned = mode == "vision", mode in ("vision", "multi-section")
-    step, pairs = base ** (-2 / dim), dim if vision else dim // 2
-    for batch, token, head in np.ndindex(*x.shape[:3]):
-        position = [
-            float(p) for p in (positions.reshape(4, -1)[:, token] if sectioned else positions[[token] * 4])
-        ]
-        theta = position.copy()
-        for i in range(pairs):
-            c = 0
-            if sectioned:
-                sector, starts = i % sum(sections), np.cumsum([0, *sections[:3]])
-                c = max(k for k in range(4) if sections[k] and sector >= starts[k])
-                if vision and sector == starts[c]:
-                    theta[c] = position[c]
-            angle = theta[c] / (1 if factors is None else factors[i])
-            cos, sin = turn(angle, i, dim, base, scale, yarn)
-            theta = [t * step for t in theta]
-            a, b = (2 * i, 2 * i + 1) if mode == "normal" else (i, i + pairs)
-            p, q = x[batch, token, head, [a, b]]
-            y[batch, token, head, [a, b]] = p * cos - q * sin, p * sin + q * cos
-    return y
-
-
-def turn(theta, i, dim, base, scale, yarn):
-    angle, m = scale * theta, 1.0
-    if yarn:
-        n_ctx, ext, m, fast, slow = yarn
-        if ext:
-            low = max(0, math.floor(dim * math.log(n_ctx / (fast * 2 * math.pi)) / (2 * math.log(base))))
-            high = min(
-                dim - 1, math.ceil(dim * math.log(n_ctx / (slow * 2 * math.pi)) / (2 * math.log(base)))
-            )
-            mix = (1 - min(1, max(0, (i - low) / max(0.001, high - low)))) * ext
-            angle = angle * (1 - mix) + theta * mix
-            m *= 1 + 0.1 * math.log(1 / scale)
-    return math.cos(angle) * m, math.sin(angle) * m
-
-
-ROPES = [  # mode, head_dim, dim, sections
-    ("normal", 8, 8, (0, 0, 0, 0)),
-    ("normal", 10, 4, (0, 0, 0, 0)),
-    ("neox", 8, 8, (0, 0, 0, 0)),
-    ("neox", 12, 10, (0, 0, 0, 0)),
-    ("neox", 2, 2, (0, 0, 0, 0)),
-    ("multi-section", 16, 16, (4, 2, 2, 0)),
-    ("multi-section", 18, 16, (1, 1, 1, 2)),
-    ("multi-section", 16, 12, (0, 3, 2, 0)),
-    ("multi-section", 12, 8, (2, 2, 2, 2)),
-    ("multi-section", 12, 12, (5, 0, 7, 0)),
-    ("vision", 16, 8, (4, 4, 4, 4)),
-    ("vision", 16, 8, (4, 4, 0, 0)),
-    ("vision", 12, 6, (1, 5, 0, 0)),
-    ("vision", 8, 4, (4, 0, 0, 0)),
-    ("vision", 8, 4, (0, 4, 0, 0)),
-]
-STRETCHES = {
-    "plain": (1.0, None),
-    "linear": (0.25, None),
-    "yarn": (0.125, Yarn(64)),
-    "half yarn": (0.5, Yarn(300, 0.5, 1.5, 16.0, 2.0)),
-    "yarn where nothing is low": (0.5, Yarn(1)),
-    "yarn that ends late": (0.5, Yarn(1 << 20, beta_fast=1e5)),
-    "magnitude only": (0.5, Yarn(0, 0.0, 1.25, 0.0, 0.0)),
-}
-
-
-@pytest.mark.parametrize("stretch", STRETCHES)
-@pytest.mark.parametrize("factored", [False, True])
-@pytest.mark.parametrize(("mode", "head", "dim", "sections"), ROPES)
-def test_rope_is_a_loop_over_pairs(call, mode, head, dim, sections, factored, stretch):
-    (scale, yarn), tokens = STRETCHES[stretch], 3
-    x, positions = numbers(2, tokens, 2, head), places(tokens * (4 if any(sections) else 1))
-    factors = np.abs(numbers(dim)) + 1 if factored else None
-    factors = factors if factors is None else factors.astype(np.float32).astype(np.float64)
-    expected = loop_rope(x, positions, dim, 100.0, scale, mode, factors, sections, yarn)
-    y = call("rope", x, positions, dim, 100.0, scale, mode, factors=factors, sections=sections, yarn=yarn)
-    np.testing.assert_allclose(y, expected, **ROUNDED)
 
 
 def rotate_half(x):
@@ -227,15 +141,3 @@ def test_rope_of_nothing(call, mode, shape):
     sections = (2, 2, 0, 0) if mode in ("multi-section", "vision") else (0, 0, 0, 0)
     positions = np.zeros(shape[-3] * (4 if any(sections) else 1), np.int32)
     assert call("rope", np.zeros(shape), positions, 4, 1e4, 1.0, mode, sections=sections).shape == shape
-
-
-@pytest.mark.parametrize("dtype", [DType.F32, DType.F16, DType.BF16])
-def test_rope_keeps_its_dtype(backend, dtype):
-    with backend.new_context() as ctx:
-        x = ctx.empty(dtype, 4, 1, 2).from_floats(np.ones((2, 1, 4)))
-        y = x.rope(ctx, ctx.from_ints([0, 1]), 4, 1e4)
-        ctx.compute(y)
-        assert y.dtype is dtype
-        np.testing.assert_allclose(
-            y.numpy()[1, 0, :2], [math.cos(1) - math.sin(1), math.cos(1) + math.sin(1)], rtol=2**-8
-        )

@@ -14,6 +14,21 @@ def test_a_dimension_beyond_both_ranks_is_concatenated(ctx):
         np.testing.assert_array_equal(value(ctx, z), np.concatenate(wide, dim))
 
 
+def test_a_shape_is_inferred_and_may_gain_dimensions(ctx):
+    data = numbers(np.random.default_rng(1), (4, 3, 2))
+    x = leaf(ctx, data)
+    np.testing.assert_array_equal(value(ctx, x.reshape(ctx, -1, 2)), data.reshape((12, 2), order="F"))
+    np.testing.assert_array_equal(value(ctx, x.contiguous(ctx, 3, -1)), data.reshape((3, 8), order="F"))
+    np.testing.assert_array_equal(
+        value(ctx, x.permute(ctx, 3, 0, 1, 2)), data[..., None].transpose(1, 2, 3, 0)
+    )
+
+
+def test_nothing_is_repeated_and_cut_into_no_pieces(ctx):
+    assert value(ctx, ctx.zeros(DType.F32, 4, 3, 2).repeat_4d(ctx, 4, 0, 2, 3)).shape == (4, 0, 2, 3)
+    assert ctx.empty(DType.F32, 2, 0).chunk(ctx, 1, 3) == []
+
+
 def test_a_view_counts_bytes_from_the_first_element(ctx):
     data = np.arange(24.0).reshape(6, 4).T  # (4, 6)
     x = leaf(ctx, data)
