@@ -112,6 +112,7 @@ ROWS = [  # op, attributes, a row, what becomes of it
     ("rms_norm", {"eps": 0.0}, [0.0, 0.0], [NAN, NAN]),
     ("layer_norm", {"eps": 0.0}, [2.0, 2.0], [NAN, NAN]),
     ("l2_norm", {"eps": 0.0}, [0.0, 0.0], [NAN, NAN]),
+    ("cumsum", {}, [INF, -INF], [INF, NAN]),
 ]
 
 
