@@ -57,6 +57,7 @@ from .types.placement import Placement
 from .types.spec import Spec
 
 if TYPE_CHECKING:
+    from . import gguf
     from .discovery.hook_specs import hookimpl
 
 __all__ = [
@@ -115,6 +116,7 @@ __all__ = [
     "backends",
     "choose",
     "dump",
+    "gguf",
     "hookimpl",
     "open",
     "ops",
@@ -128,4 +130,8 @@ if not TYPE_CHECKING:  # with __getattr__ in sight, type checkers would accept e
             from .discovery.hook_specs import hookimpl
 
             return hookimpl
+        if name == "gguf":  # graphs without a model never need it
+            from importlib import import_module
+
+            return import_module(".gguf", __name__)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

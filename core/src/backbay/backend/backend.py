@@ -8,7 +8,7 @@ import weakref
 from collections import deque
 from contextlib import suppress
 from types import TracebackType
-from typing import NoReturn, Self, final
+from typing import TYPE_CHECKING, NoReturn, Self, final
 
 from ..composites.graph_builder import build_graph
 from ..data.buffer import Buffer
@@ -22,7 +22,6 @@ from ..errors import (
     NotComputedError,
     OptionError,
 )
-from ..gguf import Config, ModelFile
 from ..graph.cancel import Cancel, check_cancel
 from ..graph.graph import Graph
 from ..graph.plan import Plan
@@ -40,6 +39,9 @@ from ..types.params import (
 from ..types.placement import MAX_LAYERS, Placement
 from ..types.spec import Spec
 from .hooks import BackendHooks, Progress
+
+if TYPE_CHECKING:
+    from ..gguf import Config, ModelFile
 
 DEFAULT_MAX_NODES = 8192
 
@@ -95,7 +97,11 @@ class Backend(BackendHooks):
     @final
     def config(self) -> Config:
         """Typed access to the model's metadata; empty without a model."""
-        return self.model.metadata if self.model is not None else Config()
+        if self.model is not None:
+            return self.model.metadata
+        from ..gguf import Config  # who runs graphs alone never needs it
+
+        return Config()
 
     @property
     @final

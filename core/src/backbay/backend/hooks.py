@@ -5,12 +5,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..composites.parts import composed
 from ..data.buffer import Buffer
 from ..errors import BackbayError
-from ..gguf import ModelFile, TensorInfo
 from ..graph.cancel import Cancel
 from ..graph.graph import Graph
 from ..graph.plan import Plan
@@ -20,6 +19,9 @@ from ..types.params import KERNEL, BackendParams, CacheConfig, DeviceInfo, Optio
 from ..types.placement import Placement
 from ..types.spec import Spec
 from .two_steps import OpenedInTwoSteps
+
+if TYPE_CHECKING:
+    from ..gguf import ModelFile, TensorInfo
 
 Progress = Callable[[float], None]
 """Called with 0.0 to 1.0, never less than before."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -12,7 +12,6 @@ from ..data.encoding import NUMPY, Array, Bytes, decode, encode, gather, strided
 from ..data.host_buffer import HostBuffer, MappedBuffer
 from ..data.scratch import Scratch
 from ..errors import BackbayError, UnsupportedOpError
-from ..gguf import ModelFile, TensorInfo
 from ..graph.cancel import Cancel, check_cancel
 from ..graph.graph import Graph, Node
 from ..graph.liveness import assign_slots
@@ -27,6 +26,9 @@ from ..types.placement import Placement
 from ..types.spec import Spec, same_shape
 from .backend import Backend
 from .conversions import conversion_gap, encoding_gap
+
+if TYPE_CHECKING:
+    from ..gguf import ModelFile, TensorInfo
 
 CPU = "CPU:0"
 GRAPH = Entry(CPU, "graph")

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from .. import gguf
 from ..backend.backend import Backend
 from ..errors import BackendUnavailableError
 from ..types.params import BackendParams
 from .installed import BackendEntry, backends, entry
 from .registration import check_class, describe
+
+if TYPE_CHECKING:
+    from ..gguf import ModelFile
 
 VARIABLE = "BACKBAY_BACKEND"
 AUTO = "auto"
@@ -51,7 +54,7 @@ def open(
     else:
         chosen = choose(backend).entry
         kind, name = chosen.load(), chosen.name
-    model = None if path is None else gguf.open(path)
+    model = None if path is None else _model_file(path)
     try:
         opened = kind(model, params if params is not None else BackendParams())
     except BaseException as error:
@@ -64,6 +67,12 @@ def open(
         raise
     opened.name = name
     return opened
+
+
+def _model_file(path: str | os.PathLike[str]) -> ModelFile:
+    from .. import gguf  # graphs without a model never need it
+
+    return gguf.open(path)
 
 
 def choose(backend: str | None = None) -> Choice:
