@@ -13,7 +13,7 @@ from backbay_selftest import FAULTS, KINDS, reference
 from backbay_selftest.__main__ import main
 from backbay_selftest.correct import variants
 from backbay_selftest.detection import detect
-from backbay_selftest.rivals import passes_nmse, passes_tolerance
+from backbay_selftest.rival_checks import passes_nmse, passes_tolerance
 from backbay_selftest.table import share
 
 ONE_OF_EACH = (

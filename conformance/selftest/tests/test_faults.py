@@ -8,7 +8,7 @@ import pytest
 
 from backbay import BackbayError
 from backbay_selftest import CORRECT, FAULTS, KINDS, reference
-from backbay_selftest.trivial import ON_ONES, differs, on_ones
+from backbay_selftest.trivial_test import ON_ONES, differs, on_ones
 
 
 def test_every_class_of_the_table_has_several_faults() -> None:

@@ -18,8 +18,8 @@ from .numbers.comparison import Fault
 from .numbers.number import Number
 from .report.outcome import Outcome
 from .report.report import Report
-from .runner.plan import SelectionError
 from .runner.run import run
+from .runner.selection import SelectionError
 from .suite.case import CASES, Call, Case, case
 from .suite.lab import Lab, lab_for
 from .suite.profiles import PROFILES

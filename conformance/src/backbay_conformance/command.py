@@ -28,11 +28,11 @@ from .report.known_failures import read_known_failures
 from .report.outcome import Outcome
 from .report.report import Report
 from .report.terminal import Bar, show, show_failure
-from .runner.isolation import Settings, Try, isolated
+from .runner.isolation import RunSettings, Try, isolated
 from .runner.item_run import drawn_again
-from .runner.plan import RUN_SIZES, Item
 from .runner.replay import as_file, dump, read_file
 from .runner.run import run
+from .runner.selection import RUN_SIZES, Item
 from .suite.case import CASES
 from .suite.extensions import load_extensions
 from .suite.lab import lab_for
@@ -167,7 +167,7 @@ def again(args: Namespace) -> int:
     """Try one failing case, as it was written down."""
     backend, item, seed, choices = read_file(args.repro)
     backend = args.backend or backend
-    settings = Settings(backend, seed, args.timeout, shrink=0.0)
+    settings = RunSettings(backend, seed, args.timeout, shrink=0.0)
     outcomes: list[Outcome] = list(isolated(settings, [Try(item, choices)]))
     for outcome in outcomes:
         if outcome.failed:

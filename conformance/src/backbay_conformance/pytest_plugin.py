@@ -30,7 +30,7 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     from backbay import BackbayError
 
-    from .runner.plan import names
+    from .runner.selection import names
     from .suite.profiles import PROFILES
 
     try:
@@ -54,7 +54,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         raise pytest.UsageError(
             "name the backend: --backbay-backend NAME, or backbay_backend in the configuration"
         )
-    from .runner.plan import SelectionError, select
+    from .runner.selection import SelectionError, select
 
     profiles = config.getoption("--backbay-profile")
     try:
@@ -73,11 +73,11 @@ def _parameter(profile: str, name: str) -> Any:
 @pytest.fixture(scope="session")
 def backbay_pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
     """A worker process of this test process, in which the backend runs."""
-    from .runner.isolation import Pool, Settings
+    from .runner.isolation import Pool, RunSettings
 
     config = request.config
     seed: Any = config.getoption("--backbay-seed")
     timeout: Any = config.getoption("--backbay-timeout")
-    pool = Pool(Settings(backend_of(config), seed, timeout))
+    pool = Pool(RunSettings(backend_of(config), seed, timeout))
     yield pool
     pool.close()

@@ -8,7 +8,7 @@ import pytest
 
 from .report.terminal import first_of_kind, show_failure
 from .runner.isolation import Pool, Try
-from .runner.plan import items
+from .runner.selection import items
 
 
 def test_conformance(backbay_case: tuple[str, str], backbay_pool: Pool, pytestconfig: pytest.Config) -> None:

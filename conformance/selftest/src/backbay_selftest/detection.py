@@ -8,14 +8,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from backbay_conformance.runner.item_run import run_item
-from backbay_conformance.runner.plan import Item, items, select
+from backbay_conformance.runner.selection import Item, items, select
 from backbay_conformance.suite.case import CASES
 from backbay_conformance.suite.lab import lab_for
 from backbay_conformance.suite.profiles import PROFILES, STANDARD
 from backbay_conformance.suite.scenario import SCENARIOS
 
 from .faults import FAULTS, PlantedFault, reference
-from .rivals import Noticed, noticed
+from .rival_checks import Noticed, noticed
 
 
 @dataclass(frozen=True)

@@ -46,12 +46,12 @@ class Cache:
             self.value = at.zeros(layout.value_type, layout.capacity, layout.row, row_axis=0)
         else:
             self.value = at.zeros(layout.value_type, *shape, row_axis=1)
-        self.steps: dict[tuple[int, int], Step] = {}
+        self.steps: dict[tuple[int, int], CacheStep] = {}
 
-    def step(self, tokens: int, history: int) -> Step:
+    def step(self, tokens: int, history: int) -> CacheStep:
         """The kept step of a shape; made when it is first asked for."""
         if (tokens, history) not in self.steps:
-            self.steps[tokens, history] = Step(self, tokens, history)
+            self.steps[tokens, history] = CacheStep(self, tokens, history)
         return self.steps[tokens, history]
 
     def forget_steps(self) -> None:
@@ -112,7 +112,7 @@ class Cache:
             ctx.forward(turned.copy(ctx, place)).compute()
 
 
-class Step:
+class CacheStep:
     """A graph of one shape, computed again and again: it stores tokens, and lets them attend to the history.
 
     With 0 tokens to store, `asking` tokens only read.

@@ -23,7 +23,7 @@ from backbay import BackendUnavailableError
 
 from ..report.outcome import Outcome
 from ..suite.scenario import SCENARIOS
-from .plan import Item
+from .selection import Item
 from .shrink import shrink
 
 STARTING = 120.0
@@ -37,7 +37,7 @@ HANGING = 30.0
 
 
 @dataclass(frozen=True)
-class Settings:
+class RunSettings:
     """The settings of every worker of a run."""
 
     backend: str
@@ -77,7 +77,7 @@ class DiedError(Exception):
 class Worker:
     """A process, the pipe on which it reports, and its output."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: RunSettings) -> None:
         self.settings = settings
         self.folder = tempfile.TemporaryDirectory(prefix="backbay-conformance-", ignore_cleanup_errors=True)
         reading, writing = os.pipe()
@@ -146,7 +146,7 @@ class Worker:
 class Pool:
     """One worker at a time, replaced when it dies."""
 
-    def __init__(self, settings: Settings, seen: Seen | None = None) -> None:
+    def __init__(self, settings: RunSettings, seen: Seen | None = None) -> None:
         self.settings, self.seen = settings, seen or Seen()
         self.facts: dict[str, Any] = {}
         self._worker: Worker | None = None
@@ -253,7 +253,7 @@ class Lane:
     """A pool in a thread of its own, which takes tries from a shared queue."""
 
     def __init__(
-        self, settings: Settings, seen: Seen, left: deque[list[Try]], done: queue.Queue[Any]
+        self, settings: RunSettings, seen: Seen, left: deque[list[Try]], done: queue.Queue[Any]
     ) -> None:
         self.left, self.done, self.pool = left, done, Pool(settings, seen)
         self.stopped = threading.Event()
@@ -276,7 +276,7 @@ class Lane:
 
 
 def isolated(
-    settings: Settings, planned: Sequence[Try], jobs: int = 1, facts: dict[str, Any] | None = None
+    settings: RunSettings, planned: Sequence[Try], jobs: int = 1, facts: dict[str, Any] | None = None
 ) -> Iterator[Outcome]:
     """The outcomes as they come, from `jobs` workers at once; `facts` receives a worker's facts about the backend."""
     left = deque(list(tries) for _, tries in groupby(planned, key=lambda one: one.item.group))

@@ -22,8 +22,8 @@ from ..report.outcome import Outcome
 from ..suite.case import CASES, Call
 from ..suite.lab import Lab
 from ..suite.scenario import SCENARIOS
-from .plan import Item
 from .replay import script
+from .selection import Item
 from .shrink import shrink
 
 FIRST_RUN = ("bound", "exact", "bits", "property", "repeat", "raised", "guards", "inputs", "over-claimed")

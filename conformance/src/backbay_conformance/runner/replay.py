@@ -18,7 +18,7 @@ from ..numbers.rounding import Array
 from ..report.outcome import Outcome
 from ..suite.case import Call
 from ..suite.version import SUITE_VERSION
-from .plan import Item
+from .selection import Item
 
 LONGEST = 20000
 """Characters of a program: one that is longer says where its data are instead."""

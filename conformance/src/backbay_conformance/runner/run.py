@@ -13,9 +13,9 @@ from ..report.outcome import Outcome
 from ..report.report import Report
 from ..suite.lab import Lab, lab_for
 from ..suite.profiles import STANDARD
-from .isolation import Settings, Try, isolated
+from .isolation import RunSettings, Try, isolated
 from .item_run import run_item
-from .plan import Item, items, names, select
+from .selection import Item, items, names, select
 
 Progress = Callable[[Outcome, int], None]
 """Called with each outcome, and how many there will be."""
@@ -57,7 +57,7 @@ def run(
         report.facts.update(lab.facts())
         outcomes = run_items(lab, planned, seed)
     else:
-        settings = Settings(name, seed, timeout, options=options or {})
+        settings = RunSettings(name, seed, timeout, options=options or {})
         outcomes = isolated(settings, [Try(item) for item in planned], jobs, report.facts)
     for outcome in _until(outcomes, stop_after):
         report.add(outcome)

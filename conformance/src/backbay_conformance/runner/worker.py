@@ -11,7 +11,7 @@ from ..report.outcome import Outcome
 from ..suite.extensions import load_extensions
 from ..suite.lab import Lab, lab_for
 from .item_run import run_item, shrunk
-from .plan import Item
+from .selection import Item
 
 
 class Line:

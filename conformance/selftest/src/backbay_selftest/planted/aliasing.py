@@ -9,7 +9,7 @@ import numpy as np
 from backbay import ops
 
 from ..faults import BoundCall, fault, named, rounded
-from ..seeing import kernels_of, plain
+from ..misread_operands import kernels_of, plain
 
 ALIASING = "in-place, aliasing, input overwritten"
 

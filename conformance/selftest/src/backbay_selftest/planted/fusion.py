@@ -11,7 +11,7 @@ from backbay import DType, Node, ops
 from backbay.plugin import decode
 
 from ..faults import Array, BoundCall, fault
-from ..seeing import kernels_of, plain
+from ..misread_operands import kernels_of, plain
 
 FUSION = "only in a fused or larger graph"
 

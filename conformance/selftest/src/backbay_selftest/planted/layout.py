@@ -8,7 +8,7 @@ from backbay import Node, Op, Plan, ops
 from backbay.plugin import Bytes
 
 from ..faults import BoundCall, fault, named
-from ..seeing import instead, is_operand, looked, storage_bytes
+from ..misread_operands import instead, is_operand, looked, storage_bytes
 
 STRIDES = "strides or layout ignored"
 OFFSET = "view offset ignored"

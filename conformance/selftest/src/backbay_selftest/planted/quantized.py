@@ -9,7 +9,7 @@ import numpy as np
 from backbay import DType, Node, ops
 
 from ..faults import Array, BoundCall, fault, named
-from ..seeing import instead, is_operand
+from ..misread_operands import instead, is_operand
 
 BLOCKS = "quantization block edges, repack"
 

@@ -10,7 +10,7 @@ from backbay import DType, Node, ops
 from backbay.plugin import KernelPlan
 
 from ..faults import BoundCall, fault, named
-from ..seeing import kernels_of
+from ..misread_operands import kernels_of
 
 RACES = "races, missing synchronisation"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from backbay_conformance import PROFILES
-from backbay_conformance.runner.plan import SelectionError, items, matches, names, select
+from backbay_conformance.runner.selection import SelectionError, items, matches, names, select
 
 
 def test_every_profile_has_something_to_run() -> None:

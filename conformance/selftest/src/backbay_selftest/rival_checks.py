@@ -13,7 +13,7 @@ from backbay_conformance.draw.data import Mode
 from backbay_conformance.draw.draw import Draw
 from backbay_conformance.numbers.encoding import decode
 from backbay_conformance.numbers.rounding import Array
-from backbay_conformance.runner.plan import Item
+from backbay_conformance.runner.selection import Item
 from backbay_conformance.suite.case import CASES, Call
 from backbay_conformance.suite.lab import Lab
 
