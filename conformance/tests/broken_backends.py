@@ -114,19 +114,13 @@ class WritesBehind(Reference):
             raise GuardZoneError("something lies where nothing may")
 
 
-def _from_core(source):
-    """A function that a traceback takes for one of core's own."""
-    namespace = {"__name__": "backbay.graph.building"}
-    exec(source, namespace)
-    return namespace["refuse"]
+def refuse(x):
+    from backbay import UnsupportedOpError
+
+    raise UnsupportedOpError("not today")
 
 
 class RefusesLate(Reference):
     """Has no kernel for rms_norm, and refuses a part of its composite only when that runs."""
 
-    refuse = staticmethod(
-        _from_core(
-            "def refuse(x):\n from backbay import UnsupportedOpError\n raise UnsupportedOpError('not today')"
-        )
-    )
     kernels = {op: kernel for op, kernel in with_kernels(sqr=refuse).items() if op is not ops.rms_norm}

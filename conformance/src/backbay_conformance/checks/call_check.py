@@ -46,7 +46,7 @@ class Observed:
 
 
 def try_call(lab: Lab, call: Call, mode: Mode) -> Observed:
-    """All checks of one call; raises Fault, or whatever the backend raised."""
+    """Run all checks of one call; raises Fault, or the backend's own error."""
     traced = TracedCall(lab.backend, call)
     try:
         observed = Observed(traced.level, precision=traced.precision)

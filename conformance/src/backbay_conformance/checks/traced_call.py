@@ -79,7 +79,7 @@ class TracedCall:
 
     @cached_property
     def precision(self) -> Precision:
-        """What is declared of the op, or, where its composite runs, of the coarsest of its kernels."""
+        """The declared precision of the op, or of the coarsest kernel of its composite where that runs."""
         composed = self.composed or self.level is Level.COMPOSITE
         return declared_precision(self.backend, self.call.op, self.args, composed=composed)
 

@@ -13,8 +13,8 @@ from .number import Number
 from .rounding import FLOOR, LARGEST, Array, round_to, unit
 
 
-class Fault(BackbayError):  # noqa: N818 it is what was found, not what went wrong here
-    """A backend broke the contract: which check noticed it, and what it saw."""
+class Fault(BackbayError):  # noqa: N818 a finding about the backend, not an error of the suite
+    """A breach of the contract, with the check that noticed it and a message."""
 
     def __init__(self, check: str, message: str) -> None:
         super().__init__(f"{check}: {message}")
@@ -74,7 +74,7 @@ def compare_exactly(expected: Array, got: Array, free: Array | None, check: str)
 
 
 def compare_bound(expected: Number, got: Array, dtype: DType, free: Array | None, check: str) -> float:
-    """Each element within its bound; what is not finite must be the same infinity, or NaN."""
+    """Each finite element is within its bound; infinities are equal, and NaN meets NaN."""
     value = expected.value
     bound = result_bound(expected, dtype)
     with np.errstate(all="ignore"):

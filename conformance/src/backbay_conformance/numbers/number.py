@@ -35,7 +35,7 @@ class Cost:
 class Number:
     """An array in float64 with a bound of the error that the declared precision may make in it.
 
-    Each operation adds what it costs itself to what it passes on, to first order. What is not finite has no error.
+    Each operation adds its own cost to the errors of its operands, to first order. Infinities and NaN have no error.
     """
 
     __slots__ = ("cost", "error", "value")
@@ -172,7 +172,7 @@ class Number:
         return self.value.shape
 
     def activation(self) -> Number:
-        """The operand as a backend reads it that rounds activations to its declared type."""
+        """The operand as read by a backend that rounds activations to its declared type."""
         kind = self.cost.activation
         if kind in SIGNIFICAND:
             lost = 0.0 if self.cost.activation is DType.F64 else unit(kind)
@@ -186,7 +186,7 @@ class Number:
 
 
 def block_error(value: Array, kind: DType) -> Array:
-    """What quantizing in blocks along the last axis may move each element by."""
+    """The largest change of each element by quantizing in blocks along the last axis."""
     size, extent = kind.block_size, value.shape[-1]
     if value.size == 0:
         return np.zeros(value.shape)

@@ -121,8 +121,8 @@ def closing_gives_everything_back(lab: Lab, draw: Draw) -> None:
             x.from_floats(np.ones(x.size))
             ctx.compute(y)
             held = backend.memory()
-            require(held.total() > at_rest, "what is computed takes no memory", held)
-            require(held.allocated() == held.total(), "not all that is booked is marked allocated", held)
+            require(held.total() > at_rest, "a computed graph takes no memory", held)
+            require(held.allocated() == held.total(), "some booked memory is not marked as allocated", held)
             ctx.close()
             require(
                 backend.memory().total() == at_rest, "a closed context still holds memory", backend.memory()
@@ -133,9 +133,9 @@ def closing_gives_everything_back(lab: Lab, draw: Draw) -> None:
 
 @scenario("memory", smoke=2, default=8, nightly=50)
 def what_does_not_fit_is_refused_and_freed(lab: Lab, draw: Draw) -> None:
-    """A limit that ends in the middle of a graph: the entry is marked, the rest is freed, and less still fits.
+    """A limit in the middle of a graph: the refused entry is marked, the rest is freed, and a smaller graph fits.
 
-    It is one on the device that takes the most of that graph.
+    The limit is on the device that holds most of the graph.
     """
     rest, needed = measured(lab)
     device = max(needed, key=lambda name: needed[name] - rest[name])
@@ -144,7 +144,7 @@ def what_does_not_fit_is_refused_and_freed(lab: Lab, draw: Draw) -> None:
     try:
         held = backend.memory().total()
         _refused(backend, device, limit)
-        require(backend.memory().total() == held, "what was refused still holds memory", backend.memory())
+        require(backend.memory().total() == held, "a refused allocation still holds memory", backend.memory())
         with backend.new_context() as ctx:
             x = ctx.from_floats([1.0, 2.0])
             y = x.add(ctx, x)
@@ -201,7 +201,7 @@ ENDLESS = 1 << 50
 
 @scenario("memory", smoke=1, default=2, nightly=10)
 def what_no_machine_has_is_refused(lab: Lab, draw: Draw) -> None:
-    """Without a limit, too: a leaf, or a result, that no memory holds. Afterwards the rest still computes."""
+    """A leaf or a result beyond all memory is refused without a limit, too; the rest still computes."""
     backend = lab.fresh()
     try:
         with backend.new_context() as ctx:
@@ -214,7 +214,7 @@ def what_no_machine_has_is_refused(lab: Lab, draw: Draw) -> None:
                 huge = other.from_floats([1.0]).repeat(other, 0, ENDLESS)
                 _no_memory(lambda: other.forward(huge).reserve(), "a result")
             total = backend.memory().total()
-            require(total == held, "what was refused still holds memory", held, total)
+            require(total == held, "a refused allocation still holds memory", held, total)
             ctx.compute(y)
             require(y.floats().tolist() == [2.0, 4.0], "it does not compute after a refusal", y.floats())
     finally:

@@ -64,9 +64,9 @@ WRONG: dict[str, tuple[Error, Wrong]] = {
     "fill integers with a fraction": (ShapeError, lambda b: b.ids.fill(b.ctx, 0.5)),
     "fill i32 beyond its range": (ShapeError, lambda b: b.ids.fill(b.ctx, 2.0**31)),
     "cast half a block": (ShapeError, lambda b: b.x.cast(b.ctx, DType.Q8_0)),
-    "cast to what is no dtype": (DTypeError, lambda b: b.x.cast(b.ctx, "f16")),
+    "cast to a string": (DTypeError, lambda b: b.x.cast(b.ctx, "f16")),
     # binary
-    "add what does not repeat": (ShapeError, lambda b: b.x.add(b.ctx, b.of(3))),
+    "add a vector of another length": (ShapeError, lambda b: b.x.add(b.ctx, b.of(3))),
     "add the larger to the smaller": (ShapeError, lambda b: b.row.add(b.ctx, b.x)),
     "mul by integers": (DTypeError, lambda b: b.x.mul(b.ctx, b.of(4, 3, dtype=DType.I32))),
     "add a number": (DTypeError, lambda b: b.x.add(b.ctx, 1.0)),
@@ -112,8 +112,8 @@ WRONG: dict[str, tuple[Error, Wrong]] = {
     "view with half a stride": (ShapeError, lambda b: b.x.view(b.ctx, 0, (2, 2), (6,))),
     "view backwards": (ShapeError, lambda b: b.x.view(b.ctx, 32, (4, 2), (-16,))),
     "view with too few strides": (ShapeError, lambda b: b.x.view(b.ctx, 0, (2, 2, 2), (16,))),
-    "permute by what is none": (ShapeError, lambda b: b.x.permute(b.ctx, 0, 0)),
-    "permute by too few": (ShapeError, lambda b: b.x.permute(b.ctx, 0)),
+    "permute with a dimension twice": (ShapeError, lambda b: b.x.permute(b.ctx, 0, 0)),
+    "permute with too few dimensions": (ShapeError, lambda b: b.x.permute(b.ctx, 0)),
     "permute blocks apart": (ShapeError, lambda b: b.blocks.permute(b.ctx, 1, 0)),
     "slice behind the end": (ShapeError, lambda b: b.x.slice(b.ctx, 0, 1, 5)),
     "slice backwards": (ShapeError, lambda b: b.x.slice(b.ctx, 0, 3, 1)),
@@ -188,7 +188,7 @@ WRONG: dict[str, tuple[Error, Wrong]] = {
     "ssm_scan beyond the slots": (ShapeError, lambda b: _scan(b, slots=2)),
     # linear algebra
     "diag of a matrix": (ShapeError, lambda b: b.x.diag(b.ctx)),
-    "tri of what is not square": (ShapeError, lambda b: b.x.tri(b.ctx, "lower")),
+    "tri of a matrix that is not square": (ShapeError, lambda b: b.x.tri(b.ctx, "lower")),
     "tri of another kind": (DTypeError, lambda b: b.square.tri(b.ctx, "left")),
     "solve_tri of other rows": (ShapeError, lambda b: b.square.solve_tri(b.ctx, b.of(2, 4))),
     # attention
