@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from . import FAULTS, KINDS
+from . import FAULTS, Kind
 from .detection import Detection, detect
 from .table import line, summary, summary_text, table
 
@@ -35,7 +35,10 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="python -m backbay_selftest", description=__doc__)
     made.add_argument("faults", nargs="*", help="names of faults; all without any")
     made.add_argument(
-        "--kind", action="append", choices=KINDS, help="only faults of this class; may be repeated"
+        "--kind",
+        action="append",
+        choices=[*map(str, Kind)],
+        help="only faults of this class; may be repeated",
     )
     made.add_argument("--size", choices=("smoke", "default", "nightly"), default="default")
     made.add_argument("--seed", type=int, default=0)

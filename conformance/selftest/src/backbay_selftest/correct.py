@@ -11,8 +11,8 @@ import numpy as np
 from backbay import Buffer, CacheConfig, DType, Graph, KernelBackend, Op, Placement, Precision, Spec, ops
 from backbay.plugin import HostBuffer, KernelPlan
 
-from .faults import Array, named, rounded
-from .fused import attention
+from .faults import float16, named
+from .fused import Array, attention
 
 Variant = Callable[[type[KernelBackend]], type[KernelBackend]]
 
@@ -182,7 +182,7 @@ def half_precision_activations(right: type[KernelBackend]) -> type[KernelBackend
 
     def halved(op: Op[Any, Any], position: int) -> Callable[..., Array]:
         def kernel(*args: Any, **keywords: Any) -> Array:
-            changed = [rounded(a, np.float16) if i == position else a for i, a in enumerate(args)]
+            changed = [float16(a) if i == position else a for i, a in enumerate(args)]
             return np.asarray(product[op](*changed, **keywords))
 
         return kernel

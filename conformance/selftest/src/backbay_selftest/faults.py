@@ -4,51 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from inspect import getdoc, signature
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from backbay import OPS, KernelBackend, Op, backends
 
-from .fused import attention
+from .fused import Array, Change, attention, same
 
-Array = NDArray[Any]
-Kind = str
+Result = Any  # of a wrong kernel or method
 
-KINDS: tuple[Kind, ...] = (
-    "strides or layout ignored",
-    "view offset ignored",
-    "broadcast along the wrong axis",
-    "in-place, aliasing, input overwritten",
-    "32-bit index or grid overflow",
-    "low-precision accumulation, overflow",
-    "-inf, NaN, fully masked rows",
-    "order of ties, sort sizes",
-    "zero-size dimensions",
-    "odd sizes, vector tails, head sizes",
-    "out of bounds, uninitialised, padding",
-    "RoPE variants",
-    "quantization block edges, repack",
-    "races, missing synchronisation",
-    "scalar parameters ignored or swapped",
-    "only in a fused or larger graph",
-    "capability lies",
-    "right on small, garbage on long inputs",
-)
-"""The classes of real backends' bugs."""
+
+class Kind(StrEnum):
+    """The classes of real backends' bugs."""
+
+    STRIDES = "strides or layout ignored"
+    OFFSET = "view offset ignored"
+    WRONG_AXIS = "broadcast along the wrong axis"
+    ALIASING = "in-place, aliasing, input overwritten"
+    OVERFLOW = "32-bit index or grid overflow"
+    PRECISION = "low-precision accumulation, overflow"
+    SPECIAL = "-inf, NaN, fully masked rows"
+    ORDER = "order of ties, sort sizes"
+    ZERO = "zero-size dimensions"
+    TAILS = "odd sizes, vector tails, head sizes"
+    UNDEFINED = "out of bounds, uninitialised, padding"
+    ROPE = "RoPE variants"
+    BLOCKS = "quantization block edges, repack"
+    RACES = "races, missing synchronisation"
+    SCALARS = "scalar parameters ignored or swapped"
+    FUSION = "only in a fused or larger graph"
+    CLAIMS = "capability lies"
+    LONG = "right on small, garbage on long inputs"
+
 
 FAULTS: dict[str, PlantedFault] = {}
 """Every fault by its name, in order of declaration."""
 
 
 class BoundCall:
-    """A call of a kernel, or of a backend's method, with its arguments as attributes: `call.x`, `call.eps`.
-
-    `name` is that of the op or method; `backend` is there for methods.
-    """
+    """A call of an op's kernel, or of a backend's method, with its arguments as attributes: `call.x`, `call.eps`."""
 
     def __init__(
         self, name: str, arguments: dict[str, Any], run: Callable[..., Any], backend: Any = None
@@ -71,8 +69,8 @@ class PlantedFault:
     name: str
     kind: Kind
     like: str  # a real bug of the kind: L llama.cpp, O onnxruntime, T pytorch
-    text: str  # a sentence of what is wrong
-    of: tuple[Op[Any, Any] | str, ...]  # the kernels or methods that it replaces; nothing: the class itself
+    text: str  # a sentence that describes the error
+    of: tuple[Op[Any, Any] | str, ...]  # the replaced kernels or methods; empty if `wrong` makes a class
     wrong: Callable[..., Any]
 
     def plant(self, right: type[KernelBackend]) -> type[KernelBackend]:
@@ -99,7 +97,7 @@ class PlantedFault:
 
         def kernel(*args: Any, **keywords: Any) -> Any:
             bound = own.bind(*args, **keywords)
-            bound.apply_defaults()  # the shape of `contiguous` may be empty
+            bound.apply_defaults()  # `contiguous` may lack a shape
             return wrong(BoundCall(op.name, bound.arguments, run))
 
         return kernel
@@ -116,26 +114,39 @@ class PlantedFault:
         return method
 
 
-# Right kernels with more parameters than their op has, for faults to start from.
+# Right kernels with additional parameters, through which faults enter.
 FUSED: dict[str, Callable[..., Any]] = {"scaled_dot_product_attention": attention}
 
 
 def fault(
     kind: Kind, *of: Op[Any, Any] | str, like: str = ""
 ) -> Callable[[Callable[[Any], Any]], Callable[[Any], Any]]:
-    """Register a wrong kernel, a wrong method, or a function of the right class that makes a wrong one.
+    """Register a function that gives the wrong result of a BoundCall, or, without `of`, a wrong class of the right one.
 
-    In place of kernels and methods, a function of a BoundCall gives the wrong result.
+    A fault without a docstring says in its name what is wrong.
     """
 
     def register(wrong: Callable[[Any], Any]) -> Callable[[Any], Any]:
         name = wrong.__name__
-        if kind not in KINDS or name in FAULTS:
-            raise ValueError(f"fault {name}: unknown kind {kind!r}, or declared twice")
-        FAULTS[name] = PlantedFault(name, kind, like, getdoc(wrong) or "", of, wrong)
+        if name in FAULTS:
+            raise ValueError(f"fault {name}: declared twice")
+        text = getdoc(wrong) or f"{name.replace('_', ' ').capitalize()}."
+        FAULTS[name] = PlantedFault(name, Kind(kind), like, text, of, wrong)
         return wrong
 
     return register
+
+
+def altered(
+    name: str, kind: Kind, *of: Op[Any, Any], like: str, result: Change = same, **arguments: Any
+) -> None:
+    """Register a fault: right kernels that always get these arguments, or whose result is changed."""
+
+    def wrong(call: BoundCall) -> Result:
+        return result(call.right(**arguments))
+
+    wrong.__name__ = name
+    fault(kind, *of, like=like)(wrong)
 
 
 def reference() -> type[KernelBackend]:
@@ -146,14 +157,14 @@ def reference() -> type[KernelBackend]:
     return found
 
 
-def rounded(x: Array, dtype: Any) -> Array:
-    """x as a narrower float holds it, in x's own type."""
+def float16(x: Array) -> Array:
+    """x rounded to f16, in its own type."""
     with np.errstate(over="ignore"):
-        return x.astype(dtype).astype(x.dtype)
+        return x.astype(np.float16).astype(x.dtype)
 
 
 def bfloat16(x: Array) -> Array:
-    """x cut to the 8 bits of a bfloat16's significand, to nearest."""
+    """x rounded to the 8 significant bits of a bfloat16."""
     return significand(x, 8)
 
 
@@ -164,5 +175,5 @@ def significand(x: Array, bits: int) -> Array:
 
 
 def named(*names: str) -> tuple[Op[Any, Any], ...]:
-    """Several ops at once."""
+    """Several ops by their names."""
     return tuple(OPS[name] for name in names)

@@ -10,7 +10,7 @@ import numpy as np
 from backbay import DType, Node, Op, Spec
 from backbay.plugin import Bytes, Cancel, KernelPlan, check_cancel, span, strided
 
-from .faults import Array
+from .fused import Array
 
 
 def storage_bytes(node: Node, arrays: Sequence[Array]) -> Bytes:

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from .detection import Detection
-from .faults import KINDS
+from .faults import Kind
 
 HEAD = f"{'fault':<58} {'items':>6} {'seconds':>8}  {'noticed by':<14} {'NMSE':<5} {'tolerance'}"
 
@@ -21,7 +21,7 @@ def line(row: Detection) -> str:
 def table(rows: Sequence[Detection]) -> str:
     """Every fault under its class."""
     lines = []
-    for kind in KINDS:
+    for kind in Kind:
         mine = [row for row in rows if row.kind == kind]
         if mine:
             lines += ["", kind, HEAD, *map(line, mine)]
@@ -39,7 +39,7 @@ def summary(rows: Sequence[Detection]) -> dict[str, Any]:
         "median_seconds": round(median(caught), 2) if caught else None,
         "slowest_seconds": round(max(caught), 2) if caught else None,
         "missed": [row.fault for row in rows if not row.caught],
-        "kinds": {kind: kind_summary([row for row in rows if row.kind == kind]) for kind in KINDS},
+        "kinds": {kind: kind_summary([row for row in rows if row.kind == kind]) for kind in Kind},
     }
 
 

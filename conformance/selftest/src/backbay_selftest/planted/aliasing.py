@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
 from backbay import ops
 
-from ..faults import BoundCall, fault, named, rounded
+from ..faults import BoundCall, Kind, Result, fault, float16, named
 from ..misread_operands import kernels_of, plain
-
-ALIASING = "in-place, aliasing, input overwritten"
 
 
 def overwrite_operand(call: BoundCall) -> None:
@@ -19,8 +13,8 @@ def overwrite_operand(call: BoundCall) -> None:
     call.arrays[call.node.args[0].index][...] = call.arrays[call.node.index]
 
 
-@fault(ALIASING, "run_node", like="L24305")
-def silu_runs_in_place_on_an_input(call: BoundCall) -> Any:
+@fault(Kind.ALIASING, "run_node", like="L24305")
+def silu_runs_in_place_on_an_input(call: BoundCall) -> Result:
     """The result is written over the operand too, which the caller may read or use again."""
     call.right()
     first = call.node.args[0]
@@ -28,8 +22,8 @@ def silu_runs_in_place_on_an_input(call: BoundCall) -> Any:
         overwrite_operand(call)
 
 
-@fault(ALIASING, "run_node", like="L22266")
-def scale_overwrites_an_intermediate(call: BoundCall) -> Any:
+@fault(Kind.ALIASING, "run_node", like="L22266")
+def scale_overwrites_an_intermediate(call: BoundCall) -> Result:
     """Scaling reuses its operand's memory, also where another node reads it later."""
     call.right()
     first = call.node.args[0]
@@ -37,16 +31,16 @@ def scale_overwrites_an_intermediate(call: BoundCall) -> Any:
         overwrite_operand(call)
 
 
-@fault(ALIASING, "run_node", like="L13607")
-def mulmat_rounds_its_activations_in_place(call: BoundCall) -> Any:
+@fault(Kind.ALIASING, "run_node", like="L13607")
+def mulmat_rounds_its_activations_in_place(call: BoundCall) -> Result:
     """Activations are left rounded to half precision after the product."""
     call.right()
     if call.node.op is ops.mulmat and plain(x := call.node.args[1]) and x.kind != "parameter":
-        call.arrays[x.index][...] = rounded(call.arrays[x.index], np.float16)
+        call.arrays[x.index][...] = float16(call.arrays[x.index])
 
 
-@fault(ALIASING, "_for_target", like="L24305")
-def overlapping_copies_read_what_they_wrote(call: BoundCall) -> Any:
+@fault(Kind.ALIASING, "_for_target", like="L24305")
+def overlapping_copies_read_what_they_wrote(call: BoundCall) -> Result:
     """A move within one leaf copies row by row, and so reads rows that it has already written."""
     late, source, target = call.right(), call.source, call.target
     moves = source.storage is target.storage and source.dtype is target.dtype and call.raw.ndim >= 2
@@ -56,8 +50,8 @@ def overlapping_copies_read_what_they_wrote(call: BoundCall) -> Any:
     return late
 
 
-@fault(ALIASING, "run_plan", like="L22266")
-def memory_is_free_while_a_view_still_needs_it(call: BoundCall) -> Any:
+@fault(Kind.ALIASING, "run_plan", like="L22266")
+def memory_is_free_while_a_view_still_needs_it(call: BoundCall) -> Result:
     """An intermediate counts as unused after the last op that reads it directly; views of it are forgotten."""
     nodes, arrays = call.plan.graph.nodes, call.plan.arrays
     kept = {node.storage.index for node in call.plan.graph.outputs}
@@ -75,8 +69,8 @@ def memory_is_free_while_a_view_still_needs_it(call: BoundCall) -> Any:
                 arrays[used.index][...] = 0
 
 
-@fault(ALIASING, "run_plan", like="L24305")
-def an_output_that_others_read_is_recycled(call: BoundCall) -> Any:
+@fault(Kind.ALIASING, "run_plan", like="L24305")
+def an_output_that_others_read_is_recycled(call: BoundCall) -> Result:
     """An output is kept only if nothing reads it later in the graph."""
     call.right()
     read = {used.storage.index for node in call.plan.graph.nodes for used in node.operands}
@@ -85,8 +79,8 @@ def an_output_that_others_read_is_recycled(call: BoundCall) -> Any:
             call.plan.arrays[node.storage.index][..., -1:] = 0
 
 
-@fault(ALIASING, "run_node", like="L24305")
-def rope_turns_its_input(call: BoundCall) -> Any:
+@fault(Kind.ALIASING, "run_node", like="L24305")
+def rope_turns_its_input(call: BoundCall) -> Result:
     """Rotation is done in place where queries are an intermediate result with one row of tokens."""
     call.right()
     first = call.node.args[0]

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from backbay import ops
 
-from ..faults import Array, BoundCall, fault
-from ..fused import rank4
-
-WRONG_AXIS = "broadcast along the wrong axis"
+from ..faults import BoundCall, Kind, Result, fault
+from ..fused import Array, rank4
 
 
-@fault(WRONG_AXIS, ops.mulmat, like="L14817")
-def mulmat_repeats_slices_modulo(call: BoundCall) -> Any:
+@fault(Kind.WRONG_AXIS, ops.mulmat, like="L14817")
+def mulmat_repeats_slices_modulo(call: BoundCall) -> Result:
     """Slice i of the activations meets slice i mod n of the weight, not i // r."""
     w = call.w
     w4, x4 = rank4(w), rank4(call.x)
@@ -24,8 +20,8 @@ def mulmat_repeats_slices_modulo(call: BoundCall) -> Any:
     return call.right(w=w)
 
 
-@fault(WRONG_AXIS, ops.mulmat, like="L14817")
-def mulmat_takes_the_batch_of_weights_modulo(call: BoundCall) -> Any:
+@fault(Kind.WRONG_AXIS, ops.mulmat, like="L14817")
+def mulmat_takes_the_batch_of_weights_modulo(call: BoundCall) -> Result:
     """Dimension 3 of the weight is repeated modulo; dimension 2 is right."""
     w = call.w
     w4, x4 = rank4(w), rank4(call.x)
@@ -34,8 +30,8 @@ def mulmat_takes_the_batch_of_weights_modulo(call: BoundCall) -> Any:
     return call.right(w=w)
 
 
-@fault(WRONG_AXIS, ops.add, ops.mul, like="L14817")
-def arithmetic_repeats_in_consecutive_groups(call: BoundCall) -> Any:
+@fault(Kind.WRONG_AXIS, ops.add, ops.mul, like="L14817")
+def arithmetic_repeats_in_consecutive_groups(call: BoundCall) -> Result:
     """An operand that is repeated more than once repeats each element, not the whole."""
     t2 = call.t2
     t2 = t2.reshape((1,) * (call.x.ndim - t2.ndim) + t2.shape)
@@ -45,8 +41,8 @@ def arithmetic_repeats_in_consecutive_groups(call: BoundCall) -> Any:
     return call.right(t2=t2)
 
 
-@fault(WRONG_AXIS, ops.add, ops.mul, like="O17689")
-def a_vector_goes_down_the_columns_of_a_square(call: BoundCall) -> Any:
+@fault(Kind.WRONG_AXIS, ops.add, ops.mul, like="O17689")
+def a_vector_goes_down_the_columns_of_a_square(call: BoundCall) -> Result:
     """Where rows and columns are as many, a vector is added to the columns."""
     x, t2 = call.x, call.t2
     if x.ndim >= 2 and x.shape[-1] == x.shape[-2] > 1 and t2.size == t2.shape[-1] == x.shape[-1]:
@@ -54,32 +50,32 @@ def a_vector_goes_down_the_columns_of_a_square(call: BoundCall) -> Any:
     return call.right(t2=t2)
 
 
-@fault(WRONG_AXIS, ops.scaled_dot_product_attention, like="L14817")
-def grouped_heads_take_their_keys_modulo(call: BoundCall) -> Any:
+@fault(Kind.WRONG_AXIS, ops.scaled_dot_product_attention, like="L14817")
+def grouped_heads_take_their_keys_modulo(call: BoundCall) -> Result:
     """Head h reads the keys and values of h mod kv_heads."""
     return call.right(spread=lambda x, heads: np.tile(x, (1, heads // max(x.shape[1], 1), 1, 1)))
 
 
-@fault(WRONG_AXIS, ops.scaled_dot_product_attention, like="L14817")
-def the_mask_of_head_0_serves_all(call: BoundCall) -> Any:
+@fault(Kind.WRONG_AXIS, ops.scaled_dot_product_attention, like="L14817")
+def the_mask_of_head_0_serves_all(call: BoundCall) -> Result:
     """A mask with a plane for each head is read without its head stride."""
     return call.right(change_mask=lambda mask: mask[:, :1])
 
 
-@fault(WRONG_AXIS, ops.scaled_dot_product_attention, like="L14817")
-def the_mask_of_batch_0_serves_all(call: BoundCall) -> Any:
+@fault(Kind.WRONG_AXIS, ops.scaled_dot_product_attention, like="L14817")
+def the_mask_of_batch_0_serves_all(call: BoundCall) -> Result:
     """A mask with a plane for each sequence of the batch is read without its batch stride."""
     return call.right(change_mask=lambda mask: mask[:1])
 
 
-@fault(WRONG_AXIS, ops.mulmat_id, like="L13155")
-def experts_all_read_the_first_activation(call: BoundCall) -> Any:
+@fault(Kind.WRONG_AXIS, ops.mulmat_id, like="L13155")
+def experts_all_read_the_first_activation(call: BoundCall) -> Result:
     """Activations that differ between the experts of a token are all read from the first one's place."""
     return call.right(x=call.x[..., :1, :] if call.x.ndim > 1 else call.x)
 
 
-@fault(WRONG_AXIS, ops.add_id, like="L15660")
-def expert_biases_are_looked_up_transposed(call: BoundCall) -> Any:
+@fault(Kind.WRONG_AXIS, ops.add_id, like="L15660")
+def expert_biases_are_looked_up_transposed(call: BoundCall) -> Result:
     """Where as many experts are used as there are tokens, ids are read column by column."""
     ids = call.ids
     if ids.ndim == 2 and ids.shape[0] == ids.shape[1]:
@@ -87,31 +83,31 @@ def expert_biases_are_looked_up_transposed(call: BoundCall) -> Any:
     return call.right(ids=ids)
 
 
-@fault(WRONG_AXIS, ops.rows, like="L16849")
-def batched_rows_come_from_the_first_table(call: BoundCall) -> Any:
+@fault(Kind.WRONG_AXIS, ops.rows, like="L16849")
+def batched_rows_come_from_the_first_table(call: BoundCall) -> Result:
     """A table with dimension 2 or 3 is looked up in its first plane only."""
     table = rank4(call.x)
     return call.right(x=np.broadcast_to(table[:1, :1], table.shape))
 
 
-@fault(WRONG_AXIS, ops.set_rows, like="L17108")
-def broadcast_ids_of_set_rows_use_the_first_plane(call: BoundCall) -> Any:
+@fault(Kind.WRONG_AXIS, ops.set_rows, like="L17108")
+def broadcast_ids_of_set_rows_use_the_first_plane(call: BoundCall) -> Result:
     """Ids with planes of their own for dimension 2 are read from the first plane."""
     return call.right(
         ids=np.broadcast_to(rank4(call.ids)[:, :1, :1], rank4(call.ids).shape).reshape(call.ids.shape)
     )
 
 
-@fault(WRONG_AXIS, ops.repeat, like="L14817")
-def repeat_repeats_each_element(call: BoundCall) -> Any:
+@fault(Kind.WRONG_AXIS, ops.repeat, like="L14817")
+def repeat_repeats_each_element(call: BoundCall) -> Result:
     """Along dimension 1 and up, each slice is repeated before the next one, not the whole."""
     if 1 <= call.dim < call.x.ndim:
         return np.repeat(call.x, call.n, call.x.ndim - 1 - call.dim)
     return call.right()
 
 
-@fault(WRONG_AXIS, ops.scaled_dot_product_attention, like="L14817")
-def groups_of_heads_that_are_no_power_of_two_take_turns(call: BoundCall) -> Any:
+@fault(Kind.WRONG_AXIS, ops.scaled_dot_product_attention, like="L14817")
+def groups_of_heads_that_are_no_power_of_two_take_turns(call: BoundCall) -> Result:
     """Heads per kv_head are divided by shifts; where that fails, kv_heads are dealt out modulo."""
 
     def spread(x: Array, heads: int) -> Array:

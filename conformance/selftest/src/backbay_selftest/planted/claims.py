@@ -21,9 +21,7 @@ from backbay import (
 )
 from backbay.plugin import GRAPH, KERNEL, Ledger, unsupported
 
-from ..faults import BoundCall, fault, named
-
-CLAIMS = "capability lies"
+from ..faults import BoundCall, Kind, Result, fault, named
 
 
 class Leaky(Ledger):
@@ -49,55 +47,55 @@ def claiming(right: type[KernelBackend], claimed: Op[Any, Any]) -> type[KernelBa
     return Claiming
 
 
-@fault(CLAIMS, ops.conv3d, ops.interpolate, like="L15868")
-def an_op_that_is_claimed_raises(call: BoundCall) -> Any:
+@fault(Kind.CLAIMS, ops.conv3d, ops.interpolate, like="L15868")
+def an_op_that_is_claimed_raises(call: BoundCall) -> Result:
     """The table has a kernel, and the kernel is not implemented."""
     raise NotImplementedError("not on this device")
 
 
-@fault(CLAIMS, "numbers", like="L15868")
-def bfloat16_is_claimed_and_read_as_half(call: BoundCall) -> Any:
+@fault(Kind.CLAIMS, "numbers", like="L15868")
+def bfloat16_is_claimed_and_read_as_half(call: BoundCall) -> Result:
     """bf16 operands are accepted, and their bits taken for f16."""
     if call.dtype is not DType.BF16:
         return call.right()
     return call.right(raw=call.raw.view(np.float16), dtype=DType.F16)
 
 
-@fault(CLAIMS, "supports", like="executorch#12296")
-def quantized_weights_are_disclaimed(call: BoundCall) -> Any:
+@fault(Kind.CLAIMS, "supports", like="executorch#12296")
+def quantized_weights_are_disclaimed(call: BoundCall) -> Result:
     """mulmat with a q8_0 weight is said to be impossible, though the kernel does it."""
     quantized = call.op is ops.mulmat and call.specs[0] is not None and call.specs[0].dtype is DType.Q8_0
     return unsupported("q8_0 weights have no kernel") if quantized else call.right()
 
 
-@fault(CLAIMS, like="executorch#12296")
+@fault(Kind.CLAIMS, like="executorch#12296")
 def an_op_without_a_kernel_is_claimed(right: type[KernelBackend]) -> type[KernelBackend]:
     """supports says kernel for an op that the table does not have."""
     return claiming(right, ops.solve_tri)
 
 
-@fault(CLAIMS, "precision", like="L15868")
-def single_precision_is_called_double(call: BoundCall) -> Any:
+@fault(Kind.CLAIMS, "precision", like="L15868")
+def single_precision_is_called_double(call: BoundCall) -> Result:
     """The backend declares sums in f64 and 8-bit activations never; its kernels get f32."""
     call.backend.float_dtype = np.float32
     return Precision(DType.F32, DType.F64)
 
 
-@fault(CLAIMS, "cache_config", like="L15868")
-def a_cache_dtype_is_offered_that_cannot_be_written(call: BoundCall) -> Any:
+@fault(Kind.CLAIMS, "cache_config", like="L15868")
+def a_cache_dtype_is_offered_that_cannot_be_written(call: BoundCall) -> Result:
     """A cache may be iq4_nl, says cache_config; nothing here can quantize to it."""
     return CacheConfig(dtypes=(*call.right().dtypes, DType.IQ4_NL))
 
 
-@fault(CLAIMS, "memory", like="L15868")
-def the_memory_report_forgets_the_graph(call: BoundCall) -> Any:
+@fault(Kind.CLAIMS, "memory", like="L15868")
+def the_memory_report_forgets_the_graph(call: BoundCall) -> Result:
     """The report lists weights and caches, and no compute memory."""
     report = call.right()
     return replace(report, cpu=replace(report.cpu, graph=replace(report.cpu.graph, size=0)))
 
 
-@fault(CLAIMS, "compile", like="L15868")
-def a_dry_run_measures_half(call: BoundCall) -> Any:
+@fault(Kind.CLAIMS, "compile", like="L15868")
+def a_dry_run_measures_half(call: BoundCall) -> Result:
     """With alloc_memory=False, compute memory is booked without what the outputs take."""
     plan = call.right()
     if not call.backend.params.alloc_memory:
@@ -107,36 +105,36 @@ def a_dry_run_measures_half(call: BoundCall) -> Any:
     return plan
 
 
-@fault(CLAIMS, "start", like="L15868")
-def memory_limits_are_not_kept(call: BoundCall) -> Any:
+@fault(Kind.CLAIMS, "start", like="L15868")
+def memory_limits_are_not_kept(call: BoundCall) -> Result:
     """max_memory is accepted, and nothing is refused."""
     call.backend.ledger.limits = {}
     call.right()
 
 
-@fault(CLAIMS, "start", like="L15868")
-def a_failed_allocation_stays_booked(call: BoundCall) -> Any:
+@fault(Kind.CLAIMS, "start", like="L15868")
+def a_failed_allocation_stays_booked(call: BoundCall) -> Result:
     """What was refused is still counted, so that the next report is too large."""
     call.backend.ledger.__class__ = Leaky
     call.right()
 
 
-@fault(CLAIMS, like="executorch#12296")
+@fault(Kind.CLAIMS, like="executorch#12296")
 def attention_is_claimed_fused_and_left_out(right: type[KernelBackend]) -> type[KernelBackend]:
     """Attention is said to have a kernel where there is none, instead of leaving it to the composite."""
     return claiming(right, ops.scaled_dot_product_attention)
 
 
-@fault(CLAIMS, "run_node", like="L15868")
-def an_unsupported_case_falls_back_to_nothing(call: BoundCall) -> Any:
+@fault(Kind.CLAIMS, "run_node", like="L15868")
+def an_unsupported_case_falls_back_to_nothing(call: BoundCall) -> Result:
     """On f16 operands some kernels return without a result and without an error."""
     if call.node.op in named("gelu_erf", "softplus", "l2_norm", "stddev") and call.node.dtype is DType.F16:
         return
     call.right()
 
 
-@fault(CLAIMS, "compile", like="L15868")
-def what_was_reserved_is_allocated_again(call: BoundCall) -> Any:
+@fault(Kind.CLAIMS, "compile", like="L15868")
+def what_was_reserved_is_allocated_again(call: BoundCall) -> Result:
     """A plan is said to be invalid after its first run, so that every compute compiles again."""
     plan = call.right()
     plan.__class__ = type("Short", (type(plan),), {"valid": property(lambda self: False)})

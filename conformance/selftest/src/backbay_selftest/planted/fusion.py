@@ -10,10 +10,9 @@ import numpy as np
 from backbay import DType, Node, ops
 from backbay.plugin import decode
 
-from ..faults import Array, BoundCall, fault
+from ..faults import BoundCall, Kind, Result, fault
+from ..fused import Array
 from ..misread_operands import kernels_of, plain
-
-FUSION = "only in a fused or larger graph"
 
 
 def value(node: Node, arrays: Sequence[Array]) -> Array:
@@ -25,8 +24,8 @@ def follows(node: Node, op: Any, position: int, before: Any) -> bool:
     return node.op is op and isinstance(node.args[position], Node) and node.args[position].op is before
 
 
-@fault(FUSION, "run_node", like="L15660")
-def a_norm_and_its_weight_are_fused_without_eps(call: BoundCall) -> Any:
+@fault(Kind.FUSION, "run_node", like="L15660")
+def a_norm_and_its_weight_are_fused_without_eps(call: BoundCall) -> Result:
     """rms_norm followed by mul runs as one kernel that has forgotten eps."""
     if not follows(call.node, ops.mul, 0, ops.rms_norm) or call.node.dtype is not DType.F32:
         call.right()
@@ -39,8 +38,8 @@ def a_norm_and_its_weight_are_fused_without_eps(call: BoundCall) -> Any:
     norm.args, call.arrays[norm.index][...] = (x, weight, eps), keep
 
 
-@fault(FUSION, "run_node", like="O17689")
-def a_chain_of_additions_loses_its_middle(call: BoundCall) -> Any:
+@fault(Kind.FUSION, "run_node", like="O17689")
+def a_chain_of_additions_loses_its_middle(call: BoundCall) -> Result:
     """Three additions in a row are fused, and the second operand of the second one is left out."""
     node = call.node
     call.right()
@@ -50,8 +49,8 @@ def a_chain_of_additions_loses_its_middle(call: BoundCall) -> Any:
             call.arrays[node.index][...] -= value(lost, call.arrays).astype(np.float32)
 
 
-@fault(FUSION, "run_node", like="L15660")
-def a_gate_is_applied_to_the_wrong_half(call: BoundCall) -> Any:
+@fault(Kind.FUSION, "run_node", like="L15660")
+def a_gate_is_applied_to_the_wrong_half(call: BoundCall) -> Result:
     """silu followed by mul becomes a gated kernel, with gate and value changed for each other."""
     node = call.node
     call.right()
@@ -60,8 +59,8 @@ def a_gate_is_applied_to_the_wrong_half(call: BoundCall) -> Any:
         call.arrays[node.index][...] = gate * up / (1 + np.exp(-up))
 
 
-@fault(FUSION, "run_node", like="O17689")
-def equal_nodes_are_merged_by_their_operands_alone(call: BoundCall) -> Any:
+@fault(Kind.FUSION, "run_node", like="O17689")
+def equal_nodes_are_merged_by_their_operands_alone(call: BoundCall) -> Result:
     """Two nodes of one op on the same operand count as the same, whatever their attributes say."""
     node = call.node
     memory = call.backend.__dict__.setdefault("merged", {})
@@ -75,8 +74,8 @@ def equal_nodes_are_merged_by_their_operands_alone(call: BoundCall) -> Any:
         call.arrays[node.index][...] = first
 
 
-@fault(FUSION, "run_plan", like="O17689")
-def writes_that_nobody_reads_are_dropped(call: BoundCall) -> Any:
+@fault(Kind.FUSION, "run_plan", like="O17689")
+def writes_that_nobody_reads_are_dropped(call: BoundCall) -> Result:
     """Dead code elimination takes a write into a cache for dead, since its alias is not used."""
     read = {o.index for n in call.plan.graph.nodes for o in n.operands}
     for node in kernels_of(call.plan, call.cancel):
@@ -84,8 +83,8 @@ def writes_that_nobody_reads_are_dropped(call: BoundCall) -> Any:
             call.backend.run_node(node, call.plan.arrays)
 
 
-@fault(FUSION, "run_plan", like="L24305")
-def a_read_before_a_write_is_shared_with_one_after(call: BoundCall) -> Any:
+@fault(Kind.FUSION, "run_plan", like="L24305")
+def a_read_before_a_write_is_shared_with_one_after(call: BoundCall) -> Result:
     """Two reads of the same range of a leaf count as one, also with a write between them."""
     seen: dict[Any, Array] = {}
     for node in kernels_of(call.plan, call.cancel):
@@ -96,8 +95,8 @@ def a_read_before_a_write_is_shared_with_one_after(call: BoundCall) -> Any:
             call.plan.arrays[node.index][...] = seen.setdefault(key, call.plan.arrays[node.index].copy())
 
 
-@fault(FUSION, "run_node", like="L15660")
-def scaling_is_lost_before_a_softmax(call: BoundCall) -> Any:
+@fault(Kind.FUSION, "run_node", like="L15660")
+def scaling_is_lost_before_a_softmax(call: BoundCall) -> Result:
     """scale, add and softmax run as one kernel, which scales the mask too."""
     call.right()
     added = call.node.args[0]
@@ -112,8 +111,8 @@ def scaling_is_lost_before_a_softmax(call: BoundCall) -> Any:
         call.arrays[call.node.index][...] = powers / powers.sum(-1, keepdims=True)
 
 
-@fault(FUSION, "run_node", like="O17689")
-def operands_of_long_graphs_are_numbered_in_5_bits(call: BoundCall) -> Any:
+@fault(Kind.FUSION, "run_node", like="O17689")
+def operands_of_long_graphs_are_numbered_in_5_bits(call: BoundCall) -> Result:
     """From the 33rd node on, the second operand of an addition is looked up modulo 32, if it has the same size."""
     if call.node.op is not ops.add or (index := call.node.args[1].index) < 32:
         call.right()
@@ -123,8 +122,8 @@ def operands_of_long_graphs_are_numbered_in_5_bits(call: BoundCall) -> Any:
     call.right(arrays=[other if i == index and fits else a for i, a in enumerate(call.arrays)])
 
 
-@fault(FUSION, "run_node", like="L15660")
-def a_product_and_its_bias_are_fused_in_half_precision(call: BoundCall) -> Any:
+@fault(Kind.FUSION, "run_node", like="L15660")
+def a_product_and_its_bias_are_fused_in_half_precision(call: BoundCall) -> Result:
     """mulmat followed by add keeps the product in f16 before it adds."""
     node = call.node
     call.right()
@@ -133,8 +132,8 @@ def a_product_and_its_bias_are_fused_in_half_precision(call: BoundCall) -> Any:
         call.arrays[node.index][...] += product.astype(np.float16).astype(np.float32) - product
 
 
-@fault(FUSION, "run_plan", like="L15660")
-def a_norm_that_is_an_output_too_comes_out_weighted(call: BoundCall) -> Any:
+@fault(Kind.FUSION, "run_plan", like="L15660")
+def a_norm_that_is_an_output_too_comes_out_weighted(call: BoundCall) -> Result:
     """rms_norm followed by mul is fused in place: who also reads the norm finds the product."""
     call.right()
     outputs, arrays = call.plan.graph.outputs, call.plan.arrays

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any
 
 import numpy as np
 
 from backbay import ops
 
-from ..faults import BoundCall, fault, named
+from ..faults import BoundCall, Kind, Result, altered, fault, named
 from ..fused import rank4
 
-OVERFLOW = "32-bit index or grid overflow"
 GRID = 65535  # blocks along the second and third axis of a launch
 
 
-@fault(OVERFLOW, "run_node", like="O32299")
-def rows_beyond_the_grid_are_not_computed(call: BoundCall) -> Any:
+@fault(Kind.OVERFLOW, "run_node", like="O32299")
+def rows_beyond_the_grid_are_not_computed(call: BoundCall) -> Result:
     """Elementwise kernels launch a block per row, and no more than 65535 of them."""
     call.right()
     out = call.arrays[call.node.index]
@@ -25,8 +23,8 @@ def rows_beyond_the_grid_are_not_computed(call: BoundCall) -> Any:
         out.reshape(-1, out.shape[-1])[GRID:] = 0
 
 
-@fault(OVERFLOW, ops.softmax, ops.rms_norm, ops.layer_norm, like="L16849")
-def rows_of_norms_wrap_at_16_bits(call: BoundCall) -> Any:
+@fault(Kind.OVERFLOW, ops.softmax, ops.rms_norm, ops.layer_norm, like="L16849")
+def rows_of_norms_wrap_at_16_bits(call: BoundCall) -> Result:
     """The number of a row is kept in 16 bits, so row 65536 is computed where row 0 is."""
     y = call.right()
     rows = y.reshape(-1, y.shape[-1]) if y.size else y
@@ -35,16 +33,16 @@ def rows_of_norms_wrap_at_16_bits(call: BoundCall) -> Any:
     return y
 
 
-@fault(OVERFLOW, ops.rows, like="L16849")
-def row_offsets_are_kept_in_16_bits(call: BoundCall) -> Any:
+@fault(Kind.OVERFLOW, ops.rows, like="L16849")
+def row_offsets_are_kept_in_16_bits(call: BoundCall) -> Result:
     """An id times the row's length is computed in 16 bits, and wraps from element 65536 on."""
     table = rank4(call.x)
     n = max(table.shape[-1], 1)
     return call.right(ids=np.where(call.ids * n >= 1 << 16, (call.ids * n) % (1 << 16) // n, call.ids))
 
 
-@fault(OVERFLOW, ops.concat, like="O28107")
-def concat_loses_what_lies_past_16_bits(call: BoundCall) -> Any:
+@fault(Kind.OVERFLOW, ops.concat, like="O28107")
+def concat_loses_what_lies_past_16_bits(call: BoundCall) -> Result:
     """Past element 65535 of the result, the second operand's elements are not written."""
     y = call.right()
     if y.size > 1 << 16 and call.x.size:
@@ -52,21 +50,21 @@ def concat_loses_what_lies_past_16_bits(call: BoundCall) -> Any:
     return y
 
 
-@fault(OVERFLOW, ops.set_rows, like="O32299")
-def set_rows_counts_destination_rows_in_8_bits(call: BoundCall) -> Any:
+@fault(Kind.OVERFLOW, ops.set_rows, like="O32299")
+def set_rows_counts_destination_rows_in_8_bits(call: BoundCall) -> Result:
     """The number of the row that is written to is kept in 8 bits."""
     return call.right(ids=call.ids % 256)
 
 
-@fault(OVERFLOW, ops.rows, ops.set_rows, like="L16849")
-def element_offsets_wrap_at_31_bits(call: BoundCall) -> Any:
+@fault(Kind.OVERFLOW, ops.rows, ops.set_rows, like="L16849")
+def element_offsets_wrap_at_31_bits(call: BoundCall) -> Result:
     """An id times the row's length is computed in 32 bits: rows past element 2^31 are others."""
     n = max(call.x.shape[-1], 1)
     return call.right(ids=(call.ids.astype(np.int64) * n) % (1 << 31) // n)
 
 
-@fault(OVERFLOW, ops.mulmat, like="L16849")
-def slices_beyond_the_grid_are_not_computed(call: BoundCall) -> Any:
+@fault(Kind.OVERFLOW, ops.mulmat, like="L16849")
+def slices_beyond_the_grid_are_not_computed(call: BoundCall) -> Result:
     """Dimensions 2 and 3 of a product are one axis of the grid, of at most 255 blocks on this device."""
     y = call.right()
     if y.ndim > 2 and prod(y.shape[:-2]) > 255:
@@ -74,7 +72,10 @@ def slices_beyond_the_grid_are_not_computed(call: BoundCall) -> Any:
     return y
 
 
-@fault(OVERFLOW, ops.argsort, like="O3391")
-def positions_of_argsort_are_kept_in_8_bits(call: BoundCall) -> Any:
-    """Rows longer than 256 come back with positions modulo 256."""
-    return call.right() % 256
+altered(
+    "positions_of_argsort_are_kept_in_8_bits",
+    Kind.OVERFLOW,
+    ops.argsort,
+    like="O3391",
+    result=lambda y: y % 256,
+)

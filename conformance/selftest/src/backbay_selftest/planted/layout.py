@@ -7,11 +7,9 @@ from typing import Any
 from backbay import Node, Op, Plan, ops
 from backbay.plugin import Bytes
 
-from ..faults import BoundCall, fault, named
+from ..faults import BoundCall, Kind, Result, fault, named
 from ..misread_operands import instead, is_operand, looked, storage_bytes
 
-STRIDES = "strides or layout ignored"
-OFFSET = "view offset ignored"
 UNARY = named("silu", "gelu", "relu", "tanh", "exp", "sqr", "neg", "sigmoid", "scale")
 
 
@@ -21,7 +19,7 @@ def misread(call: BoundCall, strides: tuple[int, ...] | None = None, offset: int
     return call.right(arrays=instead(call.arrays, call.operand, seen))
 
 
-def from_start(call: BoundCall) -> Any:
+def from_start(call: BoundCall) -> Result:
     """The operand read from the first byte of its storage."""
     return misread(call, call.operand.strides, 0) if call.operand.offset else call.right()
 
@@ -31,35 +29,35 @@ def strided(call: BoundCall, *where: tuple[Op[Any, Any], int]) -> bool:
     return bool(call.operand.strides) and any(is_operand(call.reader, call.operand, *one) for one in where)
 
 
-@fault(STRIDES, "read_operand", like="L25568")
-def sum_reads_a_permuted_row_as_contiguous(call: BoundCall) -> Any:
+@fault(Kind.STRIDES, "read_operand", like="L25568")
+def sum_reads_a_permuted_row_as_contiguous(call: BoundCall) -> Result:
     """Sums walk along memory, whatever the stride of dimension 0 says."""
     permuted = call.operand.stride(0) != call.operand.dtype.type_size
     return misread(call) if strided(call, (ops.sum_rows, 0)) and permuted else call.right()
 
 
-@fault(STRIDES, "read_operand", like="L13155")
-def mulmat_takes_permuted_activations_for_contiguous(call: BoundCall) -> Any:
+@fault(Kind.STRIDES, "read_operand", like="L13155")
+def mulmat_takes_permuted_activations_for_contiguous(call: BoundCall) -> Result:
     """The second operand of a matrix product is read as if it had never been permuted."""
     return misread(call) if strided(call, (ops.mulmat, 1)) else call.right()
 
 
-@fault(STRIDES, "read_operand", like="L15956")
-def softmax_ignores_the_gap_between_rows(call: BoundCall) -> Any:
+@fault(Kind.STRIDES, "read_operand", like="L15956")
+def softmax_ignores_the_gap_between_rows(call: BoundCall) -> Result:
     """Rows of a view with gaps are taken to follow each other closely."""
     whole = call.operand.stride(0) == call.operand.dtype.type_size
     return misread(call) if strided(call, (ops.softmax, 0)) and whole else call.right()
 
 
-@fault(STRIDES, "read_operand", like="T192212")
-def second_operand_of_arithmetic_is_read_as_packed(call: BoundCall) -> Any:
+@fault(Kind.STRIDES, "read_operand", like="T192212")
+def second_operand_of_arithmetic_is_read_as_packed(call: BoundCall) -> Result:
     """Binary ops use the strides of their first operand's shape for the second one."""
     binary = [(op, 1) for op in named("add", "sub", "mul", "div")]
     return misread(call) if strided(call, *binary) else call.right()
 
 
-@fault(STRIDES, "read_operand", like="T150967")
-def activations_ignore_a_step_in_dimension_0(call: BoundCall) -> Any:
+@fault(Kind.STRIDES, "read_operand", like="T150967")
+def activations_ignore_a_step_in_dimension_0(call: BoundCall) -> Result:
     """Elementwise kernels honour the strides of rows, but take elements of a row to adjoin."""
     operand, step = call.operand, call.operand.dtype.type_size
     if call.reader.op in UNARY and operand.strides and operand.stride(0) > step:
@@ -67,14 +65,14 @@ def activations_ignore_a_step_in_dimension_0(call: BoundCall) -> Any:
     return call.right()
 
 
-@fault(STRIDES, "read_operand", like="L27663")
-def copy_writes_a_strided_slot_as_packed(call: BoundCall) -> Any:
+@fault(Kind.STRIDES, "read_operand", like="L27663")
+def copy_writes_a_strided_slot_as_packed(call: BoundCall) -> Result:
     """The destination's strides are not passed to the kernel that copies."""
     return misread(call) if strided(call, (ops.copy, 1)) else call.right()
 
 
-@fault(STRIDES, ops.contiguous, like="L15037")
-def contiguous_of_a_rank_4_permutation_swaps_the_outer_axes(call: BoundCall) -> Any:
+@fault(Kind.STRIDES, ops.contiguous, like="L15037")
+def contiguous_of_a_rank_4_permutation_swaps_the_outer_axes(call: BoundCall) -> Result:
     """The fast path for transposed tensors forgets dimension 3 where both outer extents are equal."""
     x = call.x
     if x.ndim == 4 and not x.flags.c_contiguous and x.shape[0] == x.shape[1] > 1:
@@ -82,20 +80,20 @@ def contiguous_of_a_rank_4_permutation_swaps_the_outer_axes(call: BoundCall) -> 
     return call.right(x=x)
 
 
-@fault(STRIDES, "read_operand", like="L2830")
-def rope_reads_the_heads_of_a_fused_projection_as_packed(call: BoundCall) -> Any:
+@fault(Kind.STRIDES, "read_operand", like="L2830")
+def rope_reads_the_heads_of_a_fused_projection_as_packed(call: BoundCall) -> Result:
     """Queries that are a view of one fused projection lose the distance between tokens."""
     return misread(call) if strided(call, (ops.rope, 0)) else call.right()
 
 
-@fault(STRIDES, "read_operand", like="ggml#1497")
-def rows_ignores_the_row_stride_of_its_table(call: BoundCall) -> Any:
+@fault(Kind.STRIDES, "read_operand", like="ggml#1497")
+def rows_ignores_the_row_stride_of_its_table(call: BoundCall) -> Result:
     """Row numbers are multiplied with the row's own size instead of the table's stride."""
     return misread(call) if strided(call, (ops.rows, 0)) else call.right()
 
 
-@fault(STRIDES, "compile", like="T150967")
-def a_permuted_output_is_read_in_storage_order(call: BoundCall) -> Any:
+@fault(Kind.STRIDES, "compile", like="T150967")
+def a_permuted_output_is_read_in_storage_order(call: BoundCall) -> Result:
     """Reading an output that is a permuted view returns its bytes as they lie."""
     plan: Plan = call.right()
     gathered = plan.read
@@ -110,21 +108,21 @@ def a_permuted_output_is_read_in_storage_order(call: BoundCall) -> Any:
     return plan
 
 
-@fault(OFFSET, "read_operand", like="L19145")
-def mulmat_reads_a_weight_view_from_its_storage_start(call: BoundCall) -> Any:
+@fault(Kind.OFFSET, "read_operand", like="L19145")
+def mulmat_reads_a_weight_view_from_its_storage_start(call: BoundCall) -> Result:
     """A weight that is a view is read from where its storage begins."""
     return from_start(call) if is_operand(call.reader, call.operand, ops.mulmat, 0) else call.right()
 
 
-@fault(OFFSET, "read_operand", like="L19145")
-def norms_ignore_the_offset_of_a_view(call: BoundCall) -> Any:
+@fault(Kind.OFFSET, "read_operand", like="L19145")
+def norms_ignore_the_offset_of_a_view(call: BoundCall) -> Result:
     """rms_norm and layer_norm start at the storage's first byte."""
     normed = call.reader.op in named("rms_norm", "layer_norm") and call.operand is call.reader.args[0]
     return from_start(call) if normed else call.right()
 
 
-@fault(OFFSET, "resolve_view", like="L19145")
-def the_offset_of_a_view_of_a_view_counts_from_the_storage(call: BoundCall) -> Any:
+@fault(Kind.OFFSET, "resolve_view", like="L19145")
+def the_offset_of_a_view_of_a_view_counts_from_the_storage(call: BoundCall) -> Result:
     """A view of a view forgets where the view that it looks into begins."""
     node = call.node
     if node.op in (ops.view, ops.slice) and node.args[0].is_view and node.args[0].offset:
@@ -132,28 +130,28 @@ def the_offset_of_a_view_of_a_view_counts_from_the_storage(call: BoundCall) -> A
     return call.right()
 
 
-@fault(OFFSET, "resolve_view", like="L19145")
-def offsets_of_half_precision_views_count_4_byte_elements(call: BoundCall) -> Any:
+@fault(Kind.OFFSET, "resolve_view", like="L19145")
+def offsets_of_half_precision_views_count_4_byte_elements(call: BoundCall) -> Result:
     """The offset is divided by 4 to count elements, also where an element has 2 bytes."""
     half = call.node.op is not None and call.node.op.view and call.node.dtype.type_size == 2
     return shifted(call, call.node.offset // 4 * 2) if half else call.right()
 
 
-@fault(OFFSET, "read_operand", like="L17108")
-def set_rows_into_a_view_writes_from_the_storage_start(call: BoundCall) -> Any:
+@fault(Kind.OFFSET, "read_operand", like="L17108")
+def set_rows_into_a_view_writes_from_the_storage_start(call: BoundCall) -> Result:
     """Rows written into a view land as many rows too early as the view begins late."""
     return from_start(call) if is_operand(call.reader, call.operand, ops.set_rows, 0) else call.right()
 
 
-@fault(OFFSET, "resolve_view", like="L17108")
-def views_of_a_cache_ignore_their_offset(call: BoundCall) -> Any:
+@fault(Kind.OFFSET, "resolve_view", like="L17108")
+def views_of_a_cache_ignore_their_offset(call: BoundCall) -> Result:
     """Views into a persistent leaf, one that graphs write into, begin at its start."""
     cached = call.node.op in (ops.view, ops.slice) and call.node.storage.kind == "state"
     return shifted(call, 0) if cached else call.right()
 
 
-@fault(OFFSET, "read_operand", like="L19145")
-def offsets_below_one_row_are_dropped(call: BoundCall) -> Any:
+@fault(Kind.OFFSET, "read_operand", like="L19145")
+def offsets_below_one_row_are_dropped(call: BoundCall) -> Result:
     """A view's offset is turned into a row number, so that one inside of a row loses its column."""
     operand, row = call.operand, call.operand.storage.row_nbytes
     if row and operand.offset % row and call.reader.op in named("add", "mul", "rope", "contiguous"):

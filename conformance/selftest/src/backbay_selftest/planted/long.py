@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from backbay import ops
 
-from ..faults import Array, BoundCall, fault
-from ..fused import rank4, scaled
-
-LONG = "right on small, garbage on long inputs"
+from ..faults import BoundCall, Kind, Result, fault
+from ..fused import Array, rank4, scaled
 
 
-@fault(LONG, ops.softmax, like="L13155")
-def softmax_looks_at_the_first_1024(call: BoundCall) -> Any:
+@fault(Kind.LONG, ops.softmax, like="L13155")
+def softmax_looks_at_the_first_1024(call: BoundCall) -> Result:
     """Elements past 1024 do not reach the sum of their row."""
     if call.x.shape[-1] <= 1024:
         return call.right()
@@ -24,8 +20,8 @@ def softmax_looks_at_the_first_1024(call: BoundCall) -> Any:
     return powers / powers[..., :1024].sum(axis=-1, keepdims=True)
 
 
-@fault(LONG, ops.cumsum, like="T192212")
-def cumsum_forgets_the_carry_of_the_third_block(call: BoundCall) -> Any:
+@fault(Kind.LONG, ops.cumsum, like="T192212")
+def cumsum_forgets_the_carry_of_the_third_block(call: BoundCall) -> Result:
     """Blocks of 256 are summed apart; what is carried reaches only the next one."""
     y = call.right()
     if call.x.shape[-1] > 512:
@@ -33,8 +29,8 @@ def cumsum_forgets_the_carry_of_the_third_block(call: BoundCall) -> Any:
     return y
 
 
-@fault(LONG, ops.scaled_dot_product_attention, like="ollama#17895")
-def attention_forgets_what_is_long_ago(call: BoundCall) -> Any:
+@fault(Kind.LONG, ops.scaled_dot_product_attention, like="ollama#17895")
+def attention_forgets_what_is_long_ago(call: BoundCall) -> Result:
     """Only the last 256 positions of the history take part."""
 
     def forget(scores: Array) -> Array:
@@ -44,30 +40,30 @@ def attention_forgets_what_is_long_ago(call: BoundCall) -> Any:
     return call.right(change_scores=forget)
 
 
-@fault(LONG, ops.mulmat, ops.mulmat_full_prec, like="L17746")
-def the_second_half_of_long_sums_counts_twice(call: BoundCall) -> Any:
+@fault(Kind.LONG, ops.mulmat, ops.mulmat_full_prec, like="L17746")
+def the_second_half_of_long_sums_counts_twice(call: BoundCall) -> Result:
     """Sums of more than 512 products are split in two, and the second half is added by both parts."""
     half = call.w.shape[-1] // 2
     y = call.right()
     return y + call.right(w=call.w[..., half:], x=call.x[..., half:]) if call.w.shape[-1] > 512 else y
 
 
-@fault(LONG, ops.rows, like="L16849")
-def a_gather_of_many_rows_repeats_the_first(call: BoundCall) -> Any:
+@fault(Kind.LONG, ops.rows, like="L16849")
+def a_gather_of_many_rows_repeats_the_first(call: BoundCall) -> Result:
     """From the 257th id on, rows are those of the first ids again."""
     n = call.ids.shape[-1] if call.ids.ndim else 1
     return call.right(ids=call.ids[..., np.arange(n) % 256]) if n > 256 else call.right()
 
 
-@fault(LONG, ops.set_rows, like="L16849")
-def set_rows_writes_128_rows_at_most(call: BoundCall) -> Any:
+@fault(Kind.LONG, ops.set_rows, like="L16849")
+def set_rows_writes_128_rows_at_most(call: BoundCall) -> Result:
     """Rows after the first 128 are not written."""
     n = call.ids.shape[-1] if call.ids.ndim else 1
     return call.right(src=call.src[..., :128, :], ids=call.ids[..., :128]) if n > 128 else call.right()
 
 
-@fault(LONG, ops.layer_norm, ops.rms_norm, like="L26708")
-def norms_of_long_rows_use_their_first_512(call: BoundCall) -> Any:
+@fault(Kind.LONG, ops.layer_norm, ops.rms_norm, like="L26708")
+def norms_of_long_rows_use_their_first_512(call: BoundCall) -> Result:
     """Statistics of a row longer than 512 are those of its first 512 elements, scaled up."""
     x, head = call.x, call.x[..., :512]
     if x.shape[-1] <= 512:
@@ -77,21 +73,21 @@ def norms_of_long_rows_use_their_first_512(call: BoundCall) -> Any:
     return scaled(y, call.weight, call.bias if call.name == "layer_norm" else None)
 
 
-@fault(LONG, ops.rope, like="L15629")
-def positions_wrap_at_15_bits(call: BoundCall) -> Any:
+@fault(Kind.LONG, ops.rope, like="L15629")
+def positions_wrap_at_15_bits(call: BoundCall) -> Result:
     """Position 32768 counts as 0."""
     return call.right(positions=np.sign(call.positions) * (np.abs(call.positions) % (1 << 15)))
 
 
-@fault(LONG, ops.sum_rows, like="L25568")
-def long_sums_are_split_and_lose_the_rest(call: BoundCall) -> Any:
+@fault(Kind.LONG, ops.sum_rows, like="L25568")
+def long_sums_are_split_and_lose_the_rest(call: BoundCall) -> Result:
     """Rows longer than 256 are summed in blocks of 256, and what fills none is dropped."""
     n = call.x.shape[-1]
     return call.right(x=call.x[..., : n // 256 * 256]) if n > 256 else call.right()
 
 
-@fault(LONG, ops.mulmat, like="ollama#17895")
-def many_tokens_are_computed_in_chunks_that_overlap(call: BoundCall) -> Any:
+@fault(Kind.LONG, ops.mulmat, like="ollama#17895")
+def many_tokens_are_computed_in_chunks_that_overlap(call: BoundCall) -> Result:
     """Tokens past the 512th are those of the first chunk."""
     y = call.right()
     tokens = rank4(call.x).shape[2]
@@ -100,8 +96,8 @@ def many_tokens_are_computed_in_chunks_that_overlap(call: BoundCall) -> Any:
     return y
 
 
-@fault(LONG, ops.ssm_scan, like="L17746")
-def a_scan_starts_again_after_32_tokens(call: BoundCall) -> Any:
+@fault(Kind.LONG, ops.ssm_scan, like="L17746")
+def a_scan_starts_again_after_32_tokens(call: BoundCall) -> Result:
     """The state is not carried past a chunk of 32 tokens: what came before it counts half."""
     y = call.right()
     if rank4(call.x).shape[1] > 32:
@@ -109,8 +105,8 @@ def a_scan_starts_again_after_32_tokens(call: BoundCall) -> Any:
     return y
 
 
-@fault(LONG, ops.argsort, like="L17659")
-def rows_above_512_are_sorted_in_two_parts(call: BoundCall) -> Any:
+@fault(Kind.LONG, ops.argsort, like="L17659")
+def rows_above_512_are_sorted_in_two_parts(call: BoundCall) -> Result:
     """The halves of a long row are sorted, and never merged."""
     if call.x.shape[-1] <= 512:
         return call.right()

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from backbay import ops
 
-from ..faults import BoundCall, fault
-
-ORDER = "order of ties, sort sizes"
+from ..faults import BoundCall, Kind, Result, fault
 
 
-@fault(ORDER, ops.argsort, like="L17659")
-def argsort_sorts_blocks_of_256(call: BoundCall) -> Any:
+@fault(Kind.ORDER, ops.argsort, like="L17659")
+def argsort_sorts_blocks_of_256(call: BoundCall) -> Result:
     """Longer rows are sorted in blocks that are never merged."""
     y = call.right()
     for start in range(0, call.x.shape[-1] if call.x.shape[-1] > 256 else 0, 256):
@@ -22,8 +18,8 @@ def argsort_sorts_blocks_of_256(call: BoundCall) -> Any:
     return y
 
 
-@fault(ORDER, ops.argsort, like="L17659")
-def padding_of_a_bitonic_sort_takes_part(call: BoundCall) -> Any:
+@fault(Kind.ORDER, ops.argsort, like="L17659")
+def padding_of_a_bitonic_sort_takes_part(call: BoundCall) -> Result:
     """Rows are padded with the largest finite number, which comes before infinities that are data."""
     n = call.x.shape[-1]
     padded = 1 << max(n - 1, 0).bit_length()
@@ -31,8 +27,8 @@ def padding_of_a_bitonic_sort_takes_part(call: BoundCall) -> Any:
     return np.minimum(call.right(x=np.concatenate([call.x, fill], -1))[..., :n], max(n - 1, 0))
 
 
-@fault(ORDER, ops.top_k, like="O3391")
-def ties_of_top_k_give_one_position_twice(call: BoundCall) -> Any:
+@fault(Kind.ORDER, ops.top_k, like="O3391")
+def ties_of_top_k_give_one_position_twice(call: BoundCall) -> Result:
     """Positions are found by searching for the value, so equal values give the first one's position."""
     y = call.right()
     values = np.take_along_axis(call.x, y, -1)
@@ -41,29 +37,29 @@ def ties_of_top_k_give_one_position_twice(call: BoundCall) -> Any:
     return y
 
 
-@fault(ORDER, ops.top_k, like="L17659")
-def top_k_keeps_64_candidates(call: BoundCall) -> Any:
+@fault(Kind.ORDER, ops.top_k, like="L17659")
+def top_k_keeps_64_candidates(call: BoundCall) -> Result:
     """From the 65th on, positions are the first ones again."""
     y = call.right()
     y[..., 64:] = y[..., : max(0, y.shape[-1] - 64)][..., : max(0, call.k - 64)]
     return y
 
 
-@fault(ORDER, ops.top_k, like="O3391")
-def top_k_of_negative_rows_starts_from_zero(call: BoundCall) -> Any:
+@fault(Kind.ORDER, ops.top_k, like="O3391")
+def top_k_of_negative_rows_starts_from_zero(call: BoundCall) -> Result:
     """The running maximum starts as 0, so a row without positive numbers gives its first positions."""
     first = np.broadcast_to(np.arange(call.k), (*call.x.shape[:-1], call.k))
     return np.where((call.x < 0).all(-1, keepdims=True), first, call.right())
 
 
-@fault(ORDER, ops.argsort, ops.top_k, like="O3391")
-def sorting_compares_in_half_precision(call: BoundCall) -> Any:
+@fault(Kind.ORDER, ops.argsort, ops.top_k, like="O3391")
+def sorting_compares_in_half_precision(call: BoundCall) -> Result:
     """Numbers that are equal as f16 stay in the order in which they came."""
     return call.right(x=call.x.astype(np.float16).astype(call.x.dtype))
 
 
-@fault(ORDER, ops.argsort, like="L17659")
-def the_last_of_an_odd_row_is_not_sorted(call: BoundCall) -> Any:
+@fault(Kind.ORDER, ops.argsort, like="L17659")
+def the_last_of_an_odd_row_is_not_sorted(call: BoundCall) -> Result:
     """Rows of odd length above 32 are sorted without their last element, which stays last."""
     n = call.x.shape[-1]
     if n % 2 == 0 or n <= 32:
@@ -72,7 +68,7 @@ def the_last_of_an_odd_row_is_not_sorted(call: BoundCall) -> Any:
     return np.concatenate([call.right(x=call.x[..., : n - 1]), last], -1)
 
 
-@fault(ORDER, ops.top_k, like="O3391")
-def nan_makes_top_k_repeat_a_position(call: BoundCall) -> Any:
+@fault(Kind.ORDER, ops.top_k, like="O3391")
+def nan_makes_top_k_repeat_a_position(call: BoundCall) -> Result:
     """A row with NaN gives its first position again and again."""
     return np.where(np.isnan(call.x).any(-1, keepdims=True), 0, call.right())

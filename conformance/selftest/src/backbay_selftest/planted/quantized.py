@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from backbay import DType, Node, ops
 
-from ..faults import Array, BoundCall, fault, named
+from ..faults import BoundCall, Kind, Result, fault, named
+from ..fused import Array
 from ..misread_operands import instead, is_operand
-
-BLOCKS = "quantization block edges, repack"
 
 
 def matrix_weight(reader: Node, operand: Node) -> bool:
@@ -20,8 +17,8 @@ def matrix_weight(reader: Node, operand: Node) -> bool:
     return reader.op in products and operand is reader.args[0] and operand.dtype.is_quantized
 
 
-@fault(BLOCKS, "numbers", like="L25656")
-def the_last_block_of_an_odd_row_takes_its_neighbours_scale(call: BoundCall) -> Any:
+@fault(Kind.BLOCKS, "numbers", like="L25656")
+def the_last_block_of_an_odd_row_takes_its_neighbours_scale(call: BoundCall) -> Result:
     """q8_0 is read two blocks at a time; a last one without a partner keeps the scale before it."""
     blocks = call.raw.shape[-1] // call.dtype.type_size if call.dtype is DType.Q8_0 and call.raw.ndim else 0
     if blocks < 3 or blocks % 2 == 0:
@@ -31,8 +28,8 @@ def the_last_block_of_an_odd_row_takes_its_neighbours_scale(call: BoundCall) -> 
     return call.right(raw=wrong)
 
 
-@fault(BLOCKS, "numbers", like="L12544")
-def nibbles_are_unpacked_in_pairs(call: BoundCall) -> Any:
+@fault(Kind.BLOCKS, "numbers", like="L12544")
+def nibbles_are_unpacked_in_pairs(call: BoundCall) -> Result:
     """q4_0 gives its low and high nibbles in turn, instead of 16 low ones and then 16 high ones."""
     y = call.right()
     if call.dtype is not DType.Q4_0 or y.size == 0:
@@ -41,8 +38,8 @@ def nibbles_are_unpacked_in_pairs(call: BoundCall) -> Any:
     return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(y.shape)
 
 
-@fault(BLOCKS, "numbers", like="L8455")
-def the_last_part_of_a_superblock_is_scaled_wrongly(call: BoundCall) -> Any:
+@fault(Kind.BLOCKS, "numbers", like="L8455")
+def the_last_part_of_a_superblock_is_scaled_wrongly(call: BoundCall) -> Result:
     """In types with blocks of 256, the scale of the last 32 numbers has lost its lowest bit."""
     y = call.right()
     if call.dtype.block_size != 256 or y.size == 0:
@@ -52,8 +49,8 @@ def the_last_part_of_a_superblock_is_scaled_wrongly(call: BoundCall) -> Any:
     return parts.reshape(y.shape)
 
 
-@fault(BLOCKS, "read_operand", like="L12544")
-def rows_that_fill_no_repacked_group_are_swapped(call: BoundCall) -> Any:
+@fault(Kind.BLOCKS, "read_operand", like="L12544")
+def rows_that_fill_no_repacked_group_are_swapped(call: BoundCall) -> Result:
     """Weights are laid out again in groups of 4 rows; the rest of them comes in reverse."""
     y = call.right()
     rows = y.shape[-2] if y.ndim > 1 else 0
@@ -63,8 +60,8 @@ def rows_that_fill_no_repacked_group_are_swapped(call: BoundCall) -> Any:
     return y[..., order, :]
 
 
-@fault(BLOCKS, "numbers", like="L25656")
-def tiny_scales_are_flushed_to_zero(call: BoundCall) -> Any:
+@fault(Kind.BLOCKS, "numbers", like="L25656")
+def tiny_scales_are_flushed_to_zero(call: BoundCall) -> Result:
     """A block's f16 scale that is subnormal counts as 0."""
     if call.dtype not in (DType.Q8_0, DType.Q4_0) or call.raw.size == 0:
         return call.right()
@@ -74,8 +71,8 @@ def tiny_scales_are_flushed_to_zero(call: BoundCall) -> Any:
     return call.right(raw=blocks.reshape(call.raw.shape))
 
 
-@fault(BLOCKS, "read_operand", like="L8455")
-def later_superblocks_of_a_gathered_row_repeat_the_first(call: BoundCall) -> Any:
+@fault(Kind.BLOCKS, "read_operand", like="L8455")
+def later_superblocks_of_a_gathered_row_repeat_the_first(call: BoundCall) -> Result:
     """Rows of a quantized table are unpacked from their first 256 numbers only."""
     y, operand = call.right(), call.operand
     parts, rest = divmod(operand.dim(0), 256)
@@ -83,8 +80,8 @@ def later_superblocks_of_a_gathered_row_repeat_the_first(call: BoundCall) -> Any
     return np.tile(y[..., : y.shape[-1] // parts], parts) if gathered and parts > 1 and not rest else y
 
 
-@fault(BLOCKS, "read_operand", like="L12544")
-def a_row_range_of_a_quantized_weight_starts_at_its_first_row(call: BoundCall) -> Any:
+@fault(Kind.BLOCKS, "read_operand", like="L12544")
+def a_row_range_of_a_quantized_weight_starts_at_its_first_row(call: BoundCall) -> Result:
     """The offset of a view is divided by the element size, which for a block rounds down to nothing."""
     operand, arrays = call.operand, call.arrays
     start = arrays[operand.storage.index].reshape(-1)[: operand.nbytes]
@@ -94,8 +91,8 @@ def a_row_range_of_a_quantized_weight_starts_at_its_first_row(call: BoundCall) -
     return call.right(arrays=instead(arrays, operand, start.reshape(arrays[operand.index].shape)))
 
 
-@fault(BLOCKS, "read_operand", like="L25656")
-def many_tokens_round_activations_to_8_bits(call: BoundCall) -> Any:
+@fault(Kind.BLOCKS, "read_operand", like="L25656")
+def many_tokens_round_activations_to_8_bits(call: BoundCall) -> Result:
     """Against quantized weights, more than 8 tokens are rounded to 8-bit blocks that nobody declared."""
     y, reader = call.right(), call.reader
     multiplied = any(is_operand(reader, call.operand, op, 1) for op in named("mulmat", "mulmat_full_prec"))
@@ -106,8 +103,8 @@ def many_tokens_round_activations_to_8_bits(call: BoundCall) -> Any:
     return (np.round(blocks / np.where(scale > 0, scale, 1)) * scale).reshape(y.shape)
 
 
-@fault(BLOCKS, ops.copy, ops.set_rows, like="L8455")
-def quantizing_clips_a_step_early(call: BoundCall) -> Any:
+@fault(Kind.BLOCKS, ops.copy, ops.set_rows, like="L8455")
+def quantizing_clips_a_step_early(call: BoundCall) -> Result:
     """The largest number of a q8_0 block is stored as 126 steps instead of 127."""
     if call.name == "copy":
         return call.right(x=clipped(call.x, call.dst))
@@ -124,8 +121,8 @@ def clipped(source: Array, target: Array) -> Array:
     return blocks.reshape(source.shape)
 
 
-@fault(BLOCKS, "numbers", like="L25656")
-def the_sign_of_the_scale_is_dropped(call: BoundCall) -> Any:
+@fault(Kind.BLOCKS, "numbers", like="L25656")
+def the_sign_of_the_scale_is_dropped(call: BoundCall) -> Result:
     """A block of q4_0 whose largest number is positive has a negative scale, which is read as positive."""
     if call.dtype is not DType.Q4_0 or call.raw.size == 0:
         return call.right()
@@ -134,8 +131,8 @@ def the_sign_of_the_scale_is_dropped(call: BoundCall) -> Any:
     return call.right(raw=blocks.reshape(call.raw.shape))
 
 
-@fault(BLOCKS, ops.mulmat_id, like="L25656")
-def experts_after_the_first_lose_a_block(call: BoundCall) -> Any:
+@fault(Kind.BLOCKS, ops.mulmat_id, like="L25656")
+def experts_after_the_first_lose_a_block(call: BoundCall) -> Result:
     """Expert e begins at e times the unpadded size, so later experts miss the last block of a row."""
     if call.w.ndim < 3 or call.w.shape[-1] < 64:
         return call.right()

@@ -9,10 +9,8 @@ import numpy as np
 from backbay import DType, Node, ops
 from backbay.plugin import KernelPlan
 
-from ..faults import BoundCall, fault, named
+from ..faults import BoundCall, Kind, Result, fault, named
 from ..misread_operands import kernels_of
-
-RACES = "races, missing synchronisation"
 
 
 def leaves(plan: KernelPlan) -> list[Node]:
@@ -26,8 +24,8 @@ def turn(call: BoundCall) -> int:
     return int(call.backend.turn)
 
 
-@fault(RACES, "run_plan", like="L20084")
-def a_run_reads_what_the_leaves_held_before(call: BoundCall) -> Any:
+@fault(Kind.RACES, "run_plan", like="L20084")
+def a_run_reads_what_the_leaves_held_before(call: BoundCall) -> Result:
     """Uploads are not waited for: a second run of a plan still sees the inputs of the first."""
     plan = call.plan
     last = plan.__dict__.setdefault("seen", {})
@@ -40,8 +38,8 @@ def a_run_reads_what_the_leaves_held_before(call: BoundCall) -> Any:
     plan.seen = now
 
 
-@fault(RACES, "run_plan", like="L24360")
-def a_plan_is_not_run_again_for_the_same_first_bytes(call: BoundCall) -> Any:
+@fault(Kind.RACES, "run_plan", like="L24360")
+def a_plan_is_not_run_again_for_the_same_first_bytes(call: BoundCall) -> Result:
     """Whether inputs changed is told from their first 64 bytes; if not, the last results stand."""
     plan = call.plan
     key = [bytes(plan.arrays[node.index].reshape(-1)[:16].tobytes()[:64]) for node in leaves(plan)]
@@ -51,8 +49,8 @@ def a_plan_is_not_run_again_for_the_same_first_bytes(call: BoundCall) -> Any:
     plan.key = key
 
 
-@fault(RACES, "run_node", like="L20084")
-def every_third_sum_misses_its_last_part(call: BoundCall) -> Any:
+@fault(Kind.RACES, "run_node", like="L20084")
+def every_third_sum_misses_its_last_part(call: BoundCall) -> Result:
     """The last warp of a reduction is sometimes read before it is done."""
     call.right()
     out = call.arrays[call.node.index]
@@ -60,8 +58,8 @@ def every_third_sum_misses_its_last_part(call: BoundCall) -> Any:
         out[..., -1] *= np.float32(0.5)
 
 
-@fault(RACES, "run_plan", like="L20084")
-def reads_of_a_cache_do_not_wait_for_its_writes(call: BoundCall) -> Any:
+@fault(Kind.RACES, "run_plan", like="L20084")
+def reads_of_a_cache_do_not_wait_for_its_writes(call: BoundCall) -> Result:
     """What a graph writes into a leaf is only there after all of its reads."""
     nodes = list(kernels_of(call.plan, call.cancel))
     with np.errstate(all="ignore"):
@@ -69,8 +67,8 @@ def reads_of_a_cache_do_not_wait_for_its_writes(call: BoundCall) -> Any:
             call.backend.run_node(node, call.plan.arrays)
 
 
-@fault(RACES, "compile", like="L24360")
-def contexts_share_their_compute_memory(call: BoundCall) -> Any:
+@fault(Kind.RACES, "compile", like="L24360")
+def contexts_share_their_compute_memory(call: BoundCall) -> Result:
     """All plans of a backend use one arena, so computing in one context changes the results of another."""
     plan, arena = call.right(), vars(call.backend).setdefault("arena", {})
     read, run = plan.read, plan.run
@@ -89,8 +87,8 @@ def contexts_share_their_compute_memory(call: BoundCall) -> Any:
     return plan
 
 
-@fault(RACES, "read_operand", like="L24360")
-def rows_written_are_seen_one_step_late(call: BoundCall) -> Any:
+@fault(Kind.RACES, "read_operand", like="L24360")
+def rows_written_are_seen_one_step_late(call: BoundCall) -> Result:
     """A gather after set_rows in one graph reads the row that was written last as it was before."""
     operand, reader = call.operand, call.reader
     if reader.op is ops.set_rows and operand is reader.args[0]:
@@ -105,8 +103,8 @@ def rows_written_are_seen_one_step_late(call: BoundCall) -> Any:
     return y
 
 
-@fault(RACES, "run_plan", like="L24360")
-def the_first_of_two_outputs_is_read_too_early(call: BoundCall) -> Any:
+@fault(Kind.RACES, "run_plan", like="L24360")
+def the_first_of_two_outputs_is_read_too_early(call: BoundCall) -> Result:
     """With several outputs, the first one is what the run before left."""
     plan = call.plan
     first = plan.graph.outputs[0] if len(plan.graph.outputs) > 1 else None
@@ -119,8 +117,8 @@ def the_first_of_two_outputs_is_read_too_early(call: BoundCall) -> Any:
     plan.older = fresh
 
 
-@fault(RACES, "run_node", like="L20084")
-def sums_are_added_in_an_order_of_chance(call: BoundCall) -> Any:
+@fault(Kind.RACES, "run_node", like="L20084")
+def sums_are_added_in_an_order_of_chance(call: BoundCall) -> Result:
     """Atomic additions round differently from run to run, and the backend calls itself deterministic."""
     call.right()
     out = call.arrays[call.node.index]
@@ -133,8 +131,8 @@ def sums_are_added_in_an_order_of_chance(call: BoundCall) -> Any:
         out[...] = np.nextafter(out, np.float32(np.inf))
 
 
-@fault(RACES, ops.set_rows, like="L24360")
-def rows_that_are_written_twice_add_up(call: BoundCall) -> Any:
+@fault(Kind.RACES, ops.set_rows, like="L24360")
+def rows_that_are_written_twice_add_up(call: BoundCall) -> Result:
     """Writes are atomic additions to cleared rows, so that a repeated id keeps a sum instead of one of the rows."""
     y = call.right()
     if call.src.ndim == 2 and call.ids.ndim == 1 and y.dtype == np.float32:

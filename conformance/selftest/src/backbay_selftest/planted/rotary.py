@@ -8,14 +8,13 @@ import numpy as np
 
 from backbay import ops
 
-from ..faults import BoundCall, fault
+from ..faults import BoundCall, Kind, Result, fault
 
-ROPE = "RoPE variants"
 Rest = Any  # factors, sections and yarn, passed on
 
 
-@fault(ROPE, ops.rope, like="L14580")
-def partial_rope_clears_the_rest(call: BoundCall) -> Any:
+@fault(Kind.ROPE, ops.rope, like="L14580")
+def partial_rope_clears_the_rest(call: BoundCall) -> Result:
     """Elements from dim on become 0 instead of being copied."""
     y = np.array(call.right())
     if call.mode != "vision":
@@ -23,8 +22,8 @@ def partial_rope_clears_the_rest(call: BoundCall) -> Any:
     return y
 
 
-@fault(ROPE, ops.rope, like="L14580")
-def partial_neox_pairs_across_the_whole_head(call: BoundCall) -> Any:
+@fault(Kind.ROPE, ops.rope, like="L14580")
+def partial_neox_pairs_across_the_whole_head(call: BoundCall) -> Result:
     """Element i meets i + head_dim/2, also where only dim elements turn."""
     dim = call.dim
     half = call.x.shape[-1] // 2
@@ -42,8 +41,8 @@ def partial_neox_pairs_across_the_whole_head(call: BoundCall) -> Any:
     return y
 
 
-@fault(ROPE, ops.rope, like="L15629")
-def frequencies_of_partial_rope_come_from_the_head(call: BoundCall) -> Any:
+@fault(Kind.ROPE, ops.rope, like="L15629")
+def frequencies_of_partial_rope_come_from_the_head(call: BoundCall) -> Result:
     """The powers of base divide by head_dim instead of dim."""
     base = call.base
     if call.mode in ("normal", "neox"):
@@ -51,32 +50,32 @@ def frequencies_of_partial_rope_come_from_the_head(call: BoundCall) -> Any:
     return call.right(base=base)
 
 
-@fault(ROPE, ops.rope, like="L3272")
-def negative_positions_count_as_zero(call: BoundCall) -> Any:
+@fault(Kind.ROPE, ops.rope, like="L3272")
+def negative_positions_count_as_zero(call: BoundCall) -> Result:
     """A shift backwards turns nothing."""
     return call.right(positions=np.maximum(call.positions, 0))
 
 
-@fault(ROPE, ops.rope, like="L15629")
-def positions_are_kept_in_half_precision(call: BoundCall) -> Any:
+@fault(Kind.ROPE, ops.rope, like="L15629")
+def positions_are_kept_in_half_precision(call: BoundCall) -> Result:
     """Positions above 2048 are rounded to even numbers, and further."""
     return call.right(positions=call.positions.astype(np.float16).astype(np.float64))
 
 
-@fault(ROPE, ops.rope, like="L14580")
-def neox_ignores_frequency_factors(call: BoundCall) -> Any:
+@fault(Kind.ROPE, ops.rope, like="L14580")
+def neox_ignores_frequency_factors(call: BoundCall) -> Result:
     """Only the kernel for normal pairs divides by the factors."""
     return call.right(factors=None if call.mode == "neox" else call.factors)
 
 
-@fault(ROPE, ops.rope, like="L14580")
-def frequency_factors_multiply(call: BoundCall) -> Any:
+@fault(Kind.ROPE, ops.rope, like="L14580")
+def frequency_factors_multiply(call: BoundCall) -> Result:
     """Angles are multiplied with the factors instead of divided by them."""
     return call.right(factors=None if call.factors is None else 1 / call.factors)
 
 
-@fault(ROPE, ops.rope, like="L13870")
-def sections_do_not_repeat(call: BoundCall) -> Any:
+@fault(Kind.ROPE, ops.rope, like="L13870")
+def sections_do_not_repeat(call: BoundCall) -> Result:
     """In multi-section mode, pairs beyond the sum of the sections all take the first component."""
     total = sum(call.sections)
     if call.mode == "multi-section" and 0 < total < call.dim // 2:
@@ -90,8 +89,8 @@ def sections_do_not_repeat(call: BoundCall) -> Any:
     return call.right()
 
 
-@fault(ROPE, ops.rope, like="L15629")
-def yarn_stretches_by_the_head(call: BoundCall) -> Any:
+@fault(Kind.ROPE, ops.rope, like="L15629")
+def yarn_stretches_by_the_head(call: BoundCall) -> Result:
     """The factor of yarn also multiplies the elements that are only copied."""
     y = np.array(call.right())
     if call.yarn is not None and call.mode != "vision":
@@ -99,8 +98,8 @@ def yarn_stretches_by_the_head(call: BoundCall) -> Any:
     return y
 
 
-@fault(ROPE, ops.rope, like="L13870")
-def vision_powers_run_on(call: BoundCall) -> Any:
+@fault(Kind.ROPE, ops.rope, like="L13870")
+def vision_powers_run_on(call: BoundCall) -> Result:
     """The second section of vision does not start its powers of base again."""
     if call.mode != "vision" or not call.sections[0] or call.factors is not None:
         return call.right()
@@ -110,14 +109,14 @@ def vision_powers_run_on(call: BoundCall) -> Any:
     return call.right(factors=late)
 
 
-@fault(ROPE, ops.rope, like="L3272")
-def turning_back_turns_forth(call: BoundCall) -> Any:
+@fault(Kind.ROPE, ops.rope, like="L3272")
+def turning_back_turns_forth(call: BoundCall) -> Result:
     """The sign of scale is dropped."""
     return call.right(scale=abs(call.scale))
 
 
-@fault(ROPE, ops.rope, like="L4889")
-def all_tokens_beyond_the_first_batch_reuse_its_table(call: BoundCall) -> Any:
+@fault(Kind.ROPE, ops.rope, like="L4889")
+def all_tokens_beyond_the_first_batch_reuse_its_table(call: BoundCall) -> Result:
     """Sines are kept for 16 tokens, and token 16 takes those of token 0 again."""
     positions = call.positions
     if positions.size == (call.x.shape[-3] if call.x.ndim > 2 else 1) > 16:

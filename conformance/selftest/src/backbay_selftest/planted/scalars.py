@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from backbay import ops
 
-from ..faults import BoundCall, fault
+from ..faults import BoundCall, Kind, Result, altered, fault
 from ..fused import scaled
 
-SCALARS = "scalar parameters ignored or swapped"
+altered("rms_norm_ignores_its_eps", Kind.SCALARS, ops.rms_norm, like="L20350", eps=1e-6)
+altered("softcap_is_ignored", Kind.SCALARS, ops.scaled_dot_product_attention, like="L20350", softcap=0.0)
+altered("sinks_are_ignored", Kind.SCALARS, ops.scaled_dot_product_attention, like="L20350", sinks=None)
+altered("clamp_has_only_an_upper_bound", Kind.SCALARS, ops.clamp, like="L20350", min=-np.inf)
+altered("alpha_of_swiglu_is_fixed", Kind.SCALARS, ops.swiglu, like="L15660", alpha=1.702)
+altered("the_base_of_rope_is_fixed", Kind.SCALARS, ops.rope, like="L15629", base=10000.0)
+altered("solving_ignores_unit_diagonal", Kind.SCALARS, ops.solve_tri, like="L20350", unit_diagonal=False)
 
 
-@fault(SCALARS, ops.rms_norm, like="L20350")
-def rms_norm_ignores_its_eps(call: BoundCall) -> Any:
-    """eps is always 1e-6."""
-    return call.right(eps=1e-6)
-
-
-@fault(SCALARS, ops.layer_norm, like="L20350")
-def layer_norm_adds_eps_after_the_root(call: BoundCall) -> Any:
+@fault(Kind.SCALARS, ops.layer_norm, like="L20350")
+def layer_norm_adds_eps_after_the_root(call: BoundCall) -> Result:
     """The divisor is sqrt(variance) + eps."""
     n = np.float64(call.x.shape[-1])
     centred = call.x - call.x.sum(-1, keepdims=True) / n
@@ -29,26 +27,14 @@ def layer_norm_adds_eps_after_the_root(call: BoundCall) -> Any:
     return scaled(centred / (spread + call.eps), call.weight, call.bias)
 
 
-@fault(SCALARS, ops.l2_norm, like="L20350")
-def l2_norm_adds_its_eps(call: BoundCall) -> Any:
+@fault(Kind.SCALARS, ops.l2_norm, like="L20350")
+def l2_norm_adds_its_eps(call: BoundCall) -> Result:
     """eps is added under the root instead of being the least divisor."""
     return call.x / np.sqrt((call.x**2).sum(-1, keepdims=True) + call.eps)
 
 
-@fault(SCALARS, ops.scaled_dot_product_attention, like="L20350")
-def softcap_is_ignored(call: BoundCall) -> Any:
-    """Scores are not capped."""
-    return call.right(softcap=0.0)
-
-
-@fault(SCALARS, ops.scaled_dot_product_attention, like="L20350")
-def sinks_are_ignored(call: BoundCall) -> Any:
-    """The column of the sinks is left out."""
-    return call.right(sinks=None)
-
-
-@fault(SCALARS, ops.scaled_dot_product_attention, like="L12776")
-def the_cap_comes_before_the_scale(call: BoundCall) -> Any:
+@fault(Kind.SCALARS, ops.scaled_dot_product_attention, like="L12776")
+def the_cap_comes_before_the_scale(call: BoundCall) -> Result:
     """Scores are capped first and scaled then."""
     if not call.softcap:
         return call.right()
@@ -56,20 +42,14 @@ def the_cap_comes_before_the_scale(call: BoundCall) -> Any:
     return call.right(softcap=late or call.softcap)
 
 
-@fault(SCALARS, ops.clamp, like="L20350")
-def clamp_has_only_an_upper_bound(call: BoundCall) -> Any:
-    """The lower bound is never looked at."""
-    return call.right(min=-np.inf)
-
-
-@fault(SCALARS, ops.scale, like="L20350")
-def scale_is_rounded_to_half_precision(call: BoundCall) -> Any:
+@fault(Kind.SCALARS, ops.scale, like="L20350")
+def scale_is_rounded_to_half_precision(call: BoundCall) -> Result:
     """The factor is passed as f16."""
     return call.right(s=float(np.float16(call.s)))
 
 
-@fault(SCALARS, ops.conv2d, ops.im2col, like="L20350")
-def strides_of_convolutions_are_swapped(call: BoundCall) -> Any:
+@fault(Kind.SCALARS, ops.conv2d, ops.im2col, like="L20350")
+def strides_of_convolutions_are_swapped(call: BoundCall) -> Result:
     """Where the shape allows it, the vertical stride serves both directions."""
     if call.s0 == call.s1:
         return call.right()
@@ -80,61 +60,43 @@ def strides_of_convolutions_are_swapped(call: BoundCall) -> Any:
     return np.take(other, index, axis)
 
 
-@fault(SCALARS, ops.conv2d, ops.conv1d_dw, like="L20350")
-def dilation_is_ignored(call: BoundCall) -> Any:
+@fault(Kind.SCALARS, ops.conv2d, ops.conv1d_dw, like="L20350")
+def dilation_is_ignored(call: BoundCall) -> Result:
     """Taps of a kernel always adjoin."""
     plain = call.right(d=1) if call.name == "conv1d_dw" else call.right(d0=1, d1=1)
     return plain[tuple(slice(0, n) for n in call.right().shape)]
 
 
-@fault(SCALARS, ops.pad_ext, like="L20350")
-def padding_before_and_behind_is_swapped(call: BoundCall) -> Any:
+@fault(Kind.SCALARS, ops.pad_ext, like="L20350")
+def padding_before_and_behind_is_swapped(call: BoundCall) -> Result:
     """What should come before comes behind."""
     sides = {f"{side}p{n}": getattr(call, f"{other}p{n}") for side, other in ("lr", "rl") for n in range(4)}
     return call.right(**sides)
 
 
-@fault(SCALARS, ops.swiglu, like="L15660")
-def alpha_of_swiglu_is_fixed(call: BoundCall) -> Any:
-    """alpha is 1.702 whatever was given."""
-    return call.right(alpha=1.702)
-
-
-@fault(SCALARS, ops.swiglu, like="L15660")
-def swiglu_limits_its_gate_from_below(call: BoundCall) -> Any:
+@fault(Kind.SCALARS, ops.swiglu, like="L15660")
+def swiglu_limits_its_gate_from_below(call: BoundCall) -> Result:
     """The gate is clamped on both sides."""
     return call.right(x=np.maximum(call.x, -call.limit))
 
 
-@fault(SCALARS, ops.rope, like="L15629")
-def the_base_of_rope_is_fixed(call: BoundCall) -> Any:
-    """base is 10000 whatever was given."""
-    return call.right(base=10000.0)
-
-
-@fault(SCALARS, ops.variance, like="T192212")
-def variance_divides_by_one_less(call: BoundCall) -> Any:
+@fault(Kind.SCALARS, ops.variance, like="T192212")
+def variance_divides_by_one_less(call: BoundCall) -> Result:
     """The divisor is N - 1."""
     n = call.x.shape[-1]
     return call.right() * (n / (n - 1) if n > 1 else 1)
 
 
-@fault(SCALARS, ops.concat, like="O17689")
-def concat_along_the_outer_axes_swaps_its_operands(call: BoundCall) -> Any:
+@fault(Kind.SCALARS, ops.concat, like="O17689")
+def concat_along_the_outer_axes_swaps_its_operands(call: BoundCall) -> Result:
     """Along dimension 2 and 3 the second operand comes first."""
     return (
         call.right(x=call.t2, t2=call.x) if call.dim >= 2 and call.x.shape == call.t2.shape else call.right()
     )
 
 
-@fault(SCALARS, ops.solve_tri, like="L20350")
-def solving_ignores_unit_diagonal(call: BoundCall) -> Any:
-    """The diagonal is always divided by."""
-    return call.right(unit_diagonal=False)
-
-
-@fault(SCALARS, ops.interpolate, like="O17689")
-def bilinear_takes_corners_for_centres(call: BoundCall) -> Any:
+@fault(Kind.SCALARS, ops.interpolate, like="O17689")
+def bilinear_takes_corners_for_centres(call: BoundCall) -> Result:
     """Pixels are aligned at their corners in dimension 0, i*n/m instead of (i + 0.5)*n/m - 0.5."""
     x = call.x
     if call.mode != "bilinear" or 0 in call.dims or not x.ndim or call.dims[0] == x.shape[-1]:

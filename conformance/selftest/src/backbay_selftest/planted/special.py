@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from backbay import ops
 
-from ..faults import Array, BoundCall, fault
+from ..faults import BoundCall, Kind, Result, fault
+from ..fused import Array
 
-SPECIAL = "-inf, NaN, fully masked rows"
 
-
-@fault(SPECIAL, ops.softmax, like="L12776")
-def softmax_takes_minus_infinity_for_a_number(call: BoundCall) -> Any:
+@fault(Kind.SPECIAL, ops.softmax, like="L12776")
+def softmax_takes_minus_infinity_for_a_number(call: BoundCall) -> Result:
     """-infinity becomes -10000, so that a row masked in full is uniform instead of NaN."""
     return call.right(x=np.where(np.isneginf(call.x), -1e4, call.x))
 
 
-@fault(SPECIAL, ops.softmax, like="O4129")
-def a_masked_row_poisons_the_next(call: BoundCall) -> Any:
+@fault(Kind.SPECIAL, ops.softmax, like="O4129")
+def a_masked_row_poisons_the_next(call: BoundCall) -> Result:
     """The NaN of a fully masked row stays in the accumulator of the row after it."""
     y = np.array(call.right())
     rows = y.reshape(-1, y.shape[-1]) if y.size else y
@@ -30,8 +27,8 @@ def a_masked_row_poisons_the_next(call: BoundCall) -> Any:
     return y
 
 
-@fault(SPECIAL, ops.scaled_dot_product_attention, like="L12776")
-def a_masked_row_of_attention_spoils_the_others(call: BoundCall) -> Any:
+@fault(Kind.SPECIAL, ops.scaled_dot_product_attention, like="L12776")
+def a_masked_row_of_attention_spoils_the_others(call: BoundCall) -> Result:
     """Where one row of a head is masked in full, all rows of that head become NaN."""
 
     def spoil(weights: Array) -> Array:
@@ -41,76 +38,76 @@ def a_masked_row_of_attention_spoils_the_others(call: BoundCall) -> Any:
     return call.right(change_weights=spoil)
 
 
-@fault(SPECIAL, ops.scaled_dot_product_attention, like="O4129")
-def a_mask_of_minus_infinity_is_only_large(call: BoundCall) -> Any:
+@fault(Kind.SPECIAL, ops.scaled_dot_product_attention, like="O4129")
+def a_mask_of_minus_infinity_is_only_large(call: BoundCall) -> Result:
     """-infinity in the mask becomes -20, so that masked positions still count a little."""
     return call.right(change_mask=lambda mask: np.maximum(mask, -20))
 
 
-@fault(SPECIAL, ops.sigmoid, ops.silu, like="O4129")
-def sigmoid_overflows_for_large_arguments(call: BoundCall) -> Any:
+@fault(Kind.SPECIAL, ops.sigmoid, ops.silu, like="O4129")
+def sigmoid_overflows_for_large_arguments(call: BoundCall) -> Result:
     """e^x / (1 + e^x) in single precision is not a number from x = 89 on."""
     return np.where(call.x.astype(np.float32) > 88.7, np.nan, call.right())
 
 
-@fault(SPECIAL, ops.tanh, like="O4129")
-def tanh_of_large_arguments_is_nan(call: BoundCall) -> Any:
+@fault(Kind.SPECIAL, ops.tanh, like="O4129")
+def tanh_of_large_arguments_is_nan(call: BoundCall) -> Result:
     """It is taken as (e^2x - 1) / (e^2x + 1), which overflows."""
     powers = np.exp(2 * call.x.astype(np.float32))
     return (powers - 1) / (powers + 1)
 
 
-@fault(SPECIAL, ops.gelu, like="O4129")
-def gelu_of_large_arguments_is_nan(call: BoundCall) -> Any:
+@fault(Kind.SPECIAL, ops.gelu, like="O4129")
+def gelu_of_large_arguments_is_nan(call: BoundCall) -> Result:
     """The tanh inside is taken from exponentials, which overflow where x is above 10."""
     powers = np.exp(2 * (0.7978845608 * call.x * (1 + 0.044715 * call.x * call.x)).astype(np.float32))
     return np.where(np.isfinite(powers), call.right(), np.nan)
 
 
-@fault(SPECIAL, ops.softplus, like="O4129")
-def softplus_overflows(call: BoundCall) -> Any:
+@fault(Kind.SPECIAL, ops.softplus, like="O4129")
+def softplus_overflows(call: BoundCall) -> Result:
     """log(1 + e^x) is taken as it stands, in single precision."""
     return np.log(1 + np.exp(call.x.astype(np.float32)))
 
 
-@fault(SPECIAL, ops.sum_rows, ops.mean, ops.cumsum, like="O4129")
-def sums_skip_nan(call: BoundCall) -> Any:
+@fault(Kind.SPECIAL, ops.sum_rows, ops.mean, ops.cumsum, like="O4129")
+def sums_skip_nan(call: BoundCall) -> Result:
     """NaN counts as 0 in a sum."""
     return call.right(x=np.where(np.isnan(call.x), 0, call.x))
 
 
-@fault(SPECIAL, ops.mul, like="L12776")
-def zero_times_anything_is_zero(call: BoundCall) -> Any:
+@fault(Kind.SPECIAL, ops.mul, like="L12776")
+def zero_times_anything_is_zero(call: BoundCall) -> Result:
     """A zero in the first operand skips the multiplication, also by infinity or NaN."""
     return np.where(call.x == 0, 0, call.right())
 
 
-@fault(SPECIAL, ops.neg, like="T192212")
-def neg_subtracts_from_zero(call: BoundCall) -> Any:
+@fault(Kind.SPECIAL, ops.neg, like="T192212")
+def neg_subtracts_from_zero(call: BoundCall) -> Result:
     """0 - 0 is +0: the sign of a zero is lost."""
     return 0 - call.x
 
 
-@fault(SPECIAL, ops.sqrt, like="T192212")
-def sqrt_of_negative_numbers_is_zero(call: BoundCall) -> Any:
+@fault(Kind.SPECIAL, ops.sqrt, like="T192212")
+def sqrt_of_negative_numbers_is_zero(call: BoundCall) -> Result:
     """Arguments are clamped to 0 first."""
     return np.sqrt(np.where(call.x < 0, 0, call.x))
 
 
-@fault(SPECIAL, ops.div, like="L12776")
-def division_by_zero_is_guarded(call: BoundCall) -> Any:
+@fault(Kind.SPECIAL, ops.div, like="L12776")
+def division_by_zero_is_guarded(call: BoundCall) -> Result:
     """A zero divisor counts as the smallest normal number."""
     return call.right(t2=np.where(call.t2 == 0, np.finfo(np.float32).tiny, call.t2))
 
 
-@fault(SPECIAL, ops.tri, like="O4129")
-def tri_multiplies_with_zeros(call: BoundCall) -> Any:
+@fault(Kind.SPECIAL, ops.tri, like="O4129")
+def tri_multiplies_with_zeros(call: BoundCall) -> Result:
     """What is outside of the triangle is multiplied with 0, which leaves NaN where there was one."""
     return call.x * call.right(x=np.ones_like(call.x))
 
 
-@fault(SPECIAL, ops.layer_norm, ops.rms_norm, like="L12776")
-def one_bad_row_of_a_norm_spoils_all(call: BoundCall) -> Any:
+@fault(Kind.SPECIAL, ops.layer_norm, ops.rms_norm, like="L12776")
+def one_bad_row_of_a_norm_spoils_all(call: BoundCall) -> Result:
     """NaN in one row reaches the row before it through a shared reduction."""
     y = np.array(call.right())
     if y.ndim > 1 and y.size:
@@ -120,26 +117,26 @@ def one_bad_row_of_a_norm_spoils_all(call: BoundCall) -> Any:
     return y
 
 
-@fault(SPECIAL, ops.mulmat, ops.mulmat_full_prec, ops.mulmat_id, like="O4129")
-def products_take_nan_in_a_weight_for_zero(call: BoundCall) -> Any:
+@fault(Kind.SPECIAL, ops.mulmat, ops.mulmat_full_prec, ops.mulmat_id, like="O4129")
+def products_take_nan_in_a_weight_for_zero(call: BoundCall) -> Result:
     """Weights pass through a conversion that turns NaN into 0, which hides a broken model."""
     return call.right(w=np.where(np.isnan(call.w), 0, call.w))
 
 
-@fault(SPECIAL, ops.scaled_dot_product_attention, like="L12776")
-def attention_gives_the_mean_where_all_is_masked(call: BoundCall) -> Any:
+@fault(Kind.SPECIAL, ops.scaled_dot_product_attention, like="L12776")
+def attention_gives_the_mean_where_all_is_masked(call: BoundCall) -> Result:
     """-infinity in the mask becomes the lowest number of f16: only rows masked in full can tell."""
     return call.right(change_mask=lambda mask: np.maximum(mask, -65504))
 
 
-@fault(SPECIAL, ops.silu, ops.gelu, ops.sigmoid, ops.exp, like="O4129")
-def activations_clamp_their_argument(call: BoundCall) -> Any:
+@fault(Kind.SPECIAL, ops.silu, ops.gelu, ops.sigmoid, ops.exp, like="O4129")
+def activations_clamp_their_argument(call: BoundCall) -> Result:
     """Arguments are clamped to 80 for the polynomial, infinities too."""
     return call.right(x=np.where(np.isinf(call.x), np.clip(call.x, -80, 80), call.x))
 
 
-@fault(SPECIAL, ops.solve_tri, like="O4129")
-def solving_multiplies_with_what_it_must_not_read(call: BoundCall) -> Any:
+@fault(Kind.SPECIAL, ops.solve_tri, like="O4129")
+def solving_multiplies_with_what_it_must_not_read(call: BoundCall) -> Result:
     """The other triangle is multiplied with 0 and added, which leaves NaN where there was one."""
     y = call.right()
     if not call.left or call.a.ndim < 2:

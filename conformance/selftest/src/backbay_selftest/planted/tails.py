@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from backbay import ops
 
-from ..faults import BoundCall, fault, named
+from ..faults import BoundCall, Kind, Result, fault, named
 from ..fused import rank4
 
-TAILS = "odd sizes, vector tails, head sizes"
 
-
-@fault(TAILS, ops.add, ops.mul, like="L26708")
-def the_tail_of_a_row_is_lost_in_arithmetic(call: BoundCall) -> Any:
+@fault(Kind.TAILS, ops.add, ops.mul, like="L26708")
+def the_tail_of_a_row_is_lost_in_arithmetic(call: BoundCall) -> Result:
     """Elements past the last multiple of 32 are not written in rows longer than 32."""
     y = call.right()
     n = y.shape[-1] if y.ndim else 0
@@ -24,8 +20,8 @@ def the_tail_of_a_row_is_lost_in_arithmetic(call: BoundCall) -> Any:
     return y
 
 
-@fault(TAILS, *named("gelu", "silu", "tanh", "exp"), like="L26708")
-def the_tail_of_an_activation_is_passed_through(call: BoundCall) -> Any:
+@fault(Kind.TAILS, *named("gelu", "silu", "tanh", "exp"), like="L26708")
+def the_tail_of_an_activation_is_passed_through(call: BoundCall) -> Result:
     """The last elements of a tensor, past a multiple of 8, are copied instead of computed."""
     y = call.right()
     flat, tail = np.array(y).reshape(-1), y.size // 8 * 8
@@ -34,16 +30,16 @@ def the_tail_of_an_activation_is_passed_through(call: BoundCall) -> Any:
     return flat.reshape(y.shape)
 
 
-@fault(TAILS, ops.mulmat, like="L15592")
-def mulmat_drops_the_tail_of_its_sum(call: BoundCall) -> Any:
+@fault(Kind.TAILS, ops.mulmat, like="L15592")
+def mulmat_drops_the_tail_of_its_sum(call: BoundCall) -> Result:
     """Products past the last multiple of 32 do not reach the sum, if there are others."""
     n = call.w.shape[-1]
     keep = n // 32 * 32 or n
     return call.right(w=call.w[..., :keep], x=call.x[..., :keep])
 
 
-@fault(TAILS, ops.mulmat, like="L20031")
-def the_last_rows_of_a_weight_repeat_an_earlier_one(call: BoundCall) -> Any:
+@fault(Kind.TAILS, ops.mulmat, like="L20031")
+def the_last_rows_of_a_weight_repeat_an_earlier_one(call: BoundCall) -> Result:
     """Rows of the weight beyond a multiple of 4 all give the first of them."""
     y = call.right()
     n = y.shape[-1]
@@ -52,8 +48,8 @@ def the_last_rows_of_a_weight_repeat_an_earlier_one(call: BoundCall) -> Any:
     return y
 
 
-@fault(TAILS, ops.mulmat, ops.mulmat_full_prec, like="L26708")
-def the_tile_of_the_last_tokens_is_cut(call: BoundCall) -> Any:
+@fault(Kind.TAILS, ops.mulmat, ops.mulmat_full_prec, like="L26708")
+def the_tile_of_the_last_tokens_is_cut(call: BoundCall) -> Result:
     """With more than 16 tokens, those past a multiple of 16 see only half of their weights."""
     y = call.right()
     tokens = y.shape[-2] if y.ndim > 1 else 1
@@ -64,16 +60,16 @@ def the_tile_of_the_last_tokens_is_cut(call: BoundCall) -> Any:
     return y
 
 
-@fault(TAILS, ops.scaled_dot_product_attention, like="L20031")
-def heads_of_odd_sizes_lose_their_tail(call: BoundCall) -> Any:
+@fault(Kind.TAILS, ops.scaled_dot_product_attention, like="L20031")
+def heads_of_odd_sizes_lose_their_tail(call: BoundCall) -> Result:
     """Head sizes that are no multiple of 8 are cut to one, if above 8."""
     n = call.query.shape[-1]
     keep = n // 8 * 8 or n
     return call.right(query=call.query[..., :keep], key=call.key[..., :keep])
 
 
-@fault(TAILS, ops.rows, like="L26708")
-def the_tail_of_a_gathered_row_is_lost(call: BoundCall) -> Any:
+@fault(Kind.TAILS, ops.rows, like="L26708")
+def the_tail_of_a_gathered_row_is_lost(call: BoundCall) -> Result:
     """Bytes of a row past a multiple of 128 are not copied, if there are that many."""
     y = call.right()
     n = y.shape[-1] * y.itemsize // 128 * 128 // y.itemsize
@@ -82,8 +78,8 @@ def the_tail_of_a_gathered_row_is_lost(call: BoundCall) -> Any:
     return y
 
 
-@fault(TAILS, ops.conv2d, like="L15592")
-def the_last_column_of_a_convolution_is_repeated(call: BoundCall) -> Any:
+@fault(Kind.TAILS, ops.conv2d, like="L15592")
+def the_last_column_of_a_convolution_is_repeated(call: BoundCall) -> Result:
     """With an odd number of columns above 1, the last one is the one before."""
     y = call.right()
     if y.shape[-1] % 2 and y.shape[-1] > 1:
@@ -91,8 +87,8 @@ def the_last_column_of_a_convolution_is_repeated(call: BoundCall) -> Any:
     return y
 
 
-@fault(TAILS, ops.interpolate, like="L26708")
-def nearest_neighbours_are_found_in_floats(call: BoundCall) -> Any:
+@fault(Kind.TAILS, ops.interpolate, like="L26708")
+def nearest_neighbours_are_found_in_floats(call: BoundCall) -> Result:
     """i * (n / m) in single precision falls short of a whole number, and one pixel too early is taken."""
     if call.mode != "nearest" or 0 in call.dims:
         return call.right()
@@ -104,8 +100,8 @@ def nearest_neighbours_are_found_in_floats(call: BoundCall) -> Any:
     return y.reshape(tuple(call.dims)[::-1])
 
 
-@fault(TAILS, ops.softmax, ops.rms_norm, ops.l2_norm, like="L26708")
-def reductions_skip_the_tail_of_a_row(call: BoundCall) -> Any:
+@fault(Kind.TAILS, ops.softmax, ops.rms_norm, ops.l2_norm, like="L26708")
+def reductions_skip_the_tail_of_a_row(call: BoundCall) -> Result:
     """The sum of a row longer than 64 leaves out what is past a multiple of 16."""
     n = call.x.shape[-1]
     keep = n // 16 * 16
@@ -117,8 +113,8 @@ def reductions_skip_the_tail_of_a_row(call: BoundCall) -> Any:
     return call.right() * np.where((whole > 0) & (part > 0), part / whole, 1)
 
 
-@fault(TAILS, ops.ssm_conv, like="L20031")
-def short_convolutions_assume_4_taps(call: BoundCall) -> Any:
+@fault(Kind.TAILS, ops.ssm_conv, like="L20031")
+def short_convolutions_assume_4_taps(call: BoundCall) -> Result:
     """With another number of taps than 4, the first one is left out."""
     if call.weight.shape[-1] in (1, 4):
         return call.right()
@@ -127,8 +123,8 @@ def short_convolutions_assume_4_taps(call: BoundCall) -> Any:
     return call.right(weight=cut)
 
 
-@fault(TAILS, ops.mulmat, like="L26708")
-def a_single_column_repeats_the_last_odd_row(call: BoundCall) -> Any:
+@fault(Kind.TAILS, ops.mulmat, like="L26708")
+def a_single_column_repeats_the_last_odd_row(call: BoundCall) -> Result:
     """Products with one column take two rows of the weight at a time; the last of an odd number is the one before."""
     y = call.right()
     if rank4(call.x).shape[2] == 1 and y.shape[-1] % 2 and y.shape[-1] > 1:
@@ -136,8 +132,8 @@ def a_single_column_repeats_the_last_odd_row(call: BoundCall) -> Any:
     return y
 
 
-@fault(TAILS, ops.mulmat, like="L15592")
-def long_rows_lose_what_is_past_a_multiple_of_64(call: BoundCall) -> Any:
+@fault(Kind.TAILS, ops.mulmat, like="L15592")
+def long_rows_lose_what_is_past_a_multiple_of_64(call: BoundCall) -> Result:
     """Above 512 elements a kernel for whole tiles runs, and what is behind the last tile is left out."""
     kept = call.w.shape[-1] // 64 * 64 if call.w.shape[-1] > 512 else call.w.shape[-1]
     return call.right(w=call.w[..., :kept], x=call.x[..., :kept])

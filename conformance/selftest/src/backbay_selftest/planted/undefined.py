@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from backbay import DType, ops
 
-from ..faults import BoundCall, fault, named
+from ..faults import BoundCall, Kind, Result, fault, named
 from ..fused import rank4
 
-UNDEFINED = "out of bounds, uninitialised, padding"
 
-
-@fault(UNDEFINED, "run_node", like="L15861")
-def padding_is_never_written(call: BoundCall) -> Any:
+@fault(Kind.UNDEFINED, "run_node", like="L15861")
+def padding_is_never_written(call: BoundCall) -> Result:
     """pad writes what it copies, and leaves the rest as it finds it."""
     if call.node.op is not ops.pad_ext:
         call.right()
@@ -29,8 +25,8 @@ def padding_is_never_written(call: BoundCall) -> Any:
     inner[...] = kept
 
 
-@fault(UNDEFINED, "run_node", like="L15861")
-def what_is_off_the_triangle_is_never_written(call: BoundCall) -> Any:
+@fault(Kind.UNDEFINED, "run_node", like="L15861")
+def what_is_off_the_triangle_is_never_written(call: BoundCall) -> Result:
     """tri and diag write only where the result is not 0."""
     before = call.arrays[call.node.index].copy()
     call.right()
@@ -38,8 +34,8 @@ def what_is_off_the_triangle_is_never_written(call: BoundCall) -> Any:
         np.copyto(call.arrays[call.node.index], before, where=call.arrays[call.node.index] == 0)
 
 
-@fault(UNDEFINED, ops.softmax, like="L17108")
-def softmax_reads_one_element_too_many(call: BoundCall) -> Any:
+@fault(Kind.UNDEFINED, ops.softmax, like="L17108")
+def softmax_reads_one_element_too_many(call: BoundCall) -> Result:
     """The sum of a row takes in the first element of the next one, where rows are no multiple of 4."""
     x = call.x
     if x.ndim < 2 or x.shape[-1] % 4 == 0 or x.size == 0:
@@ -49,8 +45,8 @@ def softmax_reads_one_element_too_many(call: BoundCall) -> Any:
     return call.right(x=np.concatenate([rows, beyond], -1))[:, :-1].reshape(x.shape)
 
 
-@fault(UNDEFINED, "run_node", like="L17108")
-def a_result_runs_over_its_end(call: BoundCall) -> Any:
+@fault(Kind.UNDEFINED, "run_node", like="L17108")
+def a_result_runs_over_its_end(call: BoundCall) -> Result:
     """A kernel that writes 4 elements at a time writes past the end of its buffer."""
     call.right()
     node, out = call.node, call.arrays[call.node.index]
@@ -60,8 +56,8 @@ def a_result_runs_over_its_end(call: BoundCall) -> Any:
         end[1:] = 0
 
 
-@fault(UNDEFINED, ops.conv2d, ops.im2col, like="O27419")
-def padding_of_a_convolution_wraps_around(call: BoundCall) -> Any:
+@fault(Kind.UNDEFINED, ops.conv2d, ops.im2col, like="O27419")
+def padding_of_a_convolution_wraps_around(call: BoundCall) -> Result:
     """Columns left and right of the data are read from the other end of the row."""
     if not call.p0 or call.data.shape[-1] < call.p0:
         return call.right()
@@ -69,15 +65,15 @@ def padding_of_a_convolution_wraps_around(call: BoundCall) -> Any:
     return call.right(data=wide, p0=0)
 
 
-@fault(UNDEFINED, ops.avg_pool2d, like="O27419")
-def padding_does_not_count_in_the_mean(call: BoundCall) -> Any:
+@fault(Kind.UNDEFINED, ops.avg_pool2d, like="O27419")
+def padding_does_not_count_in_the_mean(call: BoundCall) -> Result:
     """Windows over the edge are divided by what is inside of the data."""
     inside = call.right(x=np.ones_like(call.x))
     return call.right() / np.where(inside > 0, inside, 1)
 
 
-@fault(UNDEFINED, ops.scaled_dot_product_attention, like="L15861")
-def history_is_rounded_up_to_32(call: BoundCall) -> Any:
+@fault(Kind.UNDEFINED, ops.scaled_dot_product_attention, like="L15861")
+def history_is_rounded_up_to_32(call: BoundCall) -> Result:
     """Positions up to the next multiple of 32 take part as zeros that nobody masks."""
     more = -rank4(call.key).shape[1] % 32
     if not more or call.cache_config_applied:
@@ -87,8 +83,8 @@ def history_is_rounded_up_to_32(call: BoundCall) -> Any:
     return call.right(key=key, value=value, mask=mask)
 
 
-@fault(UNDEFINED, ops.set_rows, like="L17108")
-def set_rows_clears_the_row_behind(call: BoundCall) -> Any:
+@fault(Kind.UNDEFINED, ops.set_rows, like="L17108")
+def set_rows_clears_the_row_behind(call: BoundCall) -> Result:
     """Rows are written in pairs: the one behind the last becomes zero."""
     y = call.right()
     if call.ids.size and call.x.ndim >= 2 and int(call.ids.max()) + 1 < call.x.shape[-2]:
@@ -96,8 +92,8 @@ def set_rows_clears_the_row_behind(call: BoundCall) -> Any:
     return y
 
 
-@fault(UNDEFINED, ops.mulmat, like="L15861")
-def columns_of_padding_reach_the_product(call: BoundCall) -> Any:
+@fault(Kind.UNDEFINED, ops.mulmat, like="L15861")
+def columns_of_padding_reach_the_product(call: BoundCall) -> Result:
     """Rows are padded to 16 with what lies behind them: the next row of the activations, against ones."""
     n, x4 = call.w.shape[-1], rank4(call.x)
     if n % 16 == 0 or n < 16 or x4.shape[2] < 2:
@@ -107,8 +103,8 @@ def columns_of_padding_reach_the_product(call: BoundCall) -> Any:
     return call.right() + stray.reshape(*call.x.shape[:-1], 1)
 
 
-@fault(UNDEFINED, ops.scaled_dot_product_attention, like="O27419")
-def rows_of_mask_padding_shift_the_mask(call: BoundCall) -> Any:
+@fault(Kind.UNDEFINED, ops.scaled_dot_product_attention, like="O27419")
+def rows_of_mask_padding_shift_the_mask(call: BoundCall) -> Result:
     """A mask with more rows than tokens is read from its end."""
     tokens = rank4(call.query).shape[1]
     return call.right(change_mask=lambda mask: mask[:, :, mask.shape[2] - tokens :])

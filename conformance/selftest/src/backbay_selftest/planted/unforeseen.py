@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from backbay import DType, FlashAttention, Spec, ops
 from backbay.plugin import KernelPlan, MappedBuffer, check_cancel, contiguous_strides, strided
 
-from ..faults import BoundCall, fault, rounded
+from ..faults import BoundCall, Kind, Result, fault, float16
 from ..fused import rank4
 
 GRID = 65535
 
 
-@fault("strides or layout ignored", "resolve_view", like="L25568")
-def a_stride_of_zero_is_taken_for_a_contiguous_one(call: BoundCall) -> Any:
+@fault(Kind.STRIDES, "resolve_view", like="L25568")
+def a_stride_of_zero_is_taken_for_a_contiguous_one(call: BoundCall) -> Result:
     """A view that repeats its rows in place is read as if they lay one after the other."""
     node = call.node
     if not node.strides or 0 not in node.strides:
@@ -28,8 +27,8 @@ def a_stride_of_zero_is_taken_for_a_contiguous_one(call: BoundCall) -> Any:
     return strided(beyond, Spec(node.dtype, node.shape, steps, node.offset))
 
 
-@fault("odd sizes, vector tails, head sizes", "store", like="L26708")
-def the_last_tile_of_a_transpose_is_not_written(call: BoundCall) -> Any:
+@fault(Kind.TAILS, "store", like="L26708")
+def the_last_tile_of_a_transpose_is_not_written(call: BoundCall) -> Result:
     """A transposing copy works in tiles of 32 by 32, and forgets the one that is short in both directions."""
     call.right()
     a = call.node.args[0]
@@ -41,8 +40,8 @@ def the_last_tile_of_a_transpose_is_not_written(call: BoundCall) -> Any:
         call.out[..., rows:, columns:] = 0
 
 
-@fault("broadcast along the wrong axis", ops.set_rows, like="L14817")
-def ids_of_set_rows_serve_slices_in_groups(call: BoundCall) -> Any:
+@fault(Kind.WRONG_AXIS, ops.set_rows, like="L14817")
+def ids_of_set_rows_serve_slices_in_groups(call: BoundCall) -> Result:
     """Where there are fewer sets of ids than slices, each serves some that follow each other."""
     few, many = rank4(call.ids).shape[2], rank4(call.src).shape[1]
     if not 1 < few < many:
@@ -50,15 +49,15 @@ def ids_of_set_rows_serve_slices_in_groups(call: BoundCall) -> Any:
     return call.right(ids=np.repeat(call.ids, many // few, axis=-2))
 
 
-@fault("scalar parameters ignored or swapped", ops.fill, like="L20350")
-def integers_are_filled_in_through_single_precision(call: BoundCall) -> Any:
+@fault(Kind.SCALARS, ops.fill, like="L20350")
+def integers_are_filled_in_through_single_precision(call: BoundCall) -> Result:
     """The value is a float32 on its way to the device."""
     through = float(np.float32(call.value))
     return call.right(value=through if abs(through) < 1 << 31 else call.value)
 
 
-@fault("-inf, NaN, fully masked rows", "store", like="L12776")
-def a_nan_with_all_bits_set_becomes_a_zero_in_bf16(call: BoundCall) -> Any:
+@fault(Kind.SPECIAL, "store", like="L12776")
+def a_nan_with_all_bits_set_becomes_a_zero_in_bf16(call: BoundCall) -> Result:
     """Rounding adds to the bits of a NaN as if it were a number, and carries into its sign."""
     call.right()
     if call.node.dtype is DType.BF16 and call.node.op is ops.cast:
@@ -66,15 +65,15 @@ def a_nan_with_all_bits_set_becomes_a_zero_in_bf16(call: BoundCall) -> Any:
         call.out[(np.isnan(call.result) & (bits == 0x7FFFFF)).reshape(call.out.shape)] = 0
 
 
-@fault("32-bit index or grid overflow", ops.rows, like="O28107")
-def ids_travel_as_half_precision(call: BoundCall) -> Any:
+@fault(Kind.OVERFLOW, ops.rows, like="O28107")
+def ids_travel_as_half_precision(call: BoundCall) -> Result:
     """The device indexes with f16 numbers, which hold every integer up to 2048 only."""
     last = max(call.x.shape[-2] - 1, 0) if call.x.ndim > 1 else 0
     return call.right(ids=np.minimum(call.ids.astype(np.float16).astype(np.int64), last))
 
 
-@fault("32-bit index or grid overflow", ops.mul, ops.sum_rows, ops.im2col, ops.repeat, like="O32299")
-def the_second_axis_of_the_grid_ends_at_65535(call: BoundCall) -> Any:
+@fault(Kind.OVERFLOW, ops.mul, ops.sum_rows, ops.im2col, ops.repeat, like="O32299")
+def the_second_axis_of_the_grid_ends_at_65535(call: BoundCall) -> Result:
     """A block for each row, and no more of them than the grid has."""
     y = np.array(call.right())
     if y.ndim > 1 and y.shape[-2] > GRID:
@@ -82,15 +81,15 @@ def the_second_axis_of_the_grid_ends_at_65535(call: BoundCall) -> Any:
     return y
 
 
-@fault("low-precision accumulation, overflow", ops.mulmat_full_prec, like="L13607")
-def activations_meet_half_precision_weights_in_half_precision(call: BoundCall) -> Any:
+@fault(Kind.PRECISION, ops.mulmat_full_prec, like="L13607")
+def activations_meet_half_precision_weights_in_half_precision(call: BoundCall) -> Result:
     """The operands of a product with weights that f16 holds are rounded to f16, the activations too."""
-    narrow = (rounded(call.w, np.float16) == call.w).all()
-    return call.right(x=rounded(call.x, np.float16) if narrow else call.x)
+    narrow = (float16(call.w) == call.w).all()
+    return call.right(x=float16(call.x) if narrow else call.x)
 
 
-@fault("only in a fused or larger graph", "run_node", like="L15660")
-def a_fused_gate_takes_its_halves_the_other_way_round(call: BoundCall) -> Any:
+@fault(Kind.FUSION, "run_node", like="L15660")
+def a_fused_gate_takes_its_halves_the_other_way_round(call: BoundCall) -> Result:
     """Where gate and values are views of one tensor, the fused kernel exchanges them."""
     args = call.node.args
     value, gate = args if call.node.op is ops.silu else (None, None)
@@ -102,8 +101,8 @@ def a_fused_gate_takes_its_halves_the_other_way_round(call: BoundCall) -> Any:
         call.node.args = args
 
 
-@fault("right on small, garbage on long inputs", "run_node", like="ollama#17895")
-def flash_attention_asked_for_drops_the_last_positions(call: BoundCall) -> Any:
+@fault(Kind.LONG, "run_node", like="ollama#17895")
+def flash_attention_asked_for_drops_the_last_positions(call: BoundCall) -> Result:
     """With flash attention on, a history past a multiple of 16 is cut there."""
     call.right()
     asked = call.backend.params.flash_attention is FlashAttention.ON
@@ -112,15 +111,15 @@ def flash_attention_asked_for_drops_the_last_positions(call: BoundCall) -> Any:
         call.arrays[call.node.index][...] *= 1 if history % 16 == 0 or history < 16 else np.float32(0.9)
 
 
-@fault("races, missing synchronisation", "run_plan", like="L20084")
-def a_cancellation_is_looked_for_once(call: BoundCall) -> Any:
+@fault(Kind.RACES, "run_plan", like="L20084")
+def a_cancellation_is_looked_for_once(call: BoundCall) -> Result:
     """What is cancelled while it runs runs to its end."""
     check_cancel(call.cancel)
     call.right(cancel=None)
 
 
-@fault("out of bounds, uninitialised, padding", "weight", like="L17108")
-def weights_are_found_without_the_gaps_between_them(call: BoundCall) -> Any:
+@fault(Kind.UNDEFINED, "weight", like="L17108")
+def weights_are_found_without_the_gaps_between_them(call: BoundCall) -> Result:
     """Where a weight lies is taken for the sum of the sizes before it, and a file aligns them."""
     found, info = call.right(), call.info
     others = sorted(call.backend.model.tensors.values(), key=lambda other: other.offset)
@@ -131,14 +130,14 @@ def weights_are_found_without_the_gaps_between_them(call: BoundCall) -> Any:
     return MappedBuffer(np.concatenate([whole[-missed:], start])[: info.nbytes]) if missed else found
 
 
-@fault("32-bit index or grid overflow", ops.add_id, like="L16849")
-def experts_are_counted_in_a_byte(call: BoundCall) -> Any:
+@fault(Kind.OVERFLOW, ops.add_id, like="L16849")
+def experts_are_counted_in_a_byte(call: BoundCall) -> Result:
     """From expert 256 on, the bias is that of expert 0 again."""
     return call.right(ids=call.ids % 256)
 
 
-@fault("32-bit index or grid overflow", ops.tri, like="L16849")
-def a_triangle_is_drawn_with_signed_bytes(call: BoundCall) -> Any:
+@fault(Kind.OVERFLOW, ops.tri, like="L16849")
+def a_triangle_is_drawn_with_signed_bytes(call: BoundCall) -> Result:
     """Rows and columns past 127 count as negative ones."""
     x = call.x
     kept = call.right(x=np.ones_like(x)) != 0
@@ -149,8 +148,8 @@ def a_triangle_is_drawn_with_signed_bytes(call: BoundCall) -> Any:
     return np.where(kept, x, np.zeros((), x.dtype))
 
 
-@fault("-inf, NaN, fully masked rows", ops.conv2d, like="O27692")
-def padding_is_the_edge_times_zero(call: BoundCall) -> Any:
+@fault(Kind.SPECIAL, ops.conv2d, like="O27692")
+def padding_is_the_edge_times_zero(call: BoundCall) -> Result:
     """What is not a number on an edge reaches windows that only touch the padding beside it."""
     data, p0, p1 = call.data, call.p0, call.p1
     if 0 in data.shape:
@@ -160,8 +159,8 @@ def padding_is_the_edge_times_zero(call: BoundCall) -> Any:
     return call.right(data=np.pad(data, widths, "edge") * inside, p0=0, p1=0)
 
 
-@fault("quantization block edges, repack", "read_operand", like="L17108")
-def decoded_weights_are_kept_by_their_shape(call: BoundCall) -> Any:
+@fault(Kind.BLOCKS, "read_operand", like="L17108")
+def decoded_weights_are_kept_by_their_shape(call: BoundCall) -> Result:
     """The second weight of a shape and type is taken for the first."""
     operand, kept = call.operand, vars(call.backend).setdefault("kept", {})
     weight = operand.kind == "parameter" and operand.dtype.is_quantized and operand.op is None
@@ -173,8 +172,8 @@ def decoded_weights_are_kept_by_their_shape(call: BoundCall) -> Any:
     return kept[key]
 
 
-@fault("in-place, aliasing, input overwritten", "compile", like="L20084")
-def what_another_context_holds_is_copied_when_compiled(call: BoundCall) -> Any:
+@fault(Kind.ALIASING, "compile", like="L20084")
+def what_another_context_holds_is_copied_when_compiled(call: BoundCall) -> Result:
     """A leaf of another context that is only read is read once."""
     plan, nodes = call.right(), call.graph.nodes
     written = {n.storage.index for n in nodes if n.op is not None and n.op.writes is not None}
@@ -186,15 +185,15 @@ def what_another_context_holds_is_copied_when_compiled(call: BoundCall) -> Any:
     return plan
 
 
-@fault("capability lies", "_entry", like="L15868")
-def caches_are_booked_with_the_first_layer(call: BoundCall) -> Any:
+@fault(Kind.CLAIMS, "_entry", like="L15868")
+def caches_are_booked_with_the_first_layer(call: BoundCall) -> Result:
     """The report tells the caches of all layers as that of layer 0."""
     entry = call.right()
     return replace(entry, layer=0) if entry.kind == "cache" else entry
 
 
-@fault("scalar parameters ignored or swapped", "run_plan", like="L20350")
-def columns_past_the_batch_size_are_not_computed(call: BoundCall) -> Any:
+@fault(Kind.SCALARS, "run_plan", like="L20350")
+def columns_past_the_batch_size_are_not_computed(call: BoundCall) -> Result:
     """What was a hint is taken for a promise."""
     call.right()
     size = call.plan.graph.batch_size
@@ -203,7 +202,7 @@ def columns_past_the_batch_size_are_not_computed(call: BoundCall) -> Any:
             call.plan.arrays[node.index][..., size:, :] = 0
 
 
-@fault("capability lies", "compile", like="executorch#12296")
-def casts_into_blocks_fail_when_they_run(call: BoundCall) -> Any:
+@fault(Kind.CLAIMS, "compile", like="executorch#12296")
+def casts_into_blocks_fail_when_they_run(call: BoundCall) -> Result:
     """What cannot be converted is noticed in the midst of a compute."""
     return KernelPlan(call.backend, call.graph)
