@@ -119,7 +119,7 @@ FUSED: dict[str, Callable[..., Any]] = {"scaled_dot_product_attention": attentio
 
 
 def fault(
-    kind: Kind, *of: Op[Any, Any] | str, like: str = ""
+    kind: Kind, *of: Op[Any, Any] | str, like: str = "", name: str = ""
 ) -> Callable[[Callable[[Any], Any]], Callable[[Any], Any]]:
     """Register a function that gives the wrong result of a BoundCall, or, without `of`, a wrong class of the right one.
 
@@ -127,11 +127,11 @@ def fault(
     """
 
     def register(wrong: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        name = wrong.__name__
-        if name in FAULTS:
-            raise ValueError(f"fault {name}: declared twice")
-        text = getdoc(wrong) or f"{name.replace('_', ' ').capitalize()}."
-        FAULTS[name] = PlantedFault(name, Kind(kind), like, text, of, wrong)
+        called = name or wrong.__name__
+        if called in FAULTS:
+            raise ValueError(f"fault {called}: declared twice")
+        text = getdoc(wrong) or f"{called.replace('_', ' ').capitalize()}."
+        FAULTS[called] = PlantedFault(called, Kind(kind), like, text, of, wrong)
         return wrong
 
     return register
@@ -141,12 +141,7 @@ def altered(
     name: str, kind: Kind, *of: Op[Any, Any], like: str, result: Change = same, **arguments: Any
 ) -> None:
     """Register a fault: right kernels that always get these arguments, or whose result is changed."""
-
-    def wrong(call: BoundCall) -> Result:
-        return result(call.right(**arguments))
-
-    wrong.__name__ = name
-    fault(kind, *of, like=like)(wrong)
+    fault(kind, *of, like=like, name=name)(lambda call: result(call.right(**arguments)))
 
 
 def reference() -> type[KernelBackend]:

@@ -10,6 +10,7 @@ import numpy as np
 from backbay import DType, Node, Op, Spec
 from backbay.plugin import Bytes, Cancel, KernelPlan, check_cancel, span, strided
 
+from .faults import BoundCall
 from .fused import Array
 
 
@@ -33,9 +34,9 @@ def instead(arrays: Sequence[Array], node: Node, raw: Array) -> list[Array]:
     return [raw if index == node.index else array for index, array in enumerate(arrays)]
 
 
-def is_operand(reader: Node, operand: Node, op: Op[Any, Any], position: int) -> bool:
-    """Whether an op reads a node as its operand number `position`."""
-    return reader.op is op and reader.args[position] is operand
+def reads(call: BoundCall, op: Op[Any, Any], position: int = 0) -> bool:
+    """Whether this op reads the operand of a `read_operand` call, as its operand of this number."""
+    return call.reader.op is op and call.reader.args[position] is call.operand
 
 
 def plain(node: Node) -> bool:

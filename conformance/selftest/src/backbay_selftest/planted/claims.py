@@ -8,17 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from backbay import (
-    CacheConfig,
-    DType,
-    KernelBackend,
-    NoMemoryError,
-    Op,
-    Precision,
-    Spec,
-    Support,
-    ops,
-)
+from backbay import CacheConfig, DType, KernelBackend, NoMemoryError, Op, Precision, Spec, Support, ops
 from backbay.plugin import GRAPH, KERNEL, Ledger, unsupported
 
 from ..faults import BoundCall, Kind, Result, fault, named

@@ -8,15 +8,21 @@ from backbay import Node, Op, Plan, ops
 from backbay.plugin import Bytes
 
 from ..faults import BoundCall, Kind, Result, fault, named
-from ..misread_operands import instead, is_operand, looked, storage_bytes
+from ..misread_operands import instead, looked, reads, storage_bytes
 
+BINARY = named("add", "sub", "mul", "div")
 UNARY = named("silu", "gelu", "relu", "tanh", "exp", "sqr", "neg", "sigmoid", "scale")
 
 
-def misread(call: BoundCall, strides: tuple[int, ...] | None = None, offset: int | None = None) -> Any:
+def misread(call: BoundCall, strides: tuple[int, ...] | None = None, offset: int | None = None) -> Result:
     """The operand read with other strides, contiguous ones by default, or from another offset."""
     seen = looked(call.operand, call.arrays, strides=strides, offset=offset)
     return call.right(arrays=instead(call.arrays, call.operand, seen))
+
+
+def packed(call: BoundCall) -> Result:
+    """The operand read as if it were contiguous."""
+    return misread(call) if call.operand.strides else call.right()
 
 
 def from_start(call: BoundCall) -> Result:
@@ -24,36 +30,39 @@ def from_start(call: BoundCall) -> Result:
     return misread(call, call.operand.strides, 0) if call.operand.offset else call.right()
 
 
-def strided(call: BoundCall, *where: tuple[Op[Any, Any], int]) -> bool:
-    """Whether one of these operands is read, an op's and its position, and is not contiguous."""
-    return bool(call.operand.strides) and any(is_operand(call.reader, call.operand, *one) for one in where)
+def misreads(name: str, kind: Kind, like: str, *ops: Op[Any, Any], operand: int = 0) -> None:
+    """Register a fault: these ops read one of their operands without its strides or its offset."""
+    read = packed if kind is Kind.STRIDES else from_start
+
+    def wrong(call: BoundCall) -> Result:
+        chosen = any(reads(call, op, operand) for op in ops)
+        return read(call) if chosen else call.right()
+
+    fault(kind, "read_operand", like=like, name=name)(wrong)
+
+
+misreads("mulmat_takes_permuted_activations_for_contiguous", Kind.STRIDES, "L13155", ops.mulmat, operand=1)
+misreads("copy_writes_a_strided_slot_as_packed", Kind.STRIDES, "L27663", ops.copy, operand=1)
+misreads("second_operand_of_arithmetic_is_read_as_packed", Kind.STRIDES, "T192212", *BINARY, operand=1)
+misreads("rope_reads_the_heads_of_a_fused_projection_as_packed", Kind.STRIDES, "L2830", ops.rope)
+misreads("rows_ignores_the_row_stride_of_its_table", Kind.STRIDES, "ggml#1497", ops.rows)
+misreads("mulmat_reads_a_weight_view_from_its_storage_start", Kind.OFFSET, "L19145", ops.mulmat)
+misreads("norms_ignore_the_offset_of_a_view", Kind.OFFSET, "L19145", ops.rms_norm, ops.layer_norm)
+misreads("set_rows_into_a_view_writes_from_the_storage_start", Kind.OFFSET, "L17108", ops.set_rows)
 
 
 @fault(Kind.STRIDES, "read_operand", like="L25568")
 def sum_reads_a_permuted_row_as_contiguous(call: BoundCall) -> Result:
     """Sums walk along memory, whatever the stride of dimension 0 says."""
     permuted = call.operand.stride(0) != call.operand.dtype.type_size
-    return misread(call) if strided(call, (ops.sum_rows, 0)) and permuted else call.right()
-
-
-@fault(Kind.STRIDES, "read_operand", like="L13155")
-def mulmat_takes_permuted_activations_for_contiguous(call: BoundCall) -> Result:
-    """The second operand of a matrix product is read as if it had never been permuted."""
-    return misread(call) if strided(call, (ops.mulmat, 1)) else call.right()
+    return packed(call) if permuted and reads(call, ops.sum_rows) else call.right()
 
 
 @fault(Kind.STRIDES, "read_operand", like="L15956")
 def softmax_ignores_the_gap_between_rows(call: BoundCall) -> Result:
     """Rows of a view with gaps are taken to follow each other closely."""
     whole = call.operand.stride(0) == call.operand.dtype.type_size
-    return misread(call) if strided(call, (ops.softmax, 0)) and whole else call.right()
-
-
-@fault(Kind.STRIDES, "read_operand", like="T192212")
-def second_operand_of_arithmetic_is_read_as_packed(call: BoundCall) -> Result:
-    """Binary ops use the strides of their first operand's shape for the second one."""
-    binary = [(op, 1) for op in named("add", "sub", "mul", "div")]
-    return misread(call) if strided(call, *binary) else call.right()
+    return packed(call) if whole and reads(call, ops.softmax) else call.right()
 
 
 @fault(Kind.STRIDES, "read_operand", like="T150967")
@@ -65,12 +74,6 @@ def activations_ignore_a_step_in_dimension_0(call: BoundCall) -> Result:
     return call.right()
 
 
-@fault(Kind.STRIDES, "read_operand", like="L27663")
-def copy_writes_a_strided_slot_as_packed(call: BoundCall) -> Result:
-    """The destination's strides are not passed to the kernel that copies."""
-    return misread(call) if strided(call, (ops.copy, 1)) else call.right()
-
-
 @fault(Kind.STRIDES, ops.contiguous, like="L15037")
 def contiguous_of_a_rank_4_permutation_swaps_the_outer_axes(call: BoundCall) -> Result:
     """The fast path for transposed tensors forgets dimension 3 where both outer extents are equal."""
@@ -78,18 +81,6 @@ def contiguous_of_a_rank_4_permutation_swaps_the_outer_axes(call: BoundCall) -> 
     if x.ndim == 4 and not x.flags.c_contiguous and x.shape[0] == x.shape[1] > 1:
         x = x.swapaxes(0, 1)
     return call.right(x=x)
-
-
-@fault(Kind.STRIDES, "read_operand", like="L2830")
-def rope_reads_the_heads_of_a_fused_projection_as_packed(call: BoundCall) -> Result:
-    """Queries that are a view of one fused projection lose the distance between tokens."""
-    return misread(call) if strided(call, (ops.rope, 0)) else call.right()
-
-
-@fault(Kind.STRIDES, "read_operand", like="ggml#1497")
-def rows_ignores_the_row_stride_of_its_table(call: BoundCall) -> Result:
-    """Row numbers are multiplied with the row's own size instead of the table's stride."""
-    return misread(call) if strided(call, (ops.rows, 0)) else call.right()
 
 
 @fault(Kind.STRIDES, "compile", like="T150967")
@@ -108,19 +99,6 @@ def a_permuted_output_is_read_in_storage_order(call: BoundCall) -> Result:
     return plan
 
 
-@fault(Kind.OFFSET, "read_operand", like="L19145")
-def mulmat_reads_a_weight_view_from_its_storage_start(call: BoundCall) -> Result:
-    """A weight that is a view is read from where its storage begins."""
-    return from_start(call) if is_operand(call.reader, call.operand, ops.mulmat, 0) else call.right()
-
-
-@fault(Kind.OFFSET, "read_operand", like="L19145")
-def norms_ignore_the_offset_of_a_view(call: BoundCall) -> Result:
-    """rms_norm and layer_norm start at the storage's first byte."""
-    normed = call.reader.op in named("rms_norm", "layer_norm") and call.operand is call.reader.args[0]
-    return from_start(call) if normed else call.right()
-
-
 @fault(Kind.OFFSET, "resolve_view", like="L19145")
 def the_offset_of_a_view_of_a_view_counts_from_the_storage(call: BoundCall) -> Result:
     """A view of a view forgets where the view that it looks into begins."""
@@ -135,12 +113,6 @@ def offsets_of_half_precision_views_count_4_byte_elements(call: BoundCall) -> Re
     """The offset is divided by 4 to count elements, also where an element has 2 bytes."""
     half = call.node.op is not None and call.node.op.view and call.node.dtype.type_size == 2
     return shifted(call, call.node.offset // 4 * 2) if half else call.right()
-
-
-@fault(Kind.OFFSET, "read_operand", like="L17108")
-def set_rows_into_a_view_writes_from_the_storage_start(call: BoundCall) -> Result:
-    """Rows written into a view land as many rows too early as the view begins late."""
-    return from_start(call) if is_operand(call.reader, call.operand, ops.set_rows, 0) else call.right()
 
 
 @fault(Kind.OFFSET, "resolve_view", like="L17108")

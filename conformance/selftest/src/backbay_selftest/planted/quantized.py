@@ -8,7 +8,7 @@ from backbay import DType, Node, ops
 
 from ..faults import BoundCall, Kind, Result, fault, named
 from ..fused import Array
-from ..misread_operands import instead, is_operand
+from ..misread_operands import instead, reads
 
 
 def matrix_weight(reader: Node, operand: Node) -> bool:
@@ -76,7 +76,7 @@ def later_superblocks_of_a_gathered_row_repeat_the_first(call: BoundCall) -> Res
     """Rows of a quantized table are unpacked from their first 256 numbers only."""
     y, operand = call.right(), call.operand
     parts, rest = divmod(operand.dim(0), 256)
-    gathered = is_operand(call.reader, operand, ops.rows, 0) and operand.dtype.is_quantized
+    gathered = reads(call, ops.rows) and operand.dtype.is_quantized
     return np.tile(y[..., : y.shape[-1] // parts], parts) if gathered and parts > 1 and not rest else y
 
 
@@ -95,7 +95,7 @@ def a_row_range_of_a_quantized_weight_starts_at_its_first_row(call: BoundCall) -
 def many_tokens_round_activations_to_8_bits(call: BoundCall) -> Result:
     """Against quantized weights, more than 8 tokens are rounded to 8-bit blocks that nobody declared."""
     y, reader = call.right(), call.reader
-    multiplied = any(is_operand(reader, call.operand, op, 1) for op in named("mulmat", "mulmat_full_prec"))
+    multiplied = any(reads(call, op, 1) for op in named("mulmat", "mulmat_full_prec"))
     if not multiplied or not matrix_weight(reader, reader.args[0]) or call.operand.dim(1) <= 8 or not y.size:
         return y
     blocks = np.array(y).reshape(-1, 32)
