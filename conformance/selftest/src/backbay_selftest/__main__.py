@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -26,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     facts = {"size": options.size, "seed": options.seed, **summary(rows)}
     sys.stdout.write(f"{table(rows)}\n{summary_text(facts)}\n")
     if options.json:
-        report = {**facts, "rows": [row.as_dict() for row in rows]}
+        report = {**facts, "rows": [asdict(row) for row in rows]}
         options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     return 0 if facts["caught"] >= options.require else 1
 
@@ -53,17 +54,17 @@ def parser() -> argparse.ArgumentParser:
 
 
 def detect_all(names: Sequence[str], options: argparse.Namespace) -> list[Detection]:
-    """Each fault, told as it is done."""
+    """Try every fault, and report each result at once."""
     one = partial(
         detect, size=options.size, seed=options.seed, rivals=not options.no_rivals, budget=options.budget
     )
     if options.jobs == 1:
-        return [told(one(name)) for name in names]
+        return [reported(one(name)) for name in names]
     with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
-        return [told(row) for row in pool.imap(one, names)]
+        return [reported(row) for row in pool.imap(one, names)]
 
 
-def told(row: Detection) -> Detection:
+def reported(row: Detection) -> Detection:
     sys.stderr.write(f"{line(row)}\n")
     return row
 

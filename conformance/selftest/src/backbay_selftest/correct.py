@@ -12,7 +12,7 @@ from backbay import Buffer, CacheConfig, DType, Graph, KernelBackend, Op, Placem
 from backbay.plugin import HostBuffer, KernelPlan
 
 from .faults import float16, named
-from .fused import Array, attention
+from .fused import Array, attention, exponentials
 
 Variant = Callable[[type[KernelBackend]], type[KernelBackend]]
 
@@ -27,7 +27,7 @@ def correct(variant: Variant) -> Variant:
 
 
 def derived(right: type[KernelBackend], **changed: Any) -> type[KernelBackend]:
-    """The backend with other class attributes; kernels are added to its own."""
+    """The backend with other class attributes; other kernels replace some of its own."""
     if "kernels" in changed:
         changed["kernels"] = {**right.kernels, **changed["kernels"]}
     return type("Derived", (right,), changed)
@@ -41,48 +41,40 @@ def lacking(
     right: type[KernelBackend], missing: Callable[[Op[Any, Any]], bool], **changed: Any
 ) -> type[KernelBackend]:
     """The backend without the kernels of some ops."""
-    return type(
-        "Lacking",
-        (right,),
-        {"kernels": {op: k for op, k in right.kernels.items() if not missing(op)}, **changed},
-    )
+    kept = {op: kernel for op, kernel in right.kernels.items() if not missing(op)}
+    return type("Lacking", (right,), {"kernels": kept, **changed})
 
 
 @correct
 def single_precision(right: type[KernelBackend]) -> type[KernelBackend]:
-    """Kernels get and sum float32, and precision says so."""
+    """Kernels read and sum float32, as `precision` declares."""
     return derived(right, float_dtype=np.float32)
 
 
-def one_by_one(x: Array, axis: int = -1) -> Array:
-    """A sum in float32 from the last element to the first, one after the other."""
-    if x.shape[axis] == 0:
-        return np.zeros(np.sum(x, axis, keepdims=True).shape, np.float32)
-    backwards = np.flip(x.astype(np.float32), axis)
-    return np.take(np.add.accumulate(backwards, axis, dtype=np.float32), [-1], axis)
+def sum_rows(x: Array) -> Array:
+    """Sums of rows in float32, from the last element to the first, one after the other."""
+    if x.shape[-1] == 0:
+        return np.zeros((*x.shape[:-1], 1), np.float32)
+    return np.add.accumulate(x[..., ::-1], -1, dtype=np.float32)[..., -1:]
 
 
 @correct
 def sums_from_the_end(right: type[KernelBackend]) -> type[KernelBackend]:
-    """Rows are summed one element after the other, in float32, from their end."""
+    """Rows are summed in float32, one element after the other, from their end."""
 
     def softmax(x: Array) -> Array:
-        powers = np.exp((x - x.max(axis=-1, keepdims=True, initial=-np.inf)).astype(np.float32))
-        return np.asarray(powers / one_by_one(powers))
+        powers = exponentials(x).astype(np.float32)
+        return np.asarray(powers / sum_rows(powers))
 
     def rms_norm(x: Array, weight: Array | None = None, eps: float = 1e-5) -> Array:
-        y = x / np.sqrt(one_by_one(x * x) / np.float32(x.shape[-1]) + np.float32(eps))
+        y = x / np.sqrt(sum_rows(x * x) / np.float32(x.shape[-1]) + np.float32(eps))
         return y if weight is None else y * weight.reshape(-1)
 
     def mean(x: Array) -> Array:
-        return one_by_one(x) / np.float32(x.shape[-1])
+        return sum_rows(x) / np.float32(x.shape[-1])
 
-    own = {ops.softmax: softmax, ops.sum_rows: one_by_one_rows, ops.rms_norm: rms_norm, ops.mean: mean}
+    own = {ops.softmax: softmax, ops.sum_rows: sum_rows, ops.rms_norm: rms_norm, ops.mean: mean}
     return derived(right, float_dtype=np.float32, kernels=own)
-
-
-def one_by_one_rows(x: Array) -> Array:
-    return one_by_one(x)
 
 
 @correct
@@ -120,7 +112,7 @@ def other_order_of_ties(right: type[KernelBackend]) -> type[KernelBackend]:
 
 @correct
 def other_content_of_fresh_memory(right: type[KernelBackend]) -> type[KernelBackend]:
-    """Memory that nobody has written holds large numbers, before the first run and between runs."""
+    """Unwritten memory holds large numbers, before the first run and between runs."""
 
     class OtherContent(right):  # type: ignore[misc, valid-type]
         def allocate(self, spec: Spec, placement: Placement) -> Buffer:
@@ -139,7 +131,7 @@ def other_content_of_fresh_memory(right: type[KernelBackend]) -> type[KernelBack
 
 @correct
 def other_choices_at_the_edges(right: type[KernelBackend]) -> type[KernelBackend]:
-    """Where the documentation allows 0 or NaN, this takes the one that the reference does not."""
+    """Where the documentation allows both 0 and NaN, results differ from the reference's."""
     kernel = right.kernels
 
     def relu(x: Array, up: Array | None = None) -> Array:
@@ -163,7 +155,7 @@ def other_choices_at_the_edges(right: type[KernelBackend]) -> type[KernelBackend
 
 @correct
 def memory_is_never_shared(right: type[KernelBackend]) -> type[KernelBackend]:
-    """Every result of a graph keeps memory of its own."""
+    """Every result of a graph keeps its own memory."""
 
     class NeverShared(right):  # type: ignore[misc, valid-type]
         def compile(self, graph: Graph) -> KernelPlan:
@@ -176,7 +168,7 @@ def memory_is_never_shared(right: type[KernelBackend]) -> type[KernelBackend]:
 
 @correct
 def half_precision_activations(right: type[KernelBackend]) -> type[KernelBackend]:
-    """Products round their activations to f16, as declared; where more is asked for they do not."""
+    """Products round their activations to f16, as declared; `mulmat_full_prec` does not."""
     narrow = named("mulmat", "mulmat_id", "conv2d", "conv3d", "conv1d_dw")
     product = dict(right.kernels)
 
@@ -196,13 +188,13 @@ def half_precision_activations(right: type[KernelBackend]) -> type[KernelBackend
 
 @correct
 def composites_for_all_that_have_one(right: type[KernelBackend]) -> type[KernelBackend]:
-    """Only ops without a composite have a kernel; the others run as core composes them."""
+    """Only ops without a composite have a kernel; the others run as their composites."""
     return lacking(right, lambda op: op.composite is not None, precision=single)
 
 
 @correct
 def a_smaller_backend(right: type[KernelBackend]) -> type[KernelBackend]:
-    """Some ops are missing and some dtypes declined, and it says so."""
+    """Some ops have no kernel, and `supports` says so."""
     missing = named("conv3d", "ssm_scan", "solve_tri", "interpolate")
     return lacking(right, missing.__contains__)
 
@@ -217,7 +209,7 @@ def another_shape_of_caches(right: type[KernelBackend]) -> type[KernelBackend]:
 
 @correct
 def chance_decides_the_order_of_sums(right: type[KernelBackend]) -> type[KernelBackend]:
-    """Sums in float32 in another order each time, and the backend says that it is not deterministic."""
+    """Each sum takes another order in float32, and `deterministic` is False."""
     product = right.kernels[ops.mulmat]
     rng = np.random.default_rng(0)
 
@@ -234,6 +226,3 @@ def variants(right: type[KernelBackend]) -> dict[str, type[KernelBackend]]:
     for name, kind in made.items():
         kind.name = name
     return {"reference": right, **made}
-
-
-__all__ = ["CORRECT", "correct", "variants"]

@@ -1,11 +1,10 @@
-"""Whether the suite notices a fault: after how many items and seconds, and which check it was."""
+"""The search for a fault: the check that notices it, and the items and seconds until then."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from backbay_conformance.runner.item_run import run_item
 from backbay_conformance.runner.selection import Item, items, select
@@ -20,7 +19,7 @@ from .rival_checks import Noticed, noticed
 
 @dataclass(frozen=True)
 class Detection:
-    """The result for one fault. Times count the runs of items alone; `check` noticed the fault first."""
+    """The result of one fault; `seconds` count the trial alone."""
 
     fault: str
     kind: str
@@ -34,9 +33,6 @@ class Detection:
     nmse: bool | None = None
     tolerance: bool | None = None
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def own(keys: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """The suite's own cases and scenarios, without those of other distributions."""
@@ -48,21 +44,21 @@ def own(keys: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def in_breadth(planned: Sequence[Item]) -> list[Item]:
-    """The first turn of everything, then the second of everything, and so on."""
+    """The first turn of every item, then the second, and so on."""
     return sorted(planned, key=lambda item: item.turn)
 
 
 def detect(
     name: str, size: str = "default", seed: int = 0, *, rivals: bool = True, budget: float = 600.0
 ) -> Detection:
-    """Try a fault's backend until something notices it, all items of a size are done, or the time is over."""
+    """Run items on a fault's backend until a check notices the fault, the items end, or the budget is spent."""
     fault = FAULTS[name]
     planned = in_breadth(items(own(select(PROFILES if size == "nightly" else STANDARD)), size))
     found = _search(fault, planned, seed, budget)
     if not rivals:
         return found
     seen = _rivals(fault, in_breadth(items(own(select()), "smoke")), seed)
-    return Detection(**{**found.as_dict(), "nmse": bool(seen.nmse), "tolerance": bool(seen.tolerance)})
+    return replace(found, nmse=bool(seen.nmse), tolerance=bool(seen.tolerance))
 
 
 def _search(fault: PlantedFault, planned: Sequence[Item], seed: int, budget: float) -> Detection:
@@ -84,9 +80,9 @@ def _search(fault: PlantedFault, planned: Sequence[Item], seed: int, budget: flo
 
 
 def _rivals(fault: PlantedFault, planned: Sequence[Item], seed: int) -> Noticed:
-    """Faults of kernels show only in calls of their ops."""
-    ops = {op.name for op in fault.of if not isinstance(op, str)}
-    kernels_only = ops and not any(isinstance(op, str) for op in fault.of)
+    """The rivals' findings; a fault of kernels is sought only in calls of their ops."""
+    ops = {op if isinstance(op, str) else op.name for op in fault.of}
+    kernels_only = fault.of and not any(isinstance(op, str) for op in fault.of)
     wrong, right = lab_for(fault.plant(reference())), lab_for(reference())
     try:
         return noticed(wrong, right, [i for i in planned if not kernels_only or i.name in ops], seed)

@@ -17,7 +17,7 @@ def same(x: Array) -> Array:
 
 
 def grouped(x: Array, heads: int) -> Array:
-    """(batch, kv_heads, ...) with each of kv_heads for its consecutive group of heads."""
+    """(batch, kv_heads, ...) with each kv_head repeated for its group of consecutive heads."""
     return np.repeat(x, heads // max(x.shape[1], 1), axis=1)
 
 
@@ -55,13 +55,17 @@ def attention(
 
 
 def weights(scores: Array, sinks: Array | None) -> Array:
-    """The softmax over history, with a column for the sinks that is then dropped."""
+    """The softmax over history; the sinks are a temporary column."""
     if sinks is None:
-        top = scores.max(axis=-1, keepdims=True, initial=-np.inf)
-        powers = np.exp(scores - top)
+        powers = exponentials(scores)
         return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
     column = np.broadcast_to(sinks.reshape(-1)[:, None, None], (*scores.shape[:-1], 1))
     return weights(np.concatenate([scores, column], axis=-1), None)[..., :-1]
+
+
+def exponentials(x: Array) -> Array:
+    """The numerators of a softmax over rows."""
+    return np.asarray(np.exp(x - x.max(axis=-1, keepdims=True, initial=-np.inf)))
 
 
 def scaled(y: Array, weight: Array | None, bias: Array | None = None) -> Array:

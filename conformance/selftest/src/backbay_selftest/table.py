@@ -29,21 +29,19 @@ def table(rows: Sequence[Detection]) -> str:
 
 
 def summary(rows: Sequence[Detection]) -> dict[str, Any]:
-    """Shares of faults caught, by class and in all, with those of the rivals, and how long it took."""
+    """The shares of caught faults, by class and in all, and the seconds until a fault was caught."""
     caught = [row.seconds for row in rows if row.caught]
     return {
-        "faults": len(rows),
-        "caught": share(row.caught for row in rows),
-        "nmse": share(row.nmse for row in rows if row.nmse is not None),
-        "tolerance": share(row.tolerance for row in rows if row.tolerance is not None),
+        **shares(rows),
         "median_seconds": round(median(caught), 2) if caught else None,
         "slowest_seconds": round(max(caught), 2) if caught else None,
         "missed": [row.fault for row in rows if not row.caught],
-        "kinds": {kind: kind_summary([row for row in rows if row.kind == kind]) for kind in Kind},
+        "kinds": {kind: shares([row for row in rows if row.kind == kind]) for kind in Kind},
     }
 
 
-def kind_summary(rows: Sequence[Detection]) -> dict[str, Any]:
+def shares(rows: Sequence[Detection]) -> dict[str, Any]:
+    """The number of faults, and the shares that the suite and its rivals caught."""
     return {
         "faults": len(rows),
         "caught": share(row.caught for row in rows),
@@ -53,7 +51,7 @@ def kind_summary(rows: Sequence[Detection]) -> dict[str, Any]:
 
 
 def share(found: Iterable[bool | None]) -> float | None:
-    """The part that is true, from 0 to 1; None of nothing."""
+    """The share of true values, from 0 to 1; None without values."""
     values = list(found)
     return round(sum(map(bool, values)) / len(values), 3) if values else None
 
@@ -67,8 +65,8 @@ def summary_text(facts: dict[str, Any]) -> str:
     lines = ["", f"{'class':<46} {'faults':>6} {'caught':>7} {'NMSE':>6} {'tolerance':>10}"]
     for name, row in [*facts["kinds"].items(), ("all", facts)]:
         if row["faults"]:
-            shares = [percent(row[key]) for key in ("caught", "nmse", "tolerance")]
-            lines.append(f"{name:<46} {row['faults']:>6} {shares[0]:>7} {shares[1]:>6} {shares[2]:>10}")
+            caught, nmse, tolerance = (percent(row[key]) for key in ("caught", "nmse", "tolerance"))
+            lines.append(f"{name:<46} {row['faults']:>6} {caught:>7} {nmse:>6} {tolerance:>10}")
     lines.append(f"detected in {facts['median_seconds']} s (median), {facts['slowest_seconds']} s (slowest)")
     lines.append(f"not caught: {', '.join(facts['missed']) or 'none'}")
     return "\n".join(lines)

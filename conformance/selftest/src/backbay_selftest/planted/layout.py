@@ -1,4 +1,4 @@
-"""Strides, layouts and view offsets that are not looked at."""
+"""Ignored strides, layouts and view offsets."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def from_start(call: BoundCall) -> Result:
     return misread(call, call.operand.strides, 0) if call.operand.offset else call.right()
 
 
-def misreads(name: str, kind: Kind, like: str, *ops: Op[Any, Any], operand: int = 0) -> None:
+def misreads(name: str, kind: Kind, like: str, *readers: Op[Any, Any], operand: int = 0) -> None:
     """Register a fault: these ops read one of their operands without its strides or its offset."""
     read = packed if kind is Kind.STRIDES else from_start
 
     def wrong(call: BoundCall) -> Result:
-        chosen = any(reads(call, op, operand) for op in ops)
+        chosen = any(reads(call, op, operand) for op in readers)
         return read(call) if chosen else call.right()
 
     fault(kind, "read_operand", like=like, name=name)(wrong)

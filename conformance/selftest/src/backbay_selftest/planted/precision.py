@@ -9,14 +9,13 @@ import numpy as np
 from backbay import DType, ops
 
 from ..faults import BoundCall, Kind, Result, altered, bfloat16, fault, float16, significand
-from ..fused import rank4, scaled
+from ..fused import Array, exponentials, rank4, scaled
 
 
 @fault(Kind.PRECISION, ops.mulmat, ops.mulmat_full_prec, like="L13607")
 def mulmat_sums_in_half_precision(call: BoundCall) -> Result:
     """Blocks of 32 products are summed in f16, which overflows at 65504 and keeps 11 bits."""
-    w, x = call.w, call.x
-    w, x = rank4(w), rank4(x)
+    w, x = rank4(call.w), rank4(call.x)
     y: Any = np.zeros(1)
     for k in range(0, max(w.shape[-1], 1), 32):
         y = float16(y + call.right(w=w[..., k : k + 32], x=x[..., k : k + 32]))
@@ -62,8 +61,7 @@ def softmax_exponentials_overflow(call: BoundCall) -> Result:
 @fault(Kind.PRECISION, ops.softmax, like="L17746")
 def softmax_sums_in_half_precision(call: BoundCall) -> Result:
     """The denominator is kept in f16, and so is off by up to a two-thousandth."""
-    top = call.x.max(axis=-1, keepdims=True, initial=-np.inf)
-    powers = np.exp(call.x - top)
+    powers = exponentials(call.x)
     return powers / float16(powers.sum(axis=-1, keepdims=True))
 
 
@@ -74,12 +72,17 @@ def squares_of_rms_norm_overflow_half_precision(call: BoundCall) -> Result:
     return scaled(call.x / np.sqrt(mean + call.eps), call.weight)
 
 
+def squares_less_square(x: Array) -> Array:
+    """The mean of the squares less the square of the mean, in single precision."""
+    single, n = x.astype(np.float32), np.float32(x.shape[-1])
+    mean = single.sum(-1, keepdims=True) / n
+    return np.asarray((single * single).sum(-1, keepdims=True) / n - mean * mean)
+
+
 @fault(Kind.PRECISION, ops.variance, ops.stddev, like="T192212")
 def variance_cancels(call: BoundCall) -> Result:
     """The square of the mean is taken from the mean of the squares, in single precision."""
-    single, n = call.x.astype(np.float32), np.float32(call.x.shape[-1])
-    mean = single.sum(-1, keepdims=True) / n
-    found = (single * single).sum(-1, keepdims=True) / n - mean * mean
+    found = squares_less_square(call.x)
     return np.sqrt(np.maximum(found, 0)) if call.name == "stddev" else found
 
 
@@ -123,9 +126,7 @@ def sums_of_half_rows_overflow_on_their_way(call: BoundCall) -> Result:
 @fault(Kind.PRECISION, ops.variance, ops.stddev, like="L26708")
 def spread_is_taken_from_the_squares(call: BoundCall) -> Result:
     """The mean of squares less the square of the mean, both in single precision."""
-    numbers = call.x.astype(np.float32)
-    if not numbers.shape[-1]:
+    if not call.x.shape[-1]:
         return call.right()
-    squares, mean = np.mean(numbers * numbers, -1, keepdims=True), np.mean(numbers, -1, keepdims=True)
-    spread = np.maximum(squares - mean * mean, 0)
+    spread = np.maximum(squares_less_square(call.x), 0)
     return spread if call.name == "variance" else np.sqrt(spread)
