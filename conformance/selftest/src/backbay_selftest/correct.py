@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from backbay import Buffer, CacheConfig, DType, Graph, KernelBackend, Op, Placement, Precision, Spec, ops
+from backbay import Buffer, CacheConfig, DType, Graph, KernelBackend, Placement, Precision, Spec, ops
 from backbay.plugin import HostBuffer, KernelPlan
 
-from .faults import float16, named
+from .faults import AnyOp, float16, named
 from .fused import Array, attention, exponentials
 
 Variant = Callable[[type[KernelBackend]], type[KernelBackend]]
@@ -33,12 +33,12 @@ def derived(right: type[KernelBackend], **changed: Any) -> type[KernelBackend]:
     return type("Derived", (right,), changed)
 
 
-def single(backend: KernelBackend, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Precision:
+def single(backend: KernelBackend, op: AnyOp, specs: Sequence[Spec | None]) -> Precision:
     return Precision(DType.F32, DType.F32)
 
 
 def lacking(
-    right: type[KernelBackend], missing: Callable[[Op[Any, Any]], bool], **changed: Any
+    right: type[KernelBackend], missing: Callable[[AnyOp], bool], **changed: Any
 ) -> type[KernelBackend]:
     """The backend without the kernels of some ops."""
     kept = {op: kernel for op, kernel in right.kernels.items() if not missing(op)}
@@ -79,7 +79,7 @@ def sums_from_the_end(right: type[KernelBackend]) -> type[KernelBackend]:
 
 @correct
 def fused_multiply_add(right: type[KernelBackend]) -> type[KernelBackend]:
-    """Products of 4 are added exactly and rounded to float32 once, as dot instructions do; sums run in 8 lanes."""
+    """Four products are added exactly and rounded to float32 once, as by dot instructions, in 8 lanes."""
     product = right.kernels[ops.mulmat]
 
     def mulmat(w: Array, x: Array) -> Array:
@@ -97,7 +97,7 @@ def fused_multiply_add(right: type[KernelBackend]) -> type[KernelBackend]:
 
 @correct
 def other_order_of_ties(right: type[KernelBackend]) -> type[KernelBackend]:
-    """Equal elements come last first, and NaN comes first."""
+    """Equal elements come in reverse, and NaN comes first."""
 
     def argsort(x: Array) -> Array:
         keys = np.where(np.isnan(x), -np.inf, x)[..., ::-1]
@@ -172,14 +172,14 @@ def half_precision_activations(right: type[KernelBackend]) -> type[KernelBackend
     narrow = named("mulmat", "mulmat_id", "conv2d", "conv3d", "conv1d_dw")
     product = dict(right.kernels)
 
-    def halved(op: Op[Any, Any], position: int) -> Callable[..., Array]:
+    def halved(op: AnyOp, position: int) -> Callable[..., Array]:
         def kernel(*args: Any, **keywords: Any) -> Array:
             changed = [float16(a) if i == position else a for i, a in enumerate(args)]
             return np.asarray(product[op](*changed, **keywords))
 
         return kernel
 
-    def precision(backend: KernelBackend, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Precision:
+    def precision(backend: KernelBackend, op: AnyOp, specs: Sequence[Spec | None]) -> Precision:
         return Precision(DType.F16 if op in narrow else DType.F32, DType.F32)
 
     own = {op: halved(op, 0 if op is ops.conv1d_dw else 1) for op in narrow}
@@ -201,7 +201,7 @@ def a_smaller_backend(right: type[KernelBackend]) -> type[KernelBackend]:
 
 @correct
 def another_shape_of_caches(right: type[KernelBackend]) -> type[KernelBackend]:
-    """Caches are padded, values permuted, masks f16 with rows of padding, and attention is one kernel."""
+    """Caches are padded, values permuted, masks padded in f16, and attention is one kernel."""
     config = CacheConfig(32, True, DType.F16, 8, (DType.F32, DType.F16, DType.BF16))
     own = {ops.scaled_dot_product_attention: attention}
     return derived(right, kernels=own, cache_config=lambda backend: config)

@@ -16,6 +16,7 @@ from backbay import OPS, KernelBackend, Op, backends
 from .fused import Array, Change, attention, same
 
 Result = Any  # of a wrong kernel or method
+AnyOp = Op[Any, Any]
 
 
 class Kind(StrEnum):
@@ -70,7 +71,7 @@ class PlantedFault:
     kind: Kind
     like: str  # a real bug of the kind: L llama.cpp, O onnxruntime, T pytorch
     text: str  # a sentence that describes the error
-    of: tuple[Op[Any, Any] | str, ...]  # the replaced kernels or methods; empty if `wrong` makes a class
+    of: tuple[AnyOp | str, ...]  # the replaced kernels or methods; empty if `wrong` makes a class
     wrong: Callable[..., Any]
 
     def plant(self, right: type[KernelBackend]) -> type[KernelBackend]:
@@ -88,7 +89,7 @@ class PlantedFault:
                 namespace[method] = self._method(right, method)
         return type(self.name, (right,), namespace)
 
-    def _kernel(self, right: type[KernelBackend], op: Op[Any, Any]) -> Callable[..., Any]:
+    def _kernel(self, right: type[KernelBackend], op: AnyOp) -> Callable[..., Any]:
         wrong, inherited, own = self.wrong, FUSED.get(op.name, right.kernels[op]), op.signature
 
         def run(**arguments: Any) -> Any:
@@ -119,7 +120,7 @@ FUSED: dict[str, Callable[..., Any]] = {"scaled_dot_product_attention": attentio
 
 
 def fault(
-    kind: Kind, *of: Op[Any, Any] | str, like: str = "", name: str = ""
+    kind: Kind, *of: AnyOp | str, like: str = "", name: str = ""
 ) -> Callable[[Callable[[Any], Any]], Callable[[Any], Any]]:
     """Register a function that gives the wrong result of a BoundCall, or, without `of`, a wrong class of the right one.
 
@@ -137,9 +138,7 @@ def fault(
     return register
 
 
-def altered(
-    name: str, kind: Kind, *of: Op[Any, Any], like: str, result: Change = same, **arguments: Any
-) -> None:
+def altered(name: str, kind: Kind, like: str, *of: AnyOp, result: Change = same, **arguments: Any) -> None:
     """Register a fault: right kernels that always get these arguments, or whose result is changed."""
     fault(kind, *of, like=like, name=name)(lambda call: result(call.right(**arguments)))
 
@@ -169,6 +168,6 @@ def significand(x: Array, bits: int) -> Array:
     return np.where(np.isfinite(x), np.ldexp(np.round(np.ldexp(fraction, bits)), exponent - bits), x)
 
 
-def named(*names: str) -> tuple[Op[Any, Any], ...]:
+def named(*names: str) -> tuple[AnyOp, ...]:
     """Several ops by their names."""
     return tuple(OPS[name] for name in names)

@@ -1,16 +1,15 @@
-"""Wrong looks at an operand's bytes, which stay inside of its storage."""
+"""Wrong reads of an operand within its storage, and questions to nodes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
-from backbay import DType, Node, Op, Spec
+from backbay import DType, Node, Spec
 from backbay.plugin import Bytes, Cancel, KernelPlan, check_cancel, span, strided
 
-from .faults import BoundCall
+from .faults import AnyOp, BoundCall
 from .fused import Array
 
 
@@ -22,7 +21,7 @@ def storage_bytes(node: Node, arrays: Sequence[Array]) -> Bytes:
 def looked(
     node: Node, arrays: Sequence[Array], *, strides: tuple[int, ...] | None = None, offset: int | None = None
 ) -> Array:
-    """The node as it would be with other strides (contiguous ones) or another offset, where its storage has room."""
+    """The node's array with other strides (by default contiguous) or another offset, where its storage has room."""
     wrong = Spec(node.dtype, node.shape, strides, node.offset if offset is None else offset)
     data = storage_bytes(node, arrays)
     inside = wrong.offset >= 0 and wrong.offset + span(wrong) <= data.nbytes
@@ -34,7 +33,7 @@ def instead(arrays: Sequence[Array], node: Node, raw: Array) -> list[Array]:
     return [raw if index == node.index else array for index, array in enumerate(arrays)]
 
 
-def reads(call: BoundCall, op: Op[Any, Any], position: int = 0) -> bool:
+def reads(call: BoundCall, op: AnyOp, position: int = 0) -> bool:
     """Whether this op reads the operand of a `read_operand` call, as its operand of this number."""
     return call.reader.op is op and call.reader.args[position] is call.operand
 
@@ -45,7 +44,7 @@ def plain(node: Node) -> bool:
 
 
 def kernels_of(plan: KernelPlan, cancel: Cancel | None) -> Iterator[Node]:
-    """The nodes of a plan that run, in order; a cancelled one ends as it should."""
+    """The nodes of a plan that run, in order, until the plan is cancelled."""
     with np.errstate(all="ignore"):
         for node in plan.graph.nodes:
             if node.op is not None and not node.op.view:

@@ -1,4 +1,4 @@
-"""Rival checks of the same calls: the normalized mean squared error, and a wide tolerance, against the reference's result."""
+"""Rival checks against the reference: a normalized mean squared error, and a wide tolerance."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ LOOSE = (
     "conv3d",
     "conv1d_dw",
 )
-"""Ops for which test-backend-ops lets the normalized mean squared error be 5e-4; for others it is 1e-7."""
+"""Ops for which test-backend-ops allows a normalized mean squared error of 5e-4; other ops get 1e-7."""
 
 
 @dataclass
 class Noticed:
-    """At which item each rival noticed a fault; empty where it did not."""
+    """The item at which each rival noticed a fault; empty for none."""
 
     nmse: str = ""
     tolerance: str = ""
@@ -86,9 +86,9 @@ def results(backend: Backend, call: Call, mode: Mode) -> list[Array]:
 
 
 def passes_nmse(got: Array, want: Array, limit: float) -> bool:
-    """As test-backend-ops compares: the same infinities, then the squares of all errors against those of all numbers.
+    """As test-backend-ops compares: equal infinities, and the squared errors against the squared numbers.
 
-    It refuses every NaN; here one that the reference gives too is let pass, or correct backends would fail.
+    test-backend-ops refuses every NaN; here NaN may meet NaN, or correct backends would fail.
     """
     odd = ~np.isfinite(want)
     if not np.array_equal(got[odd], want[odd], equal_nan=True) or not np.isfinite(got[~odd]).all():

@@ -1,4 +1,4 @@
-"""Memory that is written while somebody else still needs it."""
+"""Memory that is overwritten before its last reader."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def overwrite_operand(call: BoundCall) -> None:
 
 @fault(Kind.ALIASING, "run_node", like="L24305")
 def silu_runs_in_place_on_an_input(call: BoundCall) -> Result:
-    """The result is written over the operand too, which the caller may read or use again."""
+    """The result also overwrites the operand, which the caller may read or use again."""
     call.right()
     first = call.node.args[0]
     if call.node.op in named("silu", "softmax") and first.kind in ("input", "state") and plain(first):
@@ -33,7 +33,7 @@ def scale_overwrites_an_intermediate(call: BoundCall) -> Result:
 
 @fault(Kind.ALIASING, "run_node", like="L13607")
 def mulmat_rounds_its_activations_in_place(call: BoundCall) -> Result:
-    """Activations are left rounded to half precision after the product."""
+    """Activations stay rounded to half precision after the product."""
     call.right()
     if call.node.op is ops.mulmat and plain(x := call.node.args[1]) and x.kind != "parameter":
         call.arrays[x.index][...] = float16(call.arrays[x.index])
@@ -41,7 +41,7 @@ def mulmat_rounds_its_activations_in_place(call: BoundCall) -> Result:
 
 @fault(Kind.ALIASING, "_for_target", like="L24305")
 def overlapping_copies_read_what_they_wrote(call: BoundCall) -> Result:
-    """A move within one leaf copies row by row, and so reads rows that it has already written."""
+    """A move within one leaf copies row by row, and reads rows that it has already overwritten."""
     late, source, target = call.right(), call.source, call.target
     moves = source.storage is target.storage and source.dtype is target.dtype and call.raw.ndim >= 2
     if moves and source.offset < target.offset < source.offset + source.nbytes and late.shape[-2] > 1:
@@ -59,13 +59,8 @@ def memory_is_free_while_a_view_still_needs_it(call: BoundCall) -> Result:
         call.backend.run_node(node, arrays)
         for used in node.operands:
             later = any(not user.is_view and used in user.operands for user in nodes[node.index + 1 :])
-            if (
-                used.op is not None
-                and not used.is_view
-                and used.index not in kept
-                and not later
-                and plain(used)
-            ):
+            own = used.op is not None and not used.is_view and used.index not in kept
+            if own and not later and plain(used):
                 arrays[used.index][...] = 0
 
 
@@ -81,7 +76,7 @@ def an_output_that_others_read_is_recycled(call: BoundCall) -> Result:
 
 @fault(Kind.ALIASING, "run_node", like="L24305")
 def rope_turns_its_input(call: BoundCall) -> Result:
-    """Rotation is done in place where queries are an intermediate result with one row of tokens."""
+    """Queries that are an intermediate result of one token are rotated in place."""
     call.right()
     first = call.node.args[0]
     if call.node.op is ops.rope and plain(first) and first.dim(2) == 1 and first.kind != "parameter":

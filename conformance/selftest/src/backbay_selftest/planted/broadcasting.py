@@ -32,7 +32,7 @@ def mulmat_takes_the_batch_of_weights_modulo(call: BoundCall) -> Result:
 
 @fault(Kind.WRONG_AXIS, ops.add, ops.mul, like="L14817")
 def arithmetic_repeats_in_consecutive_groups(call: BoundCall) -> Result:
-    """An operand that is repeated more than once repeats each element, not the whole."""
+    """A repeated operand repeats each element, not the whole."""
     t2 = call.t2
     t2 = t2.reshape((1,) * (call.x.ndim - t2.ndim) + t2.shape)
     for axis, extent in enumerate(call.x.shape[-t2.ndim :] if t2.ndim else ()):
@@ -43,7 +43,7 @@ def arithmetic_repeats_in_consecutive_groups(call: BoundCall) -> Result:
 
 @fault(Kind.WRONG_AXIS, ops.add, ops.mul, like="O17689")
 def a_vector_goes_down_the_columns_of_a_square(call: BoundCall) -> Result:
-    """Where rows and columns are as many, a vector is added to the columns."""
+    """In a square matrix, a vector is added to the columns."""
     x, t2 = call.x, call.t2
     if x.ndim >= 2 and x.shape[-1] == x.shape[-2] > 1 and t2.size == t2.shape[-1] == x.shape[-1]:
         t2 = np.broadcast_to(t2.reshape(-1)[:, None], x.shape)
@@ -70,13 +70,13 @@ def the_mask_of_batch_0_serves_all(call: BoundCall) -> Result:
 
 @fault(Kind.WRONG_AXIS, ops.mulmat_id, like="L13155")
 def experts_all_read_the_first_activation(call: BoundCall) -> Result:
-    """Activations that differ between the experts of a token are all read from the first one's place."""
+    """All experts of a token read the activations of its first expert."""
     return call.right(x=call.x[..., :1, :] if call.x.ndim > 1 else call.x)
 
 
 @fault(Kind.WRONG_AXIS, ops.add_id, like="L15660")
 def expert_biases_are_looked_up_transposed(call: BoundCall) -> Result:
-    """Where as many experts are used as there are tokens, ids are read column by column."""
+    """A square matrix of ids is read column by column."""
     ids = call.ids
     if ids.ndim == 2 and ids.shape[0] == ids.shape[1]:
         ids = ids.T
@@ -85,14 +85,12 @@ def expert_biases_are_looked_up_transposed(call: BoundCall) -> Result:
 
 @fault(Kind.WRONG_AXIS, ops.rows, like="L16849")
 def batched_rows_come_from_the_first_table(call: BoundCall) -> Result:
-    """A table with dimension 2 or 3 is looked up in its first plane only."""
     table = rank4(call.x)
     return call.right(x=np.broadcast_to(table[:1, :1], table.shape))
 
 
 @fault(Kind.WRONG_AXIS, ops.set_rows, like="L17108")
 def broadcast_ids_of_set_rows_use_the_first_plane(call: BoundCall) -> Result:
-    """Ids with planes of their own for dimension 2 are read from the first plane."""
     return call.right(
         ids=np.broadcast_to(rank4(call.ids)[:, :1, :1], rank4(call.ids).shape).reshape(call.ids.shape)
     )
@@ -100,7 +98,7 @@ def broadcast_ids_of_set_rows_use_the_first_plane(call: BoundCall) -> Result:
 
 @fault(Kind.WRONG_AXIS, ops.repeat, like="L14817")
 def repeat_repeats_each_element(call: BoundCall) -> Result:
-    """Along dimension 1 and up, each slice is repeated before the next one, not the whole."""
+    """From dimension 1 on, each slice is repeated, not the whole."""
     if 1 <= call.dim < call.x.ndim:
         return np.repeat(call.x, call.n, call.x.ndim - 1 - call.dim)
     return call.right()
@@ -108,7 +106,7 @@ def repeat_repeats_each_element(call: BoundCall) -> Result:
 
 @fault(Kind.WRONG_AXIS, ops.scaled_dot_product_attention, like="L14817")
 def groups_of_heads_that_are_no_power_of_two_take_turns(call: BoundCall) -> Result:
-    """Heads per kv_head are divided by shifts; where that fails, kv_heads are dealt out modulo."""
+    """Heads are grouped by shifts; where the group is no power of two, head h takes kv_head h mod kv_heads."""
 
     def spread(x: Array, heads: int) -> Array:
         each = heads // max(x.shape[1], 1)

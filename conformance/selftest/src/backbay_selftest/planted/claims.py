@@ -1,4 +1,4 @@
-"""Backends that say one thing and do another."""
+"""Backends that do not do what they declare."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..faults import BoundCall, Kind, Result, fault, named
 
 
 class Leaky(Ledger):
-    """Books what it could not allocate."""
+    """A ledger that books refused allocations."""
 
     def take(self, entry: Any, nbytes: int, allocate: Any) -> Any:
         try:
@@ -26,7 +26,7 @@ class Leaky(Ledger):
 
 
 def claiming(right: type[KernelBackend], claimed: Op[Any, Any]) -> type[KernelBackend]:
-    """The backend without its kernel for an op, which it claims to have."""
+    """The backend that claims a kernel for an op, and lacks it."""
 
     class Claiming(right):  # type: ignore[misc, valid-type]
         kernels = {other: kernel for other, kernel in right.kernels.items() if other is not claimed}
@@ -45,7 +45,7 @@ def an_op_that_is_claimed_raises(call: BoundCall) -> Result:
 
 @fault(Kind.CLAIMS, "numbers", like="L15868")
 def bfloat16_is_claimed_and_read_as_half(call: BoundCall) -> Result:
-    """bf16 operands are accepted, and their bits taken for f16."""
+    """bf16 operands are accepted, and their bits are read as f16."""
     if call.dtype is not DType.BF16:
         return call.right()
     return call.right(raw=call.raw.view(np.float16), dtype=DType.F16)
@@ -53,27 +53,26 @@ def bfloat16_is_claimed_and_read_as_half(call: BoundCall) -> Result:
 
 @fault(Kind.CLAIMS, "supports", like="executorch#12296")
 def quantized_weights_are_disclaimed(call: BoundCall) -> Result:
-    """mulmat with a q8_0 weight is said to be impossible, though the kernel does it."""
+    """`supports` declines mulmat with a q8_0 weight, which the kernel can compute."""
     quantized = call.op is ops.mulmat and call.specs[0] is not None and call.specs[0].dtype is DType.Q8_0
     return unsupported("q8_0 weights have no kernel") if quantized else call.right()
 
 
 @fault(Kind.CLAIMS, like="executorch#12296")
 def an_op_without_a_kernel_is_claimed(right: type[KernelBackend]) -> type[KernelBackend]:
-    """supports says kernel for an op that the table does not have."""
     return claiming(right, ops.solve_tri)
 
 
 @fault(Kind.CLAIMS, "precision", like="L15868")
 def single_precision_is_called_double(call: BoundCall) -> Result:
-    """The backend declares sums in f64 and 8-bit activations never; its kernels get f32."""
+    """The backend declares sums in f64, and its kernels compute in f32."""
     call.backend.float_dtype = np.float32
     return Precision(DType.F32, DType.F64)
 
 
 @fault(Kind.CLAIMS, "cache_config", like="L15868")
 def a_cache_dtype_is_offered_that_cannot_be_written(call: BoundCall) -> Result:
-    """A cache may be iq4_nl, says cache_config; nothing here can quantize to it."""
+    """`cache_config` offers iq4_nl, and no kernel can quantize to it."""
     return CacheConfig(dtypes=(*call.right().dtypes, DType.IQ4_NL))
 
 
@@ -86,7 +85,7 @@ def the_memory_report_forgets_the_graph(call: BoundCall) -> Result:
 
 @fault(Kind.CLAIMS, "compile", like="L15868")
 def a_dry_run_measures_half(call: BoundCall) -> Result:
-    """With alloc_memory=False, compute memory is booked without what the outputs take."""
+    """With alloc_memory=False, half of the compute memory is booked."""
     plan = call.right()
     if not call.backend.params.alloc_memory:
         lost = plan.nbytes // 2
@@ -97,21 +96,20 @@ def a_dry_run_measures_half(call: BoundCall) -> Result:
 
 @fault(Kind.CLAIMS, "start", like="L15868")
 def memory_limits_are_not_kept(call: BoundCall) -> Result:
-    """max_memory is accepted, and nothing is refused."""
     call.backend.ledger.limits = {}
     call.right()
 
 
 @fault(Kind.CLAIMS, "start", like="L15868")
 def a_failed_allocation_stays_booked(call: BoundCall) -> Result:
-    """What was refused is still counted, so that the next report is too large."""
+    """A refused allocation stays in the report."""
     call.backend.ledger.__class__ = Leaky
     call.right()
 
 
 @fault(Kind.CLAIMS, like="executorch#12296")
 def attention_is_claimed_fused_and_left_out(right: type[KernelBackend]) -> type[KernelBackend]:
-    """Attention is said to have a kernel where there is none, instead of leaving it to the composite."""
+    """`supports` claims a kernel for attention, which has only a composite."""
     return claiming(right, ops.scaled_dot_product_attention)
 
 
@@ -125,7 +123,7 @@ def an_unsupported_case_falls_back_to_nothing(call: BoundCall) -> Result:
 
 @fault(Kind.CLAIMS, "compile", like="L15868")
 def what_was_reserved_is_allocated_again(call: BoundCall) -> Result:
-    """A plan is said to be invalid after its first run, so that every compute compiles again."""
+    """Plans are never valid, so that every compute compiles again."""
     plan = call.right()
     plan.__class__ = type("Short", (type(plan),), {"valid": property(lambda self: False)})
     return plan

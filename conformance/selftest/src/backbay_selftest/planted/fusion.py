@@ -1,4 +1,4 @@
-"""Faults of an optimizer: each op is right alone, and wrong in company."""
+"""Faults of an optimizer: each op is right alone, and wrong beside others."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 from backbay import DType, Node, ops
 from backbay.plugin import decode
 
-from ..faults import BoundCall, Kind, Result, fault
-from ..fused import Array
+from ..faults import AnyOp, BoundCall, Kind, Result, fault
+from ..fused import Array, exponentials
 from ..misread_operands import kernels_of, plain
 
 
@@ -19,15 +19,15 @@ def value(node: Node, arrays: Sequence[Array]) -> Array:
     return decode(arrays[node.index], node.dtype).astype(np.float64)
 
 
-def follows(node: Node, op: Any, position: int, before: Any) -> bool:
-    """Whether a node applies `op` to what `before` made."""
-    return node.op is op and isinstance(node.args[position], Node) and node.args[position].op is before
+def follows(node: Node, op: AnyOp, before: AnyOp) -> bool:
+    """Whether a node applies `op` to the result of `before`."""
+    return node.op is op and node.args[0].op is before
 
 
 @fault(Kind.FUSION, "run_node", like="L15660")
 def a_norm_and_its_weight_are_fused_without_eps(call: BoundCall) -> Result:
-    """rms_norm followed by mul runs as one kernel that has forgotten eps."""
-    if not follows(call.node, ops.mul, 0, ops.rms_norm) or call.node.dtype is not DType.F32:
+    """rms_norm followed by mul runs as one kernel without eps."""
+    if not follows(call.node, ops.mul, ops.rms_norm) or call.node.dtype is not DType.F32:
         call.right()
         return
     norm = call.node.args[0]
@@ -40,10 +40,10 @@ def a_norm_and_its_weight_are_fused_without_eps(call: BoundCall) -> Result:
 
 @fault(Kind.FUSION, "run_node", like="O17689")
 def a_chain_of_additions_loses_its_middle(call: BoundCall) -> Result:
-    """Three additions in a row are fused, and the second operand of the second one is left out."""
+    """Three additions in a row are fused, and the second addition's second operand is left out."""
     node = call.node
     call.right()
-    if follows(node, ops.add, 0, ops.add) and follows(node.args[0], ops.add, 0, ops.add) and plain(node):
+    if follows(node, ops.add, ops.add) and follows(node.args[0], ops.add, ops.add) and plain(node):
         lost = node.args[0].args[1]
         if lost.shape == node.shape:
             call.arrays[node.index][...] -= value(lost, call.arrays).astype(np.float32)
@@ -51,17 +51,17 @@ def a_chain_of_additions_loses_its_middle(call: BoundCall) -> Result:
 
 @fault(Kind.FUSION, "run_node", like="L15660")
 def a_gate_is_applied_to_the_wrong_half(call: BoundCall) -> Result:
-    """silu followed by mul becomes a gated kernel, with gate and value changed for each other."""
+    """silu followed by mul becomes a gated kernel, with gate and value exchanged."""
     node = call.node
     call.right()
-    if follows(node, ops.mul, 0, ops.silu) and node.args[1].shape == node.shape and plain(node):
+    if follows(node, ops.mul, ops.silu) and node.args[1].shape == node.shape and plain(node):
         gate, up = value(node.args[0].args[0], call.arrays), value(node.args[1], call.arrays)
         call.arrays[node.index][...] = gate * up / (1 + np.exp(-up))
 
 
 @fault(Kind.FUSION, "run_node", like="O17689")
 def equal_nodes_are_merged_by_their_operands_alone(call: BoundCall) -> Result:
-    """Two nodes of one op on the same operand count as the same, whatever their attributes say."""
+    """Two nodes of one op on the same operand count as equal, whatever their attributes."""
     node = call.node
     memory = call.backend.__dict__.setdefault("merged", {})
     if memory.get("arrays") is not call.arrays or node.index <= memory.get("last", -1):
@@ -76,7 +76,7 @@ def equal_nodes_are_merged_by_their_operands_alone(call: BoundCall) -> Result:
 
 @fault(Kind.FUSION, "run_plan", like="O17689")
 def writes_that_nobody_reads_are_dropped(call: BoundCall) -> Result:
-    """Dead code elimination takes a write into a cache for dead, since its alias is not used."""
+    """Dead code elimination drops a write into a cache whose result has no reader."""
     read = {o.index for n in call.plan.graph.nodes for o in n.operands}
     for node in kernels_of(call.plan, call.cancel):
         if node.op is None or node.op.writes is None or node.index in read:
@@ -85,7 +85,7 @@ def writes_that_nobody_reads_are_dropped(call: BoundCall) -> Result:
 
 @fault(Kind.FUSION, "run_plan", like="L24305")
 def a_read_before_a_write_is_shared_with_one_after(call: BoundCall) -> Result:
-    """Two reads of the same range of a leaf count as one, also with a write between them."""
+    """Two reads of the same range of a leaf are merged, despite a write between them."""
     seen: dict[Any, Array] = {}
     for node in kernels_of(call.plan, call.cancel):
         call.backend.run_node(node, call.plan.arrays)
@@ -98,28 +98,23 @@ def a_read_before_a_write_is_shared_with_one_after(call: BoundCall) -> Result:
 @fault(Kind.FUSION, "run_node", like="L15660")
 def scaling_is_lost_before_a_softmax(call: BoundCall) -> Result:
     """scale, add and softmax run as one kernel, which scales the mask too."""
+    node, added = call.node, call.node.args[0]
     call.right()
-    added = call.node.args[0]
-    if (
-        follows(call.node, ops.softmax, 0, ops.add)
-        and follows(added, ops.add, 0, ops.scale)
-        and plain(call.node)
-    ):
+    if follows(node, ops.softmax, ops.add) and follows(added, ops.add, ops.scale) and plain(node):
         scaled = value(added.args[0], call.arrays)
         scores = scaled + (value(added, call.arrays) - scaled) * added.args[0].args[1]
-        powers = np.exp(scores - scores.max(-1, keepdims=True, initial=-np.inf))
-        call.arrays[call.node.index][...] = powers / powers.sum(-1, keepdims=True)
+        powers = exponentials(scores)
+        call.arrays[node.index][...] = powers / powers.sum(-1, keepdims=True)
 
 
 @fault(Kind.FUSION, "run_node", like="O17689")
 def operands_of_long_graphs_are_numbered_in_5_bits(call: BoundCall) -> Result:
     """From the 33rd node on, the second operand of an addition is looked up modulo 32, if it has the same size."""
     if call.node.op is not ops.add or (index := call.node.args[1].index) < 32:
-        call.right()
-        return
+        return call.right()
     mine, other = call.arrays[index], call.arrays[index % 32]
     fits = other.shape == mine.shape and other.dtype == mine.dtype
-    call.right(arrays=[other if i == index and fits else a for i, a in enumerate(call.arrays)])
+    return call.right(arrays=[other if i == index and fits else a for i, a in enumerate(call.arrays)])
 
 
 @fault(Kind.FUSION, "run_node", like="L15660")
@@ -127,16 +122,16 @@ def a_product_and_its_bias_are_fused_in_half_precision(call: BoundCall) -> Resul
     """mulmat followed by add keeps the product in f16 before it adds."""
     node = call.node
     call.right()
-    if follows(node, ops.add, 0, ops.mulmat) and node.args[1].shape == node.shape and plain(node):
+    if follows(node, ops.add, ops.mulmat) and node.args[1].shape == node.shape and plain(node):
         product = call.arrays[node.args[0].index]
         call.arrays[node.index][...] += product.astype(np.float16).astype(np.float32) - product
 
 
 @fault(Kind.FUSION, "run_plan", like="L15660")
 def a_norm_that_is_an_output_too_comes_out_weighted(call: BoundCall) -> Result:
-    """rms_norm followed by mul is fused in place: who also reads the norm finds the product."""
+    """rms_norm followed by mul is fused in place, so that other readers of the norm find the product."""
     call.right()
     outputs, arrays = call.plan.graph.outputs, call.plan.arrays
     for node in call.plan.graph.nodes:
-        if follows(node, ops.mul, 0, ops.rms_norm) and node.args[0] in outputs and plain(node):
+        if follows(node, ops.mul, ops.rms_norm) and node.args[0] in outputs and plain(node):
             arrays[node.args[0].index][...] = arrays[node.index]

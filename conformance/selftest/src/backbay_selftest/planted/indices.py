@@ -1,4 +1,4 @@
-"""Indices and grids that are too narrow."""
+"""Too narrow indices and grids."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def rows_beyond_the_grid_are_not_computed(call: BoundCall) -> Result:
 
 @fault(Kind.OVERFLOW, ops.softmax, ops.rms_norm, ops.layer_norm, like="L16849")
 def rows_of_norms_wrap_at_16_bits(call: BoundCall) -> Result:
-    """The number of a row is kept in 16 bits, so row 65536 is computed where row 0 is."""
+    """The number of a row is kept in 16 bits, so row 65536 overwrites row 0."""
     y = call.right()
     rows = y.reshape(-1, y.shape[-1]) if y.size else y
     if len(rows) > 1 << 16:
@@ -52,13 +52,12 @@ def concat_loses_what_lies_past_16_bits(call: BoundCall) -> Result:
 
 @fault(Kind.OVERFLOW, ops.set_rows, like="O32299")
 def set_rows_counts_destination_rows_in_8_bits(call: BoundCall) -> Result:
-    """The number of the row that is written to is kept in 8 bits."""
     return call.right(ids=call.ids % 256)
 
 
 @fault(Kind.OVERFLOW, ops.rows, ops.set_rows, like="L16849")
 def element_offsets_wrap_at_31_bits(call: BoundCall) -> Result:
-    """An id times the row's length is computed in 32 bits: rows past element 2^31 are others."""
+    """An id times the row's length is computed in 32 bits, and wraps at element 2^31."""
     n = max(call.x.shape[-1], 1)
     return call.right(ids=(call.ids.astype(np.int64) * n) % (1 << 31) // n)
 
@@ -73,9 +72,5 @@ def slices_beyond_the_grid_are_not_computed(call: BoundCall) -> Result:
 
 
 altered(
-    "positions_of_argsort_are_kept_in_8_bits",
-    Kind.OVERFLOW,
-    ops.argsort,
-    like="O3391",
-    result=lambda y: y % 256,
+    "positions_of_argsort_are_kept_in_8_bits", Kind.OVERFLOW, "O3391", ops.argsort, result=lambda y: y % 256
 )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from backbay import Node, Op, Plan, ops
+from backbay import Node, Plan, ops
 from backbay.plugin import Bytes
 
-from ..faults import BoundCall, Kind, Result, fault, named
+from ..faults import AnyOp, BoundCall, Kind, Result, fault, named
 from ..misread_operands import instead, looked, reads, storage_bytes
 
 BINARY = named("add", "sub", "mul", "div")
@@ -30,7 +30,7 @@ def from_start(call: BoundCall) -> Result:
     return misread(call, call.operand.strides, 0) if call.operand.offset else call.right()
 
 
-def misreads(name: str, kind: Kind, like: str, *readers: Op[Any, Any], operand: int = 0) -> None:
+def misreads(name: str, kind: Kind, like: str, *readers: AnyOp, operand: int = 0) -> None:
     """Register a fault: these ops read one of their operands without its strides or its offset."""
     read = packed if kind is Kind.STRIDES else from_start
 
@@ -53,21 +53,21 @@ misreads("set_rows_into_a_view_writes_from_the_storage_start", Kind.OFFSET, "L17
 
 @fault(Kind.STRIDES, "read_operand", like="L25568")
 def sum_reads_a_permuted_row_as_contiguous(call: BoundCall) -> Result:
-    """Sums walk along memory, whatever the stride of dimension 0 says."""
+    """Sums ignore the stride of dimension 0."""
     permuted = call.operand.stride(0) != call.operand.dtype.type_size
     return packed(call) if permuted and reads(call, ops.sum_rows) else call.right()
 
 
 @fault(Kind.STRIDES, "read_operand", like="L15956")
 def softmax_ignores_the_gap_between_rows(call: BoundCall) -> Result:
-    """Rows of a view with gaps are taken to follow each other closely."""
+    """Rows of a view with gaps are read as adjacent rows."""
     whole = call.operand.stride(0) == call.operand.dtype.type_size
     return packed(call) if whole and reads(call, ops.softmax) else call.right()
 
 
 @fault(Kind.STRIDES, "read_operand", like="T150967")
 def activations_ignore_a_step_in_dimension_0(call: BoundCall) -> Result:
-    """Elementwise kernels honour the strides of rows, but take elements of a row to adjoin."""
+    """Elementwise kernels honour the strides of rows, but read adjacent elements within a row."""
     operand, step = call.operand, call.operand.dtype.type_size
     if call.reader.op in UNARY and operand.strides and operand.stride(0) > step:
         return misread(call, (step, *operand.strides[1:]))
@@ -85,7 +85,7 @@ def contiguous_of_a_rank_4_permutation_swaps_the_outer_axes(call: BoundCall) -> 
 
 @fault(Kind.STRIDES, "compile", like="T150967")
 def a_permuted_output_is_read_in_storage_order(call: BoundCall) -> Result:
-    """Reading an output that is a permuted view returns its bytes as they lie."""
+    """Reading an output that is a permuted view returns its bytes in storage order."""
     plan: Plan = call.right()
     gathered = plan.read
 
@@ -101,7 +101,7 @@ def a_permuted_output_is_read_in_storage_order(call: BoundCall) -> Result:
 
 @fault(Kind.OFFSET, "resolve_view", like="L19145")
 def the_offset_of_a_view_of_a_view_counts_from_the_storage(call: BoundCall) -> Result:
-    """A view of a view forgets where the view that it looks into begins."""
+    """A view of a view loses the offset of the inner view."""
     node = call.node
     if node.op in (ops.view, ops.slice) and node.args[0].is_view and node.args[0].offset:
         return shifted(call, node.offset - node.args[0].offset)
@@ -117,14 +117,14 @@ def offsets_of_half_precision_views_count_4_byte_elements(call: BoundCall) -> Re
 
 @fault(Kind.OFFSET, "resolve_view", like="L17108")
 def views_of_a_cache_ignore_their_offset(call: BoundCall) -> Result:
-    """Views into a persistent leaf, one that graphs write into, begin at its start."""
+    """Views into a leaf that graphs write start at the leaf's first byte."""
     cached = call.node.op in (ops.view, ops.slice) and call.node.storage.kind == "state"
     return shifted(call, 0) if cached else call.right()
 
 
 @fault(Kind.OFFSET, "read_operand", like="L19145")
 def offsets_below_one_row_are_dropped(call: BoundCall) -> Result:
-    """A view's offset is turned into a row number, so that one inside of a row loses its column."""
+    """A view's offset is rounded down to whole rows."""
     operand, row = call.operand, call.operand.storage.row_nbytes
     if row and operand.offset % row and call.reader.op in named("add", "mul", "rope", "contiguous"):
         return misread(call, operand.strides, operand.offset // row * row)
@@ -132,7 +132,7 @@ def offsets_below_one_row_are_dropped(call: BoundCall) -> Result:
 
 
 def shifted(call: BoundCall, offset: int) -> Any:
-    """A view from another offset, which the storage has room for since it is lower."""
+    """The view from a lower offset, for which the storage has room."""
     keep, call.node.offset = call.node.offset, max(0, offset)
     try:
         return call.right()

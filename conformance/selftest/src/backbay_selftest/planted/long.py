@@ -1,4 +1,4 @@
-"""Right on small inputs, and garbage on long ones."""
+"""Faults that only long inputs show."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def softmax_looks_at_the_first_1024(call: BoundCall) -> Result:
 
 @fault(Kind.LONG, ops.cumsum, like="T192212")
 def cumsum_forgets_the_carry_of_the_third_block(call: BoundCall) -> Result:
-    """Blocks of 256 are summed apart; what is carried reaches only the next one."""
+    """Blocks of 256 are summed apart; a block's sum is carried only to the next block."""
     y = call.right()
     if call.x.shape[-1] > 512:
         y[..., 512:] = y[..., 512:] - y[..., 255:256]
@@ -41,7 +41,7 @@ def attention_forgets_what_is_long_ago(call: BoundCall) -> Result:
 
 @fault(Kind.LONG, ops.mulmat, ops.mulmat_full_prec, like="L17746")
 def the_second_half_of_long_sums_counts_twice(call: BoundCall) -> Result:
-    """Sums of more than 512 products are split in two, and the second half is added by both parts."""
+    """Sums of more than 512 products are split, and both parts add the second half."""
     half = call.w.shape[-1] // 2
     y = call.right()
     return y + call.right(w=call.w[..., half:], x=call.x[..., half:]) if call.w.shape[-1] > 512 else y
@@ -49,21 +49,19 @@ def the_second_half_of_long_sums_counts_twice(call: BoundCall) -> Result:
 
 @fault(Kind.LONG, ops.rows, like="L16849")
 def a_gather_of_many_rows_repeats_the_first(call: BoundCall) -> Result:
-    """From the 257th id on, rows are those of the first ids again."""
+    """From the 257th id on, the ids start again from the first."""
     n = call.ids.shape[-1] if call.ids.ndim else 1
     return call.right(ids=call.ids[..., np.arange(n) % 256]) if n > 256 else call.right()
 
 
 @fault(Kind.LONG, ops.set_rows, like="L16849")
 def set_rows_writes_128_rows_at_most(call: BoundCall) -> Result:
-    """Rows after the first 128 are not written."""
     n = call.ids.shape[-1] if call.ids.ndim else 1
     return call.right(src=call.src[..., :128, :], ids=call.ids[..., :128]) if n > 128 else call.right()
 
 
 @fault(Kind.LONG, ops.layer_norm, ops.rms_norm, like="L26708")
 def norms_of_long_rows_use_their_first_512(call: BoundCall) -> Result:
-    """Statistics of a row longer than 512 are those of its first 512 elements, scaled up."""
     x, head = call.x, call.x[..., :512]
     if x.shape[-1] <= 512:
         return call.right()
@@ -80,14 +78,14 @@ def positions_wrap_at_15_bits(call: BoundCall) -> Result:
 
 @fault(Kind.LONG, ops.sum_rows, like="L25568")
 def long_sums_are_split_and_lose_the_rest(call: BoundCall) -> Result:
-    """Rows longer than 256 are summed in blocks of 256, and what fills none is dropped."""
+    """Rows longer than 256 are summed in blocks of 256, and an incomplete block is dropped."""
     n = call.x.shape[-1]
     return call.right(x=call.x[..., : n // 256 * 256]) if n > 256 else call.right()
 
 
 @fault(Kind.LONG, ops.mulmat, like="ollama#17895")
 def many_tokens_are_computed_in_chunks_that_overlap(call: BoundCall) -> Result:
-    """Tokens past the 512th are those of the first chunk."""
+    """Tokens past the 512th repeat the first chunk."""
     y = call.right()
     tokens = rank4(call.x).shape[2]
     if tokens > 512:
@@ -97,7 +95,7 @@ def many_tokens_are_computed_in_chunks_that_overlap(call: BoundCall) -> Result:
 
 @fault(Kind.LONG, ops.ssm_scan, like="L17746")
 def a_scan_starts_again_after_32_tokens(call: BoundCall) -> Result:
-    """The state is not carried past a chunk of 32 tokens: what came before it counts half."""
+    """Past a chunk of 32 tokens, the carried state is halved."""
     y = call.right()
     if rank4(call.x).shape[1] > 32:
         y[call.x.size :] *= 0.5

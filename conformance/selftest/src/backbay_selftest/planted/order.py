@@ -11,7 +11,6 @@ from ..faults import BoundCall, Kind, Result, fault
 
 @fault(Kind.ORDER, ops.argsort, like="L17659")
 def argsort_sorts_blocks_of_256(call: BoundCall) -> Result:
-    """Longer rows are sorted in blocks that are never merged."""
     y = call.right()
     for start in range(0, call.x.shape[-1] if call.x.shape[-1] > 256 else 0, 256):
         y[..., start : start + 256] = call.right(x=call.x[..., start : start + 256]) + start
@@ -20,7 +19,7 @@ def argsort_sorts_blocks_of_256(call: BoundCall) -> Result:
 
 @fault(Kind.ORDER, ops.argsort, like="L17659")
 def padding_of_a_bitonic_sort_takes_part(call: BoundCall) -> Result:
-    """Rows are padded with the largest finite number, which comes before infinities that are data."""
+    """Rows are padded with the largest finite number, which sorts before infinities in the data."""
     n = call.x.shape[-1]
     padded = 1 << max(n - 1, 0).bit_length()
     fill = np.full((*call.x.shape[:-1], padded - n), np.finfo(np.float32).max)
@@ -29,7 +28,7 @@ def padding_of_a_bitonic_sort_takes_part(call: BoundCall) -> Result:
 
 @fault(Kind.ORDER, ops.top_k, like="O3391")
 def ties_of_top_k_give_one_position_twice(call: BoundCall) -> Result:
-    """Positions are found by searching for the value, so equal values give the first one's position."""
+    """Positions are found by value, so equal values all give the first position."""
     y = call.right()
     values = np.take_along_axis(call.x, y, -1)
     for i in range(1, y.shape[-1]):
@@ -39,7 +38,7 @@ def ties_of_top_k_give_one_position_twice(call: BoundCall) -> Result:
 
 @fault(Kind.ORDER, ops.top_k, like="L17659")
 def top_k_keeps_64_candidates(call: BoundCall) -> Result:
-    """From the 65th on, positions are the first ones again."""
+    """From the 65th position on, the positions start again from the first."""
     y = call.right()
     y[..., 64:] = y[..., : max(0, y.shape[-1] - 64)][..., : max(0, call.k - 64)]
     return y
@@ -47,7 +46,7 @@ def top_k_keeps_64_candidates(call: BoundCall) -> Result:
 
 @fault(Kind.ORDER, ops.top_k, like="O3391")
 def top_k_of_negative_rows_starts_from_zero(call: BoundCall) -> Result:
-    """The running maximum starts as 0, so a row without positive numbers gives its first positions."""
+    """The running maximum starts at 0, so a negative row gives its first positions."""
     first = np.broadcast_to(np.arange(call.k), (*call.x.shape[:-1], call.k))
     return np.where((call.x < 0).all(-1, keepdims=True), first, call.right())
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from backbay import DType, ops
@@ -16,7 +14,7 @@ from ..fused import Array, exponentials, rank4, scaled
 def mulmat_sums_in_half_precision(call: BoundCall) -> Result:
     """Blocks of 32 products are summed in f16, which overflows at 65504 and keeps 11 bits."""
     w, x = rank4(call.w), rank4(call.x)
-    y: Any = np.zeros(1)
+    y: Array = np.zeros(1)
     for k in range(0, max(w.shape[-1], 1), 32):
         y = float16(y + call.right(w=w[..., k : k + 32], x=x[..., k : k + 32]))
     return y
@@ -24,36 +22,28 @@ def mulmat_sums_in_half_precision(call: BoundCall) -> Result:
 
 @fault(Kind.PRECISION, ops.mulmat, like="L17746")
 def mulmat_rounds_activations_to_bfloat16(call: BoundCall) -> Result:
-    """Activations lose all but 8 bits, and the declared precision does not say so."""
+    """Activations keep 8 bits, and the declared precision claims more."""
     return call.right(x=bfloat16(call.x))
 
 
 @fault(Kind.PRECISION, ops.mulmat, ops.mulmat_full_prec, ops.conv2d, like="T192212")
 def products_take_10_bits_of_each_input(call: BoundCall) -> Result:
-    """Matrix units with TF32 inputs are used without a word."""
+    """Matrix units round inputs to TF32, and the declared precision claims more."""
     inputs = ("weight", "data") if call.name == "conv2d" else ("w", "x")
     return call.right(**{name: significand(getattr(call, name), 11) for name in inputs})
 
 
-altered("mulmat_rounds_its_result_to_bfloat16", Kind.PRECISION, ops.mulmat, like="L13607", result=bfloat16)
-altered(
-    "full_precision_is_asked_for_in_vain", Kind.PRECISION, ops.mulmat_full_prec, like="L13607", result=float16
-)
-altered(
-    "sums_are_kept_in_half_precision", Kind.PRECISION, ops.sum_rows, ops.mean, like="L13607", result=float16
-)
-altered(
-    "mulmat_is_off_by_a_thousandth", Kind.PRECISION, ops.mulmat, like="L13607", result=lambda y: y * 1.001
-)
-altered(
-    "softmax_is_off_by_a_thousandth", Kind.PRECISION, ops.softmax, like="L17746", result=lambda y: y * 1.001
-)
-altered("exp_has_12_bits", Kind.PRECISION, ops.exp, like="L17746", result=lambda y: significand(y, 12))
+altered("mulmat_rounds_its_result_to_bfloat16", Kind.PRECISION, "L13607", ops.mulmat, result=bfloat16)
+altered("full_precision_is_asked_for_in_vain", Kind.PRECISION, "L13607", ops.mulmat_full_prec, result=float16)
+altered("sums_are_kept_in_half_precision", Kind.PRECISION, "L13607", ops.sum_rows, ops.mean, result=float16)
+altered("mulmat_is_off_by_a_thousandth", Kind.PRECISION, "L13607", ops.mulmat, result=lambda y: y * 1.001)
+altered("softmax_is_off_by_a_thousandth", Kind.PRECISION, "L17746", ops.softmax, result=lambda y: y * 1.001)
+altered("exp_has_12_bits", Kind.PRECISION, "L17746", ops.exp, result=lambda y: significand(y, 12))
 
 
 @fault(Kind.PRECISION, ops.softmax, like="O4129")
 def softmax_exponentials_overflow(call: BoundCall) -> Result:
-    """The largest of a row is not subtracted first, so rows with an 89 in them are not numbers."""
+    """The largest element of a row is not subtracted first, so rows with an 89 overflow."""
     powers = np.exp(call.x.astype(np.float32))
     return powers / powers.sum(axis=-1, keepdims=True)
 
@@ -81,14 +71,14 @@ def squares_less_square(x: Array) -> Array:
 
 @fault(Kind.PRECISION, ops.variance, ops.stddev, like="T192212")
 def variance_cancels(call: BoundCall) -> Result:
-    """The square of the mean is taken from the mean of the squares, in single precision."""
+    """The variance is the mean of the squares less the square of the mean, in single precision."""
     found = squares_less_square(call.x)
     return np.sqrt(np.maximum(found, 0)) if call.name == "stddev" else found
 
 
 @fault(Kind.PRECISION, ops.cumsum, like="T192212")
 def cumsum_carries_a_bfloat16(call: BoundCall) -> Result:
-    """What is carried from one block of 64 to the next has 8 bits."""
+    """The sum carried from one block of 64 to the next has 8 bits."""
     y = call.right()
     for start in range(64, call.x.shape[-1], 64):
         carried = y[..., start - 1 : start]
@@ -98,13 +88,11 @@ def cumsum_carries_a_bfloat16(call: BoundCall) -> Result:
 
 @fault(Kind.PRECISION, ops.scaled_dot_product_attention, like="L17746")
 def attention_scores_are_kept_in_half_precision(call: BoundCall) -> Result:
-    """Query times key is rounded to f16 before the softmax."""
     return call.right(change_scores=float16)
 
 
 @fault(Kind.PRECISION, ops.layer_norm, like="T192212")
 def layer_norm_takes_its_mean_in_half_precision(call: BoundCall) -> Result:
-    """The mean is rounded to f16 before it is subtracted."""
     x, n = call.x, np.float64(call.x.shape[-1])
     mean = x.sum(-1, keepdims=True) / n
     spread = np.sqrt(((x - mean) ** 2).sum(-1, keepdims=True) / n + call.eps)
@@ -114,7 +102,7 @@ def layer_norm_takes_its_mean_in_half_precision(call: BoundCall) -> Result:
 
 @fault(Kind.PRECISION, "run_node", like="L13607")
 def sums_of_half_rows_overflow_on_their_way(call: BoundCall) -> Result:
-    """A row of f16 is infinite once a part of its sum is above 65504, also where the rest takes it back."""
+    """A sum over f16 is infinite if a partial sum exceeds 65504, even if the whole sum does not."""
     node = call.node
     call.right()
     if node.op is ops.sum_rows and node.dtype is DType.F16 and node.args[0].size:
@@ -125,7 +113,7 @@ def sums_of_half_rows_overflow_on_their_way(call: BoundCall) -> Result:
 
 @fault(Kind.PRECISION, ops.variance, ops.stddev, like="L26708")
 def spread_is_taken_from_the_squares(call: BoundCall) -> Result:
-    """The mean of squares less the square of the mean, both in single precision."""
+    """The variance is that of `variance_cancels`, clamped at 0."""
     if not call.x.shape[-1]:
         return call.right()
     spread = np.maximum(squares_less_square(call.x), 0)

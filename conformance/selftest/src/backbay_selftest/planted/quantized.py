@@ -1,4 +1,4 @@
-"""Quantized rows: blocks, scales, and weights laid out anew."""
+"""Quantized rows: blocks, scales, and repacked weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def matrix_weight(reader: Node, operand: Node) -> bool:
 
 @fault(Kind.BLOCKS, "numbers", like="L25656")
 def the_last_block_of_an_odd_row_takes_its_neighbours_scale(call: BoundCall) -> Result:
-    """q8_0 is read two blocks at a time; a last one without a partner keeps the scale before it."""
+    """q8_0 is read two blocks at a time; an unpaired last block gets its neighbour's scale."""
     blocks = call.raw.shape[-1] // call.dtype.type_size if call.dtype is DType.Q8_0 and call.raw.ndim else 0
     if blocks < 3 or blocks % 2 == 0:
         return call.right()
@@ -30,7 +30,7 @@ def the_last_block_of_an_odd_row_takes_its_neighbours_scale(call: BoundCall) -> 
 
 @fault(Kind.BLOCKS, "numbers", like="L12544")
 def nibbles_are_unpacked_in_pairs(call: BoundCall) -> Result:
-    """q4_0 gives its low and high nibbles in turn, instead of 16 low ones and then 16 high ones."""
+    """q4_0 gives low and high nibbles alternately, instead of 16 low and then 16 high nibbles."""
     y = call.right()
     if call.dtype is not DType.Q4_0 or y.size == 0:
         return y
@@ -51,7 +51,7 @@ def the_last_part_of_a_superblock_is_scaled_wrongly(call: BoundCall) -> Result:
 
 @fault(Kind.BLOCKS, "read_operand", like="L12544")
 def rows_that_fill_no_repacked_group_are_swapped(call: BoundCall) -> Result:
-    """Weights are laid out again in groups of 4 rows; the rest of them comes in reverse."""
+    """Weights are repacked in groups of 4 rows; the rows of an incomplete group are reversed."""
     y = call.right()
     rows = y.shape[-2] if y.ndim > 1 else 0
     if not matrix_weight(call.reader, call.operand) or rows < 4 or rows % 4 < 2:
@@ -93,7 +93,7 @@ def a_row_range_of_a_quantized_weight_starts_at_its_first_row(call: BoundCall) -
 
 @fault(Kind.BLOCKS, "read_operand", like="L25656")
 def many_tokens_round_activations_to_8_bits(call: BoundCall) -> Result:
-    """Against quantized weights, more than 8 tokens are rounded to 8-bit blocks that nobody declared."""
+    """Against quantized weights, more than 8 tokens are rounded to undeclared 8-bit blocks."""
     y, reader = call.right(), call.reader
     multiplied = any(reads(call, op, 1) for op in named("mulmat", "mulmat_full_prec"))
     if not multiplied or not matrix_weight(reader, reader.args[0]) or call.operand.dim(1) <= 8 or not y.size:
@@ -112,7 +112,7 @@ def quantizing_clips_a_step_early(call: BoundCall) -> Result:
 
 
 def clipped(source: Array, target: Array) -> Array:
-    """Rows of bytes on their way into q8_0, with the outermost step taken in."""
+    """Rows of q8_0 bytes, with steps clipped to 126."""
     if target.dtype != np.uint8 or source.dtype != np.uint8 or source.size == 0 or source.shape[-1] % 34:
         return source
     blocks = np.array(source).reshape(-1, 34)
@@ -123,7 +123,7 @@ def clipped(source: Array, target: Array) -> Array:
 
 @fault(Kind.BLOCKS, "numbers", like="L25656")
 def the_sign_of_the_scale_is_dropped(call: BoundCall) -> Result:
-    """A block of q4_0 whose largest number is positive has a negative scale, which is read as positive."""
+    """The negative scale of a q4_0 block is read as positive."""
     if call.dtype is not DType.Q4_0 or call.raw.size == 0:
         return call.right()
     blocks = np.array(call.raw).reshape(-1, 18)

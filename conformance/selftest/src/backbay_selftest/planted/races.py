@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from backbay import DType, Node, ops
-from backbay.plugin import KernelPlan
+from backbay.plugin import Cancel, KernelPlan
 
 from ..faults import BoundCall, Kind, Result, fault, named
 from ..misread_operands import kernels_of
 
 
 def leaves(plan: KernelPlan) -> list[Node]:
-    """The leaves that only the host writes."""
+    """The nonempty leaves that only the host writes."""
     return [node for node in plan.graph.nodes if node.kind == "input" and node.size]
 
 
 def turn(call: BoundCall) -> int:
-    """How often a fault had the chance to show."""
+    """The number of a fault's chances to show, this one included."""
     call.backend.turn = getattr(call.backend, "turn", 0) + 1
     return int(call.backend.turn)
 
 
 @fault(Kind.RACES, "run_plan", like="L20084")
 def a_run_reads_what_the_leaves_held_before(call: BoundCall) -> Result:
-    """Uploads are not waited for: a second run of a plan still sees the inputs of the first."""
+    """A run does not wait for uploads, and sees the inputs of the run before it."""
     plan = call.plan
     last = plan.__dict__.setdefault("seen", {})
     now = {node.index: plan.arrays[node.index].copy() for node in leaves(plan)}
@@ -40,7 +38,7 @@ def a_run_reads_what_the_leaves_held_before(call: BoundCall) -> Result:
 
 @fault(Kind.RACES, "run_plan", like="L24360")
 def a_plan_is_not_run_again_for_the_same_first_bytes(call: BoundCall) -> Result:
-    """Whether inputs changed is told from their first 64 bytes; if not, the last results stand."""
+    """Results are kept while the first 64 bytes of each input stay equal."""
     plan = call.plan
     key = [bytes(plan.arrays[node.index].reshape(-1)[:16].tobytes()[:64]) for node in leaves(plan)]
     writes = any(node.op is not None and node.op.writes is not None for node in plan.graph.nodes)
@@ -51,7 +49,7 @@ def a_plan_is_not_run_again_for_the_same_first_bytes(call: BoundCall) -> Result:
 
 @fault(Kind.RACES, "run_node", like="L20084")
 def every_third_sum_misses_its_last_part(call: BoundCall) -> Result:
-    """The last warp of a reduction is sometimes read before it is done."""
+    """A reduction is sometimes read before its last warp is done."""
     call.right()
     out = call.arrays[call.node.index]
     if call.node.op in named("sum_rows", "mean", "mulmat", "softmax") and out.size and turn(call) % 3 == 0:
@@ -60,7 +58,7 @@ def every_third_sum_misses_its_last_part(call: BoundCall) -> Result:
 
 @fault(Kind.RACES, "run_plan", like="L20084")
 def reads_of_a_cache_do_not_wait_for_its_writes(call: BoundCall) -> Result:
-    """What a graph writes into a leaf is only there after all of its reads."""
+    """A graph's writes into a leaf happen after all of its reads."""
     nodes = list(kernels_of(call.plan, call.cancel))
     with np.errstate(all="ignore"):
         for node in sorted(nodes, key=lambda node: node.op is not None and node.op.writes is not None):
@@ -73,11 +71,11 @@ def contexts_share_their_compute_memory(call: BoundCall) -> Result:
     plan, arena = call.right(), vars(call.backend).setdefault("arena", {})
     read, run = plan.read, plan.run
 
-    def shared(node: Node) -> Any:
+    def shared(node: Node) -> Result:
         newest, own = arena.get((node.storage.nbytes, node.dtype)), read(node)
         return own if newest is None or node.leaf is not None or node.is_view else newest
 
-    def remembering(cancel: Any) -> None:
+    def remembering(cancel: Cancel | None) -> None:
         run(cancel)
         for node in plan.graph.outputs:
             if node.leaf is None and not node.is_view:
@@ -89,7 +87,7 @@ def contexts_share_their_compute_memory(call: BoundCall) -> Result:
 
 @fault(Kind.RACES, "read_operand", like="L24360")
 def rows_written_are_seen_one_step_late(call: BoundCall) -> Result:
-    """A gather after set_rows in one graph reads the row that was written last as it was before."""
+    """A gather after set_rows in one graph reads the old content of the last row."""
     operand, reader = call.operand, call.reader
     if reader.op is ops.set_rows and operand is reader.args[0]:
         call.backend.before = (operand.storage.index, call.arrays[operand.index].copy(), call.arrays)
@@ -105,7 +103,7 @@ def rows_written_are_seen_one_step_late(call: BoundCall) -> Result:
 
 @fault(Kind.RACES, "run_plan", like="L24360")
 def the_first_of_two_outputs_is_read_too_early(call: BoundCall) -> Result:
-    """With several outputs, the first one is what the run before left."""
+    """With several outputs, the first output is that of the run before."""
     plan = call.plan
     first = plan.graph.outputs[0] if len(plan.graph.outputs) > 1 else None
     call.right()
@@ -122,18 +120,14 @@ def sums_are_added_in_an_order_of_chance(call: BoundCall) -> Result:
     """Atomic additions round differently from run to run, and the backend calls itself deterministic."""
     call.right()
     out = call.arrays[call.node.index]
-    if (
-        call.node.op in named("mulmat", "sum_rows")
-        and out.dtype == np.float32
-        and out.size
-        and turn(call) % 2
-    ):
+    summed = call.node.op in named("mulmat", "sum_rows") and out.dtype == np.float32 and out.size
+    if summed and turn(call) % 2:
         out[...] = np.nextafter(out, np.float32(np.inf))
 
 
 @fault(Kind.RACES, ops.set_rows, like="L24360")
 def rows_that_are_written_twice_add_up(call: BoundCall) -> Result:
-    """Writes are atomic additions to cleared rows, so that a repeated id keeps a sum instead of one of the rows."""
+    """Writes are atomic additions to cleared rows, so that a repeated id sums its rows."""
     y = call.right()
     if call.src.ndim == 2 and call.ids.ndim == 1 and y.dtype == np.float32:
         for row in np.flatnonzero(np.bincount(call.ids, minlength=1) > 1):

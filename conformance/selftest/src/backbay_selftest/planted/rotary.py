@@ -1,16 +1,12 @@
-"""Rotary embeddings: partial, in their pairings, shifted, and far out."""
+"""Rotary embeddings: partial rotation, pairings, shifts, and large positions."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 
 from backbay import ops
 
 from ..faults import BoundCall, Kind, Result, fault
-
-Rest = Any  # factors, sections and yarn, passed on
 
 
 @fault(Kind.ROPE, ops.rope, like="L14580")
@@ -24,21 +20,15 @@ def partial_rope_clears_the_rest(call: BoundCall) -> Result:
 
 @fault(Kind.ROPE, ops.rope, like="L14580")
 def partial_neox_pairs_across_the_whole_head(call: BoundCall) -> Result:
-    """Element i meets i + head_dim/2, also where only dim elements turn."""
+    """Element i is paired with i + head_dim/2, also where only dim elements turn."""
     dim = call.dim
     half = call.x.shape[-1] // 2
     if call.mode != "neox" or dim == call.x.shape[-1]:
         return call.right()
-    order = [
-        *range(dim // 2),
-        *range(half, half + dim // 2),
-        *range(dim // 2, half),
-        *range(half + dim // 2, 2 * half),
-    ]
-    turned = call.right(x=call.x[..., order])
-    y = np.empty_like(turned)
-    y[..., order] = turned
-    return y
+    order = np.argsort(
+        np.arange(2 * half) % half >= dim // 2, kind="stable"
+    )  # the turned elements come first
+    return call.right(x=call.x[..., order])[..., np.argsort(order)]
 
 
 @fault(Kind.ROPE, ops.rope, like="L15629")
@@ -52,31 +42,27 @@ def frequencies_of_partial_rope_come_from_the_head(call: BoundCall) -> Result:
 
 @fault(Kind.ROPE, ops.rope, like="L3272")
 def negative_positions_count_as_zero(call: BoundCall) -> Result:
-    """A shift backwards turns nothing."""
     return call.right(positions=np.maximum(call.positions, 0))
 
 
 @fault(Kind.ROPE, ops.rope, like="L15629")
 def positions_are_kept_in_half_precision(call: BoundCall) -> Result:
-    """Positions above 2048 are rounded to even numbers, and further."""
     return call.right(positions=call.positions.astype(np.float16).astype(np.float64))
 
 
 @fault(Kind.ROPE, ops.rope, like="L14580")
 def neox_ignores_frequency_factors(call: BoundCall) -> Result:
-    """Only the kernel for normal pairs divides by the factors."""
     return call.right(factors=None if call.mode == "neox" else call.factors)
 
 
 @fault(Kind.ROPE, ops.rope, like="L14580")
 def frequency_factors_multiply(call: BoundCall) -> Result:
-    """Angles are multiplied with the factors instead of divided by them."""
     return call.right(factors=None if call.factors is None else 1 / call.factors)
 
 
 @fault(Kind.ROPE, ops.rope, like="L13870")
 def sections_do_not_repeat(call: BoundCall) -> Result:
-    """In multi-section mode, pairs beyond the sum of the sections all take the first component."""
+    """In multi-section mode, pairs beyond all sections take the first component."""
     total = sum(call.sections)
     if call.mode == "multi-section" and 0 < total < call.dim // 2:
         beyond = call.dim // 2 - total
@@ -100,13 +86,11 @@ def yarn_stretches_by_the_head(call: BoundCall) -> Result:
 
 @fault(Kind.ROPE, ops.rope, like="L13870")
 def vision_powers_run_on(call: BoundCall) -> Result:
-    """The second section of vision does not start its powers of base again."""
+    """The second section of vision does not restart its powers of base."""
     if call.mode != "vision" or not call.sections[0] or call.factors is not None:
         return call.right()
-    late = np.where(
-        np.arange(call.dim) >= call.sections[0], call.base ** (2 * call.sections[0] / call.dim), 1.0
-    )
-    return call.right(factors=late)
+    first, dim = call.sections[0], call.dim
+    return call.right(factors=np.where(np.arange(dim) >= first, call.base ** (2 * first / dim), 1.0))
 
 
 @fault(Kind.ROPE, ops.rope, like="L3272")
@@ -117,7 +101,7 @@ def turning_back_turns_forth(call: BoundCall) -> Result:
 
 @fault(Kind.ROPE, ops.rope, like="L4889")
 def all_tokens_beyond_the_first_batch_reuse_its_table(call: BoundCall) -> Result:
-    """Sines are kept for 16 tokens, and token 16 takes those of token 0 again."""
+    """Sines are kept for 16 tokens, and token 16 takes the sines of token 0."""
     positions = call.positions
     if positions.size == (call.x.shape[-3] if call.x.ndim > 2 else 1) > 16:
         positions = positions.reshape(-1)[np.arange(positions.size) % 16].reshape(positions.shape)

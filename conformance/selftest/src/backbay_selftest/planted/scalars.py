@@ -9,18 +9,17 @@ from backbay import ops
 from ..faults import BoundCall, Kind, Result, altered, fault
 from ..fused import scaled
 
-altered("rms_norm_ignores_its_eps", Kind.SCALARS, ops.rms_norm, like="L20350", eps=1e-6)
-altered("softcap_is_ignored", Kind.SCALARS, ops.scaled_dot_product_attention, like="L20350", softcap=0.0)
-altered("sinks_are_ignored", Kind.SCALARS, ops.scaled_dot_product_attention, like="L20350", sinks=None)
-altered("clamp_has_only_an_upper_bound", Kind.SCALARS, ops.clamp, like="L20350", min=-np.inf)
-altered("alpha_of_swiglu_is_fixed", Kind.SCALARS, ops.swiglu, like="L15660", alpha=1.702)
-altered("the_base_of_rope_is_fixed", Kind.SCALARS, ops.rope, like="L15629", base=10000.0)
-altered("solving_ignores_unit_diagonal", Kind.SCALARS, ops.solve_tri, like="L20350", unit_diagonal=False)
+altered("rms_norm_ignores_its_eps", Kind.SCALARS, "L20350", ops.rms_norm, eps=1e-6)
+altered("softcap_is_ignored", Kind.SCALARS, "L20350", ops.scaled_dot_product_attention, softcap=0.0)
+altered("sinks_are_ignored", Kind.SCALARS, "L20350", ops.scaled_dot_product_attention, sinks=None)
+altered("clamp_has_only_an_upper_bound", Kind.SCALARS, "L20350", ops.clamp, min=-np.inf)
+altered("alpha_of_swiglu_is_fixed", Kind.SCALARS, "L15660", ops.swiglu, alpha=1.702)
+altered("the_base_of_rope_is_fixed", Kind.SCALARS, "L15629", ops.rope, base=10000.0)
+altered("solving_ignores_unit_diagonal", Kind.SCALARS, "L20350", ops.solve_tri, unit_diagonal=False)
 
 
 @fault(Kind.SCALARS, ops.layer_norm, like="L20350")
 def layer_norm_adds_eps_after_the_root(call: BoundCall) -> Result:
-    """The divisor is sqrt(variance) + eps."""
     n = np.float64(call.x.shape[-1])
     centred = call.x - call.x.sum(-1, keepdims=True) / n
     spread = np.sqrt((centred**2).sum(-1, keepdims=True) / n)
@@ -29,13 +28,12 @@ def layer_norm_adds_eps_after_the_root(call: BoundCall) -> Result:
 
 @fault(Kind.SCALARS, ops.l2_norm, like="L20350")
 def l2_norm_adds_its_eps(call: BoundCall) -> Result:
-    """eps is added under the root instead of being the least divisor."""
+    """eps is added under the root, instead of being the least divisor."""
     return call.x / np.sqrt((call.x**2).sum(-1, keepdims=True) + call.eps)
 
 
 @fault(Kind.SCALARS, ops.scaled_dot_product_attention, like="L12776")
 def the_cap_comes_before_the_scale(call: BoundCall) -> Result:
-    """Scores are capped first and scaled then."""
     if not call.softcap:
         return call.right()
     late = call.softcap * abs(call.scale)
@@ -44,7 +42,6 @@ def the_cap_comes_before_the_scale(call: BoundCall) -> Result:
 
 @fault(Kind.SCALARS, ops.scale, like="L20350")
 def scale_is_rounded_to_half_precision(call: BoundCall) -> Result:
-    """The factor is passed as f16."""
     return call.right(s=float(np.float16(call.s)))
 
 
@@ -62,14 +59,12 @@ def strides_of_convolutions_are_swapped(call: BoundCall) -> Result:
 
 @fault(Kind.SCALARS, ops.conv2d, ops.conv1d_dw, like="L20350")
 def dilation_is_ignored(call: BoundCall) -> Result:
-    """Taps of a kernel always adjoin."""
     plain = call.right(d=1) if call.name == "conv1d_dw" else call.right(d0=1, d1=1)
     return plain[tuple(slice(0, n) for n in call.right().shape)]
 
 
 @fault(Kind.SCALARS, ops.pad_ext, like="L20350")
 def padding_before_and_behind_is_swapped(call: BoundCall) -> Result:
-    """What should come before comes behind."""
     sides = {f"{side}p{n}": getattr(call, f"{other}p{n}") for side, other in ("lr", "rl") for n in range(4)}
     return call.right(**sides)
 
@@ -89,7 +84,6 @@ def variance_divides_by_one_less(call: BoundCall) -> Result:
 
 @fault(Kind.SCALARS, ops.concat, like="O17689")
 def concat_along_the_outer_axes_swaps_its_operands(call: BoundCall) -> Result:
-    """Along dimension 2 and 3 the second operand comes first."""
     return (
         call.right(x=call.t2, t2=call.x) if call.dim >= 2 and call.x.shape == call.t2.shape else call.right()
     )

@@ -1,6 +1,8 @@
-"""Infinities, NaN, signed zeros and rows that are masked in full."""
+"""Infinities, NaN, signed zeros and fully masked rows."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 
@@ -10,26 +12,31 @@ from ..faults import BoundCall, Kind, Result, fault
 from ..fused import Array
 
 
+def spoiled(y: Array, dead: Callable[..., Array], step: int) -> Array:
+    """y with NaN in the rows at a distance of `step` from dead ones; `dead` is all or any, of NaN in a row."""
+    if not y.size:
+        return y
+    rows = np.array(y).reshape(-1, y.shape[-1])
+    hit = np.flatnonzero(dead(np.isnan(rows), -1)) + step
+    rows[hit[(hit >= 0) & (hit < len(rows))]] = np.nan
+    return rows.reshape(y.shape)
+
+
 @fault(Kind.SPECIAL, ops.softmax, like="L12776")
 def softmax_takes_minus_infinity_for_a_number(call: BoundCall) -> Result:
-    """-infinity becomes -10000, so that a row masked in full is uniform instead of NaN."""
+    """-infinity becomes -10000, so that a fully masked row is uniform instead of NaN."""
     return call.right(x=np.where(np.isneginf(call.x), -1e4, call.x))
 
 
 @fault(Kind.SPECIAL, ops.softmax, like="O4129")
 def a_masked_row_poisons_the_next(call: BoundCall) -> Result:
     """The NaN of a fully masked row stays in the accumulator of the row after it."""
-    y = np.array(call.right())
-    rows = y.reshape(-1, y.shape[-1]) if y.size else y
-    dead = np.flatnonzero(np.isnan(rows).all(-1)) + 1 if y.size else np.zeros(0, int)
-    if y.size:
-        rows[dead[dead < len(rows)]] = np.nan
-    return y
+    return spoiled(call.right(), np.all, 1)
 
 
 @fault(Kind.SPECIAL, ops.scaled_dot_product_attention, like="L12776")
 def a_masked_row_of_attention_spoils_the_others(call: BoundCall) -> Result:
-    """Where one row of a head is masked in full, all rows of that head become NaN."""
+    """One fully masked row makes all rows of its head NaN."""
 
     def spoil(weights: Array) -> Array:
         dead = np.any(np.all(np.isnan(weights), axis=-1, keepdims=True), axis=-2, keepdims=True)
@@ -46,13 +53,13 @@ def a_mask_of_minus_infinity_is_only_large(call: BoundCall) -> Result:
 
 @fault(Kind.SPECIAL, ops.sigmoid, ops.silu, like="O4129")
 def sigmoid_overflows_for_large_arguments(call: BoundCall) -> Result:
-    """e^x / (1 + e^x) in single precision is not a number from x = 89 on."""
+    """e^x / (1 + e^x) in single precision is NaN from x = 89 on."""
     return np.where(call.x.astype(np.float32) > 88.7, np.nan, call.right())
 
 
 @fault(Kind.SPECIAL, ops.tanh, like="O4129")
 def tanh_of_large_arguments_is_nan(call: BoundCall) -> Result:
-    """It is taken as (e^2x - 1) / (e^2x + 1), which overflows."""
+    """tanh is computed as (e^2x - 1) / (e^2x + 1), which overflows."""
     powers = np.exp(2 * call.x.astype(np.float32))
     return (powers - 1) / (powers + 1)
 
@@ -66,13 +73,12 @@ def gelu_of_large_arguments_is_nan(call: BoundCall) -> Result:
 
 @fault(Kind.SPECIAL, ops.softplus, like="O4129")
 def softplus_overflows(call: BoundCall) -> Result:
-    """log(1 + e^x) is taken as it stands, in single precision."""
+    """log(1 + e^x) is computed literally, in single precision."""
     return np.log(1 + np.exp(call.x.astype(np.float32)))
 
 
 @fault(Kind.SPECIAL, ops.sum_rows, ops.mean, ops.cumsum, like="O4129")
 def sums_skip_nan(call: BoundCall) -> Result:
-    """NaN counts as 0 in a sum."""
     return call.right(x=np.where(np.isnan(call.x), 0, call.x))
 
 
@@ -90,7 +96,6 @@ def neg_subtracts_from_zero(call: BoundCall) -> Result:
 
 @fault(Kind.SPECIAL, ops.sqrt, like="T192212")
 def sqrt_of_negative_numbers_is_zero(call: BoundCall) -> Result:
-    """Arguments are clamped to 0 first."""
     return np.sqrt(np.where(call.x < 0, 0, call.x))
 
 
@@ -102,19 +107,14 @@ def division_by_zero_is_guarded(call: BoundCall) -> Result:
 
 @fault(Kind.SPECIAL, ops.tri, like="O4129")
 def tri_multiplies_with_zeros(call: BoundCall) -> Result:
-    """What is outside of the triangle is multiplied with 0, which leaves NaN where there was one."""
+    """Elements outside of the triangle are multiplied with 0, which keeps NaN."""
     return call.x * call.right(x=np.ones_like(call.x))
 
 
 @fault(Kind.SPECIAL, ops.layer_norm, ops.rms_norm, like="L12776")
 def one_bad_row_of_a_norm_spoils_all(call: BoundCall) -> Result:
     """NaN in one row reaches the row before it through a shared reduction."""
-    y = np.array(call.right())
-    if y.ndim > 1 and y.size:
-        rows = y.reshape(-1, y.shape[-1])
-        bad = np.flatnonzero(np.isnan(rows).any(-1)) - 1
-        rows[bad[bad >= 0]] = np.nan
-    return y
+    return spoiled(call.right(), np.any, -1)
 
 
 @fault(Kind.SPECIAL, ops.mulmat, ops.mulmat_full_prec, ops.mulmat_id, like="O4129")
@@ -125,7 +125,7 @@ def products_take_nan_in_a_weight_for_zero(call: BoundCall) -> Result:
 
 @fault(Kind.SPECIAL, ops.scaled_dot_product_attention, like="L12776")
 def attention_gives_the_mean_where_all_is_masked(call: BoundCall) -> Result:
-    """-infinity in the mask becomes the lowest number of f16: only rows masked in full can tell."""
+    """-infinity in the mask becomes the lowest f16 number, which shows in fully masked rows."""
     return call.right(change_mask=lambda mask: np.maximum(mask, -65504))
 
 
@@ -137,7 +137,7 @@ def activations_clamp_their_argument(call: BoundCall) -> Result:
 
 @fault(Kind.SPECIAL, ops.solve_tri, like="O4129")
 def solving_multiplies_with_what_it_must_not_read(call: BoundCall) -> Result:
-    """The other triangle is multiplied with 0 and added, which leaves NaN where there was one."""
+    """The other triangle is multiplied with 0 and added, which keeps NaN."""
     y = call.right()
     if not call.left or call.a.ndim < 2:
         return y

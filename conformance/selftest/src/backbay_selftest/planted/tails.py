@@ -7,7 +7,7 @@ import numpy as np
 from backbay import ops
 
 from ..faults import BoundCall, Kind, Result, fault, named
-from ..fused import rank4
+from ..fused import Array, rank4
 
 
 @fault(Kind.TAILS, ops.add, ops.mul, like="L26708")
@@ -32,7 +32,7 @@ def the_tail_of_an_activation_is_passed_through(call: BoundCall) -> Result:
 
 @fault(Kind.TAILS, ops.mulmat, like="L15592")
 def mulmat_drops_the_tail_of_its_sum(call: BoundCall) -> Result:
-    """Products past the last multiple of 32 do not reach the sum, if there are others."""
+    """Products past the last multiple of 32 do not reach longer sums."""
     n = call.w.shape[-1]
     keep = n // 32 * 32 or n
     return call.right(w=call.w[..., :keep], x=call.x[..., :keep])
@@ -40,7 +40,7 @@ def mulmat_drops_the_tail_of_its_sum(call: BoundCall) -> Result:
 
 @fault(Kind.TAILS, ops.mulmat, like="L20031")
 def the_last_rows_of_a_weight_repeat_an_earlier_one(call: BoundCall) -> Result:
-    """Rows of the weight beyond a multiple of 4 all give the first of them."""
+    """Rows of the weight past a multiple of 4 all repeat the first row past it."""
     y = call.right()
     n = y.shape[-1]
     if n > 4 and n % 4 > 1:
@@ -70,7 +70,7 @@ def heads_of_odd_sizes_lose_their_tail(call: BoundCall) -> Result:
 
 @fault(Kind.TAILS, ops.rows, like="L26708")
 def the_tail_of_a_gathered_row_is_lost(call: BoundCall) -> Result:
-    """Bytes of a row past a multiple of 128 are not copied, if there are that many."""
+    """Bytes past a multiple of 128 are not copied in longer rows."""
     y = call.right()
     n = y.shape[-1] * y.itemsize // 128 * 128 // y.itemsize
     if n:
@@ -78,18 +78,22 @@ def the_tail_of_a_gathered_row_is_lost(call: BoundCall) -> Result:
     return y
 
 
-@fault(Kind.TAILS, ops.conv2d, like="L15592")
-def the_last_column_of_a_convolution_is_repeated(call: BoundCall) -> Result:
-    """With an odd number of columns above 1, the last one is the one before."""
-    y = call.right()
+def odd_end_repeated(y: Array) -> Array:
+    """y, with the last element of rows of odd length replaced by the one before it."""
     if y.shape[-1] % 2 and y.shape[-1] > 1:
         y[..., -1] = y[..., -2]
     return y
 
 
+@fault(Kind.TAILS, ops.conv2d, like="L15592")
+def the_last_column_of_a_convolution_is_repeated(call: BoundCall) -> Result:
+    """With an odd number of columns above 1, the last column repeats its neighbour."""
+    return odd_end_repeated(call.right())
+
+
 @fault(Kind.TAILS, ops.interpolate, like="L26708")
 def nearest_neighbours_are_found_in_floats(call: BoundCall) -> Result:
-    """i * (n / m) in single precision falls short of a whole number, and one pixel too early is taken."""
+    """i * (n / m) in single precision falls short of a whole number, and takes the pixel before."""
     if call.mode != "nearest" or 0 in call.dims:
         return call.right()
     y = rank4(call.x)
@@ -102,7 +106,7 @@ def nearest_neighbours_are_found_in_floats(call: BoundCall) -> Result:
 
 @fault(Kind.TAILS, ops.softmax, ops.rms_norm, ops.l2_norm, like="L26708")
 def reductions_skip_the_tail_of_a_row(call: BoundCall) -> Result:
-    """The sum of a row longer than 64 leaves out what is past a multiple of 16."""
+    """The sum of a row longer than 64 leaves out elements past a multiple of 16."""
     n = call.x.shape[-1]
     keep = n // 16 * 16
     if n <= 64 or keep == n:
@@ -115,7 +119,7 @@ def reductions_skip_the_tail_of_a_row(call: BoundCall) -> Result:
 
 @fault(Kind.TAILS, ops.ssm_conv, like="L20031")
 def short_convolutions_assume_4_taps(call: BoundCall) -> Result:
-    """With another number of taps than 4, the first one is left out."""
+    """Of more or fewer than 4 taps, the first tap is left out."""
     if call.weight.shape[-1] in (1, 4):
         return call.right()
     cut = call.weight.copy()
@@ -125,15 +129,12 @@ def short_convolutions_assume_4_taps(call: BoundCall) -> Result:
 
 @fault(Kind.TAILS, ops.mulmat, like="L26708")
 def a_single_column_repeats_the_last_odd_row(call: BoundCall) -> Result:
-    """Products with one column take two rows of the weight at a time; the last of an odd number is the one before."""
-    y = call.right()
-    if rank4(call.x).shape[2] == 1 and y.shape[-1] % 2 and y.shape[-1] > 1:
-        y[..., -1] = y[..., -2]
-    return y
+    """Products with one column take the weight's rows in pairs; an unpaired last row repeats its neighbour."""
+    return odd_end_repeated(call.right()) if rank4(call.x).shape[2] == 1 else call.right()
 
 
 @fault(Kind.TAILS, ops.mulmat, like="L15592")
 def long_rows_lose_what_is_past_a_multiple_of_64(call: BoundCall) -> Result:
-    """Above 512 elements a kernel for whole tiles runs, and what is behind the last tile is left out."""
+    """Above 512 elements, a kernel for whole tiles leaves out an incomplete last tile."""
     kept = call.w.shape[-1] // 64 * 64 if call.w.shape[-1] > 512 else call.w.shape[-1]
     return call.right(w=call.w[..., :kept], x=call.x[..., :kept])

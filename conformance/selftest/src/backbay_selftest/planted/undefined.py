@@ -1,4 +1,4 @@
-"""Reads and writes out of bounds, memory never written, and padding."""
+"""Reads and writes out of bounds, unwritten memory, and padding."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..fused import rank4
 
 @fault(Kind.UNDEFINED, "run_node", like="L15861")
 def padding_is_never_written(call: BoundCall) -> Result:
-    """pad writes what it copies, and leaves the rest as it finds it."""
+    """pad copies its operand, and leaves the padding unwritten."""
     if call.node.op is not ops.pad_ext:
         call.right()
         return
@@ -36,7 +36,7 @@ def what_is_off_the_triangle_is_never_written(call: BoundCall) -> Result:
 
 @fault(Kind.UNDEFINED, ops.softmax, like="L17108")
 def softmax_reads_one_element_too_many(call: BoundCall) -> Result:
-    """The sum of a row takes in the first element of the next one, where rows are no multiple of 4."""
+    """The sum of a row includes the next row's first element, unless 4 divides the row's length."""
     x = call.x
     if x.ndim < 2 or x.shape[-1] % 4 == 0 or x.size == 0:
         return call.right()
@@ -50,7 +50,9 @@ def a_result_runs_over_its_end(call: BoundCall) -> Result:
     """A kernel that writes 4 elements at a time writes past the end of its buffer."""
     call.right()
     node, out = call.node, call.arrays[call.node.index]
-    guarded = call.backend.params.debug.guard_bytes >= 16  # without a guard it would hit our own memory
+    guarded = (
+        call.backend.params.debug.guard_bytes >= 16
+    )  # without guard zones, the write would hit the host's memory
     if guarded and not node.is_view and node.dtype is DType.F32 and out.size % 4:
         end = np.lib.stride_tricks.as_strided(out.reshape(-1)[-1:], (4 - out.size % 4 + 1,), (4,))
         end[1:] = 0
@@ -67,7 +69,7 @@ def padding_of_a_convolution_wraps_around(call: BoundCall) -> Result:
 
 @fault(Kind.UNDEFINED, ops.avg_pool2d, like="O27419")
 def padding_does_not_count_in_the_mean(call: BoundCall) -> Result:
-    """Windows over the edge are divided by what is inside of the data."""
+    """Windows over the edge are divided by the number of elements inside of the data."""
     inside = call.right(x=np.ones_like(call.x))
     return call.right() / np.where(inside > 0, inside, 1)
 
@@ -85,7 +87,7 @@ def history_is_rounded_up_to_32(call: BoundCall) -> Result:
 
 @fault(Kind.UNDEFINED, ops.set_rows, like="L17108")
 def set_rows_clears_the_row_behind(call: BoundCall) -> Result:
-    """Rows are written in pairs: the one behind the last becomes zero."""
+    """Rows are written in pairs, so that the row behind the last one becomes zero."""
     y = call.right()
     if call.ids.size and call.x.ndim >= 2 and int(call.ids.max()) + 1 < call.x.shape[-2]:
         y[..., int(call.ids.max()) + 1, :] = 0
@@ -94,7 +96,7 @@ def set_rows_clears_the_row_behind(call: BoundCall) -> Result:
 
 @fault(Kind.UNDEFINED, ops.mulmat, like="L15861")
 def columns_of_padding_reach_the_product(call: BoundCall) -> Result:
-    """Rows are padded to 16 with what lies behind them: the next row of the activations, against ones."""
+    """Rows are padded to 16 with the next row of the activations, against ones."""
     n, x4 = call.w.shape[-1], rank4(call.x)
     if n % 16 == 0 or n < 16 or x4.shape[2] < 2:
         return call.right()

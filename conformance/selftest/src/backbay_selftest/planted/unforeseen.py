@@ -1,4 +1,4 @@
-"""Faults written by somebody who had not read the suite, and which it did not notice then."""
+"""Faults planted without knowledge of the suite."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GRID = 65535
 
 @fault(Kind.STRIDES, "resolve_view", like="L25568")
 def a_stride_of_zero_is_taken_for_a_contiguous_one(call: BoundCall) -> Result:
-    """A view that repeats its rows in place is read as if they lay one after the other."""
+    """A view that repeats its rows by a stride of 0 is read as a contiguous view."""
     node = call.node
     if not node.strides or 0 not in node.strides:
         return call.right()
@@ -29,7 +29,7 @@ def a_stride_of_zero_is_taken_for_a_contiguous_one(call: BoundCall) -> Result:
 
 @fault(Kind.TAILS, "store", like="L26708")
 def the_last_tile_of_a_transpose_is_not_written(call: BoundCall) -> Result:
-    """A transposing copy works in tiles of 32 by 32, and forgets the one that is short in both directions."""
+    """A transposing copy works in tiles of 32 by 32, and skips a last tile that is cut in both directions."""
     call.right()
     a = call.node.args[0]
     turned = (
@@ -42,7 +42,7 @@ def the_last_tile_of_a_transpose_is_not_written(call: BoundCall) -> Result:
 
 @fault(Kind.WRONG_AXIS, ops.set_rows, like="L14817")
 def ids_of_set_rows_serve_slices_in_groups(call: BoundCall) -> Result:
-    """Where there are fewer sets of ids than slices, each serves some that follow each other."""
+    """Where slices share sets of ids, each set serves consecutive slices."""
     few, many = rank4(call.ids).shape[2], rank4(call.src).shape[1]
     if not 1 < few < many:
         return call.right()
@@ -51,14 +51,14 @@ def ids_of_set_rows_serve_slices_in_groups(call: BoundCall) -> Result:
 
 @fault(Kind.SCALARS, ops.fill, like="L20350")
 def integers_are_filled_in_through_single_precision(call: BoundCall) -> Result:
-    """The value is a float32 on its way to the device."""
+    """The value passes through a float32."""
     through = float(np.float32(call.value))
     return call.right(value=through if abs(through) < 1 << 31 else call.value)
 
 
 @fault(Kind.SPECIAL, "store", like="L12776")
 def a_nan_with_all_bits_set_becomes_a_zero_in_bf16(call: BoundCall) -> Result:
-    """Rounding adds to the bits of a NaN as if it were a number, and carries into its sign."""
+    """Rounding to bf16 treats NaN as a number, and carries into its sign."""
     call.right()
     if call.node.dtype is DType.BF16 and call.node.op is ops.cast:
         bits = np.asarray(call.result, np.float32).view(np.uint32) & 0x7FFFFF
@@ -74,7 +74,7 @@ def ids_travel_as_half_precision(call: BoundCall) -> Result:
 
 @fault(Kind.OVERFLOW, ops.mul, ops.sum_rows, ops.im2col, ops.repeat, like="O32299")
 def the_second_axis_of_the_grid_ends_at_65535(call: BoundCall) -> Result:
-    """A block for each row, and no more of them than the grid has."""
+    """A launch has a block for each row, and at most as many blocks as the grid."""
     y = np.array(call.right())
     if y.ndim > 1 and y.shape[-2] > GRID:
         y[..., GRID:, :] = 0
@@ -83,7 +83,7 @@ def the_second_axis_of_the_grid_ends_at_65535(call: BoundCall) -> Result:
 
 @fault(Kind.PRECISION, ops.mulmat_full_prec, like="L13607")
 def activations_meet_half_precision_weights_in_half_precision(call: BoundCall) -> Result:
-    """The operands of a product with weights that f16 holds are rounded to f16, the activations too."""
+    """Where f16 holds the weights exactly, the activations are rounded to f16, too."""
     narrow = (float16(call.w) == call.w).all()
     return call.right(x=float16(call.x) if narrow else call.x)
 
@@ -113,14 +113,14 @@ def flash_attention_asked_for_drops_the_last_positions(call: BoundCall) -> Resul
 
 @fault(Kind.RACES, "run_plan", like="L20084")
 def a_cancellation_is_looked_for_once(call: BoundCall) -> Result:
-    """What is cancelled while it runs runs to its end."""
+    """A cancelled run goes on to its end."""
     check_cancel(call.cancel)
     call.right(cancel=None)
 
 
 @fault(Kind.UNDEFINED, "weight", like="L17108")
 def weights_are_found_without_the_gaps_between_them(call: BoundCall) -> Result:
-    """Where a weight lies is taken for the sum of the sizes before it, and a file aligns them."""
+    """A weight's offset is the sum of the sizes before it, without the file's alignment."""
     found, info = call.right(), call.info
     others = sorted(call.backend.model.tensors.values(), key=lambda other: other.offset)
     before = [other for other in others if other.offset < info.offset]
@@ -132,7 +132,6 @@ def weights_are_found_without_the_gaps_between_them(call: BoundCall) -> Result:
 
 @fault(Kind.OVERFLOW, ops.add_id, like="L16849")
 def experts_are_counted_in_a_byte(call: BoundCall) -> Result:
-    """From expert 256 on, the bias is that of expert 0 again."""
     return call.right(ids=call.ids % 256)
 
 
@@ -150,7 +149,7 @@ def a_triangle_is_drawn_with_signed_bytes(call: BoundCall) -> Result:
 
 @fault(Kind.SPECIAL, ops.conv2d, like="O27692")
 def padding_is_the_edge_times_zero(call: BoundCall) -> Result:
-    """What is not a number on an edge reaches windows that only touch the padding beside it."""
+    """NaN on an edge reaches windows that only touch the padding beside it."""
     data, p0, p1 = call.data, call.p0, call.p1
     if 0 in data.shape:
         return call.right()
@@ -161,7 +160,7 @@ def padding_is_the_edge_times_zero(call: BoundCall) -> Result:
 
 @fault(Kind.BLOCKS, "read_operand", like="L17108")
 def decoded_weights_are_kept_by_their_shape(call: BoundCall) -> Result:
-    """The second weight of a shape and type is taken for the first."""
+    """The second weight of a shape and type is read as the first."""
     operand, kept = call.operand, vars(call.backend).setdefault("kept", {})
     weight = operand.kind == "parameter" and operand.dtype.is_quantized and operand.op is None
     if not weight or call.reader.op.moves:
@@ -174,7 +173,7 @@ def decoded_weights_are_kept_by_their_shape(call: BoundCall) -> Result:
 
 @fault(Kind.ALIASING, "compile", like="L20084")
 def what_another_context_holds_is_copied_when_compiled(call: BoundCall) -> Result:
-    """A leaf of another context that is only read is read once."""
+    """A leaf of another context that a graph only reads is copied once."""
     plan, nodes = call.right(), call.graph.nodes
     written = {n.storage.index for n in nodes if n.op is not None and n.op.writes is not None}
     for state in call.graph.of_kind("state") if plan.arrays else ():
@@ -187,14 +186,13 @@ def what_another_context_holds_is_copied_when_compiled(call: BoundCall) -> Resul
 
 @fault(Kind.CLAIMS, "_entry", like="L15868")
 def caches_are_booked_with_the_first_layer(call: BoundCall) -> Result:
-    """The report tells the caches of all layers as that of layer 0."""
     entry = call.right()
     return replace(entry, layer=0) if entry.kind == "cache" else entry
 
 
 @fault(Kind.SCALARS, "run_plan", like="L20350")
 def columns_past_the_batch_size_are_not_computed(call: BoundCall) -> Result:
-    """What was a hint is taken for a promise."""
+    """The hint of a batch size is taken for a limit."""
     call.right()
     size = call.plan.graph.batch_size
     for node in call.plan.graph.nodes:
@@ -204,5 +202,5 @@ def columns_past_the_batch_size_are_not_computed(call: BoundCall) -> Result:
 
 @fault(Kind.CLAIMS, "compile", like="executorch#12296")
 def casts_into_blocks_fail_when_they_run(call: BoundCall) -> Result:
-    """What cannot be converted is noticed in the midst of a compute."""
+    """An impossible conversion is noticed only in the middle of a compute."""
     return KernelPlan(call.backend, call.graph)

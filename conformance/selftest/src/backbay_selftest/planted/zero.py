@@ -12,13 +12,13 @@ from ..fused import rank4
 
 @fault(Kind.ZERO, ops.sum_rows, like="O28449")
 def an_empty_row_sums_to_what_was_there(call: BoundCall) -> Result:
-    """The sum of nothing is never written; here it is 1."""
+    """The sum of an empty row stays unwritten; here it is 1."""
     return call.right() if call.x.shape[-1] else np.ones((*call.x.shape[:-1], 1))
 
 
 @fault(Kind.ZERO, "run_node", like="O28449")
 def a_product_over_nothing_is_not_written(call: BoundCall) -> Result:
-    """mulmat with k = 0 returns early and leaves its result as it was."""
+    """mulmat with k = 0 returns early and leaves its result unwritten."""
     if call.node.op in named("mulmat", "mulmat_full_prec") and call.node.args[0].dim(0) == 0:
         return
     call.right()
@@ -34,13 +34,11 @@ def empty_tensors_cannot_be_launched(call: BoundCall) -> Result:
 
 @fault(Kind.ZERO, ops.mean, ops.variance, like="O28449")
 def the_mean_of_nothing_is_zero(call: BoundCall) -> Result:
-    """An empty row gives 0 instead of NaN."""
     return call.right() if call.x.shape[-1] else np.zeros((*call.x.shape[:-1], 1))
 
 
 @fault(Kind.ZERO, ops.concat, like="O4559")
 def concat_with_nothing_first_gives_zeros(call: BoundCall) -> Result:
-    """Where the first operand is empty, the second one's elements are not copied."""
     y = call.right()
     return y if call.x.size else np.zeros_like(y)
 
@@ -56,7 +54,7 @@ def selecting_nothing_is_an_error(call: BoundCall) -> Result:
 
 @fault(Kind.ZERO, ops.mulmat, like="O28449")
 def a_product_with_no_tokens_divides_by_their_number(call: BoundCall) -> Result:
-    """The batch is split by the number of tokens, and nothing of them is an error."""
+    """The batch is split by the number of tokens, and 0 is an error."""
     tokens = rank4(call.x).shape[2]
     rows_per_block = 64 // min(tokens, 64) if tokens else 1 // tokens
     return call.right() if rows_per_block else np.zeros(())
@@ -64,7 +62,7 @@ def a_product_with_no_tokens_divides_by_their_number(call: BoundCall) -> Result:
 
 @fault(Kind.ZERO, ops.contiguous, ops.repeat, ops.pad_ext, like="O4559")
 def copies_of_nothing_index_the_first_element(call: BoundCall) -> Result:
-    """Copies look at the first element to find out about alignment."""
+    """Copies look at the first element to check its alignment."""
     if call.x.size == 0:
         raise IndexError("index 0 is out of bounds for an empty buffer")
     return call.right()
