@@ -36,19 +36,14 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="python -m backbay_selftest", description=__doc__)
     made.add_argument("faults", nargs="*", help="names of faults; all without any")
     made.add_argument(
-        "--kind",
-        action="append",
-        choices=[*map(str, Kind)],
-        help="only faults of this class; may be repeated",
+        "--kind", action="append", choices=[*map(str, Kind)], help="a class of faults; repeatable"
     )
     made.add_argument("--size", choices=("smoke", "default", "nightly"), default="default")
     made.add_argument("--seed", type=int, default=0)
     made.add_argument("--budget", type=float, default=360.0, help="seconds for each fault")
     made.add_argument("--jobs", type=int, default=1, help="faults tried at a time, in processes")
     made.add_argument("--no-rivals", action="store_true", help="leave out the comparison")
-    made.add_argument(
-        "--require", type=float, default=0.95, help="the share that must be caught, 0.95 by default"
-    )
+    made.add_argument("--require", type=float, default=0.95, help="the least share of caught faults, 0.95")
     made.add_argument("--json", type=Path, help="write the table to this file, too")
     return made
 

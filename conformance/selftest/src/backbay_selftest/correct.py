@@ -14,7 +14,8 @@ from backbay.plugin import HostBuffer, KernelPlan
 from .faults import AnyOp, float16, named
 from .fused import Array, attention, exponentials
 
-Variant = Callable[[type[KernelBackend]], type[KernelBackend]]
+Kernels = type[KernelBackend]
+Variant = Callable[[Kernels], Kernels]
 
 CORRECT: dict[str, Variant] = {}
 """Every correct variant by its name."""
@@ -26,7 +27,7 @@ def correct(variant: Variant) -> Variant:
     return variant
 
 
-def derived(right: type[KernelBackend], **changed: Any) -> type[KernelBackend]:
+def derived(right: Kernels, **changed: Any) -> Kernels:
     """The backend with other class attributes; other kernels replace some of its own."""
     if "kernels" in changed:
         changed["kernels"] = {**right.kernels, **changed["kernels"]}
@@ -37,16 +38,14 @@ def single(backend: KernelBackend, op: AnyOp, specs: Sequence[Spec | None]) -> P
     return Precision(DType.F32, DType.F32)
 
 
-def lacking(
-    right: type[KernelBackend], missing: Callable[[AnyOp], bool], **changed: Any
-) -> type[KernelBackend]:
+def lacking(right: Kernels, missing: Callable[[AnyOp], bool], **changed: Any) -> Kernels:
     """The backend without the kernels of some ops."""
     kept = {op: kernel for op, kernel in right.kernels.items() if not missing(op)}
     return type("Lacking", (right,), {"kernels": kept, **changed})
 
 
 @correct
-def single_precision(right: type[KernelBackend]) -> type[KernelBackend]:
+def single_precision(right: Kernels) -> Kernels:
     """Kernels read and sum float32, as `precision` declares."""
     return derived(right, float_dtype=np.float32)
 
@@ -59,7 +58,7 @@ def sum_rows(x: Array) -> Array:
 
 
 @correct
-def sums_from_the_end(right: type[KernelBackend]) -> type[KernelBackend]:
+def sums_from_the_end(right: Kernels) -> Kernels:
     """Rows are summed in float32, one element after the other, from their end."""
 
     def softmax(x: Array) -> Array:
@@ -78,7 +77,7 @@ def sums_from_the_end(right: type[KernelBackend]) -> type[KernelBackend]:
 
 
 @correct
-def fused_multiply_add(right: type[KernelBackend]) -> type[KernelBackend]:
+def fused_multiply_add(right: Kernels) -> Kernels:
     """Four products are added exactly and rounded to float32 once, as by dot instructions, in 8 lanes."""
     product = right.kernels[ops.mulmat]
 
@@ -96,7 +95,7 @@ def fused_multiply_add(right: type[KernelBackend]) -> type[KernelBackend]:
 
 
 @correct
-def other_order_of_ties(right: type[KernelBackend]) -> type[KernelBackend]:
+def other_order_of_ties(right: Kernels) -> Kernels:
     """Equal elements come in reverse, and NaN comes first."""
 
     def argsort(x: Array) -> Array:
@@ -111,7 +110,7 @@ def other_order_of_ties(right: type[KernelBackend]) -> type[KernelBackend]:
 
 
 @correct
-def other_content_of_fresh_memory(right: type[KernelBackend]) -> type[KernelBackend]:
+def other_content_of_fresh_memory(right: Kernels) -> Kernels:
     """Unwritten memory holds large numbers, before the first run and between runs."""
 
     class OtherContent(right):  # type: ignore[misc, valid-type]
@@ -130,7 +129,7 @@ def other_content_of_fresh_memory(right: type[KernelBackend]) -> type[KernelBack
 
 
 @correct
-def other_choices_at_the_edges(right: type[KernelBackend]) -> type[KernelBackend]:
+def other_choices_at_the_edges(right: Kernels) -> Kernels:
     """Where the documentation allows both 0 and NaN, results differ from the reference's."""
     kernel = right.kernels
 
@@ -154,7 +153,7 @@ def other_choices_at_the_edges(right: type[KernelBackend]) -> type[KernelBackend
 
 
 @correct
-def memory_is_never_shared(right: type[KernelBackend]) -> type[KernelBackend]:
+def memory_is_never_shared(right: Kernels) -> Kernels:
     """Every result of a graph keeps its own memory."""
 
     class NeverShared(right):  # type: ignore[misc, valid-type]
@@ -167,7 +166,7 @@ def memory_is_never_shared(right: type[KernelBackend]) -> type[KernelBackend]:
 
 
 @correct
-def half_precision_activations(right: type[KernelBackend]) -> type[KernelBackend]:
+def half_precision_activations(right: Kernels) -> Kernels:
     """Products round their activations to f16, as declared; `mulmat_full_prec` does not."""
     narrow = named("mulmat", "mulmat_id", "conv2d", "conv3d", "conv1d_dw")
     product = dict(right.kernels)
@@ -187,20 +186,20 @@ def half_precision_activations(right: type[KernelBackend]) -> type[KernelBackend
 
 
 @correct
-def composites_for_all_that_have_one(right: type[KernelBackend]) -> type[KernelBackend]:
+def composites_for_all_that_have_one(right: Kernels) -> Kernels:
     """Only ops without a composite have a kernel; the others run as their composites."""
     return lacking(right, lambda op: op.composite is not None, precision=single)
 
 
 @correct
-def a_smaller_backend(right: type[KernelBackend]) -> type[KernelBackend]:
+def a_smaller_backend(right: Kernels) -> Kernels:
     """Some ops have no kernel, and `supports` says so."""
     missing = named("conv3d", "ssm_scan", "solve_tri", "interpolate")
     return lacking(right, missing.__contains__)
 
 
 @correct
-def another_shape_of_caches(right: type[KernelBackend]) -> type[KernelBackend]:
+def another_shape_of_caches(right: Kernels) -> Kernels:
     """Caches are padded, values permuted, masks padded in f16, and attention is one kernel."""
     config = CacheConfig(32, True, DType.F16, 8, (DType.F32, DType.F16, DType.BF16))
     own = {ops.scaled_dot_product_attention: attention}
@@ -208,7 +207,7 @@ def another_shape_of_caches(right: type[KernelBackend]) -> type[KernelBackend]:
 
 
 @correct
-def chance_decides_the_order_of_sums(right: type[KernelBackend]) -> type[KernelBackend]:
+def chance_decides_the_order_of_sums(right: Kernels) -> Kernels:
     """Each sum takes another order in float32, and `deterministic` is False."""
     product = right.kernels[ops.mulmat]
     rng = np.random.default_rng(0)
@@ -220,7 +219,7 @@ def chance_decides_the_order_of_sums(right: type[KernelBackend]) -> type[KernelB
     return derived(right, kernels={ops.mulmat: mulmat}, deterministic=False, precision=single)
 
 
-def variants(right: type[KernelBackend]) -> dict[str, type[KernelBackend]]:
+def variants(right: Kernels) -> dict[str, Kernels]:
     """All correct backends, the reference among them."""
     made = {name: variant(right) for name, variant in CORRECT.items()}
     for name, kind in made.items():

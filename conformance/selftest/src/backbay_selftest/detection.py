@@ -36,11 +36,8 @@ class Detection:
 
 def own(keys: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """The suite's own cases and scenarios, without those of other distributions."""
-    return [
-        key
-        for key in keys
-        if key in CASES or SCENARIOS[key].function.__module__.startswith("backbay_conformance.")
-    ]
+    suite = "backbay_conformance."
+    return [key for key in keys if key in CASES or SCENARIOS[key].function.__module__.startswith(suite)]
 
 
 def in_breadth(planned: Sequence[Item]) -> list[Item]:

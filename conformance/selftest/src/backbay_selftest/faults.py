@@ -16,6 +16,7 @@ from backbay import OPS, KernelBackend, Op, backends
 from .fused import Array, Change, attention, same
 
 Result = Any  # of a wrong kernel or method
+Kernel = Callable[..., Any]
 AnyOp = Op[Any, Any]
 
 
@@ -49,11 +50,8 @@ FAULTS: dict[str, PlantedFault] = {}
 class BoundCall:
     """A call of an op's kernel, or of a backend's method, with its arguments as attributes: `call.x`, `call.eps`."""
 
-    def __init__(
-        self, name: str, arguments: dict[str, Any], run: Callable[..., Any], backend: Any = None
-    ) -> None:
-        self.name, self.backend = name, backend
-        self._arguments, self._run = arguments, run
+    def __init__(self, name: str, arguments: dict[str, Any], run: Kernel, backend: Any = None) -> None:
+        self.name, self.backend, self._arguments, self._run = name, backend, arguments, run
 
     def __getattr__(self, name: str) -> Any:
         return self._arguments[name]
@@ -72,7 +70,7 @@ class PlantedFault:
     like: str  # a real bug of the kind: L llama.cpp, O onnxruntime, T pytorch
     text: str  # a sentence that describes the error
     of: tuple[AnyOp | str, ...]  # the replaced kernels or methods; empty if `wrong` makes a class
-    wrong: Callable[..., Any]
+    wrong: Kernel
 
     def plant(self, right: type[KernelBackend]) -> type[KernelBackend]:
         """A subclass of a correct backend with this fault in it."""
@@ -89,7 +87,7 @@ class PlantedFault:
                 namespace[method] = self._method(right, method)
         return type(self.name, (right,), namespace)
 
-    def _kernel(self, right: type[KernelBackend], op: AnyOp) -> Callable[..., Any]:
+    def _kernel(self, right: type[KernelBackend], op: AnyOp) -> Kernel:
         wrong, inherited, own = self.wrong, FUSED.get(op.name, right.kernels[op]), op.signature
 
         def run(**arguments: Any) -> Any:
@@ -103,7 +101,7 @@ class PlantedFault:
 
         return kernel
 
-    def _method(self, right: type[KernelBackend], name: str) -> Callable[..., Any]:
+    def _method(self, right: type[KernelBackend], name: str) -> Kernel:
         wrong, inherited = self.wrong, getattr(right, name)
         own = signature(inherited)
 
@@ -116,18 +114,16 @@ class PlantedFault:
 
 
 # Right kernels with additional parameters, through which faults enter.
-FUSED: dict[str, Callable[..., Any]] = {"scaled_dot_product_attention": attention}
+FUSED: dict[str, Kernel] = {"scaled_dot_product_attention": attention}
 
 
-def fault(
-    kind: Kind, *of: AnyOp | str, like: str = "", name: str = ""
-) -> Callable[[Callable[[Any], Any]], Callable[[Any], Any]]:
+def fault(kind: Kind, *of: AnyOp | str, like: str = "", name: str = "") -> Callable[[Kernel], Kernel]:
     """Register a function that gives the wrong result of a BoundCall, or, without `of`, a wrong class of the right one.
 
     A fault without a docstring says in its name what is wrong.
     """
 
-    def register(wrong: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def register(wrong: Kernel) -> Kernel:
         called = name or wrong.__name__
         if called in FAULTS:
             raise ValueError(f"fault {called}: declared twice")

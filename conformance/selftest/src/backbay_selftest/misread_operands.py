@@ -18,10 +18,8 @@ def storage_bytes(node: Node, arrays: Sequence[Array]) -> Bytes:
     return arrays[node.storage.index].reshape(-1).view(np.uint8)
 
 
-def looked(
-    node: Node, arrays: Sequence[Array], *, strides: tuple[int, ...] | None = None, offset: int | None = None
-) -> Array:
-    """The node's array with other strides (by default contiguous) or another offset, where its storage has room."""
+def looked(node: Node, arrays: Sequence[Array], strides: tuple[int, ...] | None, offset: int | None) -> Array:
+    """The node's array with other strides (None: contiguous) or another offset, where its storage has room."""
     wrong = Spec(node.dtype, node.shape, strides, node.offset if offset is None else offset)
     data = storage_bytes(node, arrays)
     inside = wrong.offset >= 0 and wrong.offset + span(wrong) <= data.nbytes

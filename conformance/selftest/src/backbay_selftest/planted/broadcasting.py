@@ -13,21 +13,17 @@ from ..fused import Array, rank4
 @fault(Kind.WRONG_AXIS, ops.mulmat, like="L14817")
 def mulmat_repeats_slices_modulo(call: BoundCall) -> Result:
     """Slice i of the activations meets slice i mod n of the weight, not i // r."""
-    w = call.w
-    w4, x4 = rank4(w), rank4(call.x)
-    if 0 < w4.shape[1] < x4.shape[1]:
-        w = np.tile(w4, (1, x4.shape[1] // w4.shape[1], 1, 1))
-    return call.right(w=w)
+    w, x = rank4(call.w), rank4(call.x)
+    fewer = 0 < w.shape[1] < x.shape[1]
+    return call.right(w=np.tile(w, (1, x.shape[1] // w.shape[1], 1, 1)) if fewer else call.w)
 
 
 @fault(Kind.WRONG_AXIS, ops.mulmat, like="L14817")
 def mulmat_takes_the_batch_of_weights_modulo(call: BoundCall) -> Result:
     """Dimension 3 of the weight is repeated modulo; dimension 2 is right."""
-    w = call.w
-    w4, x4 = rank4(w), rank4(call.x)
-    if 1 < w4.shape[0] < x4.shape[0]:
-        w = np.tile(w4, (x4.shape[0] // w4.shape[0], 1, 1, 1))
-    return call.right(w=w)
+    w, x = rank4(call.w), rank4(call.x)
+    fewer = 1 < w.shape[0] < x.shape[0]
+    return call.right(w=np.tile(w, (x.shape[0] // w.shape[0], 1, 1, 1)) if fewer else call.w)
 
 
 @fault(Kind.WRONG_AXIS, ops.add, ops.mul, like="L14817")
@@ -77,10 +73,8 @@ def experts_all_read_the_first_activation(call: BoundCall) -> Result:
 @fault(Kind.WRONG_AXIS, ops.add_id, like="L15660")
 def expert_biases_are_looked_up_transposed(call: BoundCall) -> Result:
     """A square matrix of ids is read column by column."""
-    ids = call.ids
-    if ids.ndim == 2 and ids.shape[0] == ids.shape[1]:
-        ids = ids.T
-    return call.right(ids=ids)
+    square = call.ids.ndim == 2 and call.ids.shape[0] == call.ids.shape[1]
+    return call.right(ids=call.ids.T if square else call.ids)
 
 
 @fault(Kind.WRONG_AXIS, ops.rows, like="L16849")
@@ -91,9 +85,8 @@ def batched_rows_come_from_the_first_table(call: BoundCall) -> Result:
 
 @fault(Kind.WRONG_AXIS, ops.set_rows, like="L17108")
 def broadcast_ids_of_set_rows_use_the_first_plane(call: BoundCall) -> Result:
-    return call.right(
-        ids=np.broadcast_to(rank4(call.ids)[:, :1, :1], rank4(call.ids).shape).reshape(call.ids.shape)
-    )
+    ids = rank4(call.ids)
+    return call.right(ids=np.broadcast_to(ids[:, :1, :1], ids.shape).reshape(call.ids.shape))
 
 
 @fault(Kind.WRONG_AXIS, ops.repeat, like="L14817")

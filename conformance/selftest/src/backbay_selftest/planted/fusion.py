@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -86,7 +85,7 @@ def writes_that_nobody_reads_are_dropped(call: BoundCall) -> Result:
 @fault(Kind.FUSION, "run_plan", like="L24305")
 def a_read_before_a_write_is_shared_with_one_after(call: BoundCall) -> Result:
     """Two reads of the same range of a leaf are merged, despite a write between them."""
-    seen: dict[Any, Array] = {}
+    seen: dict[object, Array] = {}
     for node in kernels_of(call.plan, call.cancel):
         call.backend.run_node(node, call.plan.arrays)
         source = node.args[0]

@@ -8,7 +8,7 @@ import numpy as np
 
 from backbay import ops
 
-from ..faults import BoundCall, Kind, Result, altered, fault, named
+from ..faults import BoundCall, Kind, Result, fault, named
 from ..fused import rank4
 
 GRID = 65535  # blocks along the second and third axis of a launch
@@ -71,6 +71,6 @@ def slices_beyond_the_grid_are_not_computed(call: BoundCall) -> Result:
     return y
 
 
-altered(
-    "positions_of_argsort_are_kept_in_8_bits", Kind.OVERFLOW, "O3391", ops.argsort, result=lambda y: y % 256
-)
+@fault(Kind.OVERFLOW, ops.argsort, like="O3391")
+def positions_of_argsort_are_kept_in_8_bits(call: BoundCall) -> Result:
+    return call.right() % 256

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from backbay import Node, Plan, ops
 from backbay.plugin import Bytes
 
@@ -16,7 +14,7 @@ UNARY = named("silu", "gelu", "relu", "tanh", "exp", "sqr", "neg", "sigmoid", "s
 
 def misread(call: BoundCall, strides: tuple[int, ...] | None = None, offset: int | None = None) -> Result:
     """The operand read with other strides, contiguous ones by default, or from another offset."""
-    seen = looked(call.operand, call.arrays, strides=strides, offset=offset)
+    seen = looked(call.operand, call.arrays, strides, offset)
     return call.right(arrays=instead(call.arrays, call.operand, seen))
 
 
@@ -131,7 +129,7 @@ def offsets_below_one_row_are_dropped(call: BoundCall) -> Result:
     return call.right()
 
 
-def shifted(call: BoundCall, offset: int) -> Any:
+def shifted(call: BoundCall, offset: int) -> Result:
     """The view from a lower offset, for which the storage has room."""
     keep, call.node.offset = call.node.offset, max(0, offset)
     try:

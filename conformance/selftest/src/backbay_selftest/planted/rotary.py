@@ -25,19 +25,15 @@ def partial_neox_pairs_across_the_whole_head(call: BoundCall) -> Result:
     half = call.x.shape[-1] // 2
     if call.mode != "neox" or dim == call.x.shape[-1]:
         return call.right()
-    order = np.argsort(
-        np.arange(2 * half) % half >= dim // 2, kind="stable"
-    )  # the turned elements come first
+    order = np.argsort(np.arange(2 * half) % half >= dim // 2, kind="stable")  # turned elements first
     return call.right(x=call.x[..., order])[..., np.argsort(order)]
 
 
 @fault(Kind.ROPE, ops.rope, like="L15629")
 def frequencies_of_partial_rope_come_from_the_head(call: BoundCall) -> Result:
     """The powers of base divide by head_dim instead of dim."""
-    base = call.base
-    if call.mode in ("normal", "neox"):
-        base = base ** (call.dim / call.x.shape[-1])
-    return call.right(base=base)
+    exponent = call.dim / call.x.shape[-1] if call.mode in ("normal", "neox") else 1
+    return call.right(base=call.base**exponent)
 
 
 @fault(Kind.ROPE, ops.rope, like="L3272")

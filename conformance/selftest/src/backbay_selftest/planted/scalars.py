@@ -34,10 +34,7 @@ def l2_norm_adds_its_eps(call: BoundCall) -> Result:
 
 @fault(Kind.SCALARS, ops.scaled_dot_product_attention, like="L12776")
 def the_cap_comes_before_the_scale(call: BoundCall) -> Result:
-    if not call.softcap:
-        return call.right()
-    late = call.softcap * abs(call.scale)
-    return call.right(softcap=late or call.softcap)
+    return call.right(softcap=call.softcap * abs(call.scale) or call.softcap)
 
 
 @fault(Kind.SCALARS, ops.scale, like="L20350")
@@ -84,9 +81,8 @@ def variance_divides_by_one_less(call: BoundCall) -> Result:
 
 @fault(Kind.SCALARS, ops.concat, like="O17689")
 def concat_along_the_outer_axes_swaps_its_operands(call: BoundCall) -> Result:
-    return (
-        call.right(x=call.t2, t2=call.x) if call.dim >= 2 and call.x.shape == call.t2.shape else call.right()
-    )
+    swapped = call.dim >= 2 and call.x.shape == call.t2.shape
+    return call.right(x=call.t2, t2=call.x) if swapped else call.right()
 
 
 @fault(Kind.SCALARS, ops.interpolate, like="O17689")

@@ -50,9 +50,8 @@ def a_result_runs_over_its_end(call: BoundCall) -> Result:
     """A kernel that writes 4 elements at a time writes past the end of its buffer."""
     call.right()
     node, out = call.node, call.arrays[call.node.index]
-    guarded = (
-        call.backend.params.debug.guard_bytes >= 16
-    )  # without guard zones, the write would hit the host's memory
+    # Without guard zones, the write would hit the host's memory.
+    guarded = call.backend.params.debug.guard_bytes >= 16
     if guarded and not node.is_view and node.dtype is DType.F32 and out.size % 4:
         end = np.lib.stride_tricks.as_strided(out.reshape(-1)[-1:], (4 - out.size % 4 + 1,), (4,))
         end[1:] = 0

@@ -11,8 +11,7 @@ from backbay.plugin import KernelPlan, MappedBuffer, check_cancel, contiguous_st
 
 from ..faults import BoundCall, Kind, Result, fault, float16
 from ..fused import rank4
-
-GRID = 65535
+from .indices import GRID
 
 
 @fault(Kind.STRIDES, "resolve_view", like="L25568")
@@ -31,11 +30,9 @@ def a_stride_of_zero_is_taken_for_a_contiguous_one(call: BoundCall) -> Result:
 def the_last_tile_of_a_transpose_is_not_written(call: BoundCall) -> Result:
     """A transposing copy works in tiles of 32 by 32, and skips a last tile that is cut in both directions."""
     call.right()
-    a = call.node.args[0]
-    turned = (
-        call.node.op is ops.contiguous and call.out.ndim > 1 and a.strides and a.strides[0] > a.strides[1]
-    )
-    if turned and min(call.out.shape[-2:]) > 32:
+    strides = call.node.args[0].strides
+    copied = call.node.op is ops.contiguous and call.out.ndim > 1
+    if copied and strides and strides[0] > strides[1] and min(call.out.shape[-2:]) > 32:
         rows, columns = (n // 32 * 32 for n in call.out.shape[-2:])
         call.out[..., rows:, columns:] = 0
 
