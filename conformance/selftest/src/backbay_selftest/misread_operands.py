@@ -1,4 +1,4 @@
-"""Wrong reads of an operand within its storage, and questions to nodes."""
+"""Wrong reads of operands within their storage, and tests of nodes."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ simple(ops.sigmoid, lambda x: x.sigmoid(), ANY, exact=False)
 
 def softplus(x: Number) -> Number:
     smooth = x.monotone(lambda v: np.logaddexp(0, v), argument=2)
-    # log(1 + e^x) loses what e^x is below 1's last bit
+    # log(1 + e^x) loses the part of e^x below 1's last bit
     return Number(smooth.value, smooth.error + 4 * x.cost.step, x.cost)
 
 

@@ -58,7 +58,7 @@ def tri(draw: Draw) -> Call:
 
 
 def system(making: Making, operand: Operand, *, lower: bool, unit: bool) -> Array:
-    """Matrices that are well conditioned, with junk in what is not read."""
+    """Well conditioned matrices, with junk in the unread triangle."""
     n, size = operand.shape[0], int(np.prod(operand.shape, dtype=np.int64))
     a: Array = making.rng.uniform(-1, 1, (size // max(1, n * n), n, n)) / max(1, n / 2)
     if making.exact:

@@ -111,7 +111,7 @@ def far_from_zero(making: Making, operand: Operand) -> Array:
 
 
 def spread(draw: Draw, fill: Numbers) -> Fill:
-    """Data for what is taken from the mean: now and then far from zero."""
+    """Data for ops that subtract the mean: now and then far from zero."""
     return Made(far_from_zero) if draw.flag(4) else fill
 
 

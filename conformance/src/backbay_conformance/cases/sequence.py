@@ -50,7 +50,7 @@ def rope_formula(
 
 
 def turned(y: Number, cos: Number, sin: Number, dim: int, pairs: int, mode: str) -> Number:
-    """The pairs turned; what lies beyond them is copied."""
+    """The pairs turned; elements beyond them are copied."""
     if mode == "normal":
         a, b = y[..., 0:dim:2], y[..., 1:dim:2]
     else:

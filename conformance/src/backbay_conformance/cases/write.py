@@ -138,7 +138,7 @@ def modulo(ids: Array, outer: tuple[int, ...]) -> Array:
 
 
 def one_of_the_rows(kind: DType, x: Array, src: Array, ids: Array, got: Array) -> None:
-    """Each row that is named holds one of those that were to go there, whole; each other is as it was."""
+    """Each named row holds one of the rows written to it, whole; each other row is unchanged."""
     (count, n), outer = x.shape[-2:], int(np.prod(x.shape[:-2], dtype=np.int64))
     held, before = decode(got, kind).reshape(outer, count, n), x.reshape(outer, count, n)
     new = src if kind.is_integer else decode(encode(src, kind), kind)

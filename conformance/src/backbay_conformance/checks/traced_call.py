@@ -1,4 +1,4 @@
-"""A call traced on a backend: its leaves, the tensors that come out, and what the backend declares of it."""
+"""A call traced on a backend: its leaves, its results, and the backend's declarations."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Numbers:
     partner     the other factor of the products
     most        the largest integer, where it should be less than the type allows
     positive    no number is negative
-    few         special values come up once or twice, not everywhere: what sums up rows would show nothing else
+    few         special values come up once or twice, not everywhere: sums of rows would show nothing else
     """
 
     special: str = "0"
@@ -129,7 +129,7 @@ def with_payloads(rng: np.random.Generator, raw: Array, dtype: DType) -> Array:
     """Each NaN with a sign and a payload; often it has all bits set, which carries over where rounding adds to them."""
     bits: Array = np.ascontiguousarray(raw).view(f"u{raw.itemsize}")
     quiet, ones = QUIET[dtype], (1 << 8 * raw.itemsize) - 1
-    infinity = quiet & quiet << 1  # the bits of a quiet NaN without the one that makes it quiet
+    infinity = quiet & quiet << 1  # a quiet NaN's bits without its quiet bit
     nan = (bits & ones >> 1) > infinity
     count = int(nan.sum())
     if count:

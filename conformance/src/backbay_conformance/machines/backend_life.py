@@ -302,16 +302,16 @@ class BackendLife(Machine):
             if node.target is not None:
                 self._forget_aliases(node.base, keep=ctx)
         ctx.results = {o: ctx.values[o] if ctx.is_known(o) else None for o in outputs}
-        for other in self.open_contexts():  # what those have computed before still stands
+        for other in self.open_contexts():  # their earlier results still stand
             for output, expected in other.results.items():
                 self._compare_kept(other, ctx, output, expected)
 
     def _compare_kept(
         self, owner: ContextShadow, latest: ContextShadow, output: Shadow, expected: Array | None
     ) -> None:
-        """A result; that of a context whose memory another one has moved may be gone, but it is never stale."""
+        """A result; it may be gone where another context has moved its memory, but it is never stale."""
         if output.base.owner is not None and output.base.owner.closed:
-            return  # a view of what is gone
+            return  # a view of a result that is gone
         try:
             self._compare(output.tensor, expected, output.name)
         except NotComputedError:

@@ -27,7 +27,7 @@ def has_cells(machine: CacheLife) -> bool:
 
 
 class CacheLife(Machine):
-    """Attention over what the cache holds is compared with attention over the plain history, in float64."""
+    """Attention over the cache is compared with attention over the plain history, in float64."""
 
     def __init__(self, lab: Lab, choose: Choose) -> None:
         super().__init__(lab, choose)

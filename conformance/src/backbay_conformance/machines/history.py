@@ -48,7 +48,7 @@ class History:
         return [n for n in range(capacity) if n not in self.cells]
 
     def remove(self, sequence: int, low: int, high: int) -> None:
-        """The sequence leaves its cells of positions [low, high); those without one are free."""
+        """The sequence leaves its cells of positions [low, high); cells without a sequence become free."""
         for cell in self.of(sequence).values():
             if low <= cell.position < high:
                 cell.sequences.discard(sequence)

@@ -36,7 +36,7 @@ def action(when: Condition = lambda machine: True, weight: int = 1) -> Callable[
 class Machine(ABC):
     """Something with a life on a backend, and the model that it is compared with.
 
-    An action does something to both, and raises Fault where they differ. `log` tells what was done, a line each.
+    An action does something to both, and raises Fault where they differ. `log` has a line for each action.
     """
 
     actions: ClassVar[dict[str, Condition]] = {}
@@ -82,7 +82,7 @@ class Machine(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End the life, and check what must hold then."""
+        """End the life, and make the last checks."""
 
 
 def walk(kind: type[Machine], lab: Lab, choose: Choose, steps: int) -> None:
@@ -99,7 +99,7 @@ def walk(kind: type[Machine], lab: Lab, choose: Choose, steps: int) -> None:
 
 
 def abandon(machine: Machine) -> None:
-    """Close what can be closed; an error of closing matters less than the fault before it."""
+    """Close everything; an error of closing matters less than the fault before it."""
     try:
         machine.close()
     except Exception:  # noqa: BLE001 - whatever it is, the first fault matters more

@@ -66,8 +66,8 @@ class ContextShadow:
     roots: list[Shadow] = field(default_factory=list)
     results: dict[Shadow, Array | None] = field(
         default_factory=dict
-    )  # None: readable, but nobody knows what it holds
-    latest: list[Shadow] = field(default_factory=list)  # what the last compute named
+    )  # None: readable, but its content is unknown
+    latest: list[Shadow] = field(default_factory=list)  # the outputs of the last compute
     doubtful: set[Shadow] = field(default_factory=set)  # perhaps readable
     closed: bool = False
     stale: bool = True  # the next compute compiles

@@ -47,7 +47,7 @@ class Number:
         self.cost = cost
 
     def made(self, value: Array, error: Array | float) -> Number:
-        """A result: what was passed on, plus the rounding of one step."""
+        """A result: the passed-on error, plus the rounding of one step."""
         return Number(value, error + np.abs(value) * self.cost.step + UNDERFLOW, self.cost)
 
     def wrap(self, other: Number | Array | float) -> Number:

@@ -43,7 +43,7 @@ def significand(dtype: DType) -> int:
 
 
 def accumulate_unit(precision: Precision) -> float:
-    """The roundoff of a step, with that of the float64 formula it is compared with."""
+    """The roundoff of a step, with the roundoff of the float64 formula beside it."""
     return unit(precision.accumulate) + 2.0**-53
 
 

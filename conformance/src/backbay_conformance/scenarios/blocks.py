@@ -71,7 +71,7 @@ def compare_step(lab: Lab, leaves: Leaves, trace: Trace, at: int, beside: Array)
         same = (beside == alone) | (np.abs(beside - alone) <= STEP * peak)
     if not (same | np.isnan(beside) & np.isnan(alone)).all():
         assert step.op is not None
-        raise Fault("outputs", f"{step.op.name} gives another output beside the results made from it than alone")
+        raise Fault("outputs", f"{step.op.name} gives another output beside its readers than alone")
 
 
 def cost_of(lab: Lab, y: Tensor) -> Cost:

@@ -25,7 +25,7 @@ def composed() -> list[Case]:
 def composites(lab: Lab, draw: Draw) -> None:
     """An op with both a kernel and a composite gives the right result by its composite, too.
 
-    A fault is that of the parts, which are named: the op's own case says whether its kernel is right.
+    A fault lies in the named parts: the op's own case says whether its kernel is right.
     """
     cases = composed()
     case, turn = cases[draw.turn % len(cases)], draw.turn // len(cases)

@@ -17,7 +17,7 @@ from ..suite.scenario import scenario
 
 
 def together(*works: Callable[[], None]) -> None:
-    """Run all at once; raise what any of them raised."""
+    """Run all at once; raise the error of any."""
     errors: list[BaseException] = []
     start = threading.Barrier(len(works))
 

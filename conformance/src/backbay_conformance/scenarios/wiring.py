@@ -16,7 +16,7 @@ Evaluate = Callable[..., Array]
 
 
 class Twin:
-    """A tensor and how NumPy makes it of others; a leaf holds its array, a view shares that of its storage."""
+    """A tensor and how NumPy makes it of others; a leaf holds its array, a view shares its storage's array."""
 
     def __init__(
         self, tensor: Tensor, name: str, parts: tuple[Twin, ...] = (), evaluate: Evaluate | None = None

@@ -31,16 +31,16 @@ class Call:
     exact     in the exact mode, the results are integers that every order of summation gives alike
     raw       operands come to the formula as stored elements, and so do its results: nothing but moves
     verify    instead of a formula, for results that are not unique: gets the decoded args and the result, and raises
-              AssertionError with what is wrong
+              AssertionError that says what is wrong
     chance    which of several right results comes out may differ from run to run, as where ids repeat in a write
     free      results that the documentation leaves open: gets the decoded args, returns a mask of them
-    instead   what those may be beside what the formula says
+    instead   values that free elements may have, beside the formula's
     batch     for each operand in order, the dimension along which the call splits into independent ones, or None;
               the result splits along `batch_out`
     degrees   for each operand the power of two by which the result grows if the operand is doubled; None if it may
               not be scaled
     joint     instead of the sum of degrees, where scaling them makes sense only together
-    padded    the same call with more of what does not change its result, and how to cut its result back
+    padded    the same call with padding that does not change its result, and how to cut its result back
     altered   other values of some attributes, by name: the same operands with them give what they must, too
     """
 
