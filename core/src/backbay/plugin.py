@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from .backend.backend import Backend
 from .backend.conversions import conversion_gap, decoding_gap, encoding_gap
+from .backend.forks import close_after_fork
 from .backend.hooks import BackendHooks, Progress
 from .backend.kernel_backend import CPU, GRAPH, KernelBackend, KernelPlan
 from .backend.kernel_table import KernelTable
@@ -138,6 +139,7 @@ __all__ = [
     "assign_slots",
     "blocks",
     "check_cancel",
+    "close_after_fork",
     "composite_kernels",
     "contiguous_strides",
     "conversion_gap",

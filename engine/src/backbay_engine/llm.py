@@ -275,7 +275,7 @@ class LLM:
 
     def _check_open(self) -> None:
         if self.backend.closed:
-            raise ClosedError("the model is closed")
+            raise ClosedError(f"the model is closed{self.backend.closed_because}")
 
     def _needs_runner(self) -> Runner:
         self._check_open()

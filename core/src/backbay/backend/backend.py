@@ -38,6 +38,7 @@ from ..types.params import (
 )
 from ..types.placement import MAX_LAYERS, Placement
 from ..types.spec import Spec
+from .forks import close_after_fork, keep_forever
 from .hooks import BackendHooks, Progress
 
 if TYPE_CHECKING:
@@ -58,12 +59,14 @@ class Backend(BackendHooks):
         self.lock = threading.RLock()  # held while computing, loading and freeing
         self.busy = 0  # contexts of the thread that holds the lock, in the midst of a compile or a compute
         self.closed = False
+        self.closed_because = ""  # what the message of a ClosedError adds
         self.loaded = model is None
         self._weights: dict[str, Tensor] = {}
         self._recordings: weakref.WeakSet[Recording] = weakref.WeakSet()
         self.dropped: deque[Recording] = deque()  # collected as garbage during a compute
         self._past = Counters()
         self._ledger: Ledger | None = None
+        close_after_fork(self)
 
     def start(self) -> None:
         self._check_devices([id for id, _ in self.ledger.devices])
@@ -171,6 +174,18 @@ class Backend(BackendHooks):
             if self.model is not None:
                 self.model.close()
 
+    @final
+    def after_fork(self, reason: str) -> None:
+        """Close without freeing: this process is a forked child, and the library's threads are not in it."""
+        if self.closed:
+            return
+        self.closed, self.closed_because = True, reason
+        self.lock = threading.RLock()  # a thread of the parent may have held the old one
+        keep_forever(self)
+        for recording in list(self._recordings):
+            keep_forever(recording)
+            recording.after_fork()
+
     def __enter__(self) -> Self:
         return self
 
@@ -184,7 +199,7 @@ class Backend(BackendHooks):
     @final
     def check_open(self) -> None:
         if self.closed:
-            raise ClosedError(f"backend {self.name} is closed")
+            raise ClosedError(f"backend {self.name} is closed{self.closed_because}")
 
     @final
     def check_allocates(self) -> None:

@@ -35,6 +35,7 @@ class TraceOnlyBackend:
     name = "none"
     busy = 0
     closed = False
+    closed_because = ""
 
     def __init__(self) -> None:
         self.lock = RLock()

@@ -21,6 +21,7 @@ class Owner(Protocol):
     """The part of a backend that a leaf uses."""
 
     closed: bool
+    closed_because: str
     loaded: bool
 
     def why_no_data(self) -> str: ...
@@ -119,7 +120,9 @@ class Leaf:
 
     def _check_open(self) -> None:
         if self.closed:
-            raise ClosedError(f"{self.name or self.spec} belongs to a closed context or backend")
+            raise ClosedError(
+                f"{self.name or self.spec} belongs to a closed context or backend{self.backend.closed_because}"
+            )
 
 
 def check_ids(data: Bytes, use: Spec, bound: int) -> None:

@@ -124,7 +124,7 @@ class Recording(Tracing):
     def read(self, tensor: Tensor) -> Bytes:
         """The bytes of a result of the latest compute."""
         if self.closed or self.backend.closed:
-            raise ClosedError(f"{tensor!r} belongs to a closed context")
+            raise ClosedError(f"{tensor!r} belongs to a closed context{self.backend.closed_because}")
         if self._plan is None or self._graph is None or tensor not in self._results or not self._plan.valid:
             raise NotComputedError(
                 f"{tensor!r} was not named by the latest compute, or its inputs were written since"
@@ -233,6 +233,11 @@ class Recording(Tracing):
         """Free everything, after a running compute. Closing again does nothing."""
         with self._in_use, self.backend.lock:
             self.release()
+
+    def after_fork(self) -> None:
+        """Close without freeing, in a forked child."""
+        self.closed = self.blocked = True
+        self._in_use = threading.Lock()
 
     def __del__(self) -> None:
         # A context that was dropped, not closed, also frees its memory. The garbage collector may run in any thread, and

@@ -107,7 +107,7 @@ class Tracing(ABC):
     def refuse(self) -> NoReturn:
         """Raise ClosedError or ContextBusyError: the context is closed, or computing."""
         if self.closed or self.backend.closed:
-            raise ClosedError("the context is closed")
+            raise ClosedError(f"the context is closed{self.backend.closed_because}")
         raise ContextBusyError("the context is computing in another thread; use one context per thread")
 
     def admit(self, operand: Tensor) -> None:

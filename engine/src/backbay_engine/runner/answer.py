@@ -96,6 +96,11 @@ class Handle(Generic[T]):
         self._pieces.put(None)
         self._over.set()
 
+    def after_fork(self, error: BaseException) -> None:
+        """Fail, in a forked child: the queue's and the event's locks may be held by lost threads."""
+        self._pieces, self._over = SimpleQueue(), Event()
+        self.fail(error)
+
     def fail(self, error: BaseException) -> None:
         self._error = error
         self._pieces.put(None)

@@ -8,12 +8,16 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from .answer import Handle
 from .scheduler import Span
 from .slots import Slot
 
 
 class Job(ABC):
     """A request in the runner. `todo` holds the tokens that are to be computed next."""
+
+    handle: Handle[Any]
+    """The caller's end of the request."""
 
     def __init__(self, prompt: Sequence[int], spans: Sequence[Span] = (), *, reuse: bool = True) -> None:
         self.prompt = list(prompt)

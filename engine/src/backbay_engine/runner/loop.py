@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backbay import BackbayError, CancelledError, ClosedError
+from backbay.plugin import close_after_fork
 
 from ..errors import LogitsError
 from ..steps.step import Step
@@ -36,7 +37,9 @@ class Runner:
         self._changed = Condition()
         self._cancel_step = Event()
         self._closing = False
+        self._closed_because = ""
         self._thread: Thread | None = None
+        close_after_fork(self)
 
     # -- from any thread ---------------------------------------------------------------------------------
 
@@ -44,7 +47,7 @@ class Runner:
         """Queue a job; it runs as soon as a slot is free."""
         with self._changed:
             if self._closing:
-                raise ClosedError("the model is closed")
+                raise self._closed()
             self._waiting.append(job)
             if self._thread is None:
                 self._thread = Thread(target=self._run, name="backbay runner", daemon=True)
@@ -64,7 +67,7 @@ class Runner:
         with self._changed:
             self._changed.wait_for(lambda: not (self._waiting or self._active))
             if self._closing:
-                raise ClosedError("the model is closed")
+                raise self._closed()
             for slot in self.slots.all:
                 self.slots.clear(slot)
 
@@ -80,6 +83,19 @@ class Runner:
             current_thread(),
         ):  # the garbage collector may call close in that thread
             self._thread.join()
+
+    def after_fork(self, reason: str) -> None:
+        """End all jobs: this process is a forked child, and the thread that ran them is not in it."""
+        lost, self._closing, self._thread = [*self._waiting, *self._active], True, None
+        self._closed_because = reason
+        self._changed, self._cancel_step = Condition(), Event()
+        self._waiting.clear()
+        self._active.clear()
+        for job in lost:
+            job.handle.after_fork(self._closed())
+
+    def _closed(self) -> ClosedError:
+        return ClosedError(f"the model is closed{self._closed_because}")
 
     # -- in its thread -----------------------------------------------------------------------------------
 

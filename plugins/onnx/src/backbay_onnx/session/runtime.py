@@ -10,6 +10,8 @@ from typing import Any
 
 from backbay import BackbayError, BackendUnavailableError, CancelledError
 
+from .forks import skip_destructors_after_fork
+
 DISTRIBUTIONS = {"onnxruntime": "cpu", "onnxruntime-gpu": "cuda"}
 NO_MEMORY = ("Failed to allocate memory", "Available memory of", "bad_alloc")
 
@@ -30,6 +32,7 @@ def runtime() -> Any:
         raise BackendUnavailableError(
             f"ONNX Runtime {why} ({error}); remedy: pip install backbay-onnx[cpu], or backbay-onnx[cuda] for CUDA"
         ) from error
+    skip_destructors_after_fork()
     onnxruntime.set_default_logger_severity(4)  # errors are raised as exceptions; users need no other message
     return onnxruntime
 

@@ -1,0 +1,107 @@
+"""Forks: in a forked child, what the parent opened is closed, says so, and lets the child exit."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import backbay
+
+MODEL = Path(__file__).parents[3] / "examples" / "models" / "backbay-tiny-f16.gguf"
+PROGRAM = """
+import multiprocessing, os, sys, threading
+import backbay
+from backbay_engine import load
+
+name, path = sys.argv[1:]
+llm = load(path, backend=name)
+assert llm.generate("sum 417 268 =", temperature=0).text
+backend = backbay.open(None, backend=name)
+ctx = backend.new_context()
+x = ctx.from_floats([1.0, 4.0])
+y = x.sqrt(ctx)
+ctx.compute(y)
+running = llm.submit("sum 1 2 =", max_tokens=200, stop=())
+
+def refused(what, call):
+    try:
+        call()
+    except backbay.ClosedError as error:
+        text = str(error)
+        print(what, "ok" if "fork" in text and "spawn" in text else text, flush=True)
+    except BaseException as error:
+        print(what, type(error), error, flush=True)
+    else:
+        print(what, "worked", flush=True)
+
+def tried():
+    refused("generate", lambda: llm.generate("sum 1 2 ="))
+    refused("stream", lambda: next(llm.stream("sum 1 2 =")))
+    refused("chat", lambda: llm.chat([{"role": "user", "content": "hello"}]))
+    refused("logits", lambda: llm.logits("sum 1 2 ="))
+    refused("memory", llm.memory)
+    refused("running", lambda: running.result(5))
+    refused("compute", lambda: ctx.compute(y))
+    refused("trace", lambda: x.neg(ctx))
+    refused("read", y.floats)
+    refused("leaf", x.floats)
+    refused("write", lambda: x.from_floats([1.0, 2.0]))
+    refused("context", backend.new_context)
+    refused("get", lambda: backend.get("x"))
+    llm.close()
+    ctx.close()
+    backend.close()
+
+def ask():
+    return llm.generate("sum 1 2 =").text
+
+child = os.fork()
+if child == 0:
+    tried()
+    sys.exit(7)
+_, status = os.waitpid(child, 0)
+print("exit", os.waitstatus_to_exitcode(status), flush=True)
+
+pool = multiprocessing.get_context("fork").Pool(1)
+try:
+    pool.apply(ask)
+except backbay.ClosedError as error:
+    print("pool", "ok" if "fork" in str(error) else error)
+pool.close()
+pool.join()
+
+running.result(30)
+print("parent", llm.generate("sum 417 268 =", temperature=0).text, flush=True)
+llm.close()
+"""
+
+
+@pytest.mark.parametrize("name", sorted(backbay.backends()))
+def test_a_forked_child_is_told_so_and_exits(name: str):
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, name, MODEL], capture_output=True, text=True, timeout=100, check=False
+    )
+    said = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    ended = {"exit": said.pop("exit", ""), "parent": said.pop("parent", "").strip()}
+    assert said, done.stderr
+    assert set(said.values()) == {"ok"}, (said, done.stderr)
+    assert ended == {"exit": "7", "parent": "685"}, (ended, done.stderr)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_child_may_load_its_own_model():
+    program = (
+        "import os, sys\nfrom backbay_engine import load\n"
+        "load(sys.argv[1], backend='cpu_ref').close()\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    with load(sys.argv[1], backend='cpu_ref') as llm: print(llm.generate('sum 417 268 =', temperature=0).text)\n"
+        "    sys.exit(0)\n"
+        "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, MODEL], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "685" in done.stdout
