@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import final
 
 from backbay import DeviceInfo
+from backbay.plugin import host_memory
 
 from ..library.abi import NULL, Ptr, ffi
 from ..library.library import Library, text
@@ -37,13 +38,18 @@ class Device:
         return nullcontext() if self.server is None else session(self.server)
 
     def info(self) -> DeviceInfo:
-        free, total = self.memory()
         name = text(self._lib.ggml_backend_dev_description(self.handle))
+        if (
+            self.is_cpu and self.server is None
+        ):  # for ggml, all of the host's memory is free, even in a container
+            total, free = host_memory()
+            return DeviceInfo(self.id, name, total_memory=total, free_memory=free)
+        free, total = self.memory()
         name = name if self.server is None else f"RPC server {self.server.endpoint}"
         return DeviceInfo(self.id, name, is_gpu=not self.is_cpu, total_memory=total, free_memory=free)
 
     def memory(self) -> tuple[int, int]:
-        """Free bytes, and all bytes."""
+        """Free bytes, and all bytes, as the device's library says."""
         free, total = ffi.new("size_t *"), ffi.new("size_t *")
         with self.session():
             self._lib.ggml_backend_dev_memory(self.handle, free, total)
