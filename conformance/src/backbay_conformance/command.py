@@ -18,6 +18,7 @@ from backbay.cli import (
     folder_to_write,
     options_of,
     positive,
+    say,
     whole,
 )
 
@@ -150,16 +151,16 @@ def _write_files(report: Report, args: Namespace) -> None:
         for outcome in report.failures:
             path = folder / f"{outcome.item.replace('/', '-')}.json"
             path.write_text(json.dumps(as_file(outcome, report.backend, report.seed), indent=1) + "\n")
-        sys.stdout.write(f"{len(report.failures)} failures written to {folder}; replay with --repro FILE\n")
+        say(f"{len(report.failures)} failures written to {folder}; replay with --repro FILE")
 
 
 def _certified(report: Report, folder: str) -> int:
     reasons = refusals(report)
     if reasons:
-        sys.stdout.write("no certificate: " + "; ".join(reasons) + "\n")
+        say("no certificate: " + "; ".join(reasons) + "")
         return 1
     written = certify(report, Path(folder))
-    sys.stdout.write("certificate: " + ", ".join(str(path) for path in written) + "\n")
+    say("certificate: " + ", ".join(str(path) for path in written) + "")
     return 0
 
 
@@ -173,7 +174,7 @@ def again(args: Namespace) -> int:
         if outcome.failed:
             show_failure(outcome, sys.stdout)
         else:
-            sys.stdout.write(f"{outcome.item} {outcome.status}: {outcome.call}\n")
+            say(f"{outcome.item} {outcome.status}: {outcome.call}")
     if args.dump:
         _dump(backend, Path(args.dump), item, seed, replace(outcomes[0], choices=choices))
     return 1 if any(outcome.failed for outcome in outcomes) else 0
@@ -187,7 +188,7 @@ def _dump(backend: str, folder: Path, item: Item, seed: int, outcome: Outcome) -
         written = dump(folder, *drawn_again(lab, item, seed, outcome, runs=True))
     finally:
         lab.discard()
-    sys.stdout.write(f"written: {', '.join(map(str, written))}\n")
+    say(f"written: {', '.join(map(str, written))}")
 
 
 command = Conform()

@@ -6,11 +6,11 @@ from .arguments import (
     folder_to_write,
     options_of,
     positive,
-    standard_input,
     whole,
 )
-from .output import add_json, printable, say, say_json, table
+from .output import add_json, note, printable, say, say_json, table
 from .program import main
+from .streams import standard_input, standard_line
 
 __all__ = [
     "add_json",
@@ -18,12 +18,14 @@ __all__ = [
     "file_to_write",
     "folder_to_write",
     "main",
+    "note",
     "options_of",
     "positive",
     "printable",
     "say",
     "say_json",
     "standard_input",
+    "standard_line",
     "table",
     "whole",
 ]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable
 from math import inf
 from pathlib import Path
 
-from backbay.errors import BackbayError, OptionError
+from backbay.errors import OptionError
 
 LARGEST = 2**31 - 1
 
@@ -65,16 +64,6 @@ def folder_to_write(text: str) -> str:
     if not os.access(nearest, os.W_OK):
         raise ArgumentTypeError(f"{text!r} cannot be written: permission denied; take another folder")
     return text
-
-
-def standard_input() -> str:
-    """The whole of standard input, as text."""
-    try:
-        return sys.stdin.read()
-    except UnicodeDecodeError as error:
-        raise BackbayError(
-            f"standard input is no text in {error.encoding}: {error.reason}; convert it"
-        ) from None
 
 
 def add_options(parser: ArgumentParser) -> None:

@@ -25,6 +25,11 @@ def say(text: str = "") -> None:
     sys.stdout.write(printable(text) + "\n")
 
 
+def note(text: str) -> None:
+    """Write a line for people to standard error, beside the output."""
+    sys.stderr.write(printable(text) + "\n")
+
+
 def say_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, indent=2) + "\n")  # dumps writes printable ASCII only
 

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from backbay.errors import BackbayError, OptionError
 
 from .commands import Command, find, installed
-from .output import table
+from .output import note, table
+from .streams import prepare
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
@@ -18,6 +19,7 @@ OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
     words = list(sys.argv[1:] if argv is None else argv)
+    can_print = prepare()
     try:
         status = _run(words)
         sys.stdout.flush()
@@ -29,8 +31,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (BackbayError, OSError) as error:
         if "--debug" in words:
             raise
-        sys.stderr.write(f"backbay: {error}\n")
+        note(f"backbay: {error}")
         return USAGE if isinstance(error, OptionError) else FAILED
+    if status == OK and not can_print:
+        note("backbay: standard output is closed, nothing was printed")
+        return FAILED
     return status
 
 

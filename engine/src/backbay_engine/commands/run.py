@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from backbay import OptionError
-from backbay.cli import add_json, printable, say_json, standard_input, whole
+from backbay.cli import add_json, note, printable, say_json, standard_input, standard_line, whole
 
 from ..llm import LLM, Prompt
 from ..runner.answer import Completion, Timings
@@ -99,9 +99,8 @@ def converse(llm: LLM, args: Namespace, first: str | None) -> int:
 def ask() -> str | None:
     """The next non-empty line; None at the end of input."""
     while True:
-        try:
-            line = input("> " if sys.stdin.isatty() else "")
-        except EOFError:
+        line = standard_line()
+        if line is None:
             return None
         if line.strip():
             return line
@@ -126,7 +125,7 @@ def answer(llm: LLM, prompt: Prompt, args: Namespace) -> Completion:
     else:
         sys.stdout.write("\n")
         if not args.quiet:
-            sys.stderr.write(told(completion.timings, completion.finish_reason) + "\n")
+            note(told(completion.timings, completion.finish_reason))
     return completion
 
 

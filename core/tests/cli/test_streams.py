@@ -1,0 +1,63 @@
+"""Commands whose streams are closed, or cannot take every character."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from environment import GOOD, Environment
+
+BACKBAY = f'"{sys.executable}" -m backbay'
+TOLD = "backbay: standard output is closed, nothing was printed"
+
+
+def shell(line: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
+    environment = {**os.environ, **variables}
+    return subprocess.run(["sh", "-c", line], capture_output=True, env=environment, timeout=60, check=False)
+
+
+def test_a_closed_standard_output_is_an_error():
+    done = shell(f"{BACKBAY} ops >&-")
+    assert (done.returncode, done.stderr.decode().splitlines()) == (1, [TOLD])
+
+
+@pytest.mark.parametrize("closed", ["2>&-", "<&-", "<&- 2>&-"])
+def test_other_closed_streams_change_nothing(closed: str):
+    done = shell(f"{BACKBAY} ops {closed}")
+    assert done.returncode == 0
+    assert done.stdout == shell(f"{BACKBAY} ops").stdout
+
+
+def test_an_error_without_a_standard_error_is_still_a_status():
+    assert shell(f"{BACKBAY} inspect /nowhere.gguf 2>&-").returncode == 1
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
+def test_what_an_encoding_lacks_is_escaped(encoding: str, environment: Environment):
+    strange = GOOD.replace('"none"', "'\\u2603'")
+    assert strange != GOOD
+    environment.install_backend("strange", strange)
+    done = environment.backbay("doctor", PYTHONIOENCODING=encoding, PYTHONUTF8="0")
+    assert "\\u2603" in done.stdout, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_escapes_in_an_error_of_a_plugin_do_not_reach_the_terminal(environment: Environment):
+    environment.install_backend("loud", "raise ImportError('\\x1b]0;owned\\x07\\x1b[2J')")
+    done = environment.python("import backbay.cli, sys; sys.exit(backbay.cli.main(['conform', 'loud']))")
+    texts = done.stdout + done.stderr
+    done = environment.backbay("list")
+    texts += done.stdout + done.stderr
+    assert "\x1b" not in texts
+    assert "\\x1b]0;owned" in texts
+
+
+@pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
+def test_bytes_that_are_no_text_are_named(locale: str):
+    program = "from backbay.cli import standard_input, standard_line; import sys; print({}())"
+    for reader in ("standard_input", "standard_line"):
+        code = program.format(reader)
+        done = shell(f"printf 'caf\\351 \\377' | \"{sys.executable}\" -c '{code}'", LC_ALL=locale)
+        assert b"BackbayError: standard input is no text in" in done.stderr, done.stderr
+        done = shell(f"\"{sys.executable}\" -c '{code}' <&-")
+        assert b"BackbayError: standard input is closed" in done.stderr, done.stderr
