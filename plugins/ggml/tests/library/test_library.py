@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -97,3 +98,22 @@ def test_types_are_those_of_gguf() -> None:
     known = load_library()
     different = [dtype for dtype in DType if not known.knows(dtype)]
     assert different == [DType.Q8_1]  # gguf counts its two halves as floats; no file holds it
+
+
+def test_a_library_that_is_not_ggml_is_refused_with_the_functions_that_it_lacks() -> None:
+    code = (
+        "import backbay\n"
+        "try: backbay.open(None, 'ggml')\n"
+        "except backbay.BackendUnavailableError as error: print(error)"
+    )
+    said = in_a_child(code, **{VARIABLE: _path_of("libm.so.6")})
+    assert "lacks" in said
+    assert "of ggml's functions (ggml_add, ggml_add_id, ggml_argsort, ...)" in said
+    assert "Traceback" not in said
+
+
+def _path_of(name: str) -> str:
+    """Where the system found a library of that name."""
+    ctypes.CDLL(name)
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return next(line.split()[-1] for line in lines if line.endswith(name))

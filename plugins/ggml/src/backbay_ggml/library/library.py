@@ -39,6 +39,7 @@ class Library:
             self.lib: Any = ffi.dlopen(str(path))
         except OSError as error:
             raise BackendUnavailableError(f"{path} cannot be loaded: {error}") from error
+        _check_functions(self.lib, path)
         self.version = _check_version(self.lib, path)
         self.number = _numbers(self.version)
         check_layout(self.lib, path)
@@ -155,13 +156,26 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
 
 
-def _check_version(lib: Any, path: Path) -> str:
-    try:
-        version = text(lib.ggml_version())
-    except AttributeError:
+def _check_functions(lib: Any, path: Path) -> None:
+    """Raise unless the library has every function that the plugin calls."""
+    missing = [name for name in dir(lib) if not _has(lib, name)]
+    if missing:
+        few = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
         raise BackendUnavailableError(
-            f"{path} does not tell its version; supported are ggml {SUPPORTED}"
-        ) from None
+            f"{path} lacks {len(missing)} of ggml's functions ({few}); supported are ggml {SUPPORTED}"
+        )
+
+
+def _has(lib: Any, name: str) -> bool:
+    try:
+        getattr(lib, name)
+    except (AttributeError, ffi.error):
+        return False
+    return True
+
+
+def _check_version(lib: Any, path: Path) -> str:
+    version = text(lib.ggml_version())
     number = _numbers(version)
     if not (number >= OLDEST and number[:2] <= NEWEST[:2]):
         raise BackendUnavailableError(f"{path} is ggml {version}; supported are {SUPPORTED}")
