@@ -29,7 +29,7 @@ INTRODUCTION = """\
 
 Made by `make api`; do not edit it by hand. Only these names are promised, and the ops of [ops.md](ops.md). A test
 compares this page with the code: a name that is added raises the contract's minor version, a name that is changed or
-removed its major version (`core/src/backbay/types/contract.py`).
+removed its major version (`core/src/backbay/types/contract_version.py`).
 
 A method marked `implement` is abstract. A method marked `override` may be overridden by a plugin. All other methods of
 a backend are final."""

@@ -10,8 +10,9 @@ from .backend.kernel_backend import KernelBackend
 from .backend.kernel_table import KernelTable
 from .composites import definitions as _composites  # noqa: F401  (declares them)
 from .data.buffer import Buffer
+from .discovery.choice import Choice, choose
 from .discovery.installed import BackendEntry, backends
-from .discovery.opening import Choice, choose, open
+from .discovery.opening import open
 from .errors import (
     BackbayError,
     BackendUnavailableError,
@@ -39,7 +40,7 @@ from .trace.context import Context
 from .trace.dump import dump
 from .trace.tensor import Tensor
 from .trace.tracing import Counters
-from .types.contract import CONTRACT_VERSION, ContractVersion
+from .types.contract_version import CONTRACT_VERSION, ContractVersion
 from .types.dtypes import DType
 from .types.layers import GPULayers, GPULayersList, assign_layers
 from .types.params import (

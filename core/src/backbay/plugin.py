@@ -50,7 +50,7 @@ from .memory.report import AllocationStatus, BackendMemory, DeviceMemory, Memory
 from .ops.declaration import OPS, REQUIRED, Op
 from .trace.context import Context
 from .trace.tensor import Tensor, trace_op
-from .types.contract import CONTRACT_VERSION, ContractVersion
+from .types.contract_version import CONTRACT_VERSION, ContractVersion
 from .types.dtypes import DType
 from .types.params import (
     COMPOSITE,

@@ -11,7 +11,7 @@ from ..graph.graph import Graph
 from ..ops.declaration import Op
 from ..trace.context import Context
 from ..trace.tensor import Tensor
-from ..types.contract import CONTRACT_VERSION
+from ..types.contract_version import CONTRACT_VERSION
 from ..types.dtypes import DType
 from ..types.params import COMPOSITE, KERNEL, BackendParams, Support
 from ..types.spec import Spec

@@ -8,7 +8,7 @@ from importlib import import_module
 from ..backend.backend import Backend
 from ..backend.hooks import BackendHooks
 from ..errors import BackendUnavailableError
-from ..types.contract import CONTRACT_VERSION, ContractVersion
+from ..types.contract_version import CONTRACT_VERSION, ContractVersion
 
 HOOK = "backbay_backend"
 

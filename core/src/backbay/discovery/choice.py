@@ -1,0 +1,69 @@
+"""The choice of a backend: by name, by the environment, or the best that works."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from ..errors import BackendUnavailableError
+from .installed import BackendEntry, backends, entry
+
+VARIABLE = "BACKBAY_BACKEND"
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The backend that `open` takes, with the reason; the other backends, each with the reason against it."""
+
+    entry: BackendEntry
+    reason: str
+    passed_over: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.entry.name
+
+    def __str__(self) -> str:
+        others = "; ".join(f"not {name}: {reason}" for name, reason in self.passed_over)
+        return f"{self.name}: {self.reason}" + (f" ({others})" if others else "")
+
+
+def choose(backend: str | None = None) -> Choice:
+    """The backend that `open` takes for this name, and the reason.
+
+    "auto" takes the best of the backends that work: one that states a `Backend.priority` before one that does not, then
+    one with a GPU before one without, then the highest priority, then the first name by alphabet. If none works,
+    BackendUnavailableError gives the reason for each.
+    """
+    if backend is not None and backend != AUTO:
+        return Choice(entry(backend), "it was asked for")
+    wanted = os.environ.get(VARIABLE, "") if backend is None else ""
+    if wanted and wanted != AUTO:
+        return Choice(entry(wanted, asked_by=VARIABLE), f"{VARIABLE} asks for it")
+    return _best()
+
+
+def _best() -> Choice:
+    from .probe import ProbeResult, probe_all, ranked  # subprocess takes longer to import than most of core
+
+    installed = backends()
+    if not installed:
+        raise BackendUnavailableError("no backend is installed; install one, for example backbay-cpu-ref")
+    first, *others = ranked(probe_all(installed.values()))
+    if not first.works:
+        reasons = "; ".join(f"{result.entry.name}: {result.reason}" for result in (first, *others))
+        raise BackendUnavailableError(f"no installed backend works: {reasons}")
+
+    def why_not(other: ProbeResult) -> str:
+        if not other.works:
+            return other.reason
+        if other.priority is None and first.priority is not None:
+            return "it states no priority"
+        if first.has_gpu and not other.has_gpu:
+            return "it has no GPU"
+        return "its name comes later" if other.priority == first.priority else "its priority is lower"
+
+    gpus = ", ".join(device.id for device in first.devices if device.is_gpu)
+    reason = f"it works, on {gpus}" if gpus else "it works"
+    return Choice(first.entry, reason, tuple((other.entry.name, why_not(other)) for other in others))
