@@ -14,8 +14,8 @@ from argparse import ArgumentParser, Namespace
 import numpy as np
 
 import backbay
-from backbay.discovery.installed import backends
 from backbay.discovery.choice import VARIABLE, choose
+from backbay.discovery.installed import backends
 from backbay.discovery.probe import ProbeResult, probe_all, ranked
 from backbay.errors import BackbayError
 from backbay.memory.report import human_bytes

@@ -12,11 +12,12 @@ from typing import Any
 
 from backbay.discovery.installed import backends
 from backbay.discovery.probe import TIMEOUT, ProbeResult, probe_all, ranked
+from backbay.errors import BackendUnavailableError
 from backbay.ops.declaration import OPS
 from backbay.types.params import Level
 
 from .ops import declared_level
-from .output import add_json, say, say_json, table
+from .output import add_json, note, say, say_json, table
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -72,7 +73,11 @@ def markdown() -> str:
         "|---|---|---:|---:|---:|",
     ]
     for entry in backends().values():
-        kind = entry.load()
+        try:
+            kind = entry.load()
+        except BackendUnavailableError as error:
+            note(f"left out: {error}")
+            continue
         levels = Counter(declared_level(op, set(kind.kernels)) for op in OPS.values())
         counts = (levels[level] for level in (Level.KERNEL, Level.COMPOSITE, Level.NONE))
         what = (kind.__doc__ or "").partition("\n")[0]

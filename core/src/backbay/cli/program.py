@@ -6,6 +6,9 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from threading import Thread
+from time import sleep
+from typing import NoReturn
 
 from backbay.errors import BackbayError, OptionError
 
@@ -13,6 +16,7 @@ from .commands import Command, find, installed
 from .output import note, table
 from .streams import prepare
 
+PATIENCE = 5.0  # seconds for threads and exit hooks to end
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 
@@ -37,6 +41,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         note("backbay: standard output is closed, nothing was printed")
         return FAILED
     return status
+
+
+def console() -> NoReturn:
+    """Run this process's command line and end it, even if a plugin left a thread or an exit hook that never ends."""
+    status = main()
+    Thread(target=_end_anyway, args=(status,), daemon=True).start()
+    sys.exit(status)
+
+
+def _end_anyway(status: int) -> NoReturn:
+    sleep(PATIENCE)
+    note("backbay: a thread or an exit hook, perhaps of a plugin, does not end; the process ends without it")
+    os._exit(status)
 
 
 def _run(words: list[str]) -> int:

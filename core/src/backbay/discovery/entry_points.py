@@ -39,11 +39,17 @@ def declared(group: str) -> dict[str, list[Declared]]:
     """All entry points of a group, sorted by name; several if distributions declare the same name."""
     found: dict[str, list[Declared]] = {}
     for point in sorted(_points(group), key=lambda point: point.name):
-        name, version = (
-            ("unknown", "unknown") if point.dist is None else (point.dist.name, point.dist.version)
-        )
+        name, version = _origin(point)
         found.setdefault(point.name, []).append(Declared(point.name, point.value, name, version))
     return found
+
+
+def _origin(point: EntryPoint) -> tuple[str, str]:
+    """The name and the version of the distribution that declares an entry point."""
+    try:
+        return ("unknown", "unknown") if point.dist is None else (point.dist.name, point.dist.version)
+    except Exception:  # noqa: BLE001  metadata that are no text
+        return "unreadable", "unknown"
 
 
 def _points(group: str) -> Iterable[EntryPoint]:

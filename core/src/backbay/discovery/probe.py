@@ -112,17 +112,36 @@ def _kill(child: subprocess.Popen[bytes]) -> None:
 
 def _result(entry: BackendEntry, code: int | None, said: bytes, output: str, timeout: float) -> ProbeResult:
     """The result from the lines of the child's report; its last stage is where it ended."""
+    facts: dict[str, Any] = {"stage": "Python started"}
+    for line in said.decode(errors="replace").splitlines():
+        facts.update(_facts(line))
+    reason = facts.get("reason", "")
+    if not facts.get("finished", False):
+        reason = _end(code, facts["stage"], output, timeout)
+    kernels = facts.get("kernels")
+    try:
+        return ProbeResult(
+            entry,
+            str(reason),
+            tuple(DeviceInfo(**device) for device in facts.get("devices", ())),
+            {str(key): str(value) for key, value in facts.get("details", {}).items()},
+            None if kernels is None else tuple(map(str, kernels)),
+            facts.get("priority"),
+            output[-4000:].strip(),
+        )
+    except (TypeError, AttributeError) as error:  # a plugin wrote into the report
+        return ProbeResult(entry, f"its report cannot be read: {error}", output=output[-4000:].strip())
+
+
+def _facts(line: str) -> dict[str, Any]:
+    """A line of the report; nothing if it is half a line, or a plugin's own."""
     import json
 
-    facts: dict[str, Any] = {"stage": "Python started", "output": output[-4000:].strip()}
-    for line in said.decode(errors="replace").splitlines():
-        facts.update(json.loads(line))
-    stage, finished, reason = facts.pop("stage"), facts.pop("finished", False), facts.pop("reason", "")
-    if not finished:
-        reason = _end(code, stage, output, timeout)
-    devices = tuple(DeviceInfo(**device) for device in facts.pop("devices", ()))
-    kernels = facts.pop("kernels", None)
-    return ProbeResult(entry, reason, devices, kernels=None if kernels is None else tuple(kernels), **facts)
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _end(code: int | None, stage: str, output: str, timeout: float) -> str:
