@@ -287,3 +287,13 @@ def test_a_closed_model_says_that_it_is_closed(path: Path, use: Callable[[LLM], 
     with pytest.raises(ClosedError, match="the model is closed"):
         use(llm)
     llm.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("temprature", "; nearest: 'temperature'"), ("max_token", "; nearest: 'max_tokens'"), ("zzz", "")],
+)
+def test_an_unknown_option_is_named_with_its_nearest(llm: LLM, name: str, told: str) -> None:
+    for call in (llm.generate, llm.submit, llm.stream):
+        with pytest.raises(RequestError, match=f"^unknown option '{name}'{told}"):
+            call("sum", **{name: 1})

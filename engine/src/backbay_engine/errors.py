@@ -31,3 +31,7 @@ class TokenizerError(BackbayError, ValueError):
 
 class TemplateError(BackbayError):
     """A chat template is wrong, refuses its input, or exceeds its limits."""
+
+
+class UnknownOptionError(RequestError, TypeError):
+    """A request has an option that does not exist."""

@@ -22,7 +22,7 @@ from ..errors import (
     NotComputedError,
     OptionError,
 )
-from ..graph.cancel import Cancel, check_cancel
+from ..graph.cancel import Cancel, check_cancel, require_cancel
 from ..graph.graph import Graph
 from ..graph.plan import Plan
 from ..memory.ledger import Entry, Ledger
@@ -137,6 +137,9 @@ class Backend(BackendHooks):
     @final
     def load(self, progress: Progress | None = None, cancel: Cancel | None = None) -> None:
         """Load the weights. `progress` is called with 0.0 to 1.0, never less than before."""
+        require_cancel(cancel)
+        if progress is not None and not callable(progress):
+            raise OptionError(f"progress must be a function of one number, got {progress!r}")
         with self.lock:
             self.check_open()
             self.check_allocates()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from ..errors import CancelledError
+from ..errors import CancelledError, OptionError
 
 
 class Cancel(Protocol):
@@ -39,6 +39,12 @@ def stop_when_cancelled(
     finally:
         done.set()
         watcher.join()
+
+
+def require_cancel(cancel: object) -> None:
+    """Raise unless an argument `cancel` is None or a flag."""
+    if cancel is not None and not callable(getattr(cancel, "is_set", None)):
+        raise OptionError(f"cancel must have a method is_set, such as a threading.Event has, got {cancel!r}")
 
 
 def check_cancel(cancel: Cancel | None) -> None:

@@ -16,7 +16,7 @@ from ..errors import (
     NotComputedError,
     UnsupportedOpError,
 )
-from ..graph.cancel import Cancel
+from ..graph.cancel import Cancel, require_cancel
 from ..graph.graph import Graph
 from ..graph.plan import Plan
 from .tensor import Tensor
@@ -71,6 +71,7 @@ class Recording(Tracing):
 
     def compute(self, outputs: Roots, cancel: Cancel | None) -> None:
         """Run the graph; afterwards only `outputs` can be read."""
+        require_cancel(cancel)
         with self._exclusive():
             self.backend.check_allocates()
             given = len(self._pending)

@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, final
 
+from backbay.gguf import nearest
+
 from ..arguments import stop_strings, whole
+from ..errors import UnknownOptionError
 from ..text.sampling import SamplingParams
 
 
@@ -31,10 +34,14 @@ class GenerationOptions:
 
 
 _OWN: Final = {each.name for each in fields(GenerationOptions)} - {"sampling"}
+_ALL: Final = sorted(_OWN | {each.name for each in fields(SamplingParams)})
 
 
 def options_of(given: Mapping[str, Any], context: int) -> GenerationOptions:
     """Options by name, checked for sequences of `context` tokens; sampling's are the fields of SamplingParams."""
+    for name in given:
+        if name not in _ALL:
+            raise UnknownOptionError(f"unknown option {name!r}{nearest(name, _ALL)}")
     own = {name: value for name, value in given.items() if name in _OWN}
     own["stop"] = stop_strings(own.get("stop"))
     for name, least, most in (("max_tokens", 1, None), ("num_keep", 0, context - 2)):
