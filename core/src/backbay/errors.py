@@ -10,6 +10,14 @@ if TYPE_CHECKING:
     from .memory.report import BackendMemory
 
 
+def shortened(value: object, most: int = 300) -> str:
+    """A text for a message: the beginning and the end of what a file holds, if that is long."""
+    text = str(value)
+    if len(text) <= most:
+        return text
+    return f"{text[: most // 2]} ... {text[-most // 4 :]} ({len(text)} characters)"
+
+
 def reason_of(error: BaseException) -> str:
     """The text of an error, or, if it has none, the name of its class."""
     return str(error) or type(error).__name__
@@ -107,7 +115,9 @@ class ModelFileError(BackbayError, ValueError):
         self, path: str | os.PathLike[str], offset: int | None, expected: object, found: object
     ) -> None:
         where = "" if offset is None else f" at byte {offset}"
-        super().__init__(f"{os.fspath(path)}{where}: expected {expected}, found {found}")
+        super().__init__(
+            f"{os.fspath(path)}{where}: expected {shortened(expected)}, found {shortened(found)}"
+        )
         self.path, self.offset = os.fspath(path), offset
         self.expected, self.found = expected, found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backbay import Backend, DType, UnsupportedOpError, ops
+from backbay import Backend, DType, ModelFileError, UnsupportedOpError, ops
 from backbay.backend.conversions import decoding_gap, encoding_gap
 from backbay.discovery.registration import describe
 from backbay.types.params import unsupported
@@ -38,3 +38,11 @@ def test_a_refusal_without_a_reason_ends_with_the_operands(backend: Backend) -> 
 def test_an_error_of_somebody_else_is_described_by_its_class_if_it_says_nothing() -> None:
     assert describe(ValueError()) == "ValueError"
     assert describe(ValueError("too large\nby far")) == "ValueError: too large"
+
+
+def test_a_message_quotes_long_texts_of_a_file_in_part():
+    error = ModelFileError("model.gguf", 12, f"a value for {'k' * 65536}", "none")
+    assert len(str(error)) < 400
+    assert str(error).startswith("model.gguf at byte 12: expected a value for kkk")
+    assert str(error).endswith("kkk (65548 characters), found none")
+    assert error.expected == f"a value for {'k' * 65536}"
