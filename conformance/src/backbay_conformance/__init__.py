@@ -7,7 +7,7 @@
 `stop_after=1` ends a run at the first failure; `in_process=False` runs each item in a worker process. A case is a
 function under `@case(op)` in `cases/`. A scenario is a function `def name(lab, draw)` under `@scenario(profile)` in
 `scenarios/`: `lab.backend` is an open backend, `lab.fresh(**BackendParams)` opens another, and a failure is raised as
-`Fault(check, message)`. `plugin` is the door for scenarios of other distributions.
+`Fault(check, message)`. Other distributions import from `plugin` to add scenarios.
 """
 
 from __future__ import annotations

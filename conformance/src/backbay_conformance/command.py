@@ -134,7 +134,7 @@ def _measured(args: Namespace) -> Report:
 
 
 def _list(given: Sequence[str] | None) -> Sequence[str] | None:
-    """The names of an option that may be repeated, and may have commas."""
+    """The names given by an option that may be repeated, and may contain commas."""
     return [part.strip() for text in given for part in text.split(",")] if given else None
 
 
@@ -165,7 +165,7 @@ def _certified(report: Report, folder: str) -> int:
 
 
 def again(args: Namespace) -> int:
-    """Try one failing case, as it was written down."""
+    """Try one failing case again, from its file."""
     backend, item, seed, choices = read_file(args.repro)
     backend = args.backend or backend
     settings = RunSettings(backend, seed, args.timeout, shrink=0.0)

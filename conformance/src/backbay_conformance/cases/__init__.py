@@ -1,4 +1,4 @@
-"""The cases, a module per family of ops; importing this declares them all."""
+"""The cases, one module for each family of ops; importing this package declares them all."""
 
 from . import (
     attention,

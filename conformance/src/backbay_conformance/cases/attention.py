@@ -1,4 +1,4 @@
-"""Cases of attention: grouped heads, masks, sinks, soft caps, latent values, and values as caches hold them."""
+"""Cases of attention: grouped heads, masks, sinks, soft caps, latent values, and permuted values of caches."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def attention_formula(
 
 
 def shares(s: Number, sinks: Number | None) -> Number:
-    """The softmax over history; sinks take a share that nobody gets."""
+    """The softmax over history; a sink takes part of the sum of 1, and adds nothing to the result."""
     peaks = s.value.max(-1, keepdims=True, initial=-np.inf)
     if sinks is None:
         peak = Number(peaks, 0.0, s.cost)
@@ -66,11 +66,11 @@ def shares(s: Number, sinks: Number | None) -> Number:
 
 
 def masked(making: Making, operand: Operand) -> Array:
-    """Causal masks, holes, biases, and now and then a row of nothing."""
+    """Masks with biases and holes; in special mode one row is fully masked."""
     history, rows = operand.shape[0], operand.shape[1]
     outer = int(np.prod(operand.shape[2:], dtype=np.int64))
     mask = np.zeros((outer, rows, history))
-    if making.exact:  # one position for each row: its share is 1
+    if making.exact:  # one unmasked position for each row: its weight is 1
         mask[...] = -np.inf
         chosen = making.rng.integers(history, size=(outer, rows, 1))
         np.put_along_axis(mask, chosen, 0.0, -1)
@@ -92,7 +92,7 @@ def attention_call(draw: Draw, kind: DType) -> Call:
     kv_heads = draw.pick(1, 2, 3)
     heads, tokens = kv_heads * draw.pick(1, 2, 4, 3, 7), draw.pick(1, 2, 5, 9, 33)
     history, batch = draw.pick(1, 2, 7, 32, 33, 64, 257), draw.pick((), (), (1,), (2,))
-    if draw.flag(12):  # where engines cut it up, and join the parts
+    if draw.flag(12):  # a long history, which kernels split into parts
         history, kv_heads, heads, tokens = draw.pick(513, 640, 1030), 1, draw.pick(1, 2), draw.pick(1, 2, 5)
     applied = draw.flag(3) and (unit == 1 or history % unit == 0)
     permuted = applied and draw.cache.permuted_v
@@ -105,9 +105,9 @@ def attention_call(draw: Draw, kind: DType) -> Call:
         kind, (history, dv, kv_heads, *batch) if permuted else (dv, kv_heads, history, *batch), near
     )
     parts = extras(draw, heads, tokens, history, dv, batch)
-    scale = draw.pick(0.125, 1.0, 0.7, 0.01)  # the last leaves each position a share that counts
+    scale = draw.pick(0.125, 1.0, 0.7, 0.01)  # with 0.01 no position's weight is negligible
     softcap = draw.pick(0.0, 0.0, 5.0, 30.0)
-    # One position for each row: its value comes out as it is.
+    # With one unmasked position for each row, its value is the result.
     exact = parts["sinks"] is None and parts["vmla"] is None
     args = (q, k, v, parts["mask"], scale, parts["sinks"], parts["vmla"], softcap, applied)
     formula = partial(attention_formula, permuted=permuted)
@@ -118,7 +118,7 @@ def attention_call(draw: Draw, kind: DType) -> Call:
 def extras(
     draw: Draw, heads: int, tokens: int, history: int, dv: int, batch: tuple[int, ...]
 ) -> dict[str, Any]:
-    """A mask (always, where data are exact), sinks and a latent projection, each or not."""
+    """A mask (always, if data are exact), sinks and a latent projection, each of them now and then."""
     found: dict[str, Any] = {"mask": None, "sinks": None, "vmla": None}
     if draw.exact or not draw.flag(3):
         rows = tokens + draw.pick(0, 0, 1, 31)
@@ -132,7 +132,7 @@ def extras(
 
 
 def empty_rows(q: Array, k: Array, v: Array, mask: Array | None, *rest: Any) -> Array:
-    """Fully masked rows, which give 0 or NaN, as the result's ranks have them."""
+    """Marks fully masked rows, whose result may be 0 or NaN, in the result's rank."""
     tokens, heads = q.shape[-3], q.shape[-2]
     if mask is None:
         return np.zeros((), bool)

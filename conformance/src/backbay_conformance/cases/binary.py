@@ -15,7 +15,7 @@ from ..suite.case import Call, case
 
 
 def repeated(t2: Number, shape: tuple[int, ...]) -> Number:
-    """Element i of a dimension takes element i mod n."""
+    """t2 repeated to a shape: element i of a dimension is t2's element i mod n."""
     rank = max(len(shape), len(t2.shape))
     t2 = t2.reshape(*(1,) * (rank - len(t2.shape)), *t2.shape)
     for axis, want in enumerate((1,) * (rank - len(shape)) + shape):
@@ -26,7 +26,7 @@ def repeated(t2: Number, shape: tuple[int, ...]) -> Number:
 
 
 def second_shape(draw: Draw, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """A shape that repeats to the first's: the same, or with divisors in some dimensions, or of lower rank."""
+    """A shape that repeats to `shape`: the same, with divisors of some extents, or of lower rank."""
     kind = draw.below(4)
     if kind == 0:
         return shape

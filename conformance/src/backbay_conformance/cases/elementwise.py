@@ -1,4 +1,4 @@
-"""Cases of the ops on each element alone."""
+"""Cases of elementwise ops."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Unary = Callable[[Number], Number]
 
 
 def simple(op: Op[Any, Any], formula: Unary, fill: Numbers, *, exact: bool = True, free: Any = None) -> None:
-    """A case of an op with one operand and no attributes, along which every dimension is a batch."""
+    """A case of an op with one operand and no attributes; each dimension is a batch."""
 
     def draw_call(draw: Draw) -> Call:
         shape = draw.shape()
@@ -48,7 +48,7 @@ simple(ops.sigmoid, lambda x: x.sigmoid(), ANY, exact=False)
 
 def softplus(x: Number) -> Number:
     smooth = x.monotone(lambda v: np.logaddexp(0, v), argument=2)
-    # log(1 + e^x) loses the part of e^x below 1's last bit
+    # log(1 + e^x) loses the part of e^x below the last bit of 1
     return Number(smooth.value, smooth.error + 4 * x.cost.step, x.cost)
 
 
@@ -68,7 +68,7 @@ simple(ops.gelu_erf, gelu_erf, ANY, exact=False, free=np.isneginf)
 
 @case(ops.neg)
 def neg(draw: Draw) -> Call:
-    """By bits: the sign of a zero changes too."""
+    """Compared by bits, since neg also changes the sign of zero."""
     shape = draw.shape()
     split = draw.below(len(shape))
     x = draw.floats(shape, ALL)
@@ -87,7 +87,7 @@ def gated(op: Op[Any, Any], activate: Unary, *, activated: bool = False, free: A
 
     def formula(x: Number, up: Number | None) -> Number:
         y = activate(x.activation() if activated else x)
-        if activated and x.cost.activation is DType.F16:  # a table of f16 numbers rounds its results too
+        if activated and x.cost.activation is DType.F16:  # a lookup table in f16 rounds the result as well
             y = y.activation()
         return y if up is None else y * up
 
@@ -136,7 +136,7 @@ def swiglu(draw: Draw) -> Call:
     def formula(x: Number, up: Number, alpha: float, limit: float) -> Number:
         gate = x.clip(-np.inf, limit)
         gate = gate * (gate * scalar(alpha, x.cost)).sigmoid()
-        return gate * up.clip(-limit, limit) + gate  # the order that loses more, near an `up` of -1
+        return gate * up.clip(-limit, limit) + gate  # less exact near up = -1 than gate * (up + 1)
 
     split = draw.below(len(shape))
     return Call((x, up, alpha, limit), formula, exact=False, batch=(split, split), batch_out=split)
@@ -178,7 +178,7 @@ def scale(draw: Draw) -> Call:
     )
 
 
-# What single precision does not hold, and the ends of what the type and a double do.
+# Integers that single precision cannot hold, up to the limits of the type and of a double.
 WHOLE = {
     DType.I32: (2**24 + 1, -(2**31), 2**31 - 1),
     DType.I64: (2**24 + 1, -(2**53) + 1, 2**32 + 5),
@@ -216,7 +216,7 @@ def cast(draw: Draw) -> Call:
 
 @case(ops.cast, "quant")
 def cast_quantized(draw: Draw) -> Call:
-    """From blocks to floats, and into blocks."""
+    """From quantized types to floats, and from f32 to quantized types."""
     if draw.flag():
         target = QUANTIZED[draw.turn // 3 % len(QUANTIZED)]
         x = draw.floats(
@@ -239,7 +239,7 @@ def _cast(source: DType, target: DType) -> Callable[..., Array]:
 
 
 class Small:
-    """Integers that every type can hold."""
+    """Integers that every type holds exactly."""
 
     def __call__(self, making: Any, operand: Any) -> Array:
         size = int(np.prod(operand.shape, dtype=np.int64))

@@ -1,4 +1,4 @@
-"""Cases of rows by number."""
+"""Cases of reading rows by their ids."""
 
 from __future__ import annotations
 

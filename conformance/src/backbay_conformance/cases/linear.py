@@ -37,7 +37,7 @@ def diag(draw: Draw) -> Call:
 @case(ops.tri)
 def tri(draw: Draw) -> Call:
     n, outer = draw.side(33), draw.sides(draw.below(3), 6)
-    if draw.flag(8):  # more than a byte counts
+    if draw.flag(8):  # more than fit in a byte
         n, outer = draw.pick(257, 130), ()
     x = draw.floats((n, n, *outer), Numbers("0nisb"))
     kind = draw.pick("lower-diag", "lower", "upper-diag", "upper")
@@ -58,7 +58,7 @@ def tri(draw: Draw) -> Call:
 
 
 def system(making: Making, operand: Operand, *, lower: bool, unit: bool) -> Array:
-    """Well conditioned matrices, with junk in the unread triangle."""
+    """Well-conditioned matrices, with junk in the triangle that must not be read."""
     n, size = operand.shape[0], int(np.prod(operand.shape, dtype=np.int64))
     a: Array = making.rng.uniform(-1, 1, (size // max(1, n * n), n, n)) / max(1, n / 2)
     if making.exact:
@@ -73,7 +73,7 @@ def system(making: Making, operand: Operand, *, lower: bool, unit: bool) -> Arra
 @case(ops.solve_tri)
 def solve_tri(draw: Draw) -> Call:
     n, m, outer = draw.side(20), draw.side(20), draw.sides(draw.below(3), 6)
-    if draw.flag(8):  # beyond the tile that a group of threads solves at once
+    if draw.flag(8):  # larger than the tile that a group of threads solves at once
         n, m, outer = draw.pick(65, 33, 130), draw.pick(1, 3), ()
     lower, left, unit = not draw.flag(), not draw.flag(), draw.flag()
     fill = Made(partial(system, lower=lower, unit=unit))
@@ -97,9 +97,7 @@ def solved(a: Number, b: Number, lower: bool, left: bool, unit: bool) -> Number:
     for i in range(n) if lower else reversed(range(n)):
         y = b[..., i : i + 1, :]
         known = sorted(rows)
-        if (
-            known
-        ):  # the right side is one more term of the sum, which may begin with it and be kept in its place
+        if known:  # the right side is one more term of the sum, in any order
             one = Number(np.ones((*y.shape[:-2], 1, 1)), 0.0, y.cost)
             terms = concatenate([one, -a[..., i : i + 1, known]], -1)
             above = concatenate([y, *(rows[t] for t in known)], -2)

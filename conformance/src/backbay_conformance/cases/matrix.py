@@ -36,7 +36,7 @@ def mulmat_call(draw: Draw, wtype: DType, xtype: DType) -> Call:
         n, m = draw.side(40), draw.side(40)
     else:
         k, n, m = draw.sides(3, 16000)
-        if draw.turn % 12 == 7:  # in turn and not by chance: a sum of nothing is 0, and not what was there
+        if draw.turn % 12 == 7:  # by turn, not by chance: an empty sum must write 0, not leave old memory
             k = 0
     outer = draw.pick((), (), (2,), (3, 2), (1, 2))
     groups = tuple(extent * draw.pick(1, 2, 3) for extent in outer)
@@ -47,7 +47,7 @@ def mulmat_call(draw: Draw, wtype: DType, xtype: DType) -> Call:
     fill = Numbers("n", terms=k, partner=w, most=4095, few=True) if unit == 1 else Numbers(terms=k, partner=w)
     x = draw.floats((k, m, *groups), fill, dtype=xtype, activated=True)
     call = Call((w, x), product, batch=(None, 1), batch_out=1, degrees=(1, 1))
-    if wtype.is_float and draw.flag():  # zeros behind both rows add nothing
+    if wtype.is_float and draw.flag():  # zeros at the end of both rows add nothing
         extra = draw.integer(1, 33)
         call.padded = Call((longer(w, extra, 0.0), longer(x, extra, 0.0)), product), lambda raw: raw
     return call
@@ -77,7 +77,9 @@ def by_expert(w: Number, x: Number, ids: Array) -> Number:
 
 def expert_call(draw: Draw, wtype: DType) -> Call:
     unit = wtype.block_size
-    experts = draw.integer(1, 9) if unit > 1 else draw.many(*range(1, 10))  # blocks would be many
+    experts = (
+        draw.integer(1, 9) if unit > 1 else draw.many(*range(1, 10))
+    )  # many experts only if rows are short
     k = unit * draw.pick(1, 2, 3) if unit > 1 else draw.side(129)
     n = draw.side(33 if experts < 10 else 3)
     used, tokens = draw.integer(1, 4), draw.pick(1, 2, 5, 17, 33)

@@ -18,7 +18,7 @@ from ..suite.case import Call, case
 
 
 def outer_batch(draw: Draw, rank: int) -> dict[str, Any]:
-    """Every dimension but the first is a batch."""
+    """Relations of an op over dimension 0: one of the other dimensions as the batch."""
     if rank < 2:
         return {}
     split = draw.integer(1, rank - 1)
@@ -37,11 +37,11 @@ def softmax_formula(x: Number) -> Number:
 
 
 def scores(making: Making, operand: Operand) -> Array:
-    """Rows as attention has them: some masked, some fully, some with ties, some far apart."""
+    """Rows as in attention: some masked, some fully masked, some with ties, some with scores far apart."""
     row = operand.shape[0] if operand.shape else 1
     count = int(np.prod(operand.shape[1:], dtype=np.int64))
     numbers = making.rng.standard_normal((count, row)) * making.rng.choice([1, 10, 100], (count, 1))
-    if making.exact:  # equal scores, some of which are masked: each other gets the same share
+    if making.exact:  # all scores of a row are equal, and so are their results
         numbers[...] = making.rng.integers(-4, 5, (count, 1))
         return np.asarray(numbers)
     numbers[making.rng.random((count, row)) < 0.2 * making.rng.integers(0, 3, (count, 1))] = -np.inf
@@ -65,7 +65,7 @@ def softmax(draw: Draw) -> Call:
 
 
 def _masked(draw: Draw, x: Operand) -> tuple[Call, Callable[[Array], Array]]:
-    """More columns of -infinity, which take no share."""
+    """The call with columns of -infinity at the end, whose softmax is 0."""
     extra = draw.integer(1, 40)
     return Call((longer(x, extra, -np.inf),), softmax_formula), lambda raw: raw[..., :-extra]
 
@@ -98,20 +98,20 @@ def l2_formula(x: Number, eps: float) -> Number:
 
 EPS = (1e-5, 1e-6, 0.5, 3.0, 1e-2)
 MODEST = Numbers("0", low=-250, high=250)
-"""Squares stay within f16, where a composite may round them to it."""
+"""A composite may round squares to f16: they stay within its range."""
 BROKEN = Numbers("0n", low=-250, high=250)
-"""The same with NaN, which stays in its row."""
+"""MODEST, with NaN: a NaN affects only its own row."""
 
 
 def far_from_zero(making: Making, operand: Operand) -> Array:
-    """Rows whose spread is small beside their mean: the mean of squares less the square of the mean loses it."""
+    """Rows with a small spread around a large mean: mean(x^2) - mean(x)^2 cancels."""
     size = int(np.prod(operand.shape, dtype=np.int64))
     peak = 1000 if operand.dtype is DType.F32 else 200
     return np.asarray(making.rng.choice([-peak, peak]) + making.rng.integers(-16, 17, size) / 8)
 
 
 def spread(draw: Draw, fill: Numbers) -> Fill:
-    """Data for ops that subtract the mean: now and then far from zero."""
+    """Data for ops that subtract the mean: now and then with a mean far from zero."""
     return Made(far_from_zero) if draw.flag(4) else fill
 
 
@@ -125,12 +125,12 @@ def rms_norm(draw: Draw) -> Call:
 
 
 def other_eps(draw: Draw) -> dict[str, Any]:
-    """Another eps for the same data, now and then."""
+    """Now and then another eps for the same data."""
     return {"eps": 7.0} if draw.flag(4) else {}
 
 
 def rows_batch(draw: Draw, shape: tuple[int, ...], *shared: Operand | None) -> dict[str, Any]:
-    """Rows are independent; weights serve all of them."""
+    """Relations of a norm: rows are a batch, and share the weights."""
     if len(shape) < 2:
         return {}
     split = draw.integer(1, len(shape) - 1)

@@ -14,7 +14,7 @@ from ..suite.case import Call, case
 
 
 def sortable(making: Making, operand: Operand) -> Array:
-    """Rows with ties, infinities, NaN, zeros of both signs, and all different."""
+    """Rows with ties, infinities, NaN and zeros of both signs; in wide mode all elements differ."""
     size = int(np.prod(operand.shape, dtype=np.int64))
     if making.mode == "wide":
         return np.asarray(making.rng.permutation(size) - size / 2)
@@ -39,7 +39,9 @@ def sorted_right(x: Array, got: Array) -> None:
     assert got.shape == x.shape, f"expected the shape {x.shape[::-1]}"
     _each_once(got, x.shape[-1])
     values = np.take_along_axis(x, got.astype(np.int64), -1)
-    wrong = ~(values[..., 1:] >= values[..., :-1]) & ~np.isnan(x).any(-1, keepdims=True)  # NaN comes anywhere
+    wrong = ~(values[..., 1:] >= values[..., :-1]) & ~np.isnan(x).any(
+        -1, keepdims=True
+    )  # NaN may stand anywhere
     assert not wrong.any(), f"not in order after {np.argwhere(wrong)[0][::-1].tolist()}"
 
 

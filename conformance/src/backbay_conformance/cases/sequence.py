@@ -32,14 +32,14 @@ def rope_formula(
     sections: tuple[int, ...],
     yarn: Yarn | None,
 ) -> Number:
-    """Each pair by itself, from the table of the documentation."""
+    """Each pair by itself, as in the documentation's table."""
     cost, y = x.cost, rank(x, max(3, len(x.shape)))  # (..., tokens, heads, head_dim)
     tokens, pairs = y.shape[-3], dim if mode == "vision" else dim // 2
     theta, steps = np.zeros((tokens, pairs)), np.zeros(pairs)
     for i in range(pairs):
         c, e = component(i, mode, sections)
         theta[:, i] = positions.reshape(-1)[c * tokens : (c + 1) * tokens] * base ** (-2 * e / dim)
-        # In single precision a power is good to some steps; made of e factors, each adds its own error and a rounding.
+        # A power in single precision has an error of some roundoffs; a product of e factors has two more for each.
         steps[i] = 16 + 2 * e
     angle = Number(theta, steps * cost.step * np.abs(theta), cost)
     if factors is not None:
@@ -50,7 +50,7 @@ def rope_formula(
 
 
 def turned(y: Number, cos: Number, sin: Number, dim: int, pairs: int, mode: str) -> Number:
-    """The pairs turned; elements beyond them are copied."""
+    """The pairs rotated; the elements after them are copied."""
     if mode == "normal":
         a, b = y[..., 0:dim:2], y[..., 1:dim:2]
     else:
@@ -68,7 +68,7 @@ def turned(y: Number, cos: Number, sin: Number, dim: int, pairs: int, mode: str)
 
 
 def component(i: int, mode: str, sections: tuple[int, ...]) -> tuple[int, int]:
-    """Which component of the position a pair goes by, and its power of the base."""
+    """The component of the position that rotates pair i, and the pair's power of the base."""
     if mode == "vision":
         return (0, i) if i < sections[0] else (1, i - sections[0])
     if mode == "multi-section":
@@ -106,7 +106,7 @@ def rope(draw: Draw) -> Call:
     dim = half if mode == "vision" else 2 * draw.integer(1, half) if draw.flag(3) else 2 * half
     heads, tokens, batch = draw.pick(1, 2, 3, 5), draw.pick(1, 2, 5, 9, 17), draw.pick((), (1,), (2,))
     x = draw.floats((2 * half, heads, tokens, *batch), Numbers("0", low=-250, high=250))
-    zero = draw.exact and draw.flag()  # nothing turns
+    zero = draw.exact and draw.flag()  # all angles are 0
     far = 1 if zero else draw.pick(64, 2, 700, 5000, 50000)
     per_token = 4 if mode in ("multi-section", "vision") else 1
     positions = draw.operand(

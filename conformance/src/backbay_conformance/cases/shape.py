@@ -22,7 +22,7 @@ PLAIN = (DType.F32, DType.F16, DType.BF16, DType.I32, DType.I64)
 
 
 def any_dtype(draw: Draw, *, blocks: bool) -> DType:
-    """Each float type in turn; integers and, where they may come, blocks now and then."""
+    """Each float type in turn; now and then integers, or quantized types if `blocks`."""
     kind = draw.below(6)
     if kind == 4:
         return draw.pick(DType.I32, DType.I64)
@@ -38,7 +38,7 @@ def moved(draw: Draw, shape: tuple[int, ...], *, blocks: bool = False, layout: b
 
 
 def split_shape(draw: Draw, size: int) -> tuple[int, ...]:
-    """Some other shape of so many elements."""
+    """Another shape with `size` elements."""
     if size == 0:
         return draw.pick((0,), (0, 3), (2, 0, 4))
     shape = []
@@ -61,7 +61,7 @@ def reshape(draw: Draw) -> Call:
 
 
 def turned(draw: Draw) -> Operand:
-    """Columns for rows, both past a whole number of tiles, which a transposing kernel cuts up; or whole rows exchanged."""
+    """A transposed matrix whose extents are no multiples of a kernel's tile, or an operand with its rows permuted."""
     dtype = any_dtype(draw, blocks=False)
     shape, axes = draw.pick(
         ((33, 63), (1, 0)),
@@ -108,7 +108,7 @@ def permute(draw: Draw) -> Call:
 
 @case(ops.view)
 def view(draw: Draw) -> Call:
-    """A box of a contiguous tensor, its rows apart as the tensor's are."""
+    """A box inside a contiguous tensor, with the tensor's strides."""
     x = moved(draw, draw.shape(least=1), blocks=True, layout=False)
     unit = (x.dtype.block_size, 1, 1, 1)
     low, shape = [], []

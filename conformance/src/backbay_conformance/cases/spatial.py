@@ -1,4 +1,4 @@
-"""Cases of convolutions, pooling and resampling: each window is gathered by index, apart from cpu_ref's way."""
+"""Cases of convolutions, pooling and resampling; windows are gathered by index, unlike in cpu_ref."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..suite.case import Call, case
 
 
 def windows(x: Number, axis: int, size: int, s: int, p: int, d: int, behind: int | None = None) -> Number:
-    """An axis replaced by two, (windows, taps), over data between p zeros before and `behind` after."""
+    """An axis replaced by two, (windows, taps), with p zeros before the data and `behind` zeros after."""
     behind = p if behind is None else behind
     widths = [(0, 0)] * len(x.shape)
     widths[axis] = (p, behind)
@@ -32,7 +32,7 @@ def rank(x: Number, wanted: int) -> Number:
 
 
 def geometry(draw: Draw, extent: int, kernel: int) -> tuple[int, int, int]:
-    """A stride, a padding and a dilation with which the kernel fits."""
+    """A stride, a padding and a dilation for which the kernel fits into the input."""
     s, p, d = draw.pick(1, 2, 3), draw.pick(0, 1, 2), draw.pick(1, 1, 2, 3)
     while d * (kernel - 1) + 1 > extent + 2 * p:
         p, d = p + 1, max(1, d - 1)
@@ -148,7 +148,7 @@ def avg_pool2d(draw: Draw) -> Call:
 
 
 def _both(seen: Number) -> Number:
-    """(..., OH, KH, OW, KW) summed over the windows."""
+    """(..., OH, KH, OW, KW) summed over KH and KW."""
     lead = seen.shape[:-4]
     oh, kh, ow, kw = seen.shape[-4:]
     flat = seen.moved(lambda a: a.swapaxes(-3, -2)).reshape(*lead, oh, ow, kh * kw)
@@ -160,7 +160,7 @@ def interpolate(draw: Draw) -> Call:
     mode = draw.pick("nearest", "bilinear")
     shape = (draw.pick(3, 1, 2, 8, 17), draw.pick(3, 1, 2, 5), *draw.sides(draw.below(3), 8, least=1))
     dims = [max(1, n * draw.pick(1, 2, 3) // draw.pick(1, 1, 2)) + draw.pick(0, 1) for n in shape]
-    if draw.flag(4):  # where n / m in single precision falls short of a whole number
+    if draw.flag(4):  # n / m in single precision falls below the whole number
         n, dims[0] = draw.pick((14, 46), (26, 22), (9, 111), (2, 82), (6, 74))
         shape = (n, *shape[1:])
     dims = [*dims, *[1] * draw.below(5 - len(dims))]
@@ -186,7 +186,7 @@ def linear(x: Number, axis: int, extent: int) -> Number:
     t = (np.arange(extent) + 0.5) * n / extent - 0.5
     low = np.floor(t).astype(int)
     column = (-1, *[1] * (len(x.shape) - 1 - axis))
-    # The place between two pixels is itself rounded, by some steps of where it lies.
+    # The position between two pixels is itself rounded, by some roundoffs of the position.
     share = Number((t - low).reshape(column), 4 * x.cost.step * (np.abs(t).reshape(column) + 1), x.cost)
     a, b = (x.moved(lambda v, j=j: np.take(v, np.clip(j, 0, n - 1), axis)) for j in (low, low + 1))  # type: ignore[misc]
     return a * (1.0 - share) + b * share

@@ -18,18 +18,18 @@ from ..numbers.rounding import Array
 from ..suite.case import Call, case
 
 QUANTIZED = (DType.Q8_0, DType.Q4_0, DType.Q5_0, DType.Q4_1, DType.Q5_1)
-"""What caches are stored as, and gguf can write."""
+"""The quantized types that caches are stored in and that gguf can encode."""
 
 
 def target_dtype(draw: Draw, source: DType) -> DType:
-    """The destination's type: the source's own, or another float."""
+    """The destination's type: the source's own, or another float type."""
     if source.is_integer:
         return source
     return draw.pick(source, source, DType.F32, DType.F16, DType.BF16)
 
 
 def converted(raw: Array, source: DType, target: DType) -> Array | Number:
-    """What writing makes of stored elements: their own bits, floats rounded, or blocks within a step of them."""
+    """Stored elements converted for writing: the same bits, rounded floats, or blocks within one step."""
     if source is target:
         return raw
     numbers = decode(raw, source)
@@ -39,7 +39,7 @@ def converted(raw: Array, source: DType, target: DType) -> Array | Number:
 
 
 def placed(whole: Array, index: Any, part: Array | Number, target: DType) -> Array | Number:
-    """A destination with some of it replaced."""
+    """A destination with the elements at `index` replaced."""
     if isinstance(part, Number):
         numbers = decode(whole, target).copy()
         error = np.zeros(numbers.shape)
@@ -55,7 +55,7 @@ def source_fill(target: DType) -> Any:
 
 
 def written_pair(draw: Draw, shape: tuple[int, ...], target: DType | None) -> tuple[Operand, DType]:
-    """What is written, and the type of where it goes."""
+    """The source operand, and the destination's type."""
     source = (
         draw.pick(DType.F32, DType.F16)
         if target
@@ -91,7 +91,7 @@ def copy_quantized(draw: Draw) -> Call:
 
 @case(ops.set)
 def set_(draw: Draw) -> Call:
-    """A box of a contiguous leaf, its rows apart as the leaf's are."""
+    """A box inside a contiguous leaf, with the leaf's strides."""
     whole = draw.shape(least=1)
     low = [draw.below(n) for n in whole]
     shape = tuple(1 + draw.below(n - a) for n, a in zip(whole, low, strict=True))
@@ -131,14 +131,14 @@ def set_rows_call(draw: Draw, target: DType | None) -> Call:
 
 
 def modulo(ids: Array, outer: tuple[int, ...]) -> Array:
-    """The ids of each slice of a destination: slice i takes those of i mod as many as there are."""
+    """The ids of each slice of a destination: slice i uses row i mod n of the n rows of ids."""
     for axis, extent in enumerate(outer):
         ids = np.take(ids, np.arange(extent) % ids.shape[axis], axis)
     return ids
 
 
 def one_of_the_rows(kind: DType, x: Array, src: Array, ids: Array, got: Array) -> None:
-    """Each named row holds one of the rows written to it, whole; each other row is unchanged."""
+    """Each row named by ids equals one of the rows written to it; each other row is unchanged."""
     (count, n), outer = x.shape[-2:], int(np.prod(x.shape[:-2], dtype=np.int64))
     held, before = decode(got, kind).reshape(outer, count, n), x.reshape(outer, count, n)
     new = src if kind.is_integer else decode(encode(src, kind), kind)

@@ -1,4 +1,4 @@
-"""The ops that are to blame where a whole graph is wrong."""
+"""The ops that make a whole graph wrong."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ..suite.lab import Lab
 from .call_check import try_call
 
 CALLS = 9
-"""Calls of an op that say whether it stands alone: each mode meets each float type."""
+"""Calls that test an op by itself: each mode with each float type."""
 
 
 def blamed(lab: Lab, fault: Fault, parts: Iterable[Op[Any, Any]]) -> Fault:
-    """The fault of a graph, with its ops, and the ops that are wrong by themselves."""
+    """The fault of a graph; its message lists the graph's ops and the ops that are wrong by themselves."""
     used = sorted(set(parts), key=lambda op: op.name)
     alone = [op.name for op in used if not stands(lab, op)]
     told = f"wrong by themselves: {', '.join(alone)}" if alone else "each of which is right by itself"
@@ -27,7 +27,7 @@ def blamed(lab: Lab, fault: Fault, parts: Iterable[Op[Any, Any]]) -> Fault:
 
 
 def stands(lab: Lab, op: Op[Any, Any]) -> bool:
-    """Whether an op passes a few calls of its case; a lab asks once."""
+    """Whether an op passes a few calls of its case; the lab remembers the answer."""
     if op.name not in lab.standing:
         lab.standing[op.name] = _passes(lab, op)
     return lab.standing[op.name]

@@ -1,4 +1,4 @@
-"""One call tried on a backend, with every check that holds for each call."""
+"""One call tried on a backend, with the checks that apply to every call."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .traced_call import TracedCall, make
 
 
 class Declined(Exception):  # noqa: N818 no error: the documentation leaves it to the backend
-    """A backend refuses an optional call, with the right error."""
+    """The backend refuses an optional call with the right error."""
 
 
 @dataclass
@@ -34,8 +34,8 @@ class Observed:
     """Observations about a call that passed its checks."""
 
     level: Level = Level.KERNEL
-    why_not: str = ""  # it is unsupported
-    ratio: float | None = None  # of the worst error to its bound
+    why_not: str = ""  # the reason, if the call is unsupported
+    ratio: float | None = None  # worst error / bound
     precision: Precision | None = None
     checks: list[str] = field(default_factory=list)
 
@@ -66,7 +66,7 @@ def try_call(lab: Lab, call: Call, mode: Mode) -> Observed:
 
 
 def expect_unsupported(traced: TracedCall) -> None:
-    """A call that `supports` declines is refused before anything runs, with the right error."""
+    """Raise Fault unless a call that `supports` declines raises the right error before anything runs."""
     traced.write()
     try:
         traced.run()
@@ -76,7 +76,7 @@ def expect_unsupported(traced: TracedCall) -> None:
 
 
 def _expect_no_more(lab: Lab, call: Call, mode: Mode, precision: Precision) -> None:
-    """Raise Fault if a declined call works nevertheless: by core's composite, or by a kernel in Python."""
+    """Raise Fault if a declined call works nevertheless, by core's composite or the backend's own kernel."""
     backend, op = lab.backend, call.op
     if isinstance(backend, KernelBackend) and op in backend.kernels:
         level = KERNEL
@@ -90,12 +90,12 @@ def _expect_no_more(lab: Lab, call: Call, mode: Mode, precision: Precision) -> N
         traced = TracedCall(backend, call)
         try:
             if not any(result.size for result in traced.results):
-                return  # that nothing comes out right proves nothing
+                return  # an empty result proves nothing
             traced.write()
             judge(call, traced, traced.run(), cost_of(call, level.level, precision), mode)
         finally:
             traced.close()
-    except Exception:  # noqa: BLE001 then it was right to say no
+    except Exception:  # noqa: BLE001 the call fails: supports() was right
         return
     finally:
         del vars(backend)["supports"]
@@ -105,7 +105,7 @@ def _expect_no_more(lab: Lab, call: Call, mode: Mode, precision: Precision) -> N
 
 
 def _check_runs(traced: TracedCall, call: Call, mode: Mode, observed: Observed) -> None:
-    """The first run, the same again, and one with other data."""
+    """A first run, the same run again, and a run with other data."""
     cost = cost_of(call, observed.level, traced.precision)
     traced.write()
     first = _claimed(traced)
@@ -133,10 +133,10 @@ def _claimed(traced: TracedCall) -> list[Array]:
     except (Fault, GuardZoneError):
         raise
     except UnsupportedOpError as error:
-        # supports() sees operands alone: of a dtype that is an attribute, only the error can tell.
+        # supports() sees only operands: the backend can refuse a dtype attribute only by an error.
         if any(isinstance(arg, DType) and arg.is_quantized for arg in traced.call.args):
             raise Declined(str(error)) from None
-        # Nor does it know which ops a composite comes down to with these attributes.
+        # Nor does supports() see which ops a composite calls with these attributes.
         opened = traced.level is Level.COMPOSITE or traced.call.op.inline
         if opened and isinstance(error, DeclaredUnsupportedError):
             raise Declined(str(error)) from None
@@ -155,7 +155,7 @@ def _written(call: Call) -> list[Operand]:
 
 
 def _check_leaves(traced: TracedCall, got: list[Array]) -> None:
-    """Inputs are as they were; a written leaf has changed only where the result looks."""
+    """Raise Fault unless inputs are unchanged, and a written leaf has changed only within the result's view."""
     written = _written(traced.call)
     for operand, leaf in traced.leaves.items():
         if operand in written:

@@ -1,4 +1,4 @@
-"""The precision that a backend declares for a call: of its kernel, or of the kernels that its composite comes down to."""
+"""The precision that a backend declares for a call: its kernel's, or the coarsest of its composite's kernels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..numbers.rounding import BLOCK_STEP, SIGNIFICAND, unit
 def declared_precision(
     backend: Backend, op: Op[Any, Any], args: Sequence[Any], *, composed: bool
 ) -> Precision:
-    """The precision of an op on complete and prepared arguments; of a composite, the coarsest of its kernels'."""
+    """The precision of an op on complete, prepared arguments; for a composite, the coarsest of its kernels."""
     own = backend.precision(op, [args[i] for i in op.operands])
     if not composed or op.composite is None:
         return own
@@ -23,7 +23,7 @@ def declared_precision(
 
 
 def coarsest(precisions: Sequence[Precision]) -> Precision:
-    """A precision that all of them keep."""
+    """The coarsest of several precisions."""
     activation = max((p.activation for p in precisions), key=_coarseness)
     return Precision(activation, max((p.accumulate for p in precisions), key=unit))
 

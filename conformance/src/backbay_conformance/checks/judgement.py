@@ -1,4 +1,4 @@
-"""Judging the results of a call by its case's formula, within the error of the declared precision."""
+"""Comparison of a call's results with its case's formula, within the bounds of the declared precision."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def expect(call: Call, cost: Cost) -> list[Any]:
 def judge(
     call: Call, traced: TracedCall, got: list[Array], cost: Cost, mode: Mode, check: str = ""
 ) -> float | None:
-    """The worst error as a part of its bound, None where none was bounded; Fault if a result is wrong."""
+    """The largest error / bound, or None if no result has a bound; Fault if a result is wrong."""
     if call.verify is not None:
         _verify(call, got[0], check)
         return None

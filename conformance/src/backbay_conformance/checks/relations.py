@@ -1,4 +1,4 @@
-"""Relations between calls: their results must agree, whatever the formula says."""
+"""Relations between calls, whose results must agree whatever the formula says."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from .judgement import cost_of, expect, judge
 from .traced_call import TracedCall
 
 Relation = Callable[[Lab, Call, Draw, Cost], bool]
-"""Raises Fault where it does not hold; False where it says nothing about a call."""
+"""Raises Fault if the relation does not hold; returns False if it does not apply to the call."""
 
-NARROW = 2.0**-16  # the rounding unit of f32 lies below it, those of f16 and bf16 above
+NARROW = 2.0**-16  # between the unit roundoff of f32 and those of f16 and bf16
 
 
 def try_relations(lab: Lab, call: Call, draw: Draw, observed: Observed) -> None:
@@ -35,7 +35,7 @@ def try_relations(lab: Lab, call: Call, draw: Draw, observed: Observed) -> None:
         try:
             holds = relation(lab, call, draw, cost)
         except DeclaredUnsupportedError:
-            continue  # of other extents or layouts, the call may be one that the backend declares it cannot run
+            continue  # the backend may decline other extents or layouts
         if holds:
             observed.note(name)
 
@@ -50,7 +50,7 @@ def _run(lab: Lab, call: Call) -> list[Array]:
 
 
 def _judged(lab: Lab, call: Call, draw: Draw, cost: Cost, check: str) -> None:
-    """Raise Fault unless a call with its present data gives the expected results."""
+    """Raise Fault unless a call with its current data gives the expected results."""
     traced = TracedCall(lab.backend, call)
     try:
         traced.write()
@@ -69,7 +69,7 @@ def contiguous_equals_strided(lab: Lab, call: Call, draw: Draw, cost: Cost) -> b
 
 
 def parts_equal_whole(lab: Lab, call: Call, draw: Draw, cost: Cost) -> bool:
-    """A part of a batch gives the same results alone as in the whole."""
+    """Part of a batch gives the same results alone as within the whole batch."""
     if call.batch is None:
         return False
     operands = list(call.operands())
@@ -100,7 +100,7 @@ def _part(call: Call, operands: list[Operand], low: int, high: int) -> Call:
 
 
 def doubling_scales(lab: Lab, call: Call, draw: Draw, cost: Cost) -> bool:
-    """Operands times a power of two give the result times a power of two."""
+    """Operands times a power of two scale the result by a power of two."""
     if call.degrees is None or draw.mode == "special":
         return False
     if cost.accumulate > NARROW:  # a sum kept in f16 may overflow where scaled operands do not
@@ -124,7 +124,7 @@ def doubling_scales(lab: Lab, call: Call, draw: Draw, cost: Cost) -> bool:
         if operand in chosen and not np.array_equal(
             made.decoded, operand.decoded * 2.0**power, equal_nan=True
         ):
-            return False  # it does not fit the type
+            return False  # the scaled numbers do not fit the type
     _agree(lab, call, cost, _run(lab, other)[0], _run(lab, call)[0], 2.0 ** (power * joint), draw, "scaling")
     return True
 
@@ -134,14 +134,14 @@ def padding_changes_nothing(lab: Lab, call: Call, draw: Draw, cost: Cost) -> boo
     if call.padded is None:
         return False
     longer, cut = call.padded
-    for operand in longer.operands():  # the call's own data, with padding behind them
+    for operand in longer.operands():  # the call's own data, followed by padding
         operand.make(draw.mode, Precision(DType.F32, DType.F32), 1)
     _agree(lab, call, cost, cut(_run(lab, longer)[0]), _run(lab, call)[0], 1.0, draw, "padding")
     return True
 
 
 def attributes_count(lab: Lab, call: Call, draw: Draw, cost: Cost) -> bool:
-    """The same operands with other attributes give another result: nothing of the first call may be kept."""
+    """The same operands with other attributes give the right result too: no value of the first call is reused."""
     if not call.altered:
         return False
     names = [parameter.name for parameter in call.op.parameters]
@@ -155,7 +155,7 @@ def attributes_count(lab: Lab, call: Call, draw: Draw, cost: Cost) -> bool:
 def _agree(
     lab: Lab, call: Call, cost: Cost, left: Array, right: Array, factor: float, draw: Draw, check: str
 ) -> None:
-    """Two results differ by no more than twice the bound of each; not at all where moves or integers are compared."""
+    """Raise Fault if two results differ by more than their bounds; moved elements and integers must be equal."""
     traced = TracedCall(lab.backend, call)
     dtype = traced.results[0].dtype
     traced.close()
@@ -170,7 +170,7 @@ def _agree(
     with np.errstate(all="ignore"):
         over = np.isinf(a) & (np.abs(b) > 0.99 * LARGEST.get(dtype, np.inf)) | np.isinf(b)
         under = np.abs(a - b) <= FLOOR.get(dtype, 0.0) * max(1.0, factor)
-        spilled = np.isinf(limit) & (cost.largest < np.inf)  # infinities of both signs make it NaN
+        spilled = np.isinf(limit) & (cost.largest < np.inf)  # a sum of infinities of both signs is NaN
         wrong = ~((a == b) | over | under | spilled | (np.isnan(a) & np.isnan(b)) | (np.abs(a - b) <= limit))
     if call.free is not None:
         wrong &= ~call.free(*call.mapped(lambda o: o.decoded))

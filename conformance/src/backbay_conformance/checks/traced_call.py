@@ -27,7 +27,7 @@ def weight(backend: Backend, name: str, spec: Spec) -> Tensor:
 
 
 class TracedCall:
-    """A call traced in a context of its own: its leaves, and the tensors that come out.
+    """A call traced in a context of its own: its leaves and its result tensors.
 
     `weights` names the operands that are weights of the backend's model; the others are leaves.
     """
@@ -63,7 +63,7 @@ class TracedCall:
         made = call.op.open(ctx, self.args) if composed else trace_op(ctx, call.op, args)
         self.results: list[Tensor] = list(made) if isinstance(made, list) else [made]
         if composed or call.op.view or call.op.inline:
-            # A view is read where it lies, and by a copy that runs on the device.
+            # A view is read directly, and through a copy that runs on the device.
             readable = [result for result in self.results if runs(ctx, ops.contiguous, result)]
             self.results += [result.contiguous(ctx) for result in readable]
         self.specs = [args[i] for i in call.op.operands]
@@ -79,7 +79,7 @@ class TracedCall:
 
     @cached_property
     def precision(self) -> Precision:
-        """The declared precision of the op, or of the coarsest kernel of its composite where that runs."""
+        """The declared precision of the op, or of the coarsest kernel if its composite runs."""
         composed = self.composed or self.level is Level.COMPOSITE
         return declared_precision(self.backend, self.call.op, self.args, composed=composed)
 
@@ -98,6 +98,6 @@ class TracedCall:
 
 
 def make(call: Call, mode: Mode, precision: Precision, variant: int) -> None:
-    """Fill in the data of all operands; an operand comes after the partner whose peak limits it."""
+    """Fill in the data of all operands; each after its partner, whose peak limits its range."""
     for operand in sorted(call.operands(), key=lambda o: getattr(o.fill, "partner", None) is not None):
         operand.make(mode, precision, variant)

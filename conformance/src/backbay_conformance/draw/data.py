@@ -1,4 +1,4 @@
-"""Data for operands: small integers for the exact oracle, magnitudes far apart for bounds, and special values."""
+"""Data for operands: small integers for exact comparison, a wide range of magnitudes, and special values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Mode = Literal["exact", "wide", "special"]
 
 @dataclass(frozen=True)
 class Making:
-    """The purpose of data: oracle, precision, and variant."""
+    """The context in which data are made: random generator, mode, declared precision, and variant."""
 
     rng: np.random.Generator
     mode: Mode
@@ -34,7 +34,7 @@ class Making:
 
 
 Fill = Callable[[Making, "Operand"], Array]
-"""Makes stored elements for an operand, of any shape."""
+"""Makes stored elements for an operand, as an array of any shape."""
 
 SPECIALS: dict[str, tuple[float, ...]] = {
     "0": (0.0, -0.0),
@@ -43,7 +43,7 @@ SPECIALS: dict[str, tuple[float, ...]] = {
     "+": (np.inf,),
     "-": (-np.inf,),
     "s": (1e-40, -3e-42, 6e-8, -6e-8),  # subnormals, of f32 and of f16
-    "b": (3e38, -3e38, 65504.0, -65504.0),  # the largest
+    "b": (3e38, -3e38, 65504.0, -65504.0),  # near the largest of f32, and the largest of f16
 }
 
 
@@ -53,11 +53,11 @@ class Numbers:
 
     special     which special values may come up, by the letters of SPECIALS
     low, high   bounds, in every mode
-    terms       how many products, or terms, are added up to one result: exact data leave room for them
+    terms       how many products or terms one result sums; exact data leave room for the sum
     partner     the other factor of the products
-    most        the largest integer, where it should be less than the type allows
+    most        the largest integer in exact mode
     positive    no number is negative
-    few         special values come up once or twice, not everywhere: sums of rows would show nothing else
+    few         special values come up only once or twice, so that some sums over rows stay finite
     """
 
     special: str = "0"
@@ -87,7 +87,7 @@ class Numbers:
         return with_payloads(making.rng, encode(clipped, operand.dtype), operand.dtype)
 
     def _integers(self, making: Making, operand: Operand, size: int) -> Array:
-        """Integers that the type, the activation type and the sums hold exactly."""
+        """Integers that the type and the activation type hold exactly, and whose sums stay exact."""
         bits = significand(operand.dtype)
         if operand.activated:
             bits = min(bits, significand(making.precision.activation))
@@ -95,7 +95,7 @@ class Numbers:
         if self.partner is not None:
             room /= self.partner.peak
         elif self.terms > 1:
-            room /= 2  # something is left for the other factor
+            room /= 2  # leave room for the other factor
         limit = int(max(min(1, self.most), min(self.most, 2**bits - 1, room)))
         numbers = making.rng.integers(-limit, limit + 1, size).astype(np.float64)
         kind = making.precision.activation
@@ -126,7 +126,7 @@ QUIET = {DType.F32: 0x7FC00000, DType.F16: 0x7E00, DType.BF16: 0x7FC0}
 
 
 def with_payloads(rng: np.random.Generator, raw: Array, dtype: DType) -> Array:
-    """Each NaN with a sign and a payload; often it has all bits set, which carries over where rounding adds to them."""
+    """Each NaN with a drawn sign and payload, often with all bits set: rounding by addition would then overflow."""
     bits: Array = np.ascontiguousarray(raw).view(f"u{raw.itemsize}")
     quiet, ones = QUIET[dtype], (1 << 8 * raw.itemsize) - 1
     infinity = quiet & quiet << 1  # a quiet NaN's bits without its quiet bit
@@ -139,9 +139,9 @@ def with_payloads(rng: np.random.Generator, raw: Array, dtype: DType) -> Array:
 
 
 def _for_blocks(rng: np.random.Generator, numbers: Array, kind: DType, row: int, room: float) -> Array:
-    """Integers that blocks of 8-bit numbers hold exactly: each block's largest is 127, its scale therefore 1.
+    """Integers that blocks of 8-bit numbers hold exactly: each block's largest is 127, so its scale is 1.
 
-    That holds for blocks of 16, too, where a backend takes finer ones than it declares.
+    Each 16 elements hold a 127, for backends whose blocks are finer than the declared type's.
     """
     if row == 0:
         return numbers
@@ -155,7 +155,7 @@ def _for_blocks(rng: np.random.Generator, numbers: Array, kind: DType, row: int,
 
 @dataclass(frozen=True)
 class Integers:
-    """Integers in [low, high), repeated and out of order as they come."""
+    """Integers in [low, high), in any order, with repetitions."""
 
     low: int
     high: int
@@ -164,7 +164,7 @@ class Integers:
         size = int(np.prod(operand.shape, dtype=np.int64))
         numbers = making.rng.integers(self.low, max(self.low + 1, self.high), size)
         if size and making.variant == 0 and self.high - self.low > 1:
-            numbers[making.rng.integers(size)] = self.high - 1  # kernels miss the last one
+            numbers[making.rng.integers(size)] = self.high - 1  # a kernel may forget the last one
             if size > 1:
                 numbers[making.rng.integers(size)] = self.low
         return numbers.astype(NUMPY[operand.dtype])
@@ -172,7 +172,7 @@ class Integers:
 
 @dataclass(frozen=True)
 class Distinct:
-    """Along dimension 0 no two ids are equal: writes to one row in any order would leave either."""
+    """Ids that differ along dimension 0: repeated ids would make a write's result depend on its order."""
 
     high: int
 
@@ -185,7 +185,7 @@ class Distinct:
 
 @dataclass(frozen=True)
 class Bits:
-    """Any stored element at all, for ops that only move elements: every NaN, subnormal and integer."""
+    """Any stored elements, for ops that only move them: every NaN, subnormal and integer."""
 
     def __call__(self, making: Making, operand: Operand) -> Array:
         size = int(np.prod(operand.shape, dtype=np.int64))
@@ -212,7 +212,7 @@ class Made:
 # -- quantized blocks ------------------------------------------------------------------------------------
 
 Q = DType
-# Where a block holds its f16 scales. All other bytes are drawn freely, so that every code comes up.
+# Offsets of a block's f16 scales. All other bytes are random, so that every code comes up.
 SCALES: dict[DType, tuple[int, ...]] = {
     Q.Q4_0: (0,),
     Q.Q8_0: (0,),
@@ -249,14 +249,14 @@ UNDRAWN = {
 
 
 def blocks(making: Making, dtype: DType, count: int) -> Array:
-    """Blocks with any codes in them, and scales of both signs that make sense, 1 or -1 for the exact oracle."""
+    """Blocks with random codes and finite scales of both signs; the scales are 1 or -1 in exact mode."""
     rng = making.rng
     raw = rng.integers(0, 256, (count, dtype.type_size), dtype=np.uint8)
     if dtype is DType.MXFP4:
         raw[:, 0] = 127 if making.exact else rng.integers(115, 131, count)
     if dtype is DType.NVFP4:  # four unsigned scales of 8 bits, of which 0x40 is 1 and 0x7F a NaN
         raw[:, :4] = 0x40 if making.exact else rng.integers(0, 0x7F, (count, 4))
-    if dtype is DType.IQ1_M:  # the scale's four digits stand on top of four words
+    if dtype is DType.IQ1_M:  # the scale's four hexadecimal digits are the top bits of four words
         words = raw[:, 48:].view(np.uint16)
         digits = _scales(making, count)[:, None] >> np.array([0, 4, 8, 12], np.uint16)
         words[...] = (words & 0x0FFF) | (digits << 12).astype(np.uint16)
@@ -266,7 +266,7 @@ def blocks(making: Making, dtype: DType, count: int) -> Array:
 
 
 def _scales(making: Making, count: int) -> Array:
-    """Scales as the bits of f16: 1 or -1 for the exact oracle, else of both signs, and some of them subnormal."""
+    """Scales as the bits of f16, of both signs: of magnitude 1 in exact mode, else some of them subnormal."""
     rng = making.rng
     scale = np.ones(count) if making.exact else np.exp(rng.uniform(-6, 0, count))
     if not making.exact:

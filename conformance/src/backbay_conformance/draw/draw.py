@@ -1,4 +1,4 @@
-"""Choices: each is one recorded integer, so that a failing call can be made smaller, written down and tried again."""
+"""Choices: each is one recorded integer, so that a failing call can be shrunk, saved and replayed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .operand import Operand
 T = TypeVar("T")
 Mode = Literal["exact", "wide", "special"]
 MODES: tuple[Mode, ...] = ("exact", "wide", "special")
-"""Small integers that every order of summation adds up alike; magnitudes far apart; signed zeros, infinities, NaN."""
+"""Integers with the same sum in any order; a wide range of magnitudes; signed zeros, infinities and NaN."""
 
 FLOATS = (DType.F32, DType.F16, DType.BF16)
 SMALL = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65)
@@ -23,10 +23,10 @@ LARGE = (127, 128, 129, 255, 256, 257, 511, 512, 513, 1023, 1024, 1025)
 
 
 class Draw:
-    """The source of all chance in a case. The simplest option comes first, as choice 0.
+    """The source of all random choices of a case. Choice 0 is always the simplest option.
 
-    `turn` counts the calls that are drawn of one case: modes and dtypes follow from it in turn, so that none of them
-    is left to chance. Everything else comes from `seed`, or, as far as it goes, from `replay`.
+    `turn` counts the calls of one case: it selects mode and dtype, so that each of them comes up. All other choices
+    come from `seed`, or from `replay` if given, and are 0 after its end.
     """
 
     def __init__(
@@ -71,15 +71,15 @@ class Draw:
         return options[self.below(len(options))]
 
     def flag(self, one_in: int = 2) -> bool:
-        """True once in so many times; False is simpler."""
+        """True about once in `one_in` times; False is the simpler choice."""
         return self.below(one_in) == one_in - 1
 
     def many(self, *usual: int) -> int:
-        """How many there are to choose from by number: now and then more than a byte counts."""
+        """The number of rows or experts that ids choose from: now and then more than fit in a byte."""
         return self.pick(257, 300) if self.flag(8) else self.pick(*usual)
 
     def side(self, most: int = 1025, least: int = 0) -> int:
-        """An extent: mostly about a power of two, now and then nothing."""
+        """An extent: mostly near a power of two, now and then `least`."""
         kind = self.below(24)
         if kind == 23:
             return least
@@ -87,9 +87,9 @@ class Draw:
         return self.pick(*sides) if sides else max(least, min(most, 1))
 
     def sides(self, count: int, elements: int = 3000, least: int = 0) -> tuple[int, ...]:
-        """Extents of a shape that is not too large as a whole; which of them is the large one is drawn too.
+        """Extents of a shape with at most about `elements` elements; any dimension may be the large one.
 
-        Now and then all are equal, where a kernel that takes one dimension for another notices nothing itself.
+        Now and then all extents are equal: a kernel that confuses two dimensions then raises no error.
         """
         if count > 1 and self.flag(8):
             alike = [n for n in (2, 3, 4, 5, 8, 17, 32) if n >= least and n**count <= elements]
@@ -106,7 +106,7 @@ class Draw:
         return tuple(extents)
 
     def _past_tiles(self, count: int, elements: int, least: int) -> tuple[int, ...]:
-        """Two extents that both leave a rest where a kernel cuts them into tiles; the others are 1."""
+        """Two extents that are no multiples of a kernel's tile; the others are 1."""
         tiled = [(a, b) for a in (33, 40) for b in (33, 65) if a * b <= elements] or [(5, 9)]
         extents = [max(1, least)] * count
         first = self.below(count)
@@ -118,21 +118,21 @@ class Draw:
         return self.sides(self.integer(low, high), elements, least)
 
     def rows(self, least: int = 0) -> tuple[int, ...]:
-        """A shape for an op along dimension 0. Now and then the row is long, since kernels cut long rows up."""
+        """A shape for an op along dimension 0; now and then with a long row, which kernels split."""
         if self.flag(4):
             return (self.pick(513, 257, 1025, 1024, 511, 2049), *self.sides(self.below(3), 5, least))
         return self.shape(least=least)
 
     def float_dtype(self, *, shift: int = 0) -> DType:
-        """One of the float types in turn; `shift` makes a second operand's another."""
+        """One of the float types by turn; `shift` selects another one, for a second operand."""
         return FLOATS[(self.turn // len(MODES) + shift) % len(FLOATS)]
 
     def other_float(self) -> DType:
-        """A float type for a further operand: mostly the first one's."""
+        """A float type for a further operand: mostly the first operand's."""
         return self.float_dtype(shift=self.pick(0, 0, 1, 2))
 
     def quantized_dtype(self) -> DType:
-        """One of the quantized types in turn."""
+        """One of the quantized types by turn."""
         return READABLE[self.turn // len(MODES) % len(READABLE)]
 
     # -- operands ----------------------------------------------------------------------------------------
@@ -149,11 +149,11 @@ class Draw:
     ) -> Operand:
         """A tensor of this dtype and shape, filled and laid out as drawn.
 
-        `stays` says that it must be a leaf or a view of one: it is written to, or holds ids. `activated` says that a
-        backend may round it to its activation type.
+        `stays`: the tensor must be a leaf or a view of one, since it is written to or holds ids. `activated`: a
+        backend may round the tensor to its activation type.
         """
         fill = fill or Numbers()
-        free = isinstance(fill, (Numbers, Bits)) and not stays  # any element may be any other
+        free = isinstance(fill, (Numbers, Bits)) and not stays  # equal elements are allowed
         placed = (
             self.layout(dtype, tuple(shape), stays=stays, free=free) if layout else plain(dtype, tuple(shape))
         )
@@ -168,7 +168,7 @@ class Draw:
         dtype: DType | None = None,
         activated: bool = False,
     ) -> Operand:
-        # F32 is the number 0: `or` would take it for none
+        # not `or`: DType.F32 is 0
         return self.operand(self.float_dtype() if dtype is None else dtype, shape, fill, activated=activated)
 
     def layout(
@@ -176,7 +176,7 @@ class Draw:
     ) -> Layout:
         """Contiguous, permuted, a view with an offset and gaps, a slice with steps, or the result of another op.
 
-        Where elements are `free` to be equal, now and then a dimension has a stride of 0.
+        If elements are `free` to be equal, now and then a dimension has a stride of 0.
         """
         kind = self.below(8)
         if free and len(shape) > 1 and 0 not in shape and self.flag(16):

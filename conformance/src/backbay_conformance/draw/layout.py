@@ -18,15 +18,15 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class LayoutStep:
-    """From a tensor of shape `source` to one of `shape`: `embed` undoes on arrays what `trace` does on tensors."""
+    """From a tensor of shape `source` to one of `shape`: `trace` on tensors, and its inverse `embed` on arrays."""
 
     name: str
     source: Shape
     shape: Shape
     embed: Callable[[Array], Array]
     trace: Callable[[Context, Tensor], Tensor]
-    code: str  # of `trace`, after the dot, as a program would have it
-    merge_shared: Callable[[Array], Array] = lambda raw: raw  # makes elements equal that lie in one place
+    code: str  # source text of `trace`, after the dot
+    merge_shared: Callable[[Array], Array] = lambda raw: raw  # makes elements that share memory equal
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Layout:
         return np.ascontiguousarray(raw)
 
     def merge_shared(self, raw: Array) -> Array:
-        """The operand's elements as they can be, where some of them lie in one place."""
+        """The operand's elements, made equal where they share memory."""
         return self.steps[-1].merge_shared(raw) if self.steps else raw
 
     def trace(self, ctx: Context, leaf: Tensor) -> Tensor:
@@ -62,7 +62,7 @@ class Layout:
 
 
 def runs(ctx: Context, op: Op[Any, Any], *operands: Spec) -> bool:
-    """Whether a backend runs an op that a call needs beside its own: to lay out operands, or to read results."""
+    """Whether the backend runs an auxiliary op, which lays out operands or reads results."""
     return ctx.backend.supports(op, operands).level is not Level.NONE
 
 
@@ -71,7 +71,7 @@ def plain(dtype: DType, shape: Shape) -> Layout:
 
 
 def junk(dtype: DType, raw: Array, shape: Shape) -> Array:
-    """Stored elements that nobody may use: NaN, and integers out of every range."""
+    """Stored elements that no kernel may read: NaN, and integers out of range."""
     full = np.empty(shape, raw.dtype)
     full.view(np.uint8)[...] = 0x7F if dtype.is_integer else 0xFF
     return full
@@ -100,7 +100,7 @@ def permuted(dtype: DType, shape: Shape, axes: Shape) -> LayoutStep:
 
 
 def gaps(dtype: DType, shape: Shape, before: Shape, behind: Shape) -> LayoutStep:
-    """A view into something larger in every dimension; the source is contiguous."""
+    """A view into a contiguous tensor that is larger in every dimension."""
     source = tuple(n + a + b for n, a, b in zip(shape, before, behind, strict=True))
     inside = tuple(
         slice(_stored(dtype, a, n), _stored(dtype, a + shape[n], n))
@@ -127,7 +127,7 @@ def gaps(dtype: DType, shape: Shape, before: Shape, behind: Shape) -> LayoutStep
 
 
 def sliced(dtype: DType, shape: Shape, dim: int, low: int, step: int) -> LayoutStep:
-    """Every step-th of a dimension, from `low` on."""
+    """Every step-th element of a dimension, from `low` on."""
     high = low + shape[dim] * step
     source = tuple(high if n == dim else extent for n, extent in enumerate(shape))
     axis = len(shape) - 1 - dim
@@ -149,7 +149,7 @@ def sliced(dtype: DType, shape: Shape, dim: int, low: int, step: int) -> LayoutS
 
 
 def duplicated(dtype: DType, shape: Shape) -> LayoutStep:
-    """A computed tensor instead of a leaf, where the backend can copy."""
+    """A computed tensor instead of a leaf, if the backend can copy."""
 
     def trace(ctx: Context, x: Tensor) -> Tensor:
         return x.duplicate(ctx) if runs(ctx, ops.contiguous, x) else x
@@ -158,7 +158,7 @@ def duplicated(dtype: DType, shape: Shape) -> LayoutStep:
 
 
 def repeated(dtype: DType, shape: Shape, dim: int) -> LayoutStep:
-    """A view whose stride of one dimension, not the first, is 0: everything along it is its first element."""
+    """A view with stride 0 in one dimension, not the first: all its elements are copies of the first."""
     source = tuple(1 if n == dim else extent for n, extent in enumerate(shape))
     spec, axis = Spec(dtype, source), len(shape) - 1 - dim
     steps = tuple(0 if n == dim else spec.stride(n) for n in range(1, len(shape)))

@@ -13,7 +13,7 @@ from ..numbers.rounding import Array
 
 
 def write_model(path: Path, blocks: int, weights: Iterable[tuple[str, DType, Array]], width: int = 0) -> Path:
-    """A file of so many blocks, with weights by name, each as its stored elements; `width` is the embeddings' width."""
+    """Write a file of `blocks` layers, with weights by name as stored elements; `width` is the embeddings' width."""
     from gguf import GGMLQuantizationType, GGUFWriter
 
     writer = GGUFWriter(path, "small")

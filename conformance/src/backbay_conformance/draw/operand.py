@@ -16,7 +16,7 @@ from .layout import Layout
 
 @dataclass(eq=False)
 class Operand:
-    """A tensor to be made: `raw` are its stored elements, an array of the reversed shape, `numbers` the decoded ones.
+    """A tensor to be made: `raw` holds its stored elements in the reversed shape, `numbers` the decoded elements.
 
     `make` sets both; `variant` 1 makes other data of the same kind.
     """
@@ -55,12 +55,12 @@ class Operand:
 
     @property
     def peak(self) -> float:
-        """The largest finite magnitude; at least 1."""
+        """The largest finite magnitude, or 1 if that is larger."""
         finite = self.decoded[np.isfinite(self.decoded)]
         return max(1.0, float(np.abs(finite).max(initial=1.0)))
 
     def of(self, raw: Array, layout: Layout | None = None) -> Operand:
-        """The same operand with these data, of the shape that they have."""
+        """The operand with other data, in the shape of the data."""
         shape = raw.shape[::-1]
         if self.dtype.is_quantized:
             shape = (shape[0] // self.dtype.type_size * self.dtype.block_size, *shape[1:])
@@ -69,7 +69,7 @@ class Operand:
         return made
 
     def leaf(self, ctx: Context) -> Tensor:
-        """A leaf that holds the data, as its layout wants them."""
+        """An empty leaf of the shape that the layout needs."""
         return ctx.empty(self.dtype, *self.layout.source)
 
     def write(self, leaf: Tensor) -> None:
@@ -83,7 +83,7 @@ class Operand:
 
 
 def longer(operand: Operand, extra: int, value: float) -> Operand:
-    """The operand with so many more elements of one value behind each of its rows, laid out contiguously."""
+    """The operand, contiguous, with `extra` elements of one value at the end of each row."""
 
     def fill(making: Making, made: Operand) -> Array:
         rows = operand.stored

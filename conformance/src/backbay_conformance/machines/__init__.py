@@ -1,4 +1,4 @@
-"""Lives of a backend and of a cache: random sequences of actions against a model in plain NumPy."""
+"""Lives of a backend and of a cache: random sequences of actions, compared with a model in plain NumPy."""
 
 from __future__ import annotations
 

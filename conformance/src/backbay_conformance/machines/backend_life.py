@@ -19,7 +19,7 @@ from .shadow_ops import TRACED
 from .small_model import WEIGHTS, WIDTH, small_model, weight
 
 Array = NDArray[Any]
-PEAK = 4.0  # of the numbers in leaves
+PEAK = 4.0  # largest magnitude in a leaf
 CONTEXTS, NODES = 3, 24
 
 
@@ -36,7 +36,7 @@ def has_nodes(machine: BackendLife) -> bool:
 
 
 class BackendLife(Machine):
-    """Everything is small integers in f32, so that each result is known to the bit."""
+    """Random actions on a backend; all data are small integers in f32, so each result is known to the bit."""
 
     def __init__(self, lab: Lab, choose: Choose) -> None:
         super().__init__(lab, choose)
@@ -83,7 +83,7 @@ class BackendLife(Machine):
 
     @action(has_context, weight=3)
     def make_leaf(self, choose: Choose) -> None:
-        """from_floats, zeros, or an empty one that may be read only once something was written."""
+        """A new leaf by from_floats, zeros or empty; an empty leaf may be read only after a write."""
         ctx = self._context(choose)
         if len(ctx.nodes) >= NODES:
             return
@@ -98,13 +98,13 @@ class BackendLife(Machine):
         }[kind]()
         leaf = Shadow(made, ctx, self._name("leaf"), PEAK, data=data, written=kind != "empty")
         ctx.nodes.append(leaf)
-        if leaf.written:  # whether data for a new leaf count as a write to the context is left open
+        if leaf.written:  # a new leaf's data may or may not invalidate the context's results
             ctx.doubtful, ctx.results = {*ctx.doubtful, *ctx.results}, {}
         self.tell(f"{leaf.name} = {ctx.name}.{kind}{shape}")
 
     @action(has_leaf, weight=4)
     def rewrite_leaf(self, choose: Choose) -> None:
-        """New data; earlier results of its context can no longer be read."""
+        """Write new data; earlier results of the leaf's context can no longer be read."""
         leaf = self._leaf(choose)
         assert leaf.owner is not None
         assert leaf.data is not None
@@ -116,7 +116,7 @@ class BackendLife(Machine):
 
     @action(has_leaf)
     def refuse_wrong_data(self, choose: Choose) -> None:
-        """Too many numbers are refused, and change nothing."""
+        """Too many numbers are refused, and the leaf keeps its data."""
         leaf = self._leaf(choose)
         self.expect(
             ShapeError, lambda: leaf.tensor.from_floats(np.zeros(leaf.tensor.size + 1)), "too many numbers"
@@ -154,7 +154,7 @@ class BackendLife(Machine):
 
     @action(has_nodes, weight=8)
     def trace(self, choose: Choose) -> None:
-        """An op on nodes of a context, on leaves of others, or on weights."""
+        """Trace an op on nodes of a context, on leaves of other contexts, or on weights."""
         ctx = self._context(choose)
         if not ctx.nodes or len(ctx.nodes) >= NODES:
             return
@@ -168,7 +168,7 @@ class BackendLife(Machine):
 
     @action(has_nodes, weight=4)
     def trace_write(self, choose: Choose) -> None:
-        """A copy into a leaf, or into some of its rows; perhaps of another context."""
+        """Trace a copy into a leaf or some of its rows; the leaf may belong to another context."""
         ctx, leaf = self._context(choose), self._any_leaf(choose)
         if leaf is None or not ctx.nodes or len(ctx.nodes) >= NODES:
             return
@@ -178,7 +178,7 @@ class BackendLife(Machine):
             return
         first = choose.below(leaf.tensor.dim(1) - rows + 1)
         place = self._place(ctx, leaf, first, first + rows)
-        # Integers that a graph writes and reads again must not grow from run to run.
+        # Numbers that a graph writes and reads again must not grow from run to run.
         bounded = Shadow(
             x.tensor.clamp(ctx.ctx, -PEAK, PEAK), ctx, "", PEAK, (x,), lambda a: np.clip(a, -PEAK, PEAK)
         )
@@ -204,14 +204,14 @@ class BackendLife(Machine):
 
     @action(has_nodes, weight=6)
     def compute(self, choose: Choose) -> None:
-        """One output, or two, or none; then all of them are read."""
+        """Compute with up to two outputs."""
         ctx = self._context(choose)
         count = min(choose.below(3), len(ctx.nodes))
         self._compute(ctx, [self._node(ctx, choose) for _ in range(count)])
 
     @action(lambda machine: any(ctx.latest for ctx in machine.open_contexts()), weight=6)
     def compute_again(self, choose: Choose) -> None:
-        """The same outputs from the leaves' present data: nothing may be traced, compiled or allocated."""
+        """Compute the same outputs from the leaves' current data: nothing may be traced, compiled or allocated."""
         found = [ctx for ctx in self.open_contexts() if ctx.latest]
         ctx = found[choose.below(len(found))]
         self._compute(ctx, ctx.latest)
@@ -223,13 +223,13 @@ class BackendLife(Machine):
         if self._closed_leaf(ctx):
             return
         ctx.ctx.reserve()
-        ctx.doubtful |= set(ctx.results)  # they stay if nothing had to be compiled
+        ctx.doubtful |= set(ctx.results)  # results stay readable if nothing had to be compiled
         ctx.results = {}
         self._compiled(ctx)
 
     @action(has_nodes)
     def read_anything(self, choose: Choose) -> None:
-        """Leaves and the outputs of the latest compute can be read; anything else raises, and is never stale."""
+        """Leaves and the latest compute's outputs can be read; other nodes raise, and never give stale data."""
         ctx = self._context(choose)
         if not ctx.nodes:
             return
@@ -265,7 +265,7 @@ class BackendLife(Machine):
 
     @action(lambda machine: len(machine.contexts) > 3)
     def close_backend(self, choose: Choose) -> None:
-        """Everything of it is closed with it; then a new life begins."""
+        """Close the backend with all its contexts and tensors, then open another."""
         ctx = self.open_contexts()[0] if has_context(self) else None
         self.backend.close()
         self.tell("backend.close()")
@@ -302,16 +302,16 @@ class BackendLife(Machine):
             if node.target is not None:
                 self._forget_aliases(node.base, keep=ctx)
         ctx.results = {o: ctx.values[o] if ctx.is_known(o) else None for o in outputs}
-        for other in self.open_contexts():  # their earlier results still stand
+        for other in self.open_contexts():  # results of other contexts are still valid
             for output, expected in other.results.items():
                 self._compare_kept(other, ctx, output, expected)
 
     def _compare_kept(
         self, owner: ContextShadow, latest: ContextShadow, output: Shadow, expected: Array | None
     ) -> None:
-        """A result; it may be gone where another context has moved its memory, but it is never stale."""
+        """Compare an earlier result. After another context moved the memory it may raise, but it is never stale."""
         if output.base.owner is not None and output.base.owner.closed:
-            return  # a view of a result that is gone
+            return  # a view of a leaf whose context is closed
         try:
             self._compare(output.tensor, expected, output.name)
         except NotComputedError:
@@ -333,7 +333,7 @@ class BackendLife(Machine):
         ctx.stale = ctx.moved = False
 
     def _why_not(self, ctx: ContextShadow) -> tuple[type[BackbayError], str] | None:
-        """The error that a compute must raise now."""
+        """The error that a compute must raise in the current state, if any."""
         if not self.loaded and any(leaf.owner is None for leaf in ctx.needs()):
             return NotComputedError, "the weights are not loaded"
         if self._closed_leaf(ctx):
@@ -344,14 +344,14 @@ class BackendLife(Machine):
         return any(leaf.owner is not None and leaf.owner.closed for leaf in ctx.needs())
 
     def _forget_aliases(self, leaf: Shadow, keep: ContextShadow | None = None) -> None:
-        """Outputs that are views of a leaf may show its present or its former data."""
+        """Mark results that are views of a leaf as unknown: they may show its new data or its old data."""
         for ctx in self.contexts:
             for output in ctx.results if ctx is not keep else ():
                 if output.base is leaf:
                     ctx.results[output] = None
 
     def _place(self, ctx: ContextShadow, leaf: Shadow, low: int, high: int) -> Shadow:
-        """Some rows of a leaf, as a view."""
+        """A view of some rows of a leaf."""
         view = leaf.tensor.slice(ctx.ctx, 1, low, high)
         name = f"{leaf.name}[{low}:{high}]"
         return Shadow(view, ctx, name, leaf.peak, (leaf,), lambda a: a[low:high], view=True)
@@ -373,7 +373,7 @@ class BackendLife(Machine):
         return self._leaf(choose) if has_leaf(self) else None
 
     def _node(self, ctx: ContextShadow, choose: Choose) -> Shadow:
-        """A node of a context; one of the last three as often as not, so that chains grow."""
+        """A node of a context; every second time one of the last three, so that chains grow."""
         recent = choose.below(2) * max(0, len(ctx.nodes) - 3)
         return ctx.nodes[recent + choose.below(len(ctx.nodes) - recent)]
 

@@ -1,4 +1,4 @@
-"""A cache in a backend's memory, and the graphs that store, read and move it: core's own ops and views."""
+"""A cache in a backend's memory, and the graphs that store, read and move its cells."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Layout:
-    """The shape of a cache, and how its keys are turned."""
+    """The shape of a cache, and the parameters of its rotary embedding."""
 
     head: int
     heads: int
@@ -34,7 +34,7 @@ class Layout:
 
 
 class Cache:
-    """Leaves for keys and values in a context that lives as long, and a kept context for each shape of a step."""
+    """Leaves for keys and values in a context of their own, and a kept context for each shape of a step."""
 
     def __init__(self, backend: Backend, layout: Layout) -> None:
         self.backend, self.layout = backend, layout
@@ -49,7 +49,7 @@ class Cache:
         self.steps: dict[tuple[int, int], CacheStep] = {}
 
     def step(self, tokens: int, history: int) -> CacheStep:
-        """The kept step of a shape; made when it is first asked for."""
+        """The kept step of a shape; made at its first use."""
         if (tokens, history) not in self.steps:
             self.steps[tokens, history] = CacheStep(self, tokens, history)
         return self.steps[tokens, history]
@@ -66,24 +66,24 @@ class Cache:
     # -- views -------------------------------------------------------------------------------------------
 
     def keys(self, ctx: Context, first: int, count: int) -> Tensor:
-        """(row, count) of the keys from a cell on."""
+        """(row, count): keys of `count` cells from cell `first` on."""
         return self.key.view(ctx, first * self.key.stride(1), (self.layout.row, count), (self.key.stride(1),))
 
     def values(self, ctx: Context, first: int, count: int) -> Tensor:
-        """The values from a cell on, as they are stored."""
+        """Values of `count` cells from cell `first` on, in the stored layout."""
         size = (self.layout.row, count)
         if not self.config.permuted_v:
             return self.value.view(ctx, first * self.value.stride(1), size, (self.value.stride(1),))
         return self.value.view(ctx, first * self.value.stride(0), size[::-1], (self.value.stride(1),))
 
     def heads_of_keys(self, ctx: Context, history: int) -> Tensor:
-        """(head, kv_heads, history) from cell 0 on."""
+        """(head, kv_heads, history): keys from cell 0 on."""
         one = self.key.dtype.row_size(self.layout.head)
         shape = (self.layout.head, self.layout.kv_heads, history)
         return self.key.view(ctx, 0, shape, (one, self.key.stride(1)))
 
     def heads_of_values(self, ctx: Context, history: int) -> Tensor:
-        """(head, kv_heads, history), or, permuted, (history, head, kv_heads)."""
+        """Values from cell 0 on: (head, kv_heads, history), or (history, head, kv_heads) if permuted."""
         head, kv_heads = self.layout.head, self.layout.kv_heads
         if self.config.permuted_v:
             step = self.value.stride(1)
@@ -94,7 +94,7 @@ class Cache:
     # -- maintenance -------------------------------------------------------------------------------------
 
     def move(self, runs: Sequence[tuple[int, int, int]]) -> None:
-        """Cells from, to, and how many: one after the other in one graph without outputs."""
+        """Copy cells in one graph without outputs; each run is (source, target, count)."""
         with self.backend.new_context() as ctx:
             for source, target, count in runs:
                 for part in (self.keys, self.values):
@@ -102,7 +102,7 @@ class Cache:
             ctx.compute()
 
     def shift(self, deltas: Array) -> None:
-        """Turn the key of every cell by so many positions, in place."""
+        """Rotate the key of each cell by its delta of positions, in place."""
         layout = self.layout
         with self.backend.new_context() as ctx:
             place = self.heads_of_keys(ctx, layout.capacity)
@@ -113,7 +113,7 @@ class Cache:
 
 
 class CacheStep:
-    """A graph of one shape, computed again and again: it stores tokens, and lets them attend to the history.
+    """A graph of one shape, computed again and again: it stores tokens, which then attend to the history.
 
     With 0 tokens to store, `asking` tokens only read.
     """
@@ -140,7 +140,7 @@ class CacheStep:
         if not self.cache.config.permuted_v:
             ctx.forward(self.cache.value.set_rows(ctx, self.value, self.cells))
             return
-        # Each element has a row of its own: element e of cell c is number e * capacity + c.
+        # Each element is a row of its own: element e of cell c has the id e * capacity + c.
         flat = self.cache.value.reshape(ctx, 1, layout.capacity * layout.row)
         self.elements = ctx.input().empty(DType.I32, layout.row * self.tokens)
         source = self.value.reshape(ctx, 1, layout.row * self.tokens)

@@ -1,4 +1,4 @@
-"""A cache's life: stored, read, shifted, copied, cut, defragmented, for several sequences and with a window."""
+"""A cache's life: store, read, shift, copy, remove and defragment, for several sequences and with a window."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def has_cells(machine: CacheLife) -> bool:
 
 
 class CacheLife(Machine):
-    """Attention over the cache is compared with attention over the plain history, in float64."""
+    """Random actions on a cache; attention over it is compared with float64 attention over the plain history."""
 
     def __init__(self, lab: Lab, choose: Choose) -> None:
         super().__init__(lab, choose)
@@ -47,7 +47,7 @@ class CacheLife(Machine):
 
     @action(weight=6)
     def store(self, choose: Choose) -> None:
-        """Some tokens of one sequence or two; each must then see its own past, and nothing else."""
+        """Store tokens of one or two sequences; each must see only its own sequence's past."""
         tokens = [1, 2, 3, 5][choose.below(4)]
         free = self.history.free(self.layout.capacity)
         if len(free) < tokens:
@@ -68,7 +68,7 @@ class CacheLife(Machine):
 
     @action(has_cells, weight=2)
     def read_again(self, choose: Choose) -> None:
-        """The newest token of a sequence is stored once more, in its place, and asks anew."""
+        """Store the newest token of a sequence again, in the same cell, with a new query."""
         sequence = self._sequence(choose)
         cell, newest = list(self.history.of(sequence).items())[-1]
         if len(newest.sequences) > 1:
@@ -83,7 +83,7 @@ class CacheLife(Machine):
 
     @action(has_cells, weight=2)
     def shift(self, choose: Choose) -> None:
-        """Positions of a sequence from one on move, and its keys with them, in place."""
+        """Move a sequence's positions from one on by a delta, and rotate their keys in place."""
         sequence = self._sequence(choose)
         cells = self.history.of(sequence)
         if any(len(cell.sequences) > 1 for cell in cells.values()):
@@ -97,14 +97,14 @@ class CacheLife(Machine):
         deltas = np.zeros(self.layout.capacity)
         for n, cell in moved.items():
             deltas[n], cell.position = delta, cell.position + delta
-        for n, cell in self.history.cells.items():  # all are turned, most by nothing, and stored again
+        for n, cell in self.history.cells.items():  # all keys are rotated, most by 0, and stored again
             cell.key = stored(self._rotated(cell.key, deltas[n]), self.layout.key_type)
         self.tell(f"shift {sequence}@{first}.. by {delta}")
         self.cache.shift(deltas)
 
     @action(has_cells)
     def share_prefix(self, choose: Choose) -> None:
-        """Another sequence takes part in the cells of a prefix."""
+        """Let another sequence share the cells of a prefix."""
         source, target, end = self._prefix(choose)
         if target is None:
             return
@@ -115,7 +115,7 @@ class CacheLife(Machine):
 
     @action(has_cells, weight=2)
     def copy_prefix(self, choose: Choose) -> None:
-        """Another sequence gets cells of its own with the same prefix."""
+        """Copy a prefix into new cells for another sequence."""
         source, target, end = self._prefix(choose)
         wanted = [(n, cell) for n, cell in self.history.of(source).items() if cell.position < end]
         free = self.history.free(self.layout.capacity)
@@ -138,7 +138,7 @@ class CacheLife(Machine):
 
     @action(has_cells)
     def defragment(self, choose: Choose) -> None:
-        """Cells move down to fill the gaps, in runs that may overlap."""
+        """Move cells down to fill the gaps, in runs that may overlap."""
         runs: list[tuple[int, int, int]] = []
         for target, source in enumerate(sorted(self.history.cells)):
             last = runs[-1] if runs else None
@@ -153,7 +153,7 @@ class CacheLife(Machine):
 
     @action(has_cells)
     def make_room(self, choose: Choose) -> None:
-        """All cells move up by a few, in one copy that overlaps itself."""
+        """Move all cells up by a few, in one copy whose source and target overlap."""
         extent = max(self.history.cells) + 1
         by = 1 + choose.below(4)
         if extent + by > self.layout.capacity:
@@ -164,7 +164,7 @@ class CacheLife(Machine):
 
     @action(has_cells)
     def change_window(self, choose: Choose) -> None:
-        """From now on tokens see only so many positions; older ones of the sequences are given up."""
+        """Change the number of positions that tokens see, and remove older positions."""
         self.window = [0, 4, 2][choose.below(3)]
         self.tell(f"window {self.window}")
         for sequence in self.history.sequences() if self.window else ():
@@ -177,7 +177,7 @@ class CacheLife(Machine):
 
     @action(has_cells, weight=2)
     def look_inside(self, choose: Choose) -> None:
-        """Each used cell holds the key and value that it should."""
+        """Compare the key and value in each used cell."""
         self.tell("look inside")
         keys = np.asarray(self.cache.key.numpy(), np.float64)
         values = np.asarray(self.cache.value.numpy(), np.float64)
@@ -191,7 +191,7 @@ class CacheLife(Machine):
     def _step(
         self, batch: list[tuple[int, int]], cells: Array, query: Array, key: Array, value: Array
     ) -> None:
-        """Store and attend, and compare each token's result."""
+        """Store and attend; compare each token's result."""
         history = self._history_extent()
         mask = np.full((len(batch), history), -np.inf)
         seen = [self.history.seen_by(sequence, position, self.window) for sequence, position in batch]
@@ -218,7 +218,7 @@ class CacheLife(Machine):
         return batch
 
     def _prefix(self, choose: Choose) -> tuple[int, int | None, int]:
-        """A sequence, one without cells, and a position that a prefix ends at."""
+        """A sequence, another one without cells (if any), and the end of a prefix."""
         source = self._sequence(choose)
         end = 1 + choose.below(self.history.next_position(source))
         taken = self.history.sequences()
@@ -230,7 +230,7 @@ class CacheLife(Machine):
         return taken[choose.below(len(taken))]
 
     def _history_extent(self) -> int:
-        """How far the used cells reach, rounded up as the backend wants it, to at least 8."""
+        """The end of the used cells, rounded up to the backend's padding and to a multiple of 8."""
         step = int(np.lcm(8, self.cache.config.cache_padding))
         return -(-(max(self.history.cells) + 1) // step) * step
 
@@ -248,9 +248,9 @@ class CacheLife(Machine):
         return rotated(x, position, self.layout.dim, self.layout.base, self.layout.mode)
 
     def _check_offer(self) -> None:
-        """What cache_config() offers can be written; else it is no lack that was declared, but a promise.
+        """Raise Fault if set_rows cannot write a type that cache_config() offers.
 
-        Nothing is promised by a backend without set_rows: it has no caches.
+        A backend without set_rows for f32 has no caches, so its cache_config() promises nothing.
         """
         for dtype in (self.layout.key_type, self.layout.value_type):
             written = self._write(dtype)
@@ -265,7 +265,7 @@ class CacheLife(Machine):
         return self.backend.supports(ops.set_rows, given)
 
     def _layout(self, choose: Choose) -> Layout:
-        """Heads of 32, so that each fills a block of a quantized type."""
+        """A drawn layout with heads of 32 elements, whole blocks of a quantized type."""
         config = self.backend.cache_config()
         dtypes = [
             dtype

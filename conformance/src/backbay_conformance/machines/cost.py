@@ -1,4 +1,4 @@
-"""The error of attention over a cache, from the precision that a backend declares of its ops."""
+"""The error of attention over a cache, from the declared precision of its ops."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..numbers.rounding import SIGNIFICAND, accumulate_unit, unit
 
 
 def attention_cost(backend: Backend, key_type: DType, value_type: DType) -> Cost:
-    """The coarsest precision among its ops."""
+    """The cost of attention's coarsest op."""
     key, value = Spec(key_type, (32, 1, 8)), Spec(value_type, (32, 1, 8))
     query, weights = Spec(DType.F32, (32, 1, 1)), Spec(DType.F32, (8, 1, 1))
     attention = ops.scaled_dot_product_attention
@@ -27,7 +27,7 @@ def attention_cost(backend: Backend, key_type: DType, value_type: DType) -> Cost
 
 
 def cost_of(declared: list[Precision]) -> Cost:
-    """One cost that covers all of them; between ops results are rounded to f32."""
+    """One cost that covers several precisions; results between ops are rounded to f32."""
     accumulate = max(accumulate_unit(precision) for precision in declared)
     coarseness = {
         kind: unit(kind) if kind in SIGNIFICAND else 1.0 for p in declared for kind in [p.activation]

@@ -19,7 +19,7 @@ Array = NDArray[Any]
 
 @dataclass
 class Cell:
-    """One position of one or more sequences; key and value are (heads, d), ideal, with a bound of the error of storing them."""
+    """A position of one or more sequences; key and value, (heads, d), are exact, with a bound of the storage error."""
 
     position: int
     sequences: set[int]
@@ -29,7 +29,7 @@ class Cell:
 
 @dataclass
 class History:
-    """Cells by their number; a cell that is not there is free."""
+    """Used cells by their number."""
 
     cells: dict[int, Cell] = field(default_factory=dict)
 
@@ -48,26 +48,26 @@ class History:
         return [n for n in range(capacity) if n not in self.cells]
 
     def remove(self, sequence: int, low: int, high: int) -> None:
-        """The sequence leaves its cells of positions [low, high); cells without a sequence become free."""
+        """Remove a sequence from its cells of positions [low, high); cells without a sequence become free."""
         for cell in self.of(sequence).values():
             if low <= cell.position < high:
                 cell.sequences.discard(sequence)
         self.cells = {n: cell for n, cell in self.cells.items() if cell.sequences}
 
     def seen_by(self, sequence: int, position: int, window: int) -> list[int]:
-        """The cells that a token attends to: its past, itself, and within the window."""
+        """The cells that a token attends to: itself and its past, within the window."""
         low = position - window if window else -1
         return [n for n, cell in self.of(sequence).items() if low < cell.position <= position]
 
 
 def stored(value: Number, dtype: DType) -> Number:
-    """Rows, (heads, d), after they were stored as a dtype."""
+    """(heads, d) with the error of storing it as a dtype."""
     if dtype in SIGNIFICAND:
         lost = unit(dtype) * np.abs(value.value) + FLOOR[dtype]
     else:
         rows = value.value.reshape(-1)
         lost = block_error(rows, dtype).reshape(value.shape) + unit(DType.F16) * np.abs(value.value)
-    # An error that is there already may be moved over an edge, and so by one step more.
+    # An existing error may move a value across a rounding boundary, and so grow by one step.
     return Number(value.value, value.error * (1 + 2.0**-7) + lost, value.cost)
 
 
@@ -80,7 +80,7 @@ def rotated(x: Number, position: float, dim: int, base: float, mode: str) -> Num
     value, error = x.value.copy(), np.array(np.broadcast_to(x.error, x.shape))
     a, b = x.value[:, first], x.value[:, second]
     value[:, first], value[:, second] = a * cos - b * sin, a * sin + b * cos
-    # A backend that takes angles in float32 is off by a few of their roundings.
+    # Angles computed in float32 have an error of some roundoffs.
     size, off = np.hypot(a, b), (np.abs(angle) + 2) * 8 * unit(DType.F32)
     passed = np.hypot(error[:, first], error[:, second]) + size * off
     error[:, first], error[:, second] = passed, passed
@@ -88,21 +88,21 @@ def rotated(x: Number, position: float, dim: int, base: float, mode: str) -> Num
 
 
 def attend(query: Number, cells: list[Cell], scale: float) -> Number:
-    """Attention of one token, (heads, d), over the cells that it sees: (heads, d)."""
+    """Attention of one token, (heads, d), over the cells that it sees; the result is (heads, d)."""
     groups = query.shape[0] // cells[0].key.shape[0]
     key, value = (
         stacked([part(cell) for cell in cells], groups) for part in (_key, _value)
     )  # (history, heads, d)
     scores = query.activation().einsum("hd,nhd->hn", key, query.shape[-1]) * scale
     top = scores.value.max(-1, keepdims=True)
-    with np.errstate(all="ignore"):  # a bound may be infinite, where much was lost in storing
+    with np.errstate(all="ignore"):  # a bound may be infinite if storage lost much
         powers = (scores - top).exp()
         weights: Number = powers / powers.sum()
     return weights.activation().einsum("hn,nhd->hd", value, len(cells))
 
 
 def stacked(parts: list[Number], groups: int) -> Number:
-    """(history, heads, d) of numbers that are (kv_heads, d) each."""
+    """(history, heads, d) from numbers of shape (kv_heads, d)."""
     errors = [np.broadcast_to(part.error, part.shape) for part in parts]
     whole = Number(np.stack([part.value for part in parts]), np.stack(errors), parts[0].cost)
     return whole.moved(lambda a: np.repeat(a, groups, axis=1))
@@ -121,7 +121,7 @@ def number(value: Array, cost: Cost) -> Number:
 
 
 def require_close(got: Array, expected: Number, what: str) -> None:
-    """Fault unless every element is within its bound, with room for the rounding of the result to f32."""
+    """Raise Fault unless each element is within its bound, plus the rounding of the result to f32."""
     bound = expected.error + unit(DType.F32) * (np.abs(expected.value) + 1e-30)
     wrong = ~(np.abs(got - expected.value) <= bound)
     if wrong.any():

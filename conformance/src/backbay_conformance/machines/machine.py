@@ -1,4 +1,4 @@
-"""A stateful machine: actions that apply now and then, driven by recorded choices or by Hypothesis."""
+"""A stateful machine: a set of actions with conditions, driven by recorded choices or by Hypothesis."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Condition = Callable[[Any], bool]
 
 
 def action(when: Condition = lambda machine: True, weight: int = 1) -> Callable[[A], A]:
-    """Declare a method to be an action: it applies only while `when` holds, and comes up `weight` times as often."""
+    """Declare a method as an action: it applies while `when` holds, and is chosen `weight` times as often."""
 
     def mark(method: A) -> A:
         method.__dict__.update(when=when, weight=weight)
@@ -34,9 +34,9 @@ def action(when: Condition = lambda machine: True, weight: int = 1) -> Callable[
 
 
 class Machine(ABC):
-    """Something with a life on a backend, and the model that it is compared with.
+    """An object on a backend, and the model in NumPy that it is compared with.
 
-    An action does something to both, and raises Fault where they differ. `log` has a line for each action.
+    An action changes both, and raises Fault if they differ. `log` has a line for each action.
     """
 
     actions: ClassVar[dict[str, Condition]] = {}
@@ -50,12 +50,12 @@ class Machine(ABC):
         self.log: list[str] = []
 
     def applicable(self) -> list[str]:
-        """The names of actions that apply now, each as often as its weight says."""
+        """The names of the actions that apply now, each repeated by its weight."""
         names = [name for name, when in self.actions.items() if when(self)]
         return [name for name in names for _ in range(getattr(type(self), name).weight)]
 
     def do(self, name: str, choose: Choose) -> None:
-        """One action; an error gets the actions before it as a note."""
+        """Run one action; an error's message includes all actions so far."""
         try:
             getattr(self, name)(choose)
         except Fault as fault:
@@ -72,7 +72,7 @@ class Machine(ABC):
         return "\n".join(f"{number:3}  {line}" for number, line in enumerate(self.log, 1))
 
     def expect(self, kind: type[BackbayError], use: Callable[[], Any], why: str) -> None:
-        """Raise Fault unless a use is refused with this error."""
+        """Raise Fault unless `use` raises this error."""
         self.tell(f"{kind.__name__}? {why}")
         try:
             use()
@@ -86,7 +86,7 @@ class Machine(ABC):
 
 
 def walk(kind: type[Machine], lab: Lab, choose: Choose, steps: int) -> None:
-    """A life of some steps, each an action that `choose` picks. Raises Fault where backend and model differ."""
+    """Run a life of `steps` actions picked by `choose`; raise Fault if backend and model differ."""
     machine = kind(lab, choose)
     try:
         for _ in range(steps):
@@ -99,10 +99,10 @@ def walk(kind: type[Machine], lab: Lab, choose: Choose, steps: int) -> None:
 
 
 def abandon(machine: Machine) -> None:
-    """Close everything; an error of closing matters less than the fault before it."""
+    """Close the machine after a fault, and ignore errors of closing."""
     try:
         machine.close()
-    except Exception:  # noqa: BLE001 - whatever it is, the first fault matters more
+    except Exception:  # noqa: BLE001 - the first fault matters more
         machine.lab.discard()
 
 
@@ -145,7 +145,7 @@ def state_machine(kind: type[Machine], lab: Lab) -> type[Any]:
 
     namespace["begin"] = initialize(data=st.data())(begin)
     for name, when in kind.actions.items():
-        for copy in range(getattr(kind, name).weight):  # Hypothesis takes each rule as often as others
+        for copy in range(getattr(kind, name).weight):  # Hypothesis chooses each rule equally often
             own = f"{name}_{copy + 1}" if copy else name
             namespace[own] = _rule(own, name, when, rule, precondition, st, Chosen)
 
@@ -180,7 +180,7 @@ def run_machine(
     *,
     shrink: bool = True,
 ) -> list[Failure]:
-    """Lives of a machine on a backend, drawn by Hypothesis from a seed; the failures, made as short as it can."""
+    """Run lives that Hypothesis draws from a seed; return the failures, as short as Hypothesis can make them."""
     from hypothesis import HealthCheck, Phase, settings
     from hypothesis import seed as with_seed
     from hypothesis.stateful import run_state_machine_as_test

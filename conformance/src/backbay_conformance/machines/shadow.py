@@ -1,4 +1,4 @@
-"""The shadow of a context: its graph in plain NumPy, one node after the other."""
+"""The shadow of a context: its graph in plain NumPy, node by node."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ Array = NDArray[Any]
 class Shadow:
     """A tensor and the data that it must hold.
 
-    A leaf holds `data`. A view gives a NumPy view of its first operand's array. Anything else makes an array of its
-    operands' when it runs; `target` is the operand that a write changes.
+    A leaf holds `data`. A view is a NumPy view of its first operand's array. Any other node computes an array from
+    its operands' arrays; `target` is the index of the operand that a write changes.
     """
 
     tensor: Tensor
     owner: ContextShadow | None  # None for a weight
     name: str
-    peak: float  # no element is larger, so that all sums are exact
+    peak: float  # bound of all elements, so that sums stay exact
     operands: tuple[Shadow, ...] = ()
     function: Callable[..., Array] | None = None
     view: bool = False
     target: int | None = None
     data: Array | None = None
-    written: bool = True  # a leaf whose contents somebody has set
+    written: bool = True  # a leaf is unwritten until its data are set
 
     @property
     def is_leaf(self) -> bool:
@@ -39,7 +39,7 @@ class Shadow:
 
     @property
     def base(self) -> Shadow:
-        """The node whose storage this looks into."""
+        """The node whose storage this node shares; the node itself if it is no view."""
         if self.target is not None:
             return self.operands[self.target].base
         return self.operands[0].base if self.view else self
@@ -49,7 +49,7 @@ class Shadow:
         return self.tensor.shape
 
     def leaves(self) -> Iterator[Shadow]:
-        """All leaves and weights that it needs, itself if it is one."""
+        """All leaves and weights that the node depends on, or the node itself if it is a leaf."""
         if self.is_leaf:
             yield self
         for operand in self.operands:
@@ -64,14 +64,12 @@ class ContextShadow:
     name: str
     nodes: list[Shadow] = field(default_factory=list)
     roots: list[Shadow] = field(default_factory=list)
-    results: dict[Shadow, Array | None] = field(
-        default_factory=dict
-    )  # None: readable, but its content is unknown
+    results: dict[Shadow, Array | None] = field(default_factory=dict)  # None: readable, but with unknown data
     latest: list[Shadow] = field(default_factory=list)  # the outputs of the last compute
-    doubtful: set[Shadow] = field(default_factory=set)  # perhaps readable
+    doubtful: set[Shadow] = field(default_factory=set)  # may be readable or not
     closed: bool = False
     stale: bool = True  # the next compute compiles
-    moved: bool = False  # another context has compiled since, which may move memory that both use
+    moved: bool = False  # another context has compiled since, and may have moved shared memory
 
     def root(self, shadow: Shadow) -> None:
         if shadow not in self.roots:
@@ -84,19 +82,19 @@ class ContextShadow:
             yield from root.leaves()
 
     def run(self) -> None:
-        """Every root in order, before it its operands not yet run; a view reads its storage when it is read."""
+        """Evaluate each root in order, after its operands. A view shows its storage's data at the time of reading."""
         self.values: dict[Shadow, Array] = {}
         self.known: dict[Shadow, bool] = {}
         for root in self.roots:
             self._evaluate(root)
 
     def is_known(self, shadow: Shadow) -> bool:
-        """Whether its data after the run depend on no unwritten leaf."""
+        """Whether the node's data depend on no unwritten leaf."""
         base = shadow.base
         return base.written if base.is_leaf else self.known[base]
 
     def _evaluate(self, shadow: Shadow) -> Array:
-        """The array of a node, run if it has not been."""
+        """The array of a node, evaluated once."""
         if shadow in self.values:
             return self.values[shadow]
         operands = [self._evaluate(operand) for operand in shadow.operands]

@@ -1,4 +1,4 @@
-"""Ops that a backend's life traces, on small integers, each with its shadow in NumPy."""
+"""Ops that a backend's life traces on small integers, each with its NumPy equivalent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .shadow import ContextShadow, Shadow
 from .small_model import WIDTH
 
 Array = NDArray[Any]
-EXACT = 2048.0  # integers up to here are exact in every type that a backend may round activations to
+EXACT = 2048.0  # integers up to this are exact in f16, the narrowest activation type of these ops
 
 
 class Life(Protocol):
@@ -40,7 +40,7 @@ def _unary(
 
 
 def _binary(life: Life, ctx: ContextShadow, x: Shadow, choose: Choose) -> Shadow | None:
-    """add or mul with another node of one shape, of this context or a leaf of another."""
+    """add or mul with a node of the same shape, from this context or a leaf of another context."""
     others = [n for n in ctx.nodes if n.shape == x.shape]
     others += [
         n for c in life.open_contexts() if c is not ctx for n in c.nodes if n.is_leaf and n.shape == x.shape
@@ -56,7 +56,7 @@ def _binary(life: Life, ctx: ContextShadow, x: Shadow, choose: Choose) -> Shadow
 
 
 def _rows(life: Life, ctx: ContextShadow, x: Shadow, choose: Choose) -> Shadow | None:
-    """Some columns of dimension 1, as a view."""
+    """A view of some rows, along dimension 1."""
     extent = x.tensor.dim(1)
     if x.tensor.rank < 2 or extent < 2:
         return None
@@ -74,7 +74,7 @@ def _transposed(life: Life, ctx: ContextShadow, x: Shadow, choose: Choose) -> Sh
 
 
 def _product(life: Life, ctx: ContextShadow, x: Shadow, choose: Choose) -> Shadow | None:
-    """A weight times x."""
+    """The product of a weight and x."""
     w = life.weight(choose)
     peak = w.peak * x.peak * WIDTH
     if x.tensor.dim(0) != WIDTH or x.tensor.rank != 2 or peak > EXACT:

@@ -1,4 +1,4 @@
-"""A model file of a few small weights, written once in each process."""
+"""A model file with a few small weights, written once per process."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ WEIGHTS: dict[str, tuple[int, ...]] = {
 }
 """Names and shapes, dimension 0 first."""
 HALF = ("blk.0.attn_k.weight", "blk.1.attn_q.weight")
-"""Those that are f16, the others f32. One leaves a gap before the next, which begins at a multiple of 32 bytes."""
+"""Names of the f16 weights; the others are f32. The first leaves a gap up to the next multiple of 32 bytes."""
 
 
 def weight(name: str) -> NDArray[np.float64]:
-    """The numbers of a weight: small integers, other ones for each."""
+    """The numbers of a weight: small integers, different for each weight."""
     shape = WEIGHTS[name]
     rng = np.random.default_rng(list(WEIGHTS).index(name))
     return rng.integers(-3, 4, shape[::-1]).astype(np.float64)
@@ -37,7 +37,7 @@ def weight(name: str) -> NDArray[np.float64]:
 
 @cache
 def small_model() -> Path:
-    """The path of the file, which goes when the process does."""
+    """The path of the file, which is removed when the process exits."""
     folder = Path(tempfile.mkdtemp(prefix="backbay-conformance-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     stored = (

@@ -1,1 +1,1 @@
-"""Numbers of each dtype: rounding, encoding, error bounds, and the comparison of results with them."""
+"""Rounding, encoding and error bounds for each dtype, and the comparison of results."""

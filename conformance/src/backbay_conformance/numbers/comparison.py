@@ -1,4 +1,4 @@
-"""Comparison of results with the expected ones: by bits, or against a bound for each element."""
+"""Comparison of results with expected results: by bits, or against a bound for each element."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def compare(
     instead: Sequence[float] = (),
     check: str = "",
 ) -> float | None:
-    """The worst error as a part of its bound, None where bits are compared; Fault if the result is wrong.
+    """The largest error / bound, or None if elements are compared exactly; Fault if the result is wrong.
 
-    `free` marks elements that may be one of `instead`, too.
+    Elements marked by `free` may also have one of the values `instead`.
     """
     numbers = decode(got, dtype)
     if free is not None and numbers.shape == expected.shape:
@@ -50,7 +50,7 @@ def compare(
 
 
 def _is_one_of(numbers: Array, values: Sequence[float], dtype: DType) -> Array:
-    """Where numbers are one of some values, as the type holds them."""
+    """Marks the numbers that equal one of the values, rounded to the type."""
     found = np.zeros(numbers.shape, bool)
     for value in values:
         found |= np.isnan(numbers) if np.isnan(value) else numbers == round_to(np.asarray(value), dtype)
@@ -58,7 +58,7 @@ def _is_one_of(numbers: Array, values: Sequence[float], dtype: DType) -> Array:
 
 
 def compare_bits(expected: Array, got: Array, dtype: DType, free: Array | None, check: str) -> None:
-    """Stored elements are equal, zeros of both signs apart; a NaN is like any other."""
+    """Raise Fault unless stored elements are equal; -0 differs from +0, and all NaN are equal."""
     whole = np.dtype(f"u{expected.dtype.itemsize}")
     wrong = np.ascontiguousarray(expected).view(whole) != np.ascontiguousarray(got).view(whole)
     a, b = decode(expected, dtype), decode(got, dtype)
@@ -68,25 +68,25 @@ def compare_bits(expected: Array, got: Array, dtype: DType, free: Array | None, 
 
 
 def compare_exactly(expected: Array, got: Array, free: Array | None, check: str) -> None:
-    """Equal numbers; zeros of either sign are equal, since a sum may start from either."""
+    """Raise Fault unless numbers are equal; -0 equals +0, since a sum may start from either."""
     wrong = (expected != got) & ~(np.isnan(expected) & np.isnan(got))
     _refuse(wrong, expected, got, None, free, check)
 
 
 def compare_bound(expected: Number, got: Array, dtype: DType, free: Array | None, check: str) -> float:
-    """Each finite element is within its bound; infinities are equal, and NaN meets NaN."""
+    """Raise Fault unless each finite element is within its bound, infinities are equal, and NaN meets NaN."""
     value = expected.value
     bound = result_bound(expected, dtype)
     with np.errstate(all="ignore"):
         distance = np.abs(got - value)
         same = (got == value) | (np.isnan(value) & np.isnan(got))
-        # A result that rounding may push over the edge may be infinite.
+        # A result that rounding may push beyond the type's range may be infinite.
         over = (
             np.isinf(got)
             & (np.abs(value) + bound >= LARGEST.get(dtype, np.inf))
             & (np.sign(got) == np.sign(value))
         )
-        # A narrow accumulator that may overflow may overflow both ways.
+        # A narrow accumulator may overflow to either infinity.
         spilled = np.isinf(bound) & (expected.cost.largest < np.inf)
         wrong = ~(same | over | spilled | (distance <= bound))
         ratios = np.where(np.isfinite(value) & np.isfinite(got) & (bound > 0), distance / bound, 0.0)
@@ -97,7 +97,7 @@ def compare_bound(expected: Number, got: Array, dtype: DType, free: Array | None
 
 
 def result_bound(expected: Number, dtype: DType) -> Array:
-    """The bound with the rounding of the result to its type."""
+    """The bound, including the rounding of the result to its type."""
     error = np.where(np.isnan(expected.error), np.inf, expected.error)
     if dtype in FLOOR:
         error = (
@@ -116,7 +116,7 @@ def _same_shape(expected: Sequence[int], got: Sequence[int], check: str) -> None
 def _refuse(
     wrong: Array, expected: Array, got: Array, bound: Array | None, free: Array | None, check: str
 ) -> None:
-    """Raise with the first wrong elements, by their positions, dimension 0 first."""
+    """Raise Fault with the first wrong elements and their positions, dimension 0 first."""
     if free is not None:
         wrong = wrong & ~free
     if not wrong.any():

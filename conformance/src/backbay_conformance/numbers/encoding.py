@@ -1,4 +1,4 @@
-"""Encoding and decoding of stored elements, written apart from core's, so that core is judged too."""
+"""Encoding and decoding of stored elements, independent of core's, so that core is tested too."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def dequantized(raw: Array, dtype: DType) -> Array:
 
 
 def one_bit(raw: Array) -> Array:
-    """Q1_0, which gguf does not decode: an f16 scale, then a bit for each of 128 elements, 1 for plus."""
+    """Decode Q1_0, which gguf does not: an f16 scale, then a bit for each of 128 elements, 1 for plus."""
     blocks = np.ascontiguousarray(raw).reshape(-1, DType.Q1_0.type_size)
     scale = blocks[:, :2].copy().view(np.float16).astype(np.float64)
     plus = np.unpackbits(blocks[:, 2:], axis=1, bitorder="little")
@@ -57,7 +57,7 @@ def one_bit(raw: Array) -> Array:
 
 
 def stored_shape(dtype: DType, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of the array that holds a tensor: reversed, a quantized row as its bytes."""
+    """The shape of a tensor's array: reversed; a quantized row is held as bytes."""
     if dtype.is_quantized:
         shape = (dtype.row_size(shape[0]), *shape[1:])
     return shape[::-1]

@@ -1,4 +1,4 @@
-"""Numbers with a bound of their own error: the roundoffs of a formula in a given precision, element by element."""
+"""Numbers with an error bound for each element: the roundoffs of a formula in a given precision."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from backbay import DType
 from .rounding import BLOCK_STEP, FLOOR, SIGNIFICAND, Array, round_to, unit
 
 UNDERFLOW = 1.2e-38
-"""Any step may flush numbers below single precision's normal range to zero."""
+"""The smallest normal number of f32; any step may flush numbers below it to zero."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Roundoffs of a computation: of each step, of each addition in a sum, and of an operand as it is read."""
+    """Roundoffs of a computation: of each step, of each addition in a sum, and of operands when read."""
 
     step: float
     accumulate: float
     activation: DType = DType.F32
-    largest: float = np.inf  # the largest sum
+    largest: float = np.inf  # sums beyond it may overflow
     smallest: float = 0.0  # the error of an addition near zero
 
     def of_sum(self, terms: int, magnitude: Array) -> Array:
-        """The bound for a sum of that many terms; none where a narrow accumulator may overflow."""
+        """The error bound of a sum; infinite if a narrow accumulator may overflow."""
         grown = terms * (self.accumulate * magnitude + self.smallest)
         return grown if self.largest == np.inf else np.where(magnitude > self.largest, np.inf, grown)
 
 
 class Number:
-    """An array in float64 with a bound of the error that the declared precision may make in it.
+    """An array in float64, with a bound of the error that the declared precision allows.
 
     Each operation adds its own cost to the errors of its operands, to first order. Infinities and NaN have no error.
     """
@@ -47,7 +47,7 @@ class Number:
         self.cost = cost
 
     def made(self, value: Array, error: Array | float) -> Number:
-        """A result: the passed-on error, plus the rounding of one step."""
+        """A result with the propagated error, plus the rounding of one step."""
         return Number(value, error + np.abs(value) * self.cost.step + UNDERFLOW, self.cost)
 
     def wrap(self, other: Number | Array | float) -> Number:
@@ -89,7 +89,7 @@ class Number:
     def monotone(
         self, function: Callable[[Array], Array], *, steps: float = 4, argument: float = 0
     ) -> Number:
-        """A monotone function, good to some steps of its result and some of its argument."""
+        """A monotone function with an error of `steps` roundoffs of its result and `argument` of its argument."""
         error = self.error + argument * self.cost.step * np.abs(self.value)
         value = function(self.value)
         passed = np.maximum(
@@ -98,7 +98,7 @@ class Number:
         return Number(value, passed + steps * self.cost.step * np.abs(value) + UNDERFLOW, self.cost)
 
     def exp(self) -> Number:
-        # Reducing the argument rounds a multiple of it; below the normal range nothing is promised.
+        # Argument reduction rounds a multiple of the argument; results below the normal range may be flushed.
         return self.monotone(np.exp, argument=2)
 
     def sqrt(self) -> Number:
@@ -109,7 +109,7 @@ class Number:
         return Number(value, passed + 2 * self.cost.step * value, self.cost)
 
     def tanh(self) -> Number:
-        # Quotients of polynomials are 6 steps off where they near 1: ONNX Runtime's, say.
+        # Rational approximations, such as ONNX Runtime's, are 6 steps off near 1.
         return self.monotone(np.tanh, steps=8, argument=2)
 
     def sigmoid(self) -> Number:
@@ -119,7 +119,7 @@ class Number:
         return Number(np.clip(self.value, low, high), self.error, self.cost)
 
     def wave(self, function: Callable[[Array], Array]) -> Number:
-        """A sine or cosine: an error of the argument is one of the result."""
+        """A sine or cosine: the argument's error is added to the result's."""
         value = function(self.value)
         error = np.minimum(self.error + 2 * self.cost.step * np.abs(self.value), 2.0)
         return Number(value, error + 4 * self.cost.step, self.cost)
@@ -127,7 +127,7 @@ class Number:
     # -- sums --------------------------------------------------------------------------------------------
 
     def sum(self, axis: int = -1) -> Number:
-        """A sum in any order; the axis stays."""
+        """A sum in any order; the axis keeps extent 1."""
         terms = self.value.shape[axis]
         value = self.value.sum(axis, keepdims=True)
         grown = self.cost.of_sum(terms, np.abs(self.value).sum(axis, keepdims=True))
@@ -150,10 +150,10 @@ class Number:
         grown = self.cost.of_sum(terms + 1, contract(a, b))
         return self.made(contract(self.value, other.value), passed + grown)
 
-    # -- what moves elements -----------------------------------------------------------------------------
+    # -- moving elements ---------------------------------------------------------------------------------
 
     def moved(self, function: Callable[[Array], Array]) -> Number:
-        """The same rearrangement of values and errors."""
+        """Values and errors rearranged by the same function."""
         return Number(
             function(self.value), function(np.broadcast_to(self.error, self.value.shape)), self.cost
         )
@@ -180,7 +180,7 @@ class Number:
         return Number(self.value, self.error + block_error(self.value, kind), self.cost)
 
     def narrowed(self, kind: DType) -> Array:
-        """The magnitudes of the elements that the type cannot hold as they are."""
+        """The magnitudes of the elements that the type cannot hold exactly; 0 for all others."""
         held = round_to(self.value, kind) == self.value
         return np.where(held, 0.0, np.abs(self.value) + FLOOR[kind] / unit(kind))
 
@@ -192,7 +192,7 @@ def block_error(value: Array, kind: DType) -> Array:
         return np.zeros(value.shape)
     padded = np.pad(np.abs(value), [(0, 0)] * (value.ndim - 1) + [(0, -extent % size)])
     peaks = padded.reshape(*value.shape[:-1], -1, size).max(-1, initial=0.0)
-    # A scale below f16's normal range is rounded to its coarse grid there.
+    # A scale below f16's normal range is rounded to f16's coarse grid of subnormals.
     coarse = 0.0 if kind is DType.Q8_K else np.minimum(peaks, 128 * 2.0**-25)
     step: Array = np.repeat(peaks * BLOCK_STEP[kind] + coarse, size, axis=-1)[..., :extent]
     return step

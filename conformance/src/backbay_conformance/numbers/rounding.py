@@ -12,13 +12,13 @@ from backbay import DType, Precision
 Array = NDArray[Any]
 
 SIGNIFICAND = {DType.F64: 53, DType.F32: 24, DType.F16: 11, DType.BF16: 8}
-"""Bits of the significand, the hidden one counted: integers below 2**bits are exact."""
+"""Bits of the significand, including the hidden bit: integers below 2**bits are exact."""
 LARGEST = {DType.F64: 1.7976931348623157e308, DType.F32: 3.4028234663852886e38, DType.F16: 65504.0}
 LARGEST[DType.BF16] = 3.3895313892515355e38
-# Results this close to zero may be flushed, or lie on the coarse grid of subnormals.
+# Results this close to zero may be flushed to zero, or rounded to the coarse grid of subnormals.
 FLOOR = {DType.F64: 2.3e-308, DType.F32: 1.2e-38, DType.F16: 2.0**-24, DType.BF16: 1.2e-38}
-# Of the largest magnitude of a block, what quantizing to the type moves an element by at most: half a step (a whole
-# one where the far end is clipped), and the rounding of a scale to f16.
+# The largest error of quantizing, relative to the largest magnitude of the block: half a step (a whole step if the
+# far end is clipped), and the rounding of the scale to f16.
 BLOCK_STEP = {
     DType.Q8_0: 0.5 / 127 + 2.0**-10,
     DType.Q8_1: 0.5 / 127 + 2.0**-10,
@@ -38,12 +38,12 @@ def unit(dtype: DType) -> float:
 
 
 def significand(dtype: DType) -> int:
-    """Bits that an integer may have and still be exact in a type; a block of 8-bit numbers counts as 8 bits."""
+    """The most bits of an integer that is exact in a type; a block of 8-bit numbers counts as 8 bits."""
     return SIGNIFICAND.get(dtype, 31 if dtype.is_integer else 8)
 
 
 def accumulate_unit(precision: Precision) -> float:
-    """The roundoff of a step, with the roundoff of the float64 formula beside it."""
+    """The roundoff of a step, plus the roundoff of the float64 formula."""
     return unit(precision.accumulate) + 2.0**-53
 
 
