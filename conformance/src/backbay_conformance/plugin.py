@@ -1,6 +1,6 @@
-"""The door for authors of scenarios, machines and cases: all that a package may import to add its own.
+"""The public names for authors of scenarios, machines and cases.
 
-Nothing else is promised: other modules may move in any release. docs/conformance.md shows how the names are used.
+All other modules are private, and may move in any release. docs/conformance.md shows how the names are used.
 """
 
 from __future__ import annotations

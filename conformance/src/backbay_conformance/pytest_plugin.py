@@ -35,7 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     try:
         every = {*PROFILES, *[name for _, name in names()]}
-    except BackbayError as error:  # scenarios of others that cannot be loaded
+    except BackbayError as error:  # another package's scenarios cannot be loaded
         raise pytest.UsageError(str(error)) from None
     for name in sorted(every):
         config.addinivalue_line("markers", f"{PREFIX}{name}: calls of the conformance suite")
@@ -46,7 +46,7 @@ def backend_of(config: pytest.Config) -> str:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test for each case and scenario, marked by its profile and its op."""
+    """A test for each case and scenario, marked with its profile and its op."""
     if "backbay_case" not in metafunc.fixturenames:
         return
     config = metafunc.config

@@ -12,7 +12,7 @@ from .runner.selection import items
 
 
 def test_conformance(backbay_case: tuple[str, str], backbay_pool: Pool, pytestconfig: pytest.Config) -> None:
-    """Each call of it passes, or is declared unsupported."""
+    """Each call of the case or scenario passes, or is declared unsupported."""
     planned = items([backbay_case], str(pytestconfig.getoption("--backbay-size")))
     outcomes = backbay_pool.run([Try(item) for item in planned])
     failed = [outcome for outcome in outcomes if outcome.failed]

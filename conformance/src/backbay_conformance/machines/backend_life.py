@@ -204,7 +204,7 @@ class BackendLife(Machine):
 
     @action(has_nodes, weight=6)
     def compute(self, choose: Choose) -> None:
-        """Compute with up to two outputs."""
+        """Compute with up to two outputs, and compare all readable results."""
         ctx = self._context(choose)
         count = min(choose.below(3), len(ctx.nodes))
         self._compute(ctx, [self._node(ctx, choose) for _ in range(count)])

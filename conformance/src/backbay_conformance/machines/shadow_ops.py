@@ -15,7 +15,7 @@ from .shadow import ContextShadow, Shadow
 from .small_model import WIDTH
 
 Array = NDArray[Any]
-EXACT = 2048.0  # integers up to this are exact in f16, the narrowest activation type of these ops
+EXACT = 2048.0  # integers up to this are exact in every type that a backend may round activations to
 
 
 class Life(Protocol):

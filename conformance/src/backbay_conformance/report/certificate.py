@@ -1,4 +1,4 @@
-"""The proof that a backend keeps the contract: certificate, page and badge, or the reasons for none."""
+"""The proof that a backend keeps the contract: certificate, page and badge, or the reasons against them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .html import page
 from .report import Report
 
 SMALLEST = ("core",)
-"""Without these profiles there is no certificate."""
+"""The profiles that a certificate requires."""
 
 
 def refusals(report: Report) -> list[str]:
-    """Why a report earns no certificate."""
+    """The reasons why a report earns no certificate."""
     counts = report.counts
     found = list(report.complaints)
     if counts["failed"]:
@@ -64,7 +64,7 @@ def certify(report: Report, folder: Path) -> list[Path]:
 
 
 def badge(report: Report) -> str:
-    """A badge: suite version and profiles, green; grey where some profiles did not run."""
+    """A badge with suite version and profiles: green, or grey if some profiles did not run."""
     left, right = "backbay", f"conforms {SUITE_VERSION}"
     whole = all(profile in report.profiles for profile in PROFILES if profile != "large")
     right += "" if whole else f" ({', '.join(report.profiles)})"

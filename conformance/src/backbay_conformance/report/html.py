@@ -1,4 +1,4 @@
-"""A report as a page that stands alone: verdict, matrix, errors against bounds, failures, slowest calls."""
+"""A report as a self-contained page: verdict, matrix, errors against bounds, failures, slowest calls."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ svg text { font: 10px system-ui, sans-serif; fill: var(--ink) }
 
 
 def page(report: Report) -> str:
-    """The whole page, without anything from elsewhere."""
+    """The whole page, without external resources."""
     parts = [
         _head(report),
         _matrix(report),
@@ -96,7 +96,7 @@ def _cell(cell: Cell | None) -> str:
 
 
 def _errors(report: Report) -> str:
-    """For each op that is compared with a bound, how much of it its errors take."""
+    """For each op that is compared with a bound, the distribution of error / bound."""
     plots = []
     for (profile, name), row in rows(report.cells.values()).items():
         counts = [sum(cell.ratios[i] for cell in row.values()) for i in range(len(BINS))]

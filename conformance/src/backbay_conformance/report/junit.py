@@ -1,4 +1,4 @@
-"""A report as CI servers read it."""
+"""A report in the format of CI servers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .report import Report
 
 
 def junit(report: Report) -> str:
-    """JUnit's XML: a suite for the run, a case for each op and dtype."""
+    """JUnit XML: a suite for the run, a case for each op and dtype."""
     cells = list(report.cells.values())
     failures = sum(cell.failed > 0 for cell in cells)
     suite = ET.Element("testsuite", name=f"backbay conform {report.backend}", time=f"{report.seconds:.3f}")

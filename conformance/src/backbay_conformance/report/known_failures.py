@@ -18,7 +18,7 @@ LINE = re.compile(r"(?P<pattern>\S+)\s+(?P<reason>.*\S)\s+(?P<link>https?://\S+)
 
 @dataclass(frozen=True)
 class KnownFailure:
-    """A line: a pattern for profile/name/dtype/check, why it fails, and where that is followed up."""
+    """A line of the file: a pattern for profile/name/dtype/check, the reason, and a link."""
 
     pattern: str
     reason: str
@@ -29,12 +29,12 @@ class KnownFailure:
         return fnmatchcase(f"{outcome.profile}/{outcome.name}/{outcome.dtype}/{outcome.check}", self.pattern)
 
     def covers(self, group: str) -> bool:
-        """Whether it speaks of a case or scenario, given as profile/name."""
+        """Whether the pattern is about a case or scenario, given as profile/name."""
         return fnmatchcase(group, "/".join(self.pattern.split("/")[:2]))
 
 
 def read_known_failures(path: str | Path) -> list[KnownFailure]:
-    """The lines of a file, `profile/name/dtype/check reason link`; # begins a comment, * stands for anything."""
+    """The lines of a file, `profile/name/dtype/check reason link`; # begins a comment, * matches any text."""
     found = []
     for number, text in enumerate(Path(path).read_text().splitlines(), 1):
         line = text.strip()
@@ -50,9 +50,9 @@ def read_known_failures(path: str | Path) -> list[KnownFailure]:
 
 
 def set_known_apart(report: Report, known: Iterable[KnownFailure], groups: Iterable[str]) -> None:
-    """Set known failures apart. A line that matches nothing is a complaint, and so is a line whose case passes.
+    """Separate known failures. Complain of each line that matches nothing, or whose case passes.
 
-    `groups` are all cases and scenarios there are. A line about some that this run left out says nothing now.
+    `groups` are all cases and scenarios of the suite. Lines about cases that this run left out are ignored.
     """
     ran = {f"{cell.profile}/{cell.name}" for cell in report.cells.values()}
     every = list(groups)

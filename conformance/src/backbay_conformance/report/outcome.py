@@ -10,10 +10,10 @@ from typing import Any
 class Outcome:
     """The result of one item: `status` is passed, failed or unsupported.
 
-    check     of a failure, what noticed it: bound, exact, bits, repeat, replay, inputs, storage, guards, raised,
+    check     the check that failed: bound, exact, bits, repeat, replay, inputs, storage, guards, raised,
               over-claimed, under-claimed, crash, hang, or the name of a relation
-    ratio     of the worst error to its bound, where one was compared
-    choices   what was drawn: with the item and the seed, it draws the same call again
+    ratio     the largest error / bound, if results were compared with a bound
+    choices   the drawn choices; with item and seed they give the same call again
     """
 
     item: str
@@ -30,7 +30,7 @@ class Outcome:
     choices: list[int] = field(default_factory=list)
     checks: list[str] = field(default_factory=list)
     script: str = ""
-    count: int = 1  # of failures alike, where only one is shown
+    count: int = 1  # the number of similar failures, of which only one is shown
 
     @property
     def profile(self) -> str:

@@ -13,7 +13,7 @@ STATES = ("full", "composite", "unsupported", "failing", "over-claimed", "under-
 """The states of a backend for an op and a dtype; the last three fail the run."""
 BAD = STATES[3:]
 BINS = (0.0, 0.01, 0.03, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
-"""Lower edges of the counts of errors, as parts of their bounds."""
+"""Lower edges of the histogram of error / bound."""
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Cell:
     worst: float = 0.0
     seconds: float = 0.0
     precisions: set[str] = field(default_factory=set)
-    why_not: str = ""  # the first call that is unsupported is
+    why_not: str = ""  # the reason of the first unsupported call
 
     @property
     def state(self) -> str:
@@ -86,7 +86,7 @@ class Cell:
 
 @dataclass
 class Report:
-    """The whole of a run. It is `ok` only if something ran and nothing failed that was not known to fail."""
+    """All outcomes of a run. It is `ok` only if something passed and all failures are known failures."""
 
     backend: str
     seed: int
@@ -96,7 +96,7 @@ class Report:
     cells: dict[tuple[str, str, str], Cell] = field(default_factory=dict)
     failures: list[Outcome] = field(default_factory=list)
     known: list[Outcome] = field(default_factory=list)
-    complaints: list[str] = field(default_factory=list)  # about the file of known failures, or the run itself
+    complaints: list[str] = field(default_factory=list)  # about the file of known failures, or about the run
     slowest: list[Outcome] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -114,7 +114,7 @@ class Report:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many calls passed, failed, failed as was known, and are declared unsupported."""
+        """The number of calls that passed, failed, failed as known, or are declared unsupported."""
         return {
             "passed": sum(cell.passed for cell in self.cells.values()),
             "failed": sum(outcome.count for outcome in self.failures),
@@ -134,7 +134,7 @@ class Report:
 
     @property
     def states(self) -> dict[str, int]:
-        """How many op and dtype pairs are in each state."""
+        """The number of op and dtype pairs in each state."""
         found = [cell.state for cell in self.cells.values() if cell.dtype]
         return {state: found.count(state) for state in STATES}
 

@@ -18,7 +18,7 @@ LETTERS: dict[str, str] = dict(zip(STATES, "FC-XOU", strict=True))
 
 
 class Bar:
-    """How far a run is, on a line that is written over; nothing where there is no terminal."""
+    """The progress of a run, on a line that is overwritten; prints nothing without a terminal."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream, self._done, self._failed = stream, 0, 0
@@ -74,7 +74,7 @@ def show(report: Report, stream: TextIO) -> None:
 
 
 def reasons(cells: Iterable[Cell]) -> list[str]:
-    """Unsupported ops by reason, the commonest first; a long list is cut short."""
+    """Unsupported ops by reason, the most common first; long lists are shortened."""
     found: dict[str, list[str]] = {}
     for cell in cells:
         if cell.unsupported:
@@ -88,7 +88,7 @@ def reasons(cells: Iterable[Cell]) -> list[str]:
 
 
 def declarations(cells: Iterable[Cell]) -> str:
-    """Which precision is declared of how many ops; of which, where they are few."""
+    """The number of ops for each declared precision; few ops are named."""
     found: dict[str, set[str]] = {}
     for cell in cells:
         for precision in cell.precisions if cell.passed else ():
@@ -142,7 +142,7 @@ def _mark(cell: Cell, colour: bool) -> str:
 
 
 def first_of_kind(failures: Iterable[Outcome]) -> list[Outcome]:
-    """One failure for each case and check, the smallest."""
+    """The smallest failure for each case and check."""
     kinds: dict[tuple[str, str, str], Outcome] = {}
     for outcome in failures:
         kind = (outcome.profile, outcome.name, outcome.check)

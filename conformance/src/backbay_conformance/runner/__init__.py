@@ -1,1 +1,1 @@
-"""Running the suite: selection, worker processes, smaller failures, replay."""
+"""Running the suite: selection, worker processes, shrinking, replay."""

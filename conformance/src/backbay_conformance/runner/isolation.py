@@ -30,10 +30,10 @@ STARTING = 120.0
 """Seconds for a worker to import the backend and open it."""
 
 ENOUGH = 3
-"""Crashes or hangs of one case, after which its other calls are left out: each costs a process, or a timeout."""
+"""After so many crashes or hangs, a case's other calls are left out: each costs a process or a timeout."""
 
 HANGING = 30.0
-"""Seconds for making a call that hangs smaller, where each smaller one costs a tenth of the timeout."""
+"""Seconds for shrinking a call that hangs; each candidate costs a tenth of the timeout."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,13 @@ class RunSettings:
     backend: str
     seed: int
     timeout: float
-    shrink: float = 4.0  # seconds for making the first failure of a kind smaller
+    shrink: float = 4.0  # seconds for shrinking the first failure of a kind
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass
 class Seen:
-    """Shared by all workers of a run: deaths of each case, and the kinds of failures already made smaller."""
+    """State shared by all workers of a run: deaths of each case, and the kinds of failures already shrunk."""
 
     deaths: Counter[str] = field(default_factory=Counter)
     shrunk: set[tuple[str, str]] = field(default_factory=set)
@@ -57,7 +57,7 @@ class Seen:
 
 @dataclass
 class Try:
-    """An item for a worker, with choices where a failure is tried again."""
+    """An item for a worker, with choices if a failure is tried again."""
 
     item: Item
     replay: list[int] | None = None
@@ -67,7 +67,7 @@ class Try:
 
 
 class DiedError(Exception):
-    """The worker ended, or was ended because it took too long."""
+    """The worker crashed, or was killed because it took too long."""
 
     def __init__(self, check: str, message: str) -> None:
         super().__init__(message)
@@ -75,7 +75,7 @@ class DiedError(Exception):
 
 
 class Worker:
-    """A process, the pipe on which it reports, and its output."""
+    """A worker process, the pipe on which it reports, and its printed output."""
 
     def __init__(self, settings: RunSettings) -> None:
         self.settings = settings
@@ -113,7 +113,7 @@ class Worker:
             raise DiedError("crash", self._ending()) from None
 
     def hear(self, seconds: float) -> dict[str, Any]:
-        """The next message; Died if the process ends first, or takes longer."""
+        """The next message; DiedError if the process ends first, or takes longer."""
         deadline = time.monotonic() + seconds
         while b"\n" not in self._pending:
             left = deadline - time.monotonic()
@@ -152,11 +152,11 @@ class Pool:
         self._worker: Worker | None = None
 
     def run(self, tries: Sequence[Try]) -> list[Outcome]:
-        """Try them all, in order."""
+        """Run all tries, in order."""
         return list(self.each(tries))
 
     def each(self, tries: Sequence[Try]) -> Iterator[Outcome]:
-        """The outcomes as they come. The death of a worker is one of them, and another worker goes on."""
+        """The outcomes as they come. A worker's death is a failed outcome, and another worker continues."""
         deaths = self.seen.deaths
         left = [one for one in tries if deaths[one.item.group] < ENOUGH]
         while left:
@@ -198,7 +198,7 @@ class Pool:
         return max(own, self.settings.timeout) + (self.settings.shrink if known.failed else 0)
 
     def _smaller(self, tried: Try, casualty: Outcome) -> Outcome:
-        """A smaller call that ends the process in the same way: each candidate costs a process."""
+        """A smaller call that crashes or hangs in the same way; each candidate costs a process."""
         kind = (tried.item.group, casualty.check)
         fatal = casualty.check in ("crash", "hang")
         if not fatal or kind in self.seen.shrunk or not casualty.choices or self.settings.shrink <= 0:
@@ -208,7 +208,7 @@ class Pool:
             return self._shrink(tried, casualty, self.settings.timeout, 2 * self.settings.shrink)
         patience = max(1.0, self.settings.timeout / 10)
         best = self._shrink(tried, casualty, patience, min(HANGING, 5 * patience))
-        # A slow call may outlast the shorter patience, so the smallest one must hang for the whole timeout too.
+        # A call that is only slow may exceed the shorter timeout: the smallest call must exceed the whole one too.
         confirmed = best is not casualty and self._again(tried, best.choices, self.settings.timeout)
         if confirmed and confirmed.check == "hang":
             return confirmed
@@ -239,7 +239,7 @@ class Pool:
 
     @staticmethod
     def _casualty(known: Outcome, error: DiedError) -> Outcome:
-        if not known.failed:  # else it died while its failure was made smaller
+        if not known.failed:  # else the worker died while shrinking a failure
             known.status, known.check, known.message = "failed", error.check, str(error)
         return known
 
@@ -250,7 +250,7 @@ class Pool:
 
 
 class Lane:
-    """A pool in a thread of its own, which takes tries from a shared queue."""
+    """A thread with a pool of its own, which takes tries from a shared queue."""
 
     def __init__(
         self, settings: RunSettings, seen: Seen, left: deque[list[Try]], done: queue.Queue[Any]
@@ -263,7 +263,7 @@ class Lane:
     def _work(self) -> None:
         try:
             while self.left and not self.stopped.is_set():
-                with suppress(IndexError):  # another lane took the last
+                with suppress(IndexError):  # another lane took the last group
                     for outcome in self.pool.each(self.left.popleft()):
                         self.done.put(outcome)
                         if self.stopped.is_set():

@@ -1,4 +1,4 @@
-"""One item run, with its outcome, whatever the backend raises."""
+"""Running one item: any error of the backend becomes an outcome."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from .selection import Item
 from .shrink import shrink
 
 FIRST_RUN = ("bound", "exact", "bits", "property", "repeat", "raised", "guards", "inputs", "over-claimed")
-"""Checks that fail on a call's first data; the others do on its second."""
+"""Checks that use a call's first data; all other checks use the second data."""
 Announce = Callable[[Outcome], None]
 
 
 def run_item(
     lab: Lab, item: Item, seed: int, replay: Sequence[int] | None = None, announce: Announce | None = None
 ) -> Outcome:
-    """Try an item; `replay` gives the choices instead of the seed. `announce` hears of a call before it is tried."""
+    """Run an item, with the choices of `replay` if given. `announce` is called before each call is tried."""
     outcome, started = Outcome(str(item)), time.perf_counter()
     draw = Draw(item.seed(seed), item.turn, replay)
     try:
@@ -96,7 +96,7 @@ def _fail(outcome: Outcome, error: Exception) -> None:
 
 
 def shrunk(lab: Lab, item: Item, seed: int, failed: Outcome, backend: str, seconds: float = 4.0) -> Outcome:
-    """The failure again, with the smallest choices found and a program that shows it."""
+    """The failure with the smallest choices found, and a program that reproduces it."""
     best = failed
 
     def fails(choices: list[int]) -> list[int] | None:
@@ -128,7 +128,7 @@ def program(lab: Lab, item: Item, seed: int, outcome: Outcome, backend: str) -> 
 def drawn_again(
     lab: Lab, item: Item, seed: int, outcome: Outcome, *, runs: bool = False
 ) -> tuple[Call, list[Any], list[Array]]:
-    """The call of a case with the data that failed, the expected results, and, if it `runs`, the actual ones.
+    """The call of a case with the data that failed, its expected results, and, if `runs`, its actual results.
 
     A crash or a hang is not run again.
     """
@@ -140,7 +140,7 @@ def drawn_again(
         cost = cost_of(call, traced.level, traced.precision)
         got: list[Array] = []
         if runs and outcome.check not in ("crash", "hang"):
-            with suppress(Exception):  # then there is nothing to see
+            with suppress(Exception):  # no actual results then
                 traced.write()
                 got = traced.run()
         return call, expect(call, cost) if call.formula is not None else [], got

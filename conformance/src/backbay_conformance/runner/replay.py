@@ -1,4 +1,4 @@
-"""Replay of a failing call: a file, and a program that needs nothing of the suite."""
+"""Replay of a failing call: a file, and a program that does not need the suite."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from ..suite.version import SUITE_VERSION
 from .selection import Item
 
 LONGEST = 20000
-"""Characters of a program: one that is longer says where its data are instead."""
+"""The most characters of a program; a longer one is replaced by a comment on how to write its data."""
 
 
 def as_file(outcome: Outcome, backend: str, seed: int) -> dict[str, Any]:
-    """All that replays an item, and the failure that was seen."""
+    """The contents of a replay file: item, seed, choices, and the failure."""
     kept = ("item", "choices", "dtype", "mode", "check", "message", "call", "script")
     return {
         "suite": SUITE_VERSION,
@@ -36,7 +36,7 @@ def as_file(outcome: Outcome, backend: str, seed: int) -> dict[str, Any]:
 
 
 def read_file(path: str | Path) -> tuple[str, Item, int, list[int]]:
-    """Backend, item, seed and choices of a file that `as_file` made."""
+    """Backend, item, seed and choices of a replay file."""
     try:
         data = json.loads(Path(path).read_text())
         version, (profile, name, turn) = data["suite"], data["item"].split("/")
@@ -72,7 +72,7 @@ def dump(folder: Path, call: Call, expected: list[Any], got: list[Array]) -> lis
 
 
 def script(call: Call, backend: str, expected: Array | None) -> str:
-    """A program of a few lines: the call, its results, and the expected ones."""
+    """A short program that runs the call, and prints its results and the expected results."""
     operands = list(call.operands())
     names = {id(operand): f"a{i}" for i, operand in enumerate(operands)}
     lines = [

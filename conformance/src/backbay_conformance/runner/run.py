@@ -18,7 +18,7 @@ from .item_run import run_item
 from .selection import Item, items, names, select
 
 Progress = Callable[[Outcome, int], None]
-"""Called with each outcome, and how many there will be."""
+"""Called with each outcome and the total number of outcomes."""
 
 
 def run(
@@ -37,15 +37,15 @@ def run(
     options: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Try everything that is selected on a backend: an installed one's name, `module:Class`, or a class.
+    """Run the selected items on a backend: the name of an installed one, `module:Class`, or a class.
 
-    in_process   False runs each item in a worker process: a crash or a hang is then one failed item. The backend
-                 must then be given by name or as `module:Class`, or be a class that a module has by its name
+    in_process   False runs each item in a worker process, so that a crash or a hang is one failed item. The backend
+                 must then be a name, `module:Class`, or a class that can be imported from its module by name
     ops          only the cases of these ops, or scenarios of these names
-    size         smoke, default or nightly: how many calls each case gets
+    size         smoke, default or nightly: sets the number of calls of each case
     jobs         worker processes at once
-    stop_after   end the run after so many failed items; for finding out whether a fault is noticed at all
-    known        failures that are expected: they do not count, and must happen
+    stop_after   end the run after so many failed items, for tests of the suite itself
+    known        known failures: they do not fail the run, but must occur
     options      of the backend, as BackendParams has them
     """
     started = time.monotonic()

@@ -17,9 +17,9 @@ from ..suite.profiles import PROFILES, STANDARD
 from ..suite.scenario import SCENARIOS
 
 CALLS_BY_SIZE = {"smoke": 9, "default": 90, "nightly": 900}
-"""How many calls a case gets in a run of each size; the first nine meet each mode with each float type."""
+"""The number of calls of a case by size; the first nine combine each mode with each float type."""
 RUN_SIZES = tuple(CALLS_BY_SIZE)
-DECLARING = (cases, scenarios)  # importing them has filled CASES and SCENARIOS
+DECLARING = (cases, scenarios)  # their import fills CASES and SCENARIOS
 
 
 class SelectionError(BackbayError, ValueError):
@@ -28,7 +28,7 @@ class SelectionError(BackbayError, ValueError):
 
 @dataclass(frozen=True)
 class Item:
-    """One try: of a case, with the call that its turn draws, or of a scenario."""
+    """One call of a case, or one run of a scenario; `turn` counts them."""
 
     profile: str
     name: str
@@ -74,9 +74,9 @@ def select(
 
 
 def items(keys: Sequence[tuple[str, str]], size: str) -> list[Item]:
-    """The items of a run in rounds: some of everything, then more of everything, so that faults show early.
+    """The items of a run in rounds: a few of each case and scenario, then more, so that faults show early.
 
-    A case's first round meets each mode with each float type; further rounds grow, since switching costs a little.
+    A case's first round combines each mode with each float type; later rounds grow, since switching has a cost.
     """
     _known(size, RUN_SIZES, "size")
     counts = sorted(((times(*key, size), key) for key in keys), reverse=True, key=lambda pair: pair[0])
@@ -99,9 +99,7 @@ def matches(expression: str, text: str) -> bool:
     """Whether `a and not b or (c)` holds, each word standing for "occurs in the text"."""
     words = re.findall(r"[^\s()]+|[()]", expression)
     keywords = {"and", "or", "not", "(", ")"}
-    code = [
-        word if word in keywords else f"w{i}" for i, word in enumerate(words)
-    ]  # names that Python can read
+    code = [word if word in keywords else f"w{i}" for i, word in enumerate(words)]  # valid Python names
     try:
         tree = ast.parse(" ".join(code), mode="eval")
     except SyntaxError:

@@ -1,4 +1,4 @@
-"""From a failing list of choices to a smaller one that fails in the same way."""
+"""Shrinking: from a failing list of choices to a smaller list that fails in the same way."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Choices = list[int]
 def shrink(
     choices: Sequence[int], fails: Callable[[Choices], Choices | None], seconds: float = 4.0
 ) -> Choices:
-    """The smallest choices found in that time.
+    """The smallest choices found within `seconds`.
 
-    `fails` tries some and returns those that were really used if they fail in the same way, else None. Fewer choices
-    are smaller, and then smaller ones: 0 is always the simplest.
+    `fails` tries choices; if they fail in the same way, it returns the choices that were used, else None. A shorter
+    list is smaller; of two equally long lists, the one with smaller numbers.
     """
     best, deadline = list(choices), time.monotonic() + seconds
     improved = True
@@ -31,7 +31,7 @@ def shrink(
 
 
 def _simpler(choices: Choices) -> Iterator[Choices]:
-    """Candidates, the boldest first: ends cut off, runs of zeros, then single choices made smaller."""
+    """Candidates, the largest steps first: shorter lists, runs of zeros, then single smaller choices."""
     n = len(choices)
     for kept in (0, n // 4, n // 2, 3 * n // 4):
         if any(choices[kept:]):

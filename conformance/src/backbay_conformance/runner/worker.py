@@ -15,7 +15,7 @@ from .selection import Item
 
 
 class Line:
-    """Messages to the run, one JSON text a line, over a descriptor that backends cannot reach by printing."""
+    """Messages to the run, one JSON text per line, over a descriptor that printing does not use."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -27,7 +27,7 @@ class Line:
 
 
 def main() -> None:
-    """Read a job a line from standard input, until it ends."""
+    """Read jobs from standard input, one per line, until it ends."""
     line = Line(int(sys.argv[1]))
     start = json.loads(sys.stdin.readline())
     load_extensions()

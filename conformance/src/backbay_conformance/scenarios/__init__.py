@@ -1,4 +1,4 @@
-"""The scenarios, which try more than single calls: graphs, lives, memory, misuse; importing this declares them all."""
+"""The scenarios, tests beyond single calls: graphs, lives, memory, misuse; importing this package declares them."""
 
 from . import (
     blocks,

@@ -1,4 +1,4 @@
-"""Parts of real models, which backends fuse: their results must still be right."""
+"""Parts of real models, which backends may fuse: their results must be right."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ Trace = Callable[[Context, dict[str, Tensor]], Tensor]
 
 
 STEP = 0.02
-"""Of the largest magnitude of a step: a fused kernel rounds differently, which is compared elsewhere."""
+"""Tolerance relative to a step's largest magnitude: fused kernels round differently; bounds are checked elsewhere."""
 
 
 def rounded(x: Number) -> Number:
-    """A result between two ops, rounded to f32."""
+    """An intermediate result, rounded to f32."""
     return Number(x.value, x.error + np.abs(x.value) * unit(DType.F32), x.cost)
 
 
 def judge_block(lab: Lab, draw: Draw, leaves: Leaves, trace: Trace, formula: Formula, other: Leaves) -> None:
-    """Compute a block, and again with other data; both within the bound of the coarsest of its steps."""
+    """Compute a block twice, the second time with other data; each result within the coarsest step's bound."""
     with lab.backend.new_context() as ctx:
         tensors, y = traced(ctx, leaves, trace)
         cost = cost_of(lab, y)
@@ -61,7 +61,7 @@ def traced(ctx: Context, leaves: Leaves, trace: Trace) -> tuple[dict[str, Tensor
 
 
 def compare_step(lab: Lab, leaves: Leaves, trace: Trace, at: int, beside: Array) -> None:
-    """A step of a block that is an output, too, has the same result as alone, however the block is fused."""
+    """Raise Fault unless a step that is also an output gives the same result as without the rest of the block."""
     with lab.backend.new_context() as ctx:
         step = steps_of(traced(ctx, leaves, trace)[1])[at]
         ctx.compute(step)
@@ -75,7 +75,7 @@ def compare_step(lab: Lab, leaves: Leaves, trace: Trace, at: int, beside: Array)
 
 
 def cost_of(lab: Lab, y: Tensor) -> Cost:
-    """The roundoffs of the coarsest op of a graph; each step of a composite is rounded to f32."""
+    """The roundoffs of a graph's coarsest op; each step of a composite is rounded to f32."""
     precisions: list[Precision] = []
     composite = False
     for tensor in ancestors(y):
@@ -90,7 +90,7 @@ def cost_of(lab: Lab, y: Tensor) -> Cost:
 
 
 def steps_of(y: Tensor) -> list[Tensor]:
-    """The steps of a block, and its result."""
+    """The steps of a block, including its result."""
     return [tensor for tensor in ancestors(y) if tensor.op is not None and not tensor.op.view]
 
 
@@ -114,7 +114,7 @@ def normal(draw: Draw, *shape: int, scale: float = 1.0) -> tuple[Array, Array]:
 
 @scenario("graph", smoke=3, default=30, nightly=300)
 def feed_forward(lab: Lab, draw: Draw) -> None:
-    """Norm, gate and up, activation, down, and the residual: the second half of a layer."""
+    """The feed-forward half of a layer: norm, gate and up, activation, down, residual."""
     n, inner, tokens = draw.pick(32, 8, 33, 64), draw.pick(48, 16, 65), draw.pick(3, 1, 8, 17)
     shapes = {"x": (n, tokens), "norm": (n,), "gate": (n, inner), "up": (n, inner), "down": (inner, n)}
     pairs = {
@@ -142,7 +142,7 @@ def feed_forward(lab: Lab, draw: Draw) -> None:
 
 @scenario("graph", smoke=3, default=30, nightly=300)
 def scores_and_values(lab: Lab, draw: Draw) -> None:
-    """Attention of single steps: scores, scale, mask, softmax, values, with one output that is another's input."""
+    """Attention in single ops: scores, scale, mask, softmax, values."""
     d, tokens, history = draw.pick(16, 8, 33), draw.pick(2, 1, 5), draw.pick(7, 1, 32, 65)
     pairs = {"q": normal(draw, d, tokens), "k": normal(draw, d, history), "v": normal(draw, history, d)}
     causal = np.triu(np.full((tokens, history), -np.inf, np.float32), 1 + max(0, history - tokens))
@@ -162,7 +162,7 @@ def scores_and_values(lab: Lab, draw: Draw) -> None:
 
 @scenario("graph", smoke=3, default=30, nightly=300)
 def sums_and_shared_parts(lab: Lab, draw: Draw) -> None:
-    """Additions in a row, a product and its bias, and ops that differ from each other in a number alone."""
+    """Chained additions, a product with a bias, and ops that differ only in an attribute."""
     n, tokens = draw.pick(16, 5, 33), draw.pick(3, 1, 8)
     pairs = {name: normal(draw, n, tokens) for name in ("x", "a", "b", "c", "bias")}
     pairs["w"] = normal(draw, n, n, scale=0.3)
@@ -188,7 +188,7 @@ def sums_and_shared_parts(lab: Lab, draw: Draw) -> None:
 
 @scenario("graph", smoke=1, default=6, nightly=60)
 def long_graph(lab: Lab, draw: Draw) -> None:
-    """Hundreds of nodes, whose operands lie close by or far back; small integers, known to the bit."""
+    """Hundreds of nodes, with recent and distant operands; small integers, known to the bit."""
     rng = np.random.default_rng(draw.below(1 << 16))
     with lab.backend.new_context() as ctx:
         arrays = [rng.integers(-9, 10, (3, 8)).astype(np.float64) for _ in range(3)]
@@ -214,19 +214,19 @@ READS: tuple[Callable[[Context, Tensor], Tensor], ...] = (
     lambda ctx, x: x.cast(ctx, DType.F16).cast(ctx, DType.F32),
     lambda ctx, x: x.rows(ctx, ctx.from_ints(np.arange(x.dim(1)))),
 )
-"""Ways to read a tensor that all give its data."""
+"""Ways to read a tensor; each gives the tensor's data."""
 
 
 @scenario("graph", smoke=4, default=40, nightly=400)
 def reads_around_writes(lab: Lab, draw: Draw) -> None:
-    """The same read before and after a write into its leaf: each sees the leaf's data at its turn."""
+    """The same read before and after writes into its leaf; each read gives the leaf's data at that point."""
     n, rows = draw.pick(4, 32, 7), draw.pick(5, 3, 33)
     low = draw.below(rows - 1)
     high = low + 1 + draw.below(rows - low - 1)
     rng = np.random.default_rng(draw.below(1 << 16))
     read, whole = draw.pick(*READS), draw.flag()
     with lab.backend.new_context() as own, lab.backend.new_context() as other:
-        ctx = other if draw.flag() else own  # a leaf of another context is written alike
+        ctx = other if draw.flag() else own  # leaves of another context can be written too
         held = rng.integers(-9, 10, (rows, n)).astype(np.float64)
         state, source = own.from_floats(held), ctx.empty(DType.F32, n, high - low)
         part = state if whole else state.slice(ctx, 1, low, high)

@@ -1,4 +1,4 @@
-"""Core's composites on the kernels of a backend, also of ops for which it has a kernel."""
+"""Core's composites on a backend's kernels, even for ops with a kernel of their own."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from ..suite.scenario import scenario
 
 
 def composed() -> list[Case]:
-    """The cases of ops with a composite, without inline ops, views and writes."""
+    """The cases of ops with a composite, except inline ops, views and writes."""
     kinds = [case for case in CASES.values() if case.op.composite is not None]
     return [case for case in kinds if not (case.op.inline or case.op.view or case.op.writes is not None)]
 
 
 @scenario("graph", smoke=20, default=200, nightly=2000)
 def composites(lab: Lab, draw: Draw) -> None:
-    """An op with both a kernel and a composite gives the right result by its composite, too.
+    """An op with both a kernel and a composite gives the right result by its composite as well.
 
-    A fault lies in the named parts: the op's own case says whether its kernel is right.
+    A fault here is a fault of the composite's kernels: the op's own case tests its own kernel.
     """
     cases = composed()
     case, turn = cases[draw.turn % len(cases)], draw.turn // len(cases)
@@ -35,7 +35,7 @@ def composites(lab: Lab, draw: Draw) -> None:
     call = case.draw(draw)
     traced = TracedCall(lab.backend, call, composed=True)
     try:
-        if traced.level is Level.KERNEL:  # else its own case has run the composite
+        if traced.level is Level.KERNEL:  # else the op's own case runs the composite
             _compare(lab, call, traced, draw)
     finally:
         traced.close()

@@ -1,4 +1,4 @@
-"""Random graphs of small integers: chains, shared parts, views of views, writes that are read, several outputs."""
+"""Random graphs of small integers: chains, shared parts, views of views, reads after writes, several outputs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..suite.scenario import scenario
 from .wiring import Twin, Wiring
 
 PEAK = 200.0
-"""Everything is clamped to it: integers that each float type holds, and whose products single precision does."""
+"""All results are clamped to it: each float type holds such integers, and single precision their products."""
 
 
 def numbers(draw: Draw, shape: tuple[int, ...], peak: int = 9) -> Array:
@@ -25,7 +25,7 @@ def numbers(draw: Draw, shape: tuple[int, ...], peak: int = 9) -> Array:
 
 @scenario("graph", smoke=12, default=150, nightly=1500)
 def random_graph(lab: Lab, draw: Draw) -> None:
-    """Built, computed, computed again with new data, and grown after that."""
+    """Build a graph, compute it, compute it again with new data, then grow it."""
     with lab.backend.new_context() as ctx:
         wiring = Wiring(ctx)
         n, m = draw.pick(4, 1, 3, 8, 17, 32, 33), draw.pick(3, 1, 2, 5, 16)
@@ -56,20 +56,20 @@ def grow(draw: Draw, wiring: Wiring, states: list[Twin], steps: int) -> None:
 
 
 def recent(draw: Draw, wiring: Wiring) -> Twin:
-    """Mostly one of the latest, so that chains grow long."""
+    """Mostly one of the last four twins, so that chains grow long."""
     twins = wiring.twins
     return twins[-1 - draw.below(min(len(twins), 4))] if draw.flag() else twins[draw.below(len(twins))]
 
 
 def chosen(draw: Draw, wiring: Wiring) -> list[Twin]:
-    """The last one and some others: an output may be an input of others, a view, or a leaf's alias."""
+    """The outputs: the last twin and some others, which may be inputs of other nodes, or views."""
     made = [twin for twin in wiring.twins if twin.evaluate is not None] or wiring.twins
     picked = {made[-1], *[made[draw.below(len(made))] for _ in range(draw.below(3))]}
     return sorted(picked, key=wiring.twins.index)
 
 
 def bounded(wiring: Wiring, x: Twin) -> Twin:
-    """x clamped; x itself may be too large for later ops, so none gets it."""
+    """x clamped; x itself is too large for later ops, and is removed from the choice of operands."""
     wiring.twins.remove(x)
     return wiring.op("clamp", x, -PEAK, PEAK, evaluate=lambda a: np.clip(a, -PEAK, PEAK))
 
@@ -93,7 +93,7 @@ def scaled(draw: Draw, wiring: Wiring, x: Twin) -> None:
 
 
 def narrowed(draw: Draw, wiring: Wiring, x: Twin) -> None:
-    """To another float type and back."""
+    """x cast to another float type and back."""
     there = wiring.op("cast", x, draw.pick(DType.F16, DType.BF16), evaluate=np.array)
     wiring.op("cast", there, DType.F32, evaluate=np.array)
 
@@ -120,7 +120,7 @@ def folded(draw: Draw, wiring: Wiring, x: Twin) -> None:
 
 
 def transposed(draw: Draw, wiring: Wiring, x: Twin) -> None:
-    """A view, of a view perhaps, and mostly its copy."""
+    """A transposed view, and in half of the cases a copy of it."""
     y = wiring.op("permute", x, 1, 0, evaluate=lambda a: a.T)
     if draw.flag():
         wiring.op("contiguous", y, evaluate=np.array)

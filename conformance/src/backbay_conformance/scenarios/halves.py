@@ -1,4 +1,4 @@
-"""Two views of one tensor as the operands of one op, as most models split a fused gate and its values."""
+"""Two views of one tensor as the operands of one op, as in models with a fused gate and up projection."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ PAIRED: dict[str, tuple[tuple[float, ...], Callable[[Number, Number], Any]]] = {
     "swiglu": ((ALPHA, LIMIT), swiglu),
     "mul": ((), lambda a, b: a * b),
 }
-"""Ops on two halves of a tensor, with their attributes and formulas."""
+"""Ops on two halves of a tensor, with attributes and formulas."""
 
 
 @scenario("graph", smoke=3, default=20, nightly=200)
 def halves_of_one_tensor(lab: Lab, draw: Draw) -> None:
-    """Both orders of the halves, of a leaf or of a product's result."""
+    """Both orders of the halves of a leaf or of a product."""
     name = list(PAIRED)[draw.turn % len(PAIRED)]
     attributes, function = PAIRED[name]
     n, tokens, turned, made = draw.pick(16, 8, 33), draw.pick(3, 1, 17), draw.flag(), draw.flag()

@@ -1,4 +1,4 @@
-"""Leaves: each context has its own, new data count, and writes of other contexts are seen."""
+"""Leaves: each context has its own; new data and writes from other contexts take effect."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ..suite.scenario import scenario
 from .graphs import numbers
 
 UNGUARDED = Debug()
-"""As users run: a backend that keeps results must not do so only while it is watched."""
+"""Without poison and guard zones, as in normal use: they might hide a backend that reuses old results."""
 
 
 def place(draw: Draw, ctx: Context) -> Context:
-    """Where a leaf may lie: with the graph, in the host's memory, with a layer."""
+    """The place of a leaf: with the graph, in host memory, or with a layer."""
     return draw.pick(ctx, ctx.input(), ctx.layer(0), ctx.layer(1))
 
 
@@ -36,7 +36,7 @@ def expect(what: str, got: Tensor, want: Array) -> None:
 
 @scenario("graph", smoke=1, default=12, nightly=100)
 def each_new_element_counts(lab: Lab, draw: Draw) -> None:
-    """Computing again after one element of a leaf has changed, wherever it is."""
+    """Compute again after one element of a leaf has changed, at any position."""
     backend = lab.fresh(debug=UNGUARDED)
     try:
         with backend.new_context() as ctx:
@@ -60,7 +60,7 @@ def each_new_element_counts(lab: Lab, draw: Draw) -> None:
 
 @scenario("graph", smoke=1, default=8, nightly=60)
 def contexts_alike_have_leaves_of_their_own(lab: Lab, draw: Draw) -> None:
-    """The same graph in several contexts, each with other data, computed in turns."""
+    """The same graph in several contexts, each with its own data, computed in random order."""
     backend, shape, where = lab.backend, (draw.pick(4, 1, 33), draw.pick(3, 1, 8)), draw.below(4)
     contexts = [backend.new_context() for _ in range(3)]
     try:
@@ -89,7 +89,7 @@ def contexts_alike_have_leaves_of_their_own(lab: Lab, draw: Draw) -> None:
 
 @scenario("graph", smoke=1, default=8, nightly=60)
 def a_leaf_of_another_context_is_read_when_it_runs(lab: Lab, draw: Draw) -> None:
-    """One context owns it, one writes to it, and one that is computed again reads it."""
+    """One context owns a leaf, a second one writes to it, and a third one reads it in each compute."""
     backend = lab.backend
     owner, writer, reader = (backend.new_context() for _ in range(3))
     try:

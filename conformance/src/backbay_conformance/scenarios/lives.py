@@ -1,4 +1,4 @@
-"""The machines as scenarios: lives drawn from the suite's own choices, so that a failing one can be replayed."""
+"""The machines as scenarios: lives drawn from the suite's choices, so that a failing life can be replayed."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ def backend_life(lab: Lab, draw: Draw) -> None:
 
 @scenario("cache", smoke=6, default=40, nightly=400)
 def cache_life(lab: Lab, draw: Draw) -> None:
-    """A cache stored, read, shifted, copied, cut and moved, against attention over the plain history."""
+    """A cache stored, read, shifted, copied, shortened and moved, against attention over the plain history."""
     walk(CacheLife, lab, draw, 30)

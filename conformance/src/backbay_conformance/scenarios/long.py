@@ -33,7 +33,7 @@ def shuffled(making: Making, operand: Operand) -> Array:
 
 
 def calls(draw: Draw) -> list[Call]:
-    """One call of each op whose rows, or grids, may be too long for how it is cut up."""
+    """One call of each op with rows or columns that may exceed the limits of its kernel's grid."""
     n = draw.pick(*LENGTHS)
     row, column = draw.floats((n, 2), dtype=DType.F32), draw.floats((1, n), Numbers(), dtype=DType.F32)
     order = draw.operand(DType.F32, (n,), Made(shuffled))
@@ -63,14 +63,14 @@ def calls(draw: Draw) -> list[Call]:
 
 @scenario("core", smoke=1, default=3, nightly=15)
 def long_rows(lab: Lab, draw: Draw) -> None:
-    """Rows and columns past 2^16, where grids and counters end."""
+    """Rows and columns past 2^16, the limit of some grids and counters."""
     for call in calls(draw):
         draw.note(str(call))
         try_call(lab, call, "exact" if call.exact else "wide")
 
 
 def many(draw: Draw) -> list[tuple[Op[Any, Any], Call]]:
-    """One call of each op whose ids, rows or slices may be too many for how they are counted."""
+    """One call of each op with ids, rows or slices that may exceed the range of its kernel's counters."""
     count, n = draw.pick(1400, 257, 5000), draw.pick(65, 64, 100)
     table = draw.operand(DType.F32, (n, count), Bits())
     ids = draw.operand(DType.I32, (draw.pick(600, 300),), Integers(0, count), stays=True)
@@ -90,7 +90,7 @@ def many(draw: Draw) -> list[tuple[Op[Any, Any], Call]]:
 
 @scenario("core", smoke=1, default=6, nightly=30)
 def many_rows(lab: Lab, draw: Draw) -> None:
-    """Ids by the hundred into tables of more than 2^16 elements, and more slices than a grid of bytes has."""
+    """Hundreds of ids into tables of more than 2^16 elements, and more slices than an 8-bit index can count."""
     for op, call in many(draw):
         call.op = op
         draw.note(str(call))
@@ -98,7 +98,7 @@ def many_rows(lab: Lab, draw: Draw) -> None:
 
 
 def columns(draw: Draw) -> list[tuple[Op[Any, Any], Call]]:
-    """One call of each kind of op whose grid has a block for each row, or for each place of an image."""
+    """One call of each kind of op whose grid has a block for each row, or for each position of an image."""
     n = draw.pick(65537, 70001, 131073)
 
     def floats(*shape: int, dtype: DType = DType.F32) -> Operand:
@@ -143,7 +143,7 @@ def written(x: Array, src: Array, ids: Array) -> Array:
 
 @scenario("core", smoke=1, default=2, nightly=15)
 def many_columns(lab: Lab, draw: Draw) -> None:
-    """More rows, places of an image and ids than the second axis of a grid has blocks."""
+    """More rows, image positions and ids than a grid's second axis may have blocks."""
     for op, call in columns(draw):
         call.op = op
         draw.note(str(call))
@@ -152,7 +152,7 @@ def many_columns(lab: Lab, draw: Draw) -> None:
 
 @scenario("large", smoke=1, default=1, nightly=1, timeout=900)
 def elements_past_two_to_the_31st(lab: Lab, draw: Draw) -> None:
-    """The last rows of four gigabytes are written and read by each way there is."""
+    """Write the last rows of a tensor of four gigabytes, and read them by rows, slice and view."""
     n, count = 1 << 16, (1 << 15) + 9
     with lab.backend.new_context() as ctx:
         state = ctx.empty(DType.F16, n, count)

@@ -1,4 +1,4 @@
-"""Memory: true reports, dry runs that equal real runs, and refusals that leave nothing behind."""
+"""Memory: true reports, dry runs equal to real runs, and refused allocations that leave nothing behind."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from ..suite.scenario import scenario
 
 
 def require(condition: object, what: str, *values: object) -> None:
-    """Raise Fault with the values unless it holds."""
+    """Raise Fault with the values unless the condition holds."""
     if not condition:
         raise Fault("memory", what + ": " + ", ".join(map(str, values)))
 
 
 def network(draw: Draw, ctx: Context) -> tuple[Tensor, Tensor]:
-    """Some layers of products and sums over leaves of layers; its input and its output."""
+    """Build some layers of products and sums; returns input and output."""
     n, tokens, layers = draw.pick(32, 8, 64, 33), draw.pick(4, 1, 17), draw.pick(2, 1, 3)
     x = first = ctx.input().empty(DType.F32, n, tokens)
     for layer in range(layers):
@@ -45,7 +45,7 @@ def network(draw: Draw, ctx: Context) -> tuple[Tensor, Tensor]:
 
 @scenario("memory", smoke=2, default=10, nightly=100)
 def dry_run_tells_what_a_real_run_takes(lab: Lab, draw: Draw) -> None:
-    """The same graph, reserved without and with memory, has the same report but for its statuses."""
+    """A graph reserved without memory has the same report as with memory, except for the statuses."""
     choices = [draw.below(1000) for _ in range(6)]
     reports = []
     for alloc in (False, True):
@@ -68,7 +68,7 @@ def dry_run_tells_what_a_real_run_takes(lab: Lab, draw: Draw) -> None:
 
 @scenario("memory", smoke=1, default=3, nightly=10)
 def dry_run_refuses_to_run(lab: Lab, draw: Draw) -> None:
-    """Nothing is computed, loaded or read where nothing is allocated."""
+    """Without allocated memory, compute, load and read are refused."""
     backend = lab.fresh(alloc_memory=False)
     try:
         with backend.new_context() as ctx:
@@ -85,7 +85,7 @@ def dry_run_refuses_to_run(lab: Lab, draw: Draw) -> None:
 
 @scenario("memory", smoke=2, default=10, nightly=100)
 def what_was_reserved_is_all_that_computing_takes(lab: Lab, draw: Draw) -> None:
-    """After `reserve`, computing once and again allocates nothing and compiles nothing."""
+    """After `reserve`, repeated computes allocate and compile nothing."""
     backend = lab.fresh()
     try:
         at_rest = backend.memory().total()
@@ -111,7 +111,7 @@ def what_was_reserved_is_all_that_computing_takes(lab: Lab, draw: Draw) -> None:
 
 @scenario("memory", smoke=2, default=8, nightly=50)
 def closing_gives_everything_back(lab: Lab, draw: Draw) -> None:
-    """Contexts that come and go leave the report as it was."""
+    """Closing a context restores the earlier memory report."""
     backend = lab.fresh()
     try:
         at_rest = backend.memory().total()
@@ -133,7 +133,7 @@ def closing_gives_everything_back(lab: Lab, draw: Draw) -> None:
 
 @scenario("memory", smoke=2, default=8, nightly=50)
 def what_does_not_fit_is_refused_and_freed(lab: Lab, draw: Draw) -> None:
-    """A limit in the middle of a graph: the refused entry is marked, the rest is freed, and a smaller graph fits.
+    """With a limit that a graph exceeds, the refused entry is marked, the rest is freed, and a smaller graph fits.
 
     The limit is on the device that holds most of the graph.
     """
@@ -155,7 +155,7 @@ def what_does_not_fit_is_refused_and_freed(lab: Lab, draw: Draw) -> None:
 
 
 def measured(lab: Lab) -> tuple[dict[str, int], dict[str, int]]:
-    """The bytes by device of a backend at rest, and with a fixed graph."""
+    """The bytes by device of a backend without a graph, and with a fixed graph."""
     backend = lab.fresh(alloc_memory=False)
     try:
         rest = by_device(backend)
@@ -196,12 +196,12 @@ def _refused(backend: Backend, device: str, limit: int) -> None:
 
 
 ENDLESS = 1 << 50
-"""Elements of f32 that no address space holds."""
+"""A number of f32 elements larger than any address space."""
 
 
 @scenario("memory", smoke=1, default=2, nightly=10)
 def what_no_machine_has_is_refused(lab: Lab, draw: Draw) -> None:
-    """A leaf or a result beyond all memory is refused without a limit, too; the rest still computes."""
+    """A leaf or a result larger than any memory is refused even without a limit; other graphs still compute."""
     backend = lab.fresh()
     try:
         with backend.new_context() as ctx:
@@ -227,5 +227,5 @@ def _no_memory(act: Callable[[], object], what: str) -> None:
     except NoMemoryError:
         return
     except UnsupportedOpError:
-        return  # it may say no to the op for its size
+        return  # the backend may decline the op because of its size
     raise Fault("memory", f"{what} that no memory holds was not refused")

@@ -1,4 +1,4 @@
-"""Misuse is refused with the documented error, before a backend sees it."""
+"""Misuse is refused with the documented error before it reaches a backend."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Wrong = Callable[["Bench"], Any]
 
 
 class Bench:
-    """Tensors to misuse, as a program without type checks does."""
+    """Tensors for misuse, untyped as in a program without type checks."""
 
     def __init__(self, ctx: Context) -> None:
         self.ctx: Any = ctx
@@ -203,7 +203,7 @@ WRONG: dict[str, tuple[Error, Wrong]] = {
     "attention with a negative cap": (ShapeError, lambda b: _attend(b, softcap=-1.0)),
     "attention with other sinks": (ShapeError, lambda b: _attend(b, sinks=b.of(3))),
 }
-"""Every misuse, with the error that is documented for it."""
+"""Every misuse, with its documented error."""
 
 
 def _scan(b: Bench, states: int = 4, slots: int = 3) -> Any:
@@ -237,7 +237,7 @@ def misuse_is_refused(lab: Lab, draw: Draw) -> None:
 
 
 def refused(what: str, expected: Error, act: Callable[[], Any]) -> None:
-    """Raise Fault unless it raises just that."""
+    """Raise Fault unless `act` raises the expected error."""
     try:
         act()
     except expected:
@@ -253,7 +253,7 @@ def refused(what: str, expected: Error, act: Callable[[], Any]) -> None:
 
 @scenario("errors", smoke=1, default=2, nightly=10)
 def wrong_data_are_refused(lab: Lab, draw: Draw) -> None:
-    """Leaves refuse data of another size or type, and stay as they were."""
+    """Leaves refuse data of another size or type, and keep their data."""
     with lab.backend.new_context() as ctx:
         x, i = ctx.from_floats([1.0, 2.0]), ctx.from_ints([1, 2])
         refused("too many numbers", ShapeError, lambda: x.from_floats([1.0, 2.0, 3.0]))
@@ -272,7 +272,7 @@ def wrong_data_are_refused(lab: Lab, draw: Draw) -> None:
 
 @scenario("errors", smoke=1, default=2, nightly=10)
 def results_are_readable_only_while_they_hold(lab: Lab, draw: Draw) -> None:
-    """Only the outputs of the latest compute are readable, until an input changes or something closes."""
+    """Only the latest compute's outputs are readable, until a leaf changes or the context closes."""
     backend = lab.backend
     ctx, other = backend.new_context(), backend.new_context()
     x = ctx.from_floats([1.0, 2.0])
@@ -295,7 +295,7 @@ def results_are_readable_only_while_they_hold(lab: Lab, draw: Draw) -> None:
 
 @scenario("errors", smoke=1, default=2, nightly=10)
 def limits_and_ends_are_kept(lab: Lab, draw: Draw) -> None:
-    """Too many nodes, wrong parameters, and everything after close."""
+    """Too many nodes, wrong parameters, and uses after close are refused."""
     refused("an unknown option", OptionError, lambda: lab.fresh(options={"no_such_option_": 1}).close())
     refused("no threads", OptionError, lambda: lab.fresh(num_threads=0).close())
     refused("an unknown device", OptionError, lambda: lab.fresh(max_memory={"NO:7": 1}).close())
@@ -318,7 +318,7 @@ def limits_and_ends_are_kept(lab: Lab, draw: Draw) -> None:
 
 @scenario("errors", smoke=1, default=1, nightly=1)
 def wrong_ids_never_run(lab: Lab, draw: Draw) -> None:
-    """Ids that were never written are refused when they would be used."""
+    """A compute that uses ids which were never written is refused."""
     with lab.backend.new_context() as ctx:
         x, ids = ctx.from_floats(np.arange(6.0), 2, 3), ctx.empty(DType.I32, 2)
         y = x.rows(ctx, ids)

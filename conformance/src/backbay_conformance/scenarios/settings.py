@@ -1,4 +1,4 @@
-"""Settings change a backend's speed, and none of its results."""
+"""Settings change a backend's speed, not its results."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ SETTINGS: tuple[dict[str, Any], ...] = (
     {"flash_attention": FlashAttention.OFF},
     {"num_threads": None, "debug": Debug()},
 )
-"""Each differs from the usual setting: two threads, automatic flash attention, poison and guard zones."""
+"""Settings unlike the lab's: two threads, automatic flash attention, poison and guard zones."""
 
 WAYS: dict[str, tuple[tuple[str, str], ...]] = {
     "num_threads": (("core", "mulmat"), ("quant", "mulmat"), ("core", "sum_rows")),
     "flash_attention": (("attention", "scaled_dot_product_attention"),) * 5,
 }
-"""Ops that engines compute in several ways, by the setting that chooses."""
+"""For each setting, the ops that engines may compute in another way."""
 
 
 @scenario("core", smoke=2, default=20, nightly=150)
 def settings_change_no_result(lab: Lab, draw: Draw) -> None:
-    """Some ops are right with unusual settings, too."""
+    """Some ops give right results with unusual settings as well."""
     turn = draw.turn
     settings = SETTINGS[turn % len(SETTINGS)]
     chosen = [CASES[key] for name in settings for key in WAYS.get(name, ())]
     other = Lab(lambda _, model: lab.fresh(model, **settings), lab.name)
     try:
-        draw.cache = other.backend.cache_config()  # a setting may choose another
+        draw.cache = other.backend.cache_config()  # the cache configuration may depend on settings
         for i, case in enumerate([*chosen, any_case(draw), any_case(draw)]):
             draw.turn = turn + i
             call = case.draw(draw)
@@ -51,7 +51,7 @@ def settings_change_no_result(lab: Lab, draw: Draw) -> None:
 
 @scenario("graph", smoke=1, default=6, nightly=40)
 def a_batch_size_is_a_hint(lab: Lab, draw: Draw) -> None:
-    """`set_batch_size` tells how many columns come, and changes no result where more or fewer do."""
+    """`set_batch_size` announces a number of columns; other numbers still give right results."""
     with lab.backend.new_context() as ctx:
         ctx.set_batch_size(draw.pick(1, 2, 32, 512))
         k, n, m = draw.pick(32, 8, 64), draw.pick(16, 1, 33), draw.pick(4, 1, 33, 64)

@@ -1,4 +1,4 @@
-"""Threads: contexts of their own run side by side, one context serves one at a time."""
+"""Threads: several contexts run in parallel; one context serves one thread at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..suite.scenario import scenario
 
 
 def together(*works: Callable[[], None]) -> None:
-    """Run all at once; raise the error of any."""
+    """Run all functions in parallel, and raise the first error."""
     errors: list[BaseException] = []
     start = threading.Barrier(len(works))
 
@@ -38,7 +38,7 @@ def together(*works: Callable[[], None]) -> None:
 
 
 def steps(backend: Backend, offset: int, rounds: int, n: int) -> None:
-    """Trace, compute again and again, and check each result. Halves are converted: in memory of whose?"""
+    """Compute again and again, and check each result; f16 needs working memory, which threads must not share."""
     with backend.new_context() as ctx:
         x = ctx.empty(DType.F16, n, n)
         w = ctx.empty(DType.F16, n, n).from_floats(np.eye(n) * (1 + offset))
@@ -65,7 +65,7 @@ def contexts_in_threads_do_not_disturb_each_other(lab: Lab, draw: Draw) -> None:
 
 @scenario("graph", smoke=2, default=8, nightly=60)
 def one_context_serves_one_thread_at_a_time(lab: Lab, draw: Draw) -> None:
-    """A second thread is served after the first or is refused; its result is never half of another's."""
+    """A second thread waits for the first or is refused; results of the two never mix."""
     with lab.backend.new_context() as ctx:
         x = ctx.from_floats(np.ones(4096), 64, 64)
         y = x
@@ -88,7 +88,7 @@ def one_context_serves_one_thread_at_a_time(lab: Lab, draw: Draw) -> None:
 
 @scenario("graph", smoke=1, default=4, nightly=20)
 def closing_waits_for_what_runs(lab: Lab, draw: Draw) -> None:
-    """Another thread may close the backend at any time: running computes end, later ones are refused."""
+    """Another thread may close the backend at any time: running computes end, later computes are refused."""
     backend = lab.fresh()
     try:
         closed = threading.Event()
@@ -112,7 +112,7 @@ def closing_waits_for_what_runs(lab: Lab, draw: Draw) -> None:
 
 @scenario("graph", smoke=1, default=3, nightly=20)
 def a_cancelled_compute_raises(lab: Lab, draw: Draw) -> None:
-    """It is cancelled before it starts; afterwards the context computes as if nothing had been."""
+    """A compute cancelled before its start raises; afterwards the context computes as usual."""
     cancel = threading.Event()
     cancel.set()
     with lab.backend.new_context() as ctx:
@@ -130,7 +130,7 @@ def a_cancelled_compute_raises(lab: Lab, draw: Draw) -> None:
 
 
 class Later:
-    """Not set when it is asked for the first time, and set from then on."""
+    """An event that is unset at the first check, and set at all later checks."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -141,12 +141,12 @@ class Later:
 
 
 LONG = 0.3
-"""Seconds that a compute takes at least in which a cancellation must be seen: engines look for it every few ms."""
+"""A compute of at least so many seconds must notice a cancellation: engines check every few milliseconds."""
 
 
 @scenario("graph", smoke=1, default=1, nightly=5)
 def a_compute_is_cancelled_while_it_runs(lab: Lab, draw: Draw) -> None:
-    """A graph of many nodes ends early; afterwards the context computes as if nothing had been."""
+    """A long compute ends early when cancelled; afterwards the context computes as usual."""
     with lab.backend.new_context() as ctx:
         x = y = ctx.from_floats(np.ones((256, 256)))
         seconds = 0.0
@@ -158,7 +158,7 @@ def a_compute_is_cancelled_while_it_runs(lab: Lab, draw: Draw) -> None:
             seconds = time.perf_counter() - started
             if seconds > LONG:
                 break
-        # A busy machine may leave whoever looks for it without a turn, but not each time.
+        # On a busy machine the thread that checks may get no time, but not in each of three tries.
         if seconds > LONG and not any(_cancelled(ctx, y) for _ in range(3)):
             raise Fault(
                 "threads", f"a compute of {seconds:.1f} s that is cancelled meanwhile runs to its end"

@@ -1,4 +1,4 @@
-"""Weights of a model file: backends keep them otherwise than leaves, rearranged, decoded, or in another place."""
+"""Weights of a model file, which backends may store unlike leaves: rearranged, decoded or in other memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ..suite.lab import Lab
 from ..suite.scenario import scenario
 
 VARIANTS = (0, 1)
-"""Of each weight the file has two, alike but for their data."""
+"""The file has two weights for each call, which differ only in their data."""
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Use:
 
 @scenario("quant", smoke=3, default=30, nightly=300)
 def weights_of_a_file(lab: Lab, draw: Draw) -> None:
-    """Products with weights of a file, and rows of them, are right for each type."""
+    """Products with weights of a file, and rows of weights, are right for each type."""
     uses = [use for use in (drawn(lab, draw, n) for n in range(3)) if use is not None]
     try:
         with tempfile.TemporaryDirectory() as folder:
@@ -66,7 +66,7 @@ def weights_of_a_file(lab: Lab, draw: Draw) -> None:
 
 
 def drawn(lab: Lab, draw: Draw, n: int) -> Use | None:
-    """A call, unless the backend does not support it."""
+    """A drawn call, or None if the backend does not support it."""
     dtype = (*READABLE, *FLOATS)[(3 * draw.turn + n) % (len(READABLE) + len(FLOATS))]
     kind: Op[..., Any] = draw.pick(ops.mulmat, ops.mulmat, ops.rows, ops.mulmat_id)
     call = {ops.mulmat: product_call, ops.rows: rows_call, ops.mulmat_id: expert_call}[kind](draw, dtype)
@@ -82,7 +82,7 @@ def drawn(lab: Lab, draw: Draw, n: int) -> Use | None:
 
 
 def product_call(draw: Draw, dtype: DType) -> Call:
-    """Now and then the matrix is large, since backends treat large ones in another way."""
+    """A product, now and then with a large matrix, which backends may compute in another way."""
     unit = dtype.block_size
     k, n, m = unit * draw.pick(1, 2, 3), draw.pick(8, 1, 16, 33, 64), draw.pick(1, 2, 4, 5, 17, 33)
     if draw.flag(6):
@@ -93,7 +93,7 @@ def product_call(draw: Draw, dtype: DType) -> Call:
 
 
 def weights(draw: Draw, uses: list[Use]) -> Iterator[tuple[str, DType, Array]]:
-    """Name, type and stored elements of each, made one after the other."""
+    """Name, type and stored elements of each weight, made one at a time."""
     for use in uses:
         for variant, name in enumerate(use.names()):
             make(use.call, draw.mode, use.traced.precision, variant)

@@ -1,4 +1,4 @@
-"""A graph beside its NumPy twin, which computes the same nodes in core's order."""
+"""A graph and its twin in NumPy, which computes the same nodes in core's order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Evaluate = Callable[..., Array]
 
 
 class Twin:
-    """A tensor and how NumPy makes it of others; a leaf holds its array, a view shares its storage's array."""
+    """A tensor and its NumPy function; a leaf holds its array, a view shares its storage's array."""
 
     def __init__(
         self, tensor: Tensor, name: str, parts: tuple[Twin, ...] = (), evaluate: Evaluate | None = None
@@ -30,12 +30,12 @@ class Twin:
 
     @property
     def writable(self) -> bool:
-        """Whether its storage is a leaf that no ids come from."""
+        """Whether the tensor's storage is a leaf of f32, not of ids."""
         return (self.tensor.storage or self.tensor).leaf is not None and self.tensor.dtype is DType.F32
 
 
 class Wiring:
-    """Twins in a context, and the order in which their roots were given to `forward`."""
+    """The twins of a context, and its roots in the order of `forward`."""
 
     def __init__(self, ctx: Context) -> None:
         self.ctx = ctx
@@ -57,7 +57,7 @@ class Wiring:
         return twin
 
     def op(self, name: str, x: Twin, *args: Any, evaluate: Evaluate) -> Twin:
-        """Trace an op by its name; twins among the args are operands."""
+        """Trace an op by its name; twins in `args` are operands."""
         given = [arg.tensor if isinstance(arg, Twin) else arg for arg in args]
         tensor = getattr(x.tensor, name)(self.ctx, *given)
         parts = (x, *[arg for arg in args if isinstance(arg, Twin)])
@@ -76,7 +76,7 @@ class Wiring:
         leaf.array[...] = numbers
 
     def check(self, outputs: Iterable[Twin], states: Iterable[Twin], when: str) -> None:
-        """Compute on both sides, and compare the readable results."""
+        """Compute on the backend and in NumPy, and compare the readable results."""
         named = list(outputs)
         for twin in named:
             self.forward(twin)
@@ -92,7 +92,7 @@ class Wiring:
                 raise Fault("graph", f"{when}: {twin.name} is wrong, {seen}; {'; '.join(self.log)}")
 
     def _evaluate(self) -> None:
-        """Each root in order, its operands before it, depth first."""
+        """Evaluate each root in order, after its operands, depth first."""
         done: set[Twin] = set()
         for root in self.roots:
             self._place(root, done)

@@ -1,1 +1,1 @@
-"""The suite's vocabulary: cases, scenarios, profiles, and the lab that opens backends for them."""
+"""The parts of the suite: cases, scenarios, profiles, and the lab that opens backends."""

@@ -1,4 +1,4 @@
-"""Cases: one function per op, which draws a call with its expected results."""
+"""Cases: one function per op, which draws a call and its formula."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from ..numbers.rounding import Array
 from .profiles import check_profile
 
 Expected = Any
-"""The result of a formula: a Number, an array of stored elements that must come out as they are, or a list of these."""
+"""A formula's result: a Number, an array of stored elements to match exactly, or a list of these."""
 
 
 @dataclass(eq=False)
 class Call:
-    """A call of an op, drawn by its case, with the formula that it must agree with.
+    """A call of an op, drawn by its case, with the formula for its result.
 
-    args      complete, in the op's declared order: operands, None, and attributes
-    formula   gets the args in their order, float operands as Number, others as stored or as integers, and returns
-              what must come out; it is the case's own, in float64
-    exact     in the exact mode, the results are integers that every order of summation gives alike
-    raw       operands come to the formula as stored elements, and so do its results: nothing but moves
+    args      all arguments in the op's declared order: operands, None, and attributes
+    formula   gets the args in order, float operands as Number, others as stored elements or integers, and returns
+              the expected results; it is independent of the backend, and computes in float64
+    exact     in exact mode, the results are integers that any order of summation gives exactly
+    raw       the formula gets and returns stored elements, for ops that only move elements
     verify    instead of a formula, for results that are not unique: gets the decoded args and the result, and raises
-              AssertionError that says what is wrong
-    chance    which of several right results comes out may differ from run to run, as where ids repeat in a write
-    free      results that the documentation leaves open: gets the decoded args, returns a mask of them
-    instead   values that free elements may have, beside the formula's
-    batch     for each operand in order, the dimension along which the call splits into independent ones, or None;
+              AssertionError with a message
+    chance    the result may differ from run to run, as in a write with repeated ids
+    free      gets the decoded args, returns a mask of the elements that the documentation leaves open
+    instead   values that free elements may have, besides the formula's
+    batch     for each operand in order, the dimension along which the call splits into independent calls, or None;
               the result splits along `batch_out`
-    degrees   for each operand the power of two by which the result grows if the operand is doubled; None if it may
-              not be scaled
-    joint     instead of the sum of degrees, where scaling them makes sense only together
-    padded    the same call with padding that does not change its result, and how to cut its result back
-    altered   other values of some attributes, by name: the same operands with them give what they must, too
+    degrees   for each operand the power of two by which the result grows if the operand is doubled; None if the
+              operand must not be scaled
+    joint     the degree of scaling all operands together, for ops that cannot scale a single operand
+    padded    the same call with padding that does not change the result, and a function that cuts the padding off
+    altered   other values of some attributes, by name, for another call with the same operands
     """
 
     args: tuple[Any, ...]
@@ -68,7 +68,7 @@ class Call:
                 yield from (item for item in value if isinstance(item, Operand))
 
     def mapped(self, function: Callable[[Operand], Any]) -> tuple[Any, ...]:
-        """The args, with something in place of each operand."""
+        """The args, with each operand replaced by a function of it."""
 
         def one(value: Any) -> Any:
             if isinstance(value, Operand):
@@ -78,14 +78,14 @@ class Call:
         return tuple(map(one, self.args))
 
     def with_args(self, args: tuple[Any, ...]) -> Call:
-        """The same call of other operands; relations are not inherited."""
+        """The same call with other args; relations are not copied."""
         call = replace(self, args=args, batch=None, degrees=None, padded=None, altered={})
         call.op = self.op
         return call
 
     @property
     def dtype(self) -> str:
-        """Its row in the report: the dtype of its first operand."""
+        """The dtype of the first operand, which selects the call's place in the report."""
         return str(next(self.operands()).dtype)
 
     def __str__(self) -> str:
@@ -98,7 +98,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Case:
-    """The source of one op's calls in one profile; `weight` is the number of its calls relative to other cases."""
+    """The calls of one op in one profile; `weight` scales their number."""
 
     op: Op[Any, Any]
     profile: str
@@ -118,13 +118,13 @@ class Case:
 
 
 CASES: dict[tuple[str, str], Case] = {}
-"""Every case by profile and name of its op."""
+"""Every case, by profile and op name."""
 
 F = TypeVar("F", bound=Callable[[Draw], Call])
 
 
 def case(op: Op[Any, Any], profile: str = "core", weight: float = 1.0) -> Callable[[F], F]:
-    """Declare how calls of an op are drawn in a profile."""
+    """Declare a function that draws calls of an op, for a profile."""
 
     def register(function: F) -> F:
         check_profile(profile, f"case of {op.name}")

@@ -1,4 +1,4 @@
-"""Scenarios that installed distributions add to the suite's profiles by entry point."""
+"""Scenarios that installed distributions add to the suite by entry points."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from backbay import BackbayError
 from backbay.discovery import declared
 
 GROUP = "backbay_conformance.scenarios"
-"""Entry points of this group name modules; importing one declares scenarios, as the suite's own modules do."""
+"""Entry points of this group name modules; importing a module declares its scenarios."""
 
 
 @cache
 def load_extensions() -> tuple[str, ...]:
-    """Import them all, and say whose they are.
+    """Import all extension modules, and record the distribution of each.
 
-    What cannot be imported ends the run: were it left out, nobody would notice that it proves nothing.
+    A module that cannot be imported ends the run: scenarios are never left out in silence.
     """
     origins: list[str] = []
     for points in declared(GROUP).values():

@@ -1,4 +1,4 @@
-"""The lab: an open backend of the class under test, and fresh ones for scenarios."""
+"""The lab: an open backend of the class under test, and fresh backends for scenarios."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ GUARDED = BackendParams(num_threads=2, debug=Debug(poison=True, guard_bytes=64))
 
 
 class Lab:
-    """Backends of one class; `backend` is opened once, with poison and guard zones, and again after a fault."""
+    """Backends of one class; `backend` is shared, has poison and guard zones, and is opened anew after a fault."""
 
     def __init__(self, open_backend: Callable[[BackendParams, Path | None], Backend], name: str) -> None:
         self.name = name
         self._open = open_backend
-        self.standing: dict[str, bool] = {}  # ops by name, and whether they are right by themselves
+        self.standing: dict[str, bool] = {}  # by op name: whether the op is right by itself
         self._backend: Backend | None = None
 
     @property
@@ -33,11 +33,11 @@ class Lab:
         return self._backend
 
     def fresh(self, model: Path | None = None, **params: Any) -> Backend:
-        """A backend of the caller's own, who closes it; with the weights of a file, if one is named."""
+        """Open another backend, with the weights of a file if given; the caller closes it."""
         return self._open(BackendParams(**{"num_threads": 2, "debug": GUARDED.debug, **params}), model)
 
     def facts(self) -> dict[str, Any]:
-        """The facts about a backend on its certificate."""
+        """The facts about the backend for its certificate."""
         backend = self.backend
         named = backbay.backends().get(self.name)
         return {
@@ -51,14 +51,14 @@ class Lab:
         }
 
     def discard(self) -> None:
-        """Close the shared backend, whatever state a fault left it in."""
+        """Close the shared backend, in whatever state a fault left it."""
         backend, self._backend = self._backend, None
         if backend is not None:
             backend.close()
 
 
 def lab_for(backend: str | type[Backend], options: Mapping[str, Any] | None = None) -> Lab:
-    """A lab for an installed backend by its name, for `module:Class`, or for a class itself."""
+    """A lab for an installed backend's name, `module:Class`, or a class."""
     kind = entry(backend).load() if isinstance(backend, str) and ":" in backend else backend
     name = kind if isinstance(kind, str) else kind.__name__
     return Lab(lambda params, model: backbay.open(model, kind, _with(params, options)), name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 PROFILES = ("core", "quant", "attention", "cache", "graph", "memory", "errors", "large")
 STANDARD = tuple(profile for profile in PROFILES if profile != "large")
-"""The profiles of a run that names none: `large` takes gigabytes."""
+"""The default profiles of a run: all but `large`, which takes gigabytes."""
 
 
 def check_profile(profile: str, declared: str) -> None:

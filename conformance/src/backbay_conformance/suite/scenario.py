@@ -1,4 +1,4 @@
-"""Scenarios: checks beyond single calls, each a function of a lab and of draws."""
+"""Scenarios: checks beyond single calls, each a function of a lab and a draw."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Run = Callable[[Lab, Draw], None]
 
 @dataclass(frozen=True)
 class Scenario:
-    """Something to try in a profile, so many times in each size; it raises Fault, or any other error."""
+    """A check of a profile, with its number of runs for each size; it fails by raising Fault or any other error."""
 
     name: str
     profile: str
@@ -25,7 +25,7 @@ class Scenario:
 
 
 SCENARIOS: dict[tuple[str, str], Scenario] = {}
-"""Every scenario by profile and name."""
+"""Every scenario, by profile and name."""
 
 F = TypeVar("F", bound=Run)
 
@@ -33,7 +33,7 @@ F = TypeVar("F", bound=Run)
 def scenario(
     profile: str, *, smoke: int = 1, default: int = 4, nightly: int = 20, timeout: float | None = None
 ) -> Callable[[F], F]:
-    """Declare a scenario of a profile; `timeout` is in seconds, where it takes longer than a call may."""
+    """Declare a scenario of a profile; `timeout` in seconds, if longer than a call's."""
 
     def register(function: F) -> F:
         name = function.__name__

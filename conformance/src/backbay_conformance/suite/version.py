@@ -3,4 +3,4 @@
 from __future__ import annotations
 
 SUITE_VERSION = "1.0"
-"""Named by certificates and by replay files: a file can be replayed by the version that wrote it."""
+"""The version in certificates and replay files; only the version that wrote a replay file can replay it."""
