@@ -1,10 +1,10 @@
-"""False alarms: the suite with many seeds over the correct backends, which must all pass.
+"""Counts false alarms: runs the suite with many seeds on the correct backends, which must all pass.
 
     python bench/conform_seeds.py 100                 # seeds 0..99, each over every correct backend, smoke size
     python bench/conform_seeds.py 3 --size default --first 40 --jobs 2 --json seeds.json
     python bench/conform_seeds.py 100 --backend cpu_ref --backend ggml --backend onnx    # installed ones, isolated
 
-Each run is told as it ends. The exit status is 1 if anything failed.
+Prints each run as it ends. The exit status is 1 if anything failed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from backbay_selftest.correct import variants
 
 @dataclass(frozen=True)
 class Run:
-    """One seed over one backend, and what failed."""
+    """A run of one seed on one backend, and its failures."""
 
     seed: int
     backend: str
@@ -39,7 +39,7 @@ class Run:
 
 
 def one(task: tuple[int, str], size: str) -> Run:
-    """Items of the suite on one backend with one seed: an installed one in a worker, as the command does it."""
+    """Run items of the suite on one backend with one seed; installed backends run in a worker, as in the command."""
     seed, name = task
     warnings.simplefilter("ignore")
     variant = variants(reference()).get(name)

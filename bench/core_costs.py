@@ -1,4 +1,4 @@
-"""What core costs: tracing an op, computing a context again, importing; each as a ratio in one run."""
+"""The costs of core: tracing an op, recomputing a context, importing; each as a ratio within one run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TRACE_LIMIT, RECOMPUTE_LIMIT, IMPORT_LIMIT = 5.0, 30e-6, 0.150
 
 
 class Idle(backbay.Plan):
-    """A plan that does nothing, so that what is left is core's."""
+    """A plan that does nothing, so that only core's time is measured."""
 
     nbytes = 0
 
@@ -48,7 +48,7 @@ CALLS = (
 
 
 def tracing(backend: backbay.Backend) -> list[tuple[str, float]]:
-    """How many NumPy additions each call costs."""
+    """The cost of each call, in NumPy additions."""
     ctx = backend.new_context(max_nodes=1 << 40)
     names = {
         "ctx": ctx,

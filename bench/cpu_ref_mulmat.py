@@ -1,4 +1,4 @@
-"""cpu_ref's mulmat against the NumPy float64 product that it needs, in one run."""
+"""cpu_ref's mulmat compared with the NumPy float64 product that it contains."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def main() -> int:
         y = ctx.from_floats(weight).mulmat(ctx, ctx.from_floats(batch))
         ctx.compute(y)
         ratios, plain = [], []
-        for _ in range(REPEATS):  # side by side, since the machine's speed drifts
+        for _ in range(REPEATS):  # alternately, since the machine's speed drifts
             plain.append(timeit.timeit(lambda: a @ b.T, number=3) / 3)
             ratios.append(timeit.timeit(lambda: ctx.compute(y), number=3) / 3 / plain[-1])
     ratio = float(np.median(ratios))

@@ -2,7 +2,7 @@
 
     python bench/engine_llama.py --dtype q4_0 --sides llama.cpp ggml onnx
 
-Each side uses its own libggml; `BACKBAY_GGML_LIB=.../llama_cpp/lib` gives both the same one. llama.cpp runs through its
+Each side uses its own libggml; with `BACKBAY_GGML_LIB=.../llama_cpp/lib` both use the same. llama.cpp runs through its
 C interface and its own greedy sampler, which is faster than llama-cpp-python's classes. Parallel sequences are compared
 with one sequence of the same engine. Host time is the time between two runs of the backend, with a model of 16 tiny
 layers and 32000 logits.
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def prompt(length: int, number: int = 0) -> list[int]:
-    """Token ids with a beginning that no other prompt has."""
+    """Token ids that share no prefix with another prompt."""
     return [300 + number, *((np.arange(1, length) * 7 + number) % 1000 + 300).tolist()]
 
 
@@ -66,7 +66,7 @@ def be_side(args: argparse.Namespace) -> None:
 
 
 class Engine:
-    """backbay_engine on a backend; a name such as ggml*4 runs four sequences."""
+    """backbay_engine on a backend; the name ggml*4, for example, runs four sequences."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         import backbay_engine
@@ -82,7 +82,7 @@ class Engine:
         return time.perf_counter() - begun
 
     def generate(self, ids: list[int], count: int) -> tuple[list[int], float]:
-        """The tokens, and tokens per second after the first; the prompt is still cached from the last round."""
+        """The tokens, and tokens per second after the first token; the prompt is cached from the last round."""
         made = self.llm.generate(ids, max_tokens=count + 1, temperature=0)
         return made.tokens, made.timings.rate
 
@@ -134,7 +134,7 @@ class LlamaCpp:
         return tokens, count / (time.perf_counter() - begun)
 
     def _feed(self, ids: list[int]) -> int:
-        """Continue with these tokens; returns the next one."""
+        """Decode these tokens; returns the next token."""
         lib = self.lib
         lib.llama_memory_seq_rm(lib.llama_get_memory(self.context), 0, len(self.held), -1)
         held = (lib.llama_token * len(ids))(*ids)  # the batch only points to it
@@ -196,7 +196,7 @@ def agreement(sides: list[Side]) -> dict[str, int]:
 
 def parallel(name: str, args: argparse.Namespace) -> dict[str, list[float]]:
     side = start(f"{name}*{PARALLEL}", args)
-    side.ask("parallel")  # their prompts, and their graphs
+    side.ask("parallel")  # warm up: prompts and graphs are cached afterwards
     answers: dict[str, list[float]] = {f"{name}, one": [], f"{name}, {PARALLEL} at once": []}
     for _ in range(args.rounds):
         for key, request in zip(answers, ("decode", "parallel"), strict=True):
@@ -206,7 +206,7 @@ def parallel(name: str, args: argparse.Namespace) -> dict[str, list[float]]:
 
 
 def host_time(count: int = 200, rounds: int = 5) -> float:
-    """Microseconds between the backend's runs, in the quietest round."""
+    """Microseconds between the backend's runs, in the fastest round."""
     import backbay_engine
 
     with tempfile.TemporaryDirectory() as folder:

@@ -1,9 +1,9 @@
-"""A GGUF Llama of q4_0 as a folder for onnxruntime-genai: the same integers and scales, the same order of its dims.
+"""Converts a GGUF Llama of q4_0 to a folder for onnxruntime-genai, with the same integers and scales.
 
     python bench/genai_model.py one_b.q4_0.gguf one_b.genai
 
-It needs onnxruntime-genai, torch, transformers, tokenizers, safetensors and onnx-ir. What the model builder quantizes
-are the numbers that the file's blocks stand for, and it finds the file's blocks again.
+Needs onnxruntime-genai, torch, transformers, tokenizers, safetensors and onnx-ir. The model builder quantizes the
+file's decoded numbers, and computes the same blocks again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NAMES = {
 
 
 def ensure_folder(folder: Path, model: Path, shape: Shape) -> Path:
-    """The model as onnxruntime-genai opens it, built unless it exists."""
+    """The folder for onnxruntime-genai, built unless it exists."""
     if not (folder / "genai_config.json").exists():
         with tempfile.TemporaryDirectory(dir=folder.parent) as source:
             write_source(Path(source), model, shape)
@@ -54,7 +54,7 @@ def build(source: Path, folder: Path) -> None:
 
 
 def write_source(folder: Path, model: Path, shape: Shape) -> None:
-    """Weights as float32, a file for each layer, and what transformers wants to know of them."""
+    """Write the weights as float32, a file for each layer, with the index that transformers needs."""
     from safetensors.numpy import save_file
 
     places: dict[str, str] = {}
@@ -68,7 +68,7 @@ def write_source(folder: Path, model: Path, shape: Shape) -> None:
 
 
 def parts(model: Path, shape: Shape) -> Iterator[tuple[str, dict[str, NDArray[np.float32]]]]:
-    """File names and the tensors in them, by their names in transformers."""
+    """File names and their tensors, with names of transformers."""
     held: dict[str, dict[str, NDArray[np.float32]]] = {}
     for tensor in gguf.GGUFReader(model).tensors:
         names = tensor.name.removesuffix(".weight").split(".")
@@ -82,7 +82,7 @@ def parts(model: Path, shape: Shape) -> Iterator[tuple[str, dict[str, NDArray[np
 
 
 def halves(rows: NDArray[np.float32], head: int) -> NDArray[np.float32]:
-    """RoPE of GGUF's Llamas turns neighbours, that of transformers the two halves of a head."""
+    """Reorder rows: RoPE pairs adjacent rows in GGUF's Llamas, and the two halves of a head in transformers."""
     return np.ascontiguousarray(rows.reshape(-1, head // 2, 2, rows.shape[1]).swapaxes(1, 2)).reshape(
         rows.shape
     )
@@ -112,7 +112,7 @@ def config(shape: Shape) -> dict[str, object]:
 
 
 def write_tokenizer(folder: Path, vocab: int) -> None:
-    """Nobody reads texts here, but the builder copies a tokenizer."""
+    """Write a tokenizer: the benchmark does not use it, but the builder copies it."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     tokenizer = Tokenizer(models.WordLevel({f"t{n}": n for n in range(vocab)}, unk_token="t0"))

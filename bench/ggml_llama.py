@@ -2,9 +2,9 @@
 
     BACKBAY_GGML_LIB=.../llama_cpp/lib python bench/ggml_llama.py --dtype q4_0 --json q4_0.json
 
-Ratios are to llama.cpp; rates above 1, times and memory below 1 speak for backbay. Both count the reading of the last
-token's logits. Without llama-cpp-python, where the weights lie is compared: mapped, copied, auto. A side may name a
-library of its own: `auto@.../ggml/lib`.
+Ratios are to llama.cpp; rates above 1, times and memory below 1 speak for backbay. Both include reading the last
+token's logits. Without llama-cpp-python, only backbay's ways to load weights are compared: mapped, copied, auto. A
+side may name a library of its own: `auto@.../ggml/lib`.
 """
 
 from __future__ import annotations
@@ -77,10 +77,10 @@ def be_side(args: argparse.Namespace) -> None:
 
 
 class Backbay:
-    """The contract's words for a Llama, through the ggml plugin."""
+    """A Llama in ops of the contract, on the ggml plugin."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        import backbay  # before the clock runs, as llama_cpp is
+        import backbay  # before the clock starts, like llama_cpp
 
         self.args, self.module, self.policy = args, backbay, args.side.partition("@")[0]
         self.steps: dict[int, Any] = {}
@@ -102,7 +102,7 @@ class Backbay:
 
 
 class LlamaCpp:
-    """The same through llama.cpp's C interface."""
+    """The same model through llama.cpp's C interface."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         import llama_cpp
@@ -158,7 +158,7 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
         for name, error in results["logits"].items():
             print(f"  {name}: normalized squared error of the logits {error:.1e}")
         if "prefill" not in args.measure:
-            take_turns(sides, "prefill", 1)  # the steps attend to it
+            take_turns(sides, "prefill", 1)  # decode steps attend to the prompt
         for what, rounds in (("prefill", max(2, args.rounds // 2)), ("decode", args.rounds)):
             if what in args.measure:
                 tell(what, what, "tokens/s", take_turns(sides, what, rounds))
@@ -191,7 +191,7 @@ def first_tokens(args: argparse.Namespace, cold: bool) -> dict[str, list[float]]
 
 
 def agreement(sides: list[Side]) -> dict[str, float]:
-    """How far each side's logits are from the first one's."""
+    """The error of each side's logits against the first side's."""
     base = np.array(sides[0].greeting["logits"])
     return {
         side.name: float(((np.array(side.greeting["logits"]) - base) ** 2).sum() / (base**2).sum())
@@ -200,7 +200,7 @@ def agreement(sides: list[Side]) -> dict[str, float]:
 
 
 def host_time() -> float:
-    """Microseconds that a decoding step costs beside ggml's own run of its graph."""
+    """Microseconds of a decoding step outside of ggml's run of the graph."""
     import backbay
 
     with tempfile.TemporaryDirectory() as folder:

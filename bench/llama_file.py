@@ -2,7 +2,7 @@
 
     python bench/llama_file.py one_b.q4_0.gguf --shape one_b --dtype q4_0
 
-Its metadata and its vocabulary are complete: any text becomes tokens. It never ends a text by itself.
+Metadata and vocabulary are complete: any text can be tokenized. The model never generates an end of text.
 """
 
 from __future__ import annotations
@@ -63,17 +63,15 @@ class Shape:
 
 
 SHAPES = {
-    "one_b": Shape(),  # as Llama 3.2 1B, with the vocabulary of Llama 2
+    "one_b": Shape(),  # the shape of Llama 3.2 1B with the vocabulary size of Llama 2
     "tiny_llama": Shape(layers=22, hidden=5632, kv_heads=4),
     "small": Shape(layers=4, width=512, hidden=1408, heads=8, kv_heads=4),
-    "host": Shape(
-        layers=16, width=64, hidden=64, heads=2, kv_heads=1, vocab=512
-    ),  # next to nothing to compute
+    "host": Shape(layers=16, width=64, hidden=64, heads=2, kv_heads=1, vocab=512),  # almost no computation
 }
 
 
 def arguments(description: str | None, *, rounds: int) -> argparse.ArgumentParser:
-    """What the comparisons over such a file take alike."""
+    """The arguments that all comparisons share."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -83,7 +81,7 @@ def arguments(description: str | None, *, rounds: int) -> argparse.ArgumentParse
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=rounds)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--side", help="be one of the processes")
+    parser.add_argument("--side", help="run as this side of the comparison")
     return parser
 
 
@@ -92,7 +90,7 @@ def be_side_or_compare(
     be_side: Callable[[argparse.Namespace], None],
     compare: Callable[[argparse.Namespace], Mapping[str, Any]],
 ) -> None:
-    """One of the processes, or the one that starts them, with a file for all."""
+    """Run as a side, or start all sides with one model file."""
     if args.side:
         be_side(args)
         return
@@ -103,7 +101,7 @@ def be_side_or_compare(
 
 
 def ensure_model(path: Path, shape: Shape, dtype: str) -> Path:
-    """The file, written unless it exists."""
+    """The path of the model file, written unless it exists."""
     if not path.exists():
         partial = path.with_name(f"{path.name}.partial")
         write_model(partial, shape, dtype)
@@ -112,13 +110,13 @@ def ensure_model(path: Path, shape: Shape, dtype: str) -> Path:
 
 
 def write_model(path: Path, shape: Shape, dtype: str) -> None:
-    """Random weights that keep activations near 1; no two layers are the same, or engines would share their data."""
+    """Write random weights that keep activations near 1; layers differ, so that engines share no data between them."""
     kind = gguf.GGMLQuantizationType[dtype.upper()]
     writer = gguf.GGUFWriter(path, "llama")
     write_metadata(writer, shape, dtype)
     write_vocabulary(writer, shape.vocab)
     rng = np.random.default_rng(0)
-    made: dict[str, NDArray[np.generic]] = {}  # by name within a layer
+    made: dict[str, NDArray[np.generic]] = {}  # by name within the layer
 
     def matrix(name: str, inputs: int, outputs: int, *, layer: int = 0, silent: int = 0) -> None:
         part = name.split(".", 2)[-1]
@@ -161,7 +159,7 @@ def write_metadata(writer: gguf.GGUFWriter, shape: Shape, dtype: str) -> None:
 
 
 def write_vocabulary(writer: gguf.GGUFWriter, size: int) -> None:
-    """Pieces in SentencePiece's manner: specials, bytes, characters, then longer pieces, most wanted first."""
+    """Write a vocabulary like SentencePiece's: specials, bytes, characters, then longer pieces by descending score."""
     bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
     count = size - len(SPECIALS) - len(bytes_)
     pieces = list(islice(_pieces(), count))
@@ -179,7 +177,7 @@ def write_vocabulary(writer: gguf.GGUFWriter, size: int) -> None:
 
 
 def _pieces() -> Iterator[str]:
-    """No two alike."""
+    """Distinct pieces."""
     lower = string.ascii_lowercase
     space = "\u2581"
     yield from space + string.ascii_letters + string.digits + string.punctuation

@@ -1,4 +1,4 @@
-"""The forward pass of a Llama in the contract's own words, as one context: for benches that need no engine."""
+"""The forward pass of a Llama in ops of the contract, for benchmarks without the engine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Llama:
 
 
 class Step:
-    """A context for so many tokens that see so much history; its leaves are filled for every run."""
+    """A context for a number of tokens with a length of history; its leaves are filled for every run."""
 
     def __init__(self, model: Llama, tokens: int, history: int) -> None:
         self.model, self.tokens, self.history = model, tokens, history
@@ -49,7 +49,7 @@ class Step:
         self.ctx.forward(self.logits)
 
     def fill(self, tokens: NDArray[np.int_] | list[int], first: int) -> None:
-        """The tokens, for the cells from `first` on."""
+        """Fill the leaves with the tokens, for the cells from `first` on."""
         places = np.arange(first, first + self.tokens, dtype=np.int32)
         self.ids.from_ints(tokens)
         self.positions.from_ints(places)
@@ -58,7 +58,7 @@ class Step:
         self.mask.from_floats(np.where(hidden, np.float16(-np.inf), np.float16(0)))
 
     def run(self, tokens: NDArray[np.int_] | list[int], first: int) -> NDArray[np.float32]:
-        """The last token's logits."""
+        """Compute the last token's logits."""
         self.fill(tokens, first)
         self.ctx.compute(self.logits)
         return self.logits.floats()
@@ -84,7 +84,7 @@ class Step:
         ]
         a = q.scaled_dot_product_attention(ctx, *held, self.mask, scale=s.head**-0.5)
         a = weight("attn_output").mulmat(ctx, a.reshape(ctx, s.width, tokens))
-        if layer == s.layers - 1:  # what follows is asked of the last token alone
+        if layer == s.layers - 1:  # only the last token's logits are needed
             a, x = (t.slice(ctx, 1, tokens - 1, tokens) for t in (a, x))
         x = x.add(ctx, a)
         h = x.rms_norm(ctx, weight("ffn_norm"), EPS)
@@ -93,7 +93,7 @@ class Step:
 
 
 def memory() -> dict[str, float]:
-    """MiB of this process in real memory, and of those what is its own; zeros where the system does not tell."""
+    """MiB of real memory of this process: private, all, and the peak; zeros if the system does not report them."""
     told = {"RssAnon": 0.0, "VmRSS": 0.0, "VmHWM": 0.0}
     status = Path("/proc/self/status")
     for line in status.read_text().splitlines() if status.exists() else ():

@@ -1,6 +1,6 @@
-"""Decode steps of the onnx backend over ever larger caches: one write to each cache tensor, two, and a turn in place.
+"""Decode steps of the onnx backend over growing caches: one write to each cache tensor, two, and a rotation in place.
 
-What a step takes must not grow with the cache.
+The time of a step must not grow with the cache.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Caches:
         ]
 
     def decode(self, writes: int) -> Callable[[], None]:
-        """One token over a history, stored by so many writes to each tensor."""
+        """A step of one token over a history, with a number of writes to each tensor."""
         ctx = self.backend.new_context()
         x = ctx.from_floats(np.ones((1, HEAD * HEADS), np.float32))
         ids = [ctx.from_ints([HISTORY - 1 - n]) for n in range(writes)]
@@ -51,7 +51,7 @@ class Caches:
         return lambda: ctx.compute(x)
 
     def shift(self) -> Callable[[], None]:
-        """Turn the keys of the history, and put them back."""
+        """Rotate the keys of the history in place."""
         ctx = self.backend.new_context()
         by = ctx.from_ints(np.full(HISTORY, 2))
         for key, _ in self.tensors:
@@ -62,7 +62,7 @@ class Caches:
 
 
 def microseconds(run: Callable[[], None], times: int) -> float:
-    """The median."""
+    """The median time of a run."""
     run()
     taken = []
     for _ in range(times):

@@ -1,4 +1,4 @@
-"""Contexts opened and closed by the thousand on the onnx backend: what each costs, and whether memory stays flat."""
+"""Opens and closes thousands of contexts on the onnx backend: time of each, and growth of memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from backbay import DType
 
 
 def resident() -> float:
-    """MiB of this process's own memory."""
+    """MiB of this process's private memory."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("RssAnon"):
             return int(line.split()[1]) / 1024

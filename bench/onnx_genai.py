@@ -2,8 +2,8 @@
 
     python bench/onnx_genai.py --model one_b.q4_0.gguf --folder one_b.genai
 
-Ratios are to onnxruntime-genai; rates above 1 speak for backbay. Both count the reading of the last token's logits, and
-neither computes others. Threads do not spin in ours; in onnxruntime-genai they do, as it comes, unless `--rest` is given.
+Ratios are to onnxruntime-genai; rates above 1 speak for backbay. Both compute only the last token's logits, and
+include reading them. backbay's threads do not spin; onnxruntime-genai's threads do, unless `--rest` is given.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class GenAI:
         self.generator = self.module.Generator(self.model, params)
 
     def run(self, tokens: NDArray[np.int32], first: int) -> NDArray[np.float32]:
-        """The last token's logits."""
+        """Compute the last token's logits."""
         if self.generator.token_count() != first:
             self.generator.rewind_to(first)
         self.generator.append_tokens(tokens)
@@ -71,7 +71,7 @@ def be_side(args: argparse.Namespace) -> None:
     logits = made.run(TOKENS[:SHORT], 0)
     first = PROMPT if "prefill" in args.measure else SHORT
     if first == PROMPT:
-        made.run(TOKENS[:PROMPT], 0)  # the first run is of neither's speed
+        made.run(TOKENS[:PROMPT], 0)  # warm up: first runs are slow on both sides
 
     def answer(request: str) -> dict[str, float]:
         begun = time.perf_counter()

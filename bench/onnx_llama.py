@@ -2,8 +2,8 @@
 
     python bench/onnx_llama.py --model one_b.q4_0.gguf --sides llama.cpp fast exact
 
-Ratios are to the first side; rates above 1, times and memory below 1 speak for backbay. All count the reading of the
-last token's logits. Private memory leaves the caches out, and is told as a share of the file's size.
+Ratios are to the first side; rates above 1, times and memory below 1 speak for backbay. All include reading the last
+token's logits. Private memory excludes the caches, and is a fraction of the file's size.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def be_side(args: argparse.Namespace) -> None:
 
 
 class Onnx:
-    """The contract's words for a Llama, through the onnx plugin."""
+    """A Llama in ops of the contract, on the onnx plugin."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         import backbay
@@ -88,12 +88,12 @@ class Onnx:
         return logits
 
     def cache_size(self) -> float:
-        """MiB, as far as they were written or read."""
+        """MiB of the caches."""
         shape = SHAPES[self.args.shape]
         return 2 * 4 * shape.layers * shape.kv_width * CELLS / 2**20
 
     def costs(self) -> dict[str, float]:
-        """What a decoding step costs besides ONNX Runtime's own run, and what a further context of its kind costs."""
+        """Time of a decoding step outside of ONNX Runtime's run, and of one more context of the same kind."""
         token = TOKENS[:1]
         self.run(token, PROMPT)
         step = self.steps[1]
@@ -123,7 +123,7 @@ class Onnx:
 
 
 class Idle:
-    """Stands in for a session, so that what is left of a step is what core, the plugin and the caller take."""
+    """Replaces a session, so that a step takes only the time of core, the plugin and the caller."""
 
     def run_with_iobinding(self, *given: Any) -> None:
         pass

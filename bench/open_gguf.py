@@ -1,4 +1,4 @@
-"""Open a model with 128k tokens and as many merges, with backbay.gguf and with gguf.GGUFReader."""
+"""Time to open a model with 128k tokens and 128k merges, with backbay.gguf and with gguf.GGUFReader."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import backbay.gguf
 
 
 def write(path: Path, entries: int) -> None:
-    """A header as large as a real model's, with words as long as a real vocabulary's."""
+    """Write a header as large as a real model's, with words as long as in a real vocabulary."""
     lengths = np.random.default_rng(0).integers(2, 14, entries)
     words = [f"{index:x}".rjust(int(length), "Ġ") for index, length in enumerate(lengths)]
     writer = GGUFWriter(path, "llama")

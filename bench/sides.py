@@ -1,4 +1,4 @@
-"""Programs measured side by side: each in a process of its own, in turns, so that what disturbs one disturbs all."""
+"""Programs measured side by side, each in a process of its own, in turns, so that noise affects all alike."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 Answer = dict[str, Any]
-REST = 0.02  # seconds after which the threads of whoever ran last have stopped spinning
+REST = 0.02  # seconds until the threads of the previous side stop spinning
 
 
 class Side:
-    """A program that greets with one line of JSON, and answers every line that it is asked with another."""
+    """A process that prints a greeting, one line of JSON, and answers each line of input with one line of JSON."""
 
     def __init__(
         self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None
@@ -52,14 +52,14 @@ class Side:
 
 
 def serve(greeting: Answer, answer: Callable[[str], Answer]) -> None:
-    """Be a side: until standard input ends."""
+    """Answer requests as a side, until standard input ends."""
     print(json.dumps(greeting), flush=True)
     for line in sys.stdin:
         print(json.dumps(answer(line.strip())), flush=True)
 
 
 def take_turns(sides: Sequence[Side], request: str, rounds: int) -> dict[str, list[float]]:
-    """What each side answers to a request (seconds, or a rate), round by round; who begins changes."""
+    """The answers of each side to a request (seconds, or a rate) by round; another side begins each round."""
     answers: dict[str, list[float]] = {side.name: [] for side in sides}
     for n in range(rounds):
         for side in (*sides[n % len(sides) :], *sides[: n % len(sides)]):
@@ -68,7 +68,7 @@ def take_turns(sides: Sequence[Side], request: str, rounds: int) -> dict[str, li
 
 
 def against(answers: Mapping[str, list[float]], reference: str) -> dict[str, dict[str, float]]:
-    """Each side's median, and the median of its ratios to the reference, round by round."""
+    """Each side's median, and the median of its ratios to the reference in each round."""
     base = answers[reference]
     return {
         name: {
@@ -95,7 +95,7 @@ def write_json(path: Path | None, results: Mapping[str, Any]) -> None:
 
 
 def evict(path: Path) -> None:
-    """Drop a file from the system's cache, where the system can."""
+    """Drop a file from the system's cache, if the system supports it."""
     if hasattr(os, "posix_fadvise"):
         with path.open("rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

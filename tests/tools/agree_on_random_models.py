@@ -1,10 +1,10 @@
-"""Compares logits with transformers and llama.cpp, on random configurations.
+"""Compares logits with those of transformers and llama.cpp, on random configurations.
 
     python tests/tools/agree_on_random_models.py --seeds 0 200
     python tests/tools/agree_on_random_models.py --seeds 17 18 --backends ggml onnx --llama
 
-Needs torch and transformers. --llama needs llama-cpp-python, and also compares with it, unless it refuses the file.
-Prints the configurations that disagree, and their number. Everything is in f32.
+Needs torch and transformers. --llama also compares with llama.cpp, if it accepts the file, and needs
+llama-cpp-python. Prints the configurations that disagree, and their number. All weights are f32.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def theirs(path: Path, small: Small, script: Sequence[Any]) -> np.ndarray | None
 
 
 def compare(seed: int, backends: Sequence[str], llama: bool) -> Iterator[tuple[str, str, float]]:
-    """Name of the backend or library, name of the script, and error against transformers."""
+    """Name of the backend or library, name of the script, and error relative to transformers."""
     small = draw(seed)
     model = make(small)
     name, script, expected = truth(small, model)
@@ -95,7 +95,7 @@ def main() -> int:
     for seed in range(*args.seeds):
         try:
             rows = list(compare(seed, args.backends, args.llama))
-        except Exception as error:  # told with its configuration, like any other disagreement
+        except Exception as error:  # reported like a disagreement, with the configuration
             rows = [(f"{type(error).__name__}: {error}", "", float("nan"))]
         for who, script, error in rows:
             (agreed if error < LIMIT else wrong)[who] += 1

@@ -1,8 +1,8 @@
-"""Compares chat templates with transformers: every template of a folder, on conversations of every kind.
+"""Compares rendered chat templates with transformers: every template of a folder, on many conversations.
 
     python tests/tools/agree_on_templates.py FOLDER
 
-Needs transformers. llama-cpp-python's source distribution has the templates of some seventy models, in
+Needs transformers. llama-cpp-python's source distribution has the templates of about seventy models, in
 vendor/llama.cpp/models/templates. Both sides must refuse the same conversations.
 """
 
@@ -87,7 +87,7 @@ def ours(template: ChatTemplate, messages: list[dict[str, Any]], variables: dict
 
 
 def compare(path: Path) -> Iterator[tuple[str, str]]:
-    """The result for each conversation and set of variables, and both of them."""
+    """The result for each conversation and set of variables, with their names."""
     source = path.read_text(encoding="utf-8")
     with ChatTemplate(source, **TOKENS) as template:
         for (name, messages), given, prompt in product(CONVERSATIONS.items(), VARIABLES, (True, False)):

@@ -39,8 +39,8 @@ KINDS = tuple(
     "f32 f16 bf16 q4_0 q4_1 q5_0 q5_1 q8_0 q2_k q3_k_s q4_k_s q5_k_s q6_k iq4_nl iq4_xs iq3_s".split()  # noqa: SIM905
 )
 REFERENCE = "cpu_ref"
-SLACK = 1.5  # times llama.cpp's error, for what is but another order of the same sums
-FLOOR = 1e-9  # below which nothing is left to compare
+SLACK = 1.5  # times llama.cpp's error: room for sums in another order
+FLOOR = 1e-9  # errors below this are only rounding
 
 
 def ours(path: Path, backend_name: str) -> dict[str, np.ndarray]:
@@ -60,7 +60,7 @@ def theirs(path: Path) -> dict[str, np.ndarray]:
 
 
 def compare(name: str, path: Path, backends: list[str]) -> Iterator[dict[str, Any]]:
-    """A row for each script: llama.cpp's error, and ours."""
+    """A row for each script: llama.cpp's error, and the backend's."""
     truth, llama = ours(path, REFERENCE), theirs(path)
     found = {backend: ours(path, backend) for backend in backends}
     for script, expected in truth.items():

@@ -1,4 +1,4 @@
-"""Compares logits with transformers: every architecture and script, on every installed backend.
+"""Compares logits with those of transformers: every architecture and script, on every installed backend.
 
     python tests/tools/agree_with_torch.py
     python tests/tools/agree_with_torch.py --models gemma3 gpt-oss --backends onnx --json agreement.json
@@ -65,7 +65,7 @@ def save(name: str, small: Small, model: Any, folder: Path, *dtypes: str) -> dic
 
 
 def compare(name: str, backends: list[str], folder: Path) -> Iterator[dict[str, Any]]:
-    """A row for each dtype, backend and script."""
+    """A result for each dtype, backend and script."""
     small = MODELS[name]
     model = make(small)
     expected = truths(small, model)
@@ -82,7 +82,7 @@ def compare(name: str, backends: list[str], folder: Path) -> Iterator[dict[str, 
 
 
 def show(rows: list[dict[str, Any]]) -> None:
-    """A line for each model, dtype and backend."""
+    """Print a line for each model, dtype and backend."""
     print("| model | dtype | backend |", *(f"{script} |" for script in scripts.SCRIPTS))
     print("|---|---|---|" + "---|" * len(scripts.SCRIPTS))
     lines: dict[tuple[str, ...], list[str]] = {}

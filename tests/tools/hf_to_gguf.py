@@ -119,7 +119,7 @@ def _unused_positions(config: dict[str, Any]) -> int:
 
 
 def _stretch(rope: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
-    """How the context is extended. The kind `dynamic` has no effect up to the context's length."""
+    """The metadata of context extension. The kind `dynamic` has no effect up to the context's length."""
     found = {"rope.freq_base": rope.get("rope_theta")}
     kind = rope.get("rope_type", rope.get("type"))
     if kind in ("linear", "yarn", "longrope"):
@@ -157,7 +157,7 @@ def _yarn_magnitude(rope: dict[str, Any]) -> float | None:
 
 
 def _windows(architecture: str, config: dict[str, Any]) -> dict[str, Any]:
-    """Which layers have a window; written layer by layer if it differs from the architecture's pattern."""
+    """The layers with a window; written for each layer if they differ from the architecture's pattern."""
     count, window = config["num_hidden_layers"], config.get("sliding_window")
     if not window or (architecture.startswith("qwen") and not config.get("use_sliding_window")):
         return {}
@@ -199,9 +199,9 @@ def _own(architecture: str, config: dict[str, Any]) -> dict[str, Any]:
 def _tensors(
     architecture: str, config: dict[str, Any], tensors: Tensors, dtype: str
 ) -> Iterator[tuple[str, NDArray[Any], Any]]:
-    """Name, data and type of each tensor of the file."""
+    """Name, data and type of each tensor in the file."""
     names = _names(architecture, config["num_hidden_layers"])
-    plain = _names("qwen3", config["num_hidden_layers"])  # of layers without experts in a qwen3moe
+    plain = _names("qwen3", config["num_hidden_layers"])  # for layers without experts in a qwen3moe
     for name, array in _renamed(architecture, config, tensors):
         full = name
         if not name.startswith("rope_f"):
@@ -228,7 +228,7 @@ def _names(architecture: str, layers: int) -> gguf.TensorNameMap:
 def _renamed(
     architecture: str, config: dict[str, Any], tensors: Tensors
 ) -> Iterator[tuple[str, NDArray[Any]]]:
-    """The tensors after the converter's `modify_tensors` and `generate_extra_tensors`."""
+    """The tensors, changed as in the converter's `modify_tensors` and `generate_extra_tensors`."""
     yield from _rope_factors(config)
     experts: dict[str, dict[int, NDArray[Any]]] = {}
     tied = config.get("tie_word_embeddings") and architecture != "bert"
@@ -267,7 +267,7 @@ def _changed(architecture: str, config: dict[str, Any], name: str, array: NDArra
 
 
 def permuted(array: NDArray[Any], heads: int) -> NDArray[Any]:
-    """Rows reordered: pairs of the rotary embedding become adjacent; transformers has them in halves of a head."""
+    """Rows reordered: pairs of the rotary embedding become adjacent; in transformers they span the halves of a head."""
     halves = array.reshape(heads, 2, array.shape[0] // heads // 2, *array.shape[1:])
     return halves.swapaxes(1, 2).reshape(array.shape)
 

@@ -1,4 +1,4 @@
-"""The results of llama.cpp for scripts, by its C functions."""
+"""Runs scripts with llama.cpp's C functions, for results to compare with."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 CACHE = {"f32": 0, "f16": 1}
 QUIET = lib.llama_log_callback(lambda level, message, data: None)
-ROOM = 256  # tokens of a sequence
+ROOM = 256  # the most tokens of a sequence
 
 
 class LlamaCpp:
@@ -91,7 +91,7 @@ class LlamaCpp:
 
 
 def quantize(source: Path, target: Path, kind: str, *, pure: bool = True) -> Path:
-    """The model with all matrices in this type; if not `pure`, in llama.cpp's mix of types of this name."""
+    """Quantize the model: all matrices to one type if `pure`, else to llama.cpp's mix of types with this name."""
     params = lib.llama_model_quantize_default_params()
     params.ftype = getattr(lib, f"LLAMA_FTYPE_MOSTLY_{kind.upper()}")
     params.pure, params.nthread = pure, 2

@@ -1,4 +1,4 @@
-"""Random small configurations, with every setting that transformers has for an architecture."""
+"""Random small configurations, with all settings of transformers for each architecture."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ KINDS = (
 )
 WIDTHS = (32, 48, 64, 96)
 CONTEXT = 256
-ORIGINAL = 24  # before a context was stretched: texts are longer
+ORIGINAL = 24  # before the context is extended; texts are longer
 EPSILONS = (1e-6, 1e-5, 1e-3)
 
 
 def draw(seed: int) -> Small:
-    """The configuration of a number; architectures take turns."""
+    """The configuration of a seed; architectures take turns."""
     rng = Random(seed)
     kind = KINDS[seed % len(KINDS)]
     if kind == "BertModel":
@@ -52,7 +52,9 @@ def draw(seed: int) -> Small:
 def _decoder(rng: Random) -> dict[str, Any]:
     kv_heads = rng.choice([1, 2, 3])
     heads = kv_heads * rng.choice([1, 2, 4])
-    width = rng.choice(WIDTHS) // heads * heads  # transformers wants a multiple here and there, used or not
+    width = (
+        rng.choice(WIDTHS) // heads * heads
+    )  # transformers requires a multiple of heads in some configurations
     return {
         "vocab_size": rng.randint(64, 131),
         "hidden_size": width,
@@ -72,7 +74,7 @@ def _rope(rng: Random, dim: int, *kinds: str) -> dict[str, Any]:
     rope: dict[str, Any] = {"rope_type": kind, "rope_theta": rng.choice([500.0, 1e4, 5e5, 1e6])}
     if kind == "longrope":
         factors = {f"{n}_factor": [rng.uniform(1, 9) for _ in range(dim // 2)] for n in ("short", "long")}
-        # Longer than any text or shorter than the context: which set to take then depends on neither side's rule.
+        # The sides have different rules for the choice of factors; with this length they choose the same factors.
         rope |= {**factors, "original_max_position_embeddings": CONTEXT}
         return rope | rng.choice([{"factor": 3.0}, {"attention_factor": 1.2}])
     if kind != "default":
@@ -144,7 +146,7 @@ def _gemma3(rng: Random, config: dict[str, Any]) -> dict[str, Any]:
 def _gptoss(rng: Random, config: dict[str, Any]) -> dict[str, Any]:
     layers = config["num_hidden_layers"]
     rope = _rope(rng, config["head_dim"], "default", "linear", "yarn")
-    width = 32 * rng.choice([1, 2])  # for the blocks of MXFP4
+    width = 32 * rng.choice([1, 2])  # whole blocks of MXFP4
     return {
         "hidden_size": width,
         "head_dim": rng.choice([8, 16, 32]),
@@ -172,7 +174,7 @@ def _bert(rng: Random) -> Small:
     pooling = {"pooling_type": rng.choice([1, 2])}
     if rng.random() < 0.5:
         return Small("BertModel", config, pooling, heads)
-    # Positions begin behind the number of the padding token, which no text has.
+    # Positions begin after the id of the padding token, which no text contains.
     padding = config["vocab_size"] - 1
     known = padding + 1 + config["max_position_embeddings"]
     padded = {**config, "pad_token_id": padding, "max_position_embeddings": known}

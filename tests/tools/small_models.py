@@ -1,4 +1,4 @@
-"""Small random models of transformers, one for each architecture and kind of context extension."""
+"""Small random models of transformers: one for each architecture and each kind of context extension."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Small:
     kind: str
     config: dict[str, Any]
     metadata: dict[str, Any]
-    seed: int = 0  # of its weights
+    seed: int = 0  # of the random weights
 
     @property
     def embeds(self) -> bool:
@@ -139,11 +139,11 @@ WIDE = {
         "bert-mean": {"num_key_value_heads": 4},
     }.items()
 }
-"""Wide enough for every quantized type."""
+"""The model with rows long enough for every quantized type."""
 
 
 def make(small: Small, *, rounded: bool = False) -> torch.nn.Module:
-    """The model, with weights that keep activations near 1 and attention relevant; `rounded`: to f16."""
+    """The model, with weights that keep activations near 1 and attention relevant, `rounded` to f16 if set."""
     kind: Callable[..., torch.nn.Module] = getattr(transformers, small.kind)
     config = kind.config_class(**small.config)  # type: ignore[attr-defined]
     config._attn_implementation = config._experts_implementation = "eager"
@@ -175,9 +175,9 @@ def fill(kind: str, part: str, weight: torch.Tensor, generator: torch.Generator)
 
 
 def separate_experts(model: torch.nn.Module, generator: torch.Generator) -> None:
-    """Let routers use only the first features: these rank the experts of each token, and blocks do not change them.
+    """Let routers use only the first features, which rank the experts of each token and pass all layers unchanged.
 
-    So no token is near a tie, where it would be rounding that decides.
+    So no token is near a tie between experts, which rounding would decide.
     """
     parts = dict(model.named_parameters())
     routers = [
@@ -203,7 +203,7 @@ def separate_experts(model: torch.nn.Module, generator: torch.Generator) -> None
 
 
 def as_mxfp4(weight: torch.Tensor) -> torch.Tensor:
-    """The nearest weights of MXFP4; the inputs are the dimension before the last."""
+    """Weights rounded to MXFP4; the input dimension is the last but one."""
     kind, rows = gguf.GGMLQuantizationType.MXFP4, weight.transpose(-1, -2).contiguous().numpy()
     held = gguf.quants.dequantize(gguf.quants.quantize(rows, kind), kind)
     return torch.from_numpy(held).reshape(rows.shape).transpose(-1, -2)

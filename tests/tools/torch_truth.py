@@ -1,4 +1,4 @@
-"""The results of transformers for scripts."""
+"""Runs scripts with transformers, for expected results."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _remove(model: Any, cache: DynamicCache, begin: int, end: int) -> None:
 
 @torch.no_grad()
 def embeddings(model: Any, texts: Sequence[Sequence[int]], pooling: int) -> NDArray[np.float32]:
-    """The mean over each text's tokens, or its first token."""
+    """For each text the mean over its tokens, or its first token."""
     found = []
     for text in texts:
         hidden = model(torch.tensor([list(text)])).last_hidden_state[0]

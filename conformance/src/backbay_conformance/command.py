@@ -43,7 +43,7 @@ MOST_JOBS = 1024
 
 
 class Conform:
-    """Prove that a backend keeps the contract: every op against its own formula, with the checks that each call gets.
+    """Prove that a backend keeps the contract: every op against a formula, and graphs, caches, memory and misuse.
 
     Exit status 0: something ran, and all of it passed; 1: something failed, or nothing could run.
     """
@@ -53,14 +53,14 @@ class Conform:
         parser.add_argument(
             "--profile",
             action="append",
-            help=f"some of {', '.join(PROFILES)}, with commas; all but large if left out",
+            help=f"some of {', '.join(PROFILES)}, separated by commas; default: all but large",
         )
         parser.add_argument(
-            "--size", choices=RUN_SIZES, default="default", help="how many calls each case gets"
+            "--size", choices=RUN_SIZES, default="default", help="sets the number of calls of each case"
         )
-        parser.add_argument("--op", action="append", help="only these ops or scenarios, with commas")
-        parser.add_argument("-k", dest="expression", help="only what matches, like 'norm and not layer'")
-        parser.add_argument("--seed", type=whole(0), default=0, help="of all that is drawn (0)")
+        parser.add_argument("--op", action="append", help="only these ops or scenarios, separated by commas")
+        parser.add_argument("-k", dest="expression", help="only matching names, as in 'norm and not layer'")
+        parser.add_argument("--seed", type=whole(0), default=0, help="seed of all random choices (0)")
         parser.add_argument(
             "--jobs",
             type=whole(1, MOST_JOBS),

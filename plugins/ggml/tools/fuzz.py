@@ -27,7 +27,7 @@ from rpc_servers import serving
 BATCH = 50
 Batch = tuple[int, int]  # the first seed, and the number of graphs
 PROGRESS = 5000  # graphs between two reports of progress
-GRAPH_SECONDS = 240  # a graph that takes longer hangs
+GRAPH_SECONDS = 240  # a graph that takes longer counts as a hang
 
 
 def run_batch(first: int, count: int, backend_name: str, spread: bool) -> dict[str, int]:
@@ -62,7 +62,7 @@ def main() -> int:
     parser.add_argument("--backend", default="ggml")
     parser.add_argument("--rpc", action="store_true", help="on the CPU and the device of an RPC server")
     options = parser.parse_args()
-    # Spinning threads of small graphs hinder each other; with sleeping ones, graphs run up to thirty times as fast.
+    # Spinning threads slow each other down: with waiting threads, small graphs run up to thirty times as fast.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     started, tally, findings = time.monotonic(), Counter[str](), 0
     last = options.first + options.count
@@ -70,7 +70,7 @@ def main() -> int:
         (first, min(options.batch, last - first)) for first in range(options.first, last, options.batch)
     ]
     while batches:
-        # A process that dies takes its pool along. Lost batches run again, each in a pool of its own.
+        # A process that dies breaks its pool. Lost batches run again, each in a pool of its own.
         lost, found = run_batches(batches, options.workers, options, tally)
         findings += found
         suspects, batches = lost[: 2 * options.workers], lost[2 * options.workers :]

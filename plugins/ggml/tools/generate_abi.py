@@ -24,7 +24,7 @@ def generate() -> str:
 
 
 def main() -> int:
-    """Write the module; with --check, only compare it: 1 if it differs."""
+    """Write the module; with --check, only compare it, and return 1 if it differs."""
     text = generate()
     if "--check" in sys.argv:
         return int(TARGET.read_text() != text)

@@ -23,7 +23,7 @@ sys.path.append(str(Path(__file__).parent.parent / "tests"))
 from layered_model import generate, write_model
 from rpc_servers import serving
 
-GROWTH = 2 << 20  # bytes; fragments of the heap may grow so much after the first tenth
+GROWTH = 2 << 20  # bytes; heap fragmentation may cause this much growth after the first tenth
 
 
 def context(backend: Backend) -> None:
@@ -53,7 +53,7 @@ def resident() -> int:
 
 
 def grows(what: str, count: int, once: Callable[[], None]) -> bool:
-    """Repeat something, and print the growth of the process after the first tenth; whether it is too large."""
+    """Repeat an action, print the process's growth after the first tenth, and return whether it is too large."""
     began, warm = time.monotonic(), resident()
     for n in range(count):
         if n == max(1, count // 10):

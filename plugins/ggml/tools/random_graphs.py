@@ -1,4 +1,4 @@
-"""Random graphs: of random shapes, strides and dtypes, from a seed."""
+"""Random graphs from a seed, with random shapes, strides and dtypes."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ QUANTIZED = (
     DType.Q8_1,
 )
 SPECIAL = (0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 65504.0, 1e30, 1e-30)
-LARGEST = 1 << 16  # elements; larger tensors take time and show nothing new
+LARGEST = 1 << 16  # elements; larger tensors take more time and find no more faults
 
 
 class RandomGraph:
-    """Leaves, views and ops on any of them, with arguments that core often accepts; `run` computes it twice."""
+    """A graph of leaves, views and ops, with arguments that core often accepts; `run` computes it twice."""
 
     def __init__(self, ctx: Context, seed: int) -> None:
         self.ctx, self.rng = ctx, np.random.default_rng(seed)
@@ -318,7 +318,7 @@ class RandomGraph:
         return []
 
     def args_scaled_dot_product_attention(self, _op: Any, _x: Tensor) -> None:
-        """Traces the op itself, because the receiver must fit as well."""
+        """Trace the op with a first operand chosen to fit it."""
         kind = self.pick((DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.Q4_0))
         d, dv = (
             (32 * int(self.rng.integers(1, 3)) for _ in range(2))

@@ -86,7 +86,7 @@ class Cell:
 
 @dataclass
 class Report:
-    """All outcomes of a run. It is `ok` only if something passed and all failures are known failures."""
+    """All outcomes of a run. It is `ok` if something passed, and only known failures and no complaints occurred."""
 
     backend: str
     seed: int
