@@ -21,7 +21,7 @@ def blamed(lab: Lab, fault: Fault, parts: Iterable[Op[Any, Any]]) -> Fault:
     """The fault of a graph; its message lists the graph's ops and the ops that are wrong by themselves."""
     used = sorted(set(parts), key=lambda op: op.name)
     alone = [op.name for op in used if not stands(lab, op)]
-    told = f"wrong by themselves: {', '.join(alone)}" if alone else "each of which is right by itself"
+    told = f"wrong by themselves: {', '.join(alone)}" if alone else "each op is right by itself"
     names = ", ".join(op.name for op in used)
     return Fault(fault.check, f"{fault.message}\n  a graph of {names}; {told}")
 

@@ -72,7 +72,7 @@ def expect_unsupported(traced: TracedCall) -> None:
         traced.run()
     except DeclaredUnsupportedError:
         return
-    raise Fault("under-claimed", "supports() says no, and yet it ran")
+    raise Fault("under-claimed", "supports() says no, but the call ran")
 
 
 def _expect_no_more(lab: Lab, call: Call, mode: Mode, precision: Precision) -> None:
@@ -100,7 +100,7 @@ def _expect_no_more(lab: Lab, call: Call, mode: Mode, precision: Precision) -> N
     finally:
         del vars(backend)["supports"]
     raise Fault(
-        "under-claimed", f"supports() says no, and yet its {level.level.value} gives the right result"
+        "under-claimed", f"supports() says no, but the op's {level.level.value} gives the right result"
     )
 
 
@@ -116,7 +116,7 @@ def _check_runs(traced: TracedCall, call: Call, mode: Mode, observed: Observed) 
         again = traced.run()
         if any(a.tobytes() != b.tobytes() for a, b in zip(first, again, strict=True)):
             raise Fault(
-                "repeat", "the same call gave other bits, though the backend declares itself deterministic"
+                "repeat", "the same call gave different bits, but the backend declares itself deterministic"
             )
         observed.note("repeat")
     make(call, mode, traced.precision, 1)
@@ -140,10 +140,10 @@ def _claimed(traced: TracedCall) -> list[Array]:
         opened = traced.level is Level.COMPOSITE or traced.call.op.inline
         if opened and isinstance(error, DeclaredUnsupportedError):
             raise Declined(str(error)) from None
-        raise Fault("over-claimed", f"supports() says yes, and yet: {error}") from None
+        raise Fault("over-claimed", f"supports() says yes, but: {error}") from None
     except Exception as error:
         what = f"{type(error).__name__}: {error}"
-        raise Fault("over-claimed", f"supports() says yes, and yet it raises {what}") from error
+        raise Fault("over-claimed", f"supports() says yes, but the call raises {what}") from error
 
 
 def _written(call: Call) -> list[Operand]:
@@ -161,11 +161,12 @@ def _check_leaves(traced: TracedCall, got: list[Array]) -> None:
         if operand in written:
             if leaf.bytes() != operand.layout.embed(got[0]).tobytes():
                 raise Fault(
-                    "storage", f"{operand}: what was written is not what is stored, or lies outside its view"
+                    "storage",
+                    f"{operand}: the leaf lacks written elements, or has changed outside of the view",
                 )
         elif leaf.bytes() != operand.bytes():
             raise Fault("inputs", f"the operand {operand} was changed")
     for tensor in traced.kept:
         operand = next(o for o, t in traced.tensors.items() if t is tensor)
         if tensor.bytes() != operand.stored.tobytes():
-            raise Fault("inputs", f"the operand {operand}, an output too, was changed")
+            raise Fault("inputs", f"the operand {operand}, also an output, was changed")

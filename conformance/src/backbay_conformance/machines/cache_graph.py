@@ -113,10 +113,7 @@ class Cache:
 
 
 class CacheStep:
-    """A graph of one shape, computed again and again: it stores tokens, which then attend to the history.
-
-    With 0 tokens to store, `asking` tokens only read.
-    """
+    """A graph of one shape, computed again and again: it stores tokens, which then attend to the history."""
 
     def __init__(self, cache: Cache, tokens: int, history: int) -> None:
         layout, config = cache.layout, cache.config

@@ -129,7 +129,7 @@ def state_machine(kind: type[Machine], lab: Lab) -> type[Any]:
     from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
     class Chosen:
-        """Choices that Hypothesis draws, and makes smaller."""
+        """Choices that Hypothesis draws and shrinks."""
 
         def __init__(self, data: Any) -> None:
             self.data = data

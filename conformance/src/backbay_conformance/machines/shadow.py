@@ -39,7 +39,7 @@ class Shadow:
 
     @property
     def base(self) -> Shadow:
-        """The node whose storage this node shares; the node itself if it is no view."""
+        """The node whose storage this node shares; the node itself if it has its own."""
         if self.target is not None:
             return self.operands[self.target].base
         return self.operands[0].base if self.view else self

@@ -86,7 +86,7 @@ class Cell:
 
 @dataclass
 class Report:
-    """All outcomes of a run. It is `ok` if something passed, and only known failures and no complaints occurred."""
+    """All outcomes of a run. It is `ok` if something passed, without unknown failures or complaints."""
 
     backend: str
     seed: int

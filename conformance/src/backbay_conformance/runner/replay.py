@@ -47,7 +47,7 @@ def read_file(path: str | Path) -> tuple[str, Item, int, list[int]]:
             [int(n) for n in data["choices"]],
         )
     except (ValueError, KeyError, TypeError) as error:
-        raise BackbayError(f"{path} is no failing case of this suite: {error!r}") from error
+        raise BackbayError(f"{path} is not a replay file of this suite: {error!r}") from error
     if version != SUITE_VERSION:
         raise BackbayError(f"{path} was written by version {version} of the suite, this is {SUITE_VERSION}")
     return found

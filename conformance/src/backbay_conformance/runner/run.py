@@ -40,7 +40,7 @@ def run(
     """Run the selected items on a backend: the name of an installed one, `module:Class`, or a class.
 
     in_process   False runs each item in a worker process, so that a crash or a hang is one failed item. The backend
-                 must then be a name, `module:Class`, or a class that can be imported from its module by name
+                 must then be a name, `module:Class`, or a class that its module has by name
     ops          only the cases of these ops, or scenarios of these names
     size         smoke, default or nightly: sets the number of calls of each case
     jobs         worker processes at once

@@ -103,7 +103,7 @@ def matches(expression: str, text: str) -> bool:
     try:
         tree = ast.parse(" ".join(code), mode="eval")
     except SyntaxError:
-        raise SelectionError(f"-k does not read as names joined by and, or, not: {expression!r}") from None
+        raise SelectionError(f"-k must be names joined by and, or, not; got {expression!r}") from None
     return _holds(tree.body, [word in text for word in words])
 
 
@@ -117,7 +117,7 @@ def _holds(node: ast.expr, found: Sequence[bool]) -> bool:
             return not _holds(part, found)
         case ast.Name(id=name):
             return found[int(name[1:])]
-    raise SelectionError("-k takes names joined by and, or, not")
+    raise SelectionError("-k must be names joined by and, or, not")
 
 
 def _known(name: str, known: Sequence[str], what: str) -> None:

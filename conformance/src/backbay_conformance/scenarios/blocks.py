@@ -71,7 +71,9 @@ def compare_step(lab: Lab, leaves: Leaves, trace: Trace, at: int, beside: Array)
         same = (beside == alone) | (np.abs(beside - alone) <= STEP * peak)
     if not (same | np.isnan(beside) & np.isnan(alone)).all():
         assert step.op is not None
-        raise Fault("outputs", f"{step.op.name} gives another output beside its readers than alone")
+        raise Fault(
+            "outputs", f"{step.op.name} gives another result as an output of the whole block than alone"
+        )
 
 
 def cost_of(lab: Lab, y: Tensor) -> Cost:
@@ -245,5 +247,5 @@ def reads_around_writes(lab: Lab, draw: Draw) -> None:
                 want = held if whole else held[low:high]
                 if not np.array_equal(output.numpy(), want):
                     raise Fault(
-                        "order", f"run {turn}: after {k} writes, a read does not give what was written"
+                        "order", f"run {turn}: after {k} writes, a read does not give the written data"
                     )

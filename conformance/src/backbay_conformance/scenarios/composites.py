@@ -25,7 +25,7 @@ def composed() -> list[Case]:
 def composites(lab: Lab, draw: Draw) -> None:
     """An op with both a kernel and a composite gives the right result by its composite as well.
 
-    A fault here is a fault of the composite's kernels: the op's own case tests its own kernel.
+    A fault lies in the kernels that the composite uses; the op's own case tests the op's kernel.
     """
     cases = composed()
     case, turn = cases[draw.turn % len(cases)], draw.turn // len(cases)

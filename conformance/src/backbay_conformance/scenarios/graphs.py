@@ -56,7 +56,7 @@ def grow(draw: Draw, wiring: Wiring, states: list[Twin], steps: int) -> None:
 
 
 def recent(draw: Draw, wiring: Wiring) -> Twin:
-    """Mostly one of the last four twins, so that chains grow long."""
+    """In half of the cases one of the last four twins, so that chains grow long."""
     twins = wiring.twins
     return twins[-1 - draw.below(min(len(twins), 4))] if draw.flag() else twins[draw.below(len(twins))]
 
@@ -69,7 +69,7 @@ def chosen(draw: Draw, wiring: Wiring) -> list[Twin]:
 
 
 def bounded(wiring: Wiring, x: Twin) -> Twin:
-    """x clamped; x itself is too large for later ops, and is removed from the choice of operands."""
+    """x clamped; x itself may be too large for later ops, and is no operand of them."""
     wiring.twins.remove(x)
     return wiring.op("clamp", x, -PEAK, PEAK, evaluate=lambda a: np.clip(a, -PEAK, PEAK))
 

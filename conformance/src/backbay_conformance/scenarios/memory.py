@@ -59,11 +59,11 @@ def dry_run_tells_what_a_real_run_takes(lab: Lab, draw: Draw) -> None:
             backend.close()
     dry, real = reports
     require(
-        dry.total() == real.total(), "a dry run counts other bytes than a real one", dry.total(), real.total()
+        dry.total() == real.total(), "a dry run books other bytes than a real run", dry.total(), real.total()
     )
     require(dry.allocated() == 0, "a dry run holds memory", dry.allocated())
     sizes = [[m.size for device in report.devices for m in device.entries()] for report in reports]
-    require(sizes[0] == sizes[1], "their entries differ", dry, real)
+    require(sizes[0] == sizes[1], "the entries of the reports differ", dry, real)
 
 
 @scenario("memory", smoke=1, default=3, nightly=10)
@@ -78,7 +78,9 @@ def dry_run_refuses_to_run(lab: Lab, draw: Draw) -> None:
                     act()
                 except BackbayError:
                     continue
-                raise Fault("memory", "a backend that only measures did not refuse")
+                raise Fault(
+                    "memory", "a backend without allocated memory did not refuse to compute, load or read"
+                )
     finally:
         backend.close()
 
@@ -94,9 +96,7 @@ def what_was_reserved_is_all_that_computing_takes(lab: Lab, draw: Draw) -> None:
             ctx.forward(y).reserve()
             before, total = vars(ctx.counters).copy(), backend.memory().total()
             taken = ctx.counters.bytes_allocated
-            require(
-                total - at_rest >= taken, "the report leaves out what was allocated", total - at_rest, taken
-            )
+            require(total - at_rest >= taken, "the report lacks allocated memory", total - at_rest, taken)
             for value in (1.0, 2.0):
                 x.from_floats(np.full(x.size, value))
                 ctx.compute(y)
@@ -149,7 +149,7 @@ def what_does_not_fit_is_refused_and_freed(lab: Lab, draw: Draw) -> None:
             x = ctx.from_floats([1.0, 2.0])
             y = x.add(ctx, x)
             ctx.compute(y)
-            require(y.floats().tolist() == [2.0, 4.0], "it does not compute after a refusal", y.floats())
+            require(y.floats().tolist() == [2.0, 4.0], "a graph does not compute after a refusal", y.floats())
     finally:
         backend.close()
 
@@ -216,7 +216,7 @@ def what_no_machine_has_is_refused(lab: Lab, draw: Draw) -> None:
             total = backend.memory().total()
             require(total == held, "a refused allocation still holds memory", held, total)
             ctx.compute(y)
-            require(y.floats().tolist() == [2.0, 4.0], "it does not compute after a refusal", y.floats())
+            require(y.floats().tolist() == [2.0, 4.0], "a graph does not compute after a refusal", y.floats())
     finally:
         backend.close()
 
@@ -228,4 +228,4 @@ def _no_memory(act: Callable[[], object], what: str) -> None:
         return
     except UnsupportedOpError:
         return  # the backend may decline the op because of its size
-    raise Fault("memory", f"{what} that no memory holds was not refused")
+    raise Fault("memory", f"{what} larger than any memory was not refused")

@@ -265,7 +265,7 @@ def wrong_data_are_refused(lab: Lab, draw: Draw) -> None:
         refused("a negative extent", ShapeError, lambda: ctx.empty(DType.F32, -1))
         refused("five dimensions", ShapeError, lambda: ctx.empty(DType.F32, 1, 1, 1, 1, 2))
         refused("half a block", ShapeError, lambda: ctx.empty(DType.Q4_0, 16))
-        refused("a type of files alone", DTypeError, lambda: ctx.empty(DType.F64, 4))
+        refused("a type that only files may have", DTypeError, lambda: ctx.empty(DType.F64, 4))
         if x.floats().tolist() != [1.0, 2.0] or i.numpy().tolist() != [1, 2]:
             raise Fault("errors", "refused data have changed a leaf")
 
@@ -277,9 +277,9 @@ def results_are_readable_only_while_they_hold(lab: Lab, draw: Draw) -> None:
     ctx, other = backend.new_context(), backend.new_context()
     x = ctx.from_floats([1.0, 2.0])
     y, z = x.neg(ctx), x.sqr(ctx)
-    refused("reading what was never computed", NotComputedError, y.floats)
+    refused("reading a tensor before any compute", NotComputedError, y.floats)
     ctx.compute(y)
-    refused("reading what was not named", NotComputedError, z.floats)
+    refused("reading a tensor that was no output", NotComputedError, z.floats)
     refused("a result in another context", DTypeError, lambda: y.neg(other))
     refused("data for a result", DTypeError, lambda: y.from_floats([1.0, 2.0]))
     x.from_floats([3.0, 4.0])

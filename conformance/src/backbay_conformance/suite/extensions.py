@@ -25,7 +25,7 @@ def load_extensions() -> tuple[str, ...]:
             except Exception as error:
                 raise BackbayError(
                     f"the scenarios {point.value!r} of {point.origin} cannot be loaded: "
-                    f"{type(error).__name__}: {error}; mend or uninstall {point.distribution}"
+                    f"{type(error).__name__}: {error}; fix or uninstall {point.distribution}"
                 ) from error
             origins.append(f"{point.name} of {point.origin}")
     return tuple(origins)
