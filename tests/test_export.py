@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -18,6 +19,15 @@ from backbay_engine import load
 pytestmark = pytest.mark.skipif(
     "onnx" not in backbay.backends(), reason="the backend that writes ONNX is missing"
 )
+TINY = Path(__file__).parents[1] / "examples" / "models" / "backbay-tiny-f16.gguf"
+LIMITED = """
+import resource, signal, sys
+from backbay.cli import main
+model, folder, limit = sys.argv[1:]
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit),) * 2)
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+sys.exit(main(["export", model, "-o", folder, "--backend", "onnx", "--force"]))
+"""
 TOKENS, CELLS = [7, 70, 200], 64
 PLAIN = f"""
 import sys
@@ -61,3 +71,24 @@ def test_plain_onnx_runtime_gives_the_same_logits(model, tmp_path, capsys, token
 def test_a_backend_that_writes_no_models_says_which_does(model, tmp_path, capsys):
     assert main(["export", str(model), "--backend", "cpu_ref", "-o", str(tmp_path)]) == 1
     assert "writes no models; onnx does" in capsys.readouterr().err
+
+
+def test_an_export_that_fails_leaves_the_older_one(tmp_path):
+    folder = tmp_path / "model"
+    command = [sys.executable, "-W", "ignore", "-c", LIMITED, str(TINY), str(folder)]
+    for limit, ends in ((1 << 40, True), (50_000, False)):
+        done = subprocess.run([*command, str(limit)], capture_output=True, text=True, check=False)
+        assert (done.returncode == 0) is ends, done.stderr
+    assert "model.onnx cannot be written: " in done.stderr
+    assert "Traceback" not in done.stderr
+    assert sorted(path.name for path in folder.iterdir()) == ["model.onnx", "weights.bin"]
+    opens = "import onnxruntime, sys; onnxruntime.InferenceSession(sys.argv[1], providers=['CPUExecutionProvider'])"
+    subprocess.run([sys.executable, "-c", opens, folder / "model.onnx"], check=True)
+
+
+def test_an_export_replaces_files_only_if_it_is_told_to(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    words = ["export", str(TINY), "-o", str(tmp_path), "--backend", "onnx"]
+    assert main(words) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+    assert main([*words, "--force"]) == 0

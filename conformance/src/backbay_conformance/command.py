@@ -20,6 +20,7 @@ from backbay.cli import (
     positive,
     say,
     whole,
+    write_text,
 )
 
 from .report.certificate import certify, refusals
@@ -140,17 +141,17 @@ def _list(given: Sequence[str] | None) -> Sequence[str] | None:
 
 def _write_files(report: Report, args: Namespace) -> None:
     if args.json:
-        Path(args.json).write_text(json.dumps(report.as_dict(), indent=1) + "\n")
+        write_text(args.json, json.dumps(report.as_dict(), indent=1) + "\n")
     if args.html:
-        Path(args.html).write_text(page(report))
+        write_text(args.html, page(report))
     if args.junit:
-        Path(args.junit).write_text(junit(report))
+        write_text(args.junit, junit(report))
     if args.failures and report.failures:
         folder = Path(args.failures)
         folder.mkdir(parents=True, exist_ok=True)
         for outcome in report.failures:
             path = folder / f"{outcome.item.replace('/', '-')}.json"
-            path.write_text(json.dumps(as_file(outcome, report.backend, report.seed), indent=1) + "\n")
+            write_text(path, json.dumps(as_file(outcome, report.backend, report.seed), indent=1) + "\n")
         say(f"{len(report.failures)} failures written to {folder}; replay with --repro FILE")
 
 

@@ -25,6 +25,7 @@ from .data.encoding import (
     quantize,
     strided,
 )
+from .data.files import replacing
 from .data.host_buffer import GUARD, POISON, HostBuffer, MappedBuffer
 from .discovery.hook_specs import hookimpl
 from .errors import (
@@ -155,6 +156,7 @@ __all__ = [
     "numpy_view",
     "program",
     "quantize",
+    "replacing",
     "same_shape",
     "span",
     "stop_when_cancelled",

@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from backbay.cli import write_text
+
 from ..suite.profiles import PROFILES
 from ..suite.version import SUITE_VERSION
 from .html import page
@@ -59,7 +61,7 @@ def certify(report: Report, folder: Path) -> list[Path]:
         f"{name}-badge.svg": badge(report),
     }
     for file, text in contents.items():
-        (folder / file).write_text(text)
+        write_text(folder / file, text)
     return [folder / file for file in contents]
 
 

@@ -1,5 +1,6 @@
 """The command line, and the door for packages that add commands, in the entry-point group backbay.commands."""
 
+from ..data.files import write_text
 from .arguments import (
     add_options,
     file_to_write,
@@ -28,4 +29,5 @@ __all__ = [
     "standard_line",
     "table",
     "whole",
+    "write_text",
 ]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from backbay import OptionError
 from backbay.cli import add_json, folder_to_write, say, say_json, whole
 from backbay.plugin import human_bytes
 
@@ -28,10 +29,15 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="N",
         help="tokens of the exported step (1)",
     )
+    parser.add_argument("--force", action="store_true", help="write into a folder that holds files")
     add_json(parser)
 
 
 def run(args: Namespace) -> int:
+    if not args.force and Path(args.output).is_dir() and any(Path(args.output).iterdir()):
+        raise OptionError(
+            f"{args.output} holds files; take another folder, or --force to replace an older export"
+        )
     with open_model(args, args.backend) as llm:
         step = prompt_step(np.array(llm.encode([0] * args.tokens), np.int32))
         with llm.step_cache.traced(step) as traced:

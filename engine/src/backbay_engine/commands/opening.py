@@ -8,13 +8,12 @@ import re
 import sys
 import time
 from argparse import ArgumentParser, Namespace
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO, final
 
 import backbay
 from backbay import BackendParams, GPULayersList, assign_layers, gguf
-from backbay.cli import add_options, options_of, say, whole
+from backbay.cli import add_options, options_of, say, whole, write_text
 from backbay.plugin import MAX_THREADS
 
 from ..arguments import LARGEST, LARGEST_BATCH, MOST_SEQUENCES
@@ -71,7 +70,7 @@ def open_model(args: Namespace, backend: str | None) -> LLM:
 
 def write_plot(args: Namespace, picture: str) -> None:
     """Write the plot; call it after all output, which a failure must not lose."""
-    Path(args.plot).write_text(picture)
+    write_text(args.plot, picture)
     if not args.json:
         say(f"plot: {args.plot}")
 

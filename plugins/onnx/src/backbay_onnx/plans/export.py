@@ -11,7 +11,7 @@ import numpy as np
 from onnx import ModelProto, TensorProto, numpy_helper
 
 from backbay import BackbayError, Graph, Node
-from backbay.plugin import Bytes
+from backbay.plugin import Bytes, replacing
 
 from ..lowering.feeds import SizeValues
 from ..lowering.graph_lowering import lower
@@ -40,10 +40,11 @@ def export(
     model = ModelProto()
     model.CopyFrom(lowered.model)
     _fix_sizes(model, lowered, graph)
-    with (folder / "weights.bin").open("wb") as file:
-        _WeightsFile(weights, graph, file).place(model, lowered)
     path = folder / "model.onnx"
-    path.write_bytes(model.SerializeToString())
+    with replacing(folder / "weights.bin", path) as (weights_aside, model_aside):
+        with weights_aside.open("wb") as file:
+            _WeightsFile(weights, graph, file).place(model, lowered)
+        model_aside.write_bytes(model.SerializeToString())
     return path
 
 

@@ -1,0 +1,63 @@
+"""Files are written whole, or not at all."""
+
+import subprocess
+import sys
+
+import pytest
+
+from backbay import BackbayError
+from backbay.data.files import replacing, write_text
+
+
+def test_a_file_is_replaced_when_the_new_one_is_whole(tmp_path):
+    path = tmp_path / "report.txt"
+    path.write_text("old")
+    with replacing(path) as (aside,):
+        aside.write_text("new")
+        assert path.read_text() == "old"
+    assert path.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_failure_leaves_everything_as_it_was(tmp_path):
+    first, second = tmp_path / "a", tmp_path / "b"
+    first.write_text("old")
+
+    def write_half() -> None:
+        with replacing(first, second) as (aside, other):
+            aside.write_text("new")
+            other.write_text("new")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        write_half()
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "old"}
+
+
+def test_a_link_is_replaced_and_not_followed(tmp_path):
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.write_text("mine")
+    link.symlink_to(target)
+    write_text(link, "report")
+    assert (target.read_text(), link.read_text(), link.is_symlink()) == ("mine", "report", False)
+
+
+def test_an_error_names_the_file_and_the_cause(tmp_path):
+    with pytest.raises(
+        BackbayError, match=r"nowhere/report\.txt cannot be written: No such file or directory"
+    ):
+        write_text(tmp_path / "nowhere" / "report.txt", "text")
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path):
+    path = tmp_path / "report.txt"
+    path.write_text("old")
+    program = (
+        "import resource, signal, sys\nfrom backbay.data.files import write_text\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "write_text(sys.argv[1], 'x' * 5000)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, check=False)
+    assert "report.txt cannot be written: File too large" in done.stderr
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {"report.txt": "old"}
