@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from .memory.report import BackendMemory
 
 
-def shortened(value: object, most: int = 300) -> str:
+def shortened(value: object, most: int = 1000) -> str:
     """A text for a message: the beginning and the end of what a file holds, if that is long."""
     text = str(value)
     if len(text) <= most:

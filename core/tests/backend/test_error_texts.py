@@ -42,7 +42,7 @@ def test_an_error_of_somebody_else_is_described_by_its_class_if_it_says_nothing(
 
 def test_a_message_quotes_long_texts_of_a_file_in_part():
     error = ModelFileError("model.gguf", 12, f"a value for {'k' * 65536}", "none")
-    assert len(str(error)) < 400
+    assert len(str(error)) < 1000
     assert str(error).startswith("model.gguf at byte 12: expected a value for kkk")
     assert str(error).endswith("kkk (65548 characters), found none")
     assert error.expected == f"a value for {'k' * 65536}"
