@@ -6,6 +6,7 @@ import subprocess
 import sys
 from hashlib import sha256
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 
@@ -17,8 +18,7 @@ DIGEST = "f2c3a863b606ff72cd491f156392c9492253ece3b21b118fd9f48fde22aa96e2"  # o
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The variables of a process that has the frozen plugin installed."""
     source, site = tmp_path_factory.mktemp("source") / "frozen", tmp_path_factory.mktemp("site")
-    copy = "import shutil, sys; shutil.copytree(*sys.argv[1:])"  # building writes beside the sources
-    subprocess.run([sys.executable, "-c", copy, FROZEN, source], check=True)
+    copytree(FROZEN, source)  # building writes beside the sources
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run([*pip, "--target", site, source], check=True)
     return {**os.environ, "PYTHONPATH": str(site)}

@@ -10,6 +10,7 @@ from pathlib import Path
 from textwrap import dedent
 from types import ModuleType
 
+from backbay.discovery.registration import is_final
 from backbay.plugin import Backend, BackendHooks
 
 DOORS = {
@@ -123,13 +124,9 @@ def _member(kind: type, name: str) -> str:
 
 
 def _mark(kind: type, name: str, value: object) -> str:
-    if not issubclass(kind, BackendHooks) or any(_is_final(vars(base).get(name)) for base in Backend.__mro__):
+    if not issubclass(kind, BackendHooks) or any(is_final(vars(base).get(name)) for base in Backend.__mro__):
         return ""
     return "  # implement" if getattr(value, "__isabstractmethod__", False) else "  # override"
-
-
-def _is_final(value: object) -> bool:
-    return bool(getattr(getattr(value, "fget", value), "__final__", False))
 
 
 class _Text(str):

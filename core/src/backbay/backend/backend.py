@@ -28,7 +28,7 @@ from ..graph.plan import Plan
 from ..memory.ledger import Entry, Ledger
 from ..memory.report import BackendMemory, human_bytes
 from ..trace.context import Context
-from ..trace.recording import Recording
+from ..trace.recording import DEFAULT_MAX_NODES, Recording
 from ..trace.tensor import Tensor
 from ..trace.tracing import Counters, leaf_tensor
 from ..types.dtypes import CONTRACT
@@ -43,8 +43,6 @@ from .hooks import BackendHooks, Progress
 
 if TYPE_CHECKING:
     from ..gguf import Config, ModelFile
-
-DEFAULT_MAX_NODES = 8192
 
 
 class Backend(BackendHooks):
@@ -76,9 +74,8 @@ class Backend(BackendHooks):
     def abandon(self) -> None:
         """Give up opening: free what `start` has made before it failed."""
         self.closed = True
-        with suppress(
-            Exception
-        ):  # the plugin may miss what `start` did not make; the error of `start` counts
+        # The plugin may miss what `start` did not make; the error that counts is the error of `start`.
+        with suppress(Exception):
             self.release()
 
     @property

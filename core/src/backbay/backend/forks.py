@@ -20,15 +20,10 @@ class Opened(Protocol):
 
 
 _opened: WeakSet[Any] = WeakSet()
-_watching = False
 
 
 def close_after_fork(opened: Opened) -> None:
     """Call `opened.after_fork(reason)` in every child that this process forks from now on."""
-    global _watching  # noqa: PLW0603  one hook for all
-    if not _watching and hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_after_fork)
-    _watching = True
     _opened.add(opened)
 
 
@@ -42,3 +37,7 @@ def keep_forever(thing: object) -> None:
 def _after_fork() -> None:
     for opened in list(_opened):
         opened.after_fork(REASON)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -12,7 +12,7 @@ from ..errors import BackbayError
 from ..graph.graph import Graph
 from ..ops.declaration import REQUIRED, Op
 from ..trace.context import Context
-from ..trace.recording import Recording
+from ..trace.recording import DEFAULT_MAX_NODES, Recording
 from ..trace.tensor import Tensor, trace_op
 from ..types.dtypes import DType
 from ..types.params import COMPOSITE, KERNEL, NO_KERNEL, Level, Support, unsupported
@@ -22,8 +22,6 @@ from .graph_builder import Supports, build_graph
 
 if TYPE_CHECKING:
     from ..data.leaf import Leaf
-
-MAX_NODES = 8192
 
 Specs = Sequence[Spec | None]
 Parts = tuple[tuple[Op[Any, Any], Specs], ...]
@@ -129,7 +127,7 @@ def composite_kernels(op: Op[Any, Any], args: Sequence[Any], supports: Supports)
 
 def _scratch_context() -> Context:
     backend: Any = TraceOnlyBackend()
-    return Context(Recording(backend, MAX_NODES, _refuse_compute), Placement())
+    return Context(Recording(backend, DEFAULT_MAX_NODES, _refuse_compute), Placement())
 
 
 def _kernels(ctx: Context, made: Any, supports: Supports) -> Parts:

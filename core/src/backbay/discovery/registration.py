@@ -81,7 +81,7 @@ def check_class(found: object, rule: str = "a backend is") -> type[Backend]:
             f"{CONTRACT_VERSION}; install releases that match"
         )
     overridden = [
-        name for name, given in vars(Backend).items() if _is_final(given) and _of(found, name) is not given
+        name for name, given in vars(Backend).items() if is_final(given) and _of(found, name) is not given
     ]
     if overridden:
         raise BackendUnavailableError(
@@ -97,7 +97,7 @@ def check_class(found: object, rule: str = "a backend is") -> type[Backend]:
 def _hooks() -> list[str]:
     """The methods that a plugin may override."""
     names = [name for name in vars(BackendHooks) if not name.startswith("_")]
-    return [name for name in names if callable(getattr(Backend, name)) and not _is_final(_of(Backend, name))]
+    return [name for name in names if callable(getattr(Backend, name)) and not is_final(_of(Backend, name))]
 
 
 def _of(kind: type, name: str) -> object:
@@ -105,7 +105,8 @@ def _of(kind: type, name: str) -> object:
     return inspect.getattr_static(kind, name)
 
 
-def _is_final(attribute: object) -> bool:
+def is_final(attribute: object) -> bool:
+    """Whether an attribute of a class, or its getter, is marked as final."""
     return bool(getattr(getattr(attribute, "fget", attribute), "__final__", False))
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from ..backend.backend import Backend
 
+DEFAULT_MAX_NODES = 8192
 Roots = tuple[Tensor, ...]
 
 

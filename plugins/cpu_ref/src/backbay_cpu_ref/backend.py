@@ -51,7 +51,11 @@ class CpuRef(KernelBackend):
 
     def book_weights(self) -> None:
         super().book_weights()
-        room = 0 if self.devices()[0].id in self.params.max_memory else self.option_values["decoded_weights"]
+        room = (
+            0
+            if self.ledger.devices[0][0] in self.params.max_memory
+            else self.option_values["decoded_weights"]
+        )
         for info in self.model.tensors.values() if self.model is not None else ():
             nbytes = 4 * prod(info.shape)
             if info.dtype.is_quantized and nbytes <= room:

@@ -13,6 +13,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from backbay import BackbayError
+from backbay.plugin import replacing
+
 from ..library.library import Library
 from ..library.location import VARIABLE
 from .arrangements import AMX, REPACK, TYPES, Arrangement, buffer_types
@@ -117,8 +120,7 @@ def _remember(path: Path, result: TrialResult) -> None:
     """Write a result to its file; if that fails, the next process runs the trial again."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(f".{os.getpid()}")
-        partial.write_text(json.dumps(asdict(result)))
-        partial.replace(path)
-    except OSError as error:
+        with replacing(path) as (partial,):
+            partial.write_text(json.dumps(asdict(result)))
+    except (OSError, BackbayError) as error:
         logger.debug("the result of a trial is not kept: %s", error)
