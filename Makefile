@@ -37,6 +37,7 @@ contracts: $(VENV)/.installed  ## check which room imports which
 docs: api  ## write all pages that are made from the code anew
 	$(BIN)/python tools/architecture.py
 	$(BIN)/python tools/generated_text.py
+	$(BIN)/python tools/faults.py
 
 api: $(VENV)/.installed  ## write the list of public names anew
 	$(BIN)/python tools/public_names.py

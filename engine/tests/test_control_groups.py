@@ -48,6 +48,9 @@ def group() -> Iterator[Path]:
     folder.rmdir()
 
 
+@pytest.mark.fault(
+    "a container has less memory than the cache needs", "NoMemoryError, not a kill by the system"
+)
 @pytest.mark.parametrize("name", sorted(backbay.backends()))
 def test_a_load_that_does_not_fit_the_group_is_an_error(group: Path, name: str):
     command = [sys.executable, "-W", "ignore", "-c", PROGRAM, name, str(MODEL), str(group)]

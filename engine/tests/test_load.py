@@ -97,6 +97,7 @@ def test_all_cache_dtypes_that_a_backend_holds_give_answers(tmp_path, backend, d
     assert nmse < {"f32": 1e-5, "f16": 1e-5, "bf16": 1e-3, "q8_0": 1e-3, "q4_0": 0.3}[dtype]
 
 
+@pytest.mark.fault("the architecture of a file is unknown", "an error naming it and the known ones")
 def test_an_architecture_that_nobody_knows_is_named(tmp_path):
     writer = gguf.GGUFWriter(tmp_path / "other.gguf", "lama")
     writer.add_block_count(1)
@@ -135,6 +136,7 @@ def test_a_file_that_knows_no_context_is_refused(tmp_path, length):
         load(path, "cpu_ref")
 
 
+@pytest.mark.fault("tensors of a file are missing", "ModelFileError naming all of them")
 def test_all_missing_tensors_are_named_at_once(tmp_path, path):
     reader = gguf.GGUFReader(path)
     writer = gguf.GGUFWriter(tmp_path / "less.gguf", "llama")
@@ -155,6 +157,7 @@ def test_all_missing_tensors_are_named_at_once(tmp_path, path):
     assert "blk.0.ffn_norm.weight" in str(refused.value)
 
 
+@pytest.mark.fault("a load is cancelled", "CancelledError")
 def test_loading_can_be_cancelled(path):
     cancel = threading.Event()
     cancel.set()
@@ -178,6 +181,7 @@ def test_a_backend_that_is_gone_is_an_error(path):
     llm.close()
 
 
+@pytest.mark.fault("a model is dropped without `close`", "its memory is freed")
 def test_a_model_that_was_dropped_frees_itself(path):
     llm = load(path, "cpu_ref", context=64)
     llm.generate("x", max_tokens=1)

@@ -94,6 +94,7 @@ def test_what_is_not_finite_is_cleared_within_what_was_told(tmp_path: Path, back
 # -- what no machine has ---------------------------------------------------------------------------------
 
 
+@pytest.mark.fault("a cache larger than any machine is asked for", "NoMemoryError or RequestError, at once")
 @pytest.mark.parametrize(
     ("sizes", "error", "told"),
     [

@@ -75,6 +75,7 @@ def test_a_stop_of_characters_that_tokens_part_ends_the_answer(llm: LLM) -> None
     assert (cut.text, cut.stop) == (whole.text[: whole.text.index("éé")], "éé")
 
 
+@pytest.mark.fault("a conversation has no messages, roles or contents", "RequestError")
 @pytest.mark.parametrize(
     "messages",
     [
@@ -150,6 +151,7 @@ def test_a_stream_that_nobody_began_is_not_computed(llm: LLM) -> None:
     assert is_idle(llm)
 
 
+@pytest.mark.fault("a stream is left half way", "its request is cancelled")
 def test_a_stream_that_is_dropped_half_way_is_not_computed(llm: LLM) -> None:
     pieces = llm.stream("x", max_tokens=10**9, **ENDLESS)
     assert next(pieces)
@@ -184,6 +186,9 @@ def ctrl_c_interrupts() -> Iterator[None]:
     signal.signal(signal.SIGINT, found)
 
 
+@pytest.mark.fault(
+    "Ctrl-C while an answer is waited for", "KeyboardInterrupt; the request ends, the model serves on"
+)
 @pytest.mark.usefixtures("ctrl_c_interrupts")
 @pytest.mark.parametrize(
     "wait",
@@ -235,6 +240,7 @@ def until_it_fails(use: Callable[[], object], ended: list[BaseException]) -> thr
     return thread
 
 
+@pytest.mark.fault("a model is closed while requests run", "ClosedError in each request")
 @pytest.mark.parametrize("tokens", [1, 2, 5])
 def test_closing_while_others_use_the_model_tells_them(path: Path, tokens: int) -> None:
     llm = load(path, "cpu_ref", context=64, parallel=2, num_threads=1)
@@ -289,6 +295,7 @@ def test_a_closed_model_says_that_it_is_closed(path: Path, use: Callable[[LLM], 
     llm.close()
 
 
+@pytest.mark.fault("an option of a request is misspelled", "RequestError naming the nearest option")
 @pytest.mark.parametrize(
     ("name", "told"),
     [("temprature", "; nearest: 'temperature'"), ("max_token", "; nearest: 'max_tokens'"), ("zzz", "")],

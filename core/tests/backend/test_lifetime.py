@@ -118,6 +118,7 @@ def test_computes_of_two_contexts_take_turns():
     assert [y.floats().tolist() for y in outputs] == [[1.0], [1.0]]
 
 
+@pytest.mark.fault("two threads use one context at the same time", "ContextBusyError in the second thread")
 def test_one_context_from_two_threads_raises():
     backend = Slow()
     ctx = backend.new_context()
@@ -137,6 +138,9 @@ def test_one_context_from_two_threads_raises():
     assert errors == [] and y.floats().tolist() == [1.0]
 
 
+@pytest.mark.fault(
+    "a backend is closed in the midst of a compute", "closing waits until the compute has ended"
+)
 @pytest.mark.parametrize("what", ["context", "backend"])
 def test_closing_waits_for_a_running_compute(what):
     backend = Slow()

@@ -41,6 +41,7 @@ def test_a_plugin_may_use_its_ledger_in_its_constructor():
         assert backend.memory().cpu.graph.size == 32
 
 
+@pytest.mark.fault("a backend fails to start", "its error; everything it made is freed")
 def test_a_start_that_fails_releases_what_it_made():
     released = []
 

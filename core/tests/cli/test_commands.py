@@ -46,6 +46,7 @@ def test_a_package_adds_a_command_with_arguments_and_a_status(environment: Envir
     assert environment.backbay("greet").returncode == 2
 
 
+@pytest.mark.fault("a distribution's command cannot be imported", "one line; the other commands work")
 @pytest.mark.parametrize(
     ("source", "message"),
     [
@@ -94,6 +95,7 @@ def test_an_error_is_one_line_and_debug_shows_where_it_comes_from(environment: E
     assert "Traceback" in environment.backbay("--debug", "inspect", "missing.gguf").stderr
 
 
+@pytest.mark.fault("the reader of a pipe goes away", "the command ends without a traceback")
 def test_a_reader_that_stops_reading_is_no_error_with_a_traceback(environment: Environment) -> None:
     environment.install_backend("good", GOOD)
     done = environment.python(

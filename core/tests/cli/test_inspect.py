@@ -60,6 +60,7 @@ def test_json_tells_how_long_a_shortened_array_is(file: Path, capsys: pytest.Cap
     assert tokens == {"length": 20, "first": [f"token {i}" for i in range(6)]}
 
 
+@pytest.mark.fault("a model file's texts hold terminal controls", "they are printed escaped")
 def test_what_a_file_says_cannot_steer_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "model.gguf"
     writer = GGUFWriter(path, "llama")

@@ -16,11 +16,13 @@ def shell(line: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(["sh", "-c", line], capture_output=True, env=environment, timeout=60, check=False)
 
 
+@pytest.mark.fault("standard output is closed", "one line on standard error, exit status 1")
 def test_a_closed_standard_output_is_an_error():
     done = shell(f"{BACKBAY} ops >&-")
     assert (done.returncode, done.stderr.decode().splitlines()) == (1, [TOLD])
 
 
+@pytest.mark.fault("standard input or standard error is closed", "the command runs as before")
 @pytest.mark.parametrize("closed", ["2>&-", "<&-", "<&- 2>&-"])
 def test_other_closed_streams_change_nothing(closed: str):
     done = shell(f"{BACKBAY} ops {closed}")
@@ -32,6 +34,7 @@ def test_an_error_without_a_standard_error_is_still_a_status():
     assert shell(f"{BACKBAY} inspect /nowhere.gguf 2>&-").returncode == 1
 
 
+@pytest.mark.fault("the terminal's encoding lacks a character", "the character is escaped")
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
 def test_what_an_encoding_lacks_is_escaped(encoding: str, environment: Environment):
     strange = GOOD.replace('"none"', "'\\u2603'")
@@ -42,6 +45,7 @@ def test_what_an_encoding_lacks_is_escaped(encoding: str, environment: Environme
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.fault("a plugin's error holds terminal controls", "they are printed escaped")
 def test_escapes_in_an_error_of_a_plugin_do_not_reach_the_terminal(environment: Environment):
     environment.install_backend("loud", "raise ImportError('\\x1b]0;owned\\x07\\x1b[2J')")
     done = environment.python("import backbay.cli, sys; sys.exit(backbay.cli.main(['conform', 'loud']))")

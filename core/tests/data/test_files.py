@@ -19,6 +19,9 @@ def test_a_file_is_replaced_when_the_new_one_is_whole(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.fault(
+    "a program fails while it writes a file", "the older file stays whole, nothing else is left behind"
+)
 def test_a_failure_leaves_everything_as_it_was(tmp_path):
     first, second = tmp_path / "a", tmp_path / "b"
     first.write_text("old")
@@ -34,6 +37,9 @@ def test_a_failure_leaves_everything_as_it_was(tmp_path):
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "old"}
 
 
+@pytest.mark.fault(
+    "the file to be written is a link to another", "the link is replaced, its target stays as it was"
+)
 def test_a_link_is_replaced_and_not_followed(tmp_path):
     target, link = tmp_path / "target", tmp_path / "link"
     target.write_text("mine")
@@ -49,6 +55,7 @@ def test_an_error_names_the_file_and_the_cause(tmp_path):
         write_text(tmp_path / "nowhere" / "report.txt", "text")
 
 
+@pytest.mark.fault("the disk is full", "an error naming file and cause; the older file stays whole")
 def test_a_full_disk_leaves_the_old_file(tmp_path):
     path = tmp_path / "report.txt"
     path.write_text("old")

@@ -75,6 +75,9 @@ BROKEN = {
 }  # fmt: skip
 
 
+@pytest.mark.fault(
+    "a plugin raises when it is imported", "BackendUnavailableError with the reason; the others work"
+)
 @pytest.mark.parametrize("case", BROKEN)
 def test_a_broken_plugin_is_unavailable_with_the_reason_and_harms_no_other(
     environment: Environment, case: str
@@ -143,6 +146,7 @@ def test_opening_one_plugin_imports_no_other(environment: Environment) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.fault("two distributions provide a backend of one name", "an error naming both")
 def test_two_plugins_of_one_name_are_an_error_that_names_both(environment: Environment) -> None:
     environment.install_backend("good", GOOD)
     environment.install("another", {"another_plugin": GOOD}, ["good = another_plugin"], version="2.5")

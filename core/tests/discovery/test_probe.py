@@ -43,6 +43,9 @@ def test_a_good_plugin_works_and_tells_of_itself(verdict_on) -> None:
     assert result.details == {"library": "none"}
 
 
+@pytest.mark.fault(
+    "a plugin kills the process that probes it", "the plugin is unavailable; the step is named"
+)
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
@@ -63,6 +66,7 @@ def test_a_plugin_that_dies_is_told_from_the_step_it_died_in(verdict_on, source:
     assert result.reason.startswith(reason)
 
 
+@pytest.mark.fault("a plugin hangs", "the plugin is unavailable after a time limit; the step is named")
 @pytest.mark.parametrize(
     ("source", "stage"),
     [(HANG, "it was imported"), (started("import time; time.sleep(60)"), "it was started")],
@@ -73,12 +77,14 @@ def test_a_plugin_that_hangs_is_given_up_and_said_where(verdict_on, source: str,
     assert "probed_plugin.py" in result.reason
 
 
+@pytest.mark.fault("a plugin stops its own process", "the process is killed after a time limit")
 def test_a_plugin_that_stops_its_process_is_killed(verdict_on, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("backbay.discovery.probe.GRACE", 0.5)
     result = verdict_on("import os, signal; os.kill(os.getpid(), signal.SIGSTOP)", timeout=1.5)
     assert result.reason.startswith("it hung while")
 
 
+@pytest.mark.fault("a plugin computes wrongly", "the plugin is unavailable")
 def test_a_plugin_that_computes_wrongly_does_not_work(verdict_on) -> None:
     result = verdict_on(GOOD.replace("np.matmul(x,", "2 * np.matmul(x,"))
     assert result.reason == (

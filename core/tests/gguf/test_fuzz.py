@@ -15,6 +15,9 @@ import backbay.gguf
 VARIANTS = 500
 
 
+@pytest.mark.fault(
+    "bytes of a header are changed, cut out or repeated at random", "the file is read, or ModelFileError"
+)
 def test_damaged_files_are_read_or_refused(tmp_path: Path) -> None:
     prepared = seeds(tmp_path)
     outcomes = list(run(prepared, range(VARIANTS)))
@@ -27,6 +30,7 @@ def test_damaged_files_are_read_or_refused(tmp_path: Path) -> None:
     assert VARIANTS // 20 < accepted < VARIANTS // 2  # or the damage says little
 
 
+@pytest.mark.fault("a damaged header promises large values", "no more memory is taken than for a sound file")
 def test_damaged_files_take_no_more_memory_than_sound_ones(tmp_path: Path) -> None:
     prepared = seeds(tmp_path)
     tracemalloc.start()

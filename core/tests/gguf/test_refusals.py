@@ -66,6 +66,7 @@ def bounded(seconds: float = 30.0, mebibytes: float = 4.0) -> Iterator[None]:  #
         tracemalloc.stop()
 
 
+@pytest.mark.fault("a file ends too early, at any byte of its header", "ModelFileError")
 def test_a_file_truncated_anywhere(tmp_path: Path) -> None:
     source = tmp_path / "model.gguf"
     write_model(source, vocabulary=3)
@@ -83,10 +84,12 @@ def test_a_four_byte_file(tmp_path: Path) -> None:
     assert error.found == "0 bytes before the end of the file"
 
 
+@pytest.mark.fault("the file is empty", "ModelFileError")
 def test_an_empty_file(tmp_path: Path) -> None:
     assert "an empty file" in str(refusal(tmp_path, b""))
 
 
+@pytest.mark.fault("the file has another format", "ModelFileError naming the format, where it is known")
 def test_another_format(tmp_path: Path) -> None:
     assert "at byte 0: expected the magic GGUF, found b'PK" in str(refusal(tmp_path, b"PK\3\4" + bytes(99)))
 
@@ -97,6 +100,7 @@ def test_other_versions(tmp_path: Path, version: int) -> None:
     assert (error.offset, error.expected, error.found) == (4, "version 2 or 3", f"version {version}")
 
 
+@pytest.mark.fault("the file was written on a big-endian machine", "ModelFileError saying so")
 def test_a_big_endian_file(tmp_path: Path) -> None:
     error = refusal(tmp_path, b"GGUF" + struct.pack(">IQQ", 3, 0, 0))
     assert "at byte 4: expected a little-endian file, found version 3 in big-endian order" in str(error)
@@ -112,12 +116,14 @@ def test_a_directory(tmp_path: Path) -> None:
     assert "not a regular file" in str(refusal_of(tmp_path))
 
 
+@pytest.mark.fault("the path is a pipe that nobody writes to", "ModelFileError at once")
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names")
 def test_a_pipe_is_refused_without_waiting_for_a_writer(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.gguf")
     assert "not a regular file" in str(refusal_of(tmp_path / "pipe.gguf"))
 
 
+@pytest.mark.fault("the file may not be read", "ModelFileError")
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root reads everything")
 def test_a_file_without_permission(tmp_path: Path) -> None:
     path = tmp_path / "secret.gguf"
@@ -131,6 +137,7 @@ def test_a_path_with_a_nul() -> None:
         backbay.gguf.open("a\0b")
 
 
+@pytest.mark.fault("a header counts more keys or tensors than any file holds", "ModelFileError")
 @pytest.mark.parametrize("count", HUGE)
 @pytest.mark.parametrize(("at", "what"), [(8, "tensors"), (16, "keys")])
 def test_huge_and_negative_counts(tmp_path: Path, at: int, what: str, count: int) -> None:
@@ -143,6 +150,7 @@ def test_huge_and_negative_counts(tmp_path: Path, at: int, what: str, count: int
     assert ("if signed" in str(error.found)) == (count >= 1 << 63)
 
 
+@pytest.mark.fault("a string claims to be longer than the file", "ModelFileError")
 @pytest.mark.parametrize("length", HUGE)
 def test_huge_string_lengths(tmp_path: Path, length: int) -> None:
     cases = {
@@ -175,6 +183,7 @@ def test_unknown_value_types(tmp_path: Path, kind: int) -> None:
     assert "the element type of 'k'" in str(error.expected)
 
 
+@pytest.mark.fault("arrays are nested a million deep", "ModelFileError")
 def test_nested_arrays_however_deep(tmp_path: Path) -> None:
     for depth in (1, 2, 100_000):
         payload = (u32(ARRAY) + u64(1)) * depth + u32(UINT8) + u64(1) + b"\1"
@@ -252,6 +261,7 @@ def test_too_many_dimensions(tmp_path: Path, rank: int) -> None:
     assert (error.offset, error.found) == (HEADER + 9, str(rank))
 
 
+@pytest.mark.fault("a tensor's extents overflow 64 bits", "ModelFileError")
 @pytest.mark.parametrize(
     "shape",
     [
@@ -297,6 +307,7 @@ def test_offsets_that_are_not_aligned(tmp_path: Path, offset: int) -> None:
     assert (error.offset, error.expected) == (HEADER + 25, "the offset of tensor 'w' to be a multiple of 32")
 
 
+@pytest.mark.fault("two tensors share bytes of the file", "ModelFileError")
 @pytest.mark.parametrize("offsets", [(0, 0), (0, 32), (32, 0)])
 def test_tensors_that_overlap(tmp_path: Path, offsets: tuple[int, int]) -> None:
     rows = [tensor(name, (16,), offset=offset) for name, offset in zip("ab", offsets, strict=True)]
@@ -313,6 +324,9 @@ def sparse(path: Path, content: bytes, size: int) -> Path:
     return path
 
 
+@pytest.mark.fault(
+    "a sparse file of terabytes claims endless arrays", "ModelFileError, in little time and memory"
+)
 def test_a_sparse_file_cannot_buy_time_or_memory(tmp_path: Path) -> None:
     # 64 GiB of zeros on disk cost nothing, and would hold what these headers claim.
     size, count = 1 << 36, 1 << 30

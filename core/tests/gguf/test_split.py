@@ -81,6 +81,7 @@ def test_what_merging_leaves_behind_is_a_whole_model(tmp_path: Path, count: int)
     assert list(backbay.gguf.open(tmp_path / "merged.gguf").tensors) == ["w"]
 
 
+@pytest.mark.fault("a part of a split model is missing", "ModelFileError naming the part")
 @pytest.mark.parametrize("lost", [0, 1, 2])
 def test_a_missing_part_is_named(tmp_path: Path, lost: int) -> None:
     paths = good(tmp_path)
@@ -124,6 +125,7 @@ def test_a_number_that_contradicts_the_name(tmp_path: Path) -> None:
     assert error.found == "0"
 
 
+@pytest.mark.fault("two parts of a split model have each other's names", "ModelFileError")
 def test_swapped_parts(tmp_path: Path) -> None:
     assert "a split.no of 0" in str(refusal(save(tmp_path, part(1, 2, 0), part(0, 2, 0))[0]))
 

@@ -75,6 +75,10 @@ def test_a_dry_run_reports_what_the_real_one_allocates(model):
     ]
 
 
+@pytest.mark.fault(
+    "the weights exceed the limit of a device",
+    "NoMemoryError when the model is opened; its report marks the entry",
+)
 def test_weights_beyond_the_limit_fail_at_open_and_name_what_did_not_fit(model):
     with pytest.raises(NoMemoryError, match=r"weights of layer \d on CPU:0.* left of 15.0 KiB") as caught:
         backbay.open(model, backend="cpu_ref", params=BackendParams(max_memory={"CPU:0": 15 * 1024}))
@@ -100,6 +104,9 @@ def test_a_leaf_beyond_the_limit_fails_and_the_rest_goes_on():
         assert kept.neg(ctx).shape == (1000,)
 
 
+@pytest.mark.fault(
+    "a graph exceeds the limit of a device", "NoMemoryError before anything runs; the backend goes on"
+)
 def test_a_graph_beyond_the_limit_fails_before_it_runs_and_frees_everything():
     with limited(10_000) as backend:
         ctx = backend.new_context()
@@ -143,6 +150,7 @@ def test_memory_that_was_not_booked_is_told_with_what_there_is():
         backend.refuse_memory(MemoryError("no 8 GiB"))
 
 
+@pytest.mark.fault("the system refuses memory that was booked", "NoMemoryError with the report")
 def test_what_the_system_refuses_is_no_memory_too():
     reference = backbay.backends()["cpu_ref"].load()
 
@@ -189,6 +197,7 @@ def test_a_number_of_layers_that_cannot_be_is_refused(tmp_path, count):
         backend.new_context().layer(count)
 
 
+@pytest.mark.fault("a kernel finds no memory", "NoMemoryError with the report")
 def test_a_kernel_that_finds_no_memory_says_so_with_the_report():
     reference = backbay.backends()["cpu_ref"].load()
 

@@ -125,6 +125,7 @@ def test_files_that_are_no_models_are_refused(
     assert told in why
 
 
+@pytest.mark.fault("a report's file cannot be written", "a usage error before any work")
 @pytest.mark.parametrize(
     ("command", "option"),
     [("bench", "--plot"), ("diff", "--plot"), *(("conform", o) for o in ("--json", "--html", "--junit"))],
@@ -188,6 +189,7 @@ def test_what_does_not_go_together_is_refused(
     assert found == status
 
 
+@pytest.mark.fault("standard input is not UTF-8", "one line naming the first wrong byte, exit status 1")
 @pytest.mark.parametrize("words", [["run", "-p", "-"], ["tokenize"], ["embed"]])
 def test_input_that_is_no_text_is_refused(
     path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: list[str]

@@ -77,6 +77,10 @@ llm.close()
 """
 
 
+@pytest.mark.fault(
+    "a forked child, or a pool of forked children, uses the parent's model",
+    "ClosedError naming fork and the remedy; the child exits",
+)
 @pytest.mark.parametrize("name", sorted(backbay.backends()))
 def test_a_forked_child_is_told_so_and_exits(name: str):
     done = subprocess.run(

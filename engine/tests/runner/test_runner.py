@@ -156,6 +156,7 @@ def test_leaving_a_stream_cancels_it(llm: LLM) -> None:
     assert llm.cache.used == 0
 
 
+@pytest.mark.fault("one of several requests fails", "the error in its request; the others get their answers")
 def test_one_that_fails_leaves_the_others_alone(llm: LLM) -> None:
     alone = llm.generate("fine", max_tokens=12, temperature=0).tokens
     nothing = dict.fromkeys(range(261), float("-inf"))
@@ -229,6 +230,7 @@ def test_threads_may_ask_at_the_same_time(llm: LLM) -> None:
     assert [found[n] for n in range(6)] == alone
 
 
+@pytest.mark.fault("a weight holds NaN", "LogitsError naming the first layer that is not finite")
 def test_nan_is_named_with_the_layer_that_it_comes_from(tmp_path: Path) -> None:
     broken = write_small_llama(tmp_path / "broken.gguf", layers=3, broken_layer=1)
     with load(broken, "cpu_ref", context=64) as llm, pytest.raises(LogitsError, match=r"blk\.1"):

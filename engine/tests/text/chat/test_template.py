@@ -136,6 +136,9 @@ HOSTILE = [
 TIGHT = TemplateLimits(seconds=0.5, memory=256 << 20)
 
 
+@pytest.mark.fault(
+    "a chat template loops, recurses, or takes endless memory", "TemplateError within its limits"
+)
 @pytest.mark.parametrize("source", HOSTILE)
 def test_a_hostile_template_is_an_error(source: str) -> None:
     with (
@@ -160,6 +163,7 @@ ESCAPES = [
 ]
 
 
+@pytest.mark.fault("a chat template reaches for files, modules or the process", "TemplateError")
 @pytest.mark.parametrize("source", ESCAPES)
 def test_a_template_reaches_nothing_but_what_it_is_given(source: str) -> None:
     with (
@@ -169,6 +173,9 @@ def test_a_template_reaches_nothing_but_what_it_is_given(source: str) -> None:
         template.render(HELLO)
 
 
+@pytest.mark.fault(
+    "the process that renders templates was killed", "the next template is rendered by a new one"
+)
 def test_after_a_hostile_render_the_next_one_is_served() -> None:
     source = "{% if tools %}{{ 'a' * 10**10 }}{% for i in range(10**5) %}{% for j in range(10**5) %}{% endfor %}{% endfor %}{% endif %}ok"
     with ChatTemplate(source, limits=TIGHT) as template:

@@ -107,6 +107,9 @@ def test_a_server_that_dies_between_computes_is_an_error() -> None:
     assert cpu_works()
 
 
+@pytest.mark.fault(
+    "an RPC server dies in the midst of a compute", "BackendUnavailableError; the process goes on"
+)
 @pytest.mark.parametrize("after", [0.0, 0.05, 0.3])
 def test_a_server_that_dies_during_a_compute_is_an_error(after) -> None:
     with serving() as server, Ggml(None, using(server.endpoint)) as backend, backend.new_context() as ctx:
@@ -123,6 +126,9 @@ def test_a_server_that_dies_during_a_compute_is_an_error(after) -> None:
     assert cpu_works()
 
 
+@pytest.mark.fault(
+    "an RPC server dies while weights are sent", "BackendUnavailableError; the process goes on"
+)
 def test_a_server_that_dies_while_weights_are_sent_is_an_error(path) -> None:
     with serving() as server, backbay.open(path, backend="ggml", params=using(server.endpoint)) as backend:
         seen: list[float] = []
@@ -219,6 +225,7 @@ def test_a_server_of_another_version_of_ggml_is_refused() -> None:
     assert cpu_works()
 
 
+@pytest.mark.fault("an RPC server sends nonsense", "BackendUnavailableError; the process goes on")
 def test_a_server_that_sends_nonsense_is_an_error() -> None:
     known = max(rpc_relay.EMPTY_ANSWERS)
     with pretending(greeting(known) + b"nonsense" * 4) as endpoint, pytest.raises(BackendUnavailableError):
@@ -288,6 +295,7 @@ def test_a_limit_on_the_second_device_is_kept_and_the_process_goes_on(path, part
             assert works(backend)
 
 
+@pytest.mark.fault("an RPC server lacks memory", "NoMemoryError; what was sent is freed")
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the server limits itself by what it uses")
 @pytest.mark.parametrize(
     "too_much",

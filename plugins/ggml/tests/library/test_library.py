@@ -68,6 +68,9 @@ def test_a_file_that_is_no_library_is_refused(tmp_path) -> None:
     assert "cannot be loaded" in said
 
 
+@pytest.mark.fault(
+    "ggml has a version that the plugin does not know", "BackendUnavailableError naming both versions"
+)
 @pytest.mark.parametrize("version", ["0.9.4", "0.15.2", "0.26.0", "1.0.0", "unknown"])
 def test_other_versions_are_refused(version, monkeypatch) -> None:
     class Other:
@@ -100,6 +103,10 @@ def test_types_are_those_of_gguf() -> None:
     assert different == [DType.Q8_1]  # gguf counts its two halves as floats; no file holds it
 
 
+@pytest.mark.fault(
+    "BACKBAY_GGML_LIB names a library that is not ggml",
+    "BackendUnavailableError naming the missing functions",
+)
 def test_a_library_that_is_not_ggml_is_refused_with_the_functions_that_it_lacks() -> None:
     code = (
         "import backbay\n"

@@ -12,6 +12,7 @@ from backbay_ggml.weights.arrangements import REPACK, buffer_types
 from backbay_ggml.weights.trials import TrialResult, run_trial, trial_result, usable_arrangements
 
 
+@pytest.mark.fault("a fast product crashes when it is tried", "the product is not used, and the model loads")
 @pytest.mark.skipif(REPACK not in buffer_types(load_library()), reason="this library rearranges no weights")
 def test_a_crash_is_a_result_and_is_remembered(monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

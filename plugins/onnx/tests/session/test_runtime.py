@@ -42,6 +42,7 @@ def test_a_missing_runtime_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPa
         backbay.open(None, backend="onnx")
 
 
+@pytest.mark.fault("ONNX Runtime cannot be imported", "BackendUnavailableError with the reason")
 def test_a_broken_runtime_is_said_to_be_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "is_installed", lambda name: name == "onnxruntime")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
@@ -49,6 +50,9 @@ def test_a_broken_runtime_is_said_to_be_broken(monkeypatch: pytest.MonkeyPatch) 
         backbay.open(None, backend="onnx")
 
 
+@pytest.mark.fault(
+    "two distributions of ONNX Runtime are installed", "BackendUnavailableError naming both and the remedy"
+)
 def test_two_runtimes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "is_installed", lambda name: True)
     with pytest.raises(backbay.BackendUnavailableError, match=r"both installed.*pip uninstall"):
