@@ -125,9 +125,8 @@ class _WeightsFile:
     def _write(self, data: Bytes) -> int:
         """Append data; the offset where they begin."""
         self._file.write(bytes(-self._file.tell() % ALIGNMENT))
-        self._file.flush()
         begin = int(self._file.tell())
-        data.tofile(self._file)
+        self._file.write(data.data)  # numpy's tofile would not say why it failed
         return begin
 
 
