@@ -8,7 +8,7 @@ REQUIREMENTS := requirements-dev.txt plugins/ggml/requirements.txt
 FOLDERS := $(subst [cpu],,$(PACKAGES))
 SOURCES := $(addsuffix /src,$(FOLDERS))
 
-.PHONY: help demo test check format lint types contracts docs api bench conform mutants nightly clean
+.PHONY: help demo test check format lint types contracts docs api bench conform mutants chaos nightly clean
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -56,6 +56,9 @@ conform: $(VENV)/.installed  ## the conformance suite in its default size on eve
 
 mutants: $(VENV)/.installed  ## try the suite on broken backends
 	$(BIN)/python -m backbay_selftest
+
+chaos: $(VENV)/.installed  ## half an hour of random faults over the engine, on every backend
+	$(BIN)/python engine/tools/chaos examples/models/backbay-tiny-f16.gguf --minutes 30
 
 nightly: $(VENV)/.installed  ## tests that take hours
 	$(BIN)/python bench/fuzz_gguf.py
