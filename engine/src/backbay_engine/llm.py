@@ -119,7 +119,7 @@ class LLM:
             self.model: Model = load_model(self.backend, self.context)
             self.batch = max(batch, parallel)
             kind = self.backend.config.string("tokenizer.ggml.model", None)
-            self._tokenizer = None if kind in NO_VOCABULARY else tokenizer_from_gguf(path)
+            self._tokenizer = None if kind in NO_VOCABULARY else tokenizer_from_gguf(self.backend.config)
             self.cache: Cache | None = self.model.new_cache()
             self.step_cache = StepCache(self.model, self.cache)
             self._embedding = Lock()

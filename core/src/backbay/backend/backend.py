@@ -32,10 +32,7 @@ from ..trace.recording import DEFAULT_MAX_NODES, Recording
 from ..trace.tensor import Tensor
 from ..trace.tracing import Counters, leaf_tensor
 from ..types.dtypes import CONTRACT
-from ..types.params import (
-    BackendParams,
-    parse_options,
-)
+from ..types.params import COMMON_OPTIONS, COPIED, BackendParams, parse_options
 from ..types.placement import MAX_LAYERS, Placement
 from ..types.spec import Spec
 from .forks import close_after_fork, keep_forever
@@ -53,7 +50,7 @@ class Backend(BackendHooks):
 
     def __init__(self, model: ModelFile | None = None, params: BackendParams = BackendParams()) -> None:
         self.model, self.params = model, params
-        self.option_values = parse_options(self.options, params.options)
+        self.option_values = parse_options({**COMMON_OPTIONS, **self.options}, params.options)
         self.lock = threading.RLock()  # held while computing, loading and freeing
         self.busy = 0  # contexts of the thread that holds the lock, in the midst of a compile or a compute
         self.closed = False
@@ -68,6 +65,8 @@ class Backend(BackendHooks):
 
     def start(self) -> None:
         self._check_devices([id for id, _ in self.ledger.devices])
+        if self.copies_weights and self.params.alloc_memory:
+            self._make_room_for_copies()
         self.book_weights()
 
     @final
@@ -144,9 +143,39 @@ class Backend(BackendHooks):
             report(0.0)
             check_cancel(cancel)  # here, as a backend with nothing to read does not check
             if not self.loaded:
-                self.read_weights(report, cancel)
+                self._read(report, cancel)
                 self.loaded = True
             report(1.0)
+
+    def _read(self, report: Progress, cancel: Cancel | None) -> None:
+        assert self.model is not None  # else there is nothing to load
+        rest = report
+        if self.copies_weights:
+            for done in self.model.read_copies():
+                check_cancel(cancel)
+                report(done / 2)
+            rest = lambda done: report((1 + done) / 2)  # noqa: E731
+        self.read_weights(rest, cancel)
+        self.model.check_unchanged()  # what was read last may have been overwritten first
+
+    @property
+    @final
+    def copies_weights(self) -> bool:
+        """Whether this backend keeps all weights in memory, as they are in the model file: option weights=copied."""
+        return self.model is not None and self.option_values["weights"] == COPIED
+
+    def _make_room_for_copies(self) -> None:
+        assert self.model is not None
+        host = self.ledger.devices[0][0]
+        nbytes = sum(info.nbytes for info in self.model.tensors.values())
+        total = self.ledger.totals.get(host)
+        if total is not None and nbytes > total:
+            why = f"the device has {human_bytes(total)} in all"
+            raise self.ledger.failure(Entry(host, "input_weights"), nbytes, why)
+        try:
+            self.model.copy_weights()
+        except MemoryError as error:
+            self.refuse_memory(error)
 
     @final
     def new_context(self, max_nodes: int = DEFAULT_MAX_NODES) -> Context:
@@ -216,8 +245,10 @@ class Backend(BackendHooks):
     @final
     def run(self, graph: Graph, plan: Plan, cancel: Cancel | None) -> None:
         """Run a plan, after a check that its leaves and weights hold data; the caller holds the lock."""
-        if graph.of_weights and not self.loaded:
-            raise NotComputedError(f"the weights hold no data: {self.why_no_data()}")
+        if graph.of_weights:
+            if not self.loaded:
+                raise NotComputedError(f"the weights hold no data: {self.why_no_data()}")
+            self.check_file()
         graph.check_homes()
         for leaf in graph.id_leaves:
             if not leaf.written and leaf.spec.size:
@@ -226,9 +257,20 @@ class Backend(BackendHooks):
             plan.run(cancel)
         except MemoryError as error:
             self.refuse_memory(error)
+        if graph.of_weights:
+            self.check_file()  # results of weights that changed meanwhile are wrong
 
     def _build(self, recording: Recording, roots: tuple[Tensor, ...]) -> Graph:
-        return build_graph(recording, roots, self.supports)
+        graph = build_graph(recording, roots, self.supports)
+        if graph.of_weights:
+            self.check_file()  # compiling may read weights
+        return graph
+
+    @final
+    def check_file(self) -> None:
+        """Raise ModelFileError if weights lie in a model file that was changed since it was opened."""
+        if self.model is not None:
+            self.model.check_unchanged()
 
     @final
     def refuse_memory(self, error: MemoryError) -> NoReturn:

@@ -26,6 +26,8 @@ class Owner(Protocol):
 
     def why_no_data(self) -> str: ...
 
+    def check_file(self) -> None: ...
+
 
 class Home(Protocol):
     """The part of a recording that its leaves use."""
@@ -105,6 +107,8 @@ class Leaf:
         self._check_open()
         if self.buffer is None or (self.home is None and not self.backend.loaded):
             raise NotComputedError(f"{self.name or self.spec} holds no data: {self.backend.why_no_data()}")
+        if self.home is None:
+            self.backend.check_file()
         return self.buffer.read()
 
     def promise_ids(self, use: Spec, bound: int) -> None:

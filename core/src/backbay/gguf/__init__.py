@@ -1,4 +1,4 @@
-"""Model files: a lazy, bounded reader of GGUF versions 2 and 3, by mmap."""
+"""Model files: a lazy, bounded reader of GGUF versions 2 and 3. Headers are read, weights are mapped."""
 
 from __future__ import annotations
 

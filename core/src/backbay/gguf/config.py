@@ -66,7 +66,7 @@ class Config:
 
     A key is looked up as given, then with the architecture as prefix: `config.int("block_count")` finds
     `llama.block_count`. A missing key (without a default) and a value of another type raise ModelFileError.
-    `config[key]` returns the value as stored: a numeric array as a read-only view of the file, which may be
+    `config[key]` returns the value as stored: a numeric array as a read-only view of the header, which may be
     unaligned, a string array as `Strings`. `ints`, `floats` and `bools` return copies.
     """
 

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from mmap import mmap
-from pathlib import Path
 from typing import final
 
 from backbay.errors import ModelFileError
 
-from .layout import U32, U64, unsigned
+from .content import Content
+from .layout import MAX_HEADER_BYTES, U32, U64, unsigned
+
+FIRST_BYTES = 1 << 18
 
 
 @final
 class Cursor:
-    """A position in a file. Every read checks first that the bytes are there."""
+    """A position in a file. Every read checks first that the bytes are there.
 
-    def __init__(self, path: Path, buffer: mmap) -> None:
-        self.path, self.buffer, self.size = path, buffer, len(buffer)
+    `buffer` holds the bytes that were read so far, from the file's beginning: at least those before the cursor.
+    """
+
+    def __init__(self, content: Content) -> None:
+        self.path, self.size = content.path, content.size
+        self._content = content
+        self.buffer = bytearray()
         self.offset = 0
 
     @property
@@ -33,11 +39,29 @@ class Cursor:
             found = f"{self.size - start} bytes before the end of the file"
             raise self.error(start, f"{unsigned(count)} bytes of {what}", found)
         self.offset = start + count
+        self.read_to(self.offset)
         return start
+
+    def read_to(self, end: int) -> None:
+        """Read on, at least to `end`; the file holds so many bytes."""
+        have = len(self.buffer)
+        if end <= have:
+            return
+        if end > MAX_HEADER_BYTES:
+            expected = f"a header of at most {MAX_HEADER_BYTES} bytes"
+            raise self.error(self.offset, expected, f"one of at least {unsigned(end)}")
+        more = bytearray(min(max(end, 2 * have, FIRST_BYTES), self.size, MAX_HEADER_BYTES) - have)
+        self._content.read(have, memoryview(more))
+        self.buffer += more
+
+    @property
+    def header(self) -> bytes:
+        """The bytes before the cursor."""
+        return bytes(memoryview(self.buffer)[: self.offset])
 
     def take(self, count: int, what: str) -> bytes:
         start = self.skip(count, what)
-        return self.buffer[start : start + count]
+        return bytes(self.buffer[start : start + count])
 
     def uint32(self, what: str) -> int:
         number: int = U32.unpack_from(self.buffer, self.skip(4, what))[0]

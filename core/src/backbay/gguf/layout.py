@@ -12,6 +12,7 @@ DEFAULT_ALIGNMENT = 32
 # Whatever a file claims, these bounds limit time and memory; no real file comes near them. The file's own size
 # limits its claims too, so the bounds matter for sparse files of terabytes.
 MAX_ALIGNMENT = 1 << 20
+MAX_HEADER_BYTES = 1 << 27  # a header is held in memory; large vocabularies take some 20 MB
 MAX_KEYS = 1 << 16
 MAX_KEY_BYTES = (1 << 16) - 1  # the specification's limit
 MAX_ELEMENTS = (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from mmap import mmap
 from pathlib import Path
 from typing import Any, TypeAlias, final
 
@@ -42,9 +41,9 @@ class Entry:
 
 @final
 class Metadata(Mapping[str, Value]):
-    """The keys and values of one file, in its order. Numeric arrays are views of the file, strings decode on access."""
+    """The keys and values of one file, in its order. Numeric arrays are views of its header, strings decode on access."""
 
-    def __init__(self, path: Path, buffer: mmap, entries: Mapping[str, Entry]) -> None:
+    def __init__(self, path: Path, buffer: bytes, entries: Mapping[str, Entry]) -> None:
         self._path, self._buffer, self._entries = path, buffer, entries
         self._strings: dict[str, Strings] = {}  # cached, so that each array's offsets are scanned once
 

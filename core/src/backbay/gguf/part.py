@@ -1,21 +1,14 @@
-"""One model file: mapped, with its header read and checked."""
+"""One model file, with its header read and checked."""
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
-from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import final
 
-import numpy as np
-import numpy.typing as npt
-
-from backbay.errors import ModelFileError
-
 from .config import Config
+from .content import Content, open_content
 from .cursor import Cursor
 from .layout import DEFAULT_ALIGNMENT, MAGIC, MAX_ALIGNMENT, VERSIONS, ValueType
 from .metadata import Entry, Metadata, check_pair_count, read_entries
@@ -32,45 +25,23 @@ class Part:
     alignment: int
     metadata: Config
     tensors: list[TensorInfo]
-    content: npt.NDArray[np.uint8]  # the whole file, read-only
+    content: Content
 
 
 def read_part(path: Path, role: str = "a readable file") -> Part:
-    """Map a file and check its header. If the file cannot be read, the error says that `role` was expected."""
-    header, whole = _map_twice(path, role)
-    cursor = Cursor(path, header)
+    """Open a file and check its header. If the file cannot be read, the error says that `role` was expected."""
+    content = open_content(path, role)
+    cursor = Cursor(content)
     version = _read_version(cursor)
     tensor_count, pair_count = _read_counts(cursor)
     entries = read_entries(cursor, pair_count)
     alignment = _alignment(cursor, entries.get("general.alignment"))
-    config = _config(path, header, entries)
     tensors = place(cursor, read_table(cursor, tensor_count), alignment)
-    return Part(path, version, alignment, config, tensors, np.frombuffer(whole, np.uint8))
+    config = _config(path, cursor.header, entries)
+    return Part(path, version, alignment, config, tensors, content)
 
 
-def _map_twice(path: Path, role: str) -> tuple[mmap, mmap]:
-    """Map a file twice, for the header and for the weights: metadata can outlive the model file without its weights.
-
-    If a mapped file shrinks, access to it ends the process (SIGBUS). Nothing guards against this, as model files
-    are replaced, not rewritten in place.
-    """
-    try:
-        mode = path.stat().st_mode
-        if not stat.S_ISREG(mode):  # checked before opening: opening a pipe would block
-            raise ModelFileError(path, None, role, f"{stat.filemode(mode)}, not a regular file")
-        with path.open("rb") as stream:
-            number, size = stream.fileno(), os.fstat(stream.fileno()).st_size
-            if not size:
-                raise ModelFileError(path, 0, "the magic GGUF", "an empty file")
-            return mmap(number, size, access=ACCESS_READ), mmap(number, size, access=ACCESS_READ)
-    except ModelFileError:
-        raise
-    except (OSError, ValueError, OverflowError) as error:
-        # ValueError: the path contains NUL, or the file shrank after fstat.
-        raise ModelFileError(path, None, role, getattr(error, "strerror", None) or error) from error
-
-
-def _config(path: Path, header: mmap, entries: Mapping[str, Entry]) -> Config:
+def _config(path: Path, header: bytes, entries: Mapping[str, Entry]) -> Config:
     offsets = {key: entry.offset for key, entry in entries.items()}
     config = Config(Metadata(path, header, entries), path=path, offsets=offsets)
     _ = config.architecture  # checks its type: every lookup needs it

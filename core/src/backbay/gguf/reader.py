@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from threading import Lock
 from types import MappingProxyType, TracebackType
@@ -15,13 +15,15 @@ import numpy.typing as npt
 from backbay.errors import ClosedError, ModelFileError
 
 from .config import Config
+from .content import Content
+from .copies import Copies
 from .experts import stack_experts, write_stack
 from .part import Part
 from .split import all_tensors, read_parts
 from .suggestions import nearest
 from .tensors import TensorInfo
 
-Files: TypeAlias = Mapping[Path, npt.NDArray[np.uint8]]
+Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 
 @final
@@ -30,6 +32,9 @@ class ModelFile:
 
     Several threads may read. `close` releases the weights; arrays that `data` returned before stay valid, and keep
     their file mapped, until they are dropped. `metadata` still works after `close`.
+
+    Replacing or deleting the file is harmless. If its bytes change, `data` and `check_unchanged` raise ModelFileError;
+    arrays from before must not be read any more. After `copy_weights`, weights lie in memory of their own instead.
 
     Old files have a matrix for each expert: `tensors` has one stack of them instead, with the name that it has in
     newer files. The first `data` of a stack writes it to a temporary file.
@@ -43,36 +48,59 @@ class ModelFile:
         self.metadata: Config = first.metadata
         tensors, self._stacks = stack_experts(all_tensors(parts))
         self.tensors: Mapping[str, TensorInfo] = MappingProxyType(tensors)
-        self._content: dict[Path, npt.NDArray[np.uint8]] | None = {part.path: part.content for part in parts}
-        self._stacked: dict[str, npt.NDArray[np.uint8]] = {}
+        self.closed = False
+        self._contents = {part.path: part.content for part in parts}
+        self._copies: Copies | None = None
+        self._stacked: dict[str, Bytes] = {}
         self._stacking = Lock()
 
-    def data(self, name: str) -> npt.NDArray[np.uint8]:
-        """The bytes of a tensor as stored in the file: a read-only view, not a copy."""
-        files = self._content
-        if files is None:
-            raise ClosedError(f"{self.path}: the model file is closed")
+    def data(self, name: str) -> Bytes:
+        """The bytes of a tensor as stored in the file, read-only: a view of the file, or of the tensor's copy."""
         info = self.tensors.get(name)
         if info is None:
             found = f"{len(self.tensors)} others{nearest(name, self.tensors)}"
             raise ModelFileError(self.path, None, f"a tensor {name!r}", found)
-        if name in self._stacks:
-            return self._stack(name, files)
-        return _bytes_of(info, files)
+        contents, copies = self._contents, self._copies
+        if self.closed:
+            raise ClosedError(f"{self.path}: the model file is closed")
+        parts = self._stacks.get(name, (info,))
+        if copies is not None:
+            return copies.data(info, parts, contents)
+        for each in {part.path for part in parts}:
+            contents[each].check()
+        return self._stack(name, contents) if name in self._stacks else _mapped(info, contents)
 
-    @property
-    def closed(self) -> bool:
-        return self._content is None
+    def check_unchanged(self) -> None:
+        """Raise ModelFileError if the file, or a part, changed since it was opened, and its bytes may still be read."""
+        for content in self._contents.values():
+            content.check()
+
+    def copy_weights(self) -> None:
+        """Keep weights in memory of their own from now on: `data` reads each of them once, when it is asked for.
+
+        MemoryError if the system has no room. Arrays that `data` returned before still view the file.
+        """
+        if self._copies is None:
+            self._copies = Copies(self.tensors.values())
+
+    def read_copies(self) -> Iterator[float]:
+        """Read all weights that were not read yet, then let go of the file; gives the part that is done."""
+        total, done = sum(info.nbytes for info in self.tensors.values()) or 1, 0
+        for name, info in self.tensors.items():
+            self.data(name)
+            done += info.nbytes
+            yield done / total
+        self._contents = {}
 
     def close(self) -> None:
         # The maps are dropped, not closed: a map lives as long as the last array that views it.
-        self._content = None
-        self._stacked = {}
+        self.closed = True
+        self._contents, self._copies, self._stacked = {}, None, {}
 
-    def _stack(self, name: str, files: Files) -> npt.NDArray[np.uint8]:
+    def _stack(self, name: str, contents: Mapping[Path, Content]) -> Bytes:
         with self._stacking:
             if name not in self._stacked:
-                parts = (_bytes_of(info, files) for info in self._stacks[name])
+                parts = (_mapped(info, contents) for info in self._stacks[name])
                 self._stacked[name] = write_stack(self.path, name, parts)
             return self._stacked[name]
 
@@ -89,8 +117,8 @@ class ModelFile:
         return f"<ModelFile {str(self.path)!r}: {state}>"
 
 
-def _bytes_of(info: TensorInfo, files: Files) -> npt.NDArray[np.uint8]:
-    return files[info.path][info.offset : info.offset + info.nbytes]
+def _mapped(info: TensorInfo, contents: Mapping[Path, Content]) -> Bytes:
+    return contents[info.path].mapped[info.offset : info.offset + info.nbytes]
 
 
 def open(path: str | os.PathLike[str]) -> ModelFile:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from mmap import mmap
 from pathlib import Path
 from typing import final, overload
 
@@ -20,7 +19,7 @@ class Strings(Sequence[str]):
     """An array of strings in a file. Bytes that are not UTF-8 become surrogates, as in file names:
     `text.encode("utf-8", "surrogateescape")` returns the exact bytes of the file."""
 
-    def __init__(self, path: Path, buffer: mmap, start: int, count: int) -> None:
+    def __init__(self, path: Path, buffer: bytes, start: int, count: int) -> None:
         self._path, self._buffer, self._start, self._count = path, buffer, start, count
 
     def __len__(self) -> int:
@@ -60,7 +59,7 @@ class Strings(Sequence[str]):
         return offsets
 
 
-def decode(path: Path, buffer: mmap, start: int, end: int) -> str:
+def decode(path: Path, buffer: bytes, start: int, end: int) -> str:
     if end - start > MAX_STRING_BYTES:
         expected = f"a string of at most {MAX_STRING_BYTES} bytes"
         raise ModelFileError(path, start - 8, expected, f"a length of {end - start}")
@@ -71,14 +70,17 @@ def skip_strings(cursor: Cursor, count: int, what: str) -> None:
     """Step over `count` strings. Every length is checked here, so reading them later needs no checks."""
     # Without the cursor's methods: calling them for 256k strings would take most of the time of opening a file.
     buffer, size, length_at = cursor.buffer, cursor.size, U64.unpack_from
-    offset, last = cursor.offset, cursor.size - 8
+    offset, last, ready = cursor.offset, cursor.size - 8, len(cursor.buffer) - 8
     for index in range(count):
-        if offset > last:
-            found = f"{size - offset} bytes before the end of the file"
-            raise cursor.error(offset, f"the length of string {index} of {what}", found)
+        if offset > ready:
+            if offset > last:
+                found = f"{size - offset} bytes before the end of the file"
+                raise cursor.error(offset, f"the length of string {index} of {what}", found)
+            cursor.read_to(offset + 8)
+            ready = len(buffer) - 8
         length = length_at(buffer, offset)[0]
         if length > last - offset:
             expected = f"string {index} of {what} to fit in the {last - offset} bytes that remain"
             raise cursor.error(offset, expected, f"a length of {unsigned(length)}")
         offset += 8 + length
-    cursor.offset = offset
+    cursor.skip(offset - cursor.offset, what)

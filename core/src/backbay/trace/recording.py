@@ -132,8 +132,11 @@ class Recording(Tracing):
                 f"{tensor!r} was not named by the latest compute, or its inputs were written since"
             )
         node = self._graph.outputs[list(self._roots).index(tensor)]
-        if node.storage.leaf is not None and node.storage.leaf.closed:
+        leaf = node.storage.leaf
+        if leaf is not None and leaf.closed:
             raise ClosedError(f"{tensor!r} is a view of a leaf of a closed context")
+        if leaf is not None and leaf.home is None:
+            self.backend.check_file()
         return self._plan.read(node)
 
     def evaluate(self, tensor: Tensor) -> Bytes:

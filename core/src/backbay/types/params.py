@@ -36,7 +36,7 @@ class BackendParams:
     num_threads     threads on the CPU; None means all cores.
     gpu_layers      None places all layers that fit on GPUs; an empty list keeps all layers on the CPU.
     max_memory      limits in bytes, by device id.
-    options         options of this backend alone, which declares and checks them.
+    options         options of this backend, which declares and checks them; every backend has `weights`.
     """
 
     alloc_memory: bool = True
@@ -74,6 +74,26 @@ class Option:
     default: Any
     parse: Callable[[Any], Any]
     help: str
+
+
+MAPPED, COPIED = "mapped", "copied"
+
+
+def _parse_weights(value: Any) -> str:
+    if value not in (MAPPED, COPIED):
+        raise ValueError(f"not one of {MAPPED}, {COPIED}")
+    return str(value)
+
+
+COMMON_OPTIONS: Mapping[str, Option] = {
+    "weights": Option(
+        MAPPED,
+        _parse_weights,
+        "mapped: weights are read from the model file, which must not change; "
+        "copied: weights are kept in memory, and once they are loaded the file may change",
+    )
+}
+"""The options of every backend. A backend that declares one of them anew adds values to it."""
 
 
 def parse_options(declared: Mapping[str, Option], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -81,7 +81,7 @@ class Ggml(Backend):
     kernels = KERNELS
     priority = 0
     options: ClassVar[Mapping[str, Option]] = {
-        "weights": Option(AUTO, parse_weights, "auto, copied or mapped: where the CPU's weights lie"),
+        "weights": Option(AUTO, parse_weights, "auto, copied or mapped: where weights lie"),
         "rpc": Option((), parse_endpoints, "HOST:PORT of ggml RPC servers to use, separated by commas"),
     }
 

@@ -62,6 +62,8 @@ def test_results_do_not_depend_on_the_policy(path, batch) -> None:
         assert raw == found[0][1]
         for ours, mapped in zip(arrays, found[0][0], strict=True):
             np.testing.assert_allclose(ours, mapped, rtol=1e-4, atol=1e-3)
+    for copied, auto in zip(found[1][0], found[2][0], strict=True):
+        np.testing.assert_array_equal(copied, auto)
 
 
 @repacking

@@ -183,7 +183,7 @@ class OnnxBackend(Backend):
         for info in self.model.tensors.values() if self.model is not None else ():
             if is_multiplied(info):
                 self.weights.book_packed(info)
-            else:
+            if self.copies_weights or not is_multiplied(info):
                 self._book_weight(info.name, info.nbytes)
 
     def _book_weight(self, name: str, nbytes: int) -> None:

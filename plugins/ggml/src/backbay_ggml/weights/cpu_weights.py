@@ -8,14 +8,12 @@ from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import final
 
-from backbay import Spec
 from backbay.gguf import ModelFile, TensorInfo
 from backbay.plugin import Bytes, Cancel, Progress, check_cancel
 
 from ..devices.device import rounded_up
 from ..library.abi import NULL, Ptr, address, ffi
 from ..library.library import Library
-from ..tensors.layouts import leaf_tensor_of
 from .arrangements import Arrangement
 from .trials import usable_arrangements
 
@@ -29,10 +27,10 @@ READERS = 4  # threads that rearrange; more of them would wait for memory
 
 @final
 class CpuWeights:
-    """The weights of a model that the CPU multiplies, and the copies of some.
+    """The weights of a model that the CPU multiplies, and rearranged copies of some.
 
-    A rearranged copy serves products only; rows and bytes of the weight are read from the file. With the policy
-    COPIED, the other weights are copied unchanged.
+    A rearranged copy serves products only; rows and bytes of the weight are those of the model file. With the policy
+    COPIED, core keeps the file's bytes in memory; with MAPPED, nothing is rearranged.
     """
 
     def __init__(
@@ -40,7 +38,7 @@ class CpuWeights:
     ) -> None:
         self._lib, self._model, self._policy = library.lib, model, policy
         self._multiplied_elsewhere = multiplied_elsewhere  # weights whose products another device makes
-        self._arrangements = usable_arrangements(library) if policy == AUTO else []
+        self._arrangements = usable_arrangements(library) if policy != MAPPED else []
         self._chosen: dict[str, Arrangement | None] = {}  # by name
         self._buffers: list[Ptr] = []
         self._copies: dict[str, Ptr] = {}
@@ -55,7 +53,7 @@ class CpuWeights:
 
     def is_copied(self, info: TensorInfo) -> bool:
         """Whether a weight gets memory of its own."""
-        return bool(info.nbytes) and (self._policy == COPIED or self.arrangement(info) is not None)
+        return bool(info.nbytes) and self.arrangement(info) is not None
 
     def size(self, infos: Iterable[TensorInfo]) -> int:
         """The bytes that copies take."""
@@ -63,7 +61,7 @@ class CpuWeights:
 
     def allocate(self, infos: list[TensorInfo]) -> None:
         """Allocate copies, in one buffer for each arrangement."""
-        for arrangement in (*self._arrangements, None):
+        for arrangement in self._arrangements:
             chosen = [info for info in infos if self.arrangement(info) is arrangement]
             if chosen:
                 self._allocate(chosen, arrangement)
@@ -115,18 +113,15 @@ class CpuWeights:
     def _new_copy(self, info: TensorInfo) -> tuple[Ptr, int]:
         """A tensor for a weight's copy, and its size."""
         arrangement = self.arrangement(info)
-        tensor = None if arrangement is None else arrangement.tensor(info.dtype, info.shape)
-        if arrangement is None or tensor is None:
-            return leaf_tensor_of(Spec(info.dtype, info.shape)), info.nbytes
+        assert arrangement is not None
+        tensor = arrangement.tensor(info.dtype, info.shape)
+        assert tensor is not None
         return tensor, arrangement.size(tensor)
 
-    def _allocate(self, infos: list[TensorInfo], arrangement: Arrangement | None) -> None:
-        plain = self._lib.ggml_backend_cpu_buffer_type()
-        buffer_type = plain if arrangement is None else arrangement.buffer_type
-        nbytes, extra = self.size(infos), 0
-        if arrangement is not None:
-            extra = max(arrangement.extra_size(self._new_copy(info)[0]) for info in infos)
-        memory = self._lib.ggml_backend_buft_alloc_buffer(buffer_type, nbytes + ALIGNMENT + extra)
+    def _allocate(self, infos: list[TensorInfo], arrangement: Arrangement) -> None:
+        nbytes = self.size(infos) + ALIGNMENT
+        nbytes += max(arrangement.extra_size(self._new_copy(info)[0]) for info in infos)
+        memory = self._lib.ggml_backend_buft_alloc_buffer(arrangement.buffer_type, nbytes)
         if memory == NULL:
             raise MemoryError("the system gave ggml no memory")
         self._buffers.append(memory)
@@ -134,11 +129,7 @@ class CpuWeights:
         _advise(base, nbytes, MADV_HUGEPAGE)
         for info in infos:
             tensor, size = self._new_copy(info)
-            place = ffi.cast("void *", base)
-            if arrangement is None:
-                self._lib.ggml_backend_tensor_alloc(memory, tensor, place)
-            else:
-                arrangement.place(memory, tensor, place)
+            arrangement.place(memory, tensor, ffi.cast("void *", base))
             self._copies[info.name] = tensor
             base += rounded_up(size, ALIGNMENT)
 
@@ -146,7 +137,8 @@ class CpuWeights:
         check_cancel(cancel)
         data = self._model.data(name)
         self._lib.ggml_backend_tensor_set(self._copies[name], ffi.from_buffer(data), 0, data.size)
-        _release_pages(data)
+        if self._policy != COPIED:  # else the pages belong to no file
+            _release_pages(data)
         return int(data.size)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import final
 
 from backbay import Buffer, Node, Spec
@@ -14,7 +14,7 @@ from ..library.abi import Ptr
 from ..library.library import Library
 from ..tensors.buffers import DeviceWeight, WeightBuffer
 from .arrangements import Arrangement
-from .cpu_weights import EMBEDDINGS, CpuWeights, is_tied
+from .cpu_weights import COPIED, EMBEDDINGS, CpuWeights, is_tied
 from .device_weights import DeviceWeights
 from .q8_0 import has_lowest_code
 
@@ -33,6 +33,7 @@ class ModelWeights:
         policy: str,
     ) -> None:
         self._library, self._model, self._ledger, self._devices = library, model, ledger, devices
+        self._holds_all = policy == COPIED  # core keeps the bytes of all weights in memory
         self._tied_output = output if is_tied(model) and not output.is_cpu else None
         self._multiplied_elsewhere = {EMBEDDINGS} if self._tied_output is not None else set()
         self.on_cpu = CpuWeights(library, model, policy, self._multiplied_elsewhere)
@@ -46,6 +47,8 @@ class ModelWeights:
         infos_by_entry: dict[Entry, list[TensorInfo]] = {}
         for name, info in self._model.tensors.items():
             infos_by_entry.setdefault(entry_of(name), []).append(info)
+        if self._holds_all:
+            self._book_bytes_of_devices(infos_by_entry)
         if self._tied_output is not None:
             output = self._ledger.layers - 1
             entry = Entry(self._tied_output.id, "weights", output)
@@ -64,13 +67,20 @@ class ModelWeights:
 
     def _book_on_cpu(self, entry: Entry, infos: Iterable[TensorInfo]) -> None:
         copied = [info for info in infos if self.on_cpu.is_copied(info)]
-        mapped = sum(info.nbytes for info in infos if not self.on_cpu.is_copied(info))
-        self._ledger.take(entry, mapped, lambda: None)
+        held = sum(info.nbytes for info in infos if self._holds_all or not self.on_cpu.is_copied(info))
+        self._ledger.take(entry, held, lambda: None)
         self._take(entry, self.on_cpu.size(copied), lambda: self.on_cpu.allocate(copied))
 
     def _book_on_device(self, entry: Entry, infos: list[TensorInfo], device: Device) -> None:
         nbytes = self._on_devices.size(device, infos)
         self._take(entry, nbytes, lambda: self._on_devices.allocate(device, infos))
+
+    def _book_bytes_of_devices(self, infos_by_entry: Mapping[Entry, Iterable[TensorInfo]]) -> None:
+        """Book the bytes on the host of weights that lie on other devices."""
+        cpu = self._devices[0].id
+        others = [infos for entry, infos in infos_by_entry.items() if entry.device != cpu]
+        nbytes = sum(info.nbytes for infos in others for info in infos)
+        self._ledger.take(Entry(cpu, "input_weights"), nbytes, lambda: None)
 
     def _take(self, entry: Entry, nbytes: int, allocate: Callable[[], None]) -> None:
         self._ledger.take(entry, nbytes, lambda: allocate() if self._ledger.holds else None)
