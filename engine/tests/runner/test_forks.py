@@ -109,3 +109,42 @@ def test_a_child_may_load_its_own_model():
     )
     assert done.returncode == 0, done.stderr
     assert "685" in done.stdout
+
+
+WHILE_COMPUTING = """
+import faulthandler, os, sys, threading
+import numpy as np
+import backbay
+
+faulthandler.dump_traceback_later(60, exit=True)
+backend = backbay.open(None, backend=sys.argv[1])
+ctx = backend.new_context()
+w = ctx.from_floats(np.ones((256, 2048), np.float32))  # large enough for a BLAS to use several threads
+x = ctx.from_floats(np.ones((256, 2048), np.float32))
+y = w.mulmat(ctx, x)
+ctx.compute(y)
+ended = threading.Event()
+
+def compute():
+    while not ended.is_set():
+        ctx.compute(y)
+
+thread = threading.Thread(target=compute)
+thread.start()
+for _ in range(30):
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+ended.set()
+thread.join()
+print(y.floats().max())
+"""
+
+
+@pytest.mark.fault("the process forks while a product runs", "both go on")
+@pytest.mark.parametrize("name", sorted(backbay.backends()))
+def test_forks_in_the_midst_of_a_compute_harm_neither(name: str):
+    command = [sys.executable, "-W", "ignore", "-c", WHILE_COMPUTING, name]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.stdout.split() == ["2048.0"], done.stderr

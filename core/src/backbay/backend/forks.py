@@ -1,8 +1,12 @@
-"""Forks: in a forked child, everything that the parent opened is closed, and is never freed there."""
+"""Forks: they wait for running kernels; in a forked child, everything that the parent opened is closed, never freed."""
 
 from __future__ import annotations
 
 import os
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Condition, get_ident
 from typing import Any, Protocol
 from weakref import WeakSet
 
@@ -34,10 +38,76 @@ def keep_forever(thing: object) -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
 
-def _after_fork() -> None:
+class ForkGate:
+    """Keeps forks and kernels over arrays apart.
+
+    A process that forks stops the threads of NumPy's BLAS first. A product that another thread runs just then waits for
+    ever for these threads, and so does the fork.
+    """
+
+    def __init__(self) -> None:
+        self._changed = Condition()
+        self._inside: Counter[int] = Counter()  # threads that run kernels
+        self.forks = 0  # that wait, or are under way
+
+    @contextmanager
+    def kernels(self) -> Iterator[None]:
+        """Kernels run in this block, and no fork happens but when they call `let_forks_pass`."""
+        changed, thread = self._changed, get_ident()
+        with changed:
+            changed.wait_for(lambda: not self.forks or thread in self._inside)
+            self._inside[thread] += 1
+        try:
+            yield
+        finally:
+            with changed:
+                self._leave(thread)
+
+    def let_forks_pass(self) -> None:
+        """Between two kernels: wait for the forks that wait for this thread."""
+        thread = get_ident()
+        with self._changed:
+            if self._inside[thread] == 1:  # else a kernel of this thread runs kernels of another backend
+                self._leave(thread)
+                self._changed.wait_for(lambda: not self.forks)
+                self._inside[thread] = 1
+
+    def before_fork(self) -> None:
+        thread = get_ident()
+        with self._changed:
+            self.forks += 1
+            self._changed.wait_for(lambda: self._inside.keys() <= {thread})  # a kernel may fork
+
+    def after_fork_in_parent(self) -> None:
+        with self._changed:
+            self.forks -= 1
+            self._changed.notify_all()
+
+    def after_fork_in_child(self) -> None:
+        """Only the thread that forked is here; it may be in the midst of a kernel."""
+        thread = get_ident()
+        self._changed, self.forks = Condition(), 0
+        self._inside = Counter({thread: self._inside[thread]} if thread in self._inside else {})
+
+    def _leave(self, thread: int) -> None:
+        self._inside[thread] -= 1
+        if not self._inside[thread]:
+            del self._inside[thread]
+            self._changed.notify_all()
+
+
+GATE = ForkGate()
+
+
+def _after_fork_in_child() -> None:
+    GATE.after_fork_in_child()
     for opened in list(_opened):
         opened.after_fork(REASON)
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(
+        before=GATE.before_fork,
+        after_in_parent=GATE.after_fork_in_parent,
+        after_in_child=_after_fork_in_child,
+    )

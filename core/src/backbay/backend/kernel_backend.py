@@ -26,6 +26,7 @@ from ..types.placement import Placement
 from ..types.spec import Spec, same_shape
 from .backend import Backend
 from .conversions import conversion_gap, encoding_gap
+from .forks import GATE
 
 if TYPE_CHECKING:
     from ..gguf import ModelFile, TensorInfo
@@ -91,10 +92,12 @@ class KernelBackend(Backend):
 
     def run_plan(self, plan: KernelPlan, cancel: Cancel | None) -> None:
         """Run all nodes in order."""
-        with np.errstate(all="ignore"):  # infinities and NaN are ordinary results
+        with GATE.kernels(), np.errstate(all="ignore"):  # infinities and NaN are ordinary results
             for node in plan.graph.nodes:
                 if node.op is not None and not node.op.view:
                     check_cancel(cancel)
+                    if GATE.forks:
+                        GATE.let_forks_pass()
                     self.run_node(node, plan.arrays)
 
     def run_node(self, node: Node, arrays: Sequence[Array]) -> None:
