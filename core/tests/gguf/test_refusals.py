@@ -341,6 +341,7 @@ def test_a_sparse_file_cannot_buy_time_or_memory(tmp_path: Path) -> None:
         refusal_of(sparse(tmp_path / f"{name}.gguf", content, size))
 
 
+@pytest.mark.fault("a header is larger than any real one", "ModelFileError, in little time and memory")
 def test_a_huge_header_is_refused_before_it_is_read(tmp_path: Path) -> None:
     content = model([array("k", STRING, 1, u64(1 << 34))], alignment=1)
     path = sparse(tmp_path / "model.gguf", content, 1 << 35)

@@ -17,7 +17,7 @@ import backbay
 from backbay import BackendParams, ModelFileError, NoMemoryError
 from backbay_engine import load
 
-SHIPPED = Path(__file__).parents[1] / "examples" / "models" / "backbay-tiny-f16.gguf"
+SHIPPED = Path(__file__).parents[3] / "examples" / "models" / "backbay-tiny-f16.gguf"
 COPIED = BackendParams(options={"weights": "copied"})
 PROMPT = "sum 417 268 ="
 every_backend = pytest.mark.parametrize("backend", sorted(backbay.backends()))
