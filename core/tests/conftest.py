@@ -11,6 +11,13 @@ from environment import Environment
 import backbay
 
 
+@pytest.fixture(scope="module", autouse=True)
+def own_cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BACKBAY_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture
 def backend() -> Iterator[backbay.Backend]:
     with backbay.open(None, backend="cpu_ref") as opened:

@@ -42,11 +42,11 @@ class Environment:
     """Distributions laid out on disk as an installed wheel is, and processes that see only them."""
 
     def __init__(self, root: Path) -> None:
-        self.site, self._needed = root / "site", root / "needed"
+        self.site, self._needed, self.cache = root / "site", root / "needed", root / "cache"
         self.site.mkdir()
         self._needed.mkdir()
         (self._needed / "backbay").symlink_to(_home("backbay"))
-        for library in ("numpy", "pluggy", "gguf"):
+        for library in ("numpy", "pluggy", "gguf", "platformdirs"):
             self._link_all(_home(library).parent)
 
     def _link_all(self, libraries: Path) -> None:
@@ -91,7 +91,7 @@ class Environment:
         path = os.pathsep.join(map(str, (self.site, self._needed)))
         return subprocess.run(
             [sys.executable, *words],
-            env={**inherited, "PYTHONPATH": path, **variables},
+            env={**inherited, "PYTHONPATH": path, "BACKBAY_CACHE_DIR": str(self.cache), **variables},
             capture_output=True,
             text=True,
             timeout=120,

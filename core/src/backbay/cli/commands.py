@@ -16,6 +16,7 @@ CORE = {
     "list": ("listing", "the installed backends, whether they work, and on which devices"),
     "doctor": ("doctor", "which backends work on this machine, why the others do not, and which is taken"),
     "ops": ("ops", "the ops, and how each installed backend runs them"),
+    "cache": ("cache", "what is kept between processes, such as results of trials, and removing it"),
     "inspect": ("inspection", "the contents of a model file: metadata and tensors"),
 }
 

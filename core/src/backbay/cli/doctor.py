@@ -1,6 +1,6 @@
 """Which backends work on this machine, why the others do not, and which backend is taken.
 
-Each installed backend is tried in a child process. The exit status is 0 if all of them work, 3 if only some of them
+Each installed backend is tried in a child process, whatever earlier trials found. The exit status is 0 if all of them work, 3 if only some of them
 work and a backend can be taken, and 1 if none can be taken.
 """
 
@@ -33,7 +33,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    probed = ranked(probe_all(backends().values(), args.timeout))
+    probed = ranked(probe_all(backends().values(), args.timeout, again=True))
     name, usable, said = _choice(probed)
     if args.json:
         listed = [as_dict(result) for result in probed]

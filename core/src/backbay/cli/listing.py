@@ -1,6 +1,6 @@
 """The installed backends, whether they work, and on which devices.
 
-Each is tried in a child process. The exit status is 0 if at least one works, else 1.
+Each is tried in a child process, or was so in the last day: see `backbay cache`. The exit status is 0 if at least one works, else 1.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_json(parser)
     add_timeout(parser)
     parser.add_argument(
+        "--refresh", action="store_true", help="try each backend, whatever earlier trials found"
+    )
+    parser.add_argument(
         "--markdown", action="store_true", help="print the README's table; no backend is tried"
     )
 
@@ -42,7 +45,7 @@ def run(args: Namespace) -> int:
     if args.markdown:
         say(markdown())
         return 0
-    probed = ranked(probe_all(backends().values(), args.timeout))
+    probed = ranked(probe_all(backends().values(), args.timeout, again=args.refresh))
     if args.json:
         say_json([as_dict(result) for result in probed])
     else:

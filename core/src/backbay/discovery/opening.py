@@ -28,14 +28,25 @@ def open(
 
     Raises UnknownBackendError, BackendUnavailableError, ModelFileError, OptionError or NoMemoryError.
     """
+    given = params if params is not None else BackendParams()
     if isinstance(backend, type):
-        kind, name = check_class(backend), _own_name(backend)
-    else:
-        chosen = choose(backend).entry
-        kind, name = chosen.load(), chosen.name
+        return _opened(check_class(backend), _own_name(backend), path, given)
+    entry = choose(backend).entry
+    try:
+        return _opened(entry.load(), entry.name, path, given)
+    except BackendUnavailableError:
+        from .probe import forget  # it worked when it was tried, perhaps hours ago
+
+        forget(entry)
+        raise
+
+
+def _opened(
+    kind: type[Backend], name: str, path: str | os.PathLike[str] | None, params: BackendParams
+) -> Backend:
     model = None if path is None else _model_file(path)
     try:
-        opened = kind(model, params if params is not None else BackendParams())
+        opened = kind(model, params)
     except BaseException as error:
         if model is not None:
             model.close()

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import IO, Any
 
+from ..data.cache_folder import human_age
 from ..types.params import DeviceInfo
 from .installed import BackendEntry
+from .verdicts import DAY, kept_verdict
 
 TIMEOUT = 20.0  # seconds; starting a GPU's library can take several
 GRACE = 5.0  # further seconds, in which the child itself can report where it hangs
+PATIENCE = 1.0  # seconds without a word about what is waited for
 _CHILD = (
     "import json, sys; request = json.load(sys.stdin); sys.path[:] = request['path']; "
     "from backbay.discovery.probe_child import main; main(request)"
@@ -28,6 +33,7 @@ class ProbeResult:
     details   the lines of `Backend.diagnose`.
     kernels   the ops that it has kernels for; None if it could not be loaded.
     output    the end of the plugin's output to stdout and stderr.
+    died      whether the child hung, crashed, or ended before it was done.
     """
 
     entry: BackendEntry
@@ -37,6 +43,7 @@ class ProbeResult:
     kernels: tuple[str, ...] | None = None
     priority: int | None = None
     output: str = ""
+    died: bool = False
 
     @property
     def works(self) -> bool:
@@ -48,22 +55,72 @@ class ProbeResult:
 
 
 _known: dict[BackendEntry, ProbeResult] = {}
+logger = logging.getLogger("backbay.discovery")
 
 
 def probe_all(
-    entries: Iterable[BackendEntry], timeout: float = TIMEOUT, *, again: bool = False
+    entries: Iterable[BackendEntry], timeout: float | None = None, *, again: bool = False
 ) -> list[ProbeResult]:
-    """Probe all backends at the same time. Results are cached in this process; `again` probes anew."""
-    from concurrent.futures import ThreadPoolExecutor
+    """Probe all backends at the same time, each for TIMEOUT seconds or another time.
 
+    Results are kept in this process, and for a day in the cache folder if the backend works, or its child died. A
+    backend that says why it does not work is asked by each process. `again` probes anew.
+    """
     wanted = list(entries)
     missing = [entry for entry in wanted if again or entry not in _known]
-    if missing:
-        with ThreadPoolExecutor(len(missing)) as threads:
-            _known.update(
-                zip(missing, threads.map(lambda entry: probe(entry, timeout), missing), strict=True)
-            )
+    recalled = {entry: found for entry in missing if not again and (found := recall(entry))}
+    _known.update(recalled)
+    limit = TIMEOUT if timeout is None else timeout
+    for result in _probe_together([entry for entry in missing if entry not in recalled], limit):
+        _known[result.entry] = result
+        _keep(result, limit)
     return [_known[entry] for entry in wanted]
+
+
+def _probe_together(entries: Sequence[BackendEntry], timeout: float) -> list[ProbeResult]:
+    from concurrent.futures import ThreadPoolExecutor, wait
+
+    if not entries:
+        return []
+    with ThreadPoolExecutor(len(entries)) as threads:
+        futures = {threads.submit(probe, entry, timeout): entry for entry in entries}
+        late = wait(futures, PATIENCE).not_done
+        if late:
+            names = ", ".join(sorted(repr(futures[future].name) for future in late))
+            logger.warning("waiting for %s to start in a trial, for up to %g s", names, timeout + GRACE)
+        return [future.result() for future in futures]
+
+
+def recall(entry: BackendEntry) -> ProbeResult | None:
+    """The kept result of an earlier process; None if there is none, or it depends on what has changed since."""
+    place = kept_verdict(entry)
+    kept = None if place is None else place.recall(DAY)
+    try:
+        found, age = _from_facts(entry, kept or {}), time.time() - (kept or {})["time"]
+    except (TypeError, AttributeError, KeyError):  # nothing was kept, or nonsense
+        return None
+    if found.died:
+        since = f"seen {human_age(age)} ago; `backbay doctor` tries it again"
+        return replace(found, reason=f"{found.reason} ({since})")
+    return replace(found, devices=tuple(replace(each, free_memory=None) for each in found.devices))
+
+
+def forget(entry: BackendEntry) -> None:
+    """Let the next process probe a backend anew, as it did not do what the result says."""
+    if (place := kept_verdict(entry)) is not None:
+        place.forget()
+
+
+def _keep(result: ProbeResult, timeout: float) -> None:
+    place = kept_verdict(result.entry)
+    if place is None:
+        return
+    if result.works or (result.died and timeout >= TIMEOUT):  # in less time, it may not have hung
+        facts = asdict(result)
+        del facts["entry"]
+        place.keep({**facts, "time": time.time()})
+    else:
+        place.forget()
 
 
 def probe(entry: BackendEntry, timeout: float = TIMEOUT) -> ProbeResult:
@@ -115,22 +172,31 @@ def _result(entry: BackendEntry, code: int | None, said: bytes, output: str, tim
     facts: dict[str, Any] = {"stage": "Python started"}
     for line in said.decode(errors="replace").splitlines():
         facts.update(_facts(line))
-    reason = facts.get("reason", "")
-    if not facts.get("finished", False):
-        reason = _end(code, facts["stage"], output, timeout)
-    kernels = facts.get("kernels")
+    died = not facts.get("finished", False)
+    if died:
+        facts["reason"] = _end(code, facts["stage"], output, timeout)
+    output = output[-4000:].strip()
     try:
-        return ProbeResult(
-            entry,
-            str(reason),
-            tuple(DeviceInfo(**device) for device in facts.get("devices", ())),
-            {str(key): str(value) for key, value in facts.get("details", {}).items()},
-            None if kernels is None else tuple(map(str, kernels)),
-            facts.get("priority"),
-            output[-4000:].strip(),
-        )
+        return _from_facts(entry, {**facts, "output": output, "died": died})
     except (TypeError, AttributeError) as error:  # a plugin wrote into the report
-        return ProbeResult(entry, f"its report cannot be read: {error}", output=output[-4000:].strip())
+        return ProbeResult(entry, f"its report cannot be read: {error}", output=output)
+
+
+def _from_facts(entry: BackendEntry, facts: Mapping[str, Any]) -> ProbeResult:
+    """A result from the fields of a report; TypeError, AttributeError or KeyError if they are none."""
+    kernels, priority = facts.get("kernels"), facts.get("priority")
+    if not isinstance(priority, int | None):
+        raise TypeError(f"the priority is {priority!r}")
+    return ProbeResult(
+        entry,
+        str(facts.get("reason", "")),
+        tuple(DeviceInfo(**device) for device in facts.get("devices", ())),
+        {str(key): str(value) for key, value in facts.get("details", {}).items()},
+        None if kernels is None else tuple(map(str, kernels)),
+        priority,
+        str(facts["output"]),
+        bool(facts["died"]),
+    )
 
 
 def _facts(line: str) -> dict[str, Any]:

@@ -1,0 +1,76 @@
+"""The cache folder: what is kept there between processes, and removing it.
+
+Nothing depends on it: what is removed is found out anew. BACKBAY_CACHE_DIR names another folder, BACKBAY_NO_CACHE=1
+switches it off.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from typing import Any
+
+from backbay.data.cache_folder import OFF, Kept, cache_folder, human_age, kept
+from backbay.errors import BackbayError, OptionError
+from backbay.memory.report import human_bytes
+
+from .output import add_json, say, say_json, table
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "action",
+        nargs="?",
+        choices=("list", "path", "clear"),
+        default="list",
+        help="list what is kept (the default), print the folder's path, or remove what is kept",
+    )
+    parser.add_argument("kind", nargs="?", help="only this kind, such as probes")
+    add_json(parser)
+
+
+def run(args: Namespace) -> int:
+    if args.action == "path":
+        _print_path(args)
+        return 0
+    found = [each for each in kept() if args.kind in (None, each.kind)]
+    if args.action == "clear":
+        _clear(found, args)
+    elif args.json:
+        say_json({"folder": _folder(), "kept": [_as_dict(each) for each in found]})
+    else:
+        say(_table(found))
+    return 0
+
+
+def _print_path(args: Namespace) -> None:
+    if args.kind is not None:
+        raise OptionError("`backbay cache path` takes no kind: all kinds lie in one folder")
+    folder = _folder()
+    if folder is None:
+        raise BackbayError(f"there is no cache folder: {OFF} is set, or the user has no home")
+    say_json({"folder": folder}) if args.json else say(folder)
+
+
+def _clear(found: list[Kept], args: Namespace) -> None:
+    for each in found:
+        each.path.unlink(missing_ok=True)
+    if args.json:
+        say_json({"folder": _folder(), "removed": [_as_dict(each) for each in found]})
+    else:
+        say(f"removed {len(found)} values, {human_bytes(sum(each.nbytes for each in found))}")
+
+
+def _table(found: list[Kept]) -> str:
+    if not found:
+        return f"nothing is kept in {_folder() or 'a cache folder: it is switched off'}"
+    rows = [(each.kind, each.key, human_bytes(each.nbytes), human_age(each.age)) for each in found]
+    return table(("kind", "key", "size", "age"), rows, right=(2, 3))
+
+
+def _folder() -> str | None:
+    folder = cache_folder()
+    return None if folder is None else str(folder)
+
+
+def _as_dict(each: Kept) -> dict[str, Any]:
+    return {"kind": each.kind, "key": each.key, "bytes": each.nbytes, "age": each.age, "path": str(each.path)}
