@@ -13,6 +13,7 @@ from .backend.kernel_backend import CPU, GRAPH, KernelBackend, KernelPlan
 from .backend.kernel_table import KernelTable
 from .composites.parts import composite_kernels
 from .data.buffer import Buffer
+from .data.cache_folder import CachedValue
 from .data.encoding import (
     NUMPY,
     Array,
@@ -94,6 +95,7 @@ __all__ = [
     "Buffer",
     "Bytes",
     "CacheConfig",
+    "CachedValue",
     "Cancel",
     "CancelledError",
     "Config",

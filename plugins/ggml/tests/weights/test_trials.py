@@ -15,7 +15,7 @@ from backbay_ggml.weights.trials import TrialResult, run_trial, trial_result, us
 @pytest.mark.fault("a fast product crashes when it is tried", "the product is not used, and the model loads")
 @pytest.mark.skipif(REPACK not in buffer_types(load_library()), reason="this library rearranges no weights")
 def test_a_crash_is_a_result_and_is_remembered(monkeypatch, tmp_path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("BACKBAY_CACHE_DIR", str(tmp_path))
     library, asked = load_library(), []
 
     def crash(_library, name: str) -> TrialResult:
@@ -30,7 +30,7 @@ def test_a_crash_is_a_result_and_is_remembered(monkeypatch, tmp_path) -> None:
 
 @pytest.mark.skipif(REPACK not in buffer_types(load_library()), reason="this library rearranges no weights")
 def test_a_trial_passes_here_and_an_unknown_arrangement_fails(monkeypatch, tmp_path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "nowhere"))
+    monkeypatch.setenv("BACKBAY_CACHE_DIR", str(tmp_path / "nowhere"))
     assert run_trial(load_library(), REPACK).why_not == ""
     assert "KeyError" in run_trial(load_library(), "NO_SUCH_TYPE").why_not
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import logging
 import os
 import platform
 import subprocess
@@ -13,16 +11,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from backbay import BackbayError
-from backbay.plugin import replacing
+from backbay.plugin import CachedValue
 
 from ..library.library import Library
 from ..library.location import VARIABLE
 from .arrangements import AMX, REPACK, TYPES, Arrangement, buffer_types
 
 TIMEOUT = 120.0  # seconds
-
-logger = logging.getLogger("backbay.ggml")
 
 
 @dataclass(frozen=True)
@@ -54,12 +49,13 @@ def usable_arrangements(library: Library) -> list[Arrangement]:
 
 def trial_result(library: Library, name: str) -> TrialResult:
     """The result of an arrangement's trial, remembered for this library on this machine."""
-    path = _cache_file(library, name)
-    result = _remembered(path)
-    if result is None:
+    kept = _kept(library, name)
+    try:
+        return _parsed(kept.recall())
+    except (KeyError, TypeError):  # nothing was kept, or nonsense
         result = run_trial(library, name)
-        _remember(path, result)
-    return result
+        kept.keep(asdict(result))
+        return result
 
 
 def run_trial(library: Library, name: str) -> TrialResult:
@@ -83,14 +79,12 @@ def run_trial(library: Library, name: str) -> TrialResult:
     )
 
 
-def _cache_file(library: Library, name: str) -> Path:
-    """A file whose name depends on the arrangement, the library and the CPU."""
+def _kept(library: Library, name: str) -> CachedValue:
+    """The place of a result, which depends on the arrangement, the library and the CPU."""
     files = sorted(library.path.parent.glob("libggml*"))
-    facts: list[Any] = [name, library.version, str(library.path), platform.machine(), _processor()]
+    facts: list[Any] = [library.version, str(library.path), platform.machine(), _processor()]
     facts += [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-    digest = hashlib.blake2b(repr(facts).encode(), digest_size=12).hexdigest()
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "backbay" / f"ggml-{name.lower()}-{digest}.json"
+    return CachedValue("trials", f"ggml-{name.lower()}", facts)
 
 
 def _processor() -> str:
@@ -104,23 +98,6 @@ def _processor() -> str:
     )
 
 
-def _remembered(path: Path) -> TrialResult | None:
-    try:
-        return _parsed(json.loads(path.read_text()))
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _parsed(fields: dict[str, Any]) -> TrialResult:
+def _parsed(fields: Any) -> TrialResult:
     types, spaced = (tuple(map(str, fields[key])) for key in ("types", "spaced"))
     return TrialResult(str(fields["why_not"]), types, spaced)
-
-
-def _remember(path: Path, result: TrialResult) -> None:
-    """Write a result to its file; if that fails, the next process runs the trial again."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as (partial,):
-            partial.write_text(json.dumps(asdict(result)))
-    except (OSError, BackbayError) as error:
-        logger.debug("the result of a trial is not kept: %s", error)
