@@ -40,7 +40,7 @@ def _facts(entry: BackendEntry) -> Iterator[Any]:
     yield str(CONTRACT_VERSION)
     yield sys.version, sys.prefix, platform.machine(), platform.release(), platform.node(), _boot()
     yield list(_distributions())
-    for module in (__package__, entry.module):
+    for module in ("backbay", entry.module):
         yield list(_package(module.partition(":")[0].partition(".")[0]))
     yield list(_recorded(entry.distribution))
     yield list(_variables(entry.name))
