@@ -57,7 +57,8 @@ def _clear(found: list[Kept], args: Namespace) -> None:
     if args.json:
         say_json({"folder": _folder(), "removed": [_as_dict(each) for each in found]})
     else:
-        say(f"removed {len(found)} values, {human_bytes(sum(each.nbytes for each in found))}")
+        values = "1 value" if len(found) == 1 else f"{len(found)} values"
+        say(f"removed {values}, {human_bytes(sum(each.nbytes for each in found))}")
 
 
 def _table(found: list[Kept]) -> str:

@@ -100,7 +100,7 @@ class ModelFile:
     def _stack(self, name: str, contents: Mapping[Path, Content]) -> Bytes:
         with self._stacking:
             if name not in self._stacked:
-                parts = (_mapped(info, contents) for info in self._stacks[name])
+                parts = (_read(info, contents) for info in self._stacks[name])
                 self._stacked[name] = write_stack(self.path, name, parts)
             return self._stacked[name]
 
@@ -119,6 +119,12 @@ class ModelFile:
 
 def _mapped(info: TensorInfo, contents: Mapping[Path, Content]) -> Bytes:
     return contents[info.path].mapped[info.offset : info.offset + info.nbytes]
+
+
+def _read(info: TensorInfo, contents: Mapping[Path, Content]) -> Bytes:
+    data = np.empty(info.nbytes, np.uint8)
+    contents[info.path].read(info.offset, data.data)
+    return data
 
 
 def open(path: str | os.PathLike[str]) -> ModelFile:
