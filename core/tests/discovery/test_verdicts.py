@@ -41,6 +41,15 @@ def test_a_plugin_that_hangs_is_waited_for_once(environment: Environment, marks:
     assert second.stderr == ""
 
 
+def test_without_another_backend_one_that_hung_is_tried_again(environment: Environment, marks: Path) -> None:
+    once = f"import os, time; os.path.getsize({str(marks)!r}) > 1 or time.sleep(60)"
+    environment.install_backend("slow", counted(marks, once).replace("'a').write", "'a', 1).write"))
+    first, second = environment.python(CHOOSE_SOON), environment.python(CHOOSE)
+    assert "no installed backend works: slow: it hung" in first.stderr
+    assert second.stdout == "slow: it works\n"
+    assert marks.read_text() == "xx"
+
+
 def test_a_plugin_that_works_is_not_tried_again(environment: Environment, marks: Path) -> None:
     environment.install_backend("good", counted(marks))
     for _ in range(2):

@@ -34,6 +34,7 @@ class ProbeResult:
     kernels   the ops that it has kernels for; None if it could not be loaded.
     output    the end of the plugin's output to stdout and stderr.
     died      whether the child hung, crashed, or ended before it was done.
+    age       seconds since an earlier process tried it; 0 if this process did.
     """
 
     entry: BackendEntry
@@ -44,6 +45,7 @@ class ProbeResult:
     priority: int | None = None
     output: str = ""
     died: bool = False
+    age: float = 0.0
 
     @property
     def works(self) -> bool:
@@ -96,11 +98,11 @@ def recall(entry: BackendEntry) -> ProbeResult | None:
     place = kept_verdict(entry)
     kept = None if place is None else place.recall(DAY)
     try:
-        found, age = _from_facts(entry, kept or {}), time.time() - (kept or {})["time"]
+        found = replace(_from_facts(entry, kept or {}), age=max(time.time() - (kept or {})["time"], 1.0))
     except (TypeError, AttributeError, KeyError):  # nothing was kept, or nonsense
         return None
     if found.died:
-        since = f"seen {human_age(age)} ago; `backbay doctor` tries it again"
+        since = f"seen {human_age(found.age)} ago; `backbay doctor` tries it again"
         return replace(found, reason=f"{found.reason} ({since})")
     return replace(found, devices=tuple(replace(each, free_memory=None) for each in found.devices))
 
@@ -116,9 +118,7 @@ def _keep(result: ProbeResult, timeout: float) -> None:
     if place is None:
         return
     if result.works or (result.died and timeout >= TIMEOUT):  # in less time, it may not have hung
-        facts = asdict(result)
-        del facts["entry"]
-        place.keep({**facts, "time": time.time()})
+        place.keep({**asdict(result), "entry": result.entry.name, "time": time.time()})
     else:
         place.forget()
 
