@@ -26,7 +26,7 @@ class LogitsError(BackbayError):
 
 
 class TokenizerError(BackbayError, ValueError):
-    """A vocabulary is unusable, a text is not valid Unicode, or an id is not in the vocabulary."""
+    """A text is not valid Unicode, or an id is not in the vocabulary."""
 
 
 class TemplateError(BackbayError):

@@ -16,12 +16,14 @@ from numpy.typing import NDArray
 
 import backbay
 from backbay import Backend, BackendMemory, BackendParams, ClosedError, DType, OptionError
+from backbay.gguf import Config
 
 from .arguments import LARGEST, LARGEST_BATCH, MOST_SEQUENCES, conversation, require_room, token_ids, whole
 from .cache.contract import Cache, CacheSizes
 from .errors import LogitsError, RequestError
 from .models import load_model
 from .models.contract import Model
+from .models.keys import CONTEXT_LENGTH
 from .runner.answer import Completion, Handle, TextPieces
 from .runner.generation import Generation
 from .runner.loop import Runner
@@ -33,6 +35,7 @@ from .steps.builders import text_steps, worst_steps
 from .steps.step import Step
 from .text.chat import ChatTemplate, chat_template_from_gguf
 from .text.tokenizers import Tokenizer, tokenizer_from_gguf
+from .text.tokenizers.keys import KIND, TOKENS
 
 log = logging.getLogger(__name__)
 
@@ -118,8 +121,7 @@ class LLM:
             require_room(parallel, self.context)
             self.model: Model = load_model(self.backend, self.context)
             self.batch = max(batch, parallel)
-            kind = self.backend.config.string("tokenizer.ggml.model", None)
-            self._tokenizer = None if kind in NO_VOCABULARY else tokenizer_from_gguf(self.backend.config)
+            self._tokenizer = _tokenizer(self.backend.config, self.model)
             self.cache: Cache | None = self.model.new_cache()
             self.step_cache = StepCache(self.model, self.cache)
             self._embedding = Lock()
@@ -311,15 +313,22 @@ def _params(given: BackendParams | None) -> BackendParams:
 
 
 def _context(asked: int | None, backend: Backend) -> int:
-    trained = backend.config.int("context_length", DEFAULT_CONTEXT)
-    if trained < SHORTEST:
-        raise backend.config.mistyped("context_length", f"at least {SHORTEST} tokens", trained)
+    trained = CONTEXT_LENGTH.of(backend.config, DEFAULT_CONTEXT)
     if asked is None:
         return min(trained, DEFAULT_CONTEXT)
     context = whole("context", asked, SHORTEST, LARGEST)
     if context > trained:
         log.warning("a context of %d, where the model was trained for %d", context, trained)
     return context
+
+
+def _tokenizer(config: Config, model: Model) -> Tokenizer | None:
+    """The tokenizer, or None if the file has no vocabulary."""
+    if KIND.of(config, None) in NO_VOCABULARY:
+        return None
+    if len(TOKENS.of(config)) != model.vocabulary_size:
+        raise TOKENS.refuse(config, f"{model.vocabulary_size} tokens, as the model has embeddings,")
+    return tokenizer_from_gguf(config)
 
 
 def _dtype(name: str | DType | None, backend: Backend) -> DType:

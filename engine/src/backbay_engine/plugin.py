@@ -5,6 +5,8 @@ Nothing else is promised: other modules may move in any release. docs/add-a-mode
 
 from __future__ import annotations
 
+from backbay.gguf import Key, choice, flag, number, numbers, text, texts, whole, wholes
+
 from .cache import (
     BoundCache,
     BoundLayeredCache,
@@ -20,7 +22,7 @@ from .cache import (
     Shift,
 )
 from .cache.encoder import BoundEncoderCache
-from .models import Model, architectures, load_model
+from .models import Model, architectures, keys, load_model
 from .models.batch import Batch
 from .models.decoder import Decoder, DecoderBlock
 from .models.nn import (
@@ -41,7 +43,6 @@ from .models.nn import (
     attend,
     block_count,
     feed_forward_of,
-    per_layer,
     sliding_layers,
 )
 from .runner.step_cache import StepCache
@@ -69,6 +70,7 @@ __all__ = [
     "FeedForward",
     "GatedFeedForward",
     "History",
+    "Key",
     "LayerNorm",
     "LayeredCache",
     "Linear",
@@ -85,9 +87,17 @@ __all__ = [
     "architectures",
     "attend",
     "block_count",
+    "choice",
     "feed_forward_of",
+    "flag",
+    "keys",
     "load_model",
-    "per_layer",
+    "number",
+    "numbers",
     "prompt_step",
     "sliding_layers",
+    "text",
+    "texts",
+    "whole",
+    "wholes",
 ]

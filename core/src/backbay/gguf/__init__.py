@@ -3,9 +3,26 @@
 from __future__ import annotations
 
 from .config import Config
+from .keys import Key, choice, flag, number, numbers, text, texts, whole, wholes
 from .reader import ModelFile, open
 from .strings import Strings
 from .suggestions import nearest
 from .tensors import TensorInfo
 
-__all__ = ["Config", "ModelFile", "Strings", "TensorInfo", "nearest", "open"]
+__all__ = [
+    "Config",
+    "Key",
+    "ModelFile",
+    "Strings",
+    "TensorInfo",
+    "choice",
+    "flag",
+    "nearest",
+    "number",
+    "numbers",
+    "open",
+    "text",
+    "texts",
+    "whole",
+    "wholes",
+]

@@ -10,6 +10,8 @@ from os import PathLike, fspath
 from types import MappingProxyType
 from typing import Any, Final, Generic, Protocol, TypeVar, final, overload
 
+import numpy as np
+
 from backbay.errors import ModelFileError
 
 from . import convert
@@ -133,5 +135,19 @@ class Config:
         found = f"{len(self)} others{nearest(full, self._values)}"
         return ModelFileError(self._path, None, f"a key {key!r} in the metadata", found)
 
-    def mistyped(self, key: str, expected: str, value: object) -> ModelFileError:
-        return ModelFileError(self._path, self.offset(key), f"{expected} in {key!r}", convert.describe(value))
+    def mistyped(
+        self, key: str, expected: str, value: object, index: builtins.int | None = None
+    ) -> ModelFileError:
+        """The error for a value, or for the element of an array at `index`."""
+        full = self.resolve(key) or key
+        offset, where = self.offset(key), repr(full)
+        found = "no such key" if full not in self._values else convert.describe(value)
+        if index is not None:
+            where = f"element {index} of {where}"
+            array = self._values[full]
+            offset = (
+                offset + index * array.itemsize
+                if offset is not None and isinstance(array, np.ndarray)
+                else offset
+            )
+        return ModelFileError(self._path, offset, f"{expected} in {where}", found)

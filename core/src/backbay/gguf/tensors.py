@@ -28,6 +28,7 @@ class TensorInfo:
     offset: int  # in its own file
     nbytes: int
     path: Path  # the file; in a split model, the part
+    declared_at: int | None = None  # where its number of dimensions stands, followed by shape and type
 
 
 @final
@@ -41,6 +42,7 @@ class Declared:
     nbytes: int
     relative: int
     at: int  # where `relative` stands in the file
+    declared_at: int  # where the number of dimensions stands
 
 
 def check_tensor_count(cursor: Cursor, at: int, count: int) -> None:
@@ -75,7 +77,9 @@ def place(cursor: Cursor, table: Iterable[Declared], alignment: int) -> list[Ten
             raise cursor.error(row.at, expected, found)
     _refuse_overlap(cursor, table)
     return [
-        TensorInfo(row.name, row.dtype, row.shape, start + row.relative, row.nbytes, cursor.path)
+        TensorInfo(
+            row.name, row.dtype, row.shape, start + row.relative, row.nbytes, cursor.path, row.declared_at
+        )
         for row in table
     ]
 
@@ -100,7 +104,8 @@ def _read_row(cursor: Cursor, index: int) -> Declared:
         raise cursor.error(type_at, f"a known type of tensor {name!r}", f"type {number}")
     nbytes = _size(cursor, at, name, shape, dtype)
     offset_at = cursor.offset
-    return Declared(name, dtype, shape, nbytes, cursor.uint64(f"the offset of tensor {name!r}"), offset_at)
+    relative = cursor.uint64(f"the offset of tensor {name!r}")
+    return Declared(name, dtype, shape, nbytes, relative, offset_at, at)
 
 
 def _read_shape(cursor: Cursor, name: str) -> tuple[int, ...]:

@@ -6,12 +6,14 @@ import inspect
 
 from backbay import BackbayError, Backend, ModelFileError
 from backbay.discovery import Declared, conflict, declared
-from backbay.gguf import nearest
+from backbay.gguf import nearest, text
 
 from .contract import Model
 
 GROUP = "backbay.models"
 """The entry-point group in which other packages declare models, under the name of the architecture."""
+
+ARCHITECTURE = text("general.architecture")
 
 _BUILT_IN = {
     "bert": "architectures.bert:Bert",
@@ -45,10 +47,10 @@ def load_model(backend: Backend, context: int | None = None) -> Model:
     """
     if backend.model is None:
         raise BackbayError("the backend has no model: open it with the path of a file")
-    name, known = backend.config.string("general.architecture"), architectures()
+    name, known = ARCHITECTURE.of(backend.config), architectures()
     if name not in known:
         expected = f"an architecture that is installed: {', '.join(sorted(known))}"
-        offset = backend.config.offset("general.architecture")
+        offset = backend.config.offset(ARCHITECTURE.name)
         raise ModelFileError(backend.model.path, offset, expected, f"{name!r}{nearest(name, known)}")
     model = find(name, known[name])(backend)
     if context is not None:

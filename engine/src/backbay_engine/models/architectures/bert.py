@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backbay import Backend, Context, Tensor
-from backbay.gguf import Config
+from backbay.gguf import whole
 
 from ...errors import RequestError
 from ...steps.step import Step
+from .. import keys
 from ..batch import Batch
 from ..contract import Model
 from ..nn import Embedding, FeedForward, LayerNorm, Linear, Projection, Shape, Weights, block_count
@@ -25,6 +26,9 @@ class Pooling(IntEnum):
     MEAN = 1
     FIRST = 2
     LAST = 3
+
+
+POOLING = whole("pooling_type", 0, 3, expected="none (0), mean (1), first (2) or last token (3)")
 
 
 @final
@@ -54,7 +58,7 @@ class Bert(Model):
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend)
         config, weights = backend.config, Weights(backend)
-        self.pooling = _pooling(config)
+        self.pooling = Pooling(POOLING.of(config, Pooling.NONE))
         width = Shape.of(config).width
         self._vocabulary = weights.extent("token_embd.weight", 1)
         self.embedding = Embedding(weights, "token_embd", width)
@@ -66,6 +70,11 @@ class Bert(Model):
             for layer in range(block_count(config))
         ]
         weights.check()
+        known = self.positions.weight.dim(1)
+        if keys.CONTEXT_LENGTH.of(config) > known:
+            raise keys.CONTEXT_LENGTH.refuse(
+                config, f"at most {known} tokens, as position_embd.weight has rows,"
+            )
 
     @property
     def vocabulary_size(self) -> int:
@@ -127,10 +136,3 @@ def last_tokens(step: Step) -> NDArray[np.int32]:
     """The last token of each output's text."""
     same = step.sequences[step.outputs, None] == step.sequences
     return np.asarray(step.size - 1 - np.argmax(same[:, ::-1], axis=1), np.int32)
-
-
-def _pooling(config: Config) -> Pooling:
-    value = config.int("pooling_type", Pooling.NONE)
-    if value not in list(Pooling):
-        raise config.mistyped("pooling_type", "none (0), mean (1), first (2) or last token (3)", value)
-    return Pooling(value)

@@ -6,11 +6,14 @@ from math import sqrt
 from typing import final
 
 from backbay import Backend, Context, Tensor
+from backbay.gguf import number
 
+from .. import keys
 from ..batch import Batch
 from ..decoder import Decoder
 from ..nn import Attention, Factors, GatedFeedForward, RMSNorm, Rope, Shape, Weights, block_count
 
+SOFTCAP = number("final_logit_softcapping", 1e-3, 1e6, or_zero=True)
 LOCAL_BASE = 1e4
 LARGEST = 62  # blocks of the 27B model, which scales queries by width / heads
 
@@ -42,18 +45,18 @@ class Gemma3(Decoder):
     window_pattern = 6
 
     def __init__(self, backend: Backend) -> None:
-        self.softcap = backend.config.float("final_logit_softcapping", 0.0)
+        self.softcap = SOFTCAP.of(backend.config, 0.0)
         super().__init__(backend)
 
     def block(self, weights: Weights, layer: int) -> Block:
         config, shape = self.config, Shape.of(self.config, layer)
         if self.slides[layer]:
-            base = config.float("rope.freq_base_swa", LOCAL_BASE)
+            base = keys.WINDOW_BASE.of(config, LOCAL_BASE)
             rope = Rope(config, shape, "neox", base=base, scaled=False)
         else:
             rope = Rope(config, shape, "neox", factors=Factors.of(weights, shape))
         per_head = shape.width // shape.heads if block_count(config) == LARGEST else shape.head
-        scale = config.float("attention.scale", per_head**-0.5)
+        scale = keys.SCALE.of(config, per_head**-0.5)
         here = weights.at(f"blk.{layer}.")
         attention = Attention(here, shape, rope, scale=scale, norms=True)
         return Block(here, shape, attention)

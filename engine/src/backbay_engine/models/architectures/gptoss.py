@@ -6,6 +6,7 @@ from typing import final
 
 from backbay import Backend, Context, Tensor
 
+from .. import keys
 from ..decoder import Decoder
 from ..nn import Attention, Block, Experts, RMSNorm, Rope, Shape, Weights
 
@@ -28,7 +29,7 @@ class GptOss(Decoder):
 
     def block(self, weights: Weights, layer: int) -> Block:
         config, shape = self.config, Shape.of(self.config, layer)
-        base = config.float("rope.freq_base_swa", None) if self.slides[layer] else None
+        base = keys.WINDOW_BASE.of(config, None) if self.slides[layer] else None
         rope = Rope(config, shape, "neox", base=base, exact=self.constants.layer(layer))
         here = weights.at(f"blk.{layer}.")
         return Block(

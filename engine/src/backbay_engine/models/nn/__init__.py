@@ -8,7 +8,7 @@ from .feed_forward import FeedForward, GatedFeedForward
 from .linear import Linear
 from .norm import LayerNorm, RMSNorm
 from .rope import Factors, Rope
-from .shape import Shape, block_count, per_layer, sliding_layers
+from .shape import Shape, block_count, sliding_layers
 from .weights import Weights
 
 __all__ = [
@@ -29,6 +29,5 @@ __all__ = [
     "attend",
     "block_count",
     "feed_forward_of",
-    "per_layer",
     "sliding_layers",
 ]

@@ -7,10 +7,11 @@ from typing import TypeAlias, final
 
 from backbay import Context, Tensor
 
+from ..keys import NORMALIZED_SHARES
 from .feed_forward import GatedFeedForward
 from .linear import Linear
 from .shape import Shape
-from .weights import Weights
+from .weights import FLOATS, Weights
 
 Activation: TypeAlias = Callable[[Context, Tensor, Tensor], Tensor]
 
@@ -29,7 +30,7 @@ class Expert:
         self.weight = weights.need(f"{name}.weight", inputs, outputs, experts)
         self.scale = weights.maybe(f"{name}.scale", experts)
         bias = weights.need if biased else weights.maybe
-        self.bias = bias(f"{name}.bias", outputs, experts)
+        self.bias = bias(f"{name}.bias", outputs, experts, dtypes=FLOATS)
 
     def __call__(self, ctx: Context, x: Tensor, ids: Tensor) -> Tensor:
         y = self.weight.mulmat_id(ctx, x, ids)
@@ -85,7 +86,7 @@ def feed_forward_of(weights: Weights, layer: int) -> Experts | GatedFeedForward:
     shape = Shape.of(config, layer, plain=plain)
     if not shape.experts:
         return GatedFeedForward(weights, shape)
-    return Experts(weights, shape, normalized=config.bool("expert_weights_norm", True))
+    return Experts(weights, shape, normalized=NORMALIZED_SHARES.of(config, True))
 
 
 def _sum_of_experts(ctx: Context, y: Tensor) -> Tensor:

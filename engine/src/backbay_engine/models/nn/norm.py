@@ -6,7 +6,7 @@ from typing import final
 
 from backbay import Context, Tensor
 
-from .shape import epsilon
+from ..keys import EPSILON, RMS_EPSILON
 from .weights import Weights
 
 
@@ -17,7 +17,7 @@ class RMSNorm:
     def __init__(self, weights: Weights, name: str, width: int, *, or_else: tuple[str, ...] = ()) -> None:
         others = [f"{other}.weight" for other in or_else]
         self.weight = weights.need(f"{name}.weight", width, or_else=others)
-        self.eps = epsilon(weights.config, "attention.layer_norm_rms_epsilon")
+        self.eps = RMS_EPSILON.of(weights.config)
 
     def __call__(self, ctx: Context, x: Tensor) -> Tensor:
         return x.rms_norm(ctx, self.weight, eps=self.eps)
@@ -30,7 +30,7 @@ class LayerNorm:
     def __init__(self, weights: Weights, name: str, width: int) -> None:
         self.weight = weights.need(f"{name}.weight", width)
         self.bias = weights.maybe(f"{name}.bias", width)
-        self.eps = epsilon(weights.config, "attention.layer_norm_epsilon")
+        self.eps = EPSILON.of(weights.config)
 
     def __call__(self, ctx: Context, x: Tensor) -> Tensor:
         return x.layer_norm(ctx, self.weight, self.bias, eps=self.eps)

@@ -9,14 +9,29 @@ from typing import Literal, Self, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
-from backbay import Context, Tensor
+from backbay import Context, DType, Tensor
 from backbay.gguf import Config
 from backbay.ops import Yarn
 
-from .shape import Shape, positive, refuse
+from ..keys import (
+    BASE,
+    CONTEXT_LENGTH,
+    FACTOR,
+    MAGNITUDE,
+    OLD_FACTOR,
+    ORIGINAL_CONTEXT,
+    ROTATED,
+    SCALING,
+    YARN_FAST,
+    YARN_MAGNITUDE,
+    YARN_MIX,
+    YARN_SLOW,
+)
+from .shape import Shape
 from .weights import Weights
 
 Mode: TypeAlias = Literal["normal", "neox"]
+EXACT = (DType.F32,)  # the op takes no other factors
 
 
 @final
@@ -31,10 +46,13 @@ class Factors:
     def of(cls, weights: Weights, shape: Shape) -> Self:
         """The factors of a file: rope_freqs for all contexts, or a tensor for short and one for long contexts."""
         pairs = _dimensions(weights.config, shape) // 2
-        always = weights.maybe("rope_freqs.weight", pairs)
+        always = weights.maybe("rope_freqs.weight", pairs, dtypes=EXACT)
         if always is not None:
             return cls(always, always)
-        short, long = (weights.maybe(f"rope_factors_{kind}.weight", pairs) for kind in ("short", "long"))
+        names = [f"rope_factors_{kind}.weight" for kind in ("short", "long")]
+        if not any(name in weights for name in names):
+            return cls(None, None)
+        short, long = (weights.need(name, pairs, dtypes=EXACT) for name in names)
         return cls(short, long)
 
 
@@ -63,7 +81,7 @@ class Rope:
         self._by_context = factors or Factors(None, None)
         self._original = _original(config)
         self.dim = _dimensions(config, shape)
-        self.base = config.float("rope.freq_base", 1e4) if base is None else base
+        self.base = BASE.of(config, 1e4) if base is None else base
         self.scale, self.yarn = _scaling(config) if scaled else (1.0, None)
         if exact is not None and self.yarn is not None and self.yarn.ext_factor:
             held = exact.from_floats(_frequency_factors(self.dim, self.base, self.scale, self.yarn))
@@ -72,7 +90,7 @@ class Rope:
                 ext_factor=0.0, attn_factor=self.yarn.attn_factor * _growth(self.scale)
             )
             self.scale = 1.0
-        self.fit(config.int("context_length", self._original))
+        self.fit(CONTEXT_LENGTH.of(config, self._original))
 
     def fit(self, context: int) -> None:
         """Choose the factors for sequences of up to `context` tokens: one sequence needs one set of factors."""
@@ -98,35 +116,35 @@ class Rope:
 
 def _scaling(config: Config) -> tuple[float, Yarn | None]:
     """The scale of the angles, and yarn's parameters if the scale depends on the frequency."""
-    kind = config.string("rope.scaling.type", "linear")
-    if kind not in ("none", "linear", "yarn", "longrope"):
-        raise refuse(config, "rope.scaling.type", "none, linear, yarn or longrope")
-    factor = config.float("rope.scaling.factor", config.float("rope.scale_linear", 0.0)) or 1.0
-    if not factor >= (1 if kind == "yarn" else 1e-6):
-        raise refuse(config, "rope.scaling.factor", "how often the context is longer")
+    kind = SCALING.of(config, "linear")
+    key = FACTOR if FACTOR.name in config else OLD_FACTOR
+    factor = key.of(config, 0.0) or 1.0
+    if kind == "yarn" and factor < 1:
+        raise key.refuse(config, "how often the context is longer: 0 or a number from 1")
     scale = 1.0 if kind == "none" else 1 / factor
-    magnitude = config.float("rope.scaling.attn_factor", 1.0)
+    magnitude = MAGNITUDE.of(config, 1.0)
     original = _original(config)
-    mix = config.float("rope.scaling.yarn_ext_factor", 1.0) if kind == "yarn" else 0.0
+    mix = YARN_MIX.of(config, 1.0) if kind == "yarn" else 0.0
     if not mix:
         return scale, Yarn(original, 0.0, magnitude) if magnitude != 1 else None
-    whole = config.float("rope.scaling.yarn_attn_factor", _growth(scale))  # the op multiplies by the growth
-    fast = config.float("rope.scaling.yarn_beta_fast", 32.0)
-    slow = config.float("rope.scaling.yarn_beta_slow", 1.0)
+    whole = YARN_MAGNITUDE.of(config, _growth(scale))  # the op multiplies by the growth
+    fast, slow = YARN_FAST.of(config, 32.0), YARN_SLOW.of(config, 1.0)
+    if slow > fast:
+        raise YARN_SLOW.refuse(config, f"a number up to yarn_beta_fast, {fast:g},")
     return scale, Yarn(original, mix, magnitude * whole / _growth(scale), fast, slow)
 
 
 def _dimensions(config: Config, shape: Shape) -> int:
     """The number of a head's elements that are rotated."""
-    dim = positive(config, "rope.dimension_count", 0, shape.head)
+    dim = ROTATED.of(config, shape.head)
     if dim > shape.head or dim % 2:
-        raise config.mistyped("rope.dimension_count", f"an even number up to {shape.head}", dim)
+        raise ROTATED.refuse(config, f"an even number up to {shape.head}, the length of a head,")
     return dim
 
 
 def _original(config: Config) -> int:
     """The length of the context before it was extended."""
-    return positive(config, "rope.scaling.original_context_length", 0, config.int("context_length", 1))
+    return ORIGINAL_CONTEXT.of(config, CONTEXT_LENGTH.of(config, 1))
 
 
 def _growth(scale: float) -> float:

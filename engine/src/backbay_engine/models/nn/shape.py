@@ -7,8 +7,22 @@ from typing import Self
 
 import numpy as np
 
-from backbay import ModelFileError
 from backbay.gguf import Config
+
+from ..keys import (
+    BLOCK_COUNT,
+    EXPERT_HIDDEN,
+    EXPERTS,
+    HEADS,
+    HIDDEN,
+    KEY_LENGTH,
+    KV_HEADS,
+    USED_EXPERTS,
+    VALUE_LENGTH,
+    WIDTH,
+    WINDOW,
+    WINDOW_PATTERN,
+)
 
 
 @dataclass(frozen=True)
@@ -27,55 +41,30 @@ class Shape:
     @classmethod
     def of(cls, config: Config, layer: int = 0, *, plain: bool = False) -> Self:
         """The shape of a block, by the keys and defaults of llama.cpp; `plain`: the block has no experts."""
-        width = positive(config, "embedding_length", layer)
-        heads = positive(config, "attention.head_count", layer)
-        kv_heads = positive(config, "attention.head_count_kv", layer, heads)
+        width = WIDTH.of(config)
+        heads = HEADS.of(config, layer=layer)
+        kv_heads = KV_HEADS.of(config, heads, layer=layer)
         if heads % kv_heads:
-            raise config.mistyped("attention.head_count_kv", f"a divisor of the {heads} heads", kv_heads)
-        experts = 0 if plain else per_layer(config, "expert_count", layer, 0)
-        used = per_layer(config, "expert_used_count", layer, 0) if experts else 0
+            raise KV_HEADS.refuse(config, f"a divisor of the {heads} heads", layer)
+        experts = 0 if plain else EXPERTS.of(config, 0, layer=layer)
+        used = USED_EXPERTS.of(config, 0, layer=layer) if experts else 0
         if experts and not 0 < used <= experts:
-            raise config.mistyped("expert_used_count", f"1 to {experts}, as there are experts,", used)
-        of_experts = experts and "expert_feed_forward_length" in config
+            raise USED_EXPERTS.refuse(config, f"1 to {experts}, as there are experts,", layer)
+        hidden = EXPERT_HIDDEN if experts and EXPERT_HIDDEN.name in config else HIDDEN
         return cls(
             width,
             heads,
             kv_heads,
-            positive(config, "attention.key_length", layer, max(1, width // heads)),
-            positive(config, "attention.value_length", layer, max(1, width // heads)),
-            positive(config, "expert_feed_forward_length" if of_experts else "feed_forward_length", layer),
+            KEY_LENGTH.of(config, max(1, width // heads), layer=layer),
+            VALUE_LENGTH.of(config, max(1, width // heads), layer=layer),
+            hidden.of(config, layer=layer),
             experts,
             used,
         )
 
 
-def per_layer(config: Config, key: str, layer: int, default: int | None = None) -> int:
-    """A number of the metadata: one for all blocks, or an array with one for each."""
-    if isinstance(config.get(key), np.ndarray):
-        values = config.bools(key) if config[key].dtype == np.bool_ else config.ints(key)
-        if layer >= len(values):
-            raise config.mistyped(key, f"a number for layer {layer}", f"{len(values)} numbers")
-        return int(values[layer])
-    return config.int(key) if default is None else config.int(key, default)
-
-
-def positive(config: Config, key: str, layer: int, default: int | None = None) -> int:
-    value = per_layer(config, key, layer, default)
-    if value < 1:
-        raise config.mistyped(key, "a number above 0", value)
-    return value
-
-
-def epsilon(config: Config, key: str) -> float:
-    """The epsilon of a norm; it must not be negative."""
-    value = config.float(key)
-    if not 0 <= value < 1:
-        raise config.mistyped(key, "a number in [0, 1)", value)
-    return value
-
-
 def block_count(config: Config) -> int:
-    return positive(config, "block_count", 0)
+    return BLOCK_COUNT.of(config)
 
 
 def sliding_layers(config: Config, pattern: int | None) -> tuple[int, list[bool]]:
@@ -84,16 +73,11 @@ def sliding_layers(config: Config, pattern: int | None) -> tuple[int, list[bool]
 
     Without a pattern no block has a window: files of some architectures name windows that are not used.
     """
-    count, window = block_count(config), config.int("attention.sliding_window", 0)
-    key = "attention.sliding_window_pattern"
-    if window < 1 or (pattern is None and key not in config):
+    count, window = block_count(config), WINDOW.of(config, 0)
+    given = WINDOW_PATTERN.name in config
+    if not window or (pattern is None and not given):
         return 0, [False] * count
-    if isinstance(config.get(key), np.ndarray):
-        return window, [per_layer(config, key, layer) != 0 for layer in range(count)]
-    pattern = config.int(key) if pattern is None else config.int(key, pattern)
-    return window, [pattern < 1 or layer % pattern < pattern - 1 for layer in range(count)]
-
-
-def refuse(config: Config, key: str, expected: str) -> ModelFileError:
-    """The error for a value that is not supported."""
-    return config.mistyped(key, expected, config.get(key))
+    if given and isinstance(config[WINDOW_PATTERN.name], np.ndarray):
+        return window, [WINDOW_PATTERN.of(config, layer=layer) != 0 for layer in range(count)]
+    pattern = WINDOW_PATTERN.of(config, pattern)
+    return window, [not pattern or layer % pattern < pattern - 1 for layer in range(count)]

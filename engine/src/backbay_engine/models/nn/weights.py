@@ -1,18 +1,33 @@
-"""The tensors of a file, bound by name; one error lists all that are missing or have a wrong shape."""
+"""The tensors of a file, bound by name; one error lists all that are missing or do not fit."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+import re
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import final
 
-from backbay import BackbayError, Backend, ModelFileError, Tensor
-from backbay.gguf import nearest
+from backbay import BackbayError, Backend, DType, ModelFileError, Tensor
+from backbay.gguf import TensorInfo, nearest
+
+from ..keys import BLOCK_COUNT, PREDICTING_BLOCKS
 
 log = logging.getLogger(__name__)
 _LISTED = 12  # names in a message
+FLOATS = tuple(dtype for dtype in DType if dtype.is_float)
+WEIGHTS = tuple(dtype for dtype in DType if dtype.is_float or dtype.is_quantized)
+_BLOCK = re.compile(r"blk\.([0-9]+)\.")
+
+
+@dataclass(frozen=True)
+class _Unfit:
+    """A tensor of the file that cannot be what an architecture declares."""
+
+    expected: str
+    found: str
+    info: TensorInfo
 
 
 @dataclass
@@ -21,7 +36,7 @@ class _Asked:
 
     used: set[str] = field(default_factory=set)
     missing: list[str] = field(default_factory=list)
-    misshapen: list[tuple[str, str]] = field(default_factory=list)
+    unfit: list[_Unfit] = field(default_factory=list)
 
 
 @final
@@ -47,52 +62,99 @@ class Weights:
     def __contains__(self, name: str) -> bool:
         return self.prefix + name in self._model.tensors
 
-    def need(self, name: str, *shape: int | None, or_else: Iterable[str] = ()) -> Tensor:
+    def need(
+        self,
+        name: str,
+        *shape: int | None,
+        or_else: Iterable[str] = (),
+        dtypes: Collection[DType] | None = None,
+    ) -> Tensor:
         """The tensor of this name, or of the first name in `or_else` that the file has."""
-        found = self.maybe(name, *shape, or_else=or_else)
-        if found is None:
+        if not any(each in self for each in (name, *or_else)):
             self._asked.missing.append(f"{self.prefix}{name} {_text(shape)}")
-        return found  # type: ignore[return-value]  # None only until `check` raises
+        return self.maybe(name, *shape, or_else=or_else, dtypes=dtypes)  # type: ignore[return-value]
 
-    def maybe(self, name: str, *shape: int | None, or_else: Iterable[str] = ()) -> Tensor | None:
-        """The tensor, or None if the file does not have it."""
+    def maybe(
+        self,
+        name: str,
+        *shape: int | None,
+        or_else: Iterable[str] = (),
+        dtypes: Collection[DType] | None = None,
+    ) -> Tensor | None:
+        """The tensor, or None if the file does not have it.
+
+        Without `dtypes`, a tensor of rank 1 must be of floats, and any other of floats or quantized.
+        """
+        allowed = dtypes or (FLOATS if len(shape) < 2 else WEIGHTS)
         for each in (name, *or_else):
             full = self.prefix + each
-            tensor = self.backend.get(full)
-            if tensor is not None:
+            info = self._model.tensors.get(full)
+            if info is not None:
                 self._asked.used.add(full)
-                if not _fits(tensor.shape, shape):
-                    self._asked.misshapen.append((f"{full} {_text(shape)}", _text(tensor.shape)))
-                return tensor
+                return self.backend.get(full) if self._fits(info, shape, allowed) else None
         return None
 
     def extent(self, name: str, dim: int) -> int | None:
         """An extent of a tensor, without asking for the tensor; None if the file does not have it."""
         info = self._model.tensors.get(self.prefix + name)
-        return info.shape[dim] if info is not None and dim < len(info.shape) else None
+        if info is None:
+            return None
+        return info.shape[dim] if dim < len(info.shape) else 1
 
     def check(self) -> None:
-        """Raise ModelFileError for missing and misshapen tensors; log the tensors that nobody asked for."""
+        """Raise ModelFileError for tensors that are missing, do not fit, or lie in blocks that the file denies; log
+        the tensors that nobody asked for.
+        """
         asked, have = self._asked, self._model.tensors
         if asked.missing:
             first = asked.missing[0].partition(" ")[0]
             found = f"none of them among {len(have)} tensors{nearest(first, have)}"
             raise ModelFileError(self._model.path, None, f"the tensors {_listed(asked.missing)}", found)
-        if asked.misshapen:
-            expected, found = (_listed(texts) for texts in zip(*asked.misshapen, strict=True))
-            raise ModelFileError(self._model.path, None, expected, found)
+        if asked.unfit:
+            expected = _listed(each.expected for each in asked.unfit)
+            first_info = asked.unfit[0].info
+            found = _listed(each.found for each in asked.unfit)
+            raise ModelFileError(first_info.path, first_info.declared_at, expected, found)
         left = [name for name in have if name not in asked.used]
+        self._refuse_blocks_beyond(left)
         if left:
             log.warning("%s: nothing uses the tensors %s", self._model.path, _listed(left))
 
+    def _fits(self, info: TensorInfo, shape: tuple[int | None, ...], dtypes: Collection[DType]) -> bool:
+        fits = _equal(info.shape, shape)
+        typed = info.dtype in dtypes
+        if not (fits and typed):
+            kinds = (
+                "" if typed else " of floats or quantized" if dtypes is WEIGHTS else f" of {_names(dtypes)}"
+            )
+            expected = f"{info.name} {_text(shape)}{kinds}"
+            found = _text(info.shape) if typed else f"{_text(info.shape)} of {info.dtype}"
+            self._asked.unfit.append(_Unfit(expected, found, info))
+        return fits and typed
 
-def _fits(have: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
-    """Whether two shapes are equal, trailing ones ignored and None equal to any extent."""
-    return all(want is None or n == want for n, want in zip_longest(have, wanted, fillvalue=1))
+    def _refuse_blocks_beyond(self, unused: Iterable[str]) -> None:
+        """A count of blocks that is too low would give answers without the last blocks, which are garbage."""
+        if BLOCK_COUNT.name not in self.config:
+            return
+        count = BLOCK_COUNT.of(self.config)
+        last = count + PREDICTING_BLOCKS.of(self.config, 0)
+        beyond = [name for name in unused if (block := _BLOCK.match(name)) and int(block[1]) >= last]
+        if beyond:
+            raise BLOCK_COUNT.refuse(self.config, f"a count that includes the blocks of {_listed(beyond)}")
+
+
+def _equal(have: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
+    """Whether two shapes are equal, trailing ones ignored and None equal to any extent above 0."""
+    pairs = zip_longest(have, wanted, fillvalue=1)
+    return all(n == want if want is not None else n is not None and n > 0 for n, want in pairs)
+
+
+def _names(dtypes: Iterable[DType]) -> str:
+    return " or ".join(map(str, dtypes))
 
 
 def _text(shape: Iterable[int | None]) -> str:
-    return f"[{', '.join('?' if n is None else str(n) for n in shape)}]"
+    return f"[{', '.join('1 or more' if n is None else str(n) for n in shape)}]"
 
 
 def _listed(texts: Iterable[str]) -> str:

@@ -8,13 +8,14 @@ from typing import TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import TokenizerError
+from backbay.gguf import Config
+
+from .keys import CHARSMAP
 
 Transition: TypeAlias = (
     tuple[int, str | None] | None
 )  # the next node, and the replacement if a rule ends there
 
-_KEY = "tokenizer.ggml.precompiled_charsmap"
 _END = 1 << 31  # marks a unit that holds the offset of a replacement
 _MAX_KNOWN = 1 << 16  # transitions remembered
 _ANY = re.compile("(?s).")
@@ -28,13 +29,13 @@ class Charsmap:
     The rules are a trie in a double array of 32-bit units, as darts-clone packs it.
     """
 
-    def __init__(self, data: NDArray[np.uint8]) -> None:
-        raw = data.tobytes()
+    def __init__(self, data: NDArray[np.int64], config: Config) -> None:
+        self._config = config
+        raw = data.astype(np.uint8).tobytes()
         size = int.from_bytes(raw[:4], "little")
         if len(raw) < 9 or size < 4 or size % 4 or 4 + size >= len(raw):
-            raise TokenizerError(
-                f"{_KEY}: {len(raw)} bytes cannot hold {size} bytes of rules and their replacements"
-            )
+            expected = f"more bytes than {len(raw)}, for {size} bytes of rules and their replacements,"
+            raise CHARSMAP.refuse(config, expected)
         self._units: list[int] = np.frombuffer(raw, "<u4", size // 4, 4).tolist()
         self._replacements = raw[4 + size :]
         self._root = _base(self._units[0])
@@ -89,9 +90,8 @@ class Charsmap:
     def _replacement(self, begin: int) -> str:
         end = self._replacements.find(b"\0", begin)
         if end < 0:
-            raise TokenizerError(
-                f"{_KEY}: the replacement at byte {begin} of {len(self._replacements)} has no end"
-            )
+            expected = f"a zero byte after the replacement at byte {begin} of {len(self._replacements)}"
+            raise CHARSMAP.refuse(self._config, expected)
         return self._replacements[begin:end].decode("utf-8", "replace")
 
     def _has_ascii(self) -> bool:

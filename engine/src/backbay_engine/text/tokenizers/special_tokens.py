@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeAlias, final
 
+from .keys import NAME
 from .vocabulary import Kind, Vocabulary
 
 Fragment: TypeAlias = str | int  # text, or the id of a special token
@@ -71,7 +72,7 @@ def _bytes(text: str) -> int:
 def _stripping(vocabulary: Vocabulary, special: Iterable[int]) -> tuple[frozenset[int], frozenset[int]]:
     """Ids of tokens that absorb the space before them, and the space after them. Files do not say; model names do."""
     config, ids = vocabulary.config, vocabulary.ids
-    name = config.string("general.name", "").lower()
+    name = NAME.of(config, "").lower()
     if any(pre in vocabulary.pre for pre in _MASK_TAKES_SPACE) or any(
         architecture in config.architecture for architecture in _MASK_TAKES_SPACE_ARCHITECTURES
     ):

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
 from types import MappingProxyType
-from typing import Final, Protocol, final
+from typing import Protocol, final
 
-from backbay.gguf import Config
+import numpy as np
+from numpy.typing import NDArray
+
+from backbay.gguf import Config, nearest, text
 
 from ...errors import TokenizerError
 from .byte_pairs import BytePairs
 from .decoding import TokenStream
+from .keys import KIND, MERGES, PRE, SUPPRESSED, TEMPLATE
 from .pretokenizers import DEFAULT, PRETOKENIZERS, PreTokenizer
 from .sentencepiece import SentencePiece
 from .special_tokens import SpecialTokens
@@ -20,8 +23,6 @@ from .token_roles import assign_roles
 from .unigram import Unigram
 from .vocabulary import DEFAULTS, Defaults, Kind, Source, Vocabulary, open_config, read_vocabulary
 from .wordpiece import WordPiece
-
-_TEMPLATE: Final = "tokenizer.chat_template"
 
 
 class Encoder(Protocol):
@@ -41,7 +42,11 @@ class Tokenizer:
         self.vocabulary_size: int = len(vocabulary.texts)
         self.add_bos, self.add_eos, self.add_sep = vocabulary.add_bos, vocabulary.add_eos, vocabulary.add_sep
         self.control_ids = frozenset(vocabulary.of_type(Kind.CONTROL))
-        self.chat_templates = MappingProxyType(_templates(vocabulary.config))
+        config = vocabulary.config
+        self.chat_template = TEMPLATE.of(config, None)
+        self.chat_templates = MappingProxyType(_templates(config))
+        # Tokens that must never be chosen, by the file.
+        self.suppressed_ids = _known(SUPPRESSED.of(config, None), self.vocabulary_size)
         self._special_tokens = SpecialTokens(vocabulary)
         self._bytes = TokenBytes(vocabulary, byte_level=byte_level)
         # These vocabularies write a space before every word, also the first.
@@ -74,17 +79,6 @@ class Tokenizer:
     @property
     def mask(self) -> int | None:
         return self._vocabulary.special.get("mask")
-
-    @property
-    def chat_template(self) -> str | None:
-        return self._vocabulary.config.string(_TEMPLATE, None)
-
-    @property
-    def suppressed_ids(self) -> tuple[int, ...]:
-        """Tokens that must never be chosen, by the file."""
-        found = self._vocabulary.config.ints("tokenizer.ggml.suppress_tokens", None)
-        ids = [] if found is None else found.tolist()
-        return tuple(id for id in ids if 0 <= id < self.vocabulary_size)
 
     def encode(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
         """The tokens of a text.
@@ -154,16 +148,16 @@ class Tokenizer:
 def tokenizer_from_gguf(source: Source) -> Tokenizer:
     """The tokenizer of a model file: its path, the open file, or its metadata."""
     config = open_config(source)
-    kind = config.string("tokenizer.ggml.model")
-    make = _KINDS.get(kind)
+    make = _KINDS.get(KIND.of(config))
     if make is None:
-        raise TokenizerError(f"no tokenizer for vocabularies of kind {kind!r}; there are {', '.join(_KINDS)}")
+        raise KIND.refuse(config, f"a kind of vocabulary that has a tokenizer: {', '.join(_KINDS)},")
     return make(config)
 
 
 def _byte_pairs(config: Config) -> Tokenizer:
-    kind = config.string("tokenizer.ggml.model")
-    pre = _pre_tokenizer("gemma4" if kind == "gemma4" else config.string("tokenizer.ggml.pre", ""))
+    kind = KIND.of(config)
+    pre = PRETOKENIZERS["gemma4"] if kind == "gemma4" else _pre_tokenizer(config)
+    MERGES.of(config)  # which the encoder needs later
     given = DEFAULTS[kind].special
     special = given if pre.bos else {name: id for name, id in given.items() if name != "bos"}
     vocabulary = read_vocabulary(config, Defaults(special, add_bos=pre.add_bos, add_sep=pre.add_sep))
@@ -172,13 +166,12 @@ def _byte_pairs(config: Config) -> Tokenizer:
     return Tokenizer(vocabulary, BytePairs(vocabulary, pre), byte_level=pre.byte_level)
 
 
-def _pre_tokenizer(name: str) -> PreTokenizer:
+def _pre_tokenizer(config: Config) -> PreTokenizer:
+    name = PRE.of(config, "")
     if not name:
         return DEFAULT  # old files have no name
     if name not in PRETOKENIZERS:
-        nearest = get_close_matches(name, PRETOKENIZERS, n=3, cutoff=0.5)
-        hint = f"; nearest: {', '.join(map(repr, nearest))}" if nearest else ""
-        raise TokenizerError(f"unknown pre-tokenizer {name!r} in tokenizer.ggml.pre{hint}")
+        raise PRE.refuse(config, f"a known pre-tokenizer{nearest(name, PRETOKENIZERS)},")
     return PRETOKENIZERS[name]
 
 
@@ -207,8 +200,12 @@ _KINDS: Mapping[str, Callable[[Config], Tokenizer]] = {
 
 
 def _templates(config: Config) -> dict[str, str]:
-    names = [key for key in config if key.startswith(f"{_TEMPLATE}.")]
-    return {key.removeprefix(f"{_TEMPLATE}."): config.string(key) for key in names}
+    prefix = f"{TEMPLATE.name}."
+    return {key.removeprefix(prefix): text(key).of(config) for key in config if key.startswith(prefix)}
+
+
+def _known(ids: NDArray[np.int64] | None, count: int) -> tuple[int, ...]:
+    return () if ids is None else tuple(ids[(ids >= 0) & (ids < count)].tolist())
 
 
 def _check_text(text: object) -> None:

@@ -9,8 +9,8 @@ from typing import final
 
 import numpy as np
 
-from ...errors import TokenizerError
 from .charsmap import Charsmap
+from .keys import CHARSMAP, MERGE_SPACES, SPECIAL
 from .token_bytes import SPACE
 from .vocabulary import Kind, Vocabulary
 from .word_cache import WordCache
@@ -24,15 +24,14 @@ class Unigram:
     """Encodes texts without special tokens."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
+        config = vocabulary.config
         if "unk" not in vocabulary.special:
-            raise TokenizerError("a vocabulary of kind 't5' needs an unknown token, and names none")
-        charsmap = vocabulary.config.ints("tokenizer.ggml.precompiled_charsmap", None)
-        self._charsmap = (
-            Charsmap(charsmap.astype(np.uint8)) if charsmap is not None and len(charsmap) else None
-        )
+            raise SPECIAL["unk"][0].refuse(config, "the id of the unknown token, which kind 't5' needs,")
+        rules = CHARSMAP.of(config, None)
+        self._charsmap = None if rules is None or not len(rules) else Charsmap(rules, config)
         self._unknown = vocabulary.special["unk"]
         self._prefix = vocabulary.add_space_prefix
-        self._merges_spaces = vocabulary.config.bool("tokenizer.ggml.remove_extra_whitespaces", False)
+        self._merges_spaces = MERGE_SPACES.of(config, False)
         texts, types, scores = vocabulary.texts, vocabulary.types, vocabulary.scores
         normal = scores[types == Kind.NORMAL]
         self._unknown_score = float(normal.min(initial=0.0)) - _PENALTY

@@ -7,16 +7,29 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
-from typing import TypeAlias, final
+from typing import TypeAlias, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 import backbay.gguf
-from backbay.gguf import Config, ModelFile
+from backbay.gguf import Config, Key, ModelFile
 
-from ...errors import TokenizerError
+from .keys import (
+    ADD_BOS,
+    ADD_EOS,
+    ADD_SEP,
+    ADD_SPACE,
+    KIND,
+    MERGES,
+    PRE,
+    SCORES,
+    SPECIAL,
+    TOKENS,
+    TYPES,
+)
 
+N = TypeVar("N", np.int64, np.float64)
 Source: TypeAlias = str | os.PathLike[str] | ModelFile | Config
 
 
@@ -52,24 +65,6 @@ DEFAULTS = {
     "t5": Defaults({"eos": 1, "unk": 2, "pad": 0}, add_eos=True),
 }
 
-# The keys of llama.cpp's converter, with its spelling; the last key that a file has counts.
-SPECIAL_KEYS = {
-    "bos": ("cls_token_id", "bos_token_id"),
-    "eos": ("eos_token_id",),
-    "eot": ("eot_token_id",),
-    "eom": ("eom_token_id",),
-    "unk": ("unknown_token_id",),
-    "sep": ("seperator_token_id",),
-    "pad": ("padding_token_id",),
-    "mask": ("mask_token_id",),
-    "fim_pad": ("fim_pad_token_id",),
-    "fim_rep": ("fim_rep_token_id",),
-    "fim_sep": ("fim_sep_token_id",),
-    "fim_pre": ("prefix_token_id", "fim_pre_token_id"),
-    "fim_suf": ("suffix_token_id", "fim_suf_token_id"),
-    "fim_mid": ("middle_token_id", "fim_mid_token_id"),
-}
-
 
 @final
 @dataclass
@@ -94,7 +89,7 @@ class Vocabulary:
 
     def merges(self) -> Iterator[str]:
         """Lines of two parts; the first part may begin with a space."""
-        return iter(self.config.strings("tokenizer.ggml.merges"))
+        return iter(MERGES.of(self.config))
 
     def of_type(self, *kinds: Kind) -> list[int]:
         found: list[int] = np.flatnonzero(np.isin(self.types, kinds)).tolist()
@@ -111,44 +106,46 @@ def open_config(source: Source) -> Config:
 
 
 def read_vocabulary(config: Config, defaults: Defaults | None = None) -> Vocabulary:
-    kind = config.string("tokenizer.ggml.model")
+    kind = KIND.of(config)
     given = defaults or DEFAULTS[kind]
-    texts = [text or f"[EMPTY_{id}]" for id, text in enumerate(config.strings("tokenizer.ggml.tokens"))]
-    count = len(texts)
-    if count == 0:
-        raise TokenizerError("the file's vocabulary, tokenizer.ggml.tokens, is empty")
-    types = _per_token(config, "token_type", count, Kind.NORMAL).astype(np.int64)
+    stored = TOKENS.of(config)
+    count = len(stored)
+    if not count:
+        raise TOKENS.refuse(config, "one token at least")
+    types = _per_token(config, TYPES, count)
+    scores = _per_token(config, SCORES, count)
+    if types is None:
+        types = np.full(count, Kind.NORMAL, np.int64)
     return Vocabulary(
         kind=kind,
-        pre=config.string("tokenizer.ggml.pre", ""),
-        texts=texts,
+        pre=PRE.of(config, ""),
+        texts=[text or f"[EMPTY_{id}]" for id, text in enumerate(stored)],
         types=np.where(np.isin(types, list(Kind)), types, Kind.UNDEFINED),
-        scores=_per_token(config, "scores", count, 0),
+        scores=np.zeros(count) if scores is None else scores,
         special=_special(config, given, count),
-        add_bos=config.bool("tokenizer.ggml.add_bos_token", given.add_bos),
-        add_eos=config.bool("tokenizer.ggml.add_eos_token", given.add_eos),
-        add_sep=config.bool("tokenizer.ggml.add_sep_token", given.add_sep),
-        add_space_prefix=config.bool("tokenizer.ggml.add_space_prefix", given.add_space_prefix),
+        add_bos=ADD_BOS.of(config, given.add_bos),
+        add_eos=ADD_EOS.of(config, given.add_eos),
+        add_sep=ADD_SEP.of(config, given.add_sep),
+        add_space_prefix=ADD_SPACE.of(config, given.add_space_prefix),
         config=config,
     )
 
 
-def _per_token(config: Config, name: str, count: int, default: int) -> NDArray[np.float64]:
-    key = f"tokenizer.ggml.{name}"
-    values = config.floats(key, None)
+def _per_token(config: Config, key: Key[NDArray[N]], count: int) -> NDArray[N] | None:
+    values = key.of(config, None)
     if values is None:
-        return np.full(count, float(default))
+        return None
     if len(values) < count:
-        raise TokenizerError(f"{key} has {len(values)} entries for {count} tokens; convert the model again")
+        raise key.refuse(config, f"an entry for each of the {count} tokens")
     return values[:count]
 
 
 def _special(config: Config, defaults: Defaults, count: int) -> dict[str, int]:
     """The ids of special tokens. An id outside the vocabulary is ignored, as in llama.cpp."""
     special = {name: id for name, id in defaults.special.items() if id < count}
-    for name, keys in SPECIAL_KEYS.items():
+    for name, keys in SPECIAL.items():
         for key in keys:
-            id = config.int(f"tokenizer.ggml.{key}", None)
+            id = key.of(config, None)
             if id is not None and 0 <= id < count:
                 special[name] = id
     return special

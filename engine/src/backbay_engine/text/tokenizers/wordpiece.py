@@ -8,6 +8,7 @@ from __future__ import annotations
 import unicodedata
 from typing import final
 
+from .keys import LOWERCASE, STRIP_ACCENTS
 from .token_bytes import SPACE
 from .vocabulary import Vocabulary
 from .word_cache import WordCache
@@ -31,8 +32,8 @@ class WordPiece:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         config = vocabulary.config
-        lowercase = config.bool("tokenizer.ggml.normalizer.lowercase", True)
-        strip_accents = config.bool("tokenizer.ggml.normalizer.strip_accents", lowercase)
+        lowercase = LOWERCASE.of(config, True)
+        strip_accents = STRIP_ACCENTS.of(config, lowercase)
         self._characters = _Characters(lowercase, strip_accents)
         self._ids = vocabulary.ids
         self._longest = max(map(len, vocabulary.texts))

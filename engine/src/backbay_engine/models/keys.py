@@ -1,0 +1,44 @@
+"""The keys that architectures share, with llama.cpp's names, and the values that are possible."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from backbay.gguf import choice, flag, number, whole
+
+MOST_BLOCKS: Final = 1 << 12
+MOST_EXPERTS: Final = 1 << 16
+
+BLOCK_COUNT = whole("block_count", 1, MOST_BLOCKS)
+PREDICTING_BLOCKS = whole("nextn_predict_layers", 0, MOST_BLOCKS)  # after the others, for speculation
+CONTEXT_LENGTH = whole("context_length", 2)
+WIDTH = whole("embedding_length", 1)
+
+HEADS = whole("attention.head_count", 1)
+KV_HEADS = whole("attention.head_count_kv", 1)
+KEY_LENGTH = whole("attention.key_length", 1)
+VALUE_LENGTH = whole("attention.value_length", 1)
+SCALE = number("attention.scale", most=1e4, above=0)
+WINDOW = whole("attention.sliding_window")  # 0: none
+WINDOW_PATTERN = whole("attention.sliding_window_pattern")
+RMS_EPSILON = number("attention.layer_norm_rms_epsilon", 0, 1)
+EPSILON = number("attention.layer_norm_epsilon", 0, 1)
+
+HIDDEN = whole("feed_forward_length", 1)
+EXPERT_HIDDEN = whole("expert_feed_forward_length", 1)
+EXPERTS = whole("expert_count", 0, MOST_EXPERTS)
+USED_EXPERTS = whole("expert_used_count", 0, MOST_EXPERTS)
+NORMALIZED_SHARES = flag("expert_weights_norm")
+
+ROTATED = whole("rope.dimension_count", 2)
+BASE = number("rope.freq_base", most=1e30, above=1)
+WINDOW_BASE = number("rope.freq_base_swa", most=1e30, above=1)
+SCALING = choice("rope.scaling.type", "none", "linear", "yarn", "longrope")
+FACTOR = number("rope.scaling.factor", 1e-6, 1e6, or_zero=True)
+OLD_FACTOR = number("rope.scale_linear", 1e-6, 1e6, or_zero=True)
+ORIGINAL_CONTEXT = whole("rope.scaling.original_context_length", 1)
+MAGNITUDE = number("rope.scaling.attn_factor", most=1e3, above=0)
+YARN_MIX = number("rope.scaling.yarn_ext_factor", 0, 1)
+YARN_MAGNITUDE = number("rope.scaling.yarn_attn_factor", most=1e3, above=0)
+YARN_FAST = number("rope.scaling.yarn_beta_fast", most=1e6, above=0)
+YARN_SLOW = number("rope.scaling.yarn_beta_slow", most=1e6, above=0)
