@@ -25,7 +25,7 @@ from backbay import (
     Spec,
     Support,
 )
-from backbay.gguf import ModelFile, TensorInfo
+from backbay.gguf import ModelFile, TensorInfo, whole
 from backbay.plugin import COMPOSITE, GRAPH, Cancel, Progress, unsupported
 
 from . import doctor
@@ -52,6 +52,7 @@ CACHE_PADDING = 32  # the block of quantized caches
 FLASH_CACHES = (DType.F16, DType.F32, DType.BF16, DType.Q8_0, DType.Q4_0)
 PERMUTED_CACHES = (DType.F16, DType.F32)
 USUAL_HEAD = 128
+HEADS, WIDTH, HEAD = map(whole, ("attention.head_count", "embedding_length", "attention.key_length"))
 
 
 def _usable_cores() -> int:
@@ -218,9 +219,9 @@ class Ggml(Backend):
 
     def _head_size(self) -> int:
         """The size of the model's heads, as far as the model tells."""
-        heads = self.config.int("attention.head_count", 0)
-        size = self.config.int("embedding_length", 0) // heads if heads else USUAL_HEAD
-        return self.config.int("attention.key_length", size)
+        heads = HEADS.of(self.config, 0, layer=0)
+        size = WIDTH.of(self.config, 0) // heads if heads else USUAL_HEAD
+        return HEAD.of(self.config, size, layer=0)
 
     # -- weights -----------------------------------------------------------------------------------------
 
