@@ -72,7 +72,8 @@ def test_the_program_of_contexts_prints_what_it_says(tmp_path):
 
 def test_the_model_of_add_a_model_does_what_it_says(tmp_path):
     written, outputs, site = installed("docs/add-a-model.md", tmp_path)
-    assert [run(path, tmp_path, PYTHONPATH=str(site)) for path in written if path.name == "use.py"] == outputs
+    programs = [path for path in written if path.name in ("declare.py", "use.py")]
+    assert [run(path, tmp_path, PYTHONPATH=str(site)) for path in programs] == outputs
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
