@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,6 +17,15 @@ def shortened(value: object, most: int = 1000) -> str:
     if len(text) <= most:
         return text
     return f"{text[: most // 2]} ... {text[-most // 4 :]} ({len(text)} characters)"
+
+
+def nearest(word: str, words: Iterable[str]) -> str:
+    """`; nearest: ...` for a message, or an empty string. Names come from files, so the search is bounded."""
+    from difflib import get_close_matches  # takes longer to import than most of core
+
+    candidates = islice((name for name in words if len(name) < 100), 5000)
+    matches = get_close_matches(word, candidates, n=3, cutoff=0.6)
+    return f"; nearest: {', '.join(map(repr, matches))}" if matches else ""
 
 
 def reason_of(error: BaseException) -> str:

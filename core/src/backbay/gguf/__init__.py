@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from backbay.errors import nearest
+
 from .config import Config
 from .keys import Key, choice, flag, number, numbers, text, texts, whole, wholes
 from .reader import ModelFile, open
 from .strings import Strings
-from .suggestions import nearest
 from .tensors import TensorInfo
 
 __all__ = [

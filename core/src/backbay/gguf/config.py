@@ -12,10 +12,9 @@ from typing import Any, Final, Generic, Protocol, TypeVar, final, overload
 
 import numpy as np
 
-from backbay.errors import ModelFileError
+from backbay.errors import ModelFileError, nearest
 
 from . import convert
-from .suggestions import nearest
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

@@ -19,7 +19,6 @@ from .layout import LARGEST_COUNT
 T = TypeVar("T")
 D = TypeVar("D")
 
-_REQUIRED: Final = object()
 _LARGEST_NUMBER: Final = float(np.finfo(np.float32).max)  # ops compute with f32
 
 
@@ -37,13 +36,13 @@ class Key(Generic[T]):
     def of(self, config: Config, *, layer: int | None = None) -> T: ...
     @overload
     def of(self, config: Config, default: D, *, layer: int | None = None) -> T | D: ...
-    def of(self, config: Config, default: Any = _REQUIRED, *, layer: int | None = None) -> Any:
+    def of(self, config: Config, default: Any = ..., *, layer: int | None = None) -> Any:
         """The value in a file; without a default, the file must have the key.
 
         With a layer, the file may have an array with an element for each layer.
         """
         if self.name not in config:
-            if default is _REQUIRED:
+            if default is ...:
                 raise config.missing(self.name)
             return default
         value, index = config[self.name], None

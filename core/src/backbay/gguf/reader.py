@@ -12,7 +12,7 @@ from typing import Self, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
-from backbay.errors import ClosedError, ModelFileError
+from backbay.errors import ClosedError, ModelFileError, nearest
 
 from .config import Config
 from .content import Content
@@ -20,7 +20,6 @@ from .copies import Copies
 from .experts import stack_experts, write_stack
 from .part import Part
 from .split import all_tensors, read_parts
-from .suggestions import nearest
 from .tensors import TensorInfo
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]

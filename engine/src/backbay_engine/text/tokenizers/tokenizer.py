@@ -43,10 +43,10 @@ class Tokenizer:
         self.add_bos, self.add_eos, self.add_sep = vocabulary.add_bos, vocabulary.add_eos, vocabulary.add_sep
         self.control_ids = frozenset(vocabulary.of_type(Kind.CONTROL))
         config = vocabulary.config
-        self.chat_template = TEMPLATE.of(config, None)
+        self.chat_template: str | None = TEMPLATE.of(config, None)
         self.chat_templates = MappingProxyType(_templates(config))
         # Tokens that must never be chosen, by the file.
-        self.suppressed_ids = _known(SUPPRESSED.of(config, None), self.vocabulary_size)
+        self.suppressed_ids: tuple[int, ...] = _known(SUPPRESSED.of(config, None), self.vocabulary_size)
         self._special_tokens = SpecialTokens(vocabulary)
         self._bytes = TokenBytes(vocabulary, byte_level=byte_level)
         # These vocabularies write a space before every word, also the first.
