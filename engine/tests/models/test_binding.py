@@ -203,7 +203,7 @@ def test_a_backend_without_a_file_has_no_model():
         ("llama-llama3", "attention.head_count", 0, "a whole number from 1"),
         ("llama-llama3", "attention.head_count_kv", 3, "a divisor of the 4 heads"),
         ("llama-llama3", "attention.head_count_kv", [2], "a number for layer 1"),
-        ("llama-llama3", "block_count", 0, "a whole number from 1 to 4096"),
+        ("llama-llama3", "block_count", 0, "a whole number from 1 to 1024"),
         ("llama-llama3", "embedding_length", None, "a key 'embedding_length'"),
         ("llama-llama3", "feed_forward_length", None, "a key 'feed_forward_length'"),
         ("llama-llama3", "rope.dimension_count", 9, "an even number up to 8"),

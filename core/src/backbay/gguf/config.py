@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from functools import cached_property, partial
 from os import PathLike, fspath
 from types import MappingProxyType
 from typing import Any, Final, Generic, Protocol, TypeVar, final, overload
@@ -89,7 +89,7 @@ class Config:
     floats = Typed("an array of numbers", convert.as_floats)
     bools = Typed("an array of booleans", convert.as_bools)
 
-    @property
+    @cached_property
     def architecture(self) -> str:
         return self.string("general.architecture", "")
 

@@ -41,11 +41,12 @@ class Key(Generic[T]):
 
         With a layer, the file may have an array with an element for each layer.
         """
-        if self.name not in config:
+        full = config.resolve(self.name)
+        if full is None:
             if default is ...:
                 raise config.missing(self.name)
             return default
-        value, index = config[self.name], None
+        value, index = config[full], None
         if layer is not None and isinstance(value, np.ndarray | list | tuple):
             if layer >= len(value):
                 raise self.refuse(config, f"a number for layer {layer}")

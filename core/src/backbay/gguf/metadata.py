@@ -56,6 +56,9 @@ class Metadata(Mapping[str, Value]):
             return self._strings.setdefault(key, array)
         return self._numbers(key, entry, entry.count)
 
+    def __contains__(self, key: object) -> bool:
+        return key in self._entries  # Mapping's own method would decode the value
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
 

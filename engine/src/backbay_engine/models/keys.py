@@ -6,7 +6,7 @@ from typing import Final
 
 from backbay.gguf import choice, flag, number, whole
 
-MOST_BLOCKS: Final = 1 << 12
+MOST_BLOCKS: Final = 1 << 10
 MOST_EXPERTS: Final = 1 << 16
 
 BLOCK_COUNT = whole("block_count", 1, MOST_BLOCKS)
