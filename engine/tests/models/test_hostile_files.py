@@ -61,12 +61,8 @@ def test_the_seeds_are_sound(tmp_path):
 
 
 def test_every_declared_key_is_read_from_some_seed(tmp_path):
-    read = {key for seed in SEEDS.values() for key in keys_that_are_read(seed, tmp_path / "m.gguf")}
-    missed = [
-        key.name
-        for key in declared_keys()
-        if not any(full.endswith(f".{key.name}") for full in read | {f".{k}" for k in read})
-    ]
+    read = {f".{key}" for seed in SEEDS.values() for key in keys_that_are_read(seed, tmp_path / "m.gguf")}
+    missed = [key.name for key in declared_keys() if not any(full.endswith(f".{key.name}") for full in read)]
     assert not missed, "add a seed to hostile_files.py that needs these keys"
 
 
