@@ -1,0 +1,116 @@
+"""Writes docs/found.md from the docstrings of the scripts in found/. `make docs` runs it; --check only compares."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "found.md"
+FIELDS = ("project", "needs", "effect", "workaround", "thread", "shown", "right")
+HEAD = """# Faults found in other projects
+
+The conformance suite, the plugins' fuzzers and work on the plugins have found the faults below in the libraries that
+backbay runs on. Each has a script in [found/](../found) that shows it without backbay: the script prints what is expected
+and what came, and exits with
+
+| status | meaning |
+|---|---|
+| 0 | the fault is there |
+| 1 | the fault is not there |
+| 77 | something that the script needs is missing |
+
+`tests/test_found.py` runs every script and compares its outcome with this page. So an upgrade that mends a fault turns the
+test red, and names the workaround that can go.
+
+"Shown in" lists versions in which the script showed the fault, "right in" versions in which it did not. A thread reports
+the fault, mends it, or brought it; "none found" means that a search found none.
+
+<!-- made by tools/found.py from the scripts -->
+"""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What the docstring of a script says: the fault in prose, then a field on each line."""
+
+    path: Path
+    fault: str
+    fields: dict[str, str]
+
+    def __getitem__(self, field: str) -> str:
+        return self.fields.get(field, "none")
+
+    def versions(self, field: str) -> list[str]:
+        return [] if self[field] == "none" else self[field].split(", ")
+
+    @property
+    def workarounds(self) -> list[tuple[str, str]]:
+        """Files with what to look for in them; empty if there is none, for the reason given."""
+        if self["workaround"].startswith("none"):
+            return []
+        return [
+            (path, name)
+            for path, _, name in (each.partition(": ") for each in self["workaround"].split("; "))
+        ]
+
+
+def read(path: Path) -> Finding:
+    """A finding; ValueError if a field is missing or unknown."""
+    prose, _, listed = (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n\n")
+    fields = dict(line.split(": ", 1) for line in listed.splitlines())
+    missing, unknown = {*FIELDS} - {"needs", *fields}, fields.keys() - {*FIELDS}
+    if missing or unknown:
+        raise ValueError(f"{path.name}: missing fields {sorted(missing)}, unknown fields {sorted(unknown)}")
+    return Finding(path, " ".join(prose.split()), fields)
+
+
+def findings() -> list[Finding]:
+    return [read(path) for path in sorted((ROOT / "found").glob("*.py"))]
+
+
+def page() -> str:
+    found = findings()
+    text = HEAD
+    for project in sorted({each["project"] for each in found}, key=str.lower):
+        text += f"\n## {project}\n\n| fault | effect | shown in | right in | our workaround | thread |\n|---|---|---|---|---|---|\n"
+        text += "".join(row(each) for each in found if each["project"] == project)
+    return text
+
+
+def row(finding: Finding) -> str:
+    name = finding.path.name
+    fault = f"{finding.fault} [{name}](../found/{name})"
+    if "needs" in finding.fields:
+        fault += f", needs {finding['needs']}"
+    places = [f"[{name}](../{path})" for path, name in finding.workarounds]
+    cells = (
+        fault,
+        finding["effect"],
+        finding["shown"],
+        finding["right"],
+        ", ".join(places) or finding["workaround"],
+        thread(finding["thread"]),
+    )
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"
+
+
+def thread(address: str) -> str:
+    """A link whose text is project#number, as in `microsoft/onnxruntime#1`."""
+    if not address.startswith("https://github.com/"):
+        return address
+    owner, project, _, number = address.removeprefix("https://github.com/").split("/")
+    return f"[{owner}/{project}#{number}]({address})"
+
+
+def main() -> int:
+    if "--check" in sys.argv:
+        return int(not PAGE.exists() or PAGE.read_text() != page())
+    PAGE.write_text(page())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
