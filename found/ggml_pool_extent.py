@@ -1,5 +1,4 @@
-"""pool_2d counts the extents of its result in float32: of 2^24 + 3 windows of width 1 it makes 2^24 + 4, the last of which
-reads outside.
+"""pool_2d counts the extents of its result in float32: of 2^24 + 3 windows of width 1 it makes 2^24 + 4.
 
 project: ggml
 effect: another shape than the formula says, for long planes

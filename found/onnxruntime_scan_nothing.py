@@ -1,5 +1,5 @@
-"""A Scan over no steps ends the process with SIGFPE where a result has its steps on another axis than the first: the transpose
-of the empty result divides by 0.
+"""A Scan over no steps ends the process with SIGFPE, a division by 0, if a result has its steps on another axis than the
+first; with all steps on the first axis it is an error.
 
 project: ONNX Runtime
 effect: a recurrent model kills the process over an empty prompt

@@ -1,4 +1,4 @@
-"""TopK of a tensor without rows ends the process with SIGFPE: the kernel divides by the number of rows.
+"""TopK of a tensor without rows ends the process with SIGFPE, a division by 0.
 
 project: ONNX Runtime
 effect: an expert, or a batch, that gets no token kills the server
