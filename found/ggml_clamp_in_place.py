@@ -3,7 +3,7 @@
 project: ggml
 effect: wrong results wherever a tensor is clamped and used again
 workaround: plugins/ggml/src/backbay_ggml/ops/elementwise.py: clamped
-thread: none found
+thread: https://github.com/ggml-org/llama.cpp/pull/27644
 shown: 0.15.3
 right: 0.25.3
 """
