@@ -7,7 +7,7 @@ effect: every program with AMX, such as ggml's default build, crashes at its fir
 workaround: plugins/ggml/src/backbay_ggml/library/compiler_flags.py: -fno-dse
 thread: https://github.com/ggml-org/llama.cpp/pull/26954
 shown: 12.2.0
-right: none
+right: 13.3.0, 14.2.0
 """
 
 import re

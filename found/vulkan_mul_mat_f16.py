@@ -5,7 +5,7 @@ project: ggml on Vulkan
 needs: a ggml with Vulkan, and a driver
 effect: three digits of every product; NaN for large activations; GGML_VK_DISABLE_F16=1 cures it
 workaround: none yet
-thread: none found
+thread: https://github.com/ggml-org/llama.cpp/issues/18969
 shown: 0.15.3
 right: none
 """
