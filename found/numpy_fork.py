@@ -1,0 +1,43 @@
+"""A fork in the midst of another thread's matrix product never returns: before a fork, OpenBLAS stops its threads, for which the
+product waits, and the fork waits for the product.
+
+project: NumPy
+effect: a server that computes in one thread and starts processes in another one hangs
+workaround: core/src/backbay/backend/forks.py: class ForkGate
+thread: none found
+shown: 2.4.6
+right: none
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import numpy as np
+
+
+def attempt() -> None:
+    matrix = np.ones((600, 600))
+
+    def multiply() -> None:
+        while True:
+            matrix @ matrix
+
+    threading.Thread(target=multiply, daemon=True).start()
+    for _ in range(300):
+        signal.alarm(10)  # ends the process if the fork takes longer
+        if (child := os.fork()) == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
+    os._exit(0)
+
+
+if sys.argv[1:]:
+    attempt()
+print("NumPy", np.__version__)
+print("expected 300 forks")
+child = subprocess.run([sys.executable, __file__, "child"], check=False)
+print("came    ", "300 forks" if child.returncode == 0 else "one that took longer than 10 s")
+sys.exit(0 if child.returncode == -signal.SIGALRM else 1)
