@@ -1,5 +1,5 @@
-"""GCC 12 removes the tile configuration of AMX as dead stores: _tile_loadconfig declares 8 bytes of it as read, not 64. The
-instruction then loads random numbers, and the process ends.
+"""GCC 12 removes the tile configuration of AMX as dead stores: _tile_loadconfig declares 8 bytes of it as
+read, not 64. The instruction then loads random numbers, and the process ends.
 
 project: GCC
 needs: gcc for x86-64
@@ -17,7 +17,11 @@ import sys
 
 PROGRAM = """
 #include <immintrin.h>
-struct config { unsigned char palette, start, reserved[14]; unsigned short bytes[16]; unsigned char rows[16]; };
+struct config {
+    unsigned char palette, start, reserved[14];
+    unsigned short bytes[16];
+    unsigned char rows[16];
+};
 void configure(void) {
     struct config all = { .palette = 1 };
     for (int tile = 0; tile < 8; tile++) { all.bytes[tile] = 64; all.rows[tile] = 16; }

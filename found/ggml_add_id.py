@@ -1,5 +1,5 @@
-"""add_id may write its result over the rows that it still reads. The allocator puts the result of an op "in place" of any
-operand of its shape, also of the table of rows, which add_id reads in the order of the ids.
+"""add_id may write its result over the rows that it still reads. The allocator puts the result of an op "in
+place" of any operand of its shape, also of the table of rows, which add_id reads in the order of the ids.
 
 project: ggml
 effect: wrong biases in mixtures of experts, if the table is computed in the graph

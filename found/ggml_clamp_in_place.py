@@ -1,4 +1,5 @@
-"""ggml_clamp overwrites its operand: the result is a view of it. Other readers of the operand get clamped numbers.
+"""ggml_clamp overwrites its operand: the result is a view of it. Other readers of the operand get clamped
+numbers.
 
 project: ggml
 effect: wrong results wherever a tensor is clamped and used again

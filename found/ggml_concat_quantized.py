@@ -1,5 +1,5 @@
-"""concat of q8_0 copies element by element as if each had the size of a block, and ends the process with SIGSEGV, or
-overwrites what lies behind.
+"""concat of q8_0 copies element by element as if each had the size of a block, and ends the process with
+SIGSEGV, or overwrites what lies behind.
 
 project: ggml
 effect: quantized caches and weights cannot be joined

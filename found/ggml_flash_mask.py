@@ -1,4 +1,5 @@
-"""Flash attention accepts a mask with fewer rows than there are tokens, and reads what follows it in memory.
+"""Flash attention accepts a mask with fewer rows than there are tokens, and reads what follows it in
+memory.
 
 project: ggml
 effect: attention to random positions, or NaN

@@ -1,5 +1,5 @@
-"""gelu_quick of a number beyond the range of float16 is infinity, or NaN if it is negative: it looks up a table of float16
-without looking at the range, as gelu does.
+"""gelu_quick of a number beyond the range of float16 is infinity, or NaN if it is negative: it looks up a
+table of float16 without looking at the range, as gelu does.
 
 project: ggml
 effect: NaN in models with large activations

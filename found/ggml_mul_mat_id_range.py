@@ -1,5 +1,5 @@
-"""mul_mat_id takes ids of experts that do not exist, and writes outside of its tables: the check is an assert, which release
-builds leave out.
+"""mul_mat_id takes ids of experts that do not exist, and writes outside of its tables: the check is an
+assert, which release builds leave out.
 
 project: ggml
 effect: a wrong id corrupts memory, or ends the process

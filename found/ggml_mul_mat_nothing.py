@@ -1,4 +1,5 @@
-"""mul_mat of no terms, an inner extent of 0, ends the process: with such strides the weights look transposed.
+"""mul_mat of no terms, an inner extent of 0, ends the process: with such strides the weights look
+transposed.
 
 project: ggml
 effect: an empty operand kills the process; the result would be zeros

@@ -1,5 +1,5 @@
-"""Resampling by the nearest element divides in float32, and may miss by one: of 14 elements reduced to 2, the second is
-element 6, not 7.
+"""Resampling by the nearest element divides in float32, and may miss by one: of 14 elements reduced to 2,
+the second is element 6, not 7.
 
 project: ggml
 effect: shifted columns of images

@@ -1,4 +1,5 @@
-"""A row of q8_0 with 33 numbers is accepted, though a block has 32: it gets 35 bytes, which is no whole number of blocks.
+"""A row of q8_0 with 33 numbers is accepted, though a block has 32: it gets 35 bytes, which is no whole
+number of blocks.
 
 project: ggml
 effect: kernels read and write outside of the tensor

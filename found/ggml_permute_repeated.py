@@ -1,5 +1,5 @@
-"""permute of a view with a stride of 0, a row that is read repeatedly, ends the process: the view counts as larger than the
-tensor that it looks into.
+"""permute of a view with a stride of 0, a row that is read repeatedly, ends the process: the view counts as
+larger than the tensor that it looks into.
 
 project: ggml
 effect: repeated rows cannot be permuted

@@ -1,5 +1,5 @@
-"""ggml_backend_cpu_buffer_type of ggml-python returns a pointer cut to 32 bits: its result type is a NewType, which ctypes
-takes for a function of an int.
+"""ggml_backend_cpu_buffer_type of ggml-python returns a pointer cut to 32 bits: its result type is a
+NewType, which ctypes takes for a function of an int.
 
 project: ggml-python
 effect: whatever gets the pointer crashes

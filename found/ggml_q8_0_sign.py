@@ -1,5 +1,5 @@
-"""A product of two q8_0 blocks has the wrong sign where the second one holds the code -128 and the first one is negative: AVX2
-code negates the code in 8 bits, where -128 has no opposite.
+"""A product of two q8_0 blocks has the wrong sign where the second one holds the code -128 and the first
+one is negative: AVX2 code negates the code in 8 bits, where -128 has no opposite.
 
 project: ggml
 needs: a CPU with AVX2

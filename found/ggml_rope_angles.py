@@ -1,5 +1,6 @@
-"""rope makes the angle of each pair from the one before it, by a product in float32, and the rounding errors add up: at position
-131071 of a head of 128, results are off by 0.012. Angles that are rounded once make 0.001.
+"""rope makes the angle of each pair from the one before it, by a product in float32, and the rounding
+errors add up: at position 131071 of a head of 128, results are off by 0.012. Angles that are rounded once
+make 0.001.
 
 project: ggml
 effect: positions blur in long contexts

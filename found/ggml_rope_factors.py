@@ -1,5 +1,5 @@
-"""rope reads a factor for each pair of the head, also of pairs behind n_dims, which it does not rotate. With n_dims / 2
-factors, as its check asks for, it reads outside.
+"""rope reads a factor for each pair of the head, also of pairs behind n_dims, which it does not rotate.
+With n_dims / 2 factors, as its check asks for, it reads outside.
 
 project: ggml
 effect: a crash if the factors end at the end of a page

@@ -1,5 +1,5 @@
-"""The scheduler ends the process if an op with two operands brings a 30th and a 31st input from other devices: before an
-op it asks whether 30 are reached, not whether the op's operands fit.
+"""The scheduler ends the process if an op with two operands brings a 30th and a 31st input from other
+devices: before an op it asks whether 30 are reached, not whether the op's operands fit.
 
 project: ggml
 effect: a graph that is spread over devices ends the process

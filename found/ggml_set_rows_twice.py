@@ -1,5 +1,5 @@
-"""set_rows with the same id several times may leave a mix of the sources in a row: several threads write the row at once. This
-happens only if another op of the graph asks for threads.
+"""set_rows with the same id several times may leave a mix of the sources in a row: several threads write
+the row at once. This happens only if another op of the graph asks for threads.
 
 project: ggml
 effect: a row of a cache that nobody wrote, once in a while

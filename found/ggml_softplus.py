@@ -1,4 +1,5 @@
-"""softplus of -20 is 0, and 0.9 % off at -12: it is computed as log(1 + exp(x)), which loses the digits of a small exp(x).
+"""softplus of -20 is 0, and 0.9 % off at -12: it is computed as log(1 + exp(x)), which loses the digits of
+a small exp(x).
 
 project: ggml
 effect: the time steps of state-space models vanish

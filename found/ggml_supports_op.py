@@ -1,5 +1,5 @@
-"""The CPU's supports_op says yes to a softmax of float16, and to most other ops of dtypes that they lack; computing them ends
-the process.
+"""The CPU's supports_op says yes to a softmax of float16, and to most other ops of dtypes that they lack;
+computing them ends the process.
 
 project: ggml
 effect: a program cannot ask what runs

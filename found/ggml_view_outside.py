@@ -1,4 +1,5 @@
-"""A view with strides may reach beyond its tensor without any error: only its offset and its dense size are checked.
+"""A view with strides may reach beyond its tensor without any error: only its offset and its dense size are
+checked.
 
 project: ggml
 effect: other data of the process are read, or overwritten

@@ -1,7 +1,8 @@
-"""A fork in the midst of another thread's matrix product never returns: before a fork, OpenBLAS stops its threads, for which the
-product waits, and the fork waits for the product.
+"""A fork in the midst of another thread's matrix product never returns: before a fork, OpenBLAS stops its
+threads, for which the product waits, and the fork waits for the product.
 
 project: NumPy
+needs: two cores
 effect: a server that computes in one thread and starts processes in another one hangs
 workaround: core/src/backbay/backend/forks.py: class ForkGate
 thread: none found
@@ -36,6 +37,9 @@ def attempt() -> None:
 
 if sys.argv[1:]:
     attempt()
+if (os.cpu_count() or 1) < 2 or os.environ.get("OPENBLAS_NUM_THREADS") == "1":
+    print("a second core, or a second thread of OpenBLAS, is missing")
+    sys.exit(77)
 print("NumPy", np.__version__)
 print("expected 300 forks")
 child = subprocess.run([sys.executable, __file__, "child"], check=False)

@@ -1,5 +1,5 @@
-"""np.array([n], np.float32) of a Python int rounds twice, to float64 and then to float32: of 2^54 + 2^30 + 1 it makes 2^54.
-Conversion from int64 rounds once, to 2^54 + 2^31.
+"""np.array([n], np.float32) of a Python int rounds twice, to float64 and then to float32: of 2^54 + 2^30 +
+1 it makes 2^54. Conversion from int64 rounds once, to 2^54 + 2^31.
 
 project: NumPy
 effect: integers past 2^53 are off by one float32

@@ -1,5 +1,5 @@
-"""The sum of float16 or float32 along the first axis stops growing: 4096 ones of float16 add up to 2048. Along the last axis,
-sums are made in pairs, and come to 4096.
+"""The sum of float16 or float32 along the first axis stops growing: 4096 ones of float16 add up to 2048.
+Along the last axis, sums are made in pairs, and come to 4096.
 
 project: NumPy
 effect: sums and means of long columns are wrong, without a warning

@@ -1,5 +1,5 @@
-"""AveragePool from opset 19 on, with count_include_pad, leaves the padding behind the data out of its count: some averages
-of 0.5 are 1.
+"""AveragePool from opset 19 on, with count_include_pad, leaves the padding behind the data out of its
+count: some averages of 0.5 are 1.
 
 project: ONNX Runtime
 effect: brighter right and bottom edges of images

@@ -1,4 +1,5 @@
-"""Elu of -1e-8 is 0: the kernel computes exp(x) - 1, which rounds to 0 for small x. Selu and Celu do the same.
+"""Elu of -1e-8 is 0: the kernel computes exp(x) - 1, which rounds to 0 for small x. Selu and Celu do the
+same.
 
 project: ONNX Runtime
 effect: small negative activations vanish

@@ -1,4 +1,5 @@
-"""A forked child of a process with a session never ends: at its exit, ONNX Runtime waits for threads that only the parent has.
+"""A forked child of a process with a session never ends: at its exit, ONNX Runtime waits for threads that
+only the parent has.
 
 project: ONNX Runtime
 effect: multiprocessing with the fork method hangs

@@ -1,5 +1,5 @@
-"""FusedMatMul of no terms, an inner extent of 0, writes zeros into the first matrix of a batch only; the others keep what their
-memory held.
+"""FusedMatMul of no terms, an inner extent of 0, writes zeros into the first matrix of a batch only; the
+others keep what their memory held.
 
 project: ONNX Runtime
 effect: old data as results
@@ -21,7 +21,8 @@ except ImportError as error:
 
 print("ONNX Runtime", onnxruntime.__version__)
 MODEL = """<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]>
-g (float[b, m, k] x, float[b, n, k] w) => (float[b, m, n] y) { y = com.microsoft.FusedMatMul<transB = 1>(x, w) }"""
+g (float[b, m, k] x, float[b, n, k] w) => (float[b, m, n] y)
+{ y = com.microsoft.FusedMatMul<transB = 1>(x, w) }"""
 session = onnxruntime.InferenceSession(onnx.parser.parse_model(MODEL).SerializeToString())
 binding, came = session.io_binding(), np.full((2, 1, 3), 7, np.float32)
 binding.bind_cpu_input("x", np.zeros((2, 1, 0), np.float32))

@@ -1,5 +1,5 @@
-"""DequantizeLinear of int4 weights and a MatMul become one MatMulNBits that rounds the activations to int8, though both are
-float32 in the model. The result is off by 1 %, with default options and without a message.
+"""DequantizeLinear of int4 weights and a MatMul become one MatMulNBits that rounds the activations to int8,
+though both are float32 in the model. The result is off by 1 %, with default options and without a message.
 
 project: ONNX Runtime
 effect: a model that asks for float32 does not get it

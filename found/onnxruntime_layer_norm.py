@@ -1,5 +1,5 @@
-"""LayerNormalization of [10002, 10000] is +-316, not +-1. The kernel subtracts the square of the mean from the mean of the
-squares, which leaves no digits.
+"""LayerNormalization of [10002, 10000] is +-316, not +-1. The kernel subtracts the square of the mean from
+the mean of the squares, which leaves no digits.
 
 project: ONNX Runtime
 effect: wrong features wherever the mean of a row is much larger than its spread; NaN for some rows

@@ -1,5 +1,5 @@
-"""A Pad as wide as the window of the AveragePool behind it is refused when the session is made: the optimizer makes it padding
-of the pool, which has to be narrower than the window.
+"""A Pad as wide as the window of the AveragePool behind it is refused when the session is made: the
+optimizer makes it padding of the pool, which has to be narrower than the window.
 
 project: ONNX Runtime
 effect: a valid model has no session

@@ -1,5 +1,5 @@
-"""A Pad of some axes behind a Transpose cannot run: the optimizer moves the Transpose, and reorders the paddings as if there
-were one for each axis.
+"""A Pad of some axes behind a Transpose cannot run: the optimizer moves the Transpose, and reorders the
+paddings as if there were one for each axis.
 
 project: ONNX Runtime
 effect: a valid model fails when it runs, or when its session is made
@@ -21,8 +21,12 @@ except ImportError as error:
 
 print("ONNX Runtime", onnxruntime.__version__)
 MODEL = """<ir_version: 10, opset_import: ["": 21]> g (float[a, b, c] x) => (float[b, c, d] y) {
-  pads = Constant<value_ints = [1, 0]>()  zero = Constant<value_float = 0.0>()  axis = Constant<value_ints = [0]>()
-  turned = Transpose<perm = [2, 0, 1]>(x)  padded = Pad(turned, pads, zero, axis)  y = Transpose<perm = [1, 2, 0]>(padded)
+  pads = Constant<value_ints = [1, 0]>()
+  axis = Constant<value_ints = [0]>()
+  zero = Constant<value_float = 0.0>()
+  turned = Transpose<perm = [2, 0, 1]>(x)
+  padded = Pad(turned, pads, zero, axis)
+  y = Transpose<perm = [1, 2, 0]>(padded)
 }"""
 LEVELS = onnxruntime.GraphOptimizationLevel
 

@@ -1,5 +1,5 @@
-"""A Pad with zeros before a MaxPool disappears: the optimizer makes it padding of the pool, which counts as -infinity. Where
-all numbers of a window are below 0, their largest comes, not 0.
+"""A Pad with zeros before a MaxPool disappears: the optimizer makes it padding of the pool, which counts as
+-infinity. Where all numbers of a window are below 0, their largest comes, not 0.
 
 project: ONNX Runtime
 effect: other numbers at the edges of an image

@@ -1,5 +1,5 @@
-"""ReduceSum over an axis of extent 0 gives a result of extent 0, not 1: the shape of the operand, not the shape that the
-specification gives. The other reductions do the same.
+"""ReduceSum over an axis of extent 0 gives a result of extent 0, not 1: the shape of the operand, not the
+shape that the specification gives. The other reductions do the same.
 
 project: ONNX Runtime
 effect: the sum of nothing is no number, and ops behind it fail or broadcast to nothing

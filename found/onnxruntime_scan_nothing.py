@@ -1,5 +1,5 @@
-"""A Scan over no steps ends the process with SIGFPE, a division by 0, if a result has its steps on another axis than the
-first; with all steps on the first axis it is an error.
+"""A Scan over no steps ends the process with SIGFPE, a division by 0, if a result has its steps on another
+axis than the first; with all steps on the first axis it is an error.
 
 project: ONNX Runtime
 effect: a recurrent model kills the process over an empty prompt
@@ -20,7 +20,8 @@ except ImportError as error:
     print(f"not installed: {error.name}")
     sys.exit(77)
 
-MODEL = """<ir_version: 10, opset_import: ["": 21]> g (float[n] start, float[n, t] x) => (float[n] last, float[n, t] y) {
+MODEL = """<ir_version: 10, opset_import: ["": 21]> g (float[n] start, float[n, t] x)
+=> (float[n] last, float[n, t] y) {
   last, y = Scan<num_scan_inputs = 1, scan_input_axes = [1], scan_output_axes = [1],
                  body = step (float[n] sum, float[n] now) => (float[n] after, float[n] out) {
                    after = Add(sum, now)  out = Identity(after) }>(start, x)

@@ -1,5 +1,5 @@
-"""Sigmoid of float32 is 0 below about -18, and 0.6 % off at -12. Its kernel limits the argument, and adds 0.5 to a fraction
-near -0.5; float32 itself holds the results down to -87.
+"""Sigmoid of float32 is 0 below about -18, and 0.6 % off at -12. Its kernel limits the argument, and adds
+0.5 to a fraction near -0.5; float32 itself holds the results down to -87.
 
 project: ONNX Runtime
 effect: gates close completely, and the logarithm of a small probability is -infinity

@@ -1,5 +1,5 @@
-"""A product behind a Transpose and a Cast reads outside of its memory: the optimizer merges the Transpose into FusedMatMul,
-though the rank of the other operand is only known when it runs.
+"""A product behind a Transpose and a Cast reads outside of its memory: the optimizer merges the Transpose
+into FusedMatMul, though the rank of the other operand is only known when it runs.
 
 project: ONNX Runtime
 effect: attention over float16 caches ends the process with SIGSEGV

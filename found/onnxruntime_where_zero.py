@@ -1,5 +1,5 @@
-"""Where loses the sign of a zero: it gives 0 where it should take -0. It makes two halves, each of which is 0 where the
-other is chosen, and merges them.
+"""Where loses the sign of a zero: it gives 0 where it should take -0. It makes two halves, each of which is
+0 where the other is chosen, and merges them.
 
 project: ONNX Runtime
 effect: data that only move do not keep their bits; 1 / x changes its sign

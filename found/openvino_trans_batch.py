@@ -1,4 +1,5 @@
-"""FusedMatMul ignores transBatchB: it multiplies the wrong slices, and fails only where the extents do not fit.
+"""FusedMatMul ignores transBatchB: it multiplies the wrong slices, and fails only where the extents do not
+fit.
 
 project: ONNX Runtime on OpenVINO
 needs: onnxruntime-openvino

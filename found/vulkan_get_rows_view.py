@@ -1,5 +1,5 @@
-"""get_rows ends the process if its ids are a view that does not begin at a multiple of the device's alignment, though
-supports_op says yes.
+"""get_rows ends the process if its ids are a view that does not begin at a multiple of the device's
+alignment, though supports_op says yes.
 
 project: ggml on Vulkan
 needs: a ggml with Vulkan, and a driver

@@ -1,5 +1,5 @@
-"""mul_mat of float32 with more than 8 columns rounds both operands to float16, even where GGML_PREC_F32 asks for float32:
-1e5 becomes infinite.
+"""mul_mat of float32 with more than 8 columns rounds both operands to float16, even where GGML_PREC_F32
+asks for float32: 1e5 becomes infinite.
 
 project: ggml on Vulkan
 needs: a ggml with Vulkan, and a driver

@@ -1,5 +1,5 @@
-"""The norm of [10002, 10000] is +-316, not +-1: the shader subtracts the square of the mean from the mean of the squares, which
-leaves no digits.
+"""The norm of [10002, 10000] is +-316, not +-1: the shader subtracts the square of the mean from the mean
+of the squares, which leaves no digits.
 
 project: ggml on Vulkan
 needs: a ggml with Vulkan, and a driver

@@ -1,5 +1,5 @@
-"""rope takes wrong positions from a view that does not begin at a multiple of the device's alignment: the offset of the view
-is left out.
+"""rope takes wrong positions from a view that does not begin at a multiple of the device's alignment: the
+offset of the view is rounded down.
 
 project: ggml on Vulkan
 needs: a ggml with Vulkan, and a driver

@@ -1,4 +1,5 @@
-"""A contiguous copy of a view of q5_0 that begins at its second row holds wrong bytes: it begins at byte 16, not 22.
+"""A contiguous copy of a view of q5_0 that begins at its second row holds wrong bytes: it begins at byte
+16, not 22.
 
 project: ggml on Vulkan
 needs: a ggml with Vulkan, and a driver

@@ -1,5 +1,5 @@
-"""LayerNormalization of [10002, 10000] is +-316, not +-1: the shader subtracts the square of the mean from the mean of the
-squares, which leaves no digits.
+"""LayerNormalization of [10002, 10000] is +-316, not +-1: the shader subtracts the square of the mean from
+the mean of the squares, which leaves no digits.
 
 project: ONNX Runtime on WebGPU
 needs: onnxruntime-webgpu and a Vulkan driver, such as Mesa's lavapipe

@@ -1,5 +1,5 @@
-"""TopK, ascending, of a row with an infinity gives 3.4e38 and position -1 in its place: unused places of the sort are filled
-with the largest number, which counts as less than infinity.
+"""TopK, ascending, of a row with an infinity gives 3.4e38 and position -1 in its place: unused places of
+the sort are filled with the largest number, which counts as less than infinity.
 
 project: ONNX Runtime on WebGPU
 needs: onnxruntime-webgpu and a Vulkan driver, such as Mesa's lavapipe

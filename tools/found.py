@@ -1,9 +1,8 @@
-"""Writes docs/found.md from the docstrings of the scripts in found/. `make docs` runs it; --check only compares."""
+"""Writes docs/found.md from the docstrings of the scripts in found/; `make docs` runs it."""
 
 from __future__ import annotations
 
 import ast
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,9 +11,9 @@ PAGE = ROOT / "docs" / "found.md"
 FIELDS = ("project", "needs", "effect", "workaround", "thread", "shown", "right")
 HEAD = """# Faults found in other projects
 
-The conformance suite, the plugins' fuzzers and work on the plugins have found the faults below in the libraries that
-backbay runs on. Each has a script in [found/](../found) that shows it without backbay: the script prints what is expected
-and what came, and exits with
+The conformance suite, the plugins' fuzzers and work on the plugins have found the faults below in the
+libraries that backbay runs on. Each has a script in [found/](../found) that shows it without backbay. The
+script prints what is expected and what came, and exits with
 
 | status | meaning |
 |---|---|
@@ -22,13 +21,16 @@ and what came, and exits with
 | 1 | the fault is not there |
 | 77 | something that the script needs is missing |
 
-`tests/test_found.py` runs every script and compares its outcome with this page. So an upgrade that mends a fault turns the
-test red, and names the workaround that can go.
+`tests/test_found.py` runs every script and compares its outcome with this page. So an upgrade that mends a
+fault turns the test red, and the message names the workaround that can go.
 
-"Shown in" lists versions in which the script showed the fault, "right in" versions in which it did not. A thread reports
-the fault, mends it, or brought it; "none found" means that a search found none.
+"Shown in" lists versions in which the script showed the fault, "right in" versions in which it did not. A
+thread reports the fault, mends it, or brought it; "none found" means that a search found none.
 
 <!-- made by tools/found.py from the scripts -->
+"""
+COLUMNS = """| fault | effect | shown in | right in | our workaround | thread |
+|---|---|---|---|---|---|
 """
 
 
@@ -75,7 +77,7 @@ def page() -> str:
     found = findings()
     text = HEAD
     for project in sorted({each["project"] for each in found}, key=str.lower):
-        text += f"\n## {project}\n\n| fault | effect | shown in | right in | our workaround | thread |\n|---|---|---|---|---|---|\n"
+        text += f"\n## {project}\n\n{COLUMNS}"
         text += "".join(row(each) for each in found if each["project"] == project)
     return text
 
@@ -105,12 +107,9 @@ def thread(address: str) -> str:
     return f"[{owner}/{project}#{number}]({address})"
 
 
-def main() -> int:
-    if "--check" in sys.argv:
-        return int(not PAGE.exists() or PAGE.read_text() != page())
+def main() -> None:
     PAGE.write_text(page())
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
