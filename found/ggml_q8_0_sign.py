@@ -2,7 +2,7 @@
 one is negative: AVX2 code negates the code in 8 bits, where -128 has no opposite.
 
 project: ggml
-needs: a CPU with AVX2
+needs: an x86-64 CPU
 effect: wrong products with q8_0 activations that hold -128; ggml's own quantizer makes none, files may
 workaround: plugins/ggml/src/backbay_ggml/lowering/products.py: has_signs
 thread: none found
@@ -11,6 +11,7 @@ right: none
 """
 
 import ctypes
+import platform
 import sys
 
 try:
@@ -19,6 +20,10 @@ try:
     from ggml.utils import to_numpy
 except ImportError as error:
     print(f"not installed: {error.name}")
+    sys.exit(77)
+
+if platform.machine() not in ("x86_64", "AMD64"):
+    print("not installed: a CPU for x86-64 code")
     sys.exit(77)
 
 print("ggml", ggml.ggml_version().decode())
