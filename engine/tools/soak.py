@@ -33,7 +33,7 @@ class Asked:
 
 def draw(rng: np.random.Generator, llm: LLM, openings: list[list[int]]) -> Asked:
     """A random request; many share a prefix."""
-    vocabulary, context = llm.model.vocabulary_size, llm.context
+    vocabulary, context = llm.vocabulary_size, llm.context
     length = int(rng.integers(1, context // 2))
     prompt = rng.integers(0, vocabulary, length).tolist()
     if rng.random() < 0.5:
@@ -136,7 +136,7 @@ def main() -> int:
     rng = np.random.default_rng(args.seed)
     sizes = {"context": args.context, "batch": 64, "kv_dtype": args.kv_dtype}
     with load(args.model, args.backend, parallel=args.at_once, **sizes) as llm:
-        openings = [rng.integers(0, llm.model.vocabulary_size, 20).tolist() for _ in range(4)]
+        openings = [rng.integers(0, llm.vocabulary_size, 20).tolist() for _ in range(4)]
         requests = [draw(rng, llm, openings) for _ in range(args.requests)]
         with load(args.model, args.backend, parallel=1, **sizes) as single:
             alone(single, requests)

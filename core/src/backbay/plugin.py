@@ -41,7 +41,7 @@ from .errors import (
     UnsupportedOpError,
 )
 from .gguf import Config, ModelFile, TensorInfo
-from .graph.cancel import Cancel, check_cancel, stop_when_cancelled
+from .graph.cancel import Cancel, check_cancel, require_cancel, stop_when_cancelled
 from .graph.graph import Graph, Node, NodeKind
 from .graph.liveness import assign_slots
 from .graph.plan import Plan
@@ -159,6 +159,7 @@ __all__ = [
     "program",
     "quantize",
     "replacing",
+    "require_cancel",
     "same_shape",
     "span",
     "stop_when_cancelled",

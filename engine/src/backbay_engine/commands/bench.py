@@ -19,13 +19,14 @@ from backbay.cli import add_json, file_to_write, say, say_json, table, whole
 
 from ..llm import LLM
 from ..runner.answer import Completion
-from .opening import Bar, add_backend, add_model, open_model, write_plot
+from .opening import Bar, add_backend, add_model, add_worker, open_model, write_plot
 from .plots import bars
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_model(parser)
     add_backend(parser, several=True)
+    add_worker(parser)
     for name, least, default, what in (
         ("--prompt", 0, 512, "tokens of the prompt; 0 skips this test"),
         ("--generate", 0, 128, "tokens to generate; 0 skips this test"),
@@ -87,9 +88,7 @@ def require_work(args: Namespace) -> None:
 def measure(llm: LLM, args: Namespace) -> dict[str, float]:
     """One round: tokens per second of a prompt, and of generation, summed over all sequences."""
     drawn = (
-        np.random.default_rng(0)
-        .integers(0, llm.model.vocabulary_size, (args.parallel, args.prompt + 1))
-        .tolist()
+        np.random.default_rng(0).integers(0, llm.vocabulary_size, (args.parallel, args.prompt + 1)).tolist()
     )
     rates: dict[str, float] = {}
     options: dict[str, Any] = {"reuse": False, "temperature": 0}

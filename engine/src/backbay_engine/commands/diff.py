@@ -38,7 +38,7 @@ def run(args: Namespace) -> int:
     """Exit status 1 if an op's error exceeds the bound of the backend's stated precision."""
     with ExitStack() as stack:
         a, b = (stack.enter_context(open_model(args, name)) for name in (args.a, args.b))
-        ids = a.encode(drawn(a.model.vocabulary_size) if args.prompt is None else args.prompt)
+        ids = a.encode(drawn(a.vocabulary_size) if args.prompt is None else args.prompt)
         step = prompt_step(np.array(ids, np.int32))
         through, singly = blocks(a, b, step), list(ops(a, b, step))
     broken = [op for op in singly if op.broken]

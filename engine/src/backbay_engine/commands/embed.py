@@ -7,12 +7,13 @@ from argparse import ArgumentParser, Namespace
 from backbay import BackbayError
 from backbay.cli import add_json, say, say_json, standard_input, table
 
-from .opening import add_backend, add_model, open_model
+from .opening import add_backend, add_model, add_worker, open_model
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_model(parser)
     add_backend(parser)
+    add_worker(parser)
     parser.add_argument("text", nargs="*", help="texts; by default the lines of standard input")
     parser.add_argument("--raw", action="store_true", help="do not scale vectors to length 1")
     add_json(parser)

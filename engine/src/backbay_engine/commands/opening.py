@@ -46,6 +46,14 @@ def add_model(parser: ArgumentParser) -> None:
     parser.add_argument("--log", choices=("text", "json"), default="text", help="format of log lines (text)")
 
 
+def add_worker(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--worker",
+        action="store_true",
+        help="run the model in a process of its own, whose death is only an error",
+    )
+
+
 def sizes_of(args: Namespace, backend: str | None) -> dict[str, Any]:
     """The arguments of `load` and `estimate`, from those of the command line."""
     return {
@@ -65,7 +73,8 @@ def open_model(args: Namespace, backend: str | None) -> LLM:
     """Load the model of the arguments, with a progress bar."""
     set_up_logging(args.log)
     with Bar(sys.stderr, "loading") as bar:
-        return load(args.model, backend, **sizes_of(args, backend), progress=bar.show)
+        worker = getattr(args, "worker", False)  # not every command has it
+        return load(args.model, backend, **sizes_of(args, backend), progress=bar.show, worker=worker)
 
 
 def write_plot(args: Namespace, picture: str) -> None:

@@ -14,7 +14,7 @@ from backbay.cli import add_json, note, printable, say_json, standard_input, sta
 from ..llm import LLM, Prompt
 from ..runner.answer import Completion, Timings
 from ..text.sampling import SamplingParams
-from .opening import add_backend, add_model, open_model
+from .opening import add_backend, add_model, add_worker, open_model
 
 SAMPLING = {
     "temperature": (float, "0 chooses the most likely token"),
@@ -29,6 +29,7 @@ SAMPLING = {
 def add_arguments(parser: ArgumentParser) -> None:
     add_model(parser)
     add_backend(parser)
+    add_worker(parser)
     parser.add_argument("-p", "--prompt", help="text to continue; - reads standard input")
     parser.add_argument("--chat", action="store_true", help="chat, with the model's own template")
     parser.add_argument("--system", metavar="TEXT", help="system message of the chat")

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from threading import Event
 from time import perf_counter
-from typing import Generic, Literal, TypeAlias, TypeVar, final
+from typing import Generic, Literal, Protocol, TypeAlias, TypeVar, final
 
 from ..text.sampling import Sampled
 
 FinishReason: TypeAlias = Literal["stop", "length", "cancelled"]
 T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
 
 
 @dataclass
@@ -47,6 +48,16 @@ class Completion:
     logprobs: list[Sampled] | None = None  # one for each token; None if not asked for
     stop: str | None = None  # the stop string that ended it
     timings: Timings = field(default_factory=Timings)
+
+
+class Receiver(Protocol[T_contra]):
+    """Takes what a request gives: pieces of text, then the result or an error."""
+
+    def emit(self, piece: str, /) -> None: ...
+    def succeed(self, result: T_contra, /) -> None: ...
+    def fail(self, error: BaseException, /) -> None: ...
+    def after_fork(self, error: BaseException, /) -> None:
+        """Fail, in a forked child: a lost thread may hold any lock."""
 
 
 @final
@@ -85,7 +96,7 @@ class Handle(Generic[T]):
         if self._error is not None:
             raise self._error
 
-    # -- for the runner ----------------------------------------------------------------------------------
+    # -- as a receiver -----------------------------------------------------------------------------------
 
     def emit(self, piece: str) -> None:
         if piece:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, final
 
 from numpy.typing import NDArray
 
 from ..text.sampling import Sampled, Sampler, StopMatcher
 from ..text.tokenizers import Tokenizer
-from .answer import Clock, Completion, FinishReason, Handle, Timings
+from .answer import Clock, Completion, FinishReason, Timings
 from .job import Job
 from .options import GenerationOptions
 from .slots import Slot
@@ -26,11 +25,9 @@ class Generation(Job):
         options: GenerationOptions,
         tokenizer: Tokenizer | None,
         vocabulary_size: int,
-        cancel: Callable[[Job], None],
     ) -> None:
         super().__init__(prompt, reuse=options.reuse)
         self.options = options
-        self.handle: Handle[Completion] = Handle(partial(cancel, self))
         self.sampler = Sampler(options.sampling, vocabulary_size)
         self.sampler.accept(prompt)
         # a file without a vocabulary gives tokens, but no text and no end-of-text token

@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from .answer import Handle
+from .answer import Receiver
 from .scheduler import Span
 from .slots import Slot
 
@@ -16,8 +16,8 @@ from .slots import Slot
 class Job(ABC):
     """A request in the runner. `todo` holds the tokens that are to be computed next."""
 
-    handle: Handle[Any]
-    """The caller's end of the request."""
+    handle: Receiver[Any]
+    """The caller's end of the request; set when the job is submitted."""
 
     def __init__(self, prompt: Sequence[int], spans: Sequence[Span] = (), *, reuse: bool = True) -> None:
         self.prompt = list(prompt)

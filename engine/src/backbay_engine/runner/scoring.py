@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, final
 
 import numpy as np
@@ -12,7 +11,6 @@ from numpy.typing import NDArray
 from backbay import CancelledError
 
 from ..errors import LogitsError
-from .answer import Handle
 from .job import Job
 
 
@@ -20,9 +18,8 @@ from .job import Job
 class Scoring(Job):
     """Collects the logits of all tokens. Cached tokens have no logits, so nothing is reused."""
 
-    def __init__(self, prompt: Sequence[int], cancel: Callable[[Job], None]) -> None:
+    def __init__(self, prompt: Sequence[int]) -> None:
         super().__init__(prompt, reuse=False)
-        self.handle: Handle[NDArray[np.float32]] = Handle(partial(cancel, self))
         self._rows: NDArray[np.float32] | None = None
 
     def wanted(self, count: int) -> Sequence[int]:

@@ -1,0 +1,47 @@
+"""Why a process died, in words: the signal that killed it, and whether the system was short of memory."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+_HINTS = {
+    "SIGBUS": "a mapped file, such as the model's, may have been truncated",
+    "SIGABRT": "a library gave up; its message is on standard error",
+    "SIGXCPU": "its limit of processor time was reached",
+}
+
+
+def why_ended(status: int, kills: int | None) -> str:
+    """The reason in words, by a process's exit status and the count of `memory_kills` when it started."""
+    if status >= 0:
+        return f"ended with status {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    hint = _killed(kills) if name == "SIGKILL" else _HINTS.get(name, "")
+    return f"was killed by {name}" + (f": {hint}" if hint else "")
+
+
+def _killed(before: int | None) -> str:
+    now = memory_kills()
+    if before is None or now is None:
+        return "perhaps by the system's out-of-memory killer, if memory was short"
+    if now > before:
+        return "probably by the system's out-of-memory killer, as memory was short"
+    return "not by the system's out-of-memory killer, which killed nothing meanwhile"
+
+
+def memory_kills(root: Path = Path("/")) -> int | None:
+    """How many processes the system's out-of-memory killer has killed so far; None if the system does not say."""
+    return _count(root / "proc/vmstat", "oom_kill")
+
+
+def _count(path: Path, name: str) -> int | None:
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return None
+    found = [line.split()[1] for line in lines if line.split()[:1] == [name]]
+    return int(found[0]) if found else None

@@ -1,0 +1,337 @@
+"""An engine in a process of its own, seen from the host."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pathlib
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
+from queue import Empty, SimpleQueue
+from threading import RLock
+from typing import Any, TypeAlias, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+import backbay
+from backbay import (
+    Backend,
+    BackendMemory,
+    BackendParams,
+    BackendUnavailableError,
+    ClosedError,
+    ModelFileError,
+    OptionError,
+)
+from backbay.gguf import Config
+from backbay.plugin import Cancel, Progress, close_after_fork, require_cancel
+
+from ..engines.contract import Engine
+from ..engines.local import Path, Sizes
+from ..runner.answer import Completion, Handle
+from ..runner.generation import Generation
+from ..runner.options import GenerationOptions
+from ..text.tokenizers import Tokenizer, tokenizer_from_gguf
+from . import log_records
+from .failures import unpacked
+from .process import WorkerProcess
+from .setup import Embed, Forget, Generate, Opened, Report, Request, Score, Setup, importable
+from .wire import Frame, Kind
+
+log = logging.getLogger(__name__)
+
+POLL = 0.02  # seconds between two looks at the flag that cancels a load
+ATTEMPTS = 2  # what a dying worker never began goes to the next worker, once
+Loading: TypeAlias = Opened | float | BaseException | None
+
+
+@final
+@dataclass(eq=False)
+class _Asked:
+    """A request that is not over."""
+
+    payload: bytes
+    handle: Handle[Any]
+    worker: WorkerProcess | None = None
+    """The worker that it was sent to; None while no worker is ready."""
+    attempts: int = 0
+    begun: bool = False
+    cancelled: bool = False
+    array: NDArray[Any] | None = None
+    """The result, if it is an array, of which `filled` bytes have come."""
+    filled: int = 0
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it ends with its worker."""
+        return self.begun or self.attempts >= ATTEMPTS
+
+
+@final
+class WorkerEngine(Engine):
+    """Hands requests to a worker, and starts one when there are requests and none lives."""
+
+    def __init__(
+        self, path: Path, backend: str | type[Backend] | None, params: BackendParams, sizes: Sizes
+    ) -> None:
+        # Chosen here: each worker would try all installed backends anew.
+        chosen = importable(backend) if isinstance(backend, type) else backbay.choose(backend).name
+        plain = replace(params, max_memory=dict(params.max_memory), options=dict(params.options))
+        place = os.fspath(path) if isinstance(path, os.PathLike) else path
+        self._setup = Setup(place, chosen, plain, sizes, log_records.levels())
+        _require_sendable(self._setup)
+        self._folder = _working_folder()
+        self._lock = RLock()  # the garbage collector may cancel or close in a thread that holds it
+        self._asked: dict[int, _Asked] = {}
+        self._numbers = count(1)
+        self._worker: WorkerProcess | None = None
+        self._loading: SimpleQueue[Loading] | None = SimpleQueue()
+        self._closed = False
+        self._closed_because = ""
+        close_after_fork(self)
+
+    @property
+    def pid(self) -> int | None:
+        """The id of the worker's process; None if none lives."""
+        worker = self._worker
+        return None if worker is None else worker.pid
+
+    # -- from any thread ---------------------------------------------------------------------------------
+
+    def load(self, progress: Progress | None = None, cancel: Cancel | None = None) -> None:
+        """Start the worker and wait until it has loaded the model; if that fails, close."""
+        require_cancel(cancel)
+        if progress is not None and not callable(progress):
+            raise OptionError(f"progress must be a function of one number, got {progress!r}")
+        try:
+            with self._lock:
+                worker = self._start()
+            self._wait_for(worker, progress, cancel)
+        except BaseException:
+            self.close()
+            raise
+        self._loading = None
+
+    def check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"the model is closed{self._closed_because}")
+
+    def generate(self, ids: Sequence[int], options: GenerationOptions) -> Handle[Completion]:
+        Generation(ids, options, self.tokenizer, self.facts.vocabulary_size)  # refuses wrong options here
+        plain = replace(options.sampling, logit_bias=dict(options.sampling.logit_bias))
+        return self._ask(Generate(list(ids), replace(options, sampling=plain)))
+
+    def score(self, ids: Sequence[int]) -> Handle[NDArray[np.float32]]:
+        return self._ask(Score(list(ids)))
+
+    def embed(self, prompts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+        handle: Handle[NDArray[np.float32]] = self._ask(Embed([list(prompt) for prompt in prompts]))
+        try:
+            return handle.result()
+        finally:
+            handle.cancel()
+
+    def memory(self) -> BackendMemory:
+        handle: Handle[BackendMemory] = self._ask(Report())
+        return handle.result()
+
+    def forget(self) -> None:
+        if self._worker is not None:  # a new one remembers nothing
+            self._ask(Forget()).result()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed, worker = True, self._worker
+            lost = list(self._asked.values())
+            self._asked.clear()
+        for asked in lost:
+            asked.handle.fail(
+                ClosedError("the model was closed, or nobody held it any longer, before the request was done")
+            )
+        if worker is not None:
+            worker.end()
+
+    def after_fork(self, reason: str) -> None:
+        """End all requests: this process is a forked child, and the worker belongs to its parent."""
+        lost, worker, self._worker = list(self._asked.values()), self._worker, None
+        self._lock, self._closed = RLock(), True
+        self._closed_because = self._closed_because or reason
+        self._asked.clear()
+        if worker is not None:
+            worker.after_fork()
+        for asked in lost:
+            asked.handle.after_fork(ClosedError(f"the model is closed{self._closed_because}"))
+
+    def _ask(self, request: Request) -> Handle[Any]:
+        number = next(self._numbers)
+        handle: Handle[Any] = Handle(partial(self._cancel, number))
+        asked = _Asked(pickle.dumps(request), handle)
+        with self._lock:
+            self.check_open()
+            worker = self._worker or self._start()
+            self._asked[number] = asked
+            if worker.ready:
+                _give(worker, number, asked)
+        return handle
+
+    def _cancel(self, number: int) -> None:
+        with self._lock:
+            asked = self._asked.get(number)
+            if asked is not None:
+                asked.cancelled = True
+                if asked.worker is not None:
+                    asked.worker.send(Kind.CANCEL, number)
+
+    def _start(self) -> WorkerProcess:
+        """Start a worker; the caller holds the lock."""
+        setup = replace(self._setup, levels=log_records.levels(), with_vocabulary=self._loading is not None)
+        try:
+            self._worker = WorkerProcess(setup, self._folder, self)
+        except RuntimeError as error:  # no more threads
+            raise BackendUnavailableError(f"the model's worker could not be started: {error}") from error
+        return self._worker
+
+    def _wait_for(self, worker: WorkerProcess, progress: Progress | None, cancel: Cancel | None) -> None:
+        """Wait in the caller's thread until the model is loaded, and report progress there."""
+        assert self._loading is not None
+        stopped = False
+        while True:
+            if cancel is not None and not stopped and cancel.is_set():
+                worker.send(Kind.STOP_LOADING)
+                stopped = True
+            try:
+                said = self._loading.get(timeout=None if cancel is None or stopped else POLL)
+            except Empty:
+                continue
+            if said is None:
+                return
+            if isinstance(said, BaseException):
+                raise said
+            if isinstance(said, Opened):
+                self.facts, self.tokenizer = said.facts, _tokenizer(self._setup, said)
+            elif progress is not None:
+                progress(said)
+
+    # -- in the worker's thread --------------------------------------------------------------------------
+
+    def take(self, worker: WorkerProcess, frame: Frame) -> None:
+        """Take what the worker says."""
+        asked = self._asked.get(frame.number)
+        if asked is not None:
+            self._take_answer(frame, asked)
+        elif frame.kind is Kind.READY:
+            with self._lock:
+                worker.ready = True
+                for number, waiting in self._asked.items():
+                    _give(worker, number, waiting)
+            self._tell_loading(None)
+        elif frame.kind is Kind.OPENED:
+            self._take_facts(worker, pickle.loads(frame.payload))  # noqa: S301  our own worker wrote it
+        elif frame.kind is Kind.PROGRESS:
+            self._tell_loading(pickle.loads(frame.payload))  # noqa: S301
+        elif frame.kind is Kind.REFUSED:
+            worker.refusal = partial(unpacked, frame.payload)
+
+    def ended(self, worker: WorkerProcess, reason: str) -> None:
+        """The worker's process is over: its requests fail, but what it never began goes to another worker."""
+        told = f"the model's worker (process {worker.pid}) {reason}"
+        with self._lock:
+            self._worker = None
+            if self._closed:
+                return
+            lost = [number for number, asked in self._asked.items() if not worker.ready or asked.is_lost]
+            failed = [self._asked.pop(number).handle for number in lost]
+            for asked in self._asked.values():
+                asked.worker = None
+        for handle in failed:
+            handle.fail(worker.why_not(told))
+        if worker.ready:
+            log.warning("%s", told)
+        else:
+            self._tell_loading(worker.why_not(told))
+        self._start_if_needed()
+
+    def _start_if_needed(self) -> None:
+        with self._lock:
+            if self._worker is not None or not self._asked:
+                return
+            try:
+                self._start()
+            except BackendUnavailableError as error:
+                for asked in self._asked.values():
+                    asked.handle.fail(error)
+                self._asked.clear()
+
+    def _take_facts(self, worker: WorkerProcess, opened: Opened) -> None:
+        if self._loading is not None:
+            self._loading.put(opened)
+        elif opened.facts != self.facts:
+            expected = f"the model that was loaded first, {self.facts}"
+            worker.refusal = partial(ModelFileError, self._setup.path, None, expected, opened.facts)
+            worker.kill()
+
+    def _tell_loading(self, said: Loading) -> None:
+        if self._loading is not None:
+            self._loading.put(said)
+
+    def _take_answer(self, frame: Frame, asked: _Asked) -> None:
+        if frame.kind is Kind.TEXT:
+            asked.handle.emit(frame.payload.decode("utf-8", "surrogatepass"))
+        elif frame.kind is Kind.BEGUN:
+            asked.begun = True
+        elif frame.kind is Kind.RESULT:
+            self._over(frame.number)
+            asked.handle.succeed(pickle.loads(frame.payload))  # noqa: S301  our own worker wrote it
+        elif frame.kind is Kind.FAILED:
+            self._over(frame.number)
+            asked.handle.fail(unpacked(frame.payload))
+        elif frame.kind is Kind.ARRAY:
+            shape, dtype = pickle.loads(frame.payload)  # noqa: S301
+            asked.array, asked.filled = np.empty(shape, dtype), 0
+        elif frame.kind is Kind.BYTES and asked.array is not None:
+            begin, asked.filled = asked.filled, asked.filled + len(frame.payload)
+            asked.array.reshape(-1).view(np.uint8)[begin : asked.filled] = np.frombuffer(
+                frame.payload, np.uint8
+            )
+        if asked.array is not None and asked.filled == asked.array.nbytes:
+            self._over(frame.number)
+            asked.handle.succeed(asked.array)
+
+    def _over(self, number: int) -> None:
+        with self._lock:
+            self._asked.pop(number, None)
+
+
+def _give(worker: WorkerProcess, number: int, asked: _Asked) -> None:
+    """Send a request to a worker that is ready; the caller holds the engine's lock."""
+    asked.worker = worker
+    asked.attempts += 1
+    worker.send(Kind.REQUEST, number, asked.payload)
+    if asked.cancelled:
+        worker.send(Kind.CANCEL, number)
+
+
+def _tokenizer(setup: Setup, opened: Opened) -> Tokenizer | None:
+    """The host's own tokenizer. It is no view of the model file, whose end must not be the host's."""
+    if opened.vocabulary is None:
+        return None
+    return tokenizer_from_gguf(Config(opened.vocabulary, path=setup.path, offsets=opened.offsets))
+
+
+def _require_sendable(setup: Setup) -> None:
+    try:
+        pickle.dumps(setup)
+    except Exception as error:
+        raise OptionError(f"the parameters of a model with a worker must be picklable: {error}") from error
+
+
+def _working_folder() -> str | None:
+    """The folder that relative paths begin at, now and for later workers."""
+    try:
+        return os.fspath(pathlib.Path.cwd())
+    except OSError:  # somebody removed it
+        return None

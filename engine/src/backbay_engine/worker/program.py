@@ -1,0 +1,223 @@
+"""The program of a worker: it opens a model, and answers the host's requests until the host closes the pipe."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from threading import Event, Thread
+from time import sleep
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from backbay.gguf import Config, Strings
+
+from ..engines.local import LocalEngine
+from ..runner.scoring import Scoring
+from . import log_records
+from .failures import packed
+from .setup import BackendClass, Embed, Forget, Generate, Opened, Report, Request, Score, Setup
+from .wire import Frame, Kind, Sender, frames
+
+PATIENCE = 1.0  # seconds for a worker to end by itself, once the host is gone
+CHUNK = 1 << 18  # bytes of an array between which other frames may pass
+OF_TOKENIZERS = ("tokenizer.", "general.architecture")
+
+
+def main() -> None:
+    """Serve the host that holds the other ends of standard input and output; both are the worker's alone."""
+    _outlive_nobody()
+    sys.argv[1:] = []
+    _open_standard_error()
+    requests, answers = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)  # what a library prints must not get among the frames
+    Worker(io.FileIO(requests), Sender(io.FileIO(answers, "w"))).serve()
+
+
+@final
+class Worker:
+    """Serves one host. The main thread loads the model, another one reads what the host sends."""
+
+    def __init__(self, requests: io.FileIO, host: Sender) -> None:
+        self._host, self._frames = host, frames(requests)
+        self._stop_loading, self._over = Event(), Event()
+        self._engine: LocalEngine | None = None
+        self._cancel: dict[int, Callable[[], None]] = {}
+
+    def serve(self) -> None:
+        setup = next(self._frames, None)
+        if setup is None:
+            return
+        Thread(target=self._read, name="backbay requests", daemon=True).start()
+        try:
+            self._open(pickle.loads(setup.payload))  # noqa: S301  the host wrote it
+        except Exception as error:  # noqa: BLE001  the host raises it
+            self._host.send(Kind.REFUSED, payload=packed(error))
+            Thread(target=_end_soon, daemon=True).start()
+            return
+        self._over.wait()
+        if self._engine is not None:
+            self._engine.close()
+
+    def _open(self, setup: Setup) -> None:
+        log_records.hand_on(setup.levels, partial(self._host.send, Kind.LOG, 0))
+        backend = setup.backend.found() if isinstance(setup.backend, BackendClass) else setup.backend
+        engine = LocalEngine(setup.path, backend, setup.params, setup.sizes)
+        opened = _opened(engine) if setup.with_vocabulary else Opened(engine.facts)
+        self._host.send(Kind.OPENED, payload=pickle.dumps(opened))
+        engine.load(
+            lambda done: self._host.send(Kind.PROGRESS, payload=pickle.dumps(done)), self._stop_loading
+        )
+        self._engine = engine
+        self._host.send(Kind.READY)
+
+    # -- in the thread that reads ------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        """Do what the host asks; end when it is gone, even if the engine hangs."""
+        try:
+            for frame in self._frames:
+                self._take(frame)
+        finally:
+            self._stop_loading.set()
+            self._over.set()
+            _end_soon()
+
+    def _take(self, frame: Frame) -> None:
+        if frame.kind is Kind.REQUEST and self._engine is not None:
+            self._host.send(Kind.BEGUN, frame.number)
+            self._begin(self._engine, frame.number, pickle.loads(frame.payload))  # noqa: S301  the host wrote it
+        elif frame.kind is Kind.CANCEL:
+            cancel = self._cancel.get(frame.number)
+            if cancel is not None:
+                cancel()
+        elif frame.kind is Kind.STOP_LOADING:
+            self._stop_loading.set()
+
+    def _begin(self, engine: LocalEngine, number: int, request: Request) -> None:
+        try:
+            if isinstance(request, Generate):
+                engine.submit(
+                    engine.generation(request.ids, request.options), partial(self._receiver, number)
+                )
+            elif isinstance(request, Score):
+                engine.submit(Scoring(request.ids), partial(self._receiver, number))
+            else:
+                cancel = Event()
+                receiver = self._receiver(number, cancel.set)
+                Thread(target=self._compute, args=(engine, request, receiver, cancel), daemon=True).start()
+        except Exception as error:  # noqa: BLE001  the request gets it
+            self._receiver(number, _nothing).fail(error)
+
+    def _receiver(self, number: int, cancel: Callable[[], None]) -> Relay:
+        self._cancel[number] = cancel
+        return Relay(self._host, number, self._cancel)
+
+    # -- in other threads --------------------------------------------------------------------------------
+
+    def _compute(
+        self, engine: LocalEngine, request: Embed | Report | Forget, receiver: Relay, cancel: Event
+    ) -> None:
+        try:
+            if isinstance(request, Embed):
+                receiver.succeed(engine.embed(request.prompts, cancel))
+            elif isinstance(request, Report):
+                receiver.succeed(engine.memory())
+            else:
+                engine.forget()
+                receiver.succeed(True)
+        except Exception as error:  # noqa: BLE001  the request gets it
+            receiver.fail(error)
+
+
+@final
+class Relay:
+    """Sends what a request gives to the host."""
+
+    def __init__(self, host: Sender, number: int, open: dict[int, Callable[[], None]]) -> None:
+        self._host, self._number, self._open = host, number, open
+
+    def emit(self, piece: str) -> None:
+        self._send(Kind.TEXT, piece.encode("utf-8", "surrogatepass"))
+
+    def succeed(self, result: Any) -> None:
+        self._open.pop(self._number, None)
+        if isinstance(result, np.ndarray):  # apart, as it may be large: the runner goes on
+            Thread(target=self._send_array, args=(result,), daemon=True).start()
+            return
+        self._send(Kind.RESULT, pickle.dumps(result))
+
+    def fail(self, error: BaseException) -> None:
+        self._open.pop(self._number, None)
+        self._send(Kind.FAILED, packed(error))
+
+    def after_fork(self, error: BaseException) -> None:
+        """Nothing: the pipe is the parent's."""
+
+    def _send_array(self, array: NDArray[Any]) -> None:
+        self._send(Kind.ARRAY, pickle.dumps((array.shape, array.dtype.str)))
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+        for at in range(0, len(data), CHUNK):
+            with suppress(BrokenPipeError):
+                self._host.send_part(Kind.BYTES, self._number, data[at : at + CHUNK])
+
+    def _send(self, kind: Kind, payload: bytes) -> None:
+        with suppress(BrokenPipeError):  # the host is gone, and this process ends
+            self._host.send(kind, self._number, payload)
+
+
+def _end_soon() -> None:
+    """End the process even if a plugin's thread or exit hook does not."""
+    sleep(PATIENCE)
+    os._exit(0)
+
+
+def _nothing() -> None:
+    pass
+
+
+def _opened(engine: LocalEngine) -> Opened:
+    if engine.tokenizer is None:
+        return Opened(engine.facts)
+    config = engine.backend.config
+    keys = [key for key in config if key.startswith(OF_TOKENIZERS)]
+    offsets = {key: config.offset(key) for key in keys}
+    known = {key: offset for key, offset in offsets.items() if offset is not None}
+    return Opened(engine.facts, {key: _copied(config, key) for key in keys}, known)
+
+
+def _copied(config: Config, key: str) -> Any:
+    value = config[key]
+    if isinstance(value, Strings):
+        return list(value)
+    return np.array(value) if isinstance(value, np.ndarray) else value
+
+
+def _open_standard_error() -> None:
+    """Let no pipe take the number of a closed standard error, which libraries write to."""
+    try:
+        os.fstat(2)
+    except OSError:
+        while os.open(os.devnull, os.O_WRONLY) < 2:
+            pass
+
+
+def _outlive_nobody() -> None:
+    """Leave Ctrl+C to the host, and die with the host, even if a library hangs (on Linux)."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":
+        import ctypes
+
+        PR_SET_PDEATHSIG = 1
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,0 +1,94 @@
+"""What a worker is told when it starts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+from backbay import Backend, BackendParams, OptionError
+
+from ..engines.contract import Facts
+from ..engines.local import Path, Sizes
+from ..runner.options import GenerationOptions
+from .log_records import Levels
+
+
+@dataclass(frozen=True)
+class BackendClass:
+    """A backend given as a class, by the place from which another process can import it."""
+
+    module: str
+    name: str
+
+    def found(self) -> type[Backend]:
+        kind: type[Backend] = getattr(import_module(self.module), self.name)
+        return kind
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The model that a worker opens, and how it logs."""
+
+    path: Path
+    backend: str | BackendClass
+    params: BackendParams
+    sizes: Sizes
+    levels: Levels
+    with_vocabulary: bool = True
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A worker's answer when it has opened the model.
+
+    vocabulary  the metadata of the tokenizer, no value a view of the file; None if the file has no vocabulary, or if
+                the host has it
+    offsets     the places of the values in the file
+    """
+
+    facts: Facts
+    vocabulary: dict[str, Any] | None = None
+    offsets: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Generate:
+    ids: Sequence[int]
+    options: GenerationOptions
+
+
+@dataclass(frozen=True)
+class Score:
+    ids: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Embed:
+    prompts: Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True)
+class Report:
+    """Asks for the memory."""
+
+
+@dataclass(frozen=True)
+class Forget:
+    """Asks for an empty cache."""
+
+
+Request = Generate | Score | Embed | Report | Forget
+
+
+def importable(kind: type[Backend]) -> BackendClass:
+    """Where a worker finds a class; OptionError if it cannot import it."""
+    module, name = kind.__module__, kind.__qualname__
+    if module == "__main__" or getattr(sys.modules.get(module), name, None) is not kind:
+        raise OptionError(
+            f"a worker must import the backend's class, and {module}.{name} cannot be imported; "
+            "define it at the top of a module, or load the model without worker=True"
+        )
+    return BackendClass(module, name)

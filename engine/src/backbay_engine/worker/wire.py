@@ -1,0 +1,119 @@
+"""The wire between host and worker: frames over two pipes, each with a kind, a request's number and a payload."""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from enum import IntEnum
+from threading import Lock
+from typing import NamedTuple, final
+
+_HEAD = struct.Struct("<IBI")  # bytes of the payload, kind, number of the request
+_BUFFER = 1 << 16
+_PIPE = 1 << 20
+
+
+class Kind(IntEnum):
+    """What a frame says. The payload is a pickled value, but for TEXT and BYTES."""
+
+    # from the host
+    SETUP = 1
+    STOP_LOADING = 2
+    REQUEST = 3
+    CANCEL = 4
+    # from the worker
+    LOG = 10
+    OPENED = 11
+    PROGRESS = 12
+    READY = 13
+    REFUSED = 14  # the model could not be loaded
+    BEGUN = 15
+    TEXT = 16  # a piece of an answer, in UTF-8
+    RESULT = 17
+    FAILED = 18
+    ARRAY = 19  # the shape and the dtype of a result whose bytes follow
+    BYTES = 20
+
+
+class Frame(NamedTuple):
+    kind: Kind
+    number: int
+    payload: bytes
+
+
+@final
+class Sender:
+    """The writing end of a pipe; several threads may share one."""
+
+    def __init__(self, pipe: io.FileIO) -> None:
+        self._pipe, self._lock = pipe, Lock()
+        self._waiting: deque[bytes] = deque()
+        _widen(pipe)
+
+    def send(self, kind: Kind, number: int = 0, payload: bytes = b"") -> None:
+        """Write a frame; while another thread writes, leave the frame to it. BrokenPipeError if nobody reads."""
+        self._waiting.append(frame(kind, number, payload))
+        self._write_waiting()
+
+    def send_part(self, kind: Kind, number: int, payload: memoryview) -> None:
+        """Write a frame of a large result; frames that wait go first."""
+        with self._lock:
+            self._write(b"".join(self._taken()))
+            self._write(_HEAD.pack(len(payload), kind, number))
+            self._write(payload)
+        self._write_waiting()
+
+    def _write_waiting(self) -> None:
+        # Whoever holds the lock looks for new frames after its release, so that none is left behind.
+        while self._waiting and self._lock.acquire(blocking=False):
+            try:
+                self._write(b"".join(self._taken()))
+            finally:
+                self._lock.release()
+
+    def _taken(self) -> list[bytes]:
+        return [self._waiting.popleft() for _ in range(len(self._waiting))]
+
+    def _write(self, data: bytes | memoryview) -> None:
+        written = self._pipe.write(data)
+        while written < len(data):
+            written += self._pipe.write(memoryview(data)[written:])
+
+
+def frame(kind: Kind, number: int = 0, payload: bytes = b"") -> bytes:
+    return _HEAD.pack(len(payload), kind, number) + payload
+
+
+def frames(pipe: io.FileIO) -> Iterator[Frame]:
+    """The frames of a pipe up to its end. ValueError if they are none."""
+    buffer, held = bytearray(_BUFFER), 0
+    while got := pipe.readinto(memoryview(buffer)[held:]):
+        held, at = held + got, 0
+        while held - at >= _HEAD.size:
+            size, kind, number = _HEAD.unpack_from(buffer, at)
+            begin = at + _HEAD.size
+            if held - begin < size:
+                break
+            at = begin + size
+            yield Frame(Kind(kind), number, bytes(memoryview(buffer)[begin:at]))
+        held -= at
+        buffer[:held] = buffer[at : at + held]
+        _make_room(buffer, held)
+
+
+def _make_room(buffer: bytearray, held: int) -> None:
+    """Let the buffer hold the frame that has begun."""
+    size = _HEAD.size + _HEAD.unpack_from(buffer)[0] if held >= _HEAD.size else 0
+    if size > len(buffer):
+        buffer.extend(bytes(size - len(buffer)))
+
+
+def _widen(pipe: io.FileIO) -> None:
+    """Give a pipe more room, so that a burst of frames does not wait for its reader."""
+    with suppress(ImportError, AttributeError, OSError):  # only Linux can, up to the user's limit
+        import fcntl
+
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE)
