@@ -140,6 +140,7 @@ class WorkerEngine(Engine):
         return handle.result()
 
     def forget(self) -> None:
+        self.check_open()
         if self._worker is not None:  # a new one remembers nothing
             self._ask(Forget()).result()
 

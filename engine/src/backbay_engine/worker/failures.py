@@ -16,7 +16,9 @@ def packed(error: BaseException) -> bytes:
     trace = "".join(traceback.format_exception(error))
     kinds = [(kind.__module__, kind.__qualname__) for kind in type(error).__mro__]
     state = {name: value for name, value in vars(error).items() if _can_be_pickled(value)}
-    args = error.args if _can_be_pickled(error.args) else (str(error),)
+    args = error.__reduce__()[1]  # with the file name of an OSError, which its args lack
+    if not _can_be_pickled(args):
+        args = (str(error),)
     return pickle.dumps((kinds, args, state, str(error), trace))
 
 
@@ -34,8 +36,8 @@ def _made(
     for module, name in kinds:
         kind = getattr(sys.modules.get(module), name, None)
         if isinstance(kind, type) and issubclass(kind, Exception):
-            # The first without __init__, which may take other arguments than the error keeps.
-            for make in (kind.__new__, type.__call__):
+            # The first two without __init__, which may take other arguments than the error keeps.
+            for make in (BaseException.__new__, kind.__new__, type.__call__):
                 with suppress(Exception):  # its class cannot be made so
                     error: Exception = make(kind, *args)
                     vars(error).update(state)
