@@ -152,10 +152,13 @@ class Relay:
 
     def succeed(self, result: Any) -> None:
         self._open.pop(self._number, None)
-        if isinstance(result, np.ndarray):  # apart, as it may be large: the runner goes on
-            Thread(target=self._send_array, args=(result,), daemon=True).start()
+        if not isinstance(result, np.ndarray):
+            self._send(Kind.RESULT, pickle.dumps(result))
             return
-        self._send(Kind.RESULT, pickle.dumps(result))
+        try:  # apart, as it may be large: the runner goes on
+            Thread(target=self._send_array, args=(result,), daemon=True).start()
+        except RuntimeError:  # no more threads
+            self._send_array(result)
 
     def fail(self, error: BaseException) -> None:
         self._open.pop(self._number, None)
