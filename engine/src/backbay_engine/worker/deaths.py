@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+MUTE = 71  # the exit status of a worker that can no longer say what is wrong
+
 _HINTS = {
     "SIGBUS": "a mapped file, such as the model's, may have been truncated",
     "SIGABRT": "a library gave up; its message is on standard error",
@@ -14,6 +16,8 @@ _HINTS = {
 
 def why_ended(status: int, kills: int | None) -> str:
     """The reason in words, by a process's exit status and the count of `memory_kills` when it started."""
+    if status == MUTE:
+        return "ended: it had no memory left, not even to tell of it"
     if status >= 0:
         return f"ended with status {status}"
     try:

@@ -223,7 +223,11 @@ class WorkerEngine(Engine):
         """Take what the worker says."""
         asked = self._asked.get(frame.number)
         if asked is not None:
-            self._take_answer(frame, asked)
+            try:
+                self._take_answer(frame, asked)
+            except Exception as error:  # noqa: BLE001  such as no memory for a large result
+                self._over(frame.number)
+                asked.handle.fail(error)
         elif frame.kind is Kind.READY:
             with self._lock:
                 worker.ready = True

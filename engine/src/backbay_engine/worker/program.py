@@ -22,6 +22,7 @@ from backbay.gguf import Config, Strings
 from ..engines.local import LocalEngine
 from ..runner.scoring import Scoring
 from . import log_records
+from .deaths import MUTE
 from .failures import packed
 from .setup import BackendClass, Embed, Forget, Generate, Opened, Report, Request, Score, Setup
 from .wire import Frame, Kind, Sender, frames
@@ -96,7 +97,7 @@ class Worker:
     def _take(self, frame: Frame) -> None:
         if frame.kind is Kind.REQUEST and self._engine is not None:
             self._host.send(Kind.BEGUN, frame.number)
-            self._begin(self._engine, frame.number, pickle.loads(frame.payload))  # noqa: S301  the host wrote it
+            self._begin(self._engine, frame.number, frame.payload)
         elif frame.kind is Kind.CANCEL:
             cancel = self._cancel.get(frame.number)
             if cancel is not None:
@@ -104,8 +105,9 @@ class Worker:
         elif frame.kind is Kind.STOP_LOADING:
             self._stop_loading.set()
 
-    def _begin(self, engine: LocalEngine, number: int, request: Request) -> None:
+    def _begin(self, engine: LocalEngine, number: int, payload: bytes) -> None:
         try:
+            request: Request = pickle.loads(payload)  # noqa: S301  the host wrote it
             if isinstance(request, Generate):
                 engine.submit(
                     engine.generation(request.ids, request.options), partial(self._receiver, number)
@@ -142,41 +144,55 @@ class Worker:
 
 @final
 class Relay:
-    """Sends what a request gives to the host."""
+    """Sends what a request gives to the host. If even an error cannot be sent, the worker ends: nobody waits for ever."""
 
     def __init__(self, host: Sender, number: int, open: dict[int, Callable[[], None]]) -> None:
         self._host, self._number, self._open = host, number, open
 
     def emit(self, piece: str) -> None:
-        self._send(Kind.TEXT, piece.encode("utf-8", "surrogatepass"))
+        self._try(self._send, Kind.TEXT, piece.encode("utf-8", "surrogatepass"))
 
     def succeed(self, result: Any) -> None:
         self._open.pop(self._number, None)
         if not isinstance(result, np.ndarray):
-            self._send(Kind.RESULT, pickle.dumps(result))
+            self._try(self._send_result, result)
             return
         try:  # apart, as it may be large: the runner goes on
-            Thread(target=self._send_array, args=(result,), daemon=True).start()
+            Thread(target=self._try, args=(self._send_array, result), daemon=True).start()
         except RuntimeError:  # no more threads
-            self._send_array(result)
+            self._try(self._send_array, result)
 
     def fail(self, error: BaseException) -> None:
         self._open.pop(self._number, None)
-        self._send(Kind.FAILED, packed(error))
+        try:
+            self._send(Kind.FAILED, packed(error))
+        except BrokenPipeError:  # the host is gone, and this process ends
+            pass
+        except BaseException:  # noqa: BLE001  there is no memory for it
+            os._exit(MUTE)
 
     def after_fork(self, error: BaseException) -> None:
         """Nothing: the pipe is the parent's."""
 
+    def _try(self, send: Callable[..., None], *what: Any) -> None:
+        try:
+            send(*what)
+        except BrokenPipeError:
+            pass
+        except BaseException as error:  # noqa: BLE001  the request gets it
+            self.fail(error)
+
+    def _send_result(self, result: object) -> None:
+        self._send(Kind.RESULT, pickle.dumps(result))
+
     def _send_array(self, array: NDArray[Any]) -> None:
-        self._send(Kind.ARRAY, pickle.dumps((array.shape, array.dtype.str)))
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+        self._send(Kind.ARRAY, pickle.dumps((array.shape, array.dtype.str)))
         for at in range(0, len(data), CHUNK):
-            with suppress(BrokenPipeError):
-                self._host.send_part(Kind.BYTES, self._number, data[at : at + CHUNK])
+            self._host.send_part(Kind.BYTES, self._number, data[at : at + CHUNK])
 
     def _send(self, kind: Kind, payload: bytes) -> None:
-        with suppress(BrokenPipeError):  # the host is gone, and this process ends
-            self._host.send(kind, self._number, payload)
+        self._host.send(kind, self._number, payload)
 
 
 def _end_soon() -> None:
