@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,21 +25,23 @@ def stop_when_cancelled(
     if cancel is None:
         yield
         return
-    done = threading.Event()
+    done, deciding = threading.Event(), threading.Lock()
 
     def watch() -> None:
         while not done.wait(poll):
             if cancel.is_set():
-                stop()
+                with deciding:
+                    if not done.is_set():
+                        stop()
                 return
 
-    watcher = threading.Thread(target=watch, name="backbay-cancel", daemon=True)
-    watcher.start()
+    # Thread.start waits for ever for a thread that finds no memory to begin (until Python 3.13).
+    _thread.start_new_thread(watch, ())
     try:
         yield
     finally:
-        done.set()
-        watcher.join()
+        with deciding:
+            done.set()
 
 
 def require_cancel(cancel: object) -> None:

@@ -10,9 +10,10 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from queue import SimpleQueue
 from threading import Event, Thread
 from time import sleep
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,8 @@ from .deaths import MUTE
 from .failures import packed
 from .setup import BackendClass, Embed, Forget, Generate, Opened, Report, Request, Score, Setup
 from .wire import Frame, Kind, Sender, frames
+
+Task: TypeAlias = Callable[[], None]
 
 PATIENCE = 1.0  # seconds for a worker to end by itself, once the host is gone
 CHUNK = 1 << 18  # bytes of an array between which other frames may pass
@@ -53,13 +56,15 @@ class Worker:
         self._host, self._frames = host, frames(requests)
         self._stop_loading, self._over = Event(), Event()
         self._engine: LocalEngine | None = None
-        self._cancel: dict[int, Callable[[], None]] = {}
+        self._cancel: dict[int, Task] = {}
+        self._large: SimpleQueue[Task] = SimpleQueue()
 
     def serve(self) -> None:
         setup = next(self._frames, None)
         if setup is None:
             return
         Thread(target=self._read, name="backbay requests", daemon=True).start()
+        Thread(target=self._send_large, name="backbay results", daemon=True).start()
         try:
             self._open(pickle.loads(setup.payload))  # noqa: S301  the host wrote it
         except Exception as error:  # noqa: BLE001  the host raises it
@@ -121,11 +126,16 @@ class Worker:
         except Exception as error:  # noqa: BLE001  the request gets it
             self._receiver(number, _nothing).fail(error)
 
-    def _receiver(self, number: int, cancel: Callable[[], None]) -> Relay:
+    def _receiver(self, number: int, cancel: Task) -> Relay:
         self._cancel[number] = cancel
-        return Relay(self._host, number, self._cancel)
+        return Relay(self._host, number, self._cancel, self._large)
 
     # -- in other threads --------------------------------------------------------------------------------
+
+    def _send_large(self) -> None:
+        """Send large results apart from the runner, which goes on."""
+        while True:
+            self._large.get()()
 
     def _compute(
         self, engine: LocalEngine, request: Embed | Report | Forget, receiver: Relay, cancel: Event
@@ -146,8 +156,8 @@ class Worker:
 class Relay:
     """Sends what a request gives to the host. If even an error cannot be sent, the worker ends: nobody waits for ever."""
 
-    def __init__(self, host: Sender, number: int, open: dict[int, Callable[[], None]]) -> None:
-        self._host, self._number, self._open = host, number, open
+    def __init__(self, host: Sender, number: int, open: dict[int, Task], large: SimpleQueue[Task]) -> None:
+        self._host, self._number, self._open, self._large = host, number, open, large
 
     def emit(self, piece: str) -> None:
         self._try(self._send, Kind.TEXT, piece.encode("utf-8", "surrogatepass"))
@@ -157,10 +167,7 @@ class Relay:
         if not isinstance(result, np.ndarray):
             self._try(self._send_result, result)
             return
-        try:  # apart, as it may be large: the runner goes on
-            Thread(target=self._try, args=(self._send_array, result), daemon=True).start()
-        except RuntimeError:  # no more threads
-            self._try(self._send_array, result)
+        self._large.put(partial(self._try, self._send_array, result))
 
     def fail(self, error: BaseException) -> None:
         self._open.pop(self._number, None)
