@@ -14,6 +14,7 @@ import pytest
 from dying_backend import VARIABLE, Dying, Slow
 from model_files import stored
 from small_llama import CONTEXT, EOS, write_small_llama
+from worker_processes import is_gone
 
 import backbay
 from backbay import (
@@ -77,20 +78,6 @@ def kill_and_wait(llm, name):
     if pid is not None:
         kill(llm, name)
         assert is_gone(pid)
-
-
-def is_gone(pid, seconds=2.0):
-    """Whether a process ends within this time."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            return True
-        if state == "Z":
-            return True
-        time.sleep(0.02)
-    return False
 
 
 # -- the same as without a worker ------------------------------------------------------------------------

@@ -14,7 +14,7 @@ _HINTS = {
 }
 
 
-def why_ended(status: int, kills: int | None) -> str:
+def why_ended(status: int, kills: int | None, root: Path = Path("/")) -> str:
     """The reason in words, by a process's exit status and the count of `memory_kills` when it started."""
     if status == MUTE:
         return "ended: it had no memory left, not even to tell of it"
@@ -24,12 +24,11 @@ def why_ended(status: int, kills: int | None) -> str:
         name = signal.Signals(-status).name
     except ValueError:
         name = f"signal {-status}"
-    hint = _killed(kills) if name == "SIGKILL" else _HINTS.get(name, "")
+    hint = _killed(kills, memory_kills(root)) if name == "SIGKILL" else _HINTS.get(name, "")
     return f"was killed by {name}" + (f": {hint}" if hint else "")
 
 
-def _killed(before: int | None) -> str:
-    now = memory_kills()
+def _killed(before: int | None, now: int | None) -> str:
     if before is None or now is None:
         return "perhaps by the system's out-of-memory killer, if memory was short"
     if now > before:

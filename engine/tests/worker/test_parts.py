@@ -1,0 +1,162 @@
+"""The parts of workers: frames, errors on the wire, log records, and the reasons of deaths."""
+
+import io
+import logging
+import os
+import pickle
+import signal
+import threading
+
+import pytest
+
+from backbay import (
+    BackbayError,
+    BackendMemory,
+    CacheFullError,
+    DeviceMemory,
+    Memory,
+    ModelFileError,
+    NoMemoryError,
+)
+from backbay_engine.worker import log_records
+from backbay_engine.worker.deaths import MUTE, memory_kills, why_ended
+from backbay_engine.worker.failures import packed, unpacked
+from backbay_engine.worker.wire import Kind, Sender, frames
+
+
+@pytest.fixture
+def pipe():
+    reading, writing = os.pipe()
+    with io.FileIO(reading) as source, io.FileIO(writing, "w") as target:
+        yield source, target
+
+
+def test_frames_of_many_threads_come_whole(pipe):
+    source, target = pipe
+    sender, found = Sender(target), []
+    reader = threading.Thread(target=lambda: found.extend(frames(source)))
+    reader.start()
+
+    def send(number):
+        for size in (0, 1, 70_000, 300_000, 5):
+            if size == 300_000:
+                sender.send_part(Kind.BYTES, number, memoryview(bytes([number]) * size))
+            else:
+                sender.send(Kind.TEXT, number, bytes([number]) * size)
+
+    threads = [threading.Thread(target=send, args=(number,)) for number in range(1, 9)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    target.close()
+    reader.join()
+    assert len(found) == 40
+    for number in range(1, 9):
+        mine = [frame for frame in found if frame.number == number]
+        assert sorted(len(frame.payload) for frame in mine) == [0, 1, 5, 70_000, 300_000]
+        assert all(set(frame.payload) <= {number} for frame in mine)
+
+
+@pytest.mark.fault("bytes on a worker's pipe are no frames", "ValueError, which ends the worker")
+def test_what_is_no_frame_is_refused(pipe):
+    source, target = pipe
+    target.write(b"\0\0\0\0\xff\0\0\0\0")
+    with pytest.raises(ValueError, match="255 is not a valid Kind"):
+        next(frames(source))
+
+
+class OddError(BackbayError):
+    """Its text is not of its arguments, and one of its attributes cannot be pickled."""
+
+    def __init__(self, number, *, what):
+        super().__init__(number)
+        self.what, self.lock = what, threading.Lock()
+
+    def __str__(self):
+        return f"odd {self.what}"
+
+
+def decoding():
+    try:
+        b"\xff".decode()
+    except UnicodeDecodeError as error:
+        return error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        NoMemoryError("short", BackendMemory(Memory(1), DeviceMemory("a", "b"))),
+        ModelFileError("file", 3, "this", "that"),
+        CacheFullError(1, 2, 3),
+        FileNotFoundError(2, "no such file", "name"),
+        KeyError("a"),
+        MemoryError("none"),
+        decoding(),
+        OddError(5, what="thing"),
+    ],
+)
+def test_errors_keep_class_text_and_attributes(error):
+    found = unpacked(packed(error))
+    assert type(found) is type(error)
+    assert str(found) == str(error)
+    wanted = {name: value for name, value in vars(error).items() if name != "lock"}
+    assert {name: value for name, value in vars(found).items() if name != "__notes__"} == wanted
+    assert "in the model's worker" in found.__notes__[-1]
+
+
+def test_an_error_of_a_class_that_the_host_lacks_becomes_the_class_above():
+    kind = type("LostError", (ModelFileError,), {"__module__": "lost"})
+    found = unpacked(packed(kind("file", 3, "this", "that")))
+    assert type(found) is ModelFileError
+    assert found.offset == 3
+
+
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [
+        (-signal.SIGSEGV, "was killed by SIGSEGV"),
+        (-signal.SIGBUS, "was killed by SIGBUS: a mapped file, such as the model's, may have been truncated"),
+        (-signal.SIGABRT, "was killed by SIGABRT: a library gave up; its message is on standard error"),
+        (-250, "was killed by signal 250"),
+        (3, "ended with status 3"),
+        (MUTE, "ended: it had no memory left, not even to tell of it"),
+    ],
+)
+def test_deaths_are_told_in_words(status, told):
+    assert why_ended(status, 0) == told
+
+
+@pytest.mark.fault("the system's out-of-memory killer kills a worker", "the error says that it probably did")
+def test_the_out_of_memory_killer_is_named_if_it_killed_meanwhile(tmp_path):
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/vmstat").write_text("nr_free_pages 5\noom_kill 7\n")
+    assert memory_kills(tmp_path) == 7
+    assert memory_kills(tmp_path / "none") is None
+    killed = -signal.SIGKILL
+    assert "probably by the system's out-of-memory killer" in why_ended(killed, 6, root=tmp_path)
+    assert "not by the system's out-of-memory killer" in why_ended(killed, 7, root=tmp_path)
+    assert "perhaps by the system's out-of-memory killer" in why_ended(killed, None, root=tmp_path)
+
+
+def test_log_records_keep_message_traceback_and_extras(caplog):
+    sent = []
+    handler = log_records._Sending(sent.append)
+    logger = logging.getLogger("backbay.test_of_workers")
+    logger.addHandler(handler)
+    logger.propagate = False
+    try:
+        1 / 0  # noqa: B018
+    except ZeroDivisionError:
+        logger.exception("%s failed", "it", extra={"memory": {"size": 5}, "odd": threading.Lock()})
+    logger.warning("plain %d", 5, extra={"memory": {"size": 5}})
+    logger.removeHandler(handler)
+    logger.propagate = True
+    for data in sent:
+        log_records.handle(data)
+    first, second = caplog.records
+    assert first.getMessage() == "it failed"
+    assert "ZeroDivisionError" in first.exc_text
+    assert (second.getMessage(), second.memory) == ("plain 5", {"size": 5})
+    assert pickle.dumps(log_records.levels())
