@@ -85,7 +85,7 @@ class WorkerEngine(Engine):
         self._setup = Setup(place, chosen, plain, sizes, log_records.levels())
         _require_sendable(self._setup)
         self._folder = _working_folder()
-        self._lock = RLock()  # the garbage collector may cancel or close in a thread that holds it
+        self._lock = RLock()  # the garbage collector may close in the thread that holds it
         self._asked: dict[int, _Asked] = {}
         self._numbers = count(1)
         self._worker: WorkerProcess | None = None
@@ -180,12 +180,11 @@ class WorkerEngine(Engine):
         return handle
 
     def _cancel(self, number: int) -> None:
-        with self._lock:
-            asked = self._asked.get(number)
-            if asked is not None:
-                asked.cancelled = True
-                if asked.worker is not None:
-                    asked.worker.send(Kind.CANCEL, number)
+        asked = self._asked.get(number)
+        if asked is not None:
+            asked.cancelled = True  # first: `_give` looks at it after it has set the worker
+            if asked.worker is not None:
+                asked.worker.send(Kind.CANCEL, number)
 
     def _start(self) -> WorkerProcess:
         """Start a worker; the caller holds the lock."""
@@ -254,10 +253,10 @@ class WorkerEngine(Engine):
                 asked.worker = None
         for handle in failed:
             handle.fail(worker.why_not(told))
-        if worker.ready:
-            log.warning("%s", told)
-        else:
+        if not worker.ready:
             self._tell_loading(worker.why_not(told))
+        elif not failed:  # otherwise the requests tell of it
+            log.warning("%s", told)
         self._start_if_needed()
 
     def _start_if_needed(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import logging
 import pickle
 import subprocess
 import sys
@@ -20,8 +19,6 @@ from . import log_records
 from .deaths import memory_kills, why_ended
 from .setup import Setup
 from .wire import Frame, Kind, Sender, frames
-
-log = logging.getLogger(__name__)
 
 PATIENCE = 5.0  # seconds for a worker to free its model when it is closed; then it is killed
 _PROGRAM = (
@@ -70,7 +67,7 @@ class WorkerProcess:
         self._thread.join(PATIENCE)
         if self._thread.is_alive():
             self.kill()
-            self._thread.join()
+            self._thread.join(PATIENCE)
 
     def kill(self) -> None:
         if self._process is not None:
@@ -99,7 +96,9 @@ class WorkerProcess:
         try:
             reason = self._serve()
         except Exception as error:  # noqa: BLE001  without a process, threads or memory
-            self.kill()
+            if self._process is not None:
+                self._process.kill()
+                self._process.wait()
             reason = f"could not be started: {type(error).__name__}: {error}"
         finally:
             self._listener.ended(self, reason)
@@ -113,9 +112,10 @@ class WorkerProcess:
             try:
                 for frame in frames(said):
                     self._take(frame)
-            except Exception:
-                log.exception("the model's worker sent what cannot be read")
+            except Exception as error:  # noqa: BLE001  no frames, or no memory for them
                 process.kill()
+                process.wait()
+                return f"was ended, as it sent what cannot be read: {type(error).__name__}: {error}"
         return self._reason(process, kills)
 
     def _take(self, frame: Frame) -> None:

@@ -24,7 +24,10 @@ class BackendClass:
     name: str
 
     def found(self) -> type[Backend]:
-        kind: type[Backend] = getattr(import_module(self.module), self.name)
+        try:
+            kind: type[Backend] = getattr(import_module(self.module), self.name)
+        except Exception as error:
+            raise _not_importable(self.module, self.name, f": {error}") from error
         return kind
 
 
@@ -87,8 +90,12 @@ def importable(kind: type[Backend]) -> BackendClass:
     """Where a worker finds a class; OptionError if it cannot import it."""
     module, name = kind.__module__, kind.__qualname__
     if module == "__main__" or getattr(sys.modules.get(module), name, None) is not kind:
-        raise OptionError(
-            f"a worker must import the backend's class, and {module}.{name} cannot be imported; "
-            "define it at the top of a module, or load the model without worker=True"
-        )
+        raise _not_importable(module, name)
     return BackendClass(module, name)
+
+
+def _not_importable(module: str, name: str, why: str = "") -> OptionError:
+    return OptionError(
+        f"a worker must import the backend's class, and {module}.{name} cannot be imported{why}; "
+        "define it at the top of a module on sys.path, or load the model without worker=True"
+    )
