@@ -276,7 +276,7 @@ def test_a_killed_worker_is_an_error_of_what_ran(pair, name):
             handle.result(10)
     begun = time.monotonic()
     assert there.generate("hello", max_tokens=8, temperature=0).tokens == wanted
-    assert time.monotonic() - begun < 10  # 2 s on a machine that does nothing else
+    assert time.monotonic() - begun < 30  # 2 s on a machine that does nothing else
     assert there.worker_pid != before
 
 
