@@ -32,8 +32,9 @@ class Fault:
 
 def interrupted(host: Host, rng: random.Random) -> None:
     """Ctrl-C while the main thread waits for an answer."""
-    threading.Timer(rng.random() / 20, os.kill, (os.getpid(), signal.SIGINT)).start()
+    timer = threading.Timer(rng.random() / 20, os.kill, (os.getpid(), signal.SIGINT))
     try:
+        timer.start()
         while True:
             host.llm.generate("sum 1 2 =", max_tokens=40, stop=())
     except KeyboardInterrupt:

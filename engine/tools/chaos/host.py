@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import json
+import os
 import random
 import shutil
 import signal
@@ -163,8 +164,11 @@ class Host:
 
 
 def say(event: str, **told: Any) -> None:
-    sys.stdout.write(json.dumps({"event": event, **told}) + "\n")
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(json.dumps({"event": event, **told}) + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:  # the supervisor is gone
+        os._exit(1)
 
 
 def inject(host: Host, fault: Fault, rng: random.Random) -> None:
@@ -195,10 +199,12 @@ def main() -> int:
         host = Host(args.model, args.backend, args.way, Path(folder), options)
         problems = host.problems()
         threads = [
-            threading.Thread(target=host.ask_for_ever, args=(n, problems, random.Random(rng.random())))
+            threading.Thread(
+                target=host.ask_for_ever, args=(n, problems, random.Random(rng.random())), daemon=True
+            )
             for n in range(3)
         ]
-        beat = threading.Thread(target=host.beat)
+        beat = threading.Thread(target=host.beat, daemon=True)
         for thread in [*threads, beat]:
             thread.start()
         say("ready")
