@@ -8,6 +8,7 @@ from __future__ import annotations
 from .backend.backend import Backend
 from .backend.conversions import conversion_gap, decoding_gap, encoding_gap
 from .backend.forks import close_after_fork
+from .backend.helper_processes import kill_helper, run_helper, start_helper
 from .backend.hooks import BackendHooks, Progress
 from .backend.kernel_backend import CPU, GRAPH, KernelBackend, KernelPlan
 from .backend.kernel_table import KernelTable
@@ -155,13 +156,16 @@ __all__ = [
     "hookimpl",
     "host_memory",
     "human_bytes",
+    "kill_helper",
     "numpy_view",
     "program",
     "quantize",
     "replacing",
     "require_cancel",
+    "run_helper",
     "same_shape",
     "span",
+    "start_helper",
     "stop_when_cancelled",
     "strided",
     "term_of",

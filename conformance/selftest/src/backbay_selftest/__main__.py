@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -55,7 +56,8 @@ def detect_all(names: Sequence[str], options: argparse.Namespace) -> list[Detect
     )
     if options.jobs == 1:
         return [reported(one(name)) for name in names]
-    with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
+    spawn = multiprocessing.get_context("spawn")
+    with spawn.Pool(options.jobs, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
         return [reported(row) for row in pool.imap(one, names)]
 
 

@@ -20,6 +20,7 @@ from itertools import groupby
 from typing import IO, Any
 
 from backbay import BackendUnavailableError
+from backbay.plugin import kill_helper, start_helper
 
 from ..report.outcome import Outcome
 from ..suite.scenario import SCENARIOS
@@ -82,7 +83,7 @@ class Worker:
         self.folder = tempfile.TemporaryDirectory(prefix="backbay-conformance-", ignore_cleanup_errors=True)
         reading, writing = os.pipe()
         self.printed: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 it lives as long as the worker
-        self.process = subprocess.Popen(
+        self.process = start_helper(
             [sys.executable, "-m", f"{__package__}.worker", str(writing)],
             stdin=subprocess.PIPE,
             stdout=self.printed,
@@ -118,7 +119,7 @@ class Worker:
         while b"\n" not in self._pending:
             left = deadline - time.monotonic()
             if left <= 0 or not select.select([self._reading], [], [], left)[0]:
-                self.process.kill()
+                kill_helper(self.process)
                 raise DiedError("hang", f"no answer within {seconds:g} s")
             data = os.read(self._reading, 1 << 16)
             if not data:
@@ -136,7 +137,7 @@ class Worker:
         return f"the process ended with {how}" + (f": {last}" if last else "")
 
     def close(self) -> None:
-        self.process.kill()
+        kill_helper(self.process)
         self.process.communicate()
         os.close(self._reading)
         self.printed.close()

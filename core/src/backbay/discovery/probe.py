@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import IO, Any
 
+from ..backend.helper_processes import kill_helper, start_helper
 from ..data.cache_folder import human_age
 from ..types.params import DeviceInfo
 from .installed import BackendEntry
@@ -57,6 +58,7 @@ class ProbeResult:
 
 
 _known: dict[BackendEntry, ProbeResult] = {}
+_running: set[subprocess.Popen[bytes]] = set()
 logger = logging.getLogger("backbay.discovery")
 
 
@@ -86,11 +88,16 @@ def _probe_together(entries: Sequence[BackendEntry], timeout: float) -> list[Pro
         return []
     with ThreadPoolExecutor(len(entries)) as threads:
         futures = {threads.submit(probe, entry, timeout): entry for entry in entries}
-        late = wait(futures, PATIENCE).not_done
-        if late:
-            names = ", ".join(sorted(repr(futures[future].name) for future in late))
-            logger.warning("waiting for %s to start in a trial, for up to %g s", names, timeout + GRACE)
-        return [future.result() for future in futures]
+        try:
+            late = wait(futures, PATIENCE).not_done
+            if late:
+                names = ", ".join(sorted(repr(futures[future].name) for future in late))
+                logger.warning("waiting for %s to start in a trial, for up to %g s", names, timeout + GRACE)
+            return [future.result() for future in futures]
+        except BaseException:  # Ctrl-C shall not wait for a backend that hangs
+            for child in list(_running):
+                kill_helper(child)
+            raise
 
 
 def recall(entry: BackendEntry) -> ProbeResult | None:
@@ -141,30 +148,18 @@ def _spawn(entry: BackendEntry, timeout: float, noise: IO[bytes]) -> tuple[int |
     import json
 
     request = {"path": [str(where) for where in sys.path], "entry": asdict(entry), "timeout": timeout}
-    child = subprocess.Popen(
-        [sys.executable, "-c", _CHILD],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=noise,
-        start_new_session=True,  # so that it can be killed with its own children
-    )
+    command = [sys.executable, "-c", _CHILD]
+    child = start_helper(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=noise)
+    _running.add(child)
     with child:
         try:
             said, _ = child.communicate(json.dumps(request).encode(), timeout + GRACE)
         except subprocess.TimeoutExpired:
-            _kill(child)
+            kill_helper(child)
             return None, child.communicate()[0]
+        finally:
+            _running.discard(child)
     return child.returncode, said
-
-
-def _kill(child: subprocess.Popen[bytes]) -> None:
-    import os
-    import signal
-
-    if hasattr(os, "killpg"):
-        os.killpg(child.pid, signal.SIGKILL)
-    else:
-        child.kill()
 
 
 def _result(entry: BackendEntry, code: int | None, said: bytes, output: str, timeout: float) -> ProbeResult:

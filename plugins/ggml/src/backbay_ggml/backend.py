@@ -32,7 +32,7 @@ from . import doctor
 from .devices import cache_support
 from .devices.device import Device, find_devices
 from .devices.layer_assignment import LayerAssignment, for_model, without_model
-from .devices.rpc_servers import parse_endpoints
+from .devices.rpc_servers import PATIENCE, parse_endpoints, parse_timeout
 from .library.abi import Ptr, ffi
 from .library.library import load_library
 from .lowering import support
@@ -84,6 +84,9 @@ class Ggml(Backend):
     options: ClassVar[Mapping[str, Option]] = {
         "weights": Option(AUTO, parse_weights, "auto, copied or mapped: where weights lie"),
         "rpc": Option((), parse_endpoints, "HOST:PORT of ggml RPC servers to use, separated by commas"),
+        "rpc_timeout": Option(
+            PATIENCE, parse_timeout, "seconds that an RPC server may take for an answer, a compute included"
+        ),
     }
 
     def __init__(self, model: ModelFile | None = None, params: BackendParams = BackendParams()) -> None:
@@ -105,7 +108,7 @@ class Ggml(Backend):
 
     @cached_property
     def all_devices(self) -> list[Device]:
-        return find_devices(self.library, self.option_values["rpc"])
+        return find_devices(self.library, self.option_values["rpc"], self.option_values["rpc_timeout"])
 
     def devices(self) -> list[DeviceInfo]:
         return [device.info() for device in self.all_devices]

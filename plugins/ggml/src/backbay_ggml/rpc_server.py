@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import ipaddress
 import os
+import signal
 import sys
 import threading
 from pathlib import Path
@@ -45,6 +46,9 @@ def main() -> int:
         threading.Thread(target=_end_with_input, daemon=True).start()
     if options.memory is not None:
         _limit(options.memory)
+    signal.signal(
+        signal.SIGINT, signal.SIG_DFL
+    )  # Python's own handler would wait for ggml, which never returns
     devices = ffi.new("ggml_backend_dev_t[]", [library.cpu] * options.devices)
     start(endpoint.encode(), NULL, options.threads, options.devices, devices)
     return 1  # it returns only if it cannot listen

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,7 +30,7 @@ from backbay import (
     OptionError,
 )
 from backbay_ggml import Ggml
-from backbay_ggml.devices import rpc_relay, rpc_servers
+from backbay_ggml.devices import rpc_relay
 from backbay_ggml.library.abi import NULL
 from backbay_ggml.library.library import load_library
 
@@ -41,8 +44,8 @@ def path(tmp_path_factory) -> Path:
     return write_model(tmp_path_factory.mktemp("models") / "small.gguf")
 
 
-def using(endpoint: str, **params) -> BackendParams:
-    return BackendParams(num_threads=1, options={"rpc": endpoint}, **params)
+def using(endpoint: str, rpc_timeout: object = 60.0, **params) -> BackendParams:
+    return BackendParams(num_threads=1, options={"rpc": endpoint, "rpc_timeout": rpc_timeout}, **params)
 
 
 def works(backend: backbay.Backend) -> bool:
@@ -161,16 +164,135 @@ def test_a_server_that_comes_back_serves_again(path) -> None:
                 np.testing.assert_array_equal(ours, first)
 
 
-def test_a_relay_that_dies_is_an_error() -> None:
-    with serving() as server, Ggml(None, using(server.endpoint)) as backend, backend.new_context() as ctx:
-        y = ctx.from_floats(np.ones(100)).sqr(ctx)
-        ctx.compute(y)
-        process = rpc_servers._servers[server.endpoint]._relay
-        process.kill()
-        process.wait()
-        with pytest.raises(BackendUnavailableError, match="relay"):
+@pytest.mark.fault(
+    "an RPC server stops (SIGSTOP) between two computes", "BackendUnavailableError after rpc_timeout"
+)
+def test_a_server_that_stops_is_an_error_after_the_timeout_and_serves_again_later() -> None:
+    with serving() as server:
+        with Ggml(None, using(server.endpoint, rpc_timeout=0.5)) as backend, backend.new_context() as ctx:
+            y = ctx.from_floats(np.ones(100)).sqr(ctx)
             ctx.compute(y)
+            server.process.send_signal(signal.SIGSTOP)
+            with pytest.raises(BackendUnavailableError, match=r"did not answer within 0\.5 s .*rpc_timeout"):
+                ctx.compute(y)
+            with pytest.raises(BackendUnavailableError, match="is gone"):
+                works(backend)
+            assert cpu_works()
+        server.process.send_signal(signal.SIGCONT)
+        with Ggml(None, using(server.endpoint)) as backend:
+            assert works(backend)
+
+
+@pytest.mark.fault(
+    "an RPC server stops (SIGSTOP) in mid-compute", "BackendUnavailableError after rpc_timeout"
+)
+def test_a_server_that_stops_during_a_compute_is_an_error() -> None:
+    with (
+        serving() as server,
+        Ggml(None, using(server.endpoint, rpc_timeout=0.5)) as backend,
+        backend.new_context() as ctx,
+    ):
+        w = y = ctx.zeros(DType.F32, 1024, 1024)
+        for _ in range(100):
+            y = w.mulmat(ctx, y)
+        ctx.reserve()
+        timer = threading.Timer(0.1, lambda: server.process.send_signal(signal.SIGSTOP))
+        timer.start()
+        with pytest.raises(BackendUnavailableError, match="did not answer"):
+            ctx.compute(y)
+        timer.join()
     assert cpu_works()
+
+
+@pytest.mark.fault("an RPC server is stopped before it is opened", "BackendUnavailableError within seconds")
+def test_a_stopped_server_is_not_opened() -> None:
+    with serving() as server:
+        server.process.send_signal(signal.SIGSTOP)
+        with pytest.raises(BackendUnavailableError, match="is it stopped"):
+            Ggml(None, using(server.endpoint))
+
+
+@pytest.mark.parametrize("wrong", [0, -1, "soon", float("nan"), float("inf")])
+def test_a_timeout_that_is_none_is_refused(wrong) -> None:
+    with pytest.raises(OptionError, match="rpc_timeout"):
+        Ggml(None, using("127.0.0.1:1", rpc_timeout=wrong))
+
+
+@pytest.mark.fault(
+    "all child processes are killed while an RPC server computes", "the answer: no process is between"
+)
+def test_no_process_stands_between_ggml_and_a_server() -> None:
+    with serving() as server, Ggml(None, using(server.endpoint)) as backend:
+        children = {
+            pid for list in Path("/proc/self/task").glob("*/children") for pid in list.read_text().split()
+        }
+        for child in children - {str(server.process.pid)}:
+            os.kill(int(child), signal.SIGKILL)
+        assert works(backend)
+
+
+@pytest.mark.fault(
+    "Ctrl-C while an RPC server computes", "KeyboardInterrupt; the server and the backend go on"
+)
+@pytest.mark.parametrize("after", [0.0, 0.1, 0.4])
+def test_ctrl_c_reaches_the_program_alone(after) -> None:
+    with serving() as server:
+        program = [sys.executable, "-c", INTERRUPTED, server.endpoint]
+        with subprocess.Popen(program, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "computing\n"
+            time.sleep(after)
+            os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+            output, _ = process.communicate(timeout=60)
+        assert (process.returncode, output) == (0, "interrupted\n9.0\n")
+
+
+INTERRUPTED = """
+import sys
+from backbay import BackendParams, DType
+from backbay_ggml import Ggml
+
+with Ggml(None, BackendParams(options={"rpc": sys.argv[1]})) as backend:
+    with backend.new_context() as ctx:
+        w = y = ctx.zeros(DType.F32, 512, 512)
+        for _ in range(100):
+            y = w.mulmat(ctx, y)
+        ctx.compute(y)
+        print("computing", flush=True)
+        try:
+            while True:
+                ctx.compute(y)
+        except KeyboardInterrupt:
+            print("interrupted")
+    with backend.new_context() as ctx:
+        y = ctx.from_floats([3.0]).sqr(ctx)
+        ctx.compute(y)
+        print(y.floats()[0])
+"""
+
+
+def test_ctrl_c_ends_our_server() -> None:
+    with serving() as server:
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(10) == -signal.SIGINT
+
+
+@pytest.mark.fault(
+    "a forked child opens an RPC server that its parent has used", "it works, in the child too"
+)
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_forked_child_has_a_relay_of_its_own() -> None:
+    with serving() as server, Ggml(None, using(server.endpoint)) as backend:
+        assert works(backend)
+        child = os.fork()
+        if child == 0:
+            try:
+                with Ggml(None, using(server.endpoint)) as other:
+                    os._exit(0 if works(other) else 2)
+            finally:
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert works(backend)
 
 
 @contextmanager

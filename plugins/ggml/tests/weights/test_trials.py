@@ -38,5 +38,5 @@ def test_a_trial_passes_here_and_an_unknown_arrangement_fails(monkeypatch, tmp_p
 @pytest.mark.parametrize("told", ["", "noise", "[]", "{}"])
 def test_output_that_cannot_be_read_is_a_result(told, monkeypatch) -> None:
     ended = subprocess.CompletedProcess([], 0, told, "")
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: ended)
+    monkeypatch.setattr(trials, "run_helper", lambda *_, **__: ended)
     assert "read" in run_trial(load_library(), REPACK).why_not

@@ -21,6 +21,8 @@ from threading import Lock, Timer
 from types import TracebackType
 from typing import IO, Any, Self, final
 
+from backbay.plugin import kill_helper, start_helper
+
 from ...errors import TemplateError
 from ..tokenizers.tokenizer import Tokenizer
 from . import template_worker
@@ -126,9 +128,13 @@ class _Worker:
         return self._process.poll() is None and self._owner == os.getpid()
 
     def ask(self, request: bytes) -> dict[str, str]:
-        with _bounded_by_the_clock(self._process, self._limits.seconds):
-            self._send(request)
-            answer = self._receive()
+        try:
+            with _bounded_by_the_clock(self._process, self._limits.seconds):
+                self._send(request)
+                answer = self._receive()
+        except BaseException:  # Ctrl-C: the next request must not read this one's answer
+            self.end()
+            raise
         if answer is None:
             self.end()
             raise TemplateError(f"chat template: {self._death()}")
@@ -180,7 +186,7 @@ def _start() -> subprocess.Popen[bytes]:
     found = [find_spec(name) for name in ("jinja2", "markupsafe")]
     places = {str(Path(spec.origin).parent.parent) for spec in found if spec is not None and spec.origin}
     script = str(Path(template_worker.__file__))
-    return subprocess.Popen(
+    return start_helper(
         [sys.executable, "-I", "-S", script, *places],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -192,8 +198,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     for pipe in (process.stdin, process.stdout):
         with suppress(BrokenPipeError):
             _pipe(pipe).close()
-    if process.poll() is None:
-        process.kill()
+    kill_helper(process)
     process.wait()
 
 

@@ -12,7 +12,7 @@ from backbay.plugin import host_memory
 
 from ..library.abi import NULL, Ptr, ffi
 from ..library.library import Library, text
-from .rpc_servers import RpcServer, find_server, free_on, session
+from .rpc_servers import PATIENCE, RpcServer, find_server, free_on, session
 
 GPUS = (1, 2)  # of enum ggml_backend_dev_type: GPUs with memory of their own, and GPUs that share the host's
 WEIGHTS = 1  # of enum ggml_backend_buffer_usage
@@ -105,7 +105,7 @@ def rounded_up(nbytes: int, step: int) -> int:
     return -(-nbytes // step) * step
 
 
-def find_devices(library: Library, endpoints: Iterable[str]) -> list[Device]:
+def find_devices(library: Library, endpoints: Iterable[str], patience: float = PATIENCE) -> list[Device]:
     """The CPU, the GPUs that ggml reports, and the devices of RPC servers."""
     count: Counter[str] = Counter()
 
@@ -119,6 +119,6 @@ def find_devices(library: Library, endpoints: Iterable[str]) -> list[Device]:
     gpus = [handle for handle in library.devices() if library.lib.ggml_backend_dev_type(handle) in GPUS]
     found += [device(handle) for handle in gpus]
     for endpoint in endpoints:
-        server = find_server(library, endpoint)
+        server = find_server(library, endpoint, patience)
         found += [device(handle, server) for handle in server.devices]
     return found

@@ -1,17 +1,19 @@
-"""The relay, a script between ggml and an RPC server: it answers in place of a lost server.
+"""The relay, threads of this process between ggml and an RPC server: they answer in place of a lost server.
 
-ggml ends its process when a server is lost, so it must not notice. The relay tells its parent on standard output.
+ggml ends its process when a server is lost, and waits for ever for a server that has stopped, so it must not notice.
 """
 
 from __future__ import annotations
 
 import itertools
-import os
 import socket
 import struct
-import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
+from typing import final
+
+from backbay import BackendUnavailableError
 
 (ALLOC_BUFFER, GET_ALIGNMENT, GET_MAX_SIZE, BUFFER_GET_BASE, FREE_BUFFER, BUFFER_CLEAR, SET_TENSOR, SET_TENSOR_HASH,
  GET_TENSOR, COPY_TENSOR, GRAPH_COMPUTE, GET_DEVICE_MEMORY, INIT_TENSOR, GET_ALLOC_SIZE, HELLO, DEVICE_COUNT,
@@ -36,38 +38,62 @@ class LostError(Exception):
     """The server is gone, or sent a wrong answer."""
 
 
-def main() -> None:
-    """Greet the server, listen on a port, and serve until standard input ends."""
-    host, _, port = sys.argv[1].rpartition(":")
-    server = (host, int(port))
-    try:
-        with connect(server) as first:
-            hello = greet(first)
-    except (OSError, LostError) as error:
-        say(f"failed {error or 'it does not answer'}")
-        return
-    if hello[0] not in EMPTY_ANSWERS:
-        say(
-            f"failed it speaks version {hello[0]} of the protocol; known are {', '.join(map(str, EMPTY_ANSWERS))}"
-        )
-        return
-    listener = socket.create_server(("127.0.0.1", 0))
-    threading.Thread(target=accept, args=(listener, server, hello), daemon=True).start()
-    say(f"ready {listener.getsockname()[1]} {'.'.join(map(str, hello[:3]))}")
-    while sys.stdin.buffer.read(1):
-        pass
+@final
+class Relay:
+    """A port of this process on which ggml finds a server. It serves until the process ends.
 
+    `patience` are the seconds that the server may take for an answer, a compute included. `lost` are the reasons why
+    connections were lost that ggml has not closed yet, by number.
+    """
 
-def say(line: str) -> None:
-    """Tell the parent process, which reads this before it trusts an answer."""
-    os.write(1, f"{line}\n".encode())
+    def __init__(self, endpoint: str, patience: float) -> None:
+        host, _, port = endpoint.rpartition(":")
+        self.server, self.patience = (host, int(port)), patience
+        self.lost: dict[int, str] = {}
+        self._losses: list[str] = []
+        try:
+            with connect(self.server) as first:
+                self.hello = greet(first)
+            if self.hello[0] not in EMPTY_ANSWERS:
+                known = ", ".join(map(str, EMPTY_ANSWERS))
+                raise LostError(f"it speaks version {self.hello[0]} of the protocol; known are {known}")
+            self._listener = socket.create_server(("127.0.0.1", 0))
+            threading.Thread(target=self._accept, daemon=True).start()
+        except (OSError, LostError, RuntimeError) as error:
+            raise BackendUnavailableError(
+                f"no RPC server at {endpoint}: {error or 'it does not answer'}"
+            ) from None
+        self.port = self._listener.getsockname()[1]
+        self.protocol = ".".join(map(str, self.hello[:3]))
 
+    def lose(self, number: int, reason: str) -> None:
+        """A connection's server is lost; called before anything is answered in the server's place."""
+        self.lost[number] = reason
+        self._losses.append(reason)
 
-def accept(listener: socket.socket, server: tuple[str, int], hello: bytes) -> None:
-    for number in itertools.count():
-        client, _ = listener.accept()
-        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        threading.Thread(target=Connection(client, server, hello, number).serve, daemon=True).start()
+    def new_losses(self) -> list[str]:
+        """Why connections were lost since the last call."""
+        found, self._losses = self._losses, []
+        return found
+
+    def close(self) -> None:
+        """Accept no connections any more."""
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        for number in itertools.count():
+            try:
+                client, _ = self._listener.accept()
+            except OSError:  # closed
+                return
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection = Connection(self, client, number)
+            try:
+                threading.Thread(target=connection.serve, daemon=True).start()
+            except RuntimeError:  # the system gives no thread; ggml hardly ever has two connections at once
+                connection.serve()
 
 
 def connect(server: tuple[str, int]) -> socket.socket:
@@ -85,16 +111,15 @@ def greet(server: socket.socket) -> bytes:
             raise LostError("it is no known RPC server of ggml")
         return exactly(server, ANSWERS[HELLO])[:4] + CAPABILITIES
     except TimeoutError:
-        raise LostError("it does not answer; does it serve another process?") from None
-    finally:
-        server.settimeout(None)
+        raise LostError("it does not answer; does it serve another process, or is it stopped?") from None
 
 
+@final
 class Connection:
     """A connection from ggml, and one to the server until it is lost."""
 
-    def __init__(self, client: socket.socket, server: tuple[str, int], hello: bytes, number: int) -> None:
-        self.client, self.server, self.hello, self.number = client, server, hello, number
+    def __init__(self, relay: Relay, client: socket.socket, number: int) -> None:
+        self.relay, self.client, self.number = relay, client, number
         self.upstream: socket.socket | None = None
 
     def serve(self) -> None:
@@ -108,29 +133,32 @@ class Connection:
                     else:
                         self.exchange(command, size)
         except (OSError, LostError):
-            say(f"closed {self.number}")  # by ggml
+            self.relay.lost.pop(self.number, None)  # ggml closed the connection
         finally:
             if self.upstream is not None:
                 self.upstream.close()
 
     def begin(self) -> None:
+        hello = self.relay.hello
         try:
-            self.upstream = connect(self.server)
-            if greet(self.upstream) != self.hello:
+            self.upstream = connect(self.relay.server)
+            if greet(self.upstream) != hello:
                 raise LostError("it came back with another version of the protocol")
         except (OSError, LostError) as error:
             self.lose(error)
-        self.client.sendall(struct.pack("<Q", len(self.hello)) + self.hello)
+        self.client.sendall(struct.pack("<Q", len(hello)) + hello)
 
     def exchange(self, command: int, size: int) -> None:
         """Pass one command on, and its answer back."""
+        if self.upstream is not None:
+            self.upstream.settimeout(self.relay.patience)
         self.send(struct.pack("<BQ", command, size))
         tail = b""
         for piece in pieces(self.client, size):
             tail = (tail + piece)[-8:]
             self.send(piece)
         expected = struct.unpack("<Q", tail)[0] if command == GET_TENSOR else ANSWERS.get(command)
-        if expected is not None or command in EMPTY_ANSWERS[self.hello[0]]:
+        if expected is not None or command in EMPTY_ANSWERS[self.relay.hello[0]]:
             self.answer(command, expected or 0)
 
     def send(self, data: bytes) -> None:
@@ -164,11 +192,14 @@ class Connection:
         return None
 
     def lose(self, error: Exception) -> None:
-        """Give the server up; the parent is told before anything is answered in its place."""
+        """Give the server up."""
         if self.upstream is not None:
             self.upstream.close()
             self.upstream = None
-        say(f"lost {self.number} {error or 'it closed the connection'}")
+        reason = str(error) or "it closed the connection"
+        if isinstance(error, TimeoutError):
+            reason = f"it did not answer within {self.relay.patience:g} s (the option rpc_timeout)"
+        self.relay.lose(self.number, reason)
 
 
 def pieces(source: socket.socket, size: int) -> Iterator[bytes]:
@@ -183,7 +214,3 @@ def pieces(source: socket.socket, size: int) -> Iterator[bytes]:
 
 def exactly(source: socket.socket, size: int) -> bytes:
     return b"".join(pieces(source, size))
-
-
-if __name__ == "__main__":
-    main()

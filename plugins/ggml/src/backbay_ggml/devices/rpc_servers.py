@@ -1,9 +1,10 @@
-"""Connections to RPC servers, each through a relay process: a server that dies is an error, not the end of ours."""
+"""Connections to RPC servers, each through a relay: a server that dies or stops is an error, not the end of ours."""
 
 from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -11,20 +12,42 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, final
 
 from backbay import BackendUnavailableError
+from backbay.plugin import close_after_fork, run_helper
 
 from ..library.abi import NULL, Ptr, ffi
 from ..library.compiler_flags import COMMAND
 from ..library.library import Library
 from ..library.location import VARIABLE
+from .rpc_relay import Relay
 
-RELAY = Path(__file__).parent / "rpc_relay.py"
+PATIENCE = 60.0  # seconds that a server may take for an answer, unless the option rpc_timeout says otherwise
+MOST_SECONDS = 1e6  # the sockets of some systems take no more
 CLOSE_SECONDS = 1.0  # for ggml to close a lost connection
 GREETING_SECONDS = 60.0  # for a child process to start and to greet a server
 ENDPOINT = re.compile(r"[\w.-]+:\d{1,5}")
+
+NAMES = (
+    "INT",
+    "TERM",
+    "HUP",
+    "QUIT",
+    "ALRM",
+    "VTALRM",
+    "PROF",
+    "CHLD",
+    "USR1",
+    "USR2",
+    "WINCH",
+    "IO",
+    "TSTP",
+    "CONT",
+)
+SIGNALS = [
+    getattr(signal, f"SIG{name}") for name in NAMES if hasattr(signal, f"SIG{name}")
+]  # that may be handled
 
 _lock = threading.Lock()
 _servers: dict[str, RpcServer] = {}  # by address
@@ -37,27 +60,27 @@ _frees: deque[tuple[tuple[RpcServer, ...], Callable[[], None]]] = deque()
 class RpcServer:
     """A server, by its address. It is kept until the process ends, because ggml keeps it too."""
 
-    def __init__(self, library: Library, endpoint: str) -> None:
+    def __init__(self, library: Library, endpoint: str, patience: float) -> None:
         self.endpoint = endpoint
         # How often memory was freed there: a server then forgets its graphs, but ggml does not send them again.
         self.freed = 0
-        self._lost: dict[str, str] = {}  # reasons, by the number of the lost connection
+        self._why_gone = ""
         add_server = procedure(library, "ggml_backend_rpc_add_server")
-        self._relay, port, protocol = _start_relay(endpoint)
+        self._relay = Relay(endpoint, patience)
         try:
-            _check_protocol(library, endpoint, f"127.0.0.1:{port}", protocol)
-            registry = self._register(add_server, port)
+            _check_protocol(library, endpoint, self._relay)
+            registry = self._register(add_server)
         except BaseException:
-            self._relay.kill()
-            self._relay.communicate()
+            self._relay.close()
             raise
+        close_after_fork(self)
         count = library.lib.ggml_backend_reg_dev_count(registry)
         self.devices = [library.lib.ggml_backend_reg_dev_get(registry, n) for n in range(count)]
 
-    def _register(self, add_server: Ptr, port: int) -> Ptr:
+    def _register(self, add_server: Ptr) -> Ptr:
         with session(self):
             registry = ffi.cast("ggml_backend_reg_t (*)(const char *)", add_server)(
-                f"127.0.0.1:{port}".encode()
+                f"127.0.0.1:{self._relay.port}".encode()
             )
         if registry == NULL:
             raise BackendUnavailableError(f"the RPC server {self.endpoint} has no devices")
@@ -65,50 +88,41 @@ class RpcServer:
 
     @property
     def is_relayed(self) -> bool:
-        """Whether the relay runs; without it, calls of ggml would never return."""
-        return self._relay.poll() is None
+        """Whether the relay's threads run; without them, calls of ggml would never return."""
+        return not self._why_gone and not sys.is_finalizing()
+
+    def after_fork(self, reason: str) -> None:
+        """Become unusable: the relay's threads stayed behind in the parent."""
+        global _busy, _lock
+        self._why_gone = reason
+        _busy, _lock = threading.Lock(), threading.Lock()
+
+    def wait_for(self, patience: float) -> None:
+        """Let the server take so many seconds for an answer."""
+        self._relay.patience = patience
 
     def is_free(self) -> bool:
         """Whether no lost connection is open any more; then the server may be tried again."""
         deadline = time.monotonic() + CLOSE_SECONDS
-        while self.is_relayed and time.monotonic() < deadline:
-            self._listen()
-            if not self._lost:
-                return True
+        while self._relay.lost and time.monotonic() < deadline:
             time.sleep(0.01)
-        return False
+        return not self._relay.lost
 
     def check(self, *, meanwhile: bool = False) -> None:
         """BackendUnavailableError if the server is gone; with `meanwhile`, also if it was lost since the last check."""
         if not self.is_relayed:
-            self._lost[""] = f"its relay ended with {self._relay.returncode}"
-        recent = self._listen()
-        reasons = [*self._lost.values(), *(recent if meanwhile else [])]
+            why = self._why_gone or ": this process ends"
+            raise BackendUnavailableError(f"the RPC server {self.endpoint} cannot be reached{why}")
+        recent = self._relay.new_losses()
+        reasons = [*self._relay.lost.values(), *(recent if meanwhile else [])]
         if reasons:
             raise BackendUnavailableError(f"the RPC server {self.endpoint} is gone: {reasons[0]}")
-
-    def _listen(self) -> list[str]:
-        """Why connections were lost since the last call; the relay tells this before it answers for a server."""
-        assert self._relay.stdout is not None
-        try:
-            said = os.read(self._relay.stdout.fileno(), 1 << 16).decode(errors="replace")
-        except BlockingIOError:
-            return []
-        reasons = []
-        for line in said.splitlines():
-            word, number, *reason = line.split(" ", 2)
-            if word == "lost":
-                self._lost[number] = " ".join(reason)
-                reasons += reason
-            else:  # ggml closed the connection
-                self._lost.pop(number, None)
-        return reasons
 
 
 @contextmanager
 def session(*servers: RpcServer) -> Iterator[None]:
     """Must surround every call that reaches servers; BackendUnavailableError if one is gone, before or after."""
-    with _busy:
+    with _busy, _without_signals():
         for server in servers:
             server.check()
         try:
@@ -119,12 +133,26 @@ def session(*servers: RpcServer) -> Iterator[None]:
                 server.check(meanwhile=True)
 
 
+@contextmanager
+def _without_signals() -> Iterator[None]:
+    """Let other threads take signals: ggml ends its process if one interrupts it while it waits for a server."""
+    if not hasattr(signal, "pthread_sigmask") or threading.current_thread() is not threading.main_thread():
+        yield  # the system gives signals to the main thread first
+        return
+    found = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, found)
+
+
 def free_on(servers: tuple[RpcServer, ...], free: Callable[[], None]) -> None:
     """Free memory on servers, now or at the end of the running session; it may be called at any time."""
     _frees.append((servers, free))
     if _busy.acquire(blocking=False):
         try:
-            _drain()
+            with _without_signals():
+                _drain()
         finally:
             _busy.release()
 
@@ -138,14 +166,16 @@ def _drain() -> None:
                 server.freed += 1
 
 
-def find_server(library: Library, endpoint: str) -> RpcServer:
-    """The server at an address; it is connected at the first call."""
+def find_server(library: Library, endpoint: str, patience: float = PATIENCE) -> RpcServer:
+    """The server at an address; it is connected at the first call. The patience of the last call counts for all."""
     with _lock:
         known = _servers.get(endpoint)
         if known is None or not known.is_relayed:
-            _servers[endpoint] = RpcServer(library, endpoint)
-        elif not known.is_free():
-            known.check()
+            _servers[endpoint] = RpcServer(library, endpoint, patience)
+        else:
+            known.wait_for(patience)
+            if not known.is_free():
+                known.check()
         return _servers[endpoint]
 
 
@@ -161,6 +191,14 @@ def parse_endpoints(value: Any) -> tuple[str, ...]:
     return endpoints
 
 
+def parse_timeout(value: Any) -> float:
+    """The option `rpc_timeout`."""
+    seconds = float(value)
+    if not 0 < seconds <= MOST_SECONDS:
+        raise ValueError(f"{value!r} is not in (0, {MOST_SECONDS:g}] seconds")
+    return seconds
+
+
 def procedure(library: Library, name: str) -> Ptr:
     """A function of ggml's RPC code; BackendUnavailableError if the library has none."""
     registry = library.lib.ggml_backend_reg_by_name(b"RPC")
@@ -172,21 +210,19 @@ def procedure(library: Library, name: str) -> Ptr:
     return address
 
 
-def _check_protocol(library: Library, endpoint: str, relay: str, protocol: str) -> None:
+def _check_protocol(library: Library, endpoint: str, relay: Relay) -> None:
     """Greet a server from a child process first: over another version of the protocol, newer ggml ends the process."""
-    if protocol in _protocols:
+    if relay.protocol in _protocols:
         return
-    command = [sys.executable, "-m", "backbay_ggml.devices.rpc_greeting", relay]
+    command = [sys.executable, "-m", "backbay_ggml.devices.rpc_greeting", f"127.0.0.1:{relay.port}"]
     environment = {**os.environ, VARIABLE: str(library.path), "GGML_NO_BACKTRACE": "1"}
     try:
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=GREETING_SECONDS, check=False
-        )
+        done = run_helper(command, env=environment, timeout=GREETING_SECONDS)
     except subprocess.TimeoutExpired:
         raise BackendUnavailableError(f"the RPC server {endpoint} does not answer ggml's greeting") from None
     if "version mismatch" in done.stderr:
         raise BackendUnavailableError(
-            f"the RPC server {endpoint} speaks version {protocol} of ggml's RPC, which ggml {library.version} of "
+            f"the RPC server {endpoint} speaks version {relay.protocol} of ggml's RPC, which ggml {library.version} of "
             f"{library.path} does not accept: run a server of the same version of ggml"
         )
     if done.returncode != 0:
@@ -194,20 +230,4 @@ def _check_protocol(library: Library, endpoint: str, relay: str, protocol: str) 
         raise BackendUnavailableError(
             f"the RPC server {endpoint} cannot be used: {last[0]} (exit {done.returncode})"
         )
-    _protocols.add(protocol)
-
-
-def _start_relay(endpoint: str) -> tuple[subprocess.Popen[bytes], int, str]:
-    """The relay process, its port, and the protocol version of the server. The relay ends with this process."""
-    command = [sys.executable, "-I", str(RELAY), endpoint]
-    relay = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
-    assert relay.stdout is not None
-    word, _, rest = relay.stdout.readline().decode(errors="replace").strip().partition(" ")
-    if word != "ready":
-        relay.communicate()
-        raise BackendUnavailableError(f"no RPC server at {endpoint}: {rest or 'the relay did not start'}")
-    os.set_blocking(relay.stdout.fileno(), False)
-    port, _, protocol = rest.partition(" ")
-    return relay, int(port), protocol
+    _protocols.add(relay.protocol)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from types import TracebackType
 from typing import Any, Protocol, final
 
 from backbay import BackendUnavailableError, OptionError
@@ -224,6 +225,7 @@ def _stopping(lib: Any, scheduler: Ptr, cancel: Cancel | None) -> Iterator[None]
         yield
         return
     seen = 0
+    raised: list[BaseException] = []
 
     def ends_part(tensor: Ptr, before: bool, data: Ptr) -> bool:
         nonlocal seen
@@ -232,9 +234,15 @@ def _stopping(lib: Any, scheduler: Ptr, cancel: Cancel | None) -> Iterator[None]
         seen += 1
         return cancel.is_set() or seen % OPS_PER_PART == 0
 
-    callback = ffi.callback("bool(ggml_tensor *, bool, void *)", ends_part)
+    def stop(kind: type[BaseException], error: BaseException, trace: TracebackType) -> bool:
+        raised.append(error)  # Ctrl-C, or what `cancel` raises
+        return False
+
+    callback = ffi.callback("bool(ggml_tensor *, bool, void *)", ends_part, onerror=stop)
     lib.ggml_backend_sched_set_eval_callback(scheduler, callback, NULL)
     try:
         yield
     finally:
         lib.ggml_backend_sched_set_eval_callback(scheduler, NULL, NULL)
+    if raised:
+        raise raised[0]

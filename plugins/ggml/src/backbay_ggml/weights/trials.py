@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from backbay.plugin import CachedValue
+from backbay.plugin import CachedValue, run_helper
 
 from ..library.library import Library
 from ..library.location import VARIABLE
@@ -63,9 +63,7 @@ def run_trial(library: Library, name: str) -> TrialResult:
     command = [sys.executable, "-m", "backbay_ggml.weights.trial_process", name]
     environment = {**os.environ, VARIABLE: str(library.path), "GGML_NO_BACKTRACE": "1"}
     try:
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=False
-        )
+        done = run_helper(command, env=environment, timeout=TIMEOUT)
     except (OSError, subprocess.TimeoutExpired) as error:
         return TrialResult(f"the trial did not end: {error}")
     if done.returncode == 0:

@@ -1,0 +1,101 @@
+"""Helper processes: a terminal's Ctrl-C does not reach them, and none outlives the process that started it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, final
+from weakref import WeakKeyDictionary, finalize
+
+from .forks import close_after_fork
+
+if TYPE_CHECKING:  # subprocess takes longer to import than most of core
+    import subprocess
+
+
+def start_helper(
+    command: Sequence[str | os.PathLike[str]], *, pass_fds: Sequence[int] = (), **options: Any
+) -> subprocess.Popen[bytes]:
+    """Start a child process in a session of its own, with the options of `subprocess.Popen`.
+
+    The system kills the child, and the processes that it has started, at the end of this process, whatever ends it,
+    and when nothing refers to the returned object any more. On Windows, the child outlives a killed parent if it does
+    not read its standard input. A child that is forked from this process does not keep the helper alive.
+    """
+    import subprocess
+
+    if os.name != "posix":
+        flags = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
+        return subprocess.Popen(command, creationflags=flags, **options)
+    reading, writing = os.pipe()
+    try:
+        child = subprocess.Popen(
+            command, start_new_session=True, pass_fds=(*pass_fds, reading), close_fds=True, **options
+        )
+        _kill_when_closed(reading, child.pid)
+    except BaseException:
+        os.close(writing)
+        raise
+    finally:
+        os.close(reading)
+    _lifelines[child] = _Lifeline(child, writing)
+    return child
+
+
+def run_helper(
+    command: Sequence[str | os.PathLike[str]], *, timeout: float, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run a helper to its end, and return its output as text; a helper that takes longer is killed, as in subprocess.run."""
+    import subprocess
+
+    child = start_helper(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options
+    )
+    with child:
+        try:
+            output, errors = child.communicate(timeout=timeout)
+        except BaseException:
+            kill_helper(child)
+            raise
+    texts = (said.decode(errors="replace") for said in (output, errors))
+    return subprocess.CompletedProcess(command, child.returncode, *texts)
+
+
+def kill_helper(child: subprocess.Popen[bytes]) -> None:
+    """Kill a helper, and the processes that it has started."""
+    if os.name == "posix" and child.poll() is None:
+        os.killpg(child.pid, signal.SIGKILL)
+    else:
+        child.kill()
+
+
+@final
+class _Lifeline:
+    """The writing end of a helper's pipe: the system closes it with this process."""
+
+    def __init__(self, child: subprocess.Popen[bytes], pipe: int) -> None:
+        self._close = finalize(child, os.close, pipe)
+        close_after_fork(self)
+
+    def after_fork(self, reason: str) -> None:
+        self._close()
+
+
+_lifelines: WeakKeyDictionary[subprocess.Popen[bytes], _Lifeline] = WeakKeyDictionary()
+
+
+def _kill_when_closed(pipe: int, group: int) -> None:
+    """Let the system kill a process group when the last writing end of a pipe is closed.
+
+    PR_SET_PDEATHSIG would do so when the thread ends that started the child; a pipe that the child reads would need a
+    child that still reads, not one that hangs in a library.
+    """
+    import fcntl
+
+    fcntl.fcntl(pipe, fcntl.F_SETOWN, -group)
+    if hasattr(
+        fcntl, "F_SETSIG"
+    ):  # elsewhere the signal is SIGIO, which ends a process that does not handle it
+        fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
