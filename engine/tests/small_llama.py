@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import gguf
@@ -20,9 +21,15 @@ TEMPLATE = (
 
 
 def write_small_llama(
-    path: Path, *, layers: int = LAYERS, head: int = 8, seed: int = 3, broken_layer: int | None = None
+    path: Path,
+    *,
+    layers: int = LAYERS,
+    head: int = 8,
+    seed: int = 3,
+    broken_layer: int | None = None,
+    endless: bool = False,
 ) -> Path:
-    """Write the model; the weights of `broken_layer` give NaN."""
+    """Write the model; the weights of `broken_layer` give NaN. An endless model ends no answer."""
     rng, width = np.random.default_rng(seed), head * HEADS
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_block_count(layers)
@@ -33,7 +40,7 @@ def write_small_llama(
     writer.add_head_count_kv(KV_HEADS)
     writer.add_rope_dimension_count(head)
     writer.add_layer_norm_rms_eps(1e-5)
-    add_vocabulary(writer)
+    add_vocabulary(writer, [SUPPRESSED, EOS] if endless else [SUPPRESSED])
 
     def add(name: str, *shape: int) -> None:
         scale = 1.0 if len(shape) == 1 else 2.0 / np.sqrt(shape[-1])
@@ -62,7 +69,7 @@ def write_small_llama(
     return path
 
 
-def add_vocabulary(writer: gguf.GGUFWriter) -> None:
+def add_vocabulary(writer: gguf.GGUFWriter, suppressed: Sequence[int] = (SUPPRESSED,)) -> None:
     """Bytes, as GPT-2 spells them, and a few special tokens."""
     kinds = [gguf.TokenType.NORMAL] * 257 + [gguf.TokenType.CONTROL] * len(SPECIAL)
     writer.add_tokenizer_model("gpt2")
@@ -73,7 +80,7 @@ def add_vocabulary(writer: gguf.GGUFWriter) -> None:
     writer.add_bos_token_id(BOS)
     writer.add_eos_token_id(EOS)
     writer.add_add_bos_token(True)
-    writer.add_array("tokenizer.ggml.suppress_tokens", [SUPPRESSED])
+    writer.add_array("tokenizer.ggml.suppress_tokens", list(suppressed))
     writer.add_chat_template(TEMPLATE)
 
 

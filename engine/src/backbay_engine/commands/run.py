@@ -86,11 +86,11 @@ def run(args: Namespace) -> int:
 
 
 def converse(llm: LLM, args: Namespace, first: str | None) -> int:
-    """Ask and answer until the end of input; Ctrl+C ends an answer. With a prompt, answer once."""
+    """Ask and answer until the end of input. With a prompt, answer once."""
     messages: list[dict[str, Any]] = [{"role": "system", "content": args.system}] if args.system else []
     while (question := first if first is not None else ask()) is not None:
         messages.append({"role": "user", "content": question})
-        completion = answer(llm, llm.chat_prompt(messages), args)
+        completion = answer(llm, llm.chat_prompt(messages), args, goes_on=first is None)
         messages.append({"role": "assistant", "content": completion.text})
         if first is not None:
             break
@@ -107,8 +107,8 @@ def ask() -> str | None:
             return line
 
 
-def answer(llm: LLM, prompt: Prompt, args: Namespace) -> Completion:
-    """Print an answer as it comes, or as JSON at the end."""
+def answer(llm: LLM, prompt: Prompt, args: Namespace, *, goes_on: bool = False) -> Completion:
+    """Print an answer as it comes, or as JSON at the end. Ctrl+C ends the answer; if the chat goes on, only the answer."""
     handle = llm.submit(prompt, **options(args))
     try:
         for piece in handle:
@@ -116,7 +116,7 @@ def answer(llm: LLM, prompt: Prompt, args: Namespace) -> Completion:
                 sys.stdout.write(printable(piece))
                 sys.stdout.flush()
     except KeyboardInterrupt:
-        if not args.chat:
+        if not goes_on:
             raise
     finally:
         handle.cancel()

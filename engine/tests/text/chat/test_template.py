@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -253,6 +256,46 @@ def test_a_forked_process_starts_a_worker_of_its_own() -> None:
         assert template.render(HELLO) == "x"
         assert template._worker is not worker
         worker.end()
+
+
+INTERRUPTED = """
+import sys
+from backbay_engine.text.chat import ChatTemplate
+
+template = ChatTemplate("{{ messages[0].content }}{% for n in range(messages[0].times) %}{{ n }}{% endfor %}")
+print(template.render([{"content": "begun", "times": 0}]), flush=True)
+try:
+    while True:
+        template.render([{"content": "old", "times": 90000}])
+except KeyboardInterrupt:
+    print(template.render([{"content": "new", "times": 0}]))
+"""
+
+
+@pytest.mark.fault("a chat template is rendered just after Ctrl-C", "the prompt")
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX systems")
+@pytest.mark.parametrize("after", [0.05, 0.2, 0.4])
+def test_a_template_works_after_ctrl_c(after: float) -> None:
+    program = [sys.executable, "-c", INTERRUPTED]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        time.sleep(after)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        output, _ = process.communicate(timeout=30)
+    assert (process.returncode, output) == (0, "new\n")
+
+
+@pytest.mark.fault("the process of a chat template is killed", "TemplateError; the next rendering works")
+def test_a_killed_worker_fails_one_rendering() -> None:
+    with ChatTemplate(
+        "{% for n in range(90000) %}{% for m in range(90000) %}{% endfor %}{% endfor %}"
+    ) as template:
+        timer = threading.Timer(0.5, lambda: template._worker and template._worker._process.terminate())
+        timer.start()
+        with pytest.raises(TemplateError, match="its process was ended by SIGTERM"):
+            template.render(HELLO)
+        timer.join()
 
 
 def test_a_model_files_template_knows_its_tokens() -> None:

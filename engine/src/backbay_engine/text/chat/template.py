@@ -161,7 +161,8 @@ class _Worker:
         took_long = {-getattr(signal, name) for name in ("SIGPROF", "SIGKILL") if hasattr(signal, name)}
         if code in took_long:
             return f"it took more than {self._limits.seconds:g} s"
-        return f"its process ended with status {code}; it may have needed more than {self._limits.memory >> 20} MiB"
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
+        return f"its process {how}; it may have needed more than {self._limits.memory >> 20} MiB"
 
 
 @contextmanager

@@ -1,0 +1,143 @@
+"""Helper processes: Ctrl-C does not reach them, and they end with the process that started them."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from backbay.plugin import kill_helper, run_helper, start_helper
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX systems")
+HANG = [
+    sys.executable,
+    "-c",
+    "import re; print('begun', flush=True); re.match('(a*)*b', 'a' * 40)",
+]  # in C code
+PARENT = f"""
+import os, subprocess, sys, threading, time
+from backbay.plugin import start_helper
+
+def start():
+    global child
+    child = start_helper({HANG!r}, stdout=subprocess.PIPE)
+    child.stdout.readline()
+
+starting = threading.Thread(target=start)  # a thread that ends before its child
+starting.start()
+starting.join()
+if sys.argv[1:] == ["fork"]:
+    if os.fork() == 0:
+        time.sleep(60)
+print(child.pid, flush=True)
+time.sleep(60)
+"""
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process runs that is not a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def ends(pid: int, seconds: float = 5.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while is_running(pid) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return not is_running(pid)
+
+
+@pytest.fixture
+def parent(request: pytest.FixtureRequest) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A process whose helper hangs in C code, and the helper's id."""
+    words = [sys.executable, "-c", PARENT, *getattr(request, "param", [])]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stdout is not None
+        yield process, int(process.stdout.readline())
+        if process.poll() is None or getattr(request, "param", []):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+@pytest.mark.fault("Ctrl-C while a helper process works", "the helper goes on; the program decides")
+def test_ctrl_c_does_not_reach_a_helper(parent: tuple[subprocess.Popen[str], int]) -> None:
+    process, helper = parent
+    os.killpg(process.pid, signal.SIGTSTP)  # Ctrl-Z
+    os.killpg(process.pid, signal.SIGCONT)
+    time.sleep(0.1)
+    assert is_running(helper)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(10) == -signal.SIGINT  # the parent ends by it, and with the parent its helper
+    assert ends(helper)
+
+
+@pytest.mark.fault("the program is killed (kill -9) while its helper hangs in C code", "the helper ends too")
+@pytest.mark.parametrize("parent", [[], ["fork"]], indirect=True)
+def test_a_helper_ends_with_its_parent_whatever_it_does(parent: tuple[subprocess.Popen[str], int]) -> None:
+    process, helper = parent
+    assert is_running(helper)
+    process.kill()
+    assert ends(helper)
+
+
+def test_a_helper_outlives_the_thread_that_started_it(parent: tuple[subprocess.Popen[str], int]) -> None:
+    time.sleep(0.3)
+    assert is_running(parent[1])
+
+
+def test_a_helper_that_nobody_holds_ends() -> None:
+    child = start_helper(HANG, stdout=subprocess.PIPE)
+    pid = child.pid
+    assert child.stdout is not None
+    child.stdout.close()
+    held = [child]
+    del child
+    with pytest.warns(ResourceWarning, match="still running"):
+        held.clear()
+    assert ends(pid)
+    subprocess._cleanup()
+
+
+def test_a_killed_helper_takes_its_own_children_along() -> None:
+    program = "import subprocess; print(subprocess.Popen(['sleep', '60']).pid, flush=True); input()"
+    with start_helper(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        grandchild = int(child.stdout.readline())
+        kill_helper(child)
+        assert child.wait(10) == -signal.SIGKILL
+    assert ends(grandchild)
+    kill_helper(child)  # a second time does nothing
+
+
+def test_a_run_helper_returns_its_output_and_its_status() -> None:
+    program = "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"
+    done = run_helper([sys.executable, "-c", program], timeout=30)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "out\n", "err\n")
+
+
+def test_a_run_helper_that_takes_too_long_is_killed() -> None:
+    begun = time.monotonic()
+    with pytest.raises(subprocess.TimeoutExpired):
+        run_helper(HANG, timeout=0.5)
+    assert time.monotonic() - begun < 5
+
+
+def test_no_descriptor_is_left_open() -> None:
+    descriptors = Path("/proc/self/fd")
+    before = len(list(descriptors.iterdir()))
+    for _ in range(3):
+        run_helper([sys.executable, "-c", ""], timeout=30)
+    with pytest.raises(OSError, match="nowhere"):
+        start_helper(["/nowhere/at/all"])
+    gc.collect()
+    assert len(list(descriptors.iterdir())) <= before

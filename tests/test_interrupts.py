@@ -1,0 +1,170 @@
+"""Ctrl-C, and kill -9, of whole programs: they end properly, and leave no process behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from small_llama import write_small_llama
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs Linux's /proc")
+BACKENDS = ["cpu_ref", "ggml", "onnx"]
+ENDLESS = ["--num-keep", "1", "-n", "100000000", "--quiet"]
+MARK = "BACKBAY_TEST_MARK"
+
+
+class Program:
+    """A program in a process group of its own, whose children carry its mark."""
+
+    def __init__(self, *words: str, **variables: str) -> None:
+        self.mark = uuid4().hex
+        self.process = subprocess.Popen(
+            [sys.executable, *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, **variables, MARK: self.mark},
+            start_new_session=True,
+        )
+
+    def read(self, size: int) -> bytes:
+        assert self.process.stdout is not None
+        return self.process.stdout.read(size)
+
+    def interrupt(self) -> None:
+        """Send Ctrl-C, as a terminal does, to the whole group."""
+        os.killpg(self.process.pid, signal.SIGINT)
+
+    def running(self) -> list[str]:
+        """The command lines of all processes of this program."""
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                if f"{MARK}={self.mark}".encode() in (folder / "environ").read_bytes():
+                    found.append((folder / "cmdline").read_text().replace("\0", " "))
+            except OSError:
+                continue
+        return found
+
+    def wait_for(self, condition: Callable[[], bool], seconds: float = 30.0) -> bool:
+        deadline = time.monotonic() + seconds
+        while not condition() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return condition()
+
+    def end(self) -> tuple[int, bytes, bytes]:
+        """The exit status and the rest of the output; nothing may be left running."""
+        output, errors = self.process.communicate(timeout=15)
+        assert self.wait_for(lambda: not self.running(), 5), self.running()
+        return self.process.returncode, output, errors
+
+
+@contextmanager
+def started(*words: str, **variables: str) -> Iterator[Program]:
+    program = Program(*words, **variables)
+    try:
+        with program.process:
+            yield program
+            program.process.kill()
+    finally:
+        program.process.kill()
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A model that ends no answer."""
+    return str(write_small_llama(tmp_path_factory.mktemp("models") / "endless.gguf", endless=True))
+
+
+@pytest.mark.fault("Ctrl-C in the midst of an answer of backbay run", "exit status 130, nothing left running")
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("chat", [[], ["--chat"]], ids=["plain", "chat"])
+def test_ctrl_c_ends_an_answer(model: str, backend: str, chat: list[str]) -> None:
+    words = ["run", model, "--backend", backend, "-p", "Once", *chat, *ENDLESS]
+    with started("-m", "backbay", *words) as program:
+        assert program.read(40)
+        begun = time.monotonic()
+        program.interrupt()
+        status, _, errors = program.end()
+    assert (status, errors) == (130, b"")
+    assert time.monotonic() - begun < 5
+
+
+@pytest.mark.fault("Ctrl-C in a chat of backbay run", "the answer ends, the chat goes on")
+def test_ctrl_c_in_a_chat_ends_one_answer(model: str) -> None:
+    with started("-m", "backbay", "run", model, "--backend", "ggml", "--chat", *ENDLESS) as program:
+        assert program.process.stdin is not None
+        for _ in range(2):
+            program.process.stdin.write(b"Hello\n")
+            program.process.stdin.flush()
+            assert program.read(60)
+            program.interrupt()
+            time.sleep(0.5)
+        status, _, errors = program.end()
+    assert (status, errors) == (0, b"")
+
+
+@pytest.mark.fault("Ctrl-C while backbay run starts", "exit status 130, nothing left running")
+@pytest.mark.parametrize("after", [0.0, 0.3, 0.6, 1.0])
+def test_ctrl_c_while_starting(model: str, after: float) -> None:
+    with started("-m", "backbay", "run", model, "-p", "Once", *ENDLESS) as program:
+        assert program.wait_for(lambda: len(program.running()) >= 2)  # it probes the backends
+        time.sleep(after)
+        program.interrupt()
+        status, _, errors = program.end()
+    assert (status, errors) == (130, b"")
+
+
+HANGING = """
+import time
+from backbay import Backend, hookimpl
+
+@hookimpl
+def backbay_backend() -> type[Backend]:
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def hanging_plugin(tmp_path: Path) -> str:
+    """A folder for PYTHONPATH, with a plugin that hangs."""
+    (tmp_path / "hanging_plugin.py").write_text(HANGING)
+    facts = tmp_path / "backbay_hanging-1.0.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: backbay-hanging\nVersion: 1.0\n")
+    (facts / "entry_points.txt").write_text("[backbay.backends]\nhanging = hanging_plugin\n")
+    return str(tmp_path)
+
+
+@pytest.mark.fault(
+    "Ctrl-C while a backend that hangs is probed", "the command ends at once, and the probe with it"
+)
+@pytest.mark.parametrize("end", ["interrupt", "kill"])
+def test_a_probe_that_hangs_ends_with_its_program(hanging_plugin: str, end: str) -> None:
+    with started("-m", "backbay", "doctor", PYTHONPATH=hanging_plugin) as program:
+        assert program.wait_for(lambda: len(program.running()) >= 2)
+        time.sleep(1)
+        program.interrupt() if end == "interrupt" else program.process.kill()
+        status, _, errors = program.end()
+    assert (status, errors) == ((130, b"") if end == "interrupt" else (-signal.SIGKILL, b""))
+
+
+@pytest.mark.fault("the conformance suite is interrupted or killed (kill -9)", "its workers end too")
+@pytest.mark.parametrize("end", ["interrupt", "kill"])
+def test_the_workers_of_the_suite_end_with_it(end: str) -> None:
+    words = ["conform", "cpu_ref", "--size", "smoke", "--jobs", "2"]
+    with started("-m", "backbay", *words) as program:
+        assert program.wait_for(lambda: len(program.running()) >= 3)
+        time.sleep(0.5)
+        program.interrupt() if end == "interrupt" else program.process.kill()
+        status, _, errors = program.end()
+    assert status == (130 if end == "interrupt" else -signal.SIGKILL)
+    assert b"Traceback" not in errors
