@@ -50,6 +50,7 @@ from .graph.symbolic_sizes import Guards, Size, Symbols, Term, program, term_of
 from .memory.host_memory import host_memory
 from .memory.ledger import Entry, Ledger
 from .memory.report import AllocationStatus, BackendMemory, DeviceMemory, Memory, human_bytes
+from .memory.starvation import naming_limits, raise_if_starved
 from .ops.declaration import OPS, REQUIRED, Op
 from .trace.context import Context
 from .trace.tensor import Tensor, trace_op
@@ -157,9 +158,11 @@ __all__ = [
     "host_memory",
     "human_bytes",
     "kill_helper",
+    "naming_limits",
     "numpy_view",
     "program",
     "quantize",
+    "raise_if_starved",
     "replacing",
     "require_cancel",
     "run_helper",

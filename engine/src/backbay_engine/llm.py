@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backbay import Backend, BackendMemory, BackendParams, DType, OptionError
+from backbay.plugin import naming_limits
 
 from .arguments import conversation, token_ids
 from .cache.contract import Cache
@@ -32,6 +33,7 @@ Prompt: TypeAlias = str | Sequence[int]
 T = TypeVar("T")
 
 
+@naming_limits("loading a model")
 def load(
     path: Path,
     backend: str | type[Backend] | None = None,
@@ -138,6 +140,7 @@ class LLM:
         """Answer a conversation: messages with a role and content, formatted by the model's chat template."""
         return self.generate(self.chat_prompt(messages), **options)
 
+    @naming_limits("a chat template")
     def chat_prompt(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> list[int]:
         """The token ids of a conversation, ending where the model's answer begins."""
         text = self.template.render(conversation(messages), **variables)
@@ -153,6 +156,7 @@ class LLM:
             raise RequestError("the file has no chat template; write the prompt out, and use generate")
         return self._template
 
+    @naming_limits("a request")
     def submit(self, prompt: Prompt, **options: Any) -> Handle[Completion]:
         """Queue a request; requests that run at the same time share their steps.
 
@@ -181,11 +185,13 @@ class LLM:
 
     # -- numbers -----------------------------------------------------------------------------------------
 
+    @naming_limits("a request")
     def logits(self, prompt: Prompt) -> NDArray[np.float32]:
         """The logits after each token of a prompt, (tokens, vocabulary)."""
         self._check_generates()
         return _wait(self._engine.score(self.encode(prompt)))
 
+    @naming_limits("a request")
     def embed(self, texts: str | Sequence[Prompt], *, normalize: bool = True) -> NDArray[np.float32]:
         """A vector for each text, (texts, width), of length 1 unless `normalize` is False."""
         self._engine.check_open()

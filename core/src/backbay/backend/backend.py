@@ -27,6 +27,7 @@ from ..graph.graph import Graph
 from ..graph.plan import Plan
 from ..memory.ledger import Entry, Ledger
 from ..memory.report import BackendMemory, human_bytes
+from ..memory.starvation import naming_limits
 from ..trace.context import Context
 from ..trace.recording import DEFAULT_MAX_NODES, Recording
 from ..trace.tensor import Tensor
@@ -147,6 +148,7 @@ class Backend(BackendHooks):
                 self.loaded = True
             report(1.0)
 
+    @naming_limits("loading the weights")
     def _read(self, report: Progress, cancel: Cancel | None) -> None:
         assert self.model is not None  # else there is nothing to load
         rest = report

@@ -27,10 +27,10 @@ def start_helper(
 
     if os.name != "posix":
         flags = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
-        return subprocess.Popen(command, creationflags=flags, **options)
+        return subprocess.Popen[bytes](command, creationflags=flags, **options)
     reading, writing = os.pipe()
     try:
-        child = subprocess.Popen(
+        child = subprocess.Popen[bytes](
             command, start_new_session=True, pass_fds=(*pass_fds, reading), close_fds=True, **options
         )
         _kill_when_closed(reading, child.pid)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from ..memory.starvation import naming_limits
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -38,6 +41,10 @@ def conflict(what: str, origins: Iterable[str]) -> str:
 def declared(group: str) -> dict[str, list[Declared]]:
     """All entry points of a group, sorted by name; several if distributions declare the same name."""
     found: dict[str, list[Declared]] = {}
+    with naming_limits("looking for plugins"):
+        os.close(
+            os.open(os.devnull, os.O_RDONLY)
+        )  # importlib.metadata would find nothing if no file can be opened
     for point in sorted(_points(group), key=lambda point: point.name):
         name, version = _origin(point)
         found.setdefault(point.name, []).append(Declared(point.name, point.value, name, version))

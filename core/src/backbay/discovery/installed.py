@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import BackendUnavailableError, UnknownBackendError
+from ..memory.starvation import raise_if_starved
 from .entry_points import Declared, conflict, declared
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class BackendEntry:
             else:
                 found = class_at(self.module)
         except (Exception, SystemExit) as error:
+            raise_if_starved(error, f"importing backend {self.name!r}")
             whose = f" of {origin}" if self.distribution else ""
             raise BackendUnavailableError(f"backend {self.name!r}{whose}: {describe(error)}") from error
         if found.name == "unnamed":

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..backend.backend import Backend
 from ..errors import BackendUnavailableError
+from ..memory.starvation import naming_limits, raise_if_starved
 from ..types.params import BackendParams
 from .choice import choose
 from .registration import check_class, describe
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from ..gguf import ModelFile
 
 
+@naming_limits("opening a backend")
 def open(
     path: str | os.PathLike[str] | None = None,
     backend: str | type[Backend] | None = None,
@@ -50,6 +52,7 @@ def _opened(
     except BaseException as error:
         if model is not None:
             model.close()
+        raise_if_starved(error, f"opening backend {name!r}")
         if isinstance(
             error, (ImportError, OSError)
         ):  # a library that the plugin needs is missing, or cannot be loaded

@@ -134,13 +134,14 @@ def probe(entry: BackendEntry, timeout: float = TIMEOUT) -> ProbeResult:
     """Try one backend in a child process: import it, start it without a model, compute with it."""
     import tempfile
 
-    with tempfile.TemporaryFile() as noise:
-        try:
+    try:
+        with tempfile.TemporaryFile() as noise:
             code, said = _spawn(entry, timeout, noise)
-        except OSError as error:
-            return ProbeResult(entry, f"no process could be started to try it: {error}")
-        noise.seek(0)
-        return _result(entry, code, said, noise.read().decode(errors="replace"), timeout)
+            noise.seek(0)
+            output = noise.read().decode(errors="replace")
+    except OSError as error:
+        return ProbeResult(entry, f"no process could be started to try it: {error}")
+    return _result(entry, code, said, output, timeout)
 
 
 def _spawn(entry: BackendEntry, timeout: float, noise: IO[bytes]) -> tuple[int | None, bytes]:

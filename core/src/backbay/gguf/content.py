@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import stat
@@ -16,6 +17,7 @@ import numpy.typing as npt
 
 from backbay.errors import ModelFileError
 
+REFUSED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # the system has no room for one more file
 REMEDY = "load it again; with the option weights=copied a file may change once it is loaded"
 
 
@@ -87,4 +89,6 @@ def open_content(path: Path, role: str) -> Content:
         raise
     except (OSError, ValueError, OverflowError) as error:
         # ValueError: the path contains NUL, or the file shrank after fstat.
+        if isinstance(error, OSError) and error.errno in REFUSED:  # not the file's fault
+            raise
         raise ModelFileError(path, None, role, getattr(error, "strerror", None) or error) from error

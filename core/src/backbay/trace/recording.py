@@ -19,6 +19,7 @@ from ..errors import (
 from ..graph.cancel import Cancel, require_cancel
 from ..graph.graph import Graph
 from ..graph.plan import Plan
+from ..memory.starvation import raise_if_starved
 from .tensor import Tensor
 from .tracing import Tracing
 
@@ -227,6 +228,9 @@ class Recording(Tracing):
                 self.backend.busy += 1
                 try:
                     yield
+                except (OSError, ImportError, RuntimeError) as error:
+                    raise_if_starved(error, f"backend {self.backend.name}")
+                    raise
                 finally:
                     self.backend.busy -= 1
         finally:

@@ -9,6 +9,9 @@ from threading import Event
 from time import perf_counter
 from typing import Generic, Literal, Protocol, TypeAlias, TypeVar, final
 
+from backbay import BackendUnavailableError
+from backbay.plugin import raise_if_starved
+
 from ..text.sampling import Sampled
 
 FinishReason: TypeAlias = Literal["stop", "length", "cancelled"]
@@ -113,7 +116,11 @@ class Handle(Generic[T]):
         self.fail(error)
 
     def fail(self, error: BaseException) -> None:
-        self._error = error
+        try:
+            raise_if_starved(error, "a request")
+            self._error = error
+        except BackendUnavailableError as starved:
+            self._error = starved
         self._pieces.put(None)
         self._over.set()
 

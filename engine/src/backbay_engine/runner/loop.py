@@ -48,10 +48,11 @@ class Runner:
         with self._changed:
             if self._closing:
                 raise self._closed()
-            self._waiting.append(job)
             if self._thread is None:
-                self._thread = Thread(target=self._run, name="backbay runner", daemon=True)
-                self._thread.start()
+                thread = Thread(target=self._run, name="backbay runner", daemon=True)
+                thread.start()
+                self._thread = thread
+            self._waiting.append(job)
             self._changed.notify_all()
 
     def cancel(self, job: Job) -> None:

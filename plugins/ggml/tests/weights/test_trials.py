@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 
 import pytest
 
 from backbay_ggml.library.library import load_library
 from backbay_ggml.weights import trials
-from backbay_ggml.weights.arrangements import REPACK, buffer_types
+from backbay_ggml.weights.arrangements import AMX, REPACK, buffer_types
 from backbay_ggml.weights.trials import TrialResult, run_trial, trial_result, usable_arrangements
 
 
@@ -33,6 +34,22 @@ def test_a_trial_passes_here_and_an_unknown_arrangement_fails(monkeypatch, tmp_p
     monkeypatch.setenv("BACKBAY_CACHE_DIR", str(tmp_path / "nowhere"))
     assert run_trial(load_library(), REPACK).why_not == ""
     assert "KeyError" in run_trial(load_library(), "NO_SUCH_TYPE").why_not
+
+
+@pytest.mark.fault("the trial of an arrangement of weights is killed", "plain weights; tried again next time")
+def test_a_trial_that_was_killed_is_not_remembered(monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    ends = iter([-signal.SIGKILL, -signal.SIGILL])
+    asked: list[str] = []
+
+    def killed(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        asked.append(command[-1])
+        return subprocess.CompletedProcess(command, next(ends), "", "")
+
+    monkeypatch.setattr(trials, "run_helper", killed)
+    library = load_library()
+    assert [trial_result(library, AMX).why_not for _ in range(3)] == ["signal 9", "signal 4", "signal 4"]
+    assert asked == [AMX, AMX]
 
 
 @pytest.mark.parametrize("told", ["", "noise", "[]", "{}"])

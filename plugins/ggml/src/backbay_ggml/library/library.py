@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, final
 
 from backbay import BackendUnavailableError, DType
+from backbay.plugin import raise_if_starved
 
 from . import logs
 from .abi import DTYPES, NULL, Ptr, dtype_of, ffi
@@ -38,6 +39,7 @@ class Library:
         try:
             self.lib: Any = ffi.dlopen(str(path))
         except OSError as error:
+            raise_if_starved(error, f"loading {path}")
             raise BackendUnavailableError(f"{path} cannot be loaded: {error}") from error
         _check_functions(self.lib, path)
         self.version = _check_version(self.lib, path)

@@ -6,11 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 from .abi import NULL, Ptr, ffi
+
+ROOM = 1 << 16  # bytes that ggml_init allocates beside the pool, at most
 
 
 def new_pool(lib: Any, nbytes: int) -> Ptr:
-    """A pool of a fixed size, to be freed by `ggml_free`."""
+    """A pool of a fixed size, to be freed by `ggml_free`; MemoryError if the system has no room for it."""
+    np.empty(nbytes + ROOM, np.uint8)  # without room, ggml_init would end the process
     made = lib.ggml_init(ffi.new("ggml_init_params *", (nbytes, NULL, True))[0])
     if made == NULL:
         raise MemoryError("no memory for the description of a graph")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +18,23 @@ from ..library.library import Library
 from ..library.location import VARIABLE
 from .arrangements import AMX, REPACK, TYPES, Arrangement, buffer_types
 
+WRONG = "wrong results"  # the begin of what the trial prints if the arrangement computes wrongly
 TIMEOUT = 120.0  # seconds
+FAULTS = (signal.SIGILL, signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT)  # of code that the CPU does not run
 
 
 @dataclass(frozen=True)
 class TrialResult:
     """Why an arrangement cannot be used (empty if it can), and the dtypes for which it pays.
 
-    `spaced` are the dtypes whose products need more rows; see `Arrangement`.
+    `spaced` are the dtypes whose products need more rows; see `Arrangement`. A result that `lasts` tells of this
+    machine, not of a trial that was killed or got no memory.
     """
 
     why_not: str = ""
     types: tuple[str, ...] = ()
     spaced: tuple[str, ...] = ()
+    lasts: bool = field(default=True, compare=False)
 
 
 def usable_arrangements(library: Library) -> list[Arrangement]:
@@ -54,7 +59,8 @@ def trial_result(library: Library, name: str) -> TrialResult:
         return _parsed(kept.recall())
     except (KeyError, TypeError):  # nothing was kept, or nonsense
         result = run_trial(library, name)
-        kept.keep(asdict(result))
+        if result.lasts:
+            kept.keep(asdict(result))
         return result
 
 
@@ -65,16 +71,16 @@ def run_trial(library: Library, name: str) -> TrialResult:
     try:
         done = run_helper(command, env=environment, timeout=TIMEOUT)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return TrialResult(f"the trial did not end: {error}")
+        return TrialResult(f"the trial did not end: {error}", lasts=False)
     if done.returncode == 0:
         try:
             return _parsed({"why_not": "", **json.loads(done.stdout)})
         except (ValueError, KeyError, TypeError):
             return TrialResult(f"the trial's output cannot be read: {done.stdout!r}")
     last = (done.stdout + done.stderr).strip().splitlines()[-1:] or [""]
-    return TrialResult(
-        f"signal {-done.returncode}" if done.returncode < 0 else f"{last[0]} (exit {done.returncode})"
-    )
+    if done.returncode < 0:
+        return TrialResult(f"signal {-done.returncode}", lasts=-done.returncode in FAULTS)
+    return TrialResult(f"{last[0]} (exit {done.returncode})", lasts=done.stdout.startswith(WRONG))
 
 
 def _kept(library: Library, name: str) -> CachedValue:

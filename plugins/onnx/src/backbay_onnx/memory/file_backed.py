@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -25,12 +26,17 @@ class FileBackedMemory:
         self._maps: list[mmap.mmap] = []
 
     def empty(self, nbytes: int) -> Bytes:
-        folder = Path(tempfile.gettempdir())
-        if nbytes < LEAST or shutil.disk_usage(folder).free < 2 * nbytes:
+        if nbytes < LEAST:
             return np.empty(nbytes, np.uint8)
-        with tempfile.TemporaryFile(prefix="backbay-onnx-", dir=folder) as file:
-            file.truncate(nbytes)
-            self._maps.append(mmap.mmap(file.fileno(), nbytes))
+        try:
+            folder = Path(tempfile.gettempdir())
+            if shutil.disk_usage(folder).free < 2 * nbytes:
+                return np.empty(nbytes, np.uint8)
+            with tempfile.TemporaryFile(prefix="backbay-onnx-", dir=folder) as file:
+                _take_room(file.fileno(), nbytes)
+                self._maps.append(mmap.mmap(file.fileno(), nbytes))
+        except OSError:  # no folder that can be written, too many open files, or files may not be as large
+            return np.empty(nbytes, np.uint8)
         return np.frombuffer(self._maps[-1], np.uint8)
 
     def drop_pages(self) -> None:
@@ -42,3 +48,11 @@ class FileBackedMemory:
     def close(self) -> None:
         # The maps are dropped, not closed: the last array that looks into one unmaps it.
         self._maps.clear()
+
+
+def _take_room(file: int, nbytes: int) -> None:
+    """Make a file as large, with room on the disk: a full disk would end the process at a later write to the map."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file, 0, nbytes)
+    else:
+        os.truncate(file, nbytes)

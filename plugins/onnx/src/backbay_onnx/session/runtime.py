@@ -9,6 +9,7 @@ from importlib import metadata
 from typing import Any
 
 from backbay import BackbayError, BackendUnavailableError, CancelledError
+from backbay.plugin import raise_if_starved
 
 from .forks import skip_destructors_after_fork
 
@@ -28,6 +29,7 @@ def runtime() -> Any:
     try:
         import onnxruntime
     except ImportError as error:
+        raise_if_starved(error, "loading ONNX Runtime")
         why = "is broken" if installed else "is not installed"
         raise BackendUnavailableError(
             f"ONNX Runtime {why} ({error}); remedy: pip install backbay-onnx[cpu], or backbay-onnx[cuda] for CUDA"
@@ -58,6 +60,7 @@ def translated(doing: str) -> Iterator[None]:
             raise
         if any(text in message for text in NO_MEMORY):
             raise MemoryError(f"{doing}: {message}") from error
+        raise_if_starved(error, f"ONNX Runtime, {doing}")
         if "terminate flag" in message:
             raise CancelledError from error
         raise BackbayError(f"ONNX Runtime failed while {doing}: {message}") from error

@@ -1,0 +1,45 @@
+"""Errors of a starved system become ours, with the limit; other errors pass."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from backbay import BackendUnavailableError, ClosedError
+from backbay.plugin import naming_limits
+
+
+@pytest.mark.parametrize(
+    ("error", "limit"),
+    [
+        (OSError(errno.EMFILE, os.strerror(errno.EMFILE)), "ulimit -n"),
+        (BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)), "free"),
+        (OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), "free"),
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "No space left"),
+        (ImportError("x.so: failed to map segment from shared object"), "free"),
+        (RuntimeError("can't start new thread"), "free"),
+        (MemoryError(), "MemoryError"),
+    ],
+)
+def test_what_the_system_refuses_is_an_error_with_the_limit(error: Exception, limit: str) -> None:
+    with pytest.raises(BackendUnavailableError, match=limit) as caught, naming_limits("loading the moon"):
+        raise error
+    assert "loading the moon: the system refused: " in str(caught.value)
+    assert caught.value.__cause__ is error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        FileNotFoundError(errno.ENOENT, "no"),
+        RuntimeError("a bug"),
+        ImportError("no module"),
+        ClosedError("closed"),
+    ],
+)
+def test_other_errors_pass(error: Exception) -> None:
+    with pytest.raises(type(error)) as caught, naming_limits("loading the moon"):
+        raise error
+    assert caught.value is error
