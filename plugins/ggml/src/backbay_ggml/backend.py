@@ -44,6 +44,7 @@ from .plans.multi_device_plan import MultiDevicePlan
 from .plans.scheduler import Scheduler
 from .plans.services import Services
 from .plans.stop_flag import StopFlag
+from .plans.thread_choice import ThreadChoices
 from .tensors.buffers import DeviceLeaf, LeafBuffer
 from .weights.cpu_weights import AUTO, COPIED, EMBEDDINGS, MAPPED, is_tied
 from .weights.model_weights import ModelWeights
@@ -154,6 +155,7 @@ class Ggml(Backend):
             ledger=self.ledger,
             params=self.params,
             threads=self.threads,
+            thread_choices=ThreadChoices(self.threads),
             flash=self.flash,
             cpu=self.all_devices[0],
             device_of=self.assignment.device,

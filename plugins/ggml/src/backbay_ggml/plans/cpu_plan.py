@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import platform
+import time
 from typing import final
 
 import numpy as np
@@ -10,10 +13,18 @@ from backbay import Graph
 from backbay.plugin import Bytes, Cancel, check_cancel
 
 from ..library.abi import NULL, Ptr, ffi
+from ..library.library import text
 from .arena import Arena
 from .graph_plan import GraphPlan, check_status
 from .services import Services
 from .stop_flag import ABORTED
+from .thread_choice import ThreadChoice
+
+SPLIT = 512  # cells of a history that ggml divides between threads, if there is one row of queries
+SAME_ON_THREADS = platform.machine() in (
+    "x86_64",
+    "AMD64",
+)  # ARM's kernels of two rows depend on the division of rows
 
 
 @final
@@ -29,6 +40,7 @@ class CpuPlan(GraphPlan):
         self._keep([*self._outputs(), *(tensor for tensor, _ in self._builder.constants)])
         threads, stop = self._services.threads, self._services.stop
         self._cplan = ffi.new("ggml_cplan *", self._lib.ggml_graph_plan(self.graph, threads, NULL))
+        self._choice = self._choose_threads()
         self._cplan.abort_callback, self._cplan.abort_callback_data = stop.callback, stop.data
         self.scratch_size = int(self._cplan.work_size)
         self.nbytes = self._own_size + self._arena.join(self)
@@ -44,6 +56,9 @@ class CpuPlan(GraphPlan):
             self._arena.place(self)
             self._generation = self._arena.generation
         self._cplan.work_data = self._arena.scratch
+        if self._choice is not None:
+            self._cplan.n_threads = self._choice.next()
+        begun, worked = time.perf_counter(), time.thread_time()
         if cancel is None:
             status = self._lib.ggml_graph_compute(self.graph, self._cplan)
         else:
@@ -51,6 +66,21 @@ class CpuPlan(GraphPlan):
                 status = self._lib.ggml_graph_compute(self.graph, self._cplan)
             check_cancel(cancel if status == ABORTED else None)
         check_status(status)
+        if self._choice is not None:
+            self._choice.learn(time.perf_counter() - begun, time.thread_time() - worked)
+
+    def _choose_threads(self) -> ThreadChoice | None:
+        """The choice for graphs of about as many ops and elements; None if results depend on the number of threads."""
+        order = self._builder.order
+        if self._services.threads == 1 or not SAME_ON_THREADS or any(map(self._splits_history, order)):
+            return None
+        elements = sum(math.prod(tensor.ne) for tensor in order)
+        return self._services.thread_choices.of((len(order), elements.bit_length()))
+
+    def _splits_history(self, tensor: Ptr) -> bool:
+        """Whether ggml gives each thread a part of the history, and adds up their results."""
+        is_attention = text(self._lib.ggml_op_name(tensor.op)) == "FLASH_ATTN_EXT"
+        return is_attention and tensor.src[0].ne[1] == 1 and tensor.src[1].ne[1] >= SPLIT
 
     def _output(self, tensor: Ptr, nbytes: int) -> Bytes:
         return np.frombuffer(ffi.buffer(tensor.data, nbytes), np.uint8)

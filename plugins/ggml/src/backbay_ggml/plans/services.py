@@ -12,6 +12,7 @@ from ..devices.device import Device
 from ..library.library import Library
 from ..weights.model_weights import ModelWeights
 from .stop_flag import StopFlag
+from .thread_choice import ThreadChoices
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Services:
     ledger: Ledger
     params: BackendParams
     threads: int
+    thread_choices: ThreadChoices
     flash: bool  # whether attention may use flash attention
     cpu: Device
     device_of: Callable[[Placement], Device]

@@ -1,0 +1,128 @@
+"""How many threads a graph runs on: fewer, while other processes keep the cores busy.
+
+ggml's threads meet after every op. If the system runs another process in place of one of them, the others wait, and a
+step can take 50 times as long. A single thread waits for nobody.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import final
+
+SHARE = 0.03  # of the time goes to tries of other counts
+FIRST = 0.02  # seconds that the first tries may take
+TRY = 8  # runs in a row
+SETTLING = 6  # runs at most that do not count after a change, while threads wake and find their cores
+ENOUGH, SLOW = 3, 2.0  # a try ends early after so many runs that take so many times the present mean
+WEIGHT = 0.05  # of a new time in the mean
+OUTLIER = 3.0  # a time counts at most as so many means: a single interruption changes nothing
+BETTER = 0.95  # of the present mean: the mean of a count that is chosen in its place
+
+
+@final
+class ThreadChoice:
+    """The choice for graphs of one kind, from the times of their runs: all threads, half of them, and so on to one.
+
+    Fewer threads are tried once, and chosen when the mean time on more threads grows beyond their time. More threads
+    are tried again and again. Tries take a small share of the time.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._counts = [most]
+        while self._counts[-1] > 1:
+            self._counts.append(self._counts[-1] // 2)
+        self._means = [0.0] * len(self._counts)
+        self._samples = [0] * len(self._counts)
+        self._best = self._running = 0  # positions in the list of counts
+        self._left, self._spent = 0, 0.0  # runs until the try ends, and seconds that it took so far
+        self._work = inf  # the least processor time of a run on the chosen count, in the calling thread
+        self._settling = 1
+        self._credit = FIRST  # seconds that tries may take
+
+    def next(self) -> int:
+        """The number of threads of the next run."""
+        if not self._left:
+            tried = self._to_try()
+            if tried is not None:
+                self._move(tried)
+                self._left, self._samples[tried], self._spent = TRY, 0, 0.0
+        return self._counts[self._running]
+
+    def learn(self, seconds: float, work: float) -> None:
+        """The time of that run, and the processor time that the calling thread spent on it."""
+        if self._running != self._best:
+            self._credit = max(self._credit - seconds, -self._budget())
+        else:
+            self._work = min(self._work, work)
+            self._credit += SHARE * seconds if self._costs() else 0.0
+        if self._settling:
+            self._settling = self._settling - 1 if seconds > SLOW * self._means[self._best] else 0
+        else:
+            self._count(seconds)
+            self._left = max(0, self._left - 1)
+        if self._left:
+            self._spent += seconds
+            if not self._has_failed():
+                return
+            if not self._samples[self._running]:
+                self._means[self._running] = seconds
+            self._left = 0
+        self._choose()
+        if self._running != self._best:
+            self._move(self._best)
+
+    def _has_failed(self) -> bool:
+        """Whether the present try takes too long, or has shown enough."""
+        best = self._means[self._best]
+        is_slow = self._means[self._running] > SLOW * best
+        return self._spent > self._budget() or (self._samples[self._running] >= ENOUGH and is_slow)
+
+    def _budget(self) -> float:
+        """The seconds after which a try ends at the next run."""
+        return max(FIRST, TRY * self._means[self._best])
+
+    def _count(self, seconds: float) -> None:
+        """Add a time to the mean of the present count."""
+        index = self._running
+        mean, samples = self._means[index], self._samples[index]
+        counted = min(seconds, OUTLIER * mean) if samples >= TRY else seconds
+        self._means[index] = mean + max(WEIGHT, 1 / (samples + 1)) * (counted - mean)
+        self._samples[index] += 1
+
+    def _to_try(self) -> int | None:
+        """The count to try next, if any can be paid."""
+        return next((index for index, seconds in self._costs().items() if seconds <= self._credit), None)
+
+    def _costs(self) -> dict[int, float]:
+        """The seconds that a try of fewer threads, or of more, is expected to take; fewer are tried once."""
+        best, costs = self._best, dict[int, float]()
+        fewer = best + 1
+        if self._samples[best] >= ENOUGH and fewer < len(self._counts) and not self._samples[fewer]:
+            costs[fewer] = TRY * self._work * self._counts[best] / self._counts[fewer]
+        if best:
+            costs[best - 1] = min(self._means[best - 1], self._budget())
+        return costs
+
+    def _choose(self) -> None:
+        """Take a neighbouring count if its mean is smaller."""
+        for other in (self._best - 1, self._best + 1):
+            is_known = 0 <= other < len(self._counts) and self._samples[other] > 0
+            if is_known and self._means[other] < BETTER * self._means[self._best]:
+                self._best, self._work, self._credit = other, inf, min(self._credit, FIRST)
+                return
+
+    def _move(self, index: int) -> None:
+        self._running, self._settling = index, SETTLING
+
+
+@final
+class ThreadChoices:
+    """The choices of a backend, by the kind of graph."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._choices: dict[object, ThreadChoice] = {}
+
+    def of(self, kind: object) -> ThreadChoice:
+        """The choice for a kind of graph."""
+        return self._choices.setdefault(kind, ThreadChoice(self._most))
