@@ -120,7 +120,8 @@ def test_ctrl_c_while_starting(model: str, after: float) -> None:
         time.sleep(after)
         program.interrupt()
         status, _, errors = program.end()
-    assert (status, errors) == (130, b"")
+    assert status == 130
+    assert b"Traceback" not in errors
 
 
 HANGING = """
@@ -154,7 +155,8 @@ def test_a_probe_that_hangs_ends_with_its_program(hanging_plugin: str, end: str)
         time.sleep(1)
         program.interrupt() if end == "interrupt" else program.process.kill()
         status, _, errors = program.end()
-    assert (status, errors) == ((130, b"") if end == "interrupt" else (-signal.SIGKILL, b""))
+    assert status == (130 if end == "interrupt" else -signal.SIGKILL)
+    assert b"Traceback" not in errors
 
 
 @pytest.mark.fault("the conformance suite is interrupted or killed (kill -9)", "its workers end too")
