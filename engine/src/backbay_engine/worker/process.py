@@ -14,6 +14,7 @@ from threading import Thread, current_thread
 from typing import IO, Protocol, final
 
 from backbay import BackendUnavailableError
+from backbay.plugin import start_helper
 
 from . import log_records
 from .deaths import memory_kills, why_ended
@@ -146,13 +147,12 @@ def _started(folder: str | None) -> subprocess.Popen[bytes]:
     if not sys.executable:
         raise BackendUnavailableError("this Python has no sys.executable")
     warnings = [f"-W{option}" for option in sys.warnoptions]
-    return subprocess.Popen(
+    return start_helper(
         [sys.executable, "-P", *warnings, "-c", _PROGRAM, json.dumps([str(place) for place in sys.path])],
         bufsize=0,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         cwd=folder,
-        start_new_session=True,  # the terminal's Ctrl+C is for the host
     )
 
 
