@@ -124,3 +124,36 @@ class RefusesLate(Reference):
     """Has no kernel for rms_norm, and refuses a part of its composite only when that runs."""
 
     kernels = {op: kernel for op, kernel in with_kernels(sqr=refuse).items() if op is not ops.rms_norm}
+
+
+class WrongColumn(Reference):
+    """The first column of a product is too large."""
+
+    kernels = with_kernels(mulmat=lambda x, t2: raised_at_0(Reference.kernels[ops.mulmat](x, t2)))
+
+
+def raised_at_0(y):
+    y = y.copy()
+    y[..., :1] += 1
+    return y
+
+
+class WrongShape(Reference):
+    kernels = with_kernels(
+        tanh=lambda x: np.tanh(x).reshape(-1)[:-1],
+        rows=lambda x, ids: Reference.kernels[ops.rows](x, ids).reshape(-1)[:-1],
+    )
+
+
+class WrongRope(Reference):
+    kernels = with_kernels(
+        rope=lambda x, *args, **named: Reference.kernels[ops.rope](x, *args, **named) * 1.01
+    )
+
+
+class WrongEverywhere(Reference):
+    """Every result of floats is twice as large as it should be."""
+
+    def store(self, node, result, out):
+        doubled = result if result.dtype.kind != "f" or node.op.moves else result * 2
+        super().store(node, doubled, out)

@@ -11,6 +11,7 @@ from backbay import (
     KernelBackend,
     Level,
     Precision,
+    ShapeError,
     UnsupportedOpError,
 )
 from backbay.plugin import COMPOSITE, KERNEL
@@ -141,6 +142,8 @@ def _claimed(traced: TracedCall) -> list[Array]:
         if opened and isinstance(error, DeclaredUnsupportedError):
             raise Declined(str(error)) from None
         raise Fault("over-claimed", f"supports() says yes, but: {error}") from None
+    except ShapeError as error:  # tracing accepted the call's shapes: the kernel's result has another one
+        raise Fault("shape", str(error)) from None
     except Exception as error:
         what = f"{type(error).__name__}: {error}"
         raise Fault("over-claimed", f"supports() says yes, but the call raises {what}") from error

@@ -14,6 +14,7 @@ from ..numbers.comparison import Fault, compare
 from ..numbers.number import Cost, Number
 from ..numbers.rounding import FLOOR, LARGEST, Array, accumulate_unit, unit
 from ..suite.case import Call
+from .evidence import operands_at
 from .traced_call import TracedCall
 
 
@@ -58,7 +59,15 @@ def judge(
     free = call.free(*call.mapped(lambda o: o.decoded)) if call.free is not None else None
     exact, worst = call.exact and mode == "exact", None
     for want, have, tensor in zip(expected, got, traced.results, strict=True):
-        ratio = compare(want, have, tensor.dtype, exact=exact, free=free, instead=call.instead, check=check)
+        try:
+            ratio = compare(
+                want, have, tensor.dtype, exact=exact, free=free, instead=call.instead, check=check
+            )
+        except Fault as fault:
+            if fault.place is None:
+                raise
+            told = fault.message + operands_at(call, fault.place, want.shape)
+            raise Fault(fault.check, told, fault.place) from None
         if ratio is not None:
             worst = max(worst or 0.0, ratio)
     return worst

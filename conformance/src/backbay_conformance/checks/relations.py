@@ -11,13 +11,14 @@ from backbay import DeclaredUnsupportedError, DType, Precision
 from ..draw.draw import Draw
 from ..draw.layout import Layout
 from ..draw.operand import Operand
-from ..numbers.comparison import Fault, result_bound
+from ..numbers.comparison import Fault, first_of, plain, result_bound
 from ..numbers.encoding import decode, encode
 from ..numbers.number import Cost, Number
 from ..numbers.rounding import FLOOR, LARGEST, Array
 from ..suite.case import Call
 from ..suite.lab import Lab
 from .call_check import Observed
+from .evidence import operands_at
 from .judgement import cost_of, expect, judge
 from .traced_call import TracedCall
 
@@ -175,12 +176,9 @@ def _agree(
     if call.free is not None:
         wrong &= ~call.free(*call.mapped(lambda o: o.decoded))
     if wrong.any():
-        at = tuple(np.argwhere(wrong)[0])
-        where = tuple(map(int, at[::-1]))
-        raise Fault(
-            check,
-            f"{int(wrong.sum())} of {wrong.size} differ: at {where} {float(a[at])!r} and {float(b[at])!r}",
-        )
+        at = first_of(wrong)
+        differ = f"{int(wrong.sum())} of {wrong.size} differ: at {at[::-1]} {plain(a[at])} and {plain(b[at])}"
+        raise Fault(check, differ + operands_at(call, at, a.shape), at)
 
 
 RELATIONS: dict[str, Relation] = {

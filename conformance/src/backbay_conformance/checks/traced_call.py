@@ -91,7 +91,13 @@ class TracedCall:
     def run(self) -> list[Array]:
         """Compute, and read the results as stored."""
         self.ctx.compute(*self.results, *self.kept)
-        return [from_bytes(y.bytes(), y.dtype, y.shape) for y in self.results]
+        return [from_bytes(self._read(y), y.dtype, y.shape) for y in self.results]
+
+    def _read(self, result: Tensor) -> bytes:
+        data = result.bytes()
+        if len(data) != result.nbytes:
+            raise Fault("shape", f"{result} has {result.nbytes} bytes, the backend gave {len(data)}")
+        return data
 
     def close(self) -> None:
         self.ctx.close()

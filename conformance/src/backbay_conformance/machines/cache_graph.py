@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import numpy as np
@@ -31,6 +31,9 @@ class Layout:
     @property
     def row(self) -> int:
         return self.head * self.kv_heads
+
+    def __str__(self) -> str:
+        return ", ".join(f"{field.name}={getattr(self, field.name)}" for field in fields(self))
 
 
 class Cache:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from backbay import DType
 
-from ..numbers.comparison import Fault
+from ..numbers.comparison import Fault, first_of, plain
 from ..numbers.number import Cost, Number, block_error
 from ..numbers.rounding import FLOOR, SIGNIFICAND, unit
 
@@ -125,9 +125,10 @@ def require_close(got: Array, expected: Number, what: str) -> None:
     bound = expected.error + unit(DType.F32) * (np.abs(expected.value) + 1e-30)
     wrong = ~(np.abs(got - expected.value) <= bound)
     if wrong.any():
-        at = tuple(np.argwhere(wrong)[0])
+        at = first_of(wrong)
         raise Fault(
             "cache",
-            f"{what}: {wrong.sum()} of {wrong.size} wrong: at {tuple(map(int, at[::-1]))} expected "
-            f"{expected.value[at]!r} within {bound[at]:.3g}, got {got[at]!r}",
+            f"{what}: {int(wrong.sum())} of {wrong.size} wrong: at {at[::-1]} expected {plain(expected.value[at])} "
+            f"within {float(bound[at]):.3g}, got {plain(got[at])}",
+            at,
         )

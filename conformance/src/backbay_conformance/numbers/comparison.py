@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -14,11 +15,14 @@ from .rounding import FLOOR, LARGEST, Array, round_to, unit
 
 
 class Fault(BackbayError):  # noqa: N818 a finding about the backend, not an error of the suite
-    """A breach of the contract, with the check that noticed it and a message."""
+    """A breach of the contract, with the check that noticed it and a message.
 
-    def __init__(self, check: str, message: str) -> None:
+    `place` is the index of the first wrong element in the array of the result, if elements were compared.
+    """
+
+    def __init__(self, check: str, message: str, place: tuple[int, ...] | None = None) -> None:
         super().__init__(f"{check}: {message}")
-        self.check, self.message = check, message
+        self.check, self.message, self.place = check, message, place
 
 
 def compare(
@@ -116,18 +120,26 @@ def _same_shape(expected: Sequence[int], got: Sequence[int], check: str) -> None
 def _refuse(
     wrong: Array, expected: Array, got: Array, bound: Array | None, free: Array | None, check: str
 ) -> None:
-    """Raise Fault with the first wrong elements and their positions, dimension 0 first."""
+    """Raise Fault with the first wrong element and its position, dimension 0 first."""
     if free is not None:
         wrong = wrong & ~free
     if not wrong.any():
         return
-    lines = []
-    shared = expected.shape == wrong.shape
-    for place in np.argwhere(wrong)[:3]:
-        where, at = tuple(map(int, place[::-1])), tuple(place)
-        limit = "" if bound is None else f" within {float(bound[at]):.3g}"
-        values = (
-            f"expected {float(expected[at])!r}{limit}, got {float(got[at])!r}" if shared else "another byte"
-        )
-        lines.append(f"at {where} {values}")
-    raise Fault(check, f"{int(wrong.sum())} of {wrong.size} wrong: {'; '.join(lines)}")
+    place = first_of(wrong)
+    limit = "" if bound is None else f" within {float(bound[place]):.3g}"
+    values = (
+        f"expected {plain(expected[place])}{limit}, got {plain(got[place])}"
+        if expected.shape == wrong.shape
+        else "another byte"
+    )
+    raise Fault(check, f"{int(wrong.sum())} of {wrong.size} wrong: at {place[::-1]} {values}", place)
+
+
+def first_of(wrong: Array) -> tuple[int, ...]:
+    """The index of the first marked element."""
+    return tuple(map(int, np.argwhere(wrong)[0]))
+
+
+def plain(number: Any) -> str:
+    """A number of an array as Python writes it."""
+    return repr(number.item())

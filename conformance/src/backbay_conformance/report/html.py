@@ -162,7 +162,7 @@ def _scenarios(report: Report) -> str:
     lines = [
         f'<tr><th><span class="faint">{cell.profile}</span> {escape(cell.name)}</th><td>{cell.passed}</td>'
         f"<td>{cell.failed}</td><td>{cell.seconds:.2f} s</td></tr>\n"
-        for cell in report.cells.values()
+        for cell in sorted(report.cells.values(), key=lambda cell: not cell.bad)
         if not cell.dtype
     ]
     if not lines:

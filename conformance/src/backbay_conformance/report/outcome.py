@@ -30,6 +30,7 @@ class Outcome:
     choices: list[int] = field(default_factory=list)
     checks: list[str] = field(default_factory=list)
     script: str = ""
+    packed: bool = False  # the program holds data that nobody can read
     count: int = 1  # the number of similar failures, of which only one is shown
 
     @property

@@ -130,10 +130,13 @@ def columns(cells: Iterable[Cell]) -> list[str]:
 
 
 def rows(cells: Iterable[Cell]) -> dict[tuple[str, str], dict[str, Cell]]:
+    """The cells of each case or scenario by dtype, those that fail first."""
     found: dict[tuple[str, str], dict[str, Cell]] = {}
     for cell in cells:
         found.setdefault((cell.profile, cell.name), {})[cell.dtype] = cell
-    return dict(sorted(found.items()))
+    return dict(
+        sorted(found.items(), key=lambda row: (not any(cell.bad for cell in row[1].values()), row[0]))
+    )
 
 
 def _mark(cell: Cell, colour: bool) -> str:
@@ -153,5 +156,7 @@ def first_of_kind(failures: Iterable[Outcome]) -> list[Outcome]:
 
 def show_failure(outcome: Outcome, stream: TextIO = sys.stdout) -> None:
     stream.write(f"\nFAILED {outcome.item} ({outcome.check}) {outcome.call}\n  {outcome.message}\n")
-    if outcome.script:
+    if outcome.script and not outcome.packed:
         stream.write("".join(f"    {line}\n" for line in outcome.script.splitlines()))
+    elif outcome.script:
+        stream.write("    --failures FOLDER writes a program with all its data\n")

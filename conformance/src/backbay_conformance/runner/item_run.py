@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from backbay import DeclaredUnsupportedError, GuardZoneError, Level
+from backbay import DeclaredUnsupportedError, DType, GuardZoneError, Level
 
 from ..checks.call_check import Observed, try_call
 from ..checks.judgement import cost_of, expect
@@ -22,7 +22,7 @@ from ..report.outcome import Outcome
 from ..suite.case import CASES, Call
 from ..suite.lab import Lab
 from ..suite.scenario import SCENARIOS
-from .replay import script
+from .replay import PACKED, script
 from .selection import Item
 from .shrink import shrink
 
@@ -113,6 +113,7 @@ def shrunk(lab: Lab, item: Item, seed: int, failed: Outcome, backend: str, secon
     best.seconds = failed.seconds
     with suppress(Exception):  # the replay file is enough
         best.script = program(lab, item, seed, best, backend)
+        best.packed = PACKED in best.script
     return best
 
 
@@ -120,15 +121,15 @@ def program(lab: Lab, item: Item, seed: int, outcome: Outcome, backend: str) -> 
     """The standalone program of a failed call."""
     if (item.profile, item.name) not in CASES:
         return ""
-    call, expected, _ = drawn_again(lab, item, seed, outcome)
+    call, expected, *_ = drawn_again(lab, item, seed, outcome)
     first = expected[0] if expected else None
     return script(call, backend, first.value if isinstance(first, Number) else first)
 
 
 def drawn_again(
     lab: Lab, item: Item, seed: int, outcome: Outcome, *, runs: bool = False
-) -> tuple[Call, list[Any], list[Array]]:
-    """The call of a case with the data that failed, its expected results, and, if `runs`, its actual results.
+) -> tuple[Call, list[Any], list[Array], list[DType]]:
+    """The call of a case with the data that failed, its expected and, if `runs`, actual results, and their dtypes.
 
     A crash or a hang is not run again.
     """
@@ -143,6 +144,7 @@ def drawn_again(
             with suppress(Exception):  # no actual results then
                 traced.write()
                 got = traced.run()
-        return call, expect(call, cost) if call.formula is not None else [], got
+        expected = expect(call, cost) if call.formula is not None else []
+        return call, expected, got, [result.dtype for result in traced.results]
     finally:
         traced.close()

@@ -11,8 +11,11 @@ from zlib import compress
 import numpy as np
 
 from backbay import BackbayError, DType
+from backbay.ops import Yarn
 
 from ..draw.operand import Operand
+from ..numbers.comparison import result_bound
+from ..numbers.encoding import decode
 from ..numbers.number import Number
 from ..numbers.rounding import Array
 from ..report.outcome import Outcome
@@ -22,6 +25,10 @@ from .selection import Item
 
 LONGEST = 20000
 """The most characters of a program; a longer one is replaced by a comment on how to write its data."""
+FEW = 64
+"""The most numbers of a leaf that a program shows; more are packed into a text."""
+PACKED = "data("
+"""The call by which a program unpacks the data of a leaf."""
 
 
 def as_file(outcome: Outcome, backend: str, seed: int) -> dict[str, Any]:
@@ -53,15 +60,15 @@ def read_file(path: str | Path) -> tuple[str, Item, int, list[int]]:
     return found
 
 
-def dump(folder: Path, call: Call, expected: list[Any], got: list[Array]) -> list[Path]:
-    """A call as NumPy files: operands, expected results, their bounds before rounding, and actual results."""
+def dump(folder: Path, call: Call, expected: list[Any], got: list[Array], dtypes: list[DType]) -> list[Path]:
+    """A call as NumPy files: operands, expected results, the bounds of rounded results, and actual results."""
     arrays: dict[str, Array] = {}
     for i, operand in enumerate(call.operands()):
         arrays[f"operand{i}"] = operand.decoded
-    for i, want in enumerate(expected):
+    for i, (want, dtype) in enumerate(zip(expected, dtypes, strict=False)):
         arrays[f"expected{i}"] = want.value if isinstance(want, Number) else want
         if isinstance(want, Number):
-            arrays[f"bound{i}"] = want.error
+            arrays[f"bound{i}"] = result_bound(want, dtype)
     for i, have in enumerate(got):
         arrays[f"got{i}"] = have
     folder.mkdir(parents=True, exist_ok=True)
@@ -75,25 +82,16 @@ def script(call: Call, backend: str, expected: Array | None) -> str:
     """A short program that runs the call, and prints its results and the expected results."""
     operands = list(call.operands())
     names = {id(operand): f"a{i}" for i, operand in enumerate(operands)}
-    lines = [
-        "import backbay, base64, zlib",
-        "from backbay import DType",
-        "from backbay.ops import Yarn",
-    ]
-    lines += [
-        "def data(text): return zlib.decompress(base64.b85decode(text))",
-        f"ctx = {_opened(backend)}.new_context()",
-    ]
-    lines += [f"{names[id(operand)]} = {_leaf(operand)}" for operand in operands]
-    lines.append(f"y = {_traced(call, names)}")
+    leaves = [f"{names[id(operand)]} = {_leaf(operand)}" for operand in operands]
+    packed = any(PACKED in leaf for leaf in leaves)
+    lines = [f"import backbay{', base64, zlib' if packed else ''}", "from backbay import DType"]
+    lines += ["from backbay.ops import Yarn"] if any(isinstance(value, Yarn) for value in call.args) else []
+    lines += ["def data(text): return zlib.decompress(base64.b85decode(text))"] if packed else []
+    lines += [f"ctx = {_opened(backend)}.new_context()", *leaves, f"y = {_traced(call, names)}"]
     lines.append("y = y if isinstance(y, list) else [y]")
     lines += ["ctx.compute(*y)", "print(*[t.numpy() for t in y], sep='\\n')"]
     if expected is not None and expected.size <= 64:
-        lines.append(
-            f"print('expected', {expected.tolist()!r})".replace("nan", "float('nan')").replace(
-                "inf", "float('inf')"
-            )
-        )
+        lines.append(f"print('expected', {_literal(expected.tolist())})")
     text = "\n".join(lines) + "\n"
     return (
         text
@@ -110,10 +108,27 @@ def _opened(backend: str) -> str:
 
 
 def _leaf(operand: Operand) -> str:
-    text = b85encode(compress(operand.bytes(), 9)).decode()
     shape = "".join(f", {n}" for n in operand.layout.source)
     steps = "".join(f".{step.code}" for step in operand.layout.steps)
-    return f"ctx.from_bytes(DType.{operand.dtype.name}, data({text!r}){shape}){steps}"
+    numbers = _readable(operand)
+    if numbers is not None:
+        made = "from_ints" if operand.dtype.is_integer else "from_floats"
+        return f"ctx.empty(DType.{operand.dtype.name}{shape}).{made}({numbers}){steps}"
+    text = b85encode(compress(operand.bytes(), 9)).decode()
+    return f"ctx.from_bytes(DType.{operand.dtype.name}, {PACKED}{text!r}){shape}){steps}"
+
+
+def _readable(operand: Operand) -> str | None:
+    """The leaf's numbers as text, if they are few, and no NaN of the operand may have bits of its own."""
+    raw = operand.layout.embed(operand.stored)
+    if operand.dtype.is_quantized or raw.size > FEW or np.isnan(operand.decoded).any():
+        return None
+    return _literal(decode(raw, operand.dtype).reshape(-1).tolist())
+
+
+def _literal(numbers: Any) -> str:
+    """Numbers as Python text; repr writes infinities and NaN as names that Python does not know."""
+    return repr(numbers).replace("nan", "float('nan')").replace("inf", "float('inf')")
 
 
 def _traced(call: Call, names: dict[int, str]) -> str:
@@ -132,4 +147,4 @@ def _shown(value: Any, names: dict[int, str]) -> str:
         return names[id(value)]
     if isinstance(value, DType):
         return f"DType.{value.name}"
-    return repr(value).replace("inf", "float('inf')") if isinstance(value, float) else repr(value)
+    return _literal(value)

@@ -11,7 +11,7 @@ from ..data.buffer import Buffer
 from ..data.encoding import NUMPY, Array, Bytes, decode, encode, gather, strided
 from ..data.host_buffer import HostBuffer, MappedBuffer
 from ..data.scratch import Scratch
-from ..errors import BackbayError, UnsupportedOpError
+from ..errors import ShapeError, UnsupportedOpError
 from ..graph.cancel import Cancel, check_cancel
 from ..graph.graph import Graph, Node
 from ..graph.liveness import assign_slots
@@ -142,12 +142,12 @@ class KernelBackend(Backend):
         if node.op.moves:
             source = node.args[0].dtype
             moved = result if source is node.dtype else encode(decode(result, source), node.dtype)
+            if np.size(moved) != out.size:
+                raise _wrong_shape(node, result)
             out[...] = moved.reshape(out.shape)
             return
         if not same_shape(np.shape(result)[::-1], node.shape):
-            raise BackbayError(
-                f"the kernel of {node.op.name} returned shape {np.shape(result)}, not {node.shape[::-1]}"
-            )
+            raise _wrong_shape(node, result)
         if node.dtype in NUMPY and node.dtype is not DType.BF16:
             np.copyto(out, np.reshape(result, out.shape), casting="unsafe")
         else:
@@ -221,3 +221,10 @@ class KernelPlan(Plan):
         for buffer in self._buffers:
             if isinstance(buffer, HostBuffer):
                 act(buffer)
+
+
+def _wrong_shape(node: Node, result: Array) -> ShapeError:
+    assert node.op is not None
+    return ShapeError(
+        f"the kernel of {node.op.name} returned shape {np.shape(result)}, not {node.shape[::-1]}"
+    )

@@ -1,0 +1,125 @@
+"""What a message says: the first wrong element with its operands, and plain numbers."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from backbay_conformance import Outcome, Report, run
+from backbay_conformance.command import command
+from backbay_conformance.report.html import page
+from backbay_conformance.report.terminal import matrix, show_failure
+from backbay_conformance.runner.item_run import shrunk
+from backbay_conformance.runner.run import run_items
+from backbay_conformance.runner.selection import items
+from backbay_conformance.suite.lab import lab_for
+
+
+def failures(name: str, op: str, **more: object) -> list[Outcome]:
+    chosen = {"ops": [op], "size": "smoke", "profiles": ["core"], **more}
+    return run(f"broken_backends:{name}", **chosen).failures  # type: ignore[arg-type]
+
+
+def test_a_message_shows_the_first_wrong_element() -> None:
+    told = [outcome.message for outcome in failures("Imprecise", "tanh") if outcome.check == "bound"]
+    assert told
+    assert all(message.count("expected") == 1 for message in told)
+
+
+def test_a_message_shows_the_operands_at_the_first_wrong_element() -> None:
+    (told,) = {
+        "mulmat": outcome.message
+        for outcome in failures("WrongColumn", "mulmat")
+        if outcome.check in ("exact", "bound") and "with w[:, 0] = " in outcome.message
+    }.values()
+    assert "x[:, " in told
+    sums = [outcome for outcome in failures("Coarse", "mul") if outcome.check == "exact"]
+    for outcome in sums:
+        place = outcome.message.partition("at ")[2].partition(" expected")[0].rstrip(",)").lstrip("(")
+        assert f"x[{place}] = " in outcome.message.replace(",]", "]")
+
+
+def test_the_operands_are_those_of_the_expected_value() -> None:
+    outcome = next(o for o in failures("Coarse", "mul") if o.check == "exact" and "t2[" in o.message)
+    first, second = (float(part.split(" = ")[1]) for part in outcome.message.split("  with ")[1].split("; "))
+    assert f"expected {first * second!r}" in outcome.message
+
+
+def test_no_message_and_no_table_has_a_repr_of_numpy() -> None:
+    report = run("broken_backends:WrongEverywhere", size="smoke", ops=None, stop_after=60)
+    assert report.failures
+    assert "np." not in json.dumps(report.as_dict())
+    assert "<DType" not in json.dumps(report.as_dict())
+
+
+def test_a_kernel_with_a_result_of_the_wrong_shape_is_not_over_claimed() -> None:
+    for op in ("tanh", "rows"):
+        found = failures("WrongShape", op)
+        assert {outcome.check for outcome in found} == {"shape"}
+        assert f"the kernel of {op} returned shape" in found[0].message
+
+
+def test_the_program_of_a_small_failure_shows_its_numbers() -> None:
+    lab = lab_for("broken_backends:Imprecise")
+    (first, *_) = run_items(lab, items([("core", "tanh")], "smoke"), 0)
+    best = shrunk(lab, items([("core", "tanh")], "smoke")[0], 0, first, "broken_backends:Imprecise")
+    assert "from_floats([" in best.script
+    assert "b85decode" not in best.script
+    done = subprocess.run([sys.executable, "-c", best.script], capture_output=True, text=True, check=True)
+    assert "expected" in done.stdout
+
+
+def test_the_terminal_shows_no_packed_data() -> None:
+    text = io.StringIO()
+    outcome = Outcome("core/add/0", "failed", script="y = data('c-muN')", packed=True)
+    show_failure(outcome, text)
+    assert "data(" not in text.getvalue()
+    assert "--failures" in text.getvalue()
+
+
+def test_failing_rows_come_first() -> None:
+    report = Report("some", 0, "smoke", ("core",))
+    report.add(Outcome("core/add/0", dtype="f32"))
+    report.add(Outcome("core/tanh/0", "failed", dtype="f32", check="bound"))
+    report.add(Outcome("graph/good/0"))
+    report.add(Outcome("graph/wrong/0", "failed", check="graph"))
+    names = [line.split()[1] for line in matrix(report, colour=False)[1:-1]]
+    assert names == ["tanh", "wrong", "add", "good"]
+    text = page(report)
+    assert text.index("> tanh<") < text.index("> add<")
+    assert text.index("> wrong<") < text.index("> good<")
+
+
+def test_the_dumped_bound_holds_the_rounding_of_the_result(tmp_path: Path) -> None:
+    """float16 rounds far more coarsely than the sum in the case's formula."""
+    from argparse import ArgumentParser
+
+    def conform(*words: str) -> int:
+        parser = ArgumentParser()
+        command.add_arguments(parser)
+        return command.run(parser.parse_args(words))
+
+    failures, data = tmp_path / "failures", tmp_path / "data"
+    conform("broken_backends:Imprecise", "--size", "smoke", "--op", "tanh", "--failures", str(failures))
+    one = next(
+        path
+        for path in failures.iterdir()
+        if (found := json.loads(path.read_text()))["dtype"] == "f16" and found["check"] == "bound"
+    )
+    conform("cpu_ref", "--repro", str(one), "--dump", str(data))
+    expected, bound, got = (np.load(data / f"{name}0.npy") for name in ("expected", "bound", "got"))
+    assert (np.abs(got.astype(np.float64) - expected) <= bound).all()
+
+
+@pytest.mark.parametrize("name", ["cache_life", "engine_causal_cache"])
+def test_a_life_is_told_without_reprs(name: str) -> None:
+    found = run("broken_backends:WrongRope", ["cache"], ops=[name], size="smoke").failures
+    assert found
+    assert "np." not in found[0].message
+    assert "<DType" not in found[0].message
