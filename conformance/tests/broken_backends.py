@@ -157,3 +157,31 @@ class WrongEverywhere(Reference):
     def store(self, node, result, out):
         doubled = result if result.dtype.kind != "f" or node.op.moves else result * 2
         super().store(node, doubled, out)
+
+
+def times_where(y, where):
+    return y * 1.01 if where else y
+
+
+class EightTokens(Reference):
+    """A product that is wrong for exactly eight tokens."""
+
+    kernels = with_kernels(
+        mulmat=lambda x, t2: times_where(Reference.kernels[ops.mulmat](x, t2), t2.shape[-2] == 8)
+    )
+
+
+class WrongSetRows(Reference):
+    kernels = with_kernels(set_rows=lambda x, src, ids: Reference.kernels[ops.set_rows](x, src * 1.01, ids))
+
+
+class WrongRows(Reference):
+    kernels = with_kernels(rows=lambda x, ids: np.roll(Reference.kernels[ops.rows](x, ids), 1, -1))
+
+
+class WrongTogether(Reference):
+    """An addition after a product is wrong, as a fused kernel may be."""
+
+    def store(self, node, result, out):
+        before = node.args[0].op if node.op is ops.add else None
+        super().store(node, result * 1.1 if before is ops.mulmat else result, out)

@@ -4,6 +4,7 @@ from . import (
     attention,
     binary,
     elementwise,
+    given,
     index,
     linear,
     matrix,
@@ -17,6 +18,6 @@ from . import (
 )
 
 FAMILIES = (
-    *(attention, binary, elementwise, index, linear, matrix, norm),
+    *(attention, binary, elementwise, given, index, linear, matrix, norm),
     *(order, reduce, sequence, shape, spatial, write),
 )

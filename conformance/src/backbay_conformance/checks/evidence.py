@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from backbay import Op, ops
 
 from ..draw.operand import Operand
@@ -62,6 +64,13 @@ def _pieces(
         yield second, ids, at[1:]
         row = int(ids.decoded[at[:0:-1]])
         yield first, table, (at[0], row, *[_wrapped(at, table, n) for n in range(2, len(table.shape))])
+        return
+    if call.op is ops.set_rows:
+        (_, _), (first, source), (second, ids) = operands.items()
+        written = np.argwhere(ids.decoded == at[1]) if len(ids.shape) == 1 else np.empty((0, 1))
+        for (row,) in written[:1].tolist():
+            yield second, ids, (row,)
+            yield first, source, (at[0], row, *at[2:])
         return
     for name, operand in operands.items():
         if _repeats_to(operand, shape, whole=call.op in OF_ROWS):

@@ -8,7 +8,7 @@ import numpy as np
 
 from backbay import Context, DType, Precision, Spec, Tensor
 
-from ..numbers.encoding import decode, encode, stored_shape
+from ..numbers.encoding import NUMPY, decode, encode, stored_shape
 from ..numbers.rounding import Array
 from .data import Fill, Making, Mode
 from .layout import Layout
@@ -92,3 +92,17 @@ def longer(operand: Operand, extra: int, value: float) -> Operand:
 
     shape = (operand.shape[0] + extra, *operand.shape[1:])
     return Operand(operand.dtype, shape, fill, Layout(operand.dtype, shape), 0, activated=operand.activated)
+
+
+def elements(storage: Array, spec: Spec) -> Array:
+    """The elements of a view of a contiguous array, as stored, in the reversed shape; they share its memory."""
+    strides = [spec.stride(n) for n in range(len(spec.shape))]
+    if spec.dtype.is_quantized:
+        strides[:1] = [1]  # a row is held as bytes
+    return np.ndarray(
+        stored_shape(spec.dtype, spec.shape),
+        NUMPY.get(spec.dtype, np.dtype(np.uint8)),
+        storage.data if storage.size else b"",
+        spec.offset if storage.size else 0,
+        strides[::-1],
+    )

@@ -25,6 +25,7 @@ class Outcome:
     check: str = ""
     message: str = ""
     call: str = ""
+    elements: int = 0  # of all operands of a case's call
     ratio: float | None = None
     seconds: float = 0.0
     choices: list[int] = field(default_factory=list)

@@ -25,7 +25,7 @@ from backbay.plugin import kill_helper, start_helper
 from ..report.outcome import Outcome
 from ..suite.scenario import SCENARIOS
 from .selection import Item
-from .shrink import shrink
+from .shrink import Failing, shrink
 
 STARTING = 120.0
 """Seconds for a worker to import the backend and open it."""
@@ -219,15 +219,15 @@ class Pool:
     def _shrink(self, tried: Try, casualty: Outcome, patience: float, seconds: float) -> Outcome:
         best = casualty
 
-        def fails(choices: list[int]) -> list[int] | None:
+        def fails(choices: list[int]) -> Failing | None:
             nonlocal best
             outcome = self._again(tried, choices, patience)
             if outcome.check != casualty.check:
                 return None
             best = outcome
-            return outcome.choices
+            return Failing(outcome.choices, outcome.elements)
 
-        shrink(casualty.choices, fails, seconds)
+        shrink(casualty.choices, fails, seconds, casualty.elements)
         return best
 
     def _again(self, tried: Try, choices: list[int], timeout: float) -> Outcome:

@@ -6,6 +6,8 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from math import prod
 from typing import Any
 
 from backbay import DeclaredUnsupportedError, DType, GuardZoneError, Level
@@ -14,6 +16,7 @@ from ..checks.call_check import Observed, try_call
 from ..checks.judgement import cost_of, expect
 from ..checks.relations import try_relations
 from ..checks.traced_call import TracedCall, make
+from ..checks.watch import Watch
 from ..draw.draw import Draw
 from ..numbers.comparison import Fault
 from ..numbers.number import Number
@@ -24,10 +27,14 @@ from ..suite.lab import Lab
 from ..suite.scenario import SCENARIOS
 from .replay import PACKED, script
 from .selection import Item
-from .shrink import shrink
+from .shrink import Failing, shrink
 
 FIRST_RUN = ("bound", "exact", "bits", "property", "repeat", "raised", "guards", "inputs", "over-claimed")
 """Checks that use a call's first data; all other checks use the second data."""
+OF_NO_OP = ("memory", "threads", "errors", "guards", "crash", "hang")
+"""Checks of scenarios whose failures no single op explains."""
+EXPLAINING, BRIEFLY = 4.0, 2.0
+"""Seconds for judging the nodes of a failed scenario's graphs: of the first failure of a kind, and of later ones."""
 Announce = Callable[[Outcome], None]
 
 
@@ -54,6 +61,7 @@ def run_item(
 def _run_case(lab: Lab, item: Item, draw: Draw, outcome: Outcome, announce: Announce | None) -> None:
     call = CASES[item.profile, item.name].draw(draw)
     outcome.dtype, outcome.mode, outcome.call = call.dtype, draw.mode, str(call)
+    outcome.elements = sum(prod(operand.shape) for operand in call.operands())
     if announce is not None:
         outcome.choices = draw.choices
         announce(outcome)
@@ -79,6 +87,20 @@ def _run_scenario(lab: Lab, item: Item, draw: Draw, outcome: Outcome, announce: 
         outcome.status, outcome.message = "unsupported", str(error)
 
 
+def explained(lab: Lab, item: Item, seed: int, failed: Outcome, seconds: float = EXPLAINING) -> Outcome:
+    """The failure of a scenario, with the ops that are wrong by themselves: it runs again, and is watched."""
+    if failed.check in OF_NO_OP or (item.profile, item.name) in CASES:
+        return failed
+    watch = Watch(lab.through(lambda backend: backend), seconds)
+    watched = lab.through(watch.backend)
+    again = run_item(watched, item, seed, failed.choices)
+    verdict = watch.verdict() if again.failed else ""
+    for opened in (watched, watch.lab):
+        with suppress(Exception):  # the verdict is known
+            opened.discard()
+    return replace(failed, message=f"{failed.message}\n  {verdict}") if verdict else failed
+
+
 def _describe(outcome: Outcome, observed: Observed) -> None:
     outcome.level, outcome.ratio, outcome.checks = observed.level.value, observed.ratio, observed.checks
     if observed.precision is not None:
@@ -99,17 +121,18 @@ def shrunk(lab: Lab, item: Item, seed: int, failed: Outcome, backend: str, secon
     """The failure with the smallest choices found, and a program that reproduces it."""
     best = failed
 
-    def fails(choices: list[int]) -> list[int] | None:
+    def fails(choices: list[int]) -> Failing | None:
         nonlocal best
         again = run_item(lab, item, seed, choices)
         if not again.failed or again.check != failed.check:
             return None
         best = again
-        return again.choices
+        return Failing(again.choices, again.elements)
 
-    choices = shrink(failed.choices, fails, seconds)
+    choices = shrink(failed.choices, fails, seconds, failed.elements)
     if best.choices != choices:
         best = run_item(lab, item, seed, choices)
+    best = explained(lab, item, seed, best)
     best.seconds = failed.seconds
     with suppress(Exception):  # the replay file is enough
         best.script = program(lab, item, seed, best, backend)

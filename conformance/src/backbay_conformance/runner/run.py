@@ -14,7 +14,7 @@ from ..report.report import Report
 from ..suite.lab import Lab, lab_for
 from ..suite.profiles import STANDARD
 from .isolation import RunSettings, Try, isolated
-from .item_run import run_item
+from .item_run import BRIEFLY, explained, run_item
 from .selection import Item, items, names, select
 
 Progress = Callable[[Outcome, int], None]
@@ -72,7 +72,8 @@ def run_items(lab: Lab, planned: Iterable[Item], seed: int) -> Iterator[Outcome]
     """Each item tried in this process."""
     try:
         for item in planned:
-            yield run_item(lab, item, seed)
+            outcome = run_item(lab, item, seed)
+            yield explained(lab, item, seed, outcome, BRIEFLY) if outcome.failed else outcome
     finally:
         lab.discard()
 

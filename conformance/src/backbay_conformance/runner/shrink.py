@@ -4,28 +4,58 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 Choices = list[int]
 
+OTHERS = 8
+"""Other values of a choice that may lead to smaller extents: the first of a list of options need not be the smallest."""
+
+
+@dataclass(frozen=True)
+class Failing:
+    """Choices that fail, and the number of elements of the call that they draw; 0 if it is not known."""
+
+    choices: Choices
+    elements: int = 0
+
 
 def shrink(
-    choices: Sequence[int], fails: Callable[[Choices], Choices | None], seconds: float = 4.0
+    choices: Sequence[int],
+    fails: Callable[[Choices], Failing | None],
+    seconds: float = 4.0,
+    elements: int = 0,
 ) -> Choices:
     """The smallest choices found within `seconds`.
 
     `fails` tries choices; if they fail in the same way, it returns the choices that were used, else None. A shorter
-    list is smaller; of two equally long lists, the one with smaller numbers.
+    list is smaller; of two equally long lists, the one with smaller numbers. Then calls with fewer elements are
+    sought, whatever their choices; `elements` is the number of the first call.
     """
-    best, deadline = list(choices), time.monotonic() + seconds
+    deadline = time.monotonic() + seconds
+    best = _improve(Failing(list(choices), elements), fails, deadline, _simpler, _simplicity)
+    return _improve(
+        best, fails, deadline, _others, lambda found: (found.elements, *_simplicity(found))
+    ).choices
+
+
+def _improve(
+    best: Failing,
+    fails: Callable[[Choices], Failing | None],
+    deadline: float,
+    candidates: Callable[[Choices], Iterator[Choices]],
+    size: Callable[[Failing], tuple[int, ...]],
+) -> Failing:
+    """Take the first candidate that fails and is smaller, until none is."""
     improved = True
     while improved:
         improved = False
-        for candidate in _simpler(best):
+        for candidate in candidates(best.choices):
             if time.monotonic() > deadline:
                 return best
-            used = fails(candidate)
-            if used is not None and _size(used) < _size(best):
-                best, improved = used, True
+            found = fails(candidate)
+            if found is not None and size(found) < size(best):
+                best, improved = found, True
                 break
     return best
 
@@ -50,5 +80,14 @@ def _simpler(choices: Choices) -> Iterator[Choices]:
                 yield [*choices[:i], smaller, *choices[i + 1 :]]
 
 
-def _size(choices: Choices) -> tuple[int, int]:
-    return len(choices), sum(choice.bit_length() for choice in choices)
+def _others(choices: Choices) -> Iterator[Choices]:
+    """Candidates that differ in one choice, or lack one."""
+    for i, choice in enumerate(choices):
+        for other in range(OTHERS):
+            if other != choice:
+                yield [*choices[:i], other, *choices[i + 1 :]]
+        yield [*choices[:i], *choices[i + 1 :]]
+
+
+def _simplicity(found: Failing) -> tuple[int, ...]:
+    return len(found.choices), sum(choice.bit_length() for choice in found.choices)

@@ -10,7 +10,7 @@ from typing import Any
 from ..report.outcome import Outcome
 from ..suite.extensions import load_extensions
 from ..suite.lab import Lab, lab_for
-from .item_run import run_item, shrunk
+from .item_run import BRIEFLY, explained, run_item, shrunk
 from .selection import Item
 
 
@@ -57,10 +57,15 @@ def _try(
 ) -> None:
     line.say(start=str(item))
     outcome = run_item(lab, item, start["seed"], replay, lambda known: line.say(call=vars(known)))
-    if outcome.failed and (item.group, outcome.check) not in shown and start["shrink"] > 0:
-        shown.add((item.group, outcome.check))
+    if outcome.failed and start["shrink"] > 0:
         line.say(call=vars(outcome), shrinking=True)
-        outcome = _shrunk(lab, item, start, outcome)
+        kind = (item.group, outcome.check)
+        outcome = (
+            explained(lab, item, start["seed"], outcome, BRIEFLY)
+            if kind in shown
+            else _shrunk(lab, item, start, outcome)
+        )
+        shown.add(kind)
     line.say(done=vars(outcome))
 
 

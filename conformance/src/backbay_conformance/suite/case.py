@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from backbay import Op
+from backbay import CacheConfig, Op
 from backbay.plugin import REQUIRED
 
 from ..draw.draw import Draw
@@ -136,4 +136,34 @@ def case(op: Op[Any, Any], profile: str = "core", weight: float = 1.0) -> Callab
     return register
 
 
-__all__ = ["CASES", "Call", "Case", "Draw", "Expected", "Number", "Operand", "case"]
+Builder = Callable[[tuple[Any, ...], CacheConfig], Call]
+GIVEN: dict[Op[Any, Any], Builder] = {}
+"""For an op whose formula depends on more than a call's decoded arguments: the call of given arguments."""
+
+B = TypeVar("B", bound=Builder)
+
+
+def given(op: Op[Any, Any]) -> Callable[[B], B]:
+    """Declare the function that makes a call of given arguments."""
+
+    def register(function: B) -> B:
+        GIVEN[op] = function
+        return function
+
+    return register
+
+
+def call_of(op: Op[Any, Any], args: tuple[Any, ...], cache: CacheConfig) -> Call | None:
+    """The call of complete arguments, with the formula of the op's case; None for an op without a case."""
+    if op in GIVEN:
+        call = GIVEN[op](args, cache)
+    else:
+        own = next((case for case in CASES.values() if case.op is op), None)
+        if own is None:
+            return None
+        call = own.draw(Draw(f"formula of {op.name}", cache=cache)).with_args(args)
+    call.op = op
+    return call
+
+
+__all__ = ["CASES", "Call", "Case", "Draw", "Expected", "Number", "Operand", "call_of", "case", "given"]

@@ -23,7 +23,6 @@ class Lab:
     def __init__(self, open_backend: Callable[[BackendParams, Path | None], Backend], name: str) -> None:
         self.name = name
         self._open = open_backend
-        self.standing: dict[str, bool] = {}  # by op name: whether the op is right by itself
         self._backend: Backend | None = None
 
     @property
@@ -35,6 +34,10 @@ class Lab:
     def fresh(self, model: Path | None = None, **params: Any) -> Backend:
         """Open another backend, with the weights of a file if given; the caller closes it."""
         return self._open(BackendParams(**{"num_threads": 2, "debug": GUARDED.debug, **params}), model)
+
+    def through(self, change: Callable[[Backend], Backend]) -> Lab:
+        """A lab of the same class, each of whose backends is changed when it is opened."""
+        return Lab(lambda params, model: change(self._open(params, model)), self.name)
 
     def facts(self) -> dict[str, Any]:
         """The facts about the backend for its certificate."""

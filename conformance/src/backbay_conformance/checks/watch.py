@@ -1,0 +1,189 @@
+"""The ops that make a graph wrong: every node of every graph of a scenario, judged on its own operands."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from backbay import BackbayError, Backend
+from backbay.plugin import Bytes, Cancel, Graph, Node, Plan
+
+from ..draw.operand import elements
+from ..numbers.comparison import Fault
+from ..numbers.encoding import NUMPY, decode, stored_shape
+from ..numbers.rounding import Array
+from ..suite.case import Call
+from ..suite.lab import Lab
+from .judgement import cost_of, judge
+from .node_call import call_with_data, source_of
+from .traced_call import TracedCall
+
+APART = 0.02
+"""Relative to a result's largest magnitude: a graph that differs by more from its nodes run one by one is wrong."""
+
+
+@dataclass
+class Watch:
+    """Judges the graphs that watched backends run, each node alone on a backend of its own.
+
+    A plan that runs again and again is judged at its first run; the very last run of all plans is judged, too.
+    `alone` has a message for each op that is wrong by itself, `together` for each that is wrong only within a graph.
+    """
+
+    lab: Lab
+    seconds: float
+    names: set[str] = field(default_factory=set)
+    alone: dict[str, str] = field(default_factory=dict)
+    together: dict[str, str] = field(default_factory=dict)
+    latest: tuple[Graph, dict[int, Array]] | None = None  # the last run, if it was not judged
+
+    def __post_init__(self) -> None:
+        self._deadline = time.monotonic() + self.seconds
+
+    @property
+    def over(self) -> bool:
+        return time.monotonic() > self._deadline
+
+    def backend(self, backend: Backend) -> Backend:
+        """The backend, watched from now on."""
+        compile_graph = backend.compile
+        vars(backend)["compile"] = lambda graph: WatchedPlan(compile_graph(graph), graph, self)
+        return backend
+
+    def verdict(self) -> str:
+        """The ops of the wrong graph, and those that are wrong; empty if no graph ran."""
+        if self.latest is not None:
+            self.judge(*self.latest, None)
+        if not self.names:
+            return ""
+        told = f"a graph of {', '.join(sorted(self.names))}; "
+        if self.alone:
+            return _details(self.alone) + told + f"wrong by themselves: {', '.join(sorted(self.alone))}"
+        told += "each op is right by itself"
+        if self.together:
+            return _details(self.together) + told + f", but not within the graph: {', '.join(self.together)}"
+        return told
+
+    def judge(self, graph: Graph, before: dict[int, Array], plan: Plan | None) -> None:
+        """Compare the nodes, run one by one from the leaves' data `before` the run, with formulas and with the graph."""
+        if self.alone or self.together:
+            return
+        self.names = {node.op.name for node in graph.nodes if node.op is not None and not node.op.view}
+        try:
+            Nodes(self, graph, before).judge(plan)
+        except (BackbayError, ArithmeticError, ValueError, TypeError, KeyError):
+            self.lab.discard()  # nothing is known about this graph
+
+
+def _details(found: dict[str, str]) -> str:
+    return "".join(f"{name}: {message}\n  " for name, message in found.items())
+
+
+@dataclass
+class Nodes:
+    """The nodes of one graph, run one by one."""
+
+    watch: Watch
+    graph: Graph
+    values: dict[int, Array]
+
+    def judge(self, plan: Plan | None) -> None:
+        calls: dict[int, Call] = {}
+        for node in self.graph.nodes:
+            if node.op is None or (node.is_view and node.op.writes is None):
+                continue
+            call = call_with_data(node, self._stored, self.watch.lab.backend.cache_config())
+            if call is None or self.watch.over:
+                return
+            calls[node.index] = call
+            self._run(node, call)
+        if plan is not None and not self.watch.alone:
+            self._compare(plan, calls)
+
+    def _stored(self, node: Node) -> Array:
+        return self.values[node.index]
+
+    def _run(self, node: Node, call: Call) -> None:
+        """Run one node alone, keep its result, and note the op if the result is wrong."""
+        assert node.op is not None
+        traced = TracedCall(self.watch.lab.backend, call)
+        try:
+            traced.write()
+            (got, *_) = results = traced.run()
+            try:
+                judge(call, traced, results, cost_of(call, traced.level, traced.precision), "wide")
+            except Fault as fault:
+                self.watch.alone.setdefault(node.op.name, f"{call}: {fault.message}")
+        finally:
+            traced.close()
+        if node.op.writes is None:
+            self.values[node.index] = got
+        else:
+            target = node.args[node.op.writes]
+            elements(self.values[source_of(target).index], target)[...] = got
+
+    def _compare(self, plan: Plan, calls: dict[int, Call]) -> None:
+        """Note the first results and states of the graph's own run that differ from those of the single nodes."""
+        written = {
+            source_of(node).index: node for node in self.graph.nodes if node.op and node.op.writes is not None
+        }
+        for index, node in written.items():
+            storage = self.graph.nodes[index]
+            assert storage.leaf is not None
+            self._note(node, calls, self.values[index], storage.leaf.read(), storage)
+        for node in self.graph.outputs:
+            source = source_of(node)
+            if source.index in calls:
+                got = plan.read(node)
+                self._note(source, calls, elements(self.values[source.index], node), got, node)
+
+    def _note(self, node: Node, calls: dict[int, Call], alone: Array, read: Bytes, spec: Node) -> None:
+        got = decode(stored(read, spec), spec.dtype)
+        want = decode(np.array(alone), spec.dtype)
+        peak = np.abs(want).max(initial=0.0, where=np.isfinite(want))
+        with np.errstate(invalid="ignore"):
+            same = (got == want) | (np.abs(got - want) <= APART * peak) | (np.isnan(got) & np.isnan(want))
+        if not same.all() and node.op is not None:
+            self.watch.together.setdefault(node.op.name, str(calls.get(node.index, node)))
+
+
+class WatchedPlan(Plan):
+    """A plan whose nodes are judged after each run."""
+
+    def __init__(self, plan: Plan, graph: Graph, watch: Watch) -> None:
+        self.plan, self.graph, self.watch = plan, graph, watch
+        self.nbytes = plan.nbytes
+        self.judged = False
+
+    @property
+    def valid(self) -> bool:
+        return self.plan.valid
+
+    def run(self, cancel: Cancel | None) -> None:
+        if self.watch.over:
+            self.plan.run(cancel)
+            return
+        leaves = [node for node in self.graph.nodes if node.leaf is not None]
+        before = {node.index: stored(node.leaf.read(), node) for node in leaves if node.leaf is not None}
+        self.plan.run(cancel)
+        self.watch.latest = (self.graph, before) if self.judged else None
+        if not self.judged:
+            self.judged = True
+            self.watch.judge(self.graph, before, self.plan)
+
+    def read(self, node: Node) -> Bytes:
+        return self.plan.read(node)
+
+    def close(self) -> None:
+        self.plan.close()
+
+    def report(self) -> list[str]:
+        return self.plan.report()
+
+
+def stored(data: Bytes, spec: Node) -> Array:
+    """Bytes in logical order as elements of their own, in the reversed shape."""
+    kind = NUMPY.get(spec.dtype, np.dtype(np.uint8))
+    return np.frombuffer(bytes(data), kind).reshape(stored_shape(spec.dtype, spec.shape)).copy()
