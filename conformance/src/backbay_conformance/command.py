@@ -35,6 +35,7 @@ from .runner.item_run import drawn_again
 from .runner.replay import as_file, dump, read_file
 from .runner.run import run
 from .runner.selection import RUN_SIZES, Item
+from .runner.stop import Stop
 from .suite.case import CASES
 from .suite.extensions import load_extensions
 from .suite.lab import lab_for
@@ -46,7 +47,8 @@ MOST_JOBS = 1024
 class Conform:
     """Prove that a backend keeps the contract: every op against a formula, and graphs, caches, memory and misuse.
 
-    Exit status 0: something ran, and all of it passed; 1: something failed, or nothing could run.
+    Exit status 0: something ran, and all of it passed; 1: something failed, or nothing could run; 124: stopped by
+    --time-limit; 130 and 143: stopped by SIGINT and SIGTERM. A stopped run still reports what has run.
     """
 
     def add_arguments(self, parser: ArgumentParser, /) -> None:
@@ -68,7 +70,29 @@ class Conform:
             default=max(1, min(2, os.cpu_count() or 1)),
             help="worker processes",
         )
-        parser.add_argument("--timeout", type=positive, default=60.0, help="seconds for one call (60)")
+        parser.add_argument(
+            "--timeout",
+            type=positive,
+            default=60.0,
+            metavar="SECONDS",
+            help="the most that one call may take (60); a call that takes longer has failed as a hang, and the other "
+            "calls of its op then may take a tenth",
+        )
+        parser.add_argument(
+            "-x", dest="max_failures", action="store_const", const=1, help="stop at the first failure"
+        )
+        parser.add_argument(
+            "--max-failures",
+            type=whole(1),
+            metavar="N",
+            help="stop after so many failures, known ones not counted",
+        )
+        parser.add_argument(
+            "--time-limit",
+            type=positive,
+            metavar="SECONDS",
+            help="stop the run then, and report what has run",
+        )
         parser.add_argument(
             "--known", help="a file of known failures: profile/name/dtype/check reason https://link"
         )
@@ -108,16 +132,22 @@ class Conform:
             raise BackbayError(
                 "--certify takes no known failures, and nothing may be left out with --op or -k"
             )
-        report = _measured(args)
+        with Stop(args.time_limit) as stop:
+            report = _measured(args, stop)
         show(report, sys.stdout)
         _write_files(report, args)
-        status = 0 if report.ok else 1
+        status = stop.status or (0 if report.ok else 1)
         return max(status, _certified(report, args.certify)) if args.certify else status
 
 
-def _measured(args: Namespace) -> Report:
+def _measured(args: Namespace, stop: Stop) -> Report:
     known = read_known_failures(args.known) if args.known else []
     with Bar(sys.stderr) as bar:
+
+        def ended() -> str:
+            bar.tick()
+            return stop.reason()
+
         return run(
             args.backend,
             _list(args.profile),
@@ -128,6 +158,8 @@ def _measured(args: Namespace) -> Report:
             expression=args.expression,
             jobs=args.jobs,
             timeout=args.timeout,
+            stop_after=args.max_failures,
+            stop=ended,
             known=known,
             options=options_of(args),
             progress=bar.step,

@@ -22,6 +22,8 @@ def refusals(report: Report) -> list[str]:
     """The reasons why a report earns no certificate."""
     counts = report.counts
     found = list(report.complaints)
+    if report.stopped:
+        found.append(report.ending)
     if counts["failed"]:
         found.append(f"{counts['failed']} calls failed")
     if not counts["passed"]:

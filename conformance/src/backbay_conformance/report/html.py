@@ -56,7 +56,8 @@ def _head(report: Report) -> str:
     words = {"known": "known failures"}
     told = ", ".join(f"{value:,} {words.get(key, key)}" for key, value in report.counts.items())
     facts = "; ".join(f"{key} {_flat(value)}" for key, value in report.facts.items())
-    complaints = "".join(f"<p><b>{escape(text)}</b></p>" for text in report.complaints)
+    told_too = [report.ending, *report.complaints] if report.stopped else report.complaints
+    complaints = "".join(f"<p><b>{escape(text)}</b></p>" for text in told_too)
     return (
         f"<h1>{escape(report.backend)}</h1>\n"
         f'<p><span class="verdict {"ok" if report.ok else "bad"}">{report.verdict}</span> {told}</p>\n'

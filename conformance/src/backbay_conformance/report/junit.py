@@ -13,6 +13,7 @@ def junit(report: Report) -> str:
     failures = sum(cell.failed > 0 for cell in cells)
     suite = ET.Element("testsuite", name=f"backbay conform {report.backend}", time=f"{report.seconds:.3f}")
     suite.attrib |= {"tests": str(len(cells)), "failures": str(failures + len(report.complaints))}
+    suite.attrib |= {"errors": str(int(bool(report.stopped)))}
     for cell in cells:
         name = f"{cell.name}[{cell.dtype}]" if cell.dtype else cell.name
         shown = ET.SubElement(
@@ -31,6 +32,9 @@ def junit(report: Report) -> str:
             failure.text = "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
         if cell.state == "unsupported":
             ET.SubElement(shown, "skipped", message="the backend declares that it does not run this")
+    if report.stopped:
+        shown = ET.SubElement(suite, "testcase", classname="run", name="the whole run")
+        ET.SubElement(shown, "error", message=report.ending)
     for complaint in report.complaints:
         shown = ET.SubElement(suite, "testcase", classname="known failures", name=complaint)
         ET.SubElement(shown, "failure", message=complaint)

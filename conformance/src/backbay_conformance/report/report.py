@@ -86,7 +86,7 @@ class Cell:
 
 @dataclass
 class Report:
-    """All outcomes of a run. It is `ok` if something passed, without unknown failures or complaints."""
+    """All outcomes of a run. It is `ok` if it ran to its end, something passed, and nothing failed but as known."""
 
     backend: str
     seed: int
@@ -99,6 +99,8 @@ class Report:
     complaints: list[str] = field(default_factory=list)  # about the file of known failures, or about the run
     slowest: list[Outcome] = field(default_factory=list)
     seconds: float = 0.0
+    planned: int = 0  # the number of calls of a whole run
+    stopped: str = ""  # why the run ended before its end
 
     def add(self, outcome: Outcome) -> None:
         key = (outcome.profile, outcome.name, outcome.dtype)
@@ -124,13 +126,25 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        return not self.failures and not self.complaints and self.counts["passed"] > 0
+        return not (self.failures or self.complaints or self.stopped) and self.counts["passed"] > 0
 
     @property
     def verdict(self) -> str:
         if self.ok:
             return "keeps the contract" + (" but for its known failures" if self.known else "")
+        if self.stopped and not (self.failures or self.complaints):
+            return "proves nothing: the run was stopped"
         return "does not keep the contract" if self.counts["passed"] else "nothing passed"
+
+    @property
+    def tried(self) -> int:
+        """The number of calls that ran."""
+        return sum(cell.passed + cell.failed + cell.unsupported for cell in self.cells.values())
+
+    @property
+    def ending(self) -> str:
+        """How a run ended that was stopped; empty if it ran to its end."""
+        return f"stopped after {self.tried} of {self.planned} calls: {self.stopped}" if self.stopped else ""
 
     @property
     def states(self) -> dict[str, int]:
@@ -147,6 +161,8 @@ class Report:
             "size": self.size,
             "profiles": list(self.profiles),
             "seconds": round(self.seconds, 2),
+            "planned": self.planned,
+            "stopped": self.stopped,
             "counts": self.counts,
             "states": self.states,
             "facts": self.facts,

@@ -17,13 +17,19 @@ MOST_REASONS = 12
 LETTERS: dict[str, str] = dict(zip(STATES, "FC-XOU", strict=True))
 
 
+EVERY = 10.0
+"""Seconds between two lines of progress where there is no terminal."""
+
+
 class Bar:
-    """The progress of a run, on a line that is overwritten; prints nothing without a terminal."""
+    """The progress of a run: a line that is overwritten, or, without a terminal, a line every ten seconds."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream, self._done, self._failed = stream, 0, 0
-        self._shown, self._started = 0.0, time.monotonic()
+        self._total, self._latest = 0, ""
         self._visible = stream.isatty()
+        self._started = time.monotonic()
+        self._shown = 0.0 if self._visible else self._started
 
     def __enter__(self) -> Self:
         return self
@@ -31,15 +37,25 @@ class Bar:
     def step(self, outcome: Outcome, total: int) -> None:
         self._done += 1
         self._failed += outcome.failed
-        now = time.monotonic()
-        if self._visible and (now - self._shown > 0.1 or self._done == total):
-            self._shown = now
+        self._total, self._latest = total, outcome.item
+        if self._visible and (time.monotonic() - self._shown > 0.1 or self._done == total):
             filled = 30 * self._done // max(1, total)
             bar = "█" * filled + "░" * (30 - filled)
-            failed = f", {self._failed} failed" if self._failed else ""
-            text = f"{bar} {self._done}/{total}{failed} {now - self._started:.0f} s  {outcome.item[:32]:<32}"
-            self._stream.write("\r" + text)
-            self._stream.flush()
+            self._show(f"\r{bar} {self._told()}  {outcome.item[:32]:<32}")
+
+    def tick(self) -> None:
+        """Write a line if the last is old; called while a call runs, too."""
+        if not self._visible and time.monotonic() - self._shown >= EVERY:
+            self._show(f"{self._told()}, latest {self._latest or 'none'}\n")
+
+    def _told(self) -> str:
+        failed = f", {self._failed} failed" if self._failed else ""
+        return f"{self._done}/{self._total or '?'}{failed} {time.monotonic() - self._started:.0f} s"
+
+    def _show(self, text: str) -> None:
+        self._shown = time.monotonic()
+        self._stream.write(text)
+        self._stream.flush()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -61,6 +77,8 @@ def show(report: Report, stream: TextIO) -> None:
             f"\nand {len(report.failures) - len(shown)} more like these; --failures FOLDER writes them all\n"
         )
     stream.writelines(f"! {complaint}\n" for complaint in report.complaints)
+    if report.stopped:
+        stream.write(f"! {report.ending}\n")
     precisions = declarations(report.cells.values())
     if precisions:
         stream.write(f"declared precision, of activations and of sums: {precisions}\n")

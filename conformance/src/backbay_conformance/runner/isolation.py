@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -24,6 +24,7 @@ from backbay.plugin import kill_helper, start_helper
 
 from ..report.outcome import Outcome
 from ..suite.scenario import SCENARIOS
+from .item_run import EXPLAINING
 from .selection import Item
 from .shrink import Failing, shrink
 
@@ -33,8 +34,11 @@ STARTING = 120.0
 ENOUGH = 3
 """After so many crashes or hangs, a case's other calls are left out: each costs a process or a timeout."""
 
-HANGING = 30.0
-"""Seconds for shrinking a call that hangs; each candidate costs a tenth of the timeout."""
+TICK = 0.2
+"""Seconds between two looks whether the run should stop."""
+
+AFTER_A_HANG, SHORTEST = 0.1, 1.0
+"""After a case's first hang, its other calls may take this share of the timeout, and at least so many seconds."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +54,10 @@ class RunSettings:
 
 @dataclass
 class Seen:
-    """State shared by all workers of a run: deaths of each case, and the kinds of failures already shrunk."""
+    """State shared by all workers of a run: deaths of each case, its hangs, and the kinds of failures already shrunk."""
 
     deaths: Counter[str] = field(default_factory=Counter)
+    hung: set[str] = field(default_factory=set)
     shrunk: set[tuple[str, str]] = field(default_factory=set)
 
 
@@ -194,44 +199,40 @@ class Pool:
             yield self._smaller(tries[min(done, len(tries) - 1)], self._casualty(known, error))
 
     def _patience(self, item: Item, known: Outcome) -> float:
+        """The seconds that a call may take: few after another call of its case has hung."""
         scenario = SCENARIOS.get((item.profile, item.name))
         own = scenario.timeout if scenario is not None and scenario.timeout else 0.0
-        return max(own, self.settings.timeout) + (self.settings.shrink if known.failed else 0)
+        limit = max(own, self.settings.timeout)
+        if item.group in self.seen.hung:
+            limit = min(limit, max(SHORTEST, limit * AFTER_A_HANG))
+        return limit + (self.settings.shrink + EXPLAINING if known.failed else 0)
 
     def _smaller(self, tried: Try, casualty: Outcome) -> Outcome:
-        """A smaller call that crashes or hangs in the same way; each candidate costs a process."""
-        kind = (tried.item.group, casualty.check)
-        fatal = casualty.check in ("crash", "hang")
-        if not fatal or kind in self.seen.shrunk or not casualty.choices or self.settings.shrink <= 0:
+        """A smaller call that crashes in the same way; each candidate costs a process. A hang is not made smaller."""
+        group = tried.item.group
+        if casualty.check == "hang":
+            self.seen.hung.add(group)
+        kind = (group, casualty.check)
+        if casualty.check != "crash" or kind in self.seen.shrunk or self.settings.shrink <= 0:
             return casualty
         self.seen.shrunk.add(kind)
-        if casualty.check == "crash":
-            return self._shrink(tried, casualty, self.settings.timeout, 2 * self.settings.shrink)
-        patience = max(1.0, self.settings.timeout / 10)
-        best = self._shrink(tried, casualty, patience, min(HANGING, 5 * patience))
-        # A call that is only slow may exceed the shorter timeout: the smallest call must exceed the whole one too.
-        confirmed = best is not casualty and self._again(tried, best.choices, self.settings.timeout)
-        if confirmed and confirmed.check == "hang":
-            return confirmed
-        casualty.message += "; no smaller call was seen to hang"
-        return casualty
+        return self._shrink(tried, casualty) if casualty.choices else casualty
 
-    def _shrink(self, tried: Try, casualty: Outcome, patience: float, seconds: float) -> Outcome:
-        best = casualty
+    def _shrink(self, tried: Try, casualty: Outcome) -> Outcome:
+        found = {tuple(casualty.choices): casualty}
 
         def fails(choices: list[int]) -> Failing | None:
-            nonlocal best
-            outcome = self._again(tried, choices, patience)
+            outcome = self._again(tried, choices)
             if outcome.check != casualty.check:
                 return None
-            best = outcome
+            found[tuple(outcome.choices)] = outcome
             return Failing(outcome.choices, outcome.elements)
 
-        shrink(casualty.choices, fails, seconds, casualty.elements)
-        return best
+        smallest = shrink(casualty.choices, fails, 2 * self.settings.shrink, casualty.elements)
+        return found[tuple(smallest)]
 
-    def _again(self, tried: Try, choices: list[int], timeout: float) -> Outcome:
-        pool = Pool(replace(self.settings, shrink=0.0, timeout=timeout))
+    def _again(self, tried: Try, choices: list[int]) -> Outcome:
+        pool = Pool(replace(self.settings, shrink=0.0))
         try:
             (outcome,) = pool.run([Try(tried.item, choices)])
         finally:
@@ -243,6 +244,12 @@ class Pool:
         if not known.failed:  # else the worker died while shrinking a failure
             known.status, known.check, known.message = "failed", error.check, str(error)
         return known
+
+    def kill(self) -> None:
+        """End the worker's process, from another thread; its lane notices."""
+        worker = self._worker
+        if worker is not None:
+            worker.process.kill()
 
     def close(self) -> None:
         worker, self._worker = self._worker, None
@@ -277,17 +284,27 @@ class Lane:
 
 
 def isolated(
-    settings: RunSettings, planned: Sequence[Try], jobs: int = 1, facts: dict[str, Any] | None = None
-) -> Iterator[Outcome]:
-    """The outcomes as they come, from `jobs` workers at once; `facts` receives a worker's facts about the backend."""
+    settings: RunSettings,
+    planned: Sequence[Try],
+    jobs: int = 1,
+    facts: dict[str, Any] | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Generator[Outcome]:
+    """The outcomes as they come, from `jobs` workers at once; `facts` receives a worker's facts about the backend.
+
+    `stop` is asked several times a second; once it returns True, the workers are ended.
+    """
     left = deque(list(tries) for _, tries in groupby(planned, key=lambda one: one.item.group))
     done: queue.Queue[Any] = queue.Queue()
     seen = Seen()
     lanes = [Lane(settings, seen, left, done) for _ in range(max(1, min(jobs, len(left))))]
     working = len(lanes)
     try:
-        while working:
-            result = done.get()
+        while working and not stop():
+            try:
+                result = done.get(timeout=TICK)
+            except queue.Empty:
+                continue
             if isinstance(result, BaseException):
                 raise result
             if result is None:
@@ -299,5 +316,6 @@ def isolated(
     finally:
         for lane in lanes:
             lane.stopped.set()
+            lane.pool.kill()
         for lane in lanes:
             lane.thread.join(timeout=5)

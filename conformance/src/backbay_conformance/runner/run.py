@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 from backbay import Backend
@@ -33,6 +34,7 @@ def run(
     jobs: int = 1,
     timeout: float = 60.0,
     stop_after: int | None = None,
+    stop: Callable[[], str] = lambda: "",
     known: Sequence[KnownFailure] = (),
     options: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
@@ -44,7 +46,8 @@ def run(
     ops          only the cases of these ops, or scenarios of these names
     size         smoke, default or nightly: sets the number of calls of each case
     jobs         worker processes at once
-    stop_after   end the run after so many failed items, for tests of the suite itself
+    stop_after   end the run after so many failed items, known failures not counted
+    stop         asked several times a second: a reason to end the run now, or an empty text
     known        known failures: they do not fail the run, but must occur
     options      of the backend, as BackendParams has them
     """
@@ -52,23 +55,36 @@ def run(
     planned = items(select(profiles, ops, expression), size)
     name = backend if isinstance(backend, str) else f"{backend.__module__}:{backend.__qualname__}"
     report = Report(name, seed, size, tuple(profiles or STANDARD))
+
+    def ended() -> bool:
+        report.stopped = report.stopped or stop()
+        return bool(report.stopped)
+
     if in_process:
         lab = lab_for(backend, options)
         report.facts.update(lab.facts())
         outcomes = run_items(lab, planned, seed)
     else:
         settings = RunSettings(name, seed, timeout, options=options or {})
-        outcomes = isolated(settings, [Try(item) for item in planned], jobs, report.facts)
-    for outcome in _until(outcomes, stop_after):
-        report.add(outcome)
-        if progress is not None:
-            progress(outcome, len(planned))
+        outcomes = isolated(settings, [Try(item) for item in planned], jobs, report.facts, ended)
+    unknown = 0
+    with closing(outcomes):
+        for outcome in outcomes:
+            report.add(outcome)
+            if progress is not None:
+                progress(outcome, len(planned))
+            unknown += outcome.failed and not any(line.matches(outcome) for line in known)
+            if stop_after is not None and unknown >= stop_after:
+                report.stopped = f"{unknown} failed"
+            if ended():
+                break
+    report.planned = len(planned)
     set_known_apart(report, known, ["/".join(key) for key in names()])
     report.seconds = time.monotonic() - started
     return report
 
 
-def run_items(lab: Lab, planned: Iterable[Item], seed: int) -> Iterator[Outcome]:
+def run_items(lab: Lab, planned: Iterable[Item], seed: int) -> Generator[Outcome]:
     """Each item tried in this process."""
     try:
         for item in planned:
@@ -76,12 +92,3 @@ def run_items(lab: Lab, planned: Iterable[Item], seed: int) -> Iterator[Outcome]
             yield explained(lab, item, seed, outcome, BRIEFLY) if outcome.failed else outcome
     finally:
         lab.discard()
-
-
-def _until(outcomes: Iterator[Outcome], failures: int | None) -> Iterator[Outcome]:
-    failed = 0
-    for outcome in outcomes:
-        yield outcome
-        failed += outcome.failed
-        if failures is not None and failed >= failures:
-            break

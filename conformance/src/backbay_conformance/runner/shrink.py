@@ -34,9 +34,9 @@ def shrink(
     """
     deadline = time.monotonic() + seconds
     best = _improve(Failing(list(choices), elements), fails, deadline, _simpler, _simplicity)
-    return _improve(
-        best, fails, deadline, _others, lambda found: (found.elements, *_simplicity(found))
-    ).choices
+    if best.elements > 1:
+        best = _improve(best, fails, deadline, _others, lambda found: (found.elements,))
+    return best.choices
 
 
 def _improve(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from typing import Any
 
@@ -28,6 +29,11 @@ class Line:
 
 def main() -> None:
     """Read jobs from standard input, one per line, until it ends."""
+    for one in (
+        signal.SIGINT,
+        signal.SIGTERM,
+    ):  # they reach the whole process group; the run ends its workers itself
+        signal.signal(one, signal.SIG_IGN)
     line = Line(int(sys.argv[1]))
     start = json.loads(sys.stdin.readline())
     load_extensions()
