@@ -15,6 +15,7 @@ from ..numbers.comparison import Fault, first_of, plain, result_bound
 from ..numbers.encoding import decode, encode
 from ..numbers.number import Cost, Number
 from ..numbers.rounding import FLOOR, LARGEST, Array
+from ..numbers.tightness import note
 from ..suite.case import Call
 from ..suite.lab import Lab
 from .call_check import Observed
@@ -173,8 +174,10 @@ def _agree(
         under = np.abs(a - b) <= FLOOR.get(dtype, 0.0) * max(1.0, factor)
         spilled = np.isinf(limit) & (cost.largest < np.inf)  # a sum of infinities of both signs is NaN
         wrong = ~((a == b) | over | under | spilled | (np.isnan(a) & np.isnan(b)) | (np.abs(a - b) <= limit))
-    if call.free is not None:
-        wrong &= ~call.free(*call.mapped(lambda o: o.decoded))
+    free = call.free(*call.mapped(lambda o: o.decoded)) if call.free is not None else None
+    note(check, b, limit, free)
+    if free is not None:
+        wrong &= ~free
     if wrong.any():
         at = first_of(wrong)
         differ = f"{int(wrong.sum())} of {wrong.size} differ: at {at[::-1]} {plain(a[at])} and {plain(b[at])}"

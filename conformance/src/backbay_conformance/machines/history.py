@@ -13,6 +13,7 @@ from backbay import DType
 from ..numbers.comparison import Fault, first_of, plain
 from ..numbers.number import Cost, Number, block_error
 from ..numbers.rounding import FLOOR, SIGNIFICAND, unit
+from ..numbers.tightness import note
 
 Array = NDArray[Any]
 
@@ -123,6 +124,7 @@ def number(value: Array, cost: Cost) -> Number:
 def require_close(got: Array, expected: Number, what: str) -> None:
     """Raise Fault unless each element is within its bound, plus the rounding of the result to f32."""
     bound = expected.error + unit(DType.F32) * (np.abs(expected.value) + 1e-30)
+    note("cache", expected.value, bound)
     wrong = ~(np.abs(got - expected.value) <= bound)
     if wrong.any():
         at = first_of(wrong)

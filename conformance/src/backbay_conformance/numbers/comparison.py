@@ -12,6 +12,7 @@ from backbay import BackbayError, DType
 from .encoding import decode
 from .number import Number
 from .rounding import FLOOR, LARGEST, Array, round_to, unit
+from .tightness import note
 
 
 class Fault(BackbayError):  # noqa: N818 a finding about the backend, not an error of the suite
@@ -39,16 +40,20 @@ def compare(
 
     Elements marked by `free` may also have one of the values `instead`.
     """
-    numbers = decode(got, dtype)
+    numbers, opened = decode(got, dtype), free
     if free is not None and numbers.shape == expected.shape:
         free = free & _is_one_of(numbers, instead, dtype)
     if isinstance(expected, Number):
         _same_shape(expected.shape, numbers.shape, check)
-        if exact and not dtype.is_quantized:
+        exactly = exact and not dtype.is_quantized
+        bound = 0.0 if exactly else result_bound(expected, dtype)
+        note(check or "result", expected.value, bound, opened)
+        if exactly:
             compare_exactly(round_to(expected.value, dtype), numbers, free, check or "exact")
             return None
         return compare_bound(expected, numbers, dtype, free, check or "bound")
     _same_shape(expected.shape, got.shape, check)
+    note(check or "result", expected, 0.0, opened)
     compare_bits(expected, got, dtype, free, check or "bits")
     return None
 

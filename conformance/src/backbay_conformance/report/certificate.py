@@ -39,7 +39,18 @@ def refusals(report: Report) -> list[str]:
 def certificate(report: Report) -> dict[str, Any]:
     """The certified facts: backend, machine, and calls."""
     full = report.as_dict()
-    kept = ("suite", "backend", "seed", "size", "profiles", "counts", "states", "facts", "seconds")
+    kept = (
+        "suite",
+        "backend",
+        "seed",
+        "size",
+        "profiles",
+        "counts",
+        "states",
+        "tightness",
+        "facts",
+        "seconds",
+    )
     ops = [
         {key: cell[key] for key in ("profile", "name", "dtype", "state", "passed", "worst", "precisions")}
         for cell in full["cells"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
+from ..numbers.tightness import ENOUGH, TIGHT
 from ..suite.version import SUITE_VERSION
 from .outcome import Outcome
 from .report import BINS, STATES, Cell, Report
@@ -26,6 +27,7 @@ thead th { position: sticky; top: 0; background: var(--paper) }
 .matrix td.none { color: var(--faint) }
 .full { background: #1a7f37 } .composite { background: #0969da } .unsupported { background: #818b98 }
 .failing { background: #cf222e } .over-claimed { background: #8250df } .under-claimed { background: #9a6700 }
+.loose { background: #9a6700; color: #fff }
 .key span { color: #fff; border-radius: .3rem; padding: .05rem .5rem; margin-right: .4rem; font-size: .8rem }
 details { border: 1px solid var(--line); border-radius: .4rem; margin: .5rem 0; padding: .4rem .8rem }
 summary { cursor: pointer; font-weight: 600 }
@@ -40,6 +42,7 @@ def page(report: Report) -> str:
         _head(report),
         _matrix(report),
         _errors(report),
+        _tightness(report),
         _failures(report),
         _scenarios(report),
         _slowest(report),
@@ -111,6 +114,32 @@ def _errors(report: Report) -> str:
         "less than 1 % of its bound on the left, to beyond the bound, in red, on the right.</p>\n"
         f"{_plots(plots)}"
     )
+
+
+def _tightness(report: Report) -> str:
+    """For each case and scenario, and each of its checks, the share of elements with a tight bound."""
+    shares = report.tightness
+    if not shares:
+        return ""
+    checks = sorted(
+        {check for row in shares.values() for check in row}, key=lambda check: (check != "result", check)
+    )
+    head = "".join(f"<th>{escape(check)}</th>" for check in checks)
+    body = []
+    for (profile, name), row in shares.items():
+        cells = "".join(_share(row.get(check)) for check in checks)
+        body.append(f'<tr><th><span class="faint">{profile}</span> {escape(name)}</th>{cells}</tr>\n')
+    return (
+        f'<h2>Tightness</h2>\n<p class="faint">The share of compared elements whose bound is finite and below '
+        f"{TIGHT:.0%} of the value's scale; shares under {ENOUGH:.0%} are marked.</p>\n"
+        f'<div class="scroll"><table><thead><tr><th></th>{head}</tr></thead>\n<tbody>{"".join(body)}</tbody></table></div>\n'
+    )
+
+
+def _share(share: float | None) -> str:
+    if share is None:
+        return '<td class="faint">·</td>'
+    return f'<td class="loose">{share:.0%}</td>' if share < ENOUGH else f"<td>{share:.0%}</td>"
 
 
 def _plots(plots: list[tuple[str, list[int], float]]) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ..numbers.tightness import Shares
+
 
 @dataclass
 class Outcome:
@@ -13,6 +15,7 @@ class Outcome:
     check     the check that failed: bound, exact, bits, repeat, replay, inputs, storage, guards, raised,
               over-claimed, under-claimed, crash, hang, or the name of a relation
     ratio     the largest error / bound, if results were compared with a bound
+    tight     by check: the compared elements whose bound is finite and tight, and all compared elements
     choices   the drawn choices; with item and seed they give the same call again
     """
 
@@ -30,6 +33,7 @@ class Outcome:
     seconds: float = 0.0
     choices: list[int] = field(default_factory=list)
     checks: list[str] = field(default_factory=list)
+    tight: Shares = field(default_factory=dict)
     script: str = ""
     packed: bool = False  # the program holds data that nobody can read
     count: int = 1  # the number of similar failures, of which only one is shown
@@ -47,4 +51,4 @@ class Outcome:
         return self.status == "failed"
 
     def as_dict(self) -> dict[str, Any]:
-        return {key: value for key, value in asdict(self).items() if value not in ("", None, [], 0)}
+        return {key: value for key, value in asdict(self).items() if value not in ("", None, [], {}, 0)}

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..numbers.tightness import ENOUGH, Shares
 from ..suite.version import SUITE_VERSION
 from .outcome import Outcome
 
@@ -14,6 +15,12 @@ STATES = ("full", "composite", "unsupported", "failing", "over-claimed", "under-
 BAD = STATES[3:]
 BINS = (0.0, 0.01, 0.03, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
 """Lower edges of the histogram of error / bound."""
+
+
+def add_shares(whole: Shares, part: Shares) -> None:
+    for check, (tight, elements) in part.items():
+        own = whole.setdefault(check, [0, 0])
+        own[0], own[1] = own[0] + tight, own[1] + elements
 
 
 @dataclass
@@ -33,6 +40,7 @@ class Cell:
     worst: float = 0.0
     seconds: float = 0.0
     precisions: set[str] = field(default_factory=set)
+    tight: Shares = field(default_factory=dict)
     why_not: str = ""  # the reason of the first unsupported call
 
     @property
@@ -55,6 +63,7 @@ class Cell:
             self.why_not = self.why_not or outcome.message
         else:
             self.passed += 1
+        add_shares(self.tight, outcome.tight)
         for check in outcome.checks:
             self.checks[check] = self.checks.get(check, 0) + 1
         if outcome.ratio is not None:
@@ -72,6 +81,7 @@ class Cell:
             "checks",
             "ratios",
             "worst",
+            "tight",
             "seconds",
             "why_not",
         )
@@ -147,6 +157,26 @@ class Report:
         return f"stopped after {self.tried} of {self.planned} calls: {self.stopped}" if self.stopped else ""
 
     @property
+    def tightness(self) -> dict[tuple[str, str], dict[str, float]]:
+        """For each case or scenario and each check, the share of elements whose bound is finite and tight."""
+        found: dict[tuple[str, str], Shares] = {}
+        for cell in self.cells.values():
+            add_shares(found.setdefault((cell.profile, cell.name), {}), cell.tight)
+        return {
+            key: {check: tight / elements for check, (tight, elements) in shares.items() if elements}
+            for key, shares in sorted(found.items())
+            if shares
+        }
+
+    @property
+    def loose(self) -> list[tuple[float, str]]:
+        """The checks of cases and scenarios that judge too few elements, the loosest first."""
+        named = [
+            (s, f"{'/'.join(key)} {check}") for key, row in self.tightness.items() for check, s in row.items()
+        ]
+        return sorted(pair for pair in named if pair[0] < ENOUGH)
+
+    @property
     def states(self) -> dict[str, int]:
         """The number of op and dtype pairs in each state."""
         found = [cell.state for cell in self.cells.values() if cell.dtype]
@@ -166,6 +196,10 @@ class Report:
             "counts": self.counts,
             "states": self.states,
             "facts": self.facts,
+            "tightness": {
+                "/".join(key): {check: round(share, 4) for check, share in row.items()}
+                for key, row in self.tightness.items()
+            },
             "complaints": self.complaints,
             "cells": [cell.as_dict() for cell in self.cells.values()],
             "failures": [outcome.as_dict() for outcome in self.failures],

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Self, TextIO
 
+from ..numbers.tightness import ENOUGH, TIGHT
 from .outcome import Outcome
 from .report import STATES, Cell, Report
 
@@ -79,6 +80,7 @@ def show(report: Report, stream: TextIO) -> None:
     stream.writelines(f"! {complaint}\n" for complaint in report.complaints)
     if report.stopped:
         stream.write(f"! {report.ending}\n")
+    stream.writelines(f"{line}\n" for line in tightness(report))
     precisions = declarations(report.cells.values())
     if precisions:
         stream.write(f"declared precision, of activations and of sums: {precisions}\n")
@@ -103,6 +105,20 @@ def reasons(cells: Iterable[Cell]) -> list[str]:
         if len(lines) <= MOST_REASONS
         else [*lines[:MOST_REASONS], f"and {len(lines) - MOST_REASONS} more reasons"]
     )
+
+
+def tightness(report: Report) -> list[str]:
+    """The share of elements with a tight bound: a line, and a line for each check that judges too few."""
+    shares = [share for row in report.tightness.values() for share in row.values()]
+    if not shares:
+        return []
+    loose = report.loose
+    told = (
+        f"tight bounds (below {TIGHT:.0%} of the value's scale): at least {ENOUGH:.0%} of the elements in "
+        f"{len(shares) - len(loose)} of {len(shares)} checks of cases and scenarios, {min(shares):.0%} in the loosest"
+    )
+    shown = [f"  {share:4.0%} {name}" for share, name in loose[:MOST_REASONS]]
+    return [told, *shown, *([f"  and {len(loose) - MOST_REASONS} more"] if len(loose) > MOST_REASONS else [])]
 
 
 def declarations(cells: Iterable[Cell]) -> str:

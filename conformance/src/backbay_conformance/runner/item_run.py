@@ -21,6 +21,7 @@ from ..draw.draw import Draw
 from ..numbers.comparison import Fault
 from ..numbers.number import Number
 from ..numbers.rounding import Array
+from ..numbers.tightness import measured
 from ..report.outcome import Outcome
 from ..suite.case import CASES, Call
 from ..suite.lab import Lab
@@ -46,10 +47,9 @@ def run_item(
     draw = Draw(item.seed(seed), item.turn, replay)
     try:
         draw.cache = lab.backend.cache_config()
-        if (item.profile, item.name) in CASES:
-            _run_case(lab, item, draw, outcome, announce)
-        else:
-            _run_scenario(lab, item, draw, outcome, announce)
+        with measured() as outcome.tight:
+            run = _run_case if (item.profile, item.name) in CASES else _run_scenario
+            run(lab, item, draw, outcome, announce)
     except Exception as error:  # noqa: BLE001 an error of the backend is a result
         _fail(outcome, error)
         lab.discard()
