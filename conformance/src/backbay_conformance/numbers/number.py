@@ -90,7 +90,8 @@ class Number:
         self, function: Callable[[Array], Array], *, steps: float = 4, argument: float = 0
     ) -> Number:
         """A monotone function with an error of `steps` roundoffs of its result and `argument` of its argument."""
-        error = self.error + argument * self.cost.step * np.abs(self.value)
+        finite = np.where(np.isfinite(self.value), self.value, 0.0)  # infinities have no error
+        error = self.error + argument * self.cost.step * np.abs(finite)
         value = function(self.value)
         passed = np.maximum(
             np.abs(function(self.value + error) - value), np.abs(function(self.value - error) - value)

@@ -11,6 +11,8 @@ from .rounding import Array
 
 TIGHT = 0.1
 """A bound is tight if it is below this share of the value's scale."""
+NOTHING = 1e-6
+"""A bound that is tight even for zeros; most data are near 1."""
 ENOUGH = 0.7
 """The least share of tight elements that a case or relation should have."""
 
@@ -34,15 +36,17 @@ def measured() -> Iterator[Shares]:
 def note(check: str, value: Array, bound: Array | float, free: Array | None = None) -> None:
     """Count the elements of a comparison.
 
-    The scale of a value is its magnitude, or the mean magnitude of all values if that is larger: an element near zero
-    is the difference of larger terms. Infinities and NaN have a bound of 0; elements that the documentation leaves
-    open are never tight.
+    The scale of a value is its magnitude, or the root mean square of all values if that is larger: an element near
+    zero is the difference of larger terms. A bound below NOTHING is tight at any scale. Infinities and NaN must be met;
+    elements that the documentation leaves open are never tight.
     """
     if not _open or not value.size:
         return
     with np.errstate(all="ignore"):
-        magnitude = np.abs(np.where(np.isfinite(value), value, 0))
-        tight = np.asarray(bound) <= TIGHT * np.maximum(magnitude, magnitude.mean())
+        finite = np.isfinite(value)
+        magnitude = np.abs(np.where(finite, value, 0)).astype(np.float64)
+        scale = np.maximum(magnitude, np.sqrt(np.square(magnitude).mean()))
+        tight = (np.asarray(bound) <= np.maximum(TIGHT * scale, NOTHING)) | ~finite
     if free is not None:
         tight = tight & ~free
     found = int(np.broadcast_to(tight, value.shape).sum())
