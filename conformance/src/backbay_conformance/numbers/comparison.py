@@ -47,7 +47,7 @@ def compare(
         _same_shape(expected.shape, numbers.shape, check)
         exactly = exact and not dtype.is_quantized
         bound = 0.0 if exactly else result_bound(expected, dtype)
-        note(check or "result", expected.value, bound, opened)
+        note(check or "result", expected.value, bound, opened, blocks=dtype.is_quantized)
         if exactly:
             compare_exactly(round_to(expected.value, dtype), numbers, free, check or "exact")
             return None

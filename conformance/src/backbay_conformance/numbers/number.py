@@ -10,8 +10,10 @@ import numpy as np
 
 from backbay import DType
 
-from .rounding import BLOCK_STEP, FLOOR, SIGNIFICAND, Array, round_to, unit
+from .rounding import BLOCK_STEP, CLIPPED, FLOOR, SIGNIFICAND, Array, round_to, unit
 
+HALF = 0.48
+"""Of a whole step: half of it, less for the rounding of the scale that the step contains."""
 UNDERFLOW = 1.2e-38
 """The smallest normal number of f32; any step may flush numbers below it to zero."""
 
@@ -195,7 +197,11 @@ def block_error(value: Array, kind: DType) -> Array:
     peaks = padded.reshape(*value.shape[:-1], -1, size).max(-1, initial=0.0)
     # A scale below f16's normal range is rounded to f16's coarse grid of subnormals.
     coarse = 0.0 if kind is DType.Q8_K else np.minimum(peaks, 128 * 2.0**-25)
-    step: Array = np.repeat(peaks * BLOCK_STEP[kind] + coarse, size, axis=-1)[..., :extent]
+    steps = peaks * BLOCK_STEP[kind]
+    step: Array = np.repeat(steps + coarse, size, axis=-1)[..., :extent]
+    if kind in CLIPPED:  # only near the far end, where codes end early, is the error more than half a step
+        far = np.abs(value) > CLIPPED[kind] * np.repeat(peaks, size, axis=-1)[..., :extent]
+        step = np.where(far, step, step - np.repeat(steps, size, axis=-1)[..., :extent] * HALF)
     return step
 
 

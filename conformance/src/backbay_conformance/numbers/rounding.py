@@ -31,6 +31,9 @@ BLOCK_STEP = {
     DType.IQ4_NL: 1 / 6,
 }
 
+CLIPPED = {DType.Q5_0: 15 / 16, DType.Q4_0: 7 / 8}
+"""The share of a block's largest magnitude beyond which codes of the other sign are clipped."""
+
 
 def unit(dtype: DType) -> float:
     """The largest relative error of rounding to nearest in a float type."""

@@ -33,19 +33,22 @@ def measured() -> Iterator[Shares]:
         _open.remove(shares)
 
 
-def note(check: str, value: Array, bound: Array | float, free: Array | None = None) -> None:
+def note(
+    check: str, value: Array, bound: Array | float, free: Array | None = None, *, blocks: bool = False
+) -> None:
     """Count the elements of a comparison.
 
     The scale of a value is its magnitude, or the root mean square of all values if that is larger: an element near
     zero is the difference of larger terms. A bound below NOTHING is tight at any scale. Infinities and NaN must be met;
-    elements that the documentation leaves open are never tight.
+    elements that the documentation leaves open are never tight. In `blocks`, the scale is the row's largest magnitude.
     """
     if not _open or not value.size:
         return
     with np.errstate(all="ignore"):
         finite = np.isfinite(value)
         magnitude = np.abs(np.where(finite, value, 0)).astype(np.float64)
-        scale = np.maximum(magnitude, np.sqrt(np.square(magnitude).mean()))
+        typical = magnitude.max(-1, keepdims=True) if blocks else np.sqrt(np.square(magnitude).mean())
+        scale = np.maximum(magnitude, typical)
         tight = (np.asarray(bound) <= np.maximum(TIGHT * scale, NOTHING)) | ~finite
     if free is not None:
         tight = tight & ~free
