@@ -185,3 +185,11 @@ class WrongTogether(Reference):
     def store(self, node, result, out):
         before = node.args[0].op if node.op is ops.add else None
         super().store(node, result * 1.1 if before is ops.mulmat else result, out)
+
+
+class WrongAt384(Reference):
+    """A product that is wrong for rows of exactly 384 elements."""
+
+    kernels = with_kernels(
+        mulmat=lambda x, t2: times_where(Reference.kernels[ops.mulmat](x, t2), t2.shape[-1] == 384)
+    )

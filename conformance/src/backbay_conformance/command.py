@@ -23,6 +23,7 @@ from backbay.cli import (
     write_text,
 )
 
+from .checks.model_calls import model_calls
 from .report.certificate import certify, refusals
 from .report.html import page
 from .report.junit import junit
@@ -31,12 +32,11 @@ from .report.outcome import Outcome
 from .report.report import Report
 from .report.terminal import Bar, show, show_failure
 from .runner.isolation import RunSettings, Try, isolated
-from .runner.item_run import drawn_again
+from .runner.item_run import drawn_again, is_call
 from .runner.replay import as_file, dump, read_file
 from .runner.run import run
 from .runner.selection import RUN_SIZES, Item
 from .runner.stop import Stop
-from .suite.case import CASES
 from .suite.extensions import load_extensions
 from .suite.lab import lab_for
 from .suite.profiles import PROFILES
@@ -95,6 +95,11 @@ class Conform:
         )
         parser.add_argument(
             "--known", help="a file of known failures: profile/name/dtype/check reason https://link"
+        )
+        parser.add_argument(
+            "--like",
+            metavar="MODEL",
+            help="try the very calls that a GGUF model makes, too; only these with --profile like",
         )
         add_options(parser)
         parser.add_argument("--json", type=file_to_write, help="write the report to this file")
@@ -160,6 +165,7 @@ def _measured(args: Namespace, stop: Stop) -> Report:
             timeout=args.timeout,
             stop_after=args.max_failures,
             stop=ended,
+            like=args.like,
             known=known,
             options=options_of(args),
             progress=bar.step,
@@ -181,9 +187,10 @@ def _write_files(report: Report, args: Namespace) -> None:
     if args.failures and report.failures:
         folder = Path(args.failures)
         folder.mkdir(parents=True, exist_ok=True)
+        like = str(Path(args.like).absolute()) if args.like else ""
         for outcome in report.failures:
             path = folder / f"{outcome.item.replace('/', '-')}.json"
-            write_text(path, json.dumps(as_file(outcome, report.backend, report.seed), indent=1) + "\n")
+            write_text(path, json.dumps(as_file(outcome, report.backend, report.seed, like), indent=1) + "\n")
         say(f"{len(report.failures)} failures written to {folder}; replay with --repro FILE")
 
 
@@ -199,9 +206,10 @@ def _certified(report: Report, folder: str) -> int:
 
 def again(args: Namespace) -> int:
     """Try one failing case again, from its file."""
-    backend, item, seed, choices = read_file(args.repro)
+    backend, item, seed, choices, like = read_file(args.repro)
     backend = args.backend or backend
-    settings = RunSettings(backend, seed, args.timeout, shrink=0.0)
+    like = args.like or like
+    settings = RunSettings(backend, seed, args.timeout, shrink=0.0, like=like)
     outcomes: list[Outcome] = list(isolated(settings, [Try(item, choices)]))
     for outcome in outcomes:
         if outcome.failed:
@@ -209,14 +217,16 @@ def again(args: Namespace) -> int:
         else:
             say(f"{outcome.item} {outcome.status}: {outcome.call}")
     if args.dump:
-        _dump(backend, Path(args.dump), item, seed, replace(outcomes[0], choices=choices))
+        _dump(backend, Path(args.dump), item, seed, replace(outcomes[0], choices=choices), like)
     return 1 if any(outcome.failed for outcome in outcomes) else 0
 
 
-def _dump(backend: str, folder: Path, item: Item, seed: int, outcome: Outcome) -> None:
-    if (item.profile, item.name) not in CASES:
+def _dump(backend: str, folder: Path, item: Item, seed: int, outcome: Outcome, like: str) -> None:
+    if not is_call(item):
         raise BackbayError(f"--dump writes the data of a case's call; {item} is a scenario")
     lab = lab_for(backend)
+    if like:
+        lab.model_calls, _ = model_calls(lab, Path(like))
     try:
         written = dump(folder, *drawn_again(lab, item, seed, outcome, runs=True))
     finally:

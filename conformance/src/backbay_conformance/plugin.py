@@ -15,6 +15,7 @@ from .numbers.comparison import Fault
 from .numbers.number import Cost, Number, concatenate, scalar
 from .suite.case import Call, Case, case
 from .suite.lab import Lab, lab_for
+from .suite.model_steps import model_steps
 from .suite.scenario import Scenario, scenario
 
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "case",
     "concatenate",
     "lab_for",
+    "model_steps",
     "number",
     "require_close",
     "rotated",

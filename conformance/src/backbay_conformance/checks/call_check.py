@@ -23,6 +23,7 @@ from ..numbers.rounding import Array
 from ..suite.case import Call
 from ..suite.lab import Lab
 from .judgement import cost_of, judge
+from .model_calls import kind_of
 from .traced_call import TracedCall, make
 
 
@@ -35,6 +36,7 @@ class Observed:
     """Observations about a call that passed its checks."""
 
     level: Level = Level.KERNEL
+    kind: str = ""  # op, dtypes, layouts and size classes, if the run imitates a model
     why_not: str = ""  # the reason, if the call is unsupported
     ratio: float | None = None  # worst error / bound
     precision: Precision | None = None
@@ -51,6 +53,8 @@ def try_call(lab: Lab, call: Call, mode: Mode) -> Observed:
     traced = TracedCall(lab.backend, call)
     try:
         observed = Observed(traced.level, precision=traced.precision)
+        if lab.model_calls:
+            observed.kind = kind_of(call.op, traced.specs)
         make(call, mode, traced.precision, 0)
         if observed.level is Level.NONE:
             observed.why_not = traced.backend.supports(call.op, traced.specs).reason

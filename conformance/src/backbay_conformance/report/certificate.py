@@ -48,6 +48,7 @@ def certificate(report: Report) -> dict[str, Any]:
         "counts",
         "states",
         "tightness",
+        "like",
         "facts",
         "seconds",
     )

@@ -60,6 +60,7 @@ def _head(report: Report) -> str:
     told = ", ".join(f"{value:,} {words.get(key, key)}" for key, value in report.counts.items())
     facts = "; ".join(f"{key} {_flat(value)}" for key, value in report.facts.items())
     told_too = [report.ending, *report.complaints] if report.stopped else report.complaints
+    told_too = [*told_too, str(report.like)] if report.like is not None else told_too
     complaints = "".join(f"<p><b>{escape(text)}</b></p>" for text in told_too)
     return (
         f"<h1>{escape(report.backend)}</h1>\n"

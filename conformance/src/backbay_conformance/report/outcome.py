@@ -28,6 +28,7 @@ class Outcome:
     check: str = ""
     message: str = ""
     call: str = ""
+    kind: str = ""  # op, dtypes, layouts and size classes, if the run imitates a model
     elements: int = 0  # of all operands of a case's call
     ratio: float | None = None
     seconds: float = 0.0

@@ -95,6 +95,41 @@ class Cell:
 
 
 @dataclass
+class Like:
+    """The calls of a model that a run imitated, and the kinds of them that the suite's own calls have, too."""
+
+    model: str
+    left_out: list[str]
+    calls: int = 0
+    kinds: set[str] = field(default_factory=set)
+    drawn: set[str] = field(default_factory=set)
+
+    def add(self, outcome: Outcome) -> None:
+        if outcome.profile == "like":
+            self.calls += 1
+            self.kinds |= {outcome.kind} if outcome.kind else set()
+        elif outcome.kind:
+            self.drawn.add(outcome.kind)
+
+    def __str__(self) -> str:
+        more = f"; {len(self.left_out)} too large to be judged" if self.left_out else ""
+        met = len(self.kinds & self.drawn)
+        return (
+            f"{self.calls} calls that {self.model} makes, of {len(self.kinds)} kinds (op, dtypes, layouts, size "
+            f"classes){more}; {met} of these kinds are also among the suite's own calls"
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "calls": self.calls,
+            "kinds": sorted(self.kinds),
+            "not_drawn": sorted(self.kinds - self.drawn),
+            "left_out": sorted(self.left_out),
+        }
+
+
+@dataclass
 class Report:
     """All outcomes of a run. It is `ok` if it ran to its end, something passed, and nothing failed but as known."""
 
@@ -109,12 +144,15 @@ class Report:
     complaints: list[str] = field(default_factory=list)  # about the file of known failures, or about the run
     slowest: list[Outcome] = field(default_factory=list)
     seconds: float = 0.0
+    like: Like | None = None
     planned: int = 0  # the number of calls of a whole run
     stopped: str = ""  # why the run ended before its end
 
     def add(self, outcome: Outcome) -> None:
         key = (outcome.profile, outcome.name, outcome.dtype)
         self.cells.setdefault(key, Cell(*key)).add(outcome)
+        if self.like is not None:
+            self.like.add(outcome)
         self.slowest = sorted([*self.slowest, outcome], key=lambda o: -o.seconds)[:20]
         if outcome.failed:
             self.failures.append(outcome)
@@ -195,6 +233,7 @@ class Report:
             "stopped": self.stopped,
             "counts": self.counts,
             "states": self.states,
+            "like": self.like.as_dict() if self.like is not None else None,
             "facts": self.facts,
             "tightness": {
                 "/".join(key): {check: round(share, 4) for check, share in row.items()}

@@ -81,6 +81,8 @@ def show(report: Report, stream: TextIO) -> None:
     if report.stopped:
         stream.write(f"! {report.ending}\n")
     stream.writelines(f"{line}\n" for line in tightness(report))
+    if report.like is not None:
+        stream.write(f"{report.like}\n")
     precisions = declarations(report.cells.values())
     if precisions:
         stream.write(f"declared precision, of activations and of sums: {precisions}\n")

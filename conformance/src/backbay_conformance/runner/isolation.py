@@ -50,6 +50,7 @@ class RunSettings:
     timeout: float
     shrink: float = 4.0  # seconds for shrinking the first failure of a kind
     options: Mapping[str, Any] = field(default_factory=dict)
+    like: str = ""  # the model whose calls are tried
 
 
 @dataclass
@@ -70,6 +71,14 @@ class Try:
 
     def message(self) -> list[Any]:
         return [self.item.profile, self.item.name, self.item.turn, self.replay]
+
+
+@dataclass
+class Asked:
+    """The number of a model's different calls by op, and descriptions of those that are left out."""
+
+    calls: dict[str, int] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
 
 
 class DiedError(Exception):
@@ -98,7 +107,12 @@ class Worker:
         )
         os.close(writing)
         self._reading, self._pending = reading, b""
-        start = {"backend": settings.backend, "seed": settings.seed, "shrink": settings.shrink}
+        start = {
+            "backend": settings.backend,
+            "seed": settings.seed,
+            "shrink": settings.shrink,
+            "like": settings.like,
+        }
         try:
             self.tell({**start, "options": dict(settings.options)})
             first = self.hear(STARTING)
@@ -109,6 +123,7 @@ class Worker:
             self.close()
             raise BackendUnavailableError(f"backend {settings.backend!r} cannot be opened: {first['fatal']}")
         self.facts: dict[str, Any] = first["facts"]
+        self.asked = Asked(**first["asked"])
 
     def tell(self, message: Any) -> None:
         assert self.process.stdin is not None
@@ -255,6 +270,15 @@ class Pool:
         worker, self._worker = self._worker, None
         if worker is not None:
             worker.close()
+
+
+def asked_by_model(settings: RunSettings) -> Asked:
+    """The calls of the settings' model, read in a worker."""
+    worker = Worker(settings)
+    try:
+        return worker.asked
+    finally:
+        worker.close()
 
 
 class Lane:

@@ -10,14 +10,15 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
-from backbay import DeclaredUnsupportedError, DType, GuardZoneError, Level
+from backbay import BackbayError, DeclaredUnsupportedError, DType, GuardZoneError, Level
 
 from ..checks.call_check import Observed, try_call
 from ..checks.judgement import cost_of, expect
+from ..checks.model_calls import LIKE, model_call
 from ..checks.relations import try_relations
 from ..checks.traced_call import TracedCall, make
 from ..checks.watch import Watch
-from ..draw.draw import Draw
+from ..draw.draw import MODES, Draw
 from ..numbers.comparison import Fault
 from ..numbers.number import Number
 from ..numbers.rounding import Array
@@ -48,7 +49,7 @@ def run_item(
     try:
         draw.cache = lab.backend.cache_config()
         with measured() as outcome.tight:
-            run = _run_case if (item.profile, item.name) in CASES else _run_scenario
+            run = _run_case if is_call(item) else _run_scenario
             run(lab, item, draw, outcome, announce)
     except Exception as error:  # noqa: BLE001 an error of the backend is a result
         _fail(outcome, error)
@@ -58,8 +59,26 @@ def run_item(
     return outcome
 
 
+def is_call(item: Item) -> bool:
+    """Whether the item is a single call, and no scenario."""
+    return item.profile == LIKE or (item.profile, item.name) in CASES
+
+
+def drawn_call(lab: Lab, item: Item, draw: Draw) -> Call:
+    """The call of a case, or of the model that the run imitates."""
+    if item.profile != LIKE:
+        return CASES[item.profile, item.name].draw(draw)
+    calls = lab.model_calls.get(item.name, [])
+    if item.turn >= len(calls):
+        raise BackbayError(
+            f"the model has {len(calls)} calls of {item.name}, not {item.turn + 1}; give --like"
+        )
+    draw.turn = MODES.index("wide")
+    return model_call(lab, calls[item.turn], draw)
+
+
 def _run_case(lab: Lab, item: Item, draw: Draw, outcome: Outcome, announce: Announce | None) -> None:
-    call = CASES[item.profile, item.name].draw(draw)
+    call = drawn_call(lab, item, draw)
     outcome.dtype, outcome.mode, outcome.call = call.dtype, draw.mode, str(call)
     outcome.elements = sum(prod(operand.shape) for operand in call.operands())
     if announce is not None:
@@ -89,7 +108,7 @@ def _run_scenario(lab: Lab, item: Item, draw: Draw, outcome: Outcome, announce: 
 
 def explained(lab: Lab, item: Item, seed: int, failed: Outcome, seconds: float = EXPLAINING) -> Outcome:
     """The failure of a scenario, with the ops that are wrong by themselves: it runs again, and is watched."""
-    if failed.check in OF_NO_OP or (item.profile, item.name) in CASES:
+    if failed.check in OF_NO_OP or is_call(item):
         return failed
     watch = Watch(lab.through(lambda backend: backend), seconds)
     watched = lab.through(watch.backend)
@@ -103,6 +122,7 @@ def explained(lab: Lab, item: Item, seed: int, failed: Outcome, seconds: float =
 
 def _describe(outcome: Outcome, observed: Observed) -> None:
     outcome.level, outcome.ratio, outcome.checks = observed.level.value, observed.ratio, observed.checks
+    outcome.kind = observed.kind
     if observed.precision is not None:
         outcome.precision = f"{observed.precision.activation}/{observed.precision.accumulate}"
 
@@ -142,7 +162,7 @@ def shrunk(lab: Lab, item: Item, seed: int, failed: Outcome, backend: str, secon
 
 def program(lab: Lab, item: Item, seed: int, outcome: Outcome, backend: str) -> str:
     """The standalone program of a failed call."""
-    if (item.profile, item.name) not in CASES:
+    if not is_call(item):
         return ""
     call, expected, *_ = drawn_again(lab, item, seed, outcome)
     first = expected[0] if expected else None
@@ -157,7 +177,7 @@ def drawn_again(
     A crash or a hang is not run again.
     """
     draw = Draw(item.seed(seed), item.turn, outcome.choices, lab.backend.cache_config())
-    call = CASES[item.profile, item.name].draw(draw)
+    call = drawn_call(lab, item, draw)
     traced = TracedCall(lab.backend, call)
     try:
         make(call, draw.mode, traced.precision, 0 if outcome.check in FIRST_RUN else 1)

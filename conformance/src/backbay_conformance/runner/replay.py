@@ -31,19 +31,20 @@ PACKED = "data("
 """The call by which a program unpacks the data of a leaf."""
 
 
-def as_file(outcome: Outcome, backend: str, seed: int) -> dict[str, Any]:
+def as_file(outcome: Outcome, backend: str, seed: int, like: str = "") -> dict[str, Any]:
     """The contents of a replay file: item, seed, choices, and the failure."""
     kept = ("item", "choices", "dtype", "mode", "check", "message", "call", "script")
     return {
         "suite": SUITE_VERSION,
         "backend": backend,
         "seed": seed,
+        "like": like,
         **{key: getattr(outcome, key) for key in kept},
     }
 
 
-def read_file(path: str | Path) -> tuple[str, Item, int, list[int]]:
-    """Backend, item, seed and choices of a replay file."""
+def read_file(path: str | Path) -> tuple[str, Item, int, list[int], str]:
+    """Backend, item, seed, choices, and the imitated model of a replay file."""
     try:
         data = json.loads(Path(path).read_text())
         version, (profile, name, turn) = data["suite"], data["item"].split("/")
@@ -52,6 +53,7 @@ def read_file(path: str | Path) -> tuple[str, Item, int, list[int]]:
             Item(profile, name, int(turn)),
             int(data["seed"]),
             [int(n) for n in data["choices"]],
+            str(data.get("like", "")),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise BackbayError(f"{path} is not a replay file of this suite: {error!r}") from error

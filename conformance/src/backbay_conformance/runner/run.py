@@ -5,18 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 from backbay import Backend
 
+from ..checks.model_calls import LIKE, model_calls
 from ..report.known_failures import KnownFailure, set_known_apart
 from ..report.outcome import Outcome
-from ..report.report import Report
+from ..report.report import Like, Report
+from ..suite.case import CASES
+from ..suite.extensions import load_extensions
 from ..suite.lab import Lab, lab_for
 from ..suite.profiles import STANDARD
-from .isolation import RunSettings, Try, isolated
+from .isolation import Asked, RunSettings, Try, asked_by_model, isolated
 from .item_run import BRIEFLY, explained, run_item
-from .selection import Item, items, names, select
+from .selection import Item, SelectionError, items, like_items, names, select
 
 Progress = Callable[[Outcome, int], None]
 """Called with each outcome and the total number of outcomes."""
@@ -35,6 +39,7 @@ def run(
     timeout: float = 60.0,
     stop_after: int | None = None,
     stop: Callable[[], str] = lambda: "",
+    like: str | Path | None = None,
     known: Sequence[KnownFailure] = (),
     options: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
@@ -48,24 +53,36 @@ def run(
     jobs         worker processes at once
     stop_after   end the run after so many failed items, known failures not counted
     stop         asked several times a second: a reason to end the run now, or an empty text
+    like         a model file, whose own calls are tried too; only they, if `profiles` is ["like"]
     known        known failures: they do not fail the run, but must occur
     options      of the backend, as BackendParams has them
     """
     started = time.monotonic()
-    planned = items(select(profiles, ops, expression), size)
     name = backend if isinstance(backend, str) else f"{backend.__module__}:{backend.__qualname__}"
-    report = Report(name, seed, size, tuple(profiles or STANDARD))
+    settings = RunSettings(name, seed, timeout, options=options or {}, like=str(like or ""))
+    lab = lab_for(backend, options)
+    chosen = tuple(profiles or STANDARD)
+    report = Report(name, seed, size, chosen)
+    planned: list[Item] = []
+    if like:
+        if not Path(like).is_file():
+            raise SelectionError(f"--like: there is no file {str(like)!r}")
+        asked = _asked(lab, Path(like)) if in_process else asked_by_model(settings)
+        planned = like_items(asked.calls, ops, expression)
+        report.like = Like(Path(like).name, asked.left_out)
+    if chosen != (LIKE,) or not like:
+        planned += items(
+            select([profile for profile in chosen if profile != LIKE or not like], ops, expression), size
+        )
 
     def ended() -> bool:
         report.stopped = report.stopped or stop()
         return bool(report.stopped)
 
     if in_process:
-        lab = lab_for(backend, options)
         report.facts.update(lab.facts())
         outcomes = run_items(lab, planned, seed)
     else:
-        settings = RunSettings(name, seed, timeout, options=options or {})
         outcomes = isolated(settings, [Try(item) for item in planned], jobs, report.facts, ended)
     unknown = 0
     with closing(outcomes):
@@ -79,9 +96,17 @@ def run(
             if ended():
                 break
     report.planned = len(planned)
-    set_known_apart(report, known, ["/".join(key) for key in names()])
+    set_known_apart(
+        report, known, ["/".join(key) for key in (*names(), *((LIKE, name) for _, name in CASES))]
+    )
     report.seconds = time.monotonic() - started
     return report
+
+
+def _asked(lab: Lab, path: Path) -> Asked:
+    load_extensions()
+    lab.model_calls, left_out = model_calls(lab, path)
+    return Asked({op: len(calls) for op, calls in lab.model_calls.items()}, left_out)
 
 
 def run_items(lab: Lab, planned: Iterable[Item], seed: int) -> Generator[Outcome]:

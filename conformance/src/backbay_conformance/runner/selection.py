@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
 from backbay import BackbayError
 
 from .. import cases, scenarios
+from ..checks.model_calls import LIKE
 from ..suite.case import CASES
 from ..suite.extensions import load_extensions
 from ..suite.profiles import PROFILES, STANDARD
@@ -57,6 +58,8 @@ def select(
 ) -> list[tuple[str, str]]:
     """The selected cases and scenarios; SelectionError for an unknown name, or if nothing is selected."""
     chosen = tuple(profiles) if profiles else STANDARD
+    if LIKE in chosen:
+        raise SelectionError(f"profile {LIKE} needs a model: give --like MODEL")
     for profile in chosen:
         _known(profile, PROFILES, "profile")
     found = names(chosen)
@@ -87,6 +90,15 @@ def items(keys: Sequence[tuple[str, str]], size: str) -> list[Item]:
             planned += [Item(*key, turn) for turn in range(low, min(high, count))]
         low, high = high, 4 * high
     return planned
+
+
+def like_items(
+    calls: Mapping[str, int], ops: Sequence[str] | None = None, expression: str | None = None
+) -> list[Item]:
+    """The items of a model's own calls, whose number is given by op."""
+    wanted = [op for op in calls if not ops or op in ops]
+    wanted = [op for op in wanted if not expression or matches(expression, f"{LIKE}/{op}")]
+    return [Item(LIKE, op, turn) for op in wanted for turn in range(calls[op])]
 
 
 def times(profile: str, name: str, size: str) -> int:

@@ -6,8 +6,10 @@ import json
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
+from ..checks.model_calls import model_calls
 from ..report.outcome import Outcome
 from ..suite.extensions import load_extensions
 from ..suite.lab import Lab, lab_for
@@ -40,10 +42,15 @@ def main() -> None:
     try:
         lab = lab_for(start["backend"], start["options"])
         facts = lab.facts()
+        left_out: list[str] = []
+        if start["like"]:
+            lab.model_calls, left_out = model_calls(lab, Path(start["like"]))
     except BaseException as error:  # noqa: BLE001 a plugin that cannot be opened may even exit
         line.say(fatal=f"{type(error).__name__}: {error}")
         return
-    line.say(facts=facts)
+    line.say(
+        facts=facts, asked={"calls": {op: len(c) for op, c in lab.model_calls.items()}, "left_out": left_out}
+    )
     for text in sys.stdin:
         job = json.loads(text)
         shown = {(group, check) for group, check in job["shown"]}

@@ -11,6 +11,7 @@ from typing import Any
 import backbay
 from backbay import Backend, BackendParams, ContractVersion, Debug
 from backbay.discovery import entry
+from backbay.plugin import Node
 
 from .extensions import load_extensions
 
@@ -23,6 +24,7 @@ class Lab:
     def __init__(self, open_backend: Callable[[BackendParams, Path | None], Backend], name: str) -> None:
         self.name = name
         self._open = open_backend
+        self.model_calls: dict[str, list[Node]] = {}  # by op: the calls of the model that a run imitates
         self._backend: Backend | None = None
 
     @property

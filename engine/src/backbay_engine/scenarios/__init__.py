@@ -1,1 +1,5 @@
-"""Scenarios for the conformance suite: the engine's caches on a backend."""
+"""Scenarios for the conformance suite: the engine's caches on a backend, and the steps of its models."""
+
+from . import causal_cache, model_steps
+
+__all__ = ["causal_cache", "model_steps"]

@@ -1,0 +1,166 @@
+"""The calls that a model makes on a backend, read from its compiled steps, with drawn data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from backbay import BackbayError, Backend, Op, Spec, ops
+from backbay.plugin import Graph, Node, Plan
+
+from ..draw.data import Distinct, Fill, Integers, Made, Making, Numbers
+from ..draw.draw import Draw
+from ..draw.operand import Operand
+from ..numbers.rounding import Array
+from ..suite.case import Call
+from ..suite.lab import Lab
+from ..suite.model_steps import PROVIDERS
+from .node_call import laid_out, node_call
+
+LIKE = "like"
+"""The profile of a model's own calls."""
+MOST_ELEMENTS, MOST_PRODUCTS = 1 << 26, 1 << 32
+"""Larger calls are left out: their formula would take minutes, or gigabytes in float64."""
+POSITIONS = 4096
+"""Rotary positions are drawn below it."""
+
+
+def model_calls(lab: Lab, path: Path) -> tuple[dict[str, list[Node]], list[str]]:
+    """The different calls of a model's steps by op, and descriptions of those that are too large to be judged."""
+    if not PROVIDERS:
+        raise BackbayError(
+            "--like needs a package that knows models, and none is installed; install backbay-engine"
+        )
+    found: dict[Any, Node] = {}
+    for graph in _graphs(lab, path):
+        for node in graph.nodes:
+            if node.op is not None and (not node.is_view or node.op.writes is not None):
+                found.setdefault(_key(node), node)
+    calls: dict[str, list[Node]] = {}
+    left_out = []
+    for node in found.values():
+        assert node.op is not None
+        if _is_too_large(node):
+            left_out.append(kind_of(node.op, _specs(node)))
+        else:
+            calls.setdefault(node.op.name, []).append(node)
+    return calls, left_out
+
+
+def _graphs(lab: Lab, path: Path) -> list[Graph]:
+    graphs: list[Graph] = []
+
+    def record(backend: Backend) -> Backend:
+        compile_graph = backend.compile
+
+        def compile_recorded(graph: Graph) -> Plan:
+            graphs.append(graph)
+            return compile_graph(graph)
+
+        vars(backend)["compile"] = compile_recorded
+        return backend
+
+    for steps in PROVIDERS:
+        with lab.through(record).fresh(path, alloc_memory=False) as backend:
+            steps(backend)
+    if not graphs:
+        raise BackbayError(f"no step of {path} was compiled")
+    return graphs
+
+
+def _specs(node: Node) -> list[Spec | None]:
+    assert node.op is not None
+    return [node.args[i] for i in node.op.operands]
+
+
+def _key(node: Node) -> tuple[Any, ...]:
+    """Equal for calls that differ only in data, and in the offsets of their views."""
+
+    def described(value: Any) -> Any:
+        if isinstance(value, Node):
+            return int(value.dtype), value.shape, value.strides
+        return tuple(map(described, value)) if type(value) is tuple else repr(value)
+
+    assert node.op is not None
+    return node.op.name, *map(described, node.args)
+
+
+def _is_too_large(node: Node) -> bool:
+    assert node.op is not None
+    specs = [spec for spec in node.operands if isinstance(spec, Spec)]
+    products = prod(node.shape) * specs[0].shape[0] if node.op.name.startswith("mulmat") else 0
+    return sum(prod(spec.shape) for spec in specs) > MOST_ELEMENTS or products > MOST_PRODUCTS
+
+
+def model_call(lab: Lab, node: Node, draw: Draw) -> Call:
+    """A call of the model with drawn data."""
+    assert node.op is not None
+    positions = {value.index: i for i, value in enumerate(node.args) if isinstance(value, Node)}
+
+    def operand(value: Node) -> Operand:
+        made = laid_out(value, _fill(node, positions.get(value.index, 0), value))
+        made.seed = draw.below(1 << 16)
+        return made
+
+    call = node_call(node, operand, lab.backend.cache_config())
+    if call is None:
+        raise BackbayError(f"the suite has no case of {node.op.name}")
+    return call
+
+
+def _fill(node: Node, position: int, value: Node) -> Fill:
+    """Data that an operand may have: ids in range, masks with a visible position, decays below 0, floats near 1."""
+    op = node.op
+    assert op is not None
+    if position == op.ids:
+        among, dimension = op.among
+        bound = node.args[among].dim(dimension)
+        return Distinct(bound) if op is ops.set_rows and value.dim(0) <= bound else Integers(0, bound)
+    if value.dtype.is_integer:
+        return Integers(0, POSITIONS)
+    name = op.parameters[position].name
+    if name == "mask":
+        return Made(_masked)
+    if op is ops.ssm_scan and name == "A":
+        return Made(_decays)
+    return Numbers(low=-8, high=8)
+
+
+def _masked(making: Making, operand: Operand) -> Array:
+    history = operand.shape[0]
+    mask = np.where(making.rng.random((prod(operand.shape[1:]), history)) < 0.3, -np.inf, 0.0)
+    mask[:, making.rng.integers(history)] = 0.0
+    return mask
+
+
+def _decays(making: Making, operand: Operand) -> Array:
+    return -np.exp(making.rng.uniform(-3, 1, prod(operand.shape)))
+
+
+# -- kinds of calls --------------------------------------------------------------------------------------
+
+EDGES = ((0, "0"), (1, "1"), (32, "<=32"), (256, "<=256"), (4096, "<=4096"))
+"""The upper ends of size classes, and their names."""
+
+
+def kind_of(op: Op[Any, Any], specs: Sequence[Spec | None]) -> str:
+    """The kind of a call: its op, and the dtype, layout and size class of each operand."""
+    return f"{op.name} " + ", ".join("none" if spec is None else _class(spec) for spec in _flat(specs))
+
+
+def _flat(specs: Sequence[Any]) -> list[Spec | None]:
+    return [one for spec in specs for one in (spec if type(spec) is tuple else (spec,))]
+
+
+def _class(spec: Spec) -> str:
+    extents = "x".join(
+        next((name for most, name in EDGES if extent <= most), ">4096") for extent in spec.shape
+    )
+    if spec.strides is None:
+        return f"{spec.dtype}[{extents}]"
+    strides = [spec.stride(n) for n in range(len(spec.shape)) if spec.shape[n] > 1]
+    return f"{spec.dtype}[{extents}] {'strided' if strides == sorted(strides) else 'permuted'}"

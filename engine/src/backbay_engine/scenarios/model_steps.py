@@ -1,0 +1,34 @@
+"""The steps of a model file, compiled so that the conformance suite can try the calls that they make."""
+
+from __future__ import annotations
+
+from backbay import Backend
+from backbay_conformance.plugin import model_steps
+
+from ..cache import CacheSizes
+from ..models import load_model
+from ..runner.step_cache import StepCache
+from ..steps.builders import worst_steps
+
+CONTEXT = 512
+SHAPES = ((33, 1), (4, 4))
+"""Tokens of a prompt, and sequences that decode together."""
+
+
+@model_steps
+def compile_steps(backend: Backend) -> None:
+    """Prompts and decoding of a model that generates, or texts of a model that embeds."""
+    context = min(CONTEXT, backend.config.int("context_length", CONTEXT))
+    for batch, parallel in SHAPES:
+        model = load_model(backend, context)
+        cache = model.new_cache()
+        if cache is not None:
+            dtype = backend.cache_config().dtypes[0]
+            cache.open(backend, CacheSizes(parallel, context, batch, dtype))
+        steps = StepCache(model, cache)
+        try:
+            steps.reserve(worst_steps(batch, parallel, context, decoding=cache is not None))
+        finally:
+            steps.close()
+            if cache is not None:
+                cache.close()
