@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from collections import Counter
 
 import numpy as np
 
@@ -193,3 +194,13 @@ class WrongAt384(Reference):
     kernels = with_kernels(
         mulmat=lambda x, t2: times_where(Reference.kernels[ops.mulmat](x, t2), t2.shape[-1] == 384)
     )
+
+
+class Counting(Reference):
+    """Right, and counts the calls of its kernels by op."""
+
+    calls = Counter()
+
+    def run_node(self, node, arrays):
+        self.calls[node.op.name] += 1
+        super().run_node(node, arrays)
