@@ -8,7 +8,7 @@ from backbay_conformance import Outcome, run
 
 
 def failures(name: str, profile: str, scenario: str, size: str = "smoke") -> list[Outcome]:
-    return run(f"broken_backends:{name}", [profile], ops=[scenario], size=size).failures
+    return run(f"broken_backends:{name}", [profile], ops=[scenario], size=size, stop_after=3).failures
 
 
 @pytest.mark.parametrize("scenario", ["feed_forward", "sums_and_shared_parts"])

@@ -29,7 +29,8 @@ class Watch:
     """Judges the graphs that watched backends run, each node alone on a backend of its own.
 
     A plan that runs again and again is judged at its first run; the very last run of all plans is judged, too.
-    `alone` has a message for each op that is wrong by itself, `together` for each that is wrong only within a graph.
+    `seconds` are of the processor: a busy machine changes no verdict.
+    `alone` has a message for each op that is wrong by itself, `together` for each that is wrong only in a graph.
     """
 
     lab: Lab
@@ -40,11 +41,11 @@ class Watch:
     latest: tuple[Graph, dict[int, Array]] | None = None  # the last run, if it was not judged
 
     def __post_init__(self) -> None:
-        self._deadline = time.monotonic() + self.seconds
+        self._deadline = time.process_time() + self.seconds
 
     @property
     def over(self) -> bool:
-        return time.monotonic() > self._deadline
+        return time.process_time() > self._deadline
 
     def backend(self, backend: Backend) -> Backend:
         """The backend, watched from now on."""
