@@ -16,6 +16,7 @@ from ..library.abi import NULL, Ptr, ffi
 from ..library.library import text
 from .arena import Arena
 from .graph_plan import GraphPlan, check_status
+from .repeated_rows import RepeatedRows
 from .services import Services
 from .stop_flag import ABORTED
 from .thread_choice import ThreadChoice
@@ -41,6 +42,7 @@ class CpuPlan(GraphPlan):
         threads, stop = self._services.threads, self._services.stop
         self._cplan = ffi.new("ggml_cplan *", self._lib.ggml_graph_plan(self.graph, threads, NULL))
         self._choice = self._choose_threads()
+        self._repeated_rows = RepeatedRows(self._nodes) if threads > 1 else None
         self._cplan.abort_callback, self._cplan.abort_callback_data = stop.callback, stop.data
         self.scratch_size = int(self._cplan.work_size)
         self.nbytes = self._own_size + self._arena.join(self)
@@ -56,8 +58,11 @@ class CpuPlan(GraphPlan):
             self._arena.place(self)
             self._generation = self._arena.generation
         self._cplan.work_data = self._arena.scratch
-        if self._choice is not None:
-            self._cplan.n_threads = self._choice.next()
+        choice = self._choice
+        if self._repeated_rows is not None and self._repeated_rows.may_come():
+            choice, self._cplan.n_threads = None, 1
+        else:
+            self._cplan.n_threads = self._services.threads if choice is None else choice.next()
         begun, worked = time.perf_counter(), time.thread_time()
         if cancel is None:
             status = self._lib.ggml_graph_compute(self.graph, self._cplan)
@@ -66,8 +71,8 @@ class CpuPlan(GraphPlan):
                 status = self._lib.ggml_graph_compute(self.graph, self._cplan)
             check_cancel(cancel if status == ABORTED else None)
         check_status(status)
-        if self._choice is not None:
-            self._choice.learn(time.perf_counter() - begun, time.thread_time() - worked)
+        if choice is not None:
+            choice.learn(time.perf_counter() - begun, time.thread_time() - worked)
 
     def _choose_threads(self) -> ThreadChoice | None:
         """The choice for graphs of about as many ops and elements; None if results depend on the number of threads."""
