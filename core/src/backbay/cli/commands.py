@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from backbay.discovery import Declared, conflict, declared
 from backbay.discovery.registration import describe
 from backbay.errors import BackbayError
+from backbay.memory.starvation import raise_if_starved
 
 GROUP = "backbay.commands"
 
@@ -60,6 +61,7 @@ def _imported(point: Declared) -> Any:
         return point.load()
     except (Exception, SystemExit) as error:
         what = f"command {point.name!r} of {point.origin}"
+        raise_if_starved(error, f"importing {what}")
         raise BackbayError(f"{what} cannot be imported: {describe(error)}") from error
 
 

@@ -8,6 +8,7 @@ from importlib import import_module
 from ..backend.backend import Backend
 from ..backend.hooks import BackendHooks
 from ..errors import BackendUnavailableError
+from ..memory.starvation import raise_if_starved
 from ..types.contract_version import CONTRACT_VERSION, ContractVersion
 
 HOOK = "backbay_backend"
@@ -31,6 +32,7 @@ def backend_class(plugin: object, name: str) -> type[Backend]:
     try:
         found = manager.hook.backbay_backend()
     except (Exception, SystemExit) as error:
+        raise_if_starved(error, f"{HOOK}()")
         raise BackendUnavailableError(f"{HOOK}() raised {describe(error)}") from error
     return check_class(found, f"{HOOK}() must return")
 

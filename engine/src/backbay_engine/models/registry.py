@@ -7,6 +7,7 @@ import inspect
 from backbay import BackbayError, Backend, ModelFileError
 from backbay.discovery import Declared, conflict, declared
 from backbay.gguf import nearest, text
+from backbay.plugin import raise_if_starved
 
 from .contract import Model
 
@@ -67,6 +68,7 @@ def find(name: str, points: list[Declared]) -> type[Model]:
     try:
         found = point.load()
     except (Exception, SystemExit) as error:
+        raise_if_starved(error, f"importing {what}")
         raise BackbayError(f"{what} cannot be imported: {type(error).__name__}: {error}") from error
     if not isinstance(found, type) or not issubclass(found, Model):
         raise BackbayError(f"{what}: {found!r} is not a subclass of backbay_engine.plugin.Model")
