@@ -21,6 +21,7 @@ from backbay.plugin import naming_limits
         (ImportError("x.so: failed to map segment from shared object"), "free"),
         (RuntimeError("can't start new thread"), "free"),
         (MemoryError(), "MemoryError"),
+        (SystemError("compile returned NULL without setting an exception"), "free"),
     ],
 )
 def test_what_the_system_refuses_is_an_error_with_the_limit(error: Exception, limit: str) -> None:

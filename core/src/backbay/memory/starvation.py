@@ -21,6 +21,7 @@ FILES = (errno.EMFILE, errno.ENFILE)
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # Python and the system's loader give these errors no class of their own.
 NO_THREAD = ("can't start new thread", "pthread_create")
+NO_REASON = "without setting an exception"  # from code of Python that got no memory
 NO_FILE = "Too many open files"
 NOT_MAPPED = ("failed to map segment", "annot allocate memory", "cannot create shared object")
 MEMORY_LIMITS = (("AS", "-v", "address space"), ("DATA", "-d", "data"))
@@ -33,7 +34,7 @@ def naming_limits(doing: str) -> Iterator[None]:
         yield
     except BackbayError:
         raise
-    except (MemoryError, OSError, ImportError, RuntimeError) as error:
+    except (MemoryError, OSError, ImportError, RuntimeError, SystemError) as error:
         raise_if_starved(error, doing)
         raise
 
@@ -60,6 +61,7 @@ def _limit(error: BaseException) -> str | None:
         return _threads() + _memory()
     if (
         isinstance(error, MemoryError)
+        or isinstance(error, SystemError) and NO_REASON in text
         or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
         or (isinstance(error, (ImportError, OSError)) and any(sign in text for sign in NOT_MAPPED))
     ):  # fmt: skip
