@@ -33,6 +33,7 @@ except (NoMemoryError, BackendUnavailableError) as error:
 ABORTS = (
     "OpenBLAS error: Memory allocation",  # NumPy's matrix products
     "cannot allocate memory for thread-local data",  # the C library, on loading a library
+    "libgcc_s.so.1 must be installed for",  # the C library, on ending a thread or unwinding
     "libgomp: Thread creation failed",
     "std::bad_alloc",
     "std::system_error",

@@ -61,7 +61,7 @@ def _limit(error: BaseException) -> str | None:
         return _threads() + _memory()
     if (
         isinstance(error, MemoryError)
-        or isinstance(error, SystemError) and NO_REASON in text
+        or (isinstance(error, SystemError) and NO_REASON in text)
         or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
         or (isinstance(error, (ImportError, OSError)) and any(sign in text for sign in NOT_MAPPED))
     ):  # fmt: skip
