@@ -19,6 +19,8 @@ MODES: tuple[Mode, ...] = ("exact", "wide", "special")
 
 FLOATS = (DType.F32, DType.F16, DType.BF16)
 SMALL = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65)
+LISTED_FROM, ROUND = 9, 90
+"""The first turn that takes listed options, after all modes and types; and the turns until they come again."""
 LARGE = (127, 128, 129, 255, 256, 257, 511, 512, 513, 1023, 1024, 1025)
 
 
@@ -55,13 +57,32 @@ class Draw:
 
     def below(self, n: int) -> int:
         """An integer in [0, n)."""
+        return self._recorded(n, lambda: self._random.randrange(n))
+
+    def _recorded(self, n: int, fresh: Callable[[], int]) -> int:
         at = len(self.choices)
         if self._replay is None:
-            choice = self._random.randrange(n)
+            choice = fresh()
         else:
             choice = min(self._replay[at], n - 1) if at < len(self._replay) else 0
         self.choices.append(choice)
         return choice
+
+    def by_turn(self, *options: T, each: int = 1) -> T:
+        """One of the options, the next one after `each` turns: a few turns take all of them, even in a smoke run."""
+        return options[self._recorded(len(options), lambda: self.turn // each % len(options))]
+
+    def listed(self, *options: T) -> T | None:
+        """The options one after the other, each in one turn of a default run; None in all other turns.
+
+        A longer run takes them again in each further round, in another mode.
+        """
+
+        def place() -> int:
+            at = (self.turn + self.turn // ROUND) % ROUND - LISTED_FROM
+            return at + 1 if 0 <= at < len(options) else 0
+
+        return (None, *options)[self._recorded(len(options) + 1, place)]
 
     def integer(self, low: int, high: int) -> int:
         """An integer in [low, high], both included."""

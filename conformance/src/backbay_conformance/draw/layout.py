@@ -27,6 +27,7 @@ class LayoutStep:
     trace: Callable[[Context, Tensor], Tensor]
     code: str  # source text of `trace`, after the dot
     merge_shared: Callable[[Array], Array] = lambda raw: raw  # makes elements that share memory equal
+    made_of: DType | None = None  # the source's type, if it is another
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,12 @@ class Layout:
     def source(self) -> Shape:
         """The shape of the leaf."""
         return self.steps[0].source if self.steps else self.shape
+
+    @property
+    def leaf_dtype(self) -> DType:
+        """The type of the leaf."""
+        made_of = self.steps[0].made_of if self.steps else None
+        return self.dtype if made_of is None else made_of
 
     def embed(self, raw: Array) -> Array:
         """The leaf's elements, from the operand's."""
@@ -171,3 +178,24 @@ def repeated(dtype: DType, shape: Shape, dim: int) -> LayoutStep:
         f"view(ctx, 0, {shape}, {steps})",
         lambda raw: np.ascontiguousarray(np.broadcast_to(np.take(raw, [0], axis), raw.shape)),
     )
+
+
+def found(shape: Shape, count: int, *, largest: bool) -> LayoutStep:
+    """Ids below `count` that the graph finds itself: the places of the largest or smallest keys of each row.
+
+    The ids differ along dimension 0. Those of argsort are a view with gaps if there are fewer ids than keys.
+    """
+    used, source = shape[0], (count, *shape[1:])
+
+    def embed(raw: Array) -> Array:
+        ranks = np.full(source[::-1], used, np.float32)
+        np.put_along_axis(ranks, raw.astype(np.int64), np.arange(used, dtype=np.float32), -1)
+        ranks += np.where(ranks == used, np.arange(count, dtype=np.float32), 0)
+        return -ranks if largest else ranks
+
+    def trace(ctx: Context, x: Tensor) -> Tensor:
+        return x.top_k(ctx, used) if largest else x.argsort(ctx).slice(ctx, 0, 0, used)
+
+    code = f"top_k(ctx, {used})" if largest else f"argsort(ctx).slice(ctx, 0, 0, {used})"
+    name = "top_k" if largest else "argsort"
+    return LayoutStep(name, source, shape, embed, trace, code, made_of=DType.F32)

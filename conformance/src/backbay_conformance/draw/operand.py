@@ -70,7 +70,7 @@ class Operand:
 
     def leaf(self, ctx: Context) -> Tensor:
         """An empty leaf of the shape that the layout needs."""
-        return ctx.empty(self.dtype, *self.layout.source)
+        return ctx.empty(self.layout.leaf_dtype, *self.layout.source)
 
     def write(self, leaf: Tensor) -> None:
         leaf.from_bytes(self.bytes())

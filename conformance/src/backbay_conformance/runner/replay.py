@@ -117,13 +117,15 @@ def _leaf(operand: Operand) -> str:
         made = "from_ints" if operand.dtype.is_integer else "from_floats"
         return f"ctx.empty(DType.{operand.dtype.name}{shape}).{made}({numbers}){steps}"
     text = b85encode(compress(operand.bytes(), 9)).decode()
-    return f"ctx.from_bytes(DType.{operand.dtype.name}, {PACKED}{text!r}){shape}){steps}"
+    return f"ctx.from_bytes(DType.{operand.layout.leaf_dtype.name}, {PACKED}{text!r}){shape}){steps}"
 
 
 def _readable(operand: Operand) -> str | None:
     """The leaf's numbers as text, if they are few, and no NaN of the operand may have bits of its own."""
     raw = operand.layout.embed(operand.stored)
-    if operand.dtype.is_quantized or raw.size > FEW or np.isnan(operand.decoded).any():
+    if operand.layout.leaf_dtype is not operand.dtype or operand.dtype.is_quantized or raw.size > FEW:
+        return None
+    if np.isnan(operand.decoded).any():
         return None
     return _literal(decode(raw, operand.dtype).reshape(-1).tolist())
 

@@ -3,6 +3,7 @@
 from . import (
     blocks,
     composites,
+    experts,
     graphs,
     halves,
     leaves,
@@ -16,6 +17,6 @@ from . import (
 )
 
 SUBJECTS = (
-    *(blocks, composites, graphs, halves, leaves, lives),
+    *(blocks, composites, experts, graphs, halves, leaves, lives),
     *(long, memory, misuse, settings, threads, weights),
 )

@@ -155,6 +155,26 @@ def gathered(draw: Draw, wiring: Wiring, x: Twin) -> None:
     wiring.op("rows", x, wiring.ids(ids), evaluate=lambda a, i: a[i])
 
 
+def routed(draw: Draw, wiring: Wiring, x: Twin) -> None:
+    """Rows of a table, with ids that sort a row of x."""
+    n = x.shape[0]
+    if x.tensor.dtype is not DType.F32 or n > 128:
+        return
+    rng, k, at = np.random.default_rng(draw.below(1 << 16)), 1 + draw.below(n), draw.below(x.shape[1])
+    fractions = wiring.leaf(rng.permutation(n)[None] / 128)  # no two keys of a row are equal
+    keys = wiring.op("add", x, fractions, evaluate=np.add)
+    if draw.flag():
+        ids = wiring.op("argsort", keys, evaluate=lambda a: a.argsort(-1))
+    else:
+        ids = wiring.op("top_k", keys, k, evaluate=lambda a: (-a).argsort(-1)[:, :k])
+    row = wiring.op("slice", ids, 1, at, at + 1, evaluate=lambda a: a[at : at + 1])
+    table = wiring.leaf(numbers(draw, (draw.pick(n, 4), n)))
+    taken = wiring.op("rows", table, row, evaluate=lambda a, i: a[i])
+    for hidden in (fractions, keys, ids, row, taken):
+        wiring.twins.remove(hidden)
+    wiring.op("reshape", taken, *taken.shape[:2], evaluate=lambda a: a[0])
+
+
 STEPS = (
     unary,
     scaled,
@@ -165,6 +185,7 @@ STEPS = (
     sliced,
     joined,
     gathered,
+    routed,
     narrowed,
     binary,
     unary,
