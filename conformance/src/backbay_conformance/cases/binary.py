@@ -28,8 +28,10 @@ def repeated(t2: Number, shape: tuple[int, ...]) -> Number:
 def second_shape(draw: Draw, shape: tuple[int, ...]) -> tuple[int, ...]:
     """A shape that repeats to `shape`: the same, with divisors of some extents, or of lower rank."""
     kind = draw.below(4)
-    if kind == 0:
+    if kind == 0 or not shape:
         return shape
+    if draw.on_turn(7, 20):
+        return ()
     divisors = [[d for d in range(1, n + 1) if n % d == 0] or [0] for n in shape]
     second = [draw.pick(n, *(d[:1] if kind == 1 else d)) for n, d in zip(shape, divisors, strict=True)]
     while len(second) > 1 and second[-1] == 1 and draw.flag():
@@ -38,34 +40,33 @@ def second_shape(draw: Draw, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def operands(
-    draw: Draw, second: Numbers | Made, special: str = "0nis"
+    draw: Draw, second: Numbers | Made, special: str = "0nisb"
 ) -> tuple[Operand, Operand, dict[str, object]]:
-    shape = draw.shape()
+    shape = draw.shape(scalars=True)
     x = draw.floats(shape, Numbers(special))
     t2 = draw.floats(second_shape(draw, shape), second, dtype=draw.other_float())
-    split = draw.below(len(shape))
+    split = draw.below(len(shape)) if shape else 0
     same = split < len(t2.shape) and t2.shape[split] == shape[split]
-    batch = (
-        (split, split if same else None) if same or split >= len(t2.shape) or t2.shape[split] == 1 else None
-    )
+    once = split >= len(t2.shape) or t2.shape[split] == 1
+    batch = (split, split if same else None) if shape and (same or once) else None
     return x, t2, {"batch": batch, "batch_out": split}
 
 
 @case(ops.add)
 def add(draw: Draw) -> Call:
-    x, t2, relations = operands(draw, Numbers("0nis"))
+    x, t2, relations = operands(draw, Numbers("0nisb"))
     return Call((x, t2), lambda x, t2: x + repeated(t2, x.shape), degrees=(1, 1), joint=1, **relations)  # type: ignore[arg-type]
 
 
 @case(ops.sub)
 def sub(draw: Draw) -> Call:
-    x, t2, relations = operands(draw, Numbers("0nis"))
+    x, t2, relations = operands(draw, Numbers("0nisb"))
     return Call((x, t2), lambda x, t2: x - repeated(t2, x.shape), degrees=(1, 1), joint=1, **relations)  # type: ignore[arg-type]
 
 
 @case(ops.mul)
 def mul(draw: Draw) -> Call:
-    x, t2, relations = operands(draw, Numbers("0nis"))
+    x, t2, relations = operands(draw, Numbers("0nisb"))
     return Call((x, t2), lambda x, t2: x * repeated(t2, x.shape), degrees=(1, 1), **relations)  # type: ignore[arg-type]
 
 
@@ -76,6 +77,6 @@ def powers_of_two(making: Making, operand: Operand) -> Array:
 
 @case(ops.div)
 def div(draw: Draw) -> Call:
-    divisor = Made(powers_of_two) if draw.exact else Numbers("0nis")
+    divisor = Made(powers_of_two) if draw.exact else Numbers("0nisb")
     x, t2, relations = operands(draw, divisor)
     return Call((x, t2), lambda x, t2: x / repeated(t2, x.shape), degrees=(1, -1), **relations)  # type: ignore[arg-type]

@@ -12,23 +12,30 @@ from backbay import DType, Op, ops
 
 from ..draw.data import Bits, Numbers
 from ..draw.draw import Draw
-from ..numbers.encoding import NUMPY, decode, encode
+from ..numbers.encoding import decode, encode
 from ..numbers.number import Number, scalar
 from ..numbers.rounding import Array
 from ..suite.case import Call, case
-from .write import QUANTIZED, converted
+from .write import QUANTIZED, convertible, converted, no_integer
 
 Unary = Callable[[Number], Number]
 
 
-def simple(op: Op[Any, Any], formula: Unary, fill: Numbers, *, exact: bool = True, free: Any = None) -> None:
+def simple(
+    op: Op[Any, Any],
+    formula: Unary,
+    fill: Numbers,
+    *,
+    exact: bool = True,
+    free: Any = None,
+    signed: bool = False,
+) -> None:
     """A case of an op with one operand and no attributes; each dimension is a batch."""
 
     def draw_call(draw: Draw) -> Call:
-        shape = draw.shape()
-        split = draw.below(len(shape))
+        shape = draw.shape(scalars=True)
         x = draw.floats(shape, fill)
-        return Call((x,), formula, exact=exact, free=free, batch=(split,), batch_out=split)
+        return Call((x,), formula, exact=exact, free=free, signed=signed, **draw.batch(shape))
 
     case(op)(draw_call)
 
@@ -38,12 +45,12 @@ ANY = Numbers("0nis")
 NARROW = Numbers("0nis", low=-80, high=80)
 
 simple(ops.sqr, lambda x: x * x, ALL)
-simple(ops.sqrt, lambda x: x.sqrt(), Numbers("0nis", low=-3), exact=False)
+simple(ops.sqrt, lambda x: x.sqrt(), Numbers("0nisb", low=-3), exact=False, signed=True)
 simple(ops.exp, lambda x: x.exp(), NARROW, exact=False)
 simple(ops.sin, lambda x: x.wave(np.sin), ANY, exact=False)
 simple(ops.cos, lambda x: x.wave(np.cos), ANY, exact=False)
-simple(ops.tanh, lambda x: x.tanh(), ANY, exact=False)
-simple(ops.sigmoid, lambda x: x.sigmoid(), ANY, exact=False)
+simple(ops.tanh, lambda x: x.tanh(), ALL, exact=False)
+simple(ops.sigmoid, lambda x: x.sigmoid(), ALL, exact=False)
 
 
 def softplus(x: Number) -> Number:
@@ -62,21 +69,20 @@ def gelu_erf(x: Number) -> Number:
     return x * 0.5 * Number(tail.value, tail.error + 4 * x.cost.step, x.cost)
 
 
-simple(ops.softplus, softplus, NARROW, exact=False)
+simple(ops.softplus, softplus, ALL, exact=False)
 simple(ops.gelu_erf, gelu_erf, ANY, exact=False, free=np.isneginf)
 
 
 @case(ops.neg)
 def neg(draw: Draw) -> Call:
     """Compared by bits, since neg also changes the sign of zero."""
-    shape = draw.shape()
-    split = draw.below(len(shape))
+    shape = draw.shape(scalars=True)
     x = draw.floats(shape, ALL)
 
     def formula(raw: Array) -> Array:
         return np.asarray(raw ^ 0x8000 if x.dtype is DType.BF16 else -raw)
 
-    return Call((x,), formula, raw=True, batch=(split,), batch_out=split)
+    return Call((x,), formula, raw=True, **draw.batch(shape))
 
 
 # -- gated -----------------------------------------------------------------------------------------------
@@ -92,16 +98,13 @@ def gated(op: Op[Any, Any], activate: Unary, *, activated: bool = False, free: A
         return y if up is None else y * up
 
     def draw_call(draw: Draw) -> Call:
-        shape = draw.shape()
+        shape = draw.shape(scalars=True)
         fill = Numbers("0s" if draw.flag() else "0nis", low=-60, high=60)
         x = draw.floats(shape, fill, activated=activated)
         up = draw.floats(shape, Numbers(), dtype=draw.other_float()) if draw.flag() else None
-        split = draw.below(len(shape))
-        batch = (split,) if up is None else (split, split)
         degrees = None if up is None else (None, 1)
-        return Call(
-            (x, up), formula, exact=op is ops.relu, free=free, batch=batch, batch_out=split, degrees=degrees
-        )
+        relations = draw.batch(shape, 1 if up is None else 2)
+        return Call((x, up), formula, exact=op is ops.relu, free=free, degrees=degrees, **relations)
 
     case(op)(draw_call)
 
@@ -128,7 +131,7 @@ gated(ops.quick_gelu, lambda x: x * (x * scalar(1.702, x.cost)).sigmoid(), activ
 
 @case(ops.swiglu)
 def swiglu(draw: Draw) -> Call:
-    shape = draw.shape()
+    shape = draw.shape(scalars=True)
     x = draw.floats(shape, Numbers(low=-60, high=60))
     up = draw.floats(shape, Numbers(), dtype=draw.other_float())
     alpha, limit = draw.pick(1.702, 1.0, 0.5, 2.25), draw.pick(7.0, 1.0, 0.25, 100.0)
@@ -138,8 +141,7 @@ def swiglu(draw: Draw) -> Call:
         gate = gate * (gate * scalar(alpha, x.cost)).sigmoid()
         return gate * up.clip(-limit, limit) + gate  # less exact near up = -1 than gate * (up + 1)
 
-    split = draw.below(len(shape))
-    return Call((x, up, alpha, limit), formula, exact=False, batch=(split, split), batch_out=split)
+    return Call((x, up, alpha, limit), formula, exact=False, **draw.batch(shape, 2))
 
 
 # -- with attributes -------------------------------------------------------------------------------------
@@ -147,53 +149,50 @@ def swiglu(draw: Draw) -> Call:
 
 @case(ops.clamp)
 def clamp(draw: Draw) -> Call:
-    shape = draw.shape()
+    shape = draw.shape(scalars=True)
     low = draw.pick(0.0, -1.0, -7.0, -np.inf, 3.0)
     high = low + draw.pick(1.0, 0.0, 4.0, np.inf) if np.isfinite(low) else draw.pick(2.0, np.inf)
     x = draw.floats(shape, Numbers("0nis" if draw.flag() else "0is"))
-    split = draw.below(len(shape))
     return Call(
         (x, low, high),
         lambda x, low, high: x.clip(low, high),
         free=lambda x, low, high: np.isnan(x),
         instead=(np.nan, low, high),
-        batch=(split,),
-        batch_out=split,
+        **draw.batch(shape),
     )
 
 
 @case(ops.scale)
 def scale(draw: Draw) -> Call:
-    shape = draw.shape()
+    shape = draw.shape(scalars=True)
     s = draw.pick(2.0, -3.0, 1.0, 0.0, -1.0) if draw.exact else draw.pick(0.3, 1.7, -1e-3, 13.7, 0.0, 1e4)
-    x = draw.floats(shape, Numbers("0nis"))
-    split = draw.below(len(shape))
+    extreme = draw.listed(np.inf, -np.inf, np.nan, -0.0, 3e38, 1e-38, -1e20)
+    s = s if extreme is None else extreme
+    x = draw.floats(shape, ALL)
     return Call(
         (x, s),
         lambda x, s: x * float(np.float32(s)),
-        batch=(split,),
-        batch_out=split,
+        signed=True,
         degrees=(1,),
         altered={"s": 4.0} if draw.flag(4) else {},
+        **draw.batch(shape),
     )
 
 
-# Integers that single precision cannot hold, up to the limits of the type and of a double.
+FILLED = (0.0, -2.5, np.nan, -0.0, np.inf, 1e-3, -np.inf, 7.25, 3e38, 65519.0, 1e-40)
+"""Values for floats: ordinary, special, and near the ends of the types."""
+# Integers that single precision cannot hold, up to the limits of the types.
 WHOLE = {
-    DType.I32: (2**24 + 1, -(2**31), 2**31 - 1),
-    DType.I64: (2**24 + 1, -(2**53) + 1, 2**32 + 5),
+    DType.I32: (0, 2**24 + 1, -(2**31), -7, 2**31 - 1, 123456),
+    DType.I64: (0, 2**53 + 2, -(2**63), -7, 2**24 + 1, 2**32 + 5, -(2**53) + 1, 2**62),
 }
 
 
 @case(ops.fill)
 def fill(draw: Draw) -> Call:
-    dtype = draw.pick(draw.float_dtype(), draw.float_dtype(), DType.I32, DType.I64)
-    x = draw.operand(dtype, draw.shape(), Bits())
-    value = (
-        float(draw.pick(0, 1, -7, 123456, 2**30, *WHOLE[dtype]))
-        if dtype.is_integer
-        else draw.pick(0.0, -2.5, 1e-3, np.inf, 7.25)
-    )
+    dtype = draw.by_turn(draw.float_dtype(), DType.I64, draw.float_dtype(), DType.I32)
+    x = draw.operand(dtype, draw.shape(scalars=True), Bits())
+    value = float(draw.by_turn(*WHOLE.get(dtype, FILLED), each=4))
 
     def formula(x: Array, value: float) -> Array:
         return encode(np.full(x.shape, value), dtype)
@@ -203,15 +202,19 @@ def fill(draw: Draw) -> Call:
 
 @case(ops.cast)
 def cast(draw: Draw) -> Call:
-    source = draw.pick(draw.float_dtype(), draw.float_dtype(), draw.float_dtype(), DType.I32, DType.I64)
-    target = draw.pick(DType.F32, DType.F16, DType.BF16, DType.I32, DType.I64)
-    shape = draw.shape()
-    low, high = (-30000.0, 30000.0) if target.is_integer else (-np.inf, np.inf)
-    special = "0s" if target.is_integer else "0nisb"
-    fill = Numbers(special, low=low, high=high) if source.is_float else Small()
-    x = draw.operand(source, shape, fill)
-    split = draw.below(len(shape))
-    return Call((x, target), _cast(source, target), raw=True, batch=(split,), batch_out=split)
+    target = draw.by_turn(DType.F32, DType.I64, DType.F16, DType.I32, DType.BF16)
+    floats = draw.float_dtype()
+    source = draw.by_turn(floats, DType.I64, floats, DType.F32, DType.I32, floats, DType.I64)
+    shape = draw.shape(scalars=True)
+    x = draw.operand(source, shape, convertible(source, target))
+    return Call(
+        (x, target),
+        lambda raw, dtype: converted(raw, source, target),
+        raw=True,
+        free=no_integer if source.is_float and target.is_integer else None,
+        instead=None,
+        **draw.batch(shape),
+    )
 
 
 @case(ops.cast, "quant")
@@ -226,21 +229,3 @@ def cast_quantized(draw: Draw) -> Call:
     source, wanted = draw.quantized_dtype(), draw.pick(DType.F32, DType.F16, DType.BF16)
     x = draw.operand(source, (source.block_size * draw.pick(1, 2), *draw.sides(2, 20)), Bits())
     return Call((x, wanted), lambda raw, dtype: encode(decode(raw, source), wanted), raw=True)
-
-
-def _cast(source: DType, target: DType) -> Callable[..., Array]:
-    def formula(raw: Array, dtype: DType) -> Array:
-        numbers = decode(raw, source)
-        if target.is_integer:
-            return numbers.astype(np.int32 if target is DType.I32 else np.int64)
-        return encode(numbers, target)
-
-    return formula
-
-
-class Small:
-    """Integers that every type holds exactly."""
-
-    def __call__(self, making: Any, operand: Any) -> Array:
-        size = int(np.prod(operand.shape, dtype=np.int64))
-        return np.asarray(making.rng.integers(-128, 129, size).astype(NUMPY[operand.dtype]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,18 @@ def outer_batch(draw: Draw, rank: int) -> dict[str, Any]:
         return {}
     split = draw.integer(1, rank - 1)
     return {"batch": (split,), "batch_out": split}
+
+
+def of_rows(formula: Callable[..., Number], *, keeps: bool = True) -> Callable[..., Number]:
+    """The formula, for a scalar too, which is a row of one; `keeps`: the result then is a scalar again."""
+
+    def extended(x: Number, *rest: Any) -> Number:
+        if x.shape:
+            return formula(x, *rest)
+        y = formula(x.reshape(1), *rest)
+        return y.reshape() if keeps else y
+
+    return extended
 
 
 # -- softmax ---------------------------------------------------------------------------------------------
@@ -58,8 +71,8 @@ def scores(making: Making, operand: Operand) -> Array:
 def softmax(draw: Draw) -> Call:
     shape = draw.rows()
     x = draw.floats(shape, Made(scores))
-    call = Call((x,), softmax_formula, exact=False, **outer_batch(draw, len(shape)))
-    if shape[0] and draw.flag():
+    call = Call((x,), of_rows(softmax_formula), exact=False, **outer_batch(draw, len(shape)))
+    if shape and shape[0] and draw.flag():
         call.padded = _masked(draw, x)
     return call
 
@@ -96,11 +109,25 @@ def l2_formula(x: Number, eps: float) -> Number:
     return x / length.clip(float(np.float32(eps)), np.inf)
 
 
-EPS = (1e-5, 1e-6, 0.5, 3.0, 1e-2)
+EPS = (1e-5, 1e-6, 0.5, 3.0, 0.0, 1e-2, 1e-5)
 MODEST = Numbers("0", low=-250, high=250)
 """A composite may round squares to f16: they stay within its range."""
 BROKEN = Numbers("0n", low=-250, high=250)
 """MODEST, with NaN: a NaN affects only its own row."""
+
+
+@dataclass(frozen=True)
+class ZeroRow:
+    """Another fill, with a row of zeros in special mode: a norm without eps divides it by 0."""
+
+    fill: Fill
+
+    def __call__(self, making: Making, operand: Operand) -> Array:
+        raw = np.array(self.fill(making, operand))
+        rows = raw.reshape(-1, operand.shape[0] if operand.shape else 1)
+        if making.mode == "special" and rows.size:
+            rows[making.rng.integers(len(rows))] = 0
+        return raw
 
 
 def far_from_zero(making: Making, operand: Operand) -> Array:
@@ -118,10 +145,10 @@ def spread(draw: Draw, fill: Numbers) -> Fill:
 @case(ops.rms_norm)
 def rms_norm(draw: Draw) -> Call:
     shape = draw.rows(least=1)
-    x = draw.floats(shape, BROKEN)
-    weight = draw.floats(shape[:1], Numbers(), dtype=draw.other_float()) if draw.flag() else None
+    x = draw.floats(shape, ZeroRow(BROKEN) if draw.flag(3) else BROKEN)
+    weight = draw.floats(shape[:1] or (1,), Numbers(), dtype=draw.other_float()) if draw.flag() else None
     relations = {**rows_batch(draw, shape, weight), "altered": other_eps(draw)}
-    return Call((x, weight, draw.pick(*EPS)), rms_formula, exact=False, **relations)
+    return Call((x, weight, draw.by_turn(*EPS)), of_rows(rms_formula), exact=False, **relations)
 
 
 def other_eps(draw: Draw) -> dict[str, Any]:
@@ -141,15 +168,15 @@ def rows_batch(draw: Draw, shape: tuple[int, ...], *shared: Operand | None) -> d
 def layer_norm(draw: Draw) -> Call:
     shape = draw.rows(least=1)
     x = draw.floats(shape, spread(draw, BROKEN))
-    weight = draw.floats(shape[:1], Numbers(), dtype=draw.other_float()) if draw.flag() else None
-    bias = draw.floats(shape[:1], Numbers(), dtype=draw.other_float()) if draw.flag() else None
+    weight = draw.floats(shape[:1] or (1,), Numbers(), dtype=draw.other_float()) if draw.flag() else None
+    bias = draw.floats(shape[:1] or (1,), Numbers(), dtype=draw.other_float()) if draw.flag() else None
     relations = {**rows_batch(draw, shape, weight, bias), "altered": other_eps(draw)}
-    return Call((x, weight, bias, draw.pick(*EPS)), layer_formula, exact=False, **relations)
+    return Call((x, weight, bias, draw.by_turn(*EPS)), of_rows(layer_formula), exact=False, **relations)
 
 
 @case(ops.l2_norm)
 def l2_norm(draw: Draw) -> Call:
     shape = draw.rows(least=1)
-    x = draw.floats(shape, MODEST)
-    eps = draw.pick(1e-12, 1e-6, 0.5, 50.0)
-    return Call((x, eps), l2_formula, exact=False, **rows_batch(draw, shape))
+    x = draw.floats(shape, ZeroRow(MODEST) if draw.flag(3) else MODEST)
+    eps = draw.pick(1e-12, 1e-6, 0.5, 0.0, 50.0)
+    return Call((x, eps), of_rows(l2_formula), exact=False, **rows_batch(draw, shape))

@@ -37,6 +37,7 @@ def _each_once(order: Array, extent: int) -> None:
 
 def sorted_right(x: Array, got: Array) -> None:
     assert got.shape == x.shape, f"expected the shape {x.shape[::-1]}"
+    x, got = np.atleast_1d(x), np.atleast_1d(got)
     _each_once(got, x.shape[-1])
     values = np.take_along_axis(x, got.astype(np.int64), -1)
     wrong = ~(values[..., 1:] >= values[..., :-1]) & ~np.isnan(x).any(
@@ -46,6 +47,7 @@ def sorted_right(x: Array, got: Array) -> None:
 
 
 def largest(x: Array, k: int, got: Array) -> None:
+    x = np.atleast_1d(x)
     assert got.shape == (*x.shape[:-1], k), f"expected {k} of each row"
     _each_once(got, x.shape[-1])
     values = np.take_along_axis(x, got.astype(np.int64), -1)
@@ -63,5 +65,6 @@ def argsort(draw: Draw) -> Call:
 @case(ops.top_k)
 def top_k(draw: Draw) -> Call:
     shape = draw.rows()
-    k = min(shape[0], draw.pick(1, shape[0], 2, 4, 8, 0, 33, 65, 100))
+    extent = shape[0] if shape else 1
+    k = min(extent, draw.pick(1, extent, 2, 4, 8, 0, 33, 65, 100))
     return Call((draw.floats(shape, Made(sortable)), k), verify=largest)

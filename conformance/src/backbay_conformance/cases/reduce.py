@@ -11,7 +11,7 @@ from ..draw.data import Fill, Numbers
 from ..draw.draw import Draw
 from ..numbers.number import Number
 from ..suite.case import Call, case
-from .norm import mean_of, rows_batch, spread
+from .norm import mean_of, of_rows, rows_batch, spread
 
 
 def variance_formula(x: Number) -> Number:
@@ -30,19 +30,20 @@ def row_case(
 
     def draw_call(draw: Draw) -> Call:
         shape = draw.rows()
-        if draw.exact and not whole and shape[0]:  # a mean of 2^n integers is exact
+        if draw.exact and not whole and shape and shape[0]:  # a mean of 2^n integers is exact
             shape = (1 << (shape[0].bit_length() - 1), *shape[1:])
-        fill: Fill = Numbers(special, terms=max(1, shape[0]))
+        fill: Fill = Numbers(special, terms=max(1, *shape[:1], 1))
         if not whole:
-            fill = spread(draw, Numbers(special, terms=max(1, shape[0]), low=-250, high=250))
+            fill = spread(draw, Numbers(special, terms=max(1, *shape[:1], 1), low=-250, high=250))
         x = draw.floats(shape, fill)
-        return Call((x,), formula, exact=exact, **rows_batch(draw, shape))
+        own = of_rows(formula, keeps=op is ops.cumsum)
+        return Call((x,), own, exact=exact, **rows_batch(draw, shape))
 
     case(op)(draw_call)
 
 
 row_case(ops.sum_rows, lambda x: x.sum(), exact=True, special="0ni", whole=True)
 row_case(ops.mean, mean_of, exact=True, special="0ni", whole=False)
-row_case(ops.cumsum, lambda x: x.cumsum(), exact=True, special="0", whole=True)
+row_case(ops.cumsum, lambda x: x.cumsum(), exact=True, special="0ni", whole=True)
 row_case(ops.variance, variance_formula, exact=False, special="0n", whole=False)
 row_case(ops.stddev, stddev_formula, exact=False, special="0n", whole=False)

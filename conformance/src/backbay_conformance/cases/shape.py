@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from backbay import DType, Op, ops
+from backbay import DType, Op, Spec, ops
 
 from ..draw.data import READABLE, Bits, Numbers
 from ..draw.draw import Draw
@@ -33,7 +33,7 @@ def moved(draw: Draw, shape: tuple[int, ...], *, blocks: bool = False, layout: b
     """An operand of any dtype and any bits; the first extent fills whole blocks."""
     dtype = any_dtype(draw, blocks=blocks)
     if dtype.is_quantized:
-        shape = (dtype.block_size * min(3, shape[0]), *shape[1:])
+        shape = (dtype.block_size * min(3, *shape[:1], 3), *shape[1:])
     return draw.operand(dtype, shape, Bits(), layout=layout)
 
 
@@ -41,6 +41,8 @@ def split_shape(draw: Draw, size: int) -> tuple[int, ...]:
     """Another shape with `size` elements."""
     if size == 0:
         return draw.pick((0,), (0, 3), (2, 0, 4))
+    if size == 1 and draw.flag(3):
+        return ()
     shape = []
     for _ in range(draw.below(4)):
         divisors = [d for d in range(1, min(size, 1100) + 1) if size % d == 0]
@@ -50,14 +52,22 @@ def split_shape(draw: Draw, size: int) -> tuple[int, ...]:
 
 
 def whole_blocks(x: Operand, shape: tuple[int, ...]) -> tuple[int, ...]:
-    return shape if shape[0] % x.dtype.block_size == 0 else (x.shape[0], int(np.prod(x.shape[1:])))
+    whole = not x.dtype.is_quantized or shape[:1] and shape[0] % x.dtype.block_size == 0
+    return shape if whole else (x.shape[0], int(np.prod(x.shape[1:])))
+
+
+def reshaped(draw: Draw, x: Operand) -> Call:
+    """x in another shape; now and then with an extent that is inferred."""
+    shape = whole_blocks(x, split_shape(draw, int(np.prod(x.shape))))
+    given = list(shape)
+    if shape and 0 not in shape and draw.flag(3):
+        given[draw.below(len(given))] = -1
+    return Call((x, tuple(given)), lambda raw, given: raw.reshape(stored_shape(x.dtype, shape)), raw=True)
 
 
 @case(ops.reshape)
 def reshape(draw: Draw) -> Call:
-    x = moved(draw, draw.shape(), blocks=True, layout=False)
-    shape = whole_blocks(x, split_shape(draw, int(np.prod(x.shape))))
-    return Call((x, shape), lambda raw, shape: raw.reshape(stored_shape(x.dtype, shape)), raw=True)
+    return reshaped(draw, moved(draw, draw.shape(scalars=True), blocks=True, layout=False))
 
 
 def turned(draw: Draw) -> Operand:
@@ -78,38 +88,73 @@ def turned(draw: Draw) -> Operand:
 def contiguous(draw: Draw) -> Call:
     if draw.flag(4):
         return Call((turned(draw), ()), lambda x, shape: x, raw=True)
-    x = moved(draw, draw.shape(), blocks=True)
+    x = moved(draw, draw.shape(scalars=True), blocks=True)
     if 0 in x.shape or draw.flag():
         return Call((x, ()), lambda x, shape: x, raw=True)
-    shape = whole_blocks(x, split_shape(draw, int(np.prod(x.shape))))
-    return Call((x, shape), lambda raw, shape: raw.reshape(stored_shape(x.dtype, shape)), raw=True)
+    call = reshaped(draw, x)
+    whole = () in call.args  # without extents the result keeps x's shape
+    return Call((x, ()), lambda x, shape: x, raw=True) if whole else call
 
 
 @case(ops.duplicate)
 def duplicate(draw: Draw) -> Call:
-    return Call((moved(draw, draw.shape(), blocks=True),), lambda x: x, raw=True)
+    return Call((moved(draw, draw.shape(scalars=True), blocks=True),), lambda x: x, raw=True)
 
 
 @case(ops.permute)
 def permute(draw: Draw) -> Call:
-    x = moved(draw, draw.shape(), blocks=True)
-    axes = list(range(len(x.shape)))
+    x = moved(draw, draw.shape(scalars=True), blocks=True)
+    axes = list(range(draw.integer(len(x.shape), 4) if draw.flag(3) else len(x.shape)))
     first = 1 if x.dtype.is_quantized else 0
     for i in range(len(axes) - 1, first, -1):
         j = draw.integer(first, i)
         axes[i], axes[j] = axes[j], axes[i]
 
     def formula(x: Array, axes: tuple[int, ...]) -> Array:
-        rank = x.ndim  # dimension i of the source becomes dimension axes[i]
-        return x.transpose([rank - 1 - axes.index(rank - 1 - axis) for axis in range(rank)])
+        own, rank = x.ndim, len(axes)
+        x = same_rank(x, rank)  # dimension i of the source becomes dimension axes[i]
+        y = x.transpose([rank - 1 - axes.index(rank - 1 - axis) for axis in range(rank)])
+        needed = max([own, *[axis + 1 for axis in axes[:own]]])  # further dimensions are left out
+        return y.reshape(y.shape[rank - needed :])
 
     return Call((x, tuple(axes)), formula, raw=True)
 
 
 @case(ops.view)
 def view(draw: Draw) -> Call:
-    """A box inside a contiguous tensor, with the tensor's strides."""
+    """A box inside a tensor with the tensor's strides, or rows at any distance, which may overlap or be one."""
+    return rows_anywhere(draw) if draw.on_turn(1, 3) else box(draw)
+
+
+def rows_anywhere(draw: Draw) -> Call:
+    """Up to three dimensions with any strides, 0 and less than a row among them."""
+    x = draw.operand(any_dtype(draw, blocks=False), draw.shape(least=1), Bits(), layout=False)
+    size, unit = int(np.prod(x.shape)), x.dtype.type_size
+    shape, steps = [1 + draw.below(min(size, 40))], [1]
+    offset = draw.below(size - shape[0] + 1)
+    room = size - offset - shape[0]
+    for _ in range(1 + draw.below(3)):
+        step = draw.pick(shape[0], 0, 1, shape[0] + 1, 2 * shape[0])
+        count = 1 + draw.below(min(9, 1 + room // step) if step else 5)
+        room -= (count - 1) * step
+        shape.append(count)
+        steps.append(step)
+    places = np.full((1,) * len(shape), offset)
+    for axis, (extent, step) in enumerate(zip(reversed(shape), reversed(steps), strict=True)):
+        places = places + (step * np.arange(extent)).reshape((-1, *[1] * (len(shape) - 1 - axis)))
+    strides = tuple(step * unit for step in steps[1:])
+    call = Call(
+        (x, offset * unit, tuple(shape), strides), lambda raw, *given: raw.reshape(-1)[places], raw=True
+    )
+    call.placed = True
+    return call
+
+
+def box(draw: Draw) -> Call:
+    """A box inside a contiguous tensor or inside a view, with its strides."""
     x = moved(draw, draw.shape(least=1), blocks=True, layout=False)
+    if draw.flag(3):
+        x = replace(x, layout=Layout(x.dtype, x.shape, (draw.gaps(x.dtype, x.shape),)))
     unit = (x.dtype.block_size, 1, 1, 1)
     low, shape = [], []
     for n, extent in enumerate(x.shape):
@@ -117,7 +162,8 @@ def view(draw: Draw) -> Call:
         start = draw.below(count)
         low.append(start * unit[n])
         shape.append((1 + draw.below(count - start)) * unit[n])
-    strides = [x.spec.stride(n) for n in range(len(shape))]
+    around = Spec(x.dtype, x.layout.source)
+    strides = [around.stride(n) for n in range(len(shape))]
     offset = low[0] // unit[0] * strides[0] + sum(a * s for a, s in zip(low[1:], strides[1:], strict=True))
     size = x.dtype.type_size if x.dtype.is_quantized else 1
 
@@ -130,7 +176,7 @@ def view(draw: Draw) -> Call:
             )
         ]
 
-    return Call((x, offset, tuple(shape), tuple(strides[1:])), formula, raw=True)
+    return Call((x, offset, tuple(shape), tuple(strides[1:])), formula, raw=True, placed=True)
 
 
 @case(ops.slice)
@@ -141,7 +187,7 @@ def slice_(draw: Draw) -> Call:
     count = x.shape[dim] // unit
     low = draw.below(count + 1)
     high = low + draw.below(count - low + 1)
-    step = draw.pick(1, 2, 3) if unit == 1 else 1
+    step = draw.pick(1, 2, 3, 7, 2000) if unit == 1 else 1
     size = x.dtype.type_size if unit > 1 else 1
 
     def formula(x: Array, dim: int, low: int, high: int, step: int) -> Array:
@@ -158,8 +204,12 @@ def pieces(x: Array, dim: int, ends: list[int]) -> list[Array]:
 
 @case(ops.chunk)
 def chunk(draw: Draw) -> Call:
-    x = draw.operand(draw.pick(*PLAIN), draw.shape(least=1), Bits())
+    x = draw.operand(draw.pick(*PLAIN), draw.shape(), Bits())
     dim = draw.below(len(x.shape))
+    if x.shape[dim] == 0:  # no pieces
+        dim = next((n for n, extent in enumerate(x.shape) if extent), -1)
+    if dim < 0:
+        x, dim = draw.operand(x.dtype, (3, 0), Bits()), 0
     extent = x.shape[dim]
     size = draw.integer(-(-extent // 5), extent)
     ends = [*range(size, extent, size), extent]
@@ -180,15 +230,16 @@ def chunk_sections(draw: Draw) -> Call:
 
 def padding_case(op: Op[Any, Any], *, both: bool) -> None:
     def draw_call(draw: Draw) -> Call:
-        shape = draw.shape(elements=800)
+        shape = draw.shape(elements=800, scalars=True)
         x = draw.floats(shape, Numbers("0nisb"))
         amounts = [(draw.below(4) if both else 0, draw.below(4)) for _ in range(draw.integer(1, 4))]
         flat = tuple(n for amount in amounts for n in (amount if both else amount[1:]))
 
         def formula(x: Number, *given: Any) -> Array:
-            rank = max(len(shape), *[n + 1 for n, amount in enumerate(amounts) if any(amount)], 1)
+            rank = max(len(shape), *[n + 1 for n, amount in enumerate(amounts) if any(amount)], 0)
             widths = [*amounts, *[(0, 0)] * 4][:rank][::-1]
-            return encode(np.pad(x.value.reshape((1,) * (rank - len(shape)) + x.shape), widths), x_dtype)
+            whole = x.value.reshape((1,) * (rank - len(shape)) + x.shape)
+            return encode(np.pad(whole, widths) if rank else whole, x_dtype)
 
         x_dtype = x.dtype
         args = (x, flat) if not both else (x, *(*flat, *[0] * 8)[:8])
@@ -207,17 +258,19 @@ def same_rank(x: Array, rank: int) -> Array:
 
 @case(ops.concat)
 def concat(draw: Draw) -> Call:
-    shape = draw.shape()
+    shape = draw.shape(scalars=True)
     x = moved(draw, shape, blocks=True)
-    dim = draw.below(4)
+    dim = 0 if x.dtype.is_quantized and draw.flag() else draw.by_turn(0, 1, 2, 3)
     extent = x.shape[dim] if dim < len(x.shape) else 1
     unit = x.dtype.block_size if dim == 0 else 1
-    other = [*x.shape, 1, 1, 1][: max(len(x.shape), dim + 1)]
+    other = [*x.shape, 1, 1, 1, 1][: max(len(x.shape), dim + 1)]
     other[dim] = draw.pick(extent, unit, 2 * unit, 0)
+    while len(other) > 1 and other[-1] == 1 and draw.flag():  # dim may lie beyond both ranks
+        other.pop()
     t2 = draw.operand(x.dtype, other, Bits())
 
     def formula(x: Array, t2: Array, dim: int) -> Array:
-        rank = max(x.ndim, t2.ndim)
+        rank = max(x.ndim, t2.ndim, dim + 1)
         return np.concatenate([same_rank(x, rank), same_rank(t2, rank)], rank - 1 - dim)
 
     return Call((x, t2, dim), formula, raw=True)
@@ -226,7 +279,7 @@ def concat(draw: Draw) -> Call:
 @case(ops.stack)
 def stack(draw: Draw) -> Call:
     x = moved(draw, draw.shape())
-    dim = draw.below(len(x.shape))
+    dim = draw.turn % len(x.shape)
     others = []
     for _ in range(draw.below(4)):
         shape = list(x.shape)
@@ -241,8 +294,9 @@ def stack(draw: Draw) -> Call:
 
 @case(ops.repeat)
 def repeat(draw: Draw) -> Call:
-    x = moved(draw, draw.shape(elements=1000))
-    dim, n = draw.below(4), draw.pick(1, 2, 3, 0, 7)
+    x = moved(draw, draw.shape(elements=1000, scalars=True))
+    dim, n = draw.by_turn(0, 1, 2, 3), draw.pick(1, 2, 3, 0, 7)
+    n = draw.listed(32, 33, 40, 64, 65, 100, 257, 300) or n
 
     def formula(x: Array, dim: int, n: int) -> Array:
         x = same_rank(x, dim + 1) if dim >= x.ndim else x
@@ -253,9 +307,10 @@ def repeat(draw: Draw) -> Call:
 
 @case(ops.repeat_4d)
 def repeat_4d(draw: Draw) -> Call:
-    x = moved(draw, draw.shape(elements=400))
+    x = moved(draw, draw.shape(elements=400, scalars=True))
     times = [draw.pick(1, 2, 3) for _ in range(4)]
-    dims = tuple(([*x.shape, 1, 1, 1][n]) * times[n] for n in range(4))
+    times[draw.below(4)] = draw.listed(32, 33, 40, 64, 65, 100, 257, 0) or draw.pick(1, 2, 0)
+    dims = tuple(([*x.shape, 1, 1, 1, 1][n]) * times[n] for n in range(4))
     rank = max([len(x.shape), *(n + 1 for n in range(4) if dims[n] != 1)])
 
     def formula(x: Array, *dims: int) -> Array:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from backbay import DType, ops
+from backbay import DType, Spec, ops
 
-from ..draw.data import Bits, Distinct, Integers, Numbers
+from ..draw.data import Bits, Distinct, Fill, Integers, Made, Making, Numbers
 from ..draw.draw import Draw
+from ..draw.layout import Layout
 from ..draw.operand import Operand
-from ..numbers.encoding import decode, encode
+from ..numbers.encoding import NUMPY, decode, encode
 from ..numbers.number import Cost, Number, block_error
 from ..numbers.rounding import Array
 from ..suite.case import Call, case
@@ -22,20 +25,73 @@ QUANTIZED = (DType.Q8_0, DType.Q4_0, DType.Q5_0, DType.Q4_1, DType.Q5_1)
 
 
 def target_dtype(draw: Draw, source: DType) -> DType:
-    """The destination's type: the source's own, or another float type."""
+    """The destination's type: the source's own, another float type, or by turn any plain type."""
+    if draw.on_turn(2, 5):
+        return draw.by_turn(DType.I64, DType.F32, DType.I32, DType.F16, DType.BF16, each=5)
     if source.is_integer:
         return source
     return draw.pick(source, source, DType.F32, DType.F16, DType.BF16)
 
 
 def converted(raw: Array, source: DType, target: DType) -> Array | Number:
-    """Stored elements converted for writing: the same bits, rounded floats, or blocks within one step."""
+    """Stored elements as cast converts them: the same bits, rounded floats, whole numbers, or blocks within one step."""
     if source is target:
         return raw
     numbers = decode(raw, source)
     if not target.is_quantized:
-        return encode(numbers, target)
+        with np.errstate(invalid="ignore"):  # a NaN may become any integer
+            return encode(numbers, target)
     return Number(numbers, block_error(numbers, target) * 1.01 + 1e-7, Cost(0.0, 0.0))
+
+
+LIMITS = {DType.I32: 31, DType.I64: 63}
+"""The powers of two at which integers end."""
+
+
+def convertible(source: DType, target: DType) -> Fill:
+    """Data whose conversion is defined, and in special mode some whose conversion to an integer is not."""
+    if source is target or (source.is_float and target.is_float):
+        return Bits()
+    return Made(partial(fractions, LIMITS[target])) if source.is_float else Whole(target)
+
+
+def fractions(bits: int, making: Making, operand: Operand) -> Array:
+    """Numbers with fractions, up to the ends of an integer type of so many bits and a sign."""
+    rng, size = making.rng, int(np.prod(operand.shape, dtype=np.int64))
+    most = min(bits, 16 if operand.dtype is DType.F16 else bits) * (1 - 2.0**-8)
+    numbers = np.where(rng.random(size) < 0.5, -1, 1) * 2.0 ** rng.uniform(-3, most, size)
+    numbers[rng.random(size) < 0.1] = 0
+    if making.mode == "special" and size:
+        numbers[rng.integers(0, size, 1 + size // 9)] = rng.choice([np.nan, np.inf, -np.inf, 2.0**bits])
+    return numbers
+
+
+def no_integer(x: Array, *rest: Any) -> Array:
+    """Marks the floats that may become any integer: those that are none, and those too large for the type."""
+    target = next(part for part in reversed(rest) if isinstance(part, DType))
+    return ~(np.abs(x) < 2.0 ** LIMITS[target])
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Integers that the target holds or rounds to nearest, past 2^24 and up to the ends of both types."""
+
+    target: DType
+
+    def __call__(self, making: Making, operand: Operand) -> Array:
+        rng, size = making.rng, int(np.prod(operand.shape, dtype=np.int64))
+        own = LIMITS[operand.dtype]
+        if self.target.is_integer:
+            most = min(own, LIMITS[self.target])
+        else:
+            most = 31 if self.target is DType.F32 else 24
+        limit = (1 << most) - 1
+        numbers = rng.integers(-limit, limit, size, dtype=np.int64, endpoint=True)
+        numbers >>= rng.integers(0, most, size)
+        if own == 63 and self.target is DType.F32:  # whole multiples, which are not rounded
+            large = rng.integers(-(1 << 23), 1 << 23, size) << rng.integers(20, 40, size)
+            numbers = np.where(rng.random(size) < 0.2, large, numbers)
+        return numbers.astype(NUMPY[operand.dtype])
 
 
 def placed(whole: Array, index: Any, part: Array | Number, target: DType) -> Array | Number:
@@ -50,8 +106,8 @@ def placed(whole: Array, index: Any, part: Array | Number, target: DType) -> Arr
     return result
 
 
-def source_fill(target: DType) -> Any:
-    return Numbers() if target.is_quantized else Bits()
+def source_fill(source: DType, target: DType) -> Fill:
+    return Numbers() if target.is_quantized else convertible(source, target)
 
 
 def written_pair(draw: Draw, shape: tuple[int, ...], target: DType | None) -> tuple[Operand, DType]:
@@ -59,14 +115,19 @@ def written_pair(draw: Draw, shape: tuple[int, ...], target: DType | None) -> tu
     source = (
         draw.pick(DType.F32, DType.F16)
         if target
-        else draw.pick(draw.float_dtype(), draw.float_dtype(), DType.I32)
+        else draw.pick(draw.float_dtype(), draw.float_dtype(), DType.I32, DType.I64)
     )
     target = target or target_dtype(draw, source)
-    return draw.operand(source, shape, source_fill(target)), target
+    return draw.operand(source, shape, source_fill(source, target)), target
+
+
+def open_elements(source: DType, target: DType, free: Callable[..., Array]) -> dict[str, Any]:
+    """The rule for floats that may become any integer, which `free` marks in the destination."""
+    return {"free": free, "instead": None} if source.is_float and target.is_integer else {}
 
 
 def copy_call(draw: Draw, target: DType | None) -> Call:
-    shape = draw.shape()
+    shape = draw.shape(scalars=target is None)
     if target is not None:
         shape = (target.block_size * draw.pick(1, 2, 3), *shape[1:])
     x, kind = written_pair(draw, shape, target)
@@ -74,9 +135,12 @@ def copy_call(draw: Draw, target: DType | None) -> Call:
     dst = draw.operand(kind, other, Bits(), stays=True)
 
     def formula(x_raw: Array, dst_raw: Array) -> Array | Number:
-        return converted(x_raw.reshape(*other[::-1]), x.dtype, kind)
+        return converted(x_raw.reshape(other[::-1]), x.dtype, kind)
 
-    return Call((x, dst), formula, raw=True)
+    def free(x: Array, dst: Array) -> Array:
+        return no_integer(x.reshape(dst.shape), kind)
+
+    return Call((x, dst), formula, raw=True, **open_elements(x.dtype, kind, free))
 
 
 @case(ops.copy)
@@ -91,21 +155,58 @@ def copy_quantized(draw: Draw) -> Call:
 
 @case(ops.set)
 def set_(draw: Draw) -> Call:
-    """A box inside a contiguous leaf, with the leaf's strides."""
+    """A box inside a leaf or a view of one, with its strides; or rows with strides of their own."""
+    source = draw.pick(draw.float_dtype(), draw.float_dtype(), DType.I32)
+    kind = target_dtype(draw, source)
+    return rows_apart(draw, source, kind) if draw.on_turn(3, 4) else box_inside(draw, source, kind)
+
+
+def box_inside(draw: Draw, source: DType, kind: DType) -> Call:
     whole = draw.shape(least=1)
     low = [draw.below(n) for n in whole]
     shape = tuple(1 + draw.below(n - a) for n, a in zip(whole, low, strict=True))
-    source = draw.float_dtype()
-    x = draw.operand(target_dtype(draw, source), whole, Bits(), layout=False)
-    t2 = draw.operand(source, shape, Bits())
-    strides = tuple(x.spec.stride(n) for n in range(len(whole)))
+    x = draw.operand(kind, whole, Bits(), layout=False)
+    if draw.flag(3):
+        x = replace(x, layout=Layout(kind, whole, (draw.gaps(kind, whole),)))
+    t2 = draw.operand(source, shape, convertible(source, kind))
+    around = Spec(kind, x.layout.source)
+    strides = tuple(around.stride(n) for n in range(len(whole)))
     offset = sum(a * s for a, s in zip(low, strides, strict=True))
     box = tuple(slice(a, a + n) for a, n in zip(low, shape, strict=True))[::-1]
+    return set_call(x, t2, offset, strides[1:] if draw.flag() else (), box, x.shape)
+
+
+def rows_apart(draw: Draw, source: DType, kind: DType) -> Call:
+    """Rows at any distance, longer or shorter than the destination's rows."""
+    x = draw.operand(kind, draw.shape(least=1), Bits(), layout=False)
+    size, unit = int(np.prod(x.shape)), kind.type_size
+    row = 1 + draw.below(min(size, 40))
+    offset = draw.below(size - row + 1)
+    apart = row + draw.below(4)
+    count = 1 + draw.below(min(1 + (size - offset - row) // apart, 9))
+    t2 = draw.operand(source, (row, count), convertible(source, kind))
+    places = offset + apart * np.arange(count)[:, None] + np.arange(row)
+    return set_call(x, t2, offset * unit, (apart * unit,), places, (size,))
+
+
+def set_call(
+    x: Operand, t2: Operand, offset: int, strides: tuple[int, ...], index: Any, laid: tuple[int, ...]
+) -> Call:
+    """`index` are the places of t2's elements in x, which is laid out in the shape `laid`."""
 
     def formula(x_raw: Array, t2_raw: Array, offset: int, strides: tuple[int, ...]) -> Array | Number:
-        return placed(x_raw, box, converted(t2_raw, t2.dtype, x.dtype), x.dtype)
+        flat = x_raw.reshape(laid[::-1])
+        written = placed(flat, index, converted(t2_raw, t2.dtype, x.dtype), x.dtype)
+        assert not isinstance(written, Number)
+        return written.reshape(x_raw.shape)
 
-    return Call((x, t2, offset, strides[1:] if draw.flag() else ()), formula, raw=True)
+    def free(x_raw: Array, t2_raw: Array, *rest: Any) -> Array:
+        marks = np.zeros(laid[::-1], bool)
+        marks[index] = no_integer(t2_raw, x.dtype)
+        return marks.reshape(x_raw.shape)
+
+    rules = open_elements(t2.dtype, x.dtype, free)
+    return Call((x, t2, offset, strides), formula, raw=True, placed=True, **rules)
 
 
 def set_rows_call(draw: Draw, target: DType | None) -> Call:
@@ -116,18 +217,25 @@ def set_rows_call(draw: Draw, target: DType | None) -> Call:
     src, kind = written_pair(draw, (n, k, *outer), target)
     x = draw.operand(kind, (n, count, *outer), Bits(), stays=True)
     shared = tuple(draw.pick(*[d for d in (1, extent, 2, 3) if extent % d == 0]) for extent in outer)
-    repeated = target is None and draw.flag(4)
+    repeated = target is None and src.dtype.is_float and kind.is_float and draw.flag(4)
     fill = Integers(0, count) if repeated else Distinct(count)
     ids = draw.operand(draw.pick(DType.I32, DType.I64), (k, *shared), fill, stays=True)
     if repeated:
         return Call((x, src, ids), verify=partial(one_of_the_rows, kind), chance=True)
 
-    def formula(x_raw: Array, src_raw: Array, ids_raw: Array) -> Array | Number:
-        full = modulo(ids_raw, src_raw.shape[:-2])
-        index = (*np.indices(full.shape, sparse=True)[:-1], full)
-        return placed(x_raw, index, converted(src_raw, src.dtype, kind), kind)
+    def index(src: Array, ids: Array) -> tuple[Array, ...]:
+        full = modulo(ids, src.shape[:-2])
+        return (*np.indices(full.shape, sparse=True)[:-1], full)
 
-    return Call((x, src, ids), formula, raw=True)
+    def formula(x_raw: Array, src_raw: Array, ids: Array) -> Array | Number:
+        return placed(x_raw, index(src_raw, ids), converted(src_raw, src.dtype, kind), kind)
+
+    def free(x: Array, src: Array, ids: Array) -> Array:
+        marks = np.zeros(x.shape, bool)
+        marks[index(src, ids)] = no_integer(src, kind)
+        return marks
+
+    return Call((x, src, ids), formula, raw=True, **open_elements(src.dtype, kind, free))
 
 
 def modulo(ids: Array, outer: tuple[int, ...]) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from backbay import CacheConfig, DType
 
@@ -135,14 +135,33 @@ class Draw:
         extents[first], extents[second] = self.pick(*tiled)
         return tuple(extents)
 
-    def shape(self, low: int = 1, high: int = 4, elements: int = 3000, least: int = 0) -> tuple[int, ...]:
+    def shape(
+        self, low: int = 1, high: int = 4, elements: int = 3000, least: int = 0, *, scalars: bool = False
+    ) -> tuple[int, ...]:
+        """A shape of so many dimensions; if `scalars`, now and then of none."""
+        if scalars and self.on_turn(5, 29):
+            return ()
         return self.sides(self.integer(low, high), elements, least)
 
+    def on_turn(self, turn: int, every: int) -> bool:
+        """True in one turn of `every`."""
+        return bool(self._recorded(2, lambda: int(self.turn % every == turn)))
+
+    def batch(self, shape: Sequence[int], operands: int = 1) -> dict[str, Any]:
+        """The relations of an op on each element, whose operands have one shape: any dimension is a batch."""
+        if not shape:
+            return {}
+        split = self.below(len(shape))
+        return {"batch": (split,) * operands, "batch_out": split}
+
     def rows(self, least: int = 0) -> tuple[int, ...]:
-        """A shape for an op along dimension 0; now and then with a long row, which kernels split."""
+        """A shape for an op along dimension 0; now and then with a long row, which kernels split, or a scalar."""
+        wide = self.listed((4096, 3), (4097, 2), (2880, 5), (8192, 2), (5120, 1, 3), (3, 4099), (2, 40, 50))
+        if wide is not None:
+            return wide
         if self.flag(4):
             return (self.pick(513, 257, 1025, 1024, 511, 2049), *self.sides(self.below(3), 5, least))
-        return self.shape(least=least)
+        return self.shape(least=least, scalars=True)
 
     def float_dtype(self, *, shift: int = 0) -> DType:
         """One of the float types by turn; `shift` selects another one, for a second operand."""
@@ -209,7 +228,7 @@ class Draw:
             steps.insert(0, self._sliced(dtype, shape))
         inner = steps[0].source if steps else shape
         if inner and kind in (3, 4, 7):
-            steps.insert(0, self._gaps(dtype, inner))
+            steps.insert(0, self.gaps(dtype, inner))
         elif kind == 5 and not stays:
             steps.insert(0, duplicated(dtype, inner))
         return Layout(dtype, shape, tuple(steps))
@@ -223,7 +242,8 @@ class Draw:
             axes[i], axes[j] = axes[j], axes[i]
         return permuted(dtype, shape, tuple(axes))
 
-    def _gaps(self, dtype: DType, shape: tuple[int, ...]) -> LayoutStep:
+    def gaps(self, dtype: DType, shape: tuple[int, ...]) -> LayoutStep:
+        """A view with other elements before and behind it."""
         unit = [dtype.block_size, 1, 1, 1]
         before = [self.below(3) * unit[n] for n in range(len(shape))]
         behind = [self.below(3) * unit[n] for n in range(len(shape))]

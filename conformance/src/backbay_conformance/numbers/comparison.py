@@ -33,18 +33,22 @@ def compare(
     *,
     exact: bool,
     free: Array | None = None,
-    instead: Sequence[float] = (),
+    instead: Sequence[float] | None = (),
+    signed: bool = False,
     check: str = "",
 ) -> float | None:
     """The largest error / bound, or None if elements are compared exactly; Fault if the result is wrong.
 
-    Elements marked by `free` may also have one of the values `instead`.
+    Elements marked by `free` may also have one of the values `instead`, or any value if it is None. If `signed`, a
+    zero must have the expected sign.
     """
     numbers, opened = decode(got, dtype), free
-    if free is not None and numbers.shape == expected.shape:
+    if free is not None and instead is not None and numbers.shape == expected.shape:
         free = free & _is_one_of(numbers, instead, dtype)
     if isinstance(expected, Number):
         _same_shape(expected.shape, numbers.shape, check)
+        if signed:
+            compare_zeros(expected.value, numbers, check or "sign")
         exactly = exact and not dtype.is_quantized
         bound = 0.0 if exactly else result_bound(expected, dtype)
         note(check or "result", expected.value, bound, opened, blocks=dtype.is_quantized)
@@ -80,6 +84,12 @@ def compare_exactly(expected: Array, got: Array, free: Array | None, check: str)
     """Raise Fault unless numbers are equal; -0 equals +0, since a sum may start from either."""
     wrong = (expected != got) & ~(np.isnan(expected) & np.isnan(got))
     _refuse(wrong, expected, got, None, free, check)
+
+
+def compare_zeros(expected: Array, got: Array, check: str) -> None:
+    """Raise Fault unless each zero that is expected and found has the expected sign."""
+    zeros = (expected == 0) & (got == 0)
+    _refuse(zeros & (np.signbit(expected) != np.signbit(got)), expected, got, None, None, check)
 
 
 def compare_bound(expected: Number, got: Array, dtype: DType, free: Array | None, check: str) -> float:

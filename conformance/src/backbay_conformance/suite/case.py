@@ -32,9 +32,11 @@ class Call:
     raw       the formula gets and returns stored elements, for ops that only move elements
     verify    instead of a formula, for results that are not unique: gets the decoded args and the result, and raises
               AssertionError with a message
+    placed    attributes depend on the operands' places in memory, so no other layout gives the same result
     chance    the result may differ from run to run, as in a write with repeated ids
     free      gets the decoded args, returns a mask of the elements that the documentation leaves open
-    instead   values that free elements may have, besides the formula's
+    instead   values that free elements may have, besides the formula's; None if they may have any
+    signed    a zero of the result has the sign of the formula's zero
     batch     for each operand in order, the dimension along which the call splits into independent calls, or None;
               the result splits along `batch_out`
     degrees   for each operand the power of two by which the result grows if the operand is doubled; None if the
@@ -49,9 +51,11 @@ class Call:
     exact: bool = True
     raw: bool = False
     verify: Callable[..., None] | None = None
+    placed: bool = False
     chance: bool = False
     free: Callable[..., Array] | None = None
-    instead: tuple[float, ...] = (np.nan, 0.0)
+    instead: tuple[float, ...] | None = (np.nan, 0.0)
+    signed: bool = False
     batch: tuple[int | None, ...] | None = None
     batch_out: int = 0
     degrees: tuple[int | None, ...] | None = None

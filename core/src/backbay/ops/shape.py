@@ -100,7 +100,8 @@ def permute(x: Spec, *axes: int) -> Spec:
     """A view with its dimensions in another order: dimension i of x becomes dimension axes[i].
 
     So (a,b,c).permute(1,2,0,3) is (c,a,b). axes is a permutation of 0..len(axes)-1, at least as long as x's rank.
-    If x is quantized, dimension 0 must keep its place.
+    The result ends with the last dimension of x, or has x's rank if that is higher: (a,).permute(1,2,0) is (1,a). If x
+    is quantized, dimension 0 must keep its place.
     """
     shape, strides = _permuted(x.dtype, x.shape, x.strides, axes)
     return Spec(x.dtype, shape, strides, x.offset)

@@ -36,6 +36,7 @@ for _op in UNARY:
     case(_op, "scalar")(lambda s, n=_op.name, a=_args: getattr(s.floats(), n)(s.ctx, *a))
 for _op in (ops.add, ops.sub, ops.mul, ops.div):
     case(_op, "scalar")(lambda s, n=_op.name: getattr(s.floats(6, 4), n)(s.ctx, s.floats().exp(s.ctx)))
+case(ops.pad, "scalar, by nothing")(lambda s: s.floats().pad(s.ctx, 0, 0))
 case(ops.reshape, "to scalar")(lambda s: s.floats(1, 1).reshape(s.ctx).neg(s.ctx))
 case(ops.rows, "one")(lambda s: s.floats(6, 9).rows(s.ctx, s.ints(below=9)))
 case(ops.mean, "of nothing")(lambda s: s.floats(0, 3).mean(s.ctx))

@@ -65,7 +65,9 @@ def pad_ext(
         (low + high).same(0) for low, high in zip(before[rank:], behind[rank:], strict=True)
     ):
         rank += 1
-    amounts = b.vector([*before[rank - 1 :: -1], *behind[rank - 1 :: -1]] if rank else [])
+    if rank == 0:  # Pad refuses a tensor without dimensions
+        return b.add("Identity", x.of_rank(rank))
+    amounts = b.vector([*before[rank - 1 :: -1], *behind[rank - 1 :: -1]])
     return b.add("Pad", x.of_rank(rank), amounts, b.number(0))
 
 
