@@ -46,10 +46,25 @@ def attention_formula(
         s = (s * scalar(1 / softcap, q.cost)).tanh() * scalar(softcap, q.cost)
     if mask is not None:
         s = s + rank4(mask)[:, :, : s.shape[2]]
-    y = shares(s, sinks).activation().einsum("bhtp,bphd->bthd", v.activation(), s.shape[3])
+    y = averaged(shares(s, sinks), v.activation(), zero=sinks is not None)
     if vmla is not None:
         y = y.activation().einsum("bthd,hed->bthe", vmla.activation(), vmla.shape[2])
     return y.reshape(*shape[:-1], y.shape[3])
+
+
+def averaged(weights: Number, v: Number, *, zero: bool) -> Number:
+    """(batch, tokens, heads, dv): the weighted mean of values; its error is at most the range of the values.
+
+    Scores with a large error may leave the weights open, but not their sum, which is 1, or less if `zero`.
+    """
+    used = weights.activation()
+    y = used.einsum("bhtp,bphd->bthd", v, weights.shape[3])
+    if not weights.shape[3]:
+        return y
+    low, high = (v.value - v.error).min(1)[:, None], (v.value + v.error).max(1)[:, None]
+    if zero:
+        low, high = np.minimum(low, 0), np.maximum(high, 0)
+    return y.within(low, high, weights.shape[3])
 
 
 def shares(s: Number, sinks: Number | None) -> Number:
@@ -65,11 +80,13 @@ def shares(s: Number, sinks: Number | None) -> Number:
     return powers / (powers.sum() + (column - peak).exp())
 
 
-def masked(making: Making, operand: Operand) -> Array:
-    """Masks with biases and holes; in special mode one row is fully masked."""
+def masked(tokens: int, making: Making, operand: Operand) -> Array:
+    """Masks with biases and holes; in special mode one of several tokens sees nothing."""
     history, rows = operand.shape[0], operand.shape[1]
     outer = int(np.prod(operand.shape[2:], dtype=np.int64))
     mask = np.zeros((outer, rows, history))
+    if not history:
+        return mask
     if making.exact:  # one unmasked position for each row: its weight is 1
         mask[...] = -np.inf
         chosen = making.rng.integers(history, size=(outer, rows, 1))
@@ -80,9 +97,36 @@ def masked(making: Making, operand: Operand) -> Array:
     holes = making.rng.random(mask.shape) < making.rng.choice([0.0, 0.3, 0.9])
     holes[..., making.rng.integers(history)] = False
     mask[holes] = -np.inf
-    if making.mode == "special":
-        mask[making.rng.integers(outer), making.rng.integers(rows)] = -np.inf
+    if making.mode == "special" and outer * tokens > 1:
+        mask[making.rng.integers(outer), making.rng.integers(tokens)] = -np.inf
     return mask
+
+
+SIZES = (
+    # d, dv, kv_heads, heads of each, tokens, history
+    (64, 64, 1, 8, 2, 33),
+    (80, 80, 2, 1, 3, 40),
+    (96, 96, 1, 12, 2, 20),
+    (128, 128, 1, 16, 1, 64),
+    (192, 128, 2, 1, 3, 17),
+    (256, 256, 1, 4, 2, 33),
+    (576, 512, 1, 16, 1, 40),
+    (64, 64, 8, 8, 1, 300),
+    (128, 128, 2, 4, 40, 70),
+    (72, 72, 2, 2, 5, 9),
+    (112, 112, 1, 3, 2, 31),
+    (32, 32, 2, 3, 3, 0),
+    (64, 128, 1, 2, 3, 40),
+    (128, 64, 2, 5, 2, 65),
+    (40, 256, 1, 1, 2, 5),
+    (64, 64, 2, 2, 0, 7),
+    (8, 8, 1, 32, 2, 1200),
+    (128, 128, 1, 1, 130, 130),
+)
+"""Sizes of models, histories and steps without anything among them."""
+BLOCKS = ((64, 64, 1, 8, 2, 64), (128, 128, 1, 16, 1, 32), (96, 96, 2, 12, 2, 32), (256, 256, 1, 2, 3, 64))
+BLOCKS += ((576, 512, 1, 16, 1, 32), (192, 128, 2, 1, 3, 96), (128, 128, 2, 4, 33, 320), (64, 64, 2, 3, 2, 0))
+"""Sizes that blocks of 32 divide."""
 
 
 def attention_call(draw: Draw, kind: DType) -> Call:
@@ -94,6 +138,10 @@ def attention_call(draw: Draw, kind: DType) -> Call:
     history, batch = draw.pick(1, 2, 7, 32, 33, 64, 257), draw.pick((), (), (1,), (2,))
     if draw.flag(12):  # a long history, which kernels split into parts
         history, kv_heads, heads, tokens = draw.pick(513, 640, 1030), 1, draw.pick(1, 2), draw.pick(1, 2, 5)
+    size = draw.listed(*(SIZES if unit == 1 else BLOCKS))
+    if size is not None:
+        d, dv, kv_heads, each, tokens, history = size
+        heads, batch = kv_heads * each, ()
     applied = draw.flag(3) and (unit == 1 or history % unit == 0)
     permuted = applied and draw.cache.permuted_v
     near = Numbers(low=-8, high=8, most=3)
@@ -106,7 +154,7 @@ def attention_call(draw: Draw, kind: DType) -> Call:
     )
     parts = extras(draw, heads, tokens, history, dv, batch)
     scale = draw.pick(0.125, 1.0, 0.7, 0.01)  # with 0.01 no position's weight is negligible
-    softcap = draw.pick(0.0, 0.0, 5.0, 30.0)
+    softcap = draw.by_turn(0.0, 5.0, 0.0, 0.0, 30.0)
     # With one unmasked position for each row, its value is the result.
     exact = parts["sinks"] is None and parts["vmla"] is None
     args = (q, k, v, parts["mask"], scale, parts["sinks"], parts["vmla"], softcap, applied)
@@ -121,12 +169,14 @@ def extras(
     """A mask (always, if data are exact), sinks and a latent projection, each of them now and then."""
     found: dict[str, Any] = {"mask": None, "sinks": None, "vmla": None}
     if draw.exact or not draw.flag(3):
-        rows = tokens + draw.pick(0, 0, 1, 31)
+        rows = max(1, tokens + draw.by_turn(0, 1, 0, 31))
         outer = (draw.pick(1, heads), draw.pick(1, *batch)) if batch and draw.flag() else ()
-        found["mask"] = draw.operand(draw.pick(DType.F32, DType.F16), (history, rows, *outer), Made(masked))
+        found["mask"] = draw.operand(
+            draw.pick(DType.F32, DType.F16), (history, rows, *outer), Made(partial(masked, tokens))
+        )
     if draw.flag(4) and not draw.exact:
         found["sinks"] = draw.operand(DType.F32, (heads,), Numbers(low=-4, high=4))
-    if draw.flag(5):
+    if draw.on_turn(1, 5):
         found["vmla"] = draw.operand(DType.F32, (dv, draw.pick(1, 4, 16), heads), Numbers(low=-2, high=2))
     return found
 
@@ -137,7 +187,8 @@ def empty_rows(q: Array, k: Array, v: Array, mask: Array | None, *rest: Any) -> 
     if mask is None:
         return np.zeros((), bool)
     full = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)[:, :, :tokens]
-    empty = np.asarray(np.isneginf(full).all(-1)).swapaxes(1, 2)[..., None]  # (batch, tokens, heads, 1)
+    hidden = np.isneginf(full).all(-1) if full.shape[-1] else np.zeros(full.shape[:-1], bool)
+    empty = np.asarray(hidden).swapaxes(1, 2)[..., None]  # (batch, tokens, heads, 1)
     batch = q.shape[0] if q.ndim > 3 else 1
     return np.asarray(np.broadcast_to(empty, (batch, tokens, heads, 1)).reshape(*q.shape[:-1], 1))
 

@@ -16,7 +16,7 @@ from ..numbers.encoding import decode, encode
 from ..numbers.number import Number, scalar
 from ..numbers.rounding import Array
 from ..suite.case import Call, case
-from .write import QUANTIZED, convertible, converted, no_integer
+from .write import QUANTIZED, converted, convertible, no_integer
 
 Unary = Callable[[Number], Number]
 

@@ -18,16 +18,29 @@ def rows_call(draw: Draw, dtype: DType) -> Call:
     count, k = draw.many(1, 2, 7, 33, 65), draw.side(33)
     outer = draw.pick((), (2,), (3, 2), (1, 3))
     own = tuple(extent if draw.flag() else 1 for extent in outer)
+    if not dtype.is_quantized:
+        n = draw.listed(576, 2880, 4096, 4097, 5120, 192, 96, 80) or n
+        if draw.on_turn(5, 29):  # one row, and one id without dimensions
+            x = draw.operand(dtype, draw.pick((n, count), (n,)), Bits())
+            one = draw.operand(DType.I32, (), Integers(0, x.shape[1] if len(x.shape) > 1 else 1), stays=True)
+            return Call((x, one), lambda raw, ids: taken_row(raw, int(ids), dtype), raw=True)
     x = draw.operand(dtype, (n, count, *own), Bits())
     ids = draw.operand(DType.I32, (k, *outer), Integers(0, count), stays=True)
 
     def formula(raw: Array, ids: Array) -> Array:
         table = np.broadcast_to(raw, (*ids.shape[:-1], *raw.shape[-2:]))
         index = (*np.indices(ids.shape, sparse=True)[:-1], ids)
-        taken = table[index]
-        return taken if dtype is DType.I32 else encode(decode(taken, dtype), DType.F32)
+        return as_read(table[index], dtype)
 
     return Call((x, ids), formula, raw=True)
+
+
+def as_read(rows: Array, dtype: DType) -> Array:
+    return rows if dtype is DType.I32 else encode(decode(rows, dtype), DType.F32)
+
+
+def taken_row(raw: Array, at: int, dtype: DType) -> Array:
+    return as_read(raw.reshape(-1, raw.shape[-1])[at : at + 1], dtype)
 
 
 @case(ops.rows)

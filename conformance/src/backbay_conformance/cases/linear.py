@@ -21,10 +21,13 @@ from ..suite.case import Call, case
 def diag(draw: Draw) -> Call:
     outer = draw.sides(draw.below(3), 6)
     shape = (draw.side(33), 1, *outer) if outer or draw.flag() else (draw.side(65),)
+    shape = draw.listed((257,), (130, 1, 2), (576,), (0, 1, 2), (3, 1, 0)) or shape
+    if draw.on_turn(5, 29):
+        shape = ()
     x = draw.floats(shape, Numbers("0nisb"))
 
     def formula(x: Number) -> Array:
-        values = x.value if x.value.ndim > 1 else x.value[None]
+        values = x.value if x.value.ndim > 1 else x.value.reshape(1, -1)
         n = values.shape[-1]
         full = np.zeros((*values.shape[:-2], n, n))
         full[..., np.arange(n), np.arange(n)] = values[..., 0, :]
@@ -39,8 +42,10 @@ def tri(draw: Draw) -> Call:
     n, outer = draw.side(33), draw.sides(draw.below(3), 6)
     if draw.flag(8):  # more than fit in a byte
         n, outer = draw.pick(257, 130), ()
-    x = draw.floats((n, n, *outer), Numbers("0nisb"))
-    kind = draw.pick("lower-diag", "lower", "upper-diag", "upper")
+    shape = () if draw.on_turn(5, 29) else (n, n, *outer)
+    n = n if shape else 1
+    x = draw.floats(shape, Numbers("0nisb"))
+    kind = draw.by_turn("lower-diag", "lower", "upper-diag", "upper")
 
     def formula(x: Number, kind: str) -> Array:
         cut = {
@@ -51,7 +56,7 @@ def tri(draw: Draw) -> Call:
         }
         function, k = cut[kind]
         kept = function(np.ones((n, n), bool), k)
-        return encode(np.where(kept, x.value, 0), dtype)
+        return encode(np.where(kept, x.value, 0).reshape(x.shape), dtype)
 
     dtype = x.dtype
     return Call((x, kind), formula)
@@ -75,10 +80,13 @@ def solve_tri(draw: Draw) -> Call:
     n, m, outer = draw.side(20), draw.side(20), draw.sides(draw.below(3), 6)
     if draw.flag(8):  # larger than the tile that a group of threads solves at once
         n, m, outer = draw.pick(65, 33, 130), draw.pick(1, 3), ()
-    lower, left, unit = not draw.flag(), not draw.flag(), draw.flag()
+    lower, left = draw.by_turn(True, False), draw.by_turn(True, False, each=2)
+    unit = draw.by_turn(False, True, each=4)
     fill = Made(partial(system, lower=lower, unit=unit))
     a = draw.floats((n, n, *outer), fill, dtype=draw.other_float())
-    b = draw.floats((m, n, *outer) if left else (n, m, *outer), Numbers(low=-64, high=64, most=3))
+    b = draw.floats(
+        (m, n, *outer) if left else (n, m, *outer), Numbers("0n", low=-64, high=64, most=3, few=True)
+    )
 
     def formula(a: Number, b: Number, *given: bool) -> Number:
         return solved(a, b, lower, left, unit)

@@ -29,6 +29,31 @@ def product(w: Number, x: Number) -> Number:
     return y.reshape(*shape[:-1], w4.shape[2])
 
 
+Extents = tuple[tuple[int, int, int], tuple[int, ...], tuple[int, ...]]
+LARGE: tuple[Extents, ...] = (
+    ((4096, 3, 40), (), ()),
+    ((33, 5, 2), (2,), (16,)),
+    ((4097, 2, 33), (), ()),
+    ((64, 3, 2), (1,), (12,)),
+    ((576, 4, 1), (1, 2), (16, 6)),
+    ((8192, 5, 9), (), ()),
+    ((128, 40, 3), (4,), (32,)),
+    ((5120, 33, 1), (), ()),
+    ((11008, 2, 17), (), ()),
+    ((80, 130, 65), (), ()),
+)
+"""Sizes of models: k, n and m, and the slices of weight and activations. Long sums, and groups of 6 to 16."""
+LARGE_BLOCKS: tuple[Extents, ...] = (
+    ((4096, 3, 17), (), ()),
+    ((256, 5, 2), (2,), (16,)),
+    ((5120, 2, 40), (), ()),
+    ((512, 65, 33), (), ()),
+    ((256, 3, 1), (1,), (12,)),
+    ((8192, 4, 1), (), ()),
+    ((256, 130, 5), (), ()),
+)
+
+
 def mulmat_call(draw: Draw, wtype: DType, xtype: DType) -> Call:
     unit = wtype.block_size
     if unit > 1:
@@ -42,6 +67,9 @@ def mulmat_call(draw: Draw, wtype: DType, xtype: DType) -> Call:
     groups = tuple(extent * draw.pick(1, 2, 3) for extent in outer)
     if k * (n + m) * int(np.prod(groups)) > 60000:
         outer = groups = ()
+    large = draw.listed(*(LARGE if unit == 1 else LARGE_BLOCKS))
+    if large is not None:
+        (k, n, m), outer, groups = large
     wide_first = draw.flag()
     w = draw.operand(wtype, (k, n, *outer), Numbers("n", terms=k, most=4095 if wide_first else 7, few=True))
     fill = Numbers("n", terms=k, partner=w, most=4095, few=True) if unit == 1 else Numbers(terms=k, partner=w)
@@ -69,7 +97,8 @@ for op in (ops.mulmat, ops.mulmat_full_prec):
 def by_expert(w: Number, x: Number, ids: Array) -> Number:
     x = x.activation()
     experts = w.reshape(*(1,) * (3 - len(w.shape)), *w.shape)  # (experts, n, k)
-    chosen = ids.reshape(-1, ids.shape[-1])  # (tokens, used)
+    chosen = ids.reshape(-1, *ids.shape[-1:])  # (tokens, used)
+    chosen = chosen if chosen.ndim == 2 else chosen.reshape(1, 1)
     tokens = x.reshape(*(1,) * (3 - len(x.shape)), *x.shape)
     tokens = tokens.moved(lambda a: np.broadcast_to(a, (*chosen.shape, a.shape[-1])))
     return experts[chosen].einsum("tunk,tuk->tun", tokens, experts.shape[2])
@@ -83,9 +112,18 @@ def expert_call(draw: Draw, wtype: DType) -> Call:
     k = unit * draw.pick(1, 2, 3) if unit > 1 else draw.side(129)
     n = draw.side(33 if experts < 10 else 3)
     used, tokens = draw.integer(1, 4), draw.pick(1, 2, 5, 17, 33)
+    routed = draw.listed(
+        (128, 8, 3), (64, 6, 33), (128, 8, 40), (32, 4, 257), (16, 16, 2), (1, 1, 65), (60, 4, 1)
+    )
+    if routed is not None:
+        (experts, used, tokens), k, n = routed, unit * draw.pick(1, 2) if unit > 1 else draw.pick(40, 33), 5
+    scalars = unit == 1 and draw.on_turn(8, 40)
     w = draw.operand(wtype, (k, n, experts), Numbers("n", terms=k, most=63, few=True))
     fill = Numbers("n" if unit == 1 else "0", terms=k, partner=w, few=True)
     x = draw.floats((k, draw.pick(1, used), tokens), fill, dtype=DType.F32, activated=True)
+    if scalars:  # one token and one expert, whose number has no dimension
+        x = draw.floats((k,), fill, dtype=DType.F32, activated=True)
+        return Call((w, x, draw.operand(DType.I32, (), Integers(0, experts), stays=True)), by_expert)
     ids = draw.operand(DType.I32, (used, tokens), Integers(0, experts), stays=True)
     return Call((w, x, ids), by_expert, batch=(None, 2, 1), batch_out=2, degrees=(1, 1, None))
 
@@ -104,6 +142,11 @@ def mulmat_id_quantized(draw: Draw) -> Call:
 def add_id(draw: Draw) -> Call:
     n, used, tokens = draw.side(257), draw.integer(1, 5), draw.pick(1, 2, 9, 17)
     experts = draw.many(*range(1, 10))
+    used, tokens, experts = draw.listed((8, 3, 128), (8, 40, 128), (6, 33, 64), (1, 257, 2)) or (
+        used,
+        tokens,
+        experts,
+    )
     x = draw.floats((n, used, tokens), Numbers("0nis"))
     t2 = draw.floats((n, experts), Numbers("0nis"), dtype=draw.other_float())
     ids = draw.operand(DType.I32, (used, tokens), Integers(0, experts), stays=True)

@@ -13,7 +13,7 @@ from backbay.ops import Yarn
 from ..draw.data import Integers, Made, Making, Numbers
 from ..draw.draw import Draw
 from ..draw.operand import Operand
-from ..numbers.number import Number, concatenate, scalar
+from ..numbers.number import Cost, Number, concatenate, scalar
 from ..numbers.rounding import Array
 from ..suite.case import Call, case
 from .spatial import rank, windows
@@ -49,6 +49,17 @@ def rope_formula(
     return turned(y, cos, sin, dim, pairs, mode).reshape(*x.shape)
 
 
+def broken_pairs(*given: Any) -> Array:
+    """Marks the pairs with an element that is not finite: both may become NaN or any infinity."""
+
+    def number(value: Any) -> Any:
+        is_float = isinstance(value, np.ndarray) and value.dtype.kind == "f"
+        return Number(value, 0.0, Cost(0.0, 0.0)) if is_float else value
+
+    with np.errstate(all="ignore"):
+        return ~np.isfinite(rope_formula(*map(number, given)).value)
+
+
 def turned(y: Number, cos: Number, sin: Number, dim: int, pairs: int, mode: str) -> Number:
     """The pairs rotated; the elements after them are copied."""
     if mode == "normal":
@@ -61,7 +72,7 @@ def turned(y: Number, cos: Number, sin: Number, dim: int, pairs: int, mode: str)
         return concatenate([first, second, rest], -1)
 
     def woven(p: Array, q: Array) -> Array:
-        return np.stack([p, q], -1).reshape(*p.shape[:-1], -1)
+        return np.stack([p, q], -1).reshape(*p.shape[:-1], 2 * p.shape[-1])
 
     paired = Number(woven(first.value, second.value), woven(first.error, second.error), y.cost)
     return concatenate([paired, rest], -1)
@@ -99,13 +110,40 @@ def stretched(theta: Number, dim: int, base: float, scale: float, yarn: Yarn | N
     return mixed, scalar(m, theta.cost) * scalar(1.0, theta.cost)
 
 
+HEADS = (
+    # head_dim, heads, tokens, the rotated part
+    (64, 8, 3, 64),
+    (80, 2, 5, 32),
+    (96, 3, 2, 96),
+    (128, 16, 2, 128),
+    (192, 1, 3, 64),
+    (256, 2, 40, 256),
+    (576, 1, 2, 64),
+    (128, 2, 0, 128),
+    (64, 1, 1, 64),
+    (72, 2, 4, 72),
+    (256, 4, 3, 64),
+    (8, 33, 2, 8),
+    (8, 1, 300, 6),
+    (128, 0, 3, 128),
+    (512, 1, 1, 512),
+    (192, 2, 2, 128),
+    (64, 70, 3, 16),
+)
+"""Heads of models, many of them, and steps without tokens."""
+
+
 @case(ops.rope, weight=2.0)
 def rope(draw: Draw) -> Call:
-    mode = draw.pick("normal", "neox", "multi-section", "vision")
+    mode = draw.by_turn("normal", "neox", "multi-section", "vision")
     half = draw.pick(2, 4, 8, 16, 32, 40, 64) if mode == "vision" else draw.pick(2, 1, 4, 8, 16, 32, 40, 64)
     dim = half if mode == "vision" else 2 * draw.integer(1, half) if draw.flag(3) else 2 * half
     heads, tokens, batch = draw.pick(1, 2, 3, 5), draw.pick(1, 2, 5, 9, 17), draw.pick((), (1,), (2,))
-    x = draw.floats((2 * half, heads, tokens, *batch), Numbers("0", low=-250, high=250))
+    size = draw.listed(*HEADS)
+    if size is not None:
+        half, heads, tokens = size[0] // 2, size[1], size[2]
+        dim = half if mode == "vision" else size[3]
+    x = draw.floats((2 * half, heads, tokens, *batch), Numbers("0ni", low=-250, high=250, few=True))
     zero = draw.exact and draw.flag()  # all angles are 0
     far = 1 if zero else draw.pick(64, 2, 700, 5000, 50000)
     per_token = 4 if mode in ("multi-section", "vision") else 1
@@ -124,6 +162,7 @@ def rope(draw: Draw) -> Call:
     shared: tuple[None, ...] = (None,) if factors is None else (None, None)
     batched: Any = (split, *shared) if split < len(x.shape) else None
     call = Call(args, rope_formula, exact=zero, batch=batched, batch_out=split, degrees=(1, *shared))
+    call.free, call.instead = broken_pairs, (np.nan, np.inf, -np.inf)
     if draw.flag():
         call.altered = {"scale": scale / 2} if draw.flag() else {"base": 2 * base}
     return call
@@ -163,8 +202,19 @@ def ssm_conv(draw: Draw) -> Call:
         draw.pick(1, 3, 8, 17, 33),
         draw.pick(1, 2, 3),
     )
-    weight = draw.floats((k, channels), Numbers(terms=k, most=63), dtype=draw.other_float())
-    fill = Numbers(terms=k, partner=weight)
+    size = draw.listed(
+        (4, 3, 64, 1),
+        (4, 40, 65, 2),
+        (4, 0, 130, 1),
+        (4, 1, 200, 3),
+        (4, 2, 0, 2),
+        (4, 3, 2, 0),
+        (9, 70, 33, 1),
+    )
+    if size is not None:
+        k, tokens, channels, n = size
+    weight = draw.floats((k, channels), Numbers("", terms=k, most=63), dtype=draw.other_float())
+    fill = Numbers("ni", terms=k, partner=weight, few=True)
     x = draw.floats((k - 1 + tokens, channels, n), fill, activated=True)
 
     def formula(x: Number, weight: Number) -> Number:
@@ -180,11 +230,31 @@ def decays(making: Making, operand: Operand) -> Array:
     return -np.exp(making.rng.uniform(-3, 1, int(np.prod(operand.shape))))
 
 
+STATES = (
+    # states, head_dim, heads, groups, tokens, sequences
+    (64, 64, 4, 1, 3, 1),
+    (128, 64, 2, 2, 2, 2),
+    (128, 32, 8, 1, 1, 1),
+    (16, 1, 70, 1, 4, 1),
+    (64, 2, 3, 3, 0, 2),
+    (16, 4, 2, 1, 3, 0),
+    (16, 0, 2, 1, 3, 1),
+    (0, 2, 2, 1, 3, 1),
+    (16, 2, 0, 1, 2, 1),
+    (256, 3, 2, 1, 2, 1),
+    (128, 1, 1, 1, 17, 33),
+)
+"""States of models, and scans without tokens, sequences or elements."""
+
+
 @case(ops.ssm_scan)
 def ssm_scan(draw: Draw) -> Call:
     states, head_dim, groups = draw.pick(4, 1, 16), draw.pick(1, 2, 8), draw.pick(1, 2)
     heads, tokens = groups * draw.pick(1, 2, 3), draw.pick(1, 0, 2, 5, 9, 40, 70, 259)
     sequences, slots = draw.pick(1, 2, 3), draw.pick(1, 2, 4)
+    size = draw.listed(*STATES)
+    if size is not None:
+        states, head_dim, heads, groups, tokens, sequences = size
     near = Numbers("0", low=-4, high=4)
     s = draw.floats((states, head_dim, heads, slots), near)
     x = draw.floats((head_dim, heads, tokens, sequences), near, dtype=DType.F32)
@@ -193,11 +263,15 @@ def ssm_scan(draw: Draw) -> Call:
     b = draw.floats((states, groups, tokens, sequences), near, dtype=DType.F32)
     c = draw.floats((states, groups, tokens, sequences), near, dtype=DType.F32)
     ids = draw.operand(DType.I32, (sequences,), Integers(0, slots), stays=True)
-    return Call((s, x, dt, a, b, c, ids), scan_formula, exact=False)
+    call = Call((s, x, dt, a, b, c, ids), scan_formula, exact=False)
+    if draw.mode == "special" and 0 not in x.shape:
+        x.fill = Numbers("ni", low=-4, high=4, few=True)  # NaN stays in its head
+    return call
 
 
 def scan_formula(s: Number, x: Number, dt: Number, a: Number, b: Number, c: Number, ids: Array) -> Number:
-    heads, tokens, sequences = x.shape[2], x.shape[1], x.shape[0]
+    sequences, tokens, heads, head_dim = x.shape
+    states = s.shape[-1]
     each = heads // b.shape[2]
     h = s[ids.reshape(-1)]  # (sequences, heads, head_dim, states)
     d = dt.monotone(lambda v: np.logaddexp(0, v), argument=2)
@@ -206,11 +280,15 @@ def scan_formula(s: Number, x: Number, dt: Number, a: Number, b: Number, c: Numb
     outputs = []
     for t in range(tokens):
         step = d[:, t].reshape(sequences, heads, 1, 1)
-        decay = (step * a.reshape(1, heads, 1, -1)).exp()
-        inflow = b[:, t].reshape(sequences, heads, 1, -1) * x[:, t].reshape(sequences, heads, -1, 1) * step
+        decay = (step * a.reshape(1, heads, 1, a.shape[-1])).exp()
+        inflow = (
+            b[:, t].reshape(sequences, heads, 1, states)
+            * x[:, t].reshape(sequences, heads, head_dim, 1)
+            * step
+        )
         h = h * decay + inflow
         outputs.append(
-            (h * c[:, t].reshape(sequences, heads, 1, -1)).sum()[..., 0]
+            (h * c[:, t].reshape(sequences, heads, 1, states)).sum()[..., 0]
         )  # (sequences, heads, head_dim)
     y = (
         [Number(np.stack([o.value for o in outputs], 1), np.stack([o.error for o in outputs], 1), x.cost)]

@@ -52,7 +52,7 @@ def split_shape(draw: Draw, size: int) -> tuple[int, ...]:
 
 
 def whole_blocks(x: Operand, shape: tuple[int, ...]) -> tuple[int, ...]:
-    whole = not x.dtype.is_quantized or shape[:1] and shape[0] % x.dtype.block_size == 0
+    whole = not x.dtype.is_quantized or (shape[:1] and shape[0] % x.dtype.block_size == 0)
     return shape if whole else (x.shape[0], int(np.prod(x.shape[1:])))
 
 

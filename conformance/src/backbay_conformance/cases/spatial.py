@@ -52,12 +52,33 @@ def conv2d_formula(weight: Number, data: Number, *geometry: int) -> Number:
     return w.einsum("ocij,ncyixj->noyx", seen, int(np.prod(w.shape[1:])))
 
 
+PATCHES = (
+    # KW, KH, IC, OC, W, H, stride, padding, dilation
+    (14, 14, 3, 5, 28, 42, 14, 0, 1),
+    (16, 16, 3, 4, 32, 16, 16, 0, 1),
+    (3, 3, 33, 40, 5, 4, 1, 1, 1),
+    (1, 1, 130, 65, 3, 4, 1, 0, 1),
+    (7, 7, 3, 33, 11, 9, 2, 3, 1),
+    (3, 3, 65, 2, 4, 5, 1, 1, 2),
+    (32, 32, 1, 2, 64, 33, 32, 0, 1),
+    (2, 2, 64, 33, 6, 6, 2, 0, 1),
+    (5, 1, 4, 3, 70, 1, 1, 2, 1),
+    (3, 3, 2, 3, 7, 1030, 4, 1, 1),
+    (4, 4, 2, 3, 1, 1, 1, 4, 1),
+)
+"""Convolutions of models: patches, many channels, and images longer than a row of threads."""
+
+
 @case(ops.conv2d)
 def conv2d(draw: Draw) -> Call:
     kw, kh = draw.pick(1, 2, 3, 5), draw.pick(1, 2, 3)
     ic, oc, n = draw.pick(1, 2, 3, 0), draw.pick(1, 2, 5, 0), draw.pick(1, 2, 0)
     width, height = image_side(draw), image_side(draw)
     (s0, p0, d0), (s1, p1, d1) = geometry(draw, width, kw), geometry(draw, height, kh)
+    patch = draw.listed(*PATCHES)
+    if patch is not None:
+        kw, kh, ic, oc, width, height, s0, p0, d0 = patch
+        n, s1, p1, d1 = draw.pick(1, 2), s0, p0, d0
     terms = kw * kh * max(1, ic)
     weight = draw.floats((kw, kh, ic, oc), Numbers("", terms=terms, most=63))
     fill = Numbers("ni", terms=terms, partner=weight, few=True)
@@ -72,6 +93,10 @@ def im2col(draw: Draw) -> Call:
     ic, n = draw.pick(1, 2, 3, 0), draw.pick(1, 2, 0)
     width, height = image_side(draw), image_side(draw)
     (s0, p0, d0), (s1, p1, d1) = geometry(draw, width, kw), geometry(draw, height, kh)
+    patch = draw.listed(*PATCHES)
+    if patch is not None:
+        kw, kh, ic, _, width, height, s0, p0, d0 = patch
+        n, s1, p1, d1 = 1, s0, p0, d0
     weight = draw.floats((kw, kh, ic, draw.pick(1, 2)), Numbers(), dtype=draw.other_float())
     data = draw.floats((width, height, ic, n), Numbers("0nisb"))
 
@@ -92,9 +117,21 @@ def conv3d(draw: Draw) -> Call:
     sides = [draw.pick(4, 1, 3, 5, 6) for _ in range(3)]
     c, oc, n = draw.pick(1, 2, 3), draw.pick(1, 2, 3), draw.pick(1, 2)
     along = [geometry(draw, side, k) for side, k in zip(sides, kernel, strict=True)]
+    patch = draw.listed(
+        ([14, 14, 2], [28, 14, 2], (3, 5, 2), [(14, 0, 1)] * 2 + [(2, 0, 1)]),
+        ([3, 3, 3], [4, 4, 3], (33, 3, 1), [(1, 1, 1)] * 3),
+        ([1, 2, 3], [3, 3, 3], (2, 65, 1), [(1, 0, 1)] * 3),
+        ([2, 1, 1], [3, 0, 2], (2, 3, 1), [(1, 1, 1)] * 3),
+        ([2, 2, 2], [3, 3, 3], (2, 0, 2), [(1, 0, 1)] * 3),
+        ([2, 2, 2], [3, 3, 3], (2, 2, 0), [(1, 0, 1)] * 3),
+        ([4, 4, 4], [1, 1, 1], (2, 2, 1), [(1, 2, 1)] * 3),
+        ([2, 3, 2], [5, 6, 40], (1, 1, 3), [(1, 0, 1), (2, 1, 2), (3, 0, 1)]),
+    )
+    if patch is not None:
+        kernel, sides, (c, oc, n), along = patch
     terms = c * int(np.prod(kernel))
-    weight = draw.floats((*kernel, c * oc), Numbers(terms=terms, most=63))
-    fill = Numbers(terms=terms, partner=weight)
+    weight = draw.floats((*kernel, c * oc), Numbers("", terms=terms, most=63))
+    fill = Numbers("ni", terms=terms, partner=weight, few=True)
     data = draw.floats((*sides, c * n), fill, dtype=draw.other_float(), activated=True)
 
     def formula(weight: Number, data: Number, *given: int) -> Number:
@@ -118,14 +155,42 @@ def conv1d_dw(draw: Draw) -> Call:
         draw.pick(1, 2),
     )
     s, p, d = geometry(draw, t, k)
-    weight = draw.floats((k, 1, channels), Numbers(terms=k, most=63), dtype=draw.other_float())
-    x = draw.floats((t, channels, n), Numbers(terms=k, partner=weight), activated=True)
+    long = draw.listed(
+        # K, T, C, N, s, p, d
+        (31, 70, 65, 1, 1, 15, 1),
+        (9, 40, 128, 2, 1, 4, 1),
+        (5, 300, 2, 1, 2, 2, 3),
+        (4, 5, 200, 1, 1, 3, 1),
+        (3, 9, 0, 1, 1, 0, 1),
+        (3, 9, 2, 0, 1, 0, 1),
+        (3, 0, 4, 2, 1, 2, 1),
+        (33, 33, 3, 1, 1, 0, 1),
+        (3, 1030, 2, 1, 1, 1, 1),
+    )
+    if long is not None:
+        k, t, channels, n, s, p, d = long
+    weight = draw.floats((k, 1, channels), Numbers("", terms=k, most=63), dtype=draw.other_float())
+    x = draw.floats((t, channels, n), Numbers("ni", terms=k, partner=weight, few=True), activated=True)
 
     def formula(x: Number, weight: Number, *given: int) -> Number:
         seen = windows(rank(x.activation(), 3), 2, k, s, p, d)  # (N, C, OT, K)
         return weight.reshape(channels, k).einsum("ck,nctk->nct", seen, k)
 
     return Call((x, weight, s, p, d), formula, batch=(2, None), batch_out=2, degrees=(1, 1))
+
+
+POOLS = (
+    # k, s, p, W, H
+    (16, 16, 0.0, 32, 16),
+    (4, 4, 0.0, 64, 64),
+    (14, 14, 0.0, 28, 14),
+    (27, 27, 0.0, 27, 27),
+    (2, 2, 0.0, 300, 3),
+    (3, 1, 1.0, 1, 1),
+    (64, 1, 0.0, 64, 66),
+    (9, 3, 4.0, 1, 2),
+)
+"""Pools of models, some of the whole image."""
 
 
 @case(ops.avg_pool2d)
@@ -136,7 +201,10 @@ def avg_pool2d(draw: Draw) -> Call:
         draw.pick(0.0, 0.5, 1.0, 1.5),
     )
     sides = [max(image_side(draw), k) for _ in range(2)]
-    x = draw.floats((*sides, *draw.sides(draw.below(3), 12)), Numbers("0", terms=k * k))
+    large = draw.listed(*POOLS)
+    if large is not None and (not draw.exact or large[0] & (large[0] - 1) == 0):
+        k, s, p, *sides = large
+    x = draw.floats((*sides, *draw.sides(draw.below(3), 12)), Numbers("0ni", terms=k * k, few=True))
     before, behind = int(p), int(2 * p) - int(p)
 
     def formula(x: Number, *given: float) -> Number:
@@ -157,14 +225,32 @@ def _both(seen: Number) -> Number:
 
 @case(ops.interpolate)
 def interpolate(draw: Draw) -> Call:
-    mode = draw.pick("nearest", "bilinear")
+    mode = draw.by_turn("nearest", "bilinear")
     shape = (draw.pick(3, 1, 2, 8, 17), draw.pick(3, 1, 2, 5), *draw.sides(draw.below(3), 8, least=1))
     dims = [max(1, n * draw.pick(1, 2, 3) // draw.pick(1, 1, 2)) + draw.pick(0, 1) for n in shape]
     if draw.flag(4):  # n / m in single precision falls below the whole number
-        n, dims[0] = draw.pick((14, 46), (26, 22), (9, 111), (2, 82), (6, 74))
+        n, dims[0] = draw.pick((14, 46), (26, 22), (9, 111), (2, 82), (6, 74), (14, 2), (98, 14), (1000, 10))
         shape = (n, *shape[1:])
+    listed = draw.listed(
+        ((17, 5), (1, 1)),
+        ((8, 8, 3), (1, 1, 1)),
+        ((9, 4), (1, 4)),
+        ((14, 14, 2), (2, 2, 2)),
+        ((3, 4, 2), (0, 4, 2)),
+        ((0, 4), (0, 4)),
+        ((64, 3), (2, 3)),
+        ((27, 27, 2), (16, 16, 2)),
+        ((2, 2, 40), (70, 3, 40)),
+        ((1, 1), (33, 65)),
+        ((5, 6, 4, 3), (5, 6, 2, 7)),
+        ((16, 16, 3), (24, 40, 3)),
+        ((), (3, 2)),
+        ((5,), (9, 1, 1, 2)),
+    )
+    if listed is not None:
+        shape, dims = listed[0], list(listed[1])
     dims = [*dims, *[1] * draw.below(5 - len(dims))]
-    x = draw.floats(shape, Numbers("0", most=255))
+    x = draw.floats(shape, Numbers("0nisb" if mode == "nearest" else "0", most=255))
 
     def formula(x: Number, dims: Sequence[int], mode: str) -> Number:
         y = rank(x, len(dims))

@@ -12,7 +12,7 @@ from backbay import DType
 
 from ..numbers.comparison import Fault, first_of, plain
 from ..numbers.number import Cost, Number, block_error
-from ..numbers.rounding import BLOCK_STEP, FLOOR, SIGNIFICAND, unit
+from ..numbers.rounding import FLOOR, SIGNIFICAND, unit
 from ..numbers.tightness import note
 
 Array = NDArray[Any]
@@ -99,20 +99,8 @@ def attend(query: Number, cells: list[Cell], scale: float) -> Number:
     with np.errstate(all="ignore"):  # a bound may be infinite if storage lost much
         powers = (scores - top).exp()
         weights: Number = powers / powers.sum()
-    return averaged(weights.activation().einsum("hn,nhd->hd", value, len(cells)), value)
-
-
-def averaged(mean: Number, value: Number) -> Number:
-    """A mean of values, (history, heads, d), whose error can be no larger than their range, whatever the weights."""
-    low, high = (value.value - value.error).min(0), (value.value + value.error).max(0)
-    kind = mean.cost.activation
-    rounding = (
-        unit(kind) if kind in SIGNIFICAND else BLOCK_STEP.get(kind, 1.0)
-    )  # of weights, whose sum is near 1
-    lost = len(value.value) * (mean.cost.accumulate + rounding) * np.maximum(np.abs(low), np.abs(high))
-    return Number(
-        mean.value, np.fmin(mean.error, np.maximum(high - mean.value, mean.value - low) + lost), mean.cost
-    )
+    mean = weights.activation().einsum("hn,nhd->hd", value, len(cells))
+    return mean.within((value.value - value.error).min(0), (value.value + value.error).max(0), len(cells))
 
 
 def stacked(parts: list[Number], groups: int) -> Number:

@@ -153,6 +153,18 @@ class Number:
         grown = self.cost.of_sum(terms + 1, contract(a, b))
         return self.made(contract(self.value, other.value), passed + grown)
 
+    def within(self, low: Array, high: Array, terms: int) -> Number:
+        """This mean of `terms` values from `low` to `high`: its error is at most their range, and the rounding.
+
+        Weights with a large error leave a mean open, but not their sum, which is 1 but for their rounding.
+        """
+        kind, cost = self.cost.activation, self.cost
+        lost = unit(kind) + terms * FLOOR[kind] if kind in SIGNIFICAND else terms * BLOCK_STEP[kind]
+        lost += 4 * (terms + 4) * max(cost.step, cost.accumulate)
+        slack = np.maximum(np.abs(low), np.abs(high)) * lost + terms * cost.smallest
+        widest = np.maximum(high - self.value, self.value - low) + slack
+        return Number(self.value, np.fmin(self.error, widest), cost)
+
     # -- moving elements ---------------------------------------------------------------------------------
 
     def moved(self, function: Callable[[Array], Array]) -> Number:

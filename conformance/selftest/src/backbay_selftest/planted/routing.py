@@ -111,7 +111,9 @@ def a_router_of_many_experts_takes_half_of_each_half(call: BoundCall) -> Result:
     n = node.args[0].dim(0) if node.op is ops.top_k else 0
     if n >= 128 and n % 2 == 0 and node.dim(0) % 2 == 0 and node.size:
         x, k = call.arrays[node.args[0].index].astype(np.float64), node.dim(0) // 2
-        halves = [(-x[..., low : low + n // 2]).argsort(-1, kind="stable")[..., :k] + low for low in (0, n // 2)]
+        halves = [
+            (-x[..., low : low + n // 2]).argsort(-1, kind="stable")[..., :k] + low for low in (0, n // 2)
+        ]
         found = np.concatenate(halves, -1)
         order = (-np.take_along_axis(x, found, -1)).argsort(-1, kind="stable")
         call.arrays[node.index][...] = np.take_along_axis(found, order, -1)
