@@ -184,24 +184,27 @@ def sums_and_shared_parts(lab: Lab, draw: Draw) -> None:
     judge_block(lab, draw, first, trace, formula, second)
 
 
-@scenario("graph", smoke=1, default=6, nightly=60)
+@scenario("graph", smoke=1, default=8, nightly=60)
 def long_graph(lab: Lab, draw: Draw) -> None:
-    """Hundreds of nodes, with recent and distant operands; small integers, known to the bit."""
+    """Up to 8,000 nodes and 64 outputs, with recent and distant operands; small integers, known to the bit."""
     rng = np.random.default_rng(draw.below(1 << 16))
+    steps, count = draw.by_turn(
+        (150, 4), (40, 64), (400, 16), (1000, 4), (4000, 4), (40, 32), (150, 2), (1500, 24)
+    )
     with lab.backend.new_context() as ctx:
         arrays = [rng.integers(-9, 10, (3, 8)).astype(np.float64) for _ in range(3)]
         tensors = [ctx.from_floats(array) for array in arrays]
-        for _ in range(draw.pick(150, 40, 400)):
+        for _ in range(steps):
             i, j = len(arrays) - 1 - int(rng.integers(2)), int(rng.integers(len(arrays)))
             sign = 1 if rng.integers(2) else -1
             made = tensors[i].add(ctx, tensors[j]) if sign > 0 else tensors[i].sub(ctx, tensors[j])
             tensors.append(made.clamp(ctx, -99.0, 99.0))
             arrays.append(np.clip(arrays[i] + sign * arrays[j], -99, 99))
-        outputs = {len(arrays) - 1, *rng.integers(3, len(arrays), 3).tolist()}
+        outputs = {len(arrays) - 1, *(3 + rng.permutation(steps)[: count - 1]).tolist()}
         ctx.compute(*[tensors[i] for i in outputs])
         for i in sorted(outputs):
             if not np.array_equal(tensors[i].numpy(), arrays[i]):
-                raise Fault("graph", f"node {i} of {len(arrays)} is wrong")
+                raise Fault("graph", f"node {i} of {len(arrays)} is wrong, as one of {len(outputs)} outputs")
 
 
 READS: tuple[Callable[[Context, Tensor], Tensor], ...] = (

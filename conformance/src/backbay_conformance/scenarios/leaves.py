@@ -60,9 +60,9 @@ def each_new_element_counts(lab: Lab, draw: Draw) -> None:
 
 @scenario("graph", smoke=1, default=8, nightly=60)
 def contexts_alike_have_leaves_of_their_own(lab: Lab, draw: Draw) -> None:
-    """The same graph in several contexts, each with its own data, computed in random order."""
+    """The same graph in up to 20 contexts, each with its own data, computed in random order and then all read."""
     backend, shape, where = lab.backend, (draw.pick(4, 1, 33), draw.pick(3, 1, 8)), draw.below(4)
-    contexts = [backend.new_context() for _ in range(3)]
+    contexts = [backend.new_context() for _ in range(draw.by_turn(3, 20, 12, 2))]
     try:
         graphs = []
         for ctx in contexts:
@@ -76,7 +76,7 @@ def contexts_alike_have_leaves_of_their_own(lab: Lab, draw: Draw) -> None:
             for (_, leaves, _), data in zip(graphs, drawn, strict=True):
                 for leaf, part in zip(leaves, data, strict=True):
                     leaf.from_floats(part)
-            for n in sorted(range(3), key=lambda n: draw.below(100)):
+            for n in sorted(range(len(graphs)), key=lambda n: draw.below(100)):
                 ctx, _, result = graphs[n]
                 ctx.compute(result)
                 expect(f"context {n}", result, 2 * (drawn[n][0] - drawn[n][1]))

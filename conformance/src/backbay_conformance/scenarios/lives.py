@@ -1,13 +1,30 @@
-"""The machines as scenarios: lives drawn from the suite's choices, so that a failing life can be replayed."""
+"""Lives: random ones as machines, and the turns of a life that chance seldom takes."""
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from backbay import Backend, CancelledError, Context, DType, NotComputedError, Precision, Tensor, ops
+
+from ..draw.data import Making, Numbers
 from ..draw.draw import Draw
+from ..draw.layout import plain
+from ..draw.model_file import write_model
+from ..draw.operand import Operand
 from ..machines.backend_life import BackendLife
 from ..machines.cache_life import CacheLife
 from ..machines.machine import walk
+from ..numbers.comparison import Fault
+from ..numbers.encoding import from_bytes
+from ..numbers.rounding import Array
 from ..suite.lab import Lab
 from ..suite.scenario import scenario
+from .graphs import numbers
 
 
 @scenario("core", smoke=6, default=40, nightly=400)
@@ -20,3 +37,220 @@ def backend_life(lab: Lab, draw: Draw) -> None:
 def cache_life(lab: Lab, draw: Draw) -> None:
     """A cache stored, read, shifted, copied, shortened and moved, against attention over the plain history."""
     walk(CacheLife, lab, draw, 30)
+
+
+class AfterLooks:
+    """A cancellation that becomes set after so many looks."""
+
+    def __init__(self, looks: int) -> None:
+        self.left = looks
+
+    def is_set(self) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+
+# -- a compute that is cancelled -------------------------------------------------------------------------
+
+
+@scenario("graph", smoke=1, default=12, nightly=100)
+def a_cancelled_compute_leaves_nothing_behind(lab: Lab, draw: Draw) -> None:
+    """Cancel after any number of looks, rewrite a leaf or a state, and compute: only the new data count."""
+    n, layers = draw.pick(8, 33, 4), draw.pick(12, 3, 40)
+    with lab.backend.new_context() as ctx:
+        w, x = ctx.from_floats(np.eye(n)), ctx.from_floats(numbers(draw, (n, 3)))
+        state, y = ctx.zeros(DType.F32, n, 3), x
+        for _ in range(layers):
+            y = w.mulmat(ctx, y).add(ctx, x).clamp(ctx, -99.0, 99.0)
+        ctx.forward(y.copy(ctx, state))
+        total = y.add(ctx, state)
+        if draw.flag():
+            ctx.compute(total)
+        for looks in (draw.below(3), draw.below(layers * 3), draw.below(layers * 6)):
+            draw.note(f"{layers} layers, cancelled after {looks} looks")
+            x.from_floats(numbers(draw, (n, 3)))
+            if _cancelled(lambda looks=looks: ctx.compute(total, cancel=AfterLooks(looks))):  # type: ignore[misc]
+                _unreadable(total)
+            data = numbers(draw, (n, 3))
+            x.from_floats(data)
+            state.from_floats(np.zeros((3, n)))
+            ctx.compute(total)
+            want = data
+            for _ in range(layers):
+                want = np.clip(want + data, -99, 99)
+            if not np.array_equal(total.numpy(), 2 * want) or not np.array_equal(state.numpy(), want):
+                raise Fault("life", f"after a compute that was cancelled at look {looks}, a result is wrong")
+
+
+def _cancelled(act: Callable[[], Any]) -> bool:
+    try:
+        act()
+    except CancelledError:
+        return True
+    return False
+
+
+def _unreadable(tensor: Tensor) -> None:
+    try:
+        tensor.floats()
+    except NotComputedError:
+        return
+    raise Fault("life", "what a cancelled compute or load left can be read")
+
+
+# -- a load that is cancelled ----------------------------------------------------------------------------
+
+LAYERS = 3
+EXACT = Precision(DType.F32, DType.F32)
+STORED = (DType.F32, DType.F16, DType.Q8_0, DType.BF16, DType.Q4_0, DType.Q4_K, DType.Q6_K)
+"""The types of weights, among them those that backends rearrange when they load."""
+
+
+def drawn_weights(draw: Draw) -> dict[str, Operand]:
+    """Weights of several layers, types and sizes, by name."""
+    found = {}
+    for layer in range(LAYERS):
+        for part in ("attn_q", "ffn_down"):
+            dtype = draw.pick(*STORED)
+            shape = (256 * draw.pick(1, 2), draw.pick(4, 1, 33, 64))
+            found[f"blk.{layer}.{part}.weight"] = _weight(draw, dtype, shape)
+    found["token_embd.weight"] = _weight(draw, draw.pick(*STORED), (256, 7))
+    found["output.weight"] = _weight(draw, draw.pick(*STORED), (256, 5))
+    return found
+
+
+def _weight(draw: Draw, dtype: DType, shape: tuple[int, ...]) -> Operand:
+    operand = Operand(dtype, shape, Numbers(most=7), plain(dtype, shape), draw.below(1 << 16))
+    rng = np.random.default_rng(operand.seed)
+    operand.hold(operand.fill(Making(rng, "exact", EXACT, 0), operand))
+    return operand
+
+
+def with_weights(
+    lab: Lab, draw: Draw, check: Callable[[Backend, dict[str, Operand]], None], **params: Any
+) -> None:
+    """Call `check` with a backend of drawn weights, which are not loaded yet."""
+    weights = drawn_weights(draw)
+    with tempfile.TemporaryDirectory() as folder:
+        stored = ((name, weight.dtype, weight.stored) for name, weight in weights.items())
+        path = write_model(Path(folder) / "weights.gguf", LAYERS, stored, 256)
+        backend = lab.fresh(path, **params)
+        try:
+            check(backend, weights)
+        finally:
+            backend.close()
+
+
+@scenario("core", smoke=1, default=16, nightly=150)
+def a_cancelled_load_can_be_repeated(lab: Lab, draw: Draw) -> None:
+    """Cancel a load after any number of looks, once or twice, and load again: every weight is the file's."""
+
+    def check(backend: Backend, weights: dict[str, Operand]) -> None:
+        looks = draw.by_turn(1, 2, 3, 0, 5, 9, 4, 17)
+        for at in (looks, *[draw.below(looks + 2)] * draw.below(2)):
+            draw.note(f"load cancelled after {at} looks")
+            if not _cancelled(lambda at=at: backend.load(cancel=AfterLooks(at))):  # type: ignore[misc]
+                break
+            tensor = backend.get("output.weight")
+            if tensor is not None:
+                _unreadable(tensor)
+        backend.load()
+        for name, weight in weights.items():
+            compare_weight(backend, name, weight)
+        product_of_each(backend, weights)
+
+    with_weights(lab, draw, check)
+
+
+def compare_weight(backend: Backend, name: str, weight: Operand) -> None:
+    tensor = backend.get(name)
+    if tensor is None:
+        raise Fault("weights", f"get({name!r}) gives nothing")
+    got = from_bytes(tensor.bytes(), weight.dtype, weight.shape)
+    if got.tobytes() != weight.stored.tobytes():
+        raise Fault("weights", f"{name} of {weight.spec} does not hold the file's data")
+
+
+def product_of_each(backend: Backend, weights: dict[str, Operand]) -> None:
+    """Compare the first element of each row, as a product with a unit vector gives it."""
+    with backend.new_context() as ctx:
+        unit = ctx.from_floats(np.eye(1, 512)[:, :256]), ctx.from_floats(np.eye(1, 512))
+        results: dict[str, tuple[Tensor, Array]] = {}
+        for name, weight in weights.items():
+            tensor = backend.get(name)
+            assert tensor is not None
+            if backend.supports(ops.mulmat, [tensor, unit[0]]):
+                y = tensor.mulmat(ctx, unit[weight.shape[0] > 256])
+                results[name] = y, weight.decoded[:, 0]
+        ctx.compute(*[y for y, _ in results.values()])
+        for name, (y, want) in results.items():
+            if not np.allclose(y.floats(), want, rtol=0.02, atol=0.02 * np.abs(want).max(initial=0)):
+                raise Fault("weights", f"a product with {name} is not that of the file's data")
+
+
+# -- reserve without compute, and bookings ---------------------------------------------------------------
+
+
+def chain(draw: Draw, ctx: Context) -> tuple[Tensor, list[Tensor]]:
+    """The input and some results of a small graph, each with memory of its own."""
+    n, m = draw.pick(64, 8, 33), draw.pick(16, 3, 40)
+    x = ctx.empty(DType.F32, n, m)
+    w = ctx.layer(1).empty(draw.pick(DType.F32, DType.F16), n, n)
+    y, made = x, []
+    for _ in range(draw.pick(3, 1, 6)):
+        y = w.mulmat(ctx, y).add(ctx, x)
+        made.append(y)
+    return x, made
+
+
+@scenario("memory", smoke=1, default=8, nightly=50)
+def what_was_only_reserved_is_given_back(lab: Lab, draw: Draw) -> None:
+    """Reserve in several contexts without a compute, and close them in any order: all memory comes back."""
+    backend = lab.fresh(alloc_memory=not draw.flag(4))
+    try:
+        at_rest = backend.memory().total()
+        contexts = [backend.new_context() for _ in range(draw.pick(1, 2, 4))]
+        for ctx in contexts:
+            ctx.forward(*chain(draw, ctx)[1])
+            ctx.reserve()
+            if draw.flag(3):
+                ctx.reserve()
+        if backend.memory().total() <= at_rest:
+            raise Fault("memory", "a reserved graph takes no memory")
+        for ctx in sorted(contexts, key=lambda ctx: draw.below(100)):
+            held = backend.memory().total()
+            ctx.close()
+            if backend.memory().total() >= held:
+                raise Fault(
+                    "memory", f"closing a reserved context gives nothing back: {held} bytes stay booked"
+                )
+        if backend.memory().total() != at_rest:
+            left = backend.memory().total() - at_rest
+            raise Fault("memory", f"contexts that only reserved are closed, and {left} bytes stay booked")
+    finally:
+        backend.close()
+
+
+@scenario("memory", smoke=1, default=8, nightly=50)
+def bookings_are_no_less_than_the_data(lab: Lab, draw: Draw) -> None:
+    """Outputs that can be read at the same time, and the weights of each layer, need at least their own bytes."""
+
+    def check(backend: Backend, weights: dict[str, Operand]) -> None:
+        backend.load()
+        memory = backend.memory()
+        for layer in range(LAYERS):
+            least = sum(w.stored.nbytes for name, w in weights.items() if name.startswith(f"blk.{layer}."))
+            booked = sum(d.weights[layer].size for d in memory.devices if layer < len(d.weights))
+            if booked < least:
+                raise Fault("memory", f"layer {layer} has weights of {least} bytes, and {booked} are booked")
+        with backend.new_context() as ctx:
+            x, outputs = chain(draw, ctx)
+            x.from_floats(np.ones(x.size))
+            before = backend.memory().total()
+            ctx.compute(*outputs)
+            least = sum(y.nbytes for y in outputs)
+            grown = backend.memory().total() - before
+            if grown < least:
+                raise Fault("memory", f"{len(outputs)} outputs have {least} bytes, and {grown} are booked")
+
+    with_weights(lab, draw, check)

@@ -63,6 +63,22 @@ def contexts_in_threads_do_not_disturb_each_other(lab: Lab, draw: Draw) -> None:
     together(*[lambda offset=offset: steps(backend, offset, rounds, n) for offset in range(draw.pick(2, 3))])
 
 
+@scenario("graph", smoke=1, default=4, nightly=30)
+def backends_in_threads_do_not_disturb_each_other(lab: Lab, draw: Draw) -> None:
+    """Several backends compute in parallel, each in a thread; some are closed while the others go on."""
+    rounds, n = draw.pick(10, 30), draw.pick(8, 33, 160)
+
+    def work(offset: int) -> None:
+        for _ in range(1 + offset % 2):
+            backend = lab.fresh()
+            try:
+                steps(backend, offset, rounds, n)
+            finally:
+                backend.close()
+
+    together(*[lambda offset=offset: work(offset) for offset in range(draw.by_turn(2, 4, 3))])
+
+
 @scenario("graph", smoke=2, default=8, nightly=60)
 def one_context_serves_one_thread_at_a_time(lab: Lab, draw: Draw) -> None:
     """A second thread waits for the first or is refused; results of the two never mix."""
