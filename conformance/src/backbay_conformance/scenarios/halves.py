@@ -1,4 +1,4 @@
-"""Two views of one tensor as the operands of one op, as in models with a fused gate and up projection."""
+"""Pairs of ops that backends merge: two halves of one tensor, and zeros around an image."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import numpy as np
 from backbay import Context, Tensor
 
 from ..cases.matrix import product
+from ..cases.spatial import conv2d_formula, windows
 from ..draw.draw import Draw
-from ..numbers.number import Number, scalar
+from ..numbers.number import Cost, Number, scalar
 from ..suite.lab import Lab
 from ..suite.scenario import scenario
 from .blocks import judge_block, normal, rounded
@@ -56,3 +57,44 @@ def halves_of_one_tensor(lab: Lab, draw: Draw) -> None:
 
     first, second = ({key: pair[i] for key, pair in pairs.items()} for i in (0, 1))
     judge_block(lab, draw, first, trace, formula, second)
+
+
+@scenario("graph", smoke=1, default=16, nightly=120)
+def images_between_zeros(lab: Lab, draw: Draw) -> None:
+    """pad before a convolution or a pool, which optimizers merge, and a bias and an activation behind it."""
+    width, height, channels = draw.pick(6, 5, 9), draw.pick(5, 7), draw.pick(2, 1, 3)
+    before, behind = draw.pick(1, 0, 2), draw.pick(1, 2, 0)
+    k, s, p = draw.pick(3, 2, 1), draw.pick(1, 2), draw.pick(0, 1)
+    name, gated = draw.by_turn("avg_pool2d", "conv2d", "im2col"), draw.flag()
+    pairs = {"x": normal(draw, width, height, channels), "w": normal(draw, k, k, channels, 4, scale=0.3)}
+    pairs["bias"] = normal(draw, 1, 1, 4 if name == "conv2d" else channels)
+    amounts = (before, behind, before, behind)
+
+    def trace(ctx: Context, t: dict[str, Tensor]) -> Tensor:
+        x = t["x"].pad_ext(ctx, *amounts) if before else t["x"].pad(ctx, behind, behind)
+        if name == "im2col":
+            return t["w"].im2col(ctx, x, s, s, p, p)
+        y = x.avg_pool2d(ctx, k, s, float(p)) if name == "avg_pool2d" else t["w"].conv2d(ctx, x, s, s, p, p)
+        y = y.add(ctx, t["bias"])
+        return y.relu(ctx) if gated else y
+
+    def formula(v: dict[str, Number]) -> Number:
+        x = v["x"].moved(lambda a: np.pad(a, ((0, 0), (before, behind), (before, behind))))
+        if name == "im2col":
+            seen = windows(windows(x, 2, k, s, p, 1), 1, k, s, p, 1)  # (C, OH, KH, OW, KW)
+            rows, columns = seen.shape[1], seen.shape[3]
+            return seen.transpose(1, 3, 0, 2, 4).reshape(1, rows, columns, channels * k * k)
+        if name == "avg_pool2d":
+            seen = windows(windows(x, 2, k, s, p, 1), 1, k, s, p, 1)
+            y = rounded(seen.einsum("cyixj,cij->cyx", ones(channels, k, x.cost), k * k) / float(k * k))
+        else:
+            y = rounded(conv2d_formula(v["w"], x, s, s, p, p, 1, 1))
+        y = rounded(y + v["bias"])
+        return y.clip(0, np.inf) if gated else y
+
+    first, second = ({key: pair[i] for key, pair in pairs.items()} for i in (0, 1))
+    judge_block(lab, draw, first, trace, formula, second)
+
+
+def ones(channels: int, k: int, cost: Cost) -> Number:
+    return Number(np.ones((channels, k, k)), 0.0, cost)

@@ -160,20 +160,35 @@ LONG = 0.3
 """A compute of at least so many seconds must notice a cancellation: engines check every few milliseconds."""
 
 
+def product_chain(ctx: Context, n: int, length: int) -> Tensor:
+    """A chain of products of n by n ones, each with the same result."""
+    x = y = ctx.from_floats(np.ones((n, n)))
+    for _ in range(length):
+        y = x.mulmat(ctx, y).scale(ctx, 1 / n)
+    return y
+
+
+def seconds_of(ctx: Context, y: Tensor) -> float:
+    started = time.perf_counter()
+    ctx.compute(y)
+    return time.perf_counter() - started
+
+
 @scenario("graph", smoke=1, default=1, nightly=5)
 def a_compute_is_cancelled_while_it_runs(lab: Lab, draw: Draw) -> None:
     """A long compute ends early when cancelled; afterwards the context computes as usual."""
-    with lab.backend.new_context() as ctx:
-        x = y = ctx.from_floats(np.ones((256, 256)))
-        seconds = 0.0
-        for _ in range(6):
-            for _ in range(64):
-                y = x.mulmat(ctx, y).scale(ctx, 1 / 256)
-            started = time.perf_counter()
+    n, length = 256, 8
+    for _ in range(6):  # until a compute of 64 products is long, however fast the machine is
+        with lab.backend.new_context() as ctx:
+            y = product_chain(ctx, n, length)
             ctx.compute(y)
-            seconds = time.perf_counter() - started
-            if seconds > LONG:
-                break
+            seconds = seconds_of(ctx, y) * 64 / length
+        if seconds > 1.5 * LONG or n >= 1024:
+            break
+        n *= 2
+    with lab.backend.new_context() as ctx:
+        y = product_chain(ctx, n, 64)
+        seconds = seconds_of(ctx, y)
         # On a busy machine the thread that checks may get no time, but not in each of three tries.
         if seconds > LONG and not any(_cancelled(ctx, y) for _ in range(3)):
             raise Fault("threads", f"a compute of {seconds:.1f} s was cancelled, but ran to its end")

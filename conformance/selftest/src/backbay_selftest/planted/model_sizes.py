@@ -111,7 +111,10 @@ def sums_past_4096_are_split_in_half_precision(call: BoundCall) -> Result:
     k = call.w.shape[-1]
     if k < 4096:
         return call.right()
-    parts = [call.right(w=call.w[..., low : low + 2048], x=call.x[..., low : low + 2048]) for low in range(0, k, 2048)]
+    parts = [
+        call.right(w=call.w[..., low : low + 2048], x=call.x[..., low : low + 2048])
+        for low in range(0, k, 2048)
+    ]
     return sum(float16(part) for part in parts)
 
 
