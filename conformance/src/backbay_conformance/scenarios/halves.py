@@ -66,7 +66,11 @@ def images_between_zeros(lab: Lab, draw: Draw) -> None:
     before, behind = draw.pick(1, 0, 2), draw.pick(1, 2, 0)
     k, s, p = draw.pick(3, 2, 1), draw.pick(1, 2), draw.pick(0, 1)
     name, gated = draw.by_turn("avg_pool2d", "conv2d", "im2col"), draw.flag()
-    pairs = {"x": normal(draw, width, height, channels), "w": normal(draw, k, k, channels, 4, scale=0.3)}
+    images = draw.pick(1, 2)
+    pairs = {
+        "x": normal(draw, width, height, channels, images),
+        "w": normal(draw, k, k, channels, 4, scale=0.3),
+    }
     pairs["bias"] = normal(draw, 1, 1, 4 if name == "conv2d" else channels)
     amounts = (before, behind, before, behind)
 
@@ -79,14 +83,14 @@ def images_between_zeros(lab: Lab, draw: Draw) -> None:
         return y.relu(ctx) if gated else y
 
     def formula(v: dict[str, Number]) -> Number:
-        x = v["x"].moved(lambda a: np.pad(a, ((0, 0), (before, behind), (before, behind))))
+        x = v["x"].moved(lambda a: np.pad(a, ((0, 0), (0, 0), (before, behind), (before, behind))))
+        seen = windows(windows(x, 3, k, s, p, 1), 2, k, s, p, 1)  # (N, C, OH, KH, OW, KW)
         if name == "im2col":
-            seen = windows(windows(x, 2, k, s, p, 1), 1, k, s, p, 1)  # (C, OH, KH, OW, KW)
-            rows, columns = seen.shape[1], seen.shape[3]
-            return seen.transpose(1, 3, 0, 2, 4).reshape(1, rows, columns, channels * k * k)
+            n, _, rows, _, columns, _ = seen.shape
+            return seen.transpose(0, 2, 4, 1, 3, 5).reshape(n, rows, columns, channels * k * k)
         if name == "avg_pool2d":
-            seen = windows(windows(x, 2, k, s, p, 1), 1, k, s, p, 1)
-            y = rounded(seen.einsum("cyixj,cij->cyx", ones(channels, k, x.cost), k * k) / float(k * k))
+            sums = seen.einsum("ncyixj,cij->ncyx", ones(channels, k, x.cost), k * k)
+            y = rounded(sums / float(k * k))
         else:
             y = rounded(conv2d_formula(v["w"], x, s, s, p, p, 1, 1))
         y = rounded(y + v["bias"])
