@@ -67,7 +67,7 @@ def system(making: Making, operand: Operand, *, lower: bool, unit: bool) -> Arra
     n, size = operand.shape[0], int(np.prod(operand.shape, dtype=np.int64))
     a: Array = making.rng.uniform(-1, 1, (size // max(1, n * n), n, n)) / max(1, n / 2)
     if making.exact:
-        a = making.rng.integers(-1, 2, a.shape) * (making.rng.random(a.shape) < 0.1)
+        a = making.rng.integers(-1, 2, a.shape) * (making.rng.random(a.shape) < 0.1).astype(np.float64)
     a[:, np.arange(n), np.arange(n)] = making.rng.choice([1.0, -2.0, 0.5, 4.0], (a.shape[0], n))
     if making.mode == "special":
         read = np.tri(n, k=-1 if unit else 0, dtype=bool)

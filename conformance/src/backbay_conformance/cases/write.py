@@ -215,11 +215,14 @@ def set_rows_call(draw: Draw, target: DType | None) -> Call:
     k = draw.integer(0, min(count, 9))
     outer = draw.pick((), (2,), (3, 2), (4,), (2, 6))
     src, kind = written_pair(draw, (n, k, *outer), target)
+    repeated = target is None and draw.on_turn(1, 4)
+    if repeated:  # in any order, and mostly a few rows again and again
+        kind = draw.by_turn(DType.F32, DType.F16, DType.F32, DType.BF16, DType.I32, each=4)
+        src = draw.operand(kind, (n, max(k, 2), *outer), Bits())
     x = draw.operand(kind, (n, count, *outer), Bits(), stays=True)
     shared = tuple(draw.pick(*[d for d in (1, extent, 2, 3) if extent % d == 0]) for extent in outer)
-    repeated = target is None and src.dtype.is_float and kind.is_float and draw.flag(4)
-    fill = Integers(0, count) if repeated else Distinct(count)
-    ids = draw.operand(draw.pick(DType.I32, DType.I64), (k, *shared), fill, stays=True)
+    fill = Integers(0, min(count, draw.pick(3, count))) if repeated else Distinct(count)
+    ids = draw.operand(draw.pick(DType.I32, DType.I64), (src.shape[1], *shared), fill, stays=True)
     if repeated:
         return Call((x, src, ids), verify=partial(one_of_the_rows, kind), chance=True)
 
