@@ -60,8 +60,16 @@ def judge(
     exact, worst = call.exact and mode == "exact", None
     for want, have, tensor in zip(expected, got, traced.results, strict=True):
         try:
-            rules = {"free": free, "instead": call.instead, "signed": call.signed}
-            ratio = compare(want, have, tensor.dtype, exact=exact, check=check, **rules)
+            ratio = compare(
+                want,
+                have,
+                tensor.dtype,
+                exact=exact,
+                free=free,
+                instead=call.instead,
+                signed=call.signed,
+                check=check,
+            )
         except Fault as fault:
             if fault.place is None:
                 raise

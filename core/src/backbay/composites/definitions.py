@@ -146,7 +146,9 @@ def stddev(ctx: Context, x: Tensor) -> Tensor:
 
 @composite(ops.top_k)
 def top_k(ctx: Context, x: Tensor, k: int) -> Tensor:
-    return x.neg(ctx).argsort(ctx).slice(ctx, 0, 0, k)
+    order = x.neg(ctx).argsort(ctx)
+    row = order if order.rank else order.reshape(ctx, 1)  # a scalar is a row of one
+    return row.slice(ctx, 0, 0, k)
 
 
 # -- shape -----------------------------------------------------------------------------------------------

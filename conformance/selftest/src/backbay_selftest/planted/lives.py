@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -77,21 +78,13 @@ def outputs_are_booked_as_if_they_took_turns(call: BoundCall) -> Result:
     return plan
 
 
-@fault(Kind.CLAIMS, "_entry", like="L15868")
+@fault(Kind.CLAIMS, "book_weights", like="L15868")
 def weights_are_booked_with_the_first_layer(call: BoundCall) -> Result:
-    entry = call.right()
-    return replace(entry, layer=0) if entry.kind == "weights" and (entry.layer or 0) > 0 else entry
-
-
-@fault(Kind.UNDEFINED, "load", like="L17108")
-def a_load_that_was_cancelled_counts_as_done(call: BoundCall) -> Result:
-    """A second load returns at once."""
-    backend = call.backend
-    try:
-        call.right()
-    except CancelledError:
-        backend.loaded = True
-        raise
+    call.right()
+    sizes = call.backend.ledger._sizes
+    for entry in [entry for entry in sizes if entry.kind == "weights" and entry.layer]:
+        first = replace(entry, layer=0)
+        sizes[first] = sizes.get(first, 0) + sizes.pop(entry)
 
 
 @fault(Kind.ALIASING, "allocate", like="L22266")
@@ -137,7 +130,7 @@ def outputs_past_the_16th_are_not_fetched(call: BoundCall) -> Result:
         call.plan.arrays[index][...] = old
 
 
-SHARED: dict[tuple[int, str], object] = {}
+SHARED: dict[tuple[int, str], Any] = {}
 """Scratch memory of all backends of a process."""
 
 

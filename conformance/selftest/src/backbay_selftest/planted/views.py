@@ -86,7 +86,7 @@ def concat_beyond_both_ranks_joins_the_last_dimension(call: BoundCall) -> Result
     )
 
 
-@fault(Kind.ZERO, ops.repeat_4d if ops.repeat_4d.composite is None else ops.repeat, like="O4559")
+@fault(Kind.ZERO, ops.repeat, like="O4559")
 def repeating_no_times_copies_once(call: BoundCall) -> Result:
     """A loop that counts its turns at the end runs at least once."""
     y = call.right()
