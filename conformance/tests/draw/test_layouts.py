@@ -7,7 +7,9 @@ import pytest
 
 from backbay import DType, Precision
 from backbay_conformance import Draw, lab_for
-from backbay_conformance.draw.data import Bits
+from backbay_conformance.draw.data import Bits, Distinct
+from backbay_conformance.draw.layout import Layout, found
+from backbay_conformance.draw.operand import Operand
 from backbay_conformance.numbers.encoding import from_bytes
 from backbay_conformance.suite.lab import Lab
 
@@ -36,6 +38,19 @@ def test_elements_are_found_where_they_were_put(lab: Lab, dtype: DType) -> None:
         assert np.array_equal(got.view(np.uint8), np.ascontiguousarray(operand.stored).view(np.uint8)), str(
             operand
         )
+
+
+@pytest.mark.parametrize("largest", [True, False])
+def test_a_graph_finds_the_ids_that_were_drawn(lab: Lab, largest: bool) -> None:
+    layout = Layout(DType.I32, (3, 4), (found((3, 4), 9, largest=largest),))
+    operand = Operand(DType.I32, (3, 4), Distinct(9), layout, 1)
+    operand.make("wide", F32, 0)
+    with lab.backend.new_context() as ctx:
+        leaf = operand.leaf(ctx)
+        operand.write(leaf)
+        seen = operand.layout.trace(ctx, leaf)
+        ctx.compute(seen)
+        assert np.array_equal(seen.numpy(), operand.stored)
 
 
 def test_variants_are_other_data_of_the_same_kind() -> None:

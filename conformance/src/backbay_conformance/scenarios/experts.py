@@ -124,7 +124,8 @@ def mixture_of_experts(lab: Lab, draw: Draw) -> None:
     n, inner, tokens = draw.pick(16, 8, 33), draw.pick(8, 17), draw.pick(3, 1, 9, 40) if experts < 128 else 17
     normalized, biased = not draw.flag(), draw.flag()
     pairs = {"x": normal(draw, n, tokens), "scores": clear_scores(draw, experts, tokens)}
-    pairs["router"] = (np.eye(experts, dtype=np.float32),) * 2
+    router = np.eye(experts, dtype=np.float32)
+    pairs["router"] = (router, router)
     for name, shape in {"gate": (n, inner), "up": (n, inner), "down": (inner, n)}.items():
         pairs[name] = normal(draw, *shape, experts, scale=0.2)
     pairs["bias"] = normal(draw, inner, experts)

@@ -61,9 +61,9 @@ def outer_strides_are_products_of_the_inner(call: BoundCall) -> Result:
 @fault(Kind.STRIDES, "read_operand", like="L13155")
 def a_set_with_strides_of_its_own_uses_those_of_the_leaf(call: BoundCall) -> Result:
     """The rows of a written region follow each other as the leaf's rows do."""
-    node, target = call.operand, call.operand.storage
-    own = call.reader.op is not None and call.reader.op.writes is not None and target.leaf is not None
-    if not own or node.rank < 2 or not node.strides or node is not call.reader.args[call.reader.op.writes]:
+    node, target, op = call.operand, call.operand.storage, call.reader.op
+    writes = op is not None and op.writes is not None and node is call.reader.args[op.writes]
+    if not writes or target.leaf is None or node.rank < 2 or not node.strides:
         return call.right()
     step = contiguous_strides(target.dtype, target.shape)[1] if target.rank > 1 else 0
     wrong = Spec(node.dtype, node.shape, (node.strides[0], step, *node.strides[2:]), node.offset)
