@@ -8,6 +8,7 @@ import pytest
 
 from backbay import DType
 from backbay_conformance import CASES, Draw
+from backbay_conformance.draw.draw import LISTED_FROM
 
 SIDES_AT_EDGES = {0, 1, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 512, 513, 1023, 1024, 1025}
 
@@ -45,9 +46,9 @@ def test_options_by_turn_come_one_after_the_other() -> None:
 
 def test_a_default_run_takes_each_listed_option_once() -> None:
     drawn = [Draw("t", turn).listed("a", "b", "c") for turn in range(90)]
-    assert drawn[:9] == [None] * 9
+    assert drawn[:LISTED_FROM] == [None] * LISTED_FROM
     assert [option for option in drawn if option] == ["a", "b", "c"]
-    assert Draw("t", 10, replay=[]).listed("a", "b", "c") is None
+    assert Draw("t", LISTED_FROM + 1, replay=[]).listed("a", "b", "c") is None
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ MODES: tuple[Mode, ...] = ("exact", "wide", "special")
 
 FLOATS = (DType.F32, DType.F16, DType.BF16)
 SMALL = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65)
-LISTED_FROM, ROUND = 9, 90
-"""The first turn that takes listed options, after all modes and types; and the turns until they come again."""
+LISTED_FROM, ROUND = 27, 90
+"""The first turn that takes listed options, which no smoke run reaches; and the turns until they come again."""
 LARGE = (127, 128, 129, 255, 256, 257, 511, 512, 513, 1023, 1024, 1025)
 
 
