@@ -63,7 +63,7 @@ PATCHES = (
     (32, 32, 1, 2, 64, 33, 32, 0, 1),
     (2, 2, 64, 33, 6, 6, 2, 0, 1),
     (5, 1, 4, 3, 70, 1, 1, 2, 1),
-    (3, 3, 2, 3, 7, 1030, 4, 1, 1),
+    (1, 3, 2, 3, 2, 1030, 1, 1, 1),
     (4, 4, 2, 3, 1, 1, 1, 4, 1),
 )
 """Convolutions of models: patches, many channels, and images longer than a row of threads."""
