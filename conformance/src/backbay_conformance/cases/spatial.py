@@ -229,7 +229,9 @@ def interpolate(draw: Draw) -> Call:
     shape = (draw.pick(3, 1, 2, 8, 17), draw.pick(3, 1, 2, 5), *draw.sides(draw.below(3), 8, least=1))
     dims = [max(1, n * draw.pick(1, 2, 3) // draw.pick(1, 1, 2)) + draw.pick(0, 1) for n in shape]
     if draw.flag(4):  # n / m in single precision falls below the whole number
-        n, dims[0] = draw.pick((14, 46), (26, 22), (9, 111), (2, 82), (6, 74), (14, 2), (98, 14), (1000, 10))
+        pairs = [(14, 46), (26, 22), (9, 111), (2, 82), (6, 74)]
+        pairs += [(14, 2), (98, 14), (1000, 10)] if mode == "nearest" else []
+        n, dims[0] = draw.pick(*pairs)
         shape = (n, *shape[1:])
     listed = draw.listed(
         ((17, 5), (1, 1)),
