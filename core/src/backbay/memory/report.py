@@ -56,22 +56,25 @@ class DeviceMemory:
 
 @dataclass(frozen=True)
 class BackendMemory:
-    """The memory of a model on all devices. Input weights are always on the CPU."""
+    """The memory of a model on all devices. Input weights are always on the CPU.
+
+    `host` is memory of the program around the backend: the tokenizer, masks, records of sequences, working memory.
+    """
 
     input_weights: Memory
     cpu: DeviceMemory
     gpus: tuple[DeviceMemory, ...] = ()
+    host: Memory = field(default_factory=Memory)
 
     @property
     def devices(self) -> tuple[DeviceMemory, ...]:
         return (self.cpu, *self.gpus)
 
     def total(self) -> int:
-        return self.input_weights.size + sum(device.total() for device in self.devices)
+        return self.input_weights.size + self.host.size + sum(device.total() for device in self.devices)
 
     def allocated(self) -> int:
-        own = self.input_weights
-        held = own.size if own.status is AllocationStatus.Allocated else 0
+        held = sum(m.size for m in (self.input_weights, self.host) if m.status is AllocationStatus.Allocated)
         return held + sum(device.allocated() for device in self.devices)
 
     def rows(self) -> list[tuple[str, str, str, Memory]]:
@@ -82,6 +85,7 @@ class BackendMemory:
                 entries: Sequence[Memory] = getattr(device, part)
                 found += [(device.id, part, str(layer), m) for layer, m in enumerate(entries)]
             found.append((device.id, "graph", "", device.graph))
+        found.append((self.cpu.id, "host", "", self.host))
         return [row for row in found if row[3].size or row[3].status is AllocationStatus.Failed]
 
     def table(self) -> str:

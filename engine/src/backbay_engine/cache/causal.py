@@ -292,9 +292,10 @@ class BoundCausalCache(BoundCache):
         config, host, size = self._storage.config, ctx.input(), plan.step.size
         rows = _up(max(size, 1), config.mask_batch_padding)
         self._cells = host.empty(DType.I32, size)
-        self._rows: Rows | None = None  # of a few tokens: updated with each step
-        if size <= FEW and plan.step.spans is None:
-            self._rows = np.full((rows, plan.history), HIDDEN, NUMPY[config.mask_dtype])
+        self._updates = (
+            size <= FEW and plan.step.spans is None
+        )  # rows of a few tokens, in an array that is kept
+        self._rows: Rows | None = None  # made at the first step: a bound worst case needs none
         self._masks: list[tuple[Mask, Tensor]] = []  # with spans; if the step has any, also without them
         for _ in range(1 if plan.step.spans is None else 2):
             leaf = host.empty(config.mask_dtype, plan.history, rows)
@@ -306,13 +307,18 @@ class BoundCausalCache(BoundCache):
         plan = own_plan(CausalPlan, plan)
         self._cells.from_bytes(plan.cells)
         for n, (mask, leaf) in enumerate(self._masks if plan.runs else ()):
-            if self._rows is not None:
-                mask.fill(self._rows, self._cache.cells, plan.runs)
-                leaf.from_bytes(self._rows)
+            if self._updates:
+                rows = self._kept_rows(leaf)
+                mask.fill(rows, self._cache.cells, plan.runs)
             else:
                 rows = self._cache.scratch(*leaf.shape)
                 mask.fill_anew(rows, self._cache.cells, plan.runs, plan.step.spans if n == 0 else None)
-                leaf.from_bytes(rows)
+            leaf.from_bytes(rows)
+
+    def _kept_rows(self, leaf: Tensor) -> Rows:
+        if self._rows is None:
+            self._rows = np.full(leaf.shape[::-1], HIDDEN, NUMPY[leaf.dtype])
+        return self._rows
 
     def put(self, ctx: Context, layer: int, key: Tensor, value: Tensor) -> None:
         self._written[layer] = self._storage.store(ctx, layer, key, value, self._cells)

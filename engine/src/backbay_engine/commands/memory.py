@@ -41,6 +41,6 @@ def shortfalls(memory: BackendMemory, devices: list[DeviceInfo]) -> dict[str, in
     """Missing bytes by device; devices that do not report free memory are left out."""
     free = {device.id: device.free_memory for device in devices}
     need = {device.id: device.total() for device in memory.devices}
-    need[memory.cpu.id] += memory.input_weights.size
+    need[memory.cpu.id] += memory.input_weights.size + memory.host.size
     missing = {id: size - (free.get(id) or size) for id, size in need.items()}
     return {id: size for id, size in missing.items() if size > 0}

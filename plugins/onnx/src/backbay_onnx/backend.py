@@ -179,15 +179,16 @@ class OnnxBackend(Backend):
         return MappedBuffer(self.model.data(info.name))
 
     def book_weights(self) -> None:
-        self.weights = WeightStore(self.model, self.device, self._book_weight)
+        self.weights = WeightStore(self.model, self.device, self._book_form)
         for info in self.model.tensors.values() if self.model is not None else ():
             if is_multiplied(info):
                 self.weights.book_packed(info)
             if self.copies_weights or not is_multiplied(info):
-                self._book_weight(info.name, info.nbytes)
+                self.ledger.take(self.weight_entry(info.name), info.nbytes, lambda: None)
 
-    def _book_weight(self, name: str, nbytes: int) -> None:
-        self.ledger.take(self.weight_entry(name), nbytes, lambda: None)
+    def _book_form(self, name: str, nbytes: int) -> None:
+        """Book a weight's bytes in another form than the file's."""
+        self.ledger.take(self.weight_entry(name), nbytes, lambda: None, mapped=False)
 
     def read_weights(self, progress: Progress, cancel: Cancel | None) -> None:
         self.weights.load(progress, cancel)

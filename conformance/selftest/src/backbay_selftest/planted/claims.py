@@ -17,9 +17,9 @@ from ..faults import BoundCall, Kind, Result, fault, named
 class Leaky(Ledger):
     """A ledger that books refused allocations."""
 
-    def take(self, entry: Any, nbytes: int, allocate: Any) -> Any:
+    def take(self, entry: Any, nbytes: int, allocate: Any, **keywords: Any) -> Any:
         try:
-            return super().take(entry, nbytes, allocate)
+            return super().take(entry, nbytes, allocate, **keywords)
         except NoMemoryError:
             self._sizes[entry] = self._sizes.get(entry, 0) + nbytes
             raise

@@ -83,7 +83,7 @@ class ModelWeights:
         self._ledger.take(Entry(cpu, "input_weights"), nbytes, lambda: None)
 
     def _take(self, entry: Entry, nbytes: int, allocate: Callable[[], None]) -> None:
-        self._ledger.take(entry, nbytes, lambda: allocate() if self._ledger.holds else None)
+        self._ledger.take(entry, nbytes, lambda: allocate() if self._ledger.holds else None, mapped=False)
 
     def load(self, progress: Progress, cancel: Cancel | None) -> None:
         """Fill copies and devices from the file."""

@@ -126,7 +126,7 @@ class Sessions:
                 leaf = graph.nodes[index].leaf
                 assert leaf is not None
                 entry = self._services.weight_entry(leaf.name)
-                self._services.ledger.take(entry, nbytes, lambda: None)
+                self._services.ledger.take(entry, nbytes, lambda: None, mapped=False)
                 booked.append((entry, nbytes))
         except BaseException:
             self._give_back(booked)
@@ -135,4 +135,4 @@ class Sessions:
 
     def _give_back(self, booked: Sequence[tuple[Entry, int]]) -> None:
         for entry, nbytes in booked:
-            self._services.ledger.give_back(entry, nbytes)
+            self._services.ledger.give_back(entry, nbytes, mapped=False)
