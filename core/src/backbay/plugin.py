@@ -51,6 +51,7 @@ from .memory.host_memory import host_memory
 from .memory.ledger import Entry, Ledger
 from .memory.report import AllocationStatus, BackendMemory, DeviceMemory, Memory, human_bytes
 from .memory.starvation import naming_limits, raise_if_starved
+from .memory.workspace import Workspace
 from .ops.declaration import OPS, REQUIRED, Op
 from .trace.context import Context
 from .trace.tensor import Tensor, trace_op
@@ -141,6 +142,7 @@ __all__ = [
     "TensorInfo",
     "Term",
     "UnsupportedOpError",
+    "Workspace",
     "assign_slots",
     "blocks",
     "check_cancel",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -10,7 +11,6 @@ import numpy as np
 from ..data.buffer import Buffer
 from ..data.encoding import NUMPY, Array, Bytes, decode, encode, gather, strided
 from ..data.host_buffer import HostBuffer, MappedBuffer
-from ..data.scratch import Scratch
 from ..errors import ShapeError, UnsupportedOpError
 from ..graph.cancel import Cancel, check_cancel
 from ..graph.graph import Graph, Node
@@ -18,6 +18,7 @@ from ..graph.liveness import assign_slots
 from ..graph.plan import Plan
 from ..memory.host_memory import host_memory
 from ..memory.ledger import Entry
+from ..memory.workspace import Workspace
 from ..ops import cast, copy
 from ..ops.declaration import Op
 from ..types.dtypes import DType
@@ -27,6 +28,8 @@ from ..types.spec import Spec, same_shape
 from .backend import Backend
 from .conversions import conversion_gap, encoding_gap
 from .forks import GATE
+from .kernel_memory import convert, converted_nbytes, kernel_nbytes, numbers_shape
+from .scratch import Scratch
 
 if TYPE_CHECKING:
     from ..gguf import ModelFile, TensorInfo
@@ -57,8 +60,17 @@ class KernelBackend(Backend):
 
     def __init__(self, model: ModelFile | None = None, params: BackendParams = BackendParams()) -> None:
         super().__init__(model, params)
-        self._scratch = Scratch()
         self._calls = {op: op.spread(kernel) for op, kernel in self.kernels.items()}
+
+    @cached_property
+    def scratch(self) -> Scratch:
+        """The memory of converted operands."""
+        return Scratch(self.ledger, GRAPH)
+
+    @cached_property
+    def workspace(self) -> Workspace:
+        """The working memory of all plans."""
+        return Workspace(self.ledger, GRAPH)
 
     def devices(self) -> list[DeviceInfo]:
         total, free = host_memory()
@@ -104,7 +116,7 @@ class KernelBackend(Backend):
         """Run one kernel; `arrays` holds the stored array of every node, by its index."""
         op = node.op
         assert op is not None
-        self._scratch.reset()
+        self.scratch.reset()
         args = [
             self.read_operand(node, value, arrays) if isinstance(value, Node) else value
             for value in node.args
@@ -129,12 +141,17 @@ class KernelBackend(Backend):
             return raw
         return self._for_target(raw, operand, reader.args[op.writes], whole=op is copy)
 
-    def numbers(self, raw: Array, dtype: DType) -> Array:
-        """A stored array as numbers to compute with."""
-        values = decode(raw, dtype)
-        if dtype.is_integer or values.dtype == self.float_dtype:
-            return values
-        return self._scratch.convert(values, self.float_dtype)
+    def numbers(self, raw: Array, dtype: DType, into: Array | None = None) -> Array:
+        """A stored array as numbers to compute with: converted into `into`, or into scratch memory."""
+        if into is None:
+            if dtype.is_integer or NUMPY.get(dtype) == self.float_dtype:
+                return raw
+            into = self.scratch.take(numbers_shape(raw, dtype), self.float_dtype)
+        return convert(raw, dtype, into)
+
+    def working_memory(self, node: Node) -> int:
+        """The bytes that a kernel makes: by default its result, before it is stored. Converted operands are not counted."""
+        return kernel_nbytes(node, self.float_dtype)
 
     def store(self, node: Node, result: Array, out: Array) -> None:
         """Round a kernel's result to the node's dtype, and store it in the node's array `out`."""
@@ -180,6 +197,11 @@ class KernelPlan(Plan):
         self.arrays: list[Array] = []
         if backend.params.alloc_memory:
             self.arrays = [backend.resolve_view(node, self._storage(node.storage)) for node in graph.nodes]
+        try:
+            self._join()
+        except BaseException:
+            self.close()
+            raise
 
     def run(self, cancel: Cancel | None) -> None:
         debug = self.backend.params.debug
@@ -201,6 +223,17 @@ class KernelPlan(Plan):
         self._buffers, self.arrays = [], []
         self._storages.clear()
         self.backend.ledger.give_back(GRAPH, self.nbytes)
+        self.backend.scratch.leave(self)
+        self.backend.workspace.give_back(self)
+
+    def _join(self) -> None:
+        """Book the working memory of the largest kernel, and make room for its converted operands."""
+        backend = self.backend
+        ops = [node for node in self.graph.nodes if node.op is not None and not node.op.view]
+        backend.scratch.join(
+            self, max((converted_nbytes(node, backend.float_dtype) for node in ops), default=0)
+        )
+        backend.workspace.take(self, max(map(backend.working_memory, ops), default=0))
 
     def report(self) -> list[str]:
         return [f"{CPU} {node.op.name} {node}" for node in self.graph.nodes if node.op is not None]

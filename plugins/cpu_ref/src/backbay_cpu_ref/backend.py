@@ -15,6 +15,7 @@ from backbay.plugin import GRAPH
 
 from .ops import KERNELS
 from .ops.kernel_table import Array
+from .working_memory import working_memory
 
 __all__ = ["CpuRef"]
 
@@ -69,8 +70,12 @@ class CpuRef(KernelBackend):
             return super().read_operand(reader, operand, arrays)
         kept = self._decoded[name]
         if kept is None:
-            kept = self._decoded[name] = super().read_operand(reader, operand, arrays).astype(np.float32)
+            room = np.empty(operand.shape[::-1], np.float32)
+            kept = self._decoded[name] = self.numbers(arrays[operand.index], operand.dtype, room)
         return self.numbers(kept, DType.F32)
+
+    def working_memory(self, node: Node) -> int:
+        return super().working_memory(node) + working_memory(node)
 
     def release(self) -> None:
         self._decoded.clear()

@@ -31,6 +31,7 @@ from backbay.plugin import (
     Entry,
     MappedBuffer,
     Progress,
+    Workspace,
     conversion_gap,
     host_memory,
     unsupported,
@@ -39,7 +40,6 @@ from backbay.plugin import (
 from .memory.allocator import return_freed_memory, return_large_blocks
 from .memory.buffers import DeviceBuffer, LeafBuffer
 from .memory.residence import is_resident
-from .memory.workspace import Workspace
 from .ops import KERNELS
 from .plans.compiled import Sessions
 from .plans.export import export
@@ -112,7 +112,7 @@ class OnnxBackend(Backend):
             ledger=self.ledger,
             weight_entry=self.weight_entry,
             weights=self.weights,
-            workspace=Workspace(self.ledger, Entry(self.device.id, "graph"), holds=self.params.alloc_memory),
+            workspace=Workspace(self.ledger, Entry(self.device.id, "graph")),
             exact=self.is_exact,
             shared_threads=self.option_values["threads"] == "shared",
         )

@@ -9,6 +9,13 @@ from backbay import ops
 from .kernel_table import Array, kernel, ranked
 from .matrix import product
 
+BLOCK = 1 << 19  # scores that are computed at a time
+
+
+def tokens_at_a_time(scores: int) -> int:
+    """How many tokens are computed at a time, where each has so many scores."""
+    return max(1, BLOCK // max(scores, 1))
+
 
 @kernel(ops.scaled_dot_product_attention)
 def scaled_dot_product_attention(
@@ -29,12 +36,16 @@ def scaled_dot_product_attention(
     )  # (batch, heads, tokens, d), (batch, kv, history, d)
     v = ranked(value, 4)
     v = v if cache_config_applied else v.transpose(0, 2, 3, 1)  # (batch, kv, dv, history)
-    scores = product(k, q) * scale  # (batch, heads, tokens, history)
-    if softcap:
-        scores = softcap * np.tanh(scores / softcap)
-    if mask is not None:
-        scores = scores + ranked(mask, 4)[:, :, : q.shape[2]]
-    y = product(v, _weights(scores, sinks))  # (batch, heads, tokens, dv)
+    y = np.empty((*q.shape[:3], v.shape[2]))  # (batch, heads, tokens, dv)
+    step = tokens_at_a_time(q.shape[0] * q.shape[1] * k.shape[2])
+    for low in range(0, q.shape[2], step):
+        some = slice(low, low + step)
+        scores = product(k, q[:, :, some]) * scale  # (batch, heads, some tokens, history)
+        if softcap:
+            scores = softcap * np.tanh(scores / softcap)
+        if mask is not None:
+            scores = scores + ranked(mask, 4)[:, :, : q.shape[2]][:, :, some]
+        y[:, :, some] = product(v, _weights(scores, sinks))
     if vmla is not None:
         y = product(ranked(vmla, 4), y)
     return y.swapaxes(1, 2).reshape(*query.shape[:-1], y.shape[-1])

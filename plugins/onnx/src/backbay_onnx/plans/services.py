@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from backbay import BackendParams
-from backbay.plugin import Entry, Ledger
+from backbay.plugin import Entry, Ledger, Workspace
 
-from ..memory.workspace import Workspace
 from ..session.device import Device
 from ..weights.store import WeightStore
 

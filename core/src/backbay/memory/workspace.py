@@ -1,10 +1,10 @@
-"""The memory that ONNX Runtime takes for values between nodes in a run, and gives back after it."""
+"""Working memory: what a plan takes while it runs, and gives back after it."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from backbay.plugin import Entry, Ledger
+from .ledger import Entry, Ledger
 
 PAGE = 4096
 
@@ -12,22 +12,23 @@ PAGE = 4096
 class Workspace:
     """Books the largest working memory of all plans, as graphs run one at a time.
 
-    With `holds`, that much memory is taken and given back when it is booked, so that a plan that does not fit fails then.
+    If the ledger holds memory, that much is taken and given back when it is booked: a plan that does not fit fails then.
     """
 
-    def __init__(self, ledger: Ledger, entry: Entry, *, holds: bool) -> None:
-        self._ledger, self._entry, self._holds = ledger, entry, holds
+    def __init__(self, ledger: Ledger, entry: Entry) -> None:
+        self._ledger, self._entry = ledger, entry
         self._wanted: dict[int, int] = {}  # bytes by plan
         self.booked = 0
 
     def take(self, owner: object, nbytes: int) -> None:
-        """Book the working memory of a plan; NoMemoryError where a limit or the system refuses it."""
+        """Book the working memory of a plan; NoMemoryError if a limit or the system refuses it."""
         more = max(nbytes - self.booked, 0)
-        self._ledger.take(self._entry, more, lambda: _try(nbytes) if self._holds and more else None)
+        self._ledger.take(self._entry, more, lambda: _try(nbytes) if self._ledger.holds and more else None)
         self.booked += more
         self._wanted[id(owner)] = nbytes
 
     def give_back(self, owner: object) -> None:
+        """A plan needs its working memory no longer."""
         self._wanted.pop(id(owner), None)
         left = max(self._wanted.values(), default=0)
         self._ledger.give_back(self._entry, self.booked - left)
