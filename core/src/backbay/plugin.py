@@ -47,6 +47,7 @@ from .graph.graph import Graph, Node, NodeKind
 from .graph.liveness import assign_slots
 from .graph.plan import Plan
 from .graph.symbolic_sizes import Guards, Size, Symbols, Term, program, term_of
+from .memory.allocator import return_freed_memory, return_large_blocks
 from .memory.host_memory import host_memory
 from .memory.ledger import Entry, Ledger
 from .memory.report import AllocationStatus, BackendMemory, DeviceMemory, Memory, human_bytes
@@ -168,6 +169,8 @@ __all__ = [
     "replacing",
     "require_cancel",
     "run_helper",
+    "return_freed_memory",
+    "return_large_blocks",
     "same_shape",
     "span",
     "start_helper",

@@ -25,6 +25,7 @@ from ..errors import (
 from ..graph.cancel import Cancel, check_cancel, require_cancel
 from ..graph.graph import Graph
 from ..graph.plan import Plan
+from ..memory.allocator import return_freed_memory
 from ..memory.ledger import Entry, Ledger
 from ..memory.report import BackendMemory, human_bytes
 from ..memory.starvation import naming_limits
@@ -212,6 +213,7 @@ class Backend(BackendHooks):
             self.release()
             if self.model is not None:
                 self.model.close()
+            return_freed_memory()
 
     @final
     def after_fork(self, reason: str) -> None:

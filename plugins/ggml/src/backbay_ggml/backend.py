@@ -26,7 +26,7 @@ from backbay import (
     Support,
 )
 from backbay.gguf import ModelFile, TensorInfo, whole
-from backbay.plugin import COMPOSITE, GRAPH, Cancel, Progress, unsupported
+from backbay.plugin import COMPOSITE, GRAPH, Cancel, Progress, return_large_blocks, unsupported
 
 from . import doctor
 from .devices import cache_support
@@ -93,6 +93,7 @@ class Ggml(Backend):
     def __init__(self, model: ModelFile | None = None, params: BackendParams = BackendParams()) -> None:
         super().__init__(model, params)
         self.library = load_library()
+        return_large_blocks()
         self.threads = params.num_threads or _usable_cores()
         self.stop = StopFlag()
         self.weights: ModelWeights | None = None

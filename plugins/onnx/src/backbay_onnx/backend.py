@@ -34,10 +34,10 @@ from backbay.plugin import (
     Workspace,
     conversion_gap,
     host_memory,
+    return_large_blocks,
     unsupported,
 )
 
-from .memory.allocator import return_freed_memory, return_large_blocks
 from .memory.buffers import DeviceBuffer, LeafBuffer
 from .memory.residence import is_resident
 from .ops import KERNELS
@@ -206,7 +206,6 @@ class OnnxBackend(Backend):
     def release(self) -> None:
         self.sessions.close()
         self.weights.close()
-        return_freed_memory()
 
 
 def _is_one_attention(specs: Sequence[Spec | None]) -> bool:

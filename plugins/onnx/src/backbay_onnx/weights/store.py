@@ -11,10 +11,18 @@ import numpy as np
 
 from backbay import DType, Graph, Node
 from backbay.gguf import ModelFile, TensorInfo
-from backbay.plugin import Array, Bytes, Cancel, Progress, check_cancel, decode, numpy_view
+from backbay.plugin import (
+    Array,
+    Bytes,
+    Cancel,
+    Progress,
+    check_cancel,
+    decode,
+    numpy_view,
+    return_freed_memory,
+)
 
 from ..lowering.lowered_model import Lowered
-from ..memory.allocator import return_freed_memory
 from ..memory.buffers import DeviceBuffer
 from ..memory.file_backed import FileBackedMemory
 from ..session.device import Device
