@@ -207,7 +207,7 @@ class LLM:
         return found / np.linalg.norm(found, axis=1, keepdims=True) if normalize else found
 
     def memory(self) -> BackendMemory:
-        """The memory of the weights, the cache and the largest graph."""
+        """The memory of the weights, the cache, the largest graph, and the host's share."""
         return self._engine.memory()
 
     def forget(self) -> None:

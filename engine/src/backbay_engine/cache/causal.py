@@ -71,7 +71,9 @@ class CausalCache(CellCache):
         count = _up(sizes.sequences * each, config.cache_padding)
         storage = self.open_store(backend, sizes, count)
         self._quantum = lcm(self._bucket, config.cache_padding)
-        self._cells = Cells(sizes.sequences, sizes.capacity, count)
+        self._sizes, self._cells = sizes, Cells(0, 0, 0)
+        if backend.params.alloc_memory:
+            self._cells = Cells(sizes.sequences, sizes.capacity, count)
         self._gathers, self._wasted = storage.can_move(), 0
         self._scratch: Rows = np.empty(0, NUMPY[config.mask_dtype])
 
@@ -83,6 +85,13 @@ class CausalCache(CellCache):
     def cells(self) -> Cells:
         self.check_open()
         return self._cells
+
+    @property
+    def host_nbytes(self) -> int:
+        sizes, config = self._sizes, self.storage.config
+        rows = _up(sizes.batch, config.mask_batch_padding)
+        records = 4 * (self.storage.cells + sizes.sequences * sizes.capacity)
+        return records + rows * self.storage.cells * NUMPY[config.mask_dtype].itemsize
 
     def reserve(self) -> None:
         if self._gathers:

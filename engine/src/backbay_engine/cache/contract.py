@@ -95,6 +95,11 @@ class Cache(ABC):
     def reserve(self) -> None:
         """Once all layers are known, allocate the memory that moving cells needs."""
 
+    @property
+    def host_nbytes(self) -> int:
+        """Bytes of the host that the open cache takes beside leaves: its records, and masks in the making."""
+        return 0
+
     @abstractmethod
     def plan(self, step: Step) -> CachePlan:
         """Take cells for a step; CacheFullError names sequence, need and room, and changes nothing."""

@@ -198,8 +198,9 @@ class BoundEncoderCache(BoundCache):
         self._cells = host.empty(DType.I32, self.puts)
         self.present = host.empty(DType.F32, 1, 1, size)
         rows = -(-max(size, 1) // config.mask_batch_padding) * config.mask_batch_padding
-        self._rows: NDArray[Any] = np.full((rows, plan.history), HIDDEN, NUMPY[config.mask_dtype])
         self._mask = host.empty(config.mask_dtype, plan.history, rows) if plan.masked else None
+        self._rows: NDArray[Any] | None = None  # made at the first step: a bound worst case needs none
+        self._shape, self._kind = (rows, plan.history), NUMPY[config.mask_dtype]
         self._written: dict[int, tuple[Tensor, Tensor]] = {}
         self.fill(plan)
 
@@ -208,7 +209,7 @@ class BoundEncoderCache(BoundCache):
         self._cells.from_bytes(plan.cells)
         present = np.zeros(plan.step.size, np.float32)
         for run, low, high in plan.seen:
-            rows = self._rows[run.row : run.row + run.count]
+            rows = self._kept_rows()[run.row : run.row + run.count]
             rows[:] = HIDDEN
             # Without an output, a token sees the first cell: softmax of a fully masked row is NaN.
             rows[:, low - self._first : high - self._first] = SEEN
@@ -216,8 +217,13 @@ class BoundEncoderCache(BoundCache):
                 rows[:, 0] = SEEN
             present[run.row : run.row + run.count] = high > low
         self.present.from_floats(present)
-        if self._mask is not None:
-            self._mask.from_bytes(self._rows)
+        if self._mask is not None and plan.seen:
+            self._mask.from_bytes(self._kept_rows())
+
+    def _kept_rows(self) -> NDArray[Any]:
+        if self._rows is None:
+            self._rows = np.full(self._shape, HIDDEN, self._kind)
+        return self._rows
 
     def put(self, ctx: Context, layer: int, key: Tensor, value: Tensor) -> None:
         if key.dim(2) != self.puts:

@@ -58,6 +58,10 @@ class LayeredCache(Cache):
         for cache in self.caches:
             cache.reserve()
 
+    @property
+    def host_nbytes(self) -> int:
+        return sum(cache.host_nbytes for cache in self.caches)
+
     def plan(self, step: Step) -> LayeredPlan:
         plans: list[CachePlan] = []
         for cache in self.caches:

@@ -16,7 +16,7 @@ from .cells import Cells, Run
 
 SEEN, HIDDEN = 0.0, -np.inf
 Rows: TypeAlias = NDArray[Any]
-NUMPY = {DType.F32: np.float32, DType.F16: np.float16}
+NUMPY: dict[DType, np.dtype[Any]] = {DType.F32: np.dtype(np.float32), DType.F16: np.dtype(np.float16)}
 
 
 @dataclass(frozen=True)

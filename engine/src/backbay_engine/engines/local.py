@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 import backbay
 from backbay import Backend, BackendMemory, BackendParams, ClosedError, DType
 from backbay.gguf import Config
-from backbay.plugin import Cancel, Progress
+from backbay.plugin import Cancel, Entry, Progress
 
 from ..arguments import LARGEST, LARGEST_BATCH, MOST_SEQUENCES, require_room, whole
 from ..cache.contract import Cache, CacheSizes
@@ -82,6 +82,7 @@ class LocalEngine(Engine):
             generates = self.cache is not None
             architecture = self.backend.config.architecture
             self.facts = Facts(architecture, self.model.vocabulary_size, context, batch, generates)
+            self._book_host(parallel)
             # All is allocated now, so that no later step runs out of memory.
             self.step_cache.reserve(worst_steps(batch, parallel, context, decoding=generates))
             self.runner = self._runner(self.cache, parallel)
@@ -144,6 +145,14 @@ class LocalEngine(Engine):
         if self.cache is not None:
             self.cache.close()
         self.backend.close()
+
+    def _book_host(self, parallel: int) -> None:
+        """Book the host's share: tokenizer, cache records and masks, and the logits of a step, which are copied twice."""
+        records = self.cache.host_nbytes if self.cache is not None else 0
+        vocabulary = self.tokenizer.nbytes if self.tokenizer is not None else 0
+        logits = 2 * 4 * parallel * self.model.vocabulary_size
+        ledger = self.backend.ledger
+        ledger.take(Entry(ledger.devices[0][0], "host"), records + vocabulary + logits, lambda: None)
 
     def _runner(self, cache: Cache | None, parallel: int) -> Runner | None:
         if cache is None:

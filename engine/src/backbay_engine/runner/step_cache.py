@@ -13,11 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backbay import Context, Tensor
+from backbay.plugin import Entry
 
 from ..cache.contract import BoundCache, Cache, CachePlan
 from ..models.batch import Batch
 from ..models.contract import Model
 from ..steps.step import Step
+
+NODE = 1024  # bytes that core and a backend take for a traced node beside its data, measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +57,14 @@ class StepCache:
 
     def reserve(self, steps: Sequence[Step]) -> None:
         """Allocate the memory of the largest steps and of the cache; later steps stay within it."""
+        nodes = 0
         for step in steps:
             plan = None if self.cache is None else self.cache.worst(step)
-            self._find(step, plan).ctx.reserve()
+            ctx = self._find(step, plan).ctx
+            ctx.reserve()
+            nodes = max(nodes, ctx.counters.traced_nodes)
+        ledger = self.model.backend.ledger
+        ledger.take(Entry(ledger.devices[0][0], "host"), self.limit * nodes * NODE, lambda: None)
         if self.cache is not None:
             self.cache.reserve()
         self._reserved = self._taken()

@@ -24,6 +24,8 @@ from .unigram import Unigram
 from .vocabulary import DEFAULTS, Defaults, Kind, Source, Vocabulary, open_config, read_vocabulary
 from .wordpiece import WordPiece
 
+_TOKEN, _MERGE = 200, 250  # bytes that tables take for one, measured
+
 
 class Encoder(Protocol):
     """Encodes a text without special tokens. `after_special`: the text begins the input, or follows a special token."""
@@ -51,6 +53,12 @@ class Tokenizer:
         self._bytes = TokenBytes(vocabulary, byte_level=byte_level)
         # These vocabularies write a space before every word, also the first.
         self._drop_space = vocabulary.kind == "bert" or vocabulary.add_space_prefix
+
+    @property
+    def nbytes(self) -> int:
+        """About the bytes that the tables take, and the part of the model file that they were read from."""
+        merges = MERGES.of(self._vocabulary.config, None)
+        return _TOKEN * self.vocabulary_size + _MERGE * len(merges or ())
 
     @property
     def bos(self) -> int | None:

@@ -14,7 +14,7 @@ from backbay import DType
 
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
-CHUNK = 1 << 22  # elements unpacked at a time, as unpacked elements take memory
+CHUNK = 1 << 17  # elements unpacked at a time, as unpacked elements take memory
 
 
 @dataclass(frozen=True)
