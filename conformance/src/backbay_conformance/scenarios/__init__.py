@@ -11,6 +11,7 @@ from . import (
     long,
     memory,
     misuse,
+    process_memory,
     settings,
     threads,
     weights,
@@ -18,5 +19,5 @@ from . import (
 
 SUBJECTS = (
     *(blocks, composites, experts, graphs, halves, leaves, lives),
-    *(long, memory, misuse, settings, threads, weights),
+    *(long, memory, misuse, process_memory, settings, threads, weights),
 )

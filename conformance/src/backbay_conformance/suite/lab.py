@@ -21,8 +21,15 @@ GUARDED = BackendParams(num_threads=2, debug=Debug(poison=True, guard_bytes=64))
 class Lab:
     """Backends of one class; `backend` is shared, has poison and guard zones, and is opened anew after a fault."""
 
-    def __init__(self, open_backend: Callable[[BackendParams, Path | None], Backend], name: str) -> None:
+    def __init__(
+        self,
+        open_backend: Callable[[BackendParams, Path | None], Backend],
+        name: str,
+        spec: str = "",
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
         self.name = name
+        self.spec, self.options = spec, options or {}  # what another process opens the same backend with
         self._open = open_backend
         self.model_calls: dict[str, list[Node]] = {}  # by op: the calls of the model that a run imitates
         self._backend: Backend | None = None
@@ -66,7 +73,8 @@ def lab_for(backend: str | type[Backend], options: Mapping[str, Any] | None = No
     """A lab for an installed backend's name, `module:Class`, or a class."""
     kind = entry(backend).load() if isinstance(backend, str) and ":" in backend else backend
     name = kind if isinstance(kind, str) else kind.__name__
-    return Lab(lambda params, model: backbay.open(model, kind, _with(params, options)), name)
+    spec = backend if isinstance(backend, str) else ""
+    return Lab(lambda params, model: backbay.open(model, kind, _with(params, options)), name, spec, options)
 
 
 def _with(params: BackendParams, options: Mapping[str, Any] | None) -> BackendParams:

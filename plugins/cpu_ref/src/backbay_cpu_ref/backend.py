@@ -19,6 +19,8 @@ from .working_memory import working_memory
 
 __all__ = ["CpuRef"]
 
+EMBEDDINGS, OUTPUT = "token_embd.weight", "output.weight"
+
 
 def _byte_count(value: Any) -> int:
     count = integer(value)
@@ -57,9 +59,11 @@ class CpuRef(KernelBackend):
             if self.ledger.devices[0][0] in self.params.max_memory
             else self.option_values["decoded_weights"]
         )
-        for info in self.model.tensors.values() if self.model is not None else ():
+        tensors = self.model.tensors if self.model is not None else {}
+        for info in tensors.values():
             nbytes = 4 * prod(info.shape)
-            if info.dtype.is_quantized and nbytes <= room:
+            looked_up = info.name == EMBEDDINGS and OUTPUT in tensors  # rows are read as they are stored
+            if info.dtype.is_quantized and nbytes <= room and not looked_up:
                 room -= nbytes
                 self.ledger.take(GRAPH, nbytes, lambda: None)
                 self._decoded[info.name] = None

@@ -25,6 +25,16 @@ class Leaky(Ledger):
             raise
 
 
+class Halving(Ledger):
+    """A ledger that books half of each allocation."""
+
+    def take(self, entry: Any, nbytes: int, allocate: Any, **keywords: Any) -> Any:
+        return super().take(entry, nbytes // 2, allocate, **keywords)
+
+    def give_back(self, entry: Any, nbytes: int, **keywords: Any) -> None:
+        super().give_back(entry, nbytes // 2, **keywords)
+
+
 def claiming(right: type[KernelBackend], claimed: Op[Any, Any]) -> type[KernelBackend]:
     """The backend that claims a kernel for an op, and lacks it."""
 
@@ -56,6 +66,13 @@ def quantized_weights_are_disclaimed(call: BoundCall) -> Result:
     """`supports` declines mulmat with a q8_0 weight, which the kernel can compute."""
     quantized = call.op is ops.mulmat and call.specs[0] is not None and call.specs[0].dtype is DType.Q8_0
     return unsupported("q8_0 weights have no kernel") if quantized else call.right()
+
+
+@fault(Kind.CLAIMS, "start", like="L15868")
+def half_of_the_memory_is_booked(call: BoundCall) -> Result:
+    """Every allocation is booked with half of its bytes, in dry runs too."""
+    call.backend.ledger.__class__ = Halving
+    call.right()
 
 
 @fault(Kind.CLAIMS, like="executorch#12296")
