@@ -9,11 +9,11 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from backbay import Backend, BackendMemory, DType
+from backbay import Backend, BackendMemory, DType, UnsupportedOpError
 from backbay.plugin import human_bytes
 
 from ..draw.draw import Draw
@@ -64,18 +64,26 @@ def in_child(lab: Lab, path: Path) -> Held | None:
     """The measurement in a fresh process."""
     program = f"from {__name__} import main; main()"
     told = json.dumps([lab.spec, dict(lab.options), str(path)])
-    done = subprocess.run(
-        [sys.executable, "-c", program, told], stdout=subprocess.PIPE, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", program, told], capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = done.stderr.strip().rpartition("\n")[2]
+        raise Fault("memory", f"a fresh process ended with exit status {done.returncode}: {last}")
     answer = json.loads(done.stdout.splitlines()[-1])
-    return None if answer is None else Held(*answer)
+    if "unsupported" in answer:
+        raise UnsupportedOpError(answer["unsupported"])
+    return Held(*answer["held"]) if answer["held"] else None
 
 
 def main() -> None:
     """The child's program."""
     spec, options, path = json.loads(sys.argv[1])
     lab = lab_for(spec, options)
-    print(json.dumps(measured(lambda: lab.fresh(Path(path)))))
+    answer: dict[str, Any]
+    try:
+        answer = {"held": measured(lambda: lab.fresh(Path(path)))}
+    except UnsupportedOpError as error:
+        answer = {"unsupported": str(error)}
+    sys.stdout.write(json.dumps(answer) + "\n")
 
 
 def measured(open_backend: Callable[[], Backend]) -> Held | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from math import prod
 from typing import Any
@@ -51,9 +52,10 @@ class Grid:
     def terms(self) -> tuple[Term, ...]:
         return (self.start, *self.extents, *self.steps)
 
-    def of(self, values: Iterator[int]) -> NDArray[Any]:
-        total = np.array(next(values), np.int64)
-        extents, steps = ([next(values) for _ in self.extents] for _ in range(2))
+    def filled(self, values: Sequence[int]) -> NDArray[Any]:
+        """The array for the values of the terms."""
+        total = np.array(values[0], np.int64)
+        extents, steps = values[1 : self.rank + 1], values[self.rank + 1 :]
         for n, (extent, step) in enumerate(zip(extents, steps, strict=True)):
             line = np.arange(extent, dtype=np.int64) * step
             total = total + line.reshape(-1, *[1] * n)
@@ -87,22 +89,29 @@ class Feeds:
 
     def of(self, graph: Graph) -> Fed:
         values = self._values(graph)
-        rest = iter(values[self.count :])
-        grids = {name: feed.of(rest) for name, feed in self._grids.items()}
-        return Fed(np.array(values[: self.count], np.int64), self.places, grids)
+        given, first = {}, self.count
+        for name, grid in self._grids.items():
+            given[name] = grid, values[first : first + len(grid.terms)]
+            first += len(grid.terms)
+        return Fed(np.array(values[: self.count], np.int64), self.places, given)
 
 
 @dataclass(frozen=True)
 class Fed:
-    """The arrays of one graph."""
+    """The arrays of one graph. Grids are made when they are first asked for: a dry run only counts their bytes."""
 
     numbers: NDArray[np.int64]
     places: tuple[tuple[str, tuple[int, ...], int], ...]
-    grids: Mapping[str, NDArray[Any]]
+    given: Mapping[str, tuple[Grid, Sequence[int]]]  # grids by name, and the values of their terms
+
+    @cached_property
+    def grids(self) -> dict[str, NDArray[Any]]:
+        return {name: grid.filled(values) for name, (grid, values) in self.given.items()}
 
     @property
     def nbytes(self) -> int:
-        return self.numbers.nbytes + sum(grid.nbytes for grid in self.grids.values())
+        extents = [values[1 : grid.rank + 1] for grid, values in self.given.values()]
+        return self.numbers.nbytes + sum(8 * prod(extent) for extent in extents)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """By name."""

@@ -1,0 +1,72 @@
+"""The memory report against a fresh process, and dry runs that take no memory in proportion to the context."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import backbay
+
+MODEL = Path(__file__).parents[2] / "examples" / "models" / "backbay-tiny-f16.gguf"
+BACKENDS = sorted(backbay.backends())
+MIB = 1 << 20
+
+if not Path("/proc/self/clear_refs").exists():
+    pytest.skip("only Linux tells the largest resident memory, and forgets it", allow_module_level=True)
+
+COMMON = """
+import gc, json, logging, pathlib, sys, time
+from backbay_engine import estimate, load
+logging.disable()
+path, name = sys.argv[1:]
+
+def resident(what):
+    lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(what))
+"""
+USE = """
+def use():
+    with load(path, name, num_threads=2) as llm:
+        count = llm.model.vocabulary_size
+        llm.generate([n * 7919 % count for n in range(llm.context - 8)], max_tokens=4, temperature=0)
+        return llm.memory().total()
+
+use()
+gc.collect()
+before = resident("VmRSS")
+pathlib.Path("/proc/self/clear_refs").write_text("5")  # forget the peak
+booked = use()
+print(json.dumps([booked, resident("VmHWM") - before]))
+"""
+DRY = """
+for _ in range(2):
+    estimate(path, name, context=4096)
+before, start = resident("VmHWM"), time.perf_counter()
+told = estimate(path, name, context=2**29)
+print(json.dumps([told.total(), resident("VmHWM") - before, time.perf_counter() - start]))
+"""
+
+
+def answer(program: str, name: str) -> Any:
+    command = [sys.executable, "-c", COMMON + program, str(MODEL), name]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_the_report_of_a_small_model_is_what_a_fresh_process_takes(name: str) -> None:
+    booked, grown = answer(USE, name)
+    assert abs(booked - grown) < max(2 * MIB, booked // 100), (booked / MIB, grown / MIB)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_a_dry_run_takes_nothing_in_proportion_to_the_context(name: str) -> None:
+    booked, grown, seconds = answer(DRY, name)
+    assert booked > 100 << 30
+    assert grown < 20 * MIB, grown / MIB
+    assert seconds < 10  # on a busy machine; a tenth of it on a quiet one
