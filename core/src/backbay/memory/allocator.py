@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD in <malloc.h> of the GNU C library
-LARGE = 1 << 17
+LARGE = 1 << 16
 
 
 @cache

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 from backbay import Graph
-from backbay.plugin import Entry
+from backbay.plugin import Entry, return_freed_memory
 
 from ..lowering.graph_lowering import lower
 from ..lowering.kernel_view import Settings
@@ -115,6 +115,7 @@ class Sessions:
         limit = services.params.max_memory.get(services.device.id)
         session = create_session(lowered.model, parts, options, services.device, limit)
         services.weights.files.drop_pages()
+        return_freed_memory()  # creating a session takes several times the memory of the model's nodes
         self.created += 1
         return session
 
