@@ -28,8 +28,12 @@ def write_small_llama(
     seed: int = 3,
     broken_layer: int | None = None,
     endless: bool = False,
+    dtype: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
 ) -> Path:
-    """Write the model; the weights of `broken_layer` give NaN. An endless model ends no answer."""
+    """Write the model; the weights of `broken_layer` give NaN. An endless model ends no answer.
+
+    Matrices are stored as `dtype`.
+    """
     rng, width = np.random.default_rng(seed), head * HEADS
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_block_count(layers)
@@ -45,7 +49,9 @@ def write_small_llama(
     def add(name: str, *shape: int) -> None:
         scale = 1.0 if len(shape) == 1 else 2.0 / np.sqrt(shape[-1])
         data = np.ones(shape) if len(shape) == 1 else rng.standard_normal(shape) * scale
-        writer.add_tensor(f"{name}.weight", data.astype(np.float32))
+        kind = gguf.GGMLQuantizationType.F32 if len(shape) == 1 else dtype
+        stored = gguf.quants.quantize(data.astype(np.float32), kind)
+        writer.add_tensor(f"{name}.weight", stored, raw_dtype=kind)
 
     add("token_embd", WORDS, width)
     for layer in range(layers):

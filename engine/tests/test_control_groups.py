@@ -5,9 +5,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import gguf
 import pytest
+from small_llama import write_small_llama
 
 import backbay
+from backbay import BackendParams
+from backbay_engine import estimate
 
 MODEL = Path(__file__).parents[2] / "examples" / "models" / "backbay-tiny-f16.gguf"
 LIMIT = 400 << 20
@@ -60,3 +64,47 @@ def test_a_load_that_does_not_fit_the_group_is_an_error(group: Path, name: str):
         done.stdout,
         done.stderr,
     )
+
+
+LOADING = """
+import json, logging, os, pathlib, sys
+import backbay
+from backbay import BackendParams
+from backbay_engine import load
+
+name, path, way, group = sys.argv[1:]
+logging.disable()
+pathlib.Path(group).write_text(str(os.getpid()))
+try:
+    with load(path, name, params=BackendParams(num_threads=2, options={"weights": way})) as llm:
+        llm.generate([n % 250 for n in range(llm.context - 8)], max_tokens=4, temperature=0)
+        print("ran")
+except backbay.NoMemoryError as error:
+    print("refused", sum(memory.status.name == "Failed" for *_, memory in error.memory.rows()))
+"""
+
+
+@pytest.fixture(scope="module")
+def quantized(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of some 40 MiB, whose weights onnx packs, cpu_ref decodes, and ggml may rearrange."""
+    path = tmp_path_factory.mktemp("models") / "quantized.gguf"
+    return write_small_llama(path, layers=40, head=128, dtype=gguf.GGMLQuantizationType.Q8_0)
+
+
+@pytest.mark.fault(
+    "a container with less memory than the model needs", "NoMemoryError with the entry marked, or an answer"
+)
+@pytest.mark.parametrize("way", ["auto", "copied"])
+@pytest.mark.parametrize("name", sorted(backbay.backends()))
+def test_no_limit_gets_the_process_killed(group: Path, quantized: Path, name: str, way: str):
+    told = estimate(quantized, name, params=BackendParams(num_threads=2, options={"weights": way})).total()
+    heard = []
+    for limit in (told // 2, told + (8 << 20), told + (24 << 20), 2 * told + (200 << 20)):
+        (group.parent / "memory.limit_in_bytes").write_text(str(limit))
+        command = [sys.executable, "-W", "ignore", "-c", LOADING, name, str(quantized), way, str(group)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, (limit, done.returncode, done.stderr)
+        heard.append(done.stdout.strip())
+    assert heard[0] == "refused 1"
+    assert heard[-1] == "ran"
+    assert set(heard) <= {"refused 1", "ran"}

@@ -6,9 +6,10 @@ import errno
 import io
 import os
 import stat
+import sys
 import threading
 import weakref
-from mmap import ACCESS_READ, mmap
+from mmap import ACCESS_READ, PAGESIZE, mmap
 from pathlib import Path
 from typing import final
 
@@ -16,6 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from backbay.errors import ModelFileError
+
+if sys.platform == "linux":
+    from mmap import MADV_DONTNEED
 
 REFUSED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # the system has no room for one more file
 REMEDY = "load it again; with the option weights=copied a file may change once it is loaded"
@@ -41,9 +45,8 @@ class Content:
         self.size, self._written = status.st_size, status.st_mtime_ns
         if not self.size:
             raise ModelFileError(path, 0, "the magic GGUF", "an empty file")
-        self.mapped: npt.NDArray[np.uint8] = np.frombuffer(
-            mmap(number, self.size, access=ACCESS_READ), np.uint8
-        )
+        self._map = mmap(number, self.size, access=ACCESS_READ)
+        self.mapped: npt.NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
 
     def check(self) -> None:
         """Raise ModelFileError if the file was changed since it was opened."""
@@ -57,6 +60,12 @@ class Content:
             )
         if now.st_mtime_ns != self._written:
             raise self._changed("no change since it was opened", "a later modification time")
+
+    def drop_pages(self, offset: int, nbytes: int) -> None:
+        """Let the system drop the whole pages of a range; a later read loads them again."""
+        first, end = -(-offset // PAGESIZE) * PAGESIZE, (offset + nbytes) // PAGESIZE * PAGESIZE
+        if end > first and sys.platform == "linux":
+            self._map.madvise(MADV_DONTNEED, first, end - first)
 
     def read(self, offset: int, target: memoryview) -> None:
         """Fill `target` from the file, which may shrink meanwhile: a ModelFileError, as mapped pages are not touched."""

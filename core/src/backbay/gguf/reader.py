@@ -91,6 +91,12 @@ class ModelFile:
             yield done / total
         self._contents = {}
 
+    def drop_pages(self, name: str) -> None:
+        """Let the system drop the pages of a weight that the caller holds in another form; a later read loads them again."""
+        if self._copies is None and name not in self._stacks and not self.closed:
+            info = self.tensors[name]
+            self._contents[info.path].drop_pages(info.offset, info.nbytes)
+
     def close(self) -> None:
         # The maps are dropped, not closed: a map lives as long as the last array that views it.
         self.closed = True

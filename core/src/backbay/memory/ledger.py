@@ -17,6 +17,7 @@ T = TypeVar("T")
 Kind = Literal["input_weights", "weights", "cache", "graph", "host"]
 WEIGHTS = ("input_weights", "weights")
 UNCHECKED = 8 << 20  # bytes; asking the system for its free memory takes longer than booking
+SPARE = 8 << 20  # bytes that libraries and Python take in a first run
 
 
 @dataclass(frozen=True)
@@ -77,11 +78,12 @@ class Ledger:
             return result
 
     def check_free(self) -> None:
-        """Raise NoMemoryError if memory that is booked, but not filled yet, exceeds the free memory of the host."""
+        """Raise NoMemoryError unless the host has free memory for all that is booked and not filled yet, and some to spare."""
         with self._lock:
             host = {entry: size for entry, size in self._anonymous.items() if entry.device == self._host}
             if self.holds and host:
-                self._check_free(max(host, key=lambda entry: (entry.kind in WEIGHTS, host[entry])), 0)
+                largest = max(host, key=lambda entry: (entry.kind in WEIGHTS, host[entry]))
+                self._check_free(largest, 0, SPARE)
 
     @property
     def _host(self) -> str:
@@ -105,13 +107,14 @@ class Ledger:
                 self._check_free(entry, nbytes)
                 self._unchecked = 0
 
-    def _check_free(self, entry: Entry, nbytes: int) -> None:
+    def _check_free(self, entry: Entry, nbytes: int, spare: int = 0) -> None:
         """Raise NoMemoryError if the bytes to be filled, `nbytes` more among them, exceed the host's free memory."""
         held, free = self._held(self._host), host_memory().free
         filled = min(max(anonymous_memory() - self._before, 0), held)
-        if free is not None and held - filled + nbytes > free:
-            need = human_bytes(held - filled + nbytes)
-            raise self.failure(entry, nbytes, f"{need} are to be filled, and {human_bytes(free)} are free")
+        needed = held - filled + nbytes + spare
+        if free is not None and needed > free:
+            why = f"{human_bytes(needed)} are still to be filled, and {human_bytes(free)} are free"
+            raise self.failure(entry, nbytes, why)
 
     def _held(self, device: str) -> int:
         """The bytes on a device that no file backs."""

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import final
 
 from backbay.gguf import ModelFile, TensorInfo
-from backbay.plugin import Bytes, Cancel, Progress, check_cancel
+from backbay.plugin import Cancel, Progress, check_cancel
 
 from ..devices.device import rounded_up
 from ..library.abi import NULL, Ptr, address, ffi
@@ -19,7 +19,7 @@ from .trials import usable_arrangements
 
 MAPPED, COPIED, AUTO = "mapped", "copied", "auto"  # policies
 EMBEDDINGS, OUTPUT = "token_embd.weight", "output.weight"
-MADV_DONTNEED, MADV_HUGEPAGE = 4, 14
+MADV_HUGEPAGE = 14
 PAGE = os.sysconf("SC_PAGE_SIZE")
 ALIGNMENT = 64
 READERS = 4  # threads that rearrange; more of them would wait for memory
@@ -137,19 +137,13 @@ class CpuWeights:
         check_cancel(cancel)
         data = self._model.data(name)
         self._lib.ggml_backend_tensor_set(self._copies[name], ffi.from_buffer(data), 0, data.size)
-        if self._policy != COPIED:  # else the pages belong to no file
-            _release_pages(data)
+        self._model.drop_pages(name)
         return int(data.size)
 
 
 def is_tied(model: ModelFile) -> bool:
     """Whether the embeddings serve as the output's weights too."""
     return EMBEDDINGS in model.tensors and OUTPUT not in model.tensors
-
-
-def _release_pages(data: Bytes) -> None:
-    """Let the system drop the pages of a mapped file that was copied; a later read loads them again."""
-    _advise(data.ctypes.data, data.size, MADV_DONTNEED)
 
 
 def _advise(start: int, nbytes: int, advice: int) -> None:

@@ -134,7 +134,13 @@ class WeightStore:
         self.files.close()
 
     def _pack(self, name: str, dtype: DType, data: Bytes, elements: int) -> PackedWeight:
-        return self._once(name, "packed", lambda: PackedWeight(dtype, data, elements, self.files.empty))
+        def pack() -> PackedWeight:
+            packed = PackedWeight(dtype, data, elements, self.files.empty)
+            if self._model is not None:
+                self._model.drop_pages(name)
+            return packed
+
+        return self._once(name, "packed", pack)
 
     def _once(self, name: str, form: str, make: Callable[[], T]) -> T:
         with self._lock:
