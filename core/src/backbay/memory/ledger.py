@@ -17,7 +17,7 @@ T = TypeVar("T")
 Kind = Literal["input_weights", "weights", "cache", "graph", "host"]
 WEIGHTS = ("input_weights", "weights")
 UNCHECKED = 8 << 20  # bytes; asking the system for its free memory takes longer than booking
-SPARE = 8 << 20  # bytes that libraries and Python take in a first run
+SPARE = 24 << 20  # bytes that libraries and Python take until a model is loaded, which nobody books
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,7 @@ class Ledger:
         self._sizes: dict[Entry, int] = {}
         self._anonymous: dict[Entry, int] = {}  # of these, bytes that no file backs
         self._before = anonymous_memory() if holds else 0  # of the process
+        self._spare = SPARE
         self._unchecked = 0  # anonymous bytes of the host, booked since the free memory was last asked for
         self._lock = threading.RLock()  # reentrant: the garbage collector may give back during a take
 
@@ -78,12 +79,16 @@ class Ledger:
             return result
 
     def check_free(self) -> None:
-        """Raise NoMemoryError unless the host has free memory for all that is booked and not filled yet, and some to spare."""
+        """Raise NoMemoryError unless the host has free memory for all that is booked and not filled yet.
+
+        Called before a model is loaded: until then some more must be free, from then on not.
+        """
         with self._lock:
             host = {entry: size for entry, size in self._anonymous.items() if entry.device == self._host}
             if self.holds and host:
                 largest = max(host, key=lambda entry: (entry.kind in WEIGHTS, host[entry]))
-                self._check_free(largest, 0, SPARE)
+                self._check_free(largest, 0)
+            self._spare = 0
 
     @property
     def _host(self) -> str:
@@ -107,11 +112,11 @@ class Ledger:
                 self._check_free(entry, nbytes)
                 self._unchecked = 0
 
-    def _check_free(self, entry: Entry, nbytes: int, spare: int = 0) -> None:
+    def _check_free(self, entry: Entry, nbytes: int) -> None:
         """Raise NoMemoryError if the bytes to be filled, `nbytes` more among them, exceed the host's free memory."""
         held, free = self._held(self._host), host_memory().free
         filled = min(max(anonymous_memory() - self._before, 0), held)
-        needed = held - filled + nbytes + spare
+        needed = held - filled + nbytes + self._spare
         if free is not None and needed > free:
             why = f"{human_bytes(needed)} are still to be filled, and {human_bytes(free)} are free"
             raise self.failure(entry, nbytes, why)

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 from backbay import Graph
-from backbay.plugin import Entry, return_freed_memory
+from backbay.plugin import CPU, Entry, return_freed_memory
 
 from ..lowering.graph_lowering import lower
 from ..lowering.kernel_view import Settings
@@ -19,6 +19,7 @@ from ..ops import KERNELS
 from ..session.creation import create_session, session_options
 from .services import Services
 
+NODE = 12 << 10  # bytes that ONNX Runtime takes for a node while it creates a session, measured
 KEPT = 64  # sessions that no plan uses; a model has a few structures
 KEPT_PACKED = 2  # of these, with packed weights: each takes as much memory as the model's file
 
@@ -113,7 +114,12 @@ class Sessions:
         ]
         options = session_options(services.params.num_threads, shared=services.shared_threads)
         limit = services.params.max_memory.get(services.device.id)
-        session = create_session(lowered.model, parts, options, services.device, limit)
+        host, work = Entry(CPU, "host"), len(lowered.model.graph.node) * NODE
+        services.ledger.take(host, work, lambda: None)  # while it is created
+        try:
+            session = create_session(lowered.model, parts, options, services.device, limit)
+        finally:
+            services.ledger.give_back(host, work)
         services.weights.files.drop_pages()
         return_freed_memory()  # creating a session takes several times the memory of the model's nodes
         self.created += 1
