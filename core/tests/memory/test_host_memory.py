@@ -36,7 +36,7 @@ def test_a_group_of_version_2_limits(tmp_path):
         "sys/fs/cgroup/app/worker/memory.current": f"{90 * MIB}\n",
         "sys/fs/cgroup/app/memory.max": f"{400 * MIB}\n",
         "sys/fs/cgroup/app/memory.current": f"{300 * MIB}\n",
-        "sys/fs/cgroup/app/memory.stat": f"anon 5\ninactive_file {120 * MIB}\n",
+        "sys/fs/cgroup/app/memory.stat": f"anon 5\ninactive_file {100 * MIB}\nactive_file {20 * MIB}\n",
     }
     assert host_memory(tree(tmp_path, files)) == (400 * MIB, 220 * MIB)
 
@@ -46,7 +46,7 @@ def test_a_group_of_version_1_limits(tmp_path):
         "proc/self/cgroup": "5:cpu:/x\n4:memory:/docker/abc\n0::/\n",
         "sys/fs/cgroup/memory/docker/abc/memory.limit_in_bytes": f"{256 * MIB}\n",
         "sys/fs/cgroup/memory/docker/abc/memory.usage_in_bytes": f"{56 * MIB}\n",
-        "sys/fs/cgroup/memory/docker/abc/memory.stat": f"cache 1\ntotal_inactive_file {6 * MIB}\n",
+        "sys/fs/cgroup/memory/docker/abc/memory.stat": f"cache 1\ntotal_active_file {2 * MIB}\ntotal_inactive_file {4 * MIB}\n",
         "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
         "sys/fs/cgroup/memory/memory.usage_in_bytes": f"{500 * MIB}\n",
     }
