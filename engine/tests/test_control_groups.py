@@ -1,5 +1,6 @@
 """In a control group with less memory than a model needs, loading fails with an error: nobody is killed."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -72,11 +73,11 @@ import backbay
 from backbay import BackendParams
 from backbay_engine import load
 
-name, path, way, group = sys.argv[1:]
+name, path, options, group = sys.argv[1:]
 logging.disable()
 pathlib.Path(group).write_text(str(os.getpid()))
 try:
-    with load(path, name, params=BackendParams(num_threads=2, options={"weights": way})) as llm:
+    with load(path, name, params=BackendParams(num_threads=2, options=json.loads(options))) as llm:
         llm.generate([n % 250 for n in range(llm.context - 8)], max_tokens=4, temperature=0)
         print("ran")
 except backbay.NoMemoryError as error:
@@ -94,14 +95,15 @@ def quantized(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.fault(
     "a container with less memory than the model needs", "NoMemoryError with the entry marked, or an answer"
 )
-@pytest.mark.parametrize("way", ["auto", "copied"])
+@pytest.mark.parametrize("options", [{}, {"weights": "copied"}], ids=["default", "copied"])
 @pytest.mark.parametrize("name", sorted(backbay.backends()))
-def test_no_limit_gets_the_process_killed(group: Path, quantized: Path, name: str, way: str):
-    told = estimate(quantized, name, params=BackendParams(num_threads=2, options={"weights": way})).total()
+def test_no_limit_gets_the_process_killed(group: Path, quantized: Path, name: str, options: dict[str, str]):
+    told = estimate(quantized, name, params=BackendParams(num_threads=2, options=options)).total()
     heard = []
     for limit in (told // 2, told + (8 << 20), told + (24 << 20), 2 * told + (200 << 20)):
         (group.parent / "memory.limit_in_bytes").write_text(str(limit))
-        command = [sys.executable, "-W", "ignore", "-c", LOADING, name, str(quantized), way, str(group)]
+        words = [name, str(quantized), json.dumps(options), str(group)]
+        command = [sys.executable, "-W", "ignore", "-c", LOADING, *words]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 0, (limit, done.returncode, done.stderr)
         heard.append(done.stdout.strip())

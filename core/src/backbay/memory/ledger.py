@@ -90,6 +90,12 @@ class Ledger:
                 self._check_free(largest, 0)
             self._spare = 0
 
+    def foresee(self, entry: Entry, nbytes: int) -> None:
+        """Raise NoMemoryError unless the host has free memory for bytes that are taken for a moment, and not booked."""
+        with self._lock:
+            if self.holds:
+                self._check_free(entry, nbytes)
+
     @property
     def _host(self) -> str:
         return self.devices[0][0]

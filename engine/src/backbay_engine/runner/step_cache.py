@@ -20,7 +20,7 @@ from ..models.batch import Batch
 from ..models.contract import Model
 from ..steps.step import Step
 
-NODE = 1024  # bytes that core and a backend take for a traced node beside its data, measured
+NODE = 768  # bytes that core and a backend take for a traced node beside its data, measured
 
 
 @dataclass(frozen=True, slots=True)

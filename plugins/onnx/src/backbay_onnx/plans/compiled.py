@@ -114,12 +114,8 @@ class Sessions:
         ]
         options = session_options(services.params.num_threads, shared=services.shared_threads)
         limit = services.params.max_memory.get(services.device.id)
-        host, work = Entry(CPU, "host"), len(lowered.model.graph.node) * NODE
-        services.ledger.take(host, work, lambda: None)  # while it is created
-        try:
-            session = create_session(lowered.model, parts, options, services.device, limit)
-        finally:
-            services.ledger.give_back(host, work)
+        services.ledger.foresee(Entry(CPU, "host"), len(lowered.model.graph.node) * NODE)
+        session = create_session(lowered.model, parts, options, services.device, limit)
         services.weights.files.drop_pages()
         return_freed_memory()  # creating a session takes several times the memory of the model's nodes
         self.created += 1
