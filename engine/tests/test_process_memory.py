@@ -64,9 +64,6 @@ def test_the_report_of_a_small_model_is_what_a_fresh_process_takes(name: str) ->
     assert abs(booked - grown) < max(2 * MIB, booked // 100), (booked / MIB, grown / MIB)
 
 
-@pytest.mark.fault(
-    "the memory of a context that no machine has is estimated", "the report, within a second and 20 MiB"
-)
 @pytest.mark.parametrize("name", BACKENDS)
 def test_a_dry_run_takes_nothing_in_proportion_to_the_context(name: str) -> None:
     booked, grown, seconds = answer(DRY, name)

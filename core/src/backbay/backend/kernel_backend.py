@@ -63,12 +63,12 @@ class KernelBackend(Backend):
         self._calls = {op: op.spread(kernel) for op, kernel in self.kernels.items()}
 
     @cached_property
-    def scratch(self) -> Scratch:
+    def _scratch(self) -> Scratch:
         """The memory of converted operands."""
         return Scratch(self.ledger, GRAPH)
 
     @cached_property
-    def workspace(self) -> Workspace:
+    def _workspace(self) -> Workspace:
         """The working memory of all plans."""
         return Workspace(self.ledger, GRAPH)
 
@@ -116,7 +116,7 @@ class KernelBackend(Backend):
         """Run one kernel; `arrays` holds the stored array of every node, by its index."""
         op = node.op
         assert op is not None
-        self.scratch.reset()
+        self._scratch.reset()
         args = [
             self.read_operand(node, value, arrays) if isinstance(value, Node) else value
             for value in node.args
@@ -146,7 +146,7 @@ class KernelBackend(Backend):
         if into is None:
             if dtype.is_integer or NUMPY.get(dtype) == self.float_dtype:
                 return raw
-            into = self.scratch.take(numbers_shape(raw, dtype), self.float_dtype)
+            into = self._scratch.take(numbers_shape(raw, dtype), self.float_dtype)
         return convert(raw, dtype, into)
 
     def working_memory(self, node: Node) -> int:
@@ -223,17 +223,17 @@ class KernelPlan(Plan):
         self._buffers, self.arrays = [], []
         self._storages.clear()
         self.backend.ledger.give_back(GRAPH, self.nbytes)
-        self.backend.scratch.leave(self)
-        self.backend.workspace.give_back(self)
+        self.backend._scratch.leave(self)
+        self.backend._workspace.give_back(self)
 
     def _join(self) -> None:
         """Book the working memory of the largest kernel, and make room for its converted operands."""
         backend = self.backend
         ops = [node for node in self.graph.nodes if node.op is not None and not node.op.view]
-        backend.scratch.join(
+        backend._scratch.join(
             self, max((converted_nbytes(node, backend.float_dtype) for node in ops), default=0)
         )
-        backend.workspace.take(self, max(map(backend.working_memory, ops), default=0))
+        backend._workspace.take(self, max(map(backend.working_memory, ops), default=0))
 
     def report(self) -> list[str]:
         return [f"{CPU} {node.op.name} {node}" for node in self.graph.nodes if node.op is not None]
