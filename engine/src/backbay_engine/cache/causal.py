@@ -71,9 +71,8 @@ class CausalCache(CellCache):
         count = _up(sizes.sequences * each, config.cache_padding)
         storage = self.open_store(backend, sizes, count)
         self._quantum = lcm(self._bucket, config.cache_padding)
-        self._sizes, self._cells = sizes, Cells(0, 0, 0)
-        if backend.params.alloc_memory:
-            self._cells = Cells(sizes.sequences, sizes.capacity, count)
+        self._sizes = sizes
+        self._cells: Cells | None = None  # made for the first step: a dry run has none
         self._gathers, self._wasted = storage.can_move(), 0
         self._scratch: Rows = np.empty(0, NUMPY[config.mask_dtype])
 
@@ -84,6 +83,8 @@ class CausalCache(CellCache):
     @property
     def cells(self) -> Cells:
         self.check_open()
+        if self._cells is None:
+            self._cells = Cells(self._sizes.sequences, self._sizes.capacity, self.storage.cells)
         return self._cells
 
     @property
