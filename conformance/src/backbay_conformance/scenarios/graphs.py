@@ -9,10 +9,10 @@ import numpy as np
 from backbay import DType
 
 from ..draw.draw import Draw
+from ..machines.wiring import Twin, Wiring
 from ..numbers.rounding import Array
 from ..suite.lab import Lab
 from ..suite.scenario import scenario
-from .wiring import Twin, Wiring
 
 PEAK = 200.0
 """All results are clamped to it: each float type holds such integers, and single precision their products."""
