@@ -2,7 +2,7 @@
 
 project: ggml
 effect: one wrong address, or one server that is down, kills the program
-workaround: plugins/ggml/src/backbay_ggml/devices/rpc_servers.py: _start_relay
+workaround: plugins/ggml/src/backbay_ggml/devices/rpc_relay.py: class Relay
 thread: https://github.com/ggml-org/llama.cpp/pull/26724
 shown: 0.25.3
 right: 0.15.3

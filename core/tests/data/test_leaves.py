@@ -254,7 +254,8 @@ def test_measuring_counts_bytes_and_holds_none():
         y = x.neg(ctx)
         ctx.forward(y).reserve()
         report = backend.memory()
-        assert report.cpu.cache[0].size == x.nbytes and report.cpu.graph.size == x.nbytes
+        assert report.cpu.cache[0].size == x.nbytes
+        assert report.cpu.graph.size >= 3 * x.nbytes  # the result, and the operand as float64
         assert report.allocated() == 0
         with pytest.raises(BackbayError, match="only measures"):
             ctx.compute(y)

@@ -5,24 +5,25 @@ For all other ops, the formula of a drawn call serves for any operands.
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from backbay import CacheConfig, DType, ops
-from backbay.plugin import Spec
 
-from ..draw.operand import Operand, elements
-from ..numbers.encoding import NUMPY, decode, encode, stored_shape
+from ..draw.operand import Operand
+from ..numbers.encoding import decode, encode, stored_shape
 from ..numbers.number import Number
 from ..numbers.rounding import Array
 from ..suite.case import Call, given
 from .attention import attention_formula, empty_rows
-from .linear import solved
+from .index import taken_rows
+from .linear import diagonal, solved, triangle
 from .shape import same_rank
 from .spatial import _both, rank, windows
-from .write import converted, modulo, one_of_the_rows, placed
+from .write import converted, modulo, no_integer, one_of_the_rows, open_elements, placed
 
 Args = tuple[Any, ...]
 
@@ -98,7 +99,7 @@ def pad_ext(args: Args, cache: CacheConfig) -> Call:
 def repeat_4d(args: Args, cache: CacheConfig) -> Call:
     shape, dims = args[0].shape, args[1:]
     used = max([len(shape), *(n + 1 for n in range(4) if dims[n] != 1)])
-    extents = (*shape, 1, 1, 1)
+    extents = (*shape, 1, 1, 1, 1)
     times = [dims[n] // extents[n] if extents[n] else 1 for n in range(used)]
     return Call(args, lambda x, *dims: np.tile(same_rank(x, used), times[::-1]), raw=True)
 
@@ -110,12 +111,7 @@ def repeat_4d(args: Args, cache: CacheConfig) -> Call:
 def rows(args: Args, cache: CacheConfig) -> Call:
     kind = args[0].dtype
 
-    def formula(raw: Array, ids: Array) -> Array:
-        table = np.broadcast_to(raw, (*ids.shape[:-1], *raw.shape[-2:]))
-        taken = table[(*np.indices(ids.shape, sparse=True)[:-1], ids)]
-        return taken if kind is DType.I32 else encode(decode(taken, kind), DType.F32)
-
-    return Call(args, formula, raw=True)
+    return Call(args, partial(taken_rows, kind), raw=True)
 
 
 @given(ops.copy)
@@ -133,17 +129,34 @@ def copy(args: Args, cache: CacheConfig) -> Call:
 @given(ops.set)
 def set_(args: Args, cache: CacheConfig) -> Call:
     x, part, offset, strides = args
-    whole = Spec(x.dtype, x.shape)
-    steps = (whole.stride(0), *(strides or [whole.stride(n) for n in range(1, len(x.shape))]))
-    scale = NUMPY[DType.I64].itemsize // NUMPY[x.dtype].itemsize
-    region = Spec(DType.I64, part.shape, tuple(n * scale for n in steps[: len(part.shape)]), offset * scale)
+    size, unit, kind = math.prod(x.shape), x.dtype.type_size, x.dtype
+    numbers = x.layout.embed(np.arange(size).reshape(x.shape[::-1])).reshape(-1)  # for each place of the leaf
+    inside = np.flatnonzero((numbers >= 0) & (numbers < size))
+    places = np.empty(size, np.int64)  # for each element
+    places[numbers[inside]] = inside
+    apart = [_stride(places.reshape(x.shape[::-1]), n) for n in range(len(x.shape))]
+    steps = (*apart[:1], *([step // unit for step in strides] or apart[1:]))
+    written = places[0] + offset // unit
+    for n, extent in enumerate(part.shape):
+        written = written + steps[n] * np.arange(extent).reshape(-1, *[1] * n)
 
     def formula(x_raw: Array, part_raw: Array, offset: int, strides: Any) -> Array | Number:
-        index = elements(np.arange(x_raw.size), region)
-        flat = placed(x_raw.reshape(-1), index, converted(part_raw, part.dtype, x.dtype), x.dtype)
+        flat = placed(x_raw.reshape(-1), numbers[written], converted(part_raw, part.dtype, kind), kind)
         return flat.reshape(*x_raw.shape)
 
-    return Call(args, formula, raw=True)
+    def free(x_raw: Array, part_raw: Array, *rest: Any) -> Array:
+        marks = np.zeros(size, bool)
+        marks[numbers[written]] = no_integer(part_raw, kind)
+        return marks.reshape(x_raw.shape)
+
+    return Call(args, formula, raw=True, **open_elements(part.dtype, kind, free))
+
+
+def _stride(places: Array, dim: int) -> int:
+    """The distance of neighbours along a dimension, in elements of the leaf."""
+    along = places[(0,) * (places.ndim - 1 - dim)]
+    along = along[(slice(None), *[0] * dim)]
+    return int(along[1] - along[0]) if len(along) > 1 else 0
 
 
 @given(ops.set_rows)
@@ -239,30 +252,12 @@ def ssm_conv(args: Args, cache: CacheConfig) -> Call:
 
 @given(ops.diag)
 def diag(args: Args, cache: CacheConfig) -> Call:
-    kind = args[0].dtype
-
-    def formula(x: Number) -> Array:
-        values = x.value if x.value.ndim > 1 else x.value[None]
-        full = np.zeros((*values.shape[:-2], values.shape[-1], values.shape[-1]))
-        np.einsum("...ii->...i", full)[...] = values[..., 0, :]
-        return encode(full, kind)
-
-    return Call(args, formula)
-
-
-CUT = {"lower-diag": (np.tril, 0), "lower": (np.tril, -1), "upper-diag": (np.triu, 0), "upper": (np.triu, 1)}
+    return Call(args, partial(diagonal, args[0].dtype))
 
 
 @given(ops.tri)
 def tri(args: Args, cache: CacheConfig) -> Call:
-    kind_of_float = args[0].dtype
-
-    def formula(x: Number, kind: str) -> Array:
-        function, k = CUT[kind]
-        kept = function(np.ones(x.value.shape[-2:], bool), k)
-        return encode(np.where(kept, x.value, 0), kind_of_float)
-
-    return Call(args, formula)
+    return Call(args, partial(triangle, args[0].dtype))
 
 
 @given(ops.solve_tri)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from backbay import DType, ops
@@ -23,16 +25,18 @@ def rows_call(draw: Draw, dtype: DType) -> Call:
         if draw.on_turn(5, 29):  # one row, and one id without dimensions
             x = draw.operand(dtype, draw.pick((n, count), (n,)), Bits())
             one = draw.operand(DType.I32, (), Integers(0, x.shape[1] if len(x.shape) > 1 else 1), stays=True)
-            return Call((x, one), lambda raw, ids: taken_row(raw, int(ids), dtype), raw=True)
+            return Call((x, one), partial(taken_rows, dtype), raw=True)
     x = draw.operand(dtype, (n, count, *own), Bits())
     ids = draw.operand(DType.I32, (k, *outer), Integers(0, count), stays=True)
 
-    def formula(raw: Array, ids: Array) -> Array:
-        table = np.broadcast_to(raw, (*ids.shape[:-1], *raw.shape[-2:]))
-        index = (*np.indices(ids.shape, sparse=True)[:-1], ids)
-        return as_read(table[index], dtype)
+    return Call((x, ids), partial(taken_rows, dtype), raw=True)
 
-    return Call((x, ids), formula, raw=True)
+
+def taken_rows(dtype: DType, raw: Array, ids: Array) -> Array:
+    if not ids.ndim:
+        return taken_row(raw, int(ids), dtype)
+    table = np.broadcast_to(raw, (*ids.shape[:-1], *raw.shape[-2:]))
+    return as_read(table[(*np.indices(ids.shape, sparse=True)[:-1], ids)], dtype)
 
 
 def as_read(rows: Array, dtype: DType) -> Array:

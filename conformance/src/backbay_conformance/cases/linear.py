@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from backbay import ops
+from backbay import DType, ops
 
 from ..draw.data import Made, Making, Numbers
 from ..draw.draw import Draw
@@ -25,16 +25,15 @@ def diag(draw: Draw) -> Call:
     if draw.on_turn(5, 29):
         shape = ()
     x = draw.floats(shape, Numbers("0nisb"))
+    return Call((x,), partial(diagonal, x.dtype))
 
-    def formula(x: Number) -> Array:
-        values = x.value if x.value.ndim > 1 else x.value.reshape(1, -1)
-        n = values.shape[-1]
-        full = np.zeros((*values.shape[:-2], n, n))
-        full[..., np.arange(n), np.arange(n)] = values[..., 0, :]
-        return encode(full, dtype)
 
-    dtype = x.dtype
-    return Call((x,), formula)
+def diagonal(dtype: DType, x: Number) -> Array:
+    values = x.value if x.value.ndim > 1 else x.value.reshape(1, -1)
+    n = values.shape[-1]
+    full = np.zeros((*values.shape[:-2], n, n))
+    full[..., np.arange(n), np.arange(n)] = values[..., 0, :]
+    return encode(full, dtype)
 
 
 @case(ops.tri)
@@ -46,20 +45,16 @@ def tri(draw: Draw) -> Call:
     n = n if shape else 1
     x = draw.floats(shape, Numbers("0nisb"))
     kind = draw.by_turn("lower-diag", "lower", "upper-diag", "upper")
+    return Call((x, kind), partial(triangle, x.dtype))
 
-    def formula(x: Number, kind: str) -> Array:
-        cut = {
-            "lower-diag": (np.tril, 0),
-            "lower": (np.tril, -1),
-            "upper-diag": (np.triu, 0),
-            "upper": (np.triu, 1),
-        }
-        function, k = cut[kind]
-        kept = function(np.ones((n, n), bool), k)
-        return encode(np.where(kept, x.value, 0).reshape(x.shape), dtype)
 
-    dtype = x.dtype
-    return Call((x, kind), formula)
+CUT = {"lower-diag": (np.tril, 0), "lower": (np.tril, -1), "upper-diag": (np.triu, 0), "upper": (np.triu, 1)}
+
+
+def triangle(dtype: DType, x: Number, kind: str) -> Array:
+    function, k = CUT[kind]
+    shape = x.value.shape[-2:] or (1, 1)
+    return encode(np.where(function(np.ones(shape, bool), k), x.value, 0).reshape(x.shape), dtype)
 
 
 def system(making: Making, operand: Operand, *, lower: bool, unit: bool) -> Array:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from backbay import Backend, BackendMemory, DType, UnsupportedOpError
+from backbay import Backend, BackendMemory, DeclaredUnsupportedError, DType
 from backbay.plugin import human_bytes
 
 from ..draw.draw import Draw
@@ -75,7 +75,7 @@ def in_child(lab: Lab, path: Path) -> Held | None:
         raise Fault("memory", f"a fresh process ended with exit status {done.returncode}: {last}")
     answer = json.loads(done.stdout.splitlines()[-1])
     if "unsupported" in answer:
-        raise UnsupportedOpError(answer["unsupported"])
+        raise DeclaredUnsupportedError(answer["unsupported"])
     return Held(*answer["held"]) if answer["held"] else None
 
 
@@ -86,7 +86,7 @@ def main() -> None:
     answer: dict[str, Any]
     try:
         answer = {"held": measured(lambda: lab.fresh(Path(path)))}
-    except UnsupportedOpError as error:
+    except DeclaredUnsupportedError as error:
         answer = {"unsupported": str(error)}
     sys.stdout.write(json.dumps(answer) + "\n")
 

@@ -23,7 +23,7 @@ DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NO_THREAD = ("can't start new thread", "pthread_create")
 NO_REASON = "without setting an exception"  # from code of Python that got no memory
 NO_FILE = "Too many open files"
-NOT_MAPPED = ("failed to map segment", "annot allocate memory", "cannot create shared object")
+NOT_MAPPED = ("failed to map segment", "annot allocate memory", "cannot create shared object", "bad_alloc")
 MEMORY_LIMITS = (("AS", "-v", "address space"), ("DATA", "-d", "data"))
 
 

@@ -7,6 +7,7 @@ from backbay_conformance.plugin import model_steps
 
 from ..cache import CacheSizes
 from ..models import load_model
+from ..models.keys import CONTEXT_LENGTH
 from ..runner.step_cache import StepCache
 from ..steps.builders import worst_steps
 
@@ -18,7 +19,7 @@ SHAPES = ((33, 1), (4, 4))
 @model_steps
 def compile_steps(backend: Backend) -> None:
     """Prompts and decoding of a model that generates, or texts of a model that embeds."""
-    context = min(CONTEXT, backend.config.int("context_length", CONTEXT))
+    context = min(CONTEXT, CONTEXT_LENGTH.of(backend.config, CONTEXT))
     for batch, parallel in SHAPES:
         model = load_model(backend, context)
         cache = model.new_cache()
