@@ -17,11 +17,11 @@ BROKEN = {
     "exit on import": ("raise SystemExit(3)", "backend 'bad' of backbay-bad 1.0: SystemExit: 3"),
     "other contract": (
         GOOD.replace("= CONTRACT_VERSION", "= (CONTRACT_VERSION.major + 1, 0)"),
-        "Good was written for contract version 2.0, this backbay has 1.1",
+        "Good was written for contract version 2.0, this backbay has 1.2",
     ),
     "later minor contract": (
         GOOD.replace("= CONTRACT_VERSION", "= (CONTRACT_VERSION.major, CONTRACT_VERSION.minor + 1)"),
-        "Good was written for contract version 1.2, this backbay has 1.1",
+        "Good was written for contract version 1.3, this backbay has 1.2",
     ),
     "contract as a fraction": (
         GOOD.replace("= CONTRACT_VERSION", "= 1.1"),

@@ -33,4 +33,4 @@ class ContractVersion(NamedTuple):
         return f"{self.major}.{self.minor}"
 
 
-CONTRACT_VERSION = ContractVersion(1, 1)
+CONTRACT_VERSION = ContractVersion(1, 2)

@@ -37,7 +37,7 @@ class CpuRef(KernelBackend):
     the model is opened. If `max_memory` limits the CPU, none are kept.
     """
 
-    contract_version = "1.1"
+    contract_version = "1.2"
     kernels = KERNELS
     priority = -100  # "auto" takes it last
     float_dtype = np.float64

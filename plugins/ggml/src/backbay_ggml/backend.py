@@ -79,7 +79,7 @@ class Ggml(Backend):
     file.
     """
 
-    contract_version = "1.1"
+    contract_version = "1.2"
     kernels = KERNELS
     priority = 0
     options: ClassVar[Mapping[str, Option]] = {

@@ -68,7 +68,7 @@ def one_of(*choices: str) -> Callable[[Any], str]:
 class OnnxBackend(Backend):
     """ONNX Runtime on the CPU: one session per structure of graphs, sizes fed as data."""
 
-    contract_version = "1.1"
+    contract_version = "1.2"
     kernels = KERNELS
     priority = 0
     options = {
