@@ -167,3 +167,20 @@ with load("here.gguf", "cpu_ref", worker=True) as llm:
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert said.stdout == "2\n"
     assert time.monotonic() - begun < 60
+
+
+@pytest.mark.fault("a host has no files left to start a worker", "BackendUnavailableError with the limit")
+def test_a_host_without_files_is_told_the_limit():
+    program = f"""
+import resource
+from backbay import BackendUnavailableError
+from backbay_engine import load
+resource.setrlimit(resource.RLIMIT_NOFILE, (8, 8))
+try:
+    load({MODEL!r}, "cpu_ref", worker=True)
+except BackendUnavailableError as error:
+    print(error)
+"""
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "8 files open (ulimit -n)" in said.stdout
+    assert "None" not in said.stdout

@@ -9,12 +9,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from queue import SimpleQueue
 from threading import Thread, current_thread
 from typing import IO, Protocol, final
 
 from backbay import BackendUnavailableError
-from backbay.plugin import start_helper
+from backbay.plugin import raise_if_starved, start_helper
 
 from . import log_records
 from .deaths import memory_kills, why_ended
@@ -101,6 +102,8 @@ class WorkerProcess:
                 self._process.kill()
                 self._process.wait()
             reason = f"could not be started: {type(error).__name__}: {error}"
+            if self._process is None:
+                self.refusal = partial(_not_started, error)
         finally:
             self._listener.ended(self, reason)
 
@@ -141,6 +144,14 @@ class WorkerProcess:
             status = process.wait()
         self._outgoing.put(None)
         return why_ended(status, kills)
+
+
+def _not_started(error: Exception) -> BackendUnavailableError:
+    try:
+        raise_if_starved(error, "starting the model's worker")
+    except BackendUnavailableError as starved:
+        return starved
+    return BackendUnavailableError(f"the model's worker could not be started: {error}")
 
 
 def _started(folder: str | None) -> subprocess.Popen[bytes]:

@@ -120,3 +120,17 @@ for threads, whose in (2, "own"), (2, "shared"), (1, "own"), (3, "shared"):
 @pytest.mark.parametrize("who", ["first", "alone"])
 def test_backends_with_other_numbers_of_threads_live_in_one_process(who: str) -> None:
     subprocess.run([sys.executable, "-c", POOLS, who], check=True)
+
+
+@pytest.mark.fault("Ctrl-C while ONNX Runtime is imported", "KeyboardInterrupt")
+def test_ctrl_c_in_the_import_is_no_broken_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted:
+        def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+            if name == "onnxruntime":
+                raise ImportError("initialization failed") from KeyboardInterrupt()
+
+    monkeypatch.setattr(module, "is_installed", lambda name: name == "onnxruntime")
+    monkeypatch.delitem(sys.modules, "onnxruntime", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
+    with pytest.raises(KeyboardInterrupt):
+        module.runtime.__wrapped__()

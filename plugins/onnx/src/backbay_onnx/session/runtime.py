@@ -29,6 +29,8 @@ def runtime() -> Any:
     try:
         import onnxruntime
     except ImportError as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):  # its extension module wraps even Ctrl+C
+            raise KeyboardInterrupt from error
         raise_if_starved(error, "loading ONNX Runtime")
         why = "is broken" if installed else "is not installed"
         raise BackendUnavailableError(
