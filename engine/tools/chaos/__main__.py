@@ -22,7 +22,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -187,17 +187,20 @@ def main() -> int:
     end = journal.begun + 60 * args.minutes
     pairs = [(name, way) for name in args.backend or sorted(backbay.backends()) for way in ways(name)]
     rng.shuffle(pairs)
-    for backend, way in itertools.cycle(pairs):
-        left = end - time.monotonic()
-        if left <= 0 or len(journal.wrong) >= ENOUGH:
-            break
-        if sys.stderr.isatty():
-            print(
-                f"\r{left / 60:5.1f} minutes left, {len(journal.wrong)} wrong, {backend}, {way}   ",
-                end="",
-                file=sys.stderr,
-            )
-        episode(args.model, backend, way, min(args.episode, max(left, 1)), rng, journal)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+    with suppress(KeyboardInterrupt):  # a run that is stopped still reports
+        for backend, way in itertools.cycle(pairs):
+            left = end - time.monotonic()
+            if left <= 0 or len(journal.wrong) >= ENOUGH:
+                break
+            if sys.stderr.isatty():
+                print(
+                    f"\r{left / 60:5.1f} minutes left, {len(journal.wrong)} wrong, {backend}, {way}   ",
+                    end="",
+                    file=sys.stderr,
+                )
+            episode(args.model, backend, way, min(args.episode, max(left, 1)), rng, journal)
     report = journal.report()
     if args.json:
         print(json.dumps(report, indent=2))
