@@ -56,6 +56,7 @@ from .memory.workspace import Workspace
 from .ops.declaration import OPS, REQUIRED, Op
 from .trace.context import Context
 from .trace.tensor import Tensor, trace_op
+from .types.cached import cached_property
 from .types.contract_version import CONTRACT_VERSION, ContractVersion
 from .types.dtypes import DType
 from .types.params import (
@@ -146,6 +147,7 @@ __all__ = [
     "Workspace",
     "assign_slots",
     "blocks",
+    "cached_property",
     "check_cancel",
     "close_after_fork",
     "composite_kernels",

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 from types import MappingProxyType
 
 from backbay import Backend, Context, Level, Precision, Spec, Tensor, ops
-from backbay.plugin import trace_op
+from backbay.plugin import cached_property, trace_op
 
 from ..draw.data import Mode
 from ..draw.layout import runs

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -21,6 +20,7 @@ from ..memory.ledger import Entry
 from ..memory.workspace import Workspace
 from ..ops import cast, copy
 from ..ops.declaration import Op
+from ..types.cached import cached_property
 from ..types.dtypes import DType
 from ..types.params import BackendParams, DeviceInfo, Precision, Support, unsupported
 from ..types.placement import Placement

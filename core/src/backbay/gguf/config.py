@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property, partial
+from functools import partial
 from os import PathLike, fspath
 from types import MappingProxyType
 from typing import Any, Final, Generic, Protocol, TypeVar, final, overload
@@ -13,6 +13,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar, final, overload
 import numpy as np
 
 from backbay.errors import ModelFileError, nearest
+from backbay.types.cached import cached_property
 
 from . import convert
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import final, overload
 
 from backbay.errors import ModelFileError
+from backbay.types.cached import cached_property
 
 from .cursor import Cursor
 from .layout import MAX_STRING_BYTES, U64, unsigned

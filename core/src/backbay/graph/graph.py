@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from ..errors import ClosedError
+from ..types.cached import cached_property
 from ..types.spec import Spec
 
 if TYPE_CHECKING:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any, ClassVar, final
 
 from backbay import (
@@ -26,7 +25,15 @@ from backbay import (
     Support,
 )
 from backbay.gguf import ModelFile, TensorInfo, whole
-from backbay.plugin import COMPOSITE, GRAPH, Cancel, Progress, return_large_blocks, unsupported
+from backbay.plugin import (
+    COMPOSITE,
+    GRAPH,
+    Cancel,
+    Progress,
+    cached_property,
+    return_large_blocks,
+    unsupported,
+)
 
 from . import doctor
 from .devices import cache_support

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ from backbay.plugin import (
     MappedBuffer,
     Progress,
     Workspace,
+    cached_property,
     conversion_gap,
     host_memory,
     return_large_blocks,

@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cached_property
 from typing import TypeAlias, TypeVar, final
 
 import numpy as np
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 
 import backbay.gguf
 from backbay.gguf import Config, Key, ModelFile
+from backbay.plugin import cached_property
 
 from .keys import (
     ADD_BOS,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import accumulate
 from math import prod
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backbay import Graph
-from backbay.plugin import Term, program
+from backbay.plugin import Term, cached_property, program
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
-from backbay.plugin import Guards, Term
+from backbay.plugin import Guards, Term, cached_property
 
 from .element_types import Form
 from .feeds import Feeds, Sizes

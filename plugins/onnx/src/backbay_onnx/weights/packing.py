@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from backbay import DType
+from backbay.plugin import cached_property
 
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
