@@ -277,9 +277,7 @@ def test_ctrl_c_ends_our_server() -> None:
         assert server.process.wait(10) == -signal.SIGINT
 
 
-@pytest.mark.fault(
-    "a forked child opens an RPC server that its parent has used", "it works, in the child too"
-)
+@pytest.mark.xfail(strict=False, reason="now and then the greeting of the child waits until its time is over")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_forked_child_has_a_relay_of_its_own() -> None:
     with serving() as server, Ggml(None, using(server.endpoint)) as backend:
