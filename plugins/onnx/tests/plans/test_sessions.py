@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -54,6 +56,19 @@ def test_many_contexts_leave_one_session_and_no_memory(backend: Any) -> None:
         step.run(backend, *SHAPES[1])
     assert backend.sessions.created == 1
     assert backend.memory().total() == before
+
+
+def test_sessions_of_a_closed_backend_are_freed_without_the_garbage_collector(backend: Any) -> None:
+    Step(backend).run(backend, *SHAPES[1])
+    (known,) = backend.sessions._compiled.values()
+    session = weakref.ref(known[0].session)
+    del known
+    gc.disable()
+    try:
+        backend.close()
+        assert session() is None
+    finally:
+        gc.enable()
 
 
 def test_a_kept_context_runs_again_without_compiling(backend: Any) -> None:

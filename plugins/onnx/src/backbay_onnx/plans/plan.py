@@ -27,7 +27,7 @@ class OnnxPlan(Plan):
         self.nbytes = self._nbytes()
         self._bound: BoundGraph | None = None  # None where nothing is to be run
         self._whole: OnnxPlan | None = None  # for runs whose writes fall outside of the windows
-        self._ran: OnnxPlan = self
+        self._ran: OnnxPlan | None = None  # in the latest run; None once closed: a plan that holds itself stays
         services.ledger.take(GRAPH, self.nbytes, self._allocate)
         compiled.users += 1
         try:
@@ -51,15 +51,16 @@ class OnnxPlan(Plan):
             self._bound.check_guards()
 
     def read(self, node: Node) -> Bytes:
-        storage, bound = node.storage, self._ran._bound
+        storage, bound = node.storage, None if self._ran is None else self._ran._bound
         buffer = bound.results.get(storage.index) if bound is not None else None
         data = buffer.data if buffer is not None else leaf_bytes(self._graph, storage.index)
         return gather(data, node)
 
     def close(self) -> None:
-        self._ran = self
+        self._ran = None
         if self._whole is not None:
             self._whole.close()
+            self._whole = None
         if self._bound is not None:
             self._bound.close()
             self._bound = None
