@@ -17,13 +17,13 @@ GROUP = "backbay.models"
 ARCHITECTURE = text("general.architecture")
 
 _BUILT_IN = {
-    "bert": "architectures.bert:Bert",
-    "gemma3": "architectures.gemma3:Gemma3",
-    "gpt-oss": "architectures.gptoss:GptOss",
-    "llama": "architectures.llama:Llama",
-    "qwen2": "architectures.qwen:Qwen2",
-    "qwen3": "architectures.qwen:Qwen3",
-    "qwen3moe": "architectures.qwen:Qwen3",
+    "bert": "architectures.encoders.bert:Bert",
+    "gemma3": "architectures.gemma.gemma3:Gemma3",
+    "gpt-oss": "architectures.mixtures.gptoss:GptOss",
+    "llama": "architectures.decoders.llama:Llama",
+    "qwen2": "architectures.decoders.qwen:Qwen2",
+    "qwen3": "architectures.decoders.qwen:Qwen3",
+    "qwen3moe": "architectures.decoders.qwen:Qwen3",
 }
 
 

@@ -1,1 +1,1 @@
-"""The architectures of this package, a file for each family."""
+"""The architectures of this package: a folder for each kind, a file for each family."""

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from backbay import Backend, Context, Tensor
 from backbay.gguf import whole
 
-from ...errors import RequestError
-from ...steps.step import Step
-from .. import keys
-from ..batch import Batch
-from ..contract import Model
-from ..nn import Embedding, FeedForward, LayerNorm, Linear, Projection, Shape, Weights, block_count
+from ....errors import RequestError
+from ....steps.step import Step
+from ... import keys
+from ...batch import Batch
+from ...contract import Model
+from ...nn import Embedding, FeedForward, LayerNorm, Linear, Projection, Shape, Weights, block_count
 
 
 class Pooling(IntEnum):

@@ -8,10 +8,10 @@ from typing import final
 from backbay import Backend, Context, Tensor
 from backbay.gguf import number
 
-from .. import keys
-from ..batch import Batch
-from ..decoder import Decoder
-from ..nn import Attention, Factors, GatedFeedForward, RMSNorm, Rope, Shape, Weights, block_count
+from ... import keys
+from ...batch import Batch
+from ...decoder import Decoder
+from ...nn import Attention, Factors, GatedFeedForward, RMSNorm, Rope, Shape, Weights, block_count
 
 SOFTCAP = number("final_logit_softcapping", 1e-3, 1e6, or_zero=True)
 LOCAL_BASE = 1e4

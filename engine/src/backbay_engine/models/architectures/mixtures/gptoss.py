@@ -6,9 +6,9 @@ from typing import final
 
 from backbay import Backend, Context, Tensor
 
-from .. import keys
-from ..decoder import Decoder
-from ..nn import Attention, Block, Experts, RMSNorm, Rope, Shape, Weights
+from ... import keys
+from ...decoder import Decoder
+from ...nn import Attention, Block, Experts, RMSNorm, Rope, Shape, Weights
 
 ALPHA, LIMIT = 1.702, 7.0
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import final
 
-from ..decoder import Decoder
-from ..nn import Attention, Block, Factors, RMSNorm, Rope, Shape, Weights, feed_forward_of
+from ...decoder import Decoder
+from ...nn import Attention, Block, Factors, RMSNorm, Rope, Shape, Weights, feed_forward_of
 
 
 @final

@@ -1,0 +1,1 @@
+"""Encoders: a vector for each text."""

@@ -1,0 +1,1 @@
+"""The Gemma family: capped logits, windows, norms around every branch."""
