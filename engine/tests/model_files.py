@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 DATA = Path(__file__).parent / "data" / "models"
+KINDS = DATA.parent / "kinds"
 NAMES = sorted(path.stem for path in DATA.glob("*.gguf"))
 
 
 def stored(name: str) -> Path:
     return DATA / f"{name}.gguf"
+
+
+def unpacked(name: str, folder: Path) -> Path:
+    """The stored file of a kind, in f32; its weights have few values, so that it is packed well."""
+    path = folder / f"{name}.gguf"
+    path.write_bytes(lzma.decompress((KINDS / f"{name}.gguf.xz").read_bytes()))
+    return path
 
 
 def changed(

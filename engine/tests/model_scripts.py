@@ -19,6 +19,7 @@ from backbay_engine.steps.step import Step
 
 VOCABULARY = 64
 SEQUENCES = 3
+CAPACITY = 256
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,19 @@ SCRIPTS: dict[str, list[Action]] = {
     "shift": [one(0, tokens(40, 8)), one(1, tokens(9, 9)), Remove(0, 4, 12), *steps(0, tokens(7, 10), 4)],
     "prefix": [one(0, tokens(30, 11)), Copy(0, 1, 13), *steps(1, tokens(20, 12), 18), one(0, tokens(2, 13))],
 }
+KIND_SCRIPTS: dict[str, list[Action]] = {
+    "short": [
+        Run(((0, tokens(11, 30)), (1, tokens(22, 31)))),
+        Run(((1, tokens(3, 32)), (0, tokens(2, 33)))),
+        Copy(1, 2, 9),
+        Run(((2, tokens(2, 34)), (0, tokens(1, 35)))),
+    ],
+    "long": [one(0, tokens(150, 36))],
+    "cut": [*steps(0, tokens(150, 36), 1, 16, 64, 3, 61)],
+    "parallel": SCRIPTS["parallel"],
+    "prefix": SCRIPTS["prefix"],
+}
+"""Scripts that every kind of model can run, recurrent ones included."""
 
 
 def answers(backend: backbay.Backend, model: Model, script: str, dtype: DType) -> NDArray[np.float32]:
@@ -81,7 +95,7 @@ def answers(backend: backbay.Backend, model: Model, script: str, dtype: DType) -
     if script == "texts":
         return embeddings(model, TEXTS)
     held = dtype if dtype in backend.cache_config().dtypes else DType.F32
-    return run_script(backend, model, SCRIPTS[script], held)
+    return run_script(backend, model, {**SCRIPTS, **KIND_SCRIPTS}[script], held)
 
 
 def run_script(
@@ -90,7 +104,7 @@ def run_script(
     """All logits of a script's tokens, in order."""
     cache = model.new_cache()
     assert cache is not None
-    cache.open(backend, CacheSizes(SEQUENCES, capacity=256, batch=64, dtype=dtype))
+    cache.open(backend, CacheSizes(SEQUENCES, capacity=CAPACITY, batch=64, dtype=dtype))
     kept, ends, found = StepCache(model, cache), [0] * SEQUENCES, []
     try:
         for action in script:
