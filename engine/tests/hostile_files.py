@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import inf, nan
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 from unittest.mock import patch
 
@@ -16,7 +17,7 @@ import numpy as np
 from gguf.constants import GGMLQuantizationType
 from gguf.quants import quantize
 from gguf_build import ARRAY, BOOL, PLAIN, STRING, UINT32, array, model, pair, tensor, text, u32
-from model_files import NAMES, stored
+from model_files import KIND_NAMES, NAMES, stored, unpacked
 
 import backbay_engine
 from backbay.errors import ModelFileError
@@ -67,17 +68,20 @@ class Seed:
 
 def seeds() -> list[Seed]:
     """Every architecture without a vocabulary, every kind of vocabulary, and every way to extend a context."""
-    plain = {name: _read(name) for name in NAMES}
+    plain = {name: _read(name, stored(name)) for name in NAMES}
+    with TemporaryDirectory() as folder:
+        kinds = [_read(f"kind {name}", unpacked(name, Path(folder))) for name in KIND_NAMES]
     llama, bert = plain["llama-llama3"], plain["bert-mean"]
     return [
         *plain.values(),
+        *kinds,
         _told(llama, "gpt2", _vocabulary("gpt2", merges=["a b", "ab c"], pre="gpt-2")),
         _told(llama, "gemma4", _vocabulary("gemma4", merges=["a b", "ab c"])),
         _told(llama, "spm", _vocabulary("llama", scores=[-float(n) for n in range(64)])),
         _told(bert, "wordpiece", _vocabulary("bert")),
         _told(bert, "unigram", _vocabulary("t5", scores=[-float(n) for n in range(64)], unknown_token_id=2)),
         _told(llama, "linear", {"llama.rope.scale_linear": 2.0}),
-        _told(_read("llama-yarn"), "all", {f"llama.{key}": value for key, value in _YARN.items()}),
+        _told(plain["llama-yarn"], "all", {f"llama.{key}": value for key, value in _YARN.items()}),
         _told(plain["mixtral"], "all", {"llama.expert_weights_norm": True}),
         _longrope(llama),
     ]
@@ -199,8 +203,8 @@ def judged(path: Path, backend: str = "cpu_ref") -> str | None:
     return f"{seconds:.1f} s" if seconds > LIMIT else None
 
 
-def _read(name: str) -> Seed:
-    reader = gguf.GGUFReader(stored(name))
+def _read(name: str, path: Path) -> Seed:
+    reader = gguf.GGUFReader(path)
     pairs = {
         field.name: b"".join(part.tobytes() for part in field.parts)
         for field in reader.fields.values()

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 DATA = Path(__file__).parent / "data" / "models"
 KINDS = DATA.parent / "kinds"
 NAMES = sorted(path.stem for path in DATA.glob("*.gguf"))
+KIND_NAMES = sorted(path.stem for path in KINDS.glob("*.npz"))
 
 
 def stored(name: str) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import TypeAlias
 
 import numpy as np
@@ -47,6 +47,7 @@ class Remove:
     end: int
 
 
+Parts: TypeAlias = Sequence[tuple[int, Sequence[int]]]
 Action: TypeAlias = Run | Copy | Remove
 
 
@@ -106,24 +107,38 @@ def run_script(
     assert cache is not None
     cache.open(backend, CacheSizes(SEQUENCES, capacity=CAPACITY, batch=64, dtype=dtype))
     kept, ends, found = StepCache(model, cache), [0] * SEQUENCES, []
+    held: list[list[int]] = [[] for _ in range(SEQUENCES)]
     try:
         for action in script:
             match action:
                 case Copy(source, target, length):
-                    cache.copy_prefix(source, target, length)
-                    ends[target] = length
+                    ends[target] = cache.last_resumable(source, length)
+                    cache.copy_prefix(source, target, ends[target])
+                    held[target] = held[source][:length]
+                    if rest := held[target][ends[target] :]:
+                        kept.run(step_of(((target, rest),), ends))
                 case Remove(sequence, begin, end):
                     cache.remove(sequence, begin, end)
                     ends[sequence] -= end - begin
                 case Run(parts):
-                    found.append(kept.run(step_of(parts, ends)))
+                    for sequence, given in parts:
+                        held[sequence] = [*held[sequence], *given]
+                    together = groups(parts, uniform=cache.is_uniform)
+                    found += [kept.run(step_of(group, ends)) for group in together]
     finally:
         kept.close()
         cache.close()
     return np.concatenate(found)
 
 
-def step_of(parts: Sequence[tuple[int, Sequence[int]]], ends: list[int]) -> Step:
+def groups(parts: Parts, *, uniform: bool) -> list[Parts]:
+    """The parts of one step; the parts of several steps, if all sequences of a step must have equally many tokens."""
+    if not uniform:
+        return [parts]
+    return [list(group) for _, group in groupby(parts, key=lambda part: len(part[1]))]
+
+
+def step_of(parts: Parts, ends: list[int]) -> Step:
     """The step of these tokens, all of them outputs; advances `ends`."""
     ids, positions, sequences = [], [], []
     for sequence, given in parts:

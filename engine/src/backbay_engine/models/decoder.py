@@ -12,15 +12,16 @@ from ..cache.contract import Cache
 from ..cache.layered import LayeredCache
 from .batch import Batch
 from .contract import Model
-from .nn import Embedding, Linear, RMSNorm, Rope, Shape, Weights, block_count, sliding_layers
+from .keys import WIDTH
+from .nn import Embedding, Linear, RMSNorm, Rope, Weights, block_count, sliding_layers
 
 
 class DecoderBlock(Protocol):
     """A block of a decoder."""
 
     @property
-    def rope(self) -> Rope:
-        """The rotary embedding of the keys in the cache."""
+    def rope(self) -> Rope | None:
+        """The rotary embedding of the keys in the cache; None if there is none."""
         ...
 
     def __call__(self, ctx: Context, layer: int, x: Tensor, batch: Batch, *, last: bool) -> Tensor:
@@ -34,16 +35,18 @@ class Decoder(Model):
     window_pattern: ClassVar[int | None] = None
     """N: of N blocks in a row, all but the last see only a window, unless metadata say otherwise; None: no windows."""
 
+    norm_name: ClassVar[str] = "output_norm"
+
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend)
         weights = Weights(backend)
         self.config = backend.config
         self.window, self.slides = sliding_layers(self.config, self.window_pattern)
-        self.width = Shape.of(self.config).width
+        self.width = WIDTH.of(self.config)
         self._vocabulary = weights.extent("token_embd.weight", 1)
         self.embedding = Embedding(weights, "token_embd", self.width)
         self.blocks = [self.block(weights, layer) for layer in range(block_count(self.config))]
-        self.norm = RMSNorm(weights, "output_norm", self.width)
+        self.norm = RMSNorm(weights, self.norm_name, self.width)
         self.head = Linear(weights, "output", self.width, self._vocabulary, or_else=("token_embd",))
         weights.check()
 
@@ -75,11 +78,13 @@ class Decoder(Model):
 
     def fit(self, context: int) -> None:
         for block in self.blocks:
-            block.rope.fit(context)
+            if block.rope is not None:
+                block.rope.fit(context)
 
     def shift(self, ctx: Context, layer: int, keys: Tensor, offsets: Tensor) -> Tensor:
         """Rotate keys to other positions; the cache calls it to move them."""
-        return self.blocks[layer].rope.shift(ctx, keys, offsets)
+        rope = self.blocks[layer].rope
+        return keys if rope is None else rope.shift(ctx, keys, offsets)
 
     def new_cache(self) -> Cache:
         """One cache for all blocks; with windows, a second one for the blocks that have them."""

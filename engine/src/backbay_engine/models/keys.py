@@ -24,6 +24,12 @@ WINDOW_PATTERN = whole("attention.sliding_window_pattern")
 RMS_EPSILON = number("attention.layer_norm_rms_epsilon", 0, 1)
 EPSILON = number("attention.layer_norm_epsilon", 0, 1)
 
+CONVOLUTION_TAPS = whole("ssm.conv_kernel", 1, 1 << 10)
+STATE_INNER = whole("ssm.inner_size", 1)
+STATE_SIZE = whole("ssm.state_size", 1)
+STATE_HEADS = whole("ssm.time_step_rank", 1)
+STATE_GROUPS = whole("ssm.group_count", 1)
+
 HIDDEN = whole("feed_forward_length", 1)
 EXPERT_HIDDEN = whole("expert_feed_forward_length", 1)
 EXPERTS = whole("expert_count", 0, MOST_EXPERTS)

@@ -19,6 +19,9 @@ ARCHITECTURE = text("general.architecture")
 _BUILT_IN = {
     "bert": "architectures.encoders.bert:Bert",
     "gemma3": "architectures.gemma.gemma3:Gemma3",
+    "lfm2": "architectures.recurrent.lfm2:Lfm2",
+    "lfm2moe": "architectures.recurrent.lfm2:Lfm2",
+    "mamba2": "architectures.recurrent.mamba2:Mamba",
     "gpt-oss": "architectures.mixtures.gptoss:GptOss",
     "llama": "architectures.decoders.llama:Llama",
     "qwen2": "architectures.decoders.qwen:Qwen2",

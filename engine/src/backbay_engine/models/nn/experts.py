@@ -83,7 +83,7 @@ def feed_forward_of(weights: Weights, layer: int) -> Experts | GatedFeedForward:
     """Experts, or a single feed-forward if the model has no experts or this block no router."""
     config, router = weights.config, "ffn_gate_inp.weight"
     plain = "ffn_gate.weight" in weights and router not in weights
-    shape = Shape.of(config, layer, plain=plain)
+    shape = Shape.of(config, layer, plain=plain, attends=False)
     if not shape.experts:
         return GatedFeedForward(weights, shape)
     return Experts(weights, shape, normalized=NORMALIZED_SHARES.of(config, True))

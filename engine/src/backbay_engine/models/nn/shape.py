@@ -39,12 +39,25 @@ class Shape:
     used_experts: int  # by each token
 
     @classmethod
-    def of(cls, config: Config, layer: int = 0, *, plain: bool = False) -> Self:
-        """The shape of a block, by the keys and defaults of llama.cpp; `plain`: the block has no experts."""
+    def of(
+        cls,
+        config: Config,
+        layer: int = 0,
+        *,
+        plain: bool = False,
+        attends: bool = True,
+        feeds: bool = True,
+    ) -> Self:
+        """The shape of a block, by the keys and defaults of llama.cpp.
+
+        plain      True: the block has no experts
+        attends    False: the block has no attention, and no heads
+        feeds      False: the block has no feed-forward
+        """
         width = WIDTH.of(config)
-        heads = HEADS.of(config, layer=layer)
-        kv_heads = KV_HEADS.of(config, heads, layer=layer)
-        if heads % kv_heads:
+        heads = HEADS.of(config, layer=layer) if attends else 0
+        kv_heads = KV_HEADS.of(config, heads, layer=layer) if attends else 0
+        if attends and heads % kv_heads:
             raise KV_HEADS.refuse(config, f"a divisor of the {heads} heads", layer)
         experts = 0 if plain else EXPERTS.of(config, 0, layer=layer)
         used = USED_EXPERTS.of(config, 0, layer=layer) if experts else 0
@@ -55,9 +68,9 @@ class Shape:
             width,
             heads,
             kv_heads,
-            KEY_LENGTH.of(config, max(1, width // heads), layer=layer),
-            VALUE_LENGTH.of(config, max(1, width // heads), layer=layer),
-            hidden.of(config, layer=layer),
+            KEY_LENGTH.of(config, max(1, width // heads), layer=layer) if attends else 0,
+            VALUE_LENGTH.of(config, max(1, width // heads), layer=layer) if attends else 0,
+            hidden.of(config, layer=layer) if feeds else 0,
             experts,
             used,
         )

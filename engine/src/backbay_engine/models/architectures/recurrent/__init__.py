@@ -1,0 +1,1 @@
+"""Decoders with recurrent blocks, alone or between blocks with attention."""

@@ -1,0 +1,23 @@
+"""The frame of decoders with recurrent blocks, beside blocks with attention or alone."""
+
+from __future__ import annotations
+
+from ..cache.causal import CausalCache
+from ..cache.contract import Cache
+from ..cache.layered import LayeredCache
+from ..cache.recurrent import RecurrentCache
+from .decoder import Decoder
+
+
+class HybridDecoder(Decoder):
+    """A decoder whose blocks say whether they keep states, in `recurs`; the others keep keys and values."""
+
+    def recurs(self, layer: int) -> bool:
+        """Whether a block keeps states; by default all do."""
+        return True
+
+    def new_cache(self) -> Cache:
+        recurrent = [self.recurs(layer) for layer in range(len(self.blocks))]
+        if all(recurrent):
+            return RecurrentCache()
+        return LayeredCache([CausalCache(self.shift), RecurrentCache()], lambda layer: int(recurrent[layer]))

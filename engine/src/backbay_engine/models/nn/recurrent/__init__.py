@@ -1,0 +1,1 @@
+"""The parts of recurrent blocks: convolutions, state-space models, the delta rule."""
