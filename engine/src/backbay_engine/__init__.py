@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .errors import CacheShiftError, LogitsError, RequestError, TemplateError, TokenizerError
+from .errors import CacheShiftError, ImageError, LogitsError, RequestError, TemplateError, TokenizerError
 from .llm import LLM, estimate, load
 from .runner.answer import Completion, Handle, Timings
 from .runner.options import GenerationOptions
@@ -15,6 +15,7 @@ __all__ = [
     "Completion",
     "GenerationOptions",
     "Handle",
+    "ImageError",
     "LogitsError",
     "RequestError",
     "SamplingParams",

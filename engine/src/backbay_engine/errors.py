@@ -21,6 +21,10 @@ class RequestError(BackbayError, ValueError):
     """A request that cannot be served: an empty prompt, a prompt too long, an unknown token id, a wrong option."""
 
 
+class ImageError(RequestError):
+    """A picture that cannot be taken: damaged, too large, of an unknown kind, or of a size that the model refuses."""
+
+
 class LogitsError(BackbayError):
     """A forward pass gave NaN, or logits of which no token can be chosen."""
 
