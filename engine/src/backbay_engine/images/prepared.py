@@ -39,7 +39,7 @@ class Prepared:
         object.__setattr__(self, "pixels", pixels)
         described = repr((self.family, self.tokens, self.grid, self.size, self.aspect_ratio_id, pixels.shape))
         digest = hashlib.blake2b(described.encode(), digest_size=32)
-        digest.update(memoryview(pixels))
+        digest.update(pixels.data)
         object.__setattr__(self, "content", digest.digest())
 
     def replace(self, *, pixels: NDArray[np.float32]) -> Self:

@@ -1,0 +1,158 @@
+"""The picture that a user gives: a path, a file's bytes, a file, an array, or Pillow's."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import reprlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, final, get_args
+from urllib.parse import unquote_to_bytes
+
+import numpy as np
+
+from ..errors import ImageError
+from .decoding import RGB, decoded, is_picture, require_size, rgb_of, size_of
+from .prepared import Size
+
+Fit = Literal["pad"]
+
+MOST_BYTES = 2**28  # of a file
+
+
+@final
+class Image:
+    """A picture for a prompt.
+
+    `source` is a path, the bytes of a file, a binary file, a `data:` URL, a picture of Pillow's, or an array (height,
+    width, 3) of uint8. A path is read when the picture is needed, all others now. `fit="pad"` prepares it for llava
+    as the authors do: padded to a square, where transformers crops it.
+    """
+
+    __slots__ = ("_source", "fit", "name")
+
+    def __init__(self, source: object, *, fit: Fit | None = None) -> None:
+        if fit is not None and fit not in get_args(Fit):
+            raise ImageError(f'fit must be "pad" or None, got {fit!r}')
+        self.fit = fit
+        self.name, self._source = _taken(source)
+
+    def __repr__(self) -> str:
+        return f"Image({self.name})" if self.fit is None else f"Image({self.name}, fit={self.fit!r})"
+
+    def size(self) -> Size:
+        """Height and width as the file's header has them; ImageError if the picture is refused by them."""
+        if isinstance(self._source, np.ndarray):
+            return self._source.shape[0], self._source.shape[1]
+        return size_of(self.name, self._data())
+
+    def rgb(self) -> RGB:
+        """The decoded picture, (height, width, 3); ImageError if it cannot be decoded."""
+        if isinstance(self._source, np.ndarray):
+            return self._source
+        return decoded(self.name, self._data())
+
+    def _data(self) -> bytes:
+        if isinstance(self._source, bytes):
+            return self._source
+        assert isinstance(self._source, Path)
+        try:
+            with self._source.open("rb") as file:
+                return _limited(self.name, file.read(MOST_BYTES + 1))
+        except OSError as error:
+            raise ImageError(f"{self.name} cannot be read: {error.strerror or error}") from error
+        except ValueError as error:  # a path with a null character
+            raise ImageError(f"{self.name} cannot be read: {error}") from error
+
+
+def image_of(part: object) -> Image:
+    """The picture of a content part of a chat message, or of a part of a prompt.
+
+    A content part is {"type": "image", "image": ...}, or OpenAI's {"type": "image_url", "image_url": {"url": ...}}.
+    """
+    if isinstance(part, Image):
+        return part
+    if not isinstance(part, Mapping):
+        return Image(part)
+    if "image" in part:
+        return image_of(part["image"])
+    if "image_url" in part:
+        given = part["image_url"]
+        url = given.get("url") if isinstance(given, Mapping) else given
+        if isinstance(url, str) and _has_scheme(url, "data"):
+            return Image(url)
+        raise ImageError(
+            f"image_url must be a data: URL, got {reprlib.repr(url)}; nothing is fetched from elsewhere"
+        )
+    raise ImageError(f'an image part needs the key "image" or "image_url", got {sorted(map(str, part))}')
+
+
+def _taken(source: object) -> tuple[str, RGB | bytes | Path]:
+    """The name of a source in errors, and what is kept of it."""
+    if isinstance(source, str):
+        if _has_scheme(source, "data"):
+            return "the picture of a data: URL", _of_url(source)
+        if _has_scheme(source, "http") or _has_scheme(source, "https"):
+            raise ImageError(f"{reprlib.repr(source)} is not fetched; read it yourself, and give its bytes")
+    if isinstance(source, str | os.PathLike):
+        path = os.fspath(source)
+        return (shown := os.fsdecode(path)), Path(shown)
+    if isinstance(source, bytes | bytearray | memoryview):
+        data = bytes(source)
+        return f"a picture of {len(data)} bytes", _limited("a picture", data)
+    if isinstance(source, np.ndarray):
+        return "an array", _checked(source)
+    if is_picture(source):
+        return "a picture of Pillow's", rgb_of("a picture of Pillow's", source)  # type: ignore[arg-type]
+    if callable(read := getattr(source, "read", None)):
+        return _of_file(source, read)
+    raise ImageError(
+        "an image must be a path, bytes, a binary file, a data: URL, a picture of Pillow's, or an array (height, width, "
+        f"3) of uint8, got {type(source).__name__}"
+    )
+
+
+def _has_scheme(text: str, scheme: str) -> bool:
+    return text[: len(scheme) + 1].lower() == scheme + ":"
+
+
+def _limited(name: str, data: bytes) -> bytes:
+    if len(data) > MOST_BYTES:
+        raise ImageError(f"{name} has more than {MOST_BYTES} bytes")
+    return data
+
+
+def _checked(array: np.ndarray[Any, Any]) -> RGB:
+    if array.ndim != 3 or array.shape[2] != 3 or array.dtype != np.uint8:
+        raise ImageError(f"an array must be (height, width, 3) of uint8, got {array.shape} of {array.dtype}")
+    require_size("an array", (array.shape[0], array.shape[1]))
+    kept = array.copy()
+    kept.flags.writeable = False
+    return kept
+
+
+def _of_file(file: object, read: Any) -> tuple[str, bytes]:
+    name = str(getattr(file, "name", "a file"))
+    try:
+        data = read(MOST_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise ImageError(f"{name} cannot be read: {error}") from error
+    if not isinstance(data, bytes):
+        raise ImageError(f"{name} must be opened in binary mode")
+    return name, _limited(name, data)
+
+
+def _of_url(url: str) -> bytes:
+    header, comma, body = url.partition(",")
+    if not comma:
+        raise ImageError(f"{reprlib.repr(url)} is no data: URL: it has no comma")
+    if len(body) > MOST_BYTES * 4 // 3 + 4:
+        raise ImageError(f"a data: URL has more than {MOST_BYTES} bytes")
+    if not header.lower().rstrip().endswith(";base64"):
+        return unquote_to_bytes(body)
+    try:
+        return base64.b64decode("".join(body.split()), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ImageError(f"the picture of a data: URL is no base64: {error}") from error
