@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,17 +40,34 @@ class Placed:
     """How far the text's position moves over the ids; n without `positions`."""
     crosses: bool = False
     """The rows go to cross attention, not into the text."""
+    visible: int | None = None
+    """The first rows, which text after the picture sees; the others are padding. None: all rows."""
 
 
-class Network(Protocol):
-    """The forward pass of an encoder, over the weights of one backend."""
+class Network(ABC):
+    """The forward pass of an encoder, over the weights of one backend: a start, blocks, and an end.
 
-    def __call__(self, ctx: Context, inputs: Inputs) -> Tensor:
-        """The rows of all pictures of one shape, (width, rows), picture by picture.
+    An encoder may compute the parts one by one, so that other work gets its turn in between. Parts are made of
+    `inputs` and of the state alone: what else depends on the pictures makes the graph wrong for the next ones.
+    """
 
-        Made of `inputs` alone: what else depends on the pictures makes the graph wrong for the next ones.
-        """
-        ...
+    width: int
+    """The features of the state."""
+    blocks: int
+    keeps: tuple[int, ...] = ()
+    """The blocks whose input `finish` takes beside the last block's output."""
+
+    @abstractmethod
+    def start(self, ctx: Context, inputs: Inputs) -> Tensor:
+        """The state before the first block, (width, positions of all pictures)."""
+
+    @abstractmethod
+    def block(self, ctx: Context, layer: int, x: Tensor, inputs: Inputs) -> Tensor:
+        """The state after a block."""
+
+    @abstractmethod
+    def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: Inputs) -> Tensor:
+        """The rows of all pictures, (width of the text, rows), picture by picture."""
 
 
 class VisionFamily(ABC):
@@ -60,8 +77,14 @@ class VisionFamily(ABC):
     """
 
     name: ClassVar[str]
+    placeholder: ClassVar[str]
+    """The text by which a chat template marks a picture."""
+    marker: ClassVar[str]
+    """The text that stands for a picture in the template of a model that knows no pictures."""
     crosses: ClassVar[bool] = False
     """Whether the rows go to cross attention."""
+    span: int = 0
+    """Rows of the longest run of tokens that see each other, which one step must hold; 0: none do."""
 
     def __init__(self, file: ModelFile, image_tokens: int | None = None) -> None:
         self.file, self.config = file, file.metadata
