@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import weakref
 from collections import deque
@@ -17,7 +16,6 @@ from ..errors import (
     BackbayError,
     ClosedError,
     DTypeError,
-    ModelFileError,
     NoMemoryError,
     NotComputedError,
     OptionError,
@@ -35,8 +33,9 @@ from ..trace.tensor import Tensor
 from ..trace.tracing import Counters, leaf_tensor
 from ..types.dtypes import CONTRACT
 from ..types.params import COMMON_OPTIONS, COPIED, BackendParams, parse_options
-from ..types.placement import MAX_LAYERS, Placement
+from ..types.placement import Placement
 from ..types.spec import Spec
+from .blocks import Blocks
 from .forks import close_after_fork, keep_forever
 from .hooks import BackendHooks, Progress
 
@@ -62,6 +61,7 @@ class Backend(BackendHooks):
         self._recordings: weakref.WeakSet[Recording] = weakref.WeakSet()
         self.dropped: deque[Recording] = deque()  # collected as garbage during a compute
         self._past = Counters()
+        self._blocks: Blocks | None = None
         self._ledger: Ledger | None = None
         close_after_fork(self)
 
@@ -81,6 +81,14 @@ class Backend(BackendHooks):
 
     @property
     @final
+    def blocks(self) -> Blocks:
+        """The blocks of the model, each a layer of the memory report; none without a model."""
+        if self._blocks is None:
+            self._blocks = Blocks(self.model)
+        return self._blocks
+
+    @property
+    @final
     def ledger(self) -> Ledger:
         """The books of all memory, opened at first use: only then must `devices` work."""
         if self._ledger is None:
@@ -89,7 +97,7 @@ class Backend(BackendHooks):
 
     def _open_ledger(self) -> Ledger:
         devices = self.devices()
-        layers = _block_count(self.model) + 1 if self.model is not None else 0
+        layers = self.blocks.count + 1 if self.model is not None else 0
         named = [(device.id, device.name) for device in devices]
         totals = {device.id: device.total_memory for device in devices if device.total_memory}
         return Ledger(
@@ -323,10 +331,15 @@ class Backend(BackendHooks):
 
     @final
     def placement_of(self, weight: str) -> Placement:
-        """The placement of a weight: blk.N in layer N; output, v. and mm. in the output layer; others on the host."""
-        block = re.match(r"blk\.(\d+)\.", weight)
-        if block and int(block[1]) < self.ledger.layers:
-            return Placement(layer=int(block[1]))
+        """The placement of a weight: blk.N in layer N; output, v. and mm. in the output layer; others on the host.
+
+        In an encoder alone, v.blk.N is in layer N, and what comes before the blocks is in the first layer.
+        """
+        block = self.blocks.of(weight)
+        if block is not None:
+            return Placement(layer=block)
+        if self.blocks.is_encoder and weight.startswith(("v.", "a.")):
+            return Placement(layer=0)
         if weight.startswith(("output", "v.", "mm.")):
             return Placement(layer=self.ledger.layers - 1)
         return Placement(host=True)
@@ -340,15 +353,6 @@ class Backend(BackendHooks):
         for id in named:
             if id not in known:
                 raise OptionError(f"backend {self.name} has no device {id!r}; it has {', '.join(known)}")
-
-
-def _block_count(model: ModelFile) -> int:
-    """The number of layers that a model states; ModelFileError if it is out of range."""
-    count = model.metadata.int("block_count", 0)
-    if 0 <= count < MAX_LAYERS:
-        return count
-    expected = f"a block_count in [0, {MAX_LAYERS})"
-    raise ModelFileError(model.path, model.metadata.offset("block_count"), expected, count)
 
 
 def _ignore(done: float) -> None:

@@ -18,11 +18,14 @@ if TYPE_CHECKING:
 
 @naming_limits("opening a backend")
 def open(
-    path: str | os.PathLike[str] | None = None,
+    path: str | os.PathLike[str] | ModelFile | None = None,
     backend: str | type[Backend] | None = None,
     params: BackendParams | None = None,
 ) -> Backend:
     """Open a backend, with the model in the file at `path`, or without a model.
+
+    `path` may be a model file that `backbay.gguf.open` has opened, perhaps with some of its tensors only; the backend
+    closes it.
 
     `backend` is the name of an installed backend, "auto", a subclass of Backend, or the name of one as `module:Class`.
     "auto" tries each installed backend in a child process, and takes the best that works, see `choose`. None takes
@@ -44,7 +47,7 @@ def open(
 
 
 def _opened(
-    kind: type[Backend], name: str, path: str | os.PathLike[str] | None, params: BackendParams
+    kind: type[Backend], name: str, path: str | os.PathLike[str] | ModelFile | None, params: BackendParams
 ) -> Backend:
     model = None if path is None else _model_file(path)
     try:
@@ -62,10 +65,10 @@ def _opened(
     return opened
 
 
-def _model_file(path: str | os.PathLike[str]) -> ModelFile:
+def _model_file(path: str | os.PathLike[str] | ModelFile) -> ModelFile:
     from .. import gguf  # graphs without a model never need it
 
-    return gguf.open(path)
+    return path if isinstance(path, gguf.ModelFile) else gguf.open(path)
 
 
 def _own_name(kind: type[Backend]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from threading import Lock
 from types import MappingProxyType, TracebackType
@@ -39,13 +39,14 @@ class ModelFile:
     newer files. The first `data` of a stack writes it to a temporary file.
     """
 
-    def __init__(self, path: Path, parts: list[Part]) -> None:
+    def __init__(self, path: Path, parts: list[Part], only: Callable[[str], bool] | None = None) -> None:
         first = parts[0]
         self.path = path
         self.paths = tuple(part.path for part in parts)
         self.version, self.alignment = first.version, first.alignment
         self.metadata: Config = first.metadata
-        tensors, self._stacks = stack_experts(all_tensors(parts))
+        wanted = {name: info for name, info in all_tensors(parts).items() if only is None or only(name)}
+        tensors, self._stacks = stack_experts(wanted)
         self.tensors: Mapping[str, TensorInfo] = MappingProxyType(tensors)
         self.closed = False
         self._contents = {part.path: part.content for part in parts}
@@ -132,7 +133,10 @@ def _read(info: TensorInfo, contents: Mapping[Path, Content]) -> Bytes:
     return data
 
 
-def open(path: str | os.PathLike[str]) -> ModelFile:
-    """Open a GGUF file; for a part of a split model, all parts. Any defect raises ModelFileError."""
+def open(path: str | os.PathLike[str], only: Callable[[str], bool] | None = None) -> ModelFile:
+    """Open a GGUF file; for a part of a split model, all parts. Any defect raises ModelFileError.
+
+    `only` chooses tensors by name, where one file holds several models; the others are checked, then left out.
+    """
     where = Path(path)
-    return ModelFile(where, read_parts(where))
+    return ModelFile(where, read_parts(where), only)

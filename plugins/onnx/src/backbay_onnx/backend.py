@@ -100,8 +100,7 @@ class OnnxBackend(Backend):
     @cached_property
     def device(self) -> Device:
         """Where sessions run."""
-        blocks = self.model.metadata.int("block_count", 0) if self.model is not None else 0
-        return choose(self.option_values["provider"], self.params.gpu_layers, blocks)
+        return choose(self.option_values["provider"], self.params.gpu_layers, self.blocks.count)
 
     @cached_property
     def services(self) -> Services:

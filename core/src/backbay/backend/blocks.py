@@ -1,0 +1,58 @@
+"""The blocks of a model file: those of a text model as its metadata count them, those of an encoder alone by name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, final
+
+from ..errors import ModelFileError
+from ..types.placement import MAX_LAYERS
+
+if TYPE_CHECKING:
+    from ..gguf import ModelFile
+
+_TEXT = re.compile(r"blk\.([0-9]{1,9})\.")
+_ENCODER = re.compile(r"([va]\.(?:[a-z]+\.)*blk\.)([0-9]{1,9})\.")
+
+
+@final
+class Blocks:
+    """Numbers the blocks of a file. A file without blocks of text is an encoder: its blocks are numbered in their order,
+    those of v.global.blk behind those of v.blk.
+
+    count   ModelFileError if the metadata state an impossible one
+    """
+
+    def __init__(self, model: ModelFile | None) -> None:
+        names = model.tensors if model is not None else ()
+        self._numbers = _numbered(names)
+        self.is_encoder = bool(self._numbers) and not any(map(_TEXT.match, names))
+        stated = _stated(model) if model is not None else 0
+        self.count = len(self._numbers) if self.is_encoder else stated
+
+    def of(self, tensor: str) -> int | None:
+        """The number of the block that a tensor belongs to; None if it belongs to none of them."""
+        if self.is_encoder:
+            found = _ENCODER.match(tensor)
+            return None if found is None else self._numbers.get(found[0])
+        block = _TEXT.match(tensor)
+        return int(block[1]) if block and int(block[1]) <= self.count else None
+
+
+def _numbered(names: Iterable[str]) -> dict[str, int]:
+    """The numbers of an encoder's blocks by the prefix of their tensors, such as v.blk.3."""
+    numbers: dict[str, set[int]] = {}
+    for name in names:
+        if found := _ENCODER.match(name):
+            numbers.setdefault(found[1], set()).add(int(found[2]))
+    ordered = [f"{prefix}{n}." for prefix in sorted(numbers, key=len) for n in sorted(numbers[prefix])]
+    return {name: number for number, name in enumerate(ordered[: MAX_LAYERS - 1])}
+
+
+def _stated(model: ModelFile) -> int:
+    count = model.metadata.int("block_count", 0)
+    if 0 <= count < MAX_LAYERS:
+        return count
+    expected = f"a block_count in [0, {MAX_LAYERS})"
+    raise ModelFileError(model.path, model.metadata.offset("block_count"), expected, count)
