@@ -1,0 +1,147 @@
+"""Model files in llama.cpp's layout: a text model and a projector, mostly by llama.cpp's own converter."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from kinds import MARKS, VOCABULARY, WORDS, Kind
+from safetensors.torch import load_file, save_file
+
+os.environ["TQDM_DISABLE"] = "1"  # the converter's progress
+UNKNOWN, CONTROL, NORMAL = 2, 3, 1
+SPECIAL = len(WORDS) + len(MARKS)
+
+
+def save(kind: Kind, folder: Path) -> Path:
+    """The folder that transformers writes, with a stand-in for the tokenizer, of which the converter counts the words."""
+    kind.model.save_pretrained(folder)
+    kind.images.save_pretrained(folder)
+    described = folder / "config.json"
+    config = json.loads(described.read_text())
+    (named,) = config["architectures"]
+    config["architectures"] = [named.replace("LlavaNext", "Llava")]  # the same text model
+    described.write_text(json.dumps(config))
+    weights = load_file(folder / "model.safetensors")
+    renamed = {_published(name): weight for name, weight in weights.items()}
+    save_file(renamed, folder / "model.safetensors", metadata={"format": "pt"})
+    words = {word: id for id, word in enumerate(VOCABULARY)}
+    (folder / "tokenizer.json").write_text(json.dumps({"model": {"vocab": words}, "added_tokens": []}))
+    return folder
+
+
+def _published(name: str) -> str:
+    """The name of a weight in the published files, where newer versions of transformers save another."""
+    return re.sub(r"^(model\.)?vision_tower\.(?=embeddings|encoder|post_layernorm)", r"\1vision_tower.vision_model.", name)
+
+
+def convert(folder: Path, target: Path, converter: Path, *, projector: bool = False) -> Path:
+    """The converter's file in f32: the text model, or the projector. The vocabulary is a stand-in."""
+    sys.path[:0] = [path for path in (str(converter / "gguf-py"), str(converter)) if path not in sys.path]
+    import conversion
+    import gguf
+
+    logging.getLogger("hf-to-gguf").setLevel(logging.ERROR)
+    logging.getLogger("gguf.gguf_writer").setLevel(logging.ERROR)
+    with torch.inference_mode():
+        base = conversion.base.ModelBase
+        parameters = base.load_hparams(folder, False)
+        which = conversion.base.ModelType.MMPROJ if projector else conversion.base.ModelType.TEXT
+        name = conversion.get_model_architecture(parameters, which)
+        made = conversion.get_model_class(name, projector)(
+            folder, gguf.LlamaFileType.ALL_F32, target, model_name="small"
+        )
+        if not projector:
+            made.set_vocab = lambda: write_vocabulary(made.gguf_writer)
+        made.write()
+    return target
+
+
+def write_vocabulary(writer: Any) -> None:
+    """Marks of pictures, letters, and two words."""
+    count = len(VOCABULARY)
+    writer.add_tokenizer_model("llama")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list(VOCABULARY)
+    writer.add_token_scores([0.0] * SPECIAL + [-float(len(word) == 1) for word in VOCABULARY[SPECIAL:]])
+    writer.add_token_types([UNKNOWN, *[CONTROL] * (SPECIAL - 1), *[NORMAL] * (count - SPECIAL)])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_pad_token_id(3)
+    writer.add_add_space_prefix(False)
+
+
+def write_llava(kind: Kind, target: Path, *, old: bool) -> Path:
+    """A projector file of llava as llama.cpp's scripts write it; the old ones swap the feed-forward's names."""
+    import gguf
+
+    config, weights = kind.model.config, kind.model.state_dict()
+    vision = config.vision_config
+    writer = gguf.GGUFWriter(target, "clip")
+    writer.add_bool("clip.has_text_encoder", False)
+    writer.add_bool("clip.has_vision_encoder", True)
+    writer.add_bool("clip.has_llava_projector", True)
+    writer.add_file_type(1)
+    writer.add_string("clip.projector_type", "mlp")
+    writer.add_uint32("clip.vision.image_size", vision.image_size)
+    writer.add_uint32("clip.vision.patch_size", vision.patch_size)
+    writer.add_uint32("clip.vision.embedding_length", vision.hidden_size)
+    writer.add_uint32("clip.vision.feed_forward_length", vision.intermediate_size)
+    writer.add_uint32("clip.vision.projection_dim", vision.projection_dim)
+    writer.add_uint32("clip.vision.attention.head_count", vision.num_attention_heads)
+    writer.add_float32("clip.vision.attention.layer_norm_epsilon", vision.layer_norm_eps)
+    blocks = vision.num_hidden_layers - 1
+    writer.add_uint32("clip.vision.block_count", blocks)
+    if not old:
+        writer.add_array("clip.vision.feature_layer", [blocks])
+    if points := getattr(config, "image_grid_pinpoints", None):
+        writer.add_array("clip.vision.image_grid_pinpoints", [n for point in points for n in point])
+        writer.add_string("clip.vision.mm_patch_merge_type", "spatial_unpad")
+    writer.add_array("clip.vision.image_mean", list(kind.images.image_mean))
+    writer.add_array("clip.vision.image_std", list(kind.images.image_std))
+    writer.add_bool("clip.use_gelu", False)
+    for name, weight in weights.items():
+        renamed = _llava_name(name, blocks, old=old)
+        if renamed is not None:
+            half = weight.dim() == 4 or (renamed.startswith("mm.") and weight.dim() == 2)
+            writer.add_tensor(renamed, weight.numpy().astype(np.float16 if half else np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return target
+
+
+def _llava_name(name: str, blocks: int, *, old: bool) -> str | None:
+    if name == "model.image_newline":
+        return name
+    first, second = ("ffn_down", "ffn_up") if old else ("ffn_up", "ffn_down")
+    for of, to in {
+        "model.vision_tower.": "v.",
+        "vision_model.": "",
+        "model.multi_modal_projector.linear_1": "mm.0",
+        "model.multi_modal_projector.linear_2": "mm.2",
+        "embeddings.class_embedding": "class_embd",
+        "embeddings.patch_embedding": "patch_embd",
+        "embeddings.position_embedding": "position_embd",
+        "pre_layrnorm": "pre_ln",
+        "encoder.layers": "blk",
+        "layer_norm1": "ln1",
+        "layer_norm2": "ln2",
+        "self_attn.out_proj": "attn_out",
+        "self_attn.q_proj": "attn_q",
+        "self_attn.k_proj": "attn_k",
+        "self_attn.v_proj": "attn_v",
+        "mlp.fc1": first,
+        "mlp.fc2": second,
+    }.items():
+        name = name.replace(of, to)
+    kept = name.startswith(("v.", "mm.")) and "post_layernorm" not in name and f"blk.{blocks}." not in name
+    return name if kept else None

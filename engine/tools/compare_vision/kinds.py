@@ -1,0 +1,198 @@
+"""Small random models that see, as transformers makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+import transformers
+
+WORDS = ["<unk>", "<s>", "</s>", "<pad>"]
+MARKS = [
+    *("<start_of_image>", "<image_soft_token>", "<end_of_image>", "<image>", "<|image|>"),
+    *("<|vision_start|>", "<|image_pad|>", "<|vision_end|>", "<|video_pad|>"),
+]
+LETTERS = ["\n", "\n\n", *(chr(n) for n in range(33, 127)), "▁", "▁a", "▁b"]
+VOCABULARY = [*WORDS, *MARKS, *LETTERS]
+ID = {word: id for id, word in enumerate(VOCABULARY)}
+SIDE, PATCH = 56, 14
+
+TEXT = {
+    "vocab_size": len(VOCABULARY),
+    "hidden_size": 48,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 2048,
+    "rms_norm_eps": 1e-5,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 3,
+}
+VISION = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "image_size": SIDE,
+    "patch_size": PATCH,
+}
+PINPOINTS = [[56, 112], [112, 56], [112, 112], [168, 56], [56, 168]]
+
+
+@dataclass(frozen=True, eq=False)
+class Kind:
+    """A model and its processor of images; `features` gives the rows of one picture, (rows, width)."""
+
+    make: Callable[[], Any]
+    processor: Callable[[], Any]
+    features: Callable[[Any, dict[str, torch.Tensor]], torch.Tensor]
+    seed: int = 0
+
+    @cached_property
+    def model(self) -> Any:
+        torch.manual_seed(self.seed)
+        model = self.make().eval().float()
+        with torch.no_grad():
+            for name, weight in (*model.named_parameters(), *model.named_buffers()):
+                if weight.is_floating_point() and "inv_freq" not in name:
+                    _fill(name, weight)
+        return model
+
+    @cached_property
+    def images(self) -> Any:
+        return self.processor()
+
+
+def _fill(name: str, weight: torch.Tensor) -> None:
+    """Values that f16 holds exactly, since converters store some tensors in f16 whatever they are asked for."""
+    numbers = torch.randint(-8, 9, weight.shape).float() / 8
+    if "gate" in name and weight.numel() <= 8:
+        weight.copy_(numbers)
+    elif weight.dim() == 1:
+        weight.add_(numbers * 0.25)
+    elif "embed" in name:
+        weight.copy_(numbers / 2)
+    else:
+        inputs = weight[0].numel()
+        weight.copy_(numbers * 2.0 ** -round(0.5 * torch.log2(torch.tensor(inputs)).item() - 0.5))
+
+
+def _gemma3() -> Any:
+    text = {**TEXT, "head_dim": 16, "sliding_window": 8, "query_pre_attn_scalar": 16, "num_hidden_layers": 7}
+    config = transformers.Gemma3Config(
+        text_config=text,
+        vision_config={**VISION, "vision_use_head": False},
+        mm_tokens_per_image=4,
+        boi_token_index=ID["<start_of_image>"],
+        eoi_token_index=ID["<end_of_image>"],
+        image_token_index=ID["<image_soft_token>"],
+        image_token_id=ID["<image_soft_token>"],
+        tie_word_embeddings=True,
+    )
+    config._attn_implementation = "eager"
+    return transformers.Gemma3ForConditionalGeneration(config)
+
+
+def _llava() -> Any:
+    config = transformers.LlavaConfig(
+        vision_config={**VISION, "model_type": "clip_vision_model", "projection_dim": 32},
+        text_config={**TEXT, "model_type": "llama"},
+        image_token_index=ID["<image>"],
+        vision_feature_layer=-2,
+        vision_feature_select_strategy="default",
+    )
+    return transformers.LlavaForConditionalGeneration(config)
+
+
+def _llava_next() -> Any:
+    config = transformers.LlavaNextConfig(
+        vision_config={**VISION, "model_type": "clip_vision_model", "projection_dim": 32},
+        text_config={**TEXT, "model_type": "llama"},
+        image_token_index=ID["<image>"],
+        image_grid_pinpoints=PINPOINTS,
+        vision_feature_layer=-2,
+        vision_feature_select_strategy="default",
+    )
+    return transformers.LlavaNextForConditionalGeneration(config)
+
+
+def _qwen25vl() -> Any:
+    rope = {"rope_type": "default", "mrope_section": [2, 2, 2], "rope_theta": 10000.0}
+    config = transformers.Qwen2_5_VLConfig(
+        text_config={**TEXT, "rope_scaling": rope, "rope_parameters": rope},
+        vision_config={
+            "depth": 4,
+            "hidden_size": 64,
+            "intermediate_size": 96,
+            "num_heads": 4,
+            "patch_size": PATCH,
+            "window_size": 112,
+            "fullatt_block_indexes": [1, 3],
+            "out_hidden_size": TEXT["hidden_size"],
+        },
+        image_token_id=ID["<|image_pad|>"],
+        video_token_id=ID["<|video_pad|>"],
+        vision_start_token_id=ID["<|vision_start|>"],
+        vision_end_token_id=ID["<|vision_end|>"],
+    )
+    return transformers.Qwen2_5_VLForConditionalGeneration(config)
+
+
+def _mllama() -> Any:
+    vision = {name: value for name, value in VISION.items() if name != "num_attention_heads"}
+    config = transformers.MllamaConfig(
+        vision_config={
+            **vision,
+            "attention_heads": 4,
+            "num_global_layers": 2,
+            "intermediate_layers_indices": [1, 3],
+            "vision_output_dim": 3 * VISION["hidden_size"],
+            "max_num_tiles": 4,
+            "supported_aspect_ratios": [
+                *([1, 1], [1, 2], [1, 3], [1, 4], [2, 1], [2, 2], [3, 1], [4, 1]),
+            ],
+        },
+        text_config={**TEXT, "num_hidden_layers": 4, "cross_attention_layers": [1, 3]},
+        image_token_index=ID["<|image|>"],
+    )
+    return transformers.MllamaForConditionalGeneration(config)
+
+
+def _pooled(model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+    found = model.model.get_image_features(**inputs)
+    found = getattr(found, "pooler_output", found)
+    return found[0] if isinstance(found, (tuple, list)) or found.dim() == 3 else found
+
+
+def _crossing(model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+    named = {name: inputs[name] for name in ("pixel_values", "aspect_ratio_ids", "aspect_ratio_mask")}
+    states = model.model.vision_model(**named).last_hidden_state
+    projected = model.model.multi_modal_projector(states)
+    return projected.reshape(-1, projected.shape[-1])
+
+
+SQUARE = {"height": SIDE, "width": SIDE}
+KINDS = {
+    "gemma3": Kind(_gemma3, lambda: transformers.Gemma3ImageProcessor(size=SQUARE, image_seq_length=4), _pooled),
+    "llava": Kind(
+        _llava, lambda: transformers.CLIPImageProcessor(size={"shortest_edge": SIDE}, crop_size=SQUARE), _pooled
+    ),
+    "llava16": Kind(
+        _llava_next,
+        lambda: transformers.LlavaNextImageProcessor(
+            size={"shortest_edge": SIDE}, crop_size=SQUARE, image_grid_pinpoints=PINPOINTS
+        ),
+        _pooled,
+    ),
+    "qwen25vl": Kind(
+        _qwen25vl, lambda: transformers.Qwen2VLImageProcessor(min_pixels=56 * 56, max_pixels=28 * 28 * 400), _pooled
+    ),
+    "mllama": Kind(
+        _mllama, lambda: transformers.MllamaImageProcessor(size=SQUARE, max_image_tiles=4), _crossing
+    ),
+}
