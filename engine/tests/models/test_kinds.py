@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from model_files import KIND_NAMES, KINDS, unpacked
-from model_scripts import answers, nmse
+from model_scripts import CAPACITY, answers, nmse
 
 import backbay
 from backbay import DType
@@ -22,7 +22,7 @@ BACKENDS = sorted(backbay.backends())
 def test_each_kind_agrees_with_transformers(tmp_path, name, backend_name):
     path = unpacked(name, tmp_path)
     with backbay.open(path, backend=backend_name) as backend, np.load(KINDS / f"{name}.npz") as expected:
-        model = load_model(backend)
+        model = load_model(backend, CAPACITY)
         backend.load()
         found = {
             script: nmse(answers(backend, model, script, DType.F32), expected[script]) for script in expected

@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import argparse
 import lzma
+import os
 import sys
 import tempfile
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
+
+os.environ["TQDM_DISABLE"] = "1"
 
 import numpy as np
 import transformers

@@ -20,6 +20,28 @@ SMALL: dict[str, Any] = {
 }
 WINDOW = 16
 
+EXPERTS: dict[str, Any] = {"num_experts_per_tok": 2, "moe_intermediate_size": 16}
+
+
+def rope(**more: Any) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_theta": 10000.0, **more}}
+
+
+YARN = rope(rope_type="yarn", factor=4.0, original_max_position_embeddings=64)
+YARN_BEHIND = {
+    "rope_parameters": {
+        "full_attention": YARN["rope_parameters"],
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+    }
+}  # in blocks without a window
+
+
+def longrope(original: int) -> dict[str, Any]:
+    short, long = [1.0, 1.1, 1.2, 1.3], [1.5, 2.0, 3.0, 4.0]
+    stretched = rope(rope_type="longrope", short_factor=short, long_factor=long, factor=512 / original)
+    return {**stretched, "original_max_position_embeddings": original}
+
+
 KINDS: dict[str, Kind] = {
     "llama": kind("LlamaForCausalLM", SMALL),
     "gemma2": kind(
@@ -33,4 +55,48 @@ KINDS: dict[str, Kind] = {
     ),
     "olmo2": kind("Olmo2ForCausalLM", SMALL),
     "olmo3": kind("Olmo3ForCausalLM", SMALL, num_hidden_layers=4, sliding_window=WINDOW),
+    "olmo3-yarn": kind("Olmo3ForCausalLM", SMALL, YARN_BEHIND, num_hidden_layers=4, sliding_window=WINDOW),
+    "command-r": kind("CohereForCausalLM", SMALL, logit_scale=0.25, layer_norm_eps=1e-5),
+    "cohere2": kind(
+        "Cohere2ForCausalLM",
+        SMALL,
+        num_hidden_layers=4,
+        logit_scale=0.25,
+        sliding_window=WINDOW,
+        describe=lambda config: config.update(rotary_pct=1.0),
+    ),
+    "granite": kind(
+        "GraniteForCausalLM",
+        SMALL,
+        embedding_multiplier=3.0,
+        attention_multiplier=0.2,
+        residual_multiplier=0.7,
+        logits_scaling=4.0,
+    ),
+    "granitemoe": kind(
+        "GraniteMoeForCausalLM",
+        SMALL,
+        num_local_experts=6,
+        num_experts_per_tok=2,
+        embedding_multiplier=3.0,
+        attention_multiplier=0.2,
+        residual_multiplier=0.7,
+        logits_scaling=4.0,
+    ),
+    "phi3": kind("Phi3ForCausalLM", SMALL),
+    "phi3-long": kind("Phi3ForCausalLM", SMALL, longrope(8)),  # shorter than any sequence of the scripts
+    "phi3-short": kind("Phi3ForCausalLM", SMALL, longrope(256)),
+    "glm4": kind("Glm4ForCausalLM", SMALL, head_dim=8, attention_bias=True),
+    "smollm3": kind("SmolLM3ForCausalLM", SMALL, num_hidden_layers=4),
+    "gpt2": kind(
+        "GPT2LMHeadModel",
+        n_embd=32,
+        n_layer=2,
+        n_head=4,
+        n_positions=512,
+        bos_token_id=1,
+        eos_token_id=2,
+        describe=lambda config: config.update(n_ctx=512),
+    ),
+    "starcoder2": kind("Starcoder2ForCausalLM", SMALL, use_bias=True, norm_epsilon=1e-5),
 }

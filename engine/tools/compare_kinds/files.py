@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from typing import Any
 import torch
 from kind import Kind
 
-os.environ["TQDM_DISABLE"] = "1"  # the converter's progress
 UNKNOWN, CONTROL, NORMAL = 2, 3, 1
 
 

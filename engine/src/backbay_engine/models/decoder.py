@@ -14,6 +14,7 @@ from .batch import Batch
 from .contract import Model
 from .keys import WIDTH
 from .nn import Embedding, Linear, RMSNorm, Rope, Weights, block_count, sliding_layers
+from .nn.block import Module
 
 
 class DecoderBlock(Protocol):
@@ -21,7 +22,7 @@ class DecoderBlock(Protocol):
 
     @property
     def rope(self) -> Rope | None:
-        """The rotary embedding of the keys in the cache; None if there is none."""
+        """The rotary embedding of the keys in the cache; None: the keys know no positions."""
         ...
 
     def __call__(self, ctx: Context, layer: int, x: Tensor, batch: Batch, *, last: bool) -> Tensor:
@@ -46,13 +47,21 @@ class Decoder(Model):
         self._vocabulary = weights.extent("token_embd.weight", 1)
         self.embedding = Embedding(weights, "token_embd", self.width)
         self.blocks = [self.block(weights, layer) for layer in range(block_count(self.config))]
-        self.norm = RMSNorm(weights, self.norm_name, self.width)
+        self.norm = self.final_norm(weights)
         self.head = Linear(weights, "output", self.width, self._vocabulary, or_else=("token_embd",))
+        self.declare(weights)
         weights.check()
 
     @abstractmethod
     def block(self, weights: Weights, layer: int) -> DecoderBlock:
         """Declare the tensors of a block."""
+
+    def declare(self, weights: Weights) -> None:
+        """Declare tensors beside those of the embedding, the blocks, the norm and the head."""
+
+    def final_norm(self, weights: Weights) -> Module:
+        """Declare the norm before the head."""
+        return RMSNorm(weights, self.norm_name, self.width)
 
     @property
     def vocabulary_size(self) -> int:

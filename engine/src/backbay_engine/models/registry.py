@@ -17,16 +17,28 @@ GROUP = "backbay.models"
 ARCHITECTURE = text("general.architecture")
 
 _BUILT_IN = {
-    "bert": "architectures.encoders.bert:Bert",
-    "gemma3": "architectures.gemma.gemma3:Gemma3",
-    "lfm2": "architectures.recurrent.lfm2:Lfm2",
-    "lfm2moe": "architectures.recurrent.lfm2:Lfm2",
-    "mamba2": "architectures.recurrent.mamba2:Mamba",
-    "gpt-oss": "architectures.mixtures.gptoss:GptOss",
-    "llama": "architectures.decoders.llama:Llama",
-    "qwen2": "architectures.decoders.qwen:Qwen2",
-    "qwen3": "architectures.decoders.qwen:Qwen3",
-    "qwen3moe": "architectures.decoders.qwen:Qwen3",
+    "bert": "encoders.bert:Bert",
+    "cohere2": "decoders.cohere2:Cohere2",
+    "command-r": "decoders.cohere2:CommandR",
+    "gemma2": "gemma.gemma2:Gemma2",
+    "gemma3": "gemma.gemma3:Gemma3",
+    "glm4": "decoders.glm4:Glm4",
+    "gpt-oss": "mixtures.gptoss:GptOss",
+    "gpt2": "decoders.gpt2:Gpt2",
+    "granite": "decoders.granite:Granite",
+    "granitemoe": "decoders.granite:Granite",
+    "lfm2": "recurrent.lfm2:Lfm2",
+    "lfm2moe": "recurrent.lfm2:Lfm2",
+    "llama": "decoders.llama:Llama",
+    "mamba2": "recurrent.mamba2:Mamba",
+    "olmo2": "decoders.olmo2:Olmo2",
+    "phi3": "decoders.phi3:Phi3",
+    "qwen2": "decoders.qwen:Qwen2",
+    "qwen3": "decoders.qwen:Qwen3",
+    "qwen3moe": "decoders.qwen:Qwen3",
+    "smollm3": "decoders.smollm3:SmolLM3",
+    "starcoder": "decoders.gpt2:Gpt2",
+    "starcoder2": "decoders.starcoder2:StarCoder2",
 }
 
 
@@ -37,7 +49,8 @@ def architectures() -> dict[str, list[Declared]]:
     ours = version("backbay-engine")
     package = __name__.rpartition(".")[0]
     found = {
-        name: [Declared(name, f"{package}.{at}", "backbay-engine", ours)] for name, at in _BUILT_IN.items()
+        name: [Declared(name, f"{package}.architectures.{at}", "backbay-engine", ours)]
+        for name, at in _BUILT_IN.items()
     }
     for name, points in declared(GROUP).items():
         found[name] = found.get(name, []) + points

@@ -1,20 +1,25 @@
 """The parts of networks: each takes its tensors from a file by name; calling it traces it."""
 
+from .activation import ACTIVATIONS, Activation, ActivationName, capped
 from .attention import Attention, Projection, attend
-from .block import Block, Mixer
-from .embedding import Embedding
+from .block import Block, Mixer, ParallelBlock
+from .embedding import Embedding, Positions
 from .experts import Experts, feed_forward_of
-from .feed_forward import FeedForward, GatedFeedForward
+from .feed_forward import FeedForward, GatedFeedForward, SharedExpert
 from .linear import Linear
 from .norm import LayerNorm, RMSNorm
 from .recurrent.convolution import CausalConvolution, states_of
 from .recurrent.delta_rule import chunked_delta_rule, delta_rule, recurrent_delta_rule
 from .recurrent.mamba import Mamba2, StateShape
 from .rope import Factors, Rope
+from .routing import Gating, Routing
 from .shape import Shape, block_count, sliding_layers
 from .weights import Weights
 
 __all__ = [
+    "ACTIVATIONS",
+    "Activation",
+    "ActivationName",
     "Attention",
     "Block",
     "CausalConvolution",
@@ -23,18 +28,24 @@ __all__ = [
     "Factors",
     "FeedForward",
     "GatedFeedForward",
+    "Gating",
     "LayerNorm",
     "Linear",
     "Mamba2",
     "Mixer",
+    "ParallelBlock",
+    "Positions",
     "Projection",
     "RMSNorm",
     "Rope",
+    "Routing",
     "Shape",
+    "SharedExpert",
     "StateShape",
     "Weights",
     "attend",
     "block_count",
+    "capped",
     "chunked_delta_rule",
     "delta_rule",
     "feed_forward_of",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import Literal, final
 
 from backbay import BackbayError, Context, Tensor
 
@@ -51,26 +51,31 @@ class Projection:
 class Attention:
     """A block's attention. Optional biases are used if the file has them.
 
-    norms, sinks, biased    the file must have norms of queries and keys, sinks, biases
+    rope            None: the block knows no positions
+    norms           queries and keys have norms, of each head or, with "joint", of all heads together
+    sinks, biased   the file must have sinks, biases
     """
 
     def __init__(
         self,
         weights: Weights,
         shape: Shape,
-        rope: Rope,
+        rope: Rope | None,
         *,
         scale: float | None = None,
         softcap: float = 0.0,
-        norms: bool = False,
+        norms: Literal[False, True, "joint"] = False,
         sinks: bool = False,
         biased: bool = False,
     ) -> None:
         self.rope, self.softcap = rope, softcap
         self.scale = shape.head**-0.5 if scale is None else scale
         self.project = Projection(weights, shape, biased=biased)
-        self.query_norm = RMSNorm(weights, "attn_q_norm", shape.head) if norms else None
-        self.key_norm = RMSNorm(weights, "attn_k_norm", shape.head) if norms else None
+        self.query_norm = self.key_norm = None
+        if norms:
+            q_heads, k_heads = (shape.heads, shape.kv_heads) if norms == "joint" else (1, 1)
+            self.query_norm = RMSNorm(weights, "attn_q_norm", shape.head * q_heads)
+            self.key_norm = RMSNorm(weights, "attn_k_norm", shape.head * k_heads)
         self.sinks = weights.need("attn_sinks.weight", shape.heads) if sinks else None
         inner = shape.heads * shape.value_head
         self.output = Linear(weights, "attn_output", inner, shape.width, biased=biased)
@@ -78,12 +83,19 @@ class Attention:
     def __call__(self, ctx: Context, layer: int, x: Tensor, batch: Batch, *, last: bool = False) -> Tensor:
         """(width, tokens); with `last`, only the outputs, (width, outputs)."""
         q, k, v = self.project(ctx, x)
-        q = q if self.query_norm is None else self.query_norm(ctx, q)
-        k = k if self.key_norm is None else self.key_norm(ctx, k)
-        q, k = (self.rope(ctx, t, batch.positions) for t in (q, k))
+        q, k = _normed(ctx, q, self.query_norm), _normed(ctx, k, self.key_norm)
+        if self.rope is not None:
+            q, k = (self.rope(ctx, t, batch.positions) for t in (q, k))
         a = attend(ctx, layer, q, k, v, batch.cache, self.scale, sinks=self.sinks, softcap=self.softcap)
         a = a.reshape(ctx, -1, batch.size)
         return self.output(ctx, batch.select(ctx, a) if last else a)
+
+
+def _normed(ctx: Context, x: Tensor, norm: RMSNorm | None) -> Tensor:
+    """(head, heads, tokens), normed by head or over all heads, whichever the norm's weight is for."""
+    if norm is None:
+        return x
+    return norm(ctx, x.reshape(ctx, norm.weight.dim(0), -1, x.dim(2))).reshape(ctx, *x.shape)
 
 
 def attend(

@@ -30,11 +30,43 @@ class Mixer(Protocol):
 @final
 @dataclass(frozen=True)
 class Block:
-    """y = x + attention(norm(x)); the result is y + feed_forward(norm(y))."""
+    """y = x + attention(norm(x)); the result is y + feed_forward(norm(y)).
 
-    attention_norm: Module
+    Some models norm the results of attention and feed-forward, instead or too, and some scale these results.
+    """
+
+    attention_norm: Module | None
     attention: Mixer
-    feed_forward_norm: Module
+    feed_forward_norm: Module | None
+    feed_forward: Module
+    after_attention: Module | None = None
+    after_feed_forward: Module | None = None
+    residual_scale: float = 1.0
+
+    @property
+    def rope(self) -> Rope | None:
+        return self.attention.rope
+
+    def __call__(self, ctx: Context, layer: int, x: Tensor, batch: Batch, *, last: bool) -> Tensor:
+        h = x if self.attention_norm is None else self.attention_norm(ctx, x)
+        a = self.attention(ctx, layer, h, batch, last=last)
+        x = batch.select(ctx, x) if last else x
+        x = batch.tap(f"blk.{layer}.attention", self._joined(ctx, x, a, self.after_attention))
+        h = x if self.feed_forward_norm is None else self.feed_forward_norm(ctx, x)
+        return self._joined(ctx, x, self.feed_forward(ctx, h), self.after_feed_forward)
+
+    def _joined(self, ctx: Context, x: Tensor, branch: Tensor, norm: Module | None) -> Tensor:
+        branch = branch if norm is None else norm(ctx, branch)
+        return x.add(ctx, branch if self.residual_scale == 1 else branch.scale(ctx, self.residual_scale))
+
+
+@final
+@dataclass(frozen=True)
+class ParallelBlock:
+    """x + attention(norm(x)) + feed_forward(norm(x))"""
+
+    norm: Module
+    attention: Mixer
     feed_forward: Module
 
     @property
@@ -42,7 +74,7 @@ class Block:
         return self.attention.rope
 
     def __call__(self, ctx: Context, layer: int, x: Tensor, batch: Batch, *, last: bool) -> Tensor:
-        a = self.attention(ctx, layer, self.attention_norm(ctx, x), batch, last=last)
-        x = batch.select(ctx, x) if last else x
-        x = batch.tap(f"blk.{layer}.attention", x.add(ctx, a))
-        return x.add(ctx, self.feed_forward(ctx, self.feed_forward_norm(ctx, x)))
+        h = self.norm(ctx, x)
+        a = self.attention(ctx, layer, h, batch, last=last)
+        x, h = (batch.select(ctx, each) if last else each for each in (x, h))
+        return x.add(ctx, a).add(ctx, self.feed_forward(ctx, h))

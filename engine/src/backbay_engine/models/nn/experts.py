@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias, final
+from typing import final
 
 from backbay import Context, Tensor
 
-from ..keys import NORMALIZED_SHARES
-from .feed_forward import GatedFeedForward
+from .activation import Activation, silu
+from .feed_forward import GatedFeedForward, SharedExpert
 from .linear import Linear
+from .routing import Gating, Routing
 from .shape import Shape
 from .weights import FLOATS, Weights
-
-Activation: TypeAlias = Callable[[Context, Tensor, Tensor], Tensor]
-
-
-def silu(ctx: Context, gate: Tensor, up: Tensor) -> Tensor:
-    return gate.silu(ctx, up)
 
 
 @final
@@ -43,10 +37,8 @@ class Expert:
 
 @final
 class Experts:
-    """A router scores the experts; the result is the weighted sum of each token's best experts.
-
-    normalized  True: the weights are the softmax over the chosen scores, and add up to 1
-                False: they are the softmax over all scores, taken at the chosen ones
+    """A router scores the experts; the result is the weighted sum of each token's best experts, plus that of the
+    shared expert if the file has one. A file may have gate and up in one tensor, ffn_gate_up_exps.
     """
 
     def __init__(
@@ -55,38 +47,55 @@ class Experts:
         shape: Shape,
         activation: Activation = silu,
         *,
+        routing: Routing | None = None,
         normalized: bool = True,
         biased: bool = False,
+        gated: bool = True,
     ) -> None:
         width, hidden, self.count = shape.width, shape.hidden, shape.experts
+        self.hidden, self.activation = hidden, activation
+        self.routing = routing or Routing(shape.experts, shape.used_experts, normalized=normalized)
         self.router = Linear(weights, "ffn_gate_inp", width, self.count, biased=biased)
-        self.gate = Expert(weights, "ffn_gate_exps", width, hidden, self.count, biased=biased)
-        self.up = Expert(weights, "ffn_up_exps", width, hidden, self.count, biased=biased)
+        self.bias = weights.maybe("exp_probs_b.bias", self.count, or_else=("exp_probs_b",))
+        self.gate = self.joint = self.shared = None
+        if "ffn_gate_up_exps.weight" in weights:
+            self.joint = Expert(weights, "ffn_gate_up_exps", width, 2 * hidden, self.count, biased=biased)
+        else:
+            if gated:
+                self.gate = Expert(weights, "ffn_gate_exps", width, hidden, self.count, biased=biased)
+            self.up = Expert(weights, "ffn_up_exps", width, hidden, self.count, biased=biased)
         self.down = Expert(weights, "ffn_down_exps", hidden, width, self.count, biased=biased)
-        self.activation, self.normalized, self.used = activation, normalized, shape.used_experts
+        if "ffn_up_shexp.weight" in weights:
+            self.shared = SharedExpert(weights, width, activation, gated=gated)
 
     def __call__(self, ctx: Context, x: Tensor) -> Tensor:
-        width, tokens = x.dim(0), x.dim(1)
-        scores = self.router(ctx, x)  # (experts, tokens)
-        if not self.normalized:
-            scores = scores.softmax(ctx)
-        ids = scores.top_k(ctx, self.used)  # (used, tokens)
-        share = scores.reshape(ctx, 1, self.count, tokens).rows(ctx, ids)  # (1, used, tokens)
-        if self.normalized:
-            share = share.reshape(ctx, self.used, tokens).softmax(ctx).reshape(ctx, 1, self.used, tokens)
-        x = x.reshape(ctx, width, 1, tokens)
-        h = self.activation(ctx, self.gate(ctx, x, ids), self.up(ctx, x, ids))
+        ids, share = self.routing(ctx, self.router(ctx, x), self.bias)
+        y = self.weighted(ctx, x, ids, share)
+        return y if self.shared is None else y.add(ctx, self.shared(ctx, x))
+
+    def weighted(self, ctx: Context, x: Tensor, ids: Tensor, share: Tensor) -> Tensor:
+        """The sum of the chosen experts' results times their weights, (width, tokens)."""
+        x = x.reshape(ctx, x.dim(0), 1, x.dim(1))
+        if self.joint is not None:
+            halves = self.joint(ctx, x, ids).chunk(ctx, 0, self.hidden)
+            h = self.activation(ctx, *(half.contiguous(ctx) for half in halves))
+        elif self.gate is not None:
+            h = self.activation(ctx, self.gate(ctx, x, ids), self.up(ctx, x, ids))
+        else:
+            h = self.activation(ctx, self.up(ctx, x, ids))
         return _sum_of_experts(ctx, self.down(ctx, h, ids).mul(ctx, share))
 
 
-def feed_forward_of(weights: Weights, layer: int) -> Experts | GatedFeedForward:
+def feed_forward_of(
+    weights: Weights, layer: int, *, gating: Gating = Gating.SOFTMAX, normalized: bool = True
+) -> Experts | GatedFeedForward:
     """Experts, or a single feed-forward if the model has no experts or this block no router."""
     config, router = weights.config, "ffn_gate_inp.weight"
-    plain = "ffn_gate.weight" in weights and router not in weights
+    plain = "ffn_down.weight" in weights and router not in weights
     shape = Shape.of(config, layer, plain=plain, attends=False)
     if not shape.experts:
         return GatedFeedForward(weights, shape)
-    return Experts(weights, shape, normalized=NORMALIZED_SHARES.of(config, True))
+    return Experts(weights, shape, routing=Routing.of(config, shape, gating=gating, normalized=normalized))
 
 
 def _sum_of_experts(ctx: Context, y: Tensor) -> Tensor:

@@ -2,39 +2,62 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias, final
+from typing import final
 
 from backbay import Context, Tensor
 
+from .activation import ACTIVATIONS, Activation, ActivationName
 from .linear import Linear
 from .shape import Shape
 from .weights import Weights
 
-Gate: TypeAlias = Literal["silu", "gelu"]
-
 
 @final
 class GatedFeedForward:
-    """down(activation(gate(x)) * up(x))"""
+    """down(activation(gate(x)) * up(x)); a file without ffn_gate has gate and up in ffn_up, one after the other."""
 
-    def __init__(self, weights: Weights, shape: Shape, activation: Gate = "silu") -> None:
-        self.gate = Linear(weights, "ffn_gate", shape.width, shape.hidden)
-        self.up = Linear(weights, "ffn_up", shape.width, shape.hidden)
+    def __init__(self, weights: Weights, shape: Shape, activation: ActivationName = "silu") -> None:
+        self.hidden, self.activation = shape.hidden, ACTIVATIONS[activation]
+        joint = "ffn_gate.weight" not in weights and weights.extent("ffn_up.weight", 1) == 2 * shape.hidden
+        self.gate = None if joint else Linear(weights, "ffn_gate", shape.width, shape.hidden)
+        self.up = Linear(weights, "ffn_up", shape.width, (1 + joint) * shape.hidden)
         self.down = Linear(weights, "ffn_down", shape.hidden, shape.width)
-        self.activation = activation
 
     def __call__(self, ctx: Context, x: Tensor) -> Tensor:
-        gate, up = self.gate(ctx, x), self.up(ctx, x)
-        return self.down(ctx, gate.silu(ctx, up) if self.activation == "silu" else gate.gelu(ctx, up))
+        if self.gate is not None:
+            gate, up = self.gate(ctx, x), self.up(ctx, x)
+        else:
+            gate, up = (part.contiguous(ctx) for part in self.up(ctx, x).chunk(ctx, 0, self.hidden))
+        return self.down(ctx, self.activation(ctx, gate, up))
 
 
 @final
 class FeedForward:
-    """down(gelu(up(x))), with gelu in its exact form"""
+    """down(activation(up(x)))"""
 
-    def __init__(self, weights: Weights, shape: Shape) -> None:
+    def __init__(self, weights: Weights, shape: Shape, activation: ActivationName = "gelu_erf") -> None:
         self.up = Linear(weights, "ffn_up", shape.width, shape.hidden)
         self.down = Linear(weights, "ffn_down", shape.hidden, shape.width)
+        self.activation = ACTIVATIONS[activation]
 
     def __call__(self, ctx: Context, x: Tensor) -> Tensor:
-        return self.down(ctx, self.up(ctx, x).gelu_erf(ctx))
+        return self.down(ctx, self.activation(ctx, self.up(ctx, x)))
+
+
+@final
+class SharedExpert:
+    """A feed-forward that every token passes beside its experts, weighted by a gate if the file has one."""
+
+    def __init__(self, weights: Weights, width: int, activation: Activation, *, gated: bool) -> None:
+        hidden = weights.extent("ffn_up_shexp.weight", 1)
+        self.gate = Linear(weights, "ffn_gate_shexp", width, hidden) if gated else None
+        self.up = Linear(weights, "ffn_up_shexp", width, hidden)
+        self.down = Linear(weights, "ffn_down_shexp", hidden or 1, width)
+        self.activation = activation
+        self.share = weights.maybe("ffn_gate_inp_shexp.weight", width, 1)
+
+    def __call__(self, ctx: Context, x: Tensor) -> Tensor:
+        up = self.up(ctx, x)
+        h = self.activation(ctx, up) if self.gate is None else self.activation(ctx, self.gate(ctx, x), up)
+        y = self.down(ctx, h)
+        return y if self.share is None else y.mul(ctx, self.share.mulmat(ctx, x).sigmoid(ctx))

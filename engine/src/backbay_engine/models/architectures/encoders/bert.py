@@ -11,12 +11,20 @@ from numpy.typing import NDArray
 from backbay import Backend, Context, Tensor
 from backbay.gguf import whole
 
-from ....errors import RequestError
 from ....steps.step import Step
-from ... import keys
 from ...batch import Batch
 from ...contract import Model
-from ...nn import Embedding, FeedForward, LayerNorm, Linear, Projection, Shape, Weights, block_count
+from ...nn import (
+    Embedding,
+    FeedForward,
+    LayerNorm,
+    Linear,
+    Positions,
+    Projection,
+    Shape,
+    Weights,
+    block_count,
+)
 
 
 class Pooling(IntEnum):
@@ -62,7 +70,7 @@ class Bert(Model):
         width = Shape.of(config).width
         self._vocabulary = weights.extent("token_embd.weight", 1)
         self.embedding = Embedding(weights, "token_embd", width)
-        self.positions = Embedding(weights, "position_embd", width)
+        self.positions = Positions(weights, width)
         self.types = Embedding(weights, "token_types", width) if "token_types.weight" in weights else None
         self.norm = LayerNorm(weights, "token_embd_norm", width)
         self.blocks = [
@@ -70,23 +78,14 @@ class Bert(Model):
             for layer in range(block_count(config))
         ]
         weights.check()
-        known = self.positions.weight.dim(1)
-        if keys.CONTEXT_LENGTH.of(config) > known:
-            raise keys.CONTEXT_LENGTH.refuse(
-                config, f"at most {known} tokens, as position_embd.weight has rows,"
-            )
+        self.positions.check()
 
     @property
     def vocabulary_size(self) -> int:
         return self._vocabulary or 0
 
     def fit(self, context: int) -> None:
-        known = self.positions.weight.dim(1)
-        if context > known:
-            raise RequestError(
-                f"a context of {context} tokens, where the model has learned {known} positions; ask for at most "
-                f"context={known}"
-            )
+        self.positions.fit(context)
 
     def forward(self, ctx: Context, batch: Batch) -> Tensor:
         x = batch.tap("embedding", self.embed(ctx.input(), batch))
