@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias, final
 
+import numpy as np
 from numpy.typing import NDArray
 
 from backbay import BackbayError, Context, DType, Tensor
@@ -45,6 +46,21 @@ class Batch:
         _write(leaf, name, array)
         return leaf
 
+    def axes(self) -> Tensor:
+        """M-RoPE's positions, i32 (4 * tokens,): time, row and column of all tokens, and an axis that is always 0."""
+        return self.input("axes", _axes)
+
+    def mix(self, ctx: Context, x: Tensor) -> Tensor:
+        """The embeddings of the tokens, (width, tokens), and rows of pictures in place of those that they replace.
+
+        A step without pictures traces nothing for them.
+        """
+        if self._step.rows is None:
+            return x
+        rows = self.input("rows", lambda step: _padded_rows(step, x.dim(0)))  # (width, room)
+        sources = self.input("sources", _sources)  # i32 (tokens,)
+        return x.concat(ctx, rows, 1).rows(ctx, sources)
+
     def select(self, ctx: Context, x: Tensor) -> Tensor:
         """The columns of the outputs, (n, outputs) of (n, tokens): the rest of the model can skip the other tokens.
 
@@ -62,6 +78,27 @@ class Batch:
         self._step = step
         for name, (leaf, function) in self._filled.items():
             _write(leaf, name, function(step))
+
+
+def _axes(step: Step) -> NDArray[np.int32]:
+    axes = np.zeros((4, step.size), np.int32)
+    axes[:3] = step.positions if step.axes is None else step.axes
+    return axes.reshape(-1)
+
+
+def _padded_rows(step: Step, width: int) -> NDArray[np.float32]:
+    assert step.rows is not None  # a part of the step's shape
+    padded = np.zeros((step.rows.room, width), np.float32)
+    padded[: len(step.rows.values)] = step.rows.values
+    return padded
+
+
+def _sources(step: Step) -> NDArray[np.int32]:
+    """Where each token's vector is among the embeddings, which the rows follow."""
+    assert step.rows is not None
+    sources = np.arange(step.size, dtype=np.int32)
+    sources[step.rows.tokens] = step.size + np.arange(len(step.rows.tokens))
+    return sources
 
 
 def _write(leaf: Tensor, name: str, array: NDArray[Any]) -> None:

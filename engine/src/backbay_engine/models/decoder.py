@@ -68,7 +68,8 @@ class Decoder(Model):
         return self._vocabulary or 0
 
     def forward(self, ctx: Context, batch: Batch) -> Tensor:
-        x = batch.tap("embedding", self.embed(ctx.input(), batch))
+        host = ctx.input()
+        x = batch.tap("embedding", batch.mix(host, self.embed(host, batch)))
         count = len(self.blocks)
         for layer, block in enumerate(self.blocks):
             x = block(ctx.layer(layer), layer, x, batch, last=layer == count - 1)

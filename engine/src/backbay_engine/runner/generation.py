@@ -7,10 +7,11 @@ from typing import Any, final
 
 from numpy.typing import NDArray
 
+from ..steps.tokens import Token
 from ..text.sampling import Sampled, Sampler, StopMatcher
 from ..text.tokenizers import Tokenizer
 from .answer import Clock, Completion, FinishReason, Timings
-from .job import Job
+from .job import Job, RowsOfPictures
 from .options import GenerationOptions
 from .slots import Slot
 
@@ -21,15 +22,16 @@ class Generation(Job):
 
     def __init__(
         self,
-        prompt: Sequence[int],
+        prompt: Sequence[Token],
         options: GenerationOptions,
         tokenizer: Tokenizer | None,
         vocabulary_size: int,
+        pictures: RowsOfPictures | None = None,
     ) -> None:
-        super().__init__(prompt, reuse=options.reuse)
+        super().__init__(prompt, pictures, reuse=options.reuse)
         self.options = options
         self.sampler = Sampler(options.sampling, vocabulary_size)
-        self.sampler.accept(prompt)
+        self.sampler.accept(self.ids(len(prompt)))
         # a file without a vocabulary gives tokens, but no text and no end-of-text token
         self.text = tokenizer.stream(continues=True) if tokenizer is not None else None
         self.end_ids = tokenizer.end_ids if tokenizer is not None else frozenset[int]()

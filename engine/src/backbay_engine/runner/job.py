@@ -4,29 +4,55 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
+from ..steps.step import Ints
+from ..steps.tokens import PictureToken, Token, axes_of, ids_of, places_in
 from .answer import Receiver
 from .scheduler import Span
 from .slots import Slot
 
 
+class RowsOfPictures(Protocol):
+    """The rows of a request's pictures, held until they are released."""
+
+    def of(self, content: bytes) -> NDArray[np.float32]:
+        """The rows of a picture, (rows, width)."""
+        ...
+
+    def hand_out(self, count: int) -> None:
+        """Count rows that a step takes."""
+        ...
+
+    def release(self) -> None: ...
+
+
 class Job(ABC):
-    """A request in the runner. `todo` holds the tokens that are to be computed next."""
+    """A request in the runner. `todo` holds the tokens that are to be computed next.
+
+    pictures    the rows of the prompt's pictures; None: the prompt has none
+    """
 
     handle: Receiver[Any]
     """The caller's end of the request; set when the job is submitted."""
 
-    def __init__(self, prompt: Sequence[int], spans: Sequence[Span] = (), *, reuse: bool = True) -> None:
+    def __init__(
+        self, prompt: Sequence[Token], pictures: RowsOfPictures | None = None, *, reuse: bool = True
+    ) -> None:
         self.prompt = list(prompt)
-        self.spans = list(spans)
+        self.pictures = pictures
         self.reuse = reuse
         self.todo = self.prompt
+        self.spans: list[Span] = []
+        self._axes: NDArray[np.int32] | None = None
+        self._next_axis = 0
         self.skipped = 0
         self.slot: Slot | None = None
         self.cancelled = False
+        self._lay_out(self.prompt)
 
     @property
     def done(self) -> int:
@@ -48,6 +74,41 @@ class Job(ABC):
             self.slot.tokens += self.todo[:count]
         self.todo = self.todo[count:]
 
+    def go_back(self, tokens: Sequence[Token]) -> None:
+        """Compute tokens again that the slot has lost, before the pending ones."""
+        self.todo = [*tokens, *self.todo]
+        if self.slot is not None:
+            self._lay_out([*self.slot.tokens, *self.todo])
+
+    def ids(self, count: int) -> list[int]:
+        """The ids of the first `count` pending tokens."""
+        tokens = self.todo[:count]
+        return tokens if self.pictures is None else ids_of(tokens)  # type: ignore[return-value]  # all are ids
+
+    def axes(self, count: int) -> Ints | None:
+        """M-RoPE's positions of the first `count` pending tokens, (3, count); None: they are the tokens' places."""
+        if self._axes is None:
+            return None
+        known, done = self._axes.shape[1], self.done
+        later = np.arange(max(done, known), max(done + count, known), dtype=np.int32)
+        later += self._next_axis - known
+        return np.concatenate(
+            [self._axes[:, done : done + count], np.broadcast_to(later, (3, len(later)))], 1
+        )
+
+    def _lay_out(self, sequence: Sequence[Token]) -> None:
+        """Find the spans of a sequence that must not be cut, and its positions if pictures change them."""
+        if self.pictures is None:
+            return
+        places = list(places_in(sequence))
+        self.spans = [
+            span_of(sequence, place.begin, place.end) for place in places if place.picture.sees_itself
+        ]
+        if any(place.picture.positions is not None for place in places):
+            self._axes, self._next_axis = axes_of(sequence)
+        else:
+            self._axes = None
+
     @abstractmethod
     def wanted(self, count: int) -> Sequence[int]:
         """Which of the next `count` pending tokens need results, as indices."""
@@ -60,6 +121,22 @@ class Job(ABC):
     def make_room(self, context: int) -> int | None:
         """The number of first tokens to keep when the context is full; None ends the job."""
 
+    def end(self, error: BaseException | None = None) -> None:
+        """End the job: release its pictures, and give its handle the result or the error."""
+        if self.pictures is not None:
+            self.pictures.release()
+        self.finish(error)
+
     @abstractmethod
     def finish(self, error: BaseException | None = None) -> None:
-        """End the job: give its handle the result or the error."""
+        """Give the job's handle the result or the error."""
+
+
+def span_of(tokens: Sequence[Token], begin: int, end: int) -> Span:
+    """The tokens of a picture that rows replace: separators around them see, and are seen, as text."""
+    replaced = [
+        at
+        for at in range(begin, end)
+        if isinstance(token := tokens[at], PictureToken) and token.row is not None
+    ]
+    return Span(replaced[0], replaced[-1] + 1) if replaced else Span(begin, begin)

@@ -8,18 +8,17 @@ from collections.abc import Sequence
 from threading import Condition, Event, Thread, current_thread
 from typing import Any, final
 
-import numpy as np
 from numpy.typing import NDArray
 
 from backbay import BackbayError, CancelledError, ClosedError
 from backbay.plugin import close_after_fork
 
 from ..errors import LogitsError
-from ..steps.step import Step
 from .job import Job
 from .scheduler import Scheduler, Share, fitting
 from .slots import Slots
 from .step_cache import StepCache
+from .step_making import make_step
 
 log = logging.getLogger(__name__)
 
@@ -137,7 +136,7 @@ class Runner:
             for job in gone:
                 self._waiting.remove(job)
         for job in gone:
-            job.finish(self._why(job))
+            job.end(self._why(job))
 
     def _why(self, job: Job) -> ClosedError | None:
         """The error of a job that ends early; None if it was cancelled."""
@@ -152,7 +151,7 @@ class Runner:
                 slot = self.slots.take(job.prompt, reuse=job.reuse)
             except Exception as error:  # noqa: BLE001  only this job gets it
                 self._waiting.popleft()
-                job.finish(error)
+                job.end(error)
                 continue
             if slot is None:
                 return
@@ -169,8 +168,7 @@ class Runner:
             self._end(job)
             return
         try:
-            job.todo = self.slots.shift(job.slot, keep) + job.todo
-            job.spans.clear()
+            job.go_back(self.slots.shift(job.slot, keep))
         except Exception as error:  # noqa: BLE001  only this job gets it
             self._end(job, error)
 
@@ -251,41 +249,4 @@ class Runner:
                 log.warning("sequence %d could not be cleared", slot.sequence, exc_info=True)
             self.slots.release(slot)
         self._active.remove(job)  # last: `forget` must not clear the slot at the same time
-        job.finish(error)
-
-
-def make_step(shares: Sequence[Share[Job]]) -> tuple[Step, list[slice]]:
-    """The step of these shares, and the rows of each share's results."""
-    tokens, positions, sequences, outputs = list[int](), list[int](), list[int](), list[int]()
-    rows: list[slice] = []
-    for share in shares:
-        job, first, answered, done = share.job, len(tokens), len(outputs), share.job.done
-        tokens += job.todo[: share.count]
-        positions += range(done, done + share.count)
-        sequences += [job.slot.sequence if job.slot is not None else 0] * share.count
-        outputs += [first + i for i in job.wanted(share.count)]
-        rows.append(slice(answered, len(outputs)))
-    step = Step(
-        np.array(tokens, np.int32),
-        np.array(positions, np.int32),
-        np.array(sequences, np.int32),
-        np.array(outputs or [len(tokens) - 1], np.int32),
-        spans_of(shares),
-    )
-    return step, rows
-
-
-def spans_of(shares: Sequence[Share[Job]]) -> NDArray[np.int32] | None:
-    """The number of each token's span, or -1; None if the step has no spans."""
-    if not any(share.job.spans for share in shares):
-        return None
-    numbers = np.full(sum(share.count for share in shares), -1, np.int32)
-    first = number = 0
-    for share in shares:
-        done = share.job.done
-        for span in share.job.spans:
-            if done <= span.begin < done + share.count:
-                numbers[first + span.begin - done : first + span.end - done] = number
-                number += 1
-        first += share.count
-    return numbers
+        job.end(error)

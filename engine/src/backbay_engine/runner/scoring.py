@@ -11,15 +11,16 @@ from numpy.typing import NDArray
 from backbay import CancelledError
 
 from ..errors import LogitsError
-from .job import Job
+from ..steps.tokens import Token
+from .job import Job, RowsOfPictures
 
 
 @final
 class Scoring(Job):
     """Collects the logits of all tokens. Cached tokens have no logits, so nothing is reused."""
 
-    def __init__(self, prompt: Sequence[int]) -> None:
-        super().__init__(prompt, reuse=False)
+    def __init__(self, prompt: Sequence[Token], pictures: RowsOfPictures | None = None) -> None:
+        super().__init__(prompt, pictures, reuse=False)
         self._rows: NDArray[np.float32] | None = None
 
     def wanted(self, count: int) -> Sequence[int]:

@@ -10,6 +10,7 @@ from typing import final
 
 from ..cache.contract import Cache
 from ..errors import CacheShiftError
+from ..steps.tokens import Token, before_picture, places_in
 
 _TICKS = count(1)
 
@@ -22,7 +23,7 @@ class Slot:
     """
 
     sequence: int
-    tokens: list[int] = field(default_factory=list)
+    tokens: list[Token] = field(default_factory=list)
     exact: int = sys.maxsize
     busy: bool = False
     last_used: int = 0
@@ -36,7 +37,7 @@ class Slots:
         self.cache = cache
         self.all = [Slot(n) for n in range(parallel)]
 
-    def take(self, prompt: Sequence[int], *, reuse: bool = True) -> Slot | None:
+    def take(self, prompt: Sequence[Token], *, reuse: bool = True) -> Slot | None:
         """A free slot that holds the longest cached prefix of the prompt, without its last token; None if all are busy.
 
         A longer prefix in another slot is shared with the free one. Without any prefix, the least recently used slot
@@ -67,23 +68,25 @@ class Slots:
         slot.tokens.clear()
         slot.exact = sys.maxsize
 
-    def shift(self, slot: Slot, keep: int) -> list[int]:
-        """Make room: forget the older half of the tokens after the first `keep`.
+    def shift(self, slot: Slot, keep: int) -> list[Token]:
+        """Make room: forget the older half of the tokens after the first `keep`, and no picture in part.
 
         Returns the tokens to compute again: none, unless the cache cannot move the later tokens.
         """
         held = slot.tokens
-        gone = max(1, (len(held) - keep) // 2)
-        left = held[:keep] + held[keep + gone :]
+        keep, end = _between_pictures(held, keep)
+        left = held[:keep] + held[end:]
         try:
-            self.cache.remove(slot.sequence, keep, keep + gone)
+            if any(place.picture.positions is not None for place in places_in(held)):
+                raise CacheShiftError("the positions of pictures are not the places of their tokens")
+            self.cache.remove(slot.sequence, keep, end)
         except CacheShiftError:
             self.clear(slot)
             return left
         slot.tokens, slot.exact = left, min(slot.exact, keep)
         return []
 
-    def _choose(self, free: list[Slot], prompt: Sequence[int]) -> tuple[Slot, Slot | None, int]:
+    def _choose(self, free: list[Slot], prompt: Sequence[Token]) -> tuple[Slot, Slot | None, int]:
         """The slot to take, the slot whose prefix it shall hold, and the prefix's length."""
         oldest = min(free, key=lambda slot: slot.last_used)
         source, length = None, 0
@@ -102,7 +105,14 @@ class Slots:
         return min((slot for slot in free if slot is not source), key=lambda slot: slot.last_used)
 
     def _resumable(self, slot: Slot, length: int) -> int:
-        return self.cache.last_resumable(slot.sequence, length) if length else 0
+        """The most tokens up to `length` after which a step may continue; never between tokens that see each other."""
+        while length:
+            length = self.cache.last_resumable(slot.sequence, length)
+            whole = before_picture(slot.tokens, length)
+            if whole == length:
+                return length
+            length = whole
+        return 0
 
     def _cut(self, slot: Slot, length: int) -> None:
         if length < len(slot.tokens):
@@ -112,9 +122,21 @@ class Slots:
             slot.exact = sys.maxsize
 
 
-def common(a: Sequence[int], b: Sequence[int]) -> int:
+def common(a: Sequence[Token], b: Sequence[Token]) -> int:
     """The length of the common prefix."""
     for i, (left, right) in enumerate(zip(a, b, strict=False)):
         if left != right:
             return i
     return min(len(a), len(b))
+
+
+def _between_pictures(held: Sequence[Token], keep: int) -> tuple[int, int]:
+    """The first tokens to keep, and the end of those to forget: a picture that a limit cuts is kept, or goes, as a whole."""
+    for place in places_in(held):
+        if place.begin < keep < place.end:
+            keep = place.end if place.end <= len(held) // 2 else place.begin
+    end = keep + max(1, (len(held) - keep) // 2)
+    for place in places_in(held):
+        if place.begin < end < place.end:
+            end = place.end
+    return keep, end

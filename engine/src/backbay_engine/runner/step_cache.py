@@ -132,7 +132,8 @@ class StepCache:
             self._drop_oldest()
 
     def _find(self, step: Step, plan: CachePlan | None) -> TracedStep:
-        key = (step.size, len(step.outputs), plan and plan.key, self.model.key(step))
+        room = step.rows.room if step.rows is not None else 0
+        key = (step.size, len(step.outputs), room, plan and plan.key, self.model.key(step))
         traced = self._traced.get(key)
         if traced is None:
             while len(self._traced) >= self.limit:

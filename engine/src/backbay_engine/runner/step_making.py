@@ -1,0 +1,87 @@
+"""The step of several jobs: their tokens, positions and outputs, and the rows of their pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..steps.step import Ints, PictureRows, Step
+from ..steps.tokens import PictureToken, places_in
+from .job import Job
+from .scheduler import Share
+
+
+def make_step(shares: Sequence[Share[Job]]) -> tuple[Step, list[slice]]:
+    """The step of these shares, and the rows of each share's results."""
+    tokens, positions, sequences, outputs = list[int](), list[int](), list[int](), list[int]()
+    rows: list[slice] = []
+    for share in shares:
+        job, first, answered, done = share.job, len(tokens), len(outputs), share.job.done
+        tokens += job.ids(share.count)
+        positions += range(done, done + share.count)
+        sequences += [job.slot.sequence if job.slot is not None else 0] * share.count
+        outputs += [first + i for i in job.wanted(share.count)]
+        rows.append(slice(answered, len(outputs)))
+    seen = any(share.job.pictures is not None for share in shares)
+    step = Step(
+        np.array(tokens, np.int32),
+        np.array(positions, np.int32),
+        np.array(sequences, np.int32),
+        np.array(outputs or [len(tokens) - 1], np.int32),
+        spans_of(shares) if seen else None,
+        _rows_of(shares) if seen else None,
+        _axes_of(shares) if seen else None,
+    )
+    return step, rows
+
+
+def spans_of(shares: Sequence[Share[Job]]) -> Ints | None:
+    """The number of each token's span, or -1; None if no span is in the step."""
+    numbers: Ints | None = None
+    first = number = 0
+    for share in shares:
+        done = share.job.done
+        for span in share.job.spans:
+            if done <= span.begin < done + share.count:
+                if numbers is None:
+                    numbers = np.full(sum(share.count for share in shares), -1, np.int32)
+                numbers[first + span.begin - done : first + span.end - done] = number
+                number += 1
+        first += share.count
+    return numbers
+
+
+def _rows_of(shares: Sequence[Share[Job]]) -> PictureRows | None:
+    """The rows of pictures that replace tokens of the step; None if there are none."""
+    values, places = list[NDArray[np.float32]](), list[int]()
+    first = 0
+    for share in shares:
+        held = share.job.pictures
+        tokens = share.job.todo[: share.count] if held is not None else ()
+        for place in places_in(tokens):
+            replaced = [
+                (first + at, token.row)
+                for at in range(place.begin, place.end)
+                if isinstance(token := tokens[at], PictureToken) and token.row is not None
+            ]
+            if held is not None and replaced:
+                places += [at for at, _ in replaced]
+                values.append(held.of(place.picture.content)[[row for _, row in replaced]])
+                held.hand_out(len(replaced))
+        first += share.count
+    return PictureRows(np.concatenate(values), np.array(places, np.int32)) if values else None
+
+
+def _axes_of(shares: Sequence[Share[Job]]) -> Ints | None:
+    """M-RoPE's positions of the step; None if they are the tokens' places in all sequences."""
+    own = [share.job.axes(share.count) for share in shares]
+    if all(axes is None for axes in own):
+        return None
+    parts = list[Ints]()
+    for share, axes in zip(shares, own, strict=True):
+        done = share.job.done
+        counted = np.arange(done, done + share.count, dtype=np.int32)
+        parts.append(np.broadcast_to(counted, (3, share.count)) if axes is None else axes)
+    return np.concatenate(parts, axis=1)

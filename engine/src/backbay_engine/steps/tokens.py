@@ -1,0 +1,105 @@
+"""The tokens of a prompt: ids of the vocabulary, and tokens that rows of a picture replace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A picture's place in a prompt, without its rows. Pictures of one content are equal, wherever they stand.
+
+    count        tokens of the place, separators between rows included
+    sees_itself  the tokens see each other: they go through the model in one step
+    positions    (count, 3): M-RoPE's positions (time, row, column), from 0 for the first token; None: one further each
+    advance      how far the text's position moves over the place
+    """
+
+    content: bytes
+    count: int
+    sees_itself: bool = False
+    positions: NDArray[np.int32] | None = field(default=None, compare=False)
+    advance: int = 0
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class PictureToken:
+    """A token of a picture.
+
+    index   its place among the picture's tokens
+    row     the row of the picture that replaces its embedding; None: a separator, with an embedding of its own
+    """
+
+    id: int
+    picture: Picture
+    index: int
+    row: int | None
+
+
+Token: TypeAlias = int | PictureToken
+
+
+@final
+@dataclass(frozen=True)
+class Place:
+    """Tokens [begin, end) of a sequence that belong to one picture."""
+
+    begin: int
+    end: int
+    picture: Picture
+
+
+def ids_of(tokens: Sequence[Token]) -> list[int]:
+    """The ids of tokens; a token that a row replaces has the placeholder's id."""
+    return [token.id if isinstance(token, PictureToken) else token for token in tokens]
+
+
+def places_in(tokens: Sequence[Token]) -> Iterator[Place]:
+    """The pictures of a sequence, or the parts of them that are in it, in their order."""
+    at = 0
+    while at < len(tokens):
+        token = tokens[at]
+        if isinstance(token, PictureToken):
+            end = min(len(tokens), at + token.picture.count - token.index)
+            yield Place(at, end, token.picture)
+            at = end
+        else:
+            at += 1
+
+
+def before_picture(tokens: Sequence[Token], at: int) -> int:
+    """The index of the first token of a picture whose tokens see each other, if a cut before `tokens[at]` parts them;
+    else `at`.
+    """
+    token = tokens[at] if at < len(tokens) else 0
+    return at - token.index if isinstance(token, PictureToken) and token.picture.sees_itself else at
+
+
+def axes_of(tokens: Sequence[Token]) -> tuple[NDArray[np.int32], int]:
+    """M-RoPE's positions of a whole sequence, (3, tokens): time, row and column; and the position after it."""
+    axes = np.empty((3, len(tokens)), np.int32)
+    at = position = 0
+    for place in places_in(tokens):
+        position = _count_on(axes[:, at : place.begin], position)
+        here, positions = axes[:, place.begin : place.end], place.picture.positions
+        if positions is None:
+            position = _count_on(here, position)
+        else:
+            here[:] = position + positions[: place.end - place.begin].T
+            position += place.picture.advance
+        at = place.end
+    return axes, _count_on(axes[:, at:], position)
+
+
+def _count_on(axes: NDArray[np.int32], position: int) -> int:
+    """Positions of tokens that are one further each; the position after them."""
+    end = position + int(axes.shape[1])
+    axes[:] = np.arange(position, end, dtype=np.int32)
+    return end
