@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TypeAlias, final
 
 from .keys import NAME
@@ -28,10 +28,12 @@ class SpecialTokens:
         self._user_defined = _Candidates(vocabulary, [id for id in special if id in user_defined])
         self._takes_before, self._takes_after = _stripping(vocabulary, special)
 
-    def split(self, text: str, parse_special: bool) -> list[Fragment]:
+    def split(self, text: str, parse_special: bool, plain: Collection[int] = ()) -> list[Fragment]:
+        """The fragments of a text; the tokens in `plain` stay text."""
         fragments: list[Fragment] = [text] if text else []
         for token, id in (self._all if parse_special else self._user_defined).present(text):
-            fragments = [piece for each in fragments for piece in self._split(each, token, id)]
+            if id not in plain:
+                fragments = [piece for each in fragments for piece in self._split(each, token, id)]
         return fragments
 
     def _split(self, fragment: Fragment, token: str, id: int) -> Iterable[Fragment]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Protocol, final
 
@@ -88,16 +88,19 @@ class Tokenizer:
     def mask(self) -> int | None:
         return self._vocabulary.special.get("mask")
 
-    def encode(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+    def encode(
+        self, text: str, *, add_special: bool = True, parse_special: bool = True, plain: Collection[int] = ()
+    ) -> list[int]:
         """The tokens of a text.
 
         add_special     add the tokens that the model expects at the ends: beginning of sequence, separator
         parse_special   encode the text of a control token as the token; use False for text that users typed
+        plain           tokens whose text is not encoded as the token, whatever `parse_special` says
         """
         _check_text(text)
         ids: list[int] = []
         after_special = True
-        for fragment in self._special_tokens.split(text, parse_special):
+        for fragment in self._special_tokens.split(text, parse_special, plain):
             if isinstance(fragment, int):
                 ids.append(fragment)
             else:

@@ -1,0 +1,154 @@
+"""The parts of a prompt: texts, token ids and pictures, and the tokens that they become."""
+
+from __future__ import annotations
+
+import os
+import reprlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import index
+from typing import Any, TypeAlias, final
+
+import numpy as np
+
+from ..arguments import token_ids
+from ..errors import RequestError
+from ..steps.tokens import Picture, PictureToken, Token
+from ..text.tokenizers import Tokenizer
+from .contract import Placed
+from .picture import Image, image_of
+from .prepared import Prepared
+
+Part: TypeAlias = str | list[int] | Image | Prepared
+
+
+@final
+@dataclass(frozen=True)
+class Parts:
+    """A prompt of several parts.
+
+    begins  whether a beginning-of-sequence token comes before a text that is the first part
+    """
+
+    items: tuple[Part, ...]
+    begins: bool = True
+
+    @property
+    def pictures(self) -> list[Image | Prepared]:
+        return [item for item in self.items if isinstance(item, Image | Prepared)]
+
+
+def parts_of(prompt: object) -> Parts | None:
+    """The parts of a prompt; None if the prompt is a text or token ids."""
+    if isinstance(prompt, Parts):
+        return prompt
+    if isinstance(prompt, Image | Prepared):
+        return Parts((prompt,))
+    if isinstance(prompt, str | bytes | np.ndarray | Mapping) or not isinstance(prompt, Sequence):
+        return None
+    if all(_is_id(item) for item in prompt):
+        return None
+    return Parts(tuple(_part(item) for item in prompt))
+
+
+def _part(item: object) -> Part:
+    if isinstance(item, str | Image | Prepared):
+        return item
+    if isinstance(item, bytes | bytearray | memoryview | os.PathLike | Mapping):
+        return image_of(item)
+    if isinstance(item, np.ndarray):
+        return token_ids(item) if item.ndim == 1 and item.dtype.kind in "iu" else Image(item)
+    if isinstance(item, Iterable) and not hasattr(item, "read"):
+        return token_ids(item)
+    if _is_id(item):
+        raise RequestError(f"the ids among the parts of a prompt must be in a list, got {item!r} alone")
+    return Image(item)
+
+
+def _is_id(item: Any) -> bool:
+    try:
+        index(item)
+    except TypeError:
+        return False
+    return True
+
+
+@final
+@dataclass(frozen=True)
+class Placing:
+    """A prepared picture, and its place in a prompt."""
+
+    picture: Prepared
+    placed: Placed
+
+    def tokens(self) -> list[Token]:
+        """The tokens of the picture; where a row replaces a token, it has the row's number."""
+        placed = self.placed
+        here = Picture(
+            self.picture.content, len(placed.ids), placed.sees_itself, placed.positions, placed.advance
+        )
+        rows = np.cumsum(placed.replaced) - 1
+        return [
+            PictureToken(id, here, at, row if replaced else None)
+            for at, (id, row, replaced) in enumerate(
+                zip(placed.ids.tolist(), rows.tolist(), placed.replaced.tolist(), strict=True)
+            )
+        ]
+
+
+def tokens_of(
+    items: Iterable[str | list[int] | Placing],
+    tokenizer: Tokenizer | None,
+    *,
+    begins: bool,
+    plain: Collection[int] = (),
+) -> list[Token]:
+    """The tokens of a prompt. Texts that meet, those around pictures included, are tokenized as one.
+
+    plain   control tokens whose text in the prompt is only text: users cannot write pictures
+    """
+    writer = _Writer(tokenizer, plain)
+    for place, item in enumerate(items):
+        if isinstance(item, str):
+            if place == 0 and begins:
+                writer.begin()
+            writer.text += item
+        elif isinstance(item, Placing):
+            writer.text += item.placed.before
+            writer.write(item.tokens())
+            writer.text = item.placed.after
+        else:
+            writer.write(item)
+    return writer.finish()
+
+
+class _Writer:
+    """Collects tokens; `text` is what was not tokenized yet."""
+
+    def __init__(self, tokenizer: Tokenizer | None, plain: Collection[int]) -> None:
+        self._tokenizer, self._plain = tokenizer, plain
+        self._tokens: list[Token] = []
+        self.text = ""
+
+    def begin(self) -> None:
+        tokenizer = self._tokenizer
+        if tokenizer is not None and tokenizer.add_bos and tokenizer.bos is not None:
+            self._tokens.append(tokenizer.bos)
+
+    def write(self, tokens: Sequence[Token]) -> None:
+        self._flush()
+        self._tokens += tokens
+
+    def finish(self) -> list[Token]:
+        self._flush()
+        return self._tokens
+
+    def _flush(self) -> None:
+        if not self.text:
+            return
+        if self._tokenizer is None:
+            raise RequestError(
+                f"the file has no vocabulary; give token ids instead of the text {reprlib.repr(self.text)}"
+            )
+        self._tokens += self._tokenizer.encode(self.text, add_special=False, plain=self._plain)
+        self.text = ""

@@ -1,0 +1,73 @@
+"""Turns: an encoder's computes and the steps of text take turns, so that a large picture does not hold up answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Condition
+from time import monotonic
+from typing import final
+
+
+@final
+class Turns:
+    """Keeps steps of text and parts of an encoding apart, which would take the same processors from each other.
+
+    After a part that took t seconds, steps of text have t seconds for themselves, unless there are none. So half of
+    the time is the text's, and a token waits for one part at most.
+    """
+
+    def __init__(self) -> None:
+        self._changed = Condition()
+        self._running = False  # a step or a part
+        self._waiting = 0  # steps that wait for a part
+        self._answering = False  # there is text to compute
+        self._texts_until = 0.0
+
+    def answering(self, now: bool) -> None:
+        """Whether there is text to compute; without any, parts follow each other at once."""
+        if self._answering != now:
+            with self._changed:
+                self._answering = now
+                self._changed.notify_all()
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Run a step of text, after the part that is running."""
+        with self._changed:
+            self._waiting += 1
+            self._changed.wait_for(lambda: not self._running)
+            self._waiting -= 1
+            self._running = True
+        try:
+            yield
+        finally:
+            self._leave(0.0)
+
+    @contextmanager
+    def part(self) -> Iterator[None]:
+        """Run a part of an encoding, when the text has had its time."""
+        with self._changed:
+            while self._running or self._waiting or (self._answering and self._left() > 0):
+                self._changed.wait(self._left() if self._left() > 0 else None)
+            self._running = True
+        begun = monotonic()
+        try:
+            yield
+        finally:
+            self._leave(monotonic() - begun)
+
+    def after_fork(self) -> None:
+        """In a forked child, whose other threads are lost."""
+        self._changed = Condition()
+        self._running, self._waiting, self._answering = False, 0, False
+
+    def _left(self) -> float:
+        return self._texts_until - monotonic()
+
+    def _leave(self, owed: float) -> None:
+        with self._changed:
+            self._running = False
+            if owed:
+                self._texts_until = monotonic() + owed
+            self._changed.notify_all()
