@@ -9,6 +9,7 @@ from .feed_forward import FeedForward, GatedFeedForward, SharedExpert
 from .linear import Linear
 from .norm import LayerNorm, RMSNorm
 from .recurrent.convolution import CausalConvolution, states_of
+from .recurrent.delta_net import DeltaNet
 from .recurrent.delta_rule import chunked_delta_rule, delta_rule, recurrent_delta_rule
 from .recurrent.mamba import Mamba2, StateShape
 from .rope import Factors, Rope
@@ -23,6 +24,7 @@ __all__ = [
     "Attention",
     "Block",
     "CausalConvolution",
+    "DeltaNet",
     "Embedding",
     "Experts",
     "Factors",

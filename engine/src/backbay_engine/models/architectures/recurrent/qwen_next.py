@@ -1,0 +1,120 @@
+"""Qwen 3-Next and Qwen 3.5, with and without experts: a gated delta rule, and gated attention in every fourth block."""
+
+from __future__ import annotations
+
+from typing import final
+
+from backbay import Context, Tensor
+from backbay.gguf import whole
+
+from ...batch import Batch
+from ...hybrid import HybridDecoder
+from ...nn import (
+    Block,
+    DeltaNet,
+    Linear,
+    RMSNorm,
+    Rope,
+    Shape,
+    StateShape,
+    Weights,
+    attend,
+    feed_forward_of,
+)
+
+RECURRENT = whole("attention.recurrent_layers", 0, 1)
+INTERVAL = whole("full_attention_interval", 1)
+
+
+@final
+class GroupedDeltaNet(DeltaNet):
+    """Consecutive value heads share a key head, and its controls lie together."""
+
+    def __init__(self, weights: Weights, shape: StateShape) -> None:
+        super().__init__(weights, shape)
+        self.both = Linear(weights, "ssm_ba", shape.width, 2 * shape.heads)
+
+    def controls(self, ctx: Context, x: Tensor) -> tuple[Tensor, Tensor]:
+        s, each = self.shape, self.shape.heads // self.shape.groups
+        both = self.both(ctx, x).reshape(ctx, 2 * each, s.groups, -1)
+        share, decay = (t.contiguous(ctx, s.heads, -1) for t in both.chunk(ctx, 0, each))
+        return decay, share
+
+    def for_value_heads(self, ctx: Context, x: Tensor) -> Tensor:
+        s, tokens = self.shape, x.dim(2)
+        apart = x.reshape(ctx, s.states, 1, s.groups, tokens)
+        return apart.repeat_4d(ctx, s.states, s.heads // s.groups, s.groups, tokens)
+
+
+@final
+class TiledDeltaNet(DeltaNet):
+    """Value heads take the key heads in turn."""
+
+    def __init__(self, weights: Weights, shape: StateShape) -> None:
+        super().__init__(weights, shape)
+        self.alpha = Linear(weights, "ssm_alpha", shape.width, shape.heads)
+        self.beta = Linear(weights, "ssm_beta", shape.width, shape.heads)
+
+    def controls(self, ctx: Context, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.alpha(ctx, x), self.beta(ctx, x)
+
+    def for_value_heads(self, ctx: Context, x: Tensor) -> Tensor:
+        return x.repeat_4d(ctx, x.dim(0), self.shape.heads, x.dim(2))
+
+
+@final
+class GatedAttention:
+    """Attention whose query has a gate beside it, for the head's result."""
+
+    def __init__(self, weights: Weights, shape: Shape, rope: Rope) -> None:
+        self.shape, self.rope = shape, rope
+        self.query = Linear(weights, "attn_q", shape.width, 2 * shape.head * shape.heads)
+        self.key = Linear(weights, "attn_k", shape.width, shape.head * shape.kv_heads)
+        self.value = Linear(weights, "attn_v", shape.width, shape.value_head * shape.kv_heads)
+        self.query_norm = RMSNorm(weights, "attn_q_norm", shape.head)
+        self.key_norm = RMSNorm(weights, "attn_k_norm", shape.head)
+        self.output = Linear(weights, "attn_output", shape.value_head * shape.heads, shape.width)
+
+    def __call__(self, ctx: Context, layer: int, x: Tensor, batch: Batch, *, last: bool = False) -> Tensor:
+        s, tokens = self.shape, x.dim(1)
+        both = self.query(ctx, x).reshape(ctx, 2 * s.head, s.heads, tokens)
+        q, gate = (t.contiguous(ctx) for t in both.chunk(ctx, 0, s.head))
+        k = self.key(ctx, x).reshape(ctx, s.head, s.kv_heads, tokens)
+        v = self.value(ctx, x).reshape(ctx, s.value_head, s.kv_heads, tokens)
+        q = self.rope(ctx, self.query_norm(ctx, q), batch.positions)
+        k = self.rope(ctx, self.key_norm(ctx, k), batch.positions)
+        a = attend(ctx, layer, q, k, v, batch.cache, s.head**-0.5)
+        a = a.mul(ctx, gate.sigmoid(ctx)).reshape(ctx, s.value_head * s.heads, tokens)
+        return self.output(ctx, batch.select(ctx, a) if last else a)
+
+
+class QwenNext(HybridDecoder):
+    """The value heads of one key head are neighbours. The architecture qwen35 has other files."""
+
+    net: type[DeltaNet] = GroupedDeltaNet
+
+    def recurs(self, layer: int) -> bool:
+        attends = (layer + 1) % INTERVAL.of(self.config, 4) == 0
+        return bool(RECURRENT.of(self.config, not attends, layer=layer))
+
+    def block(self, weights: Weights, layer: int) -> Block:
+        here, config = weights.at(f"blk.{layer}."), self.config
+        mixer: DeltaNet | GatedAttention
+        if self.recurs(layer):
+            mixer = self.net(here, StateShape.of(config))
+        else:
+            shape = Shape.of(config, layer, feeds=False)
+            mixer = GatedAttention(here, shape, Rope(config, shape, "neox"))
+        return Block(
+            RMSNorm(here, "attn_norm", self.width),
+            mixer,
+            RMSNorm(here, "post_attention_norm", self.width),
+            feed_forward_of(here, layer),
+        )
+
+
+@final
+class Qwen35(QwenNext):
+    """The value heads take the key heads in turn."""
+
+    net = TiledDeltaNet
