@@ -1,8 +1,10 @@
-"""Language and embedding models on any backbay backend."""
+"""Language, vision and embedding models on any backbay backend."""
 
 from __future__ import annotations
 
 from .errors import CacheShiftError, ImageError, LogitsError, RequestError, TemplateError, TokenizerError
+from .images.picture import Image
+from .images.prepared import Prepared
 from .llm import LLM, estimate, load
 from .runner.answer import Completion, Handle, Timings
 from .runner.options import GenerationOptions
@@ -15,8 +17,10 @@ __all__ = [
     "Completion",
     "GenerationOptions",
     "Handle",
+    "Image",
     "ImageError",
     "LogitsError",
+    "Prepared",
     "RequestError",
     "SamplingParams",
     "TemplateError",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from threading import Event
 from types import TracebackType
 from typing import Any, Self, TypeAlias, TypeVar, final
@@ -17,19 +18,27 @@ from backbay.plugin import naming_limits
 
 from .arguments import conversation, token_ids
 from .cache.contract import Cache
-from .engines.contract import Engine
+from .engines.contract import Engine, SightFacts
 from .engines.local import LocalEngine, Path, Sizes
-from .errors import RequestError
+from .engines.sight import STORE_BYTES, SightOptions
+from .errors import ImageError, RequestError
+from .images.conversations import Conversation, has_pictures
+from .images.picture import Image, image_of
+from .images.prepared import Prepared
+from .images.prompts import Parts, parts_of, placeholders, tokens_of
+from .images.store import Counters
 from .models.contract import Model
 from .runner.answer import Completion, Handle, TextPieces
 from .runner.loop import Runner
 from .runner.options import options_of
 from .runner.step_cache import StepCache
+from .steps.tokens import ids_of
 from .text.chat import ChatTemplate, chat_template_from_gguf
 from .text.tokenizers import Tokenizer
 from .worker import WorkerEngine
 
-Prompt: TypeAlias = str | Sequence[int]
+Prompt: TypeAlias = str | Sequence[int] | Sequence[Any] | Image | Prepared | Parts
+"""A text, token ids, or parts: texts, lists of ids, and pictures, which are Image, Prepared, or what Image takes."""
 T = TypeVar("T")
 
 
@@ -44,6 +53,11 @@ def load(
     kv_dtype: str | DType | None = None,
     params: BackendParams | None = None,
     num_threads: int | None = None,
+    projector: Path | None = None,
+    encoder_backend: str | type[Backend] | None = None,
+    encoder_params: BackendParams | None = None,
+    image_tokens: int | None = None,
+    store_bytes: int = STORE_BYTES,
     progress: Callable[[float], None] | None = None,
     cancel: Event | None = None,
     worker: bool = False,
@@ -58,14 +72,25 @@ def load(
                 backend's preference
     worker      run the model in a process of its own: if the process dies, the running requests raise
                 BackendUnavailableError, and the next request starts another
+
+    A model that sees pictures has an encoder in its file, or in a projector's file:
+
+    projector        the projector's file (mmproj)
+    encoder_backend  the encoder's backend; by default the model's
+    encoder_params   the encoder's parameters; by default `params`
+    image_tokens     most tokens of a picture: larger pictures are made smaller, if the model's family can
+    store_bytes      bytes of host memory for the rows of pictures that were encoded
     """
-    given = _params(params)
+    given = _params("params", params) or BackendParams()
+    sight = SightOptions(
+        projector, encoder_backend, _params("encoder_params", encoder_params), image_tokens, store_bytes
+    )
     if num_threads is not None:
         given = replace(given, num_threads=num_threads)
     if not isinstance(worker, bool):
         raise OptionError(f"worker must be True or False, got {worker!r}")
     engine = (WorkerEngine if worker else LocalEngine)(
-        path, backend, given, Sizes(context, parallel, batch, kv_dtype)
+        path, backend, given, Sizes(context, parallel, batch, kv_dtype), sight
     )
     engine.load(progress, cancel)
     return LLM(engine)
@@ -80,10 +105,18 @@ def estimate(
     batch: int = 512,
     kv_dtype: str | DType | None = None,
     params: BackendParams | None = None,
+    projector: Path | None = None,
+    encoder_backend: str | type[Backend] | None = None,
+    encoder_params: BackendParams | None = None,
+    image_tokens: int | None = None,
+    store_bytes: int = STORE_BYTES,
 ) -> BackendMemory:
     """The memory that `load` with these arguments would take, by device and layer. Allocates nothing."""
-    measuring = replace(_params(params), alloc_memory=False)
-    engine = LocalEngine(path, backend, measuring, Sizes(context, parallel, batch, kv_dtype))
+    measuring = replace(_params("params", params) or BackendParams(), alloc_memory=False)
+    sight = SightOptions(
+        projector, encoder_backend, _params("encoder_params", encoder_params), image_tokens, store_bytes
+    )
+    engine = LocalEngine(path, backend, measuring, Sizes(context, parallel, batch, kv_dtype), sight)
     try:
         return engine.memory()
     finally:
@@ -123,7 +156,7 @@ class LLM:
         return self._engine.tokenizer
 
     def generate(self, prompt: Prompt, **options: Any) -> Completion:
-        """Continue a prompt: a text or token ids. `submit` documents the options."""
+        """Continue a prompt: a text, token ids, or parts, which may be pictures. `submit` documents the options."""
         return _wait(self.submit(prompt, **options))
 
     def stream(self, prompt: Prompt, **options: Any) -> Iterator[str]:
@@ -137,14 +170,23 @@ class LLM:
         return frozenset() if tokenizer is None else frozenset(tokenizer.end_ids)
 
     def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Completion:
-        """Answer a conversation: messages with a role and content, formatted by the model's chat template."""
+        """Answer a conversation: messages with a role and content, formatted by the model's chat template.
+
+        Content is a text, or parts such as {"type": "text", "text": ...}, {"type": "image", "image": ...} and OpenAI's
+        {"type": "image_url", "image_url": {"url": "data:..."}}.
+        """
         return self.generate(self.chat_prompt(messages), **options)
 
     @naming_limits("a chat template")
-    def chat_prompt(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> list[int]:
-        """The token ids of a conversation, ending where the model's answer begins."""
-        text = self.template.render(conversation(messages), **variables)
-        return self.tokenizer.encode(text, add_special=False)
+    def chat_prompt(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> list[int] | Parts:
+        """The prompt of a conversation, ending where the model's answer begins: token ids; parts if it has pictures."""
+        said = conversation(messages)
+        render = partial(self.template.render, **variables)
+        sight = self._require_sight() if has_pictures(said) else self._engine.facts.sight
+        if sight is None:
+            return self.tokenizer.encode(render(said), add_special=False)
+        prompt = Conversation(said, sight.placeholder, sight.marker).rendered(render)
+        return prompt if prompt.pictures else self._texts(prompt)
 
     @property
     def template(self) -> ChatTemplate:
@@ -164,7 +206,7 @@ class LLM:
         (temperature, top_k, top_p, min_p, seed, logprobs ...).
         """
         self._check_generates()
-        ids = self.encode(prompt)
+        checked_prompt = self._prompt(prompt)
         checked = options_of(options, self.context)
         tokenizer = self._engine.tokenizer
         if checked.stop and tokenizer is None:
@@ -175,21 +217,42 @@ class LLM:
             sampling = checked.sampling
             bias = {**sampling.logit_bias, **dict.fromkeys(never, float("-inf"))}
             checked = replace(checked, sampling=replace(sampling, logit_bias=bias))
-        return self._engine.generate(ids, checked)
+        return self._engine.generate(checked_prompt, checked)
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """The token ids of a prompt; RequestError if the model cannot serve it."""
-        if isinstance(prompt, str) and not prompt:  # the beginning-of-sequence token would hide it
-            raise RequestError("the prompt is empty")
-        return self._tokens(prompt)
+        """The token ids of a prompt, a placeholder for each row of a picture; RequestError if the model cannot serve it."""
+        checked = self._prompt(prompt)
+        return self._engine.encode(checked) if isinstance(checked, Parts) else list(checked)
+
+    # -- pictures ----------------------------------------------------------------------------------------
+
+    @property
+    def modalities(self) -> frozenset[str]:
+        """What a prompt may hold: "text", and "image" if the model sees pictures."""
+        return frozenset({"text"} if self._engine.facts.sight is None else {"text", "image"})
+
+    def prepare(self, picture: Any) -> Prepared:
+        """A picture as the model's encoder takes it; it may stand for the picture in any prompt."""
+        return self._engine.prepare(self._picture(picture))
+
+    @naming_limits("a request")
+    def embed_image(self, picture: Any) -> NDArray[np.float32]:
+        """The rows of a picture that enter the text, or that cross attention sees, (rows, width)."""
+        return self._engine.embed_picture(self._picture(picture))
+
+    @property
+    def store(self) -> StoreView:
+        """The store of the rows of pictures; RequestError if the model sees none."""
+        self._require_sight()
+        return StoreView(self._engine)
 
     # -- numbers -----------------------------------------------------------------------------------------
 
     @naming_limits("a request")
     def logits(self, prompt: Prompt) -> NDArray[np.float32]:
-        """The logits after each token of a prompt, (tokens, vocabulary)."""
+        """The logits after each token of a prompt, (tokens, vocabulary), the tokens of pictures included."""
         self._check_generates()
-        return _wait(self._engine.score(self.encode(prompt)))
+        return _wait(self._engine.score(self._prompt(prompt)))
 
     @naming_limits("a request")
     def embed(self, texts: str | Sequence[Prompt], *, normalize: bool = True) -> NDArray[np.float32]:
@@ -272,8 +335,64 @@ class LLM:
         if not facts.generates:
             raise RequestError(f"{facts.architecture} makes embeddings, it generates no text; use embed")
 
-    def _tokens(self, prompt: Prompt) -> list[int]:
-        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else token_ids(prompt)
+    def _prompt(self, prompt: Prompt) -> list[int] | Parts:
+        """A prompt as engines take it: token ids, or parts whose pictures look right from outside."""
+        if isinstance(prompt, str) and not prompt:  # the beginning-of-sequence token would hide it
+            raise RequestError("the prompt is empty")
+        parts = parts_of(prompt)
+        if parts is None:
+            return self._tokens(prompt)
+        if not parts.items:
+            raise RequestError("the prompt is empty")
+        for item in parts.items:
+            if isinstance(item, list):
+                self._check_ids(item)
+            elif isinstance(item, Image | Prepared):
+                self._check_picture(item)
+        return parts if parts.pictures else self._checked(self._texts(parts))
+
+    def _picture(self, picture: Any) -> Image | Prepared:
+        taken = picture if isinstance(picture, Prepared) else image_of(picture)
+        self._check_picture(taken)
+        return taken
+
+    def _check_picture(self, picture: Image | Prepared) -> None:
+        """ImageError if it is known already that the model cannot take a picture."""
+        family = self._require_sight().family
+        if isinstance(picture, Image):
+            picture.size()
+        elif picture.family != family:
+            raise ImageError(
+                f"the picture is prepared for {picture.family}, this model takes those of {family}"
+            )
+
+    def _require_sight(self) -> SightFacts:
+        self._engine.check_open()
+        facts = self._engine.facts
+        if facts.sight is None:
+            raise RequestError(
+                f"the model ({facts.architecture}) sees no pictures: its file has no encoder; load it with "
+                "projector=, the file that has"
+            )
+        return facts.sight
+
+    def _tokens(self, prompt: Any) -> list[int]:
+        if isinstance(prompt, str):
+            return self._checked(self.tokenizer.encode(prompt, plain=self._plain))
+        return self._checked(token_ids(prompt))
+
+    def _texts(self, parts: Parts) -> list[int]:
+        """The ids of parts without pictures."""
+        tokenizer = self._engine.tokenizer
+        return ids_of(tokens_of(parts.items, tokenizer, begins=parts.begins, plain=self._plain))  # type: ignore[arg-type]
+
+    @property
+    def _plain(self) -> frozenset[int]:
+        """Tokens that users cannot write: those that stand for pictures."""
+        sight = self._engine.facts.sight
+        return frozenset() if sight is None else placeholders(sight.placeholder, self._engine.tokenizer)
+
+    def _checked(self, ids: list[int]) -> list[int]:
         if not ids:
             raise RequestError("the prompt is empty")
         if len(ids) > self.context:
@@ -282,16 +401,32 @@ class LLM:
             not self._engine.facts.generates and len(ids) > self.batch
         ):  # without a cache, a text cannot be split
             raise RequestError(f"the prompt has {len(ids)} tokens, a step takes {self.batch} (batch)")
+        self._check_ids(ids)
+        return ids
+
+    def _check_ids(self, ids: Sequence[int]) -> None:
         wrong = next((token for token in ids if not 0 <= token < self.vocabulary_size), None)
         if wrong is not None:
             raise RequestError(f"token ids must be in [0, {self.vocabulary_size}), got {wrong}")
-        return ids
 
 
-def _params(given: BackendParams | None) -> BackendParams:
+@final
+class StoreView:
+    """The store of a model's pictures, wherever it is."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    @property
+    def counters(self) -> Counters:
+        """Pictures asked for and computed, rows handed out to steps, and bytes that are held now."""
+        return self._engine.counters()
+
+
+def _params(name: str, given: BackendParams | None) -> BackendParams | None:
     if given is not None and not isinstance(given, BackendParams):
-        raise OptionError(f"params must be BackendParams, got {given!r}")
-    return given or BackendParams()
+        raise OptionError(f"{name} must be BackendParams, got {given!r}")
+    return given
 
 
 def _wait(handle: Handle[T]) -> T:

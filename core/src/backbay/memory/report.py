@@ -59,23 +59,27 @@ class BackendMemory:
     """The memory of a model on all devices. Input weights are always on the CPU.
 
     `host` is memory of the program around the backend: the tokenizer, masks, records of sequences, working memory.
+    `encoder` is the memory of the model's encoder of pictures, which has a backend of its own.
     """
 
     input_weights: Memory
     cpu: DeviceMemory
     gpus: tuple[DeviceMemory, ...] = ()
     host: Memory = field(default_factory=Memory)
+    encoder: BackendMemory | None = None
 
     @property
     def devices(self) -> tuple[DeviceMemory, ...]:
         return (self.cpu, *self.gpus)
 
     def total(self) -> int:
-        return self.input_weights.size + self.host.size + sum(device.total() for device in self.devices)
+        own = self.input_weights.size + self.host.size + sum(device.total() for device in self.devices)
+        return own + (self.encoder.total() if self.encoder is not None else 0)
 
     def allocated(self) -> int:
         held = sum(m.size for m in (self.input_weights, self.host) if m.status is AllocationStatus.Allocated)
-        return held + sum(device.allocated() for device in self.devices)
+        held += sum(device.allocated() for device in self.devices)
+        return held + (self.encoder.allocated() if self.encoder is not None else 0)
 
     def rows(self) -> list[tuple[str, str, str, Memory]]:
         """Device, part, layer and size of each entry that is not empty."""
@@ -86,15 +90,18 @@ class BackendMemory:
                 found += [(device.id, part, str(layer), m) for layer, m in enumerate(entries)]
             found.append((device.id, "graph", "", device.graph))
         found.append((self.cpu.id, "host", "", self.host))
+        if self.encoder is not None:
+            found += [(device, f"encoder {part}", at, m) for device, part, at, m in self.encoder.rows()]
         return [row for row in found if row[3].size or row[3].status is AllocationStatus.Failed]
 
     def table(self) -> str:
         """The report for people: a line per device and part, layers summed up; a failed entry has its own line."""
-        lines = [f"{'device':<10} {'part':<14} {'layers':<10} {'size':>12}  status"]
+        wide = 14 if self.encoder is None else 21
+        lines = [f"{'device':<10} {'part':<{wide}} {'layers':<10} {'size':>12}  status"]
         for device, part, layers, memory in _merged(self.rows()):
             size = human_bytes(memory.size)
-            lines.append(f"{device:<10} {part:<14} {layers:<10} {size:>12}  {memory.status.name.lower()}")
-        lines.append(f"{'total':<36} {human_bytes(self.total()):>12}")
+            lines.append(f"{device:<10} {part:<{wide}} {layers:<10} {size:>12}  {memory.status.name.lower()}")
+        lines.append(f"{'total':<{wide + 22}} {human_bytes(self.total()):>12}")
         return "\n".join(lines)
 
     def __str__(self) -> str:

@@ -5,15 +5,37 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from backbay import BackendMemory
 
+from ..images.picture import Image
+from ..images.prepared import Prepared
+from ..images.prompts import Parts
+from ..images.store import Counters
 from ..runner.answer import Completion, Handle
 from ..runner.options import GenerationOptions
 from ..text.tokenizers import Tokenizer
+
+Prompt: TypeAlias = Sequence[int] | Parts
+"""Checked token ids, or parts of which only the form is checked."""
+
+
+@dataclass(frozen=True)
+class SightFacts:
+    """What the face of a model that sees must know of its family.
+
+    family       the name of its preparation
+    placeholder  the text by which its chat template marks a picture
+    marker       the text that stands for a picture in a template that knows no pictures
+    """
+
+    family: str
+    placeholder: str
+    marker: str
 
 
 @dataclass(frozen=True)
@@ -23,6 +45,7 @@ class Facts:
     context     tokens of each sequence
     batch       tokens of one step
     generates   whether it generates text; otherwise it makes embeddings
+    sight       None: the model sees no pictures
     """
 
     architecture: str
@@ -30,10 +53,11 @@ class Facts:
     context: int
     batch: int
     generates: bool
+    sight: SightFacts | None = None
 
 
 class Engine(ABC):
-    """Runs the steps of one model. Prompts come as checked token ids; any thread may call any method."""
+    """Runs the steps of one model. Any thread may call any method."""
 
     facts: Facts
     tokenizer: Tokenizer | None
@@ -44,11 +68,11 @@ class Engine(ABC):
         """ClosedError if the engine is closed."""
 
     @abstractmethod
-    def generate(self, ids: Sequence[int], options: GenerationOptions) -> Handle[Completion]:
+    def generate(self, prompt: Prompt, options: GenerationOptions) -> Handle[Completion]:
         """Queue a request for text."""
 
     @abstractmethod
-    def score(self, ids: Sequence[int]) -> Handle[NDArray[np.float32]]:
+    def score(self, prompt: Prompt) -> Handle[NDArray[np.float32]]:
         """Queue a request for the logits after each token, (tokens, vocabulary)."""
 
     @abstractmethod
@@ -56,12 +80,28 @@ class Engine(ABC):
         """A vector for each prompt, (prompts, width)."""
 
     @abstractmethod
+    def prepare(self, picture: Image | Prepared) -> Prepared:
+        """The pixels of a picture, as the encoder takes them."""
+
+    @abstractmethod
+    def encode(self, parts: Parts) -> list[int]:
+        """The token ids of a prompt of parts, with placeholders where rows of pictures go."""
+
+    @abstractmethod
+    def embed_picture(self, picture: Image | Prepared) -> NDArray[np.float32]:
+        """The rows of a picture, (rows, width)."""
+
+    @abstractmethod
+    def counters(self) -> Counters:
+        """What the store of pictures did, and what it holds."""
+
+    @abstractmethod
     def memory(self) -> BackendMemory:
-        """The memory of the weights, the cache and the largest graph."""
+        """The memory of the weights, the cache and the largest graph, and that of the encoder."""
 
     @abstractmethod
     def forget(self) -> None:
-        """Wait until no request runs, then empty the cache."""
+        """Wait until no request runs, then empty the cache, and the store of pictures."""
 
     @abstractmethod
     def close(self) -> None:

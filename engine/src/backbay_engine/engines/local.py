@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from threading import Event, Lock
 from typing import Any, TypeAlias, TypeVar, final
@@ -21,22 +21,28 @@ from backbay.plugin import Cancel, Entry, Progress
 from ..arguments import LARGEST, LARGEST_BATCH, MOST_SEQUENCES, require_room, whole
 from ..cache.contract import Cache, CacheSizes
 from ..errors import LogitsError, RequestError
+from ..images.picture import Image
+from ..images.prepared import Prepared
+from ..images.prompts import Parts
+from ..images.store import Counters, Lease
 from ..models import load_model
 from ..models.contract import Model
 from ..models.keys import CONTEXT_LENGTH
 from ..runner.answer import Completion, Handle, Receiver
 from ..runner.generation import Generation
-from ..runner.job import Job
+from ..runner.job import Job, spans_in
 from ..runner.loop import Runner
 from ..runner.options import GenerationOptions
 from ..runner.scoring import Scoring
 from ..runner.slots import Slots
 from ..runner.step_cache import StepCache
 from ..steps.builders import text_steps, worst_steps
-from ..steps.step import Step
+from ..steps.step import PictureRows, Step
+from ..steps.tokens import Token, ids_of
 from ..text.tokenizers import Tokenizer, tokenizer_from_gguf
 from ..text.tokenizers.keys import KIND, TOKENS
-from .contract import Engine, Facts
+from .contract import Engine, Facts, Prompt
+from .sight import MakeJob, Sight, SightOptions, open_sight
 
 log = logging.getLogger(__name__)
 
@@ -61,10 +67,16 @@ class LocalEngine(Engine):
     """A model file on a backend. It is reserved when it is made, and answers once it is loaded."""
 
     def __init__(
-        self, path: Path, backend: str | type[Backend] | None, params: BackendParams, sizes: Sizes
+        self,
+        path: Path,
+        backend: str | type[Backend] | None,
+        params: BackendParams,
+        sizes: Sizes,
+        sight: SightOptions | None = None,
     ) -> None:
         parallel = whole("parallel", sizes.parallel, 1, MOST_SEQUENCES)
         batch = whole("batch", sizes.batch, 1, LARGEST_BATCH)
+        self.sight: Sight | None = None
         self.backend = backbay.open(path, backend, params)
         try:
             context = _context(sizes.context, self.backend)
@@ -72,6 +84,8 @@ class LocalEngine(Engine):
             self.model: Model = load_model(self.backend, context)
             batch = max(batch, parallel)
             self.tokenizer = _tokenizer(self.backend.config, self.model)
+            self.sight = open_sight(self.backend, backend, params, sight or SightOptions(), self.tokenizer)
+            batch = max(batch, self.sight.family.span if self.sight is not None else 0)
             self.cache: Cache | None = self.model.new_cache()
             self.step_cache = StepCache(self.model, self.cache)
             self._embedding = Lock()
@@ -81,22 +95,32 @@ class LocalEngine(Engine):
                 self.cache.open(self.backend, CacheSizes(parallel, context, batch, dtype))
             generates = self.cache is not None
             architecture = self.backend.config.architecture
-            self.facts = Facts(architecture, self.model.vocabulary_size, context, batch, generates)
+            sees = None if self.sight is None else self.sight.facts
+            self.facts = Facts(architecture, self.model.vocabulary_size, context, batch, generates, sees)
             self._book_host(parallel)
             # All is allocated now, so that no later step runs out of memory.
-            self.step_cache.reserve(worst_steps(batch, parallel, context, decoding=generates))
+            steps = worst_steps(batch, parallel, context, decoding=generates)
+            self.step_cache.reserve(steps + self._steps_with_pictures(steps))
             self.runner = self._runner(self.cache, parallel)
         except MemoryError as error:
             with self.backend:
+                self._close_sight()
                 self.backend.refuse_memory(error)
         except BaseException:
+            self._close_sight()
             self.backend.close()
             raise
 
     def load(self, progress: Progress | None = None, cancel: Cancel | None = None) -> None:
         """Load the weights; if that fails, close."""
         try:
-            self.backend.load(progress, cancel)
+            if self.sight is None:
+                self.backend.load(progress, cancel)
+            else:
+                text, encoder = (_weights(each.backend) for each in (self, self.sight.encoder))
+                share = text / (text + encoder)
+                self.backend.load(_part_of(progress, 0.0, share), cancel)
+                self.sight.encoder.load(_part_of(progress, share, 1.0), cancel)
         except BaseException:
             self.close()
             raise
@@ -105,21 +129,31 @@ class LocalEngine(Engine):
         if self.backend.closed:
             raise ClosedError(f"the model is closed{self.backend.closed_because}")
 
-    def generate(self, ids: Sequence[int], options: GenerationOptions) -> Handle[Completion]:
-        return self.submit(self.generation(ids, options), Handle[Completion])
+    def generate(self, prompt: Prompt, options: GenerationOptions) -> Handle[Completion]:
+        return self.begin(prompt, self.generation(options), Handle[Completion])
 
-    def score(self, ids: Sequence[int]) -> Handle[NDArray[np.float32]]:
-        return self.submit(Scoring(ids), Handle[NDArray[np.float32]])
+    def score(self, prompt: Prompt) -> Handle[NDArray[np.float32]]:
+        return self.begin(prompt, Scoring, Handle[NDArray[np.float32]])
 
-    def generation(self, ids: Sequence[int], options: GenerationOptions) -> Generation:
-        """The job of a request for text."""
-        return Generation(ids, options, self.tokenizer, self.facts.vocabulary_size)
+    def generation(self, options: GenerationOptions) -> MakeJob:
+        """The function that makes the job of a request for text, from its tokens and the rows of its pictures."""
+        return partial(
+            Generation,
+            options=options,
+            tokenizer=self.tokenizer,
+            vocabulary_size=self.facts.vocabulary_size,
+        )
 
-    def submit(self, job: Job, receiver: Callable[[Callable[[], None]], R]) -> R:
-        """Queue a job for a receiver, which is made of the function that cancels the job."""
+    def begin(self, prompt: Prompt, make: MakeJob, receiver: Callable[[Callable[[], None]], R]) -> R:
+        """Queue a request for a receiver, which is made of the function that cancels the request."""
         self.check_open()
         if self.runner is None:
             raise RequestError(f"{self.facts.architecture} generates no text")
+        if isinstance(prompt, Parts):
+            checked = partial(self._checked, make)
+            checked((), None)  # refuses wrong options now
+            return self._sight().begin(prompt, checked, self.runner, receiver)
+        job = make(prompt, None)
         job.handle = handle = receiver(partial(self.runner.cancel, job))
         self.runner.submit(job)
         return handle
@@ -130,35 +164,104 @@ class LocalEngine(Engine):
             rows = [self._embedded(step, cancel) for step in text_steps(ids, self.facts.batch)]
         return np.concatenate(rows).astype(np.float32, copy=False)
 
+    def prepare(self, picture: Image | Prepared) -> Prepared:
+        return self._sight().prepare(picture)
+
+    def encode(self, parts: Parts) -> list[int]:
+        sight = self._sight()
+        tokens = sight.tokens(parts, [sight.prepare(picture) for picture in parts.pictures])
+        self._check(tokens)
+        return ids_of(tokens)
+
+    def embed_picture(self, picture: Image | Prepared) -> NDArray[np.float32]:
+        return self._sight().embed(picture)
+
+    def counters(self) -> Counters:
+        return self._sight().store.counters
+
     def memory(self) -> BackendMemory:
         self.check_open()
-        return self.backend.memory()
+        memory = self.backend.memory()
+        return memory if self.sight is None else replace(memory, encoder=self.sight.encoder.memory())
 
     def forget(self) -> None:
+        if self.sight is not None:
+            self.sight.wait_until_idle()
         if self.runner is not None:
             self.runner.forget()
+        if self.sight is not None:
+            self.sight.store.clear()
 
     def close(self) -> None:
         if self.runner is not None:
             self.runner.close()
+        self._close_sight()
         self.step_cache.close()
         if self.cache is not None:
             self.cache.close()
         self.backend.close()
+
+    def _sight(self) -> Sight:
+        self.check_open()
+        if self.sight is None:
+            raise RequestError(
+                f"{self.backend.config.architecture} sees no pictures here: the file has no encoder; load it with "
+                "projector=, the file that has"
+            )
+        return self.sight
+
+    def _close_sight(self) -> None:
+        if self.sight is not None:
+            self.sight.close()
+
+    def _checked(self, make: MakeJob, tokens: Sequence[Token], lease: Lease | None) -> Job:
+        """The job of a prompt with pictures; RequestError if the model cannot serve it."""
+        if tokens:
+            self._check(tokens)
+        return make(tokens, lease)
+
+    def _check(self, tokens: Sequence[Token]) -> None:
+        context, batch = self.facts.context, self.facts.batch
+        if not tokens:
+            raise RequestError("the prompt is empty")
+        if len(tokens) > context:
+            raise RequestError(
+                f"the prompt has {len(tokens)} tokens with its pictures, the context holds {context}"
+            )
+        longest = max((span.end - span.begin for span in spans_in(tokens)), default=0)
+        if longest > batch:
+            raise RequestError(
+                f"a picture has {longest} tokens that see each other, and a step takes {batch}: load the model with "
+                f"batch={longest}"
+            )
+
+    def _steps_with_pictures(self, steps: Sequence[Step]) -> list[Step]:
+        """The largest of these steps, full of rows of pictures."""
+        sight, first = self.sight, steps[0]
+        if sight is None or sight.family.crosses:
+            return []
+        tokens = np.arange(first.size, dtype=np.int32)
+        rows = PictureRows(np.zeros((first.size, sight.family.width), np.float32), tokens)
+        spans = np.full(first.size, -1, np.int32) if sight.family.span else None
+        return [replace(first, rows=rows, spans=spans)]
 
     def _book_host(self, parallel: int) -> None:
         """Book the host's share: tokenizer, cache records and masks, and the logits of a step, which are copied twice."""
         records = self.cache.host_nbytes if self.cache is not None else 0
         vocabulary = self.tokenizer.nbytes if self.tokenizer is not None else 0
         logits = 2 * 4 * parallel * self.model.vocabulary_size
+        pictures = self.sight.store.budget if self.sight is not None else 0
         ledger = self.backend.ledger
-        ledger.take(Entry(ledger.devices[0][0], "host"), records + vocabulary + logits, lambda: None)
+        ledger.take(
+            Entry(ledger.devices[0][0], "host"), records + vocabulary + logits + pictures, lambda: None
+        )
 
     def _runner(self, cache: Cache | None, parallel: int) -> Runner | None:
         if cache is None:
             return None
         slots = Slots(cache, parallel)
-        return Runner(self.step_cache, slots, batch=self.facts.batch, context=self.facts.context)
+        turns = self.sight.turns if self.sight is not None else None
+        return Runner(self.step_cache, slots, batch=self.facts.batch, context=self.facts.context, turns=turns)
 
     def _embedded(self, step: Step, cancel: Event | None) -> NDArray[Any]:
         rows = self.step_cache.run(step, cancel)
@@ -166,6 +269,19 @@ class LocalEngine(Engine):
             first = self.step_cache.first_broken(step) or "the result"
             raise LogitsError(f"the embedding is not finite; the first that is not finite is {first}")
         return rows
+
+
+def _weights(backend: Backend) -> int:
+    """The bytes of a file's tensors."""
+    assert backend.model is not None
+    return sum(tensor.nbytes for tensor in backend.model.tensors.values())
+
+
+def _part_of(progress: Progress | None, begin: float, end: float) -> Progress | None:
+    """The progress of a part of the work, as that of the whole."""
+    if progress is None:
+        return None
+    return lambda done: progress(begin + done * (end - begin))
 
 
 def _context(asked: int | None, backend: Backend) -> int:

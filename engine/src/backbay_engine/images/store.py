@@ -252,7 +252,9 @@ class ImageStore:
     def _encode(self, entries: list[_Entry]) -> None:
         """Encode pictures together; if that fails, each alone, so that only the faulty one gives its error."""
         try:
-            found = self._embed([entry.picture for entry in entries if entry.picture is not None], self._cancel)
+            found = self._embed(
+                [entry.picture for entry in entries if entry.picture is not None], self._cancel
+            )
         except CancelledError:
             self._give_up(entries)
         except Exception as error:  # noqa: BLE001  the requests get it
@@ -281,7 +283,9 @@ class ImageStore:
             self._over(entry)
             self._bytes += rows.nbytes - entry.nbytes
             entry.nbytes = rows.nbytes
-            ready = [lease for lease in entry.holders if all(e.rows is not None for e in lease.entries.values())]
+            ready = [
+                lease for lease in entry.holders if all(e.rows is not None for e in lease.entries.values())
+            ]
             self._make_room(0)
             ready += self._admit()
         _tell(ready, None)

@@ -26,6 +26,7 @@ class Timings:
     prompt_tokens: int = 0
     reused_tokens: int = 0  # of the prompt, already in the cache
     tokens: int = 0
+    pictures: float = 0.0  # for the preparation and the encoding of the prompt's pictures
     waited: float = 0.0  # for a free sequence
     prompt: float = 0.0  # from the free sequence to the first token
     generation: float = 0.0  # from the first token to the last

@@ -23,10 +23,11 @@ class Generation(Job):
     def __init__(
         self,
         prompt: Sequence[Token],
+        pictures: RowsOfPictures | None = None,
+        *,
         options: GenerationOptions,
         tokenizer: Tokenizer | None,
         vocabulary_size: int,
-        pictures: RowsOfPictures | None = None,
     ) -> None:
         super().__init__(prompt, pictures, reuse=options.reuse)
         self.options = options
@@ -47,6 +48,9 @@ class Generation(Job):
         super().start(slot)
         self.timings.waited = self._clock.lap()
         self.timings.reused_tokens = self.done
+
+    def arrived(self, seconds: float) -> None:
+        self.timings.pictures = seconds
 
     def wanted(self, count: int) -> Sequence[int]:
         return (count - 1,) if count == self.pending else ()

@@ -100,11 +100,8 @@ class Job(ABC):
         """Find the spans of a sequence that must not be cut, and its positions if pictures change them."""
         if self.pictures is None:
             return
-        places = list(places_in(sequence))
-        self.spans = [
-            span_of(sequence, place.begin, place.end) for place in places if place.picture.sees_itself
-        ]
-        if any(place.picture.positions is not None for place in places):
+        self.spans = spans_in(sequence)
+        if any(place.picture.positions is not None for place in places_in(sequence)):
             self._axes, self._next_axis = axes_of(sequence)
         else:
             self._axes = None
@@ -121,6 +118,9 @@ class Job(ABC):
     def make_room(self, context: int) -> int | None:
         """The number of first tokens to keep when the context is full; None ends the job."""
 
+    def arrived(self, seconds: float) -> None:
+        """Take note of the time that the preparation and encoding of its pictures took."""
+
     def end(self, error: BaseException | None = None) -> None:
         """End the job: release its pictures, and give its handle the result or the error."""
         if self.pictures is not None:
@@ -132,11 +132,12 @@ class Job(ABC):
         """Give the job's handle the result or the error."""
 
 
-def span_of(tokens: Sequence[Token], begin: int, end: int) -> Span:
-    """The tokens of a picture that rows replace: separators around them see, and are seen, as text."""
-    replaced = [
-        at
-        for at in range(begin, end)
-        if isinstance(token := tokens[at], PictureToken) and token.row is not None
-    ]
-    return Span(replaced[0], replaced[-1] + 1) if replaced else Span(begin, begin)
+def spans_in(tokens: Sequence[Token]) -> list[Span]:
+    """The tokens of pictures that see each other: those that rows replace; separators around them are text."""
+    spans = []
+    for place in places_in(tokens):
+        if place.picture.sees_itself:
+            here = range(place.begin, place.end)
+            replaced = [at for at in here if isinstance(t := tokens[at], PictureToken) and t.row is not None]
+            spans += [Span(replaced[0], replaced[-1] + 1)] if replaced else []
+    return spans

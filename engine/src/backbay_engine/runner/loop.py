@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Sequence
+from contextlib import nullcontext
 from threading import Condition, Event, Thread, current_thread
 from typing import Any, final
 
@@ -14,6 +15,7 @@ from backbay import BackbayError, CancelledError, ClosedError
 from backbay.plugin import close_after_fork
 
 from ..errors import LogitsError
+from ..images.turns import Turns
 from .job import Job
 from .scheduler import Scheduler, Share, fitting
 from .slots import Slots
@@ -27,8 +29,11 @@ log = logging.getLogger(__name__)
 class Runner:
     """Runs many jobs over one model, several in each step."""
 
-    def __init__(self, step_cache: StepCache, slots: Slots, *, batch: int, context: int) -> None:
+    def __init__(
+        self, step_cache: StepCache, slots: Slots, *, batch: int, context: int, turns: Turns | None = None
+    ) -> None:
         self.step_cache, self.slots, self.context = step_cache, slots, context
+        self._turns = turns
         self._scheduler = Scheduler(batch, slots.cache.is_uniform)
         self._waiting: deque[Job] = deque()
         self._active: list[Job] = []
@@ -114,9 +119,15 @@ class Runner:
         """Sleep until there is work; False when the thread is to stop."""
         with self._changed:
             while not (self._waiting or self._active or self._closing):
+                self._answering(False)
                 self._changed.notify_all()  # wakes `forget`
                 self._changed.wait()
+            self._answering(True)
             return bool(self._waiting or self._active)
+
+    def _answering(self, now: bool) -> None:
+        if self._turns is not None:
+            self._turns.answering(now)
 
     def _cycle(self) -> None:
         self._sweep()
@@ -182,7 +193,8 @@ class Runner:
             step, rows_of = make_step(shares)
             # a backend may need a thread to watch for cancellation; steps of one token per job are too short for it
             cancel = self._cancel_step if step.size > len(shares) else None
-            results = self.step_cache.run(step, cancel)
+            with nullcontext() if self._turns is None else self._turns.step():
+                results = self.step_cache.run(step, cancel)
         except CancelledError:
             for job in jobs:
                 self._resume(job)

@@ -30,8 +30,13 @@ from backbay import (
 from backbay.gguf import Config
 from backbay.plugin import Cancel, Progress, close_after_fork, require_cancel
 
-from ..engines.contract import Engine
+from ..engines.contract import Engine, Prompt
 from ..engines.local import Path, Sizes
+from ..engines.sight import SightOptions
+from ..images.picture import Image
+from ..images.prepared import Prepared
+from ..images.prompts import Parts
+from ..images.store import Counters
 from ..runner.answer import Completion, Handle
 from ..runner.generation import Generation
 from ..runner.options import GenerationOptions
@@ -39,7 +44,22 @@ from ..text.tokenizers import Tokenizer, tokenizer_from_gguf
 from . import log_records
 from .failures import unpacked
 from .process import WorkerProcess
-from .setup import Embed, Forget, Generate, Opened, Report, Request, Score, Setup, importable
+from .setup import (
+    Aside,
+    Count,
+    Embed,
+    EmbedPicture,
+    Encode,
+    Forget,
+    Generate,
+    Opened,
+    Prepare,
+    Report,
+    Request,
+    Score,
+    Setup,
+    importable,
+)
 from .wire import Frame, Kind
 
 log = logging.getLogger(__name__)
@@ -76,13 +96,19 @@ class WorkerEngine(Engine):
     """Hands requests to a worker, and starts one when there are requests and none lives."""
 
     def __init__(
-        self, path: Path, backend: str | type[Backend] | None, params: BackendParams, sizes: Sizes
+        self,
+        path: Path,
+        backend: str | type[Backend] | None,
+        params: BackendParams,
+        sizes: Sizes,
+        sight: SightOptions | None = None,
     ) -> None:
         # Chosen here: each worker would try all installed backends anew.
         chosen = importable(backend) if isinstance(backend, type) else backbay.choose(backend).name
-        plain = replace(params, max_memory=dict(params.max_memory), options=dict(params.options))
-        place = os.fspath(path) if isinstance(path, os.PathLike) else path
-        self._setup = Setup(place, chosen, plain, sizes, log_records.levels())
+        levels = log_records.levels()
+        self._setup = Setup(
+            _place(path), chosen, _plain(params), sizes, levels, _sent(sight or SightOptions())
+        )
         _require_sendable(self._setup)
         self._folder = _working_folder()
         self._lock = RLock()  # the garbage collector may close in the thread that holds it
@@ -120,24 +146,40 @@ class WorkerEngine(Engine):
         if self._closed:
             raise ClosedError(f"the model is closed{self._closed_because}")
 
-    def generate(self, ids: Sequence[int], options: GenerationOptions) -> Handle[Completion]:
-        Generation(ids, options, self.tokenizer, self.facts.vocabulary_size)  # refuses wrong options here
+    def generate(self, prompt: Prompt, options: GenerationOptions) -> Handle[Completion]:
+        size = self.facts.vocabulary_size
+        Generation(
+            (), options=options, tokenizer=self.tokenizer, vocabulary_size=size
+        )  # refuses wrong options here
         plain = replace(options.sampling, logit_bias=dict(options.sampling.logit_bias))
-        return self._ask(Generate(list(ids), replace(options, sampling=plain)))
+        return self._ask(Generate(_listed(prompt), replace(options, sampling=plain)))
 
-    def score(self, ids: Sequence[int]) -> Handle[NDArray[np.float32]]:
-        return self._ask(Score(list(ids)))
+    def score(self, prompt: Prompt) -> Handle[NDArray[np.float32]]:
+        return self._ask(Score(_listed(prompt)))
 
     def embed(self, prompts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
-        handle: Handle[NDArray[np.float32]] = self._ask(Embed([list(prompt) for prompt in prompts]))
-        try:
-            return handle.result()
-        finally:
-            handle.cancel()
+        found: NDArray[np.float32] = self._answer(Embed([list(prompt) for prompt in prompts]))
+        return found
+
+    def prepare(self, picture: Image | Prepared) -> Prepared:
+        prepared: Prepared = self._answer(Prepare(picture))
+        return prepared
+
+    def encode(self, parts: Parts) -> list[int]:
+        ids: list[int] = self._answer(Encode(parts))
+        return ids
+
+    def embed_picture(self, picture: Image | Prepared) -> NDArray[np.float32]:
+        rows: NDArray[np.float32] = self._answer(EmbedPicture(picture))
+        return rows
+
+    def counters(self) -> Counters:
+        counters: Counters = self._answer(Count())
+        return counters
 
     def memory(self) -> BackendMemory:
-        handle: Handle[BackendMemory] = self._ask(Report())
-        return handle.result()
+        memory: BackendMemory = self._answer(Report())
+        return memory
 
     def forget(self) -> None:
         self.check_open()
@@ -166,6 +208,14 @@ class WorkerEngine(Engine):
             worker.after_fork()
         for asked in lost:
             asked.handle.after_fork(ClosedError(f"the model is closed{self._closed_because}"))
+
+    def _answer(self, request: Aside) -> Any:
+        """Ask, and wait for the answer; an interruption of the waiting cancels the request."""
+        handle = self._ask(request)
+        try:
+            return handle.result()
+        finally:
+            handle.cancel()
 
     def _ask(self, request: Request) -> Handle[Any]:
         number = next(self._numbers)
@@ -324,6 +374,30 @@ def _tokenizer(setup: Setup, opened: Opened) -> Tokenizer | None:
     if opened.vocabulary is None:
         return None
     return tokenizer_from_gguf(Config(opened.vocabulary, path=setup.path, offsets=opened.offsets))
+
+
+def _listed(prompt: Prompt) -> Prompt:
+    return prompt if isinstance(prompt, Parts) else list(prompt)
+
+
+def _place(path: Any) -> Any:
+    return os.fspath(path) if isinstance(path, os.PathLike) else path
+
+
+def _plain(params: BackendParams) -> BackendParams:
+    """Parameters that can be sent: mappings are made dictionaries."""
+    return replace(params, max_memory=dict(params.max_memory), options=dict(params.options))
+
+
+def _sent(sight: SightOptions) -> SightOptions:
+    """How the worker sees."""
+    backend, params = sight.encoder_backend, sight.encoder_params
+    return replace(
+        sight,
+        projector=_place(sight.projector),
+        encoder_backend=importable(backend) if isinstance(backend, type) else backend,
+        encoder_params=None if params is None else _plain(params),
+    )
 
 
 def _require_sendable(setup: Setup) -> None:

@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from queue import SimpleQueue
 from threading import Event, Thread
@@ -25,7 +26,22 @@ from ..runner.scoring import Scoring
 from . import log_records
 from .deaths import MUTE
 from .failures import packed
-from .setup import BackendClass, Embed, Forget, Generate, Opened, Report, Request, Score, Setup
+from .setup import (
+    Aside,
+    BackendClass,
+    Count,
+    Embed,
+    EmbedPicture,
+    Encode,
+    Forget,
+    Generate,
+    Opened,
+    Prepare,
+    Report,
+    Request,
+    Score,
+    Setup,
+)
 from .wire import Frame, Kind, Sender, frames
 
 Task: TypeAlias = Callable[[], None]
@@ -77,8 +93,8 @@ class Worker:
 
     def _open(self, setup: Setup) -> None:
         log_records.hand_on(setup.levels, partial(self._host.send, Kind.LOG, 0))
-        backend = setup.backend.found() if isinstance(setup.backend, BackendClass) else setup.backend
-        engine = LocalEngine(setup.path, backend, setup.params, setup.sizes)
+        sight = replace(setup.sight, encoder_backend=_found(setup.sight.encoder_backend))
+        engine = LocalEngine(setup.path, _found(setup.backend), setup.params, setup.sizes, sight)
         opened = _opened(engine) if setup.with_vocabulary else Opened(engine.facts)
         self._host.send(Kind.OPENED, payload=pickle.dumps(opened))
         engine.load(
@@ -114,11 +130,11 @@ class Worker:
         try:
             request: Request = pickle.loads(payload)  # noqa: S301  the host wrote it
             if isinstance(request, Generate):
-                engine.submit(
-                    engine.generation(request.ids, request.options), partial(self._receiver, number)
+                engine.begin(
+                    request.prompt, engine.generation(request.options), partial(self._receiver, number)
                 )
             elif isinstance(request, Score):
-                engine.submit(Scoring(request.ids), partial(self._receiver, number))
+                engine.begin(request.prompt, Scoring, partial(self._receiver, number))
             else:
                 cancel = Event()
                 receiver = self._receiver(number, cancel.set)
@@ -137,17 +153,9 @@ class Worker:
         while True:
             self._large.get()()
 
-    def _compute(
-        self, engine: LocalEngine, request: Embed | Report | Forget, receiver: Relay, cancel: Event
-    ) -> None:
+    def _compute(self, engine: LocalEngine, request: Aside, receiver: Relay, cancel: Event) -> None:
         try:
-            if isinstance(request, Embed):
-                receiver.succeed(engine.embed(request.prompts, cancel))
-            elif isinstance(request, Report):
-                receiver.succeed(engine.memory())
-            else:
-                engine.forget()
-                receiver.succeed(True)
+            receiver.succeed(_done(engine, request, cancel))
         except Exception as error:  # noqa: BLE001  the request gets it
             receiver.fail(error)
 
@@ -200,6 +208,31 @@ class Relay:
 
     def _send(self, kind: Kind, payload: bytes) -> None:
         self._host.send(kind, self._number, payload)
+
+
+def _found(backend: Any) -> Any:
+    """A backend as `load` takes it."""
+    return backend.found() if isinstance(backend, BackendClass) else backend
+
+
+def _done(engine: LocalEngine, request: Aside, cancel: Event) -> Any:
+    """The result of a request that the runner does not serve."""
+    match request:
+        case Embed(prompts):
+            return engine.embed(prompts, cancel)
+        case Prepare(picture):
+            return engine.prepare(picture)
+        case Encode(parts):
+            return engine.encode(parts)
+        case EmbedPicture(picture):
+            return engine.embed_picture(picture)
+        case Count():
+            return engine.counters()
+        case Report():
+            return engine.memory()
+        case Forget():
+            engine.forget()
+            return True
 
 
 def _end_soon() -> None:

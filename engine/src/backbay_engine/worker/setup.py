@@ -10,8 +10,12 @@ from typing import Any
 
 from backbay import Backend, BackendParams, OptionError
 
-from ..engines.contract import Facts
+from ..engines.contract import Facts, Prompt
 from ..engines.local import Path, Sizes
+from ..engines.sight import SightOptions
+from ..images.picture import Image
+from ..images.prepared import Prepared
+from ..images.prompts import Parts
 from ..runner.options import GenerationOptions
 from .log_records import Levels
 
@@ -40,6 +44,7 @@ class Setup:
     params: BackendParams
     sizes: Sizes
     levels: Levels
+    sight: SightOptions
     with_vocabulary: bool = True
 
 
@@ -59,18 +64,38 @@ class Opened:
 
 @dataclass(frozen=True)
 class Generate:
-    ids: Sequence[int]
+    prompt: Prompt
     options: GenerationOptions
 
 
 @dataclass(frozen=True)
 class Score:
-    ids: Sequence[int]
+    prompt: Prompt
 
 
 @dataclass(frozen=True)
 class Embed:
     prompts: Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True)
+class Prepare:
+    picture: Image | Prepared
+
+
+@dataclass(frozen=True)
+class Encode:
+    parts: Parts
+
+
+@dataclass(frozen=True)
+class EmbedPicture:
+    picture: Image | Prepared
+
+
+@dataclass(frozen=True)
+class Count:
+    """Asks for the counters of the store of pictures."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +108,9 @@ class Forget:
     """Asks for an empty cache."""
 
 
-Request = Generate | Score | Embed | Report | Forget
+Aside = Embed | Prepare | Encode | EmbedPicture | Count | Report | Forget
+"""Requests that the runner does not serve."""
+Request = Generate | Score | Aside
 
 
 def importable(kind: type[Backend]) -> BackendClass:

@@ -122,6 +122,12 @@ def tokens_of(
     return writer.finish()
 
 
+def placeholders(placeholder: str, tokenizer: Tokenizer | None) -> frozenset[int]:
+    """The tokens that stand for pictures: their text in a prompt is only text."""
+    id = None if tokenizer is None else tokenizer.token_id(placeholder)
+    return frozenset() if id is None else frozenset({id})
+
+
 class _Writer:
     """Collects tokens; `text` is what was not tokenized yet."""
 

@@ -1,0 +1,314 @@
+"""How an engine sees: the encoder of its model, the store of rows, and the threads that prepare pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from os import cpu_count
+from threading import Condition, Event
+from time import perf_counter
+from typing import Any, Protocol, TypeAlias, TypeVar, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from backbay import Backend, BackendMemory, BackendParams, ClosedError
+from backbay.plugin import Cancel, Progress, close_after_fork
+
+from ..arguments import whole
+from ..errors import ImageError, RequestError
+from ..images.contract import VisionFamily
+from ..images.encoder import Encoder
+from ..images.opening import vision_family, vision_file
+from ..images.picture import Image
+from ..images.prepared import Prepared
+from ..images.prompts import Parts, Placing, placeholders, tokens_of
+from ..images.store import ImageStore, Lease
+from ..images.turns import Turns
+from ..models.keys import WIDTH
+from ..runner.answer import Receiver
+from ..runner.job import Job
+from ..runner.loop import Runner
+from ..steps.tokens import Token
+from ..text.tokenizers import Tokenizer
+from .contract import SightFacts
+
+MOST_THREADS = 4
+STORE_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class SightOptions:
+    """How a model sees; `load` documents the fields."""
+
+    projector: Any = None
+    encoder_backend: Any = None
+    encoder_params: BackendParams | None = None
+    image_tokens: int | None = None
+    store_bytes: int = STORE_BYTES
+
+    def __post_init__(self) -> None:
+        whole("store_bytes", self.store_bytes, 0)
+        if self.image_tokens is not None:
+            whole("image_tokens", self.image_tokens, 1)
+
+
+class Encodes(Protocol):
+    """What makes rows of pictures."""
+
+    @property
+    def backend(self) -> Backend: ...
+    def embed(
+        self, pictures: Sequence[Prepared], cancel: Event | None = None, turn: Any = ...
+    ) -> Sequence[NDArray[np.float32]]: ...
+    def load(self, progress: Progress | None = None, cancel: Cancel | None = None) -> None: ...
+    def memory(self) -> BackendMemory: ...
+    def close(self) -> None: ...
+
+
+MakeJob: TypeAlias = Callable[[Sequence[Token], Lease | None], Job]
+R = TypeVar("R", bound=Receiver[Any])
+
+
+@final
+@dataclass(eq=False)
+class Arrival:
+    """A request whose pictures are prepared or encoded; then it becomes a job of the runner.
+
+    prepared    the request's pictures, in their order; None where one is not prepared yet
+    """
+
+    parts: Parts
+    make: MakeJob
+    runner: Runner
+    prepared: list[Prepared | None]
+    handle: Receiver[Any] = field(init=False)
+    begun: float = field(default_factory=perf_counter)
+    tokens: list[Token] = field(default_factory=list)
+    lease: Lease | None = None
+    job: Job | None = None
+    over: bool = False
+
+
+@final
+class Sight:
+    """Brings requests with pictures to the runner. Any thread may call any method.
+
+    A pool of threads prepares pictures, the store's thread encodes them, and the runner gets a request once all its
+    rows are there: the tokens of other requests go on meanwhile.
+    """
+
+    def __init__(
+        self, family: VisionFamily, encoder: Encodes, tokenizer: Tokenizer | None, budget: int
+    ) -> None:
+        self.family, self.encoder, self.turns = family, encoder, Turns()
+        self.facts = SightFacts(family.name, family.placeholder, family.marker)
+        self._tokenizer = tokenizer
+        self._plain = placeholders(family.placeholder, tokenizer)
+        self.store = ImageStore(partial(encoder.embed, turn=self.turns.part), budget, family.width)
+        self._pool: ThreadPoolExecutor | None = None
+        self._arrivals: list[Arrival] = []
+        self._changed = Condition()
+        self._closing = False
+        close_after_fork(self)
+
+    # -- without a request -------------------------------------------------------------------------------
+
+    def prepare(self, picture: Image | Prepared) -> Prepared:
+        """The pixels of a picture, in the caller's thread."""
+        if isinstance(picture, Prepared):
+            return self.checked(picture)
+        return self.family.prepare(picture.rgb(), picture.fit)
+
+    def checked(self, picture: Prepared) -> Prepared:
+        """A prepared picture; ImageError if it was prepared for another family."""
+        if picture.family != self.family.name:
+            raise ImageError(
+                f"the picture is prepared for {picture.family}, this model takes those of {self.family.name}"
+            )
+        return picture
+
+    def tokens(self, parts: Parts, prepared: Sequence[Prepared]) -> list[Token]:
+        """The tokens of a prompt, whose pictures are prepared."""
+        left = iter(prepared)
+        items = [
+            self._place(next(left)) if isinstance(item, Image | Prepared) else item for item in parts.items
+        ]
+        return tokens_of(items, self._tokenizer, begins=parts.begins, plain=self._plain)
+
+    def embed(self, picture: Image | Prepared) -> NDArray[np.float32]:
+        """The rows of a picture, (rows, width); waits for them."""
+        prepared, there = self.prepare(picture), Event()
+        errors: list[BaseException] = []
+
+        def done(lease: Lease, error: BaseException | None) -> None:
+            if error is not None:
+                errors.append(error)
+            there.set()
+
+        lease = self.store.lease([prepared], done)
+        try:
+            there.wait()
+            if errors:
+                raise errors[0]
+            return lease.of(prepared.content).copy()
+        finally:
+            lease.release()
+
+    # -- requests ----------------------------------------------------------------------------------------
+
+    def begin(
+        self,
+        parts: Parts,
+        make: MakeJob,
+        runner: Runner,
+        receiver: Callable[[Callable[[], None]], R],
+    ) -> R:
+        """Prepare and encode the pictures of a request; then `make` makes its job, which goes to the runner."""
+        pictures = parts.pictures
+        arrival = Arrival(parts, make, runner, [None] * len(pictures))
+        arrival.handle = handle = receiver(partial(self._cancel, arrival))
+        with self._changed:
+            if self._closing:
+                raise ClosedError("the model is closed")
+            if self._pool is None:
+                threads = min(MOST_THREADS, cpu_count() or 1)
+                self._pool = ThreadPoolExecutor(threads, thread_name_prefix="backbay pictures")
+            self._arrivals.append(arrival)
+            for place, picture in enumerate(pictures):
+                prepare = partial(self._prepare_one, arrival, place, picture)
+                self._pool.submit(self._guarded, arrival, prepare)
+        return handle
+
+    def wait_until_idle(self) -> None:
+        """Wait until no request is on its way to the runner."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._arrivals)
+
+    def close(self) -> None:
+        """End all requests on their way with ClosedError, and free the rows and the encoder."""
+        with self._changed:
+            self._closing = True
+            lost = list(self._arrivals)
+        for arrival in lost:
+            self._end(arrival, ClosedError("the model was closed before the request was done"))
+        self.store.close()
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+        self.encoder.close()
+
+    def after_fork(self, reason: str) -> None:
+        """End all requests on their way: this process is a forked child, and the threads are not in it."""
+        lost, self._arrivals, self._pool = self._arrivals, [], None
+        self._changed, self._closing = Condition(), True
+        self.turns.after_fork()
+        self.store.after_fork()
+        for arrival in lost:
+            if arrival.job is None:
+                arrival.handle.after_fork(ClosedError(f"the model is closed{reason}"))
+
+    # -- in the threads of the pool and of the store -----------------------------------------------------
+
+    def _guarded(self, arrival: Arrival, work: Callable[[], None]) -> None:
+        """Do a part of a request's work; an error ends the request."""
+        if arrival.over:
+            return
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001  the request gets it
+            self._end(arrival, error)
+
+    def _prepare_one(self, arrival: Arrival, place: int, picture: Image | Prepared) -> None:
+        prepared = self.prepare(picture)
+        with self._changed:
+            arrival.prepared[place] = prepared
+            ready = all(each is not None for each in arrival.prepared)
+        if ready:
+            self._arrange(arrival)
+
+    def _arrange(self, arrival: Arrival) -> None:
+        """Place the prepared pictures in the text, and ask for their rows."""
+        prepared = [picture for picture in arrival.prepared if picture is not None]
+        arrival.tokens = self.tokens(arrival.parts, prepared)
+        arrival.make(arrival.tokens, None)  # refuses a prompt that is too long, before anything is encoded
+        arrival.prepared.clear()
+        lease = self.store.lease(prepared, partial(self._encoded, arrival))
+        with self._changed:
+            arrival.lease = lease
+            over = arrival.over
+        if over:
+            lease.release()
+
+    def _encoded(self, arrival: Arrival, lease: Lease, error: BaseException | None) -> None:
+        if error is not None:
+            self._end(arrival, error)
+        else:
+            self._guarded(arrival, partial(self._submit, arrival, lease))
+
+    def _submit(self, arrival: Arrival, lease: Lease) -> None:
+        job = arrival.make(arrival.tokens, lease)
+        job.arrived(perf_counter() - arrival.begun)
+        job.handle = arrival.handle
+        with self._changed:
+            if arrival.over:
+                lease.release()
+                return
+            arrival.runner.submit(job)
+            arrival.job = job
+            self._leave(arrival)
+
+    def _cancel(self, arrival: Arrival) -> None:
+        with self._changed:
+            job = arrival.job
+        if job is not None:
+            arrival.runner.cancel(job)
+        else:
+            self._end(arrival, None)
+
+    def _end(self, arrival: Arrival, error: BaseException | None) -> None:
+        """End a request that the runner has not got: with an error, or as cancelled."""
+        with self._changed:
+            if arrival.over or arrival.job is not None:
+                return
+            arrival.over = True
+            self._leave(arrival)
+            lease = arrival.lease
+        if lease is not None:
+            lease.release()
+        job = arrival.make((), None)
+        job.handle = arrival.handle
+        job.end(error)
+
+    def _leave(self, arrival: Arrival) -> None:
+        self._arrivals.remove(arrival)
+        self._changed.notify_all()
+
+    def _place(self, picture: Prepared) -> Placing:
+        if self._tokenizer is None:
+            raise RequestError("the file has no vocabulary, so there are no tokens that stand for a picture")
+        return Placing(picture, self.family.place(picture, self._tokenizer))
+
+
+def open_sight(
+    text: Backend,
+    backend: str | type[Backend] | None,
+    params: BackendParams,
+    options: SightOptions,
+    tokenizer: Tokenizer | None,
+) -> Sight | None:
+    """The encoder of a projector's file, or of the model's own file; None if neither has one."""
+    assert text.model is not None
+    file = vision_file(text.model.path, options.projector)
+    if file is None:
+        return None
+    family = vision_family(file, options.image_tokens)
+    family.check_text(text.model, WIDTH.of(text.config), tokenizer)
+    own = replace(options.encoder_params or params, alloc_memory=params.alloc_memory)
+    encoder = Encoder(family, options.encoder_backend or backend, own)
+    try:
+        return Sight(family, encoder, tokenizer, options.store_bytes)
+    except BaseException:
+        encoder.close()
+        raise
