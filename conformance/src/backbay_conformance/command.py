@@ -28,6 +28,7 @@ from .report.certificate import certify, refusals
 from .report.html import page
 from .report.junit import junit
 from .report.known_failures import read_known_failures
+from .report.next_kernel import show_next
 from .report.outcome import Outcome
 from .report.report import Report
 from .report.terminal import Bar, show, show_failure
@@ -119,6 +120,9 @@ class Conform:
             metavar="FOLDER",
             help="certificate, page and badge",
         )
+        parser.add_argument(
+            "--next", action="store_true", help="run nothing; show which kernel to write next, and for what"
+        )
         parser.add_argument("--repro", help="try a failing case again, from its file", metavar="FILE")
         parser.add_argument(
             "--dump", type=folder_to_write, help="with --repro: its data as .npy files", metavar="FOLDER"
@@ -133,6 +137,9 @@ class Conform:
                 f"name a backend: {', '.join(sorted(backbay.backends())) or 'none is installed'}"
             )
         args.backend = backbay.choose(args.backend).name
+        if args.next:
+            show_next(args.backend, options_of(args))
+            return 0
         if args.certify and (args.known or args.op or args.expression):
             raise BackbayError(
                 "--certify takes no known failures, and nothing may be left out with --op or -k"

@@ -11,6 +11,8 @@ from .arguments import (
 )
 from .output import add_json, note, printable, say, say_json, table
 from .program import main
+from .scaffold import next_kernels
+from .signatures import typed
 from .streams import standard_input, standard_line
 
 __all__ = [
@@ -19,6 +21,7 @@ __all__ = [
     "file_to_write",
     "folder_to_write",
     "main",
+    "next_kernels",
     "note",
     "options_of",
     "positive",
@@ -28,6 +31,7 @@ __all__ = [
     "standard_input",
     "standard_line",
     "table",
+    "typed",
     "whole",
     "write_text",
 ]

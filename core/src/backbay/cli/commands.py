@@ -18,6 +18,7 @@ CORE = {
     "doctor": ("doctor", "which backends work on this machine, why the others do not, and which is taken"),
     "ops": ("ops", "the ops, and how each installed backend runs them"),
     "cache": ("cache", "what is kept between processes, such as results of trials, and removing it"),
+    "new-backend": ("scaffold.new_backend", "a repository for a new backend, with kernels, tests and CI"),
     "inspect": ("inspection", "the contents of a model file: metadata and tensors"),
 }
 

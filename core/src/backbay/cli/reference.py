@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import Any
 
-from backbay.cli.minimal_kernels import kernels_needed, llama
 from backbay.ops.declaration import OPS, Op
 
+from .scaffold.kernels_needed import kernels_needed
+from .scaffold.small_models import llama
 from .signatures import typed
 
 INTRODUCTION = """\

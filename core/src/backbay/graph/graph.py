@@ -94,14 +94,22 @@ class Graph:
 
     def structure_key(self) -> str:
         """A hash of all that a compiled graph depends on except sizes: graphs that differ only in sizes share it."""
-        from hashlib import blake2b  # takes longer to import than most of core
-
-        described = f"{';'.join(map(_structure, self.nodes))} {[node.index for node in self.outputs]}"
-        return blake2b(described.encode(), digest_size=16).hexdigest()
+        return _hash(f"{';'.join(map(_structure, self.nodes))} {[node.index for node in self.outputs]}")
 
     def sizes(self) -> tuple[tuple[int, ...], ...]:
         """The size attributes, in node order, then in declaration order; equal structure keys mean equal layouts."""
         return tuple(size for node in self.nodes for _, size in size_attributes(node))
+
+    def shape_key(self) -> str:
+        """A hash of all that a compiled graph depends on: the structure, the size attributes, the leaves' shapes."""
+        leaves = [node.shape for node in self.nodes if node.op is None]
+        return _hash(f"{self.structure_key()} {self.sizes()} {leaves}")
+
+
+def _hash(described: str) -> str:
+    from hashlib import blake2b  # takes longer to import than most of core
+
+    return blake2b(described.encode(), digest_size=16).hexdigest()
 
 
 def size_attributes(node: Node) -> Iterator[tuple[int, tuple[int, ...]]]:

@@ -1,20 +1,13 @@
-"""The smallest set of kernels that runs a model, found by tracing it; core's composites do the rest."""
+"""A small Llama and a small encoder, traced to find the kernels that such models need."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
-from ..backend.kernel_backend import KernelBackend, KernelPlan
-from ..graph.graph import Graph
-from ..ops.declaration import Op
-from ..trace.context import Context
-from ..trace.tensor import Tensor
-from ..types.contract_version import CONTRACT_VERSION
-from ..types.dtypes import DType
-from ..types.params import COMPOSITE, KERNEL, BackendParams, Support
-from ..types.spec import Spec
+from backbay.trace.context import Context
+from backbay.trace.tensor import Tensor
+from backbay.types.dtypes import DType
 
 WIDTH, HEADS, KV_HEADS, HEAD_DIM = 32, 4, 2, 8
 HIDDEN, VOCABULARY, HISTORY, TOKENS, LAYERS = 48, 40, 16, 5, 2
@@ -24,36 +17,6 @@ class MakeLeaf(Protocol):
     """Makes a weight, cache or input of the model. A weight's name is its name in a GGUF file."""
 
     def __call__(self, ctx: Context, name: str, dtype: DType, *shape: int) -> Tensor: ...
-
-
-@dataclass
-class Needed:
-    """The ops that need a kernel, and the ops that core composes of them."""
-
-    kernels: set[Op[Any, Any]] = field(default_factory=set)
-    composites: set[Op[Any, Any]] = field(default_factory=set)
-
-
-def kernels_needed(trace: Callable[[Context], Tensor]) -> Needed:
-    """The kernels that a backend needs for the traced graph, if core's composites run all other ops."""
-    needed = Needed()
-
-    class Fewest(KernelBackend):
-        contract_version = CONTRACT_VERSION
-
-        def supports(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Support:
-            if op.composite is None or op.view:
-                return KERNEL
-            needed.composites.add(op)
-            return COMPOSITE
-
-        def compile(self, graph: Graph) -> KernelPlan:
-            needed.kernels |= {node.op for node in graph.nodes if node.op is not None and not node.op.view}
-            return super().compile(graph)
-
-    with Fewest(None, BackendParams(alloc_memory=False)) as backend, backend.new_context() as ctx:
-        ctx.forward(trace(ctx)).reserve()
-    return needed
 
 
 def leaf_of_nothing(ctx: Context, name: str, dtype: DType, *shape: int) -> Tensor:
@@ -127,3 +90,42 @@ def _feed_forward(ctx: Context, weights: Weights, x: Tensor) -> Tensor:
     up = weights("ffn_up", WIDTH, HIDDEN).mulmat(ctx, x)
     gated = weights("ffn_gate", WIDTH, HIDDEN).mulmat(ctx, x).silu(ctx, up)
     return weights("ffn_down", HIDDEN, WIDTH).mulmat(ctx, gated)
+
+
+def encoder(ctx: Context, leaf: MakeLeaf = leaf_of_nothing) -> Tensor:
+    """The embeddings of a small BERT for one batch of texts, each the mean of its tokens."""
+    top = Weights(ctx, leaf, "")
+    x = top("token_embd", WIDTH, VOCABULARY).rows(ctx, leaf(ctx, "tokens", DType.I32, TOKENS))
+    x = x.add(ctx, top("position_embd", WIDTH, TOKENS).rows(ctx, leaf(ctx, "positions", DType.I32, TOKENS)))
+    x = _layer_norm(ctx, top, x, "token_embd_norm")
+    mask = leaf(ctx, "mask", DType.F32, TOKENS, TOKENS)
+    for i in range(LAYERS):
+        weights = Weights(ctx.layer(i), leaf, f"blk.{i}.")
+        x = _layer_norm(ctx, weights, x.add(ctx, _self_attention(ctx, weights, x, mask)), "attn_output_norm")
+        up = _biased(ctx, weights, x, "ffn_up", WIDTH, HIDDEN).gelu_erf(ctx)
+        x = _layer_norm(
+            ctx,
+            weights,
+            x.add(ctx, _biased(ctx, weights, up, "ffn_down", HIDDEN, WIDTH)),
+            "layer_output_norm",
+        )
+    shares = leaf(ctx, "shares", DType.F32, TOKENS, 1)  # of each token in the mean of a text
+    return x.permute(ctx, 1, 0).contiguous(ctx).mulmat(ctx, shares).l2_norm(ctx)
+
+
+def _self_attention(ctx: Context, weights: Weights, x: Tensor, mask: Tensor) -> Tensor:
+    def heads(name: str) -> Tensor:
+        return _biased(ctx, weights, x, name, WIDTH, WIDTH).reshape(ctx, HEAD_DIM, HEADS, TOKENS)
+
+    y = heads("attn_q").scaled_dot_product_attention(
+        ctx, heads("attn_k"), heads("attn_v"), mask, scale=HEAD_DIM**-0.5
+    )
+    return _biased(ctx, weights, y.reshape(ctx, WIDTH, TOKENS), "attn_output", WIDTH, WIDTH)
+
+
+def _biased(ctx: Context, weights: Weights, x: Tensor, name: str, *shape: int) -> Tensor:
+    return weights(name, *shape).mulmat(ctx, x).add(ctx, weights(f"{name}.bias", shape[-1]))
+
+
+def _layer_norm(ctx: Context, weights: Weights, x: Tensor, name: str) -> Tensor:
+    return x.layer_norm(ctx, weights(name, WIDTH), weights(f"{name}.bias", WIDTH), eps=1e-5)

@@ -1,0 +1,93 @@
+"""A repository for a new backend, with a few kernels that already keep the contract.
+
+  --kernels   a function for each op over NumPy arrays, which core runs in order; the default
+  --graph     whole graphs as pure functions, for engines that compile, such as JAX or torch.compile
+
+The repository holds the plugin, its tests, and CI for GitHub and GitLab with the conformance suite. `backbay conform
+NAME --next` then says which kernel to write next.
+"""
+
+from __future__ import annotations
+
+import re
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from pathlib import Path
+
+from backbay.cli.arguments import folder_to_write
+from backbay.cli.output import say
+from backbay.data.files import write_text
+from backbay.errors import BackbayError
+from backbay.types.contract_version import CONTRACT_VERSION
+
+from .kernels_needed import kernels_needed
+from .small_models import llama
+
+TEMPLATES = Path(__file__).parent / "templates"
+HIDDEN = ("gitignore", "gitlab-ci.yml", "github")  # names that begin with a dot in the repository
+STARTERS = ("mulmat", "add", "mul", "sigmoid", "rms_norm", "contiguous", "copy")
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("name", type=_name, help="the name that opens the backend, such as jax")
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument("--kernels", dest="kind", action="store_const", const="kernels", default="kernels")
+    kinds.add_argument("--graph", dest="kind", action="store_const", const="graph")
+    parser.add_argument(
+        "--into", type=folder_to_write, metavar="FOLDER", help="the new repository; by default backbay-NAME"
+    )
+
+
+def run(args: Namespace) -> int:
+    folder = Path(args.into or f"backbay-{args.name}")
+    if folder.exists() and any(folder.iterdir()):
+        raise BackbayError(f"{folder} is not empty; name another folder with --into")
+    for path, text in files(args.name, args.kind).items():
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_text(target, text)
+    say(f"written: {folder}\n")
+    say(f"  cd {folder}")
+    say("  pip install -e .[test]      # in an environment with backbay and backbay-conformance")
+    say("  pytest")
+    say(f"  backbay conform {args.name} --size smoke")
+    say(f"  backbay conform {args.name} --next")
+    return 0
+
+
+def files(name: str, kind: str) -> dict[str, str]:
+    """The files of a new repository, by their paths."""
+    written = {}
+    for part in (TEMPLATES / "both", TEMPLATES / kind):
+        for path in sorted(part.rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                written[_place(path.relative_to(part), name)] = _filled(path.read_text("utf-8"), name)
+    return written
+
+
+def _place(path: Path, name: str) -> str:
+    first, *others = path.parts
+    if first in HIDDEN:
+        first = f".{first}"
+    if first == "package":
+        first = f"src/backbay_{name}"
+    return "/".join([first, *others])
+
+
+def _filled(text: str, name: str) -> str:
+    to_do = [op.name for op in kernels_needed(llama, lambda op, _: op.name in STARTERS).kernels]
+    lines = "\n".join(_wrapped(f"A Llama also needs {', '.join(to_do)}.", 110))
+    kind = "".join(part.capitalize() for part in name.split("_")) + "Backend"
+    replaced = {"mybackend": name, "MyBackend": kind, "CONTRACT": str(CONTRACT_VERSION), "NEXT": lines}
+    return re.sub("|".join(replaced), lambda found: replaced[found[0]], text)
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    import textwrap
+
+    return textwrap.wrap(text, width, break_on_hyphens=False)
+
+
+def _name(text: str) -> str:
+    if not re.fullmatch("[a-z][a-z0-9_]*", text):
+        raise ArgumentTypeError(f"must be small letters, digits and _, such as my_engine, got {text!r}")
+    return text

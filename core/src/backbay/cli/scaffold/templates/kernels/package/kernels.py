@@ -1,0 +1,69 @@
+"""The kernels: a function for each op, with the op's parameters, over NumPy arrays of the reversed shape.
+
+NEXT
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from backbay import ops
+from backbay.plugin import KernelTable
+
+Array = NDArray[Any]
+
+kernel = KernelTable()
+
+
+def four(x: Array) -> Array:
+    """An array with leading extents of 1, so that operands of all ranks match."""
+    return x[(None,) * (4 - x.ndim)]
+
+
+def repeated(t2: Array, x: Array) -> Array:
+    """The second operand of arithmetic, repeated to the shape of the first."""
+    return np.tile(t2, [have // max(want, 1) for have, want in zip(x.shape, t2.shape, strict=True)])
+
+
+@kernel(ops.mulmat)
+def mulmat(w: Array, x: Array) -> Array:
+    w, x = four(w), four(x)
+    for axis in (0, 1):  # consecutive slices of x share a slice of w
+        w = np.repeat(w, x.shape[axis] // max(w.shape[axis], 1), axis)
+    return x @ np.swapaxes(w, -1, -2)
+
+
+@kernel(ops.add)
+def add(x: Array, t2: Array) -> Array:
+    x, t2 = four(x), four(t2)
+    return x + repeated(t2, x)
+
+
+@kernel(ops.mul)
+def mul(x: Array, t2: Array) -> Array:
+    x, t2 = four(x), four(t2)
+    return x * repeated(t2, x)
+
+
+@kernel(ops.sigmoid)
+def sigmoid(x: Array) -> Array:
+    y: Array = 1 / (1 + np.exp(-x))
+    return y
+
+
+@kernel(ops.rms_norm)
+def rms_norm(x: Array, weight: Array | None = None, eps: float = 1e-5) -> Array:
+    y: Array = x / np.sqrt((x * x).mean(-1, keepdims=True) + np.float32(eps))
+    return y if weight is None else y * weight
+
+
+@kernel(ops.contiguous)
+def contiguous(x: Array, *shape: int) -> Array:
+    return x  # an op that only moves elements gets them as they are stored; core reshapes the result
+
+
+@kernel(ops.copy)
+def copy(x: Array, dst: Array) -> Array:
+    dst[...] = x.reshape(dst.shape)  # a write: the data come in the dtype of the destination
+    return dst

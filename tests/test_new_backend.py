@@ -1,0 +1,60 @@
+"""`backbay new-backend` writes a repository that is green from the first minute."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+KINDS = {"kernels": "tabled", "graph": "compiled"}
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fresh environment with both kinds of new backends, which shares the packages of this one."""
+    folder = tmp_path_factory.mktemp("newcomer")
+    run([sys.executable, "-m", "venv", "--without-pip", "venv"], folder)
+    [packages] = folder.glob("venv/lib/python*/site-packages")
+    shared = [path for path in sys.path if Path(path).is_dir()]
+    (packages / "shared.pth").write_text("\n".join(shared))
+    python = folder / "venv" / "bin" / "python"
+    for kind, name in KINDS.items():
+        run([sys.executable, "-m", "backbay", "new-backend", name, f"--{kind}"], folder)
+        install = ["install", "-q", "--no-deps", "--no-build-isolation", "-e", f"backbay-{name}"]
+        run([python, "-m", "pip", *install], folder)
+    return python
+
+
+def run(command: list, where: Path) -> str:
+    ended = subprocess.run(list(map(str, command)), check=False, cwd=where, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
+
+
+@pytest.mark.parametrize("name", KINDS.values(), ids=KINDS)
+def test_its_own_tests_pass(python: Path, name: str):
+    assert "1 passed" in run([python, "-m", "pytest", "-q"], python.parents[2] / f"backbay-{name}")
+
+
+@pytest.mark.parametrize("name", KINDS.values(), ids=KINDS)
+def test_its_smoke_run_is_green_with_its_known_failures_and_the_rest_unsupported(python: Path, name: str):
+    where = python.parents[2] / f"backbay-{name}"
+    output = run(
+        [python, "-m", "backbay", "conform", name, "--size", "smoke", "--known", "known-failures.txt"], where
+    )
+    assert f"{name}: " in output
+    assert " 0 failed, 0 known failures, " in output
+    assert "keeps the contract (" in output
+
+
+def test_the_next_kernel_is_shown_with_its_specification(python: Path):
+    output = run([python, "-m", "backbay", "conform", KINDS["kernels"], "--next"], python.parents[2])
+    assert "has 7 kernels\nfor a Llama: rows, set_rows, rope, " in output
+    assert "next: x.rows(ctx, ids: Tensor) -> Tensor" in output
+    assert "the rows of x with the numbers in ids" in output
+
+
+def test_nothing_is_missing_in_the_reference():
+    output = run([sys.executable, "-m", "backbay", "conform", "cpu_ref", "--next"], Path.cwd())
+    assert output.count("nothing is missing") == 3
+    assert "next:" not in output
