@@ -13,8 +13,11 @@ from numpy.typing import NDArray
 from backbay import Backend, Context, ModelFileError, Tensor
 from backbay.gguf import ModelFile
 
+from ..errors import ImageError
 from ..text.tokenizers import Tokenizer
 from .inputs import Inputs
+from .picture import Fit
+from .preparations import Preparation
 from .prepared import Prepared
 
 
@@ -76,7 +79,6 @@ class VisionFamily(ABC):
     image_tokens    most rows of one picture: larger pictures are made smaller, as the family allows
     """
 
-    name: ClassVar[str]
     placeholder: ClassVar[str]
     """The text by which a chat template marks a picture."""
     marker: ClassVar[str]
@@ -85,10 +87,24 @@ class VisionFamily(ABC):
     """Whether the rows go to cross attention."""
     span: int = 0
     """Rows of the longest run of tokens that see each other, which one step must hold; 0: none do."""
+    preparation: Preparation
 
     def __init__(self, file: ModelFile, image_tokens: int | None = None) -> None:
         self.file, self.config = file, file.metadata
-        self.image_tokens = image_tokens
+        self.preparation = self.prepares().limited(image_tokens)
+
+    @property
+    def name(self) -> str:
+        return self.preparation.family
+
+    @property
+    def image_tokens(self) -> int:
+        """Most rows of one picture."""
+        return self.preparation.largest().tokens
+
+    @abstractmethod
+    def prepares(self) -> Preparation:
+        """How pictures become pixels, by the metadata."""
 
     @property
     @abstractmethod
@@ -96,20 +112,12 @@ class VisionFamily(ABC):
         """The features of a row: the text model's width."""
 
     @abstractmethod
-    def prepare(self, rgb: NDArray[np.uint8], fit: str | None = None) -> Prepared:
-        """The pixels of a picture, (height, width, 3), as the encoder takes them."""
-
-    @abstractmethod
     def place(self, picture: Prepared, tokenizer: Tokenizer) -> Placed:
         """The place of a picture in a prompt."""
 
     @abstractmethod
-    def largest(self) -> Sequence[Prepared]:
-        """Pictures without content that need most memory, for reserving."""
-
-    @abstractmethod
     def patches(self, picture: Prepared) -> int:
-        """The patches of a picture: what its encoding costs."""
+        """The positions of a picture in the encoder: what its encoding costs."""
 
     @abstractmethod
     def key(self, picture: Prepared) -> Hashable:
@@ -119,15 +127,57 @@ class VisionFamily(ABC):
     def network(self, backend: Backend) -> Network:
         """The forward pass, its tensors found and checked; the weights need not be loaded."""
 
+    def prepare(self, rgb: NDArray[np.uint8], fit: Fit | None = None) -> Prepared:
+        """The pixels of a picture, (height, width, 3), as the encoder takes them."""
+        return self.preparation.prepare(rgb, fit)
+
+    def largest(self) -> Prepared:
+        """A black picture that needs most memory, for reserving."""
+        plan = self.preparation.largest()
+        return Prepared(
+            np.zeros(plan.shape, np.float32), plan.tokens, plan.grid, (1, 1), self.name, plan.aspect_ratio_id
+        )
+
+    def check_picture(self, picture: Prepared) -> None:
+        """ImageError if a picture was prepared for another model."""
+        plan = self.preparation.largest()
+        if (
+            picture.family != self.name
+            or picture.pixels.shape[-1] != plan.shape[-1]
+            or picture.tokens > plan.tokens
+        ):
+            raise ImageError(
+                f"a picture prepared for {picture.family}, {list(picture.pixels.shape)} with {picture.tokens} tokens; "
+                f"this model takes pictures for {self.name}, up to {list(plan.shape)} with {plan.tokens} tokens"
+            )
+
     def check_text(self, text: ModelFile, width: int, tokenizer: Tokenizer | None) -> None:
         """ModelFileError if the encoder is not that of a text model: another width, or tokens that its vocabulary lacks."""
         if width != self.width:
-            raise ModelFileError(
-                self.file.path, None, f"a projector to {width} features, the width of {text.path}", self.width
-            )
-        if tokenizer is not None:
-            self.check_tokens(text, tokenizer)
+            expected = f"a projector to {width} features, the width of {text.path}"
+            raise ModelFileError(self.file.path, None, expected, f"{self.width} features")
+        missing = (
+            [] if tokenizer is None else [word for word in self.words() if tokenizer.token_id(word) is None]
+        )
+        if missing:
+            expected = f"a vocabulary with the tokens that {self.name} puts around a picture"
+            raise ModelFileError(text.path, None, expected, f"none of {', '.join(missing)}")
 
-    @abstractmethod
-    def check_tokens(self, text: ModelFile, tokenizer: Tokenizer) -> None:
-        """ModelFileError if a vocabulary lacks tokens that stand around a picture."""
+    def words(self) -> tuple[str, ...]:
+        """The tokens around a picture, without which a text cannot hold one."""
+        return ()
+
+
+def stand_in(tokenizer: Tokenizer, *words: str) -> int:
+    """The id of the first of these tokens that the vocabulary has; rows replace it, so another token serves as well."""
+    known = (tokenizer.token_id(word) for word in words)
+    others = (tokenizer.pad, tokenizer.unk, 0)
+    return next(id for id in (*known, *others) if id is not None)
+
+
+def in_place(id: int, count: int, *, before: Sequence[int] = (), after: Sequence[int] = ()) -> Placed:
+    """Rows in the place of one token, repeated; perhaps between others."""
+    ids = np.array([*before, *[id] * count, *after], np.int32)
+    replaced = np.zeros(len(ids), np.bool_)
+    replaced[len(before) : len(before) + count] = True
+    return Placed(ids, replaced, advance=len(ids))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, final
 
+import numpy as np
 from numpy.typing import NDArray
 
 from backbay import BackbayError, Context, DType, Tensor
@@ -53,6 +54,11 @@ class Inputs:
         self.pictures = pictures
         for name, (leaf, function) in self._filled.items():
             _write(leaf, name, function(pictures))
+
+
+def stacked(pictures: Pictures) -> NDArray[np.float32]:
+    """The pixels of all pictures, one after the other in the first dimension."""
+    return np.concatenate([picture.pixels for picture in pictures])
 
 
 def _write(leaf: Tensor, name: str, array: NDArray[Any]) -> None:

@@ -1,0 +1,129 @@
+"""Gemma 3: SigLIP over one square, pooled to a few rows that see each other."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from functools import partial
+from math import isqrt
+from typing import final
+
+from backbay import Backend, Context, DType, Tensor
+from backbay.gguf import whole
+
+from ...models.nn import Weights
+from ...text.tokenizers import Tokenizer
+from ..contract import Network, Placed, VisionFamily, in_place, stand_in
+from ..inputs import Inputs, Pictures, stacked
+from ..parts import Block, EncoderShape, FeedForward, Groups, Norm, PatchEmbedding, attend, cut, present
+from ..parts.block import gelu
+from ..parts.patches import Pixels
+from ..parts.shape import HALF, colours, grid_of
+from ..preparations import Squash
+from ..prepared import Prepared
+
+POOL = whole("vision.projector.scale_factor", 1, 1 << 10)
+TOKENS = [whole(name, 1, 1 << 20) for name in ("mm_tokens_per_image", "mm.tokens_per_image")]
+DEFAULT_POOL, DEFAULT_TOKENS = 4, 256
+PROJECTIONS = "mm.input_projection.weight", "mm.mm_input_projection.weight"
+BEGIN, SOFT, END = "<start_of_image>", "<image_soft_token>", "<end_of_image>"
+
+
+@final
+class Gemma3(VisionFamily):
+    """A projector file, or a single file, whose tensors have the names of the hub."""
+
+    placeholder = marker = BEGIN
+
+    def prepares(self) -> Squash:
+        self.side, self.patch = grid_of(self.config)
+        self.pool = self._pool(self.side // self.patch)
+        mean, deviation = colours(self.config, HALF)
+        self.span = (self.side // self.patch // self.pool) ** 2
+        return Squash(size=self.side, tokens=self.span, mean=mean, std=deviation)
+
+    @property
+    def width(self) -> int:
+        name = next((name for name in PROJECTIONS if name in self.file.tensors), None)
+        return self.file.tensors[name].shape[0] if name is not None else 0
+
+    def _pool(self, side: int) -> int:
+        """The patches of a row that become one."""
+        if self.config.architecture == "clip":
+            pool, key = POOL.of(self.config, DEFAULT_POOL), POOL
+        else:
+            key = next((key for key in TOKENS if key.name in self.config), TOKENS[0])
+            pool = side // isqrt(key.of(self.config, DEFAULT_TOKENS)) if side else 0
+        if not pool or side % pool:
+            raise key.refuse(self.config, f"a division of {side} by {side} patches into equal squares")
+        return pool
+
+    def words(self) -> tuple[str, ...]:
+        return BEGIN, END
+
+    def place(self, picture: Prepared, tokenizer: Tokenizer) -> Placed:
+        begin, end = (stand_in(tokenizer, word) for word in self.words())
+        placed = in_place(stand_in(tokenizer, SOFT), picture.tokens, before=[begin], after=[end])
+        return replace(placed, before="\n\n", after="\n\n", sees_itself=True)
+
+    def patches(self, picture: Prepared) -> int:
+        return (self.side // self.patch) ** 2
+
+    def key(self, picture: Prepared) -> Hashable:
+        return ()
+
+    def network(self, backend: Backend) -> Network:
+        return _Network(self, backend)
+
+
+@final
+class _Network(Network):
+    def __init__(self, family: Gemma3, backend: Backend) -> None:
+        weights = Weights(backend)
+        self.shape = EncoderShape.of(backend.config)
+        self.width, self.blocks = self.shape.width, self.shape.blocks
+        self.patch, self.pool = family.patch, family.pool
+        self.side = family.side // family.patch
+        v = weights.at("v.")
+        self.embedding = PatchEmbedding(v, ("patch_embd", "patch_embedding"), self.patch, self.width)
+        position = present(v, "position_embd", "position_embedding")
+        self.positions = v.need(f"{position}.weight", self.width, self.side**2)
+        self.layers = [self._block(weights.at(f"v.blk.{n}.")) for n in range(self.blocks)]
+        self.norm = Norm(v, ("post_ln", "post_layernorm"), self.width, self.shape.eps)
+        mm = weights.at("mm.")
+        self.soft_norm = Norm(mm, ("soft_emb_norm", "mm_soft_emb_norm"), self.width, 1e-6, root=True)
+        projection = present(mm, "input_projection", "mm_input_projection")
+        self.projection = mm.need(f"{projection}.weight", None, self.width)
+        weights.check()
+
+    def _block(self, weights: Weights) -> Block:
+        return Block(weights, self.shape, FeedForward(weights, self.shape, gelu))
+
+    def start(self, ctx: Context, inputs: Inputs) -> Tensor:
+        patches = inputs.leaf("patches", partial(_patches, patch=self.patch))  # (features, patches, pictures)
+        n, count = patches.dim(1), patches.dim(2)
+        x = self.embedding(ctx, patches.reshape(ctx, -1, n * count)).reshape(ctx, self.width, n, count)
+        return x.add(ctx, self.positions).reshape(ctx, self.width, n * count)
+
+    def block(self, ctx: Context, layer: int, x: Tensor, inputs: Inputs) -> Tensor:
+        groups = [Groups(self.side**2, inputs.count)]
+        return self.layers[layer](ctx, x, partial(attend, groups=groups, scale=self.shape.head**-0.5))
+
+    def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: Inputs) -> Tensor:
+        side, count = self.side, inputs.count
+        x = self.norm(ctx, x).reshape(ctx, self.width, side, side, count)
+        x = x.permute(ctx, 2, 0, 1, 3).contiguous(ctx)  # (side, side, width, count)
+        x = x.avg_pool2d(ctx, self.pool, self.pool).permute(ctx, 1, 2, 0, 3).contiguous(ctx)
+        x = self.soft_norm(ctx, x.reshape(ctx, self.width, -1))
+        return self._projected(ctx, x)
+
+    def _projected(self, ctx: Context, x: Tensor) -> Tensor:
+        """The matrix is stored transposed against all others; quantized rows must be converted first."""
+        weight = self.projection
+        if weight.dtype.is_quantized:
+            weight = weight.rows(ctx, ctx.input().arange(0, self.width, dtype=DType.I32))
+        return weight.permute(ctx, 1, 0).contiguous(ctx).mulmat(ctx, x)
+
+
+def _patches(pictures: Pictures, patch: int) -> Pixels:
+    return cut(stacked(pictures), patch)

@@ -1,0 +1,162 @@
+"""LLaVA 1.5 and 1.6: CLIP over one square, or over a picture and its tiles, and a projector of two layers."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from functools import partial
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from backbay import Backend, Context, ModelFileError, Tensor
+from backbay.gguf import flag, wholes
+
+from ...models.nn import Linear, Weights
+from ...text.tokenizers import Tokenizer
+from ..contract import Network, Placed, VisionFamily, in_place, stand_in
+from ..inputs import Inputs, Pictures, stacked
+from ..parts import Block, EncoderShape, FeedForward, Groups, Norm, PatchEmbedding, attend, cut
+from ..parts.block import Activation, gelu, gelu_erf, quick_gelu
+from ..parts.patches import Pixels
+from ..parts.shape import CLIP, colours, grid_of
+from ..preparations import Anyres, CentreCrop
+from ..prepared import Prepared
+
+PINPOINTS = wholes("vision.image_grid_pinpoints", 1, 1 << 14)
+FEATURES = wholes("vision.feature_layer", 0, 1 << 10)
+GELU = flag("use_gelu")
+NEWLINES = "model.image_newline", "v.image_newline"
+
+
+@final
+class Llava(VisionFamily):
+    """A projector file; it is of version 1.6 if it has pinpoints, the sizes of canvases for tiles."""
+
+    placeholder = marker = "<image>"
+
+    def prepares(self) -> CentreCrop | Anyres:
+        self.side, self.patch = grid_of(self.config)
+        self.grid = self.side // self.patch
+        mean, deviation = colours(self.config, CLIP)
+        points = PINPOINTS.of(self.config, None)
+        if points is None:
+            return CentreCrop(size=self.side, patch=self.patch, mean=mean, std=deviation)
+        if len(points) % 2 or not len(points) or (points % self.side).any():
+            raise PINPOINTS.refuse(
+                self.config, f"heights and widths, multiples of the image_size {self.side},"
+            )
+        pairs = tuple((int(height), int(width)) for height, width in points.reshape(-1, 2))
+        return Anyres(size=self.side, patch=self.patch, pinpoints=pairs, mean=mean, std=deviation)
+
+    @property
+    def width(self) -> int:
+        last = self.file.tensors.get("mm.2.weight")
+        return last.shape[-1] if last is not None else 0
+
+    def place(self, picture: Prepared, tokenizer: Tokenizer) -> Placed:
+        return in_place(stand_in(tokenizer, "<image>"), picture.tokens)
+
+    def patches(self, picture: Prepared) -> int:
+        return self.tiles(picture) * (self.grid**2 + 1)
+
+    def key(self, picture: Prepared) -> Hashable:
+        return self.tiles(picture), picture.tokens
+
+    @staticmethod
+    def tiles(picture: Prepared) -> int:
+        """The squares that are encoded, the whole picture among them."""
+        return picture.pixels.size // (3 * picture.pixels.shape[-1] ** 2)
+
+    def network(self, backend: Backend) -> Network:
+        return _Network(self, backend)
+
+    def rows(self, pictures: Pictures) -> NDArray[np.int32]:
+        """The features that become rows: the column of each, or the one after the last for a new line."""
+        n, tiles = self.grid**2, self.tiles(pictures[0])
+        line = n * tiles * len(pictures)
+        found = [self._rows(picture, n * tiles * number, line) for number, picture in enumerate(pictures)]
+        return np.concatenate(found).astype(np.int32)
+
+    def _rows(self, picture: Prepared, first: int, line: int) -> NDArray[np.int64]:
+        n = self.grid**2
+        whole = first + np.arange(n)
+        if not isinstance(self.preparation, Anyres):
+            return whole
+        tiles = (first + n + np.arange(picture.grid[0] * picture.grid[1] * n)).reshape(
+            *picture.grid, self.grid, -1
+        )
+        canvas = tiles.swapaxes(1, 2).reshape(picture.grid[0] * self.grid, -1)
+        rows, columns, top, left = self.preparation.unpadded(picture.size)
+        kept = canvas[top : top + rows, left : left + columns]
+        lines = np.concatenate([kept, np.full((len(kept), 1), line)], axis=1)
+        return np.concatenate([whole, lines.ravel()])
+
+
+@final
+class _Network(Network):
+    def __init__(self, family: Llava, backend: Backend) -> None:
+        weights, config = Weights(backend), backend.config
+        self.family, self.shape = family, EncoderShape.of(config)
+        self.width, self.blocks = self.shape.width, self.shape.blocks
+        self._check_features()
+        v, n = weights.at("v."), family.grid**2
+        self.embedding = PatchEmbedding(v, ("patch_embd",), family.patch, self.width)
+        self.first = v.need("class_embd", self.width)
+        self.positions = v.need("position_embd.weight", self.width, n + 1)
+        self.pre_norm = Norm(v, ("pre_ln",), self.width, self.shape.eps)
+        activation: Activation = gelu if GELU.of(config, False) else quick_gelu
+        self.layers = [self._block(weights.at(f"v.blk.{n}."), activation) for n in range(self.blocks)]
+        mm = weights.at("mm.")
+        hidden = mm.extent("0.weight", 1)
+        self.into = Linear(mm, "0", self.width, hidden)
+        self.out = Linear(mm, "2", hidden or 1, family.width)
+        tiled = isinstance(family.preparation, Anyres)
+        self.newline = weights.need(NEWLINES[0], family.width, or_else=NEWLINES[1:]) if tiled else None
+        weights.check()
+
+    def _block(self, weights: Weights, activation: Activation) -> Block:
+        return Block(weights, self.shape, FeedForward(weights, self.shape, activation))
+
+    def _check_features(self) -> None:
+        """Files hold the blocks up to the one whose output becomes rows."""
+        config = self.family.config
+        layers = FEATURES.of(config, None)
+        if layers is not None and list(layers) != [self.blocks]:
+            raise ModelFileError(
+                self.family.file.path,
+                config.offset(FEATURES.name),
+                f"[{self.blocks}], the output of the last block, as {FEATURES.name}",
+                list(map(int, layers)),
+            )
+
+    def start(self, ctx: Context, inputs: Inputs) -> Tensor:
+        """The class embedding stands before the patches: a patch of zeros, whose position includes it."""
+        patches = inputs.leaf("patches", partial(_patches, patch=self.family.patch))
+        n, count = patches.dim(1), patches.dim(2)
+        x = self.embedding(ctx, patches.reshape(ctx, -1, n * count)).reshape(ctx, self.width, n, count)
+        first = self.positions.slice(ctx, 1, 0, 1, 1).add(ctx, self.first.reshape(ctx, self.width, 1))
+        positions = first.concat(ctx, self.positions.slice(ctx, 1, 1, n, 1), 1)
+        x = x.add(ctx, positions).reshape(ctx, self.width, n * count)
+        return self.pre_norm(ctx, x)
+
+    def block(self, ctx: Context, layer: int, x: Tensor, inputs: Inputs) -> Tensor:
+        size = self.family.grid**2 + 1
+        groups = [Groups(size, x.dim(1) // size)]
+        return self.layers[layer](ctx, x, partial(attend, groups=groups, scale=self.shape.head**-0.5))
+
+    def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: Inputs) -> Tensor:
+        size = self.family.grid**2 + 1
+        x = x.reshape(ctx, self.width, size, -1).slice(ctx, 1, 1, size, 1).contiguous(ctx, self.width, -1)
+        x = self.out(ctx, gelu_erf(ctx, self.into(ctx, x)))
+        if self.newline is None:
+            return x
+        x = x.concat(ctx, self.newline.reshape(ctx, -1, 1), 1)
+        return x.rows(ctx, inputs.leaf("rows", self.family.rows))
+
+
+def _patches(pictures: Pictures, patch: int) -> Pixels:
+    """(squares, 1 + patches, features), the first of each square zeros."""
+    pixels = stacked(pictures)
+    patches = cut(pixels.reshape(-1, *pixels.shape[-3:]), patch)
+    return np.pad(patches, ((0, 0), (1, 0), (0, 0)))

@@ -1,0 +1,211 @@
+"""Llama 3.2 Vision: all tiles of a canvas together, and rows for cross attention."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from functools import partial
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from backbay import Backend, Context, Tensor
+from backbay.gguf import whole, wholes
+
+from ...models.nn import Linear, Weights
+from ...text.tokenizers import Tokenizer
+from ..contract import Network, Placed, VisionFamily, stand_in
+from ..inputs import Inputs, Pictures, stacked
+from ..parts import Block, EncoderShape, FeedForward, Norm, PatchEmbedding, cut
+from ..parts.attention import joined, tiled
+from ..parts.block import gelu_erf
+from ..parts.patches import Pixels
+from ..parts.shape import CLIP, colours, grid_of
+from ..preparations import Canvas
+from ..prepared import Prepared
+
+TILES = whole("vision.max_num_tiles", 1, 64)
+GLOBAL_BLOCKS = whole("vision.global.block_count", 0, 1 << 10)
+INTERMEDIATE = wholes("vision.intermediate_layers_indices", 0, 1 << 10)
+MARK = "<|image|>"
+MULTIPLE = 8  # of positions of a tile; the reference pads with zeros, which the others see
+
+
+@final
+class Mllama(VisionFamily):
+    """A single file."""
+
+    placeholder = marker = MARK
+    crosses = True
+
+    def prepares(self) -> Canvas:
+        self.side, self.patch = grid_of(self.config)
+        self.tiles = TILES.of(self.config, 4)
+        self.positions = (self.side // self.patch) ** 2 + 1  # of a tile, the class embedding first
+        self.padded = -(-self.positions // MULTIPLE) * MULTIPLE
+        mean, deviation = colours(self.config, CLIP)
+        return Canvas(size=self.side, patch=self.patch, tiles=self.tiles, mean=mean, std=deviation)
+
+    @property
+    def width(self) -> int:
+        projector = self.file.tensors.get("mm.0.weight")
+        return projector.shape[-1] if projector is not None else 0
+
+    def words(self) -> tuple[str, ...]:
+        return (MARK,)
+
+    def place(self, picture: Prepared, tokenizer: Tokenizer) -> Placed:
+        ids = np.array([stand_in(tokenizer, MARK)], np.int32)
+        visible = self.filled(picture) * self.positions
+        return Placed(ids, np.zeros(1, np.bool_), advance=1, crosses=True, visible=visible)
+
+    @staticmethod
+    def filled(picture: Prepared) -> int:
+        """The tiles that hold the picture; the others are padding."""
+        return picture.grid[0] * picture.grid[1]
+
+    def patches(self, picture: Prepared) -> int:
+        return self.tiles * self.padded
+
+    def key(self, picture: Prepared) -> Hashable:
+        return self.filled(picture)
+
+    def network(self, backend: Backend) -> Network:
+        return _Network(self, backend)
+
+
+@final
+class _Network(Network):
+    """The state holds the positions of the picture's tiles first, then all padding: that of its tiles, then other tiles.
+
+    The picture's positions see everything, padding sees only the picture's positions.
+    """
+
+    def __init__(self, family: Mllama, backend: Backend) -> None:
+        weights, config = Weights(backend), backend.config
+        self.family, self.shape = family, EncoderShape.of(config)
+        self.width, own = self.shape.width, self.shape.blocks
+        others = GLOBAL_BLOCKS.of(config, 0)
+        self.own, self.blocks = own, own + others
+        self.keeps = tuple(map(int, INTERMEDIATE.of(config, np.empty(0, np.int64))))
+        if any(layer >= own for layer in self.keeps):
+            raise INTERMEDIATE.refuse(config, f"blocks below {own}")
+        v, tiles, positions = weights.at("v."), family.tiles, family.positions
+        self.embedding = PatchEmbedding(v, ("patch_embd",), family.patch, self.width)
+        self.first = v.need("class_embd", self.width)
+        self.positions = v.need("position_embd.weight", self.width, positions)
+        self.tile_positions = v.need("tile_position_embd.weight", self.width * tiles * positions, None)
+        self.gates = [v.need(f"{name}.gate", 1) for name in ("position_embd", "tile_position_embd")]
+        around = ("pre_tile_position_embd", "post_tile_position_embd")
+        self.around = [
+            (v.need(f"{name}.weight", self.width * tiles, None), v.need(f"{name}.gate", 1)) for name in around
+        ]
+        self.pre_norm = Norm(v, ("pre_ln",), self.width, self.shape.eps)
+        self.post_norm = Norm(v, ("post_ln",), self.width, self.shape.eps)
+        self.layers = [self._block(weights.at(f"v.blk.{n}.")) for n in range(own)]
+        self.layers += [self._block(weights.at(f"v.global.blk.{n}."), gated=True) for n in range(others)]
+        merged = self.width * (1 + len(self.keeps))
+        self.projector = Linear(weights, "mm.0", merged, family.width)
+        weights.check()
+
+    def _block(self, weights: Weights, *, gated: bool = False) -> Block:
+        return Block(weights, self.shape, FeedForward(weights, self.shape, gelu_erf), gated=gated)
+
+    def start(self, ctx: Context, inputs: Inputs) -> Tensor:
+        tiles, positions, count = self.family.tiles, self.family.positions, inputs.count
+        patches = inputs.leaf(
+            "patches", partial(_patches, patch=self.family.patch)
+        )  # (features, positions, tiles)
+        x = self.embedding(ctx, patches.reshape(ctx, patches.dim(0), -1))
+        x = x.reshape(ctx, self.width, positions, tiles, count)
+        ratios = inputs.leaf("ratios", _ratios)
+        before = self._by_ratio(ctx, self.around[0], ratios).reshape(ctx, self.width, 1, tiles, count)
+        first = x.slice(ctx, 1, 0, 1, 1).add(ctx, self.first)
+        x = first.concat(ctx, x.slice(ctx, 1, 1, positions, 1).add(ctx, before), 1)
+        x = x.add(ctx, self.positions.mul(ctx, self.gates[0]))
+        by_tile = self._by_ratio(ctx, (self.tile_positions, self.gates[1]), ratios)
+        x = x.add(ctx, by_tile.reshape(ctx, self.width, positions, tiles, count))
+        x = self.pre_norm(ctx, x.reshape(ctx, self.width, -1))
+        nothing = inputs.leaf("nothing", self._nothing)
+        return x.concat(ctx, nothing, 1).rows(ctx, inputs.leaf("order", self._order))
+
+    def _by_ratio(self, ctx: Context, table: tuple[Tensor, Tensor], ratios: Tensor) -> Tensor:
+        values, gate = table
+        return values.rows(ctx, ratios).mul(ctx, gate)
+
+    def block(self, ctx: Context, layer: int, x: Tensor, inputs: Inputs) -> Tensor:
+        x = self.layers[layer](ctx, x, partial(self._attend, inputs=inputs))
+        return self._between(ctx, x, inputs) if layer == self.own - 1 else x
+
+    def _attend(self, ctx: Context, q: Tensor, k: Tensor, v: Tensor, *, inputs: Inputs) -> Tensor:
+        each, seen = (
+            self.family.patches(inputs.first),
+            self.family.filled(inputs.first) * self.family.positions,
+        )
+        scale, found = self.shape.head**-0.5, []
+        for first in range(0, q.dim(2), each):
+            picture = [t.slice(ctx, 2, first, first + each, 1) for t in (q, k, v)]
+            own = [t.slice(ctx, 2, 0, seen, 1) for t in picture]
+            padding = picture[0].slice(ctx, 2, seen, each, 1)
+            found.append(tiled(ctx, own[0], *picture[1:], scale))
+            found.append(tiled(ctx, padding, *own[1:], scale))
+        return joined(ctx, found, 2)
+
+    def _between(self, ctx: Context, x: Tensor, inputs: Inputs) -> Tensor:
+        """The norm after the tiles' own blocks, and the embedding of each tile's place."""
+        x = self.post_norm(ctx, x)
+        after = self._by_ratio(ctx, self.around[1], inputs.leaf("ratios", _ratios))
+        places = inputs.leaf("tiles", self._tile_numbers)
+        return x.add(ctx, after.reshape(ctx, self.width, -1).rows(ctx, places))
+
+    def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: Inputs) -> Tensor:
+        places = inputs.leaf("places", self._places)
+        x = x.rows(ctx, places)
+        if kept:
+            rows = [each.rows(ctx, places).reshape(ctx, self.width, -1, 1) for each in kept]
+            layers = joined(ctx, rows, 2).permute(ctx, 1, 2, 0).contiguous(ctx)  # (layers, width, rows)
+            x = x.concat(ctx, layers.reshape(ctx, self.width * len(kept), -1), 0)
+        return self.projector(ctx, x)
+
+    def _nothing(self, pictures: Pictures) -> NDArray[np.float32]:
+        return np.zeros((1, self.width), np.float32)
+
+    def _slots(self, picture: Prepared) -> NDArray[np.int64]:
+        """(positions, 2): tile and position in the tile of each position of the state."""
+        tiles, positions = np.indices((self.family.tiles, self.family.padded))
+        padding = (tiles >= self.family.filled(picture)) | (positions >= self.family.positions)
+        order = np.argsort(padding.ravel(), kind="stable")
+        return np.stack([tiles.ravel()[order], positions.ravel()[order]], axis=1)
+
+    def _order(self, pictures: Pictures) -> NDArray[np.int32]:
+        """The column of the embedded positions, or the one of zeros after them, for each position of the state."""
+        each = self.family.tiles * self.family.positions
+        tiles, positions = self._slots(pictures[0]).T
+        columns = tiles * self.family.positions + positions
+        found = [
+            np.where(positions < self.family.positions, columns + each * n, each * len(pictures))
+            for n in range(len(pictures))
+        ]
+        return np.concatenate(found).astype(np.int32)
+
+    def _tile_numbers(self, pictures: Pictures) -> NDArray[np.int32]:
+        tiles = self._slots(pictures[0])[:, 0]
+        return np.concatenate([tiles + self.family.tiles * n for n in range(len(pictures))]).astype(np.int32)
+
+    def _places(self, pictures: Pictures) -> NDArray[np.int32]:
+        """The place in the state of each row: tile by tile, without the padding of tiles."""
+        tiles, positions = self._slots(pictures[0]).T
+        places = np.empty((self.family.tiles, self.family.padded), np.int64)
+        places[tiles, positions] = np.arange(len(tiles))
+        rows = places[:, : self.family.positions].ravel()
+        return np.concatenate([rows + len(tiles) * n for n in range(len(pictures))]).astype(np.int32)
+
+
+def _patches(pictures: Pictures, patch: int) -> Pixels:
+    """(tiles, 1 + patches, features) of all pictures, the first of each tile zeros."""
+    pixels = stacked(pictures)
+    return np.pad(cut(pixels.reshape(-1, *pixels.shape[-3:]), patch), ((0, 0), (1, 0), (0, 0)))
+
+
+def _ratios(pictures: Pictures) -> NDArray[np.int32]:
+    return np.array([picture.aspect_ratio_id for picture in pictures], np.int32)

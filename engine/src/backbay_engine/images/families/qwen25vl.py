@@ -1,0 +1,205 @@
+"""Qwen 2.5 VL: pictures of any shape, attention in windows and in some blocks over all, four patches to a row."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from backbay import Backend, Context, Tensor
+from backbay.gguf import number, whole, wholes
+
+from ...models.nn import Linear, Weights
+from ...text.tokenizers import Tokenizer
+from ..contract import Network, Placed, VisionFamily, in_place, stand_in
+from ..inputs import Inputs, Pictures, stacked
+from ..parts import Block, EncoderShape, GatedFeedForward, Groups, Norm, attend, present
+from ..parts.block import gelu_erf
+from ..parts.patches import Pixels
+from ..parts.shape import CLIP, PATCH, colours
+from ..preparations import SmartResize
+from ..prepared import Prepared
+
+MERGE = whole("vision.spatial_merge_size", 1, 64)
+WINDOW = whole("vision.window_size", 1, 1 << 14)
+FULL_EVERY = whole("vision.n_wa_pattern", 1, 1 << 10)
+FULL_BLOCKS = wholes("vision.fullatt_block_indexes", 0, 1 << 10)
+BASE = number("vision.rope.freq_base", most=1e30, above=1)
+LEAST, MOST = (whole(f"vision.{name}_pixels", 1, 1 << 30) for name in ("min", "max"))
+DEFAULT_MOST_ROWS = 4096
+FRAMES = 2  # a picture stands still in both slices of time
+PAD = "<|image_pad|>"
+PROJECTIONS = ("mm.2.weight", "v.merger.mlp.2.weight")
+
+
+@final
+class Qwen25VL(VisionFamily):
+    """A projector file, or a single file."""
+
+    placeholder = PAD
+    marker = f"<|vision_start|>{PAD}<|vision_end|>"
+
+    def prepares(self) -> SmartResize:
+        self.patch, self.merge = PATCH.of(self.config), MERGE.of(self.config, 2)
+        self.window = WINDOW.of(self.config, 112) // self.patch // self.merge  # in rows of merged patches
+        if not self.window:
+            raise WINDOW.refuse(self.config, f"at least {self.patch * self.merge}, a merged patch,")
+        mean, deviation = colours(self.config, CLIP)
+        unit = (self.patch * self.merge) ** 2
+        return SmartResize(
+            patch=self.patch,
+            merge=self.merge,
+            frames=FRAMES,
+            min_pixels=LEAST.of(self.config, 4 * unit),
+            max_pixels=MOST.of(self.config, DEFAULT_MOST_ROWS * unit),
+            mean=mean,
+            std=deviation,
+        )
+
+    @property
+    def width(self) -> int:
+        name = next((name for name in PROJECTIONS if name in self.file.tensors), None)
+        return self.file.tensors[name].shape[-1] if name is not None else 0
+
+    def place(self, picture: Prepared, tokenizer: Tokenizer) -> Placed:
+        """Rows of pads; their positions are those of a grid, and the text goes on after its longer side."""
+        _, rows, columns = (side // self.merge for side in picture.grid)
+        grid = np.indices((1, rows, columns)).reshape(3, -1).T
+        placed = in_place(stand_in(tokenizer, PAD), picture.tokens)
+        return replace(placed, positions=grid.astype(np.int32), advance=max(rows, columns))
+
+    def patches(self, picture: Prepared) -> int:
+        return len(picture.pixels)
+
+    def key(self, picture: Prepared) -> Hashable:
+        return picture.grid
+
+    def network(self, backend: Backend) -> Network:
+        return _Network(self, backend)
+
+    def order(self, picture: Prepared) -> Order:
+        """The order in which a picture's merged patches are encoded."""
+        _, rows, columns = picture.grid
+        return _order(rows // self.merge, columns // self.merge, self.window)
+
+
+@dataclass(frozen=True, eq=False)
+class Order:
+    """Merged patches, window by window: windows of one size follow each other, so that they are attended together.
+
+    units       the number of each merged patch in rows and columns
+    windows     (merged patches of a window, windows)
+    """
+
+    units: NDArray[np.int64]
+    windows: tuple[tuple[int, int], ...]
+
+
+@lru_cache(maxsize=64)
+def _order(rows: int, columns: int, window: int) -> Order:
+    numbers = np.arange(rows * columns).reshape(rows, columns)
+    by_size: dict[int, list[NDArray[np.int64]]] = {}
+    for top in range(0, rows, window):
+        for left in range(0, columns, window):
+            part = numbers[top : top + window, left : left + window].ravel()
+            by_size.setdefault(len(part), []).append(part)
+    units = np.concatenate([part for parts in by_size.values() for part in parts])
+    return Order(units, tuple((size, len(parts)) for size, parts in by_size.items()))
+
+
+@final
+class _Network(Network):
+    def __init__(self, family: Qwen25VL, backend: Backend) -> None:
+        weights, config = Weights(backend), backend.config
+        self.family = family
+        self.shape = EncoderShape.of(config, weights.extent("v.blk.0.ffn_up.weight", 1))
+        self.width, self.blocks = self.shape.width, self.shape.blocks
+        self.full = self._full_blocks()
+        self.base = BASE.of(config, 1e4)
+        v, patch = weights.at("v."), family.patch
+        self.slices = [
+            v.need(name, patch, patch, 3, self.width, or_else=[other])
+            for name, other in (
+                ("patch_embd.weight", "patch_embd_0.weight"),
+                ("patch_embd.weight.1", "patch_embd_1.weight"),
+            )
+        ]
+        self.layers = [self._block(weights.at(f"v.blk.{n}.")) for n in range(self.blocks)]
+        self.norm = Norm(v, ("post_ln", "merger.ln_q"), self.width, self.shape.eps, root=True)
+        merged = self.width * family.merge**2
+        into, out = (present(weights, f"mm.{n}", f"v.merger.mlp.{n}") for n in (0, 2))
+        self.into = Linear(weights, into, merged, merged)
+        self.out = Linear(weights, out, merged, family.width)
+        weights.check()
+
+    def _block(self, weights: Weights) -> Block:
+        return Block(weights, self.shape, GatedFeedForward(weights, self.shape), root=True)
+
+    def _full_blocks(self) -> frozenset[int]:
+        """The blocks in which every patch sees all patches of its picture."""
+        config = self.family.config
+        listed = FULL_BLOCKS.of(config, None)
+        if listed is not None:
+            return frozenset(map(int, listed))
+        every = FULL_EVERY.of(config, 8)
+        return frozenset(range(every - 1, self.blocks, every))
+
+    def start(self, ctx: Context, inputs: Inputs) -> Tensor:
+        features = self.slices[0].shape[0] ** 2 * 3
+        patches = [inputs.leaf(f"patches.{n}", partial(self._patches, frame=n)) for n in range(FRAMES)]
+        x, y = (
+            weight.reshape(ctx, features, self.width).mulmat(ctx, leaf)
+            for weight, leaf in zip(self.slices, patches, strict=True)
+        )
+        return x.add(ctx, y)
+
+    def block(self, ctx: Context, layer: int, x: Tensor, inputs: Inputs) -> Tensor:
+        order, each = self.family.order(inputs.first), self.family.merge**2
+        if layer in self.full:
+            groups = [Groups(x.dim(1) // inputs.count, inputs.count)]
+        else:
+            groups = [Groups(size * each, count) for size, count in order.windows * inputs.count]
+        positions = inputs.leaf("positions", self._positions)
+        half = self.shape.head // 2
+
+        def attention(ctx: Context, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            q, k = (
+                t.rope(ctx, positions, half, self.base, 1.0, "vision", sections=(half // 2, half // 2, 0, 0))
+                for t in (q, k)
+            )
+            return attend(ctx, q, k, v, groups, self.shape.head**-0.5)
+
+        return self.layers[layer](ctx, x, attention)
+
+    def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: Inputs) -> Tensor:
+        x = self.norm(ctx, x).reshape(ctx, self.width * self.family.merge**2, -1)
+        x = self.out(ctx, gelu_erf(ctx, self.into(ctx, x)))
+        return x.rows(ctx, inputs.leaf("rows", self._rows))
+
+    def _patches(self, pictures: Pictures, frame: int) -> Pixels:
+        """(patches, features) of one slice of time, in the encoder's order."""
+        pixels = stacked(pictures).reshape(
+            len(pictures), -1, self.family.merge**2, 3, FRAMES, self.family.patch**2
+        )
+        ordered = pixels[:, self.family.order(pictures[0]).units, :, :, frame]
+        return ordered.reshape(-1, 3 * self.family.patch**2)
+
+    def _positions(self, pictures: Pictures) -> NDArray[np.int32]:
+        """The row of each patch, then its column, then nothing for the two components that the op ignores."""
+        merge = self.family.merge
+        _, rows, columns = pictures[0].grid
+        grid = np.indices((rows, columns)).reshape(2, rows // merge, merge, columns // merge, merge)
+        by_unit = grid.transpose(0, 1, 3, 2, 4).reshape(2, -1, merge**2)
+        ordered = by_unit[:, self.family.order(pictures[0]).units].reshape(2, -1)
+        repeated = np.tile(ordered, (1, len(pictures)))
+        return np.concatenate([repeated, np.zeros_like(repeated)]).ravel().astype(np.int32)
+
+    def _rows(self, pictures: Pictures) -> NDArray[np.int32]:
+        """Where each merged patch stands in the encoder's order."""
+        places = np.argsort(self.family.order(pictures[0]).units)
+        starts = len(places) * np.arange(len(pictures))[:, None]
+        return (starts + places).ravel().astype(np.int32)

@@ -1,0 +1,66 @@
+"""The file that holds an encoder: a projector, or the model's own file; and the family that it belongs to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+import backbay.gguf
+from backbay import ModelFileError
+from backbay.gguf import ModelFile, nearest, text
+
+from .contract import VisionFamily
+from .families.gemma3 import Gemma3
+from .families.llava import Llava
+from .families.mllama import Mllama
+from .families.qwen25vl import Qwen25VL
+
+Path = str | os.PathLike[str]
+ENCODERS = ("v.", "mm.", "a.", "model.image_newline")
+PROJECTORS: Mapping[str, type[VisionFamily]] = {"gemma3": Gemma3, "mlp": Llava, "qwen2.5vl_merger": Qwen25VL}
+ARCHITECTURES: Mapping[str, type[VisionFamily]] = {"gemma3": Gemma3, "mllama": Mllama, "qwen25vl": Qwen25VL}
+KINDS = text("vision.projector_type"), text("projector_type")
+
+
+def vision_file(path: Path, projector: Path | None = None) -> ModelFile | None:
+    """The file of a model's encoder, open with the encoder's tensors only; None if the model has none.
+
+    It is the projector's file, or the model's own, in Ollama's layout.
+    """
+    if projector is None:
+        file = backbay.gguf.open(path, _is_of_encoder)
+        if any(name.startswith("v.") for name in file.tensors):
+            return file
+        file.close()
+        return None
+    file = backbay.gguf.open(projector, _is_of_encoder)
+    if not any(name.startswith("v.") for name in file.tensors):
+        sounds = " of sounds alone" if any(name.startswith("a.") for name in file.tensors) else ""
+        found = f"{len(file.tensors)} tensors{sounds}, and the architecture {file.metadata.architecture!r}"
+        file.close()
+        raise ModelFileError(file.path, None, "a projector with an encoder of pictures, tensors v.*,", found)
+    return file
+
+
+def text_file(path: Path) -> ModelFile:
+    """A model's file, open without the tensors of encoders."""
+    return backbay.gguf.open(path, lambda name: not _is_of_encoder(name))
+
+
+def vision_family(file: ModelFile, image_tokens: int | None = None) -> VisionFamily:
+    """The family of an encoder; ModelFileError names the families that are known."""
+    config = file.metadata
+    if config.architecture == "clip":
+        key = next((key for key in KINDS if key.name in config), KINDS[-1])
+        kind, known = key.of(config, "mlp"), PROJECTORS
+    else:
+        key, known = text("general.architecture"), ARCHITECTURES
+        kind = key.of(config)
+    if kind not in known:
+        expected = f"an encoder of a kind that is known: {', '.join(sorted(known))}"
+        raise ModelFileError(file.path, config.offset(key.name), expected, f"{kind!r}{nearest(kind, known)}")
+    return known[kind](file, image_tokens)
+
+
+def _is_of_encoder(name: str) -> bool:
+    return name.startswith(ENCODERS)

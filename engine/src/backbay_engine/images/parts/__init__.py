@@ -1,0 +1,20 @@
+"""The parts of encoders: each takes its tensors from a file by name; calling it traces it."""
+
+from .attention import Groups, attend
+from .block import Block, FeedForward, GatedFeedForward
+from .norm import Norm
+from .patches import PatchEmbedding, cut
+from .shape import EncoderShape, present
+
+__all__ = [
+    "Block",
+    "EncoderShape",
+    "FeedForward",
+    "GatedFeedForward",
+    "Groups",
+    "Norm",
+    "PatchEmbedding",
+    "attend",
+    "cut",
+    "present",
+]

@@ -1,0 +1,79 @@
+"""The dimensions of an encoder, by a file's metadata, and the names of its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from backbay.gguf import Config, Key, number, numbers, whole
+
+from ...models.nn import Weights
+
+MOST = 1 << 20
+BLOCKS = whole("vision.block_count", 1, 1 << 10)
+WIDTH = whole("vision.embedding_length", 1, MOST)
+HIDDEN = whole("vision.feed_forward_length", 1, MOST)
+HEADS = whole("vision.attention.head_count", 1, MOST)
+EPSILON = number("vision.attention.layer_norm_epsilon", 0, 1)
+SIDE = whole("vision.image_size", 1, 1 << 14)
+PATCH = whole("vision.patch_size", 1, 1 << 10)
+MEAN = numbers("vision.image_mean")
+DEVIATION = numbers("vision.image_std")
+
+Colour = tuple[float, float, float]
+CLIP = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+HALF = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
+
+
+@dataclass(frozen=True)
+class EncoderShape:
+    """The dimensions of an encoder's blocks."""
+
+    blocks: int
+    width: int
+    heads: int
+    hidden: int
+    eps: float
+
+    @property
+    def head(self) -> int:
+        return self.width // self.heads
+
+    @classmethod
+    def of(cls, config: Config, hidden: int | None = None) -> Self:
+        """The shape that a file states; some files state no `hidden`, which their tensors then tell."""
+        width, heads = WIDTH.of(config), HEADS.of(config)
+        if width % heads:
+            raise HEADS.refuse(config, f"a divisor of the width {width}")
+        stated = HIDDEN.of(config) if hidden is None else hidden
+        return cls(BLOCKS.of(config), width, heads, stated, EPSILON.of(config))
+
+
+def grid_of(config: Config) -> tuple[int, int]:
+    """The side of a picture or tile in pixels, and the side of a patch, which divides it."""
+    side, patch = SIDE.of(config), PATCH.of(config)
+    if side % patch:
+        raise PATCH.refuse(config, f"a divisor of the image_size {side}")
+    return side, patch
+
+
+def colours(config: Config, default: tuple[Colour, Colour]) -> tuple[Colour, Colour]:
+    """The mean and the deviation of each colour."""
+    mean, deviation = _colour(config, MEAN, default[0]), _colour(config, DEVIATION, default[1])
+    if min(deviation) <= 0:
+        raise DEVIATION.refuse(config, "numbers above 0")
+    return mean, deviation
+
+
+def _colour(config: Config, key: Key, default: Colour) -> Colour:
+    values: Sequence[float] = key.of(config, default)
+    if len(values) != 3:
+        raise key.refuse(config, "three numbers")
+    red, green, blue = map(float, values)
+    return red, green, blue
+
+
+def present(weights: Weights, *names: str) -> str:
+    """The first of these names under which the file has a weight, or else the first."""
+    return next((name for name in names if f"{name}.weight" in weights), names[0])

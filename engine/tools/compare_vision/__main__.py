@@ -1,0 +1,112 @@
+"""Compares encoders of pictures with transformers, on random models in all layouts of files.
+
+    python engine/tools/compare_vision --converter ~/llama.cpp
+    python engine/tools/compare_vision --converter ~/llama.cpp --kinds gemma3 --backends onnx --keep models
+
+Needs torch, transformers and the sources of llama.cpp. Models are small and random. The numbers are square errors over
+the squares of the results of transformers, in f32: of the rows from the reference's own pixels, of our pixels, and of
+the rows from our pixels. --keep keeps the model files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import transformers
+from numpy.typing import NDArray
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import kinds  # noqa: E402
+from converted import convert, save, write_llava  # noqa: E402
+from truths import SIZES, Truth, picture, truth  # noqa: E402
+
+import backbay  # noqa: E402
+from backbay_engine.images.encoder import Encoder  # noqa: E402
+from backbay_engine.images.opening import vision_family, vision_file  # noqa: E402
+
+ROWS, PIXELS, OWN = 1e-5, 2e-4, 1e-3  # the limits
+
+
+def files(name: str, folder: Path, converter: Path) -> dict[str, Path]:
+    """The files of a kind, by layout."""
+    sys.path.insert(0, str(converter / "gguf-py"))
+    import single
+
+    kind = kinds.KINDS[name]
+    folder.mkdir(parents=True, exist_ok=True)
+    saved = save(kind, folder / "hf")
+    if name == "mllama":
+        return {"single": single.write_mllama(kind, folder / "single.gguf")}
+    text = convert(saved, folder / "text.gguf", converter)
+    if name in ("llava", "llava16"):
+        return {
+            "new": write_llava(kind, folder / "mmproj.gguf", old=False),
+            "old": write_llava(kind, folder / "mmproj-old.gguf", old=True),
+        }
+    write = single.write_gemma3 if name == "gemma3" else single.write_qwen25vl
+    return {
+        "projector": convert(saved, folder / "mmproj.gguf", converter, projector=True),
+        "single": write(kind, text, folder / "single.gguf"),
+    }
+
+
+def nmse(found: NDArray[np.float32], wanted: NDArray[np.float32]) -> float:
+    if found.shape != wanted.shape:
+        raise ValueError(f"expected the shape {wanted.shape}, found {found.shape}")
+    difference = found.astype(np.float64) - wanted
+    return float((difference**2).sum() / (wanted.astype(np.float64) ** 2).sum())
+
+
+def compare(path: Path, backend: str, truths: dict[str, Truth]) -> Iterator[str]:
+    """The errors of each picture, then of all together; those over the limit in bold."""
+    file = vision_file(path)
+    assert file is not None
+    encoder = Encoder(vision_family(file), backend)
+    try:
+        encoder.load()
+        prepared = {name: encoder.family.prepare(each.rgb) for name, each in truths.items()}
+        given = {name: prepared[name].replace(pixels=each.pixels) for name, each in truths.items()}
+        for name, each in truths.items():
+            (rows,), (own,) = encoder.embed([given[name]]), encoder.embed([prepared[name]])
+            pixels = nmse(prepared[name].pixels, each.pixels)
+            errors = zip((nmse(rows, each.rows), pixels, nmse(own, each.rows)), (ROWS, PIXELS, OWN), strict=True)
+            yield " ".join(f"{error:.0e}" if error < limit else f"**{error:.0e}**" for error, limit in errors)
+        together = encoder.embed([given[name] for name in truths] * 2)
+        error = nmse(np.concatenate(together), np.concatenate([each.rows for each in truths.values()] * 2))
+        yield f"{error:.0e}" if error < ROWS else f"**{error:.0e}**"
+    finally:
+        encoder.close()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--converter", type=Path, required=True, help="the folder of llama.cpp's sources")
+    parser.add_argument("--kinds", nargs="+", choices=kinds.KINDS, default=list(kinds.KINDS), metavar="KIND")
+    parser.add_argument("--backends", nargs="+", default=sorted(backbay.backends()))
+    parser.add_argument("--keep", type=Path)
+    args = parser.parse_args()
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    print("| kind | file | backend |", *(f"{size} |" for size in SIZES), "all, twice |")
+    print("|---|---|---|" + "---|" * (len(SIZES) + 1))
+    agrees = True
+    with tempfile.TemporaryDirectory() as scratch:
+        for name in args.kinds:
+            pictures = {size: picture(extent, seed) for seed, (size, extent) in enumerate(SIZES.items())}
+            truths = {size: truth(kinds.KINDS[name], rgb) for size, rgb in pictures.items()}
+            for layout, path in files(name, (args.keep or Path(scratch)) / name, args.converter).items():
+                for backend in args.backends:
+                    cells = list(compare(path, backend, truths))
+                    print("|", " | ".join([name, layout, backend, *cells]), "|", flush=True)
+                    agrees &= not any("**" in cell for cell in cells)
+    return 0 if agrees else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
