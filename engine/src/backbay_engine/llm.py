@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from threading import Event
 from types import TracebackType
 from typing import Any, Self, TypeAlias, TypeVar, final
@@ -181,7 +180,10 @@ class LLM:
     def chat_prompt(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> list[int] | Parts:
         """The prompt of a conversation, ending where the model's answer begins: token ids; parts if it has pictures."""
         said = conversation(messages)
-        render = partial(self.template.render, **variables)
+
+        def render(messages: Sequence[Mapping[str, Any]]) -> str:
+            return self.template.render(messages, **variables)
+
         sight = self._require_sight() if has_pictures(said) else self._engine.facts.sight
         if sight is None:
             return self.tokenizer.encode(render(said), add_special=False)
@@ -340,7 +342,7 @@ class LLM:
         if isinstance(prompt, str) and not prompt:  # the beginning-of-sequence token would hide it
             raise RequestError("the prompt is empty")
         parts = parts_of(prompt)
-        if parts is None:
+        if parts is None or not (parts.pictures or self._engine.facts.sight):
             return self._tokens(prompt)
         if not parts.items:
             raise RequestError("the prompt is empty")

@@ -6,8 +6,8 @@ import os
 import reprlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import index
-from typing import Any, TypeAlias, final
+from numbers import Number
+from typing import TypeAlias, final
 
 import numpy as np
 
@@ -46,8 +46,8 @@ def parts_of(prompt: object) -> Parts | None:
         return Parts((prompt,))
     if isinstance(prompt, str | bytes | np.ndarray | Mapping) or not isinstance(prompt, Sequence):
         return None
-    if all(_is_id(item) for item in prompt):
-        return None
+    if all(item is None or isinstance(item, Number) for item in prompt):
+        return None  # ids, if they are integers
     return Parts(tuple(_part(item) for item in prompt))
 
 
@@ -60,17 +60,9 @@ def _part(item: object) -> Part:
         return token_ids(item) if item.ndim == 1 and item.dtype.kind in "iu" else Image(item)
     if isinstance(item, Iterable) and not hasattr(item, "read"):
         return token_ids(item)
-    if _is_id(item):
+    if isinstance(item, Number):
         raise RequestError(f"the ids among the parts of a prompt must be in a list, got {item!r} alone")
     return Image(item)
-
-
-def _is_id(item: Any) -> bool:
-    try:
-        index(item)
-    except TypeError:
-        return False
-    return True
 
 
 @final

@@ -164,7 +164,7 @@ class ImageStore:
 
     def _admit(self) -> list[Lease]:
         """Give leases their entries, in their order, as long as there is room; the leases that have all rows."""
-        ready = []
+        ready: list[Lease] = []
         while self._waiting:
             lease = self._waiting[0]
             missing = [picture for content, picture in lease.pictures.items() if content not in self._entries]
