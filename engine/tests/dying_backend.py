@@ -26,3 +26,11 @@ class Slow(backbay.backends()["cpu_ref"].load()):
         cancel.wait(30)
         check_cancel(cancel)
         super().read_weights(progress, cancel)
+
+
+class Stopping(backbay.backends()["cpu_ref"].load()):
+    name = "stopping"
+
+    def read_weights(self, progress, cancel):
+        progress(0.5)
+        os.kill(os.getpid(), signal.SIGSTOP)

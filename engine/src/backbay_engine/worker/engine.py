@@ -65,6 +65,11 @@ from .wire import Frame, Kind
 log = logging.getLogger(__name__)
 
 POLL = 0.02  # seconds between two looks at the flag that cancels a load
+LOADING, ANSWERING, STOPPING = (
+    120.0,
+    30.0,
+    5.0,
+)  # seconds that a worker may be silent; libraries hold Python's lock
 ATTEMPTS = 2  # what a dying worker never began goes to the next worker, once
 Loading: TypeAlias = Opened | float | BaseException | None
 
@@ -116,6 +121,7 @@ class WorkerEngine(Engine):
         self._numbers = count(1)
         self._worker: WorkerProcess | None = None
         self._loading: SimpleQueue[Loading] | None = SimpleQueue()
+        self._stops_loading = False
         self._closed = False
         self._closed_because = ""
         close_after_fork(self)
@@ -140,7 +146,7 @@ class WorkerEngine(Engine):
         except BaseException:
             self.close()
             raise
-        self._loading = None
+        self._loading, self._stops_loading = None, False
 
     def check_open(self) -> None:
         if self._closed:
@@ -248,13 +254,12 @@ class WorkerEngine(Engine):
     def _wait_for(self, worker: WorkerProcess, progress: Progress | None, cancel: Cancel | None) -> None:
         """Wait in the caller's thread until the model is loaded, and report progress there."""
         assert self._loading is not None
-        stopped = False
         while True:
-            if cancel is not None and not stopped and cancel.is_set():
+            if cancel is not None and not self._stops_loading and cancel.is_set():
                 worker.send(Kind.STOP_LOADING)
-                stopped = True
+                self._stops_loading = True
             try:
-                said = self._loading.get(timeout=None if cancel is None or stopped else POLL)
+                said = self._loading.get(timeout=None if cancel is None or self._stops_loading else POLL)
             except Empty:
                 continue
             if said is None:
@@ -308,6 +313,16 @@ class WorkerEngine(Engine):
         elif not failed:  # otherwise the requests tell of it
             log.warning("%s", told)
         self._start_if_needed()
+
+    def patience(self, worker: WorkerProcess) -> float | None:
+        """The seconds that a worker may be silent: fewer if all that it does is to be stopped, none if it does nothing."""
+        if not worker.ready:
+            return STOPPING if self._stops_loading else LOADING
+        with self._lock:
+            running = [asked.cancelled for asked in self._asked.values()]
+        if not running:
+            return None
+        return STOPPING if all(running) else ANSWERING
 
     def _start_if_needed(self) -> None:
         with self._lock:

@@ -20,6 +20,7 @@ from backbay.plugin import raise_if_starved, start_helper
 from . import log_records
 from .deaths import memory_kills, why_ended
 from .setup import Setup
+from .watch import Watch
 from .wire import Frame, Kind, Sender, frames
 
 PATIENCE = 5.0  # seconds for a worker to free its model when it is closed; then it is killed
@@ -34,6 +35,8 @@ class Listener(Protocol):
 
     def take(self, worker: WorkerProcess, frame: Frame) -> None: ...
     def ended(self, worker: WorkerProcess, reason: str) -> None: ...
+    def patience(self, worker: WorkerProcess) -> float | None:
+        """The seconds that a worker may be silent now; None while nobody waits for it."""
 
 
 @final
@@ -48,6 +51,8 @@ class WorkerProcess:
         self._outgoing: SimpleQueue[Frame | None] = SimpleQueue()
         self._process: subprocess.Popen[bytes] | None = None
         self.ready = False
+        self.heard = 0  # frames
+        self._still = 0.0  # seconds without a sign of life, for which it was killed
         self.refusal: Callable[[], BaseException] | None = None  # the error of its load
         self._thread = Thread(target=self._run, name="backbay worker", daemon=True)
         self._thread.start()
@@ -70,6 +75,14 @@ class WorkerProcess:
         if self._thread.is_alive():
             self.kill()
             self._thread.join(PATIENCE)
+
+    def ping(self) -> None:
+        self.send(Kind.PING)
+
+    def stood_still(self, seconds: float) -> None:
+        """Kill the worker, which gave no sign of life for so long."""
+        self._still = seconds
+        self.kill()
 
     def kill(self) -> None:
         if self._process is not None:
@@ -113,13 +126,17 @@ class WorkerProcess:
         process = self._process = _started(self._folder)
         with _pipe(process.stdout) as said:
             Thread(target=self._write, args=(process,), name="backbay requests", daemon=True).start()
+            watch = Watch(self, partial(self._listener.patience, self))
             try:
                 for frame in frames(said):
+                    self.heard += 1
                     self._take(frame)
             except Exception as error:  # noqa: BLE001  no frames, or no memory for them
                 process.kill()
                 process.wait()
                 return f"was ended, as it sent what cannot be read: {type(error).__name__}: {error}"
+            finally:
+                watch.end()
         return self._reason(process, kills)
 
     def _take(self, frame: Frame) -> None:
@@ -143,7 +160,9 @@ class WorkerProcess:
             process.kill()
             status = process.wait()
         self._outgoing.put(None)
-        return why_ended(status, kills)
+        return (
+            f"was killed: it stood still for {self._still:g} s" if self._still else why_ended(status, kills)
+        )
 
 
 def _not_started(error: Exception) -> BackendUnavailableError:

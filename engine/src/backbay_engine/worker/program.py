@@ -61,7 +61,8 @@ def main() -> None:
     os.dup2(nothing, 0)
     os.close(nothing)
     os.dup2(2, 1)  # what a library prints must not get among the frames
-    Worker(io.FileIO(requests), Sender(io.FileIO(answers, "w"))).serve()
+    # Both stay open until the process ends, as threads may use them until then.
+    Worker(io.FileIO(requests, closefd=False), Sender(io.FileIO(answers, "w", closefd=False))).serve()
 
 
 @final
@@ -73,19 +74,24 @@ class Worker:
         self._stop_loading, self._over = Event(), Event()
         self._engine: LocalEngine | None = None
         self._cancel: dict[int, Task] = {}
-        self._large: SimpleQueue[Task] = SimpleQueue()
+        # Each has a thread: large results go while the runner goes on, and a question waits for no embedding.
+        self._results: SimpleQueue[Task] = SimpleQueue()
+        self._embeddings: SimpleQueue[Task] = SimpleQueue()
+        self._questions: SimpleQueue[Task] = SimpleQueue()
 
     def serve(self) -> None:
         setup = next(self._frames, None)
         if setup is None:
             return
-        Thread(target=self._read, name="backbay requests", daemon=True).start()
-        Thread(target=self._send_large, name="backbay results", daemon=True).start()
         try:
+            _start("backbay requests", self._read)
+            _start("backbay results", partial(_do, self._results))
+            _start("backbay embeddings", partial(_do, self._embeddings))
+            _start("backbay questions", partial(_do, self._questions))
             self._open(pickle.loads(setup.payload))  # noqa: S301  the host wrote it
         except Exception as error:  # noqa: BLE001  the host raises it
             self._host.send(Kind.REFUSED, payload=packed(error))
-            Thread(target=_end_soon, daemon=True).start()
+            _start("backbay end", _end_soon)
             return
         self._over.wait()
         if self._engine is not None:
@@ -123,6 +129,8 @@ class Worker:
             cancel = self._cancel.get(frame.number)
             if cancel is not None:
                 cancel()
+        elif frame.kind is Kind.PING:
+            self._host.send(Kind.ALIVE)
         elif frame.kind is Kind.STOP_LOADING:
             self._stop_loading.set()
 
@@ -138,20 +146,16 @@ class Worker:
             else:
                 cancel = Event()
                 receiver = self._receiver(number, cancel.set)
-                Thread(target=self._compute, args=(engine, request, receiver, cancel), daemon=True).start()
+                tasks = self._embeddings if isinstance(request, Embed) else self._questions
+                tasks.put(partial(self._compute, engine, request, receiver, cancel))
         except Exception as error:  # noqa: BLE001  the request gets it
             self._receiver(number, _nothing).fail(error)
 
     def _receiver(self, number: int, cancel: Task) -> Relay:
         self._cancel[number] = cancel
-        return Relay(self._host, number, self._cancel, self._large)
+        return Relay(self._host, number, self._cancel, self._results)
 
     # -- in other threads --------------------------------------------------------------------------------
-
-    def _send_large(self) -> None:
-        """Send large results apart from the runner, which goes on."""
-        while True:
-            self._large.get()()
 
     def _compute(self, engine: LocalEngine, request: Aside, receiver: Relay, cancel: Event) -> None:
         try:
@@ -233,6 +237,16 @@ def _done(engine: LocalEngine, request: Aside, cancel: Event) -> Any:
         case Forget():
             engine.forget()
             return True
+
+
+def _start(name: str, task: Task) -> None:
+    Thread(target=task, name=name, daemon=True).start()
+
+
+def _do(tasks: SimpleQueue[Task]) -> None:
+    """Do one task after the other."""
+    while True:
+        tasks.get()()
 
 
 def _end_soon() -> None:

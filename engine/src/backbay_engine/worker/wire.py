@@ -24,6 +24,7 @@ class Kind(IntEnum):
     STOP_LOADING = 2
     REQUEST = 3
     CANCEL = 4
+    PING = 5  # asks for a sign of life
     # from the worker
     LOG = 10
     OPENED = 11
@@ -36,6 +37,7 @@ class Kind(IntEnum):
     FAILED = 18
     ARRAY = 19  # the shape and the dtype of a result whose bytes follow
     BYTES = 20
+    ALIVE = 21
 
 
 class Frame(NamedTuple):

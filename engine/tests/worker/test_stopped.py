@@ -1,0 +1,114 @@
+"""Workers that stand still: whoever waits for one waits for a bounded time, and the worker is killed."""
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+from dying_backend import Stopping
+from small_llama import write_small_llama
+from worker_processes import is_gone
+
+from backbay import BackendUnavailableError, CancelledError
+from backbay_engine import load
+from backbay_engine.worker import engine as worker_engine
+from backbay_engine.worker import watch
+from backbay_engine.worker.watch import Watch
+
+SIZES = {"context": 128, "parallel": 2, "num_threads": 1}
+STOOD_STILL = "was killed: it stood still for"
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return write_small_llama(tmp_path_factory.mktemp("models") / "endless.gguf", endless=True)
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(watch, "BEAT", 0.1)
+    for name in ("LOADING", "ANSWERING"):
+        monkeypatch.setattr(worker_engine, name, 2.0)
+    monkeypatch.setattr(worker_engine, "STOPPING", 0.5)
+
+
+def stop(llm):
+    os.kill(llm.worker_pid, signal.SIGSTOP)
+    return llm.worker_pid
+
+
+@pytest.mark.fault(
+    "a worker stands still while requests run",
+    "BackendUnavailableError; it is killed, and the next request works",
+)
+def test_a_worker_that_stands_still_is_an_error_of_what_ran(path, impatient):
+    with load(path, "cpu_ref", **SIZES, worker=True) as llm:
+        running = llm.submit("x", num_keep=0)
+        next(iter(running))
+        pid = stop(llm)
+        with pytest.raises(BackendUnavailableError, match=STOOD_STILL):
+            running.result(20)
+        assert is_gone(pid)
+        assert llm.generate("x", max_tokens=2).tokens
+        stop(llm)
+        assert llm.memory().total()  # the stopped worker never began it, so that the next one does it
+
+
+@pytest.mark.fault(
+    "a request of a worker that stands still is cancelled", "BackendUnavailableError within 6 s"
+)
+def test_a_cancelled_request_does_not_wait_for_a_worker_that_stands_still(path, impatient, monkeypatch):
+    monkeypatch.setattr(worker_engine, "ANSWERING", 600.0)
+    with load(path, "cpu_ref", **SIZES, worker=True) as llm:
+        running = llm.submit("x", num_keep=0)
+        next(iter(running))
+        stop(llm)
+        running.cancel()
+        with pytest.raises(BackendUnavailableError, match=STOOD_STILL):
+            running.result(20)
+
+
+@pytest.mark.fault("a worker stands still while it loads", "BackendUnavailableError")
+def test_a_worker_that_stands_still_in_its_load_is_an_error(path, impatient):
+    with pytest.raises(BackendUnavailableError, match=f"{STOOD_STILL} .* while it loaded the model"):
+        load(path, Stopping, worker=True)
+
+
+def test_a_cancelled_load_does_not_wait_for_a_worker_that_stands_still(path, impatient, monkeypatch):
+    monkeypatch.setattr(worker_engine, "LOADING", 600.0)
+    cancel = threading.Event()
+    with pytest.raises((BackendUnavailableError, CancelledError)):
+        load(path, Stopping, worker=True, progress=lambda done: done and cancel.set(), cancel=cancel)
+
+
+def test_a_worker_that_is_only_slow_is_left_alone(path, impatient):
+    """It answers the watch whatever its other threads do."""
+    with load(path, "cpu_ref", **SIZES, worker=True) as llm:
+        running = llm.submit("x", num_keep=0)
+        time.sleep(3)
+        running.cancel()
+        assert running.result(20).finish_reason == "cancelled"
+
+
+class Silent:
+    heard, pings, silent = 0, 0, None
+
+    def ping(self):
+        self.pings += 1
+
+    def stood_still(self, seconds):
+        self.silent = seconds
+
+
+def test_nobody_watches_a_worker_that_nobody_waits_for(monkeypatch):
+    monkeypatch.setattr(watch, "BEAT", 0.01)
+    worker, patience = Silent(), [None]
+    watching = Watch(worker, lambda: patience[0])
+    time.sleep(0.2)
+    assert (worker.pings, worker.silent) == (0, None)
+    patience[0] = 0.05
+    time.sleep(0.3)
+    assert worker.pings > 0
+    assert worker.silent == pytest.approx(0.06)
+    watching.end()
