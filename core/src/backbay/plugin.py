@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from .backend.backend import Backend
 from .backend.conversions import conversion_gap, decoding_gap, encoding_gap
-from .backend.forks import close_after_fork
+from .backend.forks import close_after_fork, without_forks
 from .backend.helper_processes import kill_helper, run_helper, start_helper
 from .backend.hooks import BackendHooks, Progress
 from .backend.kernel_backend import CPU, GRAPH, KernelBackend, KernelPlan
@@ -181,4 +181,5 @@ __all__ = [
     "term_of",
     "trace_op",
     "unsupported",
+    "without_forks",
 ]

@@ -36,7 +36,7 @@ from ..types.params import COMMON_OPTIONS, COPIED, BackendParams, parse_options
 from ..types.placement import Placement
 from ..types.spec import Spec
 from .blocks import Blocks
-from .forks import close_after_fork, keep_forever
+from .forks import close_after_fork, keep_forever, without_forks
 from .hooks import BackendHooks, Progress
 
 if TYPE_CHECKING:
@@ -261,6 +261,12 @@ class Backend(BackendHooks):
         if not self.params.alloc_memory:
             return f"backend {self.name} only measures (alloc_memory=False)"
         return "call backend.load() first"
+
+    @final
+    @without_forks()
+    def compiled(self, graph: Graph) -> Plan:
+        """The plan of a graph. Compiling may import, and may take locks of a library."""
+        return self.compile(graph)
 
     @final
     def run(self, graph: Graph, plan: Plan, cancel: Cancel | None) -> None:

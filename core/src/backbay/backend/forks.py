@@ -1,7 +1,9 @@
-"""Forks: they wait for running kernels; in a forked child, everything that the parent opened is closed, never freed."""
+"""Forks: they wait for what a child could not finish; in a child, all that the parent opened is closed, never freed."""
 
 from __future__ import annotations
 
+import concurrent.futures.thread  # noqa: F401  see PATIENCE
+import logging  # noqa: F401
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -9,6 +11,10 @@ from contextlib import contextmanager
 from threading import Condition, get_ident
 from typing import Any, Protocol
 from weakref import WeakSet
+
+# Before a fork, the hooks that were registered last run first. Those of `logging` and `concurrent.futures` take locks,
+# which a thread that keeps forks waiting may need: they are imported above, so that their hooks run after the gate's.
+PATIENCE = 30.0  # seconds that a fork waits at most, as other hooks may take locks too
 
 REASON = "; it was opened before a fork: load it in the child process, or start the child by spawn"
 
@@ -39,20 +45,21 @@ def keep_forever(thing: object) -> None:
 
 
 class ForkGate:
-    """Keeps forks and kernels over arrays apart.
+    """Keeps forks apart from kernels over arrays, imports, and the locks of libraries.
 
     A process that forks stops the threads of NumPy's BLAS first. A product that another thread runs just then waits for
-    ever for these threads, and so does the fork.
+    ever for these threads, and so does the fork. A module that another thread imports, and a lock that it holds, stay
+    so in the child for ever.
     """
 
     def __init__(self) -> None:
         self._changed = Condition()
-        self._inside: Counter[int] = Counter()  # threads that run kernels
+        self._inside: Counter[int] = Counter()  # threads that keep forks waiting
         self.forks = 0  # that wait, or are under way
 
     @contextmanager
-    def kernels(self) -> Iterator[None]:
-        """Kernels run in this block, and no fork happens but when they call `let_forks_pass`."""
+    def without_forks(self) -> Iterator[None]:
+        """Forks of other threads wait until this block ends, or calls `let_forks_pass`."""
         changed, thread = self._changed, get_ident()
         with changed:
             changed.wait_for(lambda: not self.forks or thread in self._inside)
@@ -67,7 +74,9 @@ class ForkGate:
         """Between two kernels: wait for the forks that wait for this thread."""
         thread = get_ident()
         with self._changed:
-            if self._inside[thread] == 1:  # else a kernel of this thread runs kernels of another backend
+            if (
+                self._inside[thread] == 1
+            ):  # else the kernels are part of something larger that keeps forks waiting
                 self._leave(thread)
                 self._changed.wait_for(lambda: not self.forks)
                 self._inside[thread] = 1
@@ -76,7 +85,7 @@ class ForkGate:
         thread = get_ident()
         with self._changed:
             self.forks += 1
-            self._changed.wait_for(lambda: self._inside.keys() <= {thread})  # a kernel may fork
+            self._changed.wait_for(lambda: self._inside.keys() <= {thread}, PATIENCE)  # a kernel may fork
 
     def after_fork_in_parent(self) -> None:
         with self._changed:
@@ -84,7 +93,7 @@ class ForkGate:
             self._changed.notify_all()
 
     def after_fork_in_child(self) -> None:
-        """Only the thread that forked is here; it may be in the midst of a kernel."""
+        """Only the thread that forked is here; it may be in the midst of a block."""
         thread = get_ident()
         self._changed, self.forks = Condition(), 0
         self._inside = Counter({thread: self._inside[thread]} if thread in self._inside else {})
@@ -97,6 +106,16 @@ class ForkGate:
 
 
 GATE = ForkGate()
+
+
+@contextmanager
+def without_forks() -> Iterator[None]:
+    """A block, or a decorated function, that imports, or takes locks of the process: forks of other threads wait.
+
+    It must be short, and must not wait for a thread that may fork.
+    """
+    with GATE.without_forks():
+        yield
 
 
 def _after_fork_in_child() -> None:

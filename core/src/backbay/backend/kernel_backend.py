@@ -104,7 +104,7 @@ class KernelBackend(Backend):
 
     def run_plan(self, plan: KernelPlan, cancel: Cancel | None) -> None:
         """Run all nodes in order."""
-        with GATE.kernels(), np.errstate(all="ignore"):  # infinities and NaN are ordinary results
+        with GATE.without_forks(), np.errstate(all="ignore"):  # infinities and NaN are ordinary results
             for node in plan.graph.nodes:
                 if node.op is not None and not node.op.view:
                     check_cancel(cancel)

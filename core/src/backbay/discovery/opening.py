@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ..backend.backend import Backend
+from ..backend.forks import without_forks
 from ..errors import BackendUnavailableError
 from ..memory.starvation import naming_limits, raise_if_starved
 from ..types.params import BackendParams
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 
 @naming_limits("opening a backend")
+@without_forks()
 def open(
     path: str | os.PathLike[str] | ModelFile | None = None,
     backend: str | type[Backend] | None = None,

@@ -150,7 +150,7 @@ class Recording(Tracing):
             ]
             if writers:
                 raise NotComputedError(f"{tensor!r} depends on {writers[0]}, which writes; compute it first")
-            plan = self.backend.compile(graph)
+            plan = self.backend.compiled(graph)
             try:
                 self._run(graph, plan, None)
                 return plan.read(graph.outputs[0]).copy()
@@ -177,7 +177,7 @@ class Recording(Tracing):
             graph = self._build(tuple(self._roots))
             attempt = self._try
             self._drop_plan()  # first, as the next plan may need its memory
-            plan = self.backend.compile(graph)
+            plan = self.backend.compiled(graph)
         except BaseException as error:
             self._drop_roots(self._pending[given:])
             if isinstance(error, UnsupportedOpError):
@@ -194,7 +194,7 @@ class Recording(Tracing):
 
     def _try(self, roots: Roots) -> None:
         """Compile only to see whether it works."""
-        self.backend.compile(self._build(roots)).close()
+        self.backend.compiled(self._build(roots)).close()
 
     def _keep(self, graph: Graph, plan: Plan) -> None:
         self._graph, self._plan, self._stale = graph, plan, False

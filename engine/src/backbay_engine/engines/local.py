@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 import backbay
 from backbay import Backend, BackendMemory, BackendParams, ClosedError, DType
 from backbay.gguf import Config
-from backbay.plugin import Cancel, Entry, Progress
+from backbay.plugin import Cancel, Entry, Progress, without_forks
 
 from ..arguments import LARGEST, LARGEST_BATCH, MOST_SEQUENCES, require_room, whole
 from ..cache.contract import Cache, CacheSizes
@@ -66,6 +66,7 @@ class Sizes:
 class LocalEngine(Engine):
     """A model file on a backend. It is reserved when it is made, and answers once it is loaded."""
 
+    @without_forks()
     def __init__(
         self,
         path: Path,

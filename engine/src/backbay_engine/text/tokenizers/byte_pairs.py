@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING, Any, final
 
+from backbay.plugin import without_forks
+
 from .pretokenizers import PreTokenizer
 from .token_bytes import SPACE
 from .vocabulary import Vocabulary
@@ -54,10 +56,10 @@ class BytePairs:
         return ids
 
     def _encoder(self) -> tokenizers.Tokenizer:
-        with self._making:
-            if self._made is None:
-                self._made = self._make()
-            return self._made
+        if self._made is None:
+            with without_forks(), self._making:
+                self._made = self._made or self._make()
+        return self._made
 
     def _make(self) -> tokenizers.Tokenizer:
         from tokenizers import Regex, Tokenizer

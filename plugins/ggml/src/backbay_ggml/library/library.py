@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, final
 
 from backbay import BackendUnavailableError, DType
-from backbay.plugin import raise_if_starved
+from backbay.plugin import raise_if_starved, without_forks
 
 from . import logs
 from .abi import DTYPES, NULL, Ptr, dtype_of, ffi
@@ -117,7 +117,7 @@ class Library:
 def load_library() -> Library:
     """The library of this process, located and checked at the first call."""
     global _loaded  # noqa: PLW0603 - ggml's own state is one per process
-    with _lock:
+    with without_forks(), _lock:
         if _loaded is None:
             _loaded = Library(locate())
         return _loaded

@@ -27,7 +27,9 @@ class OnnxPlan(Plan):
         self.nbytes = self._nbytes()
         self._bound: BoundGraph | None = None  # None where nothing is to be run
         self._whole: OnnxPlan | None = None  # for runs whose writes fall outside of the windows
-        self._ran: OnnxPlan | None = None  # in the latest run; None once closed: a plan that holds itself stays
+        self._ran: OnnxPlan | None = (
+            None  # in the latest run; None once closed: a plan that holds itself stays
+        )
         services.ledger.take(GRAPH, self.nbytes, self._allocate)
         compiled.users += 1
         try:

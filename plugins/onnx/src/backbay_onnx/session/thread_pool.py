@@ -6,6 +6,8 @@ import logging
 import threading
 from typing import Any
 
+from backbay.plugin import without_forks
+
 from .runtime import runtime
 
 LOG = logging.getLogger("backbay.onnx")
@@ -24,7 +26,7 @@ class SharedPool:
 
     def configure(self, options: Any, wanted: int, *, shared: bool) -> None:
         """Make a session use the shared pool if that is wanted, or if the process has one already."""
-        with self._lock:
+        with without_forks(), self._lock:
             if self._threads is None and shared:
                 self._threads = self._size(wanted)
         if self._threads:
