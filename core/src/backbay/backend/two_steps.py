@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABCMeta
 from typing import TYPE_CHECKING, Any
 
+from .forks import without_forks
+
 
 class OpenedInTwoSteps(ABCMeta):
     """Calling a class makes a backend, and starts it when the constructors of all its classes are done.
@@ -14,6 +16,7 @@ class OpenedInTwoSteps(ABCMeta):
 
     if not TYPE_CHECKING:  # type checkers would lose the signature of the constructor
 
+        @without_forks()
         def __call__(cls, *args: Any, **keywords: Any) -> Any:
             backend = super().__call__(*args, **keywords)
             try:

@@ -277,7 +277,9 @@ def test_ctrl_c_ends_our_server() -> None:
         assert server.process.wait(10) == -signal.SIGINT
 
 
-@pytest.mark.xfail(strict=False, reason="now and then the greeting of the child waits until its time is over")
+@pytest.mark.fault(
+    "a forked child opens an RPC server that its parent has used", "it works, in the child too"
+)
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_forked_child_has_a_relay_of_its_own() -> None:
     with serving() as server, Ggml(None, using(server.endpoint)) as backend:
@@ -291,6 +293,32 @@ def test_a_forked_child_has_a_relay_of_its_own() -> None:
                 os._exit(1)
         assert os.waitpid(child, 0)[1] == 0
         assert works(backend)
+
+
+@pytest.mark.fault(
+    "a process forks while it uses an RPC server, which it then closes", "the server is free again"
+)
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_forked_child_keeps_no_connection_of_its_parent() -> None:
+    with serving() as server:
+        with Ggml(None, using(server.endpoint)) as backend, backend.new_context() as ctx:
+            y = ctx.from_floats([3.0]).sqr(ctx)
+            ctx.compute(y)
+            closed, closing = os.pipe()
+            child = os.fork()
+            if child == 0:
+                try:
+                    os.close(closing)
+                    os.read(closed, 1)  # until the parent has closed its backend
+                    with Ggml(None, using(server.endpoint)) as other:
+                        os._exit(0 if works(other) else 2)
+                finally:
+                    os._exit(1)
+            os.close(closed)
+            ctx.compute(y)
+            assert y.floats().tolist() == [9.0]
+        os.close(closing)
+        assert os.waitpid(child, 0)[1] == 0
 
 
 @contextmanager

@@ -6,12 +6,14 @@ ggml ends its process when a server is lost, and waits for ever for a server tha
 from __future__ import annotations
 
 import itertools
+import os
 import socket
 import struct
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import final
+from pathlib import Path
+from typing import Any, final
 
 from backbay import BackendUnavailableError
 
@@ -53,6 +55,7 @@ class Relay:
         self._losses: list[str] = []
         try:
             with connect(self.server) as first:
+                self.peer = first.getpeername()
                 self.hello = greet(first)
             if self.hello[0] not in EMPTY_ANSWERS:
                 known = ", ".join(map(str, EMPTY_ANSWERS))
@@ -82,6 +85,16 @@ class Relay:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
+    def after_fork(self) -> None:
+        """In a forked child: let go of the parent's connections, which the server would go on serving for the child."""
+        here = ("127.0.0.1", self.port)
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for number in _open_files():
+            own, other = _addresses(number)
+            if own == here or other in (here, self.peer):
+                os.dup2(nothing, number, inheritable=False)  # whoever holds the number may still close it
+        os.close(nothing)
+
     def _accept(self) -> None:
         for number in itertools.count():
             try:
@@ -94,6 +107,23 @@ class Relay:
                 threading.Thread(target=connection.serve, daemon=True).start()
             except RuntimeError:  # the system gives no thread; ggml hardly ever has two connections at once
                 connection.serve()
+
+
+def _open_files() -> list[int]:
+    folder = Path("/proc/self/fd")
+    return [int(name.name) for name in (folder if folder.exists() else Path("/dev/fd")).iterdir()]
+
+
+def _addresses(number: int) -> tuple[Any, Any]:
+    """The addresses of both ends of a connection, None for what is no socket or not connected."""
+    own = other = None
+    with suppress(OSError):
+        found = socket.socket(fileno=number)
+        with suppress(OSError):
+            own = found.getsockname()
+            other = found.getpeername()
+        found.detach()
+    return own, other
 
 
 def connect(server: tuple[str, int]) -> socket.socket:

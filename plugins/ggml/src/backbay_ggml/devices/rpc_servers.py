@@ -95,6 +95,7 @@ class RpcServer:
         """Become unusable: the relay's threads stayed behind in the parent."""
         global _busy, _lock
         self._why_gone = reason
+        self._relay.after_fork()
         _busy, _lock = threading.Lock(), threading.Lock()
 
     def wait_for(self, patience: float) -> None:
