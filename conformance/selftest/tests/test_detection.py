@@ -35,6 +35,8 @@ ONE_OF_EACH = (
     "writes_that_nobody_reads_are_dropped",
     "an_op_without_a_kernel_is_claimed",
     "long_sums_are_split_and_lose_the_rest",
+    "subnormal_operands_are_zeros_and_nothing_says_so",
+    "more_than_subnormal_operands_are_zeros",
 )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from backbay import Buffer, CacheConfig, DType, Graph, KernelBackend, Placement, Precision, Spec, ops
 from backbay.plugin import HostBuffer, KernelPlan
 
-from .faults import AnyOp, float16, named
+from .faults import AnyOp, float16, named, reading_zeros
 from .fused import Array, attention, exponentials
 
 Kernels = type[KernelBackend]
@@ -183,6 +183,16 @@ def half_precision_activations(right: Kernels) -> Kernels:
 
     own = {op: halved(op, 0 if op is ops.conv1d_dw else 1) for op in narrow}
     return derived(right, kernels=own, precision=precision)
+
+
+@correct
+def subnormal_operands_are_zeros(right: Kernels) -> Kernels:
+    """Arithmetic reads operands below f32's normal range as zeros, as declared; moves and casts keep them."""
+
+    def precision(backend: KernelBackend, op: AnyOp, specs: Sequence[Spec | None]) -> Precision:
+        return replace(right.precision(backend, op, specs), flushes_subnormals=True)
+
+    return derived(reading_zeros(right, 2.0**-126), precision=precision)
 
 
 @correct

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from backbay import OPS, KernelBackend, Op, backends
+from backbay import OPS, KernelBackend, Node, Op, backends, ops
 
 from .fused import Array, Change, attention, same
 
@@ -167,3 +167,17 @@ def significand(x: Array, bits: int) -> Array:
 def named(*names: str) -> tuple[AnyOp, ...]:
     """Several ops by their names."""
     return tuple(OPS[name] for name in names)
+
+
+def reading_zeros(right: type[KernelBackend], below: float) -> type[KernelBackend]:
+    """The backend whose arithmetic reads operands of smaller magnitudes as zeros of their signs."""
+
+    class ReadingZeros(right):  # type: ignore[misc, valid-type]
+        def read_operand(self, reader: Node, operand: Node, arrays: Sequence[Array]) -> Array:
+            numbers: Array = super().read_operand(reader, operand, arrays)
+            kept = reader.op is None or reader.op.moves or reader.op is ops.cast
+            if kept or not operand.dtype.is_float:
+                return numbers
+            return np.where(np.abs(numbers) < below, np.copysign(0.0, numbers), numbers)
+
+    return ReadingZeros

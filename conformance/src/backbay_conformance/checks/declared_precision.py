@@ -25,7 +25,14 @@ def declared_precision(
 def coarsest(precisions: Sequence[Precision]) -> Precision:
     """The coarsest of several precisions."""
     activation = max((p.activation for p in precisions), key=_coarseness)
-    return Precision(activation, max((p.accumulate for p in precisions), key=unit))
+    flushes = any(p.flushes_subnormals for p in precisions)
+    return Precision(activation, max((p.accumulate for p in precisions), key=unit), flushes)
+
+
+def told(precision: Precision) -> str:
+    """A precision in reports: the types of activations and of sums, and whether subnormal operands are flushed."""
+    flushed = " (subnormals as zeros)" if precision.flushes_subnormals else ""
+    return f"{precision.activation}/{precision.accumulate}{flushed}"
 
 
 def _coarseness(dtype: DType) -> float:

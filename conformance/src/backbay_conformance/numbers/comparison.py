@@ -36,11 +36,13 @@ def compare(
     instead: Sequence[float] | None = (),
     signed: bool = False,
     check: str = "",
+    other: Any = None,
 ) -> float | None:
     """The largest error / bound, or None if elements are compared exactly; Fault if the result is wrong.
 
     Elements marked by `free` may also have one of the values `instead`, or any value if it is None. If `signed`, a
-    zero must have the expected sign.
+    zero must have the expected sign. `other` is a second right result, such as that of the other reading of subnormal
+    operands; each element must be that of one of both.
     """
     numbers, opened = decode(got, dtype), free
     if free is not None and instead is not None and numbers.shape == expected.shape:
@@ -55,10 +57,10 @@ def compare(
         if exactly:
             compare_exactly(round_to(expected.value, dtype), numbers, free, check or "exact")
             return None
-        return compare_bound(expected, numbers, dtype, free, check or "bound")
+        return compare_bound(expected, numbers, dtype, free, check or "bound", other)
     _same_shape(expected.shape, got.shape, check)
     note(check or "result", expected, 0.0, opened)
-    compare_bits(expected, got, dtype, free, check or "bits")
+    compare_bits(expected, got, dtype, free, check or "bits", other)
     return None
 
 
@@ -70,14 +72,22 @@ def _is_one_of(numbers: Array, values: Sequence[float], dtype: DType) -> Array:
     return found
 
 
-def compare_bits(expected: Array, got: Array, dtype: DType, free: Array | None, check: str) -> None:
+def compare_bits(
+    expected: Array, got: Array, dtype: DType, free: Array | None, check: str, other: Array | None = None
+) -> None:
     """Raise Fault unless stored elements are equal; -0 differs from +0, and all NaN are equal."""
+    wrong = _other_bits(expected, got, dtype)
+    if other is not None:
+        wrong &= _other_bits(other, got, dtype)
+    _refuse(wrong, decode(expected, dtype), decode(got, dtype), None, free, check)
+
+
+def _other_bits(expected: Array, got: Array, dtype: DType) -> Array:
     whole = np.dtype(f"u{expected.dtype.itemsize}")
     wrong = np.ascontiguousarray(expected).view(whole) != np.ascontiguousarray(got).view(whole)
-    a, b = decode(expected, dtype), decode(got, dtype)
     if dtype.is_float:
-        wrong &= ~(np.isnan(a) & np.isnan(b))
-    _refuse(wrong, a, b, None, free, check)
+        wrong &= ~(np.isnan(decode(expected, dtype)) & np.isnan(decode(got, dtype)))
+    return np.asarray(wrong)
 
 
 def compare_exactly(expected: Array, got: Array, free: Array | None, check: str) -> None:
@@ -92,8 +102,22 @@ def compare_zeros(expected: Array, got: Array, check: str) -> None:
     _refuse(zeros & (np.signbit(expected) != np.signbit(got)), expected, got, None, None, check)
 
 
-def compare_bound(expected: Number, got: Array, dtype: DType, free: Array | None, check: str) -> float:
+def compare_bound(
+    expected: Number, got: Array, dtype: DType, free: Array | None, check: str, other: Number | None = None
+) -> float:
     """Raise Fault unless each finite element is within its bound, infinities are equal, and NaN meets NaN."""
+    wrong, ratios = _beyond(expected, got, dtype)
+    if other is not None:
+        still_wrong, others = _beyond(other, got, dtype)
+        wrong, ratios = wrong & still_wrong, np.where(wrong, others, ratios)
+    _refuse(wrong, expected.value, got, result_bound(expected, dtype), free, check)
+    if free is not None:
+        ratios = np.where(free, 0.0, ratios)
+    return float(np.nanmax(ratios, initial=0.0))
+
+
+def _beyond(expected: Number, got: Array, dtype: DType) -> tuple[Array, Array]:
+    """Marks the elements beyond their bounds, and the errors / bounds."""
     value = expected.value
     bound = result_bound(expected, dtype)
     with np.errstate(all="ignore"):
@@ -109,10 +133,7 @@ def compare_bound(expected: Number, got: Array, dtype: DType, free: Array | None
         spilled = np.isinf(bound) & (expected.cost.largest < np.inf)
         wrong = ~(same | over | spilled | (distance <= bound))
         ratios = np.where(np.isfinite(value) & np.isfinite(got) & (bound > 0), distance / bound, 0.0)
-    _refuse(wrong, value, got, bound, free, check)
-    if free is not None:
-        ratios = np.where(free, 0.0, ratios)
-    return float(np.nanmax(ratios, initial=0.0))
+    return wrong, ratios
 
 
 def result_bound(expected: Number, dtype: DType) -> Array:

@@ -27,6 +27,7 @@ class Cost:
     activation: DType = DType.F32
     largest: float = np.inf  # sums beyond it may overflow
     smallest: float = 0.0  # the error of an addition near zero
+    flushes: bool = False  # operands below f32's normal range may be read as zeros
 
     def of_sum(self, terms: int, magnitude: Array) -> Array:
         """The error bound of a sum; infinite if a narrow accumulator may overflow."""

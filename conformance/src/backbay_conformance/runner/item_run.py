@@ -13,6 +13,7 @@ from typing import Any
 from backbay import BackbayError, DeclaredUnsupportedError, DType, GuardZoneError, Level
 
 from ..checks.call_check import Observed, try_call
+from ..checks.declared_precision import told
 from ..checks.judgement import cost_of, expect
 from ..checks.model_calls import LIKE, model_call
 from ..checks.relations import try_relations
@@ -124,7 +125,7 @@ def _describe(outcome: Outcome, observed: Observed) -> None:
     outcome.level, outcome.ratio, outcome.checks = observed.level.value, observed.ratio, observed.checks
     outcome.kind = observed.kind
     if observed.precision is not None:
-        outcome.precision = f"{observed.precision.activation}/{observed.precision.accumulate}"
+        outcome.precision = told(observed.precision)
 
 
 def _fail(outcome: Outcome, error: Exception) -> None:

@@ -148,11 +148,14 @@ class Precision:
 
     `activation`: the second operand of products, convolutions and attention may be rounded to this dtype, and so may
     the operand of gelu and quick_gelu. `accumulate`: sums are kept in this dtype, and each step of any other
-    arithmetic is rounded to it. Arithmetic may flush subnormals of f32 to zero; moves and casts keep all subnormals.
+    arithmetic is rounded to it. Arithmetic may flush results below f32's normal range to zero; moves and casts keep
+    all subnormals. `flushes_subnormals`: arithmetic may also read operands and float attributes below this range as
+    zeros of their signs, as XLA and many GPUs do.
     """
 
     activation: DType
     accumulate: DType
+    flushes_subnormals: bool = False
 
 
 class Level(Enum):

@@ -11,7 +11,7 @@ import numpy as np
 from backbay import CacheConfig, DType, KernelBackend, NoMemoryError, Op, Precision, Spec, Support, ops
 from backbay.plugin import GRAPH, KERNEL, Ledger, unsupported
 
-from ..faults import BoundCall, Kind, Result, fault, named
+from ..faults import BoundCall, Kind, Result, fault, named, reading_zeros
 
 
 class Leaky(Ledger):
@@ -144,3 +144,21 @@ def what_was_reserved_is_allocated_again(call: BoundCall) -> Result:
     plan = call.right()
     plan.__class__ = type("Short", (type(plan),), {"valid": property(lambda self: False)})
     return plan
+
+
+@fault(Kind.CLAIMS, like="L15868")
+def subnormal_operands_are_zeros_and_nothing_says_so(right: type[KernelBackend]) -> type[KernelBackend]:
+    """Operands below f32's normal range are read as zeros, as in XLA, and the declared precision keeps them."""
+    return reading_zeros(right, 2.0**-126)
+
+
+@fault(Kind.CLAIMS, like="L15868")
+def more_than_subnormal_operands_are_zeros(right: type[KernelBackend]) -> type[KernelBackend]:
+    """The declared precision flushes what lies below f32's normal range; the kernels flush f16's subnormals, too."""
+
+    class Declared(reading_zeros(right, 2.0**-14)):  # type: ignore[misc]
+        def precision(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Precision:
+            declared: Precision = super().precision(op, specs)
+            return replace(declared, flushes_subnormals=True)
+
+    return Declared
