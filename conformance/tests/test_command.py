@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from backbay import UnknownBackendError
+from backbay import BackbayError, UnknownBackendError
 from backbay_conformance.command import command
 
 
@@ -55,13 +55,17 @@ def test_ops_and_profiles_may_be_named_one_by_one_and_with_commas(tmp_path: Path
     assert ran == {("core", "neg"), ("core", "rows"), ("core", "sqr"), ("quant", "rows")}
 
 
-def test_no_certificate_for_what_fails_or_is_too_small(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("small", "told"),
+    [(True, "size smoke is too small; .*; profile core is left out"), (False, "nothing may be left out")],
+)
+def test_a_run_that_can_earn_no_certificate_is_refused_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], small: bool, told: str
 ) -> None:
-    assert conform("cpu_ref", "--size", "smoke", "--profile", "attention", "--certify", str(tmp_path)) == 1
-    told = capsys.readouterr().out
-    assert "size smoke is too small" in told
-    assert "profile core did not run" in told
+    words = ("--op", "neg") if not small else ("--size", "smoke", "--profile", "attention")
+    with pytest.raises(BackbayError, match=told):
+        conform("cpu_ref", *words, "--certify", str(tmp_path))
+    assert not capsys.readouterr().out  # nothing has run
     assert not list(tmp_path.iterdir())
 
 

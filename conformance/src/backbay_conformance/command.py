@@ -24,7 +24,7 @@ from backbay.cli import (
 )
 
 from .checks.model_calls import model_calls
-from .report.certificate import certify, refusals
+from .report.certificate import certify, refusals, too_little
 from .report.html import page
 from .report.junit import junit
 from .report.known_failures import read_known_failures
@@ -40,7 +40,7 @@ from .runner.selection import RUN_SIZES, Item
 from .runner.stop import Stop
 from .suite.extensions import load_extensions
 from .suite.lab import lab_for
-from .suite.profiles import PROFILES
+from .suite.profiles import PROFILES, STANDARD
 
 MOST_JOBS = 1024
 
@@ -60,7 +60,10 @@ class Conform:
             help=f"some of {', '.join(PROFILES)}, separated by commas; default: all but large",
         )
         parser.add_argument(
-            "--size", choices=RUN_SIZES, default="default", help="sets the number of calls of each case"
+            "--size",
+            choices=RUN_SIZES,
+            default="default",
+            help="sets the number of calls of each case; tiny: one, at most 100 in all",
         )
         parser.add_argument("--op", action="append", help="only these ops or scenarios, separated by commas")
         parser.add_argument("-k", dest="expression", help="only matching names, as in 'norm and not layer'")
@@ -144,6 +147,8 @@ class Conform:
             raise BackbayError(
                 "--certify takes no known failures, and nothing may be left out with --op or -k"
             )
+        if args.certify and (reasons := too_little(args.size, _list(args.profile) or STANDARD)):
+            raise BackbayError(f"--certify: {'; '.join(reasons)}")
         with Stop(args.time_limit) as stop:
             report = _measured(args, stop)
         show(report, sys.stdout)

@@ -17,7 +17,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("backbay", "conformance of backbay backends")
     group.addoption("--backbay-backend", default=None, help="the backend to test: its name, or module:Class")
     group.addoption("--backbay-profile", default=None, help="profiles of the suite, separated by commas")
-    group.addoption("--backbay-size", default="default", help="smoke, default or nightly")
+    group.addoption("--backbay-size", default="default", help="tiny, smoke, default or nightly")
     group.addoption("--backbay-seed", type=int, default=0, help="seed of all random choices (0)")
     group.addoption("--backbay-timeout", type=float, default=60.0, help="seconds for one call (60)")
     parser.addini("backbay_backend", "the backend that the conformance suite tries", default="")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from backbay import OPS
 from backbay_conformance import PROFILES
 from backbay_conformance.runner.selection import SelectionError, items, matches, names, select
+from backbay_conformance.suite.case import CASES
+from backbay_conformance.suite.profiles import STANDARD
 
 
 def test_every_profile_has_something_to_run() -> None:
@@ -47,3 +50,13 @@ def test_a_run_tries_some_of_everything_before_more_of_anything() -> None:
     assert len(set(planned)) == len(planned) == 90 + 90 + 1
     first = {item.name for item in planned[: 9 + 9 + 1]}
     assert first == {"add", "neg", "wrong_ids_never_run"}
+
+
+def test_a_tiny_run_has_at_most_100_calls_of_every_family_and_profile() -> None:
+    tiny = items(select(), "tiny")
+    assert len(tiny) <= 100
+    assert {item.profile for item in tiny} == set(STANDARD)
+    families = {
+        CASES[item.profile, item.name].op.family for item in tiny if (item.profile, item.name) in CASES
+    }
+    assert families == {op.family for op in OPS.values()}

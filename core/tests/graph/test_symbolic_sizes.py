@@ -165,3 +165,21 @@ def test_guards_without_decisions_hold_for_all(backend: Backend) -> None:
 def _heads_and_tokens(symbols: Symbols, graph: Graph) -> tuple[Size, Size]:
     rope = next(node for node in graph.nodes if node.op and node.op.name == "rope")
     return symbols.dim(rope, 1), symbols.dim(rope, 2)
+
+
+def test_the_shape_key_tells_all_shapes_apart(backend: Backend) -> None:
+    one, same, other = (step(backend, tokens) for tokens in (3, 3, 4))
+    assert one.shape_key() == same.shape_key()
+    assert one.shape_key() != other.shape_key()
+    assert one.structure_key() == other.structure_key() != one.shape_key()
+
+
+def test_the_shape_key_covers_leaves_that_no_size_tells_of(backend: Backend) -> None:
+    def graph(extent: int) -> Graph:
+        with backend.new_context() as ctx:
+            y = ctx.empty(DType.F32, extent, 2).exp(ctx)
+            return build_graph(ctx.recording, (y,), backend.supports)
+
+    assert graph(3).structure_key() == graph(4).structure_key()
+    assert graph(3).sizes() == graph(4).sizes()
+    assert graph(3).shape_key() != graph(4).shape_key()

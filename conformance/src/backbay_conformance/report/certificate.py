@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -30,10 +31,13 @@ def refusals(report: Report) -> list[str]:
         found.append("nothing passed")
     if counts["known"]:
         found.append(f"{counts['known']} known failures")
-    if report.size == "smoke":
-        found.append("size smoke is too small; take default or nightly")
-    found += [f"profile {profile} did not run" for profile in SMALLEST if profile not in report.profiles]
-    return found
+    return found + too_little(report.size, report.profiles)
+
+
+def too_little(size: str, profiles: Sequence[str]) -> list[str]:
+    """The reasons why a run of some size and profiles can earn no certificate, whatever it finds."""
+    small = [f"size {size} is too small; take default or nightly"] if size in ("tiny", "smoke") else []
+    return small + [f"profile {profile} is left out" for profile in SMALLEST if profile not in profiles]
 
 
 def certificate(report: Report) -> dict[str, Any]:

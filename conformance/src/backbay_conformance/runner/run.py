@@ -49,7 +49,7 @@ def run(
     in_process   False runs each item in a worker process, so that a crash or a hang is one failed item. The backend
                  must then be a name, `module:Class`, or a class that its module has by name
     ops          only the cases of these ops, or scenarios of these names
-    size         smoke, default or nightly: sets the number of calls of each case
+    size         tiny, smoke, default or nightly: sets the number of calls of each case
     jobs         worker processes at once
     stop_after   end the run after so many failed items, known failures not counted
     stop         asked several times a second: a reason to end the run now, or an empty text

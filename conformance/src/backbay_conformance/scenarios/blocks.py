@@ -110,7 +110,7 @@ def normal(draw: Draw, *shape: int, scale: float = 1.0) -> tuple[Array, Array]:
     return first, second
 
 
-@scenario("graph", smoke=3, default=30, nightly=300)
+@scenario("graph", tiny=1, smoke=3, default=30, nightly=300)
 def feed_forward(lab: Lab, draw: Draw) -> None:
     """The feed-forward half of a layer: norm, gate and up, activation, down, residual."""
     n, inner, tokens = draw.pick(32, 8, 33, 64), draw.pick(48, 16, 65), draw.pick(3, 1, 8, 17)
@@ -218,7 +218,7 @@ READS: tuple[Callable[[Context, Tensor], Tensor], ...] = (
 """Ways to read a tensor; each gives the tensor's data."""
 
 
-@scenario("graph", smoke=4, default=40, nightly=400)
+@scenario("graph", tiny=1, smoke=4, default=40, nightly=400)
 def reads_around_writes(lab: Lab, draw: Draw) -> None:
     """The same read before and after writes into its leaf; each read gives the leaf's data at that point."""
     n, rows = draw.pick(4, 32, 7), draw.pick(5, 3, 33)

@@ -19,7 +19,7 @@ def composed() -> list[Case]:
     return [case for case in kinds if not (case.op.inline or case.op.view or case.op.writes is not None)]
 
 
-@scenario("graph", smoke=20, default=200, nightly=2000)
+@scenario("graph", tiny=1, smoke=20, default=200, nightly=2000)
 def composites(lab: Lab, draw: Draw) -> None:
     """An op with both a kernel and a composite gives the right result by its composite as well.
 

@@ -23,7 +23,7 @@ def numbers(draw: Draw, shape: tuple[int, ...], peak: int = 9) -> Array:
     return rng.integers(-peak, peak + 1, shape[::-1]).astype(np.float64)
 
 
-@scenario("graph", smoke=12, default=150, nightly=1500)
+@scenario("graph", tiny=1, smoke=12, default=150, nightly=1500)
 def random_graph(lab: Lab, draw: Draw) -> None:
     """Build a graph, compute it, compute it again with new data, then grow it."""
     with lab.backend.new_context() as ctx:

@@ -27,13 +27,13 @@ from ..suite.scenario import scenario
 from .graphs import numbers
 
 
-@scenario("core", smoke=6, default=40, nightly=400)
+@scenario("core", tiny=1, smoke=6, default=40, nightly=400)
 def backend_life(lab: Lab, draw: Draw) -> None:
     """Contexts, leaves, graphs and weights in any order, against plain NumPy; every result known to the bit."""
     walk(BackendLife, lab, draw, 40)
 
 
-@scenario("cache", smoke=6, default=40, nightly=400)
+@scenario("cache", tiny=1, smoke=6, default=40, nightly=400)
 def cache_life(lab: Lab, draw: Draw) -> None:
     """A cache stored, read, shifted, copied, shortened and moved, against attention over the plain history."""
     walk(CacheLife, lab, draw, 30)

@@ -43,7 +43,7 @@ def network(draw: Draw, ctx: Context) -> tuple[Tensor, Tensor]:
     return first, x
 
 
-@scenario("memory", smoke=2, default=10, nightly=100)
+@scenario("memory", tiny=1, smoke=2, default=10, nightly=100)
 def dry_run_tells_what_a_real_run_takes(lab: Lab, draw: Draw) -> None:
     """A graph reserved without memory has the same report as with memory, except for the statuses."""
     choices = [draw.below(1000) for _ in range(6)]
@@ -66,7 +66,7 @@ def dry_run_tells_what_a_real_run_takes(lab: Lab, draw: Draw) -> None:
     require(sizes[0] == sizes[1], "the entries of the reports differ", dry, real)
 
 
-@scenario("memory", smoke=1, default=3, nightly=10)
+@scenario("memory", tiny=1, smoke=1, default=3, nightly=10)
 def dry_run_refuses_to_run(lab: Lab, draw: Draw) -> None:
     """Without allocated memory, compute, load and read are refused."""
     backend = lab.fresh(alloc_memory=False)
@@ -109,7 +109,7 @@ def what_was_reserved_is_all_that_computing_takes(lab: Lab, draw: Draw) -> None:
         backend.close()
 
 
-@scenario("memory", smoke=2, default=8, nightly=50)
+@scenario("memory", tiny=1, smoke=2, default=8, nightly=50)
 def closing_gives_everything_back(lab: Lab, draw: Draw) -> None:
     """Closing a context restores the earlier memory report."""
     backend = lab.fresh()

@@ -219,7 +219,7 @@ def _attend(
     return b.head.scaled_dot_product_attention(b.ctx, b.of(*key), b.of(*value), mask, scale=1.0, **more)
 
 
-@scenario("errors", smoke=1, default=1, nightly=1)
+@scenario("errors", tiny=1, smoke=1, default=1, nightly=1)
 def misuse_is_refused(lab: Lab, draw: Draw) -> None:
     """Each misuse raises its error; no graph reaches the backend, and the message names the op."""
     backend = lab.backend
@@ -251,7 +251,7 @@ def refused(what: str, expected: Error, act: Callable[[], Any]) -> None:
     raise Fault("errors", f"{what}: expected {expected.__name__}, and nothing was raised")
 
 
-@scenario("errors", smoke=1, default=2, nightly=10)
+@scenario("errors", tiny=1, smoke=1, default=2, nightly=10)
 def wrong_data_are_refused(lab: Lab, draw: Draw) -> None:
     """Leaves refuse data of another size or type, and keep their data."""
     with lab.backend.new_context() as ctx:
@@ -270,7 +270,7 @@ def wrong_data_are_refused(lab: Lab, draw: Draw) -> None:
             raise Fault("errors", "refused data have changed a leaf")
 
 
-@scenario("errors", smoke=1, default=2, nightly=10)
+@scenario("errors", tiny=1, smoke=1, default=2, nightly=10)
 def results_are_readable_only_while_they_hold(lab: Lab, draw: Draw) -> None:
     """Only the latest compute's outputs are readable, until a leaf changes or the context closes."""
     backend = lab.backend
@@ -293,7 +293,7 @@ def results_are_readable_only_while_they_hold(lab: Lab, draw: Draw) -> None:
     other.close()
 
 
-@scenario("errors", smoke=1, default=2, nightly=10)
+@scenario("errors", tiny=1, smoke=1, default=2, nightly=10)
 def limits_and_ends_are_kept(lab: Lab, draw: Draw) -> None:
     """Too many nodes, wrong parameters, and uses after close are refused."""
     refused("an unknown option", OptionError, lambda: lab.fresh(options={"no_such_option_": 1}).close())
@@ -316,7 +316,7 @@ def limits_and_ends_are_kept(lab: Lab, draw: Draw) -> None:
     foreign.close()
 
 
-@scenario("errors", smoke=1, default=1, nightly=1)
+@scenario("errors", tiny=1, smoke=1, default=1, nightly=1)
 def wrong_ids_never_run(lab: Lab, draw: Draw) -> None:
     """A compute that uses ids which were never written is refused."""
     with lab.backend.new_context() as ctx:

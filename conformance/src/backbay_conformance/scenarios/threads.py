@@ -126,7 +126,7 @@ def closing_waits_for_what_runs(lab: Lab, draw: Draw) -> None:
         backend.close()
 
 
-@scenario("graph", smoke=1, default=3, nightly=20)
+@scenario("graph", tiny=1, smoke=1, default=3, nightly=20)
 def a_cancelled_compute_raises(lab: Lab, draw: Draw) -> None:
     """A compute cancelled before its start raises; afterwards the context computes as usual."""
     cancel = threading.Event()

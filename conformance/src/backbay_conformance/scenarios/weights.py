@@ -45,7 +45,7 @@ class Use:
         return [self.name.format(variant) for variant in VARIANTS]
 
 
-@scenario("quant", smoke=3, default=30, nightly=300)
+@scenario("quant", tiny=1, smoke=3, default=30, nightly=300)
 def weights_of_a_file(lab: Lab, draw: Draw) -> None:
     """Products with weights of a file, and rows of weights, are right for each type.
 

@@ -31,16 +31,25 @@ F = TypeVar("F", bound=Run)
 
 
 def scenario(
-    profile: str, *, smoke: int = 1, default: int = 4, nightly: int = 20, timeout: float | None = None
+    profile: str,
+    *,
+    tiny: int = 0,
+    smoke: int = 1,
+    default: int = 4,
+    nightly: int = 20,
+    timeout: float | None = None,
 ) -> Callable[[F], F]:
-    """Declare a scenario of a profile; `timeout` in seconds, if longer than a call's."""
+    """Declare a scenario of a profile; `timeout` in seconds, if longer than a call's.
+
+    The quickest scenarios of each profile are also for the size tiny.
+    """
 
     def register(function: F) -> F:
         name = function.__name__
         check_profile(profile, f"scenario {name}")
         if (profile, name) in SCENARIOS:
             raise ValueError(f"two scenarios {name} in profile {profile}")
-        times = {"smoke": smoke, "default": default, "nightly": nightly}
+        times = {"tiny": tiny, "smoke": smoke, "default": default, "nightly": nightly}
         SCENARIOS[profile, name] = Scenario(name, profile, function, times, timeout)
         return function
 

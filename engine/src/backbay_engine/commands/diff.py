@@ -21,7 +21,9 @@ TOKENS = 16
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_model(parser)
-    parser.add_argument("--a", default="cpu_ref", metavar="NAME", help="the reference backend (cpu_ref)")
+    parser.add_argument(
+        "--a", default="cpu_ref", metavar="NAME", help="the reference: any installed backend (cpu_ref)"
+    )
     parser.add_argument("--b", required=True, metavar="NAME", help="the backend to compare with it")
     parser.add_argument("-p", "--prompt", help=f"the prompt; by default {TOKENS} random tokens")
     parser.add_argument("--all", action="store_true", help="list all ops, not only those beyond their bound")
