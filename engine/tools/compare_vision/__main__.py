@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import kinds  # noqa: E402
-from converted import convert, save, write_llava  # noqa: E402
-from truths import SIZES, Truth, picture, truth  # noqa: E402
+import kinds
+from converted import convert, save, write_llava
+from truths import SIZES, Truth, picture, truth
 
-import backbay  # noqa: E402
-from backbay_engine.images.encoder import Encoder  # noqa: E402
-from backbay_engine.images.opening import vision_family, vision_file  # noqa: E402
+import backbay
+from backbay_engine.images.encoder import Encoder
+from backbay_engine.images.opening import vision_family, vision_file
 
 ROWS, PIXELS, OWN = 1e-5, 2e-4, 1e-3  # the limits
 
@@ -75,7 +75,9 @@ def compare(path: Path, backend: str, truths: dict[str, Truth]) -> Iterator[str]
         for name, each in truths.items():
             (rows,), (own,) = encoder.embed([given[name]]), encoder.embed([prepared[name]])
             pixels = nmse(prepared[name].pixels, each.pixels)
-            errors = zip((nmse(rows, each.rows), pixels, nmse(own, each.rows)), (ROWS, PIXELS, OWN), strict=True)
+            errors = zip(
+                (nmse(rows, each.rows), pixels, nmse(own, each.rows)), (ROWS, PIXELS, OWN), strict=True
+            )
             yield " ".join(f"{error:.0e}" if error < limit else f"**{error:.0e}**" for error, limit in errors)
         together = encoder.embed([given[name] for name in truths] * 2)
         error = nmse(np.concatenate(together), np.concatenate([each.rows for each in truths.values()] * 2))
@@ -85,7 +87,9 @@ def compare(path: Path, backend: str, truths: dict[str, Truth]) -> Iterator[str]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--converter", type=Path, required=True, help="the folder of llama.cpp's sources")
     parser.add_argument("--kinds", nargs="+", choices=kinds.KINDS, default=list(kinds.KINDS), metavar="KIND")
     parser.add_argument("--backends", nargs="+", default=sorted(backbay.backends()))

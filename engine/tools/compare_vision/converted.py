@@ -39,7 +39,11 @@ def save(kind: Kind, folder: Path) -> Path:
 
 def _published(name: str) -> str:
     """The name of a weight in the published files, where newer versions of transformers save another."""
-    return re.sub(r"^(model\.)?vision_tower\.(?=embeddings|encoder|post_layernorm)", r"\1vision_tower.vision_model.", name)
+    return re.sub(
+        r"^(model\.)?vision_tower\.(?=embeddings|encoder|post_layernorm)",
+        r"\1vision_tower.vision_model.",
+        name,
+    )
 
 
 def convert(folder: Path, target: Path, converter: Path, *, projector: bool = False) -> Path:

@@ -59,7 +59,7 @@ class Kind:
         model = self.make().eval().float()
         with torch.no_grad():
             for name, weight in (*model.named_parameters(), *model.named_buffers()):
-                if weight.is_floating_point() and "inv_freq" not in name:
+                if weight.is_floating_point() and "inv_freq" not in name and "embed_scale" not in name:
                     _fill(name, weight)
         return model
 
@@ -176,11 +176,16 @@ def _crossing(model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
     return projected.reshape(-1, projected.shape[-1])
 
 
+MEAN, STD = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
 SQUARE = {"height": SIDE, "width": SIDE}
 KINDS = {
-    "gemma3": Kind(_gemma3, lambda: transformers.Gemma3ImageProcessor(size=SQUARE, image_seq_length=4), _pooled),
+    "gemma3": Kind(
+        _gemma3, lambda: transformers.Gemma3ImageProcessor(size=SQUARE, image_seq_length=4), _pooled
+    ),
     "llava": Kind(
-        _llava, lambda: transformers.CLIPImageProcessor(size={"shortest_edge": SIDE}, crop_size=SQUARE), _pooled
+        _llava,
+        lambda: transformers.CLIPImageProcessor(size={"shortest_edge": SIDE}, crop_size=SQUARE),
+        _pooled,
     ),
     "llava16": Kind(
         _llava_next,
@@ -190,9 +195,15 @@ KINDS = {
         _pooled,
     ),
     "qwen25vl": Kind(
-        _qwen25vl, lambda: transformers.Qwen2VLImageProcessor(min_pixels=56 * 56, max_pixels=28 * 28 * 400), _pooled
+        _qwen25vl,
+        lambda: transformers.Qwen2VLImageProcessor(min_pixels=56 * 56, max_pixels=28 * 28 * 400),
+        _pooled,
     ),
     "mllama": Kind(
-        _mllama, lambda: transformers.MllamaImageProcessor(size=SQUARE, max_image_tiles=4), _crossing
+        _mllama,
+        lambda: transformers.MllamaImageProcessor(
+            size=SQUARE, max_image_tiles=4, image_mean=MEAN, image_std=STD
+        ),
+        _crossing,
     ),
 }

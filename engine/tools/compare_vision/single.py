@@ -161,7 +161,9 @@ def _mllama_value(text: Any) -> Callable[[str, NDArray[Any]], NDArray[Any]]:
         if rotated is None:
             return array
         halves = array.reshape(heads[rotated[1]], 2, -1, array.shape[1])
-        return halves.swapaxes(1, 2).reshape(array.shape)  # pairs that the rotary embedding turns are adjacent
+        return halves.swapaxes(1, 2).reshape(
+            array.shape
+        )  # pairs that the rotary embedding turns are adjacent
 
     return value
 
@@ -189,13 +191,21 @@ def _split(tensors: Named) -> Named:
                 yield name.replace("attn.qkv", f"attn_{to}"), part
         elif "patch_embed.proj" in name:
             for n in range(array.shape[2]):
-                yield name.replace("patch_embed.proj", f"patch_embd_{n}"), np.ascontiguousarray(array[:, :, n])
+                yield (
+                    name.replace("patch_embed.proj", f"patch_embd_{n}"),
+                    np.ascontiguousarray(array[:, :, n]),
+                )
         else:
             yield name, array
 
 
 def _joined(
-    text: Path, target: Path, architecture: str, keys: Mapping[str, Any], tensors: Named, dropped: Iterable[str] = ()
+    text: Path,
+    target: Path,
+    architecture: str,
+    keys: Mapping[str, Any],
+    tensors: Named,
+    dropped: Iterable[str] = (),
 ) -> Path:
     """A file with the keys and tensors of a text model, under the name of another architecture."""
     reader = gguf.GGUFReader(text)

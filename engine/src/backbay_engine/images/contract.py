@@ -58,7 +58,7 @@ class Network(ABC):
     """The features of the state."""
     blocks: int
     keeps: tuple[int, ...] = ()
-    """The blocks whose input `finish` takes beside the last block's output."""
+    """The states that `finish` takes beside the last block's output: those before these blocks; `blocks` is the last."""
 
     @abstractmethod
     def start(self, ctx: Context, inputs: Inputs) -> Tensor:

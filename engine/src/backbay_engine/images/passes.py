@@ -77,6 +77,7 @@ class Pass:
                 x, kept = self._carried(ctx, layer + 1, x, kept, held)
                 ctx = self._next(backend)
                 ctx.set_batch_size(x.dim(1))
+        kept[network.blocks] = x
         end = ctx.layer(network.blocks)
         self._result = network.finish(end, x, [kept[layer] for layer in network.keeps], inputs)
         ctx.forward(self._result)

@@ -66,7 +66,7 @@ class Llava(VisionFamily):
     @staticmethod
     def tiles(picture: Prepared) -> int:
         """The squares that are encoded, the whole picture among them."""
-        return picture.pixels.size // (3 * picture.pixels.shape[-1] ** 2)
+        return int(picture.pixels.size // (3 * picture.pixels.shape[-1] ** 2))
 
     def network(self, backend: Backend) -> Network:
         return _Network(self, backend)

@@ -17,7 +17,7 @@ from ...text.tokenizers import Tokenizer
 from ..contract import Network, Placed, VisionFamily, stand_in
 from ..inputs import Inputs, Pictures, stacked
 from ..parts import Block, EncoderShape, FeedForward, Norm, PatchEmbedding, cut
-from ..parts.attention import joined, tiled
+from ..parts.attention import joined, sliced, tiled
 from ..parts.block import gelu_erf
 from ..parts.patches import Pixels
 from ..parts.shape import CLIP, colours, grid_of
@@ -78,7 +78,8 @@ class Mllama(VisionFamily):
 class _Network(Network):
     """The state holds the positions of the picture's tiles first, then all padding: that of its tiles, then other tiles.
 
-    The picture's positions see everything, padding sees only the picture's positions.
+    The picture's positions see everything, padding sees only the picture's positions. The states that join the result
+    are the outputs of the listed blocks, as in transformers 5; Meta's code takes their inputs.
     """
 
     def __init__(self, family: Mllama, backend: Backend) -> None:
@@ -87,9 +88,10 @@ class _Network(Network):
         self.width, own = self.shape.width, self.shape.blocks
         others = GLOBAL_BLOCKS.of(config, 0)
         self.own, self.blocks = own, own + others
-        self.keeps = tuple(map(int, INTERMEDIATE.of(config, np.empty(0, np.int64))))
-        if any(layer >= own for layer in self.keeps):
+        listed = INTERMEDIATE.of(config, np.empty(0, np.int64))
+        if (listed >= own).any():
             raise INTERMEDIATE.refuse(config, f"blocks below {own}")
+        self.keeps = tuple(int(layer) + 1 for layer in listed)
         v, tiles, positions = weights.at("v."), family.tiles, family.positions
         self.embedding = PatchEmbedding(v, ("patch_embd",), family.patch, self.width)
         self.first = v.need("class_embd", self.width)
@@ -134,8 +136,8 @@ class _Network(Network):
         return values.rows(ctx, ratios).mul(ctx, gate)
 
     def block(self, ctx: Context, layer: int, x: Tensor, inputs: Inputs) -> Tensor:
-        x = self.layers[layer](ctx, x, partial(self._attend, inputs=inputs))
-        return self._between(ctx, x, inputs) if layer == self.own - 1 else x
+        x = self._between(ctx, x, inputs) if layer == self.own else x
+        return self.layers[layer](ctx, x, partial(self._attend, inputs=inputs))
 
     def _attend(self, ctx: Context, q: Tensor, k: Tensor, v: Tensor, *, inputs: Inputs) -> Tensor:
         each, seen = (
@@ -144,11 +146,11 @@ class _Network(Network):
         )
         scale, found = self.shape.head**-0.5, []
         for first in range(0, q.dim(2), each):
-            picture = [t.slice(ctx, 2, first, first + each, 1) for t in (q, k, v)]
-            own = [t.slice(ctx, 2, 0, seen, 1) for t in picture]
+            picture = sliced(ctx, (q, k, v), 2, first, first + each)
+            _, own_k, own_v = own = sliced(ctx, picture, 2, 0, seen)
             padding = picture[0].slice(ctx, 2, seen, each, 1)
-            found.append(tiled(ctx, own[0], *picture[1:], scale))
-            found.append(tiled(ctx, padding, *own[1:], scale))
+            found.append(tiled(ctx, own[0], picture[1], picture[2], scale))
+            found.append(tiled(ctx, padding, own_k, own_v, scale))
         return joined(ctx, found, 2)
 
     def _between(self, ctx: Context, x: Tensor, inputs: Inputs) -> Tensor:
@@ -160,6 +162,7 @@ class _Network(Network):
 
     def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: Inputs) -> Tensor:
         places = inputs.leaf("places", self._places)
+        x = self._between(ctx, x, inputs) if self.own == self.blocks else x
         x = x.rows(ctx, places)
         if kept:
             rows = [each.rows(ctx, places).reshape(ctx, self.width, -1, 1) for each in kept]

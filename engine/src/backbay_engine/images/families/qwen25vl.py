@@ -182,11 +182,9 @@ class _Network(Network):
 
     def _patches(self, pictures: Pictures, frame: int) -> Pixels:
         """(patches, features) of one slice of time, in the encoder's order."""
-        pixels = stacked(pictures).reshape(
-            len(pictures), -1, self.family.merge**2, 3, FRAMES, self.family.patch**2
-        )
-        ordered = pixels[:, self.family.order(pictures[0]).units, :, :, frame]
-        return ordered.reshape(-1, 3 * self.family.patch**2)
+        merge, features = self.family.merge**2, self.family.patch**2
+        pixels = stacked(pictures).reshape(len(pictures), -1, merge, 3, FRAMES, features)[..., frame, :]
+        return pixels[:, self.family.order(pictures[0]).units].reshape(-1, 3 * features)
 
     def _positions(self, pictures: Pictures) -> NDArray[np.int32]:
         """The row of each patch, then its column, then nothing for the two components that the op ignores."""

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from backbay import Context, Tensor
+
+Triple: TypeAlias = tuple[Tensor, Tensor, Tensor]
 
 SCORES = 64 << 20  # bytes of scores at a time; more queries are taken one tile after the other
 LEAST = 64  # queries of a tile
@@ -25,7 +28,9 @@ def attend(ctx: Context, q: Tensor, k: Tensor, v: Tensor, groups: Sequence[Group
     found, start = [], 0
     for each in groups:
         end = start + each.size * each.count
-        part = [t if end - start == t.dim(2) else t.slice(ctx, 2, start, end, 1) for t in (q, k, v)]
+        part = q, k, v
+        if end - start < q.dim(2):
+            part = sliced(ctx, part, 2, start, end)
         found.append(_within(ctx, *part, each, scale))
         start = end
     return joined(ctx, found, 2)
@@ -42,9 +47,15 @@ def _within(ctx: Context, q: Tensor, k: Tensor, v: Tensor, groups: Groups, scale
     each = 4 * heads * groups.size**2
     found = []
     for low, high in _ranges(groups.count, max(1, SCORES // each)):
-        part = (t if high - low == groups.count else t.slice(ctx, 3, low, high, 1) for t in (q, k, v))
+        part = (q, k, v) if high - low == groups.count else sliced(ctx, (q, k, v), 3, low, high)
         found.append(_attended(ctx, *part, scale))
     return joined(ctx, found, 3).reshape(ctx, head, heads, positions)
+
+
+def sliced(ctx: Context, parts: Triple, dim: int, low: int, high: int) -> Triple:
+    """The same range of queries, keys and values."""
+    q, k, v = (each.slice(ctx, dim, low, high, 1) for each in parts)
+    return q, k, v
 
 
 def tiled(ctx: Context, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:

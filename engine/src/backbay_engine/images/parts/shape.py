@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from backbay.gguf import Config, Key, number, numbers, whole
 
@@ -66,8 +68,8 @@ def colours(config: Config, default: tuple[Colour, Colour]) -> tuple[Colour, Col
     return mean, deviation
 
 
-def _colour(config: Config, key: Key, default: Colour) -> Colour:
-    values: Sequence[float] = key.of(config, default)
+def _colour(config: Config, key: Key[NDArray[np.float64]], default: Colour) -> Colour:
+    values = key.of(config, default)
     if len(values) != 3:
         raise key.refuse(config, "three numbers")
     red, green, blue = map(float, values)
