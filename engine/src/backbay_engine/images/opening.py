@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from importlib import import_module
 
 import backbay.gguf
 from backbay import ModelFileError
 from backbay.gguf import ModelFile, nearest, text
 
 from .contract import VisionFamily
-from .families.gemma3 import Gemma3
-from .families.llava import Llava
-from .families.mllama import Mllama
-from .families.qwen25vl import Qwen25VL
 
 Path = str | os.PathLike[str]
 ENCODERS = ("v.", "mm.", "a.", "model.image_newline")
-PROJECTORS: Mapping[str, type[VisionFamily]] = {"gemma3": Gemma3, "mlp": Llava, "qwen2.5vl_merger": Qwen25VL}
-ARCHITECTURES: Mapping[str, type[VisionFamily]] = {"gemma3": Gemma3, "mllama": Mllama, "qwen25vl": Qwen25VL}
+PROJECTORS: Mapping[str, str] = {
+    "gemma3": "gemma3:Gemma3",
+    "mlp": "llava:Llava",
+    "qwen2.5vl_merger": "qwen25vl:Qwen25VL",
+}
+"""Families by the type of a projector, each with its module."""
+ARCHITECTURES: Mapping[str, str] = {
+    "gemma3": "gemma3:Gemma3",
+    "mllama": "mllama:Mllama",
+    "qwen25vl": "qwen25vl:Qwen25VL",
+}
+"""Families by the architecture of a file that holds all."""
 KINDS = text("vision.projector_type"), text("projector_type")
 
 
@@ -59,7 +66,9 @@ def vision_family(file: ModelFile, image_tokens: int | None = None) -> VisionFam
     if kind not in known:
         expected = f"an encoder of a kind that is known: {', '.join(sorted(known))}"
         raise ModelFileError(file.path, config.offset(key.name), expected, f"{kind!r}{nearest(kind, known)}")
-    return known[kind](file, image_tokens)
+    module, _, name = known[kind].partition(":")
+    family: type[VisionFamily] = getattr(import_module(f".families.{module}", __package__), name)
+    return family(file, image_tokens)
 
 
 def _is_of_encoder(name: str) -> bool:
