@@ -31,9 +31,9 @@ def convert(folder: Path, target: Path, converter: Path, kind: Kind) -> Path:
         base = conversion.base.ModelBase
         parameters = base.load_hparams(folder, False)
         name = conversion.get_model_architecture(parameters, conversion.base.ModelType.TEXT)
-        made = conversion.get_model_class(name)(
-            folder, gguf.LlamaFileType.ALL_F32, target, model_name="small"
-        )
+        converting = conversion.get_model_class(name)
+        converting.no_mtp = True  # some classes demand blocks that predict further tokens
+        made = converting(folder, gguf.LlamaFileType.ALL_F32, target, model_name="small")
         made.set_vocab = lambda: write_vocabulary(made, config)
         for key, value in kind.metadata.items():
             made.gguf_writer.add_key_value(key, value, gguf.GGUFValueType.get_type(value))

@@ -19,14 +19,14 @@ LEVELS = 3  # weights are whole numbers from -3 to 3 times a step, so that a pac
 class Kind:
     """What to build, and how to compare it.
 
-    model       a class of transformers
+    model       a class of transformers, or a class like these
     pooling     for models of vectors: "mean", "first", "last", or "none" for the vectors of all tokens
     prepare     changes the model before it is saved
     describe    changes config.json, where the converter wants other entries than transformers writes
     logits      for a model that is called otherwise: (model, tokens) to logits, (tokens, words)
     """
 
-    model: str
+    model: str | type[Any]
     config: dict[str, Any]
     limit: float = 1e-5
     seed: int = 0
@@ -42,10 +42,11 @@ class Kind:
         return _made(self)
 
 
-def kind(model: str, *configs: dict[str, Any], **more: Any) -> Kind:
-    """A kind whose configuration is `configs` and those of `more` that are no fields of Kind."""
-    fields = {name: more.pop(name) for name in [*more] if name in Kind.__dataclass_fields__}
-    return Kind(model, {name: value for each in (*configs, more) for name, value in each.items()}, **fields)
+def kind(model: str | type[Any], *configs: dict[str, Any], **more: Any) -> Kind:
+    """A kind; what is no field of Kind is its configuration."""
+    given = {name: value for each in (*configs, more) for name, value in each.items()}
+    fields = {name: given.pop(name) for name in [*given] if name in Kind.__dataclass_fields__}
+    return Kind(model, given, **fields)
 
 
 def make(kind: Kind, folder: Path) -> None:
@@ -56,7 +57,9 @@ def make(kind: Kind, folder: Path) -> None:
 @cache
 def _made(kind: Kind) -> Any:
     torch.manual_seed(kind.seed)
-    made: Callable[..., Any] = getattr(transformers, kind.model)
+    made: Callable[..., Any] = (
+        getattr(transformers, kind.model) if isinstance(kind.model, str) else kind.model
+    )
     config = made.config_class(**{"vocab_size": VOCABULARY, **kind.config})  # type: ignore[attr-defined]
     config._attn_implementation = config._experts_implementation = "eager"
     model = made(config).eval().float()

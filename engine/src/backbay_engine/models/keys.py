@@ -16,6 +16,7 @@ WIDTH = whole("embedding_length", 1)
 
 HEADS = whole("attention.head_count", 1)
 KV_HEADS = whole("attention.head_count_kv", 1)
+ATTENDING_HEADS = whole("attention.head_count_kv")  # 0: the block has no attention
 KEY_LENGTH = whole("attention.key_length", 1)
 VALUE_LENGTH = whole("attention.value_length", 1)
 SCALE = number("attention.scale", most=1e4, above=0)

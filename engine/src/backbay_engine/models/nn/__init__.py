@@ -2,7 +2,7 @@
 
 from .activation import ACTIVATIONS, Activation, ActivationName, capped
 from .attention import Attention, Projection, attend
-from .block import Block, Mixer, ParallelBlock
+from .block import Block, Mixer, Module, ParallelBlock
 from .embedding import Embedding, Positions
 from .experts import Experts, feed_forward_of
 from .feed_forward import FeedForward, GatedFeedForward, SharedExpert
@@ -11,10 +11,16 @@ from .norm import LayerNorm, RMSNorm
 from .recurrent.convolution import CausalConvolution, states_of
 from .recurrent.delta_net import DeltaNet
 from .recurrent.delta_rule import chunked_delta_rule, delta_rule, recurrent_delta_rule
+from .recurrent.low_rank_rule import (
+    Token,
+    chunked_low_rank_rule,
+    low_rank_rule,
+    recurrent_low_rank_rule,
+)
 from .recurrent.mamba import Mamba2, StateShape
 from .rope import Factors, Rope
 from .routing import Gating, Routing
-from .shape import Shape, block_count, sliding_layers
+from .shape import Shape, attends, block_count, sliding_layers
 from .weights import Weights
 
 __all__ = [
@@ -35,6 +41,7 @@ __all__ = [
     "Linear",
     "Mamba2",
     "Mixer",
+    "Module",
     "ParallelBlock",
     "Positions",
     "Projection",
@@ -44,14 +51,19 @@ __all__ = [
     "Shape",
     "SharedExpert",
     "StateShape",
+    "Token",
     "Weights",
     "attend",
+    "attends",
     "block_count",
     "capped",
     "chunked_delta_rule",
+    "chunked_low_rank_rule",
     "delta_rule",
     "feed_forward_of",
+    "low_rank_rule",
     "recurrent_delta_rule",
+    "recurrent_low_rank_rule",
     "sliding_layers",
     "states_of",
 ]

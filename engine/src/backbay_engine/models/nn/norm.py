@@ -5,9 +5,16 @@ from __future__ import annotations
 from typing import final
 
 from backbay import Context, Tensor
+from backbay.gguf import Config
 
 from ..keys import EPSILON, RMS_EPSILON
 from .weights import Weights
+
+
+def rms_epsilon(config: Config) -> float:
+    """The epsilon of RMS norms; some files of hybrid models have it under the name of layer norms only."""
+    key = EPSILON if RMS_EPSILON.name not in config and EPSILON.name in config else RMS_EPSILON
+    return key.of(config)
 
 
 @final
@@ -17,7 +24,7 @@ class RMSNorm:
     def __init__(self, weights: Weights, name: str, width: int, *, or_else: tuple[str, ...] = ()) -> None:
         others = [f"{other}.weight" for other in or_else]
         self.weight = weights.need(f"{name}.weight", width, or_else=others)
-        self.eps = RMS_EPSILON.of(weights.config)
+        self.eps = rms_epsilon(weights.config)
 
     def __call__(self, ctx: Context, x: Tensor) -> Tensor:
         return x.rms_norm(ctx, self.weight, eps=self.eps)

@@ -10,6 +10,7 @@ import numpy as np
 from backbay.gguf import Config
 
 from ..keys import (
+    ATTENDING_HEADS,
     BLOCK_COUNT,
     EXPERT_HIDDEN,
     EXPERTS,
@@ -74,6 +75,11 @@ class Shape:
             experts,
             used,
         )
+
+
+def attends(config: Config, layer: int) -> bool:
+    """Whether a block has attention: files of hybrid models give 0 heads of keys and values for the other blocks."""
+    return ATTENDING_HEADS.of(config, layer=layer) > 0
 
 
 def block_count(config: Config) -> int:

@@ -18,11 +18,11 @@ from ...nn import (
     Rope,
     Shape,
     Weights,
+    attends,
     feed_forward_of,
 )
 
 TAPS = whole("shortconv.l_cache", 1, 1 << 10)
-ATTENDING = whole("attention.head_count_kv")  # 0: a convolution
 
 
 @final
@@ -51,7 +51,7 @@ class Lfm2(HybridDecoder):
     norm_name = "token_embd_norm"
 
     def recurs(self, layer: int) -> bool:
-        return ATTENDING.of(self.config, layer=layer) == 0
+        return not attends(self.config, layer)
 
     def block(self, weights: Weights, layer: int) -> Block:
         here = weights.at(f"blk.{layer}.")

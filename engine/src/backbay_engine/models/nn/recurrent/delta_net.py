@@ -7,9 +7,8 @@ from abc import ABC, abstractmethod
 from backbay import Context, Tensor
 
 from ...batch import Batch
-from ...keys import RMS_EPSILON
 from ..linear import Linear
-from ..norm import RMSNorm
+from ..norm import RMSNorm, rms_epsilon
 from ..weights import Weights
 from .convolution import CausalConvolution, states_of
 from .delta_rule import delta_rule
@@ -31,7 +30,7 @@ class DeltaNet(ABC):
         self.decay = weights.need("ssm_a", s.heads)
         self.norm = RMSNorm(weights, "ssm_norm", s.head)
         self.leave = Linear(weights, "ssm_out", s.inner, s.width)
-        self.eps = RMS_EPSILON.of(weights.config)
+        self.eps = rms_epsilon(weights.config)
 
     @abstractmethod
     def controls(self, ctx: Context, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,6 @@ from backbay.gguf import Config
 from ...batch import Batch
 from ...keys import (
     CONVOLUTION_TAPS,
-    RMS_EPSILON,
     STATE_GROUPS,
     STATE_HEADS,
     STATE_INNER,
@@ -19,6 +18,7 @@ from ...keys import (
     WIDTH,
 )
 from ..linear import Linear
+from ..norm import rms_epsilon
 from ..weights import FLOATS, Weights
 from .convolution import CausalConvolution, states_of
 
@@ -64,7 +64,7 @@ class Mamba2:
         self.decay = weights.need("ssm_a", 1, s.heads, dtypes=FLOATS)
         self.skip = weights.need("ssm_d", 1, s.heads, dtypes=FLOATS)
         self.norm = weights.maybe("ssm_norm.weight", s.inner // s.groups, s.groups, dtypes=FLOATS)
-        self.eps = RMS_EPSILON.of(weights.config)
+        self.eps = rms_epsilon(weights.config)
         self.leave = Linear(weights, "ssm_out", s.inner, s.width)
 
     def __call__(self, ctx: Context, layer: int, x: Tensor, batch: Batch, *, last: bool = False) -> Tensor:
