@@ -1,6 +1,7 @@
 """The scheduler: no job starves, and no span is cut."""
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,9 +29,9 @@ class Asked:
         )
 
 
-def run(room: int, asked: list[Asked], limit: int = 100_000) -> int:
+def run(room: int, asked: list[Asked], limit: int = 100_000, *, uniform: bool = False) -> int:
     """The number of steps until all are done."""
-    scheduler = Scheduler(room)
+    scheduler = Scheduler(room, uniform)
     for step in range(limit):
         waiting = [one for one in asked if one.pending]
         if not waiting:
@@ -38,6 +39,7 @@ def run(room: int, asked: list[Asked], limit: int = 100_000) -> int:
         shares = scheduler.split(waiting)
         assert shares
         assert sum(share.count for share in shares) <= room
+        assert not uniform or len({share.count for share in shares}) == 1
         for share in shares:
             share.job.steps.append((step, share.count))
             share.job.done += share.count
@@ -100,3 +102,14 @@ def test_a_span_as_large_as_the_batch_goes_before_answers() -> None:
     run(8, [*[Asked(prompt=1, answer=1000) for _ in range(4)], picture])
     assert picture.steps[0][1] == 8
     assert picture.steps[0][0] <= 2
+
+
+@given(
+    st.integers(8, 64),
+    st.lists(st.builds(Asked, prompt=st.integers(1, 200), answer=st.integers(0, 30)), min_size=1, max_size=8),
+)
+def test_generating_jobs_and_prompts_take_turns_in_uniform_steps(room: int, asked: list[Asked]) -> None:
+    run(room, asked, uniform=True)
+    for one in asked:
+        waits = [after - before for (before, _), (after, _) in pairwise([(-1, 0), *one.steps])]
+        assert max(waits) <= 2 * len(asked) + 1

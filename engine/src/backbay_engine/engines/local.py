@@ -100,7 +100,8 @@ class LocalEngine(Engine):
             self.facts = Facts(architecture, self.model.vocabulary_size, context, batch, generates, sees)
             self._book_host(parallel)
             # All is allocated now, so that no later step runs out of memory.
-            steps = worst_steps(batch, parallel, context, decoding=generates)
+            uniform = self.cache is not None and self.cache.is_uniform
+            steps = worst_steps(batch, parallel, context, decoding=generates, uniform=uniform)
             self.step_cache.reserve(steps + self._steps_with_pictures(steps))
             self.runner = self._runner(self.cache, parallel)
         except MemoryError as error:

@@ -54,7 +54,7 @@ class Scheduler:
     Jobs that generate, one token each, go first; then prompts, the longest waiting first, so that none starves. A
     span too large to fit beside the generating jobs goes before them after a step of waiting.
 
-    uniform  all jobs of a step have equally many tokens in it
+    uniform  all jobs of a step have equally many tokens in it: generating jobs and prompts take turns
     """
 
     room: int
@@ -65,7 +65,7 @@ class Scheduler:
         answering = sum(job.pending == 1 for job in jobs)
 
         def rank(job: J) -> tuple[bool, bool, int]:
-            stuck = job.skipped > 0 and fitting(job, self.room - answering) == 0
+            stuck = job.skipped > 0 and (self.uniform or fitting(job, self.room - answering) == 0)
             return not stuck, job.pending > 1, -job.skipped
 
         left, shares = self.room, list[Share[J]]()

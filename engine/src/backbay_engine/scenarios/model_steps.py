@@ -28,7 +28,10 @@ def compile_steps(backend: Backend) -> None:
             cache.open(backend, CacheSizes(parallel, context, batch, dtype))
         steps = StepCache(model, cache)
         try:
-            steps.reserve(worst_steps(batch, parallel, context, decoding=cache is not None))
+            uniform = cache is not None and cache.is_uniform
+            steps.reserve(
+                worst_steps(batch, parallel, context, decoding=cache is not None, uniform=uniform)
+            )
         finally:
             steps.close()
             if cache is not None:

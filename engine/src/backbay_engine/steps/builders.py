@@ -53,8 +53,13 @@ def _text_step(texts: Sequence[Sequence[int]]) -> Step:
     )
 
 
-def worst_steps(batch: int, parallel: int, context: int, *, decoding: bool) -> list[Step]:
-    """The largest steps: for decoding, a full prompt and a token of every sequence; for embedding, texts of one token."""
+def worst_steps(
+    batch: int, parallel: int, context: int, *, decoding: bool, uniform: bool = False
+) -> list[Step]:
+    """The largest steps: for decoding, a full prompt and a token of every sequence; for embedding, texts of one token.
+
+    uniform    a cache takes equally many tokens of each sequence in a step: also a full step of all sequences
+    """
     if not decoding:
         each, zeros = np.arange(batch, dtype=np.int32), np.zeros(batch, np.int32)
         return [Step(zeros, zeros, each, each)]
@@ -64,4 +69,7 @@ def worst_steps(batch: int, parallel: int, context: int, *, decoding: bool) -> l
     if batch > parallel:
         nothing = np.zeros(parallel, np.int32)
         steps.append(Step(nothing, nothing, np.arange(parallel, dtype=np.int32), outputs))
+    if uniform and (each := batch // parallel) > 1:
+        zeros = np.zeros(parallel * each, np.int32)
+        steps.append(Step(zeros, np.tile(positions[:each], parallel), np.repeat(outputs, each), outputs))
     return steps
