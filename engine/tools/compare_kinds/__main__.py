@@ -31,6 +31,7 @@ sys.path[:0] = [str(HERE), str(HERE.parents[1] / "tests")]
 
 import decoders  # noqa: E402
 import encoders  # noqa: E402
+import mixtures  # noqa: E402
 import model_scripts as scripts  # noqa: E402
 import recurrent  # noqa: E402
 from files import convert  # noqa: E402
@@ -41,7 +42,7 @@ import backbay  # noqa: E402
 from backbay import DType  # noqa: E402
 from backbay_engine.plugin import load_model  # noqa: E402
 
-KINDS: dict[str, Kind] = {**decoders.KINDS, **encoders.KINDS, **recurrent.KINDS}
+KINDS: dict[str, Kind] = {**decoders.KINDS, **mixtures.KINDS, **encoders.KINDS, **recurrent.KINDS}
 
 
 def truths(kind: Kind, names: list[str]) -> dict[str, NDArray[np.float32]]:

@@ -20,6 +20,7 @@ _BUILT_IN = {
     "bert": "encoders.bert:Bert",
     "cohere2": "decoders.cohere2:Cohere2",
     "command-r": "decoders.cohere2:CommandR",
+    "deepseek2": "mixtures.deepseek2:DeepSeek2",
     "gemma2": "gemma.gemma2:Gemma2",
     "gemma3": "gemma.gemma3:Gemma3",
     "glm4": "decoders.glm4:Glm4",

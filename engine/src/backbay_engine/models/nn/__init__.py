@@ -6,6 +6,7 @@ from .block import Block, Mixer, Module, ParallelBlock
 from .embedding import Embedding, Positions
 from .experts import Experts, feed_forward_of
 from .feed_forward import FeedForward, GatedFeedForward, SharedExpert
+from .latent import LatentAttention, head_lengths
 from .linear import Linear
 from .norm import LayerNorm, RMSNorm
 from .recurrent.convolution import CausalConvolution, states_of
@@ -37,6 +38,7 @@ __all__ = [
     "FeedForward",
     "GatedFeedForward",
     "Gating",
+    "LatentAttention",
     "LayerNorm",
     "Linear",
     "Mamba2",
@@ -61,6 +63,7 @@ __all__ = [
     "chunked_low_rank_rule",
     "delta_rule",
     "feed_forward_of",
+    "head_lengths",
     "low_rank_rule",
     "recurrent_delta_rule",
     "recurrent_low_rank_rule",

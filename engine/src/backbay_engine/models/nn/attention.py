@@ -109,6 +109,7 @@ def attend(
     *,
     sinks: Tensor | None = None,
     softcap: float = 0.0,
+    vmla: Tensor | None = None,
 ) -> Tensor:
     """Store keys and values in the cache, and attend over all that the layer holds; (value_head, heads, tokens)."""
     if cache is None:
@@ -124,6 +125,7 @@ def attend(
         seen.mask,
         scale=scale,
         sinks=sinks,
+        vmla=vmla,
         softcap=softcap,
         cache_config_applied=True,
     )

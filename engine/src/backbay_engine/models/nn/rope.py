@@ -62,6 +62,7 @@ class Rope:
 
     factors  divide the frequencies; `fit` chooses the short or the long ones
     scaled   False: the context is not extended, whatever the metadata say
+    plain    True: yarn does not magnify queries and keys
     exact    a context that holds exact frequencies of yarn: the op, like llama.cpp, rounds the ends of yarn's ramp
              to whole pairs
     """
@@ -75,6 +76,7 @@ class Rope:
         base: float | None = None,
         factors: Factors | None = None,
         scaled: bool = True,
+        plain: bool = False,
         exact: Context | None = None,
     ) -> None:
         self.mode: Mode = mode
@@ -82,7 +84,7 @@ class Rope:
         self._original = _original(config)
         self.dim = _dimensions(config, shape)
         self.base = BASE.of(config, 1e4) if base is None else base
-        self.scale, self.yarn = _scaling(config) if scaled else (1.0, None)
+        self.scale, self.yarn = _scaling(config, plain=plain) if scaled else (1.0, None)
         if exact is not None and self.yarn is not None and self.yarn.ext_factor:
             held = exact.from_floats(_frequency_factors(self.dim, self.base, self.scale, self.yarn))
             self._by_context = Factors(held, held)
@@ -114,7 +116,7 @@ class Rope:
         )
 
 
-def _scaling(config: Config) -> tuple[float, Yarn | None]:
+def _scaling(config: Config, *, plain: bool) -> tuple[float, Yarn | None]:
     """The scale of the angles, and yarn's parameters if the scale depends on the frequency."""
     kind = SCALING.of(config, "linear")
     key = FACTOR if FACTOR.name in config else OLD_FACTOR
@@ -127,7 +129,7 @@ def _scaling(config: Config) -> tuple[float, Yarn | None]:
     mix = YARN_MIX.of(config, 1.0) if kind == "yarn" else 0.0
     if not mix:
         return scale, Yarn(original, 0.0, magnitude) if magnitude != 1 else None
-    whole = YARN_MAGNITUDE.of(config, _growth(scale))  # the op multiplies by the growth
+    whole = 1.0 if plain else YARN_MAGNITUDE.of(config, _growth(scale))  # the op multiplies by the growth
     fast, slow = YARN_FAST.of(config, 32.0), YARN_SLOW.of(config, 1.0)
     if slow > fast:
         raise YARN_SLOW.refuse(config, f"a number up to yarn_beta_fast, {fast:g},")

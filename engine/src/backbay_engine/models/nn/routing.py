@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from math import inf
 from typing import Self
 
-from backbay import Context, DType, Tensor
+from backbay import Context, Tensor
 from backbay.gguf import Config
 
 from ..keys import EXPERT_GROUPS, GATING, NORMALIZED_SHARES, SHARE_SCALE, USED_EXPERT_GROUPS
 from .shape import Shape
+
+FAR = 1e30  # times any difference of sums, it leaves an expert behind all others
 
 
 class Gating(IntEnum):
@@ -26,7 +29,8 @@ class Routing:
     """The best experts of each token by odds plus bias, with the odds as their weights.
 
     normalized  the weights of a token are divided by their sum
-    groups      only the experts of the best `used_groups` groups are chosen; a group counts as much as its two best
+    groups      only the experts of the best `used_groups` groups are chosen; a group counts as much as its best expert,
+                with sigmoids as much as its two best
     """
 
     experts: int
@@ -87,13 +91,17 @@ class Routing:
             return odds.top_k(ctx, self.used)
         tokens, size = odds.dim(1), self.experts // self.groups
         grouped = odds.reshape(ctx, size, self.groups, tokens)
-        two = grouped.top_k(ctx, min(2, size)).reshape(ctx, -1, self.groups * tokens)
-        top = odds.reshape(ctx, 1, size, self.groups * tokens).rows(ctx, two)  # (1, 2, groups * tokens)
-        sums = top.reshape(ctx, -1, self.groups, tokens).sum_rows(ctx)
-        groups = sums.reshape(ctx, self.groups, tokens).top_k(ctx, self.used_groups)
-        room = self.used_groups * size
-        chosen = grouped.rows(ctx, groups).reshape(ctx, room, tokens).top_k(ctx, self.used)
-        ones = odds.view(ctx, 0, (self.experts,)).fill(ctx, 1.0)
-        numbers = ones.cumsum(ctx).sub(ctx, ones).reshape(ctx, size, self.groups)
-        ids = numbers.rows(ctx, groups).reshape(ctx, 1, room, tokens).rows(ctx, chosen)
-        return ids.reshape(ctx, self.used, tokens).cast(ctx, DType.I32)
+        count = min(2, size) if self.gating is Gating.SIGMOID else 1
+        best = grouped.top_k(ctx, count).reshape(ctx, count, self.groups * tokens)
+        top = odds.reshape(ctx, 1, size, self.groups * tokens).rows(ctx, best)  # (1, count, groups * tokens)
+        sums = top.reshape(ctx, count, self.groups, tokens).sum_rows(ctx)
+        groups = sums.reshape(ctx, self.groups, tokens)
+        least = sums.reshape(ctx, 1, self.groups, tokens).rows(ctx, groups.top_k(ctx, self.used_groups))
+        least = (
+            least.slice(ctx, 1, self.used_groups - 1, self.used_groups)
+            .contiguous(ctx)
+            .reshape(ctx, 1, tokens)
+        )
+        behind = groups.sub(ctx, least).clamp(ctx, -inf, 0.0).scale(ctx, FAR)  # 0 for the best groups
+        kept = grouped.add(ctx, behind.reshape(ctx, 1, self.groups, tokens))
+        return kept.reshape(ctx, self.experts, tokens).top_k(ctx, self.used)

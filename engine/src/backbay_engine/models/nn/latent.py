@@ -1,0 +1,120 @@
+"""Attention over latent vectors: keys and values of all heads are products of one short vector for each token."""
+
+from __future__ import annotations
+
+from typing import final
+
+from backbay import Context, Tensor
+
+from ..batch import Batch
+from ..keys import LATENT, OWN_KEY_LENGTH, OWN_VALUE_LENGTH, QUERY_LATENT, ROTATED
+from .attention import attend
+from .linear import Linear
+from .norm import RMSNorm
+from .rope import Rope
+from .shape import Shape
+from .weights import Weights
+
+
+@final
+class LatentAttention:
+    """Multi-head latent attention, in the form that the file's tensors allow.
+
+    absorbed  attn_k_b and attn_v_b: queries are multiplied instead of keys, and results instead of values, so that
+              the cache holds one latent vector for each token
+    plain     attn_kv_b, in older files: the cache holds keys and values of all heads
+
+    A key begins with its rotated part, which a moving cache rotates again.
+    """
+
+    def __init__(self, weights: Weights, shape: Shape, rope: Rope | None, *, scale: float) -> None:
+        config, width = weights.config, shape.width
+        self.rope, self.scale, self.heads = rope, scale, shape.heads
+        self.latent, self.rotated = LATENT.of(config), ROTATED.of(config)
+        self.head, self.value_head = head_lengths(weights, shape)
+        self.fixed = self.head - self.rotated
+        if self.fixed < 1:
+            raise ROTATED.refuse(config, f"less than {self.head}, the length of a head,")
+        self.compress, self.query_norm = None, None
+        rows, inputs, name = self.heads * self.head, width, "attn_q"
+        if "attn_q.weight" not in weights:
+            inputs, name = QUERY_LATENT.of(config), "attn_q_b"
+            self.compress = Linear(weights, "attn_q_a", width, inputs)
+            self.query_norm = RMSNorm(weights, "attn_q_a_norm", inputs)
+        self.query = Linear(weights, name, inputs, rows)
+        self.key_value = Linear(weights, "attn_kv_a_mqa", width, self.latent + self.rotated)
+        self.norm = RMSNorm(weights, "attn_kv_a_norm", self.latent)
+        self.both = self.keys = self.values = None
+        if "attn_kv_b.weight" in weights and "attn_k_b.weight" not in weights:
+            outputs = self.heads * (self.fixed + self.value_head)
+            self.both = Linear(weights, "attn_kv_b", self.latent, outputs)
+        else:
+            self.keys = weights.need("attn_k_b.weight", self.fixed, self.latent, self.heads)
+            self.values = weights.need("attn_v_b.weight", self.latent, self.value_head, self.heads)
+        self.output = Linear(weights, "attn_output", self.heads * self.value_head, width)
+
+    def __call__(self, ctx: Context, layer: int, x: Tensor, batch: Batch, *, last: bool = False) -> Tensor:
+        """(width, tokens); with `last`, only the outputs, (width, outputs)."""
+        tokens = x.dim(1)
+        q = (
+            x
+            if self.compress is None or self.query_norm is None
+            else self.query_norm(ctx, self.compress(ctx, x))
+        )
+        q = self.query(ctx, q).reshape(ctx, self.head, self.heads, tokens)
+        fixed, turned = (part.contiguous(ctx) for part in q.chunk_sections(ctx, 0, self.fixed, self.rotated))
+        joint = self.key_value(ctx, x)
+        latent, key = (
+            part.contiguous(ctx) for part in joint.chunk_sections(ctx, 0, self.latent, self.rotated)
+        )
+        latent, key = self.norm(ctx, latent), key.reshape(ctx, self.rotated, 1, tokens)
+        if self.rope is not None:
+            turned, key = (self.rope(ctx, part, batch.positions) for part in (turned, key))
+        form = self.absorbed if self.both is None else self.plain
+        a = form(ctx, layer, fixed, turned, latent, key, batch).reshape(ctx, -1, tokens)
+        return self.output(ctx, batch.select(ctx, a) if last else a)
+
+    def absorbed(
+        self,
+        ctx: Context,
+        layer: int,
+        fixed: Tensor,
+        turned: Tensor,
+        latent: Tensor,
+        key: Tensor,
+        batch: Batch,
+    ) -> Tensor:
+        """The heads attend to the latent vectors."""
+        assert self.keys is not None
+        by_head = fixed.permute(ctx, 0, 2, 1).contiguous(ctx)  # (fixed, tokens, heads)
+        absorbed = (
+            self.keys.mulmat(ctx, by_head).permute(ctx, 0, 2, 1).contiguous(ctx)
+        )  # (latent, heads, tokens)
+        value = latent.reshape(ctx, self.latent, 1, latent.dim(1))
+        q, k = turned.concat(ctx, absorbed, 0), key.concat(ctx, value, 0)
+        return attend(ctx, layer, q, k, value, batch.cache, self.scale, vmla=self.values)
+
+    def plain(
+        self,
+        ctx: Context,
+        layer: int,
+        fixed: Tensor,
+        turned: Tensor,
+        latent: Tensor,
+        key: Tensor,
+        batch: Batch,
+    ) -> Tensor:
+        """The heads attend to keys and values of their own, which are made of the latent vectors."""
+        assert self.both is not None
+        both = self.both(ctx, latent).reshape(ctx, -1, self.heads, latent.dim(1))
+        own, value = (
+            part.contiguous(ctx) for part in both.chunk_sections(ctx, 0, self.fixed, self.value_head)
+        )
+        k = key.repeat(ctx, 1, self.heads).concat(ctx, own, 0)
+        return attend(ctx, layer, turned.concat(ctx, fixed, 0), k, value, batch.cache, self.scale)
+
+
+def head_lengths(weights: Weights, shape: Shape) -> tuple[int, int]:
+    """The lengths of a head's key and value; files with attn_k_b have other numbers under the usual keys."""
+    config = weights.config
+    return OWN_KEY_LENGTH.of(config, shape.head), OWN_VALUE_LENGTH.of(config, shape.value_head)

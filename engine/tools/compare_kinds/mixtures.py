@@ -1,0 +1,54 @@
+"""Decoders with experts and routing of their own, and with latent attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from decoders import SMALL, rope
+from kind import Kind, kind
+
+
+def biased(model: Any) -> None:
+    """Biases of the routing that change which experts are chosen."""
+    for name, buffer in model.named_buffers():
+        if "e_score_correction_bias" in name:
+            buffer.copy_(torch.randn(buffer.shape) * 0.2)
+
+
+LATENT: dict[str, Any] = {
+    **SMALL,
+    "num_key_value_heads": 4,
+    "num_hidden_layers": 3,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 12,
+    "n_routed_experts": 8,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 16,
+    "first_k_dense_replace": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "routed_scaling_factor": 2.5,
+}
+GROUPS: dict[str, Any] = {"n_group": 4, "topk_group": 2}
+YARN = rope(
+    rope_type="yarn",
+    factor=4.0,
+    original_max_position_embeddings=64,
+    mscale=0.8,
+    mscale_all_dim=0.8,
+    beta_fast=32,
+    beta_slow=1,
+)
+
+KINDS: dict[str, Kind] = {
+    "deepseek3": kind("DeepseekV3ForCausalLM", LATENT, prepare=biased),
+    "deepseek3-groups": kind("DeepseekV3ForCausalLM", LATENT, GROUPS, prepare=biased),
+    "deepseek3-yarn": kind("DeepseekV3ForCausalLM", LATENT, YARN, prepare=biased),
+    "deepseek2-lite": kind("DeepseekV2ForCausalLM", LATENT, YARN, q_lora_rank=None, topk_method="greedy"),
+    "deepseek2-groups": kind("DeepseekV2ForCausalLM", LATENT, GROUPS, topk_method="group_limited_greedy"),
+}
