@@ -38,6 +38,21 @@ def test_a_result_outlives_runs_of_other_contexts(backend) -> None:
         assert a.floats().tolist() == [-n * n for n in range(64)]
 
 
+@pytest.mark.fault("two graphs have as many ops, which read other results", "each graph has the right result")
+def test_graphs_of_as_many_ops_do_not_share_places(backend) -> None:
+    contexts = []
+    for size, added in ((8, (0, 1, 2, 3, 4, 5)), (4, (0, 1, 0, 0, 4, 2)), (4, (0, 1, 0, 0, 2, 3))):
+        contexts.append(ctx := backend.new_context())
+        w, results, expected = ctx.from_floats(np.eye(size) * 2), [ctx.from_floats(np.eye(size))], [1]
+        for n in added:
+            results.append(w.mulmat(ctx, results[-1]).add(ctx, results[n]))
+            expected.append(2 * expected[-1] + expected[n])
+        ctx.compute(results[-1])
+        assert results[-1].floats()[0] == expected[-1]
+    for ctx in contexts:
+        ctx.close()
+
+
 def test_a_larger_context_moves_smaller_ones_without_compiling_them_again(backend) -> None:
     with backend.new_context() as small, backend.new_context() as large:
         x = small.from_floats(np.arange(8))

@@ -43,6 +43,9 @@ class Arena(SharedMemory[ArenaPlan]):
         need = self._measure(plan.graph)
         if need > self._size or (self._ledger.holds and self._allocator == NULL):
             self._replace(plan.graph, need)
+        elif self._ledger.holds:
+            # ggml takes the places of the last graph for any other with as many nodes, whatever its order.
+            self._reserve_places(self._allocator, plan.graph)
         if plan.scratch_size > self._scratch_size:
             self._grow_scratch(plan.scratch_size)
         if self._ledger.holds and not self._lib.ggml_gallocr_alloc_graph(self._allocator, plan.graph):
@@ -76,10 +79,16 @@ class Arena(SharedMemory[ArenaPlan]):
 
     def _reserve(self, graph: Ptr) -> None:
         allocator = self._lib.ggml_gallocr_new(self._buffer_type)
-        if not self._lib.ggml_gallocr_reserve(allocator, graph):
+        try:
+            self._reserve_places(allocator, graph)
+        except MemoryError:
             self._lib.ggml_gallocr_free(allocator)
-            raise MemoryError("the system gave ggml no memory")
+            raise
         self._allocator = allocator
+
+    def _reserve_places(self, allocator: Ptr, graph: Ptr) -> None:
+        if not self._lib.ggml_gallocr_reserve(allocator, graph):
+            raise MemoryError("the system gave ggml no memory")
 
     def _grow_scratch(self, need: int) -> None:
         def allocate() -> None:

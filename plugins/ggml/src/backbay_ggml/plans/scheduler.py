@@ -186,6 +186,9 @@ class Scheduler(SharedMemory[ScheduledPlan]):
             self._current.restore()
         self._current = None
         plan.restore()
+        # ggml takes the places of the last graph for any other with as many nodes, whatever its order.
+        if not self._reserve_for(plan):
+            raise MemoryError("ggml could not place a graph")
         self._assign(self._scheduler, plan)
         if not self._lib.ggml_backend_sched_alloc_graph(self._scheduler, plan.graph):
             raise MemoryError("ggml could not place a graph")
