@@ -13,7 +13,6 @@ from typing import Any, TypeAlias, TypeVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-import backbay
 from backbay import Backend, BackendMemory, BackendParams, ClosedError, DType
 from backbay.gguf import Config
 from backbay.plugin import Cancel, Entry, Progress, without_forks
@@ -42,7 +41,7 @@ from ..steps.tokens import Token, ids_of
 from ..text.tokenizers import Tokenizer, tokenizer_from_gguf
 from ..text.tokenizers.keys import KIND, TOKENS
 from .contract import Engine, Facts, Prompt
-from .sight import MakeJob, Sight, SightOptions, open_sight
+from .sight import MakeJob, Sight, SightOptions, open_sight, open_text
 
 log = logging.getLogger(__name__)
 
@@ -78,14 +77,16 @@ class LocalEngine(Engine):
         parallel = whole("parallel", sizes.parallel, 1, MOST_SEQUENCES)
         batch = whole("batch", sizes.batch, 1, LARGEST_BATCH)
         self.sight: Sight | None = None
-        self.backend = backbay.open(path, backend, params)
+        self.backend = open_text(path, backend, params)
         try:
             context = _context(sizes.context, self.backend)
             require_room(parallel, context)
             self.model: Model = load_model(self.backend, context)
             batch = max(batch, parallel)
             self.tokenizer = _tokenizer(self.backend.config, self.model)
-            self.sight = open_sight(self.backend, backend, params, sight or SightOptions(), self.tokenizer)
+            self.sight = open_sight(
+                path, self.backend, backend, params, sight or SightOptions(), self.tokenizer
+            )
             batch = max(batch, self.sight.family.span if self.sight is not None else 0)
             self.cache: Cache | None = self.model.new_cache()
             self.step_cache = StepCache(self.model, self.cache)

@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar, final
 import numpy as np
 from numpy.typing import NDArray
 
+import backbay
 from backbay import Backend, BackendMemory, BackendParams, ClosedError
 from backbay.plugin import Cancel, Progress, close_after_fork
 
@@ -21,7 +22,7 @@ from ..arguments import whole
 from ..errors import ImageError, RequestError
 from ..images.contract import VisionFamily
 from ..images.encoder import Encoder
-from ..images.opening import vision_family, vision_file
+from ..images.opening import text_file, vision_family, vision_file
 from ..images.picture import Image
 from ..images.prepared import Prepared
 from ..images.prompts import Parts, Placing, placeholders, tokens_of
@@ -291,7 +292,17 @@ class Sight:
         return Placing(picture, self.family.place(picture, self._tokenizer))
 
 
+def open_text(path: Any, backend: str | type[Backend] | None, params: BackendParams) -> Backend:
+    """A backend with the model of a file, without the encoder that the file may hold."""
+    opened = backbay.open(path, backend, params)
+    if opened.model is None or not any(name.startswith("v.") for name in opened.model.tensors):
+        return opened
+    opened.close()
+    return backbay.open(text_file(path), backend, params)
+
+
 def open_sight(
+    path: Any,
     text: Backend,
     backend: str | type[Backend] | None,
     params: BackendParams,
@@ -300,11 +311,15 @@ def open_sight(
 ) -> Sight | None:
     """The encoder of a projector's file, or of the model's own file; None if neither has one."""
     assert text.model is not None
-    file = vision_file(text.model.path, options.projector)
+    file = vision_file(path, options.projector)
     if file is None:
         return None
-    family = vision_family(file, options.image_tokens)
-    family.check_text(text.model, WIDTH.of(text.config), tokenizer)
+    try:
+        family = vision_family(file, options.image_tokens)
+        family.check_text(text.model, WIDTH.of(text.config), tokenizer)
+    except BaseException:
+        file.close()
+        raise
     own = replace(options.encoder_params or params, alloc_memory=params.alloc_memory)
     encoder = Encoder(family, options.encoder_backend or backend, own)
     try:
