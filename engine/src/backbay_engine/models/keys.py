@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from backbay.gguf import choice, flag, number, whole
+from backbay.gguf import choice, flag, number, whole, wholes
 
 MOST_BLOCKS: Final = 1 << 10
 MOST_EXPERTS: Final = 1 << 16
@@ -55,6 +55,8 @@ SHARE_SCALE = number("expert_weights_scale", 0, 1e4)
 ROTATED = whole("rope.dimension_count", 2)
 BASE = number("rope.freq_base", most=1e30, above=1)
 WINDOW_BASE = number("rope.freq_base_swa", most=1e30, above=1)
+SECTIONS = wholes("rope.dimension_sections")
+OLLAMA_SECTIONS = wholes("rope.mrope_section")
 SCALING = choice("rope.scaling.type", "none", "linear", "yarn", "longrope")
 FACTOR = number("rope.scaling.factor", 1e-6, 1e6, or_zero=True)
 OLD_FACTOR = number("rope.scale_linear", 1e-6, 1e6, or_zero=True)

@@ -38,6 +38,8 @@ _BUILT_IN = {
     "olmo2": "decoders.olmo2:Olmo2",
     "phi3": "decoders.phi3:Phi3",
     "qwen2": "decoders.qwen:Qwen2",
+    "qwen25vl": "decoders.qwen:Qwen2VL",
+    "qwen2vl": "decoders.qwen:Qwen2VL",
     "qwen3": "decoders.qwen:Qwen3",
     "qwen35": "recurrent.qwen_next:Qwen35",
     "qwen35moe": "recurrent.qwen_next:Qwen35",

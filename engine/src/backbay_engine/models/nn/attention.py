@@ -85,7 +85,8 @@ class Attention:
         q, k, v = self.project(ctx, x)
         q, k = _normed(ctx, q, self.query_norm), _normed(ctx, k, self.key_norm)
         if self.rope is not None:
-            q, k = (self.rope(ctx, t, batch.positions) for t in (q, k))
+            positions = self.rope.positions(batch)
+            q, k = (self.rope(ctx, t, positions) for t in (q, k))
         a = attend(ctx, layer, q, k, v, batch.cache, self.scale, sinks=self.sinks, softcap=self.softcap)
         a = a.reshape(ctx, -1, batch.size)
         return self.output(ctx, batch.select(ctx, a) if last else a)

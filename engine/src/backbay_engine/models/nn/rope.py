@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log, pi
 from typing import Literal, Self, TypeAlias, final
@@ -13,6 +14,7 @@ from backbay import Context, DType, Tensor
 from backbay.gguf import Config
 from backbay.ops import Yarn
 
+from ..batch import Batch
 from ..keys import (
     BASE,
     CONTEXT_LENGTH,
@@ -63,6 +65,7 @@ class Rope:
     factors  divide the frequencies; `fit` chooses the short or the long ones
     scaled   False: the context is not extended, whatever the metadata say
     plain    True: yarn does not magnify queries and keys
+    sections  pairs of elements that take each axis of M-RoPE's positions; None: positions have one axis
     exact    a context that holds exact frequencies of yarn: the op, like llama.cpp, rounds the ends of yarn's ramp
              to whole pairs
     """
@@ -77,9 +80,11 @@ class Rope:
         factors: Factors | None = None,
         scaled: bool = True,
         plain: bool = False,
+        sections: Sequence[int] | None = None,
         exact: Context | None = None,
     ) -> None:
         self.mode: Mode = mode
+        self._sections = sections
         self._by_context = factors or Factors(None, None)
         self._original = _original(config)
         self.dim = _dimensions(config, shape)
@@ -101,10 +106,26 @@ class Rope:
 
     def __call__(self, ctx: Context, x: Tensor, positions: Tensor) -> Tensor:
         """(head, heads, tokens), rotated by the tokens' positions."""
-        return self._turn(ctx, x, positions, self.yarn)
+        if self._sections is None:
+            return self._turn(ctx, x, positions, self.yarn)
+        return x.rope(
+            ctx,
+            positions,
+            self.dim,
+            self.base,
+            self.scale,
+            "multi-section",
+            factors=self.factors,
+            sections=self._sections,
+            yarn=self.yarn,
+        )
+
+    def positions(self, batch: Batch) -> Tensor:
+        """The positions of a step's tokens, as calls take them."""
+        return batch.positions if self._sections is None else batch.axes()
 
     def shift(self, ctx: Context, keys: Tensor, offsets: Tensor) -> Tensor:
-        """Rotated keys, moved `offsets` positions on. Yarn's magnification is not applied again."""
+        """Rotated keys, moved `offsets` positions on, on all axes. Yarn's magnification is not applied again."""
         yarn = self.yarn
         if yarn is not None:
             yarn = yarn._replace(attn_factor=1 / _growth(self.scale) if yarn.ext_factor else 1.0)

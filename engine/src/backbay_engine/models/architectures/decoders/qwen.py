@@ -1,10 +1,14 @@
-"""Qwen 2 and 3, and Qwen 3 with experts."""
+"""Qwen 2, 2-VL and 3, and Qwen 3 with experts."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import final
 
+from backbay.gguf import Config
+
 from ...decoder import Decoder
+from ...keys import OLLAMA_SECTIONS, SECTIONS
 from ...nn import Attention, Block, Factors, RMSNorm, Rope, Shape, Weights, feed_forward_of
 
 
@@ -17,6 +21,14 @@ class Qwen2(Decoder):
 
 
 @final
+class Qwen2VL(Decoder):
+    """The text side of Qwen 2-VL and 2.5-VL: positions have three axes. qwen25vl is Ollama's name for it."""
+
+    def block(self, weights: Weights, layer: int) -> Block:
+        return _block(weights, layer, norms=False, sections=_sections(self.config))
+
+
+@final
 class Qwen3(Decoder):
     """Each head's query and key has a norm. The architecture qwen3moe adds experts."""
 
@@ -24,9 +36,18 @@ class Qwen3(Decoder):
         return _block(weights, layer, norms=True)
 
 
-def _block(weights: Weights, layer: int, *, norms: bool) -> Block:
+def _sections(config: Config) -> Sequence[int]:
+    """The pairs that take each axis: time, row, column, and one that is not used."""
+    key = OLLAMA_SECTIONS if OLLAMA_SECTIONS.name in config else SECTIONS
+    sections = key.of(config).tolist()
+    if len(sections) not in (3, 4) or min(sections) < 0 or not any(sections[:3]):
+        raise key.refuse(config, "three or four numbers of pairs")
+    return [*sections, 0][:4]
+
+
+def _block(weights: Weights, layer: int, *, norms: bool, sections: Sequence[int] | None = None) -> Block:
     shape = Shape.of(weights.config, layer)
-    rope = Rope(weights.config, shape, "neox", factors=Factors.of(weights, shape))
+    rope = Rope(weights.config, shape, "neox", factors=Factors.of(weights, shape), sections=sections)
     here = weights.at(f"blk.{layer}.")
     return Block(
         RMSNorm(here, "attn_norm", shape.width),
