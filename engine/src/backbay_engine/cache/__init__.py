@@ -4,11 +4,13 @@ from .causal import CausalCache
 from .contract import BoundCache, Cache, CachePlan, CacheSizes, History, Shift
 from .encoder import EncoderCache
 from .layered import BoundLayeredCache, LayeredCache
+from .pictures import BoundPictureCache, PictureCache, PictureWriter, Shown
 from .recurrent import BoundRecurrentCache, RecurrentCache
 
 __all__ = [
     "BoundCache",
     "BoundLayeredCache",
+    "BoundPictureCache",
     "BoundRecurrentCache",
     "Cache",
     "CachePlan",
@@ -17,6 +19,9 @@ __all__ = [
     "EncoderCache",
     "History",
     "LayeredCache",
+    "PictureCache",
+    "PictureWriter",
     "RecurrentCache",
     "Shift",
+    "Shown",
 ]

@@ -5,11 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from backbay import BackbayError, Backend, Context, DType, Tensor
 
 from ..steps.step import Step
+
+if TYPE_CHECKING:
+    from .pictures import PictureCache
 
 Shift: TypeAlias = Callable[[Context, int, Tensor, Tensor], Tensor]
 """(ctx, layer, keys (head_dim, kv_heads, cells), offsets i32 (cells,)) -> keys rotated by these offsets."""
@@ -82,6 +85,11 @@ class Cache(ABC):
     def is_uniform(self) -> bool:
         """Whether all sequences of a step must have equally many tokens, each sequence's tokens adjacent."""
         return False
+
+    @property
+    def pictures(self) -> PictureCache | None:
+        """The cache of the pictures that text attends to; None if the model has none."""
+        return None
 
     @property
     @abstractmethod

@@ -10,6 +10,7 @@ from backbay import Backend, Context, Tensor
 
 from ..steps.step import Step
 from .contract import BoundCache, Cache, CachePlan, CacheSizes, History, own_plan
+from .pictures import PictureCache
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,10 @@ class LayeredCache(Cache):
     @property
     def is_uniform(self) -> bool:
         return any(cache.is_uniform for cache in self.caches)
+
+    @property
+    def pictures(self) -> PictureCache | None:
+        return next((cache.pictures for cache in self.caches if cache.pictures is not None), None)
 
     @property
     def used(self) -> int:

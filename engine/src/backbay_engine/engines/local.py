@@ -33,11 +33,12 @@ from ..runner.job import Job, spans_in
 from ..runner.loop import Runner
 from ..runner.options import GenerationOptions
 from ..runner.scoring import Scoring
+from ..runner.showing import Showing
 from ..runner.slots import Slots
 from ..runner.step_cache import StepCache
 from ..steps.builders import text_steps, worst_steps
 from ..steps.step import PictureRows, Step
-from ..steps.tokens import Token, ids_of
+from ..steps.tokens import Token, ids_of, places_in
 from ..text.tokenizers import Tokenizer, tokenizer_from_gguf
 from ..text.tokenizers.keys import KIND, TOKENS
 from .contract import Engine, Facts, Prompt
@@ -103,8 +104,12 @@ class LocalEngine(Engine):
             # All is allocated now, so that no later step runs out of memory.
             uniform = self.cache is not None and self.cache.is_uniform
             steps = worst_steps(batch, parallel, context, decoding=generates, uniform=uniform)
+            showing = self._showing()  # before the steps, which read what it writes
+            steps = worst_steps(batch, parallel, context, decoding=generates)
             self.step_cache.reserve(steps + self._steps_with_pictures(steps))
             self.runner = self._runner(self.cache, parallel)
+            if self.runner is not None:
+                self.runner.showing = showing
         except MemoryError as error:
             with self.backend:
                 self._close_sight()
@@ -199,6 +204,8 @@ class LocalEngine(Engine):
         if self.runner is not None:
             self.runner.close()
         self._close_sight()
+        if self.runner is not None and self.runner.showing is not None:
+            self.runner.showing.close()
         self.step_cache.close()
         if self.cache is not None:
             self.cache.close()
@@ -231,12 +238,23 @@ class LocalEngine(Engine):
             raise RequestError(
                 f"the prompt has {len(tokens)} tokens with its pictures, the context holds {context}"
             )
+        crossing = {place.picture.content for place in places_in(tokens) if place.picture.crosses}
+        room = self.runner.showing.room if self.runner is not None and self.runner.showing is not None else 0
+        if len(crossing) > room:
+            raise RequestError(f"the prompt has {len(crossing)} pictures, the cache holds {room}")
         longest = max((span.end - span.begin for span in spans_in(tokens)), default=0)
         if longest > batch:
             raise RequestError(
                 f"a picture has {longest} tokens that see each other, and a step takes {batch}: load the model with "
                 f"batch={longest}"
             )
+
+    def _showing(self) -> Showing | None:
+        """What writes pictures for cross attention; None if the model has no use for it."""
+        pictures = None if self.cache is None else self.cache.pictures
+        if pictures is None or self.sight is None:
+            return None
+        return Showing(self.model, pictures, self.sight.family.width)
 
     def _steps_with_pictures(self, steps: Sequence[Step]) -> list[Step]:
         """The largest of these steps, full of rows of pictures."""
@@ -301,7 +319,7 @@ def _tokenizer(config: Config, model: Model) -> Tokenizer | None:
     """The tokenizer, or None if the file has no vocabulary."""
     if KIND.of(config, None) in NO_VOCABULARY:
         return None
-    if len(TOKENS.of(config)) != model.vocabulary_size:
+    if not model.vocabulary_size <= len(TOKENS.of(config)) <= model.embedded:
         raise TOKENS.refuse(config, f"{model.vocabulary_size} tokens, as the model has embeddings,")
     return tokenizer_from_gguf(config)
 

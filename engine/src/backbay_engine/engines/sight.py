@@ -32,7 +32,7 @@ from ..models.keys import WIDTH
 from ..runner.answer import Receiver
 from ..runner.job import Job
 from ..runner.loop import Runner
-from ..steps.tokens import Token
+from ..steps.tokens import Token, seeing
 from ..text.tokenizers import Tokenizer
 from .contract import SightFacts
 
@@ -137,7 +137,8 @@ class Sight:
         items = [
             self._place(next(left)) if isinstance(item, Image | Prepared) else item for item in parts.items
         ]
-        return tokens_of(items, self._tokenizer, begins=parts.begins, plain=self._plain)
+        tokens = tokens_of(items, self._tokenizer, begins=parts.begins, plain=self._plain)
+        return seeing(tokens) if self.family.crosses else tokens
 
     def embed(self, picture: Image | Prepared) -> NDArray[np.float32]:
         """The rows of a picture, (rows, width); waits for them."""

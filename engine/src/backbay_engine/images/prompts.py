@@ -76,14 +76,21 @@ class Placing:
     def tokens(self) -> list[Token]:
         """The tokens of the picture; where a row replaces a token, it has the row's number."""
         placed = self.placed
+        rows = self.picture.tokens if placed.crosses else 0
         here = Picture(
-            self.picture.content, len(placed.ids), placed.sees_itself, placed.positions, placed.advance
+            self.picture.content,
+            len(placed.ids),
+            placed.sees_itself,
+            placed.positions,
+            placed.advance,
+            rows,
+            rows if placed.visible is None else placed.visible,
         )
-        rows = np.cumsum(placed.replaced) - 1
+        numbers = np.cumsum(placed.replaced) - 1
         return [
             PictureToken(id, here, at, row if replaced else None)
             for at, (id, row, replaced) in enumerate(
-                zip(placed.ids.tolist(), rows.tolist(), placed.replaced.tolist(), strict=True)
+                zip(placed.ids.tolist(), numbers.tolist(), placed.replaced.tolist(), strict=True)
             )
         ]
 

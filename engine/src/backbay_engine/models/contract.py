@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 
-from backbay import Backend, Context, Tensor
+from backbay import BackbayError, Backend, Context, Tensor
 
 from ..cache.contract import Cache
 from ..steps.step import Step
@@ -34,6 +34,17 @@ class Model(ABC):
     def key(self, step: Step) -> Hashable:
         """A part of the key of traced steps, for a graph that depends on more than sizes and the cache's plan."""
         return None
+
+    def cross(self, ctx: Context, rows: Tensor, put: Callable[[Context, int, Tensor, Tensor], None]) -> None:
+        """Trace the keys and values of a picture's rows, (width, n), for the layers that see pictures; `put` stores
+        those of a layer, (head_dim, kv_heads, n).
+        """
+        raise BackbayError(f"{type(self).__name__} has no layers that see pictures")
+
+    @property
+    def embedded(self) -> int:
+        """The number of token ids that have an embedding; some are never predicted."""
+        return self.vocabulary_size
 
     @property
     @abstractmethod

@@ -44,7 +44,8 @@ class Decoder(Model):
         self.config = backend.config
         self.window, self.slides = sliding_layers(self.config, self.window_pattern)
         self.width = WIDTH.of(self.config)
-        self._vocabulary = weights.extent("token_embd.weight", 1)
+        self._embedded = weights.extent("token_embd.weight", 1)
+        self._vocabulary = self.predicted(weights)
         self.embedding = Embedding(weights, "token_embd", self.width)
         self.blocks = [self.block(weights, layer) for layer in range(block_count(self.config))]
         self.norm = self.final_norm(weights)
@@ -62,6 +63,14 @@ class Decoder(Model):
     def final_norm(self, weights: Weights) -> Module:
         """Declare the norm before the head."""
         return RMSNorm(weights, self.norm_name, self.width)
+
+    def predicted(self, weights: Weights) -> int | None:
+        """The number of token ids that have a logit: all that have an embedding."""
+        return weights.extent("token_embd.weight", 1)
+
+    @property
+    def embedded(self) -> int:
+        return self._embedded or 0
 
     @property
     def vocabulary_size(self) -> int:

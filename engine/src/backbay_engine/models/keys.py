@@ -23,6 +23,7 @@ QUERY_LATENT = whole("attention.q_lora_rank", 1)
 LATENT = whole("attention.kv_lora_rank", 1)
 OWN_KEY_LENGTH = whole("attention.key_length_mla", 1)  # of the heads behind the latent vector
 OWN_VALUE_LENGTH = whole("attention.value_length_mla", 1)
+CROSS_LAYERS = wholes("attention.cross_attention_layers")
 SCALE = number("attention.scale", most=1e4, above=0)
 SOFTCAP = number("attn_logit_softcapping", 1e-3, 1e6, or_zero=True)
 LOGIT_SOFTCAP = number("final_logit_softcapping", 1e-3, 1e6, or_zero=True)

@@ -35,6 +35,7 @@ _BUILT_IN = {
     "mamba2": "recurrent.mamba2:Mamba",
     "nemotron_h": "recurrent.nemotron_h:NemotronH",
     "nemotron_h_moe": "recurrent.nemotron_h:NemotronH",
+    "mllama": "decoders.mllama:Mllama",
     "olmo2": "decoders.olmo2:Olmo2",
     "phi3": "decoders.phi3:Phi3",
     "qwen2": "decoders.qwen:Qwen2",

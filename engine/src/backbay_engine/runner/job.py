@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ..cache.pictures import Shown
 from ..steps.step import Ints
 from ..steps.tokens import PictureToken, Token, axes_of, ids_of, places_in
 from .answer import Receiver
@@ -34,6 +35,8 @@ class Job(ABC):
     """A request in the runner. `todo` holds the tokens that are to be computed next.
 
     pictures    the rows of the prompt's pictures; None: the prompt has none
+    spans       tokens that must not be cut
+    shown       the pictures that its sequence attends to, if they go to cross attention
     """
 
     handle: Receiver[Any]
@@ -47,6 +50,7 @@ class Job(ABC):
         self.reuse = reuse
         self.todo = self.prompt
         self.spans: list[Span] = []
+        self.shown: list[Shown] = []
         self._axes: NDArray[np.int32] | None = None
         self._next_axis = 0
         self.skipped = 0
@@ -97,11 +101,17 @@ class Job(ABC):
         )
 
     def _lay_out(self, sequence: Sequence[Token]) -> None:
-        """Find the spans of a sequence that must not be cut, and its positions if pictures change them."""
+        """Find what depends on the pictures of a sequence: spans, positions, and what cross attention sees."""
         if self.pictures is None:
             return
+        places = list(places_in(sequence))
         self.spans = spans_in(sequence)
-        if any(place.picture.positions is not None for place in places_in(sequence)):
+        self.shown = [
+            Shown(place.picture.content, place.begin, place.picture.crosses, place.picture.visible)
+            for place in places
+            if place.picture.crosses
+        ]
+        if any(place.picture.positions is not None for place in places):
             self._axes, self._next_axis = axes_of(sequence)
         else:
             self._axes = None

@@ -18,6 +18,7 @@ from ..errors import LogitsError
 from ..images.turns import Turns
 from .job import Job
 from .scheduler import Scheduler, Share, fitting
+from .showing import Showing
 from .slots import Slots
 from .step_cache import StepCache
 from .step_making import make_step
@@ -34,6 +35,7 @@ class Runner:
     ) -> None:
         self.step_cache, self.slots, self.context = step_cache, slots, context
         self._turns = turns
+        self.showing: Showing | None = None  # if text attends to pictures
         self._scheduler = Scheduler(batch, slots.cache.is_uniform)
         self._waiting: deque[Job] = deque()
         self._active: list[Job] = []
@@ -158,6 +160,8 @@ class Runner:
     def _admit(self) -> None:
         while self._waiting:
             job = self._waiting[0]
+            if self.showing is not None and not self.showing.has_room(job, self._active):
+                return
             try:
                 slot = self.slots.take(job.prompt, reuse=job.reuse)
             except Exception as error:  # noqa: BLE001  only this job gets it
@@ -194,6 +198,9 @@ class Runner:
             # a backend may need a thread to watch for cancellation; steps of one token per job are too short for it
             cancel = self._cancel_step if step.size > len(shares) else None
             with nullcontext() if self._turns is None else self._turns.step():
+                if self.showing is not None:
+                    for job in jobs:
+                        self.showing.show(job, self.slots)
                 results = self.step_cache.run(step, cancel)
         except CancelledError:
             for job in jobs:

@@ -76,14 +76,18 @@ class Slots:
         held = slot.tokens
         keep, end = _between_pictures(held, keep)
         left = held[:keep] + held[end:]
+        crosses = any(place.picture.crosses for place in places_in(held))
         try:
             if any(place.picture.positions is not None for place in places_in(held)):
                 raise CacheShiftError("the positions of pictures are not the places of their tokens")
             self.cache.remove(slot.sequence, keep, end)
         except CacheShiftError:
             self.clear(slot)
+            slot.exact = (
+                0 if crosses else slot.exact
+            )  # its first tokens no longer see the pictures that are gone
             return left
-        slot.tokens, slot.exact = left, min(slot.exact, keep)
+        slot.tokens, slot.exact = left, 0 if crosses else min(slot.exact, keep)
         return []
 
     def _choose(self, free: list[Slot], prompt: Sequence[Token]) -> tuple[Slot, Slot | None, int]:

@@ -19,6 +19,8 @@ class Picture:
     sees_itself  the tokens see each other: they go through the model in one step
     positions    (count, 3): M-RoPE's positions (time, row, column), from 0 for the first token; None: one further each
     advance      how far the text's position moves over the place
+    crosses      rows for cross attention, which replace no embeddings; 0: there are none
+    visible      the first of these rows, which tokens after the picture see
     """
 
     content: bytes
@@ -26,6 +28,8 @@ class Picture:
     sees_itself: bool = False
     positions: NDArray[np.int32] | None = field(default=None, compare=False)
     advance: int = 0
+    crosses: int = 0
+    visible: int = 0
 
 
 @final
@@ -43,7 +47,16 @@ class PictureToken:
     row: int | None
 
 
-Token: TypeAlias = int | PictureToken
+@final
+@dataclass(frozen=True, slots=True)
+class SeeingToken:
+    """A token before all pictures that cross attention lets it see: with others, it is another token."""
+
+    id: int
+    pictures: tuple[bytes, ...]
+
+
+Token: TypeAlias = int | PictureToken | SeeingToken
 
 
 @final
@@ -58,7 +71,7 @@ class Place:
 
 def ids_of(tokens: Sequence[Token]) -> list[int]:
     """The ids of tokens; a token that a row replaces has the placeholder's id."""
-    return [token.id if isinstance(token, PictureToken) else token for token in tokens]
+    return [token if isinstance(token, int) else token.id for token in tokens]
 
 
 def places_in(tokens: Sequence[Token]) -> Iterator[Place]:
@@ -72,6 +85,16 @@ def places_in(tokens: Sequence[Token]) -> Iterator[Place]:
             at = end
         else:
             at += 1
+
+
+def seeing(tokens: Sequence[Token]) -> list[Token]:
+    """The tokens of a prompt whose pictures go to cross attention: what is before the first picture sees them all."""
+    places = list(places_in(tokens))
+    if not places or not places[0].begin:
+        return list(tokens)
+    contents = tuple(place.picture.content for place in places)
+    (first,) = ids_of(tokens[:1])
+    return [SeeingToken(first, contents), *tokens[1:]]
 
 
 def before_picture(tokens: Sequence[Token], at: int) -> int:

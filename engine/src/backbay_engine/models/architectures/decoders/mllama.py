@@ -1,0 +1,122 @@
+"""Llama 3.2 Vision, the text model: some blocks attend to pictures instead of the text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import final
+
+from backbay import BackbayError, Backend, Context, Tensor
+from backbay.gguf import whole
+
+from ....cache import BoundLayeredCache, BoundPictureCache, Cache, CausalCache, LayeredCache, PictureCache
+from ...batch import Batch
+from ...decoder import Decoder, DecoderBlock
+from ...keys import CROSS_LAYERS
+from ...nn import Attention, Block, Factors, GatedFeedForward, Linear, RMSNorm, Rope, Shape, Weights
+
+SIDE, PATCH = whole("vision.image_size", 1, 1 << 14), whole("vision.patch_size", 1, 1 << 14)
+TILES = whole("vision.max_num_tiles", 1, 64)
+SPARE = 3  # pictures beside one of each sequence
+
+
+@final
+class CrossBlock:
+    """Attention to pictures, and a feed-forward, both behind gates.
+
+    A token before the first picture attends to all pictures and skips the feed-forward, as transformers computes it.
+    Meta's own code is said to skip both.
+    """
+
+    rope = None
+
+    def __init__(self, weights: Weights, shape: Shape) -> None:
+        self.shape, self.scale = shape, shape.head**-0.5
+        inner = shape.heads * shape.head
+        self.attention_norm = RMSNorm(weights, "attn_norm", shape.width)
+        self.query = Linear(weights, "cross_attn_q_proj", shape.width, inner)
+        self.key = Linear(weights, "cross_attn_k_proj", shape.width, shape.kv_heads * shape.head)
+        self.value = Linear(weights, "cross_attn_v_proj", shape.width, shape.kv_heads * shape.head)
+        self.output = Linear(weights, "cross_attn_o_proj", inner, shape.width)
+        self.query_norm = RMSNorm(weights, "cross_attn_q_norm", shape.head)
+        self.key_norm = RMSNorm(weights, "cross_attn_k_norm", shape.head)
+        self.attention_gate = weights.need("cross_attn_attn_gate", 1)
+        self.feed_forward_norm = RMSNorm(weights, "ffn_norm", shape.width)
+        self.feed_forward = GatedFeedForward(weights, shape)
+        self.feed_forward_gate = weights.need("cross_attn_mlp_gate", 1)
+
+    def __call__(self, ctx: Context, layer: int, x: Tensor, batch: Batch, *, last: bool) -> Tensor:
+        bound = _pictures(batch, layer)
+        if not bound.is_empty:
+            a = self._attended(ctx, layer, self.attention_norm(ctx, x), bound)
+            x = x.add(ctx, _gated(ctx, a, self.attention_gate, bound.present))
+            x = batch.tap(f"blk.{layer}.attention", x)
+            h = self.feed_forward(ctx, self.feed_forward_norm(ctx, x))
+            x = x.add(ctx, _gated(ctx, h, self.feed_forward_gate, bound.after))
+        return batch.select(ctx, x) if last else x
+
+    def keys_and_values(self, ctx: Context, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Those of a picture's rows, (head, kv_heads, rows)."""
+        shape, count = self.shape, rows.dim(1)
+        k, v = (
+            linear(ctx, rows).reshape(ctx, shape.head, shape.kv_heads, count)
+            for linear in (self.key, self.value)
+        )
+        return self.key_norm(ctx, k), v
+
+    def _attended(self, ctx: Context, layer: int, x: Tensor, bound: BoundPictureCache) -> Tensor:
+        shape, tokens = self.shape, x.dim(1)
+        q = self.query_norm(ctx, self.query(ctx, x).reshape(ctx, shape.head, shape.heads, tokens))
+        seen = bound.get(ctx, layer)
+        a = q.scaled_dot_product_attention(
+            ctx, seen.key, seen.value, seen.mask, scale=self.scale, cache_config_applied=True
+        )
+        return self.output(ctx, a.reshape(ctx, -1, tokens))
+
+
+@final
+class Mllama(Decoder):
+    """A Llama with blocks that see pictures; the placeholder has an embedding, and is never predicted."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.crossing = frozenset(CROSS_LAYERS.of(backend.config).tolist())
+        super().__init__(backend)
+
+    def predicted(self, weights: Weights) -> int | None:
+        return weights.extent("output.weight", 1)
+
+    def block(self, weights: Weights, layer: int) -> DecoderBlock:
+        here, shape = weights.at(f"blk.{layer}."), Shape.of(self.config, layer)
+        if layer in self.crossing:
+            return CrossBlock(here, shape)
+        rope = Rope(self.config, shape, "normal", factors=Factors.of(weights, shape))
+        return Block(
+            RMSNorm(here, "attn_norm", shape.width),
+            Attention(here, shape, rope),
+            RMSNorm(here, "ffn_norm", shape.width),
+            GatedFeedForward(here, shape),
+        )
+
+    def cross(self, ctx: Context, rows: Tensor, put: Callable[[Context, int, Tensor, Tensor], None]) -> None:
+        for layer, block in enumerate(self.blocks):
+            if isinstance(block, CrossBlock):
+                at = ctx.layer(layer)
+                put(at, layer, *block.keys_and_values(at, rows))
+
+    def new_cache(self) -> Cache:
+        crossing = self.crossing
+        patches = (SIDE.of(self.config, 560) // PATCH.of(self.config, 14)) ** 2
+        rows = TILES.of(self.config, 4) * (patches + 1)
+        caches = [CausalCache(self.shift), PictureCache(rows, spare=SPARE)]
+        return LayeredCache(caches, kind=lambda layer: int(layer in crossing))
+
+
+def _pictures(batch: Batch, layer: int) -> BoundPictureCache:
+    bound = batch.cache.of(layer) if isinstance(batch.cache, BoundLayeredCache) else None
+    if not isinstance(bound, BoundPictureCache):
+        raise BackbayError("this model attends to pictures: its steps need the cache that new_cache() gives")
+    return bound
+
+
+def _gated(ctx: Context, x: Tensor, gate: Tensor, weights: Tensor) -> Tensor:
+    """x times the tanh of a gate, and times the weight of each token, (1, tokens)."""
+    return x.mul(ctx, gate.tanh(ctx)).mul(ctx, weights)
