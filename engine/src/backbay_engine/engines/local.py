@@ -102,10 +102,9 @@ class LocalEngine(Engine):
             self.facts = Facts(architecture, self.model.vocabulary_size, context, batch, generates, sees)
             self._book_host(parallel)
             # All is allocated now, so that no later step runs out of memory.
+            showing = self._showing()  # before the steps, which read what it writes
             uniform = self.cache is not None and self.cache.is_uniform
             steps = worst_steps(batch, parallel, context, decoding=generates, uniform=uniform)
-            showing = self._showing()  # before the steps, which read what it writes
-            steps = worst_steps(batch, parallel, context, decoding=generates)
             self.step_cache.reserve(steps + self._steps_with_pictures(steps))
             self.runner = self._runner(self.cache, parallel)
             if self.runner is not None:
