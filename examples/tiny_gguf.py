@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +32,12 @@ CHAT_TEMPLATE = (
 )
 
 
-def train_tokenizer(lines: Iterable[str], vocabulary: int) -> Tokenizer:
+def train_tokenizer(lines: Iterable[str], vocabulary: int, special: Sequence[str] = (BEGIN, END)) -> Tokenizer:
     """A byte-pair vocabulary of these lines; llama.cpp calls the kind `gpt-2`."""
     tokenizer = _tokenizer(BPE())
     trainer = BpeTrainer(
         vocab_size=vocabulary,
-        special_tokens=[BEGIN, END],
+        special_tokens=list(special),
         initial_alphabet=sorted(ByteLevel.alphabet()),
         show_progress=False,
     )

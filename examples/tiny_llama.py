@@ -66,8 +66,8 @@ class Block(nn.Module):
         self.ffn_gate_up = _matrix(2 * shape.hidden, shape.width)
         self.ffn_down = _matrix(shape.width, shape.hidden, scale=(2 * shape.layers) ** -0.5)
 
-    def forward(self, x: Tensor, by: Tensor) -> Tensor:
-        x = x + self.attention(F.rms_norm(x, x.shape[-1:], self.attn_norm, self.shape.eps), by)
+    def forward(self, x: Tensor, by: Tensor, mask: Tensor | None = None) -> Tensor:
+        x = x + self.attention(F.rms_norm(x, x.shape[-1:], self.attn_norm, self.shape.eps), by, mask)
         h = F.rms_norm(x, x.shape[-1:], self.ffn_norm, self.shape.eps)
         gate, up = self.linear(h, self.ffn_gate_up).chunk(2, -1)
         return x + self.linear(F.silu(gate) * up, self.ffn_down)
@@ -75,7 +75,8 @@ class Block(nn.Module):
     def linear(self, x: Tensor, weight: Tensor) -> Tensor:
         return F.linear(x, as_q4_0(weight) if self.rounded else weight)
 
-    def attention(self, x: Tensor, by: Tensor) -> Tensor:
+    def attention(self, x: Tensor, by: Tensor, mask: Tensor | None) -> Tensor:
+        """Causal without a mask."""
         heads, kv = self.shape.heads, self.shape.kv_heads
         qkv = self.linear(x, self.attn_qkv).unflatten(
             -1, (-1, self.shape.head_dim)
@@ -86,7 +87,7 @@ class Block(nn.Module):
         query, key, value = (t.transpose(1, 2) for t in (query, key, value))
         # In float32: PyTorch's backward pass of attention in bfloat16 takes six times as long here.
         with torch.autocast("cpu", enabled=False):
-            y = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+            y = F.scaled_dot_product_attention(query, key, value, mask, is_causal=mask is None)
         return self.linear(y.transpose(1, 2).flatten(2), self.attn_output)
 
     def tensors(self) -> dict[str, Tensor]:
@@ -130,9 +131,12 @@ class TinyLlama(nn.Module):
         return [block for block in self.blocks if isinstance(block, Block)]
 
     def hidden(self, tokens: Tensor) -> Tensor:
-        x = F.embedding(tokens, self.token_embd)
+        return self.through(F.embedding(tokens, self.token_embd), self.by)
+
+    def through(self, x: Tensor, by: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The last states of embedded rows, which are turned `by` their positions' angles."""
         for block in self.layers:
-            x = block(x, self.by)
+            x = block(x, by, mask)
         return F.rms_norm(x, x.shape[-1:], self.output_norm, self.shape.eps)
 
     def forward(self, tokens: Tensor) -> Tensor:

@@ -72,6 +72,8 @@ def _opened(name: str, data: bytes) -> Iterator[Picture]:
             raise ImageError(
                 f"{name} is no picture of a known kind, or damaged: it begins with {data[:16]!r}"
             ) from None
+        except (pillow.DecompressionBombError, pillow.DecompressionBombWarning) as error:
+            raise ImageError(f"{name} has more than {MOST_PIXELS} pixels: {error}") from error
         with picture:
             require_size(name, (picture.height, picture.width))
             yield picture

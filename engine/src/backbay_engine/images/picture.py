@@ -43,7 +43,7 @@ class Image:
         return f"Image({self.name})" if self.fit is None else f"Image({self.name}, fit={self.fit!r})"
 
     def size(self) -> Size:
-        """Height and width as the file's header has them; ImageError if the picture is refused by them."""
+        """Height and width as the file's header has them, not turned by EXIF; ImageError if they are refused."""
         if isinstance(self._source, np.ndarray):
             return self._source.shape[0], self._source.shape[1]
         return size_of(self.name, self._data())

@@ -252,37 +252,45 @@ class SmartResize(Preparation):
     frames: int = 2
     min_pixels: int = 56 * 56
     max_pixels: int = 12845056
+    image_tokens: int | None = None
 
     @property
     def _unit(self) -> int:
         return self.patch * self.merge
 
-    @property
-    def _most(self) -> int:
-        return self.max_pixels // self._unit**2
-
     def plan(self, size: Size) -> Plan:
         height, width = self._size(size)
-        rows, columns = height // self.patch, width // self.patch
-        tokens = rows * columns // self.merge**2
-        if tokens > self._most:
+        plan = self._plan(height // self._unit, width // self._unit)
+        if self.image_tokens is not None and plan.tokens > self.image_tokens:
             raise ImageError(
-                f"a picture of {size[1]} x {size[0]} pixels needs {tokens} tokens, more than {self._most}"
+                f"a picture of {size[1]} x {size[0]} pixels takes {plan.tokens} tokens, more than "
+                f"image_tokens={self.image_tokens}"
             )
-        return Plan((rows * columns, 3 * self.frames * self.patch**2), tokens, (1, rows, columns))
+        return plan
 
     def largest(self) -> Plan:
-        grids = ((rows, self._most // rows) for rows in range(math.isqrt(self._most), 0, -1))
-        rows, columns = max(
-            (grid for grid in grids if grid[1] <= MOST_STRETCH * grid[0]), key=lambda grid: grid[0] * grid[1]
-        )
-        return self.plan((rows * self._unit, columns * self._unit))
+        most = self.max_pixels // self._unit**2
+        if self.image_tokens is None and most < MOST_STRETCH:
+            return self._plan(
+                1, math.isqrt(most * MOST_STRETCH)
+            )  # one row of a long picture exceeds max_pixels
+        grids = ((rows, most // rows) for rows in range(math.isqrt(most), 0, -1))
+        likely = (grid for grid in grids if grid[1] <= MOST_STRETCH * grid[0])
+        return self._plan(*max(likely, key=lambda grid: grid[0] * grid[1]))
 
     def limited(self, image_tokens: int | None) -> Self:
         if image_tokens is None:
             return self
         most = min(self.max_pixels, image_tokens * self._unit**2)
-        return replace(self, max_pixels=most, min_pixels=min(self.min_pixels, most))
+        return replace(
+            self, max_pixels=most, min_pixels=min(self.min_pixels, most), image_tokens=image_tokens
+        )
+
+    def _plan(self, rows: int, columns: int) -> Plan:
+        """The plan of so many merged patches."""
+        patches = rows * columns * self.merge**2
+        grid = 1, rows * self.merge, columns * self.merge
+        return Plan((patches, 3 * self.frames * self.patch**2), rows * columns, grid)
 
     def _size(self, size: Size) -> Size:
         height, width = (round(side / self._unit) * self._unit for side in size)
