@@ -47,6 +47,7 @@ bench: $(VENV)/.installed  ## run the benchmarks
 	$(BIN)/python bench/core_costs.py
 	$(BIN)/python bench/cpu_ref_mulmat.py
 	$(BIN)/python bench/open_gguf.py
+	$(BIN)/python bench/prepare_images.py
 	$(BIN)/python bench/ggml_llama.py --shape small --dtype q8_0
 	$(BIN)/python bench/engine_llama.py --shape small --dtype q8_0
 
