@@ -17,7 +17,7 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 
-BEGIN, END = "<|begin_of_text|>", "<|end_of_text|>"
+BEGIN, END, IMAGE = "<|begin_of_text|>", "<|end_of_text|>", "<image>"
 FILE_TYPES = {
     "f16": (Type.F16, LlamaFileType.MOSTLY_F16),
     "q8_0": (Type.Q8_0, LlamaFileType.MOSTLY_Q8_0),
@@ -32,7 +32,9 @@ CHAT_TEMPLATE = (
 )
 
 
-def train_tokenizer(lines: Iterable[str], vocabulary: int, special: Sequence[str] = (BEGIN, END)) -> Tokenizer:
+def train_tokenizer(
+    lines: Iterable[str], vocabulary: int, special: Sequence[str] = (BEGIN, END)
+) -> Tokenizer:
     """A byte-pair vocabulary of these lines; llama.cpp calls the kind `gpt-2`."""
     tokenizer = _tokenizer(BPE())
     trainer = BpeTrainer(
@@ -52,17 +54,25 @@ def write_gguf(
     tensors: Mapping[str, np.ndarray],
     tokenizer: Tokenizer,
     description: str,
+    name: str = "Backbay Tiny",
+    chat_template: str = CHAT_TEMPLATE,
 ) -> None:
     """`shape` has the fields of tiny_llama.Shape; tensors have GGUF's names and NumPy's (out, in) shapes."""
     writer = gguf.GGUFWriter(path, "llama")
     quantized, file_type = FILE_TYPES[kind]
     writer.add_type(gguf.GGUFType.MODEL)
-    writer.add_name("Backbay Tiny")
+    writer.add_name(name)
     writer.add_description(description)
     writer.add_file_type(file_type)
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     _add_shape(writer, shape)
     _add_tokenizer(writer, tokenizer)
+    writer.add_chat_template(chat_template)
+    finish(writer, tensors, quantized)
+
+
+def finish(writer: gguf.GGUFWriter, tensors: Mapping[str, np.ndarray], quantized: Type) -> None:
+    """Write the file, with matrices of this type."""
     for name, value in tensors.items():
         dtype = _type_of(name, value, quantized)
         writer.add_tensor(name, gguf.quantize(value.astype(np.float32), dtype), raw_dtype=dtype)
@@ -73,8 +83,8 @@ def write_gguf(
 
 
 def _type_of(name: str, value: np.ndarray, quantized: Type) -> Type:
-    """Vectors stay exact. In q4_0 the embedding stays nearly exact: it is also the output matrix."""
-    if value.ndim == 1:
+    """Vectors and positions stay exact. In q4_0 the embedding stays nearly exact: it is also the output matrix."""
+    if value.ndim == 1 or name == "v.position_embd.weight":
         return Type.F32
     return Type.Q8_0 if name == "token_embd.weight" and quantized == Type.Q4_0 else quantized
 
@@ -100,13 +110,12 @@ def _add_tokenizer(writer: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(tokens)
     writer.add_token_types(
-        [TokenType.CONTROL if token in {BEGIN, END} else TokenType.NORMAL for token in tokens]
+        [TokenType.CONTROL if token in {BEGIN, END, IMAGE} else TokenType.NORMAL for token in tokens]
     )
     writer.add_token_merges([" ".join(pair) for pair in model["merges"]])
     writer.add_bos_token_id(tokens.index(BEGIN))
     writer.add_eos_token_id(tokens.index(END))
     writer.add_add_bos_token(True)
-    writer.add_chat_template(CHAT_TEMPLATE)
 
 
 def read_gguf(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray], Tokenizer]:
@@ -132,7 +141,7 @@ def read_gguf(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray], Tokeni
     tokens, merges = field("tokenizer.ggml.tokens"), field("tokenizer.ggml.merges")
     pairs = [tuple(merge.split(" ")) for merge in merges]
     tokenizer = _tokenizer(BPE({token: i for i, token in enumerate(tokens)}, pairs))
-    tokenizer.add_special_tokens([BEGIN, END])
+    tokenizer.add_special_tokens([token for token in (BEGIN, END, IMAGE) if token in tokens])
     return shape, tensors, tokenizer
 
 

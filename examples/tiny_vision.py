@@ -47,14 +47,16 @@ class EncoderBlock(nn.Module):
         self.ffn_down = nn.Linear(shape.hidden, shape.width)
 
     def forward(self, x: Tensor) -> Tensor:
-        query, key, value = self.attn_qkv(self.ln1(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        query, key, value = (
+            self.attn_qkv(self.ln1(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        )
         seen = F.scaled_dot_product_attention(query, key, value)
         x = x + self.attn_out(seen.transpose(1, 2).flatten(2))
         h = self.ffn_up(self.ln2(x))
         return x + self.ffn_down(h * torch.sigmoid(1.702 * h))
 
     def tensors(self) -> dict[str, Tensor]:
-        """The weights by the names of llava's old projector files, where ffn_down is the first matrix."""
+        """The weights by their names in a projector file; parts of a joint matrix are views."""
         found = {}
         for kind in ("weight", "bias"):
             for name, part in zip("qkv", getattr(self.attn_qkv, kind).chunk(3), strict=True):
@@ -63,8 +65,8 @@ class EncoderBlock(nn.Module):
                 "ln1": self.ln1,
                 "ln2": self.ln2,
                 "attn_out": self.attn_out,
-                "ffn_down": self.ffn_up,
-                "ffn_up": self.ffn_down,
+                "ffn_up": self.ffn_up,
+                "ffn_down": self.ffn_down,
             }.items():
                 found[f"{name}.{kind}"] = getattr(module, kind)
         return found
@@ -134,7 +136,9 @@ class TinyVision(nn.Module):
         mask = (block[None] == -1) | (block[None] == block[:, None])
         mask &= torch.ones_like(mask).tril()
         positions = torch.cat([torch.arange(before), before + torch.arange(length).repeat(questions)])
-        return self.text.through(x, self.text.by[positions], mask)[:, before:].unflatten(1, (questions, length))
+        return self.text.through(x, self.text.by[positions], mask)[:, before:].unflatten(
+            1, (questions, length)
+        )
 
     def logits(self, pixels: Tensor, begin: Tensor, texts: Tensor) -> Tensor:
         return F.linear(self.hidden(pixels, begin, texts), self.text.token_embd)

@@ -139,7 +139,8 @@ def _number(rng: Random) -> Scene:
     number, colour = str(rng.randrange(10 ** rng.randint(1, 2))), rng.choice(list(COLOURS))
     scale = rng.randint(2, 4 if len(number) == 1 else 3)
     dots = np.concatenate(
-        [np.pad(np.array([*DIGITS[digit]]).reshape(7, 5) == "1", ((0, 0), (0, 1))) for digit in number], axis=1
+        [np.pad(np.array([*DIGITS[digit]]).reshape(7, 5) == "1", ((0, 0), (0, 1))) for digit in number],
+        axis=1,
     )[:, :-1]
     ink = dots.repeat(scale, 0).repeat(scale, 1)
     top, left = rng.randint(1, SIDE - 1 - ink.shape[0]), rng.randint(1, SIDE - 1 - ink.shape[1])
@@ -163,7 +164,10 @@ def _sides(rng: Random) -> Scene:
     rng.shuffle(radii)
     colours = rng.sample(list(COLOURS), 2)
     for radius, colour, start in zip(radii, colours, (0, SIDE // 2), strict=True):
-        row, column = rng.randint(radius, SIDE - 1 - radius), start + rng.randint(radius, SIDE // 2 - 1 - radius)
+        row, column = (
+            rng.randint(radius, SIDE - 1 - radius),
+            start + rng.randint(radius, SIDE // 2 - 1 - radius),
+        )
         canvas.fill(rng.choice([canvas.disc, canvas.square])(row, column, radius), colour, rng)
     sides = ["left", "right"] if radii[0] > radii[1] else ["right", "left"]
     return canvas.scene(

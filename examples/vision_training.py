@@ -1,4 +1,4 @@
-"""Trains tiny_vision on the questions of vision_tasks, within a given time."""
+"""Trains tiny_vision on the questions of vision_tasks, within a given time of the processor."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import numpy as np
 import torch
 import torch.nn.functional as F
-from tiny_gguf import BEGIN, END, train_tokenizer
+from tiny_gguf import BEGIN, END, IMAGE, train_tokenizer
 from tiny_training import Progress
 from tiny_vision import TinyVision, VisionShape, pixels_of
 from tokenizers import Tokenizer
 from vision_tasks import TASKS, Question, Scene, training_scenes, unseen_questions
 
-IMAGE = "<image>"
 PICTURES = 48  # of one step
 QUESTIONS = 4  # about each of them
 LENGTH = 14  # of a question with its answer
@@ -102,6 +101,7 @@ class Training:
             torch.optim.AdamW(rest, lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.0),
         ]
         self.step, self.spent, self.cpu = 0, 0.0, 0.0
+        self.half = bool(torch.cpu.get_capabilities().get("avx512_bf16"))  # elsewhere bfloat16 is slow
 
     @property
     def share(self) -> float:
@@ -129,9 +129,11 @@ class Training:
         shown: list[Scene] = list(itertools.islice(training_scenes(rng), PICTURES))
         tokens, targets = self.words.table([rng.choices(scene.questions, k=QUESTIONS) for scene in shown])
         pixels = pixels_of(np.stack([scene.picture for scene in shown]))
-        hidden = self.model.hidden(pixels, self.words.before(self.step % 4 > 0), tokens)
         learned = targets != -100
-        loss = F.cross_entropy(F.linear(hidden[learned], self.model.text.token_embd), targets[learned])
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.half):
+            hidden = self.model.hidden(pixels, self.words.before(self.step % 4 > 0), tokens)[learned]
+            logits = F.linear(hidden, self.model.text.token_embd)
+        loss = F.cross_entropy(logits.float(), targets[learned])
         loss.backward()
         for optimizer in self.optimizers:
             optimizer.step()
