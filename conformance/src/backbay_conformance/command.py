@@ -6,9 +6,10 @@ import json
 import os
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import backbay
 from backbay import BackbayError
@@ -32,14 +33,15 @@ from .report.next_kernel import show_next
 from .report.outcome import Outcome
 from .report.report import Report
 from .report.terminal import Bar, show, show_failure
-from .runner.isolation import RunSettings, Try, isolated
+from .runner.isolation import RunSettings, Try, isolated, told_by_worker
 from .runner.item_run import drawn_again, is_call
-from .runner.replay import as_file, dump, read_file
+from .runner.replay import Replay, as_file, dump, read_file
 from .runner.run import run
 from .runner.selection import RUN_SIZES, Item
 from .runner.stop import Stop
 from .suite.extensions import load_extensions
 from .suite.lab import lab_for
+from .suite.opening import Opening
 from .suite.profiles import PROFILES, STANDARD
 
 MOST_JOBS = 1024
@@ -106,6 +108,11 @@ class Conform:
             help="try the very calls that a GGUF model makes, too; only these with --profile like",
         )
         add_options(parser)
+        where = parser.add_mutually_exclusive_group()
+        where.add_argument("--device", default="", metavar="ID", help="place everything on this device")
+        where.add_argument(
+            "--devices", action="store_true", help="a run and a report for each device of the backend"
+        )
         parser.add_argument("--json", type=file_to_write, help="write the report to this file")
         parser.add_argument("--html", type=file_to_write, help="write the report as a page")
         parser.add_argument("--junit", type=file_to_write, help="write the report for CI servers")
@@ -149,15 +156,33 @@ class Conform:
             )
         if args.certify and (reasons := too_little(args.size, _list(args.profile) or STANDARD)):
             raise BackbayError(f"--certify: {'; '.join(reasons)}")
+        devices = device_ids(args.backend, options_of(args)) if args.devices else [args.device]
+        status = 0
         with Stop(args.time_limit) as stop:
-            report = _measured(args, stop)
-        show(report, sys.stdout)
-        _write_files(report, args)
-        status = stop.status or (0 if report.ok else 1)
-        return max(status, _certified(report, args.certify)) if args.certify else status
+            for device in devices:
+                status = max(status, _tried(args, device, stop))
+                if stop.status:
+                    break
+        return status
 
 
-def _measured(args: Namespace, stop: Stop) -> Report:
+def device_ids(backend: str, options: Mapping[str, Any]) -> list[str]:
+    """The ids of a backend's devices; a worker process opens the backend, whose library may crash."""
+    facts, _ = told_by_worker(RunSettings(backend, 0, 0.0, opening=Opening(options)))
+    return [device.split()[0] for device in facts["devices"]]
+
+
+def _tried(args: Namespace, device: str, stop: Stop) -> int:
+    """The exit status of a run on one device, reported."""
+    report = _measured(args, device, stop)
+    show(report, sys.stdout)
+    at = f"-{device.replace(':', '')}" if args.devices else ""
+    _write_files(report, args, at)
+    status = stop.status or (0 if report.ok else 1)
+    return max(status, _certified(report, args.certify, at)) if args.certify else status
+
+
+def _measured(args: Namespace, device: str, stop: Stop) -> Report:
     known = read_known_failures(args.known) if args.known else []
     with Bar(sys.stderr) as bar:
 
@@ -180,6 +205,7 @@ def _measured(args: Namespace, stop: Stop) -> Report:
             like=args.like,
             known=known,
             options=options_of(args),
+            device=device,
             progress=bar.step,
         )
 
@@ -189,39 +215,47 @@ def _list(given: Sequence[str] | None) -> Sequence[str] | None:
     return [part.strip() for text in given for part in text.split(",")] if given else None
 
 
-def _write_files(report: Report, args: Namespace) -> None:
+def _write_files(report: Report, args: Namespace, at: str) -> None:
+    """Write the files that are asked for; `at`, the device of one run of several, goes into their names."""
     if args.json:
-        write_text(args.json, json.dumps(report.as_dict(), indent=1) + "\n")
+        write_text(_named(args.json, at), json.dumps(report.as_dict(), indent=1) + "\n")
     if args.html:
-        write_text(args.html, page(report))
+        write_text(_named(args.html, at), page(report))
     if args.junit:
-        write_text(args.junit, junit(report))
+        write_text(_named(args.junit, at), junit(report))
     if args.failures and report.failures:
-        folder = Path(args.failures)
+        folder = Path(args.failures + at)
         folder.mkdir(parents=True, exist_ok=True)
         like = str(Path(args.like).absolute()) if args.like else ""
+        replay = Replay(report.backend, report.seed, report.opening, like)
         for outcome in report.failures:
             path = folder / f"{outcome.item.replace('/', '-')}.json"
-            write_text(path, json.dumps(as_file(outcome, report.backend, report.seed, like), indent=1) + "\n")
+            write_text(path, json.dumps(as_file(outcome, replay), indent=1) + "\n")
         say(f"{len(report.failures)} failures written to {folder}; replay with --repro FILE")
 
 
-def _certified(report: Report, folder: str) -> int:
+def _named(path: str, at: str) -> Path:
+    return Path(path).with_stem(Path(path).stem + at)
+
+
+def _certified(report: Report, folder: str, at: str) -> int:
     reasons = refusals(report)
     if reasons:
         say("no certificate: " + "; ".join(reasons) + "")
         return 1
-    written = certify(report, Path(folder))
+    written = certify(report, Path(folder), at)
     say("certificate: " + ", ".join(str(path) for path in written) + "")
     return 0
 
 
 def again(args: Namespace) -> int:
     """Try one failing case again, from its file."""
-    backend, item, seed, choices, like = read_file(args.repro)
-    backend = args.backend or backend
-    like = args.like or like
-    settings = RunSettings(backend, seed, args.timeout, shrink=0.0, like=like)
+    written, item, choices = read_file(args.repro)
+    opening = Opening({**written.opening.options, **options_of(args)}, args.device or written.opening.device)
+    replay = Replay(args.backend or written.backend, written.seed, opening, args.like or written.like)
+    settings = RunSettings(
+        replay.backend, replay.seed, args.timeout, shrink=0.0, opening=opening, like=replay.like
+    )
     outcomes: list[Outcome] = list(isolated(settings, [Try(item, choices)]))
     for outcome in outcomes:
         if outcome.failed:
@@ -229,18 +263,18 @@ def again(args: Namespace) -> int:
         else:
             say(f"{outcome.item} {outcome.status}: {outcome.call}")
     if args.dump:
-        _dump(backend, Path(args.dump), item, seed, replace(outcomes[0], choices=choices), like)
+        _dump(replay, Path(args.dump), item, replace(outcomes[0], choices=choices))
     return 1 if any(outcome.failed for outcome in outcomes) else 0
 
 
-def _dump(backend: str, folder: Path, item: Item, seed: int, outcome: Outcome, like: str) -> None:
+def _dump(replay: Replay, folder: Path, item: Item, outcome: Outcome) -> None:
     if not is_call(item):
         raise BackbayError(f"--dump writes the data of a case's call; {item} is a scenario")
-    lab = lab_for(backend)
-    if like:
-        lab.model_calls, _ = model_calls(lab, Path(like))
+    lab = lab_for(replay.backend, replay.opening)
+    if replay.like:
+        lab.model_calls, _ = model_calls(lab, Path(replay.like))
     try:
-        written = dump(folder, *drawn_again(lab, item, seed, outcome, runs=True))
+        written = dump(folder, *drawn_again(lab, item, replay.seed, outcome, runs=True))
     finally:
         lab.discard()
     say(f"written: {', '.join(map(str, written))}")

@@ -20,6 +20,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--backbay-size", default="default", help="tiny, smoke, default or nightly")
     group.addoption("--backbay-seed", type=int, default=0, help="seed of all random choices (0)")
     group.addoption("--backbay-timeout", type=float, default=60.0, help="seconds for one call (60)")
+    group.addoption("--backbay-device", default="", help="place everything on this device")
+    group.addoption(
+        "--backbay-option", action="append", default=[], metavar="NAME=VALUE", help="for the backend"
+    )
     parser.addini("backbay_backend", "the backend that the conformance suite tries", default="")
 
 
@@ -73,11 +77,16 @@ def _parameter(profile: str, name: str) -> Any:
 @pytest.fixture(scope="session")
 def backbay_pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
     """A worker process of this test process, in which the backend runs."""
+    from backbay.cli import parse_option
+
     from .runner.isolation import Pool, RunSettings
+    from .suite.opening import Opening
 
     config = request.config
     seed: Any = config.getoption("--backbay-seed")
     timeout: Any = config.getoption("--backbay-timeout")
-    pool = Pool(RunSettings(backend_of(config), seed, timeout))
+    device: Any = config.getoption("--backbay-device")
+    options = dict(parse_option(text) for text in config.getoption("--backbay-option"))
+    pool = Pool(RunSettings(backend_of(config), seed, timeout, opening=Opening(options, device)))
     yield pool
     pool.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from backbay import Backend, DType, Op, Precision
+from backbay import Backend, DType, Op, Precision, Spec
 from backbay.plugin import composite_kernels
 
 from ..numbers.rounding import BLOCK_STEP, SIGNIFICAND, unit
@@ -15,11 +15,20 @@ def declared_precision(
     backend: Backend, op: Op[Any, Any], args: Sequence[Any], *, composed: bool
 ) -> Precision:
     """The precision of an op on complete, prepared arguments; for a composite, the coarsest of its kernels."""
-    own = backend.precision(op, [args[i] for i in op.operands])
+    own = precision_of(backend, op, [args[i] for i in op.operands])
     if not composed or op.composite is None:
         return own
     kernels = composite_kernels(op, args, backend.supports)
-    return coarsest([own, *[backend.precision(part, specs) for part, specs in kernels]])
+    return coarsest([own, *[precision_of(backend, part, specs) for part, specs in kernels]])
+
+
+def precision_of(backend: Backend, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Precision:
+    """The precision of an op where the params place it, on the CPU or on GPUs; without placement, the backend's own."""
+    placed = backend.params.gpu_layers
+    if placed is None:
+        return backend.precision(op, specs)
+    used = [backend.devices()[0].id, *(gpu.id for gpu in placed)]
+    return coarsest([backend.precision_on(device, op, specs) for device in used])
 
 
 def coarsest(precisions: Sequence[Precision]) -> Precision:

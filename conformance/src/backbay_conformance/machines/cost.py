@@ -6,6 +6,7 @@ from typing import Any
 
 from backbay import Backend, DType, Level, Op, Precision, Spec, ops
 
+from ..checks.declared_precision import precision_of
 from ..numbers.number import Cost
 from ..numbers.rounding import SIGNIFICAND, accumulate_unit, unit
 
@@ -23,7 +24,7 @@ def attention_cost(backend: Backend, key_type: DType, value_type: DType) -> Cost
     ]
     if fused:
         used = [(attention, [query, key, value, None, None, None])]
-    return cost_of([backend.precision(op, specs) for op, specs in used])
+    return cost_of([precision_of(backend, op, specs) for op, specs in used])
 
 
 def cost_of(declared: list[Precision]) -> Cost:

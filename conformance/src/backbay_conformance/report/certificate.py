@@ -46,6 +46,7 @@ def certificate(report: Report) -> dict[str, Any]:
     kept = (
         "suite",
         "backend",
+        "opening",
         "seed",
         "size",
         "profiles",
@@ -69,10 +70,10 @@ def certificate(report: Report) -> dict[str, Any]:
     }
 
 
-def certify(report: Report, folder: Path) -> list[Path]:
-    """Write the certificate, its page and its badge."""
+def certify(report: Report, folder: Path, at: str = "") -> list[Path]:
+    """Write the certificate, its page and its badge; `at` follows the backend's name in the files' names."""
     folder.mkdir(parents=True, exist_ok=True)
-    name = report.backend.rpartition(":")[2]
+    name = report.backend.rpartition(":")[2] + at
     contents = {
         f"{name}-certificate.json": json.dumps(certificate(report), indent=1) + "\n",
         f"{name}-certificate.html": page(report),

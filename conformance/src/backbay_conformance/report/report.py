@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..numbers.tightness import ENOUGH, Shares
+from ..suite.opening import PLAIN, Opening
 from ..suite.version import SUITE_VERSION
 from .outcome import Outcome
 
@@ -146,6 +147,7 @@ class Report:
     seconds: float = 0.0
     like: Like | None = None
     planned: int = 0  # the number of calls of a whole run
+    opening: Opening = PLAIN
     stopped: str = ""  # why the run ended before its end
 
     def add(self, outcome: Outcome) -> None:
@@ -161,6 +163,13 @@ class Report:
         for outcome in outcomes:
             self.add(outcome)
         return self
+
+    @property
+    def title(self) -> str:
+        """The backend, with its options and the device on which everything is placed."""
+        more = [f"{name}={value}" for name, value in self.opening.options.items()]
+        more += [f"on {self.opening.device}"] if self.opening.device else []
+        return f"{self.backend} ({', '.join(more)})" if more else self.backend
 
     @property
     def counts(self) -> dict[str, int]:
@@ -224,6 +233,7 @@ class Report:
         return {
             "suite": SUITE_VERSION,
             "backend": self.backend,
+            "opening": self.opening.as_dict(),
             "ok": self.ok,
             "seed": self.seed,
             "size": self.size,

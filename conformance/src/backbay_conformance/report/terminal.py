@@ -89,7 +89,7 @@ def show(report: Report, stream: TextIO) -> None:
     counts, states = report.counts, report.states
     told = ", ".join(f"{n} {state}" for state, n in states.items() if n)
     stream.write(
-        f"{report.backend}: {counts['passed']} passed, {counts['failed']} failed, {counts['known']} known failures, "
+        f"{report.title}: {counts['passed']} passed, {counts['failed']} failed, {counts['known']} known failures, "
         f"{counts['unsupported']} unsupported calls; ops x dtypes: {told}\n"
         f"{report.verdict} (seed {report.seed}, size {report.size}, {report.seconds:.1f} s)\n"
     )

@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -23,6 +23,7 @@ from backbay import BackendUnavailableError
 from backbay.plugin import kill_helper, start_helper
 
 from ..report.outcome import Outcome
+from ..suite.opening import PLAIN, Opening
 from ..suite.scenario import SCENARIOS
 from .item_run import EXPLAINING
 from .selection import Item
@@ -49,7 +50,7 @@ class RunSettings:
     seed: int
     timeout: float
     shrink: float = 4.0  # seconds for shrinking the first failure of a kind
-    options: Mapping[str, Any] = field(default_factory=dict)
+    opening: Opening = PLAIN
     like: str = ""  # the model whose calls are tried
 
 
@@ -114,7 +115,7 @@ class Worker:
             "like": settings.like,
         }
         try:
-            self.tell({**start, "options": dict(settings.options)})
+            self.tell({**start, "opening": settings.opening.as_dict()})
             first = self.hear(STARTING)
         except DiedError as error:
             self.close()
@@ -272,11 +273,11 @@ class Pool:
             worker.close()
 
 
-def asked_by_model(settings: RunSettings) -> Asked:
-    """The calls of the settings' model, read in a worker."""
+def told_by_worker(settings: RunSettings) -> tuple[dict[str, Any], Asked]:
+    """The facts about the backend, and the calls of the settings' model: a worker opens both, and then ends."""
     worker = Worker(settings)
     try:
-        return worker.asked
+        return worker.facts, worker.asked
     finally:
         worker.close()
 

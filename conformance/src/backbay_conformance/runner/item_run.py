@@ -167,7 +167,7 @@ def program(lab: Lab, item: Item, seed: int, outcome: Outcome, backend: str) -> 
         return ""
     call, expected, *_ = drawn_again(lab, item, seed, outcome)
     first = expected[0] if expected else None
-    return script(call, backend, first.value if isinstance(first, Number) else first)
+    return script(call, backend, lab.backend.params, first.value if isinstance(first, Number) else first)
 
 
 def drawn_again(

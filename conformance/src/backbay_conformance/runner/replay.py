@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from base64 import b85encode
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from zlib import compress
 
 import numpy as np
 
-from backbay import BackbayError, DType
+from backbay import BackbayError, BackendParams, DType
 from backbay.ops import Yarn
 
 from ..draw.operand import Operand
@@ -20,6 +21,7 @@ from ..numbers.number import Number
 from ..numbers.rounding import Array
 from ..report.outcome import Outcome
 from ..suite.case import Call
+from ..suite.opening import PLAIN, Opening
 from ..suite.version import SUITE_VERSION
 from .selection import Item
 
@@ -31,30 +33,36 @@ PACKED = "data("
 """The call by which a program unpacks the data of a leaf."""
 
 
-def as_file(outcome: Outcome, backend: str, seed: int, like: str = "") -> dict[str, Any]:
-    """The contents of a replay file: item, seed, choices, and the failure."""
+@dataclass(frozen=True)
+class Replay:
+    """What a replay file says of the run: the backend, how it was opened, the seed, and the imitated model."""
+
+    backend: str
+    seed: int
+    opening: Opening = PLAIN
+    like: str = ""
+
+
+def as_file(outcome: Outcome, replay: Replay) -> dict[str, Any]:
+    """The contents of a replay file: the run, the item, its choices, and the failure."""
     kept = ("item", "choices", "dtype", "mode", "check", "message", "call", "script")
     return {
         "suite": SUITE_VERSION,
-        "backend": backend,
-        "seed": seed,
-        "like": like,
+        "backend": replay.backend,
+        **replay.opening.as_dict(),
+        "seed": replay.seed,
+        "like": replay.like,
         **{key: getattr(outcome, key) for key in kept},
     }
 
 
-def read_file(path: str | Path) -> tuple[str, Item, int, list[int], str]:
-    """Backend, item, seed, choices, and the imitated model of a replay file."""
+def read_file(path: str | Path) -> tuple[Replay, Item, list[int]]:
+    """The run, the item and the choices of a replay file."""
     try:
         data = json.loads(Path(path).read_text())
         version, (profile, name, turn) = data["suite"], data["item"].split("/")
-        found = (
-            data["backend"],
-            Item(profile, name, int(turn)),
-            int(data["seed"]),
-            [int(n) for n in data["choices"]],
-            str(data.get("like", "")),
-        )
+        run = Replay(data["backend"], int(data["seed"]), Opening.from_dict(data), str(data.get("like", "")))
+        found = run, Item(profile, name, int(turn)), [int(n) for n in data["choices"]]
     except (ValueError, KeyError, TypeError) as error:
         raise BackbayError(f"{path} is not a replay file of this suite: {error!r}") from error
     if version != SUITE_VERSION:
@@ -80,7 +88,7 @@ def dump(folder: Path, call: Call, expected: list[Any], got: list[Array], dtypes
     return written
 
 
-def script(call: Call, backend: str, expected: Array | None) -> str:
+def script(call: Call, backend: str, params: BackendParams, expected: Array | None) -> str:
     """A short program that runs the call, and prints its results and the expected results."""
     operands = list(call.operands())
     names = {id(operand): f"a{i}" for i, operand in enumerate(operands)}
@@ -89,7 +97,7 @@ def script(call: Call, backend: str, expected: Array | None) -> str:
     lines = [f"import backbay{', base64, zlib' if packed else ''}", "from backbay import DType"]
     lines += ["from backbay.ops import Yarn"] if any(isinstance(value, Yarn) for value in call.args) else []
     lines += ["def data(text): return zlib.decompress(base64.b85decode(text))"] if packed else []
-    lines += [f"ctx = {_opened(backend)}.new_context()", *leaves, f"y = {_traced(call, names)}"]
+    lines += [f"ctx = {_opened(backend, params)}.new_context()", *leaves, f"y = {_traced(call, names)}"]
     lines.append("y = y if isinstance(y, list) else [y]")
     lines += ["ctx.compute(*y)", "print(*[t.numpy() for t in y], sep='\\n')"]
     if expected is not None and expected.size <= 64:
@@ -102,11 +110,19 @@ def script(call: Call, backend: str, expected: Array | None) -> str:
     )
 
 
-def _opened(backend: str) -> str:
-    if ":" not in backend:
-        return f"backbay.open(None, backend={backend!r})"
-    module, _, name = backend.partition(":")
-    return f"backbay.open(None, backend=__import__({module!r}, fromlist=['_']).{name})"
+def _opened(backend: str, params: BackendParams) -> str:
+    module, colon, name = backend.partition(":")
+    kind = f"__import__({module!r}, fromlist=['_']).{name}" if colon else repr(backend)
+    return f"backbay.open(None, backend={kind}{_given(params)})"
+
+
+def _given(params: BackendParams) -> str:
+    """The options and the placement of a run as an argument; empty if it has neither."""
+    shown = [f"options={dict(params.options)!r}"] if params.options else []
+    if params.gpu_layers is not None:
+        listed = ", ".join(f"backbay.GPULayers({gpu.id!r}, {list(gpu.layers)})" for gpu in params.gpu_layers)
+        shown.append(f"gpu_layers=backbay.GPULayersList([{listed}])")
+    return f", params=backbay.BackendParams({', '.join(shown)})" if shown else ""
 
 
 def _leaf(operand: Operand) -> str:

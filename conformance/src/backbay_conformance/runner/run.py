@@ -17,8 +17,9 @@ from ..report.report import Like, Report
 from ..suite.case import CASES
 from ..suite.extensions import load_extensions
 from ..suite.lab import Lab, lab_for
+from ..suite.opening import Opening
 from ..suite.profiles import STANDARD
-from .isolation import Asked, RunSettings, Try, asked_by_model, isolated
+from .isolation import Asked, RunSettings, Try, isolated, told_by_worker
 from .item_run import BRIEFLY, explained, run_item
 from .selection import Item, SelectionError, items, like_items, names, select
 
@@ -42,6 +43,7 @@ def run(
     like: str | Path | None = None,
     known: Sequence[KnownFailure] = (),
     options: Mapping[str, Any] | None = None,
+    device: str = "",
     progress: Progress | None = None,
 ) -> Report:
     """Run the selected items on a backend: the name of an installed one, `module:Class`, or a class.
@@ -56,18 +58,20 @@ def run(
     like         a model file, whose own calls are tried too; only they, if `profiles` is ["like"]
     known        known failures: they do not fail the run, but must occur
     options      of the backend, as BackendParams has them
+    device       the device on which everything is placed; by default the backend chooses
     """
     started = time.monotonic()
     name = backend if isinstance(backend, str) else f"{backend.__module__}:{backend.__qualname__}"
-    settings = RunSettings(name, seed, timeout, options=options or {}, like=str(like or ""))
-    lab = lab_for(backend, options)
+    opening = Opening(options or {}, device)
+    settings = RunSettings(name, seed, timeout, opening=opening, like=str(like or ""))
+    lab = lab_for(backend, opening)
     chosen = tuple(profiles or STANDARD)
-    report = Report(name, seed, size, chosen)
+    report = Report(name, seed, size, chosen, opening=opening)
     planned: list[Item] = []
     if like:
         if not Path(like).is_file():
             raise SelectionError(f"--like: there is no file {str(like)!r}")
-        asked = _asked(lab, Path(like)) if in_process else asked_by_model(settings)
+        asked = _asked(lab, Path(like)) if in_process else told_by_worker(settings)[1]
         planned = like_items(asked.calls, ops, expression)
         report.like = Like(Path(like).name, asked.left_out)
     if chosen != (LIKE,) or not like:

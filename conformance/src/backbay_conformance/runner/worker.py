@@ -13,6 +13,7 @@ from ..checks.model_calls import model_calls
 from ..report.outcome import Outcome
 from ..suite.extensions import load_extensions
 from ..suite.lab import Lab, lab_for
+from ..suite.opening import Opening
 from .item_run import BRIEFLY, explained, run_item, shrunk
 from .selection import Item
 
@@ -40,7 +41,7 @@ def main() -> None:
     start = json.loads(sys.stdin.readline())
     load_extensions()
     try:
-        lab = lab_for(start["backend"], start["options"])
+        lab = lab_for(start["backend"], Opening.from_dict(start["opening"]))
         facts = lab.facts()
         left_out: list[str] = []
         if start["like"]:

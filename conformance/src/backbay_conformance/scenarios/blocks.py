@@ -11,7 +11,7 @@ from backbay import Context, DType, Level, Op, Precision, Tensor
 
 from ..cases.matrix import product
 from ..cases.norm import rms_formula, softmax_formula
-from ..checks.declared_precision import coarsest
+from ..checks.declared_precision import coarsest, precision_of
 from ..draw.draw import Draw
 from ..numbers.comparison import Fault, compare
 from ..numbers.number import Cost, Number
@@ -80,7 +80,7 @@ def cost_of(lab: Lab, y: Tensor) -> Cost:
         op: Op[Any, Any] | None = tensor.op
         if op is not None and not op.view:
             specs = [tensor.args[i] for i in op.operands]
-            precisions.append(lab.backend.precision(op, specs))
+            precisions.append(precision_of(lab.backend, op, specs))
             composite |= lab.backend.supports(op, specs).level is Level.COMPOSITE
     own = coarsest(precisions)
     step = accumulate_unit(own)

@@ -20,6 +20,7 @@ from ..draw.draw import Draw
 from ..draw.model_file import write_model
 from ..numbers.comparison import Fault
 from ..suite.lab import Lab, lab_for
+from ..suite.opening import Opening
 from ..suite.scenario import scenario
 
 WIDTH, BLOCKS, TOKENS, CELLS = (
@@ -68,7 +69,7 @@ def model(path: Path) -> Path:
 def in_child(lab: Lab, path: Path) -> Held | None:
     """The measurement in a fresh process."""
     program = f"from {__name__} import main; main()"
-    told = json.dumps([lab.spec, dict(lab.options), str(path)])
+    told = json.dumps([lab.spec, lab.opening.as_dict(), str(path)])
     done = subprocess.run([sys.executable, "-c", program, told], capture_output=True, text=True, check=False)
     if done.returncode:
         last = done.stderr.strip().rpartition("\n")[2]
@@ -81,8 +82,8 @@ def in_child(lab: Lab, path: Path) -> Held | None:
 
 def main() -> None:
     """The child's program."""
-    spec, options, path = json.loads(sys.argv[1])
-    lab = lab_for(spec, options)
+    spec, opening, path = json.loads(sys.argv[1])
+    lab = lab_for(spec, Opening.from_dict(opening))
     answer: dict[str, Any]
     try:
         answer = {"held": measured(lambda: lab.fresh(Path(path)))}

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import backbay
-from backbay import Backend, BackendParams, ContractVersion, Debug
+from backbay import BackbayError, Backend, BackendParams, ContractVersion, Debug, DeviceInfo, gguf
 from backbay.discovery import entry
 from backbay.plugin import Node
 
 from .extensions import load_extensions
+from .opening import PLAIN, Opening
 
 GUARDED = BackendParams(num_threads=2, debug=Debug(poison=True, guard_bytes=64))
 
@@ -26,10 +26,10 @@ class Lab:
         open_backend: Callable[[BackendParams, Path | None], Backend],
         name: str,
         spec: str = "",
-        options: Mapping[str, Any] | None = None,
+        opening: Opening = PLAIN,
     ) -> None:
         self.name = name
-        self.spec, self.options = spec, options or {}  # what another process opens the same backend with
+        self.spec, self.opening = spec, opening  # what another process opens the same backend with
         self._open = open_backend
         self.model_calls: dict[str, list[Node]] = {}  # by op: the calls of the model that a run imitates
         self._backend: Backend | None = None
@@ -46,7 +46,7 @@ class Lab:
 
     def through(self, change: Callable[[Backend], Backend]) -> Lab:
         """A lab of the same class, each of whose backends is changed when it is opened."""
-        return Lab(lambda params, model: change(self._open(params, model)), self.name)
+        return Lab(lambda params, model: change(self._open(params, model)), self.name, opening=self.opening)
 
     def facts(self) -> dict[str, Any]:
         """The facts about the backend for its certificate."""
@@ -59,6 +59,7 @@ class Lab:
             "contract": str(ContractVersion.parse(backend.contract_version)),
             "python": platform.python_version(),
             "machine": platform.machine(),
+            **self.opening.as_dict(),
             **({"scenarios": list(others)} if (others := load_extensions()) else {}),
         }
 
@@ -69,13 +70,27 @@ class Lab:
             backend.close()
 
 
-def lab_for(backend: str | type[Backend], options: Mapping[str, Any] | None = None) -> Lab:
+def lab_for(backend: str | type[Backend], opening: Opening = PLAIN) -> Lab:
     """A lab for an installed backend's name, `module:Class`, or a class."""
     kind = entry(backend).load() if isinstance(backend, str) and ":" in backend else backend
     name = kind if isinstance(kind, str) else kind.__name__
     spec = backend if isinstance(backend, str) else ""
-    return Lab(lambda params, model: backbay.open(model, kind, _with(params, options)), name, spec, options)
+    devices: list[DeviceInfo] = []
+
+    def opened(params: BackendParams, model: Path | None) -> Backend:
+        if opening.device and not devices:
+            with backbay.open(None, kind, BackendParams(options=opening.options)) as first:
+                devices.extend(first.devices())
+        blocks = blocks_of(model) if model is not None and opening.device else 0
+        return backbay.open(model, kind, opening.params(params, blocks, devices))
+
+    return Lab(opened, name, spec, opening)
 
 
-def _with(params: BackendParams, options: Mapping[str, Any] | None) -> BackendParams:
-    return replace(params, options={**options, **params.options}) if options else params
+def blocks_of(model: Path) -> int:
+    """The number of a model's blocks; 0 if the file is damaged, which opening it will tell."""
+    try:
+        with gguf.open(model) as file:
+            return file.metadata.int("block_count", 0)
+    except BackbayError:
+        return 0

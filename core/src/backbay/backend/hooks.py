@@ -97,6 +97,10 @@ class BackendHooks(metaclass=OpenedInTwoSteps):
             return KERNEL
         return composed(op, specs, self.supports)
 
+    def precision_on(self, device: str, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Precision:
+        """The precision of an op on one device, for a backend whose devices compute differently."""
+        return self.precision(op, specs)
+
     def cache_config(self) -> CacheConfig:
         """The properties that a cache should have on this backend."""
         return CacheConfig()

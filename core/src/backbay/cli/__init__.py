@@ -6,6 +6,7 @@ from .arguments import (
     file_to_write,
     folder_to_write,
     options_of,
+    parse_option,
     positive,
     whole,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "next_kernels",
     "note",
     "options_of",
+    "parse_option",
     "positive",
     "printable",
     "say",
