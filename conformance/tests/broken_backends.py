@@ -9,7 +9,7 @@ from collections import Counter
 
 import numpy as np
 
-from backbay import backends, ops
+from backbay import DeviceInfo, DType, Option, Precision, backends, ops
 from backbay_conformance.machines.small_model import small_model
 
 Reference = backends()["cpu_ref"].load()
@@ -204,3 +204,24 @@ class Counting(Reference):
     def run_node(self, node, arrays):
         self.calls[node.op.name] += 1
         super().run_node(node, arrays)
+
+
+class TwoDevices(Reference):
+    """A second device, whose products are coarse, as it declares; and an option."""
+
+    options = {**Reference.options, "speed": Option(1, int, "how fast")}
+
+    def devices(self):
+        return [*super().devices(), DeviceInfo("Far:0", "a device", is_gpu=True)]
+
+    def precision_on(self, device, op, specs):
+        own = super().precision_on(device, op, specs)
+        return Precision(DType.F16, own.accumulate) if device == "Far:0" and op is ops.mul else own
+
+
+class OnlyFar(TwoDevices):
+    """Wrong where the second device is used with one value of the option."""
+
+    def store(self, node, result, out):
+        wrong = self.params.gpu_layers and self.option_values["speed"] == 2 and node.op is ops.tanh
+        super().store(node, result * 1.001 if wrong else result, out)

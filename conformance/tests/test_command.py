@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import json
-from argparse import ArgumentParser
 from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import conform
 
 from backbay import BackbayError, UnknownBackendError
-from backbay_conformance.command import command
-
-
-def conform(*words: str) -> int:
-    parser = ArgumentParser()
-    command.add_arguments(parser)
-    return command.run(parser.parse_args(words))
 
 
 def test_the_command_writes_reports_and_replays_failures(tmp_path: Path) -> None:

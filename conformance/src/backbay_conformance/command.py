@@ -270,7 +270,7 @@ def again(args: Namespace) -> int:
 def _dump(replay: Replay, folder: Path, item: Item, outcome: Outcome) -> None:
     if not is_call(item):
         raise BackbayError(f"--dump writes the data of a case's call; {item} is a scenario")
-    lab = lab_for(replay.backend, replay.opening)
+    lab = lab_for(replay.backend, replay.opening.options, replay.opening.device)
     if replay.like:
         lab.model_calls, _ = model_calls(lab, Path(replay.like))
     try:

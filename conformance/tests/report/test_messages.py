@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import conform
 
 from backbay_conformance import Outcome, Report, run
-from backbay_conformance.command import command
 from backbay_conformance.report.html import page
 from backbay_conformance.report.terminal import matrix, show_failure
 from backbay_conformance.runner.item_run import shrunk
@@ -94,12 +94,6 @@ def test_failing_rows_come_first() -> None:
 
 def test_the_dumped_bound_holds_the_rounding_of_the_result(tmp_path: Path) -> None:
     """float16 rounds far more coarsely than the sum in the case's formula."""
-    from argparse import ArgumentParser
-
-    def conform(*words: str) -> int:
-        parser = ArgumentParser()
-        command.add_arguments(parser)
-        return command.run(parser.parse_args(words))
 
     failures, data = tmp_path / "failures", tmp_path / "data"
     conform("broken_backends:Imprecise", "--size", "smoke", "--op", "tanh", "--failures", str(failures))

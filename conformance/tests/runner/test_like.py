@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import json
-from argparse import ArgumentParser
 from pathlib import Path
 
 import pytest
+from commands import conform
 
 from backbay import BackbayError
 from backbay_conformance import Report, SelectionError, run
-from backbay_conformance.command import command
 from backbay_conformance.report.certificate import certificate
 from backbay_conformance.report.html import page
 
 MODEL = Path(__file__).parents[3] / "examples/models/backbay-tiny-f16.gguf"
-
-
-def conform(*words: str) -> int:
-    parser = ArgumentParser()
-    command.add_arguments(parser)
-    return command.run(parser.parse_args(words))
 
 
 @pytest.fixture(scope="module")

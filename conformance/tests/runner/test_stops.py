@@ -8,23 +8,16 @@ import signal
 import subprocess
 import sys
 import time
-from argparse import ArgumentParser
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
+from commands import conform
 
 from backbay_conformance import Outcome, run
-from backbay_conformance.command import command
 from backbay_conformance.report.certificate import refusals
 from backbay_conformance.report.known_failures import read_known_failures
 from backbay_conformance.report.terminal import Bar
-
-
-def conform(*words: str) -> int:
-    parser = ArgumentParser()
-    command.add_arguments(parser)
-    return command.run(parser.parse_args(words))
 
 
 @pytest.mark.parametrize(("words", "failed"), [(["-x"], 1), (["--max-failures", "3"], 3)])

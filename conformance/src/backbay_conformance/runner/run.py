@@ -64,7 +64,7 @@ def run(
     name = backend if isinstance(backend, str) else f"{backend.__module__}:{backend.__qualname__}"
     opening = Opening(options or {}, device)
     settings = RunSettings(name, seed, timeout, opening=opening, like=str(like or ""))
-    lab = lab_for(backend, opening)
+    lab = lab_for(backend, opening.options, opening.device)
     chosen = tuple(profiles or STANDARD)
     report = Report(name, seed, size, chosen, opening=opening)
     planned: list[Item] = []

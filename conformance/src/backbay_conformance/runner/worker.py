@@ -40,8 +40,9 @@ def main() -> None:
     line = Line(int(sys.argv[1]))
     start = json.loads(sys.stdin.readline())
     load_extensions()
+    opening = Opening.from_dict(start["opening"])
     try:
-        lab = lab_for(start["backend"], Opening.from_dict(start["opening"]))
+        lab = lab_for(start["backend"], opening.options, opening.device)
         facts = lab.facts()
         left_out: list[str] = []
         if start["like"]:

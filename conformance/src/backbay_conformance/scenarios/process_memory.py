@@ -20,7 +20,6 @@ from ..draw.draw import Draw
 from ..draw.model_file import write_model
 from ..numbers.comparison import Fault
 from ..suite.lab import Lab, lab_for
-from ..suite.opening import Opening
 from ..suite.scenario import scenario
 
 WIDTH, BLOCKS, TOKENS, CELLS = (
@@ -83,7 +82,7 @@ def in_child(lab: Lab, path: Path) -> Held | None:
 def main() -> None:
     """The child's program."""
     spec, opening, path = json.loads(sys.argv[1])
-    lab = lab_for(spec, Opening.from_dict(opening))
+    lab = lab_for(spec, opening.get("options"), opening.get("device", ""))
     answer: dict[str, Any]
     try:
         answer = {"held": measured(lambda: lab.fresh(Path(path)))}

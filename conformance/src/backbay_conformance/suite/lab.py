@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +70,9 @@ class Lab:
             backend.close()
 
 
-def lab_for(backend: str | type[Backend], opening: Opening = PLAIN) -> Lab:
-    """A lab for an installed backend's name, `module:Class`, or a class."""
+def lab_for(backend: str | type[Backend], options: Mapping[str, Any] | None = None, device: str = "") -> Lab:
+    """A lab for an installed backend's name, `module:Class`, or a class; everything lies on the device, if given."""
+    opening = Opening(options or {}, device)
     kind = entry(backend).load() if isinstance(backend, str) and ":" in backend else backend
     name = kind if isinstance(kind, str) else kind.__name__
     spec = backend if isinstance(backend, str) else ""

@@ -29,9 +29,7 @@ def compile_steps(backend: Backend) -> None:
         steps = StepCache(model, cache)
         try:
             uniform = cache is not None and cache.is_uniform
-            steps.reserve(
-                worst_steps(batch, parallel, context, decoding=cache is not None, uniform=uniform)
-            )
+            steps.reserve(worst_steps(batch, parallel, context, decoding=cache is not None, uniform=uniform))
         finally:
             steps.close()
             if cache is not None:
