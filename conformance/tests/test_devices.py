@@ -23,7 +23,7 @@ def test_everything_is_placed_on_the_device() -> None:
         assert [str(gpu) for gpu in backend.params.gpu_layers or ()] == ["ID:Far:0 Layers:1(0..0)"]
     with lab_for(TWO_DEVICES, device="CPU:0").fresh() as backend:
         assert backend.params.gpu_layers == []
-    with pytest.raises(OptionError, match="no device 'Near:0'.*CPU:0, Far:0"):
+    with pytest.raises(OptionError, match=r"no device 'Near:0'.*CPU:0, Far:0"):
         lab_for(TWO_DEVICES, device="Near:0").fresh()
 
 
