@@ -148,6 +148,17 @@ def test_a_cancelled_request_gives_what_there_is(llm: LLM) -> None:
     assert answer.tokens
 
 
+@pytest.mark.parametrize("timeout", [float("nan"), "1", b"1", []])
+def test_a_timeout_is_a_number_of_seconds(llm: LLM, timeout: Any) -> None:
+    handle = llm.submit("timeout", max_tokens=1)
+    with pytest.raises(OptionError, match="timeout must be a number of seconds or None"):
+        handle.result(timeout)
+    for longest in (float("inf"), 1e300, np.float32(100), None):
+        assert handle.result(longest).tokens
+    with pytest.raises(TimeoutError):
+        Handle(lambda: None).result(0)
+
+
 def test_leaving_a_stream_cancels_it(llm: LLM) -> None:
     for _ in llm.stream("leave", max_tokens=10_000, num_keep=0, temperature=0, **ENDLESS):
         break

@@ -12,7 +12,7 @@ from typing import Self, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
-from backbay.errors import ClosedError, ModelFileError, nearest
+from backbay.errors import ClosedError, ModelFileError, OptionError, nearest
 
 from .config import Config
 from .content import Content
@@ -133,10 +133,22 @@ def _read(info: TensorInfo, contents: Mapping[Path, Content]) -> Bytes:
     return data
 
 
+def _text(path: object) -> str:
+    try:
+        text = os.fspath(path)  # type: ignore[call-overload]
+    except TypeError:
+        text = None
+    if isinstance(text, str) and text:
+        return text
+    raise OptionError(
+        f"the path of a model file must be a text or an os.PathLike of one, not empty, got {path!r}"
+    )
+
+
 def open(path: str | os.PathLike[str], only: Callable[[str], bool] | None = None) -> ModelFile:
     """Open a GGUF file; for a part of a split model, all parts. Any defect raises ModelFileError.
 
     `only` chooses tensors by name, where one file holds several models; the others are checked, then left out.
     """
-    where = Path(path)
+    where = Path(_text(path))
     return ModelFile(where, read_parts(where), only)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from numbers import Real
 from queue import SimpleQueue
-from threading import Event
+from threading import TIMEOUT_MAX, Event
 from time import perf_counter
 from typing import Generic, Literal, Protocol, TypeAlias, TypeVar, final
 
-from backbay import BackendUnavailableError
+from backbay import BackendUnavailableError, OptionError
 from backbay.plugin import raise_if_starved
 
 from ..text.sampling import Sampled
@@ -85,8 +87,8 @@ class Handle(Generic[T]):
             self._cancel()
 
     def result(self, timeout: float | None = None) -> T:
-        """Wait for the result; raises the request's error, or TimeoutError if it takes longer."""
-        if not self._over.wait(timeout):
+        """Wait for the result; raises the request's error, or TimeoutError if it takes more than `timeout` seconds."""
+        if not self._over.wait(_seconds(timeout)):
             raise TimeoutError(f"no result in {timeout} s; the request goes on")
         if self._error is not None:
             raise self._error
@@ -124,6 +126,15 @@ class Handle(Generic[T]):
             self._error = starved
         self._pieces.put(None)
         self._over.set()
+
+
+def _seconds(timeout: object) -> float | None:
+    """A time limit as Python's locks take it; None for none."""
+    if timeout is None:
+        return None
+    if not isinstance(timeout, Real) or math.isnan(timeout):
+        raise OptionError(f"timeout must be a number of seconds or None, got {timeout!r}")
+    return min(float(timeout), TIMEOUT_MAX)
 
 
 @final

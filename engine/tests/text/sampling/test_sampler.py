@@ -121,6 +121,16 @@ def test_penalties_divide_and_subtract_as_they_say() -> None:
     assert penalized(row_of(1.0, 0.9), [0], presence_penalty=-1.0) == 0
 
 
+@pytest.mark.parametrize("size", [1e308, -1e308])
+@pytest.mark.parametrize("repetition", [1e308, 1e-308, 1.0])
+@pytest.mark.fault("penalties of 1e308", "an answer, without a warning")
+def test_huge_penalties_give_a_token(size: float, repetition: float) -> None:
+    penalties = {"repetition_penalty": repetition, "presence_penalty": size, "frequency_penalty": size}
+    row = row_of(2.0, -np.inf, -1.0, 0.5)
+    chosen = penalized(row, [0, 1, 1, 2, 2, 2], **penalties)
+    assert chosen == 3 if size > 0 else chosen in (0, 2)
+
+
 def test_only_the_window_is_penalized() -> None:
     row = row_of(2.0, 1.5, 1.0)
     assert penalized(row, [0, 2, 2], presence_penalty=1.0, penalty_window=2) == 0

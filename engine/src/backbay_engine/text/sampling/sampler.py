@@ -23,6 +23,7 @@ from .params import SamplingParams
 _FEW: Final = 256  # candidates that suffice for nearly every draw
 _BLOCK: Final = 64
 _LARGEST: Final = float(np.finfo(np.float32).max) / 4  # differences stay finite
+_HUGE: Final = 1e300  # in float64, so that differences stay finite
 
 
 class TokenLogprob(NamedTuple):
@@ -125,11 +126,13 @@ class _Penalties:
         ids = np.fromiter(self._counts.keys(), np.int64, number)
         counts = np.fromiter(self._counts.values(), np.float64, number)
         logits = row[ids].astype(np.float64)  # large penalties may overflow float32
-        repeated = np.where(
-            logits > 0, logits / params.repetition_penalty, logits * params.repetition_penalty
-        )
-        changed = repeated - (counts * params.frequency_penalty + params.presence_penalty)
-        row[ids] = _bounded(changed)
+        with np.errstate(over="ignore"):
+            repeated = np.where(
+                logits > 0, logits / params.repetition_penalty, logits * params.repetition_penalty
+            )
+            subtracted = counts * params.frequency_penalty + params.presence_penalty
+        changed = repeated.clip(-_HUGE, _HUGE) - subtracted.clip(-_HUGE, _HUGE)
+        row[ids] = _bounded(np.where(logits == -np.inf, -np.inf, changed))
 
 
 def _bias(given: Mapping[int, float], size: int) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
