@@ -9,6 +9,10 @@ from ..lowering.builder import Builder
 from ..lowering.products import FULL_PRECISION
 from .kernel_table import kernel
 
+MANY = 64  # queries from which two products are faster on a CPU than its flash attention, which has no tiles
+MOST_SCORES = 128 << 20  # bytes; flash attention holds none
+VECTOR = 16  # elements of f32
+
 
 @kernel(ops.scaled_dot_product_attention)
 def scaled_dot_product_attention(
@@ -28,7 +32,10 @@ def scaled_dot_product_attention(
     k = g.with_rows(g.permute(g.rows(key), 0, 2, 1, 3))  # (d, history, kv_heads, batch)
     bias = None if mask is None else g.dense(mask)
     column = None if sinks is None else g.floats(sinks)
-    if takes_flash(g.flash, mask, cache_config_applied):
+    flash = takes_flash(g.flash, mask, cache_config_applied)
+    if flash and g.on_cpu and mask is None and _fits_products(query, key):
+        flash, q, k = False, _padded(g, q), _padded(g, k)
+    if flash:
         v = g.permute(g.rows(value), 0, 2, 1, 3)  # (dv, history, kv_heads, batch)
         result = g.call("flash_attn_ext", q, k, v, NULL if bias is None else bias, scale, 0.0, softcap)
         if column is not None:
@@ -42,6 +49,18 @@ def scaled_dot_product_attention(
     if vmla is not None:
         result = g.call("mul_mat", g.rows(vmla), result)
     return g.contiguous(g.permute(result, 0, 2, 1, 3))
+
+
+def _fits_products(query: Node, key: Node) -> bool:
+    """Whether there are many queries, but not so many that their scores take much memory."""
+    scores = 4 * query.dim(1) * query.dim(2) * query.dim(3) * key.dim(2)
+    return key.dtype is DType.F32 and query.dim(2) >= MANY and scores <= MOST_SCORES
+
+
+def _padded(g: Builder, x: Ptr) -> Ptr:
+    """Queries or keys as the CPU's fast product takes them: rows without gaps, of whole vectors."""
+    floats, missing = g.contiguous(x), -x.ne[0] % VECTOR
+    return g.call("pad_ext", floats, 0, missing, 0, 0, 0, 0, 0, 0) if missing else floats
 
 
 def takes_flash(allowed: bool, mask: Node | None, permuted: bool) -> bool:
