@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
-from typing import final
+from typing import NamedTuple, final
 
 import numpy as np
 
@@ -27,18 +28,26 @@ class RecurrentPlan(CachePlan):
     targets: Ints
 
 
+class State(NamedTuple):
+    """A state that is kept: the positions before it, its row, and the tokens of the step that made it."""
+
+    position: int
+    row: int
+    tokens: int
+
+
 @dataclass
 class SequenceStates:
-    """A sequence: its length, and the rows of its states after some positions, ascending."""
+    """A sequence: its length, and its states after some positions, ascending."""
 
     end: int
-    states: list[tuple[int, int]]  # (positions before the state, row)
+    states: list[State]
 
     def at(self, position: int) -> int | None:
         """The row of the state after `position` positions."""
         if position == 0:
             return ZEROS
-        return next((row for n, row in self.states if n == position), None)
+        return next((state.row for state in self.states if state.position == position), None)
 
 
 @final
@@ -47,7 +56,8 @@ class RecurrentCache(Cache):
 
     A step reads its states from one row and writes them to another: a failed step changes nothing, and going back
     or sharing a prefix moves no data. Beside the latest state of a sequence, the cache keeps its last `checkpoints`
-    states that are `interval` or more positions apart. A sequence can only be resumed at a kept state.
+    states that are `interval` or more positions apart, or end a prompt: made by a step of several tokens, and
+    continued by steps of one. A sequence can only be resumed at a kept state.
 
     Models read and write states by name, through the bound cache of a batch:
 
@@ -128,19 +138,19 @@ class RecurrentCache(Cache):
     def _advance(self, sequence: int, count: int) -> int:
         """Take a free row for the state after a step; drop states that are no checkpoints."""
         held = self._sequences[sequence]
-        kept = [state for state in held.states[:-1] if self._is_checkpoint(held, state)]
+        kept = [state for state, after in pairwise(held.states) if self._is_checkpoint(held, state, after)]
         spare = len(kept) - self.checkpoints
         latest = held.states[-1:]
         self._replace(held, [*kept[max(spare, 0) :], *latest])
         row = self._users.index(0, 1)
         held.end += count
-        self._replace(held, [*held.states, (held.end, row)])
+        self._replace(held, [*held.states, State(held.end, row, count)])
         return row
 
-    def _is_checkpoint(self, held: SequenceStates, state: tuple[int, int]) -> bool:
-        """Whether a state is at least `interval` positions after the previous one."""
-        before = [n for n, _ in held.states if n < state[0]]
-        return state[0] - max(before, default=0) >= self.interval
+    def _is_checkpoint(self, held: SequenceStates, state: State, after: State) -> bool:
+        """Whether a state is at least `interval` positions after the previous one, or ends a prompt."""
+        before = max((each.position for each in held.states if each.position < state.position), default=0)
+        return state.position - before >= self.interval or state.tokens > 1 == after.tokens
 
     # -- sequences -------------------------------------------------------------------------------------
 
@@ -150,7 +160,7 @@ class RecurrentCache(Cache):
             raise BackbayError(
                 f"sequence {source} has {origin.end} positions, so a prefix of {length} is impossible"
             )
-        self._replace(held, [state for state in origin.states if state[0] <= length])
+        self._replace(held, [state for state in origin.states if state.position <= length])
         held.end = length
 
     def can_resume(self, sequence: int, position: int) -> bool:
@@ -158,7 +168,7 @@ class RecurrentCache(Cache):
         return 0 <= position <= held.end and held.at(position) is not None
 
     def last_resumable(self, sequence: int, position: int) -> int:
-        return max((n for n, _ in self._sequence(sequence).states if n <= position), default=0)
+        return max((n for n, *_ in self._sequence(sequence).states if n <= position), default=0)
 
     def removal(self, sequence: int, begin: int, end: int | None = None) -> Callable[[], None]:
         held = self._sequence(sequence)
@@ -172,7 +182,7 @@ class RecurrentCache(Cache):
             )
 
         def cut() -> None:
-            self._replace(held, [state for state in held.states if state[0] <= begin])
+            self._replace(held, [state for state in held.states if state.position <= begin])
             held.end = begin
 
         return cut
@@ -184,11 +194,11 @@ class RecurrentCache(Cache):
             raise BackbayError(f"sequence must be in [0, {len(self._sequences)}), got {sequence}")
         return self._sequences[sequence]
 
-    def _replace(self, held: SequenceStates, states: list[tuple[int, int]]) -> None:
-        for _, row in states:
-            self._users[row] += 1
-        for _, row in held.states:
-            self._users[row] -= 1
+    def _replace(self, held: SequenceStates, states: list[State]) -> None:
+        for state in states:
+            self._users[state.row] += 1
+        for state in held.states:
+            self._users[state.row] -= 1
         held.states = states
 
     # -- memory ------------------------------------------------------------------------------------------

@@ -54,7 +54,9 @@ class Scheduler:
     Jobs that generate, one token each, go first; then prompts, the longest waiting first, so that none starves. A
     span too large to fit beside the generating jobs goes before them after a step of waiting.
 
-    uniform  all jobs of a step have equally many tokens in it: generating jobs and prompts take turns
+    uniform  all jobs of a step have equally many tokens in it: generating jobs and prompts take turns. The last token
+             of a prompt goes beside the generating jobs, so that a recurrent cache keeps a state before it: the same
+             prompt can then be continued from there.
     """
 
     room: int
@@ -71,6 +73,8 @@ class Scheduler:
         left, shares = self.room, list[Share[J]]()
         for job in sorted(jobs, key=rank):
             taken = fitting(job, left)
+            if self.uniform and taken == job.pending > 1:
+                taken = fitting(job, taken - 1) or taken
             if self.uniform and shares and taken != shares[0].count:
                 taken = 0
             job.skipped = 0 if taken else job.skipped + 1

@@ -69,7 +69,7 @@ def worst_steps(
     if batch > parallel:
         nothing = np.zeros(parallel, np.int32)
         steps.append(Step(nothing, nothing, np.arange(parallel, dtype=np.int32), outputs))
-    if uniform and (count := batch // parallel) > 1:
-        zeros = np.zeros(parallel * count, np.int32)
-        steps.append(Step(zeros, np.tile(positions[:count], parallel), np.repeat(outputs, count), outputs))
+    if uniform and (share := batch // parallel) > 1:
+        zeros = np.zeros(parallel * share, np.int32)
+        steps.append(Step(zeros, np.tile(positions[:share], parallel), np.repeat(outputs, share), outputs))
     return steps
