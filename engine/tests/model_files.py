@@ -29,7 +29,7 @@ def unpacked(name: str, folder: Path) -> Path:
 
 
 def changed(
-    name: str,
+    source: str | Path,
     target: Path,
     *,
     tensors: Mapping[str, NDArray[np.float32] | None] | None = None,
@@ -37,7 +37,7 @@ def changed(
     architecture: str | None = None,
 ) -> Path:
     """A copy of a model in f32, with these tensors and metadata; None removes an entry."""
-    reader = gguf.GGUFReader(stored(name))
+    reader = gguf.GGUFReader(stored(source) if isinstance(source, str) else source)
     writer = gguf.GGUFWriter(target, architecture or reader.fields["general.architecture"].contents())
     held = {tensor.name: gguf.quants.dequantize(tensor.data, tensor.tensor_type) for tensor in reader.tensors}
     values = {
@@ -59,8 +59,8 @@ def changed(
     return target
 
 
-def tensors_of(name: str) -> dict[str, NDArray[np.float32]]:
-    reader = gguf.GGUFReader(stored(name))
+def tensors_of(source: str | Path) -> dict[str, NDArray[np.float32]]:
+    reader = gguf.GGUFReader(stored(source) if isinstance(source, str) else source)
     return {tensor.name: gguf.quants.dequantize(tensor.data, tensor.tensor_type) for tensor in reader.tensors}
 
 

@@ -34,6 +34,14 @@ LATENT: dict[str, Any] = {
     "topk_group": 1,
     "routed_scaling_factor": 2.5,
 }
+ROUTING = (
+    "n_routed_experts",
+    "n_shared_experts",
+    "num_experts_per_tok",
+    "moe_intermediate_size",
+    "first_k_dense_replace",
+    "routed_scaling_factor",
+)
 GROUPS: dict[str, Any] = {"n_group": 4, "topk_group": 2}
 YARN = rope(
     rope_type="yarn",
@@ -51,4 +59,28 @@ KINDS: dict[str, Kind] = {
     "deepseek3-yarn": kind("DeepseekV3ForCausalLM", LATENT, YARN, prepare=biased),
     "deepseek2-lite": kind("DeepseekV2ForCausalLM", LATENT, YARN, q_lora_rank=None, topk_method="greedy"),
     "deepseek2-groups": kind("DeepseekV2ForCausalLM", LATENT, GROUPS, topk_method="group_limited_greedy"),
+    "glm4moe": kind(
+        "Glm4MoeForCausalLM",
+        SMALL,
+        **{name: LATENT[name] for name in ROUTING},
+        head_dim=8,
+        num_hidden_layers=3,
+        use_qk_norm=True,
+        attention_bias=True,
+        prepare=biased,
+        describe=lambda config: config.update(num_nextn_predict_layers=0),
+    ),
+    "ernie": kind("Ernie4_5ForCausalLM", SMALL),
+    "erniemoe": kind(
+        "Ernie4_5_MoeForCausalLM",
+        SMALL,
+        num_hidden_layers=3,
+        moe_num_experts=6,
+        moe_k=2,
+        moe_intermediate_size=16,
+        moe_num_shared_experts=1,
+        moe_layer_start_index=1,
+        moe_layer_interval=1,
+        prepare=biased,
+    ),
 }

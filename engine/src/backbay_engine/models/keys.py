@@ -10,7 +10,7 @@ MOST_BLOCKS: Final = 1 << 10
 MOST_EXPERTS: Final = 1 << 16
 
 BLOCK_COUNT = whole("block_count", 1, MOST_BLOCKS)
-PREDICTING_BLOCKS = whole("nextn_predict_layers", 0, MOST_BLOCKS)  # after the others, for speculation
+PREDICTING_BLOCKS = whole("nextn_predict_layers", 0, MOST_BLOCKS)  # the last ones, for speculation
 CONTEXT_LENGTH = whole("context_length", 2)
 WIDTH = whole("embedding_length", 1)
 

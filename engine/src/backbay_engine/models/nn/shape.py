@@ -18,6 +18,7 @@ from ..keys import (
     HIDDEN,
     KEY_LENGTH,
     KV_HEADS,
+    PREDICTING_BLOCKS,
     USED_EXPERTS,
     VALUE_LENGTH,
     WIDTH,
@@ -83,7 +84,11 @@ def attends(config: Config, layer: int) -> bool:
 
 
 def block_count(config: Config) -> int:
-    return BLOCK_COUNT.of(config)
+    """The number of blocks; the file may have further ones, which predict tokens after the next one."""
+    count, predicting = BLOCK_COUNT.of(config), PREDICTING_BLOCKS.of(config, 0)
+    if predicting >= count:
+        raise PREDICTING_BLOCKS.refuse(config, f"less than the {count} blocks")
+    return count - predicting
 
 
 def sliding_layers(config: Config, pattern: int | None) -> tuple[int, list[bool]]:

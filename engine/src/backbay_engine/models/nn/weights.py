@@ -12,7 +12,7 @@ from typing import final
 from backbay import BackbayError, Backend, DType, ModelFileError, Tensor
 from backbay.gguf import TensorInfo, nearest
 
-from ..keys import BLOCK_COUNT, PREDICTING_BLOCKS
+from ..keys import BLOCK_COUNT
 
 log = logging.getLogger(__name__)
 _LISTED = 12  # names in a message
@@ -137,8 +137,7 @@ class Weights:
         if BLOCK_COUNT.name not in self.config:
             return
         count = BLOCK_COUNT.of(self.config)
-        last = count + PREDICTING_BLOCKS.of(self.config, 0)
-        beyond = [name for name in unused if (block := _BLOCK.match(name)) and int(block[1]) >= last]
+        beyond = [name for name in unused if (block := _BLOCK.match(name)) and int(block[1]) >= count]
         if beyond:
             raise BLOCK_COUNT.refuse(self.config, f"a count that includes the blocks of {_listed(beyond)}")
 
