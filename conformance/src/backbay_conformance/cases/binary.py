@@ -7,7 +7,7 @@ import numpy as np
 from backbay import ops
 
 from ..draw.data import Made, Making, Numbers
-from ..draw.draw import Draw
+from ..draw.draw import PAST, Draw
 from ..draw.operand import Operand
 from ..numbers.number import Number
 from ..numbers.rounding import Array
@@ -39,12 +39,37 @@ def second_shape(draw: Draw, shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(second)
 
 
+REPEATS = (
+    # the shape, and that of the second operand
+    ((PAST,), (PAST,)),
+    ((2, PAST), (1, PAST)),
+    ((2, 1, PAST), (2,)),
+    ((1, 1, 1, PAST), (1, 1, 1, 1)),
+    ((66, 3), (2, 3)),
+    ((5, 70), (5, 2)),
+    ((3, 2, 66), (3, 2, 2)),
+    ((2, 3, 1, 102), (2, 1, 1, 3)),
+    ((771, 2), (3, 1)),
+    ((3, 514), (1, 2)),
+    ((2, 1, 1285), (2, 1, 5)),
+    ((1, 2, 2, 600), (1, 2, 2, 2)),
+    ((33, 40, 4, 2), (33, 1, 4, 1)),
+    ((4, 68, 70, 2), (4, 2, 2, 1)),
+    ((2, 2 * PAST), (1, 2)),
+)
+"""An extent past 2^16 in each dimension, and more than 32 or 256 repeats of several elements in each."""
+
+
 def operands(
     draw: Draw, second: Numbers | Made, special: str = "0nisb"
 ) -> tuple[Operand, Operand, dict[str, object]]:
     shape = draw.shape(scalars=True)
+    other = second_shape(draw, shape)
+    shape, other = draw.listed(*REPEATS) or (shape, other)
     x = draw.floats(shape, Numbers(special))
-    t2 = draw.floats(second_shape(draw, shape), second, dtype=draw.other_float())
+    t2 = draw.floats(other, second, dtype=draw.other_float())
+    if draw.on_turn(13, 16) and not draw.exact:  # one tensor as both operands
+        t2 = x
     split = draw.below(len(shape)) if shape else 0
     same = split < len(t2.shape) and t2.shape[split] == shape[split]
     once = split >= len(t2.shape) or t2.shape[split] == 1

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import erfc, pi
+from math import erfc, log, pi
 from typing import Any
 
 import numpy as np
 
 from backbay import DType, Op, ops
 
-from ..draw.data import Bits, Numbers
+from ..draw.data import Bits, Fill, Made, Making, Numbers
 from ..draw.draw import Draw
+from ..draw.operand import Operand
 from ..numbers.encoding import decode, encode
 from ..numbers.number import Number, scalar
-from ..numbers.rounding import Array
+from ..numbers.rounding import FLOOR, LARGEST, Array
 from ..suite.case import Call, case
 from .write import QUANTIZED, converted, convertible, no_integer
 
@@ -29,12 +30,16 @@ def simple(
     exact: bool = True,
     free: Any = None,
     signed: bool = False,
+    special: Fill | None = None,
 ) -> None:
-    """A case of an op with one operand and no attributes; each dimension is a batch."""
+    """A case of an op with one operand and no attributes; each dimension is a batch.
+
+    Now and then the data are `special`, if given.
+    """
 
     def draw_call(draw: Draw) -> Call:
         shape = draw.shape(scalars=True)
-        x = draw.floats(shape, fill)
+        x = draw.floats(shape, special if special is not None and draw.flag(3) else fill)
         return Call((x,), formula, exact=exact, free=free, signed=signed, **draw.batch(shape))
 
     case(op)(draw_call)
@@ -42,15 +47,34 @@ def simple(
 
 ALL = Numbers("0nisb")
 ANY = Numbers("0nis")
-NARROW = Numbers("0nis", low=-80, high=80)
+NARROW = Numbers("0nis", low=-110, high=100)
+
+
+def brim(making: Making, operand: Operand) -> Array:
+    """Arguments of both signs near those whose power of e leaves the range of a float type."""
+    size = int(np.prod(operand.shape, dtype=np.int64))
+    ends = [
+        abs(log(end)) for kind in (DType.F16, DType.F32, DType.BF16) for end in (LARGEST[kind], FLOOR[kind])
+    ]
+    sides = making.rng.choice([-1.0, 1.0], size)
+    return np.asarray(sides * (making.rng.choice(ends, size) + making.rng.uniform(-0.7, 0.2, size)))
+
+
+def far(making: Making, operand: Operand) -> Array:
+    """Large arguments of both signs, whose reduction by a rounded multiple of pi is off."""
+    size = int(np.prod(operand.shape, dtype=np.int64))
+    most = 11 if operand.dtype is DType.F16 else 15
+    return np.asarray(making.rng.choice([-1.0, 1.0], size) * np.exp(making.rng.uniform(5, most, size)))
+
 
 simple(ops.sqr, lambda x: x * x, ALL)
 simple(ops.sqrt, lambda x: x.sqrt(), Numbers("0nisb", low=-3), exact=False, signed=True)
-simple(ops.exp, lambda x: x.exp(), NARROW, exact=False)
-simple(ops.sin, lambda x: x.wave(np.sin), ANY, exact=False)
-simple(ops.cos, lambda x: x.wave(np.cos), ANY, exact=False)
-simple(ops.tanh, lambda x: x.tanh(), ALL, exact=False)
-simple(ops.sigmoid, lambda x: x.sigmoid(), ALL, exact=False)
+simple(ops.exp, lambda x: x.exp(), NARROW, exact=False, special=Made(brim))
+# The reduction of an argument loses nothing, however large the argument is.
+simple(ops.sin, lambda x: x.wave(np.sin, argument=0), ANY, exact=False, special=Made(far))
+simple(ops.cos, lambda x: x.wave(np.cos, argument=0), ANY, exact=False, special=Made(far))
+simple(ops.tanh, lambda x: x.tanh(), ALL, exact=False, special=Made(brim))
+simple(ops.sigmoid, lambda x: x.sigmoid(), ALL, exact=False, special=Made(brim))
 
 
 def softplus(x: Number) -> Number:
@@ -69,7 +93,7 @@ def gelu_erf(x: Number) -> Number:
     return x * 0.5 * Number(tail.value, tail.error + 4 * x.cost.step, x.cost)
 
 
-simple(ops.softplus, softplus, ALL, exact=False)
+simple(ops.softplus, softplus, ALL, exact=False, special=Made(brim))
 simple(ops.gelu_erf, gelu_erf, ANY, exact=False, free=np.isneginf)
 
 
@@ -99,8 +123,8 @@ def gated(op: Op[Any, Any], activate: Unary, *, activated: bool = False, free: A
 
     def draw_call(draw: Draw) -> Call:
         shape = draw.shape(scalars=True)
-        fill = Numbers("0s" if draw.flag() else "0nis", low=-60, high=60)
-        x = draw.floats(shape, fill, activated=activated)
+        fill: Fill = Numbers("0s" if draw.flag() else "0nis", low=-60, high=60)
+        x = draw.floats(shape, Made(brim) if draw.flag(6) else fill, activated=activated)
         up = draw.floats(shape, Numbers(), dtype=draw.other_float()) if draw.flag() else None
         degrees = None if up is None else (None, 1)
         relations = draw.batch(shape, 1 if up is None else 2)

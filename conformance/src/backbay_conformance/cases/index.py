@@ -9,10 +9,29 @@ import numpy as np
 from backbay import DType, ops
 
 from ..draw.data import Bits, Integers
-from ..draw.draw import Draw
+from ..draw.draw import PAST, Draw
 from ..numbers.encoding import decode, encode
 from ..numbers.rounding import Array
 from ..suite.case import Call, case
+
+TABLES: tuple[tuple[tuple[int, int, int], tuple[int, ...], tuple[int, ...]], ...] = (
+    # n, rows of the table, ids; the slices of ids and of tables
+    ((576, 33, 5), (), ()),
+    ((2880, 7, 9), (2,), (1,)),
+    ((4096, 5, 3), (), ()),
+    ((4097, 3, 5), (), ()),
+    ((5120, 2, 3), (1, 3), (1, 3)),
+    ((192, 65, 2), (), ()),
+    ((96, 300, 33), (), ()),
+    ((80, 7, 300), (), ()),
+    ((3, PAST, 40), (), ()),
+    ((2, 5, PAST), (), ()),
+    ((2, 4, 3), (300,), (300,)),
+    ((2, 3, 2), (2, 300), (1, 300)),
+    ((2, 2, 1), (PAST,), (1,)),
+    ((11000, 3, 2), (), ()),
+)
+"""Rows of models, and more rows, ids and slices than 2^16."""
 
 
 def rows_call(draw: Draw, dtype: DType) -> Call:
@@ -20,12 +39,14 @@ def rows_call(draw: Draw, dtype: DType) -> Call:
     count, k = draw.many(1, 2, 7, 33, 65), draw.side(33)
     outer = draw.pick((), (2,), (3, 2), (1, 3))
     own = tuple(extent if draw.flag() else 1 for extent in outer)
-    if not dtype.is_quantized:
-        n = draw.listed(576, 2880, 4096, 4097, 5120, 192, 96, 80) or n
-        if draw.on_turn(5, 29):  # one row, and one id without dimensions
-            x = draw.operand(dtype, draw.pick((n, count), (n,)), Bits())
-            one = draw.operand(DType.I32, (), Integers(0, x.shape[1] if len(x.shape) > 1 else 1), stays=True)
-            return Call((x, one), partial(taken_rows, dtype), raw=True)
+    large = draw.listed(*TABLES) if dtype.block_size <= 32 else None
+    if large is not None:
+        (n, count, k), outer, own = large
+        n = dtype.block_size if dtype.is_quantized else n
+    if not dtype.is_quantized and draw.on_turn(5, 29):  # one row, and one id without dimensions
+        x = draw.operand(dtype, draw.pick((n, count), (n,)), Bits())
+        one = draw.operand(DType.I32, (), Integers(0, x.shape[1] if len(x.shape) > 1 else 1), stays=True)
+        return Call((x, one), partial(taken_rows, dtype), raw=True)
     x = draw.operand(dtype, (n, count, *own), Bits())
     ids = draw.operand(DType.I32, (k, *outer), Integers(0, count), stays=True)
 

@@ -7,7 +7,7 @@ import numpy as np
 from backbay import DType, ops
 
 from ..draw.data import Integers, Numbers
-from ..draw.draw import Draw
+from ..draw.draw import PAST, Draw
 from ..draw.operand import longer
 from ..numbers.number import Number
 from ..numbers.rounding import Array
@@ -41,6 +41,13 @@ LARGE: tuple[Extents, ...] = (
     ((5120, 33, 1), (), ()),
     ((11008, 2, 17), (), ()),
     ((80, 130, 65), (), ()),
+    ((4, 3, 2), (), (257,)),
+    ((5, 3, 2), (1, 3), (2, 771)),
+    ((2, 1, 3), (PAST,), (PAST,)),
+    ((3, 2, 1), (1, 1), (1, PAST)),
+    ((2, 3, 1), (1, 2), (3, 600)),
+    ((4500, 2, 3), (), ()),
+    ((33000, 2, 1), (), ()),
 )
 """Sizes of models: k, n and m, and the slices of weight and activations. Long sums, and groups of 6 to 16."""
 LARGE_BLOCKS: tuple[Extents, ...] = (
@@ -51,6 +58,10 @@ LARGE_BLOCKS: tuple[Extents, ...] = (
     ((256, 3, 1), (1,), (12,)),
     ((8192, 4, 1), (), ()),
     ((256, 130, 5), (), ()),
+    ((256, 2, 1), (3,), (771,)),
+    ((256, 3, 2), (1, 1), (2, 300)),
+    ((5376, 3, 2), (), ()),
+    ((256, 4100, 1), (), ()),
 )
 
 
@@ -113,7 +124,14 @@ def expert_call(draw: Draw, wtype: DType) -> Call:
     n = draw.side(33 if experts < 10 else 3)
     used, tokens = draw.integer(1, 4), draw.pick(1, 2, 5, 17, 33)
     routed = draw.listed(
-        (128, 8, 3), (64, 6, 33), (128, 8, 40), (32, 4, 257), (16, 16, 2), (1, 1, 65), (60, 4, 1)
+        (128, 8, 3),
+        (64, 6, 33),
+        (128, 8, 40),
+        (32, 4, 257),
+        (16, 16, 2),
+        (1, 1, 65),
+        (60, 4, 1),
+        (4, 1, 4100),
     )
     if routed is not None:
         (experts, used, tokens), k, n = routed, unit * draw.pick(1, 2) if unit > 1 else draw.pick(40, 33), 5
@@ -138,15 +156,25 @@ def mulmat_id_quantized(draw: Draw) -> Call:
     return expert_call(draw, draw.quantized_dtype())
 
 
+ROUTED = (
+    # n, used, tokens, experts
+    (5, 8, 3, 128),
+    (33, 8, 40, 128),
+    (9, 6, 33, 64),
+    (4, 1, 257, 2),
+    (2880, 4, 3, 32),
+    (3, 1, PAST, 7),
+    (4, 300, 3, 300),
+    (3, 1, 5, PAST),
+)
+"""Routes of models, and more tokens and experts than 2^16."""
+
+
 @case(ops.add_id)
 def add_id(draw: Draw) -> Call:
     n, used, tokens = draw.side(257), draw.integer(1, 5), draw.pick(1, 2, 9, 17)
     experts = draw.many(*range(1, 10))
-    used, tokens, experts = draw.listed((8, 3, 128), (8, 40, 128), (6, 33, 64), (1, 257, 2)) or (
-        used,
-        tokens,
-        experts,
-    )
+    n, used, tokens, experts = draw.listed(*ROUTED) or (n, used, tokens, experts)
     x = draw.floats((n, used, tokens), Numbers("0nis"))
     t2 = draw.floats((n, experts), Numbers("0nis"), dtype=draw.other_float())
     ids = draw.operand(DType.I32, (used, tokens), Integers(0, experts), stays=True)

@@ -58,6 +58,10 @@ def scores(making: Making, operand: Operand) -> Array:
         numbers[...] = making.rng.integers(-4, 5, (count, 1))
         return np.asarray(numbers)
     numbers[making.rng.random((count, row)) < 0.2 * making.rng.integers(0, 3, (count, 1))] = -np.inf
+    if (
+        row and making.rng.random() < 0.5
+    ):  # one score far above the others, whose powers overflow if it is missed
+        numbers[np.arange(count), making.rng.integers(row, size=count)] = making.rng.uniform(300, 400, count)
     if making.mode == "special" and row and count:
         for value in (-np.inf, np.nan, np.inf):
             where = making.rng.integers(count)

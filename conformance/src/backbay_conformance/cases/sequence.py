@@ -11,7 +11,7 @@ from backbay import DType, ops
 from backbay.ops import Yarn
 
 from ..draw.data import Integers, Made, Making, Numbers
-from ..draw.draw import Draw
+from ..draw.draw import PAST, Draw
 from ..draw.operand import Operand
 from ..numbers.number import Cost, Number, concatenate, scalar
 from ..numbers.rounding import Array
@@ -40,7 +40,7 @@ def rope_formula(
         c, e = component(i, mode, sections)
         theta[:, i] = positions.reshape(-1)[c * tokens : (c + 1) * tokens] * base ** (-2 * e / dim)
         # A power in single precision has an error of some roundoffs; a product of e factors has two more for each.
-        steps[i] = 16 + 2 * e
+        steps[i] = 16 + 2 * e if e else 0
     angle = Number(theta, steps * cost.step * np.abs(theta), cost)
     if factors is not None:
         angle = angle / factors.value.reshape(-1)[:pairs]
@@ -129,6 +129,9 @@ HEADS = (
     (512, 1, 1, 512),
     (192, 2, 2, 128),
     (64, 70, 3, 16),
+    (4, 1, PAST, 4),
+    (4, PAST, 1, 2),
+    (16, 2, 1030, 16),
 )
 """Heads of models, many of them, and steps without tokens."""
 
@@ -145,11 +148,10 @@ def rope(draw: Draw) -> Call:
         dim = half if mode == "vision" else size[3]
     x = draw.floats((2 * half, heads, tokens, *batch), Numbers("0ni", low=-250, high=250, few=True))
     zero = draw.exact and draw.flag()  # all angles are 0
-    far = 1 if zero else draw.pick(64, 2, 700, 5000, 50000)
+    far = 1 if zero else draw.by_turn(64, 70001, 2, 5000, 65537, 700, 131072, 50000, 2**20 + 1, each=4)
+    least = 0 if zero else draw.pick(0, 0, -20, 1 - far)
     per_token = 4 if mode in ("multi-section", "vision") else 1
-    positions = draw.operand(
-        DType.I32, (per_token * tokens,), Integers(0 if zero or draw.flag() else -20, far)
-    )
+    positions = draw.operand(DType.I32, (per_token * tokens,), Integers(least, far))
     pairs = dim if mode == "vision" else dim // 2
     factors = None
     if draw.flag(3):
@@ -210,6 +212,9 @@ def ssm_conv(draw: Draw) -> Call:
         (4, 2, 0, 2),
         (4, 3, 2, 0),
         (9, 70, 33, 1),
+        (4, PAST, 1, 1),
+        (4, 2, PAST, 1),
+        (4, 1, 3, 300),
     )
     if size is not None:
         k, tokens, channels, n = size
@@ -243,6 +248,10 @@ STATES = (
     (16, 2, 0, 1, 2, 1),
     (256, 3, 2, 1, 2, 1),
     (128, 1, 1, 1, 17, 33),
+    (4, 1, 1, 1, 520, 1),
+    (2, 1, 300, 1, 2, 1),
+    (2, 300, 2, 1, 2, 1),
+    (2, 1, 1, 1, 1, 300),
 )
 """States of models, and scans without tokens, sequences or elements."""
 

@@ -9,7 +9,7 @@ import numpy as np
 from backbay import ops
 
 from ..draw.data import Numbers
-from ..draw.draw import Draw
+from ..draw.draw import PAST, Draw
 from ..numbers.encoding import encode
 from ..numbers.number import Number
 from ..numbers.rounding import Array
@@ -65,6 +65,14 @@ PATCHES = (
     (5, 1, 4, 3, 70, 1, 1, 2, 1),
     (1, 3, 2, 3, 2, 1030, 1, 1, 1),
     (4, 4, 2, 3, 1, 1, 1, 4, 1),
+    (1, 1, 5, 4, 9, 8, 2, 1, 1),
+    (1, 1, 33, 3, 7, 7, 3, 2, 1),
+    (16, 16, 1, 33, 48, 32, 16, 0, 1),
+    (16, 16, 4, 3, 33, 40, 10, 3, 1),
+    (3, 1, 1, 2, PAST, 1, 1, 1, 1),
+    (1, 3, 2, 1, 1, PAST, 2, 1, 1),
+    (1, 1, 300, 300, 2, 1, 1, 0, 1),
+    (1, 1, 2, 1030, 3, 1, 1, 0, 1),
 )
 """Convolutions of models: patches, many channels, and images longer than a row of threads."""
 
@@ -75,6 +83,8 @@ def conv2d(draw: Draw) -> Call:
     ic, oc, n = draw.pick(1, 2, 3, 0), draw.pick(1, 2, 5, 0), draw.pick(1, 2, 0)
     width, height = image_side(draw), image_side(draw)
     (s0, p0, d0), (s1, p1, d1) = geometry(draw, width, kw), geometry(draw, height, kh)
+    if draw.flag(8):  # a product by channels, which a kernel of its own may compute
+        kw = kh = d0 = d1 = 1
     patch = draw.listed(*PATCHES)
     if patch is not None:
         kw, kh, ic, oc, width, height, s0, p0, d0 = patch
@@ -166,6 +176,9 @@ def conv1d_dw(draw: Draw) -> Call:
         (3, 0, 4, 2, 1, 2, 1),
         (33, 33, 3, 1, 1, 0, 1),
         (3, 1030, 2, 1, 1, 1, 1),
+        (3, PAST, 1, 1, 1, 1, 1),
+        (3, 4, 300, 2, 1, 1, 1),
+        (2, 3, 2, 300, 1, 0, 1),
     )
     if long is not None:
         k, t, channels, n, s, p, d = long
@@ -248,6 +261,10 @@ def interpolate(draw: Draw) -> Call:
         ((16, 16, 3), (24, 40, 3)),
         ((), (3, 2)),
         ((5,), (9, 1, 1, 2)),
+        ((2, 3, 300), (4, 3, 300)),
+        ((2, 1, 3, 300), (3, 1, 3, 300)),
+        ((4100, 2), (4100, 4)),
+        ((3, 4100), (6, 4100)),
     )
     if listed is not None:
         shape, dims = listed[0], list(listed[1])

@@ -12,7 +12,7 @@ import numpy as np
 from backbay import DType, Spec, ops
 
 from ..draw.data import Bits, Distinct, Fill, Integers, Made, Making, Numbers
-from ..draw.draw import Draw
+from ..draw.draw import PAST, Draw
 from ..draw.layout import Layout
 from ..draw.operand import Operand
 from ..numbers.encoding import NUMPY, decode, encode
@@ -129,7 +129,7 @@ def open_elements(source: DType, target: DType, free: Callable[..., Array]) -> d
 def copy_call(draw: Draw, target: DType | None) -> Call:
     shape = draw.shape(scalars=target is None)
     if target is not None:
-        shape = (target.block_size * draw.pick(1, 2, 3), *shape[1:])
+        shape = (target.block_size * draw.pick(1, 2, 3), *(min(n, 4100) for n in shape[1:]))
     x, kind = written_pair(draw, shape, target)
     other = (int(np.prod(shape)),) if draw.flag(4) and 0 not in shape else shape
     dst = draw.operand(kind, other, Bits(), stays=True)
@@ -209,13 +209,37 @@ def set_call(
     return Call((x, t2, offset, strides), formula, raw=True, placed=True, **rules)
 
 
+WRITTEN: tuple[tuple[tuple[int, int, int], tuple[int, ...]], ...] = (
+    # n, rows of the destination, rows written; slices
+    ((576, 33, 5), ()),
+    ((4097, 9, 3), ()),
+    ((128, 4100, 300), ()),
+    ((3, PAST, 40), ()),
+    ((2, PAST, 40000), ()),
+    ((2, 5, 2), (300,)),
+    ((3, 2, 1), (2, 300)),
+    ((2, 3, 1), (9000,)),
+)
+"""Rows of models, and more rows, ids and slices than fit in 16 bits."""
+
+
 def set_rows_call(draw: Draw, target: DType | None) -> Call:
     n = target.block_size * draw.pick(1, 2) if target else draw.side(129)
     count = draw.many(1, 2, 5, 17, 33, 64)
     k = draw.integer(0, min(count, 9))
     outer = draw.pick((), (2,), (3, 2), (4,), (2, 6))
+    large = draw.listed(*WRITTEN)
+    if large is not None:
+        (n, count, k), outer = large
+        if target:  # whose conversion is slow
+            n, count, k, outer = (
+                target.block_size,
+                min(count, 9000),
+                min(k, 999),
+                tuple(min(m, 99) for m in outer),
+            )
     src, kind = written_pair(draw, (n, k, *outer), target)
-    repeated = target is None and draw.on_turn(1, 4)
+    repeated = target is None and large is None and draw.on_turn(1, 4)
     if repeated:  # in any order, and mostly a few rows again and again
         kind = draw.by_turn(DType.F32, DType.F16, DType.F32, DType.BF16, DType.I32, each=4)
         src = draw.operand(kind, (n, max(k, 2), *outer), Bits())

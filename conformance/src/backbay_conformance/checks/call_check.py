@@ -18,7 +18,7 @@ from backbay.plugin import COMPOSITE, KERNEL
 
 from ..draw.data import Mode
 from ..draw.operand import Operand
-from ..numbers.comparison import Fault
+from ..numbers.comparison import Fault, first_bits
 from ..numbers.rounding import Array
 from ..suite.case import Call
 from ..suite.lab import Lab
@@ -119,10 +119,10 @@ def _check_runs(traced: TracedCall, call: Call, mode: Mode, observed: Observed) 
     if traced.backend.deterministic and not call.chance:
         traced.write(_written(call))
         again = traced.run()
-        if any(a.tobytes() != b.tobytes() for a, b in zip(first, again, strict=True)):
-            raise Fault(
-                "repeat", "the same call gave different bits, but the backend declares itself deterministic"
-            )
+        for a, b, tensor in zip(first, again, traced.results, strict=True):
+            if a.tobytes() != b.tobytes():
+                told = "the same call gave different bits, but the backend declares itself deterministic"
+                raise Fault("repeat", f"{told}: {first_bits(a, b, tensor.dtype)}")
         observed.note("repeat")
     make(call, mode, traced.precision, 1)
     traced.write()

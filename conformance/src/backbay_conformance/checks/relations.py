@@ -107,7 +107,9 @@ def doubling_scales(lab: Lab, call: Call, draw: Draw, cost: Cost) -> bool:
         return False
     if cost.accumulate > NARROW:  # a sum kept in f16 may overflow where scaled operands do not
         return False
-    degrees = dict(zip(call.operands(), call.degrees, strict=True))
+    degrees: dict[Operand, int | None] = {}
+    for operand, degree in zip(call.operands(), call.degrees, strict=True):
+        degrees[operand] = None if degree is None else degree + (degrees.get(operand) or 0)
     chosen = [o for o, degree in degrees.items() if degree is not None and o.dtype.is_float]
     if not chosen:
         return False

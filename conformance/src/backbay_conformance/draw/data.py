@@ -77,6 +77,8 @@ class Numbers:
             numbers = self._integers(making, operand, size)
         else:
             numbers = self._spread(making.rng, size)
+            if size and making.rng.integers(6) == 0:
+                _weigh_ends(making.rng, numbers.reshape(-1, operand.shape[0] if operand.shape else 1))
             if making.mode == "special" and self.special and size:
                 self._sprinkle(making.rng, numbers)
         if self.positive:
@@ -119,6 +121,13 @@ class Numbers:
         values = [value for letter in self.special for value in SPECIALS[letter]]
         count = int(rng.integers(1, 3)) if self.few else 1 + numbers.size // 6
         numbers[rng.integers(0, numbers.size, count)] = rng.choice(values, count)
+
+
+def _weigh_ends(rng: np.random.Generator, rows: Array) -> None:
+    """Make the last elements of each row much larger than the others: a sum without them is far off."""
+    count = 1 + int(rng.integers(1 + rows.shape[1] // 8))
+    rows[:, :-count] *= 2.0**-6
+    rows[:, -count:] = np.exp(rng.uniform(1, 5, (len(rows), count))) * rng.choice([-1, 1], (len(rows), count))
 
 
 QUIET = {DType.F32: 0x7FC00000, DType.F16: 0x7E00, DType.BF16: 0x7FC0}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any, Literal, TypeVar
 
 from backbay import CacheConfig, DType
@@ -22,6 +23,34 @@ SMALL = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65)
 LISTED_FROM, ROUND = 27, 90
 """The first turn that takes listed options, which no smoke run reaches; and the turns until they come again."""
 LARGE = (127, 128, 129, 255, 256, 257, 511, 512, 513, 1023, 1024, 1025)
+FAR = (1 << 16) + 8
+"""Bytes between rows that 16 bits do not hold."""
+WHOLE = 3000
+"""About the most elements of a usual operand."""
+PAST = 66003
+"""An extent past 2^16, the end of many grids and counters, with a rest in tiles of any size."""
+ALONG = ((PAST,), (1, PAST), (1, 1, PAST), (1, 1, 1, PAST))
+"""Shapes with an extent past 2^16 in each dimension."""
+
+
+ROWS = (
+    (4096, 3),
+    (4097, 2),
+    (2880, 5),
+    (8192, 2),
+    (5120, 1, 3),
+    (3, 4099),
+    (2, 40, 50),
+    (5000, 2),
+    (PAST,),
+    (2, PAST),
+    (2, 1, PAST),
+    (2, 1, 1, PAST),
+    (1500, 7),
+    (11000, 2),
+    (33000, 1),
+)
+"""Long rows, some with a long rest in tiles, and more rows than 2^16."""
 
 
 class Draw:
@@ -136,11 +165,17 @@ class Draw:
         return tuple(extents)
 
     def shape(
-        self, low: int = 1, high: int = 4, elements: int = 3000, least: int = 0, *, scalars: bool = False
+        self, low: int = 1, high: int = 4, elements: int = WHOLE, least: int = 0, *, scalars: bool = False
     ) -> tuple[int, ...]:
-        """A shape of so many dimensions; if `scalars`, now and then of none."""
+        """A shape of so many dimensions; if `scalars`, now and then of none.
+
+        Unless `elements` are fewer than usual, a default run has an extent past 2^16 in each dimension once.
+        """
         if scalars and self.on_turn(5, 29):
             return ()
+        long = self.listed(*ALONG) if elements >= WHOLE and low == 1 else None
+        if long is not None:
+            return long
         return self.sides(self.integer(low, high), elements, least)
 
     def on_turn(self, turn: int, every: int) -> bool:
@@ -156,7 +191,7 @@ class Draw:
 
     def rows(self, least: int = 0) -> tuple[int, ...]:
         """A shape for an op along dimension 0; now and then with a long row, which kernels split, or a scalar."""
-        wide = self.listed((4096, 3), (4097, 2), (2880, 5), (8192, 2), (5120, 1, 3), (3, 4099), (2, 40, 50))
+        wide = self.listed(*ROWS)
         if wide is not None:
             return wide
         if self.flag(4):
@@ -247,6 +282,8 @@ class Draw:
         unit = [dtype.block_size, 1, 1, 1]
         before = [self.below(3) * unit[n] for n in range(len(shape))]
         behind = [self.below(3) * unit[n] for n in range(len(shape))]
+        if 0 < prod(shape[1:]) <= 4 and self.flag(12):  # rows further apart than 2^16 bytes
+            behind[0] += -(-FAR // dtype.row_size(unit[0])) * unit[0]
         return gaps(dtype, shape, tuple(before), tuple(behind))
 
     def _sliced(self, dtype: DType, shape: tuple[int, ...]) -> LayoutStep:

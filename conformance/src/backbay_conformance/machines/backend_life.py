@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 import backbay
 from backbay import BackbayError, BackendParams, ClosedError, DType, NotComputedError, ShapeError, Tensor
 
-from ..numbers.comparison import Fault
+from ..numbers.comparison import Fault, must_equal
 from ..suite.lab import GUARDED, Lab
 from .machine import Choose, Machine, action
 from .shadow import ContextShadow, Shadow
@@ -322,7 +322,9 @@ class BackendLife(Machine):
         """A compiled graph is neither traced nor allocated again."""
         if traced or (allocated and not ctx.stale and not ctx.moved):
             raise Fault(
-                "life", f"a graph compiled before traced {traced} nodes and allocated {allocated} bytes again"
+                "life",
+                f"a compute of the same outputs as before traced {traced} nodes and allocated {allocated} bytes; "
+                "both must be 0",
             )
         self._compiled(ctx)
 
@@ -394,5 +396,5 @@ class BackendLife(Machine):
 
     def _compare(self, tensor: Tensor, expected: Array | None, name: str) -> None:
         got = tensor.numpy()
-        if expected is not None and not np.array_equal(got, expected):
-            raise Fault("life", f"{name} should be\n{expected}\nbut is\n{got}")
+        if expected is not None:
+            must_equal(got, expected, name, "life")

@@ -9,7 +9,7 @@ import numpy as np
 
 from backbay import Context, DType, Tensor
 
-from ..numbers.comparison import Fault
+from ..numbers.comparison import Fault, must_equal
 from ..numbers.rounding import Array
 
 Evaluate = Callable[..., Array]
@@ -83,13 +83,10 @@ class Wiring:
         self.ctx.compute(*[twin.tensor for twin in named])
         self._evaluate()
         for twin in (*named, *states):
-            got, want = twin.tensor.numpy().astype(np.float64), np.asarray(twin.array, np.float64)
-            if got.shape != want.shape:
-                raise Fault("graph", f"{when}: {twin.name} has the shape {got.shape}; {'; '.join(self.log)}")
-            if not np.array_equal(got, want):
-                at = tuple(np.argwhere(got != want)[0])
-                seen = f"at {tuple(map(int, at[::-1]))} expected {want[at]}, got {got[at]}"
-                raise Fault("graph", f"{when}: {twin.name} is wrong, {seen}; {'; '.join(self.log)}")
+            try:
+                must_equal(twin.tensor.numpy(), np.asarray(twin.array, np.float64), f"{when}: {twin.name}")
+            except Fault as fault:
+                raise Fault(fault.check, f"{fault.message}; {'; '.join(self.log)}", fault.place) from None
 
     def _evaluate(self) -> None:
         """Evaluate each root in order, after its operands, depth first."""

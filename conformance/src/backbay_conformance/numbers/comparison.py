@@ -79,7 +79,13 @@ def compare_bits(
     wrong = _other_bits(expected, got, dtype)
     if other is not None:
         wrong &= _other_bits(other, got, dtype)
-    _refuse(wrong, decode(expected, dtype), decode(got, dtype), None, free, check)
+    a, b = decode(expected, dtype), decode(got, dtype)
+    if dtype.is_quantized and wrong.any():
+        numbers = (a != b) & ~(np.isnan(a) & np.isnan(b))
+        if not numbers.any():
+            raise Fault(check, f"other bytes for the same numbers: {first_bits(expected, got, dtype)}")
+        wrong = numbers
+    _refuse(wrong, a, b, None, free, check)
 
 
 def _other_bits(expected: Array, got: Array, dtype: DType) -> Array:
@@ -88,6 +94,31 @@ def _other_bits(expected: Array, got: Array, dtype: DType) -> Array:
     if dtype.is_float:
         wrong &= ~(np.isnan(decode(expected, dtype)) & np.isnan(decode(got, dtype)))
     return np.asarray(wrong)
+
+
+def first_bits(left: Array, right: Array, dtype: DType) -> str:
+    """The first stored element of two arrays whose bits differ, in both: its number, or a byte of a block."""
+    whole = np.dtype(f"u{left.dtype.itemsize}")
+    bits = [np.ascontiguousarray(raw).view(whole) for raw in (left, right)]
+    wrong = bits[0] != bits[1]
+    at = first_of(wrong)
+    shown = [f"{part[at]:#0{2 + 2 * whole.itemsize}x}" for part in bits]
+    if not dtype.is_quantized:
+        numbers = (plain(decode(raw, dtype)[at]) for raw in (left, right))
+        shown = [f"{number} ({text})" for number, text in zip(numbers, shown, strict=True)]
+    what = "bytes" if dtype.is_quantized else "elements"
+    return f"{int(wrong.sum())} of {wrong.size} {what}, at {at[::-1]} {shown[0]} and {shown[1]}"
+
+
+def must_equal(got: Array, want: Array, what: str, check: str = "graph") -> None:
+    """Raise Fault with `what` and the first element that differs; NaN equals NaN."""
+    if got.shape != want.shape:
+        raise Fault(check, f"{what}: expected the shape {want.shape[::-1]}, got {got.shape[::-1]}")
+    wrong = (got != want) & ~(np.isnan(got) & np.isnan(want))
+    if wrong.any():
+        at = first_of(wrong)
+        values = f"expected {plain(want[at])}, got {plain(got[at])}"
+        raise Fault(check, f"{what}: {int(wrong.sum())} of {wrong.size} wrong: at {at[::-1]} {values}", at)
 
 
 def compare_exactly(expected: Array, got: Array, free: Array | None, check: str) -> None:
@@ -163,11 +194,7 @@ def _refuse(
         return
     place = first_of(wrong)
     limit = "" if bound is None else f" within {float(bound[place]):.3g}"
-    values = (
-        f"expected {plain(expected[place])}{limit}, got {plain(got[place])}"
-        if expected.shape == wrong.shape
-        else "another byte"
-    )
+    values = f"expected {plain(expected[place])}{limit}, got {plain(got[place])}"
     raise Fault(check, f"{int(wrong.sum())} of {wrong.size} wrong: at {place[::-1]} {values}", place)
 
 

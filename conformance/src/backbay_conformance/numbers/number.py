@@ -122,10 +122,10 @@ class Number:
     def clip(self, low: float, high: float) -> Number:
         return Number(np.clip(self.value, low, high), self.error, self.cost)
 
-    def wave(self, function: Callable[[Array], Array]) -> Number:
-        """A sine or cosine: the argument's error is added to the result's."""
+    def wave(self, function: Callable[[Array], Array], *, argument: float = 2) -> Number:
+        """A sine or cosine: the argument's error, and `argument` roundoffs of it, are added to the result's."""
         value = function(self.value)
-        error = np.minimum(self.error + 2 * self.cost.step * np.abs(self.value), 2.0)
+        error = np.minimum(self.error + argument * self.cost.step * np.abs(self.value), 2.0)
         return Number(value, error + 4 * self.cost.step, self.cost)
 
     # -- sums --------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from ..cases.matrix import product
 from ..cases.norm import rms_formula, softmax_formula
 from ..checks.declared_precision import coarsest, precision_of
 from ..draw.draw import Draw
-from ..numbers.comparison import Fault, compare
+from ..numbers.comparison import Fault, compare, first_of, must_equal, plain
 from ..numbers.number import Cost, Number
 from ..numbers.rounding import Array, accumulate_unit, unit
 from ..suite.lab import Lab
@@ -65,11 +65,12 @@ def compare_step(lab: Lab, leaves: Leaves, trace: Trace, at: int, beside: Array)
     peak = np.abs(alone).max(initial=0.0, where=np.isfinite(alone))
     with np.errstate(invalid="ignore"):
         same = (beside == alone) | (np.abs(beside - alone) <= STEP * peak)
-    if not (same | np.isnan(beside) & np.isnan(alone)).all():
+    wrong = ~(same | np.isnan(beside) & np.isnan(alone))
+    if wrong.any():
         assert step.op is not None
-        raise Fault(
-            "outputs", f"{step.op.name} gives another result as an output of the whole block than alone"
-        )
+        first = first_of(wrong)
+        told = f"{step.op.name} gives another result as an output of the whole block than alone"
+        raise Fault("outputs", f"{told}: at {first[::-1]} {plain(beside[first])} and {plain(alone[first])}")
 
 
 def cost_of(lab: Lab, y: Tensor) -> Cost:
@@ -203,8 +204,9 @@ def long_graph(lab: Lab, draw: Draw) -> None:
         outputs = {len(arrays) - 1, *(3 + rng.permutation(steps)[: count - 1]).tolist()}
         ctx.compute(*[tensors[i] for i in outputs])
         for i in sorted(outputs):
-            if not np.array_equal(tensors[i].numpy(), arrays[i]):
-                raise Fault("graph", f"node {i} of {len(arrays)} is wrong, as one of {len(outputs)} outputs")
+            must_equal(
+                tensors[i].numpy(), arrays[i], f"node {i} of {len(arrays)}, one of {len(outputs)} outputs"
+            )
 
 
 READS: tuple[Callable[[Context, Tensor], Tensor], ...] = (
@@ -244,7 +246,4 @@ def reads_around_writes(lab: Lab, draw: Draw) -> None:
             for k, output in enumerate(outputs):
                 held[low:high] = held[low:high] if k == 0 else k * new
                 want = held if whole else held[low:high]
-                if not np.array_equal(output.numpy(), want):
-                    raise Fault(
-                        "order", f"run {turn}: after {k} writes, a read does not give the written data"
-                    )
+                must_equal(output.numpy(), want, f"run {turn}: a read after {k} of 2 writes", "order")

@@ -7,7 +7,7 @@ import numpy as np
 from backbay import Backend, Context, Debug, DType, Tensor
 
 from ..draw.draw import Draw
-from ..numbers.comparison import Fault
+from ..numbers.comparison import Fault, must_equal
 from ..numbers.rounding import Array
 from ..suite.lab import Lab
 from ..suite.scenario import scenario
@@ -23,15 +23,9 @@ def place(draw: Draw, ctx: Context) -> Context:
 
 
 def expect(what: str, got: Tensor, want: Array) -> None:
-    found = got.numpy().astype(np.float64)
-    if not np.array_equal(found, want):
-        at = tuple(np.argwhere(found != want)[0]) if found.shape == want.shape else ()
-        seen = (
-            f"at {tuple(map(int, at[::-1]))} expected {want[at]}, got {found[at]}"
-            if at
-            else f"got {found.shape}"
-        )
-        raise Fault("graph", f"{what}: {seen}")
+    """Compare a result, and read it again: a read leaves it as it is."""
+    must_equal(got.numpy(), want, what)
+    must_equal(got.numpy(), want, f"{what}, read again")
 
 
 @scenario("graph", smoke=1, default=12, nightly=100)

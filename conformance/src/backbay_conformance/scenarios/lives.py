@@ -19,7 +19,7 @@ from ..draw.operand import Operand
 from ..machines.backend_life import BackendLife
 from ..machines.cache_life import CacheLife
 from ..machines.machine import walk
-from ..numbers.comparison import Fault
+from ..numbers.comparison import Fault, first_bits, must_equal
 from ..numbers.encoding import from_bytes
 from ..numbers.rounding import Array
 from ..suite.lab import Lab
@@ -78,8 +78,9 @@ def a_cancelled_compute_leaves_nothing_behind(lab: Lab, draw: Draw) -> None:
             want = data
             for _ in range(layers):
                 want = np.clip(want + data, -99, 99)
-            if not np.array_equal(total.numpy(), 2 * want) or not np.array_equal(state.numpy(), want):
-                raise Fault("life", f"after a compute that was cancelled at look {looks}, a result is wrong")
+            after = f"after a compute that was cancelled at look {looks}"
+            must_equal(total.numpy(), 2 * want, after, "life")
+            must_equal(state.numpy(), want, f"{after}, a state", "life")
 
 
 def _cancelled(act: Callable[[], Any]) -> bool:
@@ -168,7 +169,8 @@ def compare_weight(backend: Backend, name: str, weight: Operand) -> None:
         raise Fault("weights", f"get({name!r}) gives nothing")
     got = from_bytes(tensor.bytes(), weight.dtype, weight.shape)
     if got.tobytes() != weight.stored.tobytes():
-        raise Fault("weights", f"{name} of {weight.spec} does not hold the file's data")
+        differ = first_bits(weight.stored, got, weight.dtype)
+        raise Fault("weights", f"{name} of {weight.spec} does not hold the file's data: {differ}")
 
 
 def product_of_each(backend: Backend, weights: dict[str, Operand]) -> None:

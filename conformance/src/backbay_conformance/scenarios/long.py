@@ -18,7 +18,7 @@ from ..draw.data import Bits, Distinct, Integers, Made, Making, Numbers
 from ..draw.draw import Draw
 from ..draw.layout import Layout, permuted
 from ..draw.operand import Operand
-from ..numbers.comparison import Fault
+from ..numbers.comparison import must_equal
 from ..numbers.rounding import Array
 from ..suite.case import Call
 from ..suite.lab import Lab
@@ -165,5 +165,4 @@ def elements_past_two_to_the_31st(lab: Lab, draw: Draw) -> None:
         ctx.compute(taken, tail, seen)
         wanted = ((taken, data[::-1]), (tail, data[:1]), (seen, data[:1] + data[2:]))
         for tensor, want in wanted:
-            if not np.array_equal(tensor.numpy().astype(np.float64), want):
-                raise Fault("large", f"{tensor!r} of elements past 2^31 is wrong")
+            must_equal(tensor.numpy(), want, f"{tensor!r} of elements past 2^31", "large")

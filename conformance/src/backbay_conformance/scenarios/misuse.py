@@ -26,7 +26,7 @@ from backbay.ops import Yarn
 
 from ..draw.data import READABLE
 from ..draw.draw import Draw
-from ..numbers.comparison import Fault
+from ..numbers.comparison import Fault, must_equal
 from ..suite.lab import Lab
 from ..suite.scenario import scenario
 
@@ -325,8 +325,7 @@ def wrong_ids_never_run(lab: Lab, draw: Draw) -> None:
         refused("ids that were never written", NotComputedError, lambda: ctx.compute(y))
         ids.from_ints([2, 0])
         ctx.compute(y)
-        if y.floats().tolist() != [4.0, 5.0, 0.0, 1.0]:
-            raise Fault("errors", f"after ids were written: {y.floats()}")
+        must_equal(y.floats(), np.array([4.0, 5.0, 0.0, 1.0]), "after ids were written", "errors")
 
 
 INTO_BLOCKS: dict[str, Callable[[Context, Tensor, DType], Tensor]] = {

@@ -10,7 +10,7 @@ from backbay import Debug, FlashAttention
 
 from ..checks.call_check import try_call
 from ..draw.draw import Draw
-from ..numbers.comparison import Fault
+from ..numbers.comparison import must_equal
 from ..suite.case import CASES, Case
 from ..suite.lab import Lab
 from ..suite.scenario import scenario
@@ -59,8 +59,7 @@ def a_batch_size_is_a_hint(lab: Lab, draw: Draw) -> None:
         w, x = rng.integers(-3, 4, (n, k)), rng.integers(-3, 4, (m, k))
         y = ctx.from_floats(w).mulmat(ctx, ctx.input().from_floats(x))
         ctx.compute(y)
-        if not np.array_equal(y.numpy(), x @ w.T):
-            raise Fault("graph", f"a product of {m} columns is wrong after set_batch_size")
+        must_equal(y.numpy(), x @ w.T, f"a product of {m} columns after set_batch_size")
 
 
 def any_case(draw: Draw) -> Case:
