@@ -8,6 +8,7 @@ import os
 import pytest
 
 from backbay import BackendUnavailableError, ClosedError
+from backbay.memory import starvation
 from backbay.plugin import naming_limits
 
 
@@ -21,7 +22,9 @@ from backbay.plugin import naming_limits
         (ImportError("x.so: failed to map segment from shared object"), "free"),
         (RuntimeError("can't start new thread"), "free"),
         (MemoryError(), "MemoryError"),
+        (RuntimeError("can't allocate lock"), "free"),
         (SystemError("compile returned NULL without setting an exception"), "free"),
+        (SystemError("error return without exception set"), "free"),
     ],
 )
 def test_what_the_system_refuses_is_an_error_with_the_limit(error: Exception, limit: str) -> None:
@@ -29,6 +32,15 @@ def test_what_the_system_refuses_is_an_error_with_the_limit(error: Exception, li
         raise error
     assert "loading the moon: the system refused: " in str(caught.value)
     assert caught.value.__cause__ is error
+
+
+def test_python_itself_fails_where_memory_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = SystemError("initialization of _x raised unreported exception")
+    with pytest.raises(SystemError), naming_limits("a request"):
+        raise error
+    monkeypatch.setattr(starvation, "_soft", lambda name: 400 << 20 if name == "AS" else None)
+    with pytest.raises(BackendUnavailableError, match="ulimit -v"), naming_limits("a request"):
+        raise error
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,11 @@ except ImportError:  # not on Windows
 FILES = (errno.EMFILE, errno.ENFILE)
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # Python and the system's loader give these errors no class of their own.
-NO_THREAD = ("can't start new thread", "pthread_create")
-NO_REASON = "without setting an exception"  # from code of Python that got no memory
+NO_THREAD = ("can't start new thread", "pthread_create", "can't allocate lock")
+NO_REASON = (
+    "without setting an exception",
+    "without exception set",
+)  # from code of Python that got no memory
 NO_FILE = "Too many open files"
 NOT_MAPPED = ("failed to map segment", "annot allocate memory", "cannot create shared object", "bad_alloc")
 MEMORY_LIMITS = (("AS", "-v", "address space"), ("DATA", "-d", "data"))
@@ -61,7 +64,7 @@ def _limit(error: BaseException) -> str | None:
         return _threads() + _memory()
     if (
         isinstance(error, MemoryError)
-        or (isinstance(error, SystemError) and NO_REASON in text)
+        or (isinstance(error, SystemError) and (any(sign in text for sign in NO_REASON) or _is_limited()))
         or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
         or (isinstance(error, (ImportError, OSError)) and any(sign in text for sign in NOT_MAPPED))
     ):  # fmt: skip
@@ -100,6 +103,11 @@ def _memory() -> str:
     if free is not None:
         parts.append(f"{human_bytes(free)} of the system's memory are free")
     return "".join(f"; {part}" for part in parts)
+
+
+def _is_limited() -> bool:
+    """Whether this process has a limit of memory: then that is why Python itself fails."""
+    return any(_soft(name) is not None for name, _, _ in MEMORY_LIMITS)
 
 
 def _address_space() -> int | None:

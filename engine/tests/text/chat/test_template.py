@@ -286,6 +286,29 @@ def test_a_template_works_after_ctrl_c(after: float) -> None:
     assert (process.returncode, output) == (0, "new\n")
 
 
+@pytest.mark.fault("a chat template is rendered with less memory than its process may have", "the prompt")
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not limit the address space")
+def test_a_template_works_where_memory_is_limited() -> None:
+    program = (
+        "import resource; resource.setrlimit(resource.RLIMIT_AS, (400 << 20, 400 << 20))\n"
+        "from backbay_engine.text.chat import ChatTemplate\n"
+        "with ChatTemplate('{{ messages[0].content }}') as template:\n"
+        "    print(template.render([{'role': 'user', 'content': 'new'}]))\n"
+    )
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "new\n"), done.stderr
+
+
+@pytest.mark.fault("there is no Python at sys.executable", "TemplateError with the path")
+@pytest.mark.parametrize("path", ["/nowhere/python", "", None, "/dev/null", "/dev/null/python"])
+def test_a_template_needs_a_python(path: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", path)
+    with pytest.raises(TemplateError, match=r"sys\.executable, .* cannot be run"):
+        rendered("{{ bos_token }}")
+
+
 @pytest.mark.fault("the process of a chat template is killed", "TemplateError; the next rendering works")
 def test_a_killed_worker_fails_one_rendering() -> None:
     with ChatTemplate(

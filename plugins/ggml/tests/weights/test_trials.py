@@ -52,6 +52,34 @@ def test_a_trial_that_was_killed_is_not_remembered(monkeypatch, tmp_path) -> Non
     assert asked == [AMX, AMX]
 
 
+@pytest.mark.fault(
+    "a trial of ggml's products takes too long, or gets no memory", "tried again by the next load"
+)
+@pytest.mark.parametrize(
+    ("end", "why"),
+    [
+        (subprocess.TimeoutExpired([], 120), "did not end"),
+        (subprocess.CompletedProcess([], -signal.SIGABRT, "", "what():  std::bad_alloc"), "signal 6"),
+        (subprocess.CompletedProcess([], 0, "noise", ""), "cannot be read"),
+        (FileNotFoundError("no python"), "no python"),
+    ],
+)
+def test_a_trial_without_a_result_is_not_remembered(end, why, monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("BACKBAY_CACHE_DIR", str(tmp_path))
+    asked: list[str] = []
+
+    def trial(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        asked.append(command[-1])
+        if isinstance(end, Exception):
+            raise end
+        return end
+
+    monkeypatch.setattr(trials, "run_helper", trial)
+    for _ in range(2):
+        assert why in trial_result(load_library(), AMX).why_not
+    assert len(asked) == 2
+
+
 @pytest.mark.parametrize("told", ["", "noise", "[]", "{}"])
 def test_output_that_cannot_be_read_is_a_result(told, monkeypatch) -> None:
     ended = subprocess.CompletedProcess([], 0, told, "")

@@ -26,7 +26,7 @@ from backbay.plugin import kill_helper, start_helper
 from ...errors import TemplateError
 from ..tokenizers.tokenizer import Tokenizer
 from . import template_worker
-from .template_worker import LENGTH
+from .template_worker import LENGTH, allowed
 
 
 @final
@@ -162,7 +162,7 @@ class _Worker:
         if code in took_long:
             return f"it took more than {self._limits.seconds:g} s"
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
-        return f"its process {how}; it may have needed more than {self._limits.memory >> 20} MiB"
+        return f"its process {how}; it may have needed more than {allowed(self._limits.memory) >> 20} MiB"
 
 
 @contextmanager
@@ -180,19 +180,19 @@ def _bounded_by_the_clock(process: subprocess.Popen[bytes], seconds: float) -> I
 
 
 def _start() -> subprocess.Popen[bytes]:
-    if not sys.executable:
-        raise TemplateError(
-            "chat templates run in a process of their own, and this Python has no sys.executable"
-        )
     found = [find_spec(name) for name in ("jinja2", "markupsafe")]
     places = {str(Path(spec.origin).parent.parent) for spec in found if spec is not None and spec.origin}
     script = str(Path(template_worker.__file__))
-    return start_helper(
-        [sys.executable, "-I", "-S", script, *places],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
+    try:
+        return start_helper(
+            [sys.executable or "", "-I", "-S", script, *places],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+    except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+        told = f"sys.executable, {sys.executable!r}, cannot be run: {error}"
+        raise TemplateError(f"chat templates run in a process of their own, and {told}") from error
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

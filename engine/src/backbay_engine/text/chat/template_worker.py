@@ -42,7 +42,7 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
                 render = _renderer(template, setup["output"])
             answer = {"text": render(variables)}
         except MemoryError:
-            answer = {"error": f"it took more than {setup['memory'] >> 20} MiB of memory"}
+            answer = {"error": f"it took more than {allowed(setup['memory']) >> 20} MiB of memory"}
         except Exception as error:  # noqa: BLE001 - a template may raise anything; the caller gets the error
             answer = {"error": _describe(error)}
         _write(answers, answer)
@@ -132,9 +132,21 @@ def _bound_memory(limit: int) -> None:
         import resource
     except ImportError:  # not on Windows
         return
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    if hard == resource.RLIM_INFINITY or hard > limit:
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+
+def allowed(limit: int) -> int:
+    """The memory that this process may have: the limit, or less if the system gives less."""
+    try:
+        import resource
+    except ImportError:
+        return limit
+    soft = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return limit if soft == resource.RLIM_INFINITY else min(soft, limit)
 
 
 def _bound_time(seconds: float) -> None:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any, final
 
 from backbay import BackendUnavailableError
-from backbay.plugin import close_after_fork, run_helper
+from backbay.plugin import close_after_fork, raise_if_starved, run_helper
 
 from ..library.abi import NULL, Ptr, ffi
 from ..library.compiler_flags import COMMAND
@@ -221,6 +221,9 @@ def _check_protocol(library: Library, endpoint: str, relay: Relay) -> None:
         done = run_helper(command, env=environment, timeout=GREETING_SECONDS)
     except subprocess.TimeoutExpired:
         raise BackendUnavailableError(f"the RPC server {endpoint} does not answer ggml's greeting") from None
+    except OSError as error:
+        raise_if_starved(error, f"greeting the RPC server {endpoint}")
+        raise BackendUnavailableError(f"no process can greet the RPC server {endpoint}: {error}") from error
     if "version mismatch" in done.stderr:
         raise BackendUnavailableError(
             f"the RPC server {endpoint} speaks version {relay.protocol} of ggml's RPC, which ggml {library.version} of "

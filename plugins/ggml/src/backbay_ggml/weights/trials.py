@@ -20,6 +20,7 @@ from .arrangements import AMX, REPACK, TYPES, Arrangement, buffer_types
 
 WRONG = "wrong results"  # the begin of what the trial prints if the arrangement computes wrongly
 TIMEOUT = 120.0  # seconds
+NO_MEMORY = "bad_alloc"  # then C++ aborts
 FAULTS = (signal.SIGILL, signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT)  # of code that the CPU does not run
 
 
@@ -76,10 +77,11 @@ def run_trial(library: Library, name: str) -> TrialResult:
         try:
             return _parsed({"why_not": "", **json.loads(done.stdout)})
         except (ValueError, KeyError, TypeError):
-            return TrialResult(f"the trial's output cannot be read: {done.stdout!r}")
+            return TrialResult(f"the trial's output cannot be read: {done.stdout!r}", lasts=False)
     last = (done.stdout + done.stderr).strip().splitlines()[-1:] or [""]
     if done.returncode < 0:
-        return TrialResult(f"signal {-done.returncode}", lasts=-done.returncode in FAULTS)
+        lasts = -done.returncode in FAULTS and NO_MEMORY not in done.stderr
+        return TrialResult(f"signal {-done.returncode}", lasts=lasts)
     return TrialResult(f"{last[0]} (exit {done.returncode})", lasts=done.stdout.startswith(WRONG))
 
 

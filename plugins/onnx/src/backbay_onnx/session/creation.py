@@ -44,6 +44,7 @@ def create_session(
             model.SerializeToString(),
             options,
             providers=device.session_providers(limit),
+            enable_fallback=0,  # it would try the same again, after a banner on standard output
             disabled_optimizers=DISABLED,
         )
     device.check(session)
