@@ -1,0 +1,284 @@
+"""Small models that see, with random weights: a family each, in the layouts that users have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from numpy.typing import NDArray
+from small_llama import MERGED, spelled
+
+KINDS = ("gemma3", "llava", "qwen25vl", "mllama")
+MARKS = [
+    *("<start_of_image>", "<image_soft_token>", "<end_of_image>", "<image>", "<|image|>"),
+    *("<|vision_start|>", "<|image_pad|>", "<|vision_end|>"),
+]
+SPECIAL = ["<s>", "</s>", "<|user|>", "<|assistant|>", *MARKS]
+BOS, EOS = 257, 258
+WORDS = 257 + len(SPECIAL)
+ID = {word: 257 + n for n, word in enumerate(SPECIAL)}
+MARK = {"gemma3": "<start_of_image>", "llava": "<image>", "qwen25vl": "<|image_pad|>", "mllama": "<|image|>"}
+WIDTH, HEADS, KV_HEADS, HIDDEN = 32, 4, 2, 48
+SEES, EYES, EYE_HIDDEN, SIDE, PATCH = (
+    16,
+    2,
+    24,
+    28,
+    7,
+)  # the encoder's width, heads and hidden width; its grid is 4 x 4
+CONTEXT = 512
+
+Shapes = Iterator[tuple[str, tuple[int, ...]]]
+
+
+def template(kind: str) -> str:
+    """A template that knows pictures, in the way of the family's own."""
+    mark = MARK[kind]
+    shown = f"<|vision_start|>{mark}<|vision_end|>" if kind == "qwen25vl" else mark
+    return (
+        "{{ bos_token }}{% for m in messages %}<|{{ m.role }}|>{% if m.content is string %}{{ m.content }}"
+        "{% else %}{% for part in m.content %}{% if part.type == 'image' %}"
+        + shown
+        + "{% else %}{{ part.text }}"
+        "{% endif %}{% endfor %}{% endif %}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    )
+
+
+def picture(height: int, width: int, seed: int = 0) -> NDArray[np.uint8]:
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+def write_small_vision(folder: Path, kind: str, *, chat: str | None = None) -> tuple[Path, Path | None]:
+    """Write a model and, if the family has one, its projector's file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(KINDS.index(kind))
+    model, projector = folder / f"{kind}.gguf", folder / f"{kind}-mmproj.gguf"
+    architecture = "llama" if kind == "llava" else kind
+    text = gguf.GGUFWriter(model, architecture)
+    _write_text_keys(text, kind)
+    _write_vocabulary(text, template(kind) if chat is None else chat)
+    tensors = [*_text_tensors(kind)]
+    if kind in ("qwen25vl", "mllama"):
+        _write_keys(text, f"{kind}.vision.", VISION_KEYS[kind])
+        _finish(text, rng, [*tensors, *VISION_TENSORS[kind]()])
+        return model, None
+    _finish(text, rng, tensors)
+    eye = gguf.GGUFWriter(projector, "clip")
+    eye.add_bool("clip.has_vision_encoder", True)
+    eye.add_string("clip.projector_type", "mlp" if kind == "llava" else kind)
+    eye.add_bool("clip.use_gelu", kind == "gemma3")
+    _write_keys(eye, "clip.vision.", VISION_KEYS[kind])
+    _finish(eye, rng, [*VISION_TENSORS[kind]()])
+    return model, projector
+
+
+def _write_text_keys(writer: gguf.GGUFWriter, kind: str) -> None:
+    blocks = 4 if kind == "mllama" else 3
+    writer.add_block_count(blocks)
+    writer.add_context_length(CONTEXT)
+    writer.add_embedding_length(WIDTH)
+    writer.add_feed_forward_length(HIDDEN)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(KV_HEADS)
+    writer.add_layer_norm_rms_eps(1e-5)
+    if kind == "gemma3":
+        writer.add_sliding_window(8)
+        writer.add_array("gemma3.attention.sliding_window_pattern", [True, False, True])
+    if kind == "qwen25vl":
+        writer.add_array("qwen25vl.rope.mrope_section", [2, 1, 1])
+    if kind == "mllama":
+        writer.add_array("mllama.attention.cross_attention_layers", [1, 3])
+
+
+def _write_vocabulary(writer: gguf.GGUFWriter, chat: str) -> None:
+    kinds = [gguf.TokenType.NORMAL] * 257 + [gguf.TokenType.CONTROL] * len(SPECIAL)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list([spelled(byte) for byte in range(256)] + [MERGED, *SPECIAL])
+    writer.add_token_types(kinds)
+    writer.add_token_merges([" ".join(MERGED)])
+    writer.add_bos_token_id(BOS)
+    writer.add_eos_token_id(EOS)
+    writer.add_add_bos_token(True)
+    writer.add_chat_template(chat)
+
+
+def _write_keys(writer: gguf.GGUFWriter, prefix: str, keys: dict[str, Any]) -> None:
+    for name, value in keys.items():
+        if isinstance(value, list):
+            writer.add_array(prefix + name, value)
+        elif isinstance(value, float):
+            writer.add_float32(prefix + name, value)
+        else:
+            writer.add_uint32(prefix + name, value)
+
+
+def _finish(
+    writer: gguf.GGUFWriter, rng: np.random.Generator, tensors: list[tuple[str, tuple[int, ...]]]
+) -> None:
+    for name, shape in tensors:
+        data = rng.standard_normal(shape).astype(np.float32)
+        if "norm" in name or ".ln" in name or name.endswith("_ln.weight"):
+            data = (1 + 0.1 * data if name.endswith("weight") else 0.1 * data).astype(np.float32)
+        elif len(shape) > 1:
+            data *= np.float32(1.5 / np.sqrt(np.prod(shape[1:])))
+        writer.add_tensor(name, data)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+# -- text ------------------------------------------------------------------------------------------------
+
+
+def _text_tensors(kind: str) -> Shapes:
+    head = WIDTH // HEADS
+    yield "token_embd.weight", (WORDS + 8 * (kind == "mllama"), WIDTH)
+    for layer in range(4 if kind == "mllama" else 3):
+        block = f"blk.{layer}."
+        yield block + "attn_norm.weight", (WIDTH,)
+        yield block + "ffn_norm.weight", (WIDTH,)
+        for name in ("gate", "up"):
+            yield block + f"ffn_{name}.weight", (HIDDEN, WIDTH)
+        yield block + "ffn_down.weight", (WIDTH, HIDDEN)
+        crosses = kind == "mllama" and layer % 2 == 1
+        for part, rows in (("q", HEADS * head), ("k", KV_HEADS * head), ("v", KV_HEADS * head)):
+            name = f"cross_attn_{part}_proj" if crosses else f"attn_{part}"
+            yield block + f"{name}.weight", (rows, WIDTH)
+            if kind == "qwen25vl":
+                yield block + f"{name}.bias", (rows,)
+        yield block + ("cross_attn_o_proj" if crosses else "attn_output") + ".weight", (WIDTH, WIDTH)
+        if crosses:
+            yield from ((block + f"cross_attn_{part}_norm.weight", (head,)) for part in "qk")
+            yield from ((block + f"cross_attn_{part}_gate", (1,)) for part in ("attn", "mlp"))
+        if kind == "gemma3":
+            yield from ((block + f"attn_{part}_norm.weight", (head,)) for part in "qk")
+            yield from ((block + f"post_{part}_norm.weight", (WIDTH,)) for part in ("attention", "ffw"))
+    yield "output_norm.weight", (WIDTH,)
+    yield "output.weight", (WORDS, WIDTH)
+
+
+# -- encoders --------------------------------------------------------------------------------------------
+
+_SIZES = {
+    "image_size": SIDE,
+    "patch_size": PATCH,
+    "embedding_length": SEES,
+    "feed_forward_length": EYE_HIDDEN,
+    "block_count": 2,
+    "attention.head_count": EYES,
+    "attention.layer_norm_epsilon": 1e-6,
+}
+_COLOURS = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.25, 0.25, 0.25]}
+VISION_KEYS: dict[str, dict[str, Any]] = {
+    "gemma3": {**_SIZES, **_COLOURS, "projector.scale_factor": 2},
+    "llava": {**_SIZES, **_COLOURS},
+    "qwen25vl": {
+        "block_count": 2,
+        "embedding_length": SEES,
+        "attention.head_count": EYES,
+        "num_channels": 3,
+        "patch_size": PATCH,
+        "spatial_merge_size": 2,
+        "spatial_patch_size": PATCH,
+        "window_size": 4 * PATCH,
+        "attention.layer_norm_epsilon": 1e-6,
+        "rope.freq_base": 1e4,
+        "fullatt_block_indexes": [1],
+        "temporal_patch_size": 2,
+    },
+    "mllama": {
+        **{name: value for name, value in _SIZES.items() if name != "image_size"},
+        "image_size": SIDE,
+        "num_channels": 3,
+        "global.block_count": 1,
+        "intermediate_layers_indices": [0],
+        "max_num_tiles": 4,
+    },
+}
+
+
+def _blocks(prefix: str, count: int, names: dict[str, tuple[int, ...]]) -> Shapes:
+    for n in range(count):
+        for name, shape in names.items():
+            yield f"{prefix}{n}.{name}", shape
+
+
+def _biased(**shapes: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    return {
+        key: value
+        for name, shape in shapes.items()
+        for key, value in ((f"{name}.weight", shape), (f"{name}.bias", shape[:1]))
+    }
+
+
+_ATTENTION = {f"attn_{part}": (SEES, SEES) for part in ("q", "k", "v", "out")}
+
+
+def _clip() -> Shapes:
+    yield "v.patch_embd.weight", (SEES, 3, PATCH, PATCH)
+    yield from _blocks(
+        "v.blk.",
+        2,
+        _biased(
+            ln1=(SEES,), ln2=(SEES,), ffn_up=(EYE_HIDDEN, SEES), ffn_down=(SEES, EYE_HIDDEN), **_ATTENTION
+        ),
+    )
+
+
+def _gemma3() -> Shapes:
+    yield from _clip()
+    yield "v.patch_embd.bias", (SEES,)
+    yield "v.position_embd.weight", ((SIDE // PATCH) ** 2, SEES)
+    yield from _biased(**{"v.post_ln": (SEES,)}).items()
+    yield "mm.soft_emb_norm.weight", (SEES,)
+    yield "mm.input_projection.weight", (SEES, WIDTH)
+
+
+def _llava() -> Shapes:
+    yield from _clip()
+    yield "v.class_embd", (SEES,)
+    yield "v.position_embd.weight", ((SIDE // PATCH) ** 2 + 1, SEES)
+    yield from _biased(**{"v.pre_ln": (SEES,), "mm.0": (WIDTH, SEES), "mm.2": (WIDTH, WIDTH)}).items()
+
+
+def _qwen25vl() -> Shapes:
+    for n in range(2):
+        yield f"v.patch_embd_{n}.weight", (SEES, 3, PATCH, PATCH)
+    forward = {"ffn_gate": (EYE_HIDDEN, SEES), "ffn_up": (EYE_HIDDEN, SEES), "ffn_down": (SEES, EYE_HIDDEN)}
+    yield from _blocks(
+        "v.blk.", 2, {"ln1.weight": (SEES,), "ln2.weight": (SEES,), **_biased(**_ATTENTION, **forward)}
+    )
+    yield "v.merger.ln_q.weight", (SEES,)
+    yield from _biased(
+        **{"v.merger.mlp.0": (4 * SEES, 4 * SEES), "v.merger.mlp.2": (WIDTH, 4 * SEES)}
+    ).items()
+
+
+def _mllama() -> Shapes:
+    positions, ratios = (SIDE // PATCH) ** 2 + 1, 9
+    yield "v.class_embd", (SEES,)
+    yield "v.patch_embd.weight", (SEES, 3, PATCH, PATCH)
+    yield "v.position_embd.weight", (positions, SEES)
+    yield "v.tile_position_embd.weight", (ratios, 4 * positions * SEES)
+    for name in ("pre_tile_position_embd", "post_tile_position_embd"):
+        yield f"v.{name}.weight", (ratios, 4 * SEES)
+    for name in ("position_embd", "tile_position_embd", "pre_tile_position_embd", "post_tile_position_embd"):
+        yield f"v.{name}.gate", (1,)
+    yield from _biased(**{"v.pre_ln": (SEES,), "v.post_ln": (SEES,)}).items()
+    block = {
+        **{f"attn_{part}.weight": (SEES, SEES) for part in ("q", "k", "v", "output")},
+        **_biased(
+            attn_norm=(SEES,), ffn_norm=(SEES,), ffn_up=(EYE_HIDDEN, SEES), ffn_down=(SEES, EYE_HIDDEN)
+        ),
+    }
+    yield from _blocks("v.blk.", 2, block)
+    yield from _blocks("v.global.blk.", 1, {**block, "attn_gate": (1,), "ffn_gate": (1,)})
+    yield from _biased(**{"mm.0": (WIDTH, 2 * SEES)}).items()
+
+
+VISION_TENSORS = {"gemma3": _gemma3, "llava": _llava, "qwen25vl": _qwen25vl, "mllama": _mllama}
