@@ -15,29 +15,24 @@ from numpy.typing import NDArray
 from backbay import Backend, BackendMemory, BackendParams, DType, OptionError
 from backbay.plugin import naming_limits
 
-from .arguments import conversation, token_ids
 from .cache.contract import Cache
-from .engines.contract import Engine, SightFacts
+from .engines.contract import Engine
 from .engines.local import LocalEngine, Path, Sizes
+from .engines.prompting import Prompting, StoreView, UserPrompt
 from .engines.sight import STORE_BYTES, SightOptions
-from .errors import ImageError, RequestError
-from .images.conversations import Conversation, has_pictures
-from .images.picture import Image, image_of
+from .errors import RequestError
 from .images.prepared import Prepared
-from .images.prompts import Parts, parts_of, placeholders, tokens_of
-from .images.store import Counters
+from .images.prompts import Parts
 from .models.contract import Model
 from .runner.answer import Completion, Handle, TextPieces
 from .runner.loop import Runner
 from .runner.options import options_of
 from .runner.step_cache import StepCache
-from .steps.tokens import ids_of
 from .text.chat import ChatTemplate, chat_template_from_gguf
 from .text.tokenizers import Tokenizer
 from .worker import WorkerEngine
 
-Prompt: TypeAlias = str | Sequence[int] | Sequence[Any] | Image | Prepared | Parts
-"""A text, token ids, or parts: texts, lists of ids, and pictures, which are Image, Prepared, or what Image takes."""
+Prompt: TypeAlias = UserPrompt
 T = TypeVar("T")
 
 
@@ -127,7 +122,7 @@ class LLM:
     """A model file on a backend. Made by `load`; a context manager."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+        self._engine, self._prompting = engine, Prompting(engine)
         self._template: ChatTemplate | None = None
         self._close = weakref.finalize(self, engine.close)
 
@@ -150,9 +145,7 @@ class LLM:
     @property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer; RequestError if the file has no vocabulary."""
-        if self._engine.tokenizer is None:
-            raise RequestError("the file has no vocabulary; give token ids instead of text")
-        return self._engine.tokenizer
+        return self._prompting.tokenizer()
 
     def generate(self, prompt: Prompt, **options: Any) -> Completion:
         """Continue a prompt: a text, token ids, or parts, which may be pictures. `submit` documents the options."""
@@ -179,16 +172,11 @@ class LLM:
     @naming_limits("a chat template")
     def chat_prompt(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> list[int] | Parts:
         """The prompt of a conversation, ending where the model's answer begins: token ids; parts if it has pictures."""
-        said = conversation(messages)
 
-        def render(messages: Sequence[Mapping[str, Any]]) -> str:
-            return self.template.render(messages, **variables)
+        def render(said: Sequence[Mapping[str, Any]]) -> str:
+            return self.template.render(said, **variables)
 
-        sight = self._require_sight() if has_pictures(said) else self._engine.facts.sight
-        if sight is None:
-            return self.tokenizer.encode(render(said), add_special=False)
-        prompt = Conversation(said, sight.placeholder, sight.marker).rendered(render)
-        return prompt if prompt.pictures else self._texts(prompt)
+        return self._prompting.chat(messages, render)
 
     @property
     def template(self) -> ChatTemplate:
@@ -208,7 +196,7 @@ class LLM:
         (temperature, top_k, top_p, min_p, seed, logprobs ...).
         """
         self._check_generates()
-        checked_prompt = self._prompt(prompt)
+        checked_prompt = self._prompting.checked(prompt)
         checked = options_of(options, self.context)
         tokenizer = self._engine.tokenizer
         if checked.stop and tokenizer is None:
@@ -223,7 +211,7 @@ class LLM:
 
     def encode(self, prompt: Prompt) -> list[int]:
         """The token ids of a prompt, a placeholder for each row of a picture; RequestError if the model cannot serve it."""
-        checked = self._prompt(prompt)
+        checked = self._prompting.checked(prompt)
         return self._engine.encode(checked) if isinstance(checked, Parts) else list(checked)
 
     # -- pictures ----------------------------------------------------------------------------------------
@@ -235,17 +223,17 @@ class LLM:
 
     def prepare(self, picture: Any) -> Prepared:
         """A picture as the model's encoder takes it; it may stand for the picture in any prompt."""
-        return self._engine.prepare(self._picture(picture))
+        return self._engine.prepare(self._prompting.picture(picture))
 
     @naming_limits("a request")
     def embed_image(self, picture: Any) -> NDArray[np.float32]:
         """The rows of a picture that enter the text, or that cross attention sees, (rows, width)."""
-        return self._engine.embed_picture(self._picture(picture))
+        return self._engine.embed_picture(self._prompting.picture(picture))
 
     @property
     def store(self) -> StoreView:
         """The store of the rows of pictures; RequestError if the model sees none."""
-        self._require_sight()
+        self._prompting.require_sight()
         return StoreView(self._engine)
 
     # -- numbers -----------------------------------------------------------------------------------------
@@ -254,7 +242,7 @@ class LLM:
     def logits(self, prompt: Prompt) -> NDArray[np.float32]:
         """The logits after each token of a prompt, (tokens, vocabulary), the tokens of pictures included."""
         self._check_generates()
-        return _wait(self._engine.score(self._prompt(prompt)))
+        return _wait(self._engine.score(self._prompting.checked(prompt)))
 
     @naming_limits("a request")
     def embed(self, texts: str | Sequence[Prompt], *, normalize: bool = True) -> NDArray[np.float32]:
@@ -265,7 +253,7 @@ class LLM:
             raise RequestError(f"{architecture} generates text; embeddings come from a model like bert")
         if not isinstance(texts, Iterable):
             raise RequestError(f"texts must be a text or several, got {texts!r}")
-        ids = [self._tokens(text) for text in ([texts] if isinstance(texts, str) else texts)]
+        ids = [self._prompting.tokens(text) for text in ([texts] if isinstance(texts, str) else texts)]
         if not ids:
             raise RequestError("there is nothing to embed")
         found = self._engine.embed(ids)
@@ -336,93 +324,6 @@ class LLM:
         facts = self._engine.facts
         if not facts.generates:
             raise RequestError(f"{facts.architecture} makes embeddings, it generates no text; use embed")
-
-    def _prompt(self, prompt: Prompt) -> list[int] | Parts:
-        """A prompt as engines take it: token ids, or parts whose pictures look right from outside."""
-        if isinstance(prompt, str) and not prompt:  # the beginning-of-sequence token would hide it
-            raise RequestError("the prompt is empty")
-        parts = parts_of(prompt)
-        if parts is None or not (parts.pictures or self._engine.facts.sight):
-            return self._tokens(prompt)
-        if not parts.items:
-            raise RequestError("the prompt is empty")
-        for item in parts.items:
-            if isinstance(item, list):
-                self._check_ids(item)
-            elif isinstance(item, Image | Prepared):
-                self._check_picture(item)
-        return parts if parts.pictures else self._checked(self._texts(parts))
-
-    def _picture(self, picture: Any) -> Image | Prepared:
-        taken = picture if isinstance(picture, Prepared) else image_of(picture)
-        self._check_picture(taken)
-        return taken
-
-    def _check_picture(self, picture: Image | Prepared) -> None:
-        """ImageError if it is known already that the model cannot take a picture."""
-        family = self._require_sight().family
-        if isinstance(picture, Image):
-            picture.size()
-        elif picture.family != family:
-            raise ImageError(
-                f"the picture is prepared for {picture.family}, this model takes those of {family}"
-            )
-
-    def _require_sight(self) -> SightFacts:
-        self._engine.check_open()
-        facts = self._engine.facts
-        if facts.sight is None:
-            raise RequestError(
-                f"the model ({facts.architecture}) sees no pictures: its file has no encoder; load it with "
-                "projector=, the file that has"
-            )
-        return facts.sight
-
-    def _tokens(self, prompt: Any) -> list[int]:
-        if isinstance(prompt, str):
-            return self._checked(self.tokenizer.encode(prompt, plain=self._plain))
-        return self._checked(token_ids(prompt))
-
-    def _texts(self, parts: Parts) -> list[int]:
-        """The ids of parts without pictures."""
-        tokenizer = self._engine.tokenizer
-        return ids_of(tokens_of(parts.items, tokenizer, begins=parts.begins, plain=self._plain))  # type: ignore[arg-type]
-
-    @property
-    def _plain(self) -> frozenset[int]:
-        """Tokens that users cannot write: those that stand for pictures."""
-        sight = self._engine.facts.sight
-        return frozenset() if sight is None else placeholders(sight.placeholder, self._engine.tokenizer)
-
-    def _checked(self, ids: list[int]) -> list[int]:
-        if not ids:
-            raise RequestError("the prompt is empty")
-        if len(ids) > self.context:
-            raise RequestError(f"the prompt has {len(ids)} tokens, the context holds {self.context}")
-        if (
-            not self._engine.facts.generates and len(ids) > self.batch
-        ):  # without a cache, a text cannot be split
-            raise RequestError(f"the prompt has {len(ids)} tokens, a step takes {self.batch} (batch)")
-        self._check_ids(ids)
-        return ids
-
-    def _check_ids(self, ids: Sequence[int]) -> None:
-        wrong = next((token for token in ids if not 0 <= token < self.vocabulary_size), None)
-        if wrong is not None:
-            raise RequestError(f"token ids must be in [0, {self.vocabulary_size}), got {wrong}")
-
-
-@final
-class StoreView:
-    """The store of a model's pictures, wherever it is."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    @property
-    def counters(self) -> Counters:
-        """Pictures asked for and computed, rows handed out to steps, and bytes that are held now."""
-        return self._engine.counters()
 
 
 def _params(name: str, given: BackendParams | None) -> BackendParams | None:

@@ -59,6 +59,10 @@ from .setup import (
     Score,
     Setup,
     importable,
+    plain_params,
+    plain_path,
+    require_sendable,
+    sendable_sight,
 )
 from .wire import Frame, Kind
 
@@ -112,9 +116,14 @@ class WorkerEngine(Engine):
         chosen = importable(backend) if isinstance(backend, type) else backbay.choose(backend).name
         levels = log_records.levels()
         self._setup = Setup(
-            _place(path), chosen, _plain(params), sizes, levels, _sent(sight or SightOptions())
+            plain_path(path),
+            chosen,
+            plain_params(params),
+            sizes,
+            levels,
+            sendable_sight(sight or SightOptions()),
         )
-        _require_sendable(self._setup)
+        require_sendable(self._setup)
         self._folder = _working_folder()
         self._lock = RLock()  # the garbage collector may close in the thread that holds it
         self._asked: dict[int, _Asked] = {}
@@ -393,33 +402,6 @@ def _tokenizer(setup: Setup, opened: Opened) -> Tokenizer | None:
 
 def _listed(prompt: Prompt) -> Prompt:
     return prompt if isinstance(prompt, Parts) else list(prompt)
-
-
-def _place(path: Any) -> Any:
-    return os.fspath(path) if isinstance(path, os.PathLike) else path
-
-
-def _plain(params: BackendParams) -> BackendParams:
-    """Parameters that can be sent: mappings are made dictionaries."""
-    return replace(params, max_memory=dict(params.max_memory), options=dict(params.options))
-
-
-def _sent(sight: SightOptions) -> SightOptions:
-    """How the worker sees."""
-    backend, params = sight.encoder_backend, sight.encoder_params
-    return replace(
-        sight,
-        projector=_place(sight.projector),
-        encoder_backend=importable(backend) if isinstance(backend, type) else backend,
-        encoder_params=None if params is None else _plain(params),
-    )
-
-
-def _require_sendable(setup: Setup) -> None:
-    try:
-        pickle.dumps(setup)
-    except Exception as error:
-        raise OptionError(f"the parameters of a model with a worker must be picklable: {error}") from error
 
 
 def _working_folder() -> str | None:

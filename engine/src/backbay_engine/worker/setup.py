@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any
 
@@ -119,6 +121,33 @@ def importable(kind: type[Backend]) -> BackendClass:
     if module == "__main__" or getattr(sys.modules.get(module), name, None) is not kind:
         raise _not_importable(module, name)
     return BackendClass(module, name)
+
+
+def plain_path(path: Any) -> Any:
+    return os.fspath(path) if isinstance(path, os.PathLike) else path
+
+
+def plain_params(params: BackendParams) -> BackendParams:
+    """Parameters that can be sent: mappings are made dictionaries."""
+    return replace(params, max_memory=dict(params.max_memory), options=dict(params.options))
+
+
+def sendable_sight(sight: SightOptions) -> SightOptions:
+    """How the worker sees."""
+    backend, params = sight.encoder_backend, sight.encoder_params
+    return replace(
+        sight,
+        projector=plain_path(sight.projector),
+        encoder_backend=importable(backend) if isinstance(backend, type) else backend,
+        encoder_params=None if params is None else plain_params(params),
+    )
+
+
+def require_sendable(setup: Setup) -> None:
+    try:
+        pickle.dumps(setup)
+    except Exception as error:
+        raise OptionError(f"the parameters of a model with a worker must be picklable: {error}") from error
 
 
 def _not_importable(module: str, name: str, why: str = "") -> OptionError:

@@ -1,0 +1,136 @@
+"""Prompts as users give them, checked for one model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias, final
+
+from ..arguments import conversation, token_ids
+from ..errors import ImageError, RequestError
+from ..images.conversations import Conversation, has_pictures
+from ..images.picture import Image, image_of
+from ..images.prepared import Prepared
+from ..images.prompts import Parts, parts_of, placeholders, tokens_of
+from ..images.store import Counters
+from ..steps.tokens import ids_of
+from ..text.tokenizers import Tokenizer
+from .contract import Engine, Facts, SightFacts
+
+UserPrompt: TypeAlias = str | Sequence[int] | Sequence[Any] | Image | Prepared | Parts
+"""A text, token ids, or parts: texts, lists of ids, and pictures, which are Image, Prepared, or what Image takes."""
+
+
+@final
+class Prompting:
+    """Makes what engines take of what users give; RequestError if the model cannot serve it."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def chat(
+        self, messages: Sequence[Mapping[str, Any]], render: Callable[[Sequence[Mapping[str, Any]]], str]
+    ) -> list[int] | Parts:
+        """The prompt of a conversation, whose text a template's `render` writes: token ids; parts if it has pictures."""
+        said = conversation(messages)
+        sight = self.require_sight() if has_pictures(said) else self._facts.sight
+        if sight is None:
+            return self.tokenizer().encode(render(said), add_special=False)
+        prompt = Conversation(said, sight.placeholder, sight.marker).rendered(render)
+        return prompt if prompt.pictures else self.texts(prompt)
+
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer; RequestError if the file has no vocabulary."""
+        if self._engine.tokenizer is None:
+            raise RequestError("the file has no vocabulary; give token ids instead of text")
+        return self._engine.tokenizer
+
+    def checked(self, prompt: UserPrompt) -> list[int] | Parts:
+        """A prompt as engines take it: token ids, or parts whose pictures look right from outside."""
+        if isinstance(prompt, str) and not prompt:  # the beginning-of-sequence token would hide it
+            raise RequestError("the prompt is empty")
+        parts = parts_of(prompt)
+        if parts is None or not (parts.pictures or self._facts.sight):
+            return self.tokens(prompt)
+        if not parts.items:
+            raise RequestError("the prompt is empty")
+        for item in parts.items:
+            if isinstance(item, list):
+                self._check_ids(item)
+            elif isinstance(item, Image | Prepared):
+                self._check_picture(item)
+        return parts if parts.pictures else self._in_limits(self.texts(parts))
+
+    def picture(self, picture: Any) -> Image | Prepared:
+        taken = picture if isinstance(picture, Prepared) else image_of(picture)
+        self._check_picture(taken)
+        return taken
+
+    def _check_picture(self, picture: Image | Prepared) -> None:
+        """ImageError if it is known already that the model cannot take a picture."""
+        family = self.require_sight().family
+        if isinstance(picture, Image):
+            picture.size()
+        elif picture.family != family:
+            raise ImageError(
+                f"the picture is prepared for {picture.family}, this model takes those of {family}"
+            )
+
+    def require_sight(self) -> SightFacts:
+        self._engine.check_open()
+        facts = self._facts
+        if facts.sight is None:
+            raise RequestError(
+                f"the model ({facts.architecture}) sees no pictures: its file has no encoder; load it with "
+                "projector=, the file that has"
+            )
+        return facts.sight
+
+    def tokens(self, prompt: Any) -> list[int]:
+        if isinstance(prompt, str):
+            return self._in_limits(self.tokenizer().encode(prompt, plain=self._plain))
+        return self._in_limits(token_ids(prompt))
+
+    def texts(self, parts: Parts) -> list[int]:
+        """The ids of parts without pictures."""
+        tokenizer = self._engine.tokenizer
+        return ids_of(tokens_of(parts.items, tokenizer, begins=parts.begins, plain=self._plain))  # type: ignore[arg-type]
+
+    @property
+    def _plain(self) -> frozenset[int]:
+        """Tokens that users cannot write: those that stand for pictures."""
+        sight = self._facts.sight
+        return frozenset() if sight is None else placeholders(sight.placeholder, self._engine.tokenizer)
+
+    def _in_limits(self, ids: list[int]) -> list[int]:
+        if not ids:
+            raise RequestError("the prompt is empty")
+        if len(ids) > self._facts.context:
+            raise RequestError(f"the prompt has {len(ids)} tokens, the context holds {self._facts.context}")
+        if (
+            not self._facts.generates and len(ids) > self._facts.batch
+        ):  # without a cache, a text cannot be split
+            raise RequestError(f"the prompt has {len(ids)} tokens, a step takes {self._facts.batch} (batch)")
+        self._check_ids(ids)
+        return ids
+
+    def _check_ids(self, ids: Sequence[int]) -> None:
+        wrong = next((token for token in ids if not 0 <= token < self._facts.vocabulary_size), None)
+        if wrong is not None:
+            raise RequestError(f"token ids must be in [0, {self._facts.vocabulary_size}), got {wrong}")
+
+    @property
+    def _facts(self) -> Facts:
+        return self._engine.facts
+
+
+@final
+class StoreView:
+    """The store of a model's pictures, wherever it is."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    @property
+    def counters(self) -> Counters:
+        """Pictures asked for and computed, rows handed out to steps, and bytes that are held now."""
+        return self._engine.counters()
