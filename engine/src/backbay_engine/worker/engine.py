@@ -7,7 +7,7 @@ import os
 import pathlib
 import pickle
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from queue import Empty, SimpleQueue
@@ -42,6 +42,7 @@ from ..runner.generation import Generation
 from ..runner.options import GenerationOptions
 from ..text.tokenizers import Tokenizer, tokenizer_from_gguf
 from . import log_records
+from .asked import Asked, give
 from .failures import unpacked
 from .process import WorkerProcess
 from .setup import (
@@ -74,30 +75,7 @@ LOADING, ANSWERING, STOPPING = (
     30.0,
     5.0,
 )  # seconds that a worker may be silent; libraries hold Python's lock
-ATTEMPTS = 2  # what a dying worker never began goes to the next worker, once
 Loading: TypeAlias = Opened | float | BaseException | None
-
-
-@final
-@dataclass(eq=False)
-class _Asked:
-    """A request that is not over."""
-
-    payload: bytes
-    handle: Handle[Any]
-    worker: WorkerProcess | None = None
-    """The worker that it was sent to; None while no worker is ready."""
-    attempts: int = 0
-    begun: bool = False
-    cancelled: bool = False
-    array: NDArray[Any] | None = None
-    """The result, if it is an array, of which `filled` bytes have come."""
-    filled: int = 0
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether it ends with its worker."""
-        return self.begun or self.attempts >= ATTEMPTS
 
 
 @final
@@ -126,7 +104,7 @@ class WorkerEngine(Engine):
         require_sendable(self._setup)
         self._folder = _working_folder()
         self._lock = RLock()  # the garbage collector may close in the thread that holds it
-        self._asked: dict[int, _Asked] = {}
+        self._asked: dict[int, Asked] = {}
         self._numbers = count(1)
         self._worker: WorkerProcess | None = None
         self._loading: SimpleQueue[Loading] | None = SimpleQueue()
@@ -235,19 +213,19 @@ class WorkerEngine(Engine):
     def _ask(self, request: Request) -> Handle[Any]:
         number = next(self._numbers)
         handle: Handle[Any] = Handle(partial(self._cancel, number))
-        asked = _Asked(pickle.dumps(request), handle)
+        asked = Asked(pickle.dumps(request), handle)
         with self._lock:
             self.check_open()
             worker = self._worker or self._start()
             self._asked[number] = asked
             if worker.ready:
-                _give(worker, number, asked)
+                give(worker, number, asked)
         return handle
 
     def _cancel(self, number: int) -> None:
         asked = self._asked.get(number)
         if asked is not None:
-            asked.cancelled = True  # first: `_give` looks at it after it has set the worker
+            asked.cancelled = True  # first: `give` looks at it after it has set the worker
             if asked.worker is not None:
                 asked.worker.send(Kind.CANCEL, number)
 
@@ -295,7 +273,7 @@ class WorkerEngine(Engine):
             with self._lock:
                 worker.ready = True
                 for number, waiting in self._asked.items():
-                    _give(worker, number, waiting)
+                    give(worker, number, waiting)
             self._tell_loading(None)
         elif frame.kind is Kind.OPENED:
             self._take_facts(worker, pickle.loads(frame.payload))  # noqa: S301  our own worker wrote it
@@ -356,7 +334,7 @@ class WorkerEngine(Engine):
         if self._loading is not None:
             self._loading.put(said)
 
-    def _take_answer(self, frame: Frame, asked: _Asked) -> None:
+    def _take_answer(self, frame: Frame, asked: Asked) -> None:
         if frame.kind is Kind.TEXT:
             asked.handle.emit(frame.payload.decode("utf-8", "surrogatepass"))
         elif frame.kind is Kind.BEGUN:
@@ -382,15 +360,6 @@ class WorkerEngine(Engine):
     def _over(self, number: int) -> None:
         with self._lock:
             self._asked.pop(number, None)
-
-
-def _give(worker: WorkerProcess, number: int, asked: _Asked) -> None:
-    """Send a request to a worker that is ready; the caller holds the engine's lock."""
-    asked.worker = worker
-    asked.attempts += 1
-    worker.send(Kind.REQUEST, number, asked.payload)
-    if asked.cancelled:
-        worker.send(Kind.CANCEL, number)
 
 
 def _tokenizer(setup: Setup, opened: Opened) -> Tokenizer | None:
