@@ -26,7 +26,7 @@ class VisionShape:
     heads: int = 4
     hidden: int = 384
     eps: float = 1e-5
-    text: Shape = field(default_factory=lambda: Shape(layers=4, vocabulary=352, context=256))
+    text: Shape = field(default_factory=lambda: Shape(layers=2, vocabulary=368, context=256))
 
     @property
     def patches(self) -> int:

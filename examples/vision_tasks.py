@@ -57,7 +57,7 @@ class Scene:
 
 def scenes(rng: Random) -> Iterator[Scene]:
     """Scenes of all kinds, without end."""
-    kinds = [_shapes, _shapes, _number, _sides, _place]
+    kinds = [_shapes, _shapes, _number, _number, _sides, _place]
     while True:
         yield rng.choice(kinds)(rng)
 
@@ -105,12 +105,12 @@ class Canvas:
 
 
 def _shapes(rng: Random) -> Scene:
-    """One to six circles and squares."""
+    """One to five circles and squares."""
     canvas = Canvas(rng)
-    wanted, placed = rng.randint(1, 6), []
+    wanted, placed = rng.randint(1, 5), []
     few = rng.sample(list(COLOURS), rng.randint(1, 3))
     while len(placed) < wanted:
-        radius = rng.randint(4, 7)
+        radius = rng.randint(5, 8)
         row, column = (rng.randint(radius, SIDE - 1 - radius) for _ in range(2))
         if all(max(abs(row - r), abs(column - c)) > radius + other + 1 for r, c, other in placed):
             placed.append((row, column, radius))
@@ -136,8 +136,8 @@ def _shapes(rng: Random) -> Scene:
 def _number(rng: Random) -> Scene:
     """A number of one or two digits."""
     canvas = Canvas(rng)
-    number, colour = str(rng.randrange(10 ** rng.randint(1, 2))), rng.choice(list(COLOURS))
-    scale = rng.randint(2, 4 if len(number) == 1 else 3)
+    number, colour = str(rng.randrange(10 if rng.random() < 0.7 else 100)), rng.choice(list(COLOURS))
+    scale = rng.randint(3, 5) if len(number) == 1 else 3
     dots = np.concatenate(
         [np.pad(np.array([*DIGITS[digit]]).reshape(7, 5) == "1", ((0, 0), (0, 1))) for digit in number],
         axis=1,
@@ -183,8 +183,8 @@ def _sides(rng: Random) -> Scene:
 def _place(rng: Random) -> Scene:
     """One shape in a corner."""
     canvas = Canvas(rng)
-    colour, radius = rng.choice(list(COLOURS)), rng.randint(4, 8)
-    low, high = (radius, SIDE // 2 - 3), (SIDE // 2 + 2, SIDE - 1 - radius)
+    colour, radius = rng.choice(list(COLOURS)), rng.randint(6, 10)
+    low, high = (radius, SIDE // 2 - 4), (SIDE // 2 + 3, SIDE - 1 - radius)
     down, across = rng.random() < 0.5, rng.random() < 0.5
     row, column = rng.randint(*(high if down else low)), rng.randint(*(high if across else low))
     kind = rng.choice(["circle", "square"])

@@ -23,10 +23,10 @@ from vision_tasks import TASKS, Question, Scene, training_scenes, unseen_questio
 
 PICTURES = 48  # of one step
 QUESTIONS = 4  # about each of them
-LENGTH = 14  # of a question with its answer
-LEARNING_RATE = 3e-3
+LENGTH = 12  # of a question with its answer
+LEARNING_RATE = 2e-3
 WARM_UP = 50  # steps
-FALL_FROM = 0.3  # of the whole way: from here the learning rate falls to zero
+FALL_FROM = 0.2  # of the whole way: from here the learning rate falls to zero
 SAVE_EVERY = 60  # seconds
 
 
