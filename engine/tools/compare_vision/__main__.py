@@ -5,12 +5,14 @@
 
 Needs torch, transformers and the sources of llama.cpp. Models are small and random. The numbers are square errors over
 the squares of the results of transformers, in f32: of the rows from the reference's own pixels, of our pixels, and of
-the rows from our pixels. --keep keeps the model files.
+the rows from our pixels. --keep keeps the model files. --store writes the files of the tests, which run without torch:
+each encoder, packed, and the reference's rows of a few pictures.
 """
 
 from __future__ import annotations
 
 import argparse
+import lzma
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -86,6 +88,37 @@ def compare(path: Path, backend: str, truths: dict[str, Truth]) -> Iterator[str]
         encoder.close()
 
 
+STORED = {"square": (30, 30), "wide": (20, 43), "tiny": (9, 5)}
+UNSTORED = ("llava-new", "llava16-old")  # other files have the same names of tensors
+
+
+def store(path: Path, name: str, target: Path) -> None:
+    """Write the packed encoder of a file, without a text model, and the reference's rows."""
+    from gguf import GGUFReader, GGUFValueType, GGUFWriter
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    reader, alone = GGUFReader(path), target.with_suffix(".gguf")
+    writer = GGUFWriter(alone, reader.fields["general.architecture"].contents())
+    for key, field in reader.fields.items():
+        if not key.startswith(("GGUF.", "general.", "tokenizer.")):
+            of = field.types[-1] if field.types[0] is GGUFValueType.ARRAY else None
+            writer.add_key_value(key, field.contents(), field.types[0], sub_type=of)
+    for tensor in reader.tensors:
+        if tensor.name.startswith(("v.", "mm.", "model.image_newline")):
+            writer.add_tensor(tensor.name, np.array(tensor.data))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    target.with_suffix(".gguf.xz").write_bytes(lzma.compress(alone.read_bytes(), preset=9))
+    alone.unlink()
+    found = {}
+    for seed, (size, extent) in enumerate(STORED.items()):
+        each = truth(kinds.KINDS[name], picture(extent, seed))
+        found |= {f"{size}.rgb": each.rgb, f"{size}.rows": each.rows.astype(np.float16)}
+    np.savez_compressed(target.parent / f"{name}.npz", **found)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -94,6 +127,7 @@ def main() -> int:
     parser.add_argument("--kinds", nargs="+", choices=kinds.KINDS, default=list(kinds.KINDS), metavar="KIND")
     parser.add_argument("--backends", nargs="+", default=sorted(backbay.backends()))
     parser.add_argument("--keep", type=Path)
+    parser.add_argument("--store", type=Path)
     args = parser.parse_args()
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
@@ -105,6 +139,8 @@ def main() -> int:
             pictures = {size: picture(extent, seed) for seed, (size, extent) in enumerate(SIZES.items())}
             truths = {size: truth(kinds.KINDS[name], rgb) for size, rgb in pictures.items()}
             for layout, path in files(name, (args.keep or Path(scratch)) / name, args.converter).items():
+                if args.store and f"{name}-{layout}" not in UNSTORED:
+                    store(path, name, args.store / f"{name}-{layout}")
                 for backend in args.backends:
                     cells = list(compare(path, backend, truths))
                     print("|", " | ".join([name, layout, backend, *cells]), "|", flush=True)

@@ -19,6 +19,7 @@ LETTERS = ["\n", "\n\n", *(chr(n) for n in range(33, 127)), "▁", "▁a", "▁b
 VOCABULARY = [*WORDS, *MARKS, *LETTERS]
 ID = {word: id for id, word in enumerate(VOCABULARY)}
 SIDE, PATCH = 56, 14
+LEVELS = 2
 
 TEXT = {
     "vocab_size": len(VOCABULARY),
@@ -34,10 +35,10 @@ TEXT = {
     "pad_token_id": 3,
 }
 VISION = {
-    "hidden_size": 64,
-    "intermediate_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 48,
     "num_hidden_layers": 4,
-    "num_attention_heads": 4,
+    "num_attention_heads": 2,
     "image_size": SIDE,
     "patch_size": PATCH,
 }
@@ -69,8 +70,8 @@ class Kind:
 
 
 def _fill(name: str, weight: torch.Tensor) -> None:
-    """Values that f16 holds exactly, since converters store some tensors in f16 whatever they are asked for."""
-    numbers = torch.randint(-8, 9, weight.shape).float() / 8
+    """Values that f16 holds exactly, as converters store some tensors in f16 always, and few, so that files pack well."""
+    numbers = torch.randint(-LEVELS, LEVELS + 1, weight.shape).float() / LEVELS
     if "gate" in name and weight.numel() <= 8:
         weight.copy_(numbers)
     elif weight.dim() == 1:
@@ -127,9 +128,9 @@ def _qwen25vl() -> Any:
         text_config={**TEXT, "rope_scaling": rope, "rope_parameters": rope},
         vision_config={
             "depth": 4,
-            "hidden_size": 64,
-            "intermediate_size": 96,
-            "num_heads": 4,
+            "hidden_size": VISION["hidden_size"],
+            "intermediate_size": VISION["intermediate_size"],
+            "num_heads": VISION["num_attention_heads"],
             "patch_size": PATCH,
             "window_size": 112,
             "fullatt_block_indexes": [1, 3],
@@ -148,7 +149,7 @@ def _mllama() -> Any:
     config = transformers.MllamaConfig(
         vision_config={
             **vision,
-            "attention_heads": 4,
+            "attention_heads": VISION["num_attention_heads"],
             "num_global_layers": 2,
             "intermediate_layers_indices": [1, 3],
             "vision_output_dim": 3 * VISION["hidden_size"],

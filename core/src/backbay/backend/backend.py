@@ -344,7 +344,7 @@ class Backend(BackendHooks):
         block = self.blocks.of(weight)
         if block is not None:
             return Placement(layer=block)
-        if self.blocks.is_encoder and weight.startswith(("v.", "a.")):
+        if self.blocks.precedes(weight):
             return Placement(layer=0)
         if weight.startswith(("output", "v.", "mm.")):
             return Placement(layer=self.ledger.layers - 1)

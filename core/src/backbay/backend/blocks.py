@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ..gguf import ModelFile
 
 _TEXT = re.compile(r"blk\.([0-9]{1,9})\.")
+_AFTER = ("v.post_ln", "v.post_layernorm", "v.merger", "a.post_ln")
 _ENCODER = re.compile(r"([va]\.(?:[a-z]+\.)*blk\.)([0-9]{1,9})\.")
 
 
@@ -38,6 +39,10 @@ class Blocks:
             return None if found is None else self._numbers.get(found[0])
         block = _TEXT.match(tensor)
         return int(block[1]) if block and int(block[1]) <= self.count else None
+
+    def precedes(self, tensor: str) -> bool:
+        """Whether a tensor of an encoder is used before its blocks."""
+        return self.is_encoder and tensor.startswith(("v.", "a.")) and not tensor.startswith(_AFTER)
 
 
 def _numbered(names: Iterable[str]) -> dict[str, int]:

@@ -16,6 +16,8 @@ from .inputs import Inputs
 from .prepared import Prepared
 
 WORK = 20e9  # multiplications of a chunk; a chunk has one block at least
+NODES = 1 << 15  # of a chunk; attention over many positions has many tiles
+STATE = -1  # among the leaves of kept states, which have the numbers of blocks
 
 
 @final
@@ -68,7 +70,7 @@ class Pass:
         ctx.set_batch_size(x.dim(1))
         per_chunk = max(1, int(WORK // self._work(x)))
         kept: dict[int, Tensor] = {}
-        held: dict[int, Tensor] = {}  # leaves of states between chunks, by the layer that they stand before
+        held: dict[int, Tensor] = {}  # leaves of states between chunks
         for layer in range(network.blocks):
             if layer in network.keeps:
                 kept[layer] = x
@@ -83,22 +85,21 @@ class Pass:
         ctx.forward(self._result)
 
     def _next(self, backend: Backend) -> Context:
-        self._contexts.append(backend.new_context())
+        self._contexts.append(backend.new_context(max_nodes=NODES))
         return self._contexts[-1]
 
     def _carried(
         self, ctx: Context, layer: int, x: Tensor, kept: dict[int, Tensor], held: dict[int, Tensor]
     ) -> tuple[Tensor, dict[int, Tensor]]:
-        """The state in leaves that the next chunk reads; one leaf serves all chunks."""
+        """The state, and the kept ones, in leaves that the next chunk reads; the state's leaf serves all chunks."""
         home = self._contexts[0].layer(layer)
-        if -1 not in held:
-            held[-1] = home.empty(DType.F32, *x.shape)
-        ctx.forward(x.copy(ctx, held[-1]))
-        for number, state in kept.items():
+        # The kept states first: one of them may be the leaf that the last state is written to.
+        for number, state in {**kept, STATE: x}.items():
             if number not in held:
                 held[number] = home.empty(DType.F32, *state.shape)
+            if state is not held[number]:
                 ctx.forward(state.copy(ctx, held[number]))
-        return held[-1], {number: held[number] for number in kept}
+        return held[STATE], {number: held[number] for number in kept}
 
     def _work(self, x: Tensor) -> float:
         """About the multiplications of a block."""
