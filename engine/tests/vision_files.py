@@ -23,12 +23,12 @@ def unpacked(name: str, folder: Path) -> Path:
 
 
 def opened(
-    path: Path, backend: str = "cpu_ref", params: BackendParams | None = None, **options: int
+    path: Path, backend: str = "cpu_ref", params: BackendParams | None = None, image_tokens: int = 256
 ) -> Encoder:
     """The encoder of a file, loaded if it holds memory."""
     file = vision_file(path, path)
     assert file is not None
-    encoder = Encoder(vision_family(file, **options), backend, params)
+    encoder = Encoder(vision_family(file, image_tokens), backend, params)
     if params is None or params.alloc_memory:
         encoder.load()
     return encoder

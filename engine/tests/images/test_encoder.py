@@ -92,7 +92,7 @@ def test_a_dry_run_reports_the_memory_of_a_real_one(tmp_path, name, backend):
     path = unpacked(name, tmp_path)
     reports = []
     for alloc in (False, True):
-        encoder = opened(path, backend, BackendParams(alloc_memory=alloc), image_tokens=256)
+        encoder = opened(path, backend, BackendParams(alloc_memory=alloc))
         report = encoder.memory()
         devices = (report.cpu, *report.gpus)
         weights = [[entry.size for entry in device.weights] for device in devices]
@@ -107,7 +107,7 @@ def test_a_dry_run_reports_the_memory_of_a_real_one(tmp_path, name, backend):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_pictures_stay_within_the_reserved_memory(path, backend):
-    encoder = opened(path, backend, image_tokens=256)
+    encoder = opened(path, backend)
     try:
         reserved = encoder.memory().total()
         for size in pictures(path.stem):

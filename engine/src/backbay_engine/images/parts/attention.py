@@ -10,7 +10,7 @@ from backbay import Context, Tensor
 
 Triple: TypeAlias = tuple[Tensor, Tensor, Tensor]
 
-SCORES = 64 << 20  # bytes of scores at a time; more queries are taken one tile after the other
+SCORES = 128 << 20  # bytes of scores at a time; more queries are taken one tile after the other
 LEAST = 64  # queries of a tile
 TOGETHER = 512  # positions; groups up to this size are attended together
 
