@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from collections import Counter
+from typing import Any
 
 import backbay
 from backbay import BackendMemory, DeviceInfo
 from backbay.cli import add_json, say, say_json
 from backbay.plugin import human_bytes
 
+from ..images.opening import vision_family, vision_file
 from ..llm import estimate
 from .opening import add_backend, add_model, sizes_of
 
@@ -25,11 +28,14 @@ def run(args: Namespace) -> int:
     memory = estimate(args.model, name, **sizes_of(args, name))
     with backbay.open(None, name) as backend:
         devices = backend.devices()
-    short = shortfalls(memory, devices)
+    short, seen = shortfalls(memory, devices), what_it_sees(args)
     if args.json:
-        say_json({"backend": name, "fits": not short, "short": short, "memory": memory.as_dict()})
+        fits = {"backend": name, "fits": not short, "short": short}
+        say_json({**fits, "memory": memory.as_dict(), "pictures": seen})
     else:
         say(f"{memory}")
+        if seen is not None:
+            say("sees pictures: {family}, {rows} rows of {width} for a picture at most".format(**seen))
         for device, missing in short.items():
             say(f"does not fit: {device} is short of {human_bytes(missing)}")
         if not short:
@@ -40,7 +46,20 @@ def run(args: Namespace) -> int:
 def shortfalls(memory: BackendMemory, devices: list[DeviceInfo]) -> dict[str, int]:
     """Missing bytes by device; devices that do not report free memory are left out."""
     free = {device.id: device.free_memory for device in devices}
-    need = {device.id: device.total() for device in memory.devices}
-    need[memory.cpu.id] += memory.input_weights.size + memory.host.size
+    need: Counter[str] = Counter()
+    for each in (memory, memory.encoder):
+        if each is not None:
+            need.update({device.id: device.total() for device in each.devices})
+            need[each.cpu.id] += each.input_weights.size + each.host.size
     missing = {id: size - (free.get(id) or size) for id, size in need.items()}
     return {id: size for id, size in missing.items() if size > 0}
+
+
+def what_it_sees(args: Namespace) -> dict[str, Any] | None:
+    """The pictures that a model takes; None if it takes none."""
+    file = vision_file(args.model, args.projector)
+    if file is None:
+        return None
+    with file:
+        family = vision_family(file, args.image_tokens)
+        return {"family": family.name, "rows": family.largest().tokens, "width": family.width}

@@ -17,6 +17,7 @@ from backbay.cli import add_options, options_of, say, whole, write_text
 from backbay.plugin import MAX_THREADS
 
 from ..arguments import LARGEST, LARGEST_BATCH, MOST_SEQUENCES
+from ..engines.sight import STORE_BYTES
 from ..llm import LLM, load
 
 KV_DTYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")
@@ -42,6 +43,16 @@ def add_model(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--kv-dtype", choices=KV_DTYPES, help="dtype of the cache; by default the backend's choice"
     )
+    parser.add_argument(
+        "--projector", metavar="FILE", help="the file of the model's encoder of pictures (mmproj)"
+    )
+    parser.add_argument(
+        "--encoder-backend", metavar="NAME", help="the encoder's backend; by default the model's"
+    )
+    number(
+        "--image-tokens", 1, LARGEST, "most tokens of a picture: larger ones are made smaller, if possible"
+    )
+    number("--store-bytes", 0, 2**62, f"bytes for the rows of pictures ({STORE_BYTES})", STORE_BYTES)
     add_options(parser)
     parser.add_argument("--log", choices=("text", "json"), default="text", help="format of log lines (text)")
 
@@ -54,6 +65,12 @@ def add_worker(parser: ArgumentParser) -> None:
     )
 
 
+def add_images(parser: ArgumentParser, what: str) -> None:
+    parser.add_argument(
+        "--image", action="append", default=[], metavar="FILE", help=f"{what}; may be repeated"
+    )
+
+
 def sizes_of(args: Namespace, backend: str | None) -> dict[str, Any]:
     """The arguments of `load` and `estimate`, from those of the command line."""
     return {
@@ -61,6 +78,10 @@ def sizes_of(args: Namespace, backend: str | None) -> dict[str, Any]:
         "parallel": args.parallel,
         "batch": args.batch,
         "kv_dtype": args.kv_dtype,
+        "projector": args.projector,
+        "encoder_backend": args.encoder_backend,
+        "image_tokens": args.image_tokens,
+        "store_bytes": args.store_bytes,
         "params": BackendParams(
             num_threads=args.threads,
             gpu_layers=None if args.gpu_layers is None else _layers_on_gpus(args, backend),

@@ -11,11 +11,14 @@ from typing import Any
 from backbay import OptionError
 from backbay.cli import add_json, note, printable, say_json, standard_input, standard_line, whole
 
+from ..errors import RequestError
+from ..images.picture import Image
 from ..llm import LLM, Prompt
 from ..runner.answer import Completion, Timings
 from ..text.sampling import SamplingParams
-from .opening import add_backend, add_model, add_worker, open_model
+from .opening import add_backend, add_images, add_model, add_worker, open_model
 
+IMAGE = "/image"
 SAMPLING = {
     "temperature": (float, "0 chooses the most likely token"),
     "top_k": (int, "choose among this many most likely tokens"),
@@ -32,6 +35,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_worker(parser)
     parser.add_argument("-p", "--prompt", help="text to continue; - reads standard input")
     parser.add_argument("--chat", action="store_true", help="chat, with the model's own template")
+    add_images(parser, "a picture: with -p, the prompt is a question about it; in a chat, the first is")
     parser.add_argument("--system", metavar="TEXT", help="system message of the chat")
     parser.add_argument(
         "-n",
@@ -81,20 +85,58 @@ def run(args: Namespace) -> int:
     with open_model(args, args.backend) as llm:
         if args.chat:
             return converse(llm, args, text)
-        answer(llm, text or "", args)
+        answer(llm, prompt_of(llm, args.image, text or ""), args)
     return 0
 
 
+def prompt_of(llm: LLM, images: Sequence[str], text: str) -> Prompt:
+    """The prompt of a text; with pictures, it is a question in the model's chat template, if the model has one."""
+    pictures = [Image(path) for path in images]
+    if not pictures:
+        return text
+    if llm.tokenizer.chat_template is None:
+        return [*pictures, text]
+    return llm.chat_prompt([{"role": "user", "content": content_of(pictures, text)}])
+
+
+def content_of(pictures: Sequence[Image], text: str) -> str | list[dict[str, Any]]:
+    """The content of a message."""
+    if not pictures:
+        return text
+    shown = [{"type": "image", "image": picture} for picture in pictures]
+    return [*shown, {"type": "text", "text": text}]
+
+
 def converse(llm: LLM, args: Namespace, first: str | None) -> int:
-    """Ask and answer until the end of input. With a prompt, answer once."""
+    """Ask and answer until the end of input. With a prompt, answer once. `/image FILE` goes with the next question."""
+    pictures = [Image(path) for path in args.image]
     messages: list[dict[str, Any]] = [{"role": "system", "content": args.system}] if args.system else []
     while (question := first if first is not None else ask()) is not None:
-        messages.append({"role": "user", "content": question})
+        if first is None and question.strip().split(maxsplit=1)[0] == IMAGE:
+            pictures += shown_next(llm, question.strip()[len(IMAGE) :].strip())
+            continue
+        messages.append({"role": "user", "content": content_of(pictures, question)})
+        pictures = []
         completion = answer(llm, llm.chat_prompt(messages), args, goes_on=first is None)
         messages.append({"role": "assistant", "content": completion.text})
         if first is not None:
             break
     return 0
+
+
+def shown_next(llm: LLM, path: str) -> list[Image]:
+    """The picture that goes with the next question; none, with a note why, if it cannot be taken."""
+    if not path:
+        note(f"{IMAGE} FILE: name the picture's file")
+        return []
+    try:
+        picture = Image(path)
+        llm.prepare(picture)
+    except RequestError as error:
+        note(str(error))
+        return []
+    note(f"{path} goes with the next question")
+    return [picture]
 
 
 def ask() -> str | None:
@@ -150,6 +192,7 @@ def as_dict(completion: Completion) -> dict[str, Any]:
 def told(timings: Timings, reason: str) -> str:
     """The timings as a line of text."""
     parts: Sequence[str] = (
+        *([f"pictures {timings.pictures:.2f} s"] if timings.pictures else []),
         f"prompt {timings.prompt_tokens} tokens"
         + (f", {timings.reused_tokens} reused" if timings.reused_tokens else "")
         + f", {timings.prompt_rate:.1f} a second",
