@@ -21,6 +21,7 @@ from .engines.local import LocalEngine, Path, Sizes
 from .engines.prompting import Prompting, StoreView, UserPrompt
 from .engines.sight import STORE_BYTES, SightOptions
 from .errors import RequestError
+from .images.encoder import Encoder
 from .images.prepared import Prepared
 from .images.prompts import Parts
 from .models.contract import Model
@@ -28,6 +29,7 @@ from .runner.answer import Completion, Handle, TextPieces
 from .runner.loop import Runner
 from .runner.options import options_of
 from .runner.step_cache import StepCache
+from .steps.step import Step
 from .text.chat import ChatTemplate, chat_template_from_gguf
 from .text.tokenizers import Tokenizer
 from .worker import WorkerEngine
@@ -311,6 +313,16 @@ class LLM:
     @property
     def runner(self) -> Runner | None:
         return self._local("runner").runner
+
+    @property
+    def encoder(self) -> Encoder | None:
+        """The encoder of pictures; None if the model sees none."""
+        sight = self._local("encoder").sight
+        return None if sight is None else sight.encoder
+
+    def step(self, prompt: Prompt) -> Step:
+        """The step of a whole prompt, to look into with `step_cache`; each look needs a step of its own."""
+        return self._local("step").prompt_step(self._prompting.checked(prompt))
 
     def _local(self, wanted: str) -> LocalEngine:
         if not isinstance(self._engine, LocalEngine):

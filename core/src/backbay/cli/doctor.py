@@ -10,6 +10,7 @@ import os
 import platform
 import sys
 from argparse import ArgumentParser, Namespace
+from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
 
@@ -61,9 +62,18 @@ def _system() -> dict[str, str | None]:
         "platform": platform.platform(),
         "cores": str(os.cpu_count()),
         "numpy": np.__version__,
+        "pictures": _decoder(),
         "contract": str(backbay.CONTRACT_VERSION),
         VARIABLE: os.environ.get(VARIABLE),
     }
+
+
+def _decoder() -> str:
+    """What decodes pictures for models that see."""
+    try:
+        return f"Pillow {version('pillow')}"
+    except PackageNotFoundError:
+        return "only arrays: files need Pillow (pip install backbay-engine[images])"
 
 
 def _print(probed: list[ProbeResult], conclusion: str) -> None:

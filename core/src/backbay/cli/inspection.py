@@ -36,6 +36,8 @@ def run(args: Namespace) -> int:
 
 def _print(model: ModelFile, *, full: bool) -> None:
     say(f"{', '.join(map(str, model.paths))}: GGUF version {model.version}, alignment {model.alignment}")
+    if (seen := _sees(model)) is not None:
+        say(f"sees pictures: {', '.join(f'{name} {value}' for name, value in seen.items())}".replace("_", " "))
     say()
     rows = [(key, _brief(model.metadata[key], full=full)) for key in model.metadata]
     say(table(("key", "value"), rows))
@@ -51,6 +53,19 @@ def _print(model: ModelFile, *, full: bool) -> None:
         for dtype, count, elements, nbytes, share in _totals(list(model.tensors.values()))
     ]
     say(table(("dtype", "tensors", "elements", "size", "share"), totals, right=(1, 2, 3, 4)))
+
+
+def _sees(model: ModelFile) -> dict[str, Any] | None:
+    """What the file's encoder of pictures takes, as far as metadata say; None if the file has none."""
+    if not any(name.startswith("v.") for name in model.tensors):
+        return None
+    metadata = model.metadata
+    own = metadata.get("general.architecture") != "clip"
+    prefix = f"{metadata.architecture}.vision." if own else "clip.vision."
+    kind = metadata.get("clip.projector_type", metadata.get("clip.vision.projector_type", "mlp"))
+    names = ("image_size", "patch_size", "block_count", "embedding_length")
+    known = {name: metadata[prefix + name] for name in names if prefix + name in metadata}
+    return {"encoder": metadata.architecture if own else kind, **known}
 
 
 def _totals(tensors: Sequence[TensorInfo]) -> list[tuple[str, int, int, int, float]]:
@@ -95,6 +110,7 @@ def _as_dict(model: ModelFile, *, full: bool) -> dict[str, Any]:
         "files": [str(path) for path in model.paths],
         "version": model.version,
         "alignment": model.alignment,
+        "pictures": _sees(model),
         "metadata": {key: _plain(model.metadata[key], full=full) for key in model.metadata},
         "tensors": tensors,
         "totals": [dict(zip(names, row, strict=True)) for row in _totals(list(model.tensors.values()))],

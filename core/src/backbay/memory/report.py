@@ -109,7 +109,9 @@ class BackendMemory:
 
     def as_dict(self) -> dict[str, Any]:
         """The report for programs: plain dictionaries, sizes in bytes, the status by its name."""
-        return {**asdict(self, dict_factory=_plain), "total": self.total(), "allocated": self.allocated()}
+        own = asdict(self, dict_factory=_plain)
+        encoder = None if self.encoder is None else self.encoder.as_dict()
+        return {**own, "encoder": encoder, "total": self.total(), "allocated": self.allocated()}
 
     def log(self, logger: logging.Logger, level: int = INFO) -> None:
         """Log a record for each non-empty entry; the record's `memory` attribute holds its fields."""

@@ -19,7 +19,7 @@ from backbay.cli import add_json, file_to_write, say, say_json, table, whole
 
 from ..llm import LLM
 from ..runner.answer import Completion
-from .opening import Bar, add_backend, add_model, add_worker, open_model, write_plot
+from .opening import Bar, add_backend, add_images, add_model, add_worker, open_model, write_plot
 from .plots import bars
 
 
@@ -33,6 +33,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         ("--rounds", 1, 5, "rounds; backends take turns"),
     ):
         parser.add_argument(name, type=whole(least), default=default, metavar="N", help=f"{what} ({default})")
+    add_images(parser, "a picture: also time its preparation, its encoding, and the first token after it")
     parser.add_argument("--plot", type=file_to_write, metavar="FILE", help="draw the rates, as SVG")
     add_json(parser)
 
@@ -72,16 +73,18 @@ def run(args: Namespace) -> int:
 
 def require_work(args: Namespace) -> None:
     """Set a context that fits if none was given; OptionError if there is nothing to measure, or no room for it."""
-    if not args.prompt and not args.generate:
-        raise OptionError("--prompt 0 and --generate 0 leave nothing to measure; set one above 0")
+    if not args.prompt and not args.generate and not args.image:
+        raise OptionError(
+            "--prompt 0 and --generate 0 leave nothing to measure; set one above 0, or give --image"
+        )
     if args.generate == 1:
         raise OptionError(
             "--generate must be 0, or at least 2: the rate counts from the first token to the last"
         )
     need = max(args.prompt, args.generate) + 1
-    if args.context is None:
+    if args.context is None and not args.image:
         args.context = need
-    elif args.context < need:
+    elif args.context is not None and args.context < need:
         raise OptionError(f"--context must be at least {need} for so many tokens, got {args.context}")
 
 
@@ -104,7 +107,27 @@ def measure(llm: LLM, args: Namespace) -> dict[str, float]:
         ]
         done: list[Completion] = [handle.result() for handle in handles]
         rates[f"tg{args.generate}"] = sum(completion.timings.rate for completion in done)
+    for path in args.image:
+        rates |= measure_picture(llm, path)
     return rates
+
+
+def measure_picture(llm: LLM, path: str) -> dict[str, float]:
+    """Milliseconds of a picture's preparation, of its encoding, and from then on to the first token after it."""
+    name = Path(path).name
+    llm.forget()  # the store too
+    begun = perf_counter()
+    picture = llm.prepare(path)
+    prepared = perf_counter()
+    llm.embed_image(picture)
+    encoded = perf_counter()
+    llm.submit([picture, [0]], max_tokens=1, reuse=False, temperature=0).result()
+    answered = perf_counter()
+    return {
+        f"{name} prepared, ms": 1000 * (prepared - begun),
+        f"{name} encoded, ms": 1000 * (encoded - prepared),
+        f"{name} first token, ms": 1000 * (answered - encoded),
+    }
 
 
 def show(results: dict[str, dict[str, tuple[float, float]]], args: Namespace) -> None:

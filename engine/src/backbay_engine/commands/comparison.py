@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, sqrt
 from typing import Any
@@ -12,8 +12,11 @@ from numpy.typing import NDArray
 
 from backbay import Backend, Context, DType, Tensor, UnsupportedOpError
 
-from ..llm import LLM
-from ..steps.step import Step
+from ..images.picture import Image
+from ..images.prepared import Prepared
+from ..images.prompts import parts_of
+from ..llm import LLM, Prompt
+from .traced_encoder import Traced, traced_encoder
 
 UNITS = {
     DType.F64: 2.0**-53,
@@ -53,26 +56,47 @@ def relative_error(expected: NDArray[Any], found: NDArray[Any]) -> float:
     return distance / norm if norm else (inf if distance else 0.0)
 
 
-def blocks(a: LLM, b: LLM, step: Step) -> list[Difference]:
-    """The errors of the model's named tensors and of its result, in order."""
-    left, right = a.step_cache.tapped(step), b.step_cache.tapped(step)
+def blocks(a: LLM, b: LLM, prompt: Prompt) -> list[Difference]:
+    """The errors of the model's named tensors and of its result, in order; those of the encoder come first."""
+    found: list[Difference] = []
+    for picture in _pictures(prompt):
+        with traced_encoder(a, picture) as left, traced_encoder(b, picture) as right:
+            found += _differences(left.values(), right.values())
+    return found + _differences(*(llm.step_cache.tapped(llm.step(prompt)) for llm in (a, b)))
+
+
+def ops(a: LLM, b: LLM, prompt: Prompt) -> Iterator[Difference]:
+    """The error of each op of `b` on the operands of `a`, in running order; those of the encoder come first."""
+    for picture in _pictures(prompt):
+        with traced_encoder(a, picture) as traced:
+            assert b.encoder is not None
+            yield from _compared(traced, b.encoder.backend)
+    with a.step_cache.traced(a.step(prompt)) as step:
+        yield from _compared(Traced(step.ctx, step.result, step.batch.taps, a.backend), b.backend)
+
+
+def _pictures(prompt: Prompt) -> list[Image | Prepared]:
+    parts = parts_of(prompt)
+    return parts.pictures if parts is not None else []
+
+
+def _differences(left: Mapping[str, NDArray[Any]], right: Mapping[str, NDArray[Any]]) -> list[Difference]:
     return [Difference(name, relative_error(x, right[name])) for name, x in left.items() if name in right]
 
 
-def ops(a: LLM, b: LLM, step: Step) -> Iterator[Difference]:
-    """The error of each op of `b` on the operands of `a`, in running order."""
-    with a.step_cache.traced(step) as traced:
-        walked = list(ancestors(traced.result))
-        names = {tensor: name for name, tensor in traced.batch.taps.items()}
-        place = "input"
-        traced.ctx.compute(traced.result, *[x for x in walked if x.leaf is None])
-        counts: dict[str, int] = {}
-        for x in walked:
-            if x.op is not None and not x.op.view and x.op.writes is None:
-                where = f"layer {x.placement.layer}" if x.placement.layer is not None else place
-                number = counts[where] = counts.get(where, 0) + 1
-                yield _replayed(x, b.backend, f"{where} #{number} {x.op.name}", a.backend)
-            place = f"after {names[x]}" if x in names else place
+def _compared(traced: Traced, other: Backend) -> Iterator[Difference]:
+    walked = list(ancestors(traced.result))
+    names = {tensor: name for name, tensor in traced.taps.items()}
+    place = f"{traced.prefix}input"
+    traced.ctx.compute(traced.result, *[x for x in walked if x.leaf is None])
+    counts: dict[str, int] = {}
+    for x in walked:
+        if x.op is not None and not x.op.view and x.op.writes is None:
+            layer = x.placement.layer
+            where = f"{traced.prefix}layer {layer}" if layer is not None else place
+            number = counts[where] = counts.get(where, 0) + 1
+            yield _replayed(x, other, f"{where} #{number} {x.op.name}", traced.backend)
+        place = f"after {names[x]}" if x in names else place
 
 
 def ancestors(result: Tensor) -> Iterator[Tensor]:

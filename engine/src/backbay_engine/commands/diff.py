@@ -11,9 +11,9 @@ import numpy as np
 
 from backbay.cli import add_json, file_to_write, say, say_json, table
 
-from ..steps.builders import prompt_step
+from ..images.picture import Image
 from .comparison import Difference, blocks, ops
-from .opening import add_model, open_model, write_plot
+from .opening import add_images, add_model, open_model, write_plot
 from .plots import depth
 
 TOKENS = 16
@@ -26,6 +26,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--b", required=True, metavar="NAME", help="the backend to compare with it")
     parser.add_argument("-p", "--prompt", help=f"the prompt; by default {TOKENS} random tokens")
+    add_images(parser, "a picture before the prompt: the encoder is compared, too")
     parser.add_argument("--all", action="store_true", help="list all ops, not only those beyond their bound")
     parser.add_argument(
         "--plot",
@@ -40,9 +41,9 @@ def run(args: Namespace) -> int:
     """Exit status 1 if an op's error exceeds the bound of the backend's stated precision."""
     with ExitStack() as stack:
         a, b = (stack.enter_context(open_model(args, name)) for name in (args.a, args.b))
-        ids = a.encode(drawn(a.vocabulary_size) if args.prompt is None else args.prompt)
-        step = prompt_step(np.array(ids, np.int32))
-        through, singly = blocks(a, b, step), list(ops(a, b, step))
+        text = drawn(a.vocabulary_size) if args.prompt is None else args.prompt
+        prompt = [*(Image(path) for path in args.image), text] if args.image else text
+        through, singly = blocks(a, b, prompt), list(ops(a, b, prompt))
     broken = [op for op in singly if op.broken]
     if args.json:
         say_json(

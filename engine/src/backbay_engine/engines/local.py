@@ -29,14 +29,16 @@ from ..models.contract import Model
 from ..models.keys import CONTEXT_LENGTH
 from ..runner.answer import Completion, Handle, Receiver
 from ..runner.generation import Generation
-from ..runner.job import Job, spans_in
+from ..runner.job import Job, RowsAtHand, spans_in
 from ..runner.loop import Runner
 from ..runner.options import GenerationOptions
+from ..runner.scheduler import Share
 from ..runner.scoring import Scoring
 from ..runner.showing import Showing
 from ..runner.slots import Slots
 from ..runner.step_cache import StepCache
-from ..steps.builders import text_steps, worst_steps
+from ..runner.step_making import make_step
+from ..steps.builders import prompt_step, text_steps, worst_steps
 from ..steps.step import PictureRows, Step
 from ..steps.tokens import Token, ids_of, places_in
 from ..text.tokenizers import Tokenizer, tokenizer_from_gguf
@@ -185,6 +187,21 @@ class LocalEngine(Engine):
 
     def counters(self) -> Counters:
         return self._sight().store.counters
+
+    def prompt_step(self, prompt: Prompt) -> Step:
+        """The step of a whole prompt, whose tokens are all outputs, to look into; for one step at a time."""
+        if not isinstance(prompt, Parts):
+            return prompt_step(np.array(prompt, np.int32))
+        self.forget()
+        sight = self._sight()
+        prepared = [sight.prepare(picture) for picture in prompt.pictures]
+        rows = RowsAtHand({picture.content: sight.embed(picture) for picture in prepared})
+        job = Scoring(sight.tokens(prompt, prepared), rows)
+        self._check(job.prompt)
+        if self.runner is not None and self.runner.showing is not None:
+            job.slot = self.runner.slots.all[0]
+            self.runner.showing.show(job, self.runner.slots)
+        return make_step([Share(job, job.pending)])[0]
 
     def memory(self) -> BackendMemory:
         self.check_open()

@@ -9,14 +9,14 @@ from functools import partial
 from os import cpu_count
 from threading import Condition, Event
 from time import perf_counter
-from typing import Any, Protocol, TypeAlias, TypeVar, final
+from typing import Any, TypeAlias, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 import backbay
-from backbay import Backend, BackendMemory, BackendParams, ClosedError
-from backbay.plugin import Cancel, Progress, close_after_fork
+from backbay import Backend, BackendParams, ClosedError
+from backbay.plugin import close_after_fork
 
 from ..arguments import whole
 from ..errors import ImageError, RequestError
@@ -56,19 +56,6 @@ class SightOptions:
             whole("image_tokens", self.image_tokens, 1)
 
 
-class Encodes(Protocol):
-    """What makes rows of pictures."""
-
-    @property
-    def backend(self) -> Backend: ...
-    def embed(
-        self, pictures: Sequence[Prepared], cancel: Event | None = None, turn: Any = ...
-    ) -> Sequence[NDArray[np.float32]]: ...
-    def load(self, progress: Progress | None = None, cancel: Cancel | None = None) -> None: ...
-    def memory(self) -> BackendMemory: ...
-    def close(self) -> None: ...
-
-
 MakeJob: TypeAlias = Callable[[Sequence[Token], Lease | None], Job]
 R = TypeVar("R", bound=Receiver[Any])
 
@@ -102,7 +89,7 @@ class Sight:
     """
 
     def __init__(
-        self, family: VisionFamily, encoder: Encodes, tokenizer: Tokenizer | None, budget: int
+        self, family: VisionFamily, encoder: Encoder, tokenizer: Tokenizer | None, budget: int
     ) -> None:
         self.family, self.encoder, self.turns = family, encoder, Turns()
         self.facts = SightFacts(family.name, family.placeholder, family.marker)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,23 @@ class RowsOfPictures(Protocol):
         ...
 
     def release(self) -> None: ...
+
+
+@final
+@dataclass(frozen=True)
+class RowsAtHand:
+    """Rows of pictures that no store keeps, by content."""
+
+    rows: Mapping[bytes, NDArray[np.float32]]
+
+    def of(self, content: bytes) -> NDArray[np.float32]:
+        return self.rows[content]
+
+    def hand_out(self, count: int) -> None:
+        """Nothing: nobody counts."""
+
+    def release(self) -> None:
+        """Nothing: nobody waits."""
 
 
 class Job(ABC):
