@@ -162,22 +162,29 @@ def attention_call(draw: Draw, kind: DType) -> Call:
         heads, batch = kv_heads * each, ()
     applied = draw.flag(3) and (unit == 1 or history % unit == 0)
     permuted = applied and draw.cache.permuted_v
+    # Rounding moves a score by a part of its terms' magnitudes: far queries show masks and order, near ones precision.
+    reach = 8.0 if draw.exact else draw.pick(0.5, 2.0, 0.5, 8.0)
     near = Numbers(low=-8, high=8, most=3)
-    q = draw.floats(
-        (d, heads, tokens, *batch), near, dtype=draw.pick(DType.F32, DType.F32, DType.F16), activated=True
+    asked = (
+        Numbers(low=-reach, high=reach, most=3) if unit == 1 else Numbers(low=-reach / 40, high=reach / 40)
     )
-    k = draw.operand(kind, (d, kv_heads, history, *batch), near)
+    q = draw.floats(
+        (d, heads, tokens, *batch), asked, dtype=draw.pick(DType.F32, DType.F32, DType.F16), activated=True
+    )
+    k = draw.operand(kind, (d, kv_heads, history, *batch), asked)
     v = draw.operand(
         kind, (history, dv, kv_heads, *batch) if permuted else (dv, kv_heads, history, *batch), near
     )
     parts = extras(draw, heads, tokens, history, dv, batch)
     scale = draw.pick(0.125, 1.0, 0.7, 0.01)  # with 0.01 no position's weight is negligible
+    if d >= 32 and reach < 8:
+        scale = draw.pick(0.125, float(d) ** -0.5, 0.05, 0.01)
     softcap = draw.by_turn(0.0, 5.0, 0.0, 0.0, 30.0)
     # With one unmasked position for each row, its value is the result.
     exact = parts["sinks"] is None and parts["vmla"] is None
     args = (q, k, v, parts["mask"], scale, parts["sinks"], parts["vmla"], softcap, applied)
     formula = partial(attention_formula, permuted=permuted)
-    altered = {"scale": 0.3, "softcap": draw.pick(3.0, 0.0)} if draw.flag(4) and not draw.exact else {}
+    altered = {"scale": scale / 2, "softcap": draw.pick(3.0, 0.0)} if draw.flag(4) and not draw.exact else {}
     return Call(args, formula, exact=exact, free=empty_rows, altered=altered)
 
 

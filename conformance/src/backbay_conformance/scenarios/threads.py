@@ -69,10 +69,10 @@ def contexts_in_threads_do_not_disturb_each_other(lab: Lab, draw: Draw) -> None:
     together(*[lambda offset=offset: steps(backend, offset, rounds, n) for offset in range(draw.pick(2, 3))])
 
 
-@scenario("graph", smoke=1, default=4, nightly=30)
+@scenario("graph", smoke=1, default=12, nightly=60)
 def backends_in_threads_do_not_disturb_each_other(lab: Lab, draw: Draw) -> None:
     """Several backends compute in parallel, each in a thread; some are closed while the others go on."""
-    rounds, n = draw.pick(10, 30), draw.pick(8, 33, 160)
+    rounds, n = draw.pick(10, 30), draw.pick(8, 160, 33, 240)
 
     def work(offset: int) -> None:
         for _ in range(1 + offset % 2):

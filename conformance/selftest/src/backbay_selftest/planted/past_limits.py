@@ -165,5 +165,5 @@ def results_are_booked_by_half(call: BoundCall) -> Result:
 def an_operand_given_twice_is_read_as_zeros(call: BoundCall) -> Result:
     """The second of two equal operands is released before the kernel runs."""
     y = call.right()
-    shared = np.shares_memory(call.x, call.t2) and call.x.size and call.x.shape == call.t2.shape
-    return call.right(t2=np.zeros_like(call.t2)) if shared else y
+    same = call.x.size > 1 and np.array_equal(call.x, call.t2)
+    return call.right(t2=np.zeros_like(call.t2)) if same else y
