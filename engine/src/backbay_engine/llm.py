@@ -31,11 +31,13 @@ from .runner.options import options_of
 from .runner.step_cache import StepCache
 from .steps.step import Step
 from .text.chat import ChatTemplate, chat_template_from_gguf
+from .text.pairs import pair_ids
 from .text.tokenizers import Tokenizer
 from .worker import WorkerEngine
 
 Prompt: TypeAlias = UserPrompt
 T = TypeVar("T")
+_MADE = {False: ("embeddings", "embed"), True: ("scores", "rerank")}  # by whether a model ranks
 
 
 @naming_limits("loading a model")
@@ -249,10 +251,7 @@ class LLM:
     @naming_limits("a request")
     def embed(self, texts: str | Sequence[Prompt], *, normalize: bool = True) -> NDArray[np.float32]:
         """A vector for each text, (texts, width), of length 1 unless `normalize` is False."""
-        self._engine.check_open()
-        if self._engine.facts.generates:
-            architecture = self._engine.facts.architecture
-            raise RequestError(f"{architecture} generates text; embeddings come from a model like bert")
+        self._check_makes("embeddings")
         if not isinstance(texts, Iterable):
             raise RequestError(f"texts must be a text or several, got {texts!r}")
         ids = [self._prompting.tokens(text) for text in ([texts] if isinstance(texts, str) else texts)]
@@ -260,6 +259,18 @@ class LLM:
             raise RequestError("there is nothing to embed")
         found = self._engine.embed(ids)
         return found / np.linalg.norm(found, axis=1, keepdims=True) if normalize else found
+
+    @naming_limits("a request")
+    def rerank(self, query: str, texts: Sequence[str]) -> NDArray[np.float32]:
+        """A score for each text, (texts,), by how well it answers the query: higher is better."""
+        self._check_makes("scores")
+        for text in (query, *texts):
+            if not isinstance(text, str):
+                raise RequestError(f"a query and its texts are strings, got {text!r}")
+        if isinstance(texts, str) or not len(texts):
+            raise RequestError("texts must be several texts, in a list")
+        pairs = [self._checked(pair_ids(self.tokenizer, query, text)) for text in texts]
+        return self._engine.embed(pairs)[:, 0]
 
     def memory(self) -> BackendMemory:
         """The memory of the weights, the cache, the largest graph, and the host's share."""
@@ -335,7 +346,19 @@ class LLM:
         self._engine.check_open()
         facts = self._engine.facts
         if not facts.generates:
-            raise RequestError(f"{facts.architecture} makes embeddings, it generates no text; use embed")
+            made, method = _MADE[facts.ranks]
+            raise RequestError(f"{facts.architecture} makes {made}, it generates no text; use {method}")
+
+    def _check_makes(self, wanted: str) -> None:
+        """RequestError unless the model makes embeddings, or scores, whichever is wanted."""
+        self._engine.check_open()
+        facts = self._engine.facts
+        made, method = _MADE[facts.ranks]
+        if facts.generates:
+            alike = "a model like bert" if wanted == "embeddings" else "a reranker, such as bge-reranker"
+            raise RequestError(f"{facts.architecture} generates text; {wanted} come from {alike}")
+        if made != wanted:
+            raise RequestError(f"this file of {facts.architecture} makes {made}, no {wanted}; use {method}")
 
 
 def _params(name: str, given: BackendParams | None) -> BackendParams | None:

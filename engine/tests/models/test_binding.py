@@ -212,7 +212,7 @@ def test_a_backend_without_a_file_has_no_model():
         ("llama-yarn", "rope.scaling.factor", 0.5, "how often the context is longer"),
         ("llama-llama3", "attention.layer_norm_rms_epsilon", float("nan"), "a number from 0 to 1"),
         ("mixtral", "expert_used_count", 5, "1 to 4"),
-        ("bert-mean", "pooling_type", 4, "mean (1)"),
+        ("bert-mean", "pooling_type", 5, "mean (1)"),
         ("gemma3", "attention.sliding_window_pattern", [True], "a number for layer 1"),
     ],
 )

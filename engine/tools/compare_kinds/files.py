@@ -21,6 +21,8 @@ def convert(folder: Path, target: Path, converter: Path, kind: Kind) -> Path:
     if kind.describe is not None:
         kind.describe(config)
         described.write_text(json.dumps(config))
+    for name, content in kind.files.items():
+        (folder / name).write_text(content)
     sys.path[:0] = [path for path in (str(converter / "gguf-py"), str(converter)) if path not in sys.path]
     import conversion
     import gguf

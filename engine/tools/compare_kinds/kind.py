@@ -22,6 +22,7 @@ class Kind:
     model       a class of transformers, or a class like these
     pooling     for models of vectors: "mean", "first", "last", or "none" for the vectors of all tokens
     prepare     changes the model before it is saved
+    files       further files of the folder, by name
     describe    changes config.json, where the converter wants other entries than transformers writes
     logits      for a model that is called otherwise: (model, tokens) to logits, (tokens, words)
     """
@@ -34,6 +35,7 @@ class Kind:
     prepare: Callable[[Any], None] | None = None
     describe: Callable[[dict[str, Any]], None] | None = None
     logits: Callable[[Any, torch.Tensor], torch.Tensor] | None = None
+    files: dict[str, str] = field(default_factory=dict)
     metadata: dict[str, Any] = field(default_factory=dict)
 
     @property

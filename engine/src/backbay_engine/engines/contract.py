@@ -44,7 +44,8 @@ class Facts:
 
     context     tokens of each sequence
     batch       tokens of one step
-    generates   whether it generates text; otherwise it makes embeddings
+    generates   whether it generates text; otherwise it makes embeddings, or scores of texts
+    ranks       whether it makes scores of pairs, of a query and a text
     sight       None: the model sees no pictures
     """
 
@@ -54,6 +55,7 @@ class Facts:
     batch: int
     generates: bool
     sight: SightFacts | None = None
+    ranks: bool = False
 
 
 class Engine(ABC):
@@ -77,7 +79,7 @@ class Engine(ABC):
 
     @abstractmethod
     def embed(self, prompts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
-        """A vector for each prompt, (prompts, width)."""
+        """A vector for each prompt, (prompts, width), or its scores, (prompts, labels)."""
 
     @abstractmethod
     def prepare(self, picture: Image | Prepared) -> Prepared:

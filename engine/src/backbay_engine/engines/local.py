@@ -101,7 +101,8 @@ class LocalEngine(Engine):
             generates = self.cache is not None
             architecture = self.backend.config.architecture
             sees = None if self.sight is None else self.sight.facts
-            self.facts = Facts(architecture, self.model.vocabulary_size, context, batch, generates, sees)
+            size, ranks = self.model.vocabulary_size, self.model.ranks
+            self.facts = Facts(architecture, size, context, batch, generates, sees, ranks)
             self._book_host(parallel)
             # All is allocated now, so that no later step runs out of memory.
             showing = self._showing()  # before the steps, which read what it writes

@@ -47,6 +47,11 @@ class Model(ABC):
         return self.vocabulary_size
 
     @property
+    def ranks(self) -> bool:
+        """Whether the results for whole texts are scores, (labels, outputs), instead of vectors."""
+        return False
+
+    @property
     @abstractmethod
     def vocabulary_size(self) -> int:
         """The number of token ids."""

@@ -12,8 +12,8 @@ from ..cache.contract import Cache
 from ..cache.layered import LayeredCache
 from .batch import Batch
 from .contract import Model
-from .keys import WIDTH
-from .nn import Embedding, Linear, RMSNorm, Rope, Weights, block_count, sliding_layers
+from .keys import POOLING, WIDTH
+from .nn import Embedding, Linear, Pooling, RMSNorm, Rope, TextHead, Weights, block_count, sliding_layers
 from .nn.block import Module
 
 
@@ -36,6 +36,9 @@ class Decoder(Model):
     window_pattern: ClassVar[int | None] = None
     """N: of N blocks in a row, all but the last see only a window, unless metadata say otherwise; None: no windows."""
 
+    causal: ClassVar[bool] = True
+    """False: tokens see later ones too, so that only whole texts can be served."""
+
     norm_name: ClassVar[str] = "output_norm"
 
     def __init__(self, backend: Backend) -> None:
@@ -51,6 +54,8 @@ class Decoder(Model):
         self.norm = self.final_norm(weights)
         self.head = Linear(weights, "output", self.width, self._vocabulary, or_else=("token_embd",))
         self.declare(weights)
+        pools = not self.causal or POOLING.of(self.config, Pooling.NONE) != Pooling.NONE
+        self.text_head = TextHead(weights, self.width, Pooling.MEAN) if pools else None
         weights.check()
 
     @abstractmethod
@@ -77,15 +82,18 @@ class Decoder(Model):
         return self._vocabulary or 0
 
     def forward(self, ctx: Context, batch: Batch) -> Tensor:
+        x = self.features(ctx, batch)
+        return batch.tap("logits", self.score(ctx.layer(len(self.blocks)), x))
+
+    def features(self, ctx: Context, batch: Batch, *, every: bool = False) -> Tensor:
+        """The vectors before the head, (width, outputs); with `every`, those of all tokens."""
         host = ctx.input()
         x = batch.tap("embedding", batch.mix(host, self.embed(host, batch)))
         count = len(self.blocks)
         for layer, block in enumerate(self.blocks):
-            x = block(ctx.layer(layer), layer, x, batch, last=layer == count - 1)
+            x = block(ctx.layer(layer), layer, x, batch, last=layer == count - 1 and not every)
             batch.tap(f"blk.{layer}", x)
-        output = ctx.layer(count)
-        x = batch.tap("output_norm", self.norm(output, x))
-        return batch.tap("logits", self.score(output, x))
+        return batch.tap("output_norm", self.norm(ctx.layer(count), x))
 
     def embed(self, ctx: Context, batch: Batch) -> Tensor:
         """The embeddings of the tokens, (width, tokens)."""

@@ -68,3 +68,8 @@ YARN_MAGNITUDE = number("rope.scaling.yarn_attn_factor", most=1e3, above=0)
 YARN_SHARPNESS = number("rope.scaling.yarn_log_multiplier", 0, 1e3)
 YARN_FAST = number("rope.scaling.yarn_beta_fast", most=1e6, above=0)
 YARN_SLOW = number("rope.scaling.yarn_beta_slow", most=1e6, above=0)
+
+POOLING = whole(
+    "pooling_type", 0, 4, expected="none (0), mean (1), first (2) or last token (3), or a score (4)"
+)
+SCORED_POOLING = whole("classifier.pooling_type", 1, 3, expected="mean (1), first (2) or last token (3)")

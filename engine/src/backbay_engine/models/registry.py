@@ -23,6 +23,7 @@ _BUILT_IN = {
     "deepseek2": "mixtures.deepseek2:DeepSeek2",
     "ernie4_5": "mixtures.ernie:Ernie",
     "ernie4_5-moe": "mixtures.ernie:Ernie",
+    "gemma-embedding": "gemma.gemma3:GemmaEmbedding",
     "gemma2": "gemma.gemma2:Gemma2",
     "gemma3": "gemma.gemma3:Gemma3",
     "glm4": "decoders.glm4:Glm4",
@@ -30,15 +31,20 @@ _BUILT_IN = {
     "gpt-oss": "mixtures.gptoss:GptOss",
     "gpt2": "decoders.gpt2:Gpt2",
     "granite": "decoders.granite:Granite",
-    "granitemoe": "decoders.granite:Granite",
     "granitehybrid": "recurrent.granite_hybrid:GraniteHybrid",
+    "granitemoe": "decoders.granite:Granite",
+    "jina-bert-v2": "encoders.bert:JinaBert",
+    "jina-bert-v3": "encoders.bert:NomicBert",
     "lfm2": "recurrent.lfm2:Lfm2",
     "lfm2moe": "recurrent.lfm2:Lfm2",
     "llama": "decoders.llama:Llama",
     "mamba2": "recurrent.mamba2:Mamba",
+    "mllama": "decoders.mllama:Mllama",
+    "modern-bert": "encoders.modern_bert:ModernBert",
     "nemotron_h": "recurrent.nemotron_h:NemotronH",
     "nemotron_h_moe": "recurrent.nemotron_h:NemotronH",
-    "mllama": "decoders.mllama:Mllama",
+    "nomic-bert": "encoders.bert:NomicBert",
+    "nomic-bert-moe": "encoders.bert:NomicBert",
     "olmo2": "decoders.olmo2:Olmo2",
     "phi3": "decoders.phi3:Phi3",
     "qwen2": "decoders.qwen:Qwen2",
@@ -83,10 +89,19 @@ def load_model(backend: Backend, context: int | None = None) -> Model:
         expected = f"an architecture that is installed: {', '.join(sorted(known))}"
         offset = backend.config.offset(ARCHITECTURE.name)
         raise ModelFileError(backend.model.path, offset, expected, f"{name!r}{nearest(name, known)}")
-    model = find(name, known[name])(backend)
+    model = _as_asked(find(name, known[name])(backend))
     if context is not None:
         model.fit(context)
     return model
+
+
+def _as_asked(model: Model) -> Model:
+    """The model, or its frame for whole texts if its file asks for vectors or scores."""
+    from .decoder import Decoder
+    from .encoder import TextDecoder
+
+    head = model.text_head if isinstance(model, Decoder) else None
+    return model if head is None else TextDecoder(model, head)  # type: ignore[arg-type]
 
 
 def find(name: str, points: list[Declared]) -> type[Model]:

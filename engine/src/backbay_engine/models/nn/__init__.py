@@ -9,6 +9,7 @@ from .feed_forward import FeedForward, GatedFeedForward, SharedExpert
 from .latent import LatentAttention, head_lengths
 from .linear import Linear
 from .norm import LayerNorm, RMSNorm
+from .pooling import Pooling, TextHead
 from .recurrent.convolution import CausalConvolution, states_of
 from .recurrent.delta_net import DeltaNet
 from .recurrent.delta_rule import chunked_delta_rule, delta_rule, recurrent_delta_rule
@@ -45,6 +46,7 @@ __all__ = [
     "Mixer",
     "Module",
     "ParallelBlock",
+    "Pooling",
     "Positions",
     "Projection",
     "RMSNorm",
@@ -53,6 +55,7 @@ __all__ = [
     "Shape",
     "SharedExpert",
     "StateShape",
+    "TextHead",
     "Token",
     "Weights",
     "attend",

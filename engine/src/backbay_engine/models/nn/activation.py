@@ -9,7 +9,7 @@ from backbay import Context, Tensor
 
 Activation: TypeAlias = Callable[..., Tensor]
 """(ctx, x) -> activated x; with a gate (ctx, gate, up) -> activated gate times up."""
-ActivationName: TypeAlias = Literal["silu", "gelu", "gelu_erf", "relu_sqr"]
+ActivationName: TypeAlias = Literal["silu", "gelu", "gelu_erf", "relu_sqr", "tanh"]
 
 
 def silu(ctx: Context, x: Tensor, up: Tensor | None = None) -> Tensor:
@@ -30,6 +30,10 @@ def relu_sqr(ctx: Context, x: Tensor, up: Tensor | None = None) -> Tensor:
     return y if up is None else y.mul(ctx, up)
 
 
+def tanh(ctx: Context, x: Tensor) -> Tensor:
+    return x.tanh(ctx)
+
+
 def capped(ctx: Context, x: Tensor, cap: float) -> Tensor:
     """Numbers between -cap and cap, near 0 unchanged; a cap of 0 changes nothing."""
     return x.scale(ctx, 1 / cap).tanh(ctx).scale(ctx, cap) if cap else x
@@ -40,4 +44,5 @@ ACTIVATIONS: Final[dict[ActivationName, Activation]] = {
     "gelu": gelu,
     "gelu_erf": gelu_erf,
     "relu_sqr": relu_sqr,
+    "tanh": tanh,
 }

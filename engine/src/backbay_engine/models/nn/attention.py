@@ -9,7 +9,7 @@ from backbay import BackbayError, Context, Tensor
 from ...cache.contract import BoundCache
 from ..batch import Batch
 from .linear import Linear
-from .norm import RMSNorm
+from .norm import LayerNorm, RMSNorm
 from .rope import Rope
 from .shape import Shape
 from .weights import Weights
@@ -52,7 +52,8 @@ class Attention:
     """A block's attention. Optional biases are used if the file has them.
 
     rope            None: the block knows no positions
-    norms           queries and keys have norms, of each head or, with "joint", of all heads together
+    norms           queries and keys have norms, of each head or, with "joint", of all heads together; `norm` is
+                    their kind
     sinks, biased   the file must have sinks, biases
     """
 
@@ -65,6 +66,7 @@ class Attention:
         scale: float | None = None,
         softcap: float = 0.0,
         norms: Literal[False, True, "joint"] = False,
+        norm: type[RMSNorm | LayerNorm] = RMSNorm,
         sinks: bool = False,
         biased: bool = False,
     ) -> None:
@@ -74,8 +76,8 @@ class Attention:
         self.query_norm = self.key_norm = None
         if norms:
             q_heads, k_heads = (shape.heads, shape.kv_heads) if norms == "joint" else (1, 1)
-            self.query_norm = RMSNorm(weights, "attn_q_norm", shape.head * q_heads)
-            self.key_norm = RMSNorm(weights, "attn_k_norm", shape.head * k_heads)
+            self.query_norm = norm(weights, "attn_q_norm", shape.head * q_heads)
+            self.key_norm = norm(weights, "attn_k_norm", shape.head * k_heads)
         self.sinks = weights.need("attn_sinks.weight", shape.heads) if sinks else None
         inner = shape.heads * shape.value_head
         self.output = Linear(weights, "attn_output", inner, shape.width, biased=biased)
@@ -92,7 +94,7 @@ class Attention:
         return self.output(ctx, batch.select(ctx, a) if last else a)
 
 
-def _normed(ctx: Context, x: Tensor, norm: RMSNorm | None) -> Tensor:
+def _normed(ctx: Context, x: Tensor, norm: RMSNorm | LayerNorm | None) -> Tensor:
     """(head, heads, tokens), normed by head or over all heads, whichever the norm's weight is for."""
     if norm is None:
         return x

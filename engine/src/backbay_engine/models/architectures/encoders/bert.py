@@ -1,137 +1,159 @@
-"""BERT, for embeddings: one vector for each text, not normalized."""
+"""BERT and its relatives, for vectors of texts, not normalized, and for scores."""
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from backbay import Backend, Context, Tensor
-from backbay.gguf import whole
 
-from ....steps.step import Step
+from ....cache.step_only import Reach
 from ...batch import Batch
-from ...contract import Model
+from ...encoder import Encoder
 from ...nn import (
+    ACTIVATIONS,
+    Attention,
     Embedding,
+    Experts,
     FeedForward,
+    GatedFeedForward,
     LayerNorm,
-    Linear,
+    Pooling,
     Positions,
-    Projection,
+    Rope,
+    Routing,
     Shape,
+    TextHead,
     Weights,
     block_count,
 )
-
-
-class Pooling(IntEnum):
-    """How the vectors of a text's tokens become one; NONE gives the vectors of the outputs."""
-
-    NONE = 0
-    MEAN = 1
-    FIRST = 2
-    LAST = 3
-
-
-POOLING = whole("pooling_type", 0, 3, expected="none (0), mean (1), first (2) or last token (3)")
+from ...nn.block import Module
 
 
 @final
 class Block:
-    """A norm after the attention and one after the feed-forward."""
+    """A norm after the attention and one after the feed-forward; some files have a second one after the attention."""
 
-    def __init__(self, weights: Weights, shape: Shape) -> None:
-        self.project = Projection(weights, shape)
-        self.output = Linear(weights, "attn_output", shape.heads * shape.value_head, shape.width)
-        self.attention_norm = LayerNorm(weights, "attn_output_norm", shape.width)
-        self.feed_forward = FeedForward(weights, shape)
-        self.feed_forward_norm = LayerNorm(weights, "layer_output_norm", shape.width)
-        self.scale = shape.head**-0.5
+    def __init__(self, weights: Weights, width: int, attention: Attention, feed_forward: Module) -> None:
+        self.attention, self.feed_forward = attention, feed_forward
+        self.attention_norm = LayerNorm(weights, "attn_output_norm", width)
+        self.second_norm = None
+        if "attn_norm_2.weight" in weights:
+            self.second_norm = LayerNorm(weights, "attn_norm_2", width)
+        self.feed_forward_norm = LayerNorm(weights, "layer_output_norm", width)
 
-    def __call__(self, ctx: Context, x: Tensor, mask: Tensor) -> Tensor:
-        q, k, v = self.project(ctx, x)
-        a = q.scaled_dot_product_attention(ctx, k, v, mask, scale=self.scale)
-        a = self.output(ctx, a.reshape(ctx, -1, x.dim(1)))
-        x = self.attention_norm(ctx, x.add(ctx, a))
-        return self.feed_forward_norm(ctx, x.add(ctx, self.feed_forward(ctx, x)))
+    def __call__(self, ctx: Context, layer: int, x: Tensor, batch: Batch) -> Tensor:
+        y = self.attention_norm(ctx, x.add(ctx, self.attention(ctx, layer, x, batch)))
+        if self.second_norm is not None:
+            y = self.second_norm(ctx, y.add(ctx, x))
+        return self.feed_forward_norm(ctx, y.add(ctx, self.feed_forward(ctx, y)))
 
 
-@final
-class Bert(Model):
-    """Attention in both directions, within each sequence of the step."""
+class Bert(Encoder):
+    """Learned positions; a feed-forward without a gate."""
 
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend)
-        config, weights = backend.config, Weights(backend)
-        self.pooling = Pooling(POOLING.of(config, Pooling.NONE))
-        width = Shape.of(config).width
+        self.config, weights = backend.config, Weights(backend)
+        self.shape = Shape.of(self.config)
+        width = self.shape.width
         self._vocabulary = weights.extent("token_embd.weight", 1)
         self.embedding = Embedding(weights, "token_embd", width)
-        self.positions = Positions(weights, width)
+        self.positions = self.learned_positions(weights)
         self.types = Embedding(weights, "token_types", width) if "token_types.weight" in weights else None
         self.norm = LayerNorm(weights, "token_embd_norm", width)
         self.blocks = [
-            Block(weights.at(f"blk.{layer}."), Shape.of(config, layer))
-            for layer in range(block_count(config))
+            self.block(weights.at(f"blk.{layer}."), layer) for layer in range(block_count(self.config))
         ]
+        self.head = TextHead(weights, width, Pooling.NONE)
         weights.check()
-        self.positions.check()
+        if self.positions is not None:
+            self.positions.check()
+
+    def learned_positions(self, weights: Weights) -> Positions | None:
+        return Positions(weights, self.shape.width)
+
+    def block(self, weights: Weights, layer: int) -> Block:
+        attention = Attention(weights, self.shape, None)
+        return Block(weights, self.shape.width, attention, FeedForward(weights, self.shape))
 
     @property
     def vocabulary_size(self) -> int:
         return self._vocabulary or 0
 
-    def fit(self, context: int) -> None:
-        self.positions.fit(context)
+    @property
+    def layers(self) -> int:
+        return len(self.blocks)
 
-    def forward(self, ctx: Context, batch: Batch) -> Tensor:
+    def fit(self, context: int) -> None:
+        if self.positions is not None:
+            self.positions.fit(context)
+
+    def hidden(self, ctx: Context, batch: Batch) -> Tensor:
         x = batch.tap("embedding", self.embed(ctx.input(), batch))
-        mask = batch.input("mask", self.mask, self.backend.cache_config().mask_dtype)
         for layer, block in enumerate(self.blocks):
-            x = batch.tap(f"blk.{layer}", block(ctx.layer(layer), x, mask))
-        return batch.tap("pooled", self.pool(ctx.layer(len(self.blocks)), x, batch))
+            x = batch.tap(f"blk.{layer}", block(ctx.layer(layer), layer, x, batch))
+        return x
 
     def embed(self, ctx: Context, batch: Batch) -> Tensor:
         """The sum of the embeddings of token, position and type; the type is always the first."""
-        x = self.embedding(ctx, batch.tokens).add(ctx, self.positions(ctx, batch.positions))
+        x = self.embedding(ctx, batch.tokens)
+        if self.positions is not None:
+            x = x.add(ctx, self.positions(ctx, batch.positions))
         if self.types is not None:
             first = batch.input("type", lambda _: np.zeros(1, np.int32))
             x = x.add(ctx, self.types(ctx, first))
         return self.norm(ctx, x)
 
-    def mask(self, step: Step) -> NDArray[np.float32]:
-        """Hides the tokens of other sequences; has as many rows as the backend wants."""
-        rows = -step.size % self.backend.cache_config().mask_batch_padding
-        others = step.sequences[:, None] != step.sequences
-        return np.pad(np.where(others, np.float32(-np.inf), np.float32(0)), ((0, rows), (0, 0)))
 
-    def pool(self, ctx: Context, x: Tensor, batch: Batch) -> Tensor:
-        """(width, outputs): the vector of each output's text."""
-        if self.pooling is Pooling.NONE:
-            return batch.select(ctx, x)
-        if self.pooling is Pooling.MEAN:
-            by_token = x.permute(ctx, 1, 0).contiguous(ctx)  # (tokens, width)
-            return by_token.mulmat(ctx, batch.input("shares", shares))
-        ends = first_tokens if self.pooling is Pooling.FIRST else last_tokens
-        return x.rows(ctx, batch.input("ends", ends))
+@final
+class NomicBert(Bert):
+    """Rotary positions; gated feed-forwards, or plain ones and experts in the architecture nomic-bert-moe."""
+
+    def learned_positions(self, weights: Weights) -> None:
+        return None
+
+    def block(self, weights: Weights, layer: int) -> Block:
+        shape = self.shape
+        attention = Attention(weights, shape, Rope(self.config, shape, "neox"))
+        return Block(weights, shape.width, attention, self.feed_forward(weights))
+
+    def fit(self, context: int) -> None:
+        for block in self.blocks:
+            if block.attention.rope is not None:
+                block.attention.rope.fit(context)
+
+    def feed_forward(self, weights: Weights) -> Module:
+        shape = self.shape
+        if "ffn_gate_inp.weight" in weights:
+            routing = Routing(shape.experts, shape.used_experts, normalized=False)
+            return Experts(weights, shape, ACTIVATIONS["gelu_erf"], routing=routing, gated=False)
+        if self.config.architecture == "nomic-bert":
+            return GatedFeedForward(weights, shape)
+        return FeedForward(weights, shape)
 
 
-def shares(step: Step) -> NDArray[np.float32]:
-    """(outputs, tokens): the weight of each token in the mean over an output's text."""
-    same = step.sequences[step.outputs, None] == step.sequences
-    return np.asarray(same / same.sum(1, keepdims=True), np.float32)
+@final
+class JinaBert(Bert):
+    """Scores shrink with the distance, for each head by another slope."""
+
+    def learned_positions(self, weights: Weights) -> None:
+        return None
+
+    def block(self, weights: Weights, layer: int) -> Block:
+        shape = self.shape
+        normed = "attn_q_norm.weight" in weights
+        attention = Attention(weights, shape, None, norms="joint" if normed else False, norm=LayerNorm)
+        return Block(weights, shape.width, attention, GatedFeedForward(weights, shape, "gelu_erf"))
+
+    def reach(self, layer: int) -> Reach:
+        return Reach(slopes=slopes(self.shape.heads))
 
 
-def first_tokens(step: Step) -> NDArray[np.int32]:
-    """The first token of each output's text."""
-    same = step.sequences[step.outputs, None] == step.sequences
-    return np.asarray(np.argmax(same, axis=1), np.int32)
-
-
-def last_tokens(step: Step) -> NDArray[np.int32]:
-    """The last token of each output's text."""
-    same = step.sequences[step.outputs, None] == step.sequences
-    return np.asarray(step.size - 1 - np.argmax(same[:, ::-1], axis=1), np.int32)
+def slopes(heads: int) -> tuple[float, ...]:
+    """ALiBi's slopes: 2^-8/n, 2^-16/n ... for n heads, a power of two; further heads get those between."""
+    whole = 1 << (heads.bit_length() - 1)
+    main = [2 ** (-8 * (n + 1) / whole) for n in range(whole)]
+    between = [2 ** (-4 * (2 * n + 1) / whole) for n in range(heads - whole)]
+    return tuple(main + between)

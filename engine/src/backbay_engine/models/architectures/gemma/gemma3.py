@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import ClassVar, final
 
 from ... import keys
 from ...nn import Attention, Block, Factors, Rope, Shape, Weights, block_count
@@ -12,11 +12,10 @@ LOCAL_BASE = 1e4
 LARGEST = 62  # blocks of the 27B model, which scales queries by width / heads
 
 
-@final
 class Gemma3(Gemma):
     """Most blocks have a window and a rotary base of their own."""
 
-    window_pattern = 6
+    window_pattern: ClassVar[int | None] = 6
 
     def block(self, weights: Weights, layer: int) -> Block:
         config, shape = self.config, Shape.of(self.config, layer)
@@ -29,3 +28,10 @@ class Gemma3(Gemma):
         scale = keys.SCALE.of(config, per_head**-0.5)
         here = weights.at(f"blk.{layer}.")
         return sandwich(here, shape, Attention(here, shape, rope, scale=scale, norms=True))
+
+
+@final
+class GemmaEmbedding(Gemma3):
+    """Tokens see both directions; the result is a vector for each text."""
+
+    causal = False
