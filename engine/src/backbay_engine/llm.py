@@ -269,7 +269,7 @@ class LLM:
                 raise RequestError(f"a query and its texts are strings, got {text!r}")
         if isinstance(texts, str) or not len(texts):
             raise RequestError("texts must be several texts, in a list")
-        pairs = [self._checked(pair_ids(self.tokenizer, query, text)) for text in texts]
+        pairs = [self._prompting.tokens(pair_ids(self.tokenizer, query, text)) for text in texts]
         return self._engine.embed(pairs)[:, 0]
 
     def memory(self) -> BackendMemory:
