@@ -83,7 +83,7 @@ def write_vocabulary(writer: Any) -> None:
 
 
 def write_llava(kind: Kind, target: Path, *, old: bool) -> Path:
-    """A projector file of llava as llama.cpp's scripts write it; the old ones swap the feed-forward's names."""
+    """A projector file of llava as llama.cpp's scripts write it; the old ones are of f16, and swap the feed-forward's names."""
     import gguf
 
     config, weights = kind.model.config, kind.model.state_dict()
@@ -114,7 +114,7 @@ def write_llava(kind: Kind, target: Path, *, old: bool) -> Path:
     for name, weight in weights.items():
         renamed = _llava_name(name, blocks, old=old)
         if renamed is not None:
-            half = weight.dim() == 4 or (renamed.startswith("mm.") and weight.dim() == 2)
+            half = weight.dim() == 4 or (weight.dim() == 2 and (old or renamed.startswith("mm.")))
             writer.add_tensor(renamed, weight.numpy().astype(np.float16 if half else np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

@@ -13,7 +13,7 @@ from backbay.gguf import ModelFile, nearest, text
 from .contract import VisionFamily
 
 Path = str | os.PathLike[str]
-ENCODERS = ("v.", "mm.", "a.", "model.image_newline")
+VISION = ("v.", "mm.", "model.image_newline")
 PROJECTORS: Mapping[str, str] = {
     "gemma3": "gemma3:Gemma3",
     "mlp": "llava:Llava",
@@ -35,15 +35,14 @@ def vision_file(path: Path, projector: Path | None = None) -> ModelFile | None:
     It is the projector's file, or the model's own, in Ollama's layout.
     """
     if projector is None:
-        file = backbay.gguf.open(path, _is_of_encoder)
+        file = backbay.gguf.open(path, _is_of_vision)
         if any(name.startswith("v.") for name in file.tensors):
             return file
         file.close()
         return None
-    file = backbay.gguf.open(projector, _is_of_encoder)
+    file = backbay.gguf.open(projector, _is_of_vision)
     if not any(name.startswith("v.") for name in file.tensors):
-        sounds = " of sounds alone" if any(name.startswith("a.") for name in file.tensors) else ""
-        found = f"{len(file.tensors)} tensors{sounds}, and the architecture {file.metadata.architecture!r}"
+        found = f"none of them, and the architecture {file.metadata.architecture!r}"
         file.close()
         raise ModelFileError(file.path, None, "a projector with an encoder of pictures, tensors v.*,", found)
     return file
@@ -71,5 +70,9 @@ def vision_family(file: ModelFile, image_tokens: int | None = None) -> VisionFam
     return family(file, image_tokens)
 
 
+def _is_of_vision(name: str) -> bool:
+    return name.startswith(VISION) and not name.startswith("mm.a.")
+
+
 def _is_of_encoder(name: str) -> bool:
-    return name.startswith(ENCODERS)
+    return name.startswith((*VISION, "a."))

@@ -8,14 +8,25 @@ from functools import partial
 from math import isqrt
 from typing import final
 
-from backbay import Backend, Context, DType, Tensor
+from backbay import Backend, Context, Tensor
 from backbay.gguf import whole
 
 from ...models.nn import Weights
 from ...text.tokenizers import Tokenizer
 from ..contract import Network, Placed, VisionFamily, in_place, stand_in
 from ..inputs import Inputs, Pictures, stacked
-from ..parts import Block, EncoderShape, FeedForward, Groups, Norm, PatchEmbedding, attend, cut, present
+from ..parts import (
+    Block,
+    EncoderShape,
+    FeedForward,
+    Groups,
+    Norm,
+    PatchEmbedding,
+    attend,
+    cut,
+    floats,
+    present,
+)
 from ..parts.block import gelu
 from ..parts.patches import Pixels
 from ..parts.shape import HALF, colours, grid_of
@@ -103,7 +114,7 @@ class _Network(Network):
         patches = inputs.leaf("patches", partial(_patches, patch=self.patch))  # (features, patches, pictures)
         n, count = patches.dim(1), patches.dim(2)
         x = self.embedding(ctx, patches.reshape(ctx, -1, n * count)).reshape(ctx, self.width, n, count)
-        return x.add(ctx, self.positions).reshape(ctx, self.width, n * count)
+        return x.add(ctx, floats(ctx, self.positions)).reshape(ctx, self.width, n * count)
 
     def block(self, ctx: Context, layer: int, x: Tensor, inputs: Inputs) -> Tensor:
         groups = [Groups(self.side**2, inputs.count)]
@@ -119,9 +130,7 @@ class _Network(Network):
 
     def _projected(self, ctx: Context, x: Tensor) -> Tensor:
         """The matrix is stored transposed against all others; quantized rows must be converted first."""
-        weight = self.projection
-        if weight.dtype.is_quantized:
-            weight = weight.rows(ctx, ctx.input().arange(0, self.width, dtype=DType.I32))
+        weight = floats(ctx, self.projection) if self.projection.dtype.is_quantized else self.projection
         return weight.permute(ctx, 1, 0).contiguous(ctx).mulmat(ctx, x)
 
 

@@ -16,7 +16,7 @@ from ...models.nn import Linear, Weights
 from ...text.tokenizers import Tokenizer
 from ..contract import Network, Placed, VisionFamily, in_place, stand_in
 from ..inputs import Inputs, Pictures, stacked
-from ..parts import Block, EncoderShape, FeedForward, Groups, Norm, PatchEmbedding, attend, cut
+from ..parts import Block, EncoderShape, FeedForward, Groups, Norm, PatchEmbedding, attend, cut, floats
 from ..parts.block import Activation, gelu, gelu_erf, quick_gelu
 from ..parts.patches import Pixels
 from ..parts.shape import CLIP, colours, grid_of
@@ -135,8 +135,9 @@ class _Network(Network):
         patches = inputs.leaf("patches", partial(_patches, patch=self.family.patch))
         n, count = patches.dim(1), patches.dim(2)
         x = self.embedding(ctx, patches.reshape(ctx, -1, n * count)).reshape(ctx, self.width, n, count)
-        first = self.positions.slice(ctx, 1, 0, 1, 1).add(ctx, self.first.reshape(ctx, self.width, 1))
-        positions = first.concat(ctx, self.positions.slice(ctx, 1, 1, n, 1), 1)
+        table = floats(ctx, self.positions)
+        first = table.slice(ctx, 1, 0, 1, 1).add(ctx, self.first.reshape(ctx, self.width, 1))
+        positions = first.concat(ctx, table.slice(ctx, 1, 1, n, 1), 1)
         x = x.add(ctx, positions).reshape(ctx, self.width, n * count)
         return self.pre_norm(ctx, x)
 
@@ -151,7 +152,7 @@ class _Network(Network):
         x = self.out(ctx, gelu_erf(ctx, self.into(ctx, x)))
         if self.newline is None:
             return x
-        x = x.concat(ctx, self.newline.reshape(ctx, -1, 1), 1)
+        x = x.concat(ctx, floats(ctx, self.newline).reshape(ctx, -1, 1), 1)
         return x.rows(ctx, inputs.leaf("rows", self.family.rows))
 
 

@@ -16,7 +16,7 @@ from ...models.nn import Linear, Weights
 from ...text.tokenizers import Tokenizer
 from ..contract import Network, Placed, VisionFamily, stand_in
 from ..inputs import Inputs, Pictures, stacked
-from ..parts import Block, EncoderShape, FeedForward, Norm, PatchEmbedding, cut
+from ..parts import Block, EncoderShape, FeedForward, Norm, PatchEmbedding, cut, floats
 from ..parts.attention import joined, sliced, tiled
 from ..parts.block import gelu_erf
 from ..parts.patches import Pixels
@@ -124,7 +124,7 @@ class _Network(Network):
         before = self._by_ratio(ctx, self.around[0], ratios).reshape(ctx, self.width, 1, tiles, count)
         first = x.slice(ctx, 1, 0, 1, 1).add(ctx, self.first)
         x = first.concat(ctx, x.slice(ctx, 1, 1, positions, 1).add(ctx, before), 1)
-        x = x.add(ctx, self.positions.mul(ctx, self.gates[0]))
+        x = x.add(ctx, floats(ctx, self.positions).mul(ctx, self.gates[0]))
         by_tile = self._by_ratio(ctx, (self.tile_positions, self.gates[1]), ratios)
         x = x.add(ctx, by_tile.reshape(ctx, self.width, positions, tiles, count))
         x = self.pre_norm(ctx, x.reshape(ctx, self.width, -1))

@@ -4,7 +4,7 @@ from .attention import Groups, attend
 from .block import Block, FeedForward, GatedFeedForward
 from .norm import Norm
 from .patches import PatchEmbedding, cut
-from .shape import EncoderShape, present
+from .shape import EncoderShape, floats, present
 
 __all__ = [
     "Block",
@@ -16,5 +16,6 @@ __all__ = [
     "PatchEmbedding",
     "attend",
     "cut",
+    "floats",
     "present",
 ]

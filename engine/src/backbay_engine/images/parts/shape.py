@@ -8,6 +8,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from backbay import Context, DType, Tensor
 from backbay.gguf import Config, Key, number, numbers, whole
 
 from ...models.nn import Weights
@@ -79,3 +80,8 @@ def _colour(config: Config, key: Key[NDArray[np.float64]], default: Colour) -> C
 def present(weights: Weights, *names: str) -> str:
     """The first of these names under which the file has a weight, or else the first."""
     return next((name for name in names if f"{name}.weight" in weights), names[0])
+
+
+def floats(ctx: Context, x: Tensor) -> Tensor:
+    """A table of a file in f32, in which other ops add to it; files of f16 have tables of positions in f16, too."""
+    return x if x.dtype is DType.F32 else x.cast(ctx, DType.F32)
