@@ -1,30 +1,39 @@
 """Soak test: many mixed requests at once must end as each does alone; memory must stay flat, the cache empty.
 
 python engine/tools/soak.py MODEL --backend ggml --requests 2000
+
+With a model that sees, half of the requests have pictures, and some of these pictures are damaged; the store must keep
+to its budget, and be empty at the end.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import sys
 import time
 from collections import Counter, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from backbay import BackbayError
-from backbay_engine import LLM, Completion, Handle, LogitsError, RequestError, load
+from backbay_engine import LLM, Completion, Handle, Image, ImageError, LogitsError, RequestError, load
+
+SIZES, PICTURES = [(20, 30), (30, 20), (9, 9)], 6
+BROKEN = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAACAAAAAgCAIAAAD8GO2jAAAAJUlEQVR4"
+)  # the data of a PNG end early
 
 
 @dataclass
 class Asked:
     """A request, and its intended end."""
 
-    prompt: list[int]
+    prompt: list[Any]  # ids, or parts
     options: dict[str, Any]
     kind: str
     cancel_after: int | None = None  # pieces
@@ -52,7 +61,23 @@ def draw(rng: np.random.Generator, llm: LLM, openings: list[list[int]]) -> Asked
         prompt = [[], [vocabulary], [-1], [0] * (context + 1)][rng.integers(4)]
     elif kind == "failing":
         options["logit_bias"] = dict.fromkeys(range(vocabulary), float("-inf"))
-    return Asked(prompt, options, str(kind), int(rng.integers(0, 12)) if kind == "cancel" else None)
+    after = int(rng.integers(0, 12)) if kind == "cancel" else None
+    if "image" in llm.modalities and kind != "refused" and rng.random() < 0.5:
+        return seeing(rng, Asked(prompt, options, str(kind), after))
+    return Asked(prompt, options, str(kind), after)
+
+
+def seeing(rng: np.random.Generator, asked: Asked) -> Asked:
+    """The request with one to three pictures between its tokens; some are damaged."""
+    parts: list[Any] = []
+    for _ in range(int(rng.integers(1, 4))):
+        size, number = SIZES[rng.integers(len(SIZES))], int(rng.integers(PICTURES))
+        shown = np.random.default_rng(number).integers(0, 256, (*size, 3), dtype=np.uint8)
+        parts += [asked.prompt[: int(rng.integers(1, 12))], Image(shown)]
+    if rng.random() < 0.1:
+        parts.append(Image(BROKEN))
+        asked.kind = "broken"
+    return replace(asked, prompt=[*parts, asked.prompt[-5:]])
 
 
 def outcome(llm: LLM, asked: Asked, handle: Handle[Completion] | None = None) -> Any:
@@ -67,6 +92,8 @@ def outcome(llm: LLM, asked: Asked, handle: Handle[Completion] | None = None) ->
 def expected(asked: Asked, found: Any) -> bool:
     if asked.kind == "refused":
         return found == RequestError.__name__ and asked.alone == found
+    if asked.kind == "broken" and isinstance(found, str):
+        return found == ImageError.__name__ and asked.alone == found
     if asked.kind == "failing":
         return found == LogitsError.__name__ and asked.alone == found
     if asked.kind == "cancel" and not isinstance(found, str):
@@ -125,6 +152,8 @@ def progress(done: int, total: int, what: str) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model")
+    parser.add_argument("--projector")
+    parser.add_argument("--store-bytes", type=int, default=16384)
     parser.add_argument("--backend", default="ggml")
     parser.add_argument("--requests", type=int, default=2000)
     parser.add_argument("--at-once", type=int, default=8)
@@ -135,21 +164,23 @@ def main() -> int:
     args = parser.parse_args()
     rng = np.random.default_rng(args.seed)
     sizes = {"context": args.context, "batch": 64, "kv_dtype": args.kv_dtype}
+    sizes |= {"projector": args.projector, "store_bytes": args.store_bytes}
     with load(args.model, args.backend, parallel=args.at_once, **sizes) as llm:
         openings = [rng.integers(0, llm.vocabulary_size, 20).tolist() for _ in range(4)]
         requests = [draw(rng, llm, openings) for _ in range(args.requests)]
         with load(args.model, args.backend, parallel=1, **sizes) as single:
             alone(single, requests)
         results, grown = together(llm, requests, args.at_once)
+        over = llm.store.counters.bytes > args.store_bytes if "image" in llm.modalities else False
         llm.forget()
-        used = llm.cache.used
+        used = llm.cache.used + (llm.store.counters.bytes if "image" in llm.modalities else 0)
     wrong = [n for n, asked in enumerate(requests) if not expected(asked, results[n])]
     middle = len(grown) // 2
     report = {
         "requests": len(requests),
         "kinds": dict(Counter(asked.kind for asked in requests)),
         "wrong": len(wrong),
-        "cells in use at the end": used,
+        "cells and bytes of pictures in use at the end": used,
         "MiB at the start, in the middle, at the end": [grown[0], grown[middle], grown[-1]],
     }
     print(
@@ -162,7 +193,7 @@ def main() -> int:
             f"request {n} ({requests[n].kind}): {results[n]} where alone it gave {requests[n].alone}",
             file=sys.stderr,
         )
-    return 1 if wrong or used else 0
+    return 1 if wrong or used or over else 0
 
 
 if __name__ == "__main__":
