@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +33,20 @@ class Shown:
     position: int
     rows: int
     visible: int
+
+
+Name: TypeAlias = tuple[bytes, int]
+"""A picture in the cache: its content, and how many of the same content stand before it, which count as well."""
+
+
+def names(pictures: Iterable[Shown]) -> list[Name]:
+    """The names of a sequence's pictures."""
+    seen: Counter[bytes] = Counter()
+    found = list[Name]()
+    for each in pictures:
+        found.append((each.content, seen[each.content]))
+        seen[each.content] += 1
+    return found
 
 
 @dataclass(frozen=True)
@@ -110,20 +125,24 @@ class PictureCache(CellCache):
         if wrong := next((each for each in pictures if not 0 < each.rows <= self._room), None):
             raise CacheFullError(sequence, wrong.rows, self._room)
         self._shown[sequence] = []
-        regions = {shown.content: region for held in (before, *self._shown) for shown, region in held}
+        regions: dict[Name, int] = {}
+        for held in (before, *self._shown):
+            named = zip(names(shown for shown, _ in held), held, strict=True)
+            regions |= {name: region for name, (_, region) in named if name not in regions}
+        wanted = names(pictures)
         taken = {region for held in self._shown for _, region in held}
-        taken |= {regions[each.content] for each in pictures if each.content in regions}
+        taken |= {regions[name] for name in wanted if name in regions}
         free = [region for region in range(self.regions) if region not in taken]
         new: list[tuple[Shown, Ints]] = []
-        for each in pictures:
-            if each.content not in regions:
+        for name, each in zip(wanted, pictures, strict=True):
+            if name not in regions:
                 if len(new) == len(free):
                     self._shown[sequence] = before
                     raise CacheFullError(sequence, each.rows, 0)
-                regions[each.content] = free[len(new)]
-                low = free[len(new)] * self._room
-                new.append((each, np.arange(low, low + each.rows, dtype=np.int32)))
-        self._shown[sequence] = [(each, regions[each.content]) for each in pictures]
+                regions[name] = low = free[len(new)]
+                cells = np.arange(low * self._room, low * self._room + each.rows, dtype=np.int32)
+                new.append((each, cells))
+        self._shown[sequence] = [(each, regions[name]) for name, each in zip(wanted, pictures, strict=True)]
         return new
 
     def _held(self, sequence: int) -> list[tuple[Shown, int]]:

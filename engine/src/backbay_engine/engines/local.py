@@ -255,7 +255,7 @@ class LocalEngine(Engine):
             raise RequestError(
                 f"the prompt has {len(tokens)} tokens with its pictures, the context holds {context}"
             )
-        crossing = {place.picture.content for place in places_in(tokens) if place.picture.crosses}
+        crossing = [place for place in places_in(tokens) if place.picture.crosses]
         room = self.runner.showing.room if self.runner is not None and self.runner.showing is not None else 0
         if len(crossing) > room:
             raise RequestError(f"the prompt has {len(crossing)} pictures, the cache holds {room}")

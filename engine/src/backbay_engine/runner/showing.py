@@ -7,7 +7,7 @@ from typing import final
 
 from backbay import CacheFullError
 
-from ..cache.pictures import PictureCache, PictureWriter
+from ..cache.pictures import PictureCache, PictureWriter, names
 from ..models.contract import Model
 from .job import Job
 from .slots import Slots
@@ -28,8 +28,7 @@ class Showing:
 
     def has_room(self, job: Job, active: Sequence[Job]) -> bool:
         """Whether the job's pictures fit beside those of the active jobs."""
-        contents = {shown.content for each in (job, *active) for shown in each.shown}
-        return len(contents) <= self._cache.regions
+        return len({name for each in (job, *active) for name in names(each.shown)}) <= self._cache.regions
 
     def show(self, job: Job, slots: Slots) -> None:
         """Write the pictures of a job that its sequence does not see yet; idle sequences give up theirs if need be."""

@@ -1,0 +1,220 @@
+"""The cache of pictures on a backend, through random lives: cross attention against attention computed anew."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from backbay import CacheFullError, Context, DType, Tensor
+from backbay_conformance.plugin import (
+    Cell,
+    Choose,
+    Draw,
+    Fault,
+    Lab,
+    Machine,
+    action,
+    attend,
+    attention_cost,
+    number,
+    require_close,
+    scenario,
+    stored,
+    walk,
+)
+
+from ..cache import CacheSizes, PictureCache, PictureWriter, Shown
+from ..cache.pictures import BoundPictureCache, PicturePlan, names
+from ..steps.builders import next_step
+from ..steps.step import Step
+from .attention_layers import HEAD, Array
+
+SEQUENCES, CAPACITY, BATCH, LONGEST, SPARE = 3, 40, 12, 9, 2
+HEADS, KV_HEADS = 4, 2
+DTYPES = (DType.F32, DType.F16, DType.BF16)
+
+
+class PictureLife(Machine):
+    """Sequences with pictures: float64 recomputes what every token sees of them."""
+
+    def __init__(self, lab: Lab, choose: Choose) -> None:
+        super().__init__(lab, choose)
+        self.backend = lab.fresh()
+        held = [dtype for dtype in DTYPES if dtype in self.backend.cache_config().dtypes]
+        self.dtype = held[choose.below(len(held))]
+        self.cost = attention_cost(self.backend, self.dtype, self.dtype)
+        self.cache = PictureCache(LONGEST, spare=SPARE)
+        self.cache.open(self.backend, CacheSizes(SEQUENCES, CAPACITY, BATCH, self.dtype))
+        self.writer = PictureWriter(self.cache, KV_HEADS * HEAD, _keys_and_values)
+        self.ends = [0] * SEQUENCES
+        self.shown: list[list[Shown]] = [[] for _ in range(SEQUENCES)]
+        self.traced: dict[Any, tuple[Context, BoundPictureCache, Tensor, Tensor | None]] = {}
+        self.tell(f"pictures in {self.dtype}")
+
+    def close(self) -> None:
+        for sequence in range(SEQUENCES):
+            self.cache.remove(sequence, 0)
+        used = self.cache.used
+        for ctx, *_ in self.traced.values():
+            ctx.close()
+        self.writer.close()
+        self.cache.close()
+        self.backend.close()
+        if used:
+            raise Fault("cache", f"{used} cells are in use after all sequences were removed")
+
+    @action(weight=3)
+    def show(self, choose: Choose) -> None:
+        """Some pictures for a sequence, at places that may be side by side."""
+        sequence, count = choose.below(SEQUENCES), choose.below(4)
+        place, wanted = choose.below(6), list[Shown]()
+        for _ in range(count):
+            content = choose.below(6)
+            rows = 1 + content * 5 % LONGEST
+            wanted.append(Shown(bytes([content]), place, rows, 1 + choose.below(rows)))
+            place += 1 + choose.below(3)
+        self.tell(f"show {wanted} to {sequence}")
+        others = [held for n, held in enumerate(self.shown) if n != sequence]
+        needed = {name for held in (wanted, *others) for name in names(held)}
+        try:
+            new = self.cache.show(sequence, wanted)
+        except CacheFullError as error:
+            if len(needed) <= SEQUENCES + SPARE:
+                raise Fault("cache", f"there is room, but {error}") from None
+            self.tell("full")
+            return
+        for shown, cells in new:
+            self.writer.write(_rows(shown), cells)
+        self.shown[sequence] = wanted
+
+    @action(weight=6)
+    def attend(self, choose: Choose) -> None:
+        """Some tokens of some sequences."""
+        first, count = choose.below(SEQUENCES), 1 + choose.below(SEQUENCES)
+        sequences = [(first + n) % SEQUENCES for n in range(count) for _ in range(1 + choose.below(4))]
+        step = next_step(self.ends, sequences)
+        self.tell(f"step {sequences}")
+        query = np.random.default_rng(choose.below(1 << 16)).standard_normal((step.size, HEADS, HEAD))
+        self._compare(step, query.astype(np.float32))
+        for sequence in sequences:
+            self.ends[sequence] += 1
+            if self.ends[sequence] > CAPACITY:
+                self._empty(sequence)
+
+    @action()
+    def copy_prefix(self, choose: Choose) -> None:
+        source = choose.below(SEQUENCES)
+        target, length = (source + 1) % SEQUENCES, choose.below(self.ends[source] + 1)
+        self.tell(f"copy {source} [0, {length}) to {target}")
+        self.cache.copy_prefix(source, target, length)
+        self.ends[target], self.shown[target] = length, list(self.shown[source]) if length else []
+
+    @action()
+    def remove(self, choose: Choose) -> None:
+        """A range from a sequence: its pictures go with it, and later ones move down."""
+        sequence = choose.below(SEQUENCES)
+        low = choose.below(self.ends[sequence] + 1)
+        high = low + choose.below(self.ends[sequence] - low + 1)
+        self.tell(f"remove {sequence} [{low}, {high})")
+        self.cache.remove(sequence, low, high)
+        left = [each for each in self.shown[sequence] if not low <= each.position < high]
+        self.shown[sequence] = [
+            each
+            if each.position < low
+            else Shown(each.content, each.position - (high - low), each.rows, each.visible)
+            for each in left
+        ]
+        self.ends[sequence] -= high - low
+
+    @action()
+    def forget(self, choose: Choose) -> None:
+        sequence = choose.below(SEQUENCES)
+        self.tell(f"forget {sequence}")
+        self._empty(sequence)
+
+    def _empty(self, sequence: int) -> None:
+        self.cache.remove(sequence, 0)
+        self.ends[sequence], self.shown[sequence] = 0, []
+
+    def _compare(self, step: Step, query: Array) -> None:
+        plan = self.cache.plan(step)
+        key = step.size, plan.key
+        if key not in self.traced:
+            self.traced[key] = self._traced(plan, step.size)
+        ctx, bound, leaf, result = self.traced[key]
+        bound.fill(plan)
+        leaf.from_floats(query)
+        seen = [self._seen(*token) for token in zip(step.sequences, step.positions, strict=True)]
+        if result is None:
+            if any(seen):
+                raise Fault("cache", "a step of sequences with pictures sees none")
+            return
+        ctx.compute(result)
+        got, present, after = (
+            result.numpy(),
+            bound.present.numpy().reshape(-1),
+            bound.after.numpy().reshape(-1),
+        )
+        for i, (sequence, position) in enumerate(zip(step.sequences, step.positions, strict=True)):
+            first = self.shown[sequence][0].position if self.shown[sequence] else CAPACITY
+            flags = (bool(present[i]), bool(after[i]))
+            if flags != (bool(seen[i]), bool(seen[i]) and bool(position >= first)):
+                raise Fault("cache", f"{sequence}@{position} is told wrongly what it sees: {flags}")
+            if seen[i]:
+                expected = attend(number(query[i], self.cost), seen[i], HEAD**-0.5)
+                require_close(got[i].reshape(expected.shape), expected, f"attention of {sequence}@{position}")
+
+    def _seen(self, sequence: int, position: int) -> list[Cell]:
+        """What a token sees: the last picture and those directly before it; all rows before the first picture."""
+        held = self.shown[sequence]
+        before = [each for each in held if each.position <= position]
+        seen = [(each, each.rows) for each in held]
+        if before:
+            seen = [(before[-1], before[-1].visible)]
+            for each in reversed(before[:-1]):
+                if each.position != seen[0][0].position - 1:
+                    break
+                seen.insert(0, (each, each.visible))
+        rows = [_rows(each)[:count].reshape(-1, KV_HEADS, HEAD) for each, count in seen]
+        return [
+            Cell(
+                0,
+                {sequence},
+                stored(number(row, self.cost), self.dtype),
+                stored(number(-row, self.cost), self.dtype),
+            )
+            for part in rows
+            for row in part
+        ]
+
+    def _traced(
+        self, plan: PicturePlan, size: int
+    ) -> tuple[Context, BoundPictureCache, Tensor, Tensor | None]:
+        ctx = self.backend.new_context()
+        bound, at = self.cache.bind(ctx, plan), ctx.layer(0)
+        leaf = ctx.input().empty(DType.F32, HEAD, HEADS, size)
+        if bound.is_empty:
+            return ctx, bound, leaf, None
+        seen = bound.get(at, 0)
+        result = leaf.scaled_dot_product_attention(
+            at, seen.key, seen.value, seen.mask, scale=HEAD**-0.5, cache_config_applied=True
+        )
+        return ctx, bound, leaf, result
+
+
+def _rows(shown: Shown) -> Array:
+    """The rows of a picture, (rows, features), by its content."""
+    rng = np.random.default_rng(shown.content[0])
+    return rng.standard_normal((shown.rows, KV_HEADS * HEAD)).astype(np.float32)
+
+
+def _keys_and_values(ctx: Context, rows: Tensor, put: Any) -> None:
+    heads = rows.reshape(ctx, HEAD, KV_HEADS, rows.dim(1))
+    put(ctx.layer(0), 0, heads, heads.neg(ctx))
+
+
+@scenario("cache", smoke=3, default=20, nightly=200)
+def engine_picture_cache(lab: Lab, draw: Draw) -> None:
+    """The engine's cache of pictures: several for a sequence, shared, moved, and seen as transformers computes it."""
+    walk(PictureLife, lab, draw, 30)

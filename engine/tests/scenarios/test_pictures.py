@@ -1,0 +1,98 @@
+"""Scenarios with pictures: they pass on every backend, and notice faults."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import backbay
+from backbay import CacheConfig, DType
+from backbay_conformance.plugin import Draw, Fault, lab_for, walk
+from backbay_engine.cache.pictures import BoundPictureCache, PictureCache
+from backbay_engine.images.inputs import Inputs
+from backbay_engine.models import batch
+from backbay_engine.scenarios.picture_cache import PictureLife
+from backbay_engine.scenarios.seeing import engine_encoder_contexts, engine_mixed_steps
+
+LIVES = int(os.environ.get("BACKBAY_CACHE_LIVES", "0"))  # the nightly run sets 200
+INSTALLED = sorted(backbay.backends())
+SCENARIOS = [engine_mixed_steps, engine_encoder_contexts]
+
+
+def live(name: Any, first: int, lives: int) -> None:
+    for turn in range(first, first + (LIVES or lives)):
+        walk(PictureLife, lab_for(name), Draw(f"pictures/{turn}"), 30)
+
+
+@pytest.mark.parametrize("name", INSTALLED)
+def test_caches_of_pictures_live_on_every_backend(name: str) -> None:
+    live(name, 0, 2 if name == "onnx" else 8)  # ONNX Runtime takes a while to create a session
+
+
+def test_caches_of_pictures_live_where_values_are_permuted_and_masks_padded() -> None:
+    class Permuted(backbay.backends()["cpu_ref"].load()):  # type: ignore[misc]
+        def cache_config(self) -> CacheConfig:
+            return CacheConfig(
+                cache_padding=32,
+                permuted_v=True,
+                mask_dtype=DType.F16,
+                mask_batch_padding=32,
+                dtypes=(DType.F32,),
+            )
+
+    live(Permuted, 100, 8)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("name", INSTALLED)
+def test_scenarios_with_pictures_pass_on_every_backend(name: str, scenario: Callable[..., None]) -> None:
+    for turn in range(2):
+        scenario(lab_for(name), Draw(f"seeing/{turn}"))
+
+
+def padding_is_seen(patch: pytest.MonkeyPatch) -> None:
+    views = PictureCache._views
+
+    def more(self: PictureCache, run: Any) -> Any:
+        for view in views(self, run):
+            cells = [(low, low + self._room) for low, _ in view.cells]
+            yield type(view)(view.begin, view.end, cells, view.after)
+
+    patch.setattr(PictureCache, "_views", more)
+
+
+def pictures_do_not_move(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("backbay_engine.cache.pictures._moved", lambda shown, gap: shown)
+
+
+def masks_are_those_of_the_step_before(patch: pytest.MonkeyPatch) -> None:
+    fill = BoundPictureCache.fill
+
+    def once_only(self: Any, plan: Any) -> None:
+        if not hasattr(self, "filled"):
+            fill(self, plan)
+        self.filled = True
+
+    patch.setattr(BoundPictureCache, "fill", once_only)
+
+
+@pytest.mark.parametrize("plant", [padding_is_seen, pictures_do_not_move, masks_are_those_of_the_step_before])
+def test_a_life_notices_what_is_wrong(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    with pytest.raises(Fault):
+        live("cpu_ref", 0, 40)
+
+
+def test_the_scenarios_notice_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch, "_sources", lambda step: np.arange(step.size, dtype=np.int32))
+    with pytest.raises(Fault, match="mixed wrongly"):
+        engine_mixed_steps(lab_for("cpu_ref"), Draw("fault"))
+    monkeypatch.setattr(Inputs, "fill", lambda self, pictures: None)
+    with pytest.raises(Fault, match="an encoder's rows differ"):
+        engine_encoder_contexts(lab_for("cpu_ref"), Draw("fault"))
