@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 import backbay
 from backbay import DType
-from backbay_engine.cache import CacheSizes
+from backbay_engine.cache import CacheSizes, EncoderDecoderCache
 from backbay_engine.models import Model
 from backbay_engine.runner.step_cache import StepCache
 from backbay_engine.steps.step import Step
+from backbay_engine.steps.texts import text_tokens
 
 VOCABULARY = 64
 SEQUENCES = 3
@@ -108,19 +109,22 @@ def run_script(
     cache.open(backend, CacheSizes(SEQUENCES, capacity=CAPACITY, batch=64, dtype=dtype))
     kept, ends, found = StepCache(model, cache), [0] * SEQUENCES, []
     held: list[list[int]] = [[] for _ in range(SEQUENCES)]
+    text = text_tokens(TEXTS[0]) if isinstance(cache, EncoderDecoderCache) else []
     try:
         for action in script:
             match action:
                 case Copy(source, target, length):
-                    ends[target] = cache.last_resumable(source, length)
+                    ends[target] = cache.last_resumable(source, length + len(text))
                     cache.copy_prefix(source, target, ends[target])
-                    held[target] = held[source][:length]
+                    held[target] = held[source][: length + len(text)]
                     if rest := held[target][ends[target] :]:
                         kept.run(step_of(((target, rest),), ends))
                 case Remove(sequence, begin, end):
                     cache.remove(sequence, begin, end)
                     ends[sequence] -= end - begin
                 case Run(parts):
+                    if text:
+                        parts = [(n, given if held[n] else [*text, *given]) for n, given in parts]
                     for sequence, given in parts:
                         held[sequence] = [*held[sequence], *given]
                     together = groups(parts, uniform=cache.is_uniform)
@@ -139,14 +143,15 @@ def groups(parts: Parts, *, uniform: bool) -> list[Parts]:
 
 
 def step_of(parts: Parts, ends: list[int]) -> Step:
-    """The step of these tokens, all of them outputs; advances `ends`."""
+    """The step of these tokens, all of them outputs but those of a text for an encoder; advances `ends`."""
     ids, positions, sequences = [], [], []
     for sequence, given in parts:
         ids += given
         positions += range(ends[sequence], ends[sequence] + len(given))
         sequences += [sequence] * len(given)
         ends[sequence] += len(given)
-    arrays = (np.array(numbers, np.int32) for numbers in (ids, positions, sequences, range(len(ids))))
+    outputs = [n for n, token in enumerate(ids) if token >= 0]
+    arrays = (np.array(numbers, np.int32) for numbers in (ids, positions, sequences, outputs))
     return Step(*arrays)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import model_scripts as scripts
+import torch
 from decoders import SMALL
 from kind import Kind, kind
 from rwkv7 import Rwkv7ForCausalLM
@@ -88,6 +90,30 @@ SECTIONS: dict[str, Any] = {
 }
 
 
+def answer(model: Any, tokens: torch.Tensor) -> torch.Tensor:
+    """The logits of the decoder's tokens, for the text that scripts give to encoders."""
+    text = torch.tensor([list(scripts.TEXTS[0])])
+    return model(input_ids=text, decoder_input_ids=tokens).logits[0]
+
+
+def with_own_head(model: Any) -> None:
+    """A head of its own, as the files of Flan-T5 have; transformers would tie it to the embedding."""
+    tied = dict(model.all_tied_weights_keys)
+    tied.pop("lm_head.weight", None)
+    model._tied_weights_keys = model.all_tied_weights_keys = tied
+    model.lm_head.weight = torch.nn.Parameter(model.shared.weight.flip(0).clone() * 0.5)
+
+
+T5: dict[str, Any] = {
+    "d_model": 32,
+    "d_kv": 8,
+    "d_ff": 48,
+    "num_layers": 2,
+    "num_heads": 4,
+    "decoder_start_token_id": 0,
+    "logits": answer,
+}
+
 KINDS: dict[str, Kind] = {
     "mamba2": kind(
         "Mamba2ForCausalLM",
@@ -155,4 +181,12 @@ KINDS: dict[str, Kind] = {
     "qwen35": kind("Qwen3_5ForCausalLM", QWEN, SECTIONS),
     "qwen35moe": kind("Qwen3_5MoeForCausalLM", QWEN, SECTIONS, EXPERTS, shared_expert_intermediate_size=24),
     "rwkv7": kind(Rwkv7ForCausalLM, limit=LIMIT),
+    "t5": kind("T5ForConditionalGeneration", T5, feed_forward_proj="relu"),
+    "t5-flan": kind(
+        "T5ForConditionalGeneration",
+        T5,
+        feed_forward_proj="gated-gelu",
+        tie_word_embeddings=False,
+        prepare=with_own_head,
+    ),
 }

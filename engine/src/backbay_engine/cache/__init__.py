@@ -3,12 +3,14 @@
 from .causal import CausalCache
 from .contract import BoundCache, Cache, CachePlan, CacheSizes, History, Shift
 from .encoder import EncoderCache
+from .encoder_decoder import BoundEncoderDecoderCache, EncoderDecoderCache
 from .layered import BoundLayeredCache, LayeredCache
 from .pictures import BoundPictureCache, PictureCache, PictureWriter, Shown
 from .recurrent import BoundRecurrentCache, RecurrentCache
 
 __all__ = [
     "BoundCache",
+    "BoundEncoderDecoderCache",
     "BoundLayeredCache",
     "BoundPictureCache",
     "BoundRecurrentCache",
@@ -17,6 +19,7 @@ __all__ = [
     "CacheSizes",
     "CausalCache",
     "EncoderCache",
+    "EncoderDecoderCache",
     "History",
     "LayeredCache",
     "PictureCache",

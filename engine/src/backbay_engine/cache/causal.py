@@ -311,11 +311,17 @@ class BoundCausalCache(BoundCache):
             leaf = host.empty(config.mask_dtype, plan.history, rows)
             self._masks.append((Mask(cache.visibility, plan.first), leaf))
         self._written: dict[int, tuple[Tensor, Tensor]] = {}
+        self._host, self._plan = host, plan
+        self._by_distance: dict[str, tuple[Tensor, Callable[[Ints], Ints]]] = {}
         self.fill(plan)
 
     def fill(self, plan: CachePlan) -> None:
-        plan = own_plan(CausalPlan, plan)
+        plan = self._plan = own_plan(CausalPlan, plan)
         self._cells.from_bytes(plan.cells)
+        if self._by_distance:
+            distances = self._distances(plan)
+            for leaf, function in self._by_distance.values():
+                leaf.from_ints(function(distances))
         for n, (mask, leaf) in enumerate(self._masks if plan.runs else ()):
             if self._updates:
                 rows = self._kept_rows(leaf)
@@ -324,6 +330,27 @@ class BoundCausalCache(BoundCache):
                 rows = self._cache.scratch(*leaf.shape)
                 mask.fill_anew(rows, self._cache.cells, plan.runs, plan.step.spans if n == 0 else None)
             leaf.from_bytes(rows)
+
+    def by_distance(self, name: str, function: Callable[[Ints], Ints]) -> Tensor:
+        """A leaf, i32 (history, tokens and padding), of `function(distances)`, which each step fills anew.
+
+        The distance of a cell from a token is the number of positions between them; 0 where a token does not see.
+        """
+        if name not in self._by_distance:
+            leaf = self._host.empty(DType.I32, *self._masks[0][1].shape)
+            self._by_distance[name] = leaf, function
+            leaf.from_ints(function(self._distances(self._plan)))
+        return self._by_distance[name][0]
+
+    def _distances(self, plan: CausalPlan) -> Ints:
+        found = np.zeros(self._masks[0][1].shape[::-1], np.int32)
+        for run in plan.runs:
+            end = run.position + run.count
+            columns = self._cache.cells.of(run.sequence, 0, end) - self._first
+            held = np.arange(end - len(columns), end, dtype=np.int32)
+            asking = np.arange(run.position, end, dtype=np.int32)[:, None]
+            found[run.row : run.row + run.count, columns] = np.maximum(asking - held, 0)
+        return found
 
     def _kept_rows(self, leaf: Tensor) -> Rows:
         if self._rows is None:

@@ -101,10 +101,11 @@ class EncoderCache(CellCache):
         seen = [(run, *self._seen(run.sequence)) for run in runs]
         return self._planned(step, cells, seen)
 
-    def worst(self, step: Step) -> EncoderPlan:
-        """The step sees all regions; a step of more than one token also puts an output."""
+    def worst(self, step: Step, puts: int | None = None) -> EncoderPlan:
+        """The step sees all regions, and puts rows: by default an output, if it has more than one token."""
         total = self.storage.cells
-        put = np.arange(min(self.length, total) if step.size > 1 else 0, dtype=np.int32)
+        puts = (self.length if step.size > 1 else 0) if puts is None else puts
+        put = np.arange(min(puts, total), dtype=np.int32)
         key = (0, total, True, len(put))
         return EncoderPlan(step, key, put, 0, total, True, ())
 

@@ -40,6 +40,7 @@ from ..runner.step_cache import StepCache
 from ..runner.step_making import make_step
 from ..steps.builders import prompt_step, text_steps, worst_steps
 from ..steps.step import PictureRows, Step
+from ..steps.texts import text_length
 from ..steps.tokens import Token, ids_of, places_in
 from ..text.tokenizers import Tokenizer, tokenizer_from_gguf
 from ..text.tokenizers.keys import KIND, TOKENS
@@ -108,6 +109,7 @@ class LocalEngine(Engine):
             showing = self._showing()  # before the steps, which read what it writes
             uniform = self.cache is not None and self.cache.is_uniform
             steps = worst_steps(batch, parallel, context, decoding=generates, uniform=uniform)
+            steps = [*self.model.worst_steps(steps)]
             self.step_cache.reserve(steps + self._steps_with_pictures(steps))
             self.runner = self._runner(self.cache, parallel)
             if self.runner is not None:
@@ -163,10 +165,21 @@ class LocalEngine(Engine):
             checked = partial(self._checked, make)
             checked((), None)  # refuses wrong options now
             return self._sight().begin(prompt, checked, self.runner, receiver)
-        job = make(prompt, None)
+        job = make(self._laid_out(prompt), None)
         job.handle = handle = receiver(partial(self.runner.cancel, job))
         self.runner.submit(job)
         return handle
+
+    def _laid_out(self, ids: Sequence[int]) -> Sequence[int]:
+        """The tokens of a prompt's sequence; RequestError if its text is too long for the encoder."""
+        tokens = self.model.prompt(ids)
+        room = min(self.facts.batch, self.facts.context)
+        if text_length(tokens) and len(tokens) > room:
+            raise RequestError(
+                f"the prompt has {len(ids)} tokens, and the encoder takes {room - 1} at once: load the model with a "
+                f"larger batch and context"
+            )
+        return tokens
 
     def embed(self, prompts: Sequence[Sequence[int]], cancel: Event | None = None) -> NDArray[np.float32]:
         ids = [list(prompt) for prompt in prompts]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 
 from backbay import BackbayError, Backend, Context, Tensor
 
@@ -23,6 +23,14 @@ class Model(ABC):
         """Trace the forward pass; gives a column for each output, (n, outputs): logits, or the embedding of the
         output's text.
         """
+
+    def prompt(self, ids: Sequence[int]) -> Sequence[int]:
+        """The tokens that a sequence begins with for the token ids of a prompt."""
+        return ids
+
+    def worst_steps(self, steps: Sequence[Step]) -> Sequence[Step]:
+        """The largest steps, where those of a decoder are `steps`."""
+        return steps
 
     def fit(self, context: int) -> None:
         """Prepare for sequences of up to `context` tokens; called once, before the first step."""

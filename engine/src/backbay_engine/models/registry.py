@@ -59,6 +59,7 @@ _BUILT_IN = {
     "smollm3": "decoders.smollm3:SmolLM3",
     "starcoder": "decoders.gpt2:Gpt2",
     "starcoder2": "decoders.starcoder2:StarCoder2",
+    "t5": "encoder_decoder.t5:T5",
 }
 
 

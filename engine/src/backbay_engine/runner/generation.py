@@ -7,6 +7,7 @@ from typing import Any, final
 
 from numpy.typing import NDArray
 
+from ..steps.texts import text_length
 from ..steps.tokens import Token
 from ..text.sampling import Sampled, Sampler, StopMatcher
 from ..text.tokenizers import Tokenizer
@@ -32,7 +33,8 @@ class Generation(Job):
         super().__init__(prompt, pictures, reuse=options.reuse)
         self.options = options
         self.sampler = Sampler(options.sampling, vocabulary_size)
-        self.sampler.accept(self.ids(len(prompt)))
+        self.text_end = text_length(prompt)
+        self.sampler.accept(self.ids(len(prompt))[self.text_end :])
         # a file without a vocabulary gives tokens, but no text and no end-of-text token
         self.text = tokenizer.stream(continues=True) if tokenizer is not None else None
         self.end_ids = tokenizer.end_ids if tokenizer is not None else frozenset[int]()
@@ -74,10 +76,13 @@ class Generation(Job):
         return True
 
     def make_room(self, context: int) -> int | None:
-        if self.options.num_keep is None:
+        keep = self.options.num_keep
+        if keep is not None and self.text_end:  # the decoder attends to the whole text
+            keep = max(keep, self.text_end + 1)
+        if keep is None or keep > context - 2:
             self._over("length")
             return None
-        return self.options.num_keep
+        return keep
 
     def finish(self, error: BaseException | None = None) -> None:
         if error is not None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ..cache.pictures import Shown
 from ..steps.step import Ints
+from ..steps.texts import text_length
 from ..steps.tokens import PictureToken, Token, axes_of, ids_of, places_in
 from .answer import Receiver
 from .scheduler import Span
@@ -120,6 +121,9 @@ class Job(ABC):
 
     def _lay_out(self, sequence: Sequence[Token]) -> None:
         """Find what depends on the pictures of a sequence: spans, positions, and what cross attention sees."""
+        text = text_length(sequence)
+        if text:
+            self.spans = [Span(0, text + 1)]
         if self.pictures is None:
             return
         places = list(places_in(sequence))

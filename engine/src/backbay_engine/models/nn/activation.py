@@ -9,7 +9,7 @@ from backbay import Context, Tensor
 
 Activation: TypeAlias = Callable[..., Tensor]
 """(ctx, x) -> activated x; with a gate (ctx, gate, up) -> activated gate times up."""
-ActivationName: TypeAlias = Literal["silu", "gelu", "gelu_erf", "relu_sqr", "tanh"]
+ActivationName: TypeAlias = Literal["silu", "gelu", "gelu_erf", "relu", "relu_sqr", "tanh"]
 
 
 def silu(ctx: Context, x: Tensor, up: Tensor | None = None) -> Tensor:
@@ -23,6 +23,10 @@ def gelu(ctx: Context, x: Tensor, up: Tensor | None = None) -> Tensor:
 def gelu_erf(ctx: Context, x: Tensor, up: Tensor | None = None) -> Tensor:
     y = x.gelu_erf(ctx)
     return y if up is None else y.mul(ctx, up)
+
+
+def relu(ctx: Context, x: Tensor, up: Tensor | None = None) -> Tensor:
+    return x.relu(ctx, up)
 
 
 def relu_sqr(ctx: Context, x: Tensor, up: Tensor | None = None) -> Tensor:
@@ -43,6 +47,7 @@ ACTIVATIONS: Final[dict[ActivationName, Activation]] = {
     "silu": silu,
     "gelu": gelu,
     "gelu_erf": gelu_erf,
+    "relu": relu,
     "relu_sqr": relu_sqr,
     "tanh": tanh,
 }

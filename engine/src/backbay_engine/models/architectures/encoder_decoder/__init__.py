@@ -1,0 +1,1 @@
+"""Models whose encoder reads a text, and whose decoder attends to it."""
