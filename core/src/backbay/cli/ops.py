@@ -5,7 +5,8 @@
   core          views, and ops that are always traced as other ops: they run on every backend
   unsupported   the backend has no kernel, and there is no composite whose ops it supports
 
-The table shows declarations: a kernel may refuse some dtypes, before anything runs. `?` stands for a backend that
+The last column names the architectures of installed packages that use the op, or counts them. The table shows
+declarations: a kernel may refuse some dtypes, before anything runs. `?` stands for a backend that
 cannot be loaded.
 """
 
@@ -21,10 +22,12 @@ from backbay.discovery.probe import ProbeResult, probe_all
 from backbay.ops.declaration import OPS, Op
 from backbay.types.params import Level
 
+from .op_users import op_users
 from .output import JSON_HELP, say, say_json, table
 from .signatures import brief, typed
 
 CORE, UNKNOWN = "core", "?"
+NAMED = 3  # architectures that the table names
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -40,11 +43,12 @@ def run(args: Namespace) -> int:
 
         say(reference())
         return 0
+    users = op_users()
     probed = probe_all([entry(args.backend)] if args.backend else backends().values())
     if args.json:
-        say_json([_as_dict(op, probed) for op in OPS.values()])
+        say_json([_as_dict(op, probed, users) for op in OPS.values()])
     else:
-        say(_table(probed))
+        say(_table(probed, users))
     loaded = [result for result in probed if result.kernels is not None]
     return 1 if args.backend and not loaded else 0
 
@@ -62,19 +66,28 @@ def declared_level(op: Op[..., Any], kernels: Collection[Op[..., Any]]) -> Level
     return None if op.view or op.inline else by_kernels(op, kernels).level
 
 
-def _table(probed: Sequence[ProbeResult]) -> str:
-    titles = ("family", "op", *[result.entry.name for result in probed])
-    rows = [(op.family, brief(op), *[level(op, result) for result in probed]) for op in OPS.values()]
+def _table(probed: Sequence[ProbeResult], users: dict[str, list[str]]) -> str:
+    titles = ("family", "op", *[result.entry.name for result in probed], "used by")
+    rows = [
+        (op.family, brief(op), *[level(op, result) for result in probed], _brief_users(op, users))
+        for op in OPS.values()
+    ]
     failures = [f"{v.entry.name} cannot be loaded: {v.reason}" for v in probed if v.kernels is None]
     return "\n".join([table(titles, rows), *failures])
 
 
-def _as_dict(op: Op[..., Any], probed: Sequence[ProbeResult]) -> dict[str, Any]:
+def _brief_users(op: Op[..., Any], users: dict[str, list[str]]) -> str:
+    names = users.get(op.name, [])
+    return ", ".join(names) if len(names) <= NAMED else f"{len(names)} architectures"
+
+
+def _as_dict(op: Op[..., Any], probed: Sequence[ProbeResult], users: dict[str, list[str]]) -> dict[str, Any]:
     return {
         "op": op.name,
         "family": op.family,
         "signature": typed(op),
         "doc": op.doc,
         "composite": op.composite is not None and not op.view and not op.inline,
+        "architectures": users.get(op.name, []),
         "backends": {result.entry.name: level(op, result) for result in probed},
     }

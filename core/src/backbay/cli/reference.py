@@ -8,6 +8,7 @@ from typing import Any
 
 from backbay.ops.declaration import OPS, Op
 
+from .op_users import op_users, users_of
 from .scaffold.kernels_needed import kernels_needed
 from .scaffold.small_models import llama
 from .signatures import typed
@@ -23,15 +24,18 @@ is written with it in front: `(in, out)`. A float attribute means its nearest fl
 - **kernel**: a backend without a kernel for the op does not support it.
 - **composite**: on a backend without a kernel, core composes the op of other ops.
 - **view**: the result holds no data; core resolves it for every backend.
-- **inline**: tracing the op traces other ops instead, on every backend."""
+- **inline**: tracing the op traces other ops instead, on every backend.
+
+The architectures that use an op are found by tracing small models of all architectures of the engine."""
 
 
 def reference() -> str:
     """The whole text of docs/ops.md."""
+    users = op_users()
     parts = [INTRODUCTION, _summary(), _smallest()]
     for family, ops in groupby(sorted(OPS.values(), key=_family), key=lambda op: op.family):
         parts.append(f"## {family}")
-        parts += map(_section, ops)
+        parts += [_section(op, users) for op in ops]
     return "\n\n".join(parts)
 
 
@@ -71,5 +75,6 @@ def _listed(ops: Iterable[Op[..., Any]]) -> str:
     return ", ".join(f"`{op.name}`" for op in OPS.values() if op in chosen)
 
 
-def _section(op: Op[..., Any]) -> str:
-    return f"### {op.name}\n\n```python\n{typed(op)}\n```\n\n*{kind(op)}*\n\n{op.doc}"
+def _section(op: Op[..., Any], users: dict[str, list[str]]) -> str:
+    used = f"; used by {users_of(op, users)}" if users else ""
+    return f"### {op.name}\n\n```python\n{typed(op)}\n```\n\n*{kind(op)}*{used}\n\n{op.doc}"

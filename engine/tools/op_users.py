@@ -1,0 +1,123 @@
+"""Finds the ops that each architecture uses, by tracing the stored models of the tests.
+
+python engine/tools/op_users.py            write engine/src/backbay_engine/models/op_users.py
+python engine/tools/op_users.py --check    exit with status 1 if the file differs
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from textwrap import wrap
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "tests")]
+
+from model_files import KIND_NAMES, NAMES, stored, unpacked  # noqa: E402
+
+import backbay  # noqa: E402
+from backbay import OPS, Backend, Tensor  # noqa: E402
+from backbay_engine.cache import CacheSizes  # noqa: E402
+from backbay_engine.models import Model, load_model  # noqa: E402
+from backbay_engine.models.batch import Batch  # noqa: E402
+from backbay_engine.steps.builders import worst_steps  # noqa: E402
+
+TARGET = ROOT / "src" / "backbay_engine" / "models" / "op_users.py"
+BATCH, PARALLEL, CONTEXT = 128, 4, 256
+WIDTH = 96
+HEADER = '''"""The architectures of this package that use each op; made by engine/tools/op_users.py, which traces them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_NAMES = {
+'''
+FOOTER = """}
+OP_USERS: Final = {op: tuple(names.split()) for op, names in _NAMES.items()}
+"""
+
+
+def users() -> dict[str, list[str]]:
+    """The architectures by op."""
+    found: dict[str, set[str]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for path in [*map(stored, NAMES), *(unpacked(name, Path(folder)) for name in KIND_NAMES)]:
+            with backbay.open(path, backend="cpu_ref") as backend:
+                architecture = backend.config.architecture
+                for op in ops_of(backend, load_model(backend, CONTEXT)):
+                    found.setdefault(op, set()).add(architecture)
+    return {op: sorted(found[op]) for op in OPS if op in found}
+
+
+def ops_of(backend: Backend, model: Model) -> set[str]:
+    """The ops that a model traces for a prompt, and for a token of each sequence."""
+    cache = model.new_cache()
+    if cache is not None:
+        cache.open(backend, CacheSizes(PARALLEL, CONTEXT, BATCH, backbay.DType.F32))
+    uniform = cache is not None and cache.is_uniform
+    with recorded() as asked:
+        for step in worst_steps(BATCH, PARALLEL, CONTEXT, decoding=cache is not None, uniform=uniform):
+            with backend.new_context() as ctx:
+                bound = None if cache is None else cache.bind(ctx.input(), cache.worst(step))
+                model.forward(ctx, Batch(ctx, step, bound))
+    if cache is not None:
+        cache.close()
+    return asked
+
+
+@contextmanager
+def recorded() -> Iterator[set[str]]:
+    """The names of the ops whose methods are called meanwhile."""
+    asked: set[str] = set()
+
+    def recording(name: str, method: Any) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
+            asked.add(name)
+            return method(*args, **options)
+
+        return call
+
+    plain = {name: vars(Tensor)[name] for name in OPS}
+    for name, method in plain.items():
+        setattr(Tensor, name, recording(name, method))
+    try:
+        yield asked
+    finally:
+        for name, method in plain.items():
+            setattr(Tensor, name, method)
+
+
+def text(found: dict[str, list[str]]) -> str:
+    """The module, as the formatter would write it."""
+    made = []
+    for op, names in found.items():
+        *lines, last = wrap(" ".join(names), WIDTH)
+        if lines:
+            made.append(f'    "{op}": (\n')
+            made += [f'        "{line} "\n' for line in lines]
+            made.append(f'        "{last}"\n    ),\n')
+        else:
+            made.append(f'    "{op}": "{last}",\n')
+    return HEADER + "".join(made) + FOOTER
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--check", action="store_true")
+    made = text(users())
+    if parser.parse_args().check:
+        return 0 if TARGET.read_text() == made else 1
+    TARGET.write_text(made)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
