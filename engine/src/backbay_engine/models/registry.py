@@ -89,7 +89,11 @@ def load_model(backend: Backend, context: int | None = None) -> Model:
     if name not in known:
         expected = f"an architecture that is installed: {', '.join(sorted(known))}"
         offset = backend.config.offset(ARCHITECTURE.name)
-        raise ModelFileError(backend.model.path, offset, expected, f"{name!r}{nearest(name, known)}")
+        from .kinds import kind_of
+
+        alike = kind_of(backend.model.tensors)
+        kind = "" if alike is None else f"; its tensors are of the kind of {alike.example!r}: {alike.name}"
+        raise ModelFileError(backend.model.path, offset, expected, f"{name!r}{nearest(name, known)}{kind}")
     model = _as_asked(find(name, known[name])(backend))
     if context is not None:
         model.fit(context)
