@@ -76,6 +76,13 @@ def test_the_model_of_add_a_model_does_what_it_says(tmp_path):
     assert [run(path, tmp_path, PYTHONPATH=str(site)) for path in programs] == outputs
 
 
+def test_the_walk_through_a_model_that_sees_shows_its_file():
+    shown = [b.text for b in blocks("docs/add-a-model.md") if b.language == "python" and not b.file]
+    family = ROOT / "engine/src/backbay_engine/images/families/gemma3.py"
+    assert len(shown) == 4
+    assert all(text in family.read_text() for text in shown)
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_somewhere(document):
     for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", document.read_text()):
