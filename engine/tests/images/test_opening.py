@@ -134,6 +134,7 @@ def test_pinpoints_that_no_tiles_fill_are_refused(llava, metadata, said):
     [
         ({"metadata": {"clip.vision.attention.head_count": 3}}, "a divisor of the width 32"),
         ({"metadata": {"clip.vision.block_count": 5}}, r"v\.blk\.4\."),
+        ({"metadata": {"clip.vision.block_count": 3}}, r"a count that includes v\.blk\.3\."),
         ({"metadata": {"clip.vision.embedding_length": 64}}, r"v\.patch_embd\.weight"),
         ({"tensors": {"v.post_ln.weight": None}}, r"v\.post_ln\.weight"),
         ({"tensors": {"v.position_embd.weight": np.zeros((15, 32), np.float32)}}, r"\[32, 16\]"),

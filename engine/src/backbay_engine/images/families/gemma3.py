@@ -91,7 +91,7 @@ class Gemma3(VisionFamily):
 class _Network(Network):
     def __init__(self, family: Gemma3, backend: Backend) -> None:
         weights = Weights(backend)
-        self.shape = EncoderShape.of(backend.config)
+        self.shape = EncoderShape.of(backend)
         self.width, self.blocks = self.shape.width, self.shape.blocks
         self.patch, self.pool = family.patch, family.pool
         self.side = family.side // family.patch

@@ -97,7 +97,7 @@ class Llava(VisionFamily):
 class _Network(Network):
     def __init__(self, family: Llava, backend: Backend) -> None:
         weights, config = Weights(backend), backend.config
-        self.family, self.shape = family, EncoderShape.of(config)
+        self.family, self.shape = family, EncoderShape.of(backend)
         self.width, self.blocks = self.shape.width, self.shape.blocks
         self._check_features()
         v, n = weights.at("v."), family.grid**2

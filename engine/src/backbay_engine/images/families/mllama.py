@@ -84,7 +84,7 @@ class _Network(Network):
 
     def __init__(self, family: Mllama, backend: Backend) -> None:
         weights, config = Weights(backend), backend.config
-        self.family, self.shape = family, EncoderShape.of(config)
+        self.family, self.shape = family, EncoderShape.of(backend)
         self.width, own = self.shape.width, self.shape.blocks
         others = GLOBAL_BLOCKS.of(config, 0)
         self.own, self.blocks = own, own + others

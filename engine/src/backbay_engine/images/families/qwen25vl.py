@@ -116,7 +116,7 @@ class _Network(Network):
     def __init__(self, family: Qwen25VL, backend: Backend) -> None:
         weights, config = Weights(backend), backend.config
         self.family = family
-        self.shape = EncoderShape.of(config, weights.extent("v.blk.0.ffn_up.weight", 1))
+        self.shape = EncoderShape.of(backend, weights.extent("v.blk.0.ffn_up.weight", 1))
         self.width, self.blocks = self.shape.width, self.shape.blocks
         self.full = self._full_blocks()
         self.base = BASE.of(config, 1e4)

@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from backbay import Context, DType, Tensor
+from backbay import Backend, Context, DType, Tensor
 from backbay.gguf import Config, Key, number, numbers, whole
 
 from ...models.nn import Weights
@@ -44,13 +44,17 @@ class EncoderShape:
         return self.width // self.heads
 
     @classmethod
-    def of(cls, config: Config, hidden: int | None = None) -> Self:
+    def of(cls, backend: Backend, hidden: int | None = None) -> Self:
         """The shape that a file states; some files state no `hidden`, which their tensors then tell."""
-        width, heads = WIDTH.of(config), HEADS.of(config)
+        config = backend.config
+        width, heads, blocks = WIDTH.of(config), HEADS.of(config), BLOCKS.of(config)
         if width % heads:
             raise HEADS.refuse(config, f"a divisor of the width {width}")
+        beyond = f"v.blk.{blocks}."
+        if backend.model is not None and any(name.startswith(beyond) for name in backend.model.tensors):
+            raise BLOCKS.refuse(config, f"a count that includes {beyond}*")  # without it, rows are garbage
         stated = HIDDEN.of(config) if hidden is None else hidden
-        return cls(BLOCKS.of(config), width, heads, stated, EPSILON.of(config))
+        return cls(blocks, width, heads, stated, EPSILON.of(config))
 
 
 def grid_of(config: Config) -> tuple[int, int]:
