@@ -92,8 +92,9 @@ def outcome(llm: LLM, asked: Asked, handle: Handle[Completion] | None = None) ->
 def expected(asked: Asked, found: Any) -> bool:
     if asked.kind == "refused":
         return found == RequestError.__name__ and asked.alone == found
-    if asked.kind == "broken" and isinstance(found, str):
-        return found == ImageError.__name__ and asked.alone == found
+    if asked.kind == "broken":
+        cancelled = asked.cancel_after is not None and not isinstance(found, str)
+        return asked.alone == ImageError.__name__ and (cancelled or found == asked.alone)
     if asked.kind == "failing":
         return found == LogitsError.__name__ and asked.alone == found
     if asked.kind == "cancel" and not isinstance(found, str):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import base64
 import io
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -512,3 +515,66 @@ def test_a_step_grows_to_hold_a_picture_whose_tokens_see_each_other(files: Files
         assert llm.batch == 4
         assert llm.context <= CONTEXT
         llm.logits(["a", Image(picture(20, 20))])
+
+
+FORKING = """
+import os, sys, threading
+sys.path[:0] = [sys.argv[1]]
+from pathlib import Path
+from small_vision import picture, write_small_vision
+from backbay import ClosedError
+from backbay_engine import Image, load
+from backbay_engine.images.encoder import Encoder
+
+model, projector = write_small_vision(Path(sys.argv[2]), "llava")
+llm = load(model, "cpu_ref", projector=projector, context=128)
+reached, go_on, network = threading.Event(), threading.Event(), Encoder._encoded
+
+def held(*given, **how):  # the encoder's lock is held
+    reached.set()
+    assert go_on.wait(30)
+    return network(*given, **how)
+
+Encoder._encoded = held
+running = llm.submit(["a", Image(picture(20, 20))], max_tokens=2)
+assert reached.wait(30)
+child = os.fork()
+if child == 0:
+    calls = {
+        "running": lambda: running.result(5),
+        "embed": lambda: llm.embed_image(picture(9, 9)),
+        "prepare": lambda: llm.prepare(picture(9, 9)),
+        "store": lambda: llm.store.counters,
+        "submit": lambda: llm.submit(["a", Image(picture(20, 20))]),
+    }
+    for name, call in calls.items():
+        try:
+            call()
+            print(name, "worked", flush=True)
+        except ClosedError as error:
+            print(name, "ok" if "fork" in str(error) else error, flush=True)
+    llm.close()
+    sys.exit(7)
+_, status = os.waitpid(child, 0)
+print("exit", os.waitstatus_to_exitcode(status), flush=True)
+go_on.set()
+print("parent", len(running.result(30).tokens), flush=True)
+llm.close()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+@pytest.mark.fault(
+    "a process forks while a picture is encoded", "ClosedError naming fork, in the child alone"
+)
+def test_a_forked_child_is_told_and_exits(tmp_path: Path) -> None:
+    here = str(Path(__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKING, here, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    names = ("running", "embed", "prepare", "store", "submit")
+    assert done.stdout.splitlines() == [*(f"{name} ok" for name in names), "exit 7", "parent 2"], done.stderr

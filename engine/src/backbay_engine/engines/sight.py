@@ -100,6 +100,7 @@ class Sight:
         self._arrivals: list[Arrival] = []
         self._changed = Condition()
         self._closing = False
+        self._lost = False  # in a forked child: locks may be held for ever, and the encoder is closed already
         close_after_fork(self)
 
     # -- without a request -------------------------------------------------------------------------------
@@ -178,6 +179,8 @@ class Sight:
 
     def close(self) -> None:
         """End all requests on their way with ClosedError, and free the rows and the encoder."""
+        if self._lost:
+            return
         with self._changed:
             self._closing = True
             lost = list(self._arrivals)
@@ -191,7 +194,7 @@ class Sight:
     def after_fork(self, reason: str) -> None:
         """End all requests on their way: this process is a forked child, and the threads are not in it."""
         lost, self._arrivals, self._pool = self._arrivals, [], None
-        self._changed, self._closing = Condition(), True
+        self._changed, self._closing, self._lost = Condition(), True, True
         self.turns.after_fork()
         self.store.after_fork()
         for arrival in lost:
