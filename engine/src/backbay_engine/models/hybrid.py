@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from backbay import Backend
+
 from ..cache.causal import CausalCache
 from ..cache.contract import Cache
 from ..cache.layered import LayeredCache
 from ..cache.recurrent import RecurrentCache
 from .decoder import Decoder
+from .keys import POOLING
+from .nn import Pooling
 
 
 class HybridDecoder(Decoder):
     """A decoder whose blocks say whether they keep states, in `recurs`; the others keep keys and values."""
+
+    def __init__(self, backend: Backend) -> None:
+        if POOLING.of(backend.config, Pooling.NONE) != Pooling.NONE:
+            raise POOLING.refuse(backend.config, "none (0): a recurrent model gives no vectors of texts")
+        super().__init__(backend)
 
     def recurs(self, layer: int) -> bool:
         """Whether a block keeps states; by default all do."""

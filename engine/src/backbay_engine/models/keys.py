@@ -27,7 +27,7 @@ CROSS_LAYERS = wholes("attention.cross_attention_layers")
 SCALE = number("attention.scale", most=1e4, above=0)
 SOFTCAP = number("attn_logit_softcapping", 1e-3, 1e6, or_zero=True)
 LOGIT_SOFTCAP = number("final_logit_softcapping", 1e-3, 1e6, or_zero=True)
-LOGIT_SCALE = number("logit_scale", most=1e4, above=0)
+LOGIT_SCALE = number("logit_scale", 1e-6, 1e6)
 EMBEDDING_SCALE = number("embedding_scale", most=1e4, above=0)
 RESIDUAL_SCALE = number("residual_scale", most=1e4, above=0)
 WINDOW = whole("attention.sliding_window")  # 0: none
