@@ -62,7 +62,8 @@ def ops_of(backend: Backend, model: Model) -> set[str]:
         cache.open(backend, CacheSizes(PARALLEL, CONTEXT, BATCH, backbay.DType.F32))
     uniform = cache is not None and cache.is_uniform
     with recorded() as asked:
-        for step in worst_steps(BATCH, PARALLEL, CONTEXT, decoding=cache is not None, uniform=uniform):
+        steps = worst_steps(BATCH, PARALLEL, CONTEXT, decoding=cache is not None, uniform=uniform)
+        for step in model.worst_steps(steps):
             with backend.new_context() as ctx:
                 bound = None if cache is None else cache.bind(ctx.input(), cache.worst(step))
                 model.forward(ctx, Batch(ctx, step, bound))

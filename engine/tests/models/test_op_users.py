@@ -27,7 +27,6 @@ UNUSED = {
     "sqrt": COMPOSITES,
     "mean": COMPOSITES,
     "variance": COMPOSITES,
-    "cast": COMPOSITES,
     "argsort": COMPOSITES,
     "pad_ext": COMPOSITES,
     "mulmat_full_prec": COMPOSITES,
