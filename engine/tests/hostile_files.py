@@ -180,7 +180,9 @@ def answer(path: Path, backend: str = "cpu_ref") -> None:
             prompt: Any = "ab" if 0 < len(llm.tokenizer.encode("ab")) < llm.context else [0]
         except backbay_engine.RequestError:
             prompt = [0]
-        if llm.cache is None:
+        if llm.model.ranks:
+            llm._engine.embed([[0]])  # a file may have no vocabulary to write a pair in
+        elif llm.cache is None:
             llm.embed([prompt])
         else:
             llm.generate(prompt, max_tokens=2)

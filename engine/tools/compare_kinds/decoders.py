@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
-from kind import Kind, kind
+from kind import VOCABULARY, Kind, kind
 
 SMALL: dict[str, Any] = {
     "hidden_size": 32,
@@ -42,6 +43,19 @@ def longrope(original: int) -> dict[str, Any]:
     return {**stretched, "original_max_position_embeddings": original}
 
 
+GEMMA_FILES = {"tokenizer.json": json.dumps({"model": {"vocab": [0] * VOCABULARY}, "added_tokens": []})}
+"""The converter counts the tokens of a file."""
+GEMMA4: dict[str, Any] = {
+    **SMALL,
+    "files": GEMMA_FILES,
+    "num_hidden_layers": 4,
+    "head_dim": 8,
+    "global_head_dim": 16,
+    "sliding_window": WINDOW,
+    "hidden_size_per_layer_input": 0,
+    "vocab_size_per_layer_input": VOCABULARY,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+}
 KINDS: dict[str, Kind] = {
     "llama": kind("LlamaForCausalLM", SMALL),
     "gemma2": kind(
@@ -99,4 +113,28 @@ KINDS: dict[str, Kind] = {
         describe=lambda config: config.update(n_ctx=512),
     ),
     "starcoder2": kind("Starcoder2ForCausalLM", SMALL, use_bias=True, norm_epsilon=1e-5),
+    "gemma4": kind(
+        "Gemma4ForCausalLM",
+        GEMMA4,
+        num_hidden_layers=6,
+        num_kv_shared_layers=3,
+        hidden_size_per_layer_input=8,
+        use_double_wide_mlp=True,
+        layer_types=["sliding_attention", "sliding_attention", "full_attention"] * 2,
+    ),
+    "gemma4-dense": kind(
+        "Gemma4ForCausalLM",
+        GEMMA4,
+        attention_k_eq_v=True,
+        num_global_key_value_heads=1,
+        final_logit_softcapping=5.0,
+    ),
+    "gemma4-moe": kind(
+        "Gemma4ForCausalLM",
+        GEMMA4,
+        enable_moe_block=True,
+        num_experts=6,
+        top_k_experts=2,
+        moe_intermediate_size=16,
+    ),
 }

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from decoders import SMALL, WINDOW
-from kind import VOCABULARY, Kind, kind
+from decoders import GEMMA_FILES, SMALL, WINDOW
+from kind import Kind, kind
 
 BERT: dict[str, Any] = {
     **SMALL,
@@ -66,7 +65,7 @@ KINDS: dict[str, Kind] = {
         sliding_window=WINDOW,
         use_bidirectional_attention=True,
         describe=lambda config: config.update(sliding_window=WINDOW),  # transformers saves half of it
-        files={"tokenizer.json": json.dumps({"model": {"vocab": [0] * VOCABULARY}, "added_tokens": []})},
+        files=GEMMA_FILES,
         **pooled("gemma-embedding", "mean"),
     ),
     "xlmr-rerank": kind("XLMRobertaForSequenceClassification", BERT, RANKING, **XLMR),

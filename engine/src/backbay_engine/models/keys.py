@@ -13,12 +13,15 @@ BLOCK_COUNT = whole("block_count", 1, MOST_BLOCKS)
 PREDICTING_BLOCKS = whole("nextn_predict_layers", 0, MOST_BLOCKS)  # the last ones, for speculation
 CONTEXT_LENGTH = whole("context_length", 2)
 WIDTH = whole("embedding_length", 1)
+LAYER_WIDTH = whole("embedding_length_per_layer_input")  # 0: no embeddings for each block
 
 HEADS = whole("attention.head_count", 1)
 KV_HEADS = whole("attention.head_count_kv", 1)
 ATTENDING_HEADS = whole("attention.head_count_kv")  # 0: the block has no attention
 KEY_LENGTH = whole("attention.key_length", 1)
 VALUE_LENGTH = whole("attention.value_length", 1)
+WINDOW_KEY_LENGTH = whole("attention.key_length_swa", 1)
+SHARED_CACHES = whole("attention.shared_kv_layers", 0, MOST_BLOCKS)  # the last blocks, which see others' keys
 QUERY_LATENT = whole("attention.q_lora_rank", 1)
 LATENT = whole("attention.kv_lora_rank", 1)
 OWN_KEY_LENGTH = whole("attention.key_length_mla", 1)  # of the heads behind the latent vector
@@ -54,6 +57,7 @@ NORMALIZED_SHARES = flag("expert_weights_norm")
 SHARE_SCALE = number("expert_weights_scale", 0, 1e4)
 
 ROTATED = whole("rope.dimension_count", 2)
+WINDOW_ROTATED = whole("rope.dimension_count_swa", 2)
 BASE = number("rope.freq_base", most=1e30, above=1)
 WINDOW_BASE = number("rope.freq_base_swa", most=1e30, above=1)
 SECTIONS = wholes("rope.dimension_sections")

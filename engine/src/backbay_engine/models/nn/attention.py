@@ -105,8 +105,8 @@ def attend(
     ctx: Context,
     layer: int,
     q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    k: Tensor | None,
+    v: Tensor | None,
     cache: BoundCache | None,
     scale: float,
     *,
@@ -114,12 +114,16 @@ def attend(
     softcap: float = 0.0,
     vmla: Tensor | None = None,
 ) -> Tensor:
-    """Store keys and values in the cache, and attend over all that the layer holds; (value_head, heads, tokens)."""
+    """Store keys and values in the cache, and attend over all that the layer holds; (value_head, heads, tokens).
+
+    Without keys and values, the step attends over a layer that holds its own already.
+    """
     if cache is None:
         raise BackbayError(
             "this model attends to earlier tokens: its steps need the cache that new_cache() gives"
         )
-    cache.put(ctx, layer, k, v)
+    if k is not None and v is not None:
+        cache.put(ctx, layer, k, v)
     seen = cache.get(ctx, layer)
     return q.scaled_dot_product_attention(
         ctx,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import final
 
 from backbay import Context, Tensor
@@ -51,11 +52,12 @@ class Experts:
         normalized: bool = True,
         biased: bool = False,
         gated: bool = True,
+        router: Callable[[Context, Tensor], Tensor] | None = None,
     ) -> None:
         width, hidden, self.count = shape.width, shape.hidden, shape.experts
         self.hidden, self.activation = hidden, activation
         self.routing = routing or Routing(shape.experts, shape.used_experts, normalized=normalized)
-        self.router = Linear(weights, "ffn_gate_inp", width, self.count, biased=biased)
+        self.router = router or Linear(weights, "ffn_gate_inp", width, self.count, biased=biased)
         self.bias = weights.maybe("exp_probs_b.bias", self.count, or_else=("exp_probs_b",))
         self.gate = self.joint = self.shared = None
         if "ffn_gate_up_exps.weight" in weights:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backbay import Context, DType, Tensor
-from backbay.gguf import Config
+from backbay.gguf import Config, Key
 from backbay.ops import Yarn
 
 from ..batch import Batch
@@ -62,6 +62,7 @@ class Factors:
 class Rope:
     """Rotates queries and keys by their positions, and keys again when a cache moves them.
 
+    rotated  the key of the number of rotated elements
     factors  divide the frequencies; `fit` chooses the short or the long ones
     scaled   False: the context is not extended, whatever the metadata say
     plain    True: yarn does not magnify queries and keys
@@ -77,6 +78,7 @@ class Rope:
         mode: Mode,
         *,
         base: float | None = None,
+        rotated: Key[int] = ROTATED,
         factors: Factors | None = None,
         scaled: bool = True,
         plain: bool = False,
@@ -87,7 +89,7 @@ class Rope:
         self._sections = sections
         self._by_context = factors or Factors(None, None)
         self._original = _original(config)
-        self.dim = _dimensions(config, shape)
+        self.dim = _dimensions(config, shape, rotated)
         self.base = BASE.of(config, 1e4) if base is None else base
         self.scale, self.yarn = _scaling(config, plain=plain) if scaled else (1.0, None)
         if exact is not None and self.yarn is not None and self.yarn.ext_factor:
@@ -157,11 +159,11 @@ def _scaling(config: Config, *, plain: bool) -> tuple[float, Yarn | None]:
     return scale, Yarn(original, mix, magnitude * whole / _growth(scale), fast, slow)
 
 
-def _dimensions(config: Config, shape: Shape) -> int:
+def _dimensions(config: Config, shape: Shape, rotated: Key[int] = ROTATED) -> int:
     """The number of a head's elements that are rotated."""
-    dim = ROTATED.of(config, shape.head)
+    dim = rotated.of(config, shape.head)
     if dim > shape.head or dim % 2:
-        raise ROTATED.refuse(config, f"an even number up to {shape.head}, the length of a head,")
+        raise rotated.refuse(config, f"an even number up to {shape.head}, the length of a head,")
     return dim
 
 
