@@ -35,7 +35,7 @@ def test_every_kind_of_layout_is_drawn() -> None:
     for turn in range(200):
         for operand in CASES["core", "add"].draw(Draw(f"layout/{turn}", turn)).operands():
             seen.update(step.name.split("(")[0] for step in operand.layout.steps)
-    assert set(seen) == {"permute", "view", "slice", "duplicate", "repeat"}
+    assert set(seen) == {"permute", "view", "slice", "duplicate", "repeat", "neg", "cast", "pad"}
 
 
 def test_options_by_turn_come_one_after_the_other() -> None:

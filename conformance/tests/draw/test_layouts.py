@@ -10,6 +10,7 @@ from backbay_conformance import Draw, lab_for
 from backbay_conformance.draw.data import Bits, Distinct
 from backbay_conformance.draw.layout import Layout, found
 from backbay_conformance.draw.operand import Operand
+from backbay_conformance.numbers.comparison import compare_bits
 from backbay_conformance.numbers.encoding import from_bytes
 from backbay_conformance.suite.lab import Lab
 
@@ -35,9 +36,7 @@ def test_elements_are_found_where_they_were_put(lab: Lab, dtype: DType) -> None:
             assert seen.shape == operand.shape, str(operand)
             ctx.compute(seen)
             got = from_bytes(seen.bytes(), dtype, seen.shape)
-        assert np.array_equal(got.view(np.uint8), np.ascontiguousarray(operand.stored).view(np.uint8)), str(
-            operand
-        )
+        compare_bits(operand.stored, got, dtype, None, str(operand))
 
 
 @pytest.mark.parametrize("largest", [True, False])

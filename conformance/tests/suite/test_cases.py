@@ -23,8 +23,8 @@ def test_calls_fit_their_op(key: tuple[str, str]) -> None:
             assert operand.layout.shape == operand.shape
         if call.batch is not None:
             assert len(call.batch) == len(list(call.operands()))
-        if call.degrees is not None:
-            assert len(call.degrees) == len(list(call.operands()))
+        if call.doubled is not None:
+            assert len(call.doubled) == len(list(call.operands()))
 
 
 def test_scenarios_run_in_every_size() -> None:

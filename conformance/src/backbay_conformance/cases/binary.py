@@ -80,19 +80,19 @@ def operands(
 @case(ops.add)
 def add(draw: Draw) -> Call:
     x, t2, relations = operands(draw, Numbers("0nisb"))
-    return Call((x, t2), lambda x, t2: x + repeated(t2, x.shape), degrees=(1, 1), joint=1, **relations)  # type: ignore[arg-type]
+    return Call((x, t2), lambda x, t2: x + repeated(t2, x.shape), doubled=(True, True), **relations)  # type: ignore[arg-type]
 
 
 @case(ops.sub)
 def sub(draw: Draw) -> Call:
     x, t2, relations = operands(draw, Numbers("0nisb"))
-    return Call((x, t2), lambda x, t2: x - repeated(t2, x.shape), degrees=(1, 1), joint=1, **relations)  # type: ignore[arg-type]
+    return Call((x, t2), lambda x, t2: x - repeated(t2, x.shape), doubled=(True, True), **relations)  # type: ignore[arg-type]
 
 
 @case(ops.mul)
 def mul(draw: Draw) -> Call:
     x, t2, relations = operands(draw, Numbers("0nisb"))
-    return Call((x, t2), lambda x, t2: x * repeated(t2, x.shape), degrees=(1, 1), **relations)  # type: ignore[arg-type]
+    return Call((x, t2), lambda x, t2: x * repeated(t2, x.shape), doubled=(True, True), **relations)  # type: ignore[arg-type]
 
 
 def powers_of_two(making: Making, operand: Operand) -> Array:
@@ -104,4 +104,4 @@ def powers_of_two(making: Making, operand: Operand) -> Array:
 def div(draw: Draw) -> Call:
     divisor = Made(powers_of_two) if draw.exact else Numbers("0nisb")
     x, t2, relations = operands(draw, divisor)
-    return Call((x, t2), lambda x, t2: x / repeated(t2, x.shape), degrees=(1, -1), **relations)  # type: ignore[arg-type]
+    return Call((x, t2), lambda x, t2: x / repeated(t2, x.shape), doubled=(True, True), **relations)  # type: ignore[arg-type]

@@ -126,9 +126,9 @@ def gated(op: Op[Any, Any], activate: Unary, *, activated: bool = False, free: A
         fill: Fill = Numbers("0s" if draw.flag() else "0nis", low=-60, high=60)
         x = draw.floats(shape, Made(brim) if draw.flag(6) else fill, activated=activated)
         up = draw.floats(shape, Numbers(), dtype=draw.other_float()) if draw.flag() else None
-        degrees = None if up is None else (None, 1)
+        doubled = None if up is None else (False, True)
         relations = draw.batch(shape, 1 if up is None else 2)
-        return Call((x, up), formula, exact=op is ops.relu, free=free, degrees=degrees, **relations)
+        return Call((x, up), formula, exact=op is ops.relu, free=free, doubled=doubled, **relations)
 
     case(op)(draw_call)
 
@@ -197,7 +197,7 @@ def scale(draw: Draw) -> Call:
         (x, s),
         lambda x, s: x * float(np.float32(s)),
         signed=True,
-        degrees=(1,),
+        doubled=(True,),
         altered={"s": 4.0} if draw.flag(4) else {},
         **draw.batch(shape),
     )

@@ -86,7 +86,7 @@ def solve_tri(draw: Draw) -> Call:
     def formula(a: Number, b: Number, *given: bool) -> Number:
         return solved(a, b, lower, left, unit)
 
-    return Call((a, b, lower, left, unit), formula, exact=False, degrees=(None, 1))
+    return Call((a, b, lower, left, unit), formula, exact=False, doubled=(False, True))
 
 
 def solved(a: Number, b: Number, lower: bool, left: bool, unit: bool) -> Number:

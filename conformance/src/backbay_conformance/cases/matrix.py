@@ -85,7 +85,7 @@ def mulmat_call(draw: Draw, wtype: DType, xtype: DType) -> Call:
     w = draw.operand(wtype, (k, n, *outer), Numbers("n", terms=k, most=4095 if wide_first else 7, few=True))
     fill = Numbers("n", terms=k, partner=w, most=4095, few=True) if unit == 1 else Numbers(terms=k, partner=w)
     x = draw.floats((k, m, *groups), fill, dtype=xtype, activated=True)
-    call = Call((w, x), product, batch=(None, 1), batch_out=1, degrees=(1, 1))
+    call = Call((w, x), product, batch=(None, 1), batch_out=1, doubled=(True, True))
     if wtype.is_float and draw.flag():  # zeros at the end of both rows add nothing
         extra = draw.integer(1, 33)
         call.padded = Call((longer(w, extra, 0.0), longer(x, extra, 0.0)), product), lambda raw: raw
@@ -143,7 +143,7 @@ def expert_call(draw: Draw, wtype: DType) -> Call:
         x = draw.floats((k,), fill, dtype=DType.F32, activated=True)
         return Call((w, x, draw.operand(DType.I32, (), Integers(0, experts), stays=True)), by_expert)
     ids = draw.operand(DType.I32, (used, tokens), Integers(0, experts), stays=True)
-    return Call((w, x, ids), by_expert, batch=(None, 2, 1), batch_out=2, degrees=(1, 1, None))
+    return Call((w, x, ids), by_expert, batch=(None, 2, 1), batch_out=2, doubled=(True, True, False))
 
 
 @case(ops.mulmat_id)
@@ -183,6 +183,5 @@ def add_id(draw: Draw) -> Call:
         lambda x, t2, ids: x + t2[ids].reshape(*x.shape),
         batch=(2, None, 1),
         batch_out=2,
-        degrees=(1, 1, None),
-        joint=1,
+        doubled=(True, True, False),
     )

@@ -163,7 +163,9 @@ def rope(draw: Draw) -> Call:
     split = draw.pick(1, 3)
     shared: tuple[None, ...] = (None,) if factors is None else (None, None)
     batched: Any = (split, *shared) if split < len(x.shape) else None
-    call = Call(args, rope_formula, exact=zero, batch=batched, batch_out=split, degrees=(1, *shared))
+    call = Call(
+        args, rope_formula, exact=zero, batch=batched, batch_out=split, doubled=(True, *[False] * len(shared))
+    )
     call.free, call.instead = broken_pairs, (np.nan, np.inf, -np.inf)
     if draw.flag():
         call.altered = {"scale": scale / 2} if draw.flag() else {"base": 2 * base}
@@ -228,7 +230,7 @@ def ssm_conv(draw: Draw) -> Call:
         seen = windows(x.activation(), 2, k, 1, 0, 1)  # (sequences, channels, tokens, K)
         return weight.einsum("ck,nctk->ntc", seen, k)
 
-    return Call((x, weight), formula, batch=(2, None), batch_out=2, degrees=(1, 1))
+    return Call((x, weight), formula, batch=(2, None), batch_out=2, doubled=(True, True))
 
 
 def decays(making: Making, operand: Operand) -> Array:

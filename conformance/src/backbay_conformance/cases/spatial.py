@@ -94,7 +94,7 @@ def conv2d(draw: Draw) -> Call:
     fill = Numbers("ni", terms=terms, partner=weight, few=True)
     data = draw.floats((width, height, ic, n), fill, dtype=draw.other_float(), activated=True)
     args = (weight, data, s0, s1, p0, p1, d0, d1)
-    return Call(args, conv2d_formula, batch=(None, 3), batch_out=3, degrees=(1, 1))
+    return Call(args, conv2d_formula, batch=(None, 3), batch_out=3, doubled=(True, True))
 
 
 @case(ops.im2col)
@@ -153,7 +153,7 @@ def conv3d(draw: Draw) -> Call:
         return y.reshape(n * oc, *y.shape[2:])
 
     flat = [value for i in range(3) for value in [a[i] for a in along]]
-    return Call((weight, data, c, *flat), formula, degrees=(1, 1))
+    return Call((weight, data, c, *flat), formula, doubled=(True, True))
 
 
 @case(ops.conv1d_dw)
@@ -189,7 +189,7 @@ def conv1d_dw(draw: Draw) -> Call:
         seen = windows(rank(x.activation(), 3), 2, k, s, p, d)  # (N, C, OT, K)
         return weight.reshape(channels, k).einsum("ck,nctk->nct", seen, k)
 
-    return Call((x, weight, s, p, d), formula, batch=(2, None), batch_out=2, degrees=(1, 1))
+    return Call((x, weight, s, p, d), formula, batch=(2, None), batch_out=2, doubled=(True, True))
 
 
 POOLS = (
@@ -225,7 +225,7 @@ def avg_pool2d(draw: Draw) -> Call:
         seen = windows(windows(x, axis, k, s, before, 1, behind), axis - 1, k, s, before, 1, behind)
         return _both(seen) / float(k * k)
 
-    return Call((x, k, s, p), formula, degrees=(1,))
+    return Call((x, k, s, p), formula, doubled=(True,))
 
 
 def _both(seen: Number) -> Number:
@@ -278,7 +278,7 @@ def interpolate(draw: Draw) -> Call:
             y = linear(y, axis, extent) if mode == "bilinear" and n < 2 else nearest(y, axis, extent)
         return y
 
-    return Call((x, tuple(dims), mode), formula, exact=mode == "nearest", degrees=(1,))
+    return Call((x, tuple(dims), mode), formula, exact=mode == "nearest", doubled=(True,))
 
 
 def nearest(x: Number, axis: int, extent: int) -> Number:

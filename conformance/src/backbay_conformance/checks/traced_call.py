@@ -55,6 +55,7 @@ class TracedCall:
             if operand in self.weights:
                 self.tensors[operand] = weight(self.backend, self.weights[operand], operand.spec)
                 continue
+            operand.layout = operand.layout.on(self.backend)
             self.leaves[operand] = operand.leaf(ctx)
             self.tensors[operand] = operand.layout.trace(ctx, self.leaves[operand])
         args = call.mapped(self.tensors.__getitem__)

@@ -155,7 +155,8 @@ def _for_blocks(rng: np.random.Generator, numbers: Array, kind: DType, row: int,
     if row == 0:
         return numbers
     rows = numbers.reshape(-1, row)
-    limit = max(1, min(127, int(room / 2)))
+    # Blocks of Q8_1 also hold the sum of their 32 numbers, in f16, which is exact up to 2048.
+    limit = max(1, min(59 if kind is DType.Q8_1 else 127, int(room / 2)))
     rows[...] = np.clip(rows, -limit, limit)
     for start in range(0, row, 16):
         rows[:, start + int(rng.integers(min(16, row - start)))] = rng.choice([-127.0, 127.0])

@@ -10,7 +10,19 @@ from typing import Any, Literal, TypeVar
 from backbay import CacheConfig, DType
 
 from .data import READABLE, Bits, Fill, Numbers
-from .layout import Layout, LayoutStep, duplicated, gaps, permuted, plain, repeated, sliced
+from .layout import (
+    Layout,
+    LayoutStep,
+    duplicated,
+    gaps,
+    negated,
+    permuted,
+    plain,
+    repeated,
+    sliced,
+    widened,
+    zeros_around,
+)
 from .operand import Operand
 
 T = TypeVar("T")
@@ -229,9 +241,12 @@ class Draw:
         """
         fill = fill or Numbers()
         free = isinstance(fill, (Numbers, Bits)) and not stays  # equal elements are allowed
-        placed = (
-            self.layout(dtype, tuple(shape), stays=stays, free=free) if layout else plain(dtype, tuple(shape))
-        )
+        if not layout:
+            placed = plain(dtype, tuple(shape))
+        elif dtype.is_float and not stays and self.on_turn(9, 10):
+            placed = self._made(dtype, tuple(shape), padded=free and not activated)
+        else:
+            placed = self.layout(dtype, tuple(shape), stays=stays, free=free)
         seed = self.below(1 << 16)
         return Operand(dtype, tuple(shape), fill, placed, seed, activated=activated)
 
@@ -267,6 +282,21 @@ class Draw:
         elif kind == 5 and not stays:
             steps.insert(0, duplicated(dtype, inner))
         return Layout(dtype, shape, tuple(steps))
+
+    def _made(self, dtype: DType, shape: tuple[int, ...], *, padded: bool) -> Layout:
+        """The result of an op that an optimizer may merge into the op that reads it."""
+        steps = [negated(dtype, shape)]
+        if dtype is not DType.F32:
+            steps.append(widened(dtype, shape))
+        if padded and shape:
+            before = tuple(self.below(min(n, 2)) if n else 0 for n in shape)
+            behind = tuple(self.below(min(n - a, 2)) if n else 0 for n, a in zip(shape, before, strict=True))
+            steps += [zeros_around(dtype, shape, before, behind)] * 2
+        made = Layout(dtype, shape, (self.pick(*steps),))
+        if len(shape) > 1 and self.flag(4):  # a copy of a transposed view
+            turned = self._permuted(dtype, shape)
+            made = Layout(dtype, shape, (turned, duplicated(dtype, shape)))
+        return made
 
     def _permuted(self, dtype: DType, shape: tuple[int, ...]) -> LayoutStep:
         axes = list(range(len(shape)))

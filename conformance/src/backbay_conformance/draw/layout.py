@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from backbay import Context, DType, Level, Op, Spec, Tensor, ops
+from backbay import Backend, Context, DType, Level, Op, Spec, Tensor, ops
 
-from ..numbers.encoding import stored_shape
+from ..numbers.encoding import decode, stored_shape
 from ..numbers.rounding import Array
 
 Shape = tuple[int, ...]
@@ -28,6 +28,7 @@ class LayoutStep:
     code: str  # source text of `trace`, after the dot
     merge_shared: Callable[[Array], Array] = lambda raw: raw  # makes elements that share memory equal
     made_of: DType | None = None  # the source's type, if it is another
+    needs: Op[Any, Any] | None = None  # the op that makes the data, which a backend may lack
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,14 @@ class Layout:
         for step in self.steps:
             leaf = step.trace(ctx, leaf)
         return leaf
+
+    def on(self, backend: Backend) -> Layout:
+        """The layout, or a contiguous one if the backend lacks an op that it needs."""
+        source = Spec(self.leaf_dtype, self.source)
+        for step in self.steps:
+            if step.needs is not None and backend.supports(step.needs, [source]).level is Level.NONE:
+                return Layout(self.dtype, self.shape)
+        return self
 
     def __str__(self) -> str:
         return " > ".join(step.name for step in self.steps) or "contiguous"
@@ -162,6 +171,55 @@ def duplicated(dtype: DType, shape: Shape) -> LayoutStep:
         return x.duplicate(ctx) if runs(ctx, ops.contiguous, x) else x
 
     return LayoutStep("duplicate", shape, shape, lambda raw: raw, trace, "duplicate(ctx)")
+
+
+def negated(dtype: DType, shape: Shape) -> LayoutStep:
+    """The negative of a leaf."""
+
+    def embed(raw: Array) -> Array:
+        return raw ^ 0x8000 if dtype is DType.BF16 else -raw
+
+    def trace(ctx: Context, x: Tensor) -> Tensor:
+        return x.neg(ctx)
+
+    return LayoutStep("neg", shape, shape, embed, trace, "neg(ctx)", needs=ops.neg)
+
+
+def widened(dtype: DType, shape: Shape) -> LayoutStep:
+    """A cast of a leaf of f32."""
+
+    def embed(raw: Array) -> Array:
+        return decode(raw, dtype).astype(np.float32)
+
+    def trace(ctx: Context, x: Tensor) -> Tensor:
+        return x.cast(ctx, dtype)
+
+    return LayoutStep(
+        "cast", shape, shape, embed, trace, f"cast(ctx, {dtype!r})", made_of=DType.F32, needs=ops.cast
+    )
+
+
+def zeros_around(dtype: DType, shape: Shape, before: Shape, behind: Shape) -> LayoutStep:
+    """A leaf with zeros around it."""
+    source = tuple(n - a - b for n, a, b in zip(shape, before, behind, strict=True))
+    inside = tuple(slice(a, a + n) for n, a in zip(reversed(source), reversed(before), strict=True))
+    amounts = [amount for pair in zip(before, behind, strict=True) for amount in pair]
+
+    def merge_shared(raw: Array) -> Array:
+        whole = np.zeros_like(raw)
+        whole[inside] = raw[inside]
+        return whole
+
+    return LayoutStep(
+        f"pad{before}{behind}",
+        source,
+        shape,
+        lambda raw: raw[inside],
+        lambda ctx, x: x.pad_ext(ctx, *amounts),
+        f"pad_ext(ctx, {', '.join(map(str, amounts))})",
+        merge_shared,
+        needs=ops.pad_ext,
+    )
 
 
 def repeated(dtype: DType, shape: Shape, dim: int) -> LayoutStep:

@@ -39,9 +39,7 @@ class Call:
     signed    a zero of the result has the sign of the formula's zero
     batch     for each operand in order, the dimension along which the call splits into independent calls, or None;
               the result splits along `batch_out`
-    degrees   for each operand the power of two by which the result grows if the operand is doubled; None if the
-              operand must not be scaled
-    joint     the degree of scaling all operands together, for ops that cannot scale a single operand
+    doubled   for each operand whether it may be doubled, for another call
     padded    the same call with padding that does not change the result, and a function that cuts the padding off
     altered   other values of some attributes, by name, for another call with the same operands
     """
@@ -58,8 +56,7 @@ class Call:
     signed: bool = False
     batch: tuple[int | None, ...] | None = None
     batch_out: int = 0
-    degrees: tuple[int | None, ...] | None = None
-    joint: int | None = None
+    doubled: tuple[bool, ...] | None = None
     padded: tuple[Call, Callable[[Array], Array]] | None = None
     altered: dict[str, Any] = field(default_factory=dict)
     op: Op[Any, Any] = field(init=False)
@@ -83,7 +80,7 @@ class Call:
 
     def with_args(self, args: tuple[Any, ...]) -> Call:
         """The same call with other args; relations are not copied."""
-        call = replace(self, args=args, batch=None, degrees=None, padded=None, altered={})
+        call = replace(self, args=args, batch=None, doubled=None, padded=None, altered={})
         call.op = self.op
         return call
 
