@@ -77,7 +77,13 @@ def _filled(text: str, name: str) -> str:
     to_do = [op.name for op in kernels_needed(llama, lambda op, _: op.name in STARTERS).kernels]
     lines = "\n".join(_wrapped(f"A Llama also needs {', '.join(to_do)}.", 110))
     kind = "".join(part.capitalize() for part in name.split("_")) + "Backend"
-    replaced = {"mybackend": name, "MyBackend": kind, "CONTRACT": str(CONTRACT_VERSION), "NEXT": lines}
+    replaced = {
+        "mybackend": name,
+        "MyBackend": kind,
+        "~=1.0": f"~={CONTRACT_VERSION}",
+        "CONTRACT": str(CONTRACT_VERSION),
+        "NEXT": lines,
+    }
     return re.sub("|".join(replaced), lambda found: replaced[found[0]], text)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,11 @@ from . import engine
 from .engine import Array
 from .kernels import kernel
 from .program import Program
+
+KEPT = 256
+PROGRAMS: dict[str, tuple[Program, engine.Compiled]] = {}
+"""The compiled programs of this process, at most KEPT of them: all backends and contexts share them."""
+LOCK = Lock()
 
 
 class Storage(Buffer):
@@ -98,7 +104,8 @@ class Compiled(Plan):
         self.outputs = [node.index for node in graph.outputs]
         self.values: dict[int, Array] = {}
         # The engine makes the results, and the new value of each written leaf beside its old one.
-        self.nbytes = sum(assign_slots(graph)[1]) + sum(target.nbytes for target in self.targets if target)
+        written = sum(graph.nodes[index].nbytes for index, _ in self.program.written)
+        self.nbytes = sum(assign_slots(graph)[1]) + written
         backend.ledger.take(GRAPH, self.nbytes, lambda: None)
 
     def run(self, cancel: Cancel | None) -> None:
@@ -128,7 +135,6 @@ class MyBackend(Backend):
     def start(self) -> None:
         super().start()
         self.weights: dict[str, Weight] = {}
-        self.programs: dict[str, tuple[Program, engine.Compiled]] = {}
 
     def devices(self) -> list[DeviceInfo]:
         total, free = host_memory()
@@ -155,10 +161,13 @@ class MyBackend(Backend):
     def program_of(self, graph: Graph) -> tuple[Program, engine.Compiled]:
         """The compiled program of a graph: graphs of equal shapes share it."""
         key = graph.shape_key()
-        if key not in self.programs:
-            program = Program(graph, self.kernels)
-            self.programs[key] = program, engine.compiled(program)
-        return self.programs[key]
+        with LOCK:
+            if key not in PROGRAMS:
+                program = Program(graph, self.kernels)
+                PROGRAMS[key] = program, engine.compiled(program)
+            if len(PROGRAMS) > KEPT:
+                del PROGRAMS[next(iter(PROGRAMS))]
+            return PROGRAMS[key]
 
     def allocate(self, spec: Spec, placement: Placement) -> Buffer:
         return Storage(spec, 0xFF if self.params.debug.poison else 0)

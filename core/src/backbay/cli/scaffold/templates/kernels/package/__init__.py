@@ -1,4 +1,4 @@
-"""The backend mybackend: this module is its entry point."""
+"""The backend mybackend, a table of kernels: this module is its entry point."""
 
 from backbay.plugin import Backend, hookimpl
 
