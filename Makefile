@@ -8,7 +8,7 @@ REQUIREMENTS := requirements-dev.txt plugins/ggml/requirements.txt
 FOLDERS := $(subst [cpu],,$(PACKAGES))
 SOURCES := $(addsuffix /src,$(FOLDERS))
 
-.PHONY: help demo test check format lint types contracts docs api bench conform mutants chaos nightly clean
+.PHONY: help demo test check format lint types contracts docs api bench conform mutants chaos nightly dist clean
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -75,6 +75,19 @@ nightly: $(VENV)/.installed  ## tests that take hours
 	$(BIN)/backbay conform cpu_ref --size nightly
 	$(BIN)/backbay conform ggml --size nightly
 	$(BIN)/backbay conform onnx --size nightly
+
+dist: $(VENV)/.dist  ## build all wheels and sdists, check them, and run backbay from the wheels alone
+	$(VENV)/dist/bin/python tools/dist.py --twice
+
+backend-%:  # examples/backends: an environment of its own, and the certificate
+	$(PYTHON) -m venv $(VENV)/$*
+	$(VENV)/$*/bin/python -m pip install ./core ./conformance ./examples/backends/$*
+	$(VENV)/$*/bin/backbay conform $* --timeout 600 --certify examples/backends/$*/proof
+
+$(VENV)/.dist: requirements-dist.txt
+	$(PYTHON) -m venv $(VENV)/dist
+	$(VENV)/dist/bin/python -m pip install -r requirements-dist.txt
+	touch $@
 
 clean:  ## remove the environment
 	rm -rf $(VENV)

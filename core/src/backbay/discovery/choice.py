@@ -49,7 +49,10 @@ def _best() -> Choice:
 
     installed = backends()
     if not installed:
-        raise BackendUnavailableError("no backend is installed; install one, for example backbay-cpu-ref")
+        raise BackendUnavailableError(
+            "no backend is installed; install one, for example "
+            "from a clone of backbay: pip install ./plugins/cpu_ref"
+        )
     probed = ranked(probe_all(installed.values()))
     if not probed[0].works:  # an earlier process may have met a machine too busy to answer in time
         probe_all([result.entry for result in probed if result.age], again=True)

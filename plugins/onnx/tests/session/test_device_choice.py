@@ -28,7 +28,7 @@ def test_a_gpu_that_is_asked_for_and_missing_is_an_error_with_its_remedy() -> No
         BackendParams(gpu_layers=layers("CUDA:0", 0), options={"provider": "cuda"}),
     ):
         with pytest.raises(
-            BackendUnavailableError, match=r"CUDA:0 was asked for.*pip install backbay-onnx\[cuda\]"
+            BackendUnavailableError, match=r"CUDA:0 was asked for.*pip install onnxruntime-gpu\[cuda,cudnn\]"
         ):
             backbay.open(None, backend="onnx", params=params)
 

@@ -42,7 +42,7 @@ HOST_PROVIDER = Provider(
     prefix="CPU",
     title="ONNX Runtime CPU",
     memory="cpu",
-    remedy="pip install backbay-onnx[cpu]",
+    remedy="pip install onnxruntime",
     settings=_no_settings,
 )
 
@@ -53,7 +53,7 @@ GPU_PROVIDERS = (  # "auto" takes the first that works
         prefix="CUDA",
         title="ONNX Runtime CUDA",
         memory="cuda",
-        remedy="pip uninstall onnxruntime, pip install backbay-onnx[cuda], and check that a CUDA driver is installed",
+        remedy="pip uninstall onnxruntime, pip install onnxruntime-gpu[cuda,cudnn], and check that a CUDA driver is installed",
         settings=_cuda_settings,
     ),
 )

@@ -24,7 +24,7 @@ def runtime() -> Any:
     if len(installed) == 2:
         raise BackendUnavailableError(
             "onnxruntime and onnxruntime-gpu are both installed and overwrite each other's files; "
-            "remedy: pip uninstall onnxruntime onnxruntime-gpu, then pip install backbay-onnx[cpu] or backbay-onnx[cuda]"
+            "remedy: pip uninstall onnxruntime onnxruntime-gpu, then pip install onnxruntime, or onnxruntime-gpu[cuda,cudnn]"
         )
     try:
         import onnxruntime
@@ -34,7 +34,7 @@ def runtime() -> Any:
         raise_if_starved(error, "loading ONNX Runtime")
         why = "is broken" if installed else "is not installed"
         raise BackendUnavailableError(
-            f"ONNX Runtime {why} ({error}); remedy: pip install backbay-onnx[cpu], or backbay-onnx[cuda] for CUDA"
+            f"ONNX Runtime {why} ({error}); remedy: pip install onnxruntime, or onnxruntime-gpu[cuda,cudnn] for CUDA"
         ) from error
     skip_destructors_after_fork()
     onnxruntime.set_default_logger_severity(4)  # errors are raised as exceptions; users need no other message

@@ -1,0 +1,120 @@
+"""The packages can be published: one version, a licence in each, bounds at both ends that CI tests."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+from doc_blocks import ROOT
+
+from backbay import CONTRACT_VERSION
+
+sys.path.insert(0, str(ROOT / "tools"))
+import versions
+
+PACKAGES = versions.PACKAGES
+BOUND = re.compile(r"[a-z0-9-]+(\[[a-z,]+\])?(>=(?P<least>[0-9.]+),<[0-9.]+|~=[0-9.]+)")
+
+
+def project(package: str) -> dict:
+    return tomllib.loads((ROOT / package / "pyproject.toml").read_text())["project"]
+
+
+def needed(package: str) -> list[str]:
+    extras = project(package).get("optional-dependencies", {})
+    return [*project(package)["dependencies"], *(one for extra in extras.values() for one in extra)]
+
+
+def test_every_package_of_the_workspace_is_known():
+    found = {
+        str(path.parent.relative_to(ROOT))
+        for pattern in ("*", "*/*")
+        for path in ROOT.glob(f"{pattern}/pyproject.toml")
+    }
+    assert {path for path in found if not path.startswith((".", "tests", "examples"))} == set(PACKAGES)
+
+
+def test_the_version_comes_from_one_place_and_from_the_contract():
+    version = versions.current()
+    assert version.startswith(f"{CONTRACT_VERSION}.")
+    for package in PACKAGES:
+        text = (ROOT / package / "pyproject.toml").read_text()
+        assert text == versions.with_version(text, version), f"run python tools/versions.py {version}"
+
+
+def test_a_new_version_is_written_everywhere():
+    text = versions.with_version((ROOT / "conformance/selftest/pyproject.toml").read_text(), "2.0.1")
+    written = tomllib.loads(text)["project"]
+    assert written["version"] == "2.0.1"
+    siblings = [one for one in written["dependencies"] if one.startswith("backbay")]
+    assert siblings == ["backbay~=2.0", "backbay-conformance~=2.0", "backbay-cpu-ref~=2.0"]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_package_says_what_an_index_shows(package: str):
+    said = project(package)
+    assert said["license"] == "MIT"
+    assert said["license-files"] == ["LICENSE"]
+    assert (ROOT / package / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
+    assert (ROOT / package / said["readme"]).is_file()
+    assert (
+        said["authors"] and said["keywords"] and {"Source", "Documentation", "Changelog"} <= set(said["urls"])
+    )
+    assert not any("macOS" in one or "Windows" in one for one in said["classifiers"])  # never run there
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_dependency_is_bound_at_both_ends_and_the_lower_one_is_tried(package: str):
+    lowest = dict(
+        re.findall(r"^([a-z0-9-]+)==([0-9.]+)$", (ROOT / "requirements-lowest.txt").read_text(), re.MULTILINE)
+    )
+    for one in needed(package):
+        found = BOUND.fullmatch(one.replace(" ", ""))
+        assert found, f"{one} lacks a bound"
+        name = re.match("[a-z0-9-]+", one)[0]
+        if found["least"] and name in lowest:
+            least = found["least"]
+            assert (lowest[name] + ".").startswith(least + "."), f"{one} is tried with {lowest[name]}"
+
+
+def test_ci_runs_every_python_that_the_packages_name():
+    jobs = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]
+    tried = set(jobs["test"]["strategy"]["matrix"]["python"])
+    named = {
+        one.rpartition(" ")[2] for one in project("core")["classifiers"] if re.search(r":: 3\.\d+$", one)
+    }
+    assert named == tried
+
+
+def test_a_release_is_published_by_trust_with_attestations():
+    jobs = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())["jobs"]
+    assert jobs["publish"]["permissions"] == {
+        "id-token": "write",
+        "attestations": "write",
+        "contents": "read",
+    }
+    assert jobs["publish"]["needs"] == "build"
+
+
+def test_an_sdist_is_packed_in_one_way_and_its_wheel_holds_the_templates(tmp_path: Path):
+    build = pytest.importorskip("build", reason="needs requirements-dist.txt")
+    assert build
+    made = subprocess.run(
+        [sys.executable, ROOT / "tools/dist.py", "--only-build", "--twice", "--into", tmp_path / "dist"],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert made.returncode == 0, made.stdout + made.stderr
+    wheel = zipfile.ZipFile(next((tmp_path / "dist").glob("backbay-*.whl")))
+    assert any(name.endswith("templates/both/github/workflows/conformance.yml") for name in wheel.namelist())
+    assert any(name.endswith("licenses/LICENSE") for name in wheel.namelist())
+    with tarfile.open(next((tmp_path / "dist").glob("backbay-*.tar.gz"))) as sdist:
+        assert any(name.endswith("/LICENSE") for name in sdist.getnames())
