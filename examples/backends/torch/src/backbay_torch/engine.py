@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from backbay.plugin import DType
 
@@ -29,10 +30,19 @@ TORCH = {
 
 
 def compiled(program: Compiled, mode: str) -> Compiled:
-    """The program: as it is, or compiled by torch.compile on its first run."""
-    if mode == "eager":
-        return program
-    return torch.compile(program, fullgraph=True, dynamic=False)
+    """The program: as it is, or compiled on its first run, from a trace of its own.
+
+    torch.compile would take all programs for one function, and refuse to compile it again and again.
+    """
+    made: list[Any] = []
+
+    def run(leaves: list[Array]) -> tuple[list[Array], list[Array]]:
+        if not made:
+            made.append(torch.compile(make_fx(program)(leaves), fullgraph=True, dynamic=False))
+        outputs, written = made[0](leaves)
+        return outputs, written
+
+    return program if mode == "eager" else run
 
 
 def to_engine(data: np.ndarray, dtype: DType) -> Array:
@@ -48,8 +58,6 @@ def to_host(tensor: Array) -> np.ndarray:
 
 def flat(tensor: Array) -> Array:
     """The elements of a tensor in their order, as a storage, which begins where its memory begins."""
-    if torch.compiler.is_compiling():  # it tells no offsets, and leaves out copies that nothing needs
-        return tensor.contiguous().reshape(-1).clone()
     whole = tensor.is_contiguous() and not tensor.storage_offset()
     return tensor.reshape(-1) if whole else tensor.clone(memory_format=torch.contiguous_format).reshape(-1)
 
