@@ -8,13 +8,13 @@ _NAMES = {
     "scaled_dot_product_attention": (
         "bert cohere2 command-r deepseek2 ernie4_5 ernie4_5-moe gemma-embedding gemma2 gemma3 gemma4 glm4 "
         "glm4moe gpt-oss gpt2 granite granitehybrid granitemoe lfm2 lfm2moe llama modern-bert nemotron_h "
-        "nemotron_h_moe nomic-bert olmo2 phi3 qwen2 qwen3 qwen35 qwen3moe qwen3next smollm3 starcoder2"
+        "nemotron_h_moe nomic-bert olmo2 phi3 qwen2 qwen3 qwen35 qwen3moe qwen3next smollm3 starcoder2 t5"
     ),
     "add": (
         "bert cohere2 command-r deepseek2 ernie4_5 ernie4_5-moe gemma-embedding gemma2 gemma3 gemma4 glm4 "
         "glm4moe gpt-oss gpt2 granite granitehybrid granitemoe lfm2 lfm2moe llama mamba2 modern-bert "
         "nemotron_h nemotron_h_moe nomic-bert olmo2 phi3 qwen2 qwen3 qwen35 qwen3moe qwen3next rwkv7 "
-        "smollm3 starcoder2"
+        "smollm3 starcoder2 t5"
     ),
     "sub": "deepseek2 qwen35 qwen3next rwkv7",
     "mul": (
@@ -27,27 +27,28 @@ _NAMES = {
     "exp": "qwen35 qwen3next rwkv7",
     "tanh": "bert gemma2 gemma4 rwkv7",
     "sigmoid": "deepseek2 glm4moe lfm2moe nemotron_h_moe qwen35 qwen3next rwkv7",
-    "relu": "nemotron_h nemotron_h_moe rwkv7",
+    "relu": "nemotron_h nemotron_h_moe rwkv7 t5",
     "silu": (
         "cohere2 command-r deepseek2 ernie4_5 ernie4_5-moe glm4 glm4moe granite granitehybrid granitemoe "
         "lfm2 lfm2moe llama mamba2 nemotron_h nemotron_h_moe nomic-bert olmo2 phi3 qwen2 qwen3 qwen35 "
         "qwen3moe qwen3next smollm3"
     ),
-    "gelu": "gemma-embedding gemma2 gemma3 gemma4 gpt2 starcoder2",
+    "gelu": "gemma-embedding gemma2 gemma3 gemma4 gpt2 starcoder2 t5",
     "gelu_erf": "bert modern-bert",
     "swiglu": "gpt-oss",
     "softplus": "qwen35 qwen3next",
     "clamp": "deepseek2",
     "scale": (
         "cohere2 command-r deepseek2 gemma-embedding gemma2 gemma3 gemma4 glm4moe granite granitehybrid "
-        "granitemoe nemotron_h_moe qwen35 qwen3next rwkv7"
+        "granitemoe nemotron_h_moe qwen35 qwen3next rwkv7 t5"
     ),
     "fill": "rwkv7",
+    "cast": "t5",
     "rows": (
         "bert cohere2 command-r deepseek2 ernie4_5 ernie4_5-moe gemma-embedding gemma2 gemma3 gemma4 glm4 "
         "glm4moe gpt-oss gpt2 granite granitehybrid granitemoe lfm2 lfm2moe llama mamba2 modern-bert "
         "nemotron_h nemotron_h_moe nomic-bert olmo2 phi3 qwen2 qwen3 qwen35 qwen3moe qwen3next rwkv7 "
-        "smollm3 starcoder2"
+        "smollm3 starcoder2 t5"
     ),
     "tri": "qwen35 qwen3next rwkv7",
     "solve_tri": "qwen35 qwen3next rwkv7",
@@ -55,7 +56,7 @@ _NAMES = {
         "bert cohere2 command-r deepseek2 ernie4_5 ernie4_5-moe gemma-embedding gemma2 gemma3 gemma4 glm4 "
         "glm4moe gpt-oss gpt2 granite granitehybrid granitemoe lfm2 lfm2moe llama mamba2 modern-bert "
         "nemotron_h nemotron_h_moe nomic-bert olmo2 phi3 qwen2 qwen3 qwen35 qwen3moe qwen3next rwkv7 "
-        "smollm3 starcoder2"
+        "smollm3 starcoder2 t5"
     ),
     "mulmat_id": (
         "deepseek2 ernie4_5-moe gemma4 glm4moe gpt-oss granitehybrid granitemoe lfm2moe llama "
@@ -67,7 +68,7 @@ _NAMES = {
     "rms_norm": (
         "deepseek2 ernie4_5 ernie4_5-moe gemma-embedding gemma2 gemma3 gemma4 glm4 glm4moe gpt-oss "
         "granite granitehybrid granitemoe lfm2 lfm2moe llama mamba2 nemotron_h nemotron_h_moe olmo2 phi3 "
-        "qwen2 qwen3 qwen35 qwen3moe qwen3next smollm3"
+        "qwen2 qwen3 qwen35 qwen3moe qwen3next smollm3 t5"
     ),
     "l2_norm": "qwen35 qwen3next rwkv7",
     "top_k": (
@@ -87,27 +88,27 @@ _NAMES = {
         "bert cohere2 command-r deepseek2 ernie4_5 ernie4_5-moe gemma-embedding gemma2 gemma3 gemma4 glm4 "
         "glm4moe gpt-oss gpt2 granite granitehybrid granitemoe lfm2 lfm2moe llama mamba2 modern-bert "
         "nemotron_h nemotron_h_moe nomic-bert olmo2 phi3 qwen2 qwen3 qwen35 qwen3moe qwen3next rwkv7 "
-        "smollm3 starcoder2"
+        "smollm3 starcoder2 t5"
     ),
     "view": (
         "cohere2 command-r deepseek2 ernie4_5 ernie4_5-moe gemma2 gemma3 gemma4 glm4 glm4moe gpt-oss gpt2 "
         "granite granitehybrid granitemoe lfm2 lfm2moe llama mamba2 modern-bert nemotron_h nemotron_h_moe "
-        "nomic-bert olmo2 phi3 qwen2 qwen3 qwen35 qwen3moe qwen3next smollm3 starcoder2"
+        "nomic-bert olmo2 phi3 qwen2 qwen3 qwen35 qwen3moe qwen3next smollm3 starcoder2 t5"
     ),
     "permute": (
         "bert deepseek2 gemma-embedding granitehybrid lfm2 lfm2moe mamba2 modern-bert nemotron_h "
-        "nemotron_h_moe nomic-bert qwen35 qwen3next rwkv7"
+        "nemotron_h_moe nomic-bert qwen35 qwen3next rwkv7 t5"
     ),
     "slice": (
         "cohere2 command-r deepseek2 ernie4_5 ernie4_5-moe gemma2 gemma3 gemma4 glm4 glm4moe gpt-oss gpt2 "
         "granite granitehybrid granitemoe lfm2 lfm2moe llama mamba2 modern-bert nemotron_h nemotron_h_moe "
-        "olmo2 phi3 qwen2 qwen3 qwen35 qwen3moe qwen3next rwkv7 smollm3 starcoder2"
+        "olmo2 phi3 qwen2 qwen3 qwen35 qwen3moe qwen3next rwkv7 smollm3 starcoder2 t5"
     ),
     "chunk": "gemma4 glm4 lfm2 lfm2moe modern-bert phi3 qwen35 qwen3next",
     "chunk_sections": "deepseek2 granitehybrid mamba2 nemotron_h nemotron_h_moe qwen35 qwen3next rwkv7",
     "contiguous": (
         "bert deepseek2 gemma-embedding gemma4 glm4 granitehybrid lfm2 lfm2moe mamba2 modern-bert "
-        "nemotron_h nemotron_h_moe nomic-bert phi3 qwen35 qwen3next rwkv7"
+        "nemotron_h nemotron_h_moe nomic-bert phi3 qwen35 qwen3next rwkv7 t5"
     ),
     "pad": "qwen35 qwen3next rwkv7",
     "concat": "deepseek2 granitehybrid lfm2 lfm2moe mamba2 nemotron_h nemotron_h_moe qwen35 qwen3next rwkv7",
@@ -116,7 +117,7 @@ _NAMES = {
     "set_rows": (
         "cohere2 command-r deepseek2 ernie4_5 ernie4_5-moe gemma2 gemma3 gemma4 glm4 glm4moe gpt-oss gpt2 "
         "granite granitehybrid granitemoe lfm2 lfm2moe llama mamba2 nemotron_h nemotron_h_moe olmo2 phi3 "
-        "qwen2 qwen3 qwen35 qwen3moe qwen3next rwkv7 smollm3 starcoder2"
+        "qwen2 qwen3 qwen35 qwen3moe qwen3next rwkv7 smollm3 starcoder2 t5"
     ),
 }
 OP_USERS: Final = {op: tuple(names.split()) for op, names in _NAMES.items()}
