@@ -37,7 +37,9 @@ def run(args: Namespace) -> int:
 def _print(model: ModelFile, *, full: bool) -> None:
     say(f"{', '.join(map(str, model.paths))}: GGUF version {model.version}, alignment {model.alignment}")
     if (seen := _sees(model)) is not None:
-        say(f"sees pictures: {', '.join(f'{name} {value}' for name, value in seen.items())}".replace("_", " "))
+        say(
+            f"sees pictures: {', '.join(f'{name} {value}' for name, value in seen.items())}".replace("_", " ")
+        )
     say()
     rows = [(key, _brief(model.metadata[key], full=full)) for key in model.metadata]
     say(table(("key", "value"), rows))
