@@ -86,7 +86,8 @@ def backbay_pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
     seed: Any = config.getoption("--backbay-seed")
     timeout: Any = config.getoption("--backbay-timeout")
     device: Any = config.getoption("--backbay-device")
-    options = dict(parse_option(text) for text in config.getoption("--backbay-option"))
+    given: Any = config.getoption("--backbay-option")
+    options = dict(parse_option(text) for text in given)
     pool = Pool(RunSettings(backend_of(config), seed, timeout, opening=Opening(options, device)))
     yield pool
     pool.close()

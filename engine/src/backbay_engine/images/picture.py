@@ -36,7 +36,7 @@ class Image:
     def __init__(self, source: object, *, fit: Fit | None = None) -> None:
         if fit is not None and fit not in get_args(Fit):
             raise ImageError(f'fit must be "pad" or None, got {fit!r}')
-        self.fit = fit
+        self.fit: Fit | None = fit
         self.name, self._source = _taken(source)
 
     def __repr__(self) -> str:
