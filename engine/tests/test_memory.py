@@ -10,7 +10,7 @@ from model_files import stored
 from small_llama import EOS, write_small_llama
 
 import backbay
-from backbay import BackendParams, NoMemoryError
+from backbay import Backend, BackendParams, NoMemoryError
 from backbay_engine import LLM, LogitsError, RequestError, estimate, load
 from backbay_engine.cache import storage
 from backbay_engine.runner.answer import Completion
@@ -69,6 +69,23 @@ def test_no_more_is_kept_than_was_told_where_there_is_no_limit(path: Path, backe
         for n in range(1, 64, 3):
             llm.generate([n] * n, max_tokens=2, **OPTIONS)
             assert llm.memory().total() <= promised
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_steps_run_within_what_was_told(path: Path, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also the first step of a shape, whose context is new while older ones are kept."""
+    told = estimate(path, backend, **SIZES).total()
+    most: list[int] = []
+    run = Backend.run
+
+    def noted(self: Backend, *given: Any) -> None:
+        most.append(self.memory().total())
+        run(self, *given)
+
+    monkeypatch.setattr(Backend, "run", noted)
+    with load(path, backend, **SIZES) as llm:
+        ask_for_everything(llm)
+    assert max(most) <= told
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -12,7 +12,7 @@ PAGE = 4096
 class Workspace:
     """Books the largest working memory of all plans, as graphs run one at a time.
 
-    If the ledger holds memory, that much is taken and given back when it is booked: a plan that does not fit fails then.
+    If the ledger holds memory, what is booked is taken and given back at once: a plan that does not fit fails then.
     """
 
     def __init__(self, ledger: Ledger, entry: Entry) -> None:
@@ -23,7 +23,7 @@ class Workspace:
     def take(self, owner: object, nbytes: int) -> None:
         """Book the working memory of a plan; NoMemoryError if a limit or the system refuses it."""
         more = max(nbytes - self.booked, 0)
-        self._ledger.take(self._entry, more, lambda: _try(nbytes) if self._ledger.holds and more else None)
+        self._ledger.take(self._entry, more, lambda: _try(more) if self._ledger.holds and more else None)
         self.booked += more
         self._wanted[id(owner)] = nbytes
 

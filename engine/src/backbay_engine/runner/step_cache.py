@@ -83,14 +83,17 @@ class StepCache:
 
     def _compute(self, step: Step, plan: CachePlan | None, cancel: Event | None) -> NDArray[Any]:
         traced = self._find(step, plan)
-        traced.ctx.compute(traced.result, cancel=cancel)
         if self._grown:
+            traced.ctx.reserve()  # books the memory, which the step then fills
             self._keep_within()
+        traced.ctx.compute(traced.result, cancel=cancel)
+        if self._grown:  # a first run may take more
+            self._keep_within()
+            self._grown = False
         return traced.result.numpy()
 
     def _keep_within(self) -> None:
         """Drop contexts beyond the reserved memory."""
-        self._grown = False
         while self._reserved is not None and len(self._traced) > 1 and self._taken() > self._reserved:
             self._drop_oldest()
 

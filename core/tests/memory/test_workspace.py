@@ -1,0 +1,21 @@
+"""Working memory: the largest is booked, and only growth is taken from the system to see whether it is there."""
+
+import pytest
+
+from backbay.memory import workspace
+from backbay.memory.ledger import Entry, Ledger
+from backbay.memory.workspace import Workspace
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_growth_is_booked_and_tried(holds: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[int] = []
+    monkeypatch.setattr(workspace, "_try", tried.append)
+    ledger = Ledger([("CPU:0", "CPU")], 1, {}, holds=holds)
+    space, plans = Workspace(ledger, Entry("CPU:0", "graph")), [object() for _ in range(3)]
+    for plan, nbytes in zip(plans, (1000, 400, 1500), strict=True):
+        space.take(plan, nbytes)
+    assert ledger.report().total() == space.booked == 1500
+    assert tried == ([1000, 500] if holds else [])
+    space.give_back(plans[2])
+    assert ledger.report().total() == space.booked == 1000
