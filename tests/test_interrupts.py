@@ -78,6 +78,30 @@ def started(*words: str, **variables: str) -> Iterator[Program]:
         program.process.kill()
 
 
+IMPORTING = """
+import sys, time
+
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == "numpy":
+            print("!", end="", flush=True)
+            time.sleep(30)
+
+sys.meta_path.insert(0, Slow())
+sys.argv = ["backbay", "list"]
+from backbay_command import console
+console()
+"""
+
+
+@pytest.mark.fault("Ctrl-C while a command is still importing", "exit status 130 at once, and no traceback")
+def test_ctrl_c_ends_a_command_that_is_still_importing() -> None:
+    with started("-c", IMPORTING) as program:
+        assert program.read(1) == b"!"
+        program.interrupt()
+        assert program.end() == (130, b"", b"")
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A model that ends no answer."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from threading import Thread
 from time import sleep
 from typing import NoReturn
@@ -23,8 +25,8 @@ OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
     words = list(sys.argv[1:] if argv is None else argv)
-    can_print = prepare()
     try:
+        can_print = prepare()
         status = _run(words)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of the output has closed the pipe
@@ -45,7 +47,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def console() -> NoReturn:
     """Run this process's command line and end it, even if a plugin left a thread or an exit hook that never ends."""
-    status = main()
+    status = INTERRUPTED
+    with suppress(KeyboardInterrupt):  # one that comes in the midst of another error
+        status = main()
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(
+                signal.SIGINT, lambda *_: os._exit(INTERRUPTED)
+            )  # no traceback of what ends the process
     Thread(target=_end_anyway, args=(status,), daemon=True).start()
     sys.exit(status)
 
