@@ -118,6 +118,10 @@ def test_the_command_lists_and_clears(environment: Environment) -> None:
         ("probes", "hang"),
         ("trials", "amx"),
     ]
+    for action in ("list", "clear"):
+        wrong = environment.backbay("cache", action, "prob")
+        assert wrong.returncode == 2
+        assert "nothing of a kind 'prob' was ever kept; kinds are" in wrong.stderr
     assert "removed 1 value" in environment.backbay("cache", "clear", "probes").stdout
     removed = json.loads(environment.backbay("cache", "clear", "--json").stdout)["removed"]
     assert [each["kind"] for each in removed] == ["trials"]

@@ -11,6 +11,7 @@ from gguf_build import write_model
 
 import backbay
 from backbay import BackendParams, BackendUnavailableError, KernelBackend, ModelFileError, OptionError
+from backbay.discovery import opening
 
 CHOOSE = "import backbay; print(backbay.choose())"
 
@@ -52,6 +53,18 @@ def test_a_class_that_is_no_whole_backend_is_refused() -> None:
 def test_what_is_neither_a_name_nor_a_class_is_refused(given: Any) -> None:
     with pytest.raises(TypeError, match="a backend is a name or a subclass of Backend, not "):
         backbay.open(None, given)
+
+
+@pytest.mark.fault(
+    "a model file is damaged, and no backend was named", "ModelFileError, before backends are tried"
+)
+def test_the_file_is_looked_at_before_backends_are_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening, "choose", lambda name: pytest.fail("a backend was chosen"))
+    (tmp_path / "wrong.gguf").write_bytes(b"wrong")
+    with pytest.raises(ModelFileError):
+        backbay.open(tmp_path / "wrong.gguf")
 
 
 def test_without_a_file_there_is_no_model() -> None:

@@ -108,12 +108,11 @@ def broken_files(folder: Path) -> dict[str, tuple[str, str]]:
         "folder": (str(folder), "not a regular file"),
         "text": (str(folder / "text.gguf"), "the magic GGUF"),
         "empty": (str(folder / "empty.gguf"), "an empty file"),
-        "no path": ("", "not a regular file"),
     }
 
 
 @pytest.mark.parametrize("command", [*MODELS, "tokenize"])
-@pytest.mark.parametrize("what", ["missing", "folder", "text", "empty", "no path"])
+@pytest.mark.parametrize("what", ["missing", "folder", "text", "empty"])
 def test_files_that_are_no_models_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, what: str
 ) -> None:
@@ -123,6 +122,14 @@ def test_files_that_are_no_models_are_refused(
     status, why = refusal(words, capsys)
     assert status == 1
     assert told in why
+
+
+@pytest.mark.parametrize("command", [*MODELS, "tokenize"])
+def test_an_empty_path_is_wrong_usage(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    words = words_of(command, "nowhere.gguf")
+    words[1] = ""
+    status, why = refusal(words, capsys)
+    assert (status, "the path of a model file must be" in why) == (2, True)
 
 
 @pytest.mark.fault("a report's file cannot be written", "a usage error before any work")

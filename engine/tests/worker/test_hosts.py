@@ -169,6 +169,12 @@ with load("here.gguf", "cpu_ref", worker=True) as llm:
     assert time.monotonic() - begun < 60
 
 
+def test_a_worker_ends_without_warnings():
+    command = [sys.executable, "-W", "error", "-c", OPENED + "running.cancel()\nllm.close()\n"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stderr == ""
+
+
 @pytest.mark.fault("a host has no files left to start a worker", "BackendUnavailableError with the limit")
 def test_a_host_without_files_is_told_the_limit():
     program = f"""

@@ -128,6 +128,18 @@ def test_deaths_are_told_in_words(status, told):
     assert why_ended(status, 0) == told
 
 
+@pytest.mark.fault(
+    "a worker dies while its host ignores SIGCHLD", "the error says that the reason is not known"
+)
+def test_a_death_without_a_status_is_told_as_one():
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        assert why_ended(0, 0) == "ended; the system does not tell why, as this process ignores SIGCHLD"
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert why_ended(0, 0) == "ended with status 0"
+
+
 @pytest.mark.fault("the system's out-of-memory killer kills a worker", "the error says that it probably did")
 def test_the_out_of_memory_killer_is_named_if_it_killed_meanwhile(tmp_path):
     (tmp_path / "proc").mkdir()

@@ -195,7 +195,7 @@ def test_progress_is_told_in_the_callers_thread(path):
 @pytest.mark.fault("the load of a model with a worker is cancelled", "CancelledError; the worker ends")
 def test_a_load_can_be_cancelled(path, starts):
     cancel = threading.Event()
-    with pytest.raises(CancelledError):
+    with pytest.raises(CancelledError, match="the load was cancelled; the weights are not loaded"):
         load(path, Slow, progress=lambda done: cancel.set() if done else None, cancel=cancel, worker=True)
     assert is_gone(starts[0].pid)
 

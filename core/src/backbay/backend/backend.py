@@ -14,6 +14,7 @@ from ..data.buffer import Buffer
 from ..data.leaf import Leaf
 from ..errors import (
     BackbayError,
+    CancelledError,
     ClosedError,
     DTypeError,
     NoMemoryError,
@@ -158,11 +159,14 @@ class Backend(BackendHooks):
             self.check_allocates()
             report = progress or _ignore
             report(0.0)
-            check_cancel(cancel)  # here, as a backend with nothing to read does not check
-            if not self.loaded:
-                self.ledger.check_free()
-                self._read(report, cancel)
-                self.loaded = True
+            try:
+                check_cancel(cancel)  # here, as a backend with nothing to read does not check
+                if not self.loaded:
+                    self.ledger.check_free()
+                    self._read(report, cancel)
+                    self.loaded = True
+            except CancelledError as error:
+                raise CancelledError("the load was cancelled; the weights are not loaded") from error
             report(1.0)
 
     @naming_limits("loading the weights")

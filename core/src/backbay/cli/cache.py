@@ -7,9 +7,11 @@ switches it off.
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
 from typing import Any
 
 from backbay.data.cache_folder import OFF, Kept, cache_folder, human_age, kept
+from backbay.discovery.verdicts import PROBES
 from backbay.errors import BackbayError, OptionError
 from backbay.memory.report import human_bytes
 
@@ -32,6 +34,7 @@ def run(args: Namespace) -> int:
     if args.action == "path":
         _print_path(args)
         return 0
+    _check_kind(args.kind)
     found = [each for each in kept() if args.kind in (None, each.kind)]
     if args.action == "clear":
         _clear(found, args)
@@ -40,6 +43,20 @@ def run(args: Namespace) -> int:
     else:
         say(_table(found))
     return 0
+
+
+def _check_kind(kind: str | None) -> None:
+    """OptionError for a kind that was never kept, perhaps a misspelled one."""
+    folder = cache_folder()
+    known = {PROBES, *(path.name for path in _folders(folder))}
+    if kind is not None and kind not in known:
+        raise OptionError(f"nothing of a kind {kind!r} was ever kept; kinds are {', '.join(sorted(known))}")
+
+
+def _folders(folder: Path | None) -> list[Path]:
+    return (
+        [] if folder is None or not folder.is_dir() else [each for each in folder.iterdir() if each.is_dir()]
+    )
 
 
 def _print_path(args: Namespace) -> None:

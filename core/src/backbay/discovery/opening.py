@@ -36,11 +36,21 @@ def open(
     Raises UnknownBackendError, BackendUnavailableError, ModelFileError, OptionError or NoMemoryError.
     """
     given = params if params is not None else BackendParams()
-    if isinstance(backend, type):
-        return _opened(check_class(backend), _own_name(backend), path, given)
+    model = None if path is None else _model_file(path)  # first: trying backends takes longer
+    try:
+        if isinstance(backend, type):
+            return _opened(check_class(backend), _own_name(backend), model, given)
+        return _chosen(backend, model, given)
+    except BaseException:
+        if model is not None:
+            model.close()
+        raise
+
+
+def _chosen(backend: str | None, model: ModelFile | None, params: BackendParams) -> Backend:
     entry = choose(backend).entry
     try:
-        return _opened(entry.load(), entry.name, path, given)
+        return _opened(entry.load(), entry.name, model, params)
     except BackendUnavailableError:
         from .probe import forget  # it worked when it was tried, perhaps hours ago
 
@@ -48,15 +58,10 @@ def open(
         raise
 
 
-def _opened(
-    kind: type[Backend], name: str, path: str | os.PathLike[str] | ModelFile | None, params: BackendParams
-) -> Backend:
-    model = None if path is None else _model_file(path)
+def _opened(kind: type[Backend], name: str, model: ModelFile | None, params: BackendParams) -> Backend:
     try:
         opened = kind(model, params)
     except BaseException as error:
-        if model is not None:
-            model.close()
         raise_if_starved(error, f"opening backend {name!r}")
         if isinstance(
             error, (ImportError, OSError)

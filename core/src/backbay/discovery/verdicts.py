@@ -17,6 +17,7 @@ from ..data.cache_folder import FOLDER, OFF, CachedValue
 from ..types.contract_version import CONTRACT_VERSION
 from .installed import BackendEntry
 
+PROBES = "probes"  # their kind in the cache folder
 DAY = 86400.0  # seconds; a verdict is kept so long
 PREFIXES = (
     "BACKBAY_", "CUDA_", "DYLD_", "GGML_", "GOMP_", "HIP_", "HSA_", "KMP_", "LD_", "MKL_", "NVIDIA_", "OMP_",
@@ -32,7 +33,7 @@ def kept_verdict(entry: BackendEntry) -> CachedValue | None:
     """The place of a verdict; None for a class that no distribution declares, as nothing tells what it depends on."""
     if not entry.distribution:
         return None
-    return CachedValue("probes", entry.name, _facts(entry))
+    return CachedValue(PROBES, entry.name, _facts(entry))
 
 
 def _facts(entry: BackendEntry) -> Iterator[Any]:

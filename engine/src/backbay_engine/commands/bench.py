@@ -13,13 +13,21 @@ from typing import Any
 
 import numpy as np
 
-import backbay
 from backbay import OptionError
 from backbay.cli import add_json, file_to_write, say, say_json, table, whole
 
 from ..llm import LLM
 from ..runner.answer import Completion
-from .opening import Bar, add_backend, add_images, add_model, add_worker, open_model, write_plot
+from .opening import (
+    Bar,
+    add_backend,
+    add_images,
+    add_model,
+    add_worker,
+    chosen_backend,
+    open_model,
+    write_plot,
+)
 from .plots import bars
 
 
@@ -55,7 +63,7 @@ class Rates:
 
 def run(args: Namespace) -> int:
     require_work(args)
-    names = (args.backend or backbay.choose(None).name).split(",")
+    names = (args.backend or chosen_backend(args)).split(",")
     with ExitStack() as stack:
         models = [(Rates(name), stack.enter_context(open_model(args, name))) for name in names]
         with Bar(sys.stderr, "measuring") as bar:

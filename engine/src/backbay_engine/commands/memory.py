@@ -13,7 +13,7 @@ from backbay.plugin import human_bytes
 
 from ..images.opening import vision_family, vision_file
 from ..llm import estimate
-from .opening import add_backend, add_model, sizes_of
+from .opening import add_backend, add_model, chosen_backend, sizes_of
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -24,7 +24,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Exit status 1 if the model does not fit."""
-    name = backbay.choose(args.backend).name
+    name = chosen_backend(args)
     memory = estimate(args.model, name, **sizes_of(args, name))
     with backbay.open(None, name) as backend:
         devices = backend.devices()

@@ -90,6 +90,12 @@ def sizes_of(args: Namespace, backend: str | None) -> dict[str, Any]:
     }
 
 
+def chosen_backend(args: Namespace) -> str:
+    """The name of the backend of the arguments. The model file is looked at first: trying backends takes longer."""
+    gguf.open(args.model).close()
+    return backbay.choose(args.backend).name
+
+
 def open_model(args: Namespace, backend: str | None) -> LLM:
     """Load the model of the arguments, with a progress bar."""
     set_up_logging(args.log)

@@ -18,6 +18,8 @@ def why_ended(status: int, kills: int | None, root: Path = Path("/")) -> str:
     """The reason in words, by a process's exit status and the count of `memory_kills` when it started."""
     if status == MUTE:
         return "ended: it had no memory left, not even to tell of it"
+    if status == 0 and _ignores_children():
+        return "ended; the system does not tell why, as this process ignores SIGCHLD"
     if status >= 0:
         return f"ended with status {status}"
     try:
@@ -48,3 +50,8 @@ def _count(path: Path, name: str) -> int | None:
         return None
     found = [line.split()[1] for line in lines if line.split()[:1] == [name]]
     return int(found[0]) if found else None
+
+
+def _ignores_children() -> bool:
+    """Whether the system throws the exit status of children away; it has no such signal on Windows."""
+    return hasattr(signal, "SIGCHLD") and signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN

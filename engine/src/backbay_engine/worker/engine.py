@@ -26,6 +26,7 @@ from backbay import (
     ClosedError,
     ModelFileError,
     OptionError,
+    gguf,
 )
 from backbay.gguf import Config
 from backbay.plugin import Cancel, Progress, close_after_fork, require_cancel
@@ -90,6 +91,7 @@ class WorkerEngine(Engine):
         sizes: Sizes,
         sight: SightOptions | None = None,
     ) -> None:
+        gguf.open(path).close()  # refuses a wrong file before backends are tried, which takes longer
         # Chosen here: each worker would try all installed backends anew.
         chosen = importable(backend) if isinstance(backend, type) else backbay.choose(backend).name
         levels = log_records.levels()

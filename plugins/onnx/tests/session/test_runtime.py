@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from onnx import ModelProto
 
 import backbay
 from backbay_onnx.backend import OnnxBackend
 from backbay_onnx.session import runtime as module
+from backbay_onnx.session.creation import create_session, session_options
 
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
@@ -23,6 +25,15 @@ def fresh() -> Iterator[None]:
     module.runtime.cache_clear()
     yield
     module.runtime.cache_clear()
+
+
+def test_a_session_that_fails_prints_no_banner(capfd: pytest.CaptureFixture[str]) -> None:
+    with (
+        backbay.open(None, "onnx") as backend,
+        pytest.raises(backbay.BackbayError, match="creating a session"),
+    ):
+        create_session(ModelProto(), [], session_options(1, shared=False), backend.device, None)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_the_runtime_is_in_no_base_dependency() -> None:
