@@ -32,6 +32,7 @@ from backbay import (
 )
 from backbay_engine import LLM, RequestError, load
 from backbay_engine.worker import engine as worker_engine
+from backbay_engine.worker.setup import Forget
 
 BACKENDS = sorted({"cpu_ref", "ggml", "onnx"} & set(backbay.backends()))
 ENDLESS = {"temperature": 0, "num_keep": 0, "logit_bias": {EOS: float("-inf")}}
@@ -126,6 +127,23 @@ def test_large_results_come_whole(path):
         streamed = llm.submit("x", max_tokens=4, **ENDLESS)
         assert llm.logits([1] * 2000).shape == (2000, llm.vocabulary_size)
         assert streamed.result(60).tokens
+
+
+@pytest.mark.fault(
+    "a thousand questions to a worker at once", "answers, and no thread of the worker for each"
+)
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts the threads of another process")
+def test_many_questions_need_few_threads(llm):
+    def threads():
+        return len(list(Path(f"/proc/{llm.worker_pid}/task").iterdir()))
+
+    before = threads()
+    running = llm.submit("x", **ENDLESS)
+    handles = [llm._engine._ask(Forget()) for _ in range(1000)]  # each waits until nothing runs
+    next(iter(running))
+    assert threads() <= before + 2
+    running.cancel()
+    assert all(handle.result(60) for handle in handles)
 
 
 def test_threads_share_a_worker(pair):

@@ -71,11 +71,9 @@ from .wire import Frame, Kind
 log = logging.getLogger(__name__)
 
 POLL = 0.02  # seconds between two looks at the flag that cancels a load
-LOADING, ANSWERING, STOPPING = (
-    120.0,
-    30.0,
-    5.0,
-)  # seconds that a worker may be silent; libraries hold Python's lock
+LOADING = 120.0  # seconds that a worker may be silent: libraries hold Python's lock while they load
+ANSWERING = 30.0
+STOPPING = 5.0
 Loading: TypeAlias = Opened | float | BaseException | None
 
 
