@@ -13,9 +13,10 @@ from ..draw.data import Made, Making, Numbers
 from ..draw.draw import Draw
 from ..draw.operand import Operand
 from ..numbers.number import Number, scalar
-from ..numbers.rounding import Array
+from ..numbers.rounding import LARGEST, Array
 from ..suite.case import Call, case
 from .matrix import rank4
+from .norm import HIDDEN
 
 
 def attention_formula(
@@ -96,7 +97,7 @@ def masked(tokens: int, making: Making, operand: Operand) -> Array:
         mask = making.rng.uniform(-2, 2, mask.shape)
     holes = making.rng.random(mask.shape) < making.rng.choice([0.0, 0.3, 0.9])
     holes[..., making.rng.integers(history)] = False
-    mask[holes] = -np.inf
+    mask[holes] = max(making.rng.choice(HIDDEN), -LARGEST[operand.dtype])
     if making.mode == "special" and outer * tokens > 1:
         mask[making.rng.integers(outer), making.rng.integers(tokens)] = -np.inf
     return mask

@@ -49,6 +49,10 @@ def softmax_formula(x: Number) -> Number:
     return powers / powers.sum()
 
 
+HIDDEN = (-np.inf, -np.inf, -65504.0, -1e9)
+"""What models give positions that have no weight; a type rounds it to its own range."""
+
+
 def scores(making: Making, operand: Operand) -> Array:
     """Rows as in attention: some masked, some fully masked, some with ties, some with scores far apart."""
     row = operand.shape[0] if operand.shape else 1
@@ -57,7 +61,8 @@ def scores(making: Making, operand: Operand) -> Array:
     if making.exact:  # all scores of a row are equal, and so are their results
         numbers[...] = making.rng.integers(-4, 5, (count, 1))
         return np.asarray(numbers)
-    numbers[making.rng.random((count, row)) < 0.2 * making.rng.integers(0, 3, (count, 1))] = -np.inf
+    hidden = making.rng.choice(HIDDEN)
+    numbers[making.rng.random((count, row)) < 0.2 * making.rng.integers(0, 3, (count, 1))] = hidden
     if (
         row and making.rng.random() < 0.5
     ):  # one score far above the others, whose powers overflow if it is missed
@@ -141,6 +146,22 @@ def far_from_zero(making: Making, operand: Operand) -> Array:
     return np.asarray(making.rng.choice([-peak, peak]) + making.rng.integers(-16, 17, size) / 8)
 
 
+def massive(making: Making, operand: Operand) -> Array:
+    """Rows of ordinary numbers, some with a few that are tens of thousands of times larger, as models have them."""
+    row, size = operand.shape[0] if operand.shape else 1, int(np.prod(operand.shape, dtype=np.int64))
+    numbers = making.rng.standard_normal((size // max(1, row), row))
+    if size:
+        numbers[making.rng.random(len(numbers)) < 0.7, making.rng.integers(row)] *= 50000
+    return np.asarray(numbers)
+
+
+def modest(draw: Draw, fill: Fill) -> Fill:
+    """The data of a norm: `fill`, now and then with a row of zeros, and with massive numbers where squares stay finite."""
+    if draw.float_dtype() is DType.F32 and draw.flag(5):
+        return Made(massive)
+    return ZeroRow(fill) if draw.flag(3) else fill
+
+
 def spread(draw: Draw, fill: Numbers, shape: tuple[int, ...]) -> Fill:
     """Data for ops that subtract the mean: now and then with a mean far from zero.
 
@@ -152,7 +173,7 @@ def spread(draw: Draw, fill: Numbers, shape: tuple[int, ...]) -> Fill:
 @case(ops.rms_norm)
 def rms_norm(draw: Draw) -> Call:
     shape = draw.rows(least=1)
-    x = draw.floats(shape, ZeroRow(BROKEN) if draw.flag(3) else BROKEN)
+    x = draw.floats(shape, modest(draw, BROKEN))
     weight = draw.floats(shape[:1] or (1,), Numbers(), dtype=draw.other_float()) if draw.flag() else None
     relations = {**rows_batch(draw, shape, weight), "altered": other_eps(draw)}
     return Call((x, weight, draw.by_turn(*EPS)), of_rows(rms_formula), exact=False, **relations)
@@ -184,6 +205,6 @@ def layer_norm(draw: Draw) -> Call:
 @case(ops.l2_norm)
 def l2_norm(draw: Draw) -> Call:
     shape = draw.rows(least=1)
-    x = draw.floats(shape, ZeroRow(MODEST) if draw.flag(3) else MODEST)
+    x = draw.floats(shape, modest(draw, MODEST))
     eps = draw.pick(1e-12, 1e-6, 0.5, 0.0, 50.0)
     return Call((x, eps), of_rows(l2_formula), exact=False, **rows_batch(draw, shape))

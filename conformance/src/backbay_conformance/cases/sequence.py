@@ -269,7 +269,9 @@ def ssm_scan(draw: Draw) -> Call:
     near = Numbers("0", low=-4, high=4)
     s = draw.floats((states, head_dim, heads, slots), near)
     x = draw.floats((head_dim, heads, tokens, sequences), near, dtype=DType.F32)
-    dt = draw.floats((heads, tokens, sequences), near, dtype=DType.F32)
+    # A step of almost 0 times an infinity may be NaN.
+    steps = Numbers("0", low=-100, high=30) if draw.flag(4) and draw.mode != "special" else near
+    dt = draw.floats((heads, tokens, sequences), steps, dtype=DType.F32)
     a = draw.floats((draw.pick(1, states), heads), Made(decays), dtype=DType.F32)
     b = draw.floats((states, groups, tokens, sequences), near, dtype=DType.F32)
     c = draw.floats((states, groups, tokens, sequences), near, dtype=DType.F32)

@@ -211,7 +211,7 @@ def chunk(draw: Draw) -> Call:
     if dim < 0:
         x, dim = draw.operand(x.dtype, (3, 0), Bits()), 0
     extent = x.shape[dim]
-    size = draw.integer(-(-extent // 5), extent)
+    size = draw.integer(-(-extent // (40 if draw.flag(8) else 5)), extent)
     ends = [*range(size, extent, size), extent]
     return Call((x, dim, size), lambda x, dim, size: pieces(x, dim, ends), raw=True)
 
@@ -220,7 +220,8 @@ def chunk(draw: Draw) -> Call:
 def chunk_sections(draw: Draw) -> Call:
     x = draw.operand(draw.pick(*PLAIN), draw.shape(), Bits())
     dim = draw.below(len(x.shape))
-    ends = sorted([x.shape[dim], *[draw.below(x.shape[dim] + 1) for _ in range(draw.below(4))]])
+    count = 40 if draw.flag(8) else draw.below(4)
+    ends = sorted([x.shape[dim], *[draw.below(x.shape[dim] + 1) for _ in range(count)]])
     sections = tuple(int(n) for n in np.diff([0, *ends]))
     return Call((x, dim, sections), lambda x, dim, sections: pieces(x, dim, ends), raw=True)
 
@@ -282,7 +283,7 @@ def stack(draw: Draw) -> Call:
     x = moved(draw, draw.shape())
     dim = draw.turn % len(x.shape)
     others = []
-    for _ in range(draw.below(4)):
+    for _ in range(33 if draw.turn % 30 == 11 else draw.below(4)):
         shape = list(x.shape)
         shape[dim] = draw.pick(1, x.shape[dim], 3)
         others.append(draw.operand(x.dtype, shape, Bits()))

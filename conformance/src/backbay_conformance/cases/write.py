@@ -17,7 +17,7 @@ from ..draw.layout import Layout
 from ..draw.operand import Operand
 from ..numbers.encoding import NUMPY, decode, encode
 from ..numbers.number import Cost, Number, block_error
-from ..numbers.rounding import Array
+from ..numbers.rounding import Array, significand
 from ..suite.case import Call, case
 
 QUANTIZED = (DType.Q8_0, DType.Q4_0, DType.Q5_0, DType.Q4_1, DType.Q5_1)
@@ -50,9 +50,24 @@ LIMITS = {DType.I32: 31, DType.I64: 63}
 
 def convertible(source: DType, target: DType) -> Fill:
     """Data whose conversion is defined, and in special mode some whose conversion to an integer is not."""
-    if source is target or (source.is_float and target.is_float):
+    if source is target:
         return Bits()
+    if source.is_float and target.is_float:
+        return partial(halfway, target)
     return Made(partial(fractions, LIMITS[target])) if source.is_float else Whole(target)
+
+
+def halfway(target: DType, making: Making, operand: Operand) -> Array:
+    """Any floats, some of them just between two of the target, which are rounded to the even one."""
+    raw = Bits()(making, operand)
+    lost = significand(operand.dtype) - significand(target)
+    if lost <= 0 or not raw.size:
+        return raw
+    between = (making.rng.random(raw.size) < 0.2) & np.isfinite(decode(raw, operand.dtype))
+    bits = raw.view(f"u{raw.itemsize}")
+    half = np.asarray(1 << lost - 1, bits.dtype)
+    bits[between] = bits[between] & ~(2 * half - 1) | half
+    return raw
 
 
 def fractions(bits: int, making: Making, operand: Operand) -> Array:

@@ -77,7 +77,7 @@ def contexts_alike_have_leaves_of_their_own(lab: Lab, draw: Draw) -> None:
             for n, (_, _, result) in enumerate(graphs):
                 expect(f"context {n}, read after others ran", result, 2 * (drawn[n][0] - drawn[n][1]))
     finally:
-        for ctx in contexts:
+        for ctx in sorted(contexts, key=lambda ctx: draw.below(100)):
             ctx.close()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from backbay import ops
+from backbay import DType, ops
 from backbay.plugin import GRAPH
 
 from ..faults import BoundCall, Kind, Result, fault, named
@@ -167,3 +167,45 @@ def an_operand_given_twice_is_read_as_zeros(call: BoundCall) -> Result:
     y = call.right()
     same = call.x.size > 1 and np.array_equal(call.x, call.t2)
     return call.right(t2=np.zeros_like(call.t2)) if same else y
+
+
+@fault(Kind.PRECISION, "store", like="L13607")
+def halves_are_rounded_up(call: BoundCall) -> Result:
+    """A cast to bf16 adds half of a step and cuts, so that ties go away from zero, not to even."""
+    if call.node.op is not ops.cast or call.node.dtype is not DType.BF16:
+        call.right()
+        return
+    bits = np.asarray(call.result, np.float32).view(np.uint32)
+    rounded = np.where(np.isnan(call.result), bits >> 16 | 0x40, bits + 0x8000 >> 16)
+    call.out[...] = rounded.astype(np.uint16).reshape(call.out.shape)
+
+
+@fault(Kind.SPECIAL, ops.softmax, like="L12776")
+def scores_below_minus_1000_are_the_padding_of_rows(call: BoundCall) -> Result:
+    """A large negative score, as models mask with, marks the end of a row: what is behind it counts as masked."""
+    behind = np.maximum.accumulate(call.x < -1000, -1) if call.x.ndim else call.x < -1000
+    masked = np.where(behind & np.isfinite(call.x), -np.inf, call.x)
+    return (
+        call.right(x=np.where(behind.all(-1, keepdims=True), call.x, masked)) if call.x.ndim else call.right()
+    )
+
+
+@fault(Kind.PRECISION, ops.rms_norm, like="L13607")
+def squares_saturate_in_half_precision(call: BoundCall) -> Result:
+    """Squares are clamped to the largest f16 before they are summed, so that massive numbers count too little."""
+    x = np.asarray(call.x, np.float64)
+    if not x.ndim or np.abs(np.where(np.isfinite(x), x, 0)).max(initial=0) < 1000:
+        return call.right()
+    mean = np.minimum(np.square(x), 65504.0**2 / 1e4).mean(-1, keepdims=True)
+    y = x / np.sqrt(mean + call.eps)
+    return y if call.weight is None else y * call.weight
+
+
+@fault(Kind.FUSION, "run_node", like="O17689")
+def a_negated_operand_of_a_sum_is_subtracted_from_it(call: BoundCall) -> Result:
+    """The optimizer makes add(neg(x), y) a difference, the wrong way round."""
+    node = call.node
+    first = node.args[0] if node.op is ops.add else None
+    call.right()
+    if first is not None and first.op is ops.neg and node.args[1].shape == node.shape:
+        call.arrays[node.index][...] = -call.arrays[node.index]
