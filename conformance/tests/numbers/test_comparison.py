@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from backbay import DType
-from backbay_conformance.numbers.comparison import Fault, compare
+from backbay_conformance.numbers.comparison import Fault, compare, first_bits, must_equal
 from backbay_conformance.numbers.number import Cost, Number
 from backbay_conformance.numbers.rounding import unit
 
@@ -77,3 +77,32 @@ def test_what_is_free_may_be_one_of_a_few_values() -> None:
     for wrong in ([7.0, 2.0], [1.0, 9.0]):
         with pytest.raises(Fault, match="1 of 2 wrong"):
             compare(expected([1.0, 2.0]), single(wrong), DType.F32, exact=False, free=free, instead=instead)
+
+
+def test_blocks_are_compared_by_their_numbers_and_then_by_their_bytes() -> None:
+    block = np.zeros((2, DType.Q8_0.type_size), np.uint8)
+    block[:, 1] = 0x3C  # a scale of 1
+    other = block.copy()
+    other[1, 2 + 5] = 7
+    with pytest.raises(Fault, match=r"1 of 64 wrong: at \(5, 1\) expected 0.0, got 7.0"):
+        compare(block, other, DType.Q8_0, exact=False)
+    other = block.copy()
+    other[1, 1] = 0x40  # another scale of zeros
+    with pytest.raises(Fault, match=r"same numbers: 1 of 68 bytes, at \(1, 1\) 0x3c and 0x40"):
+        compare(block, other, DType.Q8_0, exact=False)
+
+
+def test_the_first_other_bits_are_shown_beside_their_number() -> None:
+    left, right = single([1.0, np.nan]), single([1.0, np.nan])
+    right.view(np.uint32)[1] |= 1
+    assert (
+        first_bits(left, right, DType.F32) == "1 of 2 elements, at (1,) nan (0x7fc00000) and nan (0x7fc00001)"
+    )
+
+
+def test_the_first_element_that_differs_is_shown() -> None:
+    must_equal(np.array([1.0, np.nan]), np.array([1.0, np.nan]), "a read")
+    with pytest.raises(Fault, match=r"a read: 1 of 4 wrong: at \(1, 0\) expected 2.0, got 5.0"):
+        must_equal(np.array([[1.0, 5.0], [3.0, 4.0]]), np.array([[1.0, 2.0], [3.0, 4.0]]), "a read")
+    with pytest.raises(Fault, match=r"expected the shape \(2, 1\), got \(2,\)"):
+        must_equal(np.zeros(2), np.zeros((1, 2)), "a read")

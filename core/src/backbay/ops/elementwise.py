@@ -47,13 +47,13 @@ def exp(x: Spec) -> Spec:
 
 @op
 def sin(x: Spec) -> Spec:
-    """The sine of x, in radians; NaN for an infinity."""
+    """The sine of x, in radians, however large x is; NaN for an infinity."""
     return _float(x)
 
 
 @op
 def cos(x: Spec) -> Spec:
-    """The cosine of x, in radians; NaN for an infinity."""
+    """The cosine of x, in radians, however large x is; NaN for an infinity."""
     return _float(x)
 
 
