@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import erfc, log, pi
 from typing import Any
 
@@ -13,7 +14,7 @@ from backbay import DType, Op, ops
 from ..draw.data import Bits, Fill, Made, Making, Numbers
 from ..draw.draw import Draw
 from ..draw.operand import Operand
-from ..numbers.encoding import decode, encode
+from ..numbers.encoding import encode
 from ..numbers.number import Number, scalar
 from ..numbers.rounding import FLOOR, LARGEST, Array
 from ..suite.case import Call, case
@@ -102,11 +103,11 @@ def neg(draw: Draw) -> Call:
     """Compared by bits, since neg also changes the sign of zero."""
     shape = draw.shape(scalars=True)
     x = draw.floats(shape, ALL)
+    return Call((x,), partial(opposite, x.dtype), raw=True, **draw.batch(shape))
 
-    def formula(raw: Array) -> Array:
-        return np.asarray(raw ^ 0x8000 if x.dtype is DType.BF16 else -raw)
 
-    return Call((x,), formula, raw=True, **draw.batch(shape))
+def opposite(dtype: DType, raw: Array) -> Array:
+    return np.asarray(raw ^ 0x8000 if dtype is DType.BF16 else -raw)
 
 
 # -- gated -----------------------------------------------------------------------------------------------
@@ -177,12 +178,16 @@ def clamp(draw: Draw) -> Call:
     low = draw.pick(0.0, -1.0, -7.0, -np.inf, 3.0)
     high = low + draw.pick(1.0, 0.0, 4.0, np.inf) if np.isfinite(low) else draw.pick(2.0, np.inf)
     x = draw.floats(shape, Numbers("0nis" if draw.flag() else "0is"))
+    return clamp_call((x, low, high), **draw.batch(shape))
+
+
+def clamp_call(args: tuple[Any, ...], **relations: Any) -> Call:
     return Call(
-        (x, low, high),
+        args,
         lambda x, low, high: x.clip(low, high),
         free=lambda x, low, high: np.isnan(x),
-        instead=(np.nan, low, high),
-        **draw.batch(shape),
+        instead=(np.nan, *args[1:]),
+        **relations,
     )
 
 
@@ -216,12 +221,12 @@ WHOLE = {
 def fill(draw: Draw) -> Call:
     dtype = draw.by_turn(draw.float_dtype(), DType.I64, draw.float_dtype(), DType.I32)
     x = draw.operand(dtype, draw.shape(scalars=True), Bits())
-    value = float(draw.by_turn(*WHOLE.get(dtype, FILLED), each=4))
+    return fill_call((x, float(draw.by_turn(*WHOLE.get(dtype, FILLED), each=4))))
 
-    def formula(x: Array, value: float) -> Array:
-        return encode(np.full(x.shape, value), dtype)
 
-    return Call((x, value), formula, raw=True)
+def fill_call(args: tuple[Any, ...]) -> Call:
+    kind = args[0].dtype
+    return Call(args, lambda x, value: encode(np.full(x.shape, value), kind), raw=True)
 
 
 @case(ops.cast)
@@ -231,13 +236,18 @@ def cast(draw: Draw) -> Call:
     source = draw.by_turn(floats, DType.I64, floats, DType.F32, DType.I32, floats, DType.I64)
     shape = draw.shape(scalars=True)
     x = draw.operand(source, shape, convertible(source, target))
+    return cast_call((x, target), **draw.batch(shape))
+
+
+def cast_call(args: tuple[Any, ...], **relations: Any) -> Call:
+    source, target = args[0].dtype, args[1]
     return Call(
-        (x, target),
-        lambda raw, dtype: converted(raw, source, target),
+        args,
+        lambda raw, dtype: converted(raw, source, dtype),
         raw=True,
         free=no_integer if source.is_float and target.is_integer else None,
         instead=None,
-        **draw.batch(shape),
+        **relations,
     )
 
 
@@ -249,7 +259,7 @@ def cast_quantized(draw: Draw) -> Call:
         x = draw.floats(
             (target.block_size * draw.pick(1, 2, 5), *draw.sides(2, 40)), Numbers(), dtype=DType.F32
         )
-        return Call((x, target), lambda raw, dtype: converted(raw, x.dtype, target), raw=True)
+        return cast_call((x, target))
     source, wanted = draw.quantized_dtype(), draw.pick(DType.F32, DType.F16, DType.BF16)
     x = draw.operand(source, (source.block_size * draw.pick(1, 2), *draw.sides(2, 20)), Bits())
-    return Call((x, wanted), lambda raw, dtype: encode(decode(raw, source), wanted), raw=True)
+    return cast_call((x, wanted))

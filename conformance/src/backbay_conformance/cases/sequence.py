@@ -224,13 +224,15 @@ def ssm_conv(draw: Draw) -> Call:
     fill = Numbers("ni", terms=k, partner=weight, few=True)
     x = draw.floats((k - 1 + tokens, channels, n), fill, activated=True)
 
-    def formula(x: Number, weight: Number) -> Number:
-        if tokens == 0:
-            return x[:, :, :0].moved(lambda a: a.swapaxes(-1, -2))
-        seen = windows(x.activation(), 2, k, 1, 0, 1)  # (sequences, channels, tokens, K)
-        return weight.einsum("ck,nctk->ntc", seen, k)
+    return Call((x, weight), ssm_conv_formula, batch=(2, None), batch_out=2, doubled=(True, True))
 
-    return Call((x, weight), formula, batch=(2, None), batch_out=2, doubled=(True, True))
+
+def ssm_conv_formula(x: Number, weight: Number) -> Number:
+    x, k = rank(x.activation(), 3), weight.shape[-1]
+    if x.shape[-1] < k:
+        return x[:, :, :0].moved(lambda a: a.swapaxes(-1, -2))
+    seen = windows(x, 2, k, 1, 0, 1)  # (sequences, channels, tokens, K)
+    return weight.einsum("ck,nctk->ntc", seen, k)
 
 
 def decays(making: Making, operand: Operand) -> Array:

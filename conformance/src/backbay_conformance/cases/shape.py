@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -237,17 +239,18 @@ def padding_case(op: Op[Any, Any], *, both: bool) -> None:
         amounts = [(draw.below(4) if both else 0, draw.below(4)) for _ in range(draw.integer(1, 4))]
         flat = tuple(n for amount in amounts for n in (amount if both else amount[1:]))
 
-        def formula(x: Number, *given: Any) -> Array:
-            rank = max(len(shape), *[n + 1 for n, amount in enumerate(amounts) if any(amount)], 0)
-            widths = [*amounts, *[(0, 0)] * 4][:rank][::-1]
-            whole = x.value.reshape((1,) * (rank - len(shape)) + x.shape)
-            return encode(np.pad(whole, widths) if rank else whole, x_dtype)
-
-        x_dtype = x.dtype
         args = (x, flat) if not both else (x, *(*flat, *[0] * 8)[:8])
-        return Call(args, formula)
+        return Call(args, partial(between_zeros, x.dtype, amounts))
 
     case(op)(draw_call)
+
+
+def between_zeros(dtype: DType, amounts: Sequence[tuple[int, int]], x: Number, *given: Any) -> Array:
+    """x with zeros before and after the elements of each dimension."""
+    used = max(x.value.ndim, *[n + 1 for n, amount in enumerate(amounts) if any(amount)], 0)
+    widths = [*amounts, *[(0, 0)] * 4][:used][::-1]
+    whole = same_rank(x.value, used)
+    return encode(np.pad(whole, widths) if used else whole, dtype)
 
 
 padding_case(ops.pad, both=False)

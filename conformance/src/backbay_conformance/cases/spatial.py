@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
-from backbay import ops
+from backbay import DType, ops
 
 from ..draw.data import Numbers
 from ..draw.draw import PAST, Draw
@@ -110,15 +111,17 @@ def im2col(draw: Draw) -> Call:
     weight = draw.floats((kw, kh, ic, draw.pick(1, 2)), Numbers(), dtype=draw.other_float())
     data = draw.floats((width, height, ic, n), Numbers("0nisb"))
 
-    def formula(weight: Number, data: Number, *given: int) -> Array:
-        x = rank(data, 4)
-        seen = windows(windows(x, 3, kw, s0, p0, d0), 2, kh, s1, p1, d1).value  # (N, IC, OH, KH, OW, KW)
-        images, channels, oh, _, ow, _ = seen.shape
-        patches = seen.transpose(0, 2, 4, 1, 3, 5).reshape(images, oh, ow, channels * kh * kw)
-        return encode(patches, data_dtype)
+    args = (weight, data, s0, s1, p0, p1, d0, d1)
+    return Call(args, partial(patches, data.dtype), batch=(None, 3), batch_out=3)
 
-    data_dtype = data.dtype
-    return Call((weight, data, s0, s1, p0, p1, d0, d1), formula, batch=(None, 3), batch_out=3)
+
+def patches(dtype: DType, weight: Number, data: Number, *geometry: int) -> Array:
+    s0, s1, p0, p1, d0, d1 = geometry
+    kh, kw = rank(weight, 4).shape[2:]
+    x = rank(data, 4)
+    seen = windows(windows(x, 3, kw, s0, p0, d0), 2, kh, s1, p1, d1).value  # (N, IC, OH, KH, OW, KW)
+    images, channels, oh, _, ow, _ = seen.shape
+    return encode(seen.transpose(0, 2, 4, 1, 3, 5).reshape(images, oh, ow, channels * kh * kw), dtype)
 
 
 @case(ops.conv3d)
@@ -144,16 +147,20 @@ def conv3d(draw: Draw) -> Call:
     fill = Numbers("ni", terms=terms, partner=weight, few=True)
     data = draw.floats((*sides, c * n), fill, dtype=draw.other_float(), activated=True)
 
-    def formula(weight: Number, data: Number, *given: int) -> Number:
-        w = weight.reshape(oc, c, *kernel[::-1])
-        x = data.activation().reshape(n, c, *sides[::-1])
-        for axis, (k, (s, p, d)) in zip((4, 3, 2), zip(kernel, along, strict=True), strict=True):
-            x = windows(x, axis, k, s, p, d)
-        y = w.einsum("ocijk,ncziyjxk->nozyx", x, terms)
-        return y.reshape(n * oc, *y.shape[2:])
-
     flat = [value for i in range(3) for value in [a[i] for a in along]]
-    return Call((weight, data, c, *flat), formula, doubled=(True, True))
+    return Call((weight, data, c, *flat), conv3d_formula, doubled=(True, True))
+
+
+def conv3d_formula(weight: Number, data: Number, c: int, *geometry: int) -> Number:
+    planes, images = (rank(x, 4).shape[0] // c for x in (weight, data))
+    kernel = rank(weight, 4).shape[1:]  # (KD, KH, KW)
+    w = weight.reshape(planes, c, *kernel)
+    x = data.activation().reshape(images, c, *rank(data, 4).shape[1:])
+    along = zip((4, 3, 2), kernel[::-1], geometry[:3], geometry[3:6], geometry[6:], strict=True)
+    for axis, k, s, p, d in along:
+        x = windows(x, axis, k, s, p, d)
+    y = w.einsum("ocijk,ncziyjxk->nozyx", x, c * int(np.prod(kernel)))
+    return y.reshape(images * planes, *y.shape[2:])
 
 
 @case(ops.conv1d_dw)
@@ -185,11 +192,14 @@ def conv1d_dw(draw: Draw) -> Call:
     weight = draw.floats((k, 1, channels), Numbers("", terms=k, most=63), dtype=draw.other_float())
     x = draw.floats((t, channels, n), Numbers("ni", terms=k, partner=weight, few=True), activated=True)
 
-    def formula(x: Number, weight: Number, *given: int) -> Number:
-        seen = windows(rank(x.activation(), 3), 2, k, s, p, d)  # (N, C, OT, K)
-        return weight.reshape(channels, k).einsum("ck,nctk->nct", seen, k)
+    args = (x, weight, s, p, d)
+    return Call(args, conv1d_dw_formula, batch=(2, None), batch_out=2, doubled=(True, True))
 
-    return Call((x, weight, s, p, d), formula, batch=(2, None), batch_out=2, doubled=(True, True))
+
+def conv1d_dw_formula(x: Number, weight: Number, s: int, p: int, d: int) -> Number:
+    channels, _, k = rank(weight, 3).shape
+    seen = windows(rank(x.activation(), 3), 2, k, s, p, d)  # (N, C, OT, K)
+    return weight.reshape(channels, k).einsum("ck,nctk->nct", seen, k)
 
 
 POOLS = (
@@ -218,14 +228,13 @@ def avg_pool2d(draw: Draw) -> Call:
     if large is not None and (not draw.exact or large[0] & (large[0] - 1) == 0):
         k, s, p, *sides = large
     x = draw.floats((*sides, *draw.sides(draw.below(3), 12)), Numbers("0ni", terms=k * k, few=True))
-    before, behind = int(p), int(2 * p) - int(p)
+    return Call((x, k, s, p), avg_pool2d_formula, doubled=(True,))
 
-    def formula(x: Number, *given: float) -> Number:
-        axis = len(x.shape) - 1
-        seen = windows(windows(x, axis, k, s, before, 1, behind), axis - 1, k, s, before, 1, behind)
-        return _both(seen) / float(k * k)
 
-    return Call((x, k, s, p), formula, doubled=(True,))
+def avg_pool2d_formula(x: Number, k: int, s: int, p: float) -> Number:
+    axis, before, behind = len(x.shape) - 1, int(p), int(2 * p) - int(p)
+    seen = windows(windows(x, axis, k, s, before, 1, behind), axis - 1, k, s, before, 1, behind)
+    return _both(seen) / float(k * k)
 
 
 def _both(seen: Number) -> Number:

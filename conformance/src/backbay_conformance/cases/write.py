@@ -147,15 +147,21 @@ def copy_call(draw: Draw, target: DType | None) -> Call:
         shape = (target.block_size * draw.pick(1, 2, 3), *(min(n, 4100) for n in shape[1:]))
     x, kind = written_pair(draw, shape, target)
     other = (int(np.prod(shape)),) if draw.flag(4) and 0 not in shape else shape
-    dst = draw.operand(kind, other, Bits(), stays=True)
+    return copied_call((x, draw.operand(kind, other, Bits(), stays=True)))
+
+
+def copied_call(args: tuple[Any, ...]) -> Call:
+    source, target = args[0].dtype, args[1].dtype
 
     def formula(x_raw: Array, dst_raw: Array) -> Array | Number:
-        return converted(x_raw.reshape(other[::-1]), x.dtype, kind)
+        if source is target:
+            return x_raw.reshape(dst_raw.shape)
+        return converted(x_raw.reshape(args[1].shape[::-1]), source, target)
 
     def free(x: Array, dst: Array) -> Array:
-        return no_integer(x.reshape(dst.shape), kind)
+        return no_integer(x.reshape(dst.shape), target)
 
-    return Call((x, dst), formula, raw=True, **open_elements(x.dtype, kind, free))
+    return Call(args, formula, raw=True, **open_elements(source, target, free))
 
 
 @case(ops.copy)
@@ -264,20 +270,26 @@ def set_rows_call(draw: Draw, target: DType | None) -> Call:
     ids = draw.operand(draw.pick(DType.I32, DType.I64), (src.shape[1], *shared), fill, stays=True)
     if repeated:
         return Call((x, src, ids), verify=partial(one_of_the_rows, kind), chance=True)
+    return distinct_rows((x, src, ids))
+
+
+def distinct_rows(args: tuple[Any, ...]) -> Call:
+    """The call of set_rows with ids that differ within each row of ids."""
+    kind, source = args[0].dtype, args[1].dtype
 
     def index(src: Array, ids: Array) -> tuple[Array, ...]:
         full = modulo(ids, src.shape[:-2])
         return (*np.indices(full.shape, sparse=True)[:-1], full)
 
     def formula(x_raw: Array, src_raw: Array, ids: Array) -> Array | Number:
-        return placed(x_raw, index(src_raw, ids), converted(src_raw, src.dtype, kind), kind)
+        return placed(x_raw, index(src_raw, ids), converted(src_raw, source, kind), kind)
 
     def free(x: Array, src: Array, ids: Array) -> Array:
         marks = np.zeros(x.shape, bool)
         marks[index(src, ids)] = no_integer(src, kind)
         return marks
 
-    return Call((x, src, ids), formula, raw=True, **open_elements(src.dtype, kind, free))
+    return Call(args, formula, raw=True, **open_elements(source, kind, free))
 
 
 def modulo(ids: Array, outer: tuple[int, ...]) -> Array:
