@@ -295,8 +295,8 @@ class CausalLife(Machine):
     def _data(self, rng: np.random.Generator, shape: AttentionShape, size: int) -> list[Array]:
         heads = (shape.heads, shape.kv_heads, shape.kv_heads)
         query, key, value = [rng.standard_normal((size, n, HEAD)).astype(np.float32) for n in heads]
-        # Small queries: the rounding of quantized keys then changes scores little, and the error bound is tight.
-        return [query / 4 if self.dtype.is_quantized else query, key, value]
+        # Small queries: the rounding of keys and sums then changes scores little, and the error bound is tight.
+        return [query / (8 if self.dtype.is_quantized else 4), key, value]
 
     # -- random choices --------------------------------------------------------------------------------
 
