@@ -58,6 +58,7 @@ from .trace.context import Context
 from .trace.tensor import Tensor, trace_op
 from .types.cached import cached_property
 from .types.contract_version import CONTRACT_VERSION, ContractVersion
+from .types.cores import usable_cores
 from .types.dtypes import DType
 from .types.params import (
     COMPOSITE,
@@ -181,5 +182,6 @@ __all__ = [
     "term_of",
     "trace_op",
     "unsupported",
+    "usable_cores",
     "without_forks",
 ]

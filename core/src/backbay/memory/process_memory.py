@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from mmap import PAGESIZE
 from pathlib import Path
 
 
@@ -12,4 +12,4 @@ def anonymous_memory() -> int:
         resident, shared = Path("/proc/self/statm").read_text().split()[1:3]
     except OSError:
         return 0
-    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+    return (int(resident) - int(shared)) * PAGESIZE

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from mmap import PAGESIZE
 from pathlib import Path
 
 from ..errors import BackbayError, BackendUnavailableError, reason_of
@@ -112,7 +112,7 @@ def _is_limited() -> bool:
 
 def _address_space() -> int | None:
     with suppress(OSError, ValueError):
-        return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        return int(Path("/proc/self/statm").read_text().split()[0]) * PAGESIZE
     return None
 
 

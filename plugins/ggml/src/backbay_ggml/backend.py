@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, final
 
@@ -33,6 +32,7 @@ from backbay.plugin import (
     cached_property,
     return_large_blocks,
     unsupported,
+    usable_cores,
 )
 
 from . import doctor
@@ -61,12 +61,6 @@ FLASH_CACHES = (DType.F16, DType.F32, DType.BF16, DType.Q8_0, DType.Q4_0)
 PERMUTED_CACHES = (DType.F16, DType.F32)
 USUAL_HEAD = 128
 HEADS, WIDTH, HEAD = map(whole, ("attention.head_count", "embedding_length", "attention.key_length"))
-
-
-def _usable_cores() -> int:
-    """The cores that this process may use, where the system tells; else all."""
-    usable = getattr(os, "sched_getaffinity", None)
-    return len(usable(0)) if usable is not None else os.cpu_count() or 1
 
 
 def parse_weights(value: Any) -> str:
@@ -101,7 +95,7 @@ class Ggml(Backend):
         super().__init__(model, params)
         self.library = load_library()
         return_large_blocks()
-        self.threads = params.num_threads or _usable_cores()
+        self.threads = params.num_threads or usable_cores()
         self.stop = StopFlag()
         self.weights: ModelWeights | None = None
 

@@ -61,7 +61,9 @@ def _end_with_input() -> None:
 
 
 def _limit(more: int) -> None:
-    import resource  # not there on Windows
+    if sys.platform != "linux":
+        sys.exit("--memory needs Linux: elsewhere the system limits no address space")
+    import resource
 
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + more, used + more))

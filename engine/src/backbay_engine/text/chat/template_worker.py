@@ -10,6 +10,7 @@ import signal
 import struct
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -134,7 +135,8 @@ def _bound_memory(limit: int) -> None:
         return
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
     if hard == resource.RLIM_INFINITY or hard > limit:
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        with suppress(ValueError, OSError):  # macOS may refuse any limit of the address space
+            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from mmap import PAGESIZE
 from typing import final
 
 from backbay.gguf import ModelFile, TensorInfo
@@ -20,7 +20,6 @@ from .trials import usable_arrangements
 MAPPED, COPIED, AUTO = "mapped", "copied", "auto"  # policies
 EMBEDDINGS, OUTPUT = "token_embd.weight", "output.weight"
 MADV_HUGEPAGE = 14
-PAGE = os.sysconf("SC_PAGE_SIZE")
 ALIGNMENT = 64
 READERS = 4  # threads that rearrange; more of them would wait for memory
 
@@ -148,6 +147,6 @@ def is_tied(model: ModelFile) -> bool:
 
 def _advise(start: int, nbytes: int, advice: int) -> None:
     """Advise the system on the whole pages of a range; it may ignore it."""
-    first, end = rounded_up(start, PAGE), (start + nbytes) // PAGE * PAGE
+    first, end = rounded_up(start, PAGESIZE), (start + nbytes) // PAGESIZE * PAGESIZE
     if end > first and sys.platform == "linux":
         ffi.dlopen(None).madvise(ffi.cast("void *", first), end - first, advice)

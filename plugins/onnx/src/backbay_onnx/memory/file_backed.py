@@ -43,7 +43,8 @@ class FileBackedMemory:
         """Free the memory; the pages come back when they are read."""
         for mapped in self._maps:
             mapped.flush()
-            mapped.madvise(mmap.MADV_DONTNEED)
+            if hasattr(mmap, "MADV_DONTNEED"):  # not on Windows
+                mapped.madvise(mmap.MADV_DONTNEED)
 
     def close(self) -> None:
         # The maps are dropped, not closed: the last array that looks into one unmaps it.

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
-from backbay.plugin import Bytes
+from backbay.plugin import Bytes, usable_cores
 
 from .device import Device
 from .runtime import runtime, translated
@@ -25,7 +24,7 @@ def session_options(num_threads: int | None, *, shared: bool) -> Any:
     options.enable_cpu_mem_arena = False  # it takes twice the memory of a step, and makes none faster
     # A written state is bound as input and output. ONNX Runtime does not know it: nodes must run in our order.
     options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
-    POOL.configure(options, num_threads or len(os.sched_getaffinity(0)), shared=shared)
+    POOL.configure(options, num_threads or usable_cores(), shared=shared)
     options.add_session_config_entry("session.use_external_initializer_file_buffers_directly", "1")
     return options
 
