@@ -8,7 +8,7 @@ import gguf
 import numpy as np
 import pytest
 from model_files import stored
-from vision_files import unpacked
+from vision_files import opened, unpacked
 
 import backbay.gguf
 from backbay import ModelFileError
@@ -152,3 +152,20 @@ def test_tensors_that_do_not_fit_are_refused_when_the_encoder_opens(gemma, chang
 def test_features_of_an_earlier_block_are_refused(llava):
     with pytest.raises(ModelFileError, match="the output of the last block"):
         Encoder(family(changed(llava, metadata={"clip.vision.feature_layer": [2]})), "cpu_ref")
+
+
+def test_files_of_older_converters_give_the_same_rows(tmp_path):
+    """Older files of mllama have other names of the norms and of the output, and call the first matrix ffn_down."""
+    path = unpacked("mllama-single", tmp_path)
+    older, other = {}, {"attn_norm": "ln1", "ffn_norm": "ln2", "attn_output": "attn_out"}
+    other |= {"ffn_up.": "ffn_down.", "ffn_down.": "ffn_up."}
+    for tensor in gguf.GGUFReader(path).tensors:
+        name = next((tensor.name.replace(old, new) for old, new in other.items() if old in tensor.name), None)
+        if name is not None:
+            older = {tensor.name: None, **older, name: np.array(tensor.data)}
+    rows = []
+    for each in (path, changed(path, tensors=older)):
+        encoder = opened(each)
+        rows.append(encoder.embed([encoder.family.prepare(np.full((30, 70, 3), 90, np.uint8))])[0])
+        encoder.close()
+    np.testing.assert_array_equal(*rows)
