@@ -74,18 +74,25 @@ def test_one_file_holds_the_encoder_or_the_projector_does(tmp_path):
     "the projector is that of another model", "ModelFileError with both widths, when the model opens"
 )
 def test_a_projector_to_another_width_is_refused(gemma):
-    text = backbay.gguf.open(stored("llama-llama3"))
     with pytest.raises(ModelFileError, match=r"expected a projector to 64 features.*found 48 features"):
-        family(gemma).check_text(text, 64, None)
+        family(gemma).check_text(backbay.gguf.open(stored("gemma3")), 64, None)
+
+
+@pytest.mark.parametrize(("encoder", "text"), [("gemma3-projector", "qwen2"), ("llava-old", "gemma3")])
+def test_a_projector_of_another_kind_is_refused_though_the_width_fits(tmp_path, encoder, text):
+    projector = family(unpacked(encoder, tmp_path))
+    with pytest.raises(ModelFileError, match=f"of the architecture '{text}', found one of {projector.name}"):
+        projector.check_text(backbay.gguf.open(stored(text)), 48, None)
+    family(unpacked("llava-old", tmp_path)).check_text(backbay.gguf.open(stored("qwen2")), 48, None)
 
 
 @pytest.mark.fault(
     "the vocabulary lacks a picture's tokens", "ModelFileError with the tokens, when the model opens"
 )
 def test_a_vocabulary_without_the_tokens_around_a_picture_is_refused(gemma):
-    text = backbay.gguf.open(TINY)
+    text = backbay.gguf.open(stored("gemma3"))
     with pytest.raises(ModelFileError, match="<start_of_image>, <end_of_image>"):
-        family(gemma).check_text(text, 48, tokenizer_from_gguf(text))
+        family(gemma).check_text(text, 48, tokenizer_from_gguf(TINY))
 
 
 @pytest.mark.fault(

@@ -20,6 +20,9 @@ from .picture import Fit
 from .preparations import Preparation
 from .prepared import Prepared
 
+WITH_ENCODERS = ("gemma3", "mllama", "qwen25vl", "qwen2vl")
+"""Architectures of text models that have encoders of one family."""
+
 
 @dataclass(frozen=True, eq=False)
 class Placed:
@@ -83,6 +86,8 @@ class VisionFamily(ABC):
     """The text by which a chat template marks a picture."""
     marker: ClassVar[str]
     """The text that stands for a picture in the template of a model that knows no pictures."""
+    texts: ClassVar[tuple[str, ...]] = ()
+    """The architectures of its text models; none: all but those that have encoders of their own."""
     crosses: ClassVar[bool] = False
     """Whether the rows go to cross attention."""
     span: int = 0
@@ -152,7 +157,13 @@ class VisionFamily(ABC):
             )
 
     def check_text(self, text: ModelFile, width: int, tokenizer: Tokenizer | None) -> None:
-        """ModelFileError if the encoder is not that of a text model: another width, or tokens that its vocabulary lacks."""
+        """ModelFileError if the encoder is not that of a text model: another architecture or width, or tokens that its
+        vocabulary lacks.
+        """
+        architecture = text.metadata.architecture
+        if architecture not in self.texts if self.texts else architecture in WITH_ENCODERS:
+            expected = f"a projector for {text.path}, of the architecture {architecture!r}"
+            raise ModelFileError(self.file.path, None, expected, f"one of {self.name}")
         if width != self.width:
             expected = f"a projector to {width} features, the width of {text.path}"
             raise ModelFileError(self.file.path, None, expected, f"{self.width} features")

@@ -45,6 +45,7 @@ class Gemma3(VisionFamily):
     """A projector file, or a single file, whose tensors have the names of the hub."""
 
     placeholder = marker = BEGIN
+    texts = ("gemma3",)
 
     def prepares(self) -> Squash:
         self.side, self.patch = grid_of(self.config)

@@ -36,6 +36,7 @@ class Mllama(VisionFamily):
     """A single file."""
 
     placeholder = marker = MARK
+    texts = ("mllama",)
     crosses = True
 
     def prepares(self) -> Canvas:

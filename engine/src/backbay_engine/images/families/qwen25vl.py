@@ -41,6 +41,7 @@ class Qwen25VL(VisionFamily):
     """A projector file, or a single file."""
 
     placeholder = PAD
+    texts = ("qwen2vl", "qwen25vl")
     marker = f"<|vision_start|>{PAD}<|vision_end|>"
 
     def prepares(self) -> SmartResize:
