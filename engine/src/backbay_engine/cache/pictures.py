@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, final
+from typing import TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -242,7 +242,6 @@ class BoundPictureCache(BoundCache):
         self.is_empty = plan.history == 0
         config, host, size = self._storage.config, ctx.input(), plan.step.size
         rows = -(-max(size, 1) // config.mask_batch_padding) * config.mask_batch_padding
-        self._rows: NDArray[Any] | None = None  # made at the first step: a bound worst case needs none
         self._shape, self._kind = (rows, plan.history), NUMPY[config.mask_dtype]
         if not self.is_empty:
             self._mask = host.empty(config.mask_dtype, plan.history, rows)
@@ -253,14 +252,12 @@ class BoundPictureCache(BoundCache):
         plan = own_plan(PicturePlan, plan)
         if self.is_empty or not plan.seen:
             return
-        if self._rows is None:
-            self._rows = np.full(self._shape, HIDDEN, self._kind)
+        rows = np.full(self._shape, HIDDEN, self._kind)
         present, after = (np.zeros(plan.step.size, np.float32) for _ in range(2))
         for run, views in plan.seen:
-            block = self._rows[run.row : run.row + run.count]
-            block[:] = HIDDEN
-            # Without a picture, a token sees the first cell: softmax of a fully masked row is NaN.
-            block[:, 0] = HIDDEN if views else SEEN
+            block = rows[run.row : run.row + run.count]
+            if not views:  # a token sees the first cell: softmax of a fully masked row is NaN
+                block[:, 0] = SEEN
             for view in views:
                 part = slice(view.begin - run.position, view.end - run.position)
                 for low, high in view.cells:
@@ -269,7 +266,7 @@ class BoundPictureCache(BoundCache):
                 after[run.row : run.row + run.count][part] = view.after
         self.present.from_floats(present)
         self.after.from_floats(after)
-        self._mask.from_bytes(self._rows)
+        self._mask.from_bytes(rows)
 
     def put(self, ctx: Context, layer: int, key: Tensor, value: Tensor) -> None:
         raise BackbayError(f"layer {layer} sees pictures: a PictureWriter stores their keys and values")

@@ -188,7 +188,8 @@ class Sight:
             self._end(arrival, ClosedError("the model was closed before the request was done"))
         self.store.close()
         if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
+            # The garbage collector may call close in any thread, these ones included: so nobody waits for them.
+            self._pool.shutdown(wait=False, cancel_futures=True)
         self.encoder.close()
 
     def after_fork(self, reason: str) -> None:
@@ -311,10 +312,17 @@ def open_sight(
     except BaseException:
         file.close()
         raise
-    own = replace(options.encoder_params or params, alloc_memory=params.alloc_memory)
+    own = options.encoder_params or _params_of_encoder(params, other=options.encoder_backend is not None)
+    own = replace(own, alloc_memory=params.alloc_memory)
     encoder = Encoder(family, options.encoder_backend or backend, own)
     try:
         return Sight(family, encoder, tokenizer, options.store_bytes)
     except BaseException:
         encoder.close()
         raise
+
+
+def _params_of_encoder(params: BackendParams, *, other: bool) -> BackendParams:
+    """The parameters of the text's backend, without those that name the text's layers or, on another backend, options."""
+    layers = None if params.gpu_layers else params.gpu_layers
+    return replace(params, gpu_layers=layers, options={} if other else params.options)

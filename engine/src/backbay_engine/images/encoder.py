@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from threading import Event, Lock
+from threading import Event, RLock
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -41,7 +41,7 @@ class Encoder:
     ) -> None:
         self.family = family
         self._passes: OrderedDict[Hashable, Pass] = OrderedDict()
-        self._lock = Lock()
+        self._lock = RLock()  # the garbage collector may call close in the thread that encodes
         self.backend = backbay.open(family.file, backend, params)
         try:
             self.network = family.network(self.backend)
