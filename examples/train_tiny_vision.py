@@ -19,7 +19,7 @@ from vision_tasks import TASKS, unseen_questions
 import backbay
 
 DESCRIPTION = (
-    "Answers questions about pictures of examples/vision_tasks.py, such as: How many circles are there?"
+    "Answers questions about pictures of examples/vision_tasks.py, such as: How many shapes are there?"
 )
 MODELS = Path(__file__).parent / "models"
 TEXT, PROJECTOR = "backbay-tiny-vision-f16.gguf", "mmproj-backbay-tiny-vision-f16.gguf"
@@ -80,7 +80,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("backbay-tiny-vision"), help="folder to write into")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=3200)
+    parser.add_argument("--steps", type=int, default=1400)
     parser.add_argument(
         "--minutes", type=float, default=25, help="of CPU time: end here even if steps are left"
     )

@@ -105,45 +105,37 @@ class Canvas:
 
 
 def _shapes(rng: Random) -> Scene:
-    """One to five circles and squares."""
+    """One to six circles and squares, each in a cell of its own."""
     canvas = Canvas(rng)
-    wanted, placed = rng.randint(1, 5), []
+    cells = rng.sample([(row, column) for row in (8, 24, 40) for column in (8, 24, 40)], rng.randint(1, 6))
+    placed = [
+        (row + rng.randint(-1, 1), column + rng.randint(-1, 1), rng.randint(5, 6)) for row, column in cells
+    ]
     few = rng.sample(list(COLOURS), rng.randint(1, 3))
-    while len(placed) < wanted:
-        radius = rng.randint(5, 8)
-        row, column = (rng.randint(radius, SIDE - 1 - radius) for _ in range(2))
-        if all(max(abs(row - r), abs(column - c)) > radius + other + 1 for r, c, other in placed):
-            placed.append((row, column, radius))
-        elif rng.random() < 0.02:
-            wanted = len(placed)
-    kinds, colours = [], []
+    colours = []
     for row, column, radius in placed:
-        kinds.append(rng.choice(["circle", "square"]))
         colours.append(rng.choice(few))
-        shape = canvas.disc if kinds[-1] == "circle" else canvas.square
-        canvas.fill(shape(row, column, radius), colours[-1], rng)
+        canvas.fill(rng.choice([canvas.disc, canvas.square])(row, column, radius), colours[-1], rng)
     asked = rng.choice([*few, rng.choice(list(COLOURS))])
     return canvas.scene(
         [
             Question("shapes", "How many shapes are there?", str(len(placed))),
-            Question("circles", "How many circles are there?", str(kinds.count("circle"))),
-            Question("squares", "How many squares are there?", str(kinds.count("square"))),
             Question("of a colour", f"How many {asked} shapes are there?", str(colours.count(asked))),
         ]
     )
 
 
 def _number(rng: Random) -> Scene:
-    """A number of one or two digits."""
+    """A number of one or two digits; one digit stands at the right."""
     canvas = Canvas(rng)
-    number, colour = str(rng.randrange(10 if rng.random() < 0.7 else 100)), rng.choice(list(COLOURS))
-    scale = rng.randint(3, 5) if len(number) == 1 else 3
+    number, colour = str(rng.randrange(10 ** rng.randint(1, 2))), rng.choice(list(COLOURS))
+    scale = 4
     dots = np.concatenate(
         [np.pad(np.array([*DIGITS[digit]]).reshape(7, 5) == "1", ((0, 0), (0, 1))) for digit in number],
         axis=1,
     )[:, :-1]
     ink = dots.repeat(scale, 0).repeat(scale, 1)
-    top, left = rng.randint(1, SIDE - 1 - ink.shape[0]), rng.randint(1, SIDE - 1 - ink.shape[1])
+    top, left = rng.randint(9, 11), rng.randint(45, 47) - ink.shape[1]
     where = np.zeros((SIDE, SIDE), bool)
     where[top : top + ink.shape[0], left : left + ink.shape[1]] = ink
     canvas.fill(where, colour, rng)
@@ -164,10 +156,7 @@ def _sides(rng: Random) -> Scene:
     rng.shuffle(radii)
     colours = rng.sample(list(COLOURS), 2)
     for radius, colour, start in zip(radii, colours, (0, SIDE // 2), strict=True):
-        row, column = (
-            rng.randint(radius, SIDE - 1 - radius),
-            start + rng.randint(radius, SIDE // 2 - 1 - radius),
-        )
+        row, column = rng.randint(18, 30), start + SIDE // 4
         canvas.fill(rng.choice([canvas.disc, canvas.square])(row, column, radius), colour, rng)
     sides = ["left", "right"] if radii[0] > radii[1] else ["right", "left"]
     return canvas.scene(
@@ -183,20 +172,17 @@ def _sides(rng: Random) -> Scene:
 def _place(rng: Random) -> Scene:
     """One shape in a corner."""
     canvas = Canvas(rng)
-    colour, radius = rng.choice(list(COLOURS)), rng.randint(6, 10)
-    low, high = (radius, SIDE // 2 - 4), (SIDE // 2 + 3, SIDE - 1 - radius)
+    colour, radius = rng.choice(list(COLOURS)), rng.randint(6, 9)
     down, across = rng.random() < 0.5, rng.random() < 0.5
-    row, column = rng.randint(*(high if down else low)), rng.randint(*(high if across else low))
-    kind = rng.choice(["circle", "square"])
-    canvas.fill((canvas.disc if kind == "circle" else canvas.square)(row, column, radius), colour, rng)
+    row, column = (rng.randint(11, 13) + SIDE // 2 * far for far in (down, across))
+    canvas.fill(rng.choice([canvas.disc, canvas.square])(row, column, radius), colour, rng)
     corner = f"{'bottom' if down else 'top'} {'right' if across else 'left'}"
     return canvas.scene(
         [
             Question("corner", "In which corner is the shape?", corner),
-            Question("kind", "Is it a circle or a square?", kind),
             Question("colour", "What colour is the shape?", colour),
         ]
     )
 
 
-TASKS = ["shapes", "circles", "squares", "of a colour", "number", "colour", "larger side", "corner", "kind"]
+TASKS = ["shapes", "of a colour", "number", "colour", "larger side", "corner"]

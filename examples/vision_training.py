@@ -6,6 +6,7 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -21,7 +22,7 @@ from tiny_vision import TinyVision, VisionShape, pixels_of
 from tokenizers import Tokenizer
 from vision_tasks import TASKS, Question, Scene, training_scenes, unseen_questions
 
-PICTURES = 48  # of one step
+PICTURES = 32  # of one step
 QUESTIONS = 4  # about each of them
 LENGTH = 12  # of a question with its answer
 LEARNING_RATE = 2e-3
@@ -61,15 +62,11 @@ class Words:
         return torch.tensor([self.begin] if whole else [], dtype=torch.long)
 
 
-def make_tokenizer(vocabulary: int) -> Tokenizer:
-    """A vocabulary of the questions and answers, in which each digit is a token."""
+def make_tokenizer(most: int) -> Tokenizer:
+    """A vocabulary of the questions and answers, of at most so many tokens, in which each digit is one."""
     found = itertools.islice(training_scenes(Random(1)), 3000)
     lines = (f"{each.text} {each.answer}" for scene in found for each in scene.questions)
-    tokenizer = train_tokenizer(
-        (line.rstrip("0123456789") for line in lines), vocabulary, (BEGIN, END, IMAGE)
-    )
-    assert tokenizer.get_vocab_size() == vocabulary, tokenizer.get_vocab_size()
-    return tokenizer
+    return train_tokenizer((line.rstrip("0123456789") for line in lines), most, (BEGIN, END, IMAGE))
 
 
 @torch.no_grad()
@@ -92,7 +89,8 @@ class Training:
         torch.manual_seed(seed)
         self.steps, self.seconds, self.seed = steps, minutes * 60, seed
         self.words = Words(make_tokenizer(shape.text.vocabulary))
-        self.model = TinyVision(shape)
+        known = self.words.tokenizer.get_vocab_size()
+        self.model = TinyVision(replace(shape, text=replace(shape.text, vocabulary=known)))
         matrices = self.model.matrices()
         chosen = {id(weight) for weight in matrices}
         rest = [weight for weight in self.model.parameters() if id(weight) not in chosen]

@@ -50,9 +50,6 @@ def test_shapes_are_as_many_as_the_answers_say() -> None:
         for colour in COLOURS:
             told = answers.get(f"How many {colour} shapes are there?")
             assert told in (None, str([colour_of(scene.picture, part) for part in found].count(colour)))
-        full = [part.sum() / np.prod([np.ptp(axis) + 1 for axis in np.nonzero(part)]) for part in found]
-        assert answers["How many squares are there?"] == str(sum(share > 0.95 for share in full))
-        assert answers["How many circles are there?"] == str(sum(share < 0.9 for share in full))
 
 
 def test_the_larger_shape_is_on_the_side_that_the_answer_says() -> None:
