@@ -251,10 +251,10 @@ class BoundRecurrentCache(BoundCache):
     def convolved(self, ctx: Context, layer: int, x: Tensor, taps: int, name: str = "conv") -> Tensor:
         """(channels, tokens) after the last taps - 1 tokens, (taps - 1 + tokens, channels, sequences); stores the end."""
         channels = x.dim(0)
-        columns = x.contiguous(ctx, channels, self.tokens, self.sequences)
-        new = columns.permute(ctx, 1, 0, 2).contiguous(ctx)
+        rows = (x.stride(1), x.stride(1) * self.tokens)
+        new = x.view(ctx, 0, (channels, self.tokens, self.sequences), rows).permute(ctx, 1, 0, 2)
         if taps == 1:
-            return new
+            return new.contiguous(ctx)
         past = self.state(ctx, layer, name, taps - 1, channels)
         window = past.concat(ctx, new, 0)
         self.keep(ctx, layer, name, window.slice(ctx, 0, self.tokens, self.tokens + taps - 1))

@@ -29,7 +29,8 @@ class Chunks:
     def split(self, ctx: Context, x: Tensor) -> Tensor:
         """(n, heads, tokens, sequences) to (n, size, count, heads * sequences)"""
         x = x.permute(ctx, 0, 2, 1, 3).contiguous(ctx)
-        x = x.pad(ctx, 0, self.size * self.count - self.tokens)
+        missing = self.size * self.count - self.tokens
+        x = x.pad(ctx, 0, missing) if missing else x
         return x.reshape(ctx, x.dim(0), self.size, self.count, self.heads * self.sequences)
 
     def join(self, ctx: Context, parts: list[Tensor]) -> Tensor:

@@ -60,11 +60,19 @@ def chunked_delta_rule(
     decay, share = (chunks.split(ctx, t.reshape(ctx, 1, *t.shape)) for t in (decay, share))
     since = decay.reshape(ctx, *shape).cumsum(ctx)  # the decay since the chunk's beginning
     of_row, of_column = since.reshape(ctx, 1, *shape), since.reshape(ctx, shape[0], 1, *shape[1:])
-    between = of_row.repeat_4d(ctx, shape[0], *shape).sub(ctx, of_column)
+
+    def wide(t: Tensor, width: int) -> Tensor:
+        """A number for each row, repeated: backends multiply tensors of equal shapes faster."""
+        return t.repeat_4d(ctx, width, *shape)
+
+    between = wide(of_row, shape[0]).sub(ctx, of_column)
     between = between.tri(ctx, "lower-diag").exp(ctx)
-    grown, shared = of_row.exp(ctx), k.mul(ctx, share)
+    decayed = of_row.exp(ctx)
+    shared = k.mul(ctx, wide(share, k.dim(0)))
     system = k.mulmat(ctx, shared).mul(ctx, between).tri(ctx, "lower")
-    sides = v.mul(ctx, share).concat(ctx, shared.mul(ctx, grown).neg(ctx), 0)
+    sides = v.mul(ctx, wide(share, v.dim(0))).concat(
+        ctx, shared.mul(ctx, wide(decayed.neg(ctx), k.dim(0))), 0
+    )
     end = since.slice(ctx, 0, shape[0] - 1, shape[0]).contiguous(ctx, 1, 1, *shape[1:])
     left = of_column.neg(ctx).add(ctx, end).exp(ctx)  # the decay until the end
     return through_chunks(
@@ -73,7 +81,7 @@ def chunked_delta_rule(
         state,
         system.solve_tri(ctx, sides, unit_diagonal=True),
         seen=k.mulmat(ctx, q).mul(ctx, between).tri(ctx, "lower-diag"),
-        queries=q.mul(ctx, grown),
+        queries=q.mul(ctx, wide(decayed, k.dim(0))),
         added=k.permute(ctx, 1, 0, 2, 3).contiguous(ctx).mul(ctx, left),
         kept=end.exp(ctx),
     )
