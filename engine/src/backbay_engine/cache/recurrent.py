@@ -67,7 +67,7 @@ class RecurrentCache(Cache):
         whole, rows = bound.all_states(ctx, layer, "ssm", 16, 64)   # as ssm_scan takes its state and ids
     """
 
-    def __init__(self, *, checkpoints: int = 4, interval: int = 256) -> None:
+    def __init__(self, *, checkpoints: int = 2, interval: int = 256) -> None:
         if checkpoints < 0 or interval < 1:
             raise ValueError(
                 f"checkpoints must be at least 0 and interval at least 1, got {checkpoints}, {interval}"
