@@ -88,12 +88,21 @@ class Decoder(Model):
     def features(self, ctx: Context, batch: Batch, *, every: bool = False) -> Tensor:
         """The vectors before the head, (width, outputs); with `every`, those of all tokens."""
         host = ctx.input()
-        x = batch.tap("embedding", batch.mix(host, self.embed(host, batch)))
+        x = self.begin(host, batch.tap("embedding", batch.mix(host, self.embed(host, batch))), batch)
         count = len(self.blocks)
         for layer, block in enumerate(self.blocks):
             x = block(ctx.layer(layer), layer, x, batch, last=layer == count - 1 and not every)
             batch.tap(f"blk.{layer}", x)
+        x = self.end(ctx.layer(count), x, batch, every=every)
         return batch.tap("output_norm", self.norm(ctx.layer(count), x))
+
+    def begin(self, ctx: Context, x: Tensor, batch: Batch) -> Tensor:
+        """What the first block gets, of the embeddings; by default these."""
+        return x
+
+    def end(self, ctx: Context, x: Tensor, batch: Batch, *, every: bool) -> Tensor:
+        """What the last norm gets, (width, outputs) or with `every` (width, tokens), of the last block's result."""
+        return x
 
     def embed(self, ctx: Context, batch: Batch) -> Tensor:
         """The embeddings of the tokens, (width, tokens)."""

@@ -26,6 +26,7 @@ _BUILT_IN = {
     "gemma-embedding": "gemma.gemma3:GemmaEmbedding",
     "gemma2": "gemma.gemma2:Gemma2",
     "gemma3": "gemma.gemma3:Gemma3",
+    "gemma3n": "gemma.gemma3n:Gemma3n",
     "gemma4": "gemma.gemma4:Gemma4",
     "glm4": "decoders.glm4:Glm4",
     "glm4moe": "mixtures.glm4moe:Glm4Moe",

@@ -1,0 +1,57 @@
+"""Attention of the Gemma models whose last blocks see keys and values of earlier blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+from backbay import Context, Tensor
+from backbay.gguf import Config
+
+from ... import keys
+from ...batch import Batch
+from ...nn import Linear, RMSNorm, Rope, Shape, Weights, attend
+
+
+@final
+class SharingAttention:
+    """Norms of queries, keys and values; scores are not scaled. The last blocks see keys and values of earlier ones.
+
+    source  the block whose keys and values this one sees
+    """
+
+    def __init__(self, weights: Weights, shape: Shape, rope: Rope, source: int, *, owns: bool) -> None:
+        self.shape, self.rope, self.source = shape, rope, source
+        self.query = Linear(weights, "attn_q", shape.width, shape.heads * shape.head)
+        self.query_norm = RMSNorm(weights, "attn_q_norm", shape.head)
+        self.key = self.value = self.key_norm = None
+        if owns:
+            self.key = Linear(weights, "attn_k", shape.width, shape.kv_heads * shape.head)
+            self.key_norm = RMSNorm(weights, "attn_k_norm", shape.head)
+            if "attn_v.weight" in weights:
+                self.value = Linear(weights, "attn_v", shape.width, shape.kv_heads * shape.head)
+        self.output = Linear(weights, "attn_output", shape.heads * shape.head, shape.width)
+
+    def __call__(self, ctx: Context, x: Tensor, batch: Batch) -> Tensor:
+        s, k, v = self.shape, None, None
+        q = self.query_norm(ctx, self.query(ctx, x).reshape(ctx, s.head, s.heads, batch.size))
+        q = self.rope(ctx, q, batch.positions)
+        if self.key is not None and self.key_norm is not None:
+            made = self.key(ctx, x)
+            v = made if self.value is None else self.value(ctx, x)
+            k, v = (part.reshape(ctx, s.head, s.kv_heads, batch.size) for part in (made, v))
+            k = self.rope(ctx, self.key_norm(ctx, k), batch.positions)
+            v = v.rms_norm(ctx, eps=self.key_norm.eps)
+        a = attend(ctx, self.source, q, k, v, batch.cache, 1.0)
+        return self.output(ctx, a.reshape(ctx, -1, batch.size))
+
+
+def source_of(config: Config, slides: Sequence[bool], layer: int) -> tuple[int, bool]:
+    """The block whose keys and values a block sees, and whether the block makes its own."""
+    owners = len(slides) - keys.SHARED_CACHES.of(config, 0)
+    alike = [n for n in range(min(layer + 1, owners)) if slides[n] == slides[layer]]
+    if not alike:
+        raise keys.SHARED_CACHES.refuse(
+            config, f"fewer blocks, so that block {layer} has another to share with,"
+        )
+    return alike[-1], layer < owners
