@@ -116,8 +116,7 @@ _NAMES = {
     ),
     "pad": "qwen35 qwen3next rwkv7",
     "concat": (
-        "deepseek2 gemma3n granitehybrid lfm2 lfm2moe mamba2 nemotron_h nemotron_h_moe qwen35 qwen3next "
-        "rwkv7"
+        "deepseek2 gemma3n granitehybrid lfm2 lfm2moe mamba2 nemotron_h nemotron_h_moe qwen35 qwen3next rwkv7"
     ),
     "stack": "qwen35 qwen3next rwkv7",
     "repeat": "gemma3n",

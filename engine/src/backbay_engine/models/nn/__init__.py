@@ -6,7 +6,7 @@ from .block import Block, Mixer, Module, ParallelBlock
 from .embedding import Embedding, Positions
 from .experts import Experts, feed_forward_of
 from .feed_forward import FeedForward, GatedFeedForward, SharedExpert
-from .latent import LatentAttention, head_lengths
+from .latent import LatentAttention, LatentParts, attend_absorbed, attend_plain, head_lengths
 from .linear import Linear
 from .norm import LayerNorm, RMSNorm
 from .pooling import Pooling, TextHead
@@ -40,6 +40,7 @@ __all__ = [
     "GatedFeedForward",
     "Gating",
     "LatentAttention",
+    "LatentParts",
     "LayerNorm",
     "Linear",
     "Mamba2",
@@ -59,6 +60,8 @@ __all__ = [
     "Token",
     "Weights",
     "attend",
+    "attend_absorbed",
+    "attend_plain",
     "attends",
     "block_count",
     "capped",

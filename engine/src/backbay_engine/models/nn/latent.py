@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import final
 
 from backbay import Context, Tensor
 
+from ...cache.contract import BoundCache
 from ..batch import Batch
 from ..keys import LATENT, OWN_KEY_LENGTH, OWN_VALUE_LENGTH, QUERY_LATENT, ROTATED
 from .attention import attend
@@ -17,6 +19,17 @@ from .weights import Weights
 
 
 @final
+@dataclass(frozen=True)
+class LatentParts:
+    """What the forms of latent attention share: a key begins with its rotated part, which all heads share."""
+
+    fixed: Tensor  # (fixed, heads, tokens), the part of the queries that is not rotated
+    turned: Tensor  # (rotated, heads, tokens)
+    latent: Tensor  # (latent, tokens)
+    key: Tensor  # (rotated, 1, tokens)
+
+
+@final
 class LatentAttention:
     """Multi-head latent attention, in the form that the file's tensors allow.
 
@@ -24,7 +37,7 @@ class LatentAttention:
               the cache holds one latent vector for each token
     plain     attn_kv_b, in older files: the cache holds keys and values of all heads
 
-    A key begins with its rotated part, which a moving cache rotates again.
+    A moving cache rotates the begin of a key again.
     """
 
     def __init__(self, weights: Weights, shape: Shape, rope: Rope | None, *, scale: float) -> None:
@@ -70,48 +83,42 @@ class LatentAttention:
         latent, key = self.norm(ctx, latent), key.reshape(ctx, self.rotated, 1, tokens)
         if self.rope is not None:
             turned, key = (self.rope(ctx, part, batch.positions) for part in (turned, key))
-        form = self.absorbed if self.both is None else self.plain
-        a = form(ctx, layer, fixed, turned, latent, key, batch).reshape(ctx, -1, tokens)
+        parts = LatentParts(fixed, turned, latent, key)
+        if self.keys is not None and self.values is not None:
+            a = attend_absorbed(ctx, layer, parts, self.keys, self.values, batch.cache, self.scale)
+        else:
+            assert self.both is not None
+            both = self.both(ctx, latent).reshape(ctx, -1, self.heads, tokens)
+            a = attend_plain(ctx, layer, parts, both, batch.cache, self.scale)
+        a = a.reshape(ctx, -1, tokens)
         return self.output(ctx, batch.select(ctx, a) if last else a)
 
-    def absorbed(
-        self,
-        ctx: Context,
-        layer: int,
-        fixed: Tensor,
-        turned: Tensor,
-        latent: Tensor,
-        key: Tensor,
-        batch: Batch,
-    ) -> Tensor:
-        """The heads attend to the latent vectors."""
-        assert self.keys is not None
-        by_head = fixed.permute(ctx, 0, 2, 1).contiguous(ctx)  # (fixed, tokens, heads)
-        absorbed = (
-            self.keys.mulmat(ctx, by_head).permute(ctx, 0, 2, 1).contiguous(ctx)
-        )  # (latent, heads, tokens)
-        value = latent.reshape(ctx, self.latent, 1, latent.dim(1))
-        q, k = turned.concat(ctx, absorbed, 0), key.concat(ctx, value, 0)
-        return attend(ctx, layer, q, k, value, batch.cache, self.scale, vmla=self.values)
 
-    def plain(
-        self,
-        ctx: Context,
-        layer: int,
-        fixed: Tensor,
-        turned: Tensor,
-        latent: Tensor,
-        key: Tensor,
-        batch: Batch,
-    ) -> Tensor:
-        """The heads attend to keys and values of their own, which are made of the latent vectors."""
-        assert self.both is not None
-        both = self.both(ctx, latent).reshape(ctx, -1, self.heads, latent.dim(1))
-        own, value = (
-            part.contiguous(ctx) for part in both.chunk_sections(ctx, 0, self.fixed, self.value_head)
-        )
-        k = key.repeat(ctx, 1, self.heads).concat(ctx, own, 0)
-        return attend(ctx, layer, turned.concat(ctx, fixed, 0), k, value, batch.cache, self.scale)
+def attend_absorbed(
+    ctx: Context,
+    layer: int,
+    parts: LatentParts,
+    keys: Tensor,
+    values: Tensor,
+    cache: BoundCache | None,
+    scale: float,
+) -> Tensor:
+    """The heads attend to the latent vectors. keys is (fixed, latent, heads), values (latent, value_head, heads)."""
+    by_head = parts.fixed.permute(ctx, 0, 2, 1).contiguous(ctx)  # (fixed, tokens, heads)
+    absorbed = keys.mulmat(ctx, by_head).permute(ctx, 0, 2, 1).contiguous(ctx)  # (latent, heads, tokens)
+    value = parts.latent.reshape(ctx, parts.latent.dim(0), 1, parts.latent.dim(1))
+    q, k = parts.turned.concat(ctx, absorbed, 0), parts.key.concat(ctx, value, 0)
+    return attend(ctx, layer, q, k, value, cache, scale, vmla=values)
+
+
+def attend_plain(
+    ctx: Context, layer: int, parts: LatentParts, both: Tensor, cache: BoundCache | None, scale: float
+) -> Tensor:
+    """The heads attend to keys and values of their own; both is (fixed + value_head, heads, tokens)."""
+    fixed = parts.fixed.dim(0)
+    own, value = (part.contiguous(ctx) for part in both.chunk_sections(ctx, 0, fixed, both.dim(0) - fixed))
+    k = parts.key.repeat(ctx, 1, both.dim(1)).concat(ctx, own, 0)
+    return attend(ctx, layer, parts.turned.concat(ctx, parts.fixed, 0), k, value, cache, scale)
 
 
 def head_lengths(weights: Weights, shape: Shape) -> tuple[int, int]:
