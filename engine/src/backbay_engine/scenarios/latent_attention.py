@@ -47,7 +47,8 @@ class Sizes:
         scores = np.einsum("hf,thf->ht", fixed, own) + np.einsum("hr,tr->ht", turned, key[:, 0])
         odds = np.exp((scores - scores.max(1, keepdims=True)) * self.scale)
         odds /= odds.sum(1, keepdims=True)
-        return np.einsum("ht,hvl,tl->hv", odds, self.values, latent)
+        result: Array = np.einsum("ht,hvl,tl->hv", odds, self.values, latent)
+        return result
 
 
 def _drawn(rng: np.random.Generator, *shape: int) -> Array:
