@@ -70,6 +70,22 @@ def test_a_machine_that_is_busy_from_the_beginning_soon_runs_one_thread() -> Non
     assert run(choice, 0.1, lambda count: 4e-3 if count == 1 else 0.1, interrupted=True)[1].keys() == {1}
 
 
+@pytest.mark.fault(
+    "many busy neighbours on every core", "ggml takes one thread after two steps, not after ten seconds"
+)
+def test_threads_that_spin_while_they_wait_hide_no_better_count() -> None:
+    choice, spent, counts = ThreadChoice(2), 0.0, Counter[int]()
+    while spent < 60.0:
+        count = choice.next()
+        counts[count] += 1
+        seconds, work = (0.17, 0.02) if count == 2 else (1.3e-3, 1.3e-3)
+        choice.learn(seconds, work)
+        spent += seconds
+        if spent < 0.5:
+            assert counts[2] <= 2
+    assert counts[2] * 0.17 < 0.04 * spent
+
+
 def test_a_graph_that_is_faster_on_one_thread_gets_one() -> None:
     rate, _ = run(ThreadChoice(2), 10.0, lambda count: 1e-4 * count)
     assert rate > 0.9 * 1e4

@@ -11,6 +11,7 @@ from typing import final
 
 SHARE = 0.03  # of the time goes to tries of other counts
 FIRST = 0.02  # seconds that the first tries may take
+MOST_DEBT = 0.2  # seconds that a try may take more than its share, to be made up for before the next
 TRY = 8  # runs in a row
 SETTLING = 6  # runs at most that do not count after a change, while threads wake and find their cores
 ENOUGH, SLOW = 3, 2.0  # a try ends early after so many runs that take so many times the present mean
@@ -51,7 +52,7 @@ class ThreadChoice:
     def learn(self, seconds: float, work: float) -> None:
         """The time of that run, and the processor time that the calling thread spent on it."""
         if self._running != self._best:
-            self._credit = max(self._credit - seconds, -self._budget())
+            self._credit = max(self._credit - seconds, -max(MOST_DEBT, self._budget()))
         else:
             self._work = min(self._work, work)
             self._credit += SHARE * seconds if self._costs() else 0.0
@@ -97,11 +98,18 @@ class ThreadChoice:
         """The seconds that a try of fewer threads, or of more, is expected to take; fewer are tried once."""
         best, costs = self._best, dict[int, float]()
         fewer = best + 1
-        if self._samples[best] >= ENOUGH and fewer < len(self._counts) and not self._samples[fewer]:
-            costs[fewer] = TRY * self._work * self._counts[best] / self._counts[fewer]
+        if fewer < len(self._counts) and not self._samples[fewer]:
+            if self._waits():
+                costs[fewer] = 0.0  # the processor time is mostly that of waiting threads, and tells nothing
+            elif self._samples[best] >= ENOUGH:
+                costs[fewer] = TRY * self._work * self._counts[best] / self._counts[fewer]
         if best:
             costs[best - 1] = min(self._means[best - 1], self._budget())
         return costs
+
+    def _waits(self) -> bool:
+        """Whether the calling thread mostly waits, for a core or for threads that wait for one."""
+        return self._samples[self._best] > 0 and self._means[self._best] > SLOW * self._work
 
     def _choose(self) -> None:
         """Take a neighbouring count if its mean is smaller."""
