@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import struct
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from math import inf, nan
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from shutil import rmtree
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any, TypeAlias
 from unittest.mock import patch
 
@@ -18,7 +21,9 @@ from gguf.constants import GGMLQuantizationType
 from gguf.quants import quantize
 from gguf_build import ARRAY, BOOL, PLAIN, STRING, UINT32, array, model, pair, tensor, text, u32
 from model_files import KIND_NAMES, NAMES, stored, unpacked
+from small_vision import KINDS, picture, write_small_vision
 
+import backbay.gguf
 import backbay_engine
 from backbay.errors import ModelFileError
 from backbay.gguf import Config
@@ -71,6 +76,9 @@ def seeds() -> list[Seed]:
     plain = {name: _read(name, stored(name)) for name in NAMES}
     with TemporaryDirectory() as folder:
         kinds = [_read(f"kind {name}", unpacked(name, Path(folder))) for name in KIND_NAMES]
+        for kind in KINDS:
+            text_model, projector = write_small_vision(Path(folder), kind)
+            kinds.append(_read(f"seeing {kind}", projector or text_model))
     llama, bert = plain["llama-llama3"], plain["bert-mean"]
     return [
         *plain.values(),
@@ -175,7 +183,12 @@ def keys_that_are_read(seed: Seed, path: Path) -> list[str]:
 
 def answer(path: Path, backend: str = "cpu_ref") -> None:
     """Load a model and ask for a short answer, or an embedding, by text if the file has a vocabulary."""
-    with backbay_engine.load(path, backend, num_threads=1, batch=8, context=None) as llm:
+    files: dict[str, Any] = {"path": path, "projector": None}
+    if (text_model := _text_of_projector(path)) is not None:
+        files = {"path": text_model, "projector": path}
+    with backbay_engine.load(backend=backend, num_threads=1, batch=8, context=None, **files) as llm:
+        if "image" in llm.modalities:
+            llm.generate([[0], picture(20, 30)], max_tokens=2)
         try:
             prompt: Any = "ab" if 0 < len(llm.tokenizer.encode("ab")) < llm.context else [0]
         except backbay_engine.RequestError:
@@ -186,6 +199,22 @@ def answer(path: Path, backend: str = "cpu_ref") -> None:
             llm.embed([prompt])
         else:
             llm.generate(prompt, max_tokens=2)
+
+
+def _text_of_projector(path: Path) -> Path | None:
+    """The text model that a projector's file serves; None if the file is a model itself."""
+    with backbay.gguf.open(path) as file:
+        if str(file.metadata.get("general.architecture")) != "clip":
+            return None
+        kind = str(file.metadata.get("clip.projector_type"))
+        return _text_models()["gemma3" if kind == "gemma3" else "llava"]
+
+
+@cache
+def _text_models() -> dict[str, Path]:
+    folder = Path(mkdtemp())
+    atexit.register(rmtree, folder)
+    return {kind: write_small_vision(folder, kind)[0] for kind in ("gemma3", "llava")}
 
 
 def judged(path: Path, backend: str = "cpu_ref") -> str | None:

@@ -116,6 +116,13 @@ class VisionFamily(ABC):
     def width(self) -> int:
         """The features of a row: the text model's width."""
 
+    def extent(self, name: str, dim: int) -> int:
+        """An extent of a tensor of the file: 1 beyond its dimensions, 0 if there is no such tensor."""
+        tensor = self.file.tensors.get(name)
+        if tensor is None:
+            return 0
+        return tensor.shape[dim] if dim < len(tensor.shape) else 1
+
     @abstractmethod
     def place(self, picture: Prepared, tokenizer: Tokenizer) -> Placed:
         """The place of a picture in a prompt."""

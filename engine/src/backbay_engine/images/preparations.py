@@ -202,12 +202,13 @@ class Canvas(Preparation):
         grid = self._grid(size)
         shape = 1, 1, self.tiles, 3, self.size, self.size
         rows = (self.size // self.patch) ** 2 + 1
-        return Plan(shape, self.tiles * rows, grid, self._grids().index(grid) + 1)
+        return Plan(shape, self.tiles * rows, grid, self.grids().index(grid) + 1)
 
     def largest(self) -> Plan:
         return self.plan((self.size, self.tiles * self.size))
 
-    def _grids(self) -> list[Size]:
+    def grids(self) -> list[Size]:
+        """The canvases, (rows, columns) of tiles, in the order of their aspect ratio ids from 1."""
         counts = range(1, self.tiles + 1)
         return [(rows, columns) for rows in counts for columns in counts if rows * columns <= self.tiles]
 
@@ -217,7 +218,7 @@ class Canvas(Preparation):
         def scale(grid: Size) -> float:
             return min(grid[0] * self.size / size[0], grid[1] * self.size / size[1])
 
-        grids = self._grids()
+        grids = self.grids()
         enlarged = [scale(grid) for grid in grids if scale(grid) >= 1]
         chosen = min(enlarged) if enlarged else max(map(scale, grids))
         return min((grid for grid in grids if scale(grid) == chosen), key=lambda grid: grid[0] * grid[1])

@@ -57,7 +57,7 @@ class Gemma3(VisionFamily):
     @property
     def width(self) -> int:
         name = next((name for name in PROJECTIONS if name in self.file.tensors), None)
-        return self.file.tensors[name].shape[0] if name is not None else 0
+        return self.extent(name, 0) if name is not None else 0
 
     def _pool(self, side: int) -> int:
         """The patches of a row that become one."""
@@ -132,7 +132,8 @@ class _Network(Network):
     def _projected(self, ctx: Context, x: Tensor) -> Tensor:
         """The matrix is stored transposed against all others; quantized rows must be converted first."""
         weight = floats(ctx, self.projection) if self.projection.dtype.is_quantized else self.projection
-        return weight.permute(ctx, 1, 0).contiguous(ctx).mulmat(ctx, x)
+        matrix = weight.reshape(ctx, weight.dim(0), weight.dim(1))
+        return matrix.permute(ctx, 1, 0).contiguous(ctx).mulmat(ctx, x)
 
 
 def _patches(pictures: Pictures, patch: int) -> Pixels:

@@ -51,8 +51,7 @@ class Llava(VisionFamily):
 
     @property
     def width(self) -> int:
-        last = self.file.tensors.get("mm.2.weight")
-        return last.shape[-1] if last is not None else 0
+        return self.extent("mm.2.weight", 1)
 
     def place(self, picture: Prepared, tokenizer: Tokenizer) -> Placed:
         return in_place(stand_in(tokenizer, "<image>"), picture.tokens)

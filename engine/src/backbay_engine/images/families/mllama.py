@@ -45,12 +45,13 @@ class Mllama(VisionFamily):
         self.positions = (self.side // self.patch) ** 2 + 1  # of a tile, the class embedding first
         self.padded = -(-self.positions // MULTIPLE) * MULTIPLE
         mean, deviation = colours(self.config, CLIP)
-        return Canvas(size=self.side, patch=self.patch, tiles=self.tiles, mean=mean, std=deviation)
+        canvas = Canvas(size=self.side, patch=self.patch, tiles=self.tiles, mean=mean, std=deviation)
+        self.ratios = len(canvas.grids()) + 1  # 0 stands for no picture
+        return canvas
 
     @property
     def width(self) -> int:
-        projector = self.file.tensors.get("mm.0.weight")
-        return projector.shape[-1] if projector is not None else 0
+        return self.extent("mm.0.weight", 1)
 
     def words(self) -> tuple[str, ...]:
         return (MARK,)
@@ -97,11 +98,14 @@ class _Network(Network):
         self.embedding = PatchEmbedding(v, ("patch_embd",), family.patch, self.width)
         self.first = v.need("class_embd", self.width)
         self.positions = v.need("position_embd.weight", self.width, positions)
-        self.tile_positions = v.need("tile_position_embd.weight", self.width * tiles * positions, None)
+        self.tile_positions = v.need(
+            "tile_position_embd.weight", self.width * tiles * positions, family.ratios
+        )
         self.gates = [v.need(f"{name}.gate", 1) for name in ("position_embd", "tile_position_embd")]
         around = ("pre_tile_position_embd", "post_tile_position_embd")
         self.around = [
-            (v.need(f"{name}.weight", self.width * tiles, None), v.need(f"{name}.gate", 1)) for name in around
+            (v.need(f"{name}.weight", self.width * tiles, family.ratios), v.need(f"{name}.gate", 1))
+            for name in around
         ]
         self.pre_norm = Norm(v, ("pre_ln",), self.width, self.shape.eps)
         self.post_norm = Norm(v, ("post_ln",), self.width, self.shape.eps)

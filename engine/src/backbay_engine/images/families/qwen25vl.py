@@ -64,7 +64,7 @@ class Qwen25VL(VisionFamily):
     @property
     def width(self) -> int:
         name = next((name for name in PROJECTIONS if name in self.file.tensors), None)
-        return self.file.tensors[name].shape[-1] if name is not None else 0
+        return self.extent(name, 1) if name is not None else 0
 
     def place(self, picture: Prepared, tokenizer: Tokenizer) -> Placed:
         """Rows of pads; their positions are those of a grid, and the text goes on after its longer side."""
