@@ -21,7 +21,7 @@ from gguf.constants import GGMLQuantizationType
 from gguf.quants import quantize
 from gguf_build import ARRAY, BOOL, PLAIN, STRING, UINT32, array, model, pair, tensor, text, u32
 from model_files import KIND_NAMES, NAMES, stored, unpacked
-from small_vision import KINDS, picture, write_small_vision
+from small_vision import KINDS, OTHER_LAYOUTS, picture, write_small_vision
 
 import backbay.gguf
 import backbay_engine
@@ -76,7 +76,7 @@ def seeds() -> list[Seed]:
     plain = {name: _read(name, stored(name)) for name in NAMES}
     with TemporaryDirectory() as folder:
         kinds = [_read(f"kind {name}", unpacked(name, Path(folder))) for name in KIND_NAMES]
-        for kind in KINDS:
+        for kind in (*KINDS, *OTHER_LAYOUTS):
             text_model, projector = write_small_vision(Path(folder), kind)
             kinds.append(_read(f"seeing {kind}", projector or text_model))
     llama, bert = plain["llama-llama3"], plain["bert-mean"]
@@ -207,14 +207,14 @@ def _text_of_projector(path: Path) -> Path | None:
         if str(file.metadata.get("general.architecture")) != "clip":
             return None
         kind = str(file.metadata.get("clip.projector_type"))
-        return _text_models()["gemma3" if kind == "gemma3" else "llava"]
+        return _text_models().get({"qwen2.5vl_merger": "qwen2vl"}.get(kind, kind), _text_models()["llava"])
 
 
 @cache
 def _text_models() -> dict[str, Path]:
     folder = Path(mkdtemp())
     atexit.register(rmtree, folder)
-    return {kind: write_small_vision(folder, kind)[0] for kind in ("gemma3", "llava")}
+    return {kind: write_small_vision(folder, kind)[0] for kind in ("gemma3", "llava", "qwen2vl")}
 
 
 def judged(path: Path, backend: str = "cpu_ref") -> str | None:

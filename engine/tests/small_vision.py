@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from small_llama import MERGED, spelled
 
 KINDS = ("gemma3", "llava", "qwen25vl", "mllama")
+OTHER_LAYOUTS = ("gemma3 in one file", "qwen2vl")
 MARKS = [
     *("<start_of_image>", "<image_soft_token>", "<end_of_image>", "<image>", "<|image|>"),
     *("<|vision_start|>", "<|image_pad|>", "<|vision_end|>"),
@@ -20,7 +21,13 @@ SPECIAL = ["<s>", "</s>", "<|user|>", "<|assistant|>", *MARKS]
 BOS, EOS = 257, 258
 WORDS = 257 + len(SPECIAL)
 ID = {word: 257 + n for n, word in enumerate(SPECIAL)}
-MARK = {"gemma3": "<start_of_image>", "llava": "<image>", "qwen25vl": "<|image_pad|>", "mllama": "<|image|>"}
+MARK = {
+    "gemma3": "<start_of_image>",
+    "llava": "<image>",
+    "qwen25vl": "<|image_pad|>",
+    "qwen2vl": "<|image_pad|>",
+    "mllama": "<|image|>",
+}
 WIDTH, HEADS, KV_HEADS, HIDDEN = 32, 4, 2, 48
 SEES, EYES, EYE_HIDDEN, SIDE, PATCH = (
     16,
@@ -37,7 +44,7 @@ Shapes = Iterator[tuple[str, tuple[int, ...]]]
 def template(kind: str) -> str:
     """A template that knows pictures, in the way of the family's own."""
     mark = MARK[kind]
-    shown = f"<|vision_start|>{mark}<|vision_end|>" if kind == "qwen25vl" else mark
+    shown = f"<|vision_start|>{mark}<|vision_end|>" if kind.startswith("qwen2") else mark
     return (
         "{{ bos_token }}{% for m in messages %}<|{{ m.role }}|>{% if m.content is string %}{{ m.content }}"
         "{% else %}{% for part in m.content %}{% if part.type == 'image' %}"
@@ -52,24 +59,28 @@ def picture(height: int, width: int, seed: int = 0) -> NDArray[np.uint8]:
 
 
 def write_small_vision(folder: Path, kind: str, *, chat: str | None = None) -> tuple[Path, Path | None]:
-    """Write a model and, if the family has one, its projector's file."""
+    """Write a model and, if its kind has one, its projector's file."""
     folder.mkdir(parents=True, exist_ok=True)
-    rng = np.random.default_rng(KINDS.index(kind))
+    rng = np.random.default_rng((*KINDS, *OTHER_LAYOUTS).index(kind))
     model, projector = folder / f"{kind}.gguf", folder / f"{kind}-mmproj.gguf"
+    kind, single = kind.removesuffix(" in one file"), kind.endswith(" in one file")
     architecture = "llama" if kind == "llava" else kind
     text = gguf.GGUFWriter(model, architecture)
     _write_text_keys(text, kind)
     _write_vocabulary(text, template(kind) if chat is None else chat)
     tensors = [*_text_tensors(kind)]
-    if kind in ("qwen25vl", "mllama"):
+    if single:
+        text.add_uint32("gemma3.mm.tokens_per_image", 4)
+    if single or kind in ("qwen25vl", "mllama"):
         _write_keys(text, f"{kind}.vision.", VISION_KEYS[kind])
         _finish(text, rng, [*tensors, *VISION_TENSORS[kind]()])
         return model, None
     _finish(text, rng, tensors)
     eye = gguf.GGUFWriter(projector, "clip")
     eye.add_bool("clip.has_vision_encoder", True)
-    eye.add_string("clip.projector_type", "mlp" if kind == "llava" else kind)
+    eye.add_string("clip.projector_type", {"llava": "mlp", "qwen2vl": "qwen2.5vl_merger"}.get(kind, kind))
     eye.add_bool("clip.use_gelu", kind == "gemma3")
+    eye.add_bool("clip.use_silu", kind == "qwen2vl")
     _write_keys(eye, "clip.vision.", VISION_KEYS[kind])
     _finish(eye, rng, [*VISION_TENSORS[kind]()])
     return model, projector
@@ -89,6 +100,8 @@ def _write_text_keys(writer: gguf.GGUFWriter, kind: str) -> None:
         writer.add_array("gemma3.attention.sliding_window_pattern", [True, False, True])
     if kind == "qwen25vl":
         writer.add_array("qwen25vl.rope.mrope_section", [2, 1, 1])
+    if kind == "qwen2vl":
+        writer.add_array("qwen2vl.rope.dimension_sections", [2, 1, 1, 0])
     if kind == "mllama":
         writer.add_array("mllama.attention.cross_attention_layers", [1, 3])
 
@@ -149,7 +162,7 @@ def _text_tensors(kind: str) -> Shapes:
         for part, rows in (("q", HEADS * head), ("k", KV_HEADS * head), ("v", KV_HEADS * head)):
             name = f"cross_attn_{part}_proj" if crosses else f"attn_{part}"
             yield block + f"{name}.weight", (rows, WIDTH)
-            if kind == "qwen25vl":
+            if kind in ("qwen25vl", "qwen2vl"):
                 yield block + f"{name}.bias", (rows,)
         yield block + ("cross_attn_o_proj" if crosses else "attn_output") + ".weight", (WIDTH, WIDTH)
         if crosses:
@@ -191,6 +204,7 @@ VISION_KEYS: dict[str, dict[str, Any]] = {
         "fullatt_block_indexes": [1],
         "temporal_patch_size": 2,
     },
+    "qwen2vl": {**_SIZES, **_COLOURS, "n_wa_pattern": 2},
     "mllama": {
         **{name: value for name, value in _SIZES.items() if name != "image_size"},
         "image_size": SIDE,
@@ -259,6 +273,14 @@ def _qwen25vl() -> Shapes:
     ).items()
 
 
+def _qwen2vl() -> Shapes:
+    """The names of llama.cpp's projectors."""
+    names = {"patch_embd_0.weight": "patch_embd.weight", "patch_embd_1.weight": "patch_embd.weight.1"}
+    for name, shape in _qwen25vl():
+        renamed = f"v.{names.get(name[2:], name[2:])}"
+        yield renamed.replace("v.merger.ln_q", "v.post_ln").replace("v.merger.mlp.", "mm."), shape
+
+
 def _mllama() -> Shapes:
     positions, ratios = (SIDE // PATCH) ** 2 + 1, 9
     yield "v.class_embd", (SEES,)
@@ -281,4 +303,10 @@ def _mllama() -> Shapes:
     yield from _biased(**{"mm.0": (WIDTH, 2 * SEES)}).items()
 
 
-VISION_TENSORS = {"gemma3": _gemma3, "llava": _llava, "qwen25vl": _qwen25vl, "mllama": _mllama}
+VISION_TENSORS = {
+    "gemma3": _gemma3,
+    "llava": _llava,
+    "qwen25vl": _qwen25vl,
+    "qwen2vl": _qwen2vl,
+    "mllama": _mllama,
+}
