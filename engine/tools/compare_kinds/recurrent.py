@@ -115,6 +115,10 @@ T5: dict[str, Any] = {
 }
 
 KINDS: dict[str, Kind] = {
+    "mamba": kind("MambaForCausalLM", STATES, state_size=8, expand=2, tie_word_embeddings=False),
+    "falconmamba": kind(
+        "FalconMambaForCausalLM", STATES, state_size=8, expand=2, layer_norm_epsilon=1e-5, mixer_rms_eps=1e-5
+    ),
     "mamba2": kind(
         "Mamba2ForCausalLM",
         STATES,

@@ -1,0 +1,70 @@
+"""Mamba, and Falcon Mamba, which norms what controls the scan."""
+
+from __future__ import annotations
+
+from typing import final
+
+from backbay import Context, Tensor
+from backbay.gguf import flag
+
+from ...batch import Batch
+from ...hybrid import HybridDecoder
+from ...keys import CONVOLUTION_TAPS, STATE_HEADS, STATE_INNER, STATE_SIZE
+from ...nn import CausalConvolution, Linear, RMSNorm, Weights, states_of
+from ...nn.norm import rms_epsilon
+from ...nn.weights import FLOATS
+
+NORMED = flag("ssm.dt_b_c_rms")
+
+
+@final
+class Block:
+    """x + mixer(norm(x)): a convolution, a selective scan with decays for each state of each channel, and a gate."""
+
+    rope = None
+
+    def __init__(self, weights: Weights, width: int) -> None:
+        config = weights.config
+        self.inner, self.states = STATE_INNER.of(config), STATE_SIZE.of(config)
+        self.rank = STATE_HEADS.of(config)  # of the steps
+        self.eps = rms_epsilon(config) if NORMED.of(config, False) else None
+        self.norm = RMSNorm(weights, "attn_norm", width)
+        self.enter = Linear(weights, "ssm_in", width, 2 * self.inner)
+        self.convolution = CausalConvolution(weights, "ssm_conv1d", CONVOLUTION_TAPS.of(config), self.inner)
+        self.controls = Linear(weights, "ssm_x", self.inner, self.rank + 2 * self.states)
+        self.step = Linear(weights, "ssm_dt", self.rank, self.inner)
+        self.decay = weights.need("ssm_a", self.states, self.inner, dtypes=FLOATS)
+        self.skip = weights.need("ssm_d", self.inner)
+        self.leave = Linear(weights, "ssm_out", self.inner, width)
+
+    def __call__(self, ctx: Context, layer: int, x: Tensor, batch: Batch, *, last: bool) -> Tensor:
+        mixed, gate = self.enter(ctx, self.norm(ctx, x)).chunk(ctx, 0, self.inner)
+        mixed = self.convolution(ctx, layer, mixed, batch).silu(ctx).reshape(ctx, self.inner, -1)
+        y = self.scan(ctx, layer, mixed, batch).add(ctx, mixed.mul(ctx, self.skip))
+        y = gate.contiguous(ctx).silu(ctx, y)
+        x, y = (batch.select(ctx, t) if last else t for t in (x, y))
+        return x.add(ctx, self.leave(ctx, y))
+
+    def scan(self, ctx: Context, layer: int, x: Tensor, batch: Batch) -> Tensor:
+        """(inner, tokens of all sequences); every channel is a head of one element."""
+        held, inner, states = states_of(batch, layer), self.inner, self.states
+        each = (held.tokens, held.sequences)
+        parts = self.controls(ctx, x).chunk_sections(ctx, 0, self.rank, states, states)
+        step, into, out = (part.contiguous(ctx) for part in parts)
+        if self.eps is not None:
+            step, into, out = (part.rms_norm(ctx, eps=self.eps) for part in (step, into, out))
+        step = self.step(ctx, step).reshape(ctx, inner, *each)
+        into, out = (part.reshape(ctx, states, 1, *each) for part in (into, out))
+        before, rows = held.all_states(ctx, layer, "ssm", states, 1, inner)
+        both = before.ssm_scan(ctx, x.reshape(ctx, 1, inner, *each), step, self.decay, into, out, rows)
+        after = both.view(ctx, x.size * both.stride(0), (states, 1, inner, held.sequences))
+        held.keep(ctx, layer, "ssm", after)
+        return both.view(ctx, 0, (inner, x.dim(1)))
+
+
+@final
+class Mamba(HybridDecoder):
+    """Blocks of a mixer alone, which keep states instead of keys and values."""
+
+    def block(self, weights: Weights, layer: int) -> Block:
+        return Block(weights.at(f"blk.{layer}."), self.width)
