@@ -37,11 +37,7 @@ UNUSED = {
     "set": "the seeds' interface: caches write rows",
 }
 """What uses each op that no architecture uses."""
-UNTRACED = {"jina-bert-v2", "jina-bert-v3", "nomic-bert-moe", "starcoder", "mllama"} | {
-    "qwen25vl",
-    "qwen2vl",
-    "qwen35moe",
-}
+UNTRACED = {"mllama", "qwen25vl", "qwen2vl", "qwen35moe"}
 """Architectures without a small stored model."""
 
 

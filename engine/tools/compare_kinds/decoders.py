@@ -112,6 +112,15 @@ KINDS: dict[str, Kind] = {
         eos_token_id=2,
         describe=lambda config: config.update(n_ctx=512),
     ),
+    "starcoder": kind(
+        "GPTBigCodeForCausalLM",
+        n_embd=32,
+        n_layer=2,
+        n_head=4,
+        n_positions=512,
+        bos_token_id=1,
+        eos_token_id=2,
+    ),
     "starcoder2": kind("Starcoder2ForCausalLM", SMALL, use_bias=True, norm_epsilon=1e-5),
     "gemma4": kind(
         "Gemma4ForCausalLM",

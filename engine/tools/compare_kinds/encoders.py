@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from bert_relatives import JinaBertModel, NomicBertModel
 from decoders import GEMMA_FILES, SMALL, WINDOW
 from kind import Kind, kind
 
@@ -45,6 +46,12 @@ NOMIC_NAMES = {
 }
 
 
+def name_experts(config: dict[str, Any]) -> None:
+    config |= {**NOMIC_NAMES, "n_positions": 2048, "activation_function": "gelu", "rotary_emb_base": 10000.0}
+    config |= {"qkv_proj_bias": True, "mlp_fc1_bias": True, "mlp_fc2_bias": True, "moe_every_n_layers": 2}
+    config |= {"moe_top_k": 2, "n_inner": config["intermediate_size"], "n_embd": config["hidden_size"]}
+
+
 def pooled(architecture: str, pooling: str) -> dict[str, Any]:
     """The pooling, and its key in the file: the converter reads it from the files of sentence-transformers."""
     return {"pooling": pooling, "metadata": {f"{architecture}.pooling_type": POOLING[pooling]}}
@@ -68,6 +75,22 @@ KINDS: dict[str, Kind] = {
         files=GEMMA_FILES,
         **pooled("gemma-embedding", "mean"),
     ),
+    "nomic-bert-moe": kind(
+        NomicBertModel,
+        num_experts=4,
+        num_attention_heads=4,
+        describe=name_experts,
+        files=NOMIC["files"],
+        **pooled("nomic-bert-moe", "mean"),
+    ),
+    "jina-bert-v3": kind(
+        "JinaEmbeddingsV3Model",
+        BERT,
+        type_vocab_size=1,
+        describe=lambda config: config.update(architectures=["XLMRobertaModel"], lora_adaptations=["text"]),
+        **pooled("jina-bert-v3", "mean"),
+    ),
+    "jina-bert-v2": kind(JinaBertModel, hidden_size=48, **pooled("jina-bert-v2", "mean")),
     "xlmr-rerank": kind("XLMRobertaForSequenceClassification", BERT, RANKING, **XLMR),
     "modern-bert-rerank": kind(
         "ModernBertForSequenceClassification", MODERN, RANKING, classifier_pooling="mean"
