@@ -29,7 +29,7 @@ from backbay_engine.steps.builders import worst_steps  # noqa: E402
 
 TARGET = ROOT / "src" / "backbay_engine" / "models" / "op_users.py"
 BATCH, PARALLEL, CONTEXT = 128, 4, 256
-WIDTH = 96
+LINE, WIDTH = 110, 96
 HEADER = '''"""The architectures of this package that use each op; made by engine/tools/op_users.py, which traces them."""
 
 from __future__ import annotations
@@ -98,13 +98,13 @@ def text(found: dict[str, list[str]]) -> str:
     """The module, as the formatter would write it."""
     made = []
     for op, names in found.items():
-        *lines, last = wrap(" ".join(names), WIDTH)
-        if lines:
-            made.append(f'    "{op}": (\n')
-            made += [f'        "{line} "\n' for line in lines]
-            made.append(f'        "{last}"\n    ),\n')
-        else:
-            made.append(f'    "{op}": "{last}",\n')
+        joined = " ".join(names)
+        line = f'    "{op}": "{joined}",\n'
+        if len(line) > LINE:
+            *lines, last = [joined] if len(joined) <= LINE - 10 else wrap(joined, WIDTH)
+            parts = "".join(f'        "{part} "\n' for part in lines)
+            line = f'    "{op}": (\n{parts}        "{last}"\n    ),\n'
+        made.append(line)
     return HEADER + "".join(made) + FOOTER
 
 

@@ -118,7 +118,9 @@ _NAMES = {
         "starcoder starcoder2 t5"
     ),
     "chunk": "gemma4 glm4 jina-bert-v2 lfm2 lfm2moe modern-bert phi3 qwen35 qwen3next",
-    "chunk_sections": "deepseek2 gemma3n granitehybrid mamba2 nemotron_h nemotron_h_moe qwen35 qwen3next rwkv7",
+    "chunk_sections": (
+        "deepseek2 gemma3n granitehybrid mamba2 nemotron_h nemotron_h_moe qwen35 qwen3next rwkv7"
+    ),
     "contiguous": (
         "bert deepseek2 gemma-embedding gemma3n gemma4 glm4 granitehybrid jina-bert-v2 jina-bert-v3 lfm2 "
         "lfm2moe mamba2 modern-bert nemotron_h nemotron_h_moe nomic-bert nomic-bert-moe phi3 qwen35 "
