@@ -11,7 +11,14 @@ from kinds import ID, Kind
 from numpy.typing import NDArray
 from PIL import Image
 
-SIZES = {"square": (56, 56), "wide": (60, 150), "tall": (140, 61), "tiny": (9, 13), "large": (200, 230), "thin": (2, 390)}
+SIZES = {
+    "square": (56, 56),
+    "wide": (60, 150),
+    "tall": (140, 61),
+    "tiny": (9, 13),
+    "large": (200, 230),
+    "thin": (2, 390),
+}
 LETTERS = [ID[letter] for letter in "What is this?" if letter != " "]
 UNUSED = ("num_tiles", "num_crops")
 
