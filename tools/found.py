@@ -12,8 +12,9 @@ FIELDS = ("project", "needs", "effect", "workaround", "thread", "shown", "right"
 HEAD = """# Faults found in other projects
 
 The conformance suite, the plugins' fuzzers and work on the plugins have found the faults below in the
-libraries that backbay runs on. Each has a script in [found/](../found) that shows it without backbay. The
-script prints what is expected and what came, and exits with
+libraries that backbay runs on. Each has a script in [found/](../found) that shows it without backbay. A script
+is a single file, setup included, that can be pasted into a report. It prints what is expected and what came,
+and exits with
 
 | status | meaning |
 |---|---|
