@@ -1,4 +1,4 @@
-"""The same models on every installed backend: a small Llama that solves problems, and MiniLM that ranks sentences."""
+"""The same models on every installed backend: a small Llama that solves problems, a small model that sees, and MiniLM."""
 
 from __future__ import annotations
 
@@ -8,18 +8,23 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from minilm_to_gguf import minilm
+from vision_tasks import Question, unseen_questions
 
 import backbay
 from backbay import BackbayError
 from backbay_engine import LLM, load
 
 REFERENCE = "cpu_ref"
-SMALL = Path(__file__).parent / "models" / "backbay-tiny-f16.gguf"
+MODELS = Path(__file__).parent / "models"
+SMALL, SEEING = MODELS / "backbay-tiny-f16.gguf", MODELS / "backbay-tiny-vision-f16.gguf"
+PROJECTOR = MODELS / "mmproj-backbay-tiny-vision-f16.gguf"
 PROMPTS = ["sum 417 268 =", "sort 5 2 9 1 =", "reverse p l a n e t =", "max 81 730 95 ="]
+SEEN = ["number", "colour", "larger side", "corner"]
 QUESTION = "How do I get my money back?"
 SENTENCES = [
     "Refunds are paid within ten days.",
@@ -57,6 +62,37 @@ def solve(llm: LLM, row: Row) -> None:
     row.rate, row.unit = tokens / (time.perf_counter() - started), "tokens/s"
 
 
+def look(shown: list[tuple[np.ndarray, Question]], llm: LLM, row: Row) -> None:
+    """The answers to a question about each picture; and the speed, with each picture encoded once."""
+    started = time.perf_counter()
+    for picture, question in shown:
+        content = [{"type": "image", "image": picture}, {"type": "text", "text": question.text}]
+        answer = llm.chat([{"role": "user", "content": content}], max_tokens=8, temperature=0)
+        row.answer.append(answer.text.strip())
+    row.rate, row.unit = len(shown) / (time.perf_counter() - started), "answers/s"
+
+
+def drawing(picture: np.ndarray) -> list[str]:
+    """A picture as lines of a terminal with 24-bit colours: two pixels in each character."""
+    small = picture[::2, ::2]
+    return [
+        "".join(
+            "\x1b[38;2;{};{};{};48;2;{};{};{}m▀".format(*upper, *lower)
+            for upper, lower in zip(above.tolist(), below.tolist(), strict=True)
+        )
+        + "\x1b[0m"
+        for above, below in zip(small[::2], small[1::2], strict=True)
+    ]
+
+
+def show_pictures(pictures: list[np.ndarray]) -> None:
+    """All pictures side by side, if standard output is a terminal."""
+    if sys.stdout.isatty():
+        print()
+        for lines in zip(*map(drawing, pictures), strict=True):
+            print("  " + "  ".join(lines))
+
+
 def rank(llm: LLM, row: Row) -> None:
     """The similarity of each sentence to the question."""
     llm.embed([QUESTION, *SENTENCES])
@@ -66,11 +102,11 @@ def rank(llm: LLM, row: Row) -> None:
     row.answer = [f"{likeness:.4f}" for likeness in row.vectors[1:] @ row.vectors[0]]
 
 
-def run(backend: str, path: Path, job: Callable[[LLM, Row], None]) -> Row:
+def run(backend: str, path: Path, job: Callable[[LLM, Row], None], **options: Path) -> Row:
     row = Row(backend, path.name)
     try:
         started = time.perf_counter()
-        with load(path, backend=backend, context=128, parallel=len(PROMPTS)) as llm:
+        with load(path, backend=backend, context=128, parallel=len(PROMPTS), **options) as llm:
             row.load_ms = (time.perf_counter() - started) * 1e3
             job(llm, row)
     except BackbayError as error:
@@ -87,8 +123,8 @@ def agree(row: Row, reference: Row) -> bool:
     return bool(((row.vectors * reference.vectors).sum(axis=1) > ALIKE).all())
 
 
-def collect(names: list[str], path: Path, job: Callable[[LLM, Row], None]) -> list[Row]:
-    rows = [run(name, path, job) for name in names]
+def collect(names: list[str], path: Path, job: Callable[[LLM, Row], None], **options: Path) -> list[Row]:
+    rows = [run(name, path, job, **options) for name in names]
     for row in rows:
         row.agrees = agree(row, rows[0])
     return rows
@@ -118,6 +154,16 @@ def main() -> int:
     rows = collect(names, SMALL, solve)
     if not options.json:
         show(f"{SMALL.name} solves problems", PROMPTS, rows)
+    shown = [unseen_questions(task, 1)[0] for task in SEEN]
+    seen = collect(names, SEEING, partial(look, shown), projector=PROJECTOR)
+    rows += seen
+    if not options.json:
+        show_pictures([picture for picture, _ in shown])
+        show(
+            f"{SEEING.name} looks at pictures, from left to right",
+            [question.text for _, question in shown],
+            seen,
+        )
     try:
         embedding = minilm()
     except FileNotFoundError as error:

@@ -80,7 +80,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("backbay-tiny-vision"), help="folder to write into")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=1400)
+    parser.add_argument("--steps", type=int, default=1080)
     parser.add_argument(
         "--minutes", type=float, default=25, help="of CPU time: end here even if steps are left"
     )
