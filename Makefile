@@ -13,7 +13,7 @@ SOURCES := $(addsuffix /src,$(FOLDERS))
 help:  ## list the targets
 	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
 
-demo: $(VENV)/.installed $(VENV)/.minilm  ## two real models on every installed backend, side by side
+demo: $(VENV)/.installed $(VENV)/.minilm  ## three real models on every installed backend, side by side
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/.installed $(VENV)/.minilm  ## all tests
