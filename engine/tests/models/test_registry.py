@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from model_files import changed
@@ -57,6 +58,11 @@ def test_an_unknown_architecture_is_told_with_its_nearest_and_all_there_are(tmp_
         load("qwen4", tmp_path)
     assert "found 'qwen4'; nearest: 'qwen" in str(told.value)
     assert f"installed: {', '.join(sorted(architectures()))}, found" in str(told.value)
+
+
+def test_the_page_on_the_engine_names_every_architecture():
+    page = (Path(__file__).parents[3] / "docs" / "engine.md").read_text()
+    assert [name for name in architectures() if f"`{name}`" not in page] == []
 
 
 def test_two_of_one_name_are_an_error_that_names_both(site):
