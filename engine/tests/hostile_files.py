@@ -187,7 +187,9 @@ def answer(path: Path, backend: str = "cpu_ref") -> None:
     if (text_model := _text_of_projector(path)) is not None:
         files = {"path": text_model, "projector": path}
     with backbay_engine.load(backend=backend, num_threads=1, batch=8, context=None, **files) as llm:
-        if "image" in llm.modalities:
+        if (
+            "image" in llm.modalities and llm.context > 64
+        ):  # a shorter one, as the file says, holds no picture
             llm.generate([[0], picture(20, 30)], max_tokens=2)
         try:
             prompt: Any = "ab" if 0 < len(llm.tokenizer.encode("ab")) < llm.context else [0]
