@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from backbay import OPS
+from backbay import OPS, DType
 from backbay_conformance import CASES, SCENARIOS, Draw
+from backbay_conformance.cases.index import taken_row
 
 
 def test_every_op_has_a_case() -> None:
@@ -30,3 +32,8 @@ def test_calls_fit_their_op(key: tuple[str, str]) -> None:
 def test_scenarios_run_in_every_size() -> None:
     for scenario in SCENARIOS.values():
         assert scenario.times["smoke"] <= scenario.times["default"] <= scenario.times["nightly"]
+
+
+def test_a_row_of_nothing_is_taken() -> None:
+    assert taken_row(np.zeros((1, 0), np.float16), 0, DType.F16).shape == (1, 0)
+    assert taken_row(np.zeros((3, 2), np.float16), 1, DType.F16).shape == (1, 2)

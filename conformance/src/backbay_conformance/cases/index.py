@@ -65,7 +65,10 @@ def as_read(rows: Array, dtype: DType) -> Array:
 
 
 def taken_row(raw: Array, at: int, dtype: DType) -> Array:
-    return as_read(raw.reshape(-1, raw.shape[-1])[at : at + 1], dtype)
+    table = raw.reshape(
+        int(np.prod(raw.shape[:-1])), raw.shape[-1]
+    )  # -1 stands for nothing if rows are empty
+    return as_read(table[at : at + 1], dtype)
 
 
 @case(ops.rows)
