@@ -174,6 +174,23 @@ def test_a_faulty_picture_fails_alone(encodes: Encodes) -> None:
     store.close()
 
 
+def test_requests_that_wait_for_room_go_on_when_an_encoding_fails_that_nobody_wants(encodes: Encodes) -> None:
+    def fails_first(pictures: Sequence[Prepared], cancel: Event) -> list[np.ndarray]:
+        found = encodes(pictures, cancel)
+        if encodes.groups == [[1, 2]]:
+            assert cancel.wait(10)
+            raise ValueError("a faulty encoder")
+        return found
+
+    store = ImageStore(fails_first, 2 * EACH, WIDTH)
+    first = Asked(store, prepared(1), prepared(2))
+    assert encodes.reached.wait(10)
+    second = Asked(store, prepared(3), prepared(4))
+    first.lease.release()
+    assert second.rows() == [3, 4]
+    store.close()
+
+
 @pytest.mark.fault("an encoder gives NaN", "LogitsError from the request, and nothing of it is kept")
 def test_rows_that_are_not_finite_are_an_error(encodes: Encodes) -> None:
     store = ImageStore(lambda pictures, cancel: [np.full((ROWS, WIDTH), np.nan, np.float32)], EACH, WIDTH)

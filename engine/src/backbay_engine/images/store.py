@@ -261,13 +261,9 @@ class ImageStore:
             if len(entries) == 1:
                 self._fail(entries[0], error)
                 return
-            with self._changed:
-                self._encoded.clear()
-                self._todo.extendleft(entry for entry in reversed(entries) if entry.holders)
-                for entry in entries:
-                    entry.alone = True
-                    if not entry.holders:
-                        self._drop(entry)
+            for entry in entries:
+                entry.alone = True
+            self._give_up(entries)
         else:
             for entry, rows in zip(entries, found, strict=True):
                 self._take(entry, np.asarray(rows, np.float32))
@@ -291,12 +287,12 @@ class ImageStore:
         _tell(ready, None)
 
     def _give_up(self, entries: list[_Entry]) -> None:
-        """The encoding was cancelled: forget the pictures, but encode again what somebody has asked for meanwhile."""
+        """The encoding brought nothing: forget the pictures that nobody wants, and encode the others again, first."""
         with self._changed:
-            for entry in entries:
+            for entry in reversed(entries):
                 self._over(entry)
                 if entry.holders:
-                    self._todo.append(entry)
+                    self._todo.appendleft(entry)
                 else:
                     self._drop(entry)
             ready = self._admit()
