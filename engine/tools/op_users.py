@@ -101,7 +101,9 @@ def text(found: dict[str, list[str]]) -> str:
         joined = " ".join(names)
         line = f'    "{op}": "{joined}",\n'
         if len(line) > LINE:
-            *lines, last = [joined] if len(joined) <= LINE - 10 else wrap(joined, WIDTH)
+            *lines, last = (
+                [joined] if len(joined) <= LINE - 10 else wrap(joined, WIDTH, break_on_hyphens=False)
+            )
             parts = "".join(f'        "{part} "\n' for part in lines)
             line = f'    "{op}": (\n{parts}        "{last}"\n    ),\n'
         made.append(line)

@@ -75,9 +75,9 @@ _NAMES = {
         "rwkv7 starcoder starcoder2"
     ),
     "rms_norm": (
-        "deepseek2 ernie4_5 ernie4_5-moe gemma-embedding gemma2 gemma3 gemma3n gemma4 glm4 glm4moe gpt- "
-        "oss granite granitehybrid granitemoe lfm2 lfm2moe llama mamba mamba2 nemotron_h nemotron_h_moe "
-        "olmo2 phi3 qwen2 qwen3 qwen35 qwen3moe qwen3next smollm3 t5"
+        "deepseek2 ernie4_5 ernie4_5-moe gemma-embedding gemma2 gemma3 gemma3n gemma4 glm4 glm4moe "
+        "gpt-oss granite granitehybrid granitemoe lfm2 lfm2moe llama mamba mamba2 nemotron_h "
+        "nemotron_h_moe olmo2 phi3 qwen2 qwen3 qwen35 qwen3moe qwen3next smollm3 t5"
     ),
     "l2_norm": "qwen35 qwen3next rwkv7",
     "top_k": (
@@ -102,10 +102,10 @@ _NAMES = {
         "phi3 qwen2 qwen3 qwen35 qwen3moe qwen3next rwkv7 smollm3 starcoder starcoder2 t5"
     ),
     "view": (
-        "cohere2 command-r deepseek2 ernie4_5 ernie4_5-moe gemma2 gemma3 gemma3n gemma4 glm4 glm4moe gpt- "
-        "oss gpt2 granite granitehybrid granitemoe jina-bert-v3 lfm2 lfm2moe llama mamba mamba2 modern- "
-        "bert nemotron_h nemotron_h_moe nomic-bert nomic-bert-moe olmo2 phi3 qwen2 qwen3 qwen35 qwen3moe "
-        "qwen3next smollm3 starcoder starcoder2 t5"
+        "cohere2 command-r deepseek2 ernie4_5 ernie4_5-moe gemma2 gemma3 gemma3n gemma4 glm4 glm4moe "
+        "gpt-oss gpt2 granite granitehybrid granitemoe jina-bert-v3 lfm2 lfm2moe llama mamba mamba2 "
+        "modern-bert nemotron_h nemotron_h_moe nomic-bert nomic-bert-moe olmo2 phi3 qwen2 qwen3 qwen35 "
+        "qwen3moe qwen3next smollm3 starcoder starcoder2 t5"
     ),
     "permute": (
         "bert deepseek2 gemma-embedding gemma3n granitehybrid jina-bert-v2 jina-bert-v3 lfm2 lfm2moe "
@@ -113,10 +113,10 @@ _NAMES = {
         "rwkv7 t5"
     ),
     "slice": (
-        "cohere2 command-r deepseek2 ernie4_5 ernie4_5-moe gemma2 gemma3 gemma3n gemma4 glm4 glm4moe gpt- "
-        "oss gpt2 granite granitehybrid granitemoe jina-bert-v2 lfm2 lfm2moe llama mamba mamba2 modern- "
-        "bert nemotron_h nemotron_h_moe olmo2 phi3 qwen2 qwen3 qwen35 qwen3moe qwen3next rwkv7 smollm3 "
-        "starcoder starcoder2 t5"
+        "cohere2 command-r deepseek2 ernie4_5 ernie4_5-moe gemma2 gemma3 gemma3n gemma4 glm4 glm4moe "
+        "gpt-oss gpt2 granite granitehybrid granitemoe jina-bert-v2 lfm2 lfm2moe llama mamba mamba2 "
+        "modern-bert nemotron_h nemotron_h_moe olmo2 phi3 qwen2 qwen3 qwen35 qwen3moe qwen3next rwkv7 "
+        "smollm3 starcoder starcoder2 t5"
     ),
     "chunk": "gemma4 glm4 jina-bert-v2 lfm2 lfm2moe mamba modern-bert phi3 qwen35 qwen3next",
     "chunk_sections": (
@@ -136,8 +136,8 @@ _NAMES = {
     "repeat": "gemma3n",
     "repeat_4d": "gemma4 qwen35 qwen3next rwkv7",
     "set_rows": (
-        "cohere2 command-r deepseek2 ernie4_5 ernie4_5-moe gemma2 gemma3 gemma3n gemma4 glm4 glm4moe gpt- "
-        "oss gpt2 granite granitehybrid granitemoe lfm2 lfm2moe llama mamba mamba2 nemotron_h "
+        "cohere2 command-r deepseek2 ernie4_5 ernie4_5-moe gemma2 gemma3 gemma3n gemma4 glm4 glm4moe "
+        "gpt-oss gpt2 granite granitehybrid granitemoe lfm2 lfm2moe llama mamba mamba2 nemotron_h "
         "nemotron_h_moe olmo2 phi3 qwen2 qwen3 qwen35 qwen3moe qwen3next rwkv7 smollm3 starcoder "
         "starcoder2 t5"
     ),
