@@ -51,12 +51,15 @@ class Qwen25VL(VisionFamily):
             raise WINDOW.refuse(self.config, f"at least {self.patch * self.merge}, a merged patch,")
         mean, deviation = colours(self.config, CLIP)
         unit = (self.patch * self.merge) ** 2
+        least, most = LEAST.of(self.config, 4 * unit), MOST.of(self.config, DEFAULT_MOST_ROWS * unit)
+        if most < max(least, unit):
+            raise MOST.refuse(self.config, f"at least {max(least, unit)}, the fewest pixels of a picture,")
         return SmartResize(
             patch=self.patch,
             merge=self.merge,
             frames=FRAMES,
-            min_pixels=LEAST.of(self.config, 4 * unit),
-            max_pixels=MOST.of(self.config, DEFAULT_MOST_ROWS * unit),
+            min_pixels=least,
+            max_pixels=most,
             mean=mean,
             std=deviation,
         )
