@@ -45,6 +45,20 @@ def test_a_second_picture_of_a_shape_is_not_traced_again(path, encoder):
     assert not np.allclose(first, second)
 
 
+@pytest.mark.parametrize("name", ENCODERS)
+def test_the_first_picture_may_be_one_of_the_largest(name, tmp_path):
+    encoder = opened(unpacked(name, tmp_path))
+    try:
+        reserved, largest = encoder.memory().total(), encoder.family.largest()
+        picture = encoder.family.prepare(np.zeros((*largest.size, 3), np.uint8))
+        assert (picture.pixels.shape, picture.grid) == (largest.pixels.shape, largest.grid)
+        (rows,) = encoder.embed([picture])
+        assert len(rows) == picture.tokens == largest.tokens
+        assert encoder.memory().total() <= reserved
+    finally:
+        encoder.close()
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_chunks_give_the_rows_of_one_pass_and_take_turns(path, monkeypatch, backend):
     turns = []

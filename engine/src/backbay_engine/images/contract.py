@@ -146,8 +146,9 @@ class VisionFamily(ABC):
     def largest(self) -> Prepared:
         """A black picture that needs most memory, for reserving."""
         plan = self.preparation.largest()
+        size = self.preparation.size_of(plan)
         return Prepared(
-            np.zeros(plan.shape, np.float32), plan.tokens, plan.grid, (1, 1), self.name, plan.aspect_ratio_id
+            np.zeros(plan.shape, np.float32), plan.tokens, plan.grid, size, self.name, plan.aspect_ratio_id
         )
 
     def check_picture(self, picture: Prepared) -> None:

@@ -48,6 +48,11 @@ class Preparation(ABC):
     def largest(self) -> Plan:
         """A plan with the most rows."""
 
+    def size_of(self, plan: Plan) -> Size:
+        """Height and width of a picture that fills a plan's tiles."""
+        (rows, columns), (height, width) = plan.grid[-2:], plan.shape[-2:]
+        return rows * height, columns * width
+
     @abstractmethod
     def _pixels(self, planes: Planes, plan: Plan, fit: Fit | None) -> Pixels:
         """The pixels, in the plan's shape."""
@@ -278,6 +283,10 @@ class SmartResize(Preparation):
         grids = ((rows, most // rows) for rows in range(math.isqrt(most), 0, -1))
         likely = (grid for grid in grids if grid[1] <= MOST_STRETCH * grid[0])
         return self._plan(*max(likely, key=lambda grid: grid[0] * grid[1]))
+
+    def size_of(self, plan: Plan) -> Size:
+        _, rows, columns = plan.grid
+        return rows * self.patch, columns * self.patch
 
     def limited(self, image_tokens: int | None) -> Self:
         if image_tokens is None:
