@@ -285,6 +285,12 @@ def test_a_picture_that_turns_out_to_be_damaged_fails_alone(llm: LLM) -> None:
         handle.result()
 
 
+@pytest.mark.parametrize("prompt", [[], [""], [[]], ["", []]])
+def test_parts_that_hold_nothing_are_an_empty_prompt(llm: LLM, prompt: list[Any]) -> None:
+    with pytest.raises(RequestError, match="the prompt is empty"):
+        llm.generate(prompt)
+
+
 @pytest.mark.fault("a prompt with pictures is longer than the context", "RequestError with both numbers")
 def test_a_prompt_that_is_too_long_with_its_pictures_is_refused(llm: LLM) -> None:
     with pytest.raises(RequestError, match="tokens with its pictures, the context holds 128"):

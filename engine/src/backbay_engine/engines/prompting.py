@@ -51,7 +51,7 @@ class Prompting:
         parts = parts_of(prompt)
         if parts is None or not (parts.pictures or self._facts.sight):
             return self.tokens(prompt)
-        if not parts.items:
+        if all(item in ("", []) for item in parts.items):
             raise RequestError("the prompt is empty")
         for item in parts.items:
             if isinstance(item, list):
