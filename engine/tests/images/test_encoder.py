@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import replace
 from threading import Event
 
 import numpy as np
@@ -142,6 +143,29 @@ def test_a_cancelled_picture_costs_nobody_else(path, encoder):
     with pytest.raises(CancelledError):
         encoder.embed([picture], cancel=gone)
     np.testing.assert_array_equal(encoder.embed([picture])[0], wanted)
+
+
+@pytest.mark.fault("a prepared picture was changed by hand", "ImageError with what its preparation makes")
+@pytest.mark.parametrize("name", ENCODERS)
+def test_a_prepared_picture_that_no_preparation_makes_is_refused(name, tmp_path):
+    encoder = opened(unpacked(name, tmp_path))
+    try:
+        right = encoder.family.prepare(np.zeros((60, 90, 3), np.uint8))
+        for change in (
+            {"tokens": right.tokens - 1},
+            {"tokens": -1},
+            {"pixels": right.pixels[:0]},
+            {"pixels": right.pixels[0]},
+            {"grid": right.grid[1:]},
+            {"grid": (*right.grid[:-1], 1000)},
+            {"size": (0, 0)},
+            {"aspect_ratio_id": 99},
+        ):
+            with pytest.raises(ImageError):
+                encoder.embed([replace(right, **change)])
+        assert len(encoder.embed([right])[0]) == right.tokens
+    finally:
+        encoder.close()
 
 
 @pytest.mark.fault("a picture was prepared for another model", "ImageError with both models")

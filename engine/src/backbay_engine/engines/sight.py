@@ -19,7 +19,7 @@ from backbay import Backend, BackendParams, ClosedError
 from backbay.plugin import close_after_fork
 
 from ..arguments import whole
-from ..errors import ImageError, RequestError
+from ..errors import RequestError
 from ..images.contract import VisionFamily
 from ..images.encoder import Encoder
 from ..images.opening import text_file, vision_family, vision_file
@@ -108,16 +108,9 @@ class Sight:
     def prepare(self, picture: Image | Prepared) -> Prepared:
         """The pixels of a picture, in the caller's thread."""
         if isinstance(picture, Prepared):
-            return self.checked(picture)
+            self.family.check_picture(picture)
+            return picture
         return self.family.prepare(picture.rgb(), picture.fit)
-
-    def checked(self, picture: Prepared) -> Prepared:
-        """A prepared picture; ImageError if it was prepared for another family."""
-        if picture.family != self.family.name:
-            raise ImageError(
-                f"the picture is prepared for {picture.family}, this model takes those of {self.family.name}"
-            )
-        return picture
 
     def tokens(self, parts: Parts, prepared: Sequence[Prepared]) -> list[Token]:
         """The tokens of a prompt, whose pictures are prepared."""

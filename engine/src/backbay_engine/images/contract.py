@@ -15,9 +15,10 @@ from backbay.gguf import ModelFile
 
 from ..errors import ImageError
 from ..text.tokenizers import Tokenizer
+from .decoding import require_size
 from .inputs import Inputs
 from .picture import Fit
-from .preparations import Preparation
+from .preparations import Plan, Preparation
 from .prepared import Prepared
 
 WITH_ENCODERS = ("gemma3", "mllama", "qwen25vl", "qwen2vl")
@@ -152,16 +153,23 @@ class VisionFamily(ABC):
         )
 
     def check_picture(self, picture: Prepared) -> None:
-        """ImageError if a picture was prepared for another model."""
+        """ImageError if a picture was prepared for another model, or no preparation makes it."""
         plan = self.preparation.largest()
         if (
             picture.family != self.name
             or picture.pixels.shape[-1] != plan.shape[-1]
             or picture.tokens > plan.tokens
+            or len(picture.grid) != len(plan.grid)
         ):
             raise ImageError(
                 f"a picture prepared for {picture.family}, {list(picture.pixels.shape)} with {picture.tokens} tokens; "
                 f"this model takes pictures for {self.name}, up to {list(plan.shape)} with {plan.tokens} tokens"
+            )
+        require_size("a prepared picture", picture.size)
+        made = Plan(picture.pixels.shape, picture.tokens, tuple(picture.grid), picture.aspect_ratio_id)
+        if made != (wanted := self.preparation.plan_of(picture)):
+            raise ImageError(
+                f"{self.name} makes {wanted} of a picture like the prepared one, which is {made}"
             )
 
     def check_text(self, text: ModelFile, width: int, tokenizer: Tokenizer | None) -> None:

@@ -53,6 +53,10 @@ class Preparation(ABC):
         (rows, columns), (height, width) = plan.grid[-2:], plan.shape[-2:]
         return rows * height, columns * width
 
+    def plan_of(self, picture: Prepared) -> Plan:
+        """The plan that a picture was prepared by, perhaps with another limit of its tokens."""
+        return self.plan(picture.size)
+
     @abstractmethod
     def _pixels(self, planes: Planes, plan: Plan, fit: Fit | None) -> Pixels:
         """The pixels, in the plan's shape."""
@@ -287,6 +291,10 @@ class SmartResize(Preparation):
     def size_of(self, plan: Plan) -> Size:
         _, rows, columns = plan.grid
         return rows * self.patch, columns * self.patch
+
+    def plan_of(self, picture: Prepared) -> Plan:
+        rows, columns = (side // self.merge for side in picture.grid[1:])
+        return self._plan(rows, columns)
 
     def limited(self, image_tokens: int | None) -> Self:
         if image_tokens is None:
