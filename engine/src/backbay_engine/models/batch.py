@@ -8,9 +8,10 @@ from typing import Any, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
-from backbay import BackbayError, Context, DType, Tensor
+from backbay import Context, DType, Tensor
 
 from ..cache.contract import BoundCache
+from ..steps.leaves import Leaves
 from ..steps.step import Step
 
 FromStep: TypeAlias = Callable[[Step], NDArray[Any]]
@@ -24,9 +25,7 @@ class Batch:
         self.cache = cache
         self.size = step.size
         self.taps: dict[str, Tensor] = {}
-        self._step = step
-        self._host = ctx.input()
-        self._filled: dict[str, tuple[Tensor, FromStep]] = {}
+        self._leaves = Leaves(ctx, step, "Model.key")
         self.tokens = self.input("tokens", lambda step: step.tokens)  # i32 (tokens,)
         self.positions = self.input("positions", lambda step: step.positions)  # i32 (tokens,)
         self.outputs = self.input("outputs", lambda step: step.outputs)  # i32 (outputs,)
@@ -37,14 +36,7 @@ class Batch:
         The leaf's shape is the array's, reversed; it must be the same for all steps of one shape. Asking for a name
         again gives the same leaf.
         """
-        if name in self._filled:
-            return self._filled[name][0]
-        array = function(self._step)
-        kind = dtype or (DType.I32 if array.dtype.kind in "iub" else DType.F32)
-        leaf = self._host.empty(kind, *array.shape[::-1])
-        self._filled[name] = (leaf, function)
-        _write(leaf, name, array)
-        return leaf
+        return self._leaves.leaf(name, function, dtype)
 
     def axes(self) -> Tensor:
         """M-RoPE's positions, i32 (4 * tokens,): time, row and column of all tokens, and an axis that is always 0."""
@@ -55,7 +47,7 @@ class Batch:
 
         A step without pictures traces nothing for them.
         """
-        if self._step.rows is None:
+        if self._leaves.data.rows is None:
             return x
         rows = self.input("rows", lambda step: _padded_rows(step, x.dim(0)))  # (width, room)
         sources = self.input("sources", _sources)  # i32 (tokens,)
@@ -75,9 +67,7 @@ class Batch:
 
     def fill(self, step: Step) -> None:
         """Fill the leaves with the data of another step of the same shape."""
-        self._step = step
-        for name, (leaf, function) in self._filled.items():
-            _write(leaf, name, function(step))
+        self._leaves.fill(step)
 
 
 def _axes(step: Step) -> NDArray[np.int32]:
@@ -99,15 +89,3 @@ def _sources(step: Step) -> NDArray[np.int32]:
     sources = np.arange(step.size, dtype=np.int32)
     sources[step.rows.tokens] = step.size + np.arange(len(step.rows.tokens))
     return sources
-
-
-def _write(leaf: Tensor, name: str, array: NDArray[Any]) -> None:
-    if array.shape[::-1] != leaf.shape:
-        raise BackbayError(
-            f"input {name!r}: a step gave {list(array.shape[::-1])} where an earlier one of its shape gave "
-            f"{list(leaf.shape)}; put the value that changes the shape into Model.key"
-        )
-    if leaf.dtype.is_integer:
-        leaf.from_ints(array)
-    else:
-        leaf.from_floats(array)
