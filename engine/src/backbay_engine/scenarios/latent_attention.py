@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias, final
+from typing import final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from backbay import Backend, Context, DType, Spec, Tensor
-from backbay.ops import mulmat
-from backbay_conformance.plugin import Draw, Fault, Lab, scenario
+from backbay import Context, DType, Tensor
+from backbay_conformance.plugin import Draw, Lab, scenario
 
 from ..cache import BoundCache, CacheSizes, CausalCache
 from ..models.nn import LatentParts, attend_absorbed, attend_plain
 from ..steps.builders import next_step
-
-Array: TypeAlias = NDArray[Any]
+from .closeness import Array, leaf_of, require_near, roundoff
 
 SEQUENCES, STEPS, CAPACITY = 3, 5, 256
 COUNTS = (1, 1, 2, 7, 16, 33)  # tokens of each sequence in a step
-ROUNDOFFS = {DType.F32: 2.0**-24, DType.F16: 2.0**-11, DType.BF16: 2.0**-8}
 LEFT = 300  # roundoffs of a result, relative to the largest
 
 
@@ -58,16 +54,11 @@ def _drawn(rng: np.random.Generator, *shape: int) -> Array:
 
 
 def _trace(ctx: Context, sizes: Sizes, parts: LatentParts, bound: BoundCache, *, absorbed: bool) -> Tensor:
-    host = ctx.input()
     if absorbed:
-        keys, values = (
-            host.from_floats(np.ascontiguousarray(each, np.float32), *each.shape[::-1])
-            for each in (sizes.keys.transpose(0, 2, 1), sizes.values)
-        )
+        keys, values = (leaf_of(ctx, each) for each in (sizes.keys.transpose(0, 2, 1), sizes.values))
         return attend_absorbed(ctx, 0, parts, keys, values, bound, sizes.scale)
-    joint = np.concatenate([sizes.keys, sizes.values], axis=1).astype(np.float32)
-    joint = joint.reshape(-1, sizes.latent)
-    both = host.from_floats(joint, *joint.shape[::-1]).mulmat(ctx, parts.latent)
+    joint = np.concatenate([sizes.keys, sizes.values], axis=1).reshape(-1, sizes.latent)
+    both = leaf_of(ctx, joint).mulmat(ctx, parts.latent)
     both = both.reshape(ctx, sizes.fixed + sizes.value, sizes.heads, parts.latent.dim(1))
     return attend_plain(ctx, 0, parts, both, bound, sizes.scale)
 
@@ -98,13 +89,12 @@ def engine_latent_attention(lab: Lab, draw: Draw) -> None:
             for absorbed, cache in caches.items():
                 with backend.new_context() as ctx:
                     bound = cache.bind(ctx, cache.plan(step))
-                    leaves = [
-                        ctx.input().from_floats(part.astype(np.float32), *part.shape[::-1]) for part in inputs
-                    ]
-                    y = _trace(ctx, sizes, LatentParts(*leaves), bound, absorbed=absorbed)
+                    parts = LatentParts(*(leaf_of(ctx, part) for part in inputs))
+                    y = _trace(ctx, sizes, parts, bound, absorbed=absorbed)
                     ctx.forward(y).compute(y)
                     found = y.floats().reshape(expected.shape)
-                _require_close(found, expected, LEFT * _roundoff(backend, dtype), absorbed)
+                form = "absorbed" if absorbed else "plain"
+                require_near(found, expected, LEFT * roundoff(backend, dtype), form)
             for n in chosen:
                 ends[n] += count
     finally:
@@ -119,23 +109,3 @@ def _expected(sizes: Sizes, held: list[list[Array]], token: list[Array]) -> Arra
     held.append([latent, key])
     latents, keys = (np.array([each[i] for each in held]) for i in (0, 1))
     return sizes.attend(fixed, turned, latents, keys)
-
-
-def _roundoff(backend: Backend, dtype: DType) -> float:
-    """The coarsest roundoff of a product in f32, or of the cache."""
-    declared = backend.precision(mulmat, [Spec(DType.F32, (8, 8)), Spec(DType.F32, (8, 8))])
-    return max(
-        ROUNDOFFS.get(each, ROUNDOFFS[DType.F32])
-        for each in (declared.activation, declared.accumulate, dtype)
-    )
-
-
-def _require_close(found: Array, expected: Array, unit: float, absorbed: bool) -> None:
-    bound = unit * max(1.0, float(np.abs(expected).max()))
-    off = np.abs(found - expected)
-    if not (off <= bound).all():
-        at = np.unravel_index(int(np.nan_to_num(off, nan=np.inf).argmax()), off.shape)
-        form = "absorbed" if absorbed else "plain"
-        raise Fault(
-            form, f"at {at[::-1]} expected {expected[at]:.7g} within {bound:.3g}, got {found[at]:.7g}"
-        )

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, TypeAlias, final
+from typing import final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from backbay import Backend, Context, DType, Spec, Tensor
-from backbay.ops import mulmat
-from backbay_conformance.plugin import Draw, Fault, Lab, scenario
+from backbay import Context, Tensor
+from backbay_conformance.plugin import Draw, Lab, scenario
 
 from ..cache import BoundRecurrentCache, CacheSizes, RecurrentCache
 from ..models.nn import Token, delta_rule, low_rank_rule
 from ..steps.builders import next_step
-
-Array: TypeAlias = NDArray[Any]
+from .closeness import Array, leaf_of, require_near, roundoff
 
 SEQUENCES, STEPS = 3, 5
 COUNTS = (1, 1, 2, 5, 16, 33, 65, 70)  # tokens of each sequence in a step
-ROUNDOFFS = {DType.F32: 2.0**-24, DType.F16: 2.0**-11, DType.BF16: 2.0**-8}
 LEFT = 4000  # roundoffs of a result, relative to the largest: a state carries the errors of many tokens
 
 
@@ -133,7 +129,7 @@ class StateSpace(Rule):
 def cut_prompts(lab: Lab, draw: Draw, rule: Rule) -> None:
     """Steps of one to three sequences, of one token or many, some of them shared or rolled back."""
     backend, cache = lab.backend, RecurrentCache(checkpoints=2, interval=4)
-    bound_of_product = LEFT * _roundoff(backend)
+    bound_of_product = LEFT * roundoff(backend)
     cache.open(backend, CacheSizes(SEQUENCES, 1 << 10, 1 << 10))
     known: list[dict[int, Array]] = [{0: np.zeros(rule.state)} for _ in range(SEQUENCES)]
     ends = [0] * SEQUENCES
@@ -155,14 +151,11 @@ def cut_prompts(lab: Lab, draw: Draw, rule: Rule) -> None:
             expected = _followed(rule, known, ends, chosen, inputs)
             with backend.new_context() as ctx:
                 bound = cache.bind(ctx, cache.plan(step))
-                leaves = [
-                    ctx.input().from_floats(each.astype(np.float32), *each.shape[::-1]) for each in inputs
-                ]
-                y = rule.trace(ctx, bound, leaves)
+                y = rule.trace(ctx, bound, [leaf_of(ctx, each) for each in inputs])
                 ctx.forward(y).compute(y)
                 found = y.floats().reshape(expected.shape)
             draw.note(f"{count} tokens of {chosen} at {[ends[n] for n in chosen]}")
-            _require_close(found, expected, bound_of_product)
+            require_near(found, expected, bound_of_product, "state")
             for n in chosen:
                 ends[n] += count
     finally:
@@ -186,24 +179,6 @@ def _followed(
             known[n][ends[n] + t + 1] = state
             outputs.append(y)
     return np.array(outputs).reshape(len(chosen), -1, *outputs[0].shape)
-
-
-def _roundoff(backend: Backend) -> float:
-    """The coarsest roundoff of a product in f32."""
-    declared = backend.precision(mulmat, [Spec(DType.F32, (8, 8)), Spec(DType.F32, (8, 8))])
-    return max(
-        ROUNDOFFS.get(dtype, ROUNDOFFS[DType.F32]) for dtype in (declared.activation, declared.accumulate)
-    )
-
-
-def _require_close(found: Array, expected: Array, unit: float) -> None:
-    bound = unit * max(1.0, float(np.abs(expected).max()))
-    off = np.abs(found - expected)
-    if not (off <= bound).all():
-        at = np.unravel_index(int(np.nan_to_num(off, nan=np.inf).argmax()), off.shape)
-        raise Fault(
-            "state", f"at {at[::-1]} expected {expected[at]:.7g} within {bound:.3g}, got {found[at]:.7g}"
-        )
 
 
 @scenario("cache", smoke=3, default=20, nightly=200)
