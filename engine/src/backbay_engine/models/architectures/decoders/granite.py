@@ -12,9 +12,8 @@ from ...decoder import Decoder
 from ...nn import Attention, Block, RMSNorm, Rope, Shape, Weights, feed_forward_of
 
 
-@final
-class Granite(Decoder):
-    """Embeddings, scores, residuals and logits have scales of their own."""
+class ScaledDecoder(Decoder):
+    """Embeddings, residuals and logits have scales of their own."""
 
     def __init__(self, backend: Backend) -> None:
         config = backend.config
@@ -22,6 +21,17 @@ class Granite(Decoder):
         self.residual_scale = keys.RESIDUAL_SCALE.of(config, 1.0)
         self.logit_divisor = keys.LOGIT_SCALE.of(config, 1.0)
         super().__init__(backend)
+
+    def embed(self, ctx: Context, batch: Batch) -> Tensor:
+        return super().embed(ctx, batch).scale(ctx, self.embedding_scale)
+
+    def score(self, ctx: Context, x: Tensor) -> Tensor:
+        return super().score(ctx, x).scale(ctx, 1 / self.logit_divisor)
+
+
+@final
+class Granite(ScaledDecoder):
+    """The scores of the attention have a scale, too."""
 
     def block(self, weights: Weights, layer: int) -> Block:
         shape = Shape.of(self.config, layer)
@@ -40,9 +50,3 @@ class Granite(Decoder):
             feed_forward_of(here, layer),
             residual_scale=self.residual_scale,
         )
-
-    def embed(self, ctx: Context, batch: Batch) -> Tensor:
-        return super().embed(ctx, batch).scale(ctx, self.embedding_scale)
-
-    def score(self, ctx: Context, x: Tensor) -> Tensor:
-        return super().score(ctx, x).scale(ctx, 1 / self.logit_divisor)

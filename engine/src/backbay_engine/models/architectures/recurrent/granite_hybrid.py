@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import final
 
-from backbay import Backend, Context, Tensor
 from backbay.gguf import flag
 
 from ... import keys
-from ...batch import Batch
 from ...hybrid import HybridDecoder
 from ...nn import (
     Attention,
@@ -23,20 +21,14 @@ from ...nn import (
     attends,
     feed_forward_of,
 )
+from ..decoders.granite import ScaledDecoder
 
 ROTATES = flag("rope.scaling.finetuned")  # false: the model knows no positions
 
 
 @final
-class GraniteHybrid(HybridDecoder):
-    """Embeddings, scores, residuals and logits have scales of their own."""
-
-    def __init__(self, backend: Backend) -> None:
-        config = backend.config
-        self.embedding_scale = keys.EMBEDDING_SCALE.of(config, 1.0)
-        self.residual_scale = keys.RESIDUAL_SCALE.of(config, 1.0)
-        self.logit_divisor = keys.LOGIT_SCALE.of(config, 1.0)
-        super().__init__(backend)
+class GraniteHybrid(ScaledDecoder, HybridDecoder):
+    """The scores of the attention have a scale, too."""
 
     def recurs(self, layer: int) -> bool:
         return not attends(self.config, layer)
@@ -58,9 +50,3 @@ class GraniteHybrid(HybridDecoder):
         shape = Shape.of(config, layer, feeds=False)
         rope = Rope(config, shape, "normal") if ROTATES.of(config, True) else None
         return Attention(weights, shape, rope, scale=keys.SCALE.of(config, shape.head**-0.5))
-
-    def embed(self, ctx: Context, batch: Batch) -> Tensor:
-        return super().embed(ctx, batch).scale(ctx, self.embedding_scale)
-
-    def score(self, ctx: Context, x: Tensor) -> Tensor:
-        return super().score(ctx, x).scale(ctx, 1 / self.logit_divisor)
