@@ -22,16 +22,9 @@ import tarfile
 import tempfile
 from pathlib import Path
 
+from versions import PACKAGES
+
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = (
-    "core",
-    "plugins/cpu_ref",
-    "plugins/ggml",
-    "plugins/onnx",
-    "conformance",
-    "conformance/selftest",
-    "engine",
-)
 BACKENDS = ("cpu_ref", "ggml", "onnx")
 
 
