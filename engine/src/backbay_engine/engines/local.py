@@ -81,16 +81,16 @@ class LocalEngine(Engine):
         parallel = whole("parallel", sizes.parallel, 1, MOST_SEQUENCES)
         batch = whole("batch", sizes.batch, 1, LARGEST_BATCH)
         self.sight: Sight | None = None
-        self.backend = open_text(path, backend, params)
+        sight = sight or SightOptions()
+        self.backend, holds_encoder = open_text(path, backend, params)
         try:
             context = _context(sizes.context, self.backend)
             require_room(parallel, context)
             self.model: Model = load_model(self.backend, context)
             batch = max(batch, parallel)
             self.tokenizer = _tokenizer(self.backend.config, self.model)
-            self.sight = open_sight(
-                path, self.backend, backend, params, sight or SightOptions(), self.tokenizer
-            )
+            if holds_encoder or sight.projector is not None:
+                self.sight = open_sight(path, self.backend, backend, params, sight, self.tokenizer)
             batch = max(batch, self.sight.family.span if self.sight is not None else 0)
             self.cache: Cache | None = self.model.new_cache()
             self.step_cache = StepCache(self.model, self.cache)

@@ -22,7 +22,7 @@ from ..arguments import whole
 from ..errors import RequestError
 from ..images.contract import VisionFamily
 from ..images.encoder import Encoder
-from ..images.opening import text_file, vision_family, vision_file
+from ..images.opening import has_encoder, text_file, vision_family, vision_file
 from ..images.picture import Image
 from ..images.prepared import Prepared
 from ..images.prompts import Parts, Placing, placeholders, tokens_of
@@ -277,13 +277,13 @@ class Sight:
         return Placing(picture, self.family.place(picture, self._tokenizer))
 
 
-def open_text(path: Any, backend: str | type[Backend] | None, params: BackendParams) -> Backend:
-    """A backend with the model of a file, without the encoder that the file may hold."""
-    opened = backbay.open(path, backend, params)
-    if opened.model is None or not any(name.startswith("v.") for name in opened.model.tensors):
-        return opened
-    opened.close()
-    return backbay.open(text_file(path), backend, params)
+def open_text(path: Any, backend: str | type[Backend] | None, params: BackendParams) -> tuple[Backend, bool]:
+    """A backend with the model of a file, without the encoder that the file may hold; and whether it holds one."""
+    file = backbay.gguf.open(path)
+    if not (holds := has_encoder(file)):
+        return backbay.open(file, backend, params), holds
+    file.close()
+    return backbay.open(text_file(path), backend, params), holds
 
 
 def open_sight(

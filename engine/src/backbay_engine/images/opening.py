@@ -36,16 +36,21 @@ def vision_file(path: Path, projector: Path | None = None) -> ModelFile | None:
     """
     if projector is None:
         file = backbay.gguf.open(path, _is_of_vision)
-        if any(name.startswith("v.") for name in file.tensors):
+        if has_encoder(file):
             return file
         file.close()
         return None
     file = backbay.gguf.open(projector, _is_of_vision)
-    if not any(name.startswith("v.") for name in file.tensors):
+    if not has_encoder(file):
         found = f"none of them, and the architecture {file.metadata.architecture!r}"
         file.close()
         raise ModelFileError(file.path, None, "a projector with an encoder of pictures, tensors v.*,", found)
     return file
+
+
+def has_encoder(file: ModelFile) -> bool:
+    """Whether a file holds an encoder of pictures."""
+    return any(name.startswith("v.") for name in file.tensors)
 
 
 def text_file(path: Path) -> ModelFile:
