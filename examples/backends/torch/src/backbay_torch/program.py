@@ -93,8 +93,8 @@ class Program:
         leaves = {node.index for node in graph.nodes if node.op is None}
         read = [[arg.storage for arg in each if isinstance(arg, View)] for each in args]
         used = [*(at for each in read for at in each), *(view.storage for view in [*results, *self.outputs])]
+        self.inputs = list(dict.fromkeys(at for at in used if at[0] in leaves))
         self.written = list(dict.fromkeys(view.storage for view in results if view.storage[0] in leaves))
-        self.inputs = [at for at in dict.fromkeys(used) if at[0] in leaves]
         kept = {*self.written, *(view.storage for view in self.outputs)}
         self.steps: list[Step] = []
         for node, arguments, result, before in reversed(list(zip(nodes, args, results, read, strict=True))):
