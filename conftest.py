@@ -1,6 +1,11 @@
-"""A shell's background job ignores Ctrl-C; the programs that tests start must not."""
+"""Tests on any machine: Ctrl-C also in a shell's background job, and properties also where a machine is busy."""
 
 import signal
 
+from hypothesis import HealthCheck, settings
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
