@@ -58,7 +58,7 @@ class Theirs(Reference):
     contract_version = 1
     kernels = {
         **{op: kernel for op, kernel in Reference.kernels.items() if op is not ops.tri},
-        ops.softmax: lambda x: Reference.kernels[ops.softmax](x) * 1.001,
+        ops.softmax: lambda x: Reference.kernels[ops.softmax](x) * 1.01,  # more than a step of bf16
         ops.sigmoid: lambda x: os._exit(3),
     }
 
