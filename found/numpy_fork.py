@@ -3,6 +3,7 @@ threads, for which the product waits, and the fork waits for the product.
 
 project: NumPy
 needs: two cores
+timing: the fork falls into a product, while both cores are free
 effect: a server that computes in one thread and starts processes in another one hangs
 workaround: core/src/backbay/backend/forks.py: class ForkGate
 thread: none found

@@ -2,6 +2,7 @@
 only the parent has.
 
 project: ONNX Runtime
+timing: the threads of the parent sleep when it forks
 effect: multiprocessing with the fork method hangs
 workaround: plugins/onnx/src/backbay_onnx/session/forks.py: ChildExit
 thread: https://github.com/microsoft/onnxruntime/pull/31961

@@ -74,6 +74,8 @@ def test_a_fault_is_as_the_page_says(name: str):
         return
     where = f"{name}, {finding['project']} {version}"
     if ended.returncode == NOT_SHOWN:
+        if "timing" in finding.fields:
+            pytest.skip(f"{where}: not shown in this run; it comes if {finding['timing']}")
         pytest.fail(
             f"{where}: mended; add the version to `right`, and remove the workaround: {finding['workaround']}"
         )

@@ -8,7 +8,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "found.md"
-FIELDS = ("project", "needs", "effect", "workaround", "thread", "shown", "right")
+OPTIONAL = ("needs", "timing")
+FIELDS = ("project", *OPTIONAL, "effect", "workaround", "thread", "shown", "right")
 HEAD = """# Faults found in other projects
 
 The conformance suite, the plugins' fuzzers and work on the plugins have found the faults below in the
@@ -26,7 +27,8 @@ and exits with
 fault turns the test red, and the message names the workaround that can go.
 
 "Shown in" lists versions in which the script showed the fault, "right in" versions in which it did not. A
-thread reports the fault, mends it, or brought it; "none found" means that a search found none.
+thread reports the fault, mends it, or brought it; "none found" means that a search found none. "Timing" says
+when a fault comes that does not come in every run: a run without it does not turn the test red.
 
 <!-- made by tools/found.py from the scripts -->
 """
@@ -64,7 +66,7 @@ def read(path: Path) -> Finding:
     """A finding; ValueError if a field is missing or unknown."""
     prose, _, listed = (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n\n")
     fields = dict(line.split(": ", 1) for line in listed.splitlines())
-    missing, unknown = {*FIELDS} - {"needs", *fields}, fields.keys() - {*FIELDS}
+    missing, unknown = {*FIELDS} - {*OPTIONAL, *fields}, fields.keys() - {*FIELDS}
     if missing or unknown:
         raise ValueError(f"{path.name}: missing fields {sorted(missing)}, unknown fields {sorted(unknown)}")
     return Finding(path, " ".join(prose.split()), fields)
@@ -88,6 +90,8 @@ def row(finding: Finding) -> str:
     fault = f"{finding.fault} [{name}](../found/{name})"
     if "needs" in finding.fields:
         fault += f", needs {finding['needs']}"
+    if "timing" in finding.fields:
+        fault += f"; timing: {finding['timing']}"
     places = [f"[{name}](../{path})" for path, name in finding.workarounds]
     cells = (
         fault,
