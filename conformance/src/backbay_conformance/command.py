@@ -40,7 +40,7 @@ from .runner.run import run
 from .runner.selection import RUN_SIZES, Item
 from .runner.stop import Stop
 from .suite.extensions import load_extensions
-from .suite.lab import lab_for
+from .suite.lab import lab_with
 from .suite.opening import Opening
 from .suite.profiles import PROFILES, STANDARD
 
@@ -241,10 +241,10 @@ def _named(path: str, at: str) -> Path:
 def _certified(report: Report, folder: str, at: str) -> int:
     reasons = refusals(report)
     if reasons:
-        say("no certificate: " + "; ".join(reasons) + "")
+        say("no certificate: " + "; ".join(reasons))
         return 1
     written = certify(report, Path(folder), at)
-    say("certificate: " + ", ".join(str(path) for path in written) + "")
+    say("certificate: " + ", ".join(str(path) for path in written))
     return 0
 
 
@@ -270,7 +270,7 @@ def again(args: Namespace) -> int:
 def _dump(replay: Replay, folder: Path, item: Item, outcome: Outcome) -> None:
     if not is_call(item):
         raise BackbayError(f"--dump writes the data of a case's call; {item} is a scenario")
-    lab = lab_for(replay.backend, replay.opening.options, replay.opening.device)
+    lab = lab_with(replay.backend, replay.opening)
     if replay.like:
         lab.model_calls, _ = model_calls(lab, Path(replay.like))
     try:

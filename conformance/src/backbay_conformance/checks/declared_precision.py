@@ -27,7 +27,7 @@ def precision_of(backend: Backend, op: Op[Any, Any], specs: Sequence[Spec | None
     placed = backend.params.gpu_layers
     if placed is None:
         return backend.precision(op, specs)
-    used = [backend.devices()[0].id, *(gpu.id for gpu in placed)]
+    used = [backend.ledger.devices[0][0], *(gpu.id for gpu in placed)]
     return coarsest([backend.precision_on(device, op, specs) for device in used])
 
 

@@ -16,7 +16,7 @@ from ..report.outcome import Outcome
 from ..report.report import Like, Report
 from ..suite.case import CASES
 from ..suite.extensions import load_extensions
-from ..suite.lab import Lab, lab_for
+from ..suite.lab import Lab, lab_with
 from ..suite.opening import Opening
 from ..suite.profiles import STANDARD
 from .isolation import Asked, RunSettings, Try, isolated, told_by_worker
@@ -64,7 +64,7 @@ def run(
     name = backend if isinstance(backend, str) else f"{backend.__module__}:{backend.__qualname__}"
     opening = Opening(options or {}, device)
     settings = RunSettings(name, seed, timeout, opening=opening, like=str(like or ""))
-    lab = lab_for(backend, opening.options, opening.device)
+    lab = lab_with(backend, opening)
     chosen = tuple(profiles or STANDARD)
     report = Report(name, seed, size, chosen, opening=opening)
     planned: list[Item] = []

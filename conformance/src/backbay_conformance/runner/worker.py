@@ -12,7 +12,7 @@ from typing import Any
 from ..checks.model_calls import model_calls
 from ..report.outcome import Outcome
 from ..suite.extensions import load_extensions
-from ..suite.lab import Lab, lab_for
+from ..suite.lab import Lab, lab_with
 from ..suite.opening import Opening
 from .item_run import BRIEFLY, explained, run_item, shrunk
 from .selection import Item
@@ -42,7 +42,7 @@ def main() -> None:
     load_extensions()
     opening = Opening.from_dict(start["opening"])
     try:
-        lab = lab_for(start["backend"], opening.options, opening.device)
+        lab = lab_with(start["backend"], opening)
         facts = lab.facts()
         left_out: list[str] = []
         if start["like"]:

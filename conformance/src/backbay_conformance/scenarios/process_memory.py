@@ -19,7 +19,8 @@ from backbay.plugin import human_bytes
 from ..draw.draw import Draw
 from ..draw.model_file import write_model
 from ..numbers.comparison import Fault
-from ..suite.lab import Lab, lab_for
+from ..suite.lab import Lab, lab_with
+from ..suite.opening import Opening
 from ..suite.scenario import scenario
 
 WIDTH, BLOCKS, TOKENS, CELLS = (
@@ -88,7 +89,7 @@ def in_child(lab: Lab, path: Path | None, mostly: str) -> Held | None:
 def main() -> None:
     """The child's program."""
     spec, opening, path, mostly = json.loads(sys.argv[1])
-    lab = lab_for(spec, opening.get("options"), opening.get("device", ""))
+    lab = lab_with(spec, Opening.from_dict(opening))
     answer: dict[str, Any]
     try:
         answer = {"held": measured(lambda: lab.fresh(None if path is None else Path(path)), mostly)}

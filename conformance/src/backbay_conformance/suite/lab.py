@@ -72,7 +72,11 @@ class Lab:
 
 def lab_for(backend: str | type[Backend], options: Mapping[str, Any] | None = None, device: str = "") -> Lab:
     """A lab for an installed backend's name, `module:Class`, or a class; everything lies on the device, if given."""
-    opening = Opening(options or {}, device)
+    return lab_with(backend, Opening(options or {}, device))
+
+
+def lab_with(backend: str | type[Backend], opening: Opening) -> Lab:
+    """A lab whose backends are opened as a run opens them."""
     kind = entry(backend).load() if isinstance(backend, str) and ":" in backend else backend
     name = kind if isinstance(kind, str) else kind.__name__
     spec = backend if isinstance(backend, str) else ""
