@@ -14,7 +14,7 @@ from backbay import DType, Op, ops
 from ..draw.data import Bits, Fill, Made, Making, Numbers
 from ..draw.draw import Draw
 from ..draw.operand import Operand
-from ..numbers.encoding import encode
+from ..numbers.encoding import encode, opposite
 from ..numbers.number import Number, scalar
 from ..numbers.rounding import FLOOR, LARGEST, Array
 from ..suite.case import Call, case
@@ -103,11 +103,7 @@ def neg(draw: Draw) -> Call:
     """Compared by bits, since neg also changes the sign of zero."""
     shape = draw.shape(scalars=True)
     x = draw.floats(shape, ALL)
-    return Call((x,), partial(opposite, x.dtype), raw=True, **draw.batch(shape))
-
-
-def opposite(dtype: DType, raw: Array) -> Array:
-    return np.asarray(raw ^ 0x8000 if dtype is DType.BF16 else -raw)
+    return Call((x,), partial(opposite, dtype=x.dtype), raw=True, **draw.batch(shape))
 
 
 # -- gated -----------------------------------------------------------------------------------------------

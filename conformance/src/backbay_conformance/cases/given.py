@@ -13,12 +13,12 @@ import numpy as np
 
 from backbay import CacheConfig, ops
 
-from ..numbers.encoding import stored_shape
+from ..numbers.encoding import opposite, stored_shape
 from ..numbers.number import Number
 from ..numbers.rounding import Array
 from ..suite.case import Call, given
 from .attention import attention_formula, empty_rows
-from .elementwise import cast_call, clamp_call, fill_call, opposite
+from .elementwise import cast_call, clamp_call, fill_call
 from .index import taken_rows
 from .linear import diagonal, solved, triangle
 from .shape import between_zeros, same_rank
@@ -32,7 +32,7 @@ Args = tuple[Any, ...]
 
 @given(ops.neg)
 def neg(args: Args, cache: CacheConfig) -> Call:
-    return Call(args, partial(opposite, args[0].dtype), raw=True)
+    return Call(args, partial(opposite, dtype=args[0].dtype), raw=True)
 
 
 @given(ops.clamp)

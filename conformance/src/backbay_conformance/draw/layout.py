@@ -10,7 +10,7 @@ import numpy as np
 
 from backbay import Backend, Context, DType, Level, Op, Spec, Tensor, ops
 
-from ..numbers.encoding import decode, stored_shape
+from ..numbers.encoding import decode, opposite, stored_shape
 from ..numbers.rounding import Array
 
 Shape = tuple[int, ...]
@@ -177,7 +177,7 @@ def negated(dtype: DType, shape: Shape) -> LayoutStep:
     """The negative of a leaf."""
 
     def embed(raw: Array) -> Array:
-        return raw ^ 0x8000 if dtype is DType.BF16 else -raw
+        return opposite(raw, dtype)
 
     def trace(ctx: Context, x: Tensor) -> Tensor:
         return x.neg(ctx)

@@ -36,6 +36,11 @@ def encode(numbers: Array, dtype: DType) -> Array:
         return np.asarray(numbers).astype(NUMPY[dtype])
 
 
+def opposite(raw: Array, dtype: DType) -> Array:
+    """The negatives of stored floats or integers, zeros too: only the sign of a float changes."""
+    return np.asarray(raw ^ 0x8000 if dtype is DType.BF16 else -raw)
+
+
 def dequantized(raw: Array, dtype: DType) -> Array:
     from gguf import GGMLQuantizationType, quants
 

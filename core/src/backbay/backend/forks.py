@@ -74,9 +74,8 @@ class ForkGate:
         """Between two kernels: wait for the forks that wait for this thread."""
         thread = get_ident()
         with self._changed:
-            if (
-                self._inside[thread] == 1
-            ):  # else the kernels are part of something larger that keeps forks waiting
+            # Kernels inside a larger block of this thread, which keeps forks waiting, let none pass.
+            if self._inside[thread] == 1:
                 self._leave(thread)
                 self._changed.wait_for(lambda: not self.forks)
                 self._inside[thread] = 1
