@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from backbay import Context, DType, Tensor
+from backbay import Context, Tensor
 
 from ..numbers.comparison import Fault, must_equal
 from ..numbers.rounding import Array
@@ -16,22 +16,26 @@ Evaluate = Callable[..., Array]
 
 
 class Twin:
-    """A tensor and its NumPy function; a leaf holds its array, a view shares its storage's array."""
+    """A tensor and its NumPy function; a leaf holds its array, a view shares its storage's array.
+
+    No element is larger than `peak`.
+    """
 
     def __init__(
-        self, tensor: Tensor, name: str, parts: tuple[Twin, ...] = (), evaluate: Evaluate | None = None
+        self,
+        tensor: Tensor,
+        name: str,
+        peak: float,
+        parts: tuple[Twin, ...] = (),
+        evaluate: Evaluate | None = None,
     ) -> None:
-        self.tensor, self.name, self.parts, self.evaluate = tensor, name, parts, evaluate
+        self.tensor, self.name, self.peak = tensor, name, peak
+        self.parts, self.evaluate = parts, evaluate
         self.array: Array = np.zeros(tensor.shape[::-1])
 
     @property
     def shape(self) -> tuple[int, ...]:
         return self.tensor.shape
-
-    @property
-    def writable(self) -> bool:
-        """Whether the tensor's storage is a leaf of f32, not of ids."""
-        return (self.tensor.storage or self.tensor).leaf is not None and self.tensor.dtype is DType.F32
 
 
 class Wiring:
@@ -44,25 +48,25 @@ class Wiring:
         self.log: list[str] = []
         self._count = 0
 
-    def leaf(self, numbers: Array) -> Twin:
+    def leaf(self, numbers: Array, peak: float) -> Twin:
         twin = self._keep(
-            Twin(self.ctx.from_floats(numbers), f"leaf{self._next()}"), f"leaf {numbers.shape[::-1]}"
+            Twin(self.ctx.from_floats(numbers), f"leaf{self._next()}", peak), f"leaf {numbers.shape[::-1]}"
         )
         twin.array[...] = numbers
         return twin
 
     def ids(self, numbers: Array) -> Twin:
-        twin = Twin(self.ctx.from_ints(numbers), "ids")
+        twin = Twin(self.ctx.from_ints(numbers), "ids", numbers.max(initial=0))
         twin.array = numbers.copy()
         return twin
 
-    def op(self, name: str, x: Twin, *args: Any, evaluate: Evaluate) -> Twin:
-        """Trace an op by its name; twins in `args` are operands."""
+    def op(self, name: str, x: Twin, *args: Any, evaluate: Evaluate, peak: float | None = None) -> Twin:
+        """Trace an op by its name; twins in `args` are operands. Without a `peak`, it is that of x."""
         given = [arg.tensor if isinstance(arg, Twin) else arg for arg in args]
         tensor = getattr(x.tensor, name)(self.ctx, *given)
         parts = (x, *[arg for arg in args if isinstance(arg, Twin)])
         shown = ", ".join(arg.name if isinstance(arg, Twin) else str(arg) for arg in args)
-        twin = Twin(tensor, f"t{self._next()}", parts, evaluate)
+        twin = Twin(tensor, f"t{self._next()}", x.peak if peak is None else peak, parts, evaluate)
         return self._keep(twin, f"{twin.name} = {x.name}.{name}({shown}) {tensor.shape}")
 
     def forward(self, twin: Twin) -> None:

@@ -10,12 +10,16 @@ from backbay import DType
 
 from ..draw.draw import Draw
 from ..machines.wiring import Twin, Wiring
-from ..numbers.rounding import Array
+from ..numbers.rounding import Array, round_to
 from ..suite.lab import Lab
 from ..suite.scenario import scenario
 
 PEAK = 200.0
-"""All results are clamped to it: each float type holds such integers, and single precision their products."""
+"""Integers up to it are held by each type that a backend may round activations to."""
+WHOLE = 2.0**22
+"""Results are at most as large, and sums and differences of two of them exact in single precision."""
+FACTOR = 2000.0
+"""The products of integers up to it are at most WHOLE."""
 
 
 def numbers(draw: Draw, shape: tuple[int, ...], peak: int = 9) -> Array:
@@ -23,15 +27,17 @@ def numbers(draw: Draw, shape: tuple[int, ...], peak: int = 9) -> Array:
     return rng.integers(-peak, peak + 1, shape[::-1]).astype(np.float64)
 
 
-@scenario("graph", tiny=1, smoke=12, default=150, nightly=1500)
+@scenario("graph", tiny=1, smoke=12, default=240, nightly=2000)
 def random_graph(lab: Lab, draw: Draw) -> None:
     """Build a graph, compute it, compute it again with new data, then grow it."""
     with lab.backend.new_context() as ctx:
         wiring = Wiring(ctx)
         n, m = draw.pick(4, 1, 3, 8, 17, 32, 33), draw.pick(3, 1, 2, 5, 16)
-        leaves = [wiring.leaf(numbers(draw, (n, m))) for _ in range(1 + draw.below(3))]
-        states = [wiring.leaf(numbers(draw, (n, m + draw.below(3)))) for _ in range(draw.below(3))]
+        leaves = [wiring.leaf(numbers(draw, (n, m)), 9) for _ in range(1 + draw.below(3))]
+        states = [wiring.leaf(numbers(draw, (n, m + draw.below(3))), PEAK) for _ in range(draw.below(3))]
         grow(draw, wiring, states, 2 + draw.below(14))
+        for _ in range(draw.below(4)):
+            read_again(draw, wiring)
         outputs = chosen(draw, wiring)
         draw.note("; ".join(wiring.log))
         wiring.check(outputs, states, "first")
@@ -61,17 +67,34 @@ def recent(draw: Draw, wiring: Wiring) -> Twin:
     return twins[-1 - draw.below(min(len(twins), 4))] if draw.flag() else twins[draw.below(len(twins))]
 
 
-def chosen(draw: Draw, wiring: Wiring) -> list[Twin]:
-    """The outputs: the last twin and some others, which may be inputs of other nodes, or views."""
+def read_again(draw: Draw, wiring: Wiring) -> None:
+    """A result with one more reader, and a view of it that is read last: memory that an op took too early shows."""
     made = [twin for twin in wiring.twins if twin.evaluate is not None] or wiring.twins
-    picked = {made[-1], *[made[draw.below(len(made))] for _ in range(draw.below(3))]}
+    x = made[draw.below(len(made))]
+    if draw.flag():
+        draw.pick(transposed, sliced)(draw, wiring, x)
+    seen = wiring.twins[-1]
+    draw.pick(binary, unary, scaled)(draw, wiring, x)
+    draw.pick(binary, unary)(draw, wiring, seen)
+
+
+def chosen(draw: Draw, wiring: Wiring) -> list[Twin]:
+    """The outputs: the last twin and a few others, which may be inputs of other nodes, or views; or all that nothing
+    reads; or all.
+    """
+    made = [twin for twin in wiring.twins if twin.evaluate is not None] or wiring.twins
+    read = {part for twin in wiring.twins for part in twin.parts}
+    ends = [twin for twin in made if twin not in read]
+    few = [made[draw.below(len(made))] for _ in range(draw.below(3))]
+    picked = {made[-1], *draw.pick(few, ends, [*few, *ends], made)}
     return sorted(picked, key=wiring.twins.index)
 
 
-def bounded(wiring: Wiring, x: Twin) -> Twin:
-    """x clamped; x itself may be too large for later ops, and is no operand of them."""
-    wiring.twins.remove(x)
-    return wiring.op("clamp", x, -PEAK, PEAK, evaluate=lambda a: np.clip(a, -PEAK, PEAK))
+def small(wiring: Wiring, x: Twin, most: float) -> Twin:
+    """x, or x clamped if it may be larger than `most`."""
+    if x.peak <= most:
+        return x
+    return wiring.op("clamp", x, -PEAK, PEAK, evaluate=lambda a: np.clip(a, -PEAK, PEAK), peak=PEAK)
 
 
 # -- steps -----------------------------------------------------------------------------------------------
@@ -84,39 +107,74 @@ def unary(draw: Draw, wiring: Wiring, x: Twin) -> None:
         "relu": lambda a: np.maximum(a, 0),
         "sqr": lambda a: a * a,
     }.get(name, np.array)
-    bounded(wiring, wiring.op(name, x, evaluate=function))
+    if name == "sqr":
+        x = small(wiring, x, FACTOR)
+    wiring.op(name, x, evaluate=function, peak=x.peak**2 if name == "sqr" else x.peak)
 
 
 def scaled(draw: Draw, wiring: Wiring, x: Twin) -> None:
-    s = draw.pick(2.0, -1.0, 3.0)
-    bounded(wiring, wiring.op("scale", x, s, evaluate=lambda a: a * s))
+    s, x = draw.pick(2.0, -1.0, 3.0), small(wiring, x, WHOLE / 3)
+    wiring.op("scale", x, s, evaluate=lambda a: a * s, peak=x.peak * 3)
 
 
 def narrowed(draw: Draw, wiring: Wiring, x: Twin) -> None:
-    """x cast to another float type and back."""
-    there = wiring.op("cast", x, draw.pick(DType.F16, DType.BF16), evaluate=np.array)
-    wiring.op("cast", there, DType.F32, evaluate=np.array)
+    """x cast to another float type and back; in half of the cases the type cannot hold x, and the loss is used."""
+    kind, x = draw.pick(DType.F16, DType.BF16), small(wiring, x, PEAK)
+    if draw.flag():
+        x = wiring.op("scale", x, WIDE, evaluate=lambda a: a * WIDE, peak=x.peak * WIDE)
+    there = wiring.op("cast", x, kind, evaluate=lambda a: round_to(a, kind))
+    back = wiring.op("cast", there, DType.F32, evaluate=np.array)
+    wiring.twins.remove(there)
+    if x.peak > PEAK:
+        wiring.op("sub", x, back, evaluate=np.subtract, peak=PEAK)
+
+
+WIDE = 257.0
+"""Multiples of it up to WIDE * PEAK need more bits than f16 has, and end below 65504; f16 and bf16 lose at most 128."""
 
 
 def binary(draw: Draw, wiring: Wiring, x: Twin) -> None:
-    partners = [twin for twin in wiring.twins if twin.shape == x.shape or twin.shape == (x.shape[0], 1)]
-    partners = [twin for twin in partners if twin.tensor.dtype is DType.F32] or [x]
-    y, name = partners[draw.below(len(partners))], draw.pick("add", "sub", "mul")
-    function: Callable[[Array, Array], Array] = {"add": np.add, "sub": np.subtract, "mul": np.multiply}[name]
-    bounded(wiring, wiring.op(name, x, y, evaluate=function))
+    """Two results, in either order, or one twice; the second may be repeated."""
+    shapes = (x.shape, (x.shape[0], 1), (1, x.shape[1]), (1, 1))
+    partners = [twin for twin in wiring.twins if twin.shape in shapes and twin.tensor.dtype is DType.F32]
+    y = partners[draw.below(len(partners))] if partners and not draw.flag(6) else x
+    name = draw.pick("add", "mul", "sub", "relu", "add", "mul")
+    most = FACTOR if name in ("mul", "relu") else WHOLE / 2
+    y = small(wiring, y, most)
+    x = small(wiring, x, most) if x is not y else y
+    function: Callable[[Array, Array], Array] = {
+        "add": np.add,
+        "sub": np.subtract,
+        "mul": np.multiply,
+        "relu": lambda a, b: np.maximum(a, 0) * b,
+    }[name]
+    if x.shape == y.shape:
+        x, y = (y, x) if draw.flag() else (x, y)
+    elif name == "relu":
+        name, function = "mul", np.multiply  # both operands of relu have one shape
+    peak = x.peak * y.peak if most == FACTOR else x.peak + y.peak
+    wiring.op(name, x, y, evaluate=function, peak=peak)
+
+
+def pair(draw: Draw, wiring: Wiring, x: Twin) -> None:
+    """Two ops in a row, which an optimizer may merge; other nodes may read the first one's result, too."""
+    draw.pick(binary, binary, scaled, product)(draw, wiring, x)
+    draw.pick(binary, binary, scaled, unary, narrowed)(draw, wiring, wiring.twins[-1])
 
 
 def product(draw: Draw, wiring: Wiring, x: Twin) -> None:
-    weight = wiring.leaf(numbers(draw, (x.shape[0], draw.pick(x.shape[0], 1, 3, 16)), 2))
-    y = wiring.op("mulmat", weight, x, evaluate=lambda w, a: a @ w.T)
-    bounded(wiring, y)
+    x, n = small(wiring, x, PEAK), x.shape[0]
+    weight = wiring.leaf(numbers(draw, (n, draw.pick(n, 1, 3, 16)), 2), 2)
+    wiring.op("mulmat", weight, x, evaluate=lambda w, a: a @ w.T, peak=2 * n * x.peak)
 
 
 def folded(draw: Draw, wiring: Wiring, x: Twin) -> None:
+    n = x.shape[0]
+    x = small(wiring, x, WHOLE / n)
     if draw.flag():
-        bounded(wiring, wiring.op("sum_rows", x, evaluate=lambda a: a.sum(-1, keepdims=True)))
+        wiring.op("sum_rows", x, evaluate=lambda a: a.sum(-1, keepdims=True), peak=n * x.peak)
     else:
-        bounded(wiring, wiring.op("cumsum", x, evaluate=lambda a: a.cumsum(-1)))
+        wiring.op("cumsum", x, evaluate=lambda a: a.cumsum(-1), peak=n * x.peak)
 
 
 def transposed(draw: Draw, wiring: Wiring, x: Twin) -> None:
@@ -124,6 +182,17 @@ def transposed(draw: Draw, wiring: Wiring, x: Twin) -> None:
     y = wiring.op("permute", x, 1, 0, evaluate=lambda a: a.T)
     if draw.flag():
         wiring.op("contiguous", y, evaluate=np.array)
+
+
+def reshaped(draw: Draw, wiring: Wiring, x: Twin) -> None:
+    """A view of another shape, an op on it, and a view of the first shape."""
+    n, m = x.shape
+    if not x.tensor.is_contiguous:
+        x = wiring.op("contiguous", x, evaluate=np.array)
+    y = wiring.op("reshape", x, m, n, evaluate=lambda a: a.reshape(n, m))
+    if not draw.flag(3):
+        y = wiring.op("neg", y, evaluate=np.negative)
+    wiring.op("reshape", y, n, m, evaluate=lambda a: a.reshape(m, n))
 
 
 def sliced(draw: Draw, wiring: Wiring, x: Twin) -> None:
@@ -143,7 +212,7 @@ def joined(draw: Draw, wiring: Wiring, x: Twin) -> None:
     ]
     if x.shape[1] < 40 and x.tensor.dtype is DType.F32:
         y = partners[draw.below(len(partners))]
-        wiring.op("concat", x, y, 1, evaluate=lambda a, b: np.concatenate([a, b]))
+        wiring.op("concat", x, y, 1, evaluate=lambda a, b: np.concatenate([a, b]), peak=max(x.peak, y.peak))
 
 
 def gathered(draw: Draw, wiring: Wiring, x: Twin) -> None:
@@ -161,14 +230,15 @@ def routed(draw: Draw, wiring: Wiring, x: Twin) -> None:
     if x.tensor.dtype is not DType.F32 or n > 128:
         return
     rng, k, at = np.random.default_rng(draw.below(1 << 16)), 1 + draw.below(n), draw.below(x.shape[1])
-    fractions = wiring.leaf(rng.permutation(n)[None] / 128)  # no two keys of a row are equal
+    x = small(wiring, x, PEAK)
+    fractions = wiring.leaf(rng.permutation(n)[None] / 128, 1)  # no two keys of a row are equal
     keys = wiring.op("add", x, fractions, evaluate=np.add)
     if draw.flag():
         ids = wiring.op("argsort", keys, evaluate=lambda a: a.argsort(-1))
     else:
         ids = wiring.op("top_k", keys, k, evaluate=lambda a: (-a).argsort(-1)[:, :k])
     row = wiring.op("slice", ids, 1, at, at + 1, evaluate=lambda a: a[at : at + 1])
-    table = wiring.leaf(numbers(draw, (draw.pick(n, 4), n)))
+    table = wiring.leaf(numbers(draw, (draw.pick(n, 4), n)), 9)
     taken = wiring.op("rows", table, row, evaluate=lambda a, i: a[i])
     for hidden in (fractions, keys, ids, row, taken):
         wiring.twins.remove(hidden)
@@ -182,12 +252,14 @@ STEPS = (
     product,
     folded,
     transposed,
+    reshaped,
     sliced,
     joined,
     gathered,
     routed,
     narrowed,
-    binary,
+    pair,
+    pair,
     unary,
 )
 
@@ -199,7 +271,7 @@ def write(draw: Draw, wiring: Wiring, state: Twin) -> None:
     """A write into a state; later ops read its result."""
     rows = [t for t in wiring.twins if t.shape[0] == state.shape[0] and 0 < t.shape[1] <= state.shape[1]]
     rows = [t for t in rows if t.tensor.dtype is DType.F32]
-    x = rows[draw.below(len(rows))]
+    x = small(wiring, rows[draw.below(len(rows))], PEAK)  # states must not grow from run to run
     draw.pick(copied, placed, scattered)(draw, wiring, state, x)
 
 
