@@ -13,6 +13,7 @@ from ..cases.matrix import product
 from ..cases.norm import rms_formula, softmax_formula
 from ..checks.declared_precision import coarsest, precision_of
 from ..draw.draw import Draw
+from ..machines.patterns import drawn_program, rounded
 from ..numbers.comparison import Fault, compare, first_of, must_equal, plain
 from ..numbers.number import Cost, Number
 from ..numbers.rounding import Array, accumulate_unit, unit
@@ -26,11 +27,6 @@ Trace = Callable[[Context, dict[str, Tensor]], Tensor]
 
 STEP = 0.02
 """Tolerance relative to a step's largest magnitude: fused kernels round differently; bounds are checked elsewhere."""
-
-
-def rounded(x: Number) -> Number:
-    """An intermediate result, rounded to f32."""
-    return Number(x.value, x.error + np.abs(x.value) * unit(DType.F32), x.cost)
 
 
 def judge_block(lab: Lab, draw: Draw, leaves: Leaves, trace: Trace, formula: Formula, other: Leaves) -> None:
@@ -73,11 +69,11 @@ def compare_step(lab: Lab, leaves: Leaves, trace: Trace, at: int, beside: Array)
         raise Fault("outputs", f"{told}: at {first[::-1]} {plain(beside[first])} and {plain(alone[first])}")
 
 
-def cost_of(lab: Lab, y: Tensor) -> Cost:
+def cost_of(lab: Lab, *results: Tensor) -> Cost:
     """The roundoffs of a graph's coarsest op; each step of a composite is rounded to f32."""
     precisions: list[Precision] = []
     composite = False
-    for tensor in ancestors(y):
+    for tensor in ancestors(*results):
         op: Op[Any, Any] | None = tensor.op
         if op is not None and not op.view:
             specs = [tensor.args[i] for i in op.operands]
@@ -93,8 +89,8 @@ def steps_of(y: Tensor) -> list[Tensor]:
     return [tensor for tensor in ancestors(y) if tensor.op is not None and not tensor.op.view]
 
 
-def ancestors(y: Tensor) -> list[Tensor]:
-    found, stack = {y: None}, [y]
+def ancestors(*results: Tensor) -> list[Tensor]:
+    found, stack = dict.fromkeys(results), [*results]
     while stack:
         tensor = stack.pop()
         for operand in tensor.op.flat_operands(tensor.args) if tensor.op else ():
@@ -183,6 +179,38 @@ def sums_and_shared_parts(lab: Lab, draw: Draw) -> None:
 
     first, second = ({name: pair[i] for name, pair in pairs.items()} for i in (0, 1))
     judge_block(lab, draw, first, trace, formula, second)
+
+
+@scenario("graph", tiny=1, smoke=6, default=150, nightly=900)
+def patterns_whose_parts_are_read(lab: Lab, draw: Draw) -> None:
+    """Ops that optimizers merge: results within them are outputs, too, or are read again later."""
+    program = drawn_program(draw)
+    n, tokens = draw.pick(8, 2, 32, 34), draw.pick(3, 1, 8)
+    shapes = ((n, tokens), (n, tokens), (n,), (1, tokens), (n, n))
+    pairs = [normal(draw, *shape, scale=n**-0.5 if shape == (n, n) else 1.0) for shape in shapes]
+    draw.note("; ".join(map(program.told, program.outputs)))
+    with lab.backend.new_context() as ctx:
+        leaves = [ctx.from_floats(first) for first, _ in pairs]
+        made = program.traced(ctx, leaves)
+        outputs = [made[number] for number in program.outputs]
+        cost = cost_of(lab, *outputs)
+        for turn, check in enumerate(("pattern", "replay")):
+            for leaf, pair in zip(leaves, pairs, strict=True):
+                leaf.from_floats(pair[turn])
+            ctx.compute(*outputs)
+            with np.errstate(all="ignore"):
+                numbers = program.computed(
+                    [Number(pair[turn].astype(np.float64), 0.0, cost) for pair in pairs]
+                )
+            for number, output in zip(program.outputs, outputs, strict=True):
+                judge_output(numbers[number], output, program.told(number), check)
+
+
+def judge_output(want: Number, output: Tensor, told: str, check: str) -> None:
+    try:
+        compare(want, output.numpy(), output.dtype, exact=False, check=check)
+    except Fault as fault:
+        raise Fault(check, f"{told}: {fault.message}", fault.place) from None
 
 
 @scenario("graph", smoke=1, default=8, nightly=60)

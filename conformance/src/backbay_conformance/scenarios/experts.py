@@ -17,13 +17,14 @@ from ..draw.data import Bits, Distinct, Numbers
 from ..draw.draw import Draw
 from ..draw.layout import Layout, found
 from ..draw.operand import Operand
+from ..machines.patterns import rounded
 from ..numbers.encoding import decode, encode
 from ..numbers.number import Number
 from ..numbers.rounding import Array
 from ..suite.case import Call
 from ..suite.lab import Lab
 from ..suite.scenario import scenario
-from .blocks import judge_block, normal, rounded
+from .blocks import judge_block, normal
 
 
 def found_ids(draw: Draw, count: int, *shape: int) -> Operand:

@@ -142,18 +142,18 @@ def binary(draw: Draw, wiring: Wiring, x: Twin) -> None:
     most = FACTOR if name in ("mul", "relu") else WHOLE / 2
     y = small(wiring, y, most)
     x = small(wiring, x, most) if x is not y else y
-    function: Callable[[Array, Array], Array] = {
+    functions: dict[str, Callable[[Array, Array], Array]] = {
         "add": np.add,
         "sub": np.subtract,
         "mul": np.multiply,
         "relu": lambda a, b: np.maximum(a, 0) * b,
-    }[name]
+    }
     if x.shape == y.shape:
         x, y = (y, x) if draw.flag() else (x, y)
     elif name == "relu":
-        name, function = "mul", np.multiply  # both operands of relu have one shape
+        name = "mul"  # both operands of relu have one shape
     peak = x.peak * y.peak if most == FACTOR else x.peak + y.peak
-    wiring.op(name, x, y, evaluate=function, peak=peak)
+    wiring.op(name, x, y, evaluate=functions[name], peak=peak)
 
 
 def pair(draw: Draw, wiring: Wiring, x: Twin) -> None:

@@ -12,10 +12,11 @@ from backbay import Context, Tensor
 from ..cases.matrix import product
 from ..cases.spatial import conv2d_formula, windows
 from ..draw.draw import Draw
+from ..machines.patterns import rounded
 from ..numbers.number import Cost, Number, scalar
 from ..suite.lab import Lab
 from ..suite.scenario import scenario
-from .blocks import judge_block, normal, rounded
+from .blocks import judge_block, normal
 
 ALPHA, LIMIT = 1.5, 2.0
 

@@ -11,7 +11,7 @@ from ..numbers.comparison import Fault, must_equal
 from ..numbers.rounding import Array
 from ..suite.lab import Lab
 from ..suite.scenario import scenario
-from .graphs import numbers
+from .graphs import PEAK, numbers
 
 UNGUARDED = Debug()
 """Without poison and guard zones, as in normal use: they might hide a backend that reuses old results."""
@@ -79,6 +79,54 @@ def contexts_alike_have_leaves_of_their_own(lab: Lab, draw: Draw) -> None:
     finally:
         for ctx in sorted(contexts, key=lambda ctx: draw.below(100)):
             ctx.close()
+
+
+@scenario("graph", tiny=1, smoke=2, default=20, nightly=150)
+def contexts_with_the_same_ops_in_other_wirings(lab: Lab, draw: Draw) -> None:
+    """Graphs of as many nodes of the same ops and sizes, whose operands differ, run in turn, and then all are read."""
+    n, length = draw.pick(4, 1, 32, 33), draw.pick(4, 3, 6, 12, 40)
+    kinds = [draw.pick("mulmat", "add", "neg", "sub") for _ in range(length)]
+    kinds[: min(length, 3)] = ["mulmat"] * min(length, 3)  # whose results take no operand's place
+    contexts = [lab.backend.new_context() for _ in range(draw.pick(2, 3, 6))]
+    draw.note(f"{len(contexts)} contexts, each with {', '.join(kinds)} of ({n}, {n})")
+    try:
+        graphs = [wired(draw, ctx, n, kinds) for ctx in contexts]
+        for turn in range(2):
+            for k in sorted(range(len(graphs)), key=lambda k: draw.below(100)):
+                contexts[k].compute(graphs[k][0])
+                expect(f"turn {turn}: context {k}", *graphs[k])
+            for k, graph in enumerate(graphs):
+                expect(f"turn {turn}: context {k}, read after others ran", *graph)
+    finally:
+        for ctx in contexts:
+            ctx.close()
+
+
+def wired(draw: Draw, ctx: Context, n: int, kinds: list[str]) -> tuple[Tensor, Array]:
+    """The result of ops on drawn earlier results, all of one size, and the data that it must hold."""
+    arrays = [numbers(draw, (n, n))]
+    rng = np.random.default_rng(draw.below(1 << 16))
+    moved = np.eye(n)[rng.permutation(n)]  # a product with it moves elements, so that no number grows
+    tensors, w = [ctx.from_floats(arrays[0])], ctx.from_floats(moved)
+
+    def made(kind: str, i: int, j: int) -> None:
+        x, a = tensors[i], arrays[i]
+        if kind == "mulmat":
+            y, b = w.mulmat(ctx, x), a @ moved.T
+        elif kind == "neg":
+            y, b = x.neg(ctx), -a
+        elif kind == "add":
+            y, b = x.add(ctx, tensors[j]), a + arrays[j]
+        else:
+            y, b = x.sub(ctx, tensors[j]), a - arrays[j]
+        tensors.append(y.clamp(ctx, -PEAK, PEAK))
+        arrays.append(np.clip(b, -PEAK, PEAK))
+
+    for kind in kinds:
+        made(kind, len(tensors) - 1, draw.below(len(tensors)))
+    for _ in range(2):  # readers of early results
+        made("add", len(tensors) - 1, draw.below(len(tensors)))
+    return tensors[-1], arrays[-1]
 
 
 @scenario("graph", smoke=1, default=8, nightly=60)

@@ -1,0 +1,205 @@
+"""Ops in a row that optimizers merge, as a program of steps that runs on a backend and in numbers with bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from backbay import Context, DType, Tensor
+
+from ..cases.binary import repeated
+from ..cases.matrix import product
+from ..cases.norm import layer_formula, rms_formula, softmax_formula
+from ..cases.sequence import rope_formula
+from ..draw.draw import Draw
+from ..numbers.number import Number
+from ..numbers.rounding import FLOOR, unit
+
+EPS, BASE = 0.5, 100.0
+LEAVES = ("x", "a", "column", "row", "w")
+"""(n, tokens) twice, (n), (1, tokens), and (n, n)."""
+X, A, COLUMN, ROW, W = range(len(LEAVES))
+
+
+@dataclass(frozen=True)
+class Step:
+    """An op, or a pair of them, on one or two operands."""
+
+    trace: Callable[..., Tensor]
+    formula: Callable[..., Number]
+
+
+def rounded(x: Number, dtype: DType = DType.F32) -> Number:
+    """An intermediate result, rounded to a type."""
+    lost = np.abs(x.value) * unit(dtype) + (FLOOR[dtype] if dtype is DType.F16 else 0.0)
+    return Number(x.value, x.error + lost, x.cost)
+
+
+def _through(dtype: DType) -> Step:
+    return Step(
+        lambda ctx, x: x.cast(ctx, dtype).cast(ctx, DType.F32),
+        lambda x: rounded(x, dtype),
+    )
+
+
+def _turned(ctx: Context, x: Tensor) -> Tensor:
+    return x.permute(ctx, 1, 0).contiguous(ctx)
+
+
+def _rope(ctx: Context, x: Tensor) -> Tensor:
+    n, tokens = x.shape
+    places = ctx.from_ints(np.arange(tokens))
+    return x.reshape(ctx, n, 1, tokens).rope(ctx, places, n, BASE).reshape(ctx, n, tokens)
+
+
+def _roped(x: Number) -> Number:
+    tokens, n = x.shape
+    y = rope_formula(
+        x.reshape(tokens, 1, n), np.arange(tokens), n, BASE, 1.0, "normal", None, (0, 0, 0, 0), None
+    )
+    return y.reshape(tokens, n)
+
+
+def _stored(ctx: Context, x: Tensor) -> Tensor:
+    """The rows in reverse order, written into a leaf of their own."""
+    ids = ctx.from_ints(np.arange(x.dim(1))[::-1].copy())
+    return ctx.zeros(DType.F32, *x.shape).set_rows(ctx, x, ids)
+
+
+ONE: dict[str, Step] = {
+    "scale": Step(lambda ctx, x: x.scale(ctx, 0.5), lambda x: x * 0.5),
+    "neg": Step(lambda ctx, x: x.neg(ctx), lambda x: -x),
+    "clamp": Step(lambda ctx, x: x.clamp(ctx, -0.5, 1.0), lambda x: x.clip(-0.5, 1.0)),
+    "relu": Step(lambda ctx, x: x.relu(ctx), lambda x: x.clip(0, np.inf)),
+    "silu": Step(lambda ctx, x: x.silu(ctx), lambda x: x * x.sigmoid()),
+    "sigmoid": Step(lambda ctx, x: x.sigmoid(ctx), lambda x: x.sigmoid()),
+    "tanh": Step(lambda ctx, x: x.tanh(ctx), lambda x: x.tanh()),
+    "softmax": Step(lambda ctx, x: x.softmax(ctx), softmax_formula),
+    "rms_norm": Step(lambda ctx, x: x.rms_norm(ctx, eps=EPS), lambda x: rms_formula(x, None, EPS)),
+    "layer_norm": Step(
+        lambda ctx, x: x.layer_norm(ctx, eps=EPS), lambda x: layer_formula(x, None, None, EPS)
+    ),
+    "f16": _through(DType.F16),
+    "bf16": _through(DType.BF16),
+    "turn": Step(
+        lambda ctx, x: _turned(ctx, _turned(ctx, x)),
+        lambda x: x,
+    ),
+    "reshape": Step(lambda ctx, x: x.reshape(ctx, x.size).neg(ctx).reshape(ctx, *x.shape), lambda x: -x),
+    "rope": Step(_rope, _roped),
+    "set_rows": Step(_stored, lambda x: x[::-1]),
+}
+"""Steps of one operand."""
+
+TWO: dict[str, Step] = {
+    "add": Step(lambda ctx, x, y: x.add(ctx, y), lambda x, y: x + repeated(y, x.shape)),
+    "sub": Step(lambda ctx, x, y: x.sub(ctx, y), lambda x, y: x - repeated(y, x.shape)),
+    "mul": Step(lambda ctx, x, y: x.mul(ctx, y), lambda x, y: x * repeated(y, x.shape)),
+    "gate": Step(lambda ctx, x, y: x.silu(ctx, y), lambda x, y: x * x.sigmoid() * y),
+}
+"""Steps of two operands, the second of which may be repeated, except by `gate`."""
+
+STEPS = {**ONE, **TWO, "mulmat": Step(lambda ctx, w, x: w.mulmat(ctx, x), product)}
+
+PATTERNS: tuple[tuple[str, ...], ...] = (
+    ("mul", "add"),
+    ("rms_norm", "mul"),
+    ("silu", "mul"),
+    ("add", "add"),
+    ("mulmat", "add", "silu"),
+    ("scale", "softmax"),
+    ("rope", "set_rows"),
+    ("add", "rms_norm", "mul"),
+    ("f16", "add"),
+    ("mul", "mul"),
+    ("layer_norm", "mul", "add"),
+    ("turn", "add"),
+    ("mulmat", "gate"),
+    ("add", "mul"),
+    ("reshape", "reshape", "mul"),
+    ("scale", "add", "softmax"),
+    ("mul", "sub"),
+    ("mulmat", "add", "relu"),
+    ("bf16", "mulmat"),
+    ("neg", "add"),
+    ("softmax", "mulmat"),
+    ("scale", "scale"),
+    ("sigmoid", "mul"),
+    ("rms_norm", "mul", "rope"),
+    ("add", "layer_norm"),
+    ("tanh", "mul", "add"),
+    ("f16", "bf16"),
+    ("clamp", "mul"),
+    ("mulmat", "scale"),
+    ("set_rows", "mulmat"),
+)
+"""Ops in a row that an optimizer may merge."""
+
+
+@dataclass
+class Program:
+    """Steps in order: each has the numbers of its operands, leaves first. `outputs` are numbers of steps."""
+
+    steps: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
+    outputs: list[int] = field(default_factory=list)
+
+    def step(self, name: str, *operands: int) -> int:
+        self.steps.append((name, operands))
+        return len(LEAVES) + len(self.steps) - 1
+
+    def traced(self, ctx: Context, leaves: Sequence[Tensor]) -> list[Tensor]:
+        return self._run(leaves, lambda step, operands: step.trace(ctx, *operands))
+
+    def computed(self, leaves: Sequence[Number]) -> list[Number]:
+        return self._run(leaves, lambda step, operands: rounded(step.formula(*operands)))
+
+    def _run(self, leaves: Sequence[Any], one: Callable[[Step, list[Any]], Any]) -> list[Any]:
+        made = list(leaves)
+        for name, operands in self.steps:
+            made.append(one(STEPS[name], [made[i] for i in operands]))
+        return made
+
+    def told(self, number: int) -> str:
+        """A step, or a leaf, as text."""
+        if number < len(LEAVES):
+            return LEAVES[number]
+        name, operands = self.steps[number - len(LEAVES)]
+        return f"{name}({', '.join(map(self.told, operands))})"
+
+
+def drawn_program(draw: Draw) -> Program:
+    """Three patterns; each result within them may be an output, too, or have a late reader, also through a view."""
+    program, within, late = Program(), [], []
+    last = X
+    for pattern in (draw.by_turn(*PATTERNS), draw.pick(*PATTERNS), draw.pick(*PATTERNS)):
+        last = draw.pick(X, last, A)
+        if draw.flag():
+            last = program.step(draw.pick(*ONE), last)
+        for name in pattern:
+            last = _followed(draw, program, name, last)
+            within.append(last)
+        program.outputs.append(last)
+    for number in within:
+        use = draw.pick("none", "output", "late", "both", "turned", "output")
+        if use in ("late", "both"):
+            late.append(_followed(draw, program, draw.pick("neg", "mul", "add", "scale"), number))
+        if use in ("output", "both"):
+            late.append(number)
+        if use == "turned":
+            late.append(program.step("turn", number))
+    program.outputs += [number for number in late if number not in program.outputs]
+    return program
+
+
+def _followed(draw: Draw, program: Program, name: str, x: int) -> int:
+    """A step on x: with another operand, in either order, or with x twice."""
+    if name == "mulmat":
+        return program.step(name, W, x)
+    if name in ONE:
+        return program.step(name, x)
+    y = draw.pick(A, x, X) if name == "gate" else draw.pick(A, COLUMN, ROW, x, X)
+    swapped = y not in (COLUMN, ROW) and draw.flag()
+    return program.step(name, y, x) if swapped else program.step(name, x, y)
