@@ -21,13 +21,27 @@ def working_memory(node: Node) -> int:
         return _attention(node)
     if node.op.moves:
         return node.nbytes
-    return SOME * DOUBLE * max([node.size, *[operand.size for operand in node.operands]])
+    return DOUBLE * (SOME * max([node.size, *[operand.size for operand in node.operands]]) + _windows(node))
 
 
 def _chosen(node: Node) -> int:
     """The elements of the rows that all experts together multiply."""
     x, ids = node.args[1], node.args[2]
     return int(x.dim(0) * ids.size)
+
+
+def _windows(node: Node) -> int:
+    """The elements of the overlapping windows of an image, in the order of the image and in that of a product."""
+    if node.op in (ops.conv2d, ops.conv3d):
+        weight = node.args[0]
+        kernels = weight.dim(3) // (node.args[2] if node.op is ops.conv3d else 1)
+        return 2 * (node.size // max(1, kernels)) * (weight.size // max(1, kernels))
+    if node.op is ops.conv1d_dw:
+        return int(2 * node.size * node.args[1].dim(0))
+    if node.op is ops.avg_pool2d:
+        x, k, s = node.args[:3]
+        return int(x.size * k // s)
+    return 0
 
 
 def _attention(node: Node) -> int:

@@ -1,6 +1,7 @@
 """Convolutions, pooling and resampling against PyTorch and ONNX's node tests, and at their edges."""
 
 import math
+import tracemalloc
 import warnings
 from collections import defaultdict
 from functools import partial
@@ -9,6 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from exact import normal
+
+from backbay import DType
+from backbay_cpu_ref import CpuRef
 
 rng = np.random.default_rng(7)
 NAN, INF = math.nan, math.inf
@@ -202,3 +206,31 @@ def test_interpolate_is_onnxs(call, onnx_cases):
             np.testing.assert_allclose(y, expected, rtol=1e-6, err_msg=name)
             ran.append(name)
     assert len(ran) >= 4, ran
+
+
+def conv2d(ctx):
+    return ctx.zeros(DType.F32, 7, 7, 8, 2).conv2d(ctx, ctx.zeros(DType.F32, 64, 64, 8), p0=3, p1=3)
+
+
+def conv3d(ctx):
+    return ctx.zeros(DType.F32, 3, 3, 3, 8).conv3d(ctx, ctx.zeros(DType.F32, 12, 12, 12, 8), 4)
+
+
+def conv1d_dw(ctx):
+    return ctx.zeros(DType.F32, 4000, 8).conv1d_dw(ctx, ctx.zeros(DType.F32, 31, 1, 8), p=15)
+
+
+def avg_pool2d(ctx):
+    return ctx.zeros(DType.F32, 200, 200, 3).avg_pool2d(ctx, 9, 1)
+
+
+@pytest.mark.parametrize("trace", [conv2d, conv3d, conv1d_dw, avg_pool2d], ids=lambda trace: trace.__name__)
+def test_the_overlapping_windows_of_an_image_are_booked(trace):
+    with CpuRef() as backend, backend.new_context() as ctx:
+        y = trace(ctx)
+        before = backend.memory().total()
+        tracemalloc.start()
+        ctx.compute(y)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert 1 << 20 < peak <= backend.memory().total() - before + (1 << 18)
