@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,9 +30,24 @@ def require(condition: object, what: str, *values: object) -> None:
         raise Fault("memory", what + ": " + ", ".join(map(str, values)))
 
 
-def network(draw: Draw, ctx: Context) -> tuple[Tensor, Tensor]:
+class Extents(NamedTuple):
+    """Columns, tokens and layers of a network."""
+
+    n: int
+    tokens: int
+    layers: int
+
+
+def extents(draw: Draw) -> Extents:
+    """Small ones, and each second time such that results have MiB, which allocators may keep in other pools."""
+    large = draw.by_turn(False, True)
+    n, tokens = (64, 8192) if large else (draw.pick(32, 8, 64, 33), draw.pick(4, 1, 17))
+    return Extents(n, tokens, draw.pick(2, 1, 3))
+
+
+def network(ctx: Context, size: Extents) -> tuple[Tensor, Tensor]:
     """Build some layers of products and sums; returns input and output."""
-    n, tokens, layers = draw.pick(32, 8, 64, 33), draw.pick(4, 1, 17), draw.pick(2, 1, 3)
+    n, tokens, layers = size
     x = first = ctx.input().empty(DType.F32, n, tokens)
     for layer in range(layers):
         own = ctx.layer(layer)
@@ -46,13 +62,12 @@ def network(draw: Draw, ctx: Context) -> tuple[Tensor, Tensor]:
 @scenario("memory", tiny=1, smoke=2, default=10, nightly=100)
 def dry_run_tells_what_a_real_run_takes(lab: Lab, draw: Draw) -> None:
     """A graph reserved without memory has the same report as with memory, except for the statuses."""
-    choices = [draw.below(1000) for _ in range(6)]
-    reports = []
+    size, reports = extents(draw), []
     for alloc in (False, True):
         backend = lab.fresh(alloc_memory=alloc)
         try:
             with backend.new_context() as ctx:
-                _, y = network(Draw("", 0, choices), ctx)
+                _, y = network(ctx, size)
                 ctx.forward(y).reserve()
                 reports.append(backend.memory())
         finally:
@@ -72,7 +87,7 @@ def dry_run_refuses_to_run(lab: Lab, draw: Draw) -> None:
     backend = lab.fresh(alloc_memory=False)
     try:
         with backend.new_context() as ctx:
-            _, y = network(draw, ctx)
+            _, y = network(ctx, extents(draw))
             for act in (lambda: ctx.compute(y), backend.load, y.floats):
                 try:
                     act()
@@ -92,7 +107,7 @@ def what_was_reserved_is_all_that_computing_takes(lab: Lab, draw: Draw) -> None:
     try:
         at_rest = backend.memory().total()
         with backend.new_context() as ctx:
-            x, y = network(draw, ctx)
+            x, y = network(ctx, extents(draw))
             ctx.forward(y).reserve()
             before, total = vars(ctx.counters).copy(), backend.memory().total()
             taken = ctx.counters.bytes_allocated
@@ -115,9 +130,10 @@ def closing_gives_everything_back(lab: Lab, draw: Draw) -> None:
     backend = lab.fresh()
     try:
         at_rest = backend.memory().total()
+        size = extents(draw)
         for _ in range(3):
             ctx = backend.new_context()
-            x, y = network(draw, ctx)
+            x, y = network(ctx, size)
             x.from_floats(np.ones(x.size))
             ctx.compute(y)
             held = backend.memory()
