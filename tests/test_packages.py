@@ -93,6 +93,12 @@ def test_ci_runs_every_python_that_the_packages_name():
     assert named == tried
 
 
+@pytest.mark.parametrize("workflow", ["ci.yml", "release.yml"])
+def test_no_job_hangs_for_hours(workflow: str):
+    jobs = yaml.safe_load((ROOT / ".github/workflows" / workflow).read_text())["jobs"]
+    assert [name for name, job in jobs.items() if "timeout-minutes" not in job] == []
+
+
 def test_a_release_is_published_by_trust_with_attestations():
     jobs = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())["jobs"]
     assert jobs["publish"]["permissions"] == {
