@@ -72,6 +72,7 @@ nightly: $(VENV)/.installed  ## tests that take hours
 	BACKBAY_HOSTILE_FILES=all $(BIN)/python -m pytest -n auto engine/tests/models/test_hostile_files.py
 	BACKBAY_CACHE_LIVES=200 $(BIN)/python -m pytest engine/tests/scenarios/test_causal_cache.py engine/tests/cache/test_lives.py
 	$(BIN)/python engine/tools/soak.py examples/models/backbay-tiny-f16.gguf --requests 2000 --backend cpu_ref
+	BACKBAY_SOAK=1000 $(BIN)/python -m pytest engine/tests/images/test_soak.py
 	$(BIN)/backbay conform cpu_ref --size nightly
 	$(BIN)/backbay conform ggml --size nightly
 	$(BIN)/backbay conform onnx --size nightly

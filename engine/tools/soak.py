@@ -2,6 +2,8 @@
 
 python engine/tools/soak.py MODEL --backend ggml --requests 2000
 
+The memory of the process settles within the first 500 requests, in which the allocator comes to its final size.
+
 With a model that sees, half of the requests have pictures, and some of these pictures are damaged; the store must keep
 to its budget, and be empty at the end.
 """
@@ -24,6 +26,10 @@ from backbay import BackbayError
 from backbay_engine import LLM, Completion, Handle, Image, ImageError, LogitsError, RequestError, load
 
 SIZES, PICTURES = [(20, 30), (30, 20), (9, 9)], 6
+SETTLES, LEAK = (
+    1000,
+    8.0,
+)  # from so many requests on, the second half may take so many MiB more than the first
 BROKEN = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAACAAAAAgCAIAAAD8GO2jAAAAJUlEQVR4"
 )  # the data of a PNG end early
@@ -145,6 +151,12 @@ def resident() -> float:
     return int(fields[1].split()[0]) / 1024
 
 
+def leaks(sizes: list[float], requests: int) -> bool:
+    """Whether the memory of the process grew all the time."""
+    middle = len(sizes) // 2
+    return requests >= SETTLES and max(sizes[middle:]) > max(sizes[:middle]) + LEAK
+
+
 def progress(done: int, total: int, what: str) -> None:
     if sys.stderr.isatty():
         sys.stderr.write(f"\r{what}: {done}/{total}   ")
@@ -194,7 +206,7 @@ def main() -> int:
             f"request {n} ({requests[n].kind}): {results[n]} where alone it gave {requests[n].alone}",
             file=sys.stderr,
         )
-    return 1 if wrong or used or over else 0
+    return 1 if wrong or used or over or leaks(grown, len(requests)) else 0
 
 
 if __name__ == "__main__":
