@@ -128,4 +128,4 @@ def test_what_was_reserved_is_enough_for_every_step(llm: LLM) -> None:
     handles = [llm.submit(prompt(47, seed), max_tokens=3, **OPTIONS) for seed in range(20, 26)]
     for handle in handles:
         handle.result()
-    assert llm.memory().total() <= llm.step_cache._reserved
+    assert llm.memory().total() <= llm.step_cache._kept.reserved

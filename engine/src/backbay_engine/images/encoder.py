@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from threading import Event, RLock
 from typing import Any, TypeAlias, final
 
@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 import backbay
 from backbay import Backend, BackendMemory, BackendParams
-from backbay.plugin import Cancel, Entry, Progress
+from backbay.plugin import Cancel, Progress
 
+from ..kept_contexts import KeptContexts
 from .contract import VisionFamily
 from .passes import Pass
 from .prepared import Prepared
@@ -22,15 +23,13 @@ from .prepared import Prepared
 Rows: TypeAlias = NDArray[np.float32]
 Turn: TypeAlias = Callable[[], AbstractContextManager[Any]]
 KEPT = 8  # passes
-NODE = 768  # bytes that core and a backend take for a traced node beside its data, measured
 
 
 @final
 class Encoder:
     """An encoder on a backend of its own. It is reserved when it is made, and encodes once it is loaded.
 
-    Pictures of one shape are encoded together, up to as many positions as the largest picture has. The least recently
-    used pass is dropped beyond KEPT passes, or beyond the reserved memory.
+    Pictures of one shape are encoded together, up to as many positions as the largest picture has.
     """
 
     def __init__(
@@ -40,9 +39,9 @@ class Encoder:
         params: BackendParams | None = None,
     ) -> None:
         self.family = family
-        self._passes: OrderedDict[Hashable, Pass] = OrderedDict()
         self._lock = RLock()  # the garbage collector may call close in the thread that encodes
         self.backend = backbay.open(family.file, backend, params)
+        self._passes: KeptContexts[Pass] = KeptContexts(self.backend, KEPT)
         try:
             self.network = family.network(self.backend)
             self._reserve()
@@ -66,7 +65,7 @@ class Encoder:
         found: dict[int, Rows] = {}
         with self._lock:
             for group in self._groups(pictures):
-                rows = self._encoded([pictures[n] for n in group], cancel, turn)
+                rows = self._passes.run(partial(self._encoded, [pictures[n] for n in group], cancel, turn))
                 found.update(zip(group, np.split(rows, len(group)), strict=True))
         return [found[n] for n in range(len(pictures))]
 
@@ -77,8 +76,7 @@ class Encoder:
     def close(self) -> None:
         """Free everything, after a running compute. Closing again does nothing."""
         with self._lock:
-            while self._passes:
-                self._drop_oldest()
+            self._passes.close()
             self.backend.close()
 
     def _reserve(self) -> None:
@@ -87,11 +85,8 @@ class Encoder:
         self._most = self.family.patches(picture)
         largest = self._pass([picture])
         largest.reserve()
-        ledger = self.backend.ledger
         rows = 4 * picture.tokens * self.family.width
-        host = KEPT * largest.nodes * NODE + picture.pixels.nbytes + rows
-        ledger.take(Entry(ledger.devices[0][0], "host"), host, lambda: None)
-        self._reserved = self.backend.memory().total()
+        self._passes.reserve(largest.nodes, picture.pixels.nbytes + rows)
 
     def _groups(self, pictures: Sequence[Prepared]) -> Iterator[list[int]]:
         """Numbers of pictures that are encoded together."""
@@ -103,36 +98,19 @@ class Encoder:
             yield from (numbers[first : first + most] for first in range(0, len(numbers), most))
 
     def _encoded(self, pictures: Sequence[Prepared], cancel: Event | None, turn: Turn) -> Rows:
-        """The rows of pictures of one shape; if memory is short, drop other passes: the largest fits alone."""
-        while True:
-            try:
-                with turn():
-                    traced = self._pass(pictures)
-                for chunk in range(traced.chunks):
-                    with turn():
-                        traced.compute(chunk, cancel)
-                self._keep_within()
-                return traced.rows()
-            except MemoryError as error:
-                if len(self._passes) < 2:
-                    self.backend.refuse_memory(error)
-                self._drop_oldest()
+        """The rows of pictures of one shape."""
+        with turn():
+            traced = self._pass(pictures)
+        for chunk in range(traced.chunks):
+            with turn():
+                traced.compute(chunk, cancel)
+        self._passes.keep_within()
+        return traced.rows()
 
     def _pass(self, pictures: Sequence[Prepared]) -> Pass:
         key = self.family.key(pictures[0]), len(pictures)
         traced = self._passes.get(key)
-        if traced is not None:
-            self._passes.move_to_end(key)
-            traced.fill(pictures)
-            return traced
-        while len(self._passes) >= KEPT:
-            self._drop_oldest()
-        traced = self._passes[key] = Pass(self.backend, self.network, pictures)
+        if traced is None:
+            return self._passes.add(key, partial(Pass, self.backend, self.network, pictures))
+        traced.fill(pictures)
         return traced
-
-    def _keep_within(self) -> None:
-        while len(self._passes) > 1 and self.backend.memory().total() > self._reserved:
-            self._drop_oldest()
-
-    def _drop_oldest(self) -> None:
-        self._passes.popitem(last=False)[1].close()

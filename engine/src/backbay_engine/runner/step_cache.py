@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from threading import Event
 from typing import Any
 
@@ -13,14 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backbay import Context, Tensor
-from backbay.plugin import Entry
 
 from ..cache.contract import BoundCache, Cache, CachePlan
+from ..kept_contexts import KeptContexts
 from ..models.batch import Batch
 from ..models.contract import Model
 from ..steps.step import Step
-
-NODE = 768  # bytes that core and a backend take for a traced node beside its data, measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +30,9 @@ class TracedStep:
     bound: BoundCache | None
     result: Tensor
 
+    def close(self) -> None:
+        self.ctx.close()
+
 
 class StepCache:
     """Runs the steps of a model. A step of a recently used shape reuses its context: nothing is traced.
@@ -41,15 +42,14 @@ class StepCache:
 
     def __init__(self, model: Model, cache: Cache | None, limit: int = 16) -> None:
         self.model, self.cache, self.limit = model, cache, limit
-        self._traced: OrderedDict[Hashable, TracedStep] = OrderedDict()
-        self._reserved: int | None = None  # bytes
+        self._kept: KeptContexts[TracedStep] = KeptContexts(model.backend, limit)
         self._grown = False  # since the memory was last checked
 
     def run(self, step: Step, cancel: Event | None = None) -> NDArray[Any]:
         """The results of a step, (outputs, n). If the step fails, the cache forgets it."""
         plan = None if self.cache is None else self.cache.plan(step)
         try:
-            return self._computed(step, plan, cancel)
+            return self._kept.run(partial(self._compute, step, plan, cancel))
         except BaseException:
             if self.cache is not None:
                 self.cache.rollback(step)
@@ -63,46 +63,20 @@ class StepCache:
             ctx = self._find(step, plan).ctx
             ctx.reserve()
             nodes = max(nodes, ctx.counters.traced_nodes)
-        ledger = self.model.backend.ledger
-        ledger.take(Entry(ledger.devices[0][0], "host"), self.limit * nodes * NODE, lambda: None)
         if self.cache is not None:
             self.cache.reserve()
-        self._reserved = self._taken()
-
-    def _computed(self, step: Step, plan: CachePlan | None, cancel: Event | None) -> NDArray[Any]:
-        """The results of a step; if memory is short, drop other contexts: the largest step fits alone."""
-        spare = len(self._traced)
-        while True:
-            try:
-                return self._compute(step, plan, cancel)
-            except MemoryError as error:
-                if not spare:
-                    self.model.backend.refuse_memory(error)
-                spare -= 1
-                self._drop_oldest()
+        self._kept.reserve(nodes)
 
     def _compute(self, step: Step, plan: CachePlan | None, cancel: Event | None) -> NDArray[Any]:
         traced = self._find(step, plan)
         if self._grown:
             traced.ctx.reserve()  # books the memory, which the step then fills
-            self._keep_within()
+            self._kept.keep_within()
         traced.ctx.compute(traced.result, cancel=cancel)
         if self._grown:  # a first run may take more
-            self._keep_within()
+            self._kept.keep_within()
             self._grown = False
         return traced.result.numpy()
-
-    def _keep_within(self) -> None:
-        """Drop contexts beyond the reserved memory."""
-        while self._reserved is not None and len(self._traced) > 1 and self._taken() > self._reserved:
-            self._drop_oldest()
-
-    def _drop_oldest(self) -> None:
-        if self._traced:
-            self._traced.popitem(last=False)[1].ctx.close()
-
-    def _taken(self) -> int:
-        return self.model.backend.memory().total()
 
     @contextmanager
     def traced(self, step: Step) -> Iterator[TracedStep]:
@@ -131,20 +105,16 @@ class StepCache:
 
     def close(self) -> None:
         """Free all contexts."""
-        while self._traced:
-            self._drop_oldest()
+        self._kept.close()
 
     def _find(self, step: Step, plan: CachePlan | None) -> TracedStep:
         room = step.rows.room if step.rows is not None else 0
         key = (step.size, len(step.outputs), room, plan and plan.key, self.model.key(step))
-        traced = self._traced.get(key)
+        traced = self._kept.get(key)
         if traced is None:
-            while len(self._traced) >= self.limit:
-                self._drop_oldest()
-            traced = self._traced[key] = self._make(step, plan)
+            traced = self._kept.add(key, partial(self._make, step, plan))
             self._grown = True
             return traced
-        self._traced.move_to_end(key)
         traced.batch.fill(step)
         if traced.bound is not None and plan is not None:
             traced.bound.fill(plan)
