@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from backbay import BackbayError, Backend, Context, Tensor
 
-from ..images.inputs import Inputs
+from ..images.passes import Pass
 from ..images.picture import Image
 from ..images.prepared import Prepared
 from ..llm import LLM
@@ -40,16 +40,11 @@ def traced_encoder(llm: LLM, picture: Image | Prepared) -> Iterator[Traced]:
     encoder = llm.encoder
     if encoder is None:
         raise BackbayError("the model has no encoder")
-    network = encoder.network
-    with encoder.backend.new_context() as ctx:
-        inputs = Inputs(ctx, [llm.prepare(picture)])
-        x = network.start(ctx.layer(0), inputs)
-        taps, kept = {"encoder start": x}, dict[int, Tensor]()
-        for layer in range(network.blocks):
-            kept[layer] = x
-            x = taps[f"encoder blk.{layer}"] = network.block(ctx.layer(layer), layer, x, inputs)
-        kept[network.blocks] = x
-        ends = [kept[layer] for layer in network.keeps]
-        result = taps["encoder rows"] = network.finish(ctx.layer(network.blocks), x, ends, inputs)
-        ctx.forward(result)
-        yield Traced(ctx, result, taps, encoder.backend, "encoder ")
+    whole = Pass(encoder.backend, encoder.network, [llm.prepare(picture)], whole=True)
+    try:
+        start, *blocks = whole.states
+        taps = {"encoder start": start, **{f"encoder blk.{n}": x for n, x in enumerate(blocks)}}
+        taps["encoder rows"] = whole.result
+        yield Traced(whole.ctx, whole.result, taps, encoder.backend, "encoder ")
+    finally:
+        whole.close()

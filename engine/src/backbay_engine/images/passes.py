@@ -22,16 +22,30 @@ STATE = -1  # among the leaves of kept states, which have the numbers of blocks
 
 @final
 class Pass:
-    """Contexts that are computed one after the other. Leaves of the first carry the state from chunk to chunk."""
+    """Contexts that are computed one after the other. Leaves of the first carry the state from chunk to chunk.
 
-    def __init__(self, backend: Backend, network: Network, pictures: Sequence[Prepared]) -> None:
-        self.network = network
+    A whole pass is one chunk, to be looked into.
+
+        states    the states of a whole pass: after the start, and after each block
+        result    the rows of all pictures, (width, rows)
+    """
+
+    def __init__(
+        self, backend: Backend, network: Network, pictures: Sequence[Prepared], *, whole: bool = False
+    ) -> None:
+        self.network, self._whole = network, whole
         self._contexts: list[Context] = []
+        self.states: list[Tensor] = []
         try:
             self._trace(backend, pictures)
         except BaseException:
             self.close()
             raise
+
+    @property
+    def ctx(self) -> Context:
+        """The context of a whole pass."""
+        return self._contexts[0]
 
     @property
     def chunks(self) -> int:
@@ -52,11 +66,11 @@ class Pass:
     def compute(self, chunk: int, cancel: Event | None = None) -> None:
         """Compute one chunk; all chunks before it must have been computed with the same pictures."""
         ctx = self._contexts[chunk]
-        ctx.compute(*([self._result] if chunk == self.chunks - 1 else []), cancel=cancel)
+        ctx.compute(*([self.result] if chunk == self.chunks - 1 else []), cancel=cancel)
 
     def rows(self) -> NDArray[np.float32]:
         """(rows, width) of all pictures."""
-        return self._result.numpy().astype(np.float32, copy=False)
+        return self.result.numpy().astype(np.float32, copy=False)
 
     def close(self) -> None:
         while self._contexts:
@@ -68,21 +82,23 @@ class Pass:
         self.inputs = inputs = Inputs(ctx, pictures)
         x = network.start(ctx.layer(0), inputs)
         ctx.set_batch_size(x.dim(1))
-        per_chunk = max(1, int(WORK // self._work(x)))
+        self.states.append(x)
+        per_chunk = network.blocks if self._whole else max(1, int(WORK // self._work(x)))
         kept: dict[int, Tensor] = {}
         held: dict[int, Tensor] = {}  # leaves of states between chunks
         for layer in range(network.blocks):
             if layer in network.keeps:
                 kept[layer] = x
             x = network.block(ctx.layer(layer), layer, x, inputs)
+            self.states.append(x)
             if (layer + 1) % per_chunk == 0 and layer + 1 < network.blocks:
                 x, kept = self._carried(ctx, layer + 1, x, kept, held)
                 ctx = self._next(backend)
                 ctx.set_batch_size(x.dim(1))
         kept[network.blocks] = x
         end = ctx.layer(network.blocks)
-        self._result = network.finish(end, x, [kept[layer] for layer in network.keeps], inputs)
-        ctx.forward(self._result)
+        self.result = network.finish(end, x, [kept[layer] for layer in network.keeps], inputs)
+        ctx.forward(self.result)
 
     def _next(self, backend: Backend) -> Context:
         self._contexts.append(backend.new_context(max_nodes=NODES))
