@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import final
 
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .content import Content
-from .tensors import TensorInfo
+from .tensors import Derived, TensorInfo
 
 ALIGNMENT = 64  # bytes, for libraries that compute with the copies in place
 
@@ -33,18 +33,35 @@ class Copies:
         self._lock = threading.Lock()
 
     def data(
-        self, info: TensorInfo, parts: Sequence[TensorInfo], files: Mapping[Path, Content]
+        self, info: TensorInfo, derived: Derived | None, files: Mapping[Path, Content]
     ) -> npt.NDArray[np.uint8]:
-        """The copy of a weight, which lies in the files as `parts`."""
+        """The copy of a weight, as it lies in the files, or as it is derived of what lies there."""
         with self._lock:
             if info.name not in self._read:
                 at = self._places[info.name]
                 copy = self._memory[at : at + info.nbytes]
-                done = 0
-                for part in parts:
-                    files[part.path].read(part.offset, copy[done : done + part.nbytes].data)
-                    files[part.path].check()
-                    done += part.nbytes
+                if derived is None:
+                    _read(info, copy, files)
+                else:
+                    join(
+                        derived.chunks(lambda part: _read(part, np.empty(part.nbytes, np.uint8), files)), copy
+                    )
                 copy.flags.writeable = False
                 self._read[info.name] = copy
             return self._read[info.name]
+
+
+def join(chunks: Iterable[npt.NDArray[np.uint8]], target: npt.NDArray[np.uint8]) -> None:
+    """Fill an array with chunks that follow one another."""
+    done = 0
+    for chunk in chunks:
+        target[done : done + chunk.size] = chunk
+        done += chunk.size
+
+
+def _read(
+    info: TensorInfo, target: npt.NDArray[np.uint8], files: Mapping[Path, Content]
+) -> npt.NDArray[np.uint8]:
+    files[info.path].read(info.offset, target.data)
+    files[info.path].check()
+    return target

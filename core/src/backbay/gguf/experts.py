@@ -5,25 +5,26 @@ from __future__ import annotations
 import re
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from backbay.errors import ModelFileError
 
-from .tensors import TensorInfo
+from .tensors import Bytes, Derived, TensorInfo
 
 _NAME = re.compile(r"(blk\.[0-9]+\.ffn_(?:gate|up|down))\.([0-9]+)\.weight")
 
 
 def stack_experts(
+    model: Path,
     tensors: Mapping[str, TensorInfo],
-) -> tuple[dict[str, TensorInfo], dict[str, Sequence[TensorInfo]]]:
-    """All tensors, with stacks in place of the experts' matrices, and the matrices of each stack.
+) -> tuple[dict[str, TensorInfo], dict[str, Derived]]:
+    """All tensors, with stacks in place of the experts' matrices, and how each stack is made.
 
     Matrices stay single if they differ in type or shape, or if one is missing.
     """
@@ -38,10 +39,14 @@ def stack_experts(
     }
     inside = {each.name for parts in stacks.values() for each in parts}
     whole = {name: info for name, info in tensors.items() if name not in inside}
-    return whole | {name: _stack(name, parts) for name, parts in stacks.items()}, dict(stacks)
+    made = {
+        name: Derived(parts, _one_by_one(parts), partial(_write_stack, model, name))
+        for name, parts in stacks.items()
+    }
+    return whole | {name: _stack(name, parts) for name, parts in stacks.items()}, made
 
 
-def write_stack(model: Path, name: str, parts: Iterable[npt.NDArray[np.uint8]]) -> npt.NDArray[np.uint8]:
+def _write_stack(model: Path, name: str, parts: Iterable[Bytes]) -> Bytes:
     """Map the matrices from a nameless temporary file: the system can drop that memory and read it again."""
     try:
         with tempfile.TemporaryFile(prefix="backbay-experts-") as file:
@@ -55,6 +60,10 @@ def write_stack(model: Path, name: str, parts: Iterable[npt.NDArray[np.uint8]]) 
         )
         found = f"{error.strerror or error}; set TMPDIR to another folder, or convert the model again"
         raise ModelFileError(model, None, expected, found) from error
+
+
+def _one_by_one(parts: Sequence[TensorInfo]) -> Callable[[Callable[[TensorInfo], Bytes]], Iterator[Bytes]]:
+    return lambda data: map(data, parts)
 
 
 def _are_alike(found: Mapping[int, TensorInfo]) -> bool:

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from threading import Lock
 from types import MappingProxyType, TracebackType
-from typing import Self, TypeAlias, final
+from typing import Self, final
 
 import numpy as np
-import numpy.typing as npt
 
 from backbay.errors import ClosedError, ModelFileError, OptionError, nearest
 
 from .config import Config
 from .content import Content
-from .copies import Copies
-from .experts import stack_experts, write_stack
-from .part import Part
+from .copies import Copies, join
+from .experts import stack_experts
+from .layout import DEFAULT_ALIGNMENT
 from .split import all_tensors, read_parts
-from .tensors import TensorInfo
-
-Bytes: TypeAlias = npt.NDArray[np.uint8]
+from .tensors import Bytes, Derived, TensorInfo
 
 
 @final
@@ -35,24 +32,39 @@ class ModelFile:
     Replacing or deleting the file is harmless. If its bytes change, `data` and `check_unchanged` raise ModelFileError;
     arrays from before must not be read any more. After `copy_weights`, weights lie in memory of their own instead.
 
-    Old files have a matrix for each expert: `tensors` has one stack of them instead, with the name that it has in
-    newer files. The first `data` of a stack writes it to a temporary file.
+    Tensors that are `derived` are made of others when they are first asked for. Old files have a matrix for each
+    expert: `tensors` has one stack of them instead, with the name that it has in newer files, in a temporary file.
+    Other formats can be opened too, by who knows how their tensors are derived.
     """
 
-    def __init__(self, path: Path, parts: list[Part], only: Callable[[str], bool] | None = None) -> None:
-        first = parts[0]
-        self.path = path
-        self.paths = tuple(part.path for part in parts)
-        self.version, self.alignment = first.version, first.alignment
-        self.metadata: Config = first.metadata
-        wanted = {name: info for name, info in all_tensors(parts).items() if only is None or only(name)}
-        tensors, self._stacks = stack_experts(wanted)
-        self.tensors: Mapping[str, TensorInfo] = MappingProxyType(tensors)
+    def __init__(
+        self,
+        path: Path,
+        contents: Iterable[Content],
+        metadata: Config,
+        tensors: Mapping[str, TensorInfo],
+        derived: Mapping[str, Derived],
+        *,
+        version: int = 0,
+        alignment: int = DEFAULT_ALIGNMENT,
+    ) -> None:
+        """Made by `open`. The version is that of the GGUF format, 0 for another format."""
+        self._contents = {content.path: content for content in contents}
+        self.path, self.paths = path, tuple(self._contents)
+        self.version, self.alignment = version, alignment
+        self.metadata: Config = metadata
+        self.tensors: Mapping[str, TensorInfo] = MappingProxyType(dict(tensors))
         self.closed = False
-        self._contents = {part.path: part.content for part in parts}
+        self._derived = dict(derived)
         self._copies: Copies | None = None
-        self._stacked: dict[str, Bytes] = {}
-        self._stacking = Lock()
+        self._made: dict[str, Bytes] = {}
+        self._making = Lock()
+
+    @property
+    def derived_nbytes(self) -> int:
+        """The bytes of memory that tensors will take because the files hold them in another form."""
+        held = (name for name, derived in self._derived.items() if derived.stored is None)
+        return sum(self.tensors[name].nbytes for name in held)
 
     def data(self, name: str) -> Bytes:
         """The bytes of a tensor as stored in the file, read-only: a view of the file, or of the tensor's copy."""
@@ -63,12 +75,12 @@ class ModelFile:
         contents, copies = self._contents, self._copies
         if self.closed:
             raise ClosedError(f"{self.path}: the model file is closed")
-        parts = self._stacks.get(name, (info,))
+        derived = self._derived.get(name)
         if copies is not None:
-            return copies.data(info, parts, contents)
-        for each in {part.path for part in parts}:
+            return copies.data(info, derived, contents)
+        for each in {part.path for part in ((info,) if derived is None else derived.parts)}:
             contents[each].check()
-        return self._stack(name, contents) if name in self._stacks else _mapped(info, contents)
+        return _mapped(info, contents) if derived is None else self._make(info, derived, contents)
 
     def check_unchanged(self) -> None:
         """Raise ModelFileError if the file, or a part, changed since it was opened, and its bytes may still be read."""
@@ -94,21 +106,27 @@ class ModelFile:
 
     def drop_pages(self, name: str) -> None:
         """Let the system drop the pages of a weight that the caller holds in another form; a later read loads them again."""
-        if self._copies is None and name not in self._stacks and not self.closed:
+        if self._copies is None and name not in self._derived and not self.closed:
             info = self.tensors[name]
             self._contents[info.path].drop_pages(info.offset, info.nbytes)
 
     def close(self) -> None:
         # The maps are dropped, not closed: a map lives as long as the last array that views it.
         self.closed = True
-        self._contents, self._copies, self._stacked = {}, None, {}
+        self._contents, self._copies, self._made = {}, None, {}
 
-    def _stack(self, name: str, contents: Mapping[Path, Content]) -> Bytes:
-        with self._stacking:
-            if name not in self._stacked:
-                parts = (_read(info, contents) for info in self._stacks[name])
-                self._stacked[name] = write_stack(self.path, name, parts)
-            return self._stacked[name]
+    def _make(self, info: TensorInfo, derived: Derived, contents: Mapping[Path, Content]) -> Bytes:
+        with self._making:
+            if info.name not in self._made:
+                chunks = derived.chunks(lambda part: _mapped(part, contents))
+                if derived.stored is not None:
+                    made = derived.stored(chunks)
+                else:
+                    made = np.empty(info.nbytes, np.uint8)
+                    join(chunks, made)
+                    made.flags.writeable = False
+                self._made[info.name] = made
+            return self._made[info.name]
 
     def __enter__(self) -> Self:
         return self
@@ -125,12 +143,6 @@ class ModelFile:
 
 def _mapped(info: TensorInfo, contents: Mapping[Path, Content]) -> Bytes:
     return contents[info.path].mapped[info.offset : info.offset + info.nbytes]
-
-
-def _read(info: TensorInfo, contents: Mapping[Path, Content]) -> Bytes:
-    data = np.empty(info.nbytes, np.uint8)
-    contents[info.path].read(info.offset, data.data)
-    return data
 
 
 def _text(path: object) -> str:
@@ -151,4 +163,16 @@ def open(path: str | os.PathLike[str], only: Callable[[str], bool] | None = None
     `only` chooses tensors by name, where one file holds several models; the others are checked, then left out.
     """
     where = Path(_text(path))
-    return ModelFile(where, read_parts(where), only)
+    parts = read_parts(where)
+    first = parts[0]
+    wanted = {name: info for name, info in all_tensors(parts).items() if only is None or only(name)}
+    tensors, derived = stack_experts(where, wanted)
+    return ModelFile(
+        where,
+        [part.content for part in parts],
+        first.metadata,
+        tensors,
+        derived,
+        version=first.version,
+        alignment=first.alignment,
+    )

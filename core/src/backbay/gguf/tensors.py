@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 from pathlib import Path
-from typing import final
+from typing import TypeAlias, final
+
+import numpy as np
+import numpy.typing as npt
 
 from backbay.types.dtypes import DType
 
 from .cursor import Cursor
 from .layout import MAX_NAME_BYTES, MAX_RANK, MAX_SIGNED, MAX_TENSORS, MIN_TENSOR_BYTES, unsigned
 
+Bytes: TypeAlias = npt.NDArray[np.uint8]
 _DTYPES = {int(dtype): dtype for dtype in DType}
 
 
@@ -29,6 +33,19 @@ class TensorInfo:
     nbytes: int
     path: Path  # the file; in a split model, the part
     declared_at: int | None = None  # where its number of dimensions stands, followed by shape and type
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """How the data of a tensor are made of data in files: of the `parts`, whose bytes a function gives to `chunks`.
+
+    The chunks follow one another. `stored` makes an array of them; without it, they are joined in memory.
+    """
+
+    parts: Sequence[TensorInfo]
+    chunks: Callable[[Callable[[TensorInfo], Bytes]], Iterator[Bytes]]
+    stored: Callable[[Iterator[Bytes]], Bytes] | None = None
 
 
 @final
