@@ -6,10 +6,20 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 
-from backbay import BackbayError, Backend, CancelledError, Context, ContextBusyError, DType, Tensor
+from backbay import (
+    BackbayError,
+    Backend,
+    CancelledError,
+    Context,
+    ContextBusyError,
+    DType,
+    KernelBackend,
+    Tensor,
+)
 
 from ..draw.draw import Draw
 from ..numbers.comparison import Fault, must_equal
@@ -165,11 +175,42 @@ LONG = 0.2
 
 
 def product_chain(ctx: Context, n: int, length: int) -> Tensor:
-    """A chain of products of n by n ones, each with the same result."""
-    x = y = ctx.from_floats(np.ones((n, n)))
+    """A chain of n by n products with the unit matrix: ones, and nodes that take equally long."""
+    y, w = ctx.from_floats(np.ones((n, n))), ctx.from_floats(np.eye(n))
     for _ in range(length):
-        y = x.mulmat(ctx, y).scale(ctx, 1 / n)
+        y = w.mulmat(ctx, y)
     return y
+
+
+class Looks:
+    """An event that is never set, and the times of all looks at it."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def is_set(self) -> bool:
+        self.times.append(time.perf_counter())
+        return False
+
+
+BLIND = 0.5
+"""The longest part of a compute of equal nodes without a look at `cancel`."""
+NODES = 24
+
+
+def blind_part(ctx: Context, y: Tensor) -> float:
+    """The longest time between two looks of a compute, as a part of all of it.
+
+    0 for an engine that nothing can interrupt, which looks before and after its run only.
+    """
+    looks = Looks()
+    started = time.perf_counter()
+    ctx.compute(y, cancel=looks)
+    seconds = time.perf_counter() - started
+    times = [0.0, *[(look - started) / seconds for look in looks.times], 1.0]
+    within = any(1 / NODES < look < 1 - 1 / NODES for look in times)
+    kernels = isinstance(ctx.backend, KernelBackend)  # core runs them one by one
+    return max(b - a for a, b in pairwise(times)) if within or kernels else 0.0
 
 
 def seconds_of(ctx: Context, y: Tensor) -> float:
@@ -180,7 +221,7 @@ def seconds_of(ctx: Context, y: Tensor) -> float:
 
 @scenario("graph", smoke=1, default=1, nightly=5)
 def a_compute_is_cancelled_while_it_runs(lab: Lab, draw: Draw) -> None:
-    """A long compute ends early when cancelled; afterwards the context computes as usual."""
+    """A long compute looks at `cancel` often, and ends early when cancelled; afterwards the context computes as usual."""
     n, length = 256, 8
     for _ in range(6):  # until a compute of 64 products is long, however fast the machine is
         with lab.backend.new_context() as ctx:
@@ -199,6 +240,15 @@ def a_compute_is_cancelled_while_it_runs(lab: Lab, draw: Draw) -> None:
         part = product_chain(ctx, n, 2)
         ctx.compute(part)
         must_equal(part.floats(), np.ones(part.size), "after a cancelled compute", "threads")
+    if seconds > LONG:
+        with lab.backend.new_context() as ctx:
+            y = product_chain(ctx, n, NODES)
+            longest = min(blind_part(ctx, y) for _ in range(3))
+            if longest > BLIND:
+                told = (
+                    f"{100 * longest:.0f} % of a compute of {NODES} long nodes pass without a look at cancel"
+                )
+                raise Fault("threads", told)
 
 
 def _cancelled(ctx: Context, y: Tensor) -> bool:
