@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from operator import index
 from typing import Any
 
+from backbay import BackendParams, OptionError
+
 from .errors import RequestError
 
 LARGEST = 2**30  # cells, positions and tokens are counted in 32 bits, and padded
@@ -33,6 +35,13 @@ def require_room(parallel: int, context: int) -> None:
             f"{parallel} sequences of {context} tokens are {parallel * context} cells of a cache, which has at most "
             f"{LARGEST}; ask for fewer sequences (parallel) or shorter ones (context)"
         )
+
+
+def require_params(name: str, given: BackendParams | None) -> BackendParams | None:
+    """The parameters; OptionError if they are none."""
+    if given is not None and not isinstance(given, BackendParams):
+        raise OptionError(f"{name} must be BackendParams, got {given!r}")
+    return given
 
 
 def token_ids(prompt: object) -> list[int]:

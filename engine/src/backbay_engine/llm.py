@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from backbay import Backend, BackendMemory, BackendParams, DType, OptionError
 from backbay.plugin import naming_limits
 
+from .arguments import require_params
 from .cache.contract import Cache
 from .engines.contract import Engine
 from .engines.local import LocalEngine, Path, Sizes
@@ -79,10 +80,8 @@ def load(
     image_tokens     most tokens of a picture: larger pictures are made smaller, if the model's family can
     store_bytes      bytes of host memory for the rows of pictures that were encoded
     """
-    given = _params("params", params) or BackendParams()
-    sight = SightOptions(
-        projector, encoder_backend, _params("encoder_params", encoder_params), image_tokens, store_bytes
-    )
+    given = require_params("params", params) or BackendParams()
+    sight = SightOptions(projector, encoder_backend, encoder_params, image_tokens, store_bytes)
     if num_threads is not None:
         given = replace(given, num_threads=num_threads)
     if not isinstance(worker, bool):
@@ -110,10 +109,8 @@ def estimate(
     store_bytes: int = STORE_BYTES,
 ) -> BackendMemory:
     """The memory that `load` with these arguments would take, by device and layer. Allocates nothing."""
-    measuring = replace(_params("params", params) or BackendParams(), alloc_memory=False)
-    sight = SightOptions(
-        projector, encoder_backend, _params("encoder_params", encoder_params), image_tokens, store_bytes
-    )
+    measuring = replace(require_params("params", params) or BackendParams(), alloc_memory=False)
+    sight = SightOptions(projector, encoder_backend, encoder_params, image_tokens, store_bytes)
     engine = LocalEngine(path, backend, measuring, Sizes(context, parallel, batch, kv_dtype), sight)
     try:
         return engine.memory()
@@ -359,12 +356,6 @@ class LLM:
             raise RequestError(f"{facts.architecture} generates text; {wanted} come from {alike}")
         if made != wanted:
             raise RequestError(f"this file of {facts.architecture} makes {made}, no {wanted}; use {method}")
-
-
-def _params(name: str, given: BackendParams | None) -> BackendParams | None:
-    if given is not None and not isinstance(given, BackendParams):
-        raise OptionError(f"{name} must be BackendParams, got {given!r}")
-    return given
 
 
 def _wait(handle: Handle[T]) -> T:

@@ -76,12 +76,11 @@ class LocalEngine(Engine):
         backend: str | type[Backend] | None,
         params: BackendParams,
         sizes: Sizes,
-        sight: SightOptions | None = None,
+        sight: SightOptions,
     ) -> None:
         parallel = whole("parallel", sizes.parallel, 1, MOST_SEQUENCES)
         batch = whole("batch", sizes.batch, 1, LARGEST_BATCH)
         self.sight: Sight | None = None
-        sight = sight or SightOptions()
         self.backend, holds_encoder = open_text(path, backend, params)
         try:
             context = _context(sizes.context, self.backend)

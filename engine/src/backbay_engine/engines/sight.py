@@ -18,7 +18,7 @@ import backbay
 from backbay import Backend, BackendParams, ClosedError
 from backbay.plugin import close_after_fork
 
-from ..arguments import whole
+from ..arguments import require_params, whole
 from ..errors import RequestError
 from ..images.contract import VisionFamily
 from ..images.encoder import Encoder
@@ -51,6 +51,7 @@ class SightOptions:
     store_bytes: int = STORE_BYTES
 
     def __post_init__(self) -> None:
+        require_params("encoder_params", self.encoder_params)
         whole("store_bytes", self.store_bytes, 0)
         if self.image_tokens is not None:
             whole("image_tokens", self.image_tokens, 1)

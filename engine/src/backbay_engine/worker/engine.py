@@ -87,7 +87,7 @@ class WorkerEngine(Engine):
         backend: str | type[Backend] | None,
         params: BackendParams,
         sizes: Sizes,
-        sight: SightOptions | None = None,
+        sight: SightOptions,
     ) -> None:
         gguf.open(path).close()  # refuses a wrong file before backends are tried, which takes longer
         # Chosen here: each worker would try all installed backends anew.
@@ -99,7 +99,7 @@ class WorkerEngine(Engine):
             plain_params(params),
             sizes,
             levels,
-            sendable_sight(sight or SightOptions()),
+            sendable_sight(sight),
         )
         require_sendable(self._setup)
         self._folder = _working_folder()
