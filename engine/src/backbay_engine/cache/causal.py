@@ -17,6 +17,7 @@ from .cell_cache import CellCache
 from .cells import FEW, Cells, Run, runs_of
 from .contract import BoundCache, CachePlan, CacheSizes, History, Shift, own_plan
 from .masks import HIDDEN, NUMPY, Mask, Rows, Visibility
+from .storage import rounded_up
 
 BUCKET = 256
 PAYS = 16  # moving a cell costs as much as attending to this many
@@ -68,7 +69,7 @@ class CausalCache(CellCache):
     def open(self, backend: Backend, sizes: CacheSizes) -> None:
         config = backend.cache_config()
         each = sizes.capacity if self.keep is None else min(sizes.capacity, self.keep + sizes.batch)
-        count = _up(sizes.sequences * each, config.cache_padding)
+        count = rounded_up(sizes.sequences * each, config.cache_padding)
         storage = self.open_store(backend, sizes, count)
         self._quantum = lcm(self._bucket, config.cache_padding)
         self._sizes = sizes
@@ -89,10 +90,9 @@ class CausalCache(CellCache):
 
     @property
     def host_nbytes(self) -> int:
-        sizes, config = self._sizes, self.storage.config
-        rows = _up(sizes.batch, config.mask_batch_padding)
+        sizes = self._sizes
         records = 4 * (self.storage.cells + sizes.sequences * sizes.capacity)
-        return records + rows * self.storage.cells * NUMPY[config.mask_dtype].itemsize
+        return records + self.storage.mask_nbytes(sizes.batch)
 
     def reserve(self) -> None:
         if self._gathers:
@@ -170,7 +170,7 @@ class CausalCache(CellCache):
         first = low // quantum * quantum
         if 2 * first < high:
             first = 0
-        return first, min(_up(max(high - first, 1), quantum), count - first)
+        return first, min(rounded_up(max(high - first, 1), quantum), count - first)
 
     def scratch(self, history: int, rows: int) -> Rows:
         """An array for the mask of many tokens; all steps share it, because it is large."""
@@ -259,7 +259,7 @@ class CausalCache(CellCache):
 
     def _gathered(self, sequences: Sequence[int], history: int, step: Step) -> bool:
         """Move the cells of a step's sequences to the front, once the saving is worth it."""
-        need = _up(sum(map(self.cells.length, sequences)), self._quantum)
+        need = rounded_up(sum(map(self.cells.length, sequences)), self._quantum)
         if history <= 2 * need or not self._gathers:
             return False
         self._wasted += history - need
@@ -300,7 +300,7 @@ class BoundCausalCache(BoundCache):
         self._cache, self._storage = cache, cache.storage
         self._first, self._history = plan.first, plan.history
         config, host, size = self._storage.config, ctx.input(), plan.step.size
-        rows = _up(max(size, 1), config.mask_batch_padding)
+        rows = self._storage.mask_rows(size)
         self._cells = host.empty(DType.I32, size)
         self._updates = (
             size <= FEW and plan.step.spans is None
@@ -379,7 +379,3 @@ class BoundCausalCache(BoundCache):
             held = self._storage.layers[layer]
             found |= {f"keys.{layer}": held.key, f"values.{layer}": held.value}
         return found
-
-
-def _up(n: int, step: int) -> int:
-    return -(-n // step) * step

@@ -16,6 +16,7 @@ from .cell_cache import CellCache
 from .cells import Run, runs_of
 from .contract import BoundCache, CachePlan, CacheSizes, History, own_plan
 from .masks import HIDDEN, NUMPY, SEEN
+from .storage import rounded_up
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class EncoderCache(CellCache):
 
     def open(self, backend: Backend, sizes: CacheSizes) -> None:
         padding = backend.cache_config().cache_padding
-        room = -(-self.length // padding) * padding
+        room = rounded_up(self.length, padding)
         self.open_store(backend, sizes, sizes.sequences * room)
         self._padding, self._room = padding, room
         self._outputs: list[Output | None] = [None] * sizes.sequences
@@ -133,7 +134,7 @@ class EncoderCache(CellCache):
             return EncoderPlan(step, (0, 0, False, 0), put, 0, 0, False, ())
         first = min(low for low, _ in held)
         end = max(high for _, high in held)
-        history = -(-(end - first) // self._padding) * self._padding
+        history = rounded_up(end - first, self._padding)
         masked = any((low, high) != (first, first + history) for _, low, high in seen)
         return EncoderPlan(step, (first, history, masked, len(put)), put, first, history, masked, seen)
 
@@ -198,7 +199,7 @@ class BoundEncoderCache(BoundCache):
         config, host, size = self._storage.config, ctx.input(), plan.step.size
         self._cells = host.empty(DType.I32, self.puts)
         self.present = host.empty(DType.F32, 1, 1, size)
-        rows = -(-max(size, 1) // config.mask_batch_padding) * config.mask_batch_padding
+        rows = self._storage.mask_rows(size)
         self._mask = host.empty(config.mask_dtype, plan.history, rows) if plan.masked else None
         self._rows: NDArray[Any] | None = None  # made at the first step: a bound worst case needs none
         self._shape, self._kind = (rows, plan.history), NUMPY[config.mask_dtype]

@@ -17,7 +17,7 @@ from .cell_cache import CellCache
 from .cells import Run, runs_of
 from .contract import BoundCache, CachePlan, CacheSizes, History, own_plan
 from .masks import HIDDEN, NUMPY, SEEN
-from .storage import filled
+from .storage import filled, rounded_up
 
 CHUNK = 1024  # rows that one run of the writer takes
 
@@ -88,7 +88,7 @@ class PictureCache(CellCache):
 
     def open(self, backend: Backend, sizes: CacheSizes) -> None:
         padding = backend.cache_config().cache_padding
-        self._padding, self._room = padding, -(-self.length // padding) * padding
+        self._padding, self._room = padding, rounded_up(self.length, padding)
         self.regions = sizes.sequences + self._spare
         self.open_store(backend, sizes, self.regions * self._room)
         self._batch = sizes.batch
@@ -108,9 +108,7 @@ class PictureCache(CellCache):
 
     @property
     def host_nbytes(self) -> int:
-        config = self.storage.config
-        rows = -(-self._batch // config.mask_batch_padding) * config.mask_batch_padding
-        return rows * self.storage.cells * NUMPY[config.mask_dtype].itemsize
+        return self.storage.mask_nbytes(self._batch)
 
     def shown(self, sequence: int) -> list[Shown]:
         """The pictures of a sequence."""
@@ -160,7 +158,7 @@ class PictureCache(CellCache):
         if not cells:
             return PicturePlan(step, (0, 0), 0, 0, seen)
         first = min(low for low, _ in cells)
-        history = -(-(max(high for _, high in cells) - first) // self._padding) * self._padding
+        history = rounded_up(max(high for _, high in cells) - first, self._padding)
         return PicturePlan(step, (first, history), first, history, seen)
 
     def worst(self, step: Step) -> PicturePlan:
@@ -241,7 +239,7 @@ class BoundPictureCache(BoundCache):
         self._storage, self._first, self._history = cache.storage, plan.first, plan.history
         self.is_empty = plan.history == 0
         config, host, size = self._storage.config, ctx.input(), plan.step.size
-        rows = -(-max(size, 1) // config.mask_batch_padding) * config.mask_batch_padding
+        rows = self._storage.mask_rows(size)
         self._shape, self._kind = (rows, plan.history), NUMPY[config.mask_dtype]
         if not self.is_empty:
             self._mask = host.empty(config.mask_dtype, plan.history, rows)

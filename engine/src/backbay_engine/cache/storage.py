@@ -12,6 +12,7 @@ from backbay import Backend, Context, DType, DTypeError, ShapeError, Spec, Tenso
 
 from ..steps.step import Ints
 from .contract import Shift
+from .masks import NUMPY
 
 CHUNK = 512  # cells that one run of a mover moves
 WIPED = 64  # cells that one run overwrites: few, because its memory is not reserved
@@ -76,6 +77,14 @@ class Storage:
         else:
             value = ctx.zeros(self.dtype, width, self.cells, row_axis=1)
         return LayerMemory(key, value, head_dim, value_dim, kv_heads)
+
+    def mask_rows(self, tokens: int) -> int:
+        """The rows of a step's mask: one for each token, and padding."""
+        return rounded_up(max(tokens, 1), self.config.mask_batch_padding)
+
+    def mask_nbytes(self, tokens: int) -> int:
+        """The bytes of a step's mask over all cells."""
+        return self.mask_rows(tokens) * self.cells * NUMPY[self.config.mask_dtype].itemsize
 
     # -- writing and reading -----------------------------------------------------------------------------
 
@@ -229,6 +238,11 @@ def flat(ctx: Context, x: Tensor) -> Tensor:
     if adjoins and x.stride(0) == x.dtype.type_size:
         return x.view(ctx, 0, (width, n), (x.stride(2),))
     return x.contiguous(ctx, width, n)
+
+
+def rounded_up(n: int, step: int) -> int:
+    """The least multiple of `step` that is no less than n."""
+    return -(-n // step) * step
 
 
 def check_dtype(backend: Backend, dtype: DType) -> None:
