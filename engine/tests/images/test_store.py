@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from threading import Event
 from time import monotonic, sleep
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from backbay import CancelledError, ClosedError
 from backbay_engine import LogitsError
 from backbay_engine.images.prepared import Prepared
 from backbay_engine.images.store import Counters, ImageStore, Lease
-from backbay_engine.images.turns import Turns
 
 WIDTH, ROWS = 4, 2
 EACH = 4 * WIDTH * ROWS
@@ -235,49 +233,3 @@ def test_leases_of_many_threads_leave_nothing_behind(encodes: Encodes) -> None:
     store.clear()
     assert store.counters.bytes == 0
     store.close()
-
-
-# -- turns -----------------------------------------------------------------------------------------------
-
-
-def test_a_step_waits_for_one_part_and_a_part_for_the_texts_time() -> None:
-    turns, order = Turns(), list[str]()
-    turns.answering(True)
-    with turns.part():
-        sleep(0.5)
-        begun = monotonic()
-    with turns.step():
-        order.append("step")
-    assert monotonic() - begun < 0.45
-    with turns.part():
-        order.append("part")
-    assert monotonic() - begun >= 0.5  # as long as the part before took
-    turns.answering(False)
-    with turns.part():
-        sleep(0.5)
-    begun = monotonic()
-    with turns.part():
-        assert monotonic() - begun < 0.375
-    assert order == ["step", "part"]
-
-
-def test_steps_and_parts_never_run_at_the_same_time() -> None:
-    from threading import Thread
-
-    turns, inside, most = Turns(), [0], [0]
-    turns.answering(True)
-
-    def run(turn: Callable[[], Any]) -> None:
-        for _ in range(50):
-            with turn():
-                inside[0] += 1
-                most[0] = max(most[0], inside[0])
-                sleep(0.0005)
-                inside[0] -= 1
-
-    threads = [Thread(target=run, args=(turn,)) for turn in (turns.step, turns.part)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert most == [1]

@@ -48,8 +48,8 @@ class Turns:
     def part(self) -> Iterator[None]:
         """Run a part of an encoding, when the text has had its time."""
         with self._changed:
-            while self._running or self._waiting or (self._answering and self._left() > 0):
-                self._changed.wait(self._left() if self._left() > 0 else None)
+            while (left := self._left()) or self._running or self._waiting:
+                self._changed.wait(left or None)
             self._running = True
         begun = monotonic()
         try:
@@ -63,7 +63,8 @@ class Turns:
         self._running, self._waiting, self._answering = False, 0, False
 
     def _left(self) -> float:
-        return self._texts_until - monotonic()
+        """The seconds that the text has for itself."""
+        return max(0.0, self._texts_until - monotonic()) if self._answering else 0.0
 
     def _leave(self, owed: float) -> None:
         with self._changed:

@@ -1,0 +1,78 @@
+"""Turns: parts of an encoding and steps of text take the processors one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import chain, repeat
+from threading import Thread
+from time import monotonic, sleep
+from typing import Any
+
+import pytest
+
+from backbay_engine.images import turns as module
+from backbay_engine.images.turns import Turns
+
+
+def test_a_step_waits_for_one_part_and_a_part_for_the_texts_time() -> None:
+    turns, order = Turns(), list[str]()
+    turns.answering(True)
+    with turns.part():
+        sleep(0.5)
+        begun = monotonic()
+    with turns.step():
+        order.append("step")
+    assert monotonic() - begun < 0.45
+    with turns.part():
+        order.append("part")
+    assert monotonic() - begun >= 0.5  # as long as the part before took
+    turns.answering(False)
+    with turns.part():
+        sleep(0.5)
+    begun = monotonic()
+    with turns.part():
+        assert monotonic() - begun < 0.375
+    assert order == ["step", "part"]
+
+
+def test_steps_and_parts_never_run_at_the_same_time() -> None:
+    turns, inside, most = Turns(), [0], [0]
+    turns.answering(True)
+
+    def run(turn: Callable[[], Any]) -> None:
+        for _ in range(50):
+            with turn():
+                inside[0] += 1
+                most[0] = max(most[0], inside[0])
+                sleep(0.0005)
+                inside[0] -= 1
+
+    threads = [Thread(target=run, args=(turn,)) for turn in (turns.step, turns.part)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert most == [1]
+
+
+def test_the_time_of_the_text_may_end_between_two_looks_at_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = Turns()
+    turns.answering(True)
+
+    def encode() -> None:
+        with turns.part():
+            pass
+
+    monkeypatch.setattr(module, "monotonic", clock(0.0, 0.0, 1.0, 1.0))
+    encode()  # takes a second, so the text has the next one
+    monkeypatch.setattr(module, "monotonic", clock(1.9, 2.1))
+    part = Thread(target=encode, daemon=True)
+    part.start()
+    part.join(10)
+    assert not part.is_alive()
+
+
+def clock(*readings: float) -> Callable[[], float]:
+    """A clock that shows these times, and then the last for ever."""
+    times = chain(readings, repeat(readings[-1]))
+    return lambda: next(times)
