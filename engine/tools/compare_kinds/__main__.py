@@ -20,14 +20,14 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
-os.environ["TQDM_DISABLE"] = "1"
+os.environ["TQDM_DISABLE"] = "1"  # the converter's progress
 
 import numpy as np
 import transformers
 from numpy.typing import NDArray
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parents[1] / "tests")]
+sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1] / "tests")]
 
 import decoders  # noqa: E402
 import encoders  # noqa: E402

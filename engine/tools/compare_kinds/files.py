@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import logging
-import sys
 from pathlib import Path
 from typing import Any
 
-import torch
+import llama_converter
 from kind import Kind
-
-UNKNOWN, CONTROL, NORMAL = 2, 3, 1
+from llama_converter import CONTROL, NORMAL, UNKNOWN
 
 
 def convert(folder: Path, target: Path, converter: Path, kind: Kind) -> Path:
@@ -23,24 +20,15 @@ def convert(folder: Path, target: Path, converter: Path, kind: Kind) -> Path:
         described.write_text(json.dumps(config))
     for name, content in kind.files.items():
         (folder / name).write_text(content)
-    sys.path[:0] = [path for path in (str(converter / "gguf-py"), str(converter)) if path not in sys.path]
-    import conversion
-    import gguf
 
-    logging.getLogger("hf-to-gguf").setLevel(logging.ERROR)
-    logging.getLogger("gguf.gguf_writer").setLevel(logging.ERROR)
-    with torch.inference_mode():
-        base = conversion.base.ModelBase
-        parameters = base.load_hparams(folder, False)
-        name = conversion.get_model_architecture(parameters, conversion.base.ModelType.TEXT)
-        converting = conversion.get_model_class(name)
-        converting.no_mtp = True  # some classes demand blocks that predict further tokens
-        made = converting(folder, gguf.LlamaFileType.ALL_F32, target, model_name="small")
+    def prepare(made: Any) -> None:
+        from gguf import GGUFValueType
+
         made.set_vocab = lambda: write_vocabulary(made, config)
         for key, value in kind.metadata.items():
-            made.gguf_writer.add_key_value(key, value, gguf.GGUFValueType.get_type(value))
-        made.write()
-    return target
+            made.gguf_writer.add_key_value(key, value, GGUFValueType.get_type(value))
+
+    return llama_converter.convert(folder, target, converter, prepare)
 
 
 def write_vocabulary(made: Any, config: dict[str, Any]) -> None:

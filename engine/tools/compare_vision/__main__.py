@@ -13,15 +13,19 @@ from __future__ import annotations
 
 import argparse
 import lzma
+import os
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+os.environ["TQDM_DISABLE"] = "1"  # the converter's progress
+
 import numpy as np
 import transformers
 from numpy.typing import NDArray
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import kinds

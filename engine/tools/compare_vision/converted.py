@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import logging
-import os
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
+import llama_converter
 import numpy as np
-import torch
 from kinds import MARKS, VOCABULARY, WORDS, Kind
+from llama_converter import CONTROL, NORMAL, UNKNOWN
 from safetensors.torch import load_file, save_file
 
-os.environ["TQDM_DISABLE"] = "1"  # the converter's progress
-UNKNOWN, CONTROL, NORMAL = 2, 3, 1
 SPECIAL = len(WORDS) + len(MARKS)
 
 
@@ -48,24 +44,12 @@ def _published(name: str) -> str:
 
 def convert(folder: Path, target: Path, converter: Path, *, projector: bool = False) -> Path:
     """The converter's file in f32: the text model, or the projector. The vocabulary is a stand-in."""
-    sys.path[:0] = [path for path in (str(converter / "gguf-py"), str(converter)) if path not in sys.path]
-    import conversion
-    import gguf
 
-    logging.getLogger("hf-to-gguf").setLevel(logging.ERROR)
-    logging.getLogger("gguf.gguf_writer").setLevel(logging.ERROR)
-    with torch.inference_mode():
-        base = conversion.base.ModelBase
-        parameters = base.load_hparams(folder, False)
-        which = conversion.base.ModelType.MMPROJ if projector else conversion.base.ModelType.TEXT
-        name = conversion.get_model_architecture(parameters, which)
-        made = conversion.get_model_class(name, projector)(
-            folder, gguf.LlamaFileType.ALL_F32, target, model_name="small"
-        )
+    def prepare(made: Any) -> None:
         if not projector:
             made.set_vocab = lambda: write_vocabulary(made.gguf_writer)
-        made.write()
-    return target
+
+    return llama_converter.convert(folder, target, converter, prepare, projector=projector)
 
 
 def write_vocabulary(writer: Any) -> None:
