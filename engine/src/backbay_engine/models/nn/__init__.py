@@ -2,7 +2,7 @@
 
 from .activation import ACTIVATIONS, Activation, ActivationName, capped
 from .attention import Attention, Projection, attend
-from .block import Block, Mixer, Module, ParallelBlock
+from .block import Block, Mixer, Module, ParallelBlock, sandwich
 from .embedding import Embedding, Positions
 from .experts import Experts, feed_forward_of
 from .feed_forward import FeedForward, GatedFeedForward, SharedExpert
@@ -73,6 +73,7 @@ __all__ = [
     "low_rank_rule",
     "recurrent_delta_rule",
     "recurrent_low_rank_rule",
+    "sandwich",
     "sliding_layers",
     "states_of",
 ]

@@ -9,7 +9,9 @@ from typing import Protocol, TypeAlias, final
 from backbay import Context, Tensor
 
 from ..batch import Batch
+from .norm import RMSNorm
 from .rope import Rope
+from .weights import Weights
 
 Module: TypeAlias = Callable[[Context, Tensor], Tensor]
 
@@ -58,6 +60,18 @@ class Block:
     def _joined(self, ctx: Context, x: Tensor, branch: Tensor, norm: Module | None) -> Tensor:
         branch = branch if norm is None else norm(ctx, branch)
         return x.add(ctx, branch if self.residual_scale == 1 else branch.scale(ctx, self.residual_scale))
+
+
+def sandwich(weights: Weights, width: int, attention: Mixer, feed_forward: Module) -> Block:
+    """The block with norms before and after each branch."""
+    return Block(
+        RMSNorm(weights, "attn_norm", width),
+        attention,
+        RMSNorm(weights, "ffn_norm", width),
+        feed_forward,
+        RMSNorm(weights, "post_attention_norm", width),
+        RMSNorm(weights, "post_ffw_norm", width),
+    )
 
 
 @final

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import final
 
 from ...decoder import Decoder
-from ...nn import Attention, Block, GatedFeedForward, RMSNorm, Rope, Shape, Weights
+from ...nn import Attention, Block, GatedFeedForward, Rope, Shape, Weights, sandwich
 
 
 @final
@@ -16,11 +16,5 @@ class Glm4(Decoder):
         shape = Shape.of(self.config, layer)
         rope = Rope(self.config, shape, "normal")
         here = weights.at(f"blk.{layer}.")
-        return Block(
-            RMSNorm(here, "attn_norm", shape.width),
-            Attention(here, shape, rope),
-            RMSNorm(here, "ffn_norm", shape.width),
-            GatedFeedForward(here, shape),
-            RMSNorm(here, "post_attention_norm", shape.width),
-            RMSNorm(here, "post_ffw_norm", shape.width),
-        )
+        attention = Attention(here, shape, rope)
+        return sandwich(here, shape.width, attention, GatedFeedForward(here, shape))

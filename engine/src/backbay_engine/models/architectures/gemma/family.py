@@ -1,4 +1,4 @@
-"""What all Gemma models share: scaled embeddings, capped logits, and norms around each branch."""
+"""What all Gemma models share: scaled embeddings, and capped logits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from backbay import Backend, Context, Tensor
 from ... import keys
 from ...batch import Batch
 from ...decoder import Decoder
-from ...nn import Attention, Block, GatedFeedForward, RMSNorm, Shape, Weights, capped
+from ...nn import capped
 
 
 class Gemma(Decoder):
@@ -24,15 +24,3 @@ class Gemma(Decoder):
 
     def score(self, ctx: Context, x: Tensor) -> Tensor:
         return capped(ctx, super().score(ctx, x), self.logit_cap)
-
-
-def sandwich(weights: Weights, shape: Shape, attention: Attention) -> Block:
-    """Norms before and after the attention, and before and after the feed-forward."""
-    return Block(
-        RMSNorm(weights, "attn_norm", shape.width),
-        attention,
-        RMSNorm(weights, "ffn_norm", shape.width),
-        GatedFeedForward(weights, shape, "gelu"),
-        RMSNorm(weights, "post_attention_norm", shape.width),
-        RMSNorm(weights, "post_ffw_norm", shape.width),
-    )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import final
 
 from ... import keys
-from ...nn import Attention, Block, Rope, Shape, Weights, block_count
-from .family import Gemma, sandwich
+from ...nn import Attention, Block, GatedFeedForward, Rope, Shape, Weights, block_count, sandwich
+from .family import Gemma
 
 LARGEST = 46  # blocks of the 27B model, which scales queries by width / heads
 
@@ -28,4 +28,4 @@ class Gemma2(Gemma):
             scale=keys.SCALE.of(config, per_head**-0.5),
             softcap=keys.SOFTCAP.of(config, 0.0),
         )
-        return sandwich(here, shape, attention)
+        return sandwich(here, shape.width, attention, GatedFeedForward(here, shape, "gelu"))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import ClassVar, final
 
 from ... import keys
-from ...nn import Attention, Block, Factors, Rope, Shape, Weights, block_count
-from .family import Gemma, sandwich
+from ...nn import Attention, Block, Factors, GatedFeedForward, Rope, Shape, Weights, block_count, sandwich
+from .family import Gemma
 
 LOCAL_BASE = 1e4
 LARGEST = 62  # blocks of the 27B model, which scales queries by width / heads
@@ -27,7 +27,8 @@ class Gemma3(Gemma):
         per_head = shape.width // shape.heads if block_count(config) == LARGEST else shape.head
         scale = keys.SCALE.of(config, per_head**-0.5)
         here = weights.at(f"blk.{layer}.")
-        return sandwich(here, shape, Attention(here, shape, rope, scale=scale, norms=True))
+        attention = Attention(here, shape, rope, scale=scale, norms=True)
+        return sandwich(here, shape.width, attention, GatedFeedForward(here, shape, "gelu"))
 
 
 @final
