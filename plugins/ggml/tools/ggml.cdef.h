@@ -150,6 +150,10 @@ typedef ggml_tensor * (* ssm_scan_before_0_20)(ggml_context *, ggml_tensor *, gg
     ggml_tensor *, ggml_tensor *, ggml_tensor *, ggml_tensor * ids);
 typedef ggml_tensor * (* ssm_scan_since_0_20)(ggml_context *, ggml_tensor *, ggml_tensor *, ggml_tensor *,
     ggml_tensor *, ggml_tensor *, ggml_tensor *, ggml_tensor * ids, int64_t kept_states);
+ggml_tensor * ggml_rwkv_wkv7(ggml_context *, ggml_tensor * q, ggml_tensor * factor, ggml_tensor * k, ggml_tensor * v,
+    ggml_tensor * read, ggml_tensor * written, ggml_tensor * state);
+ggml_tensor * ggml_gated_delta_net(ggml_context *, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v,
+    ggml_tensor * decay, ggml_tensor * share, ggml_tensor * state, int64_t kept_states);
 ggml_tensor * ggml_diag(ggml_context *, ggml_tensor *);
 ggml_tensor * ggml_tri(ggml_context *, ggml_tensor *, int kind);
 ggml_tensor * ggml_solve_tri(ggml_context *, ggml_tensor *, ggml_tensor *, bool left, bool lower, bool unit);

@@ -13,6 +13,7 @@ from ..trace.context import Context
 from ..trace.tensor import Tensor
 from ..types.dtypes import DType
 from ..types.spec import contiguous_strides
+from .delta_rule import Tokens, in_chunks, one_token
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -202,6 +203,30 @@ def set(ctx: Context, x: Tensor, t2: Tensor, offset: int, *strides: int) -> Tens
     written = t2.copy(ctx, x.view(ctx, offset, target.shape, steps[1:]))
     # An alias of all of x: as a view of the copy, it comes after the write.
     return written.view(ctx, -offset, x.shape, [x.stride(n) for n in range(1, x.rank)])
+
+
+# -- sequence --------------------------------------------------------------------------------------------
+
+
+@composite(ops.delta_rule)
+def delta_rule(
+    ctx: Context,
+    s: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    decay: Tensor,
+    share: Tensor,
+    removed: Tensor | None = None,
+) -> Tensor:
+    s, q, k, v, decay, share = (t.cast(ctx, DType.F32) for t in (s, q, k, v, decay, share))
+    removed = None if removed is None else removed.cast(ctx, DType.F32)
+    y, state = v.fill(ctx, 0.0), s
+    if s.size and v.size:
+        compute = one_token if v.dim(2) == 1 else in_chunks
+        y, state = compute(ctx, s, Tokens.of(ctx, q, k, v, decay, share, removed))
+    y, state = (t.contiguous(ctx, t.size) for t in (y, state))
+    return y.concat(ctx, state, 0)
 
 
 # -- attention -------------------------------------------------------------------------------------------

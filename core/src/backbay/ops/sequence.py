@@ -1,4 +1,4 @@
-"""Ops along a sequence: rotary position embedding and state-space models."""
+"""Ops along a sequence: rotary position embedding, state-space models and the delta rule."""
 
 from collections.abc import Sequence
 from math import isfinite
@@ -220,6 +220,50 @@ def ssm_scan(s: Spec, x: Spec, dt: Spec, A: Spec, B: Spec, C: Spec, ids: Spec) -
     require(divides(B.dim(1), heads), "the {} groups of B must divide the {} heads", B.dim(1), heads)
     _shape(ids, "ids", (sequences,))
     return result_spec(DType.F32, (x.size + states * head_dim * heads * sequences,))
+
+
+@op
+def delta_rule(
+    s: Spec, q: Spec, k: Spec, v: Spec, decay: Spec, share: Spec, removed: Spec | None = None
+) -> Spec:
+    """The delta rule of linear attention: each sequence has a state, in which every token replaces values.
+
+    For each head and sequence, the state S starts as s. For each token in order, with e = exp(decay):
+
+        without `removed`, the gated delta rule:
+        known[j] = sum over i of S[i,j] * e[i] * k[i]
+        S[i,j] = S[i,j] * e[i] + k[i] * share * (v[j] - known[j])
+
+        with `removed`, the rule of RWKV 7:
+        known[j] = sum over i of S[i,j] * removed[i]
+        S[i,j] = S[i,j] * e[i] + k[i] * v[j] - share[i] * removed[i] * known[j]
+
+        y[j] = sum over i of S[i,j] * q[i]        (S after the token)
+
+    s is (key, value, heads, sequences); q, k and removed are (key, heads, tokens, sequences); v is (value, heads,
+    tokens, sequences). decay is (key, heads, tokens, sequences), or (1, heads, tokens, sequences): one decay for all of
+    a head. share is (1, heads, tokens, sequences); with `removed` it may have `key` elements, too. All are float; s is
+    only read.
+
+    The result is f32 and has one dimension: all of y in v's layout, then each sequence's state after its last token, in
+    s's layout. Without tokens this is s. Without keys, y is 0. A state grows without limit if share * |k|^2 or share *
+    |removed|^2 exceeds 2, or if decays are above 0. If an operand of a head has an element that is not finite, or an e
+    overflows, then the results of this head in this sequence are open; others are not affected.
+    """
+    named = {"the receiver": s, "q": q, "k": k, "v": v, "decay": decay, "share": share, "removed": removed}
+    for name, operand in named.items():
+        if operand is not None:
+            require_float(operand, name)
+    key, (value, heads, tokens, sequences) = s.dim(0), map(v.dim, range(4))
+    each = (heads, tokens, sequences)
+    _shape(s, "the receiver", (key, value, heads, sequences))
+    _shape(q, "q", (key, *each))
+    _shape(k, "k", (key, *each))
+    _shape(decay, "decay", (1 if decay.dim(0) == 1 else key, *each))
+    _shape(share, "share", (1 if removed is None or share.dim(0) == 1 else key, *each))
+    if removed is not None:
+        _shape(removed, "removed", (key, *each))
+    return result_spec(DType.F32, (v.size + s.size,))
 
 
 def _shape(operand: Spec, name: str, expected: tuple[int, ...]) -> None:

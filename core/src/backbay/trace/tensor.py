@@ -122,6 +122,7 @@ class Tensor(Spec):
     rope = method(ops.rope)
     ssm_conv = method(ops.ssm_conv)
     ssm_scan = method(ops.ssm_scan)
+    delta_rule = method(ops.delta_rule)
 
     # linear algebra
     diag = method(ops.diag)

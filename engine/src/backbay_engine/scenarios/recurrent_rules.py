@@ -12,7 +12,7 @@ from backbay import Context, Tensor
 from backbay_conformance.plugin import Draw, Lab, scenario
 
 from ..cache import BoundRecurrentCache, CacheSizes, RecurrentCache
-from ..models.nn import Token, delta_rule, low_rank_rule
+from ..models.nn import delta_rule
 from ..steps.builders import next_step
 from .closeness import Array, leaf_of, require_near, roundoff
 
@@ -53,8 +53,8 @@ class DeltaRule(Rule):
         lead = (sequences, tokens, self.heads)
         q, k = (rng.standard_normal((*lead, self.key)) for _ in range(2))
         k /= np.linalg.norm(k, axis=-1, keepdims=True)
-        decay = -rng.exponential(10.0 ** rng.integers(-3, 2), lead)
-        return [q, k, rng.standard_normal((*lead, self.value)), decay, rng.random(lead)]
+        decay = -rng.exponential(10.0 ** rng.integers(-3, 2), (*lead, 1))
+        return [q, k, rng.standard_normal((*lead, self.value)), decay, rng.random((*lead, 1))]
 
     def trace(self, ctx: Context, bound: BoundRecurrentCache, inputs: Sequence[Tensor]) -> Tensor:
         before = bound.state(ctx, 0, "delta", *self.state[::-1])
@@ -65,8 +65,8 @@ class DeltaRule(Rule):
 
     def follow(self, state: Array, inputs: Sequence[Array]) -> tuple[Array, Array]:
         q, k, v, decay, share = inputs
-        state = state * np.exp(decay)[:, None, None]
-        change = (v - np.einsum("hvk,hk->hv", state, k)) * share[:, None]
+        state = state * np.exp(decay)[:, None]
+        change = (v - np.einsum("hvk,hk->hv", state, k)) * share
         state = state + change[:, :, None] * k[:, None]
         return np.einsum("hvk,hk->hv", state, q), state
 
@@ -80,19 +80,20 @@ class LowRankRule(Rule):
         query, key, removed = (rng.standard_normal((*lead, self.key)) for _ in range(3))
         removed /= np.linalg.norm(removed, axis=-1, keepdims=True)
         decay = -0.6065 * rng.random((*lead, self.key))
-        replaced = removed * rng.random((*lead, self.key))
-        return [query, decay, key, rng.standard_normal((*lead, self.value)), -removed, replaced]
+        value = rng.standard_normal((*lead, self.value))
+        return [query, key, value, decay, rng.random((*lead, self.key)), removed]
 
     def trace(self, ctx: Context, bound: BoundRecurrentCache, inputs: Sequence[Tensor]) -> Tensor:
         before = bound.state(ctx, 0, "wkv", *self.state[::-1])
-        y, after = low_rank_rule(ctx, before, Token(*inputs))
+        q, k, v, decay, share, removed = inputs
+        y, after = delta_rule(ctx, before, q, k, v, decay, share, removed)
         bound.keep(ctx, 0, "wkv", after)
         return y
 
     def follow(self, state: Array, inputs: Sequence[Array]) -> tuple[Array, Array]:
-        query, decay, key, value, removed, replaced = inputs
+        query, key, value, decay, share, removed = inputs
         known = np.einsum("hvk,hk->hv", state, removed)
-        state = state * np.exp(decay)[:, None] + known[:, :, None] * replaced[:, None]
+        state = state * np.exp(decay)[:, None] - known[:, :, None] * (share * removed)[:, None]
         state = state + value[:, :, None] * key[:, None]
         return np.einsum("hvk,hk->hv", state, query), state
 

@@ -22,6 +22,7 @@ from backbay import (
     Precision,
     Spec,
     Support,
+    ops,
 )
 from backbay.gguf import ModelFile, TensorInfo, whole
 from backbay.plugin import (
@@ -197,6 +198,8 @@ class Ggml(Backend):
             if op in support.COMPOSED_WHEN_EMPTY and any(
                 spec is not None and spec.size == 0 for spec in specs
             ):
+                return COMPOSITE
+            if op is ops.delta_rule and self.assignment.others and support.has_long_heads(specs):
                 return COMPOSITE
         return super().supports(op, specs)
 

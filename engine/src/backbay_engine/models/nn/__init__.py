@@ -12,13 +12,7 @@ from .norm import LayerNorm, RMSNorm
 from .pooling import Pooling, TextHead
 from .recurrent.convolution import CausalConvolution, states_of
 from .recurrent.delta_net import DeltaNet
-from .recurrent.delta_rule import chunked_delta_rule, delta_rule, recurrent_delta_rule
-from .recurrent.low_rank_rule import (
-    Token,
-    chunked_low_rank_rule,
-    low_rank_rule,
-    recurrent_low_rank_rule,
-)
+from .recurrent.delta_rule import delta_rule
 from .recurrent.mamba import Mamba2, StateShape
 from .rope import Factors, Rope
 from .routing import Gating, Routing
@@ -57,7 +51,6 @@ __all__ = [
     "SharedExpert",
     "StateShape",
     "TextHead",
-    "Token",
     "Weights",
     "attend",
     "attend_absorbed",
@@ -65,14 +58,9 @@ __all__ = [
     "attends",
     "block_count",
     "capped",
-    "chunked_delta_rule",
-    "chunked_low_rank_rule",
     "delta_rule",
     "feed_forward_of",
     "head_lengths",
-    "low_rank_rule",
-    "recurrent_delta_rule",
-    "recurrent_low_rank_rule",
     "sandwich",
     "sliding_layers",
     "states_of",

@@ -1,4 +1,4 @@
-"""Rotary embeddings and state-space models."""
+"""Rotary embeddings, state-space models and the delta rule."""
 
 from collections.abc import Sequence
 from math import log, pi
@@ -96,3 +96,24 @@ def ssm_scan(s: Array, x: Array, dt: Array, A: Array, B: Array, C: Array, ids: A
 def per_head(x: Array, heads: int) -> Array:
     """(sequences, tokens, groups, states) with each group repeated for its heads."""
     return np.repeat(x, heads // max(x.shape[2], 1), axis=2)
+
+
+@kernel(ops.delta_rule)
+def delta_rule(
+    s: Array, q: Array, k: Array, v: Array, decay: Array, share: Array, removed: Array | None
+) -> Array:
+    state = ranked(s, 4)  # (sequences, heads, value, key)
+    q, k, v = ranked(q, 4), ranked(k, 4), ranked(v, 4)  # (sequences, tokens, heads, key or value)
+    e, share = np.exp(ranked(decay, 4)), ranked(share, 4)
+    # What a token reads of the state before it, what it puts in the place, and the values that it adds.
+    if removed is None:
+        read, put, added = k * e, k * share, v * share
+    else:
+        read, put, added = ranked(removed, 4), ranked(removed, 4) * share, v
+    y = np.empty_like(v)
+    for t in range(v.shape[1]):  # each step needs the state after the step before
+        known = state @ read[:, t, ..., None]  # (sequences, heads, value, 1)
+        change = added[:, t, ..., None] * k[:, t, :, None] - known * put[:, t, :, None]
+        state = state * e[:, t, :, None] + change
+        y[:, t] = (state @ q[:, t, ..., None])[..., 0]
+    return np.concatenate([y.ravel(), state.ravel()])

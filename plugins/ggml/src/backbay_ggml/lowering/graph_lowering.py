@@ -64,6 +64,6 @@ def _lower(g: Builder, node: Node, op: Op[Any, Any], call: Callable[..., Ptr]) -
 
 
 def _has_empty_operand(node: Node, op: Op[Any, Any]) -> bool:
-    if op is ops.ssm_scan:
+    if op in (ops.ssm_scan, ops.delta_rule):
         return bool(node.args[0].size == 0)  # no states to sum
     return op in WHEN_EMPTY and any(operand.size == 0 for operand in node.operands)

@@ -26,6 +26,13 @@ def why_unsupported(library: Library, op: Op[Any, Any], specs: Specs) -> str:
     return RULES[op](library, specs) if op in RULES else ""
 
 
+def has_long_heads(specs: Specs) -> bool:
+    """Whether a delta rule of RWKV has heads of more than 64 elements, for which GPUs compute nonsense or abort."""
+    s, removed = specs[0], specs[6] if len(specs) > 6 else None
+    assert s is not None
+    return removed is not None and max(s.dim(0), s.dim(1)) > 64
+
+
 def _rule(*of: Op[Any, Any]) -> Callable[[Rule], Rule]:
     def register(rule: Rule) -> Rule:
         RULES.update(dict.fromkeys(of, rule))

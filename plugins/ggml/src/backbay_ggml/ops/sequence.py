@@ -1,8 +1,9 @@
-"""Rotary embeddings and state-space models."""
+"""Rotary embeddings, state-space models and the delta rule."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod, sqrt
 from typing import Any, Literal
 
 from backbay import DType, Node, ops
@@ -10,9 +11,12 @@ from backbay.ops import Yarn
 
 from ..library.abi import NULL, Ptr, ffi
 from ..lowering.builder import Builder
+from ..tensors.layouts import dense_strides
 from .kernel_table import kernel
 
 MODES = {"normal": 0, "neox": 2, "multi-section": 8, "vision": 24}
+DELTA_HEAD = 64
+"""Elements of a head: ggml's delta rules read whole blocks of so many, with the longest vectors of a CPU."""
 
 
 @kernel(ops.rope)
@@ -63,3 +67,68 @@ def ssm_scan(g: Builder, s: Node, x: Node, dt: Node, A: Node, B: Node, C: Node, 
     else:
         made = ffi.cast("ssm_scan_since_0_20", function)(g.pool(), *operands, 1)
     return g.added(made)
+
+
+@kernel(ops.delta_rule)
+def delta_rule(
+    g: Builder,
+    s: Node,
+    q: Node,
+    k: Node,
+    v: Node,
+    decay: Node,
+    share: Node,
+    removed: Node | None = None,
+) -> Ptr:
+    """By RWKV's kernel, which serves both forms, and is the fastest on the CPU; heads are padded with zeros."""
+    if v.dim(2) == 0:
+        return g.reshape(g.floats(s), s.size)
+    size = -(-max(s.dim(0), v.dim(0)) // DELTA_HEAD) * DELTA_HEAD
+    query, key, value = (_wide(g, g.floats(x), size) for x in (q, k, v))
+    gate, rate = g.floats(decay), g.floats(share)
+    state = _wide(g, g.floats(s), size, size)
+    if removed is None and not g.on_cpu:
+        made = _gated(g, query, key, value, gate, rate, state)
+    else:
+        factor, rate = _for_each(g, g.call("exp", gate), size), _for_each(g, rate, size)
+        if removed is None:
+            read, value = g.call("mul", key, factor), g.call("mul", value, rate)
+            written = g.call("neg", g.call("mul", key, rate))
+        else:
+            written = _wide(g, g.floats(removed), size)
+            read = g.call("neg", written)
+            written = g.call("mul", written, rate)
+        rows = (size, v.dim(1), v.dim(2) * v.dim(3))
+        vectors = (g.reshape(x, *rows) for x in (query, factor, key, value, read, written))
+        made = g.call("rwkv_wkv7", *vectors, g.reshape(state, size * size * v.dim(1), v.dim(3)))
+    return _narrow(g, made, s, v, size)
+
+
+def _gated(g: Builder, q: Ptr, k: Ptr, v: Ptr, gate: Ptr, rate: Ptr, state: Ptr) -> Ptr:
+    """By the gated rule, which more devices have for more sizes of heads; it scales its result."""
+    gate = gate if gate.ne[0] == 1 else _wide(g, gate, q.ne[0])
+    return g.call("gated_delta_net", g.call("scale", q, sqrt(q.ne[0])), k, v, gate, rate, state, 1)
+
+
+def _for_each(g: Builder, x: Ptr, size: int) -> Ptr:
+    """Numbers for each element of a head. ggml multiplies by them faster than by one number for all."""
+    return _wide(g, x, size) if x.ne[0] > 1 else g.call("repeat_4d", x, size, *tuple(x.ne)[1:])
+
+
+def _wide(g: Builder, x: Ptr, columns: int, rows: int | None = None) -> Ptr:
+    """Zeros behind the elements of each row, and behind the rows."""
+    missing = columns - x.ne[0], 0 if rows is None else rows - x.ne[1]
+    return g.call("pad_ext", x, 0, missing[0], 0, missing[1], 0, 0, 0, 0) if any(missing) else x
+
+
+def _narrow(g: Builder, made: Ptr, s: Node, v: Node, size: int) -> Ptr:
+    """The result of padded heads without the padding, as one dimension."""
+    (key, value, heads), (tokens, sequences) = map(s.dim, range(3)), map(v.dim, (2, 3))
+    if key == value == size:
+        return g.reshape(made, v.size + s.size)
+    outputs = (size, heads, tokens, sequences)
+    y = g.view(made, DType.F32, (value, *outputs[1:]), dense_strides(DType.F32, outputs), 0)
+    steps = dense_strides(DType.F32, (size, size, heads, sequences))
+    state = g.view(made, DType.F32, (key, value, heads, sequences), steps, 4 * prod(outputs))
+    y, state = (g.reshape(g.call("cont", x), prod(x.ne)) for x in (y, state))
+    return g.call("concat", y, state, 0)

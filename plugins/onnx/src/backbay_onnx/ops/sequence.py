@@ -1,4 +1,4 @@
-"""Rotary embeddings and state-space models."""
+"""Rotary embeddings, state-space models and the delta rule."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from backbay.ops import Yarn
 
 from ..lowering.emitter import AnySize
 from ..lowering.kernel_view import Lowering
+from ..lowering.model_builder import CONTRIB
 from ..lowering.operand import Operand
 from ..memory.working_memory import results, times
 from .kernel_table import kernel
@@ -179,3 +180,78 @@ def ssm_scan(
     )  # fmt: skip
     ends = [b.shaped(ys, [b.product(x.dims())]), b.shaped(last, [end])]
     return b.add("Concat", *ends, axis=0)
+
+
+def _delta_rule(node: Node) -> int:
+    """By ONNX Runtime's op: two copies of the states. By a Scan: three, and what is scanned in the order of tokens."""
+    s, q, v = node.operands[0], node.operands[1], node.operands[3]
+    scanned = 0 if node.args[-1] is None else s.size + 7 * q.size + 2 * v.size
+    return 4 * (2 * s.size + node.size + scanned)
+
+
+@kernel(ops.delta_rule, working_memory=_delta_rule)
+def delta_rule(
+    b: Lowering,
+    s: Operand,
+    q: Operand,
+    k: Operand,
+    v: Operand,
+    decay: Operand,
+    share: Operand,
+    removed: Operand | None = None,
+) -> str:
+    end = b.product(s.dims())
+    if v.is_empty():
+        return b.shaped(s.floats, [end])
+    if s.is_empty():
+        return b.zeros([b.product(v.dims())])
+    if removed is None:
+        y, after = _gated(b, s, q, k, v, decay, share)
+    else:
+        y, after = _removing(b, s, q, k, v, decay, share, removed)
+    return b.add("Concat", b.shaped(y, [b.product(v.dims())]), b.shaped(after, [end]), axis=0)
+
+
+def _gated(
+    b: Lowering, s: Operand, q: Operand, k: Operand, v: Operand, decay: Operand, share: Operand
+) -> tuple[str, str]:
+    """By ONNX Runtime's own op, which takes all heads of a token as one row, and the keys of a state as rows."""
+    heads, tokens, sequences = v.dims(4)[1:]
+    q_, k_, v_, decay_, share_ = (
+        b.shaped(x.floats, [x.dim(0) * heads, tokens, sequences]) for x in (q, k, v, decay, share)
+    )
+    count = heads.pin()
+    y, after = b.add_many(
+        "LinearAttention", q_, k_, v_, b.transposed(s.of_rank(4), 0, 1, 3, 2), decay_, share_,
+        outputs=2, domain=CONTRIB, scale=1.0, q_num_heads=count, kv_num_heads=count,
+    )  # fmt: skip
+    return y, b.transposed(after, 0, 1, 3, 2)
+
+
+def _removing(
+    b: Lowering,
+    s: Operand,
+    q: Operand,
+    k: Operand,
+    v: Operand,
+    decay: Operand,
+    share: Operand,
+    removed: Operand,
+) -> tuple[str, str]:
+    """By a Scan over tokens that carries the states of all sequences, (sequences, heads, value, key)."""
+    query, key, value, read = (b.add("Unsqueeze", x.of_rank(4), b.ints(-1)) for x in (q, k, v, removed))
+    factor = b.add("Unsqueeze", b.add("Exp", decay.of_rank(4)), b.ints(-2))
+    put = b.add("Mul", read, b.add("Neg", b.add("Unsqueeze", share.of_rank(4), b.ints(-1))))
+    rows = b.transposed(b.add("Concat", put, key, axis=-1), 0, 1, 2, 4, 3)  # (.., 2, key)
+    with b.body() as body:
+        state = body.input(TensorProto.FLOAT, 4)
+        now, asked, into, added, kept = (body.input(TensorProto.FLOAT, 4) for _ in range(5))
+        columns = b.add("Concat", b.add("MatMul", state, now), added, axis=-1)  # (.., value, 2)
+        after = b.add("Add", b.add("Mul", state, kept), b.add("MatMul", columns, into))
+        y = b.add("Squeeze", b.add("MatMul", after, asked), b.ints(-1))  # (sequences, heads, value)
+    graph = body.graph([(after, TensorProto.FLOAT, 4), (y, TensorProto.FLOAT, 3)])
+    last, ys = b.add_many(
+        "Scan", s.of_rank(4), read, query, rows, value, factor,
+        outputs=2, body=graph, num_scan_inputs=5, scan_input_axes=[1] * 5, scan_output_axes=[1],
+    )  # fmt: skip
+    return ys, last

@@ -9,7 +9,7 @@ from backbay.gguf import whole
 
 from ...batch import Batch
 from ...hybrid import HybridDecoder
-from ...nn import LayerNorm, Linear, Module, Shape, Token, Weights, low_rank_rule, states_of
+from ...nn import LayerNorm, Linear, Module, Shape, Weights, delta_rule, states_of
 from ...nn.weights import FLOATS
 
 HEAD = whole("wkv.head_size", 1)
@@ -73,21 +73,18 @@ class TimeMix:
         k = self.key(ctx, k)
         removed = k.mul(ctx, self.removal).reshape(ctx, *shape).l2_norm(ctx, eps=1e-12)
         k = k.add(ctx, k.mul(ctx, self.growth).mul(ctx, rate.sub(ctx, one(ctx, rate))))
-        parts = Token(
-            query=self.query(ctx, r),
-            decay=self.decay(ctx, w, lambda ctx, h: h.tanh(ctx)).sigmoid(ctx).scale(ctx, SLOWEST),
-            key=k,
-            value=values,
-            removed=removed.neg(ctx),
-            replaced=removed.mul(ctx, rate.reshape(ctx, *shape)),
+        query = self.query(ctx, r)
+        decay = self.decay(ctx, w, lambda ctx, h: h.tanh(ctx)).sigmoid(ctx).scale(ctx, SLOWEST)
+        vectors = (
+            t.reshape(ctx, self.head, self.heads, held.tokens, held.sequences)
+            for t in (query, k, values, decay, rate, removed)
         )
-        token = Token(*(t.reshape(ctx, self.head, self.heads, held.tokens, held.sequences) for t in parts))
         state = held.state(ctx, layer, "wkv", self.head, self.head, self.heads)
-        y, state = low_rank_rule(ctx, state, token)
+        y, state = delta_rule(ctx, state, *vectors)
         held.keep(ctx, layer, "wkv", state)
         y = y.reshape(ctx, *shape).layer_norm(ctx, eps=GROUP_EPSILON).reshape(ctx, self.width, -1)
         y = y.mul(ctx, self.norm[0]).add(ctx, self.norm[1])
-        same = parts.query.mul(ctx, k).mul(ctx, self.bonus).reshape(ctx, *shape).sum_rows(ctx)
+        same = query.mul(ctx, k).mul(ctx, self.bonus).reshape(ctx, *shape).sum_rows(ctx)
         y = y.add(ctx, values.reshape(ctx, *shape).mul(ctx, same).reshape(ctx, self.width, -1))
         gate = self.gate(ctx, g, lambda ctx, h: h.sigmoid(ctx))
         return self.output(ctx, y.mul(ctx, gate))
