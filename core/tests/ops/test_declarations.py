@@ -74,6 +74,7 @@ SECTION_4 = [
     "rope",
     "ssm_conv",
     "ssm_scan",
+    "delta_rule",
     "diag",
     "tri",
     "solve_tri",

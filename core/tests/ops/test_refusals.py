@@ -197,6 +197,20 @@ SCANS = [  # changed operands; one on a line
     ({"ids": t(F32, 2)}, DTypeError, "ids must be i32, got f32"),
     ({"dt": t(I32, 6, 7, 2)}, DTypeError, "dt must be f32, f16 or bf16, got i32; cast it first"),
 ]
+RULE = {
+    "s": t(F32, 4, 3, 6, 2), "q": t(F32, 4, 6, 7, 2), "k": t(F32, 4, 6, 7, 2), "v": t(F32, 3, 6, 7, 2),
+    "decay": t(F32, 1, 6, 7, 2), "share": t(F32, 1, 6, 7, 2), "removed": None,
+}
+DELTA_RULES = [  # changed operands; one on a line
+    ({"s": t(F32, 4, 2, 6, 2)}, ShapeError, "the receiver must be [4, 3, 6, 2], got [4, 2, 6, 2]"),
+    ({"s": t(F32, 5, 3, 6, 2)}, ShapeError, "q must be [5, 6, 7, 2], got [4, 6, 7, 2]"),
+    ({"k": t(F32, 4, 6, 8, 2)}, ShapeError, "k must be [4, 6, 7, 2], got [4, 6, 8, 2]"),
+    ({"decay": t(F32, 6, 7, 2)}, ShapeError, "decay must be [4, 6, 7, 2], got [6, 7, 2]"),
+    ({"share": t(F32, 4, 6, 7, 2)}, ShapeError, "share must be [1, 6, 7, 2], got [4, 6, 7, 2]"),
+    ({"share": t(F32, 2, 6, 7, 2), "removed": t(F32, 4, 6, 7, 2)}, ShapeError, "share must be [4, 6, 7, 2], got [2, 6, 7, 2]"),
+    ({"removed": t(F32, 1, 6, 7, 2)}, ShapeError, "removed must be [4, 6, 7, 2], got [1, 6, 7, 2]"),
+    ({"decay": t(I32, 1, 6, 7, 2)}, DTypeError, "decay must be f32, f16 or bf16, got i32; cast it first"),
+]
 YARNS = [  # base, scale, yarn; one on a line
     (1e4, 1.0, Yarn(0), ShapeError, "n_ctx_orig must be in [1, 2^31), got 0"),
     (1e4, 1.0, Yarn(1 << 31), ShapeError, "n_ctx_orig must be in [1, 2^31), got 2147483648"),
@@ -217,6 +231,11 @@ def test_attention_refuses_operands_that_do_not_fit(ctx, operands, keywords, err
 @pytest.mark.parametrize(("changed", "error", "message"), SCANS)
 def test_a_scan_refuses_operands_that_do_not_fit(ctx, changed, error, message):
     refuses(ctx, "ssm_scan", {**SCAN, **changed}.values(), error, message)
+
+
+@pytest.mark.parametrize(("changed", "error", "message"), DELTA_RULES)
+def test_a_delta_rule_refuses_operands_that_do_not_fit(ctx, changed, error, message):
+    refuses(ctx, "delta_rule", {**RULE, **changed}.values(), error, message)
 
 
 @pytest.mark.parametrize(("base", "scale", "yarn", "error", "message"), YARNS)

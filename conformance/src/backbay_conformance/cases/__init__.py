@@ -3,6 +3,7 @@
 from . import (
     attention,
     binary,
+    delta_rule,
     elementwise,
     given,
     index,
@@ -18,6 +19,6 @@ from . import (
 )
 
 FAMILIES = (
-    *(attention, binary, elementwise, given, index, linear, matrix, norm),
+    *(attention, binary, delta_rule, elementwise, given, index, linear, matrix, norm),
     *(order, reduce, sequence, shape, spatial, write),
 )

@@ -13,6 +13,7 @@ from backbay import BackbayError, Backend, Op, Spec, ops
 from backbay.plugin import Graph, Node, Plan
 
 from ..draw.data import Distinct, Fill, Integers, Made, Making, Numbers
+from ..draw.delta_rule_data import FILLS
 from ..draw.draw import Draw
 from ..draw.operand import Operand
 from ..numbers.rounding import Array
@@ -127,6 +128,8 @@ def _fill(node: Node, position: int, value: Node) -> Fill:
         return Made(_masked)
     if op is ops.ssm_scan and name == "A":
         return Made(_decays)
+    if op is ops.delta_rule and name in FILLS:
+        return FILLS[name]
     return Numbers(low=-8, high=8)
 
 

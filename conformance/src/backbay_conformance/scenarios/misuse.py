@@ -186,6 +186,8 @@ WRONG: dict[str, tuple[Error, Wrong]] = {
     "ssm_conv with too short a state": (ShapeError, lambda b: b.of(2, 4, 1).ssm_conv(b.ctx, b.of(4, 4))),
     "ssm_scan of other states": (ShapeError, lambda b: _scan(b, states=5)),
     "ssm_scan beyond the slots": (ShapeError, lambda b: _scan(b, slots=2)),
+    "delta_rule of other keys": (ShapeError, lambda b: _rule(b, key=5)),
+    "delta_rule with shares of each key alone": (ShapeError, lambda b: _rule(b, share=4)),
     # linear algebra
     "diag of a matrix": (ShapeError, lambda b: b.x.diag(b.ctx)),
     "tri of a matrix that is not square": (ShapeError, lambda b: b.x.tri(b.ctx, "lower")),
@@ -210,6 +212,12 @@ def _scan(b: Bench, states: int = 4, slots: int = 3) -> Any:
     s, x, dt = b.of(states, 2, 1, slots), b.of(2, 1, 1, 3), b.of(1, 1, 3)
     a, inputs = b.of(1, 1), b.of(4, 1, 1, 3)
     return s.ssm_scan(b.ctx, x, dt, a, inputs, inputs, b.ids)
+
+
+def _rule(b: Bench, key: int = 4, share: int = 1) -> Any:
+    each = (1, 3, 2)
+    q, v, control = b.of(4, *each), b.of(2, *each), b.of(1, *each)
+    return b.of(key, 2, 1, 2).delta_rule(b.ctx, q, q, v, control, b.of(share, *each))
 
 
 def _attend(

@@ -287,6 +287,26 @@ def ssm_scan(s: Array, x: Array, dt: Array, A: Array, B: Array, C: Array, ids: A
     return jnp.concatenate([jnp.moveaxis(y, 0, 1).reshape(-1), last.reshape(-1)])
 
 
+@kernel(ops.delta_rule)
+def delta_rule(
+    s: Array, q: Array, k: Array, v: Array, decay: Array, share: Array, removed: Array | None
+) -> Array:
+    q, k, v, e, share = (ranked(x, 4) for x in (q, k, v, jnp.exp(decay), share))
+    read, put, added = k * e, k * share, v * share  # (sequences, tokens, heads, key or value)
+    if removed is not None:
+        read, put, added = ranked(removed, 4), ranked(removed, 4) * share, v
+
+    def step(state: Array, now: tuple[Array, ...]) -> tuple[Array, Array]:
+        q, k, e, read, put, added = (x[:, :, None] for x in now)  # (sequences, heads, 1, ...)
+        known = (state * read).sum(-1)[..., None]
+        state = state * e + jnp.swapaxes(added, 2, 3) * k - known * put
+        return state, (state * q).sum(-1)
+
+    scanned = tuple(jnp.moveaxis(x, 1, 0) for x in (q, k, e, read, put, added))
+    last, y = jax.lax.scan(step, ranked(s, 4), scanned)  # (sequences, heads, value, key)
+    return jnp.concatenate([jnp.moveaxis(y, 0, 1).reshape(-1), last.reshape(-1)])
+
+
 # -- images ----------------------------------------------------------------------------------------------
 
 

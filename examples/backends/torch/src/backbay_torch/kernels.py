@@ -293,6 +293,24 @@ def ssm_scan(s: Array, x: Array, dt: Array, A: Array, B: Array, C: Array, ids: A
     return torch.cat([rows, state.reshape(-1)])
 
 
+@kernel(ops.delta_rule)
+def delta_rule(
+    s: Array, q: Array, k: Array, v: Array, decay: Array, share: Array, removed: Array | None
+) -> Array:
+    q, k, v, e, share = (ranked(x, 4) for x in (q, k, v, torch.exp(decay), share))
+    read, put, added = k * e, k * share, v * share  # (sequences, tokens, heads, key or value)
+    if removed is not None:
+        read, put, added = ranked(removed, 4), ranked(removed, 4) * share, v
+    state, y = ranked(s, 4), []  # (sequences, heads, value, key)
+    for t in range(v.shape[1]):  # each step needs the state after the step before
+        known = state @ read[:, t, ..., None]
+        change = added[:, t, ..., None] * k[:, t, :, None] - known * put[:, t, :, None]
+        state = state * e[:, t, :, None] + change
+        y.append((state @ q[:, t, ..., None])[..., 0])
+    rows = torch.stack(y, 1).reshape(-1) if y else v.reshape(-1)
+    return torch.cat([rows, state.reshape(-1)])
+
+
 # -- images ----------------------------------------------------------------------------------------------
 
 
