@@ -56,12 +56,12 @@ def installed(document: str, folder: Path) -> tuple[list[Path], list[str], Path]
 
 def test_the_backends_of_write_a_backend_do_what_it_says(tmp_path):
     written, outputs, site = installed("docs/write-a-backend.md", tmp_path)
-    programs = [path for path in written if path.name in ("use.py", "closures.py")]
+    programs = [path for path in written if path.name in ("use.py", "functional.py", "closures.py")]
     assert [run(path, tmp_path, PYTHONPATH=str(site)) for path in programs] == outputs
     commands = [b.text.split() for b in blocks("docs/write-a-backend.md") if b.language == "console"]
     for command in commands:  # one for each way
         assert "keeps the contract" in run("-m", tmp_path, *command, PYTHONPATH=str(site))
-    assert len(commands) == 2
+    assert len(commands) == 3
 
 
 def test_the_program_of_contexts_prints_what_it_says(tmp_path):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from .backend.backend import Backend
 from .backend.conversions import conversion_gap, decoding_gap, encoding_gap
 from .backend.forks import close_after_fork, without_forks
+from .backend.graph_backend import GraphBackend, GraphPlan
 from .backend.helper_processes import kill_helper, run_helper, start_helper
 from .backend.hooks import BackendHooks, Progress
 from .backend.kernel_backend import CPU, GRAPH, KernelBackend, KernelPlan
@@ -42,6 +43,8 @@ from .errors import (
     UnsupportedOpError,
 )
 from .gguf import Config, ModelFile, TensorInfo
+from .graph.array_engine import ArrayEngine, GraphFunction
+from .graph.array_program import ArrayProgram
 from .graph.cancel import Cancel, check_cancel, require_cancel, stop_when_cancelled
 from .graph.graph import Graph, Node, NodeKind
 from .graph.liveness import assign_slots
@@ -92,6 +95,8 @@ __all__ = [
     "REQUIRED",
     "AllocationStatus",
     "Array",
+    "ArrayEngine",
+    "ArrayProgram",
     "BackbayError",
     "Backend",
     "BackendHooks",
@@ -115,6 +120,9 @@ __all__ = [
     "Entry",
     "FlashAttention",
     "Graph",
+    "GraphBackend",
+    "GraphFunction",
+    "GraphPlan",
     "GuardZoneError",
     "Guards",
     "HostBuffer",

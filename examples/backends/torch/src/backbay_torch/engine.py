@@ -1,21 +1,18 @@
-"""The engine: PyTorch, eager or compiled. Nothing else in this backend knows how its programs are compiled.
+"""The engine: PyTorch, eager or compiled. Nothing else in this backend knows how tensors are stored.
 
 A storage is a flat tensor of the elements as they are stored; quantized types are bytes.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from backbay.plugin import DType
+from backbay.plugin import ArrayEngine, DType, GraphFunction
 
-Array = Any  # a torch.Tensor, or NumPy's array on the host
-Compiled = Callable[[list[Array]], tuple[list[Array], list[Array]]]
+Array = Any  # a torch.Tensor
 
 TORCH = {
     DType.F64: torch.float64,
@@ -29,56 +26,61 @@ TORCH = {
 }
 
 
-def compiled(program: Compiled, mode: str) -> Compiled:
-    """The program: as it is, or compiled on its first run, from a trace of its own.
+class Eager(ArrayEngine):
+    """Op by op."""
 
-    torch.compile would take all programs for one function, and refuse to compile it again and again.
-    """
-    made: list[Any] = []
+    xp = torch
 
-    def run(leaves: list[Array]) -> tuple[list[Array], list[Array]]:
-        if not made:
-            made.append(torch.compile(make_fx(program)(leaves), fullgraph=True, dynamic=False))
-        outputs, written = made[0](leaves)
-        return outputs, written
+    def to_engine(self, data: np.ndarray, dtype: DType) -> Array:
+        tensor = torch.from_numpy(data.copy())
+        return tensor.view(TORCH[dtype]) if dtype in TORCH else tensor
 
-    return program if mode == "eager" else run
+    def to_host(self, storage: Array) -> np.ndarray:
+        flat = whole(storage).as_strided((len(storage),), (1,))  # an empty tensor may have a stride of 0
+        return flat.view(torch.uint8).numpy()
 
+    def numbers(self, stored: Array, dtype: DType) -> Array:
+        return stored.float()
 
-def to_engine(data: np.ndarray, dtype: DType) -> Array:
-    """A flat tensor of a host's array. The host may reuse its own memory after this call."""
-    tensor = torch.from_numpy(np.array(data))
-    return tensor.view(TORCH[dtype]) if dtype in TORCH else tensor
+    def stored(self, numbers: Array, dtype: DType) -> Array:
+        return numbers.to(TORCH[dtype])
 
+    def compiled(self, function: GraphFunction) -> GraphFunction:
+        return torch.inference_mode()(function.__call__)
 
-def to_host(tensor: Array) -> np.ndarray:
-    """The bytes of a flat tensor, on the host."""
-    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy()
+    def view(self, storage: Array, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
+        return whole(storage).as_strided(shape, strides, offset)
 
-
-def flat(tensor: Array) -> Array:
-    """The elements of a tensor in their order, as a storage, which begins where its memory begins."""
-    whole = tensor.is_contiguous() and not tensor.storage_offset()
-    return tensor.reshape(-1) if whole else tensor.clone(memory_format=torch.contiguous_format).reshape(-1)
+    def written(
+        self, storage: Array, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], value: Array
+    ) -> Array:
+        return torch.as_strided_scatter(whole(storage), value, shape, strides, offset)
 
 
-def view(storage: Array, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
-    """A view of a storage; offset and strides count elements, and a stride may be 0."""
-    return storage.as_strided(shape, strides, offset)
+class Compiled(Eager):
+    """By torch.compile."""
+
+    def compiled(self, function: GraphFunction) -> GraphFunction:
+        """The function, compiled on its first run, from a trace of its own.
+
+        torch.compile would take all functions for one, and refuse to compile it again and again.
+        """
+        made: list[Any] = []
+
+        def run(read: Sequence[Array], written: Sequence[Array]) -> tuple[list[Array], list[Array]]:
+            if not made:
+                made.append(torch.compile(make_fx(function)(read, written), fullgraph=True, dynamic=False))
+            outputs, values = made[0](read, written)
+            return outputs, values
+
+        return super().compiled(run)
 
 
-def written(
-    storage: Array, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], value: Array
-) -> Array:
-    """The storage with another value in a view of it."""
-    return torch.as_strided_scatter(storage, value, shape, strides, offset)
+def whole(storage: Array) -> Array:
+    """A storage that begins where its memory begins, as `as_strided` counts from there."""
+    if storage.is_contiguous() and not storage.storage_offset():
+        return storage
+    return storage.clone(memory_format=torch.contiguous_format)
 
 
-def numbers(stored: Array, dtype: DType) -> Array:
-    """Elements as numbers to compute with: f32, integers unchanged. Quantized leaves are decoded on the host before."""
-    return stored if dtype.is_integer else stored.float()
-
-
-def stored(values: Array, dtype: DType) -> Array:
-    """Numbers as elements of a dtype that is not quantized, rounded to nearest."""
-    return values.to(TORCH[dtype])
+ENGINES: dict[str, ArrayEngine] = {"eager": Eager(), "compiled": Compiled()}

@@ -1,6 +1,6 @@
 """The kernels: a function for each op, with the op's parameters, over the engine's arrays of the reversed shape.
 
-A program of the engine is a pure function: the kernel of a write returns the new value of its destination.
+Graphs are pure functions: the kernel of a write returns the new value of its destination.
 
 NEXT
 """
@@ -26,9 +26,13 @@ def repeated(t2: Array, x: Array) -> Array:
 @kernel(ops.mulmat)
 def mulmat(w: Array, x: Array) -> Array:
     w, x = four(w), four(x)
-    for axis in (0, 1):  # consecutive slices of x share a slice of w
-        w = xp.repeat(w, x.shape[axis] // max(w.shape[axis], 1), axis)
-    return x @ xp.swapaxes(w, -1, -2)
+    (wb, wa, n, k), (xb, xa, m, _) = w.shape, x.shape
+    groups = x.reshape(
+        wb, xb // max(wb, 1), wa, xa // max(wa, 1), m, k
+    )  # consecutive slices share a slice of w
+    products = groups @ xp.swapaxes(w[:, None, :, None], -1, -2)  # w is not copied
+    y: Array = products.reshape(xb, xa, m, n)
+    return y
 
 
 @kernel(ops.add)

@@ -29,9 +29,13 @@ def repeated(t2: Array, x: Array) -> Array:
 @kernel(ops.mulmat)
 def mulmat(w: Array, x: Array) -> Array:
     w, x = four(w), four(x)
-    for axis in (0, 1):  # consecutive slices of x share a slice of w
-        w = np.repeat(w, x.shape[axis] // max(w.shape[axis], 1), axis)
-    return x @ np.swapaxes(w, -1, -2)
+    (wb, wa, n, k), (xb, xa, m, _) = w.shape, x.shape
+    groups = x.reshape(
+        wb, xb // max(wb, 1), wa, xa // max(wa, 1), m, k
+    )  # consecutive slices share a slice of w
+    products = groups @ np.swapaxes(w[:, None, :, None], -1, -2)  # w is not copied
+    y: Array = products.reshape(xb, xa, m, n)
+    return y
 
 
 @kernel(ops.add)

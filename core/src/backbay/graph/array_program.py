@@ -7,19 +7,20 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from backbay.plugin import DType, Graph, Node, Op
+from ..ops.declaration import Op
+from ..types.dtypes import DType
+from .array_engine import ArrayEngine
+from .graph import Graph, Node
 
-from . import engine
-from .engine import Array
+Place = tuple[int, bool]
+"""The index of the node that holds a storage, and whether its numbers are meant: quantized leaves are decoded before."""
 
 
 @dataclass(frozen=True)
 class View:
     """A part of a storage: offset and strides count the elements of its flat array."""
 
-    storage: tuple[
-        int, bool
-    ]  # the node that holds it, and whether as numbers: quantized leaves are decoded before
+    storage: Place
     dtype: DType
     offset: int
     shape: tuple[int, ...]
@@ -31,7 +32,7 @@ class View:
         strides = [node.stride(n) for n in range(node.rank)]
         unit, per_unit = dtype.type_size, 1
         if dtype.is_quantized and as_numbers:
-            per_unit, strides[0], dtype = dtype.block_size, dtype.type_size // dtype.block_size, DType.F32
+            per_unit, dtype = dtype.block_size, DType.F32
             steps = [1] + [step // unit * per_unit for step in strides[1:]]
         else:
             if dtype.is_quantized:  # a row is an array of its bytes
@@ -41,11 +42,11 @@ class View:
         offset = node.offset // unit * per_unit
         return cls((node.storage.index, as_numbers), dtype, offset, tuple(shape[::-1]), tuple(steps[::-1]))
 
-    def read(self, flats: dict[tuple[int, bool], Array]) -> Array:
-        flat = flats[self.storage]
+    def read(self, storages: Mapping[Place, Any], engine: ArrayEngine) -> Any:
+        storage = storages[self.storage]
         if not prod(self.shape):  # an empty view may lie behind the end of its storage
-            return flat[:0].reshape(self.shape)
-        return engine.view(flat, self.offset, self.shape, self.strides)
+            return storage[:0].reshape(self.shape)
+        return engine.view(storage, self.offset, self.shape, self.strides)
 
 
 @dataclass(frozen=True)
@@ -53,63 +54,71 @@ class Step:
     """One kernel: its arguments, its result, and the storages that nothing reads afterwards."""
 
     op: Op[Any, Any]
-    kernel: Callable[..., Array]
+    kernel: Callable[..., Any]
     args: tuple[Any, ...]  # views, attributes, None
     result: View
-    last: list[tuple[int, bool]]
+    last: tuple[Place, ...]
 
-    def run(self, flats: dict[tuple[int, bool], Array]) -> None:
-        value = self.kernel(*[self._argument(i, arg, flats) for i, arg in enumerate(self.args)])
+    def run(self, storages: dict[Place, Any], engine: ArrayEngine) -> None:
+        value = self.kernel(*[self._argument(i, storages, engine) for i in range(len(self.args))])
         if not self.op.moves:
             value = engine.stored(value, self.result.dtype)
         at, view = self.result.storage, self.result
         if self.op.writes is None:
-            flats[at] = engine.flat(value)
+            storages[at] = value.reshape(-1)
         elif prod(view.shape):
             value = value.reshape(view.shape)
-            flats[at] = engine.written(flats[at], view.offset, view.shape, view.strides, value)
+            storages[at] = engine.written(storages[at], view.offset, view.shape, view.strides, value)
         for storage in self.last:
-            del flats[storage]
+            del storages[storage]
 
-    def _argument(self, position: int, arg: Any, flats: dict[tuple[int, bool], Array]) -> Any:
-        if not isinstance(arg, View):
-            return arg
-        raw = arg.read(flats)
-        if not self.op.moves:
-            return engine.numbers(raw, arg.dtype)
-        if position == self.op.ids or arg.dtype is self.result.dtype:
+    def _argument(self, position: int, storages: Mapping[Place, Any], engine: ArrayEngine) -> Any:
+        view = self.args[position]
+        if not isinstance(view, View):
+            return view
+        raw = view.read(storages, engine)
+        if self.op.moves and (position == self.op.ids or view.dtype is self.result.dtype):
             return raw  # moved as it is stored
-        return engine.stored(engine.numbers(raw, arg.dtype), self.result.dtype)
+        numbers = raw if view.dtype.is_integer else engine.numbers(raw, view.dtype)
+        return engine.stored(numbers, self.result.dtype) if self.op.moves else numbers
 
 
-class Program:
-    """The steps of a graph. It keeps no node: a program outlives the leaves of the graph that it was made of."""
+class ArrayProgram:
+    """The steps of a graph. It keeps no node: a program outlives the leaves of the graph that it was made of.
 
-    def __init__(self, graph: Graph, kernels: Mapping[Op[Any, Any], Callable[..., Array]]) -> None:
+    read      the storages of leaves that it only reads; a quantized leaf may be there twice, as bytes and as numbers
+    written   the leaves that it writes
+    """
+
+    def __init__(
+        self, graph: Graph, kernels: Mapping[Op[Any, Any], Callable[..., Any]], engine: ArrayEngine
+    ) -> None:
+        self.engine = engine
         self.outputs = [View.of(node) for node in graph.outputs]
         nodes = [node for node in graph.nodes if node.op is not None and not node.op.view]
         args = [tuple(_argument(node, arg) for arg in node.args) for node in nodes]
         results = [View.of(node) for node in nodes]
         leaves = {node.index for node in graph.nodes if node.op is None}
-        read = [[arg.storage for arg in each if isinstance(arg, View)] for each in args]
-        used = [*(at for each in read for at in each), *(view.storage for view in [*results, *self.outputs])]
-        self.inputs = list(dict.fromkeys(at for at in used if at[0] in leaves))
+        reads = [[arg.storage for arg in each if isinstance(arg, View)] for each in args]
+        used = [*(at for each in reads for at in each), *(view.storage for view in [*results, *self.outputs])]
         self.written = list(dict.fromkeys(view.storage for view in results if view.storage[0] in leaves))
+        self.read = [at for at in dict.fromkeys(used) if at[0] in leaves and at not in self.written]
         kept = {*self.written, *(view.storage for view in self.outputs)}
         self.steps: list[Step] = []
-        for node, arguments, result, before in reversed(list(zip(nodes, args, results, read, strict=True))):
+        for node, arguments, result, before in reversed(list(zip(nodes, args, results, reads, strict=True))):
             assert node.op is not None
-            last = [at for at in dict.fromkeys([*before, result.storage]) if at not in kept]
+            last = tuple(at for at in dict.fromkeys([*before, result.storage]) if at not in kept)
             kept |= {*last}
-            call = node.op.spread(kernels[node.op])
-            self.steps.insert(0, Step(node.op, call, arguments, result, last))
+            self.steps.append(Step(node.op, node.op.spread(kernels[node.op]), arguments, result, last))
+        self.steps.reverse()
 
-    def __call__(self, leaves: Sequence[Array]) -> tuple[list[Array], list[Array]]:
+    def __call__(self, read: Sequence[Any], written: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """The outputs, and the new values of the written leaves. Outputs that are views are read at the end."""
-        flats = dict(zip(self.inputs, leaves, strict=True))
+        storages = dict(zip([*self.read, *self.written], [*read, *written], strict=True))
         for step in self.steps:
-            step.run(flats)
-        return [engine.flat(view.read(flats)) for view in self.outputs], [flats[at] for at in self.written]
+            step.run(storages, self.engine)
+        outputs = [view.read(storages, self.engine).reshape(-1) for view in self.outputs]
+        return outputs, [storages[at] for at in self.written]
 
 
 def _argument(node: Node, arg: Any) -> Any:
