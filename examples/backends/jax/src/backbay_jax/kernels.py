@@ -67,8 +67,13 @@ def repeated(t2: Array, x: Array) -> Array:
 kernel(ops.add)(lambda x, t2: x + repeated(t2, x))
 kernel(ops.sub)(lambda x, t2: x - repeated(t2, x))
 kernel(ops.mul)(lambda x, t2: x * repeated(t2, x))
-# XLA multiplies by the reciprocal of what it broadcasts, which is 0 past 2^126: the barrier hides the broadcast
-kernel(ops.div)(lambda x, t2: x / jax.lax.optimization_barrier(repeated(t2, x)))
+
+
+@kernel(ops.div)
+def div(x: Array, t2: Array) -> Array:
+    """XLA multiplies by the reciprocal of what it broadcasts, which is 0 past 2^126. It does not see through a barrier."""
+    return x / jax.lax.optimization_barrier(jnp.broadcast_to(repeated(t2, x), x.shape))
+
 
 # -- products --------------------------------------------------------------------------------------------
 
