@@ -56,6 +56,16 @@ for _what, _tokens, _history in (("no history", 3, 0), ("no tokens", 0, 5)):
             s.ctx, s.floats(16, 2, h), s.floats(12, 2, h), scale=0.25
         )
     )
+for _what, _d, _dv, _heads in (
+    ("tiled", 24, 24, 4),
+    ("many queries, other values", 24, 16, 4),
+    ("many queries, shared", 24, 24, 2),
+):
+    case(ops.scaled_dot_product_attention, _what)(
+        lambda s, d=_d, dv=_dv, h=_heads: s.floats(d, 4, 100).scaled_dot_product_attention(
+            s.ctx, s.floats(d, h, 130), s.floats(dv, h, 130), scale=0.25
+        )
+    )
 
 # -- fewer or more dimensions than usual -----------------------------------------------------------------
 

@@ -1,4 +1,7 @@
-"""Attention without copies of keys and values: query heads that share a key head are rows of one product."""
+"""Attention: ONNX Runtime's tiled one where it applies, else two products.
+
+The products copy no keys and values: query heads that share a key head are rows of one product.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,11 @@ from ..lowering.model_builder import CONTRIB
 from ..lowering.operand import Operand
 from .kernel_table import kernel
 
+MANY = 64  # queries from which the tiled attention is faster, though it copies keys and values
+
 
 def _scores(node: Node) -> int:
-    """Scores before and after a step; queries and results in another order."""
+    """Scores before and after a step; queries and results in another order. Tiled attention takes less."""
     query, key = node.operands[:2]
     return 2 * 4 * query.dim(1) * query.dim(2) * key.dim(2) + 4 * (query.size + node.size)
 
@@ -34,6 +39,9 @@ def scaled_dot_product_attention(
     """For one batch entry and no empty operand; `supports` leaves other calls to the composite."""
     d, heads, tokens, _ = query.dims(4)
     dv, kv_heads, history = value.dims(3)
+    plain = mask is None and sinks is None and vmla is None and not softcap
+    if plain and not b.settings.resident and heads.same(kv_heads) and d.same(dv) and not tokens.at_most(MANY):
+        return _tiled(b, query, key, value, scale)
     group = heads // kv_heads
     q = b.transposed(b.shaped(query.floats, [d, group, kv_heads, tokens]), 1, 2, 0, 3)
     q = b.shaped(q, [d, group * tokens, kv_heads])
@@ -56,6 +64,14 @@ def scaled_dot_product_attention(
     if vmla is not None:
         y, dv = b.add("FusedMatMul", y, vmla.of_rank(3), domain=CONTRIB, transB=1), vmla.dim(1)
     return b.shaped(b.transposed(y, 1, 0, 2), [dv, *query.dims()[1:]])
+
+
+def _tiled(b: Lowering, query: Operand, key: Operand, value: Operand, scale: float) -> str:
+    """ONNX Runtime's attention over all heads of each position, which holds the scores of one tile at a time."""
+    d, heads, _, _ = query.dims(4)
+    rows = [b.shaped(each.floats, [d * heads, each.dim(2), 1]) for each in (query, key, value)]
+    y = b.add("MultiHeadAttention", *rows, domain=CONTRIB, num_heads=heads.pin(), scale=scale)
+    return b.shaped(y, query.dims())
 
 
 def _mask(b: Lowering, mask: Operand, tokens: Size) -> str:
