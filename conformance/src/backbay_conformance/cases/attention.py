@@ -154,7 +154,7 @@ def attention_call(draw: Draw, kind: DType) -> Call:
     dv = unit * draw.pick(1, 2) if unit > 1 else draw.pick(d, d, 1, 7, 32)
     kv_heads = draw.pick(1, 2, 3)
     heads, tokens = kv_heads * draw.pick(1, 2, 4, 3, 7), draw.pick(1, 2, 5, 9, 33)
-    history, batch = draw.pick(1, 2, 7, 32, 33, 64, 257), draw.pick((), (), (1,), (2,))
+    history, batch = draw.pick(1, 2, 7, 32, 33, 64, 257), draw.pick((), (), (1,), (2,), (3,))
     if draw.flag(12):  # a long history, which kernels split into parts
         history, kv_heads, heads, tokens = draw.pick(513, 640, 1030), 1, draw.pick(1, 2), draw.pick(1, 2, 5)
     size = draw.listed(*(SIZES if unit == 1 else BLOCKS))
@@ -196,7 +196,7 @@ def extras(
     found: dict[str, Any] = {"mask": None, "sinks": None, "vmla": None}
     if draw.exact or not draw.flag(3):
         rows = max(1, tokens + draw.by_turn(0, 1, 0, 31))
-        outer = (draw.pick(1, heads), draw.pick(1, *batch)) if batch and draw.flag() else ()
+        outer = (draw.pick(1, heads), draw.pick(*batch, *batch, 1)) if batch and not draw.flag(3) else ()
         found["mask"] = draw.operand(
             draw.pick(DType.F32, DType.F16), (history, rows, *outer), Made(partial(masked, tokens))
         )

@@ -68,7 +68,7 @@ def operands(
     shape, other = draw.listed(*REPEATS) or (shape, other)
     x = draw.floats(shape, Numbers(special))
     t2 = draw.floats(other, second, dtype=draw.other_float())
-    if draw.on_turn(13, 16) and not draw.exact:  # one tensor as both operands
+    if draw.on_turn(5, 8) and not draw.exact:  # one tensor as both operands
         t2 = x
     split = draw.below(len(shape)) if shape else 0
     same = split < len(t2.shape) and t2.shape[split] == shape[split]

@@ -9,6 +9,7 @@ from backbay import ops
 from ..draw.data import Made, Making
 from ..draw.draw import Draw
 from ..draw.operand import Operand
+from ..numbers.comparison import first_of
 from ..numbers.rounding import Array
 from ..suite.case import Call, case
 
@@ -28,32 +29,71 @@ def sortable(making: Making, operand: Operand) -> Array:
     return numbers
 
 
-def _each_once(order: Array, extent: int) -> None:
-    inside = ((order >= 0) & (order < extent)).all()
-    assert inside, f"a position lies outside of [0, {extent})"
-    ordered = np.sort(order, axis=-1)
-    assert (ordered[..., 1:] != ordered[..., :-1]).all(), "a position comes twice"
+SHOWN = 8
+"""The elements of a row that a message shows."""
+
+
+def shown(row: Array, place: int) -> str:
+    """The elements of a row around a place."""
+    low = max(0, min(place - SHOWN // 2, len(row) - SHOWN))
+    part = ", ".join(f"{number:.9g}" for number in row[low : low + SHOWN].tolist())
+    return f"[{'... ' * (low > 0)}{part}{' ...' * (low + SHOWN < len(row))}]"
+
+
+def _first(wrong: Array) -> tuple[tuple[int, ...], int]:
+    """The index of the first marked element's row, and the element's place in it."""
+    *row, place = first_of(wrong)
+    return tuple(row), place
+
+
+def _told(row: tuple[int, ...], place: int, x: Array, order: Array) -> str:
+    """Where a row is wrong: its positions there, and the elements that they name."""
+    positions = order[row]
+    inside = np.clip(positions, 0, max(0, x.shape[-1] - 1))
+    where = f"in row {row[::-1]} " if row else ""
+    return (
+        f"{where}at place {place}: positions {shown(positions, place)} of {shown(x[row][inside], place)}, "
+        f"where x is {shown(x[row], place)}"
+    )
+
+
+def _each_once(x: Array, order: Array) -> None:
+    extent = x.shape[-1]
+    outside = (order < 0) | (order >= extent)
+    if outside.any():
+        raise AssertionError(f"a position outside of [0, {extent}) {_told(*_first(outside), x, order)}")
+    places = np.argsort(order, axis=-1, kind="stable")
+    ordered = np.take_along_axis(order, places, -1)
+    again = ordered[..., 1:] == ordered[..., :-1]
+    if again.any():
+        *row, k = first_of(again)
+        place = int(places[(*row, k + 1)])
+        raise AssertionError(f"a position comes twice {_told(tuple(row), place, x, order)}")
 
 
 def sorted_right(x: Array, got: Array) -> None:
     assert got.shape == x.shape, f"expected the shape {x.shape[::-1]}"
     x, got = np.atleast_1d(x), np.atleast_1d(got)
-    _each_once(got, x.shape[-1])
+    _each_once(x, got)
     values = np.take_along_axis(x, got.astype(np.int64), -1)
     wrong = ~(values[..., 1:] >= values[..., :-1]) & ~np.isnan(x).any(
         -1, keepdims=True
     )  # NaN may stand anywhere
-    assert not wrong.any(), f"not in order after {np.argwhere(wrong)[0][::-1].tolist()}"
+    if wrong.any():
+        raise AssertionError(f"not in order {_told(*_first(wrong), x, got)}")
 
 
 def largest(x: Array, k: int, got: Array) -> None:
     x = np.atleast_1d(x)
     assert got.shape == (*x.shape[:-1], k), f"expected {k} of each row"
-    _each_once(got, x.shape[-1])
+    _each_once(x, got)
     values = np.take_along_axis(x, got.astype(np.int64), -1)
     wanted = -np.sort(-x, axis=-1)[..., :k]
     wrong = (values != wanted) & ~np.isnan(x).any(-1, keepdims=True)
-    assert not wrong.any(), f"not the {k} largest, largest first: {values[wrong][:3].tolist()}"
+    if wrong.any():
+        row, place = _first(wrong)
+        told = f"not the {k} largest, largest first, which are {shown(wanted[row], place)}"
+        raise AssertionError(f"{told}, {_told(row, place, x, got)}")
 
 
 @case(ops.argsort)
@@ -66,5 +106,7 @@ def argsort(draw: Draw) -> Call:
 def top_k(draw: Draw) -> Call:
     shape = draw.rows()
     extent = shape[0] if shape else 1
-    k = min(extent, draw.pick(1, extent, 2, 4, 8, 0, 33, 65, 100))
+    k = min(extent, draw.pick(1, extent, 2, 4, 8, 0, 33, 65, 100, 1025))
+    if extent > 1025 and draw.flag():  # the last ones of a long list
+        k = draw.pick(extent, extent - 1, 2000)
     return Call((draw.floats(shape, Made(sortable)), k), verify=largest)

@@ -10,12 +10,13 @@ import numpy as np
 from backbay import DType, ops
 from backbay.ops import Yarn
 
-from ..draw.data import Integers, Made, Making, Numbers
+from ..draw.data import Fill, Integers, Made, Making, Numbers
 from ..draw.draw import PAST, Draw
 from ..draw.operand import Operand
 from ..numbers.number import Cost, Number, concatenate, scalar
 from ..numbers.rounding import Array
 from ..suite.case import Call, case
+from .elementwise import brim
 from .spatial import rank, windows
 
 # -- rope ------------------------------------------------------------------------------------------------
@@ -184,11 +185,11 @@ def sections_of(draw: Draw, mode: str, half: int, dim: int) -> tuple[int, int, i
 
 
 def draw_yarn(draw: Draw, plain: bool) -> Yarn | None:
-    if plain or not draw.flag(3):
+    if plain or not draw.flag():
         return None
     return Yarn(
-        draw.pick(4096, 128, 32768),
-        draw.pick(1.0, 0.0, 0.5),
+        draw.pick(4096, 128, 1 << 20, 32),  # the last two leave the ends of the ramp outside of the pairs
+        draw.pick(1.0, 0.5, 1.0, 0.0),
         draw.pick(1.0, 0.7, 1.3),
         draw.pick(32.0, 8.0),
         1.0,
@@ -272,7 +273,8 @@ def ssm_scan(draw: Draw) -> Call:
     s = draw.floats((states, head_dim, heads, slots), near)
     x = draw.floats((head_dim, heads, tokens, sequences), near, dtype=DType.F32)
     # A step of almost 0 times an infinity may be NaN.
-    steps = Numbers("0", low=-100, high=30) if draw.flag(4) and draw.mode != "special" else near
+    fills: tuple[Fill, ...] = (near, near, Numbers("0", low=-100, high=30), Made(brim))
+    steps = draw.pick(*fills) if draw.mode != "special" else near
     dt = draw.floats((heads, tokens, sequences), steps, dtype=DType.F32)
     a = draw.floats((draw.pick(1, states), heads), Made(decays), dtype=DType.F32)
     b = draw.floats((states, groups, tokens, sequences), near, dtype=DType.F32)

@@ -17,8 +17,9 @@ from ..draw.layout import Layout
 from ..draw.operand import Operand
 from ..numbers.encoding import NUMPY, decode, encode
 from ..numbers.number import Cost, Number, block_error
-from ..numbers.rounding import Array, significand
+from ..numbers.rounding import LARGEST, Array, significand
 from ..suite.case import Call, case
+from .order import shown
 
 QUANTIZED = (DType.Q8_0, DType.Q4_0, DType.Q5_0, DType.Q4_1, DType.Q5_1)
 """The quantized types that caches are stored in and that gguf can encode."""
@@ -30,7 +31,7 @@ def target_dtype(draw: Draw, source: DType) -> DType:
         return draw.by_turn(DType.I64, DType.F32, DType.I32, DType.F16, DType.BF16, each=5)
     if source.is_integer:
         return source
-    return draw.pick(source, source, DType.F32, DType.F16, DType.BF16)
+    return draw.pick(source, DType.F32, DType.F16, DType.BF16)
 
 
 def converted(raw: Array, source: DType, target: DType) -> Array | Number:
@@ -57,16 +58,31 @@ def convertible(source: DType, target: DType) -> Fill:
     return Made(partial(fractions, LIMITS[target])) if source.is_float else Whole(target)
 
 
+RANGES = {DType.F32: (-149, -126, 128), DType.F16: (-24, -14, 16), DType.BF16: (-133, -126, 128)}
+"""Of each float type: the exponents of its least number, of its least normal number, and of its first infinity."""
+
+
 def halfway(target: DType, making: Making, operand: Operand) -> Array:
-    """Any floats, some of them just between two of the target, which are rounded to the even one."""
-    raw = Bits()(making, operand)
-    lost = significand(operand.dtype) - significand(target)
-    if lost <= 0 or not raw.size:
+    """Any floats, some of them between two of the target or its largest and infinity: just halfway, or beside."""
+    raw, rng = Bits()(making, operand), making.rng
+    if significand(operand.dtype) <= significand(target) or not raw.size:
         return raw
-    between = (making.rng.random(raw.size) < 0.2) & np.isfinite(decode(raw, operand.dtype))
-    bits = raw.view(f"u{raw.itemsize}")
-    half = np.asarray(1 << lost - 1, bits.dtype)
-    bits[between] = bits[between] & ~(2 * half - 1) | half
+    chosen = np.flatnonzero(rng.random(raw.size) < 0.2)
+    least, normal, end = RANGES[target]
+    low, high = max(least, RANGES[operand.dtype][1]), min(end, RANGES[operand.dtype][2])
+    exponents = rng.integers(low - 1, high, chosen.size)
+    exponents = np.where(rng.random(chosen.size) < 0.1, high - 1, exponents)
+    steps = 2.0 ** (np.maximum(exponents, normal) - significand(target) + 1)
+    below = np.floor(2.0**exponents * (1 + rng.random(chosen.size)) / steps) * steps
+    if LARGEST[target] < LARGEST[operand.dtype]:
+        last = rng.random(chosen.size) < 0.1
+        below, steps = (
+            np.where(last, LARGEST[target], below),
+            np.where(last, 2.0 ** (end - significand(target)), steps),
+        )
+    between = (below + steps / 2) * rng.choice([-1, 1], chosen.size)
+    bits = encode(between, operand.dtype).view(f"u{raw.itemsize}")
+    raw.view(bits.dtype)[chosen] = bits + rng.integers(-1, 2, chosen.size).astype(bits.dtype)
     return raw
 
 
@@ -130,7 +146,7 @@ def written_pair(draw: Draw, shape: tuple[int, ...], target: DType | None) -> tu
     source = (
         draw.pick(DType.F32, DType.F16)
         if target
-        else draw.pick(draw.float_dtype(), draw.float_dtype(), DType.I32, DType.I64)
+        else draw.pick(draw.float_dtype(), draw.float_dtype(), DType.F32, DType.I32, DType.I64)
     )
     target = target or target_dtype(draw, source)
     return draw.operand(source, shape, source_fill(source, target)), target
@@ -310,7 +326,14 @@ def one_of_the_rows(kind: DType, x: Array, src: Array, ids: Array, got: Array) -
         wanted = rows[at, named[at] == row]
         wanted = wanted if len(wanted) else before[at, row : row + 1]
         same = (held[at, row] == wanted) | (np.isnan(held[at, row]) & np.isnan(wanted))
-        assert same.all(-1).any(), f"row {row} of {at} is none of the {len(wanted)} that it may be"
+        if not same.all(-1).any():
+            place = int(np.argmin(same[0]))
+            written = ", ".join(str(k) for k in np.flatnonzero(named[at] == row)[:4])
+            told = f"from row {written} of the source" if written else "unchanged"
+            where = f"row {row}" + (f" of slice {at}" if outer > 1 else "")
+            raise AssertionError(
+                f"{where} must be {told}: expected {shown(wanted[0], place)}, got {shown(held[at, row], place)}"
+            )
 
 
 @case(ops.set_rows)

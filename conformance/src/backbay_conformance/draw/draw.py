@@ -132,6 +132,13 @@ class Draw:
     def pick(self, *options: T) -> T:
         return options[self.below(len(options))]
 
+    def branch(self) -> Draw | None:
+        """In half of the cases a draw of its own, for a part of a scenario that shrinking can leave out by one choice."""
+        number = self.below(1 << 16)
+        if number % 2 == 0:
+            return None
+        return Draw(f"{self.seed}/{len(self.choices)}/{number}", self.turn, cache=self.cache)
+
     def flag(self, one_in: int = 2) -> bool:
         """True about once in `one_in` times; False is the simpler choice."""
         return self.below(one_in) == one_in - 1

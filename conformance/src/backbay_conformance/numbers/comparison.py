@@ -91,6 +91,7 @@ def compare_bits(
 def _other_bits(expected: Array, got: Array, dtype: DType) -> Array:
     whole = np.dtype(f"u{expected.dtype.itemsize}")
     wrong = np.ascontiguousarray(expected).view(whole) != np.ascontiguousarray(got).view(whole)
+    wrong = wrong.reshape(expected.shape)  # of a scalar, too
     if dtype.is_float:
         wrong &= ~(np.isnan(decode(expected, dtype)) & np.isnan(decode(got, dtype)))
     return np.asarray(wrong)
@@ -99,7 +100,7 @@ def _other_bits(expected: Array, got: Array, dtype: DType) -> Array:
 def first_bits(left: Array, right: Array, dtype: DType) -> str:
     """The first stored element of two arrays whose bits differ, in both: its number, or a byte of a block."""
     whole = np.dtype(f"u{left.dtype.itemsize}")
-    bits = [np.ascontiguousarray(raw).view(whole) for raw in (left, right)]
+    bits = [np.ascontiguousarray(raw).view(whole).reshape(left.shape) for raw in (left, right)]
     wrong = bits[0] != bits[1]
     at = first_of(wrong)
     shown = [f"{part[at]:#0{2 + 2 * whole.itemsize}x}" for part in bits]

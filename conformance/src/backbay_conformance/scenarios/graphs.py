@@ -35,11 +35,13 @@ def random_graph(lab: Lab, draw: Draw) -> None:
         n, m = draw.pick(4, 1, 3, 8, 17, 32, 33), draw.pick(3, 1, 2, 5, 16)
         leaves = [wiring.leaf(numbers(draw, (n, m)), 9) for _ in range(1 + draw.below(3))]
         states = [wiring.leaf(numbers(draw, (n, m + draw.below(3))), PEAK) for _ in range(draw.below(3))]
-        grow(draw, wiring, states, 2 + draw.below(14))
-        for _ in range(draw.below(4)):
-            read_again(draw, wiring)
+        grow(draw, wiring, states, 18)
+        for _ in range(3):
+            part = draw.branch()
+            if part is not None:
+                read_again(part, wiring)
         outputs = chosen(draw, wiring)
-        draw.note("; ".join(wiring.log))
+        forward(draw, wiring, outputs)
         wiring.check(outputs, states, "first")
         for leaf in leaves:
             wiring.rewrite(leaf, numbers(draw, leaf.shape))
@@ -48,17 +50,29 @@ def random_graph(lab: Lab, draw: Draw) -> None:
             wiring.rewrite(leaves[0], numbers(draw, leaves[0].shape))
             wiring.check(outputs[: 1 + draw.below(len(outputs))], states, "with fewer outputs")
         if draw.flag():
-            grow(draw, wiring, states, 1 + draw.below(5))
-            wiring.check(chosen(draw, wiring), states, "after tracing more")
+            grow(draw, wiring, states, 6)
+            outputs = chosen(draw, wiring)
+            forward(draw, wiring, outputs)
+            wiring.check(outputs, states, "after tracing more")
+
+
+def forward(draw: Draw, wiring: Wiring, outputs: list[Twin]) -> None:
+    for output in outputs:
+        wiring.forward(output)
+    draw.note("; ".join(wiring.log))
 
 
 def grow(draw: Draw, wiring: Wiring, states: list[Twin], steps: int) -> None:
+    """About half of so many steps."""
     for _ in range(steps):
-        if states and draw.flag(4):
-            write(draw, wiring, draw.pick(*states))
+        part = draw.branch()
+        if part is None:
+            continue
+        if states and part.flag(4):
+            write(part, wiring, part.pick(*states))
         else:
-            x = recent(draw, wiring)
-            draw.pick(*STEPS)(draw, wiring, x)
+            x = recent(part, wiring)
+            part.pick(*STEPS)(part, wiring, x)
 
 
 def recent(draw: Draw, wiring: Wiring) -> Twin:
