@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import os
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
-
-# Threads that wait must not take the cores from those that work; read when PyTorch is imported.
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import numpy as np
 import torch
@@ -20,6 +16,7 @@ from tiny_gguf import BEGIN, END, train_tokenizer
 from tiny_llama import Shape, TinyLlama
 from tiny_tasks import TASKS, Problem, training_problems, unseen_problems
 from tokenizers import Tokenizer
+from training_run import Progress, TrainingRun
 
 TOKENS_PER_STEP = 2048
 LEARNING_RATE = 3e-3
@@ -27,7 +24,6 @@ WARM_UP = 100  # steps
 FALL_FROM = 0.4  # of the whole way: from here the learning rate falls to zero
 ROUND_FROM = 0.6  # and from here every other step sees the weights as q4_0 will have them
 LONG_FROM = 0.6  # and rows are as long as the context
-SAVE_EVERY = 60  # seconds
 
 
 @dataclass(frozen=True)
@@ -105,88 +101,28 @@ def make_tokenizer(vocabulary: int) -> Tokenizer:
     return train_tokenizer(short, vocabulary)
 
 
-@dataclass(frozen=True)
-class Progress:
-    step: int
-    steps: int
-    seconds: float
-    share: float  # of the whole way, 0 to 1
-    loss: float
+class Training(TrainingRun[TinyLlama, Text]):
+    """Seconds that are spent count against the minutes."""
 
-
-class Training:
-    """A training run. Equal seeds give equal models, if the steps and not the minutes end it."""
+    learning_rate, warm_up, fall_from = LEARNING_RATE, WARM_UP, FALL_FROM
 
     def __init__(self, shape: Shape, steps: int, minutes: float, seed: int) -> None:
-        torch.manual_seed(seed)
-        self.steps, self.seconds, self.seed = steps, minutes * 60, seed
-        self.text = Text(make_tokenizer(shape.vocabulary))
-        self.model = TinyLlama(shape)
-        self.optimizers = _optimizers(self.model)
-        self.step, self.spent, self.cpu = 0, 0.0, 0.0
+        text = Text(make_tokenizer(shape.vocabulary))
+        super().__init__(partial(TinyLlama, shape), text, steps, minutes, seed)
         self.half = bool(torch.cpu.get_capabilities().get("amx_bf16"))  # bfloat16 is fast only there
 
     @property
-    def share(self) -> float:
-        return min(1.0, max(self.step / self.steps, self.spent / self.seconds))
+    def clock(self) -> float:
+        return self.spent
 
     def run(self, report: Callable[[Progress], None], checkpoint: Path) -> None:
-        """Train until the steps or the minutes are over, whichever comes first."""
-        saved = self.spent
-        while self.share < 1:
-            started, cpu = time.perf_counter(), time.process_time()
-            loss = self._learn()
-            self.step += 1
-            self.spent += time.perf_counter() - started
-            self.cpu += time.process_time() - cpu
-            if self.spent - saved > SAVE_EVERY or self.share >= 1:
-                saved = self.spent
-                self.save(checkpoint)
-            report(Progress(self.step, self.steps, self.spent, self.share, loss))
+        super().run(report, checkpoint)
         self.model.round(False)
 
-    def _learn(self) -> float:
+    def loss(self) -> torch.Tensor:
         share, shape = self.share, self.model.shape
-        rate = LEARNING_RATE * min(1, (self.step + 1) / WARM_UP, (1 - share) / (1 - FALL_FROM))
-        for group in itertools.chain.from_iterable(optimizer.param_groups for optimizer in self.optimizers):
-            group["lr"] = rate
         self.model.round(share > ROUND_FROM and self.step % 2 == 0)
         length = shape.context if share > LONG_FROM else shape.context // 2
         batch = self.text.pack(Random(f"{self.seed} {self.step}"), TOKENS_PER_STEP // length, length)
         with torch.autocast("cpu", torch.bfloat16, enabled=self.half):
-            loss = loss_of(self.model, batch)
-        loss.backward()
-        for optimizer in self.optimizers:
-            optimizer.step()
-            optimizer.zero_grad()
-        return loss.item()
-
-    def save(self, path: Path) -> None:
-        """Save everything needed to continue; a half-written file never replaces a whole one."""
-        state = {
-            "model": self.model.state_dict(),
-            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
-            "tokenizer": self.text.tokenizer.to_str(),
-            "counts": (self.step, self.spent, self.cpu),
-        }
-        torch.save(state, path.with_suffix(".new"))
-        path.with_suffix(".new").replace(path)
-
-    def resume(self, path: Path) -> None:
-        state = torch.load(path, weights_only=True)
-        self.model.load_state_dict(state["model"])
-        for optimizer, kept in zip(self.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(kept)
-        self.text = Text(Tokenizer.from_str(state["tokenizer"]))
-        self.step, self.spent, self.cpu = state["counts"]
-
-
-def _optimizers(model: TinyLlama) -> list[torch.optim.Optimizer]:
-    """Muon for the blocks' matrices, which then need half the steps; AdamW for the rest."""
-    matrices = model.matrices()
-    chosen = {id(weight) for weight in matrices}
-    rest = [weight for weight in model.parameters() if id(weight) not in chosen]
-    return [
-        torch.optim.Muon(matrices, lr=LEARNING_RATE, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW(rest, lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.0),
-    ]
+            return loss_of(self.model, batch)

@@ -8,11 +8,12 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from train_tiny import report_progress
+import training_command
+from training_command import show
 from vision_answers import answers
 from vision_tasks import TASKS, unseen_questions
 
@@ -25,35 +26,18 @@ MODELS = Path(__file__).parent / "models"
 TEXT, PROJECTOR = "backbay-tiny-vision-f16.gguf", "mmproj-backbay-tiny-vision-f16.gguf"
 
 
-def show(title: str, columns: Mapping[str, Mapping[str, float]]) -> None:
-    """Accuracy by task, a column for each way of answering."""
-    print(f"\n{title}")
-    print(f"{'task':<12}" + "".join(f"{name:>10}" for name in columns))
-    for task in TASKS:
-        print(f"{task:<12}" + "".join(f"{scores[task]:>10.1%}" for scores in columns.values()))
-    means = [sum(scores.values()) / len(scores) for scores in columns.values()]
-    print(f"{'mean':<12}" + "".join(f"{mean:>10.1%}" for mean in means))
-
-
 def train(options: argparse.Namespace) -> None:
     from tiny_gguf import write_gguf
     from tiny_vision import MEAN, STD, VisionShape
     from vision_gguf import CHAT_TEMPLATE, write_projector
     from vision_training import Training
 
-    options.out.mkdir(parents=True, exist_ok=True)
-    checkpoint = options.out / "checkpoint.pt"
     training = Training(VisionShape(), options.steps, options.minutes, options.seed)
-    if options.resume:
-        training.resume(checkpoint)
-    parameters = sum(weight.numel() for weight in training.model.parameters())
-    print(f"{parameters / 1e6:.2f} million parameters, {len(TASKS)} tasks, seed {options.seed}", flush=True)
-    training.run(report_progress, checkpoint)
-    print(f"{training.step} steps in {training.spent / 60:.1f} minutes ({training.cpu / 60:.1f} of CPU time)")
+    training_command.train(training, options, TASKS)
     shape, model = asdict(training.model.shape), training.model
     text, projector = options.out / TEXT, options.out / PROJECTOR
     write_gguf(
-        text, "f16", shape["text"], model.text.tensors(), training.words.tokenizer, DESCRIPTION,
+        text, "f16", shape["text"], model.text.tensors(), training.text.tokenizer, DESCRIPTION,
         "Backbay Tiny Vision", CHAT_TEMPLATE,
     )  # fmt: skip
     weights = {name: weight.detach().numpy() for name, weight in model.encoder.tensors().items()}
@@ -73,18 +57,13 @@ def score(text: Path, projector: Path, backends: Sequence[str], count: int) -> N
         print(
             f"{backend}: {len(TASKS) * count} questions in {time.perf_counter() - started:.0f} s", flush=True
         )
-    show(f"Right answers, of {count} questions about unseen pictures each", columns)
+    show(f"Right answers, of {count} questions about unseen pictures each", columns, TASKS)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("backbay-tiny-vision"), help="folder to write into")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=1080)
-    parser.add_argument(
-        "--minutes", type=float, default=25, help="of CPU time: end here even if steps are left"
+    parser = training_command.parser_of(
+        __doc__ or "", "backbay-tiny-vision", steps=1080, minutes=25, time="of CPU time: "
     )
-    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint in the folder")
     parser.add_argument(
         "--evaluate",
         type=Path,
@@ -92,9 +71,6 @@ def main() -> int:
         nargs="?",
         const=MODELS,
         help="train nothing; ask these models",
-    )
-    parser.add_argument(
-        "--backend", action="append", help="what answers: a backend's name (all that are installed) or torch"
     )
     parser.add_argument("--count", type=int, default=100, help="questions of each task")
     options = parser.parse_args()
