@@ -17,6 +17,7 @@ PICTURES = "encoders of pictures, which are no architectures of text"
 PATCHES = "the seeds' interface: the encoders of pictures here multiply whole patches"
 SEEDS = "the seeds' interface"
 COMPOSITES = "composites"
+DELTA_RULE = "the composite of delta_rule: qwen3next, qwen35 and rwkv7 where a backend has no kernel"
 UNUSED = {
     "quick_gelu": PICTURES,
     "avg_pool2d": PICTURES,
@@ -28,6 +29,13 @@ UNUSED = {
     "argsort": COMPOSITES,
     "pad_ext": COMPOSITES,
     "mulmat_full_prec": COMPOSITES,
+    "neg": DELTA_RULE,
+    "stack": DELTA_RULE,
+    "exp": DELTA_RULE,
+    "pad": DELTA_RULE,
+    "cumsum": DELTA_RULE,
+    "tri": DELTA_RULE,
+    "solve_tri": DELTA_RULE,
     "conv1d_dw": SEEDS,
     "sin": SEEDS,
     "cos": SEEDS,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import backbay
+from backbay import Tensor
 from backbay_conformance.plugin import Draw, Fault, Lab, lab_for
 from backbay_engine.cache import RecurrentCache
 from backbay_engine.scenarios.recurrent_rules import (
@@ -39,5 +40,19 @@ def test_states_of_a_wrong_row_are_found(rule, monkeypatch: pytest.MonkeyPatch) 
         return planned(self, step, sources[::-1], targets)
 
     monkeypatch.setattr(RecurrentCache, "_planned", swapped)
+    with pytest.raises(Fault, match="expected"):
+        run(rule, "cpu_ref", 30)
+
+
+@pytest.mark.parametrize("rule", RULES[:2])
+def test_a_state_that_skips_a_chunk_is_found(rule, monkeypatch: pytest.MonkeyPatch) -> None:
+    sliced = Tensor.slice
+
+    def first_only(x, ctx, dim, low, high, step=1):
+        return (
+            sliced(x, ctx, dim, 0, 1) if (dim, high) == (2, low + 1) else sliced(x, ctx, dim, low, high, step)
+        )
+
+    monkeypatch.setattr(Tensor, "slice", first_only)
     with pytest.raises(Fault, match="expected"):
         run(rule, "cpu_ref", 30)

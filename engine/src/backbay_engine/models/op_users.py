@@ -17,17 +17,15 @@ _NAMES = {
         "lfm2moe llama mamba mamba2 modern-bert nemotron_h nemotron_h_moe nomic-bert nomic-bert-moe olmo2 "
         "phi3 qwen2 qwen3 qwen35 qwen3moe qwen3next rwkv7 smollm3 starcoder starcoder2 t5"
     ),
-    "sub": "deepseek2 gemma3n qwen35 qwen3next rwkv7",
+    "sub": "deepseek2 gemma3n rwkv7",
     "mul": (
         "deepseek2 ernie4_5-moe gemma3n gemma4 glm4moe gpt-oss granitehybrid granitemoe jina-bert-v2 lfm2 "
         "lfm2moe llama mamba mamba2 modern-bert nemotron_h nemotron_h_moe nomic-bert-moe qwen35 qwen3moe "
         "qwen3next rwkv7"
     ),
     "div": "deepseek2 gemma3n glm4moe lfm2moe nemotron_h_moe",
-    "neg": "qwen35 qwen3next rwkv7",
     "sqr": "gemma3n nemotron_h nemotron_h_moe rwkv7",
     "sqrt": "gemma3n",
-    "exp": "qwen35 qwen3next rwkv7",
     "tanh": "bert gemma2 gemma3n gemma4 rwkv7",
     "sigmoid": "deepseek2 glm4moe lfm2moe nemotron_h_moe qwen35 qwen3next rwkv7",
     "relu": "gemma3n nemotron_h nemotron_h_moe rwkv7 t5",
@@ -53,8 +51,6 @@ _NAMES = {
         "lfm2moe llama mamba mamba2 modern-bert nemotron_h nemotron_h_moe nomic-bert nomic-bert-moe olmo2 "
         "phi3 qwen2 qwen3 qwen35 qwen3moe qwen3next rwkv7 smollm3 starcoder starcoder2 t5"
     ),
-    "tri": "qwen35 qwen3next rwkv7",
-    "solve_tri": "qwen35 qwen3next rwkv7",
     "mulmat": (
         "bert cohere2 command-r deepseek2 ernie4_5 ernie4_5-moe gemma-embedding gemma2 gemma3 gemma3n "
         "gemma4 glm4 glm4moe gpt-oss gpt2 granite granitehybrid granitemoe jina-bert-v2 jina-bert-v3 lfm2 "
@@ -87,7 +83,6 @@ _NAMES = {
     "sum_rows": "deepseek2 glm4moe lfm2moe nemotron_h_moe rwkv7",
     "mean": "gemma3n",
     "stddev": "gemma3n",
-    "cumsum": "qwen35 qwen3next rwkv7",
     "rope": (
         "cohere2 command-r deepseek2 ernie4_5 ernie4_5-moe gemma-embedding gemma2 gemma3 gemma3n gemma4 "
         "glm4 glm4moe gpt-oss granite granitemoe jina-bert-v3 lfm2 lfm2moe llama modern-bert nomic-bert "
@@ -95,6 +90,7 @@ _NAMES = {
     ),
     "ssm_conv": "granitehybrid lfm2 lfm2moe mamba mamba2 nemotron_h nemotron_h_moe qwen35 qwen3next",
     "ssm_scan": "granitehybrid mamba mamba2 nemotron_h nemotron_h_moe",
+    "delta_rule": "qwen35 qwen3next rwkv7",
     "reshape": (
         "bert cohere2 command-r deepseek2 ernie4_5 ernie4_5-moe gemma-embedding gemma2 gemma3 gemma3n "
         "gemma4 glm4 glm4moe gpt-oss gpt2 granite granitehybrid granitemoe jina-bert-v2 jina-bert-v3 lfm2 "
@@ -105,12 +101,11 @@ _NAMES = {
         "cohere2 command-r deepseek2 ernie4_5 ernie4_5-moe gemma2 gemma3 gemma3n gemma4 glm4 glm4moe "
         "gpt-oss gpt2 granite granitehybrid granitemoe jina-bert-v3 lfm2 lfm2moe llama mamba mamba2 "
         "modern-bert nemotron_h nemotron_h_moe nomic-bert nomic-bert-moe olmo2 phi3 qwen2 qwen3 qwen35 "
-        "qwen3moe qwen3next smollm3 starcoder starcoder2 t5"
+        "qwen3moe qwen3next rwkv7 smollm3 starcoder starcoder2 t5"
     ),
     "permute": (
         "bert deepseek2 gemma-embedding gemma3n granitehybrid jina-bert-v2 jina-bert-v3 lfm2 lfm2moe "
-        "mamba mamba2 modern-bert nemotron_h nemotron_h_moe nomic-bert nomic-bert-moe qwen35 qwen3next "
-        "rwkv7 t5"
+        "mamba mamba2 modern-bert nemotron_h nemotron_h_moe nomic-bert nomic-bert-moe qwen35 qwen3next t5"
     ),
     "slice": (
         "cohere2 command-r deepseek2 ernie4_5 ernie4_5-moe gemma2 gemma3 gemma3n gemma4 glm4 glm4moe "
@@ -120,19 +115,17 @@ _NAMES = {
     ),
     "chunk": "gemma4 glm4 jina-bert-v2 lfm2 lfm2moe mamba modern-bert phi3 qwen35 qwen3next",
     "chunk_sections": (
-        "deepseek2 gemma3n granitehybrid mamba mamba2 nemotron_h nemotron_h_moe qwen35 qwen3next rwkv7"
+        "deepseek2 gemma3n granitehybrid mamba mamba2 nemotron_h nemotron_h_moe qwen35 qwen3next"
     ),
     "contiguous": (
         "bert deepseek2 gemma-embedding gemma3n gemma4 glm4 granitehybrid jina-bert-v2 jina-bert-v3 lfm2 "
         "lfm2moe mamba mamba2 modern-bert nemotron_h nemotron_h_moe nomic-bert nomic-bert-moe phi3 qwen35 "
         "qwen3next rwkv7 t5"
     ),
-    "pad": "rwkv7",
     "concat": (
         "deepseek2 gemma3n granitehybrid lfm2 lfm2moe mamba mamba2 nemotron_h nemotron_h_moe qwen35 "
         "qwen3next rwkv7"
     ),
-    "stack": "qwen35 qwen3next rwkv7",
     "repeat": "gemma3n",
     "repeat_4d": "gemma4 qwen35 qwen3next rwkv7",
     "set_rows": (

@@ -8,11 +8,10 @@ from typing import final
 
 import numpy as np
 
-from backbay import Context, Tensor
+from backbay import Context, Tensor, ops
 from backbay_conformance.plugin import Draw, Lab, scenario
 
 from ..cache import BoundRecurrentCache, CacheSizes, RecurrentCache
-from ..models.nn import delta_rule
 from ..steps.builders import next_step
 from .closeness import Array, leaf_of, require_near, roundoff
 
@@ -45,8 +44,23 @@ class Rule(ABC):
         """The output of one token of one sequence, (heads, value), and the state after it, in float64."""
 
 
-@final
 class DeltaRule(Rule):
+    """A delta rule: by the backend's kernel, or by core's composite, which takes prompts in chunks."""
+
+    def __init__(self, draw: Draw) -> None:
+        super().__init__(draw)
+        self.composed = draw.flag()
+
+    def trace(self, ctx: Context, bound: BoundRecurrentCache, inputs: Sequence[Tensor]) -> Tensor:
+        before, v = bound.state(ctx, 0, "delta", *self.state[::-1]), inputs[2]
+        args = (before, *inputs, None)[:7]
+        both = ops.delta_rule.open(ctx, args) if self.composed else before.delta_rule(ctx, *inputs)
+        bound.keep(ctx, 0, "delta", both.view(ctx, v.size * both.stride(0), before.shape))
+        return both.view(ctx, 0, v.shape).contiguous(ctx)
+
+
+@final
+class GatedRule(DeltaRule):
     """The gated delta rule."""
 
     def inputs(self, rng: np.random.Generator, sequences: int, tokens: int) -> list[Array]:
@@ -55,13 +69,6 @@ class DeltaRule(Rule):
         k /= np.linalg.norm(k, axis=-1, keepdims=True)
         decay = -rng.exponential(10.0 ** rng.integers(-3, 2), (*lead, 1))
         return [q, k, rng.standard_normal((*lead, self.value)), decay, rng.random((*lead, 1))]
-
-    def trace(self, ctx: Context, bound: BoundRecurrentCache, inputs: Sequence[Tensor]) -> Tensor:
-        before = bound.state(ctx, 0, "delta", *self.state[::-1])
-        q, k, v, decay, share = inputs
-        y, after = delta_rule(ctx, before, q, k, v, decay, share)
-        bound.keep(ctx, 0, "delta", after)
-        return y
 
     def follow(self, state: Array, inputs: Sequence[Array]) -> tuple[Array, Array]:
         q, k, v, decay, share = inputs
@@ -72,7 +79,7 @@ class DeltaRule(Rule):
 
 
 @final
-class LowRankRule(Rule):
+class LowRankRule(DeltaRule):
     """The rule of RWKV 7."""
 
     def inputs(self, rng: np.random.Generator, sequences: int, tokens: int) -> list[Array]:
@@ -82,13 +89,6 @@ class LowRankRule(Rule):
         decay = -0.6065 * rng.random((*lead, self.key))
         value = rng.standard_normal((*lead, self.value))
         return [query, key, value, decay, rng.random((*lead, self.key)), removed]
-
-    def trace(self, ctx: Context, bound: BoundRecurrentCache, inputs: Sequence[Tensor]) -> Tensor:
-        before = bound.state(ctx, 0, "wkv", *self.state[::-1])
-        q, k, v, decay, share, removed = inputs
-        y, after = delta_rule(ctx, before, q, k, v, decay, share, removed)
-        bound.keep(ctx, 0, "wkv", after)
-        return y
 
     def follow(self, state: Array, inputs: Sequence[Array]) -> tuple[Array, Array]:
         query, key, value, decay, share, removed = inputs
@@ -185,7 +185,7 @@ def _followed(
 @scenario("cache", smoke=3, default=20, nightly=200)
 def engine_delta_rule(lab: Lab, draw: Draw) -> None:
     """The gated delta rule: chunks of prompts that are cut anywhere, and single tokens, agree."""
-    cut_prompts(lab, draw, DeltaRule(draw))
+    cut_prompts(lab, draw, GatedRule(draw))
 
 
 @scenario("cache", smoke=3, default=20, nightly=200)

@@ -110,6 +110,15 @@ def a_nan_of_one_head_reaches_the_others(call: BoundCall) -> Result:
     return y
 
 
+@fault(Kind.SPECIAL, ops.delta_rule, like="L12776")
+def a_nan_of_one_head_reaches_the_states_of_others(call: BoundCall) -> Result:
+    """All heads of a sequence share a block, whose sum a NaN spoils."""
+    y = np.array(call.right())
+    states = y[call.v.size :].reshape(rank4(call.s).shape)
+    states[np.isnan(states).any((1, 2, 3))] = np.nan
+    return y
+
+
 @fault(Kind.SPECIAL, ops.rope, like="L14580")
 def turning_is_a_product_with_a_matrix(call: BoundCall) -> Result:
     """A head times a matrix that is mostly zeros: a NaN or an infinity reaches the whole head."""

@@ -102,6 +102,15 @@ def a_scan_starts_again_after_32_tokens(call: BoundCall) -> Result:
     return y
 
 
+@fault(Kind.LONG, ops.delta_rule, like="L17746")
+def a_delta_rule_forgets_what_a_chunk_removed(call: BoundCall) -> Result:
+    """Past a chunk of 16 tokens, the shares of the chunks before count as 0."""
+    share = np.array(rank4(call.share))
+    tokens = share.shape[1]
+    share[:, : tokens // 16 * 16] *= tokens <= 16
+    return call.right(share=share)
+
+
 @fault(Kind.LONG, ops.argsort, like="L17659")
 def rows_above_512_are_sorted_in_two_parts(call: BoundCall) -> Result:
     """The halves of a long row are sorted, and never merged."""

@@ -177,6 +177,20 @@ def states_past_32_do_not_reach_the_result(call: BoundCall) -> Result:
     return right
 
 
+@fault(Kind.TAILS, ops.delta_rule, like="L20031")
+def keys_past_64_of_a_head_are_not_read(call: BoundCall) -> Result:
+    """A block of threads holds 64 keys of a head."""
+    q = np.array(call.q)
+    q[..., 64:] = 0
+    return call.right(q=q)
+
+
+@fault(Kind.TAILS, ops.delta_rule, like="L20031")
+def a_delta_rule_has_one_decay_for_a_head(call: BoundCall) -> Result:
+    """The first channel's decay serves all channels."""
+    return call.right(decay=np.broadcast_to(call.decay[..., :1], call.decay.shape))
+
+
 @fault(Kind.TAILS, ops.ssm_scan, like="L20031")
 def scans_of_many_heads_share_a_group(call: BoundCall) -> Result:
     """Heads past the 64th read the first group and the first head's decay."""
