@@ -40,6 +40,7 @@ docs: api  ## write all pages that are made from the code anew
 	$(BIN)/python tools/generated_text.py
 	$(BIN)/python tools/faults.py
 	$(BIN)/python tools/found.py
+	$(BIN)/python tools/recording.py
 
 api: $(VENV)/.installed  ## write the list of public names anew
 	$(BIN)/python tools/public_names.py

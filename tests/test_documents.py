@@ -97,6 +97,11 @@ def test_the_table_of_backends_in_the_readme_is_what_is_installed():
     assert shown is not None and shown[1] == listed.stdout
 
 
+def test_the_recording_is_what_its_commands_print():
+    done = subprocess.run([sys.executable, ROOT / "tools/recording.py", "--check"], check=False)
+    assert done.returncode == 0, "run `make docs`"
+
+
 def test_the_pip_line_of_the_readme_is_the_one_that_make_runs():
     planned = subprocess.run(
         ["make", "-n", "VENV=fresh", "fresh/.installed"], cwd=ROOT, check=True, capture_output=True, text=True
