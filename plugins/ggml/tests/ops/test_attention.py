@@ -7,7 +7,6 @@ import pytest
 
 from backbay import BackendParams, DType, FlashAttention
 from backbay_ggml import Ggml
-from backbay_ggml.ops import attention
 
 
 def test_the_cache_config_follows_flash_attention() -> None:
@@ -62,34 +61,3 @@ def test_an_empty_history_gives_zeros(choice) -> None:
         ctx.compute(y)
         assert y.numpy().shape == (6, 4, 8)
         assert not y.numpy().any()
-
-
-def test_many_queries_without_a_mask_agree_with_few(monkeypatch) -> None:
-    """From MANY queries on, the CPU takes products, whose rows are padded to whole vectors; before, flash attention."""
-    rng = np.random.default_rng(1)
-    q, k, v = (
-        rng.standard_normal(shape).astype(np.float32) for shape in ((2, 80, 4, 20), *[(2, 96, 2, 20)] * 2)
-    )
-    found = []
-    for many in (attention.MANY, 10_000):
-        monkeypatch.setattr(attention, "MANY", many)
-        with (
-            Ggml(None, BackendParams(flash_attention=FlashAttention.ON)) as backend,
-            backend.new_context() as ctx,
-        ):
-            query, key, value = (ctx.from_floats(array) for array in (q, k, v))
-            y = query.scaled_dot_product_attention(ctx, key, value, scale=0.25)
-            ctx.compute(y)
-            found.append((y.numpy(), backend.memory().cpu.graph.size))
-    np.testing.assert_allclose(found[0][0], found[1][0], atol=1e-5)
-    assert found[0][1] > found[1][1]  # it holds scores
-
-
-def test_scores_of_very_many_queries_are_never_held(monkeypatch) -> None:
-    monkeypatch.setattr(attention, "MOST_SCORES", 1 << 20)
-    params = BackendParams(flash_attention=FlashAttention.ON, alloc_memory=False)
-    with Ggml(None, params) as backend, backend.new_context() as ctx:
-        x = ctx.zeros(DType.F32, 64, 8, 1024)
-        before = backend.memory().total()
-        ctx.forward(x.scaled_dot_product_attention(ctx, x, x, scale=0.25)).reserve()
-        assert backend.memory().total() - before < 4 * 8 * 1024**2

@@ -15,6 +15,7 @@ from . import logs
 from .abi import DTYPES, NULL, Ptr, dtype_of, ffi
 from .layout import check_layout, has_type, op_numbers
 from .location import VARIABLE, locate
+from .native import find_attention
 
 OLDEST, NEWEST = (0, 15, 3), (0, 25, 3)
 """The range of ggml versions that the tests run on; later patch levels of the newest are accepted."""
@@ -49,6 +50,7 @@ class Library:
         self.cpu = self._find_cpu()
         self.view_ops, self.none_op = op_numbers(self.lib)
         self.sums_in_half = _sums_in_half(self.lib)
+        self.attention = find_attention(path.parent)
 
     def devices(self) -> list[Ptr]:
         """Every device that ggml reports, the CPU first."""

@@ -1,17 +1,20 @@
-"""Attention: ggml's flash attention, or two products and a softmax."""
+"""Attention: ggml's flash attention, or two products and a softmax; native code of ours for many queries."""
 
 from __future__ import annotations
 
+import struct
+import sys
+
 from backbay import DType, Node, ops
 
-from ..library.abi import NULL, Ptr
+from ..library.abi import NULL, Ptr, ffi
+from ..library.native import EVERY_THREAD, MOST_FEATURES, NativeAttention
 from ..lowering.builder import Builder
 from ..lowering.products import FULL_PRECISION
 from .kernel_table import kernel
 
-MANY = 64  # queries from which two products are faster on a CPU than its flash attention, which has no tiles
-MOST_SCORES = 128 << 20  # bytes; flash attention holds none
-VECTOR = 16  # elements of f32
+MANY = 64  # queries, as many as a tile of ggml's flash attention has
+VECTOR = 16  # elements of f32; ggml's flash attention has tiles for values of whole vectors
 
 
 @kernel(ops.scaled_dot_product_attention)
@@ -28,18 +31,23 @@ def scaled_dot_product_attention(
     softcap: float = 0.0,
     cache_config_applied: bool = False,
 ) -> Ptr:
+    plain = mask is None and sinks is None and vmla is None and not softcap
+    many = g.on_cpu and mask is None and query.dim(2) >= MANY and key.dtype is value.dtype is DType.F32
+    flash = takes_flash(g.flash, mask, cache_config_applied)
+    if flash and many and plain and (native := g.library.attention) and _fits_native(query, key, value):
+        return _native(g, native, query, key, value, scale)
     q = g.permute(g.rows(query, DType.F32), 0, 2, 1, 3)  # (d, tokens, heads, batch)
     k = g.with_rows(g.permute(g.rows(key), 0, 2, 1, 3))  # (d, history, kv_heads, batch)
     bias = None if mask is None else g.dense(mask)
     column = None if sinks is None else g.floats(sinks)
-    flash = takes_flash(g.flash, mask, cache_config_applied)
-    if flash and g.on_cpu and mask is None and _fits_products(query, key):
-        flash, q, k = False, _padded(g, q), _padded(g, k)
     if flash:
-        v = g.permute(g.rows(value), 0, 2, 1, 3)  # (dv, history, kv_heads, batch)
+        lying = _padded(g, value) if many else g.rows(value)
+        v = g.permute(lying, 0, 2, 1, 3)  # (dv, history, kv_heads, batch)
         result = g.call("flash_attn_ext", q, k, v, NULL if bias is None else bias, scale, 0.0, softcap)
         if column is not None:
             g.lib.ggml_flash_attn_ext_add_sinks(result, column)
+        if result.ne[0] != value.dim(0):
+            result = _first_features(g, result, value.dim(0))
         if vmla is None:
             return result  # (dv, heads, tokens, batch)
         result = g.contiguous(g.permute(result, 0, 2, 1, 3))
@@ -51,16 +59,26 @@ def scaled_dot_product_attention(
     return g.contiguous(g.permute(result, 0, 2, 1, 3))
 
 
-def _fits_products(query: Node, key: Node) -> bool:
-    """Whether there are many queries, but not so many that their scores take much memory."""
-    scores = 4 * query.dim(1) * query.dim(2) * query.dim(3) * key.dim(2)
-    return key.dtype is DType.F32 and query.dim(2) >= MANY and scores <= MOST_SCORES
+def _fits_native(query: Node, key: Node, value: Node) -> bool:
+    return 0 < query.dim(0) <= MOST_FEATURES and 0 < value.dim(0) <= MOST_FEATURES and 0 not in key.shape
 
 
-def _padded(g: Builder, x: Ptr) -> Ptr:
-    """Queries or keys as the CPU's fast product takes them: rows without gaps, of whole vectors."""
-    floats, missing = g.contiguous(x), -x.ne[0] % VECTOR
-    return g.call("pad_ext", floats, 0, missing, 0, 0, 0, 0, 0, 0) if missing else floats
+def _native(g: Builder, native: NativeAttention, query: Node, key: Node, value: Node, scale: float) -> Ptr:
+    operands = [g.rows(node, DType.F32) for node in (query, key, value)]
+    shape = value.dim(0), query.dim(1), query.dim(2), query.dim(3)
+    bits = ffi.cast("void *", int.from_bytes(struct.pack("=f", scale), sys.byteorder))
+    return g.call("custom_4d", int(DType.F32), *shape, operands, 3, native.function, EVERY_THREAD, bits)
+
+
+def _padded(g: Builder, value: Node) -> Ptr:
+    """Values with zeros up to a whole vector."""
+    missing = -value.dim(0) % VECTOR
+    return g.call("pad_ext", g.rows(value), 0, missing, 0, 0, 0, 0, 0, 0) if missing else g.rows(value)
+
+
+def _first_features(g: Builder, result: Ptr, count: int) -> Ptr:
+    shape = (count, *tuple(result.ne)[1:])
+    return g.call("cont", g.view(result, DType.F32, shape, tuple(result.nb), 0))
 
 
 def takes_flash(allowed: bool, mask: Node | None, permuted: bool) -> bool:
