@@ -75,7 +75,7 @@ def _pieces(
     for name, operand in operands.items():
         if _repeats_to(operand, shape, whole=call.op in OF_ROWS):
             index = tuple(_wrapped(at, operand, n) for n in range(len(operand.shape)))
-            own = len(operand.shape) < len(shape) or operand.shape[1:] != shape[1:]
+            own = not index or len(index) < len(shape) or operand.shape[1:] != shape[1:]
             yield name, operand, index if own or call.op not in OF_ROWS else (None, *index[1:])
 
 
