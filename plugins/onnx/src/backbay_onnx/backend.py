@@ -81,7 +81,7 @@ class OnnxBackend(Backend):
         "provider": Option(
             "auto",
             one_of("auto", HOST_PROVIDER.option, *[provider.option for provider in GPU_PROVIDERS]),
-            "auto: a GPU through CUDA if one works, else the CPU; cuda: a GPU, or an error",
+            "auto: a GPU through CUDA if one works, else the CPU; cuda, webgpu: this provider, or an error",
         ),
         "threads": Option(
             "own",
@@ -166,10 +166,14 @@ class OnnxBackend(Backend):
 
     def precision(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Precision:
         packed = op in PRODUCTS and specs[0] is not None and specs[0].dtype in LAYOUTS
-        return Precision(DType.Q8_0 if packed and not self.is_exact else DType.F32, DType.F32)
+        return Precision(
+            DType.Q8_0 if packed and not self.is_exact else DType.F32,
+            DType.F32,
+            flushes_subnormals=self.device.provider.flushes_subnormals,
+        )
 
     def allocate(self, spec: Spec, placement: Placement) -> Buffer:
-        if not self.device.is_host and is_resident(spec, placement):
+        if self.device.has_memory and is_resident(spec, placement):
             return DeviceBuffer(self.device, spec.nbytes, self.params.debug)
         return LeafBuffer(spec.nbytes, self.params.debug)
 

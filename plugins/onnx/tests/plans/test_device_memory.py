@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,20 @@ class Elsewhere(OnnxBackend):
     """The host's memory, treated as if it were that of a device."""
 
     name = "elsewhere"
-    device = Device("CUDA:0", HOST_PROVIDER)
+    device = Device("CUDA:0", replace(HOST_PROVIDER, has_memory=True))
 
 
-def test_random_graphs_read_and_write_in_order_on_a_device() -> None:
+class Copied(OnnxBackend):
+    """The host, treated as a device that each run copies to and from, as WebGPU does."""
+
+    name = "copied"
+    device = Device("WebGPU:0", HOST_PROVIDER)
+
+
+@pytest.mark.parametrize("kind", [Elsewhere, Copied])
+def test_random_graphs_read_and_write_in_order_on_a_device(kind: type[OnnxBackend]) -> None:
     for seed in range(40):
-        ours, expected = play(Elsewhere, seed), play("cpu_ref", seed)
+        ours, expected = play(kind, seed), play("cpu_ref", seed)
         for mine, theirs in zip(ours, expected, strict=True):
             np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-4, err_msg=f"seed {seed}")
 
@@ -45,8 +54,21 @@ def test_a_decoder_keeps_its_cache_on_the_device() -> None:
         assert [state.in_place for state in compiled.lowered.states] == [True]
 
 
-def test_a_state_that_was_placed_on_the_host_is_written_there() -> None:
-    with backbay.open(None, backend=Elsewhere) as backend, backend.new_context() as ctx:
+def test_no_cache_is_bound_in_place_where_each_run_copies_it() -> None:
+    with backbay.open(None, backend=Copied) as backend, backbay.open(None, backend="cpu_ref") as reference:
+        ours, theirs = Step(backend), Step(reference)
+        assert isinstance(ours.cache.leaf.buffer, LeafBuffer)
+        for shape in SHAPES:
+            np.testing.assert_allclose(
+                ours.run(backend, *shape), theirs.run(reference, *shape), rtol=2e-5, atol=2e-5
+            )
+        (compiled,) = next(iter(backend.sessions._compiled.values()))
+        assert not any(state.in_place for state in compiled.lowered.states)
+
+
+@pytest.mark.parametrize("kind", [Elsewhere, Copied])
+def test_a_state_that_was_placed_on_the_host_is_written_there(kind: type[OnnxBackend]) -> None:
+    with backbay.open(None, backend=kind) as backend, backend.new_context() as ctx:
         state = ctx.input().zeros(DType.F32, 2, 3)
         for value in (1.0, 2.0):
             ctx.forward(state.set_rows(ctx, ctx.from_floats([[value, value]]), ctx.from_ints([int(value)])))
@@ -54,9 +76,10 @@ def test_a_state_that_was_placed_on_the_host_is_written_there() -> None:
         assert state.numpy().tolist() == [[0, 0], [1, 1], [2, 2]]
 
 
-def test_leaves_on_the_host_are_bound_anew_for_each_run() -> None:
+@pytest.mark.parametrize("kind", [Elsewhere, Copied])
+def test_leaves_on_the_host_are_bound_anew_for_each_run(kind: type[OnnxBackend]) -> None:
     """ONNX Runtime copies an input to a device when it is bound: later writes by the host must not be missed."""
-    with backbay.open(None, backend=Elsewhere) as backend, backend.new_context() as ctx:
+    with backbay.open(None, backend=kind) as backend, backend.new_context() as ctx:
         x, state = ctx.input().from_floats([1.0, 2.0]), ctx.input().from_floats([1.0, 1.0])
         total = x.add(ctx, state.add(ctx, x).copy(ctx, state))
         for value in (1.0, 5.0):

@@ -13,6 +13,7 @@ from backbay_onnx.session.providers import GPU_PROVIDERS
 from backbay_onnx.session.runtime import runtime
 
 NO_CUDA = "CUDAExecutionProvider" not in runtime().get_available_providers()
+NO_WEBGPU = "WebGpuExecutionProvider" not in runtime().get_available_providers()
 needs_none = pytest.mark.skipif(not NO_CUDA, reason="this ONNX Runtime is built with CUDA")
 
 
@@ -31,6 +32,16 @@ def test_a_gpu_that_is_asked_for_and_missing_is_an_error_with_its_remedy() -> No
             BackendUnavailableError, match=r"CUDA:0 was asked for.*pip install onnxruntime-gpu\[cuda,cudnn\]"
         ):
             backbay.open(None, backend="onnx", params=params)
+
+
+@pytest.mark.skipif(not NO_WEBGPU, reason="this ONNX Runtime is built with WebGPU")
+@pytest.mark.parametrize(
+    "params",
+    [BackendParams(options={"provider": "webgpu"}), BackendParams(gpu_layers=layers("WebGPU:0", 0))],
+)
+def test_webgpu_that_is_missing_names_its_package(params: BackendParams) -> None:
+    with pytest.raises(BackendUnavailableError, match=r"WebGPU:0 was asked for.*install onnxruntime-webgpu"):
+        backbay.open(None, backend="onnx", params=params)
 
 
 @needs_none

@@ -41,7 +41,7 @@ def test_the_runtime_is_in_no_base_dependency() -> None:
 
     project = tomllib.loads(PROJECT.read_text())["project"]
     assert not any(dependency.startswith("onnxruntime") for dependency in project["dependencies"])
-    assert sorted(project["optional-dependencies"]) == ["cpu", "cuda"]
+    assert sorted(project["optional-dependencies"]) == ["cpu", "cuda", "webgpu"]
 
 
 def test_a_missing_runtime_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +87,7 @@ def test_installed_distributions_are_found_by_their_metadata(monkeypatch: pytest
             raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "distribution", find)
-    assert [module.is_installed(name) for name in module.DISTRIBUTIONS] == [False, True]
+    assert [module.is_installed(name) for name in module.DISTRIBUTIONS] == [False, True, False]
 
 
 def test_errors_of_every_class_become_ours() -> None:

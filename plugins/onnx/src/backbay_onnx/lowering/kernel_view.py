@@ -30,6 +30,7 @@ class Settings:
     exact: bool  # activations stay float32
     windows: bool  # caches may be bound in part
     resident: bool = False  # weights and caches lie on a device that is not the host
+    copied: bool = False  # each run copies bound memory to a device and back
     exported: bool = False  # the model is to run without this backend's buffers
     names: Mapping[int, str] = field(default_factory=dict)  # of inputs and outputs, by node index
 
@@ -126,9 +127,9 @@ class Lowering(Emitter):
 
     def binds(self, state: State) -> bool:
         """Whether the memory of a state can be bound as input and output: it must be ours, on the session's device."""
-        return not self.settings.exported and not (
-            self.settings.resident and not is_resident(state.node, state.node.placement)
-        )
+        if self.settings.exported or self.settings.copied:
+            return False
+        return not self.settings.resident or is_resident(state.node, state.node.placement)
 
     def state_of(self, target: Node) -> State:
         """The state that a target is part of, which becomes an input when it is first needed."""

@@ -33,14 +33,17 @@ class ModelBuilder:
         self._count += 1
         return f"{prefix}{self._count}"
 
-    def add(self, op: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
+    def add(self, op: str, *inputs: str, domain: str = "", label: str = "", **attributes: Any) -> str:
         """A node with one output; its name."""
-        return self.add_many(op, *inputs, outputs=1, domain=domain, **attributes)[0]
+        return self.add_many(op, *inputs, outputs=1, domain=domain, label=label, **attributes)[0]
 
     def add_many(
-        self, op: str, *inputs: str, outputs: int, domain: str = "", **attributes: Any
+        self, op: str, *inputs: str, outputs: int, domain: str = "", label: str = "", **attributes: Any
     ) -> tuple[str, ...]:
-        """A node with several outputs; their names. A node with a loop body is always added."""
+        """A node with several outputs; their names. A node with a loop body is always added.
+
+        Providers may leave nodes of some labels, else of some ops, to the CPU.
+        """
         key = (op, inputs, outputs, domain, repr(attributes))
         plain = not any(isinstance(value, GraphProto) for value in attributes.values())
         if plain:
@@ -50,7 +53,7 @@ class ModelBuilder:
                     return found
         names = tuple(self.fresh() for _ in range(outputs))
         self.nodes.append(
-            helper.make_node(op, inputs, names, name=f"{op}_{names[0]}", domain=domain, **attributes)
+            helper.make_node(op, inputs, names, name=f"{label or op}_{names[0]}", domain=domain, **attributes)
         )
         if plain:
             self._known[-1][key] = names
@@ -123,7 +126,10 @@ class ModelBuilder:
         return kept[::-1]
 
     def build(self) -> ModelProto:
-        graph = helper.make_graph(self._needed(), "backbay", self.inputs, self.outputs, self.initializers)
+        nodes = self._needed()
+        read = {name for node in nodes for name in names_read(node)}
+        constants = [constant for constant in self.initializers if constant.name in read]
+        graph = helper.make_graph(nodes, "backbay", self.inputs, self.outputs, constants)
         opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(CONTRIB, 1)]
         return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="backbay")
 

@@ -73,6 +73,8 @@ def mulmat_id(b: Lowering, w: Operand, x: Operand, ids: Operand) -> str:
     """One product for each expert with the tokens that chose it; its rows are scattered into the result."""
     k, n, used, tokens = w.dim(0), w.dim(1), ids.dim(0), ids.dim(1)
     places = used * tokens
+    if n.same(0) or places.same(0):
+        return b.zeros([n, used, tokens])
     one_row = x.dim(1).same(1) and not used.same(1)
     chosen = b.cast_to(b.shaped(ids.stored, [places]), TensorProto.INT64)
     rows = b.shaped(x.floats, [k, tokens if one_row else places])
@@ -88,9 +90,14 @@ def mulmat_id(b: Lowering, w: Operand, x: Operand, ids: Operand) -> str:
     blank = b.zeros([n, places])
     if not made:
         return b.shaped(blank, [n, used, tokens])
-    index = b.shaped(b.add("Concat", *found, axis=0), [1, -1])
-    y = b.add("ScatterND", blank, index, b.add("Concat", *made, axis=0))
+    index = b.shaped(_joined(b, found), [1, -1])
+    y = b.add("ScatterND", blank, index, _joined(b, made))
     return b.shaped(y, [n, used, tokens])
+
+
+def _joined(b: Lowering, pieces: list[str]) -> str:
+    """Pieces, any of which may be empty, one after the other."""
+    return b.add("Concat", *pieces, axis=0, label="ConcatPieces")
 
 
 def _expert(b: Lowering, w: Operand, expert: int) -> str:

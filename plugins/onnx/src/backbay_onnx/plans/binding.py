@@ -21,6 +21,7 @@ class Binding:
     def __init__(self, session: Any, device: Device) -> None:
         self.bound = session.io_binding()
         self._inner = self.bound._iobinding
+        self._session = session  # must outlive the binding
         make = runtime().OrtDevice.make
         self._host, self._device = (
             make(memory, number)._get_c_device()

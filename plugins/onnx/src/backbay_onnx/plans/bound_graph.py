@@ -144,7 +144,7 @@ class BoundGraph:
     def _floats(self, node: Node) -> Array | DeviceBuffer:
         if node.kind == "parameter":
             weights = self._services.weights
-            return weights.floats(node) if self._services.device.is_host else weights.resident_floats(node)
+            return weights.resident_floats(node) if self._services.device.has_memory else weights.floats(node)
         if node.index not in self._decoded:
             self._decoded[node.index] = DecodedLeaf(node)
         return self._decoded[node.index].array
@@ -163,7 +163,7 @@ class BoundGraph:
         buffer = node.leaf.buffer
         if isinstance(buffer, DeviceBuffer):
             return buffer
-        if node.kind == "parameter" and not self._services.device.is_host:
+        if node.kind == "parameter" and self._services.device.has_memory:
             return self._services.weights.resident_bytes(node)
         return leaf_bytes(self._graph, index)
 

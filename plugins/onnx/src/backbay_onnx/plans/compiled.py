@@ -65,11 +65,12 @@ class Sessions:
             return found
 
     def close(self) -> None:
-        self._compiled.clear()
+        with self._services.device.alone():
+            self._compiled.clear()
 
     def _states_on_host(self, graph: Graph) -> tuple[int, ...]:
-        """States on the host while sessions run on a device: they are lowered in another way."""
-        if self._services.device.is_host:
+        """States on the host while the others lie on the device: they are lowered in another way."""
+        if not self._services.device.has_memory:
             return ()
         return tuple(node.index for node in graph.of_kind("state") if not is_resident(node, node.placement))
 
@@ -87,8 +88,13 @@ class Sessions:
 
     def _compile(self, graph: Graph, windows: bool) -> Compiled:
         services = self._services
-        resident = not services.device.is_host
-        settings = Settings(exact=services.exact, windows=windows, resident=resident)
+        device = services.device
+        settings = Settings(
+            exact=services.exact,
+            windows=windows,
+            resident=device.has_memory,
+            copied=not (device.is_host or device.has_memory),
+        )
         lowered = lower(graph, KERNELS, settings)
         services.weights.book_for(lowered, graph)
         packed = self._book_packed(lowered, graph)

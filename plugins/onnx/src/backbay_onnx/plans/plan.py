@@ -46,7 +46,8 @@ class OnnxPlan(Plan):
             self._run_whole(cancel)
             return
         self._ran = self
-        with translated("running a graph"), cancellable(cancel) as options:
+        device = self._services.device
+        with translated("running a graph"), device.alone(), cancellable(cancel) as options:
             self._bound.run(options)
         self._bound.put()
         if self._services.params.debug.guard_bytes:
@@ -64,8 +65,9 @@ class OnnxPlan(Plan):
             self._whole.close()
             self._whole = None
         if self._bound is not None:
-            self._bound.close()
-            self._bound = None
+            with self._services.device.alone():
+                self._bound.close()
+                self._bound = None
         self._services.ledger.give_back(GRAPH, self.nbytes)
         self._services.workspace.give_back(self)
         self._compiled.users -= 1
@@ -85,8 +87,10 @@ class OnnxPlan(Plan):
         self._ran = self._whole
 
     def _allocate(self) -> None:
-        if self._services.params.alloc_memory and self._compiled.session is not None:
-            self._bound = BoundGraph(self._services, self._graph, self._compiled, self._feeds, self._sizes)
+        services = self._services
+        if services.params.alloc_memory and self._compiled.session is not None:
+            with services.device.alone():
+                self._bound = BoundGraph(services, self._graph, self._compiled, self._feeds, self._sizes)
 
     def _nbytes(self) -> int:
         """Bytes of all that is bound beside leaves and weights."""

@@ -8,6 +8,8 @@ from typing import Any
 from backbay.plugin import Bytes, usable_cores
 
 from .device import Device
+from .device_trial import lacks_float16
+from .left_to_cpu import left_to_cpu
 from .runtime import runtime, translated
 from .thread_pool import POOL
 
@@ -33,12 +35,14 @@ def create_session(
     model: Any, parts: Sequence[tuple[str, Bytes]], options: Any, device: Device, limit: int | None
 ) -> Any:
     """A session that reads `parts`, packed weights by file name, where they lie."""
-    with translated("creating a session"):
+    with translated("creating a session"), device.alone():
         if parts:
             names, data = [name for name, _ in parts], [part for _, part in parts]
             options.add_external_initializers_from_files_in_memory(
                 names, data, [part.nbytes for part in data]
             )
+        if left := left_to_cpu(model, device.provider, float16=not lacks_float16(device)):
+            options.add_session_config_entry(device.provider.cpu_nodes_setting, "\n".join(left))
         session = runtime().InferenceSession(
             model.SerializeToString(),
             options,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,14 +23,22 @@ class Device:
 
     @property
     def is_host(self) -> bool:
-        """Whether Python can read and write the device's memory directly."""
         return self.id == CPU
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether leaves and weights lie in memory of the device, which Python can only copy from and to."""
+        return self.provider.has_memory
+
+    def alone(self) -> AbstractContextManager[Any]:
+        """While sessions on the device are made or run, if two threads must not do so at the same time."""
+        return _ALONE if self.provider.one_at_a_time else nullcontext()
 
     def session_providers(self, limit: int | None = None) -> list[Any]:
         """Providers for a session, best first; `limit` is the most bytes of device memory that it may take."""
         settings = self.provider.settings(self.number, limit)
         own = (self.provider.name, settings) if settings else self.provider.name
-        return [own] if self.provider is HOST_PROVIDER else [own, HOST_PROVIDER.name]
+        return [own] if self.provider.name == HOST_PROVIDER.name else [own, HOST_PROVIDER.name]
 
     def check(self, session: Any) -> None:
         """Refuse a session on another provider: ONNX Runtime leaves out a provider that it cannot start."""
@@ -39,6 +49,7 @@ class Device:
             )
 
 
+_ALONE = threading.RLock()
 HOST = Device(CPU, HOST_PROVIDER)
 
 

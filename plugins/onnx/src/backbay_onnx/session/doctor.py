@@ -9,7 +9,7 @@ from backbay import BackendUnavailableError, DType
 from backbay.plugin import CPU
 
 from .device import device_of
-from .device_choice import why_not
+from .device_trial import why_not
 from .providers import GPU_PROVIDERS
 from .runtime import DISTRIBUTIONS, is_installed, runtime
 
@@ -17,7 +17,7 @@ from .runtime import DISTRIBUTIONS, is_installed, runtime
 def diagnose(quantized: Iterable[DType]) -> dict[str, str]:
     """The installed distributions, and the devices that work, or why not; `quantized` are types that stay quantized."""
     found = [f"{name} {metadata.version(name)}" for name in DISTRIBUTIONS if is_installed(name)]
-    facts = {"installed": ", ".join(found) or "neither onnxruntime nor onnxruntime-gpu"}
+    facts = {"installed": ", ".join(found) or f"none of {', '.join(DISTRIBUTIONS)}"}
     try:
         ort = runtime()
     except BackendUnavailableError as error:

@@ -11,15 +11,26 @@ Settings = Callable[[int, int | None], dict[str, str]]
 
 @dataclass(frozen=True)
 class Provider:
-    """An execution provider: the names it has here and in ONNX Runtime, and its options."""
+    """An execution provider: the names it has here and in ONNX Runtime, what brings it, and what it can do."""
 
     option: str  # the value of the backend's option `provider`
     name: str
     prefix: str  # of device ids, which read PREFIX:n
     title: str
-    memory: str  # the kind of memory, as OrtDevice and OrtValue name it
+    distribution: str  # the package of ONNX Runtime that is built with it
+    memory: str  # the kind of memory that sessions are bound to, as OrtDevice and OrtValue name it
     remedy: str
     settings: Settings
+    has_memory: bool = (
+        False  # whether that memory is the device's own: else each run copies from the host and back
+    )
+    automatic: bool = False  # whether provider=auto takes it
+    flushes_subnormals: bool = False  # whether it reads and makes zeros in their place
+    one_at_a_time: bool = False  # whether sessions of two threads disturb each other
+    left_to_cpu: tuple[
+        str, ...
+    ] = ()  # labels of nodes that it computes wrongly or not at all, so that the CPU does
+    cpu_nodes_setting: str = ""  # of a session: names of nodes that the CPU computes; empty if there is none
 
 
 def _no_settings(number: int, limit: int | None) -> dict[str, str]:
@@ -41,19 +52,39 @@ HOST_PROVIDER = Provider(
     name="CPUExecutionProvider",
     prefix="CPU",
     title="ONNX Runtime CPU",
+    distribution="onnxruntime",
     memory="cpu",
     remedy="pip install onnxruntime",
     settings=_no_settings,
 )
 
-GPU_PROVIDERS = (  # "auto" takes the first that works
+GPU_PROVIDERS = (  # "auto" takes the first automatic one that works
     Provider(
         option="cuda",
         name="CUDAExecutionProvider",
         prefix="CUDA",
         title="ONNX Runtime CUDA",
+        distribution="onnxruntime-gpu",
         memory="cuda",
         remedy="pip uninstall onnxruntime, pip install onnxruntime-gpu[cuda,cudnn], and check that a CUDA driver is installed",
         settings=_cuda_settings,
+        has_memory=True,
+        automatic=True,
+    ),
+    Provider(
+        option="webgpu",
+        name="WebGpuExecutionProvider",
+        prefix="WebGPU",
+        title="ONNX Runtime WebGPU",
+        distribution="onnxruntime-webgpu",
+        memory="cpu",  # Python can take none of the device's
+        remedy="pip uninstall onnxruntime, pip install onnxruntime-webgpu, and check that a Vulkan driver is installed",
+        settings=_no_settings,
+        flushes_subnormals=True,
+        one_at_a_time=True,
+        # TopK makes 3.4e38 of infinity; tanh has an error of 2e-6; Concat of empty pieces is an error; CumSum of 65,537
+        # terms takes minutes.
+        left_to_cpu=("TopK", "Tanh", "ConcatPieces", "CumSum"),
+        cpu_nodes_setting="ep.webgpuexecutionprovider.forceCpuNodeNames",
     ),
 )

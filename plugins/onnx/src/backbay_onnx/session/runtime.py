@@ -12,8 +12,9 @@ from backbay import BackbayError, BackendUnavailableError, CancelledError
 from backbay.plugin import raise_if_starved
 
 from .forks import skip_destructors_after_fork
+from .providers import GPU_PROVIDERS, HOST_PROVIDER
 
-DISTRIBUTIONS = {"onnxruntime": "cpu", "onnxruntime-gpu": "cuda"}
+DISTRIBUTIONS = tuple(provider.distribution for provider in (HOST_PROVIDER, *GPU_PROVIDERS))
 NO_MEMORY = ("Failed to allocate memory", "Available memory of", "bad_alloc")
 
 
@@ -21,10 +22,10 @@ NO_MEMORY = ("Failed to allocate memory", "Available memory of", "bad_alloc")
 def runtime() -> Any:
     """The onnxruntime module; BackendUnavailableError with a remedy if it is missing, broken, or installed twice."""
     installed = [name for name in DISTRIBUTIONS if is_installed(name)]
-    if len(installed) == 2:
+    if len(installed) > 1:
         raise BackendUnavailableError(
-            "onnxruntime and onnxruntime-gpu are both installed and overwrite each other's files; "
-            "remedy: pip uninstall onnxruntime onnxruntime-gpu, then pip install onnxruntime, or onnxruntime-gpu[cuda,cudnn]"
+            f"{' and '.join(installed)} are both installed and overwrite each other's files; "
+            f"remedy: pip uninstall {' '.join(installed)}, then install one of them again"
         )
     try:
         import onnxruntime
