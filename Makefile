@@ -8,7 +8,7 @@ REQUIREMENTS := requirements-dev.txt plugins/ggml/requirements.txt
 FOLDERS := $(subst [cpu],,$(PACKAGES))
 SOURCES := $(addsuffix /src,$(FOLDERS))
 
-.PHONY: help demo test check format lint types contracts docs api bench conform mutants chaos nightly dist clean
+.PHONY: help demo test check format lint types contracts docs api bench conform mutants chaos nightly webgpu dist clean
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -78,6 +78,13 @@ nightly: $(VENV)/.installed  ## tests that take hours
 	$(BIN)/backbay conform ggml --size nightly
 	$(BIN)/backbay conform onnx --size nightly
 
+webgpu: $(VENV)/webgpu/.installed  ## the suite and the tiny model on ONNX Runtime's WebGPU, with a GPU made of software
+	tools/devices/software_gpu.sh $(VENV)/software-gpu
+	. $(VENV)/software-gpu/environment && $(VENV)/webgpu/bin/python tools/devices/tiny_model.py onnx WebGPU:0 \
+		--option provider=webgpu --whole
+	. $(VENV)/software-gpu/environment && $(VENV)/webgpu/bin/backbay conform onnx --option provider=webgpu --size smoke \
+		--known plugins/onnx/known-failures-webgpu.txt
+
 dist: $(VENV)/.dist  ## build all wheels and sdists, check them, and run backbay from the wheels alone
 	$(VENV)/dist/bin/python tools/dist.py --twice
 
@@ -85,6 +92,12 @@ backend-%:  # examples/backends: an environment of its own, and the certificate
 	$(PYTHON) -m venv $(VENV)/$*
 	$(VENV)/$*/bin/python -m pip install ./core ./conformance ./examples/backends/$*
 	$(VENV)/$*/bin/backbay conform $* --timeout 600 --certify examples/backends/$*/proof
+
+# ONNX Runtime with WebGPU shares files with the one of $(VENV), so it needs an environment of its own.
+$(VENV)/webgpu/.installed: $(addsuffix /pyproject.toml,$(FOLDERS))
+	$(PYTHON) -m venv $(VENV)/webgpu
+	$(VENV)/webgpu/bin/python -m pip install -e ./core -e ./plugins/cpu_ref -e "./plugins/onnx[webgpu]" -e ./conformance -e ./engine
+	touch $@
 
 $(VENV)/.dist: requirements-dist.txt
 	$(PYTHON) -m venv $(VENV)/dist

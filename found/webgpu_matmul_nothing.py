@@ -3,7 +3,7 @@
 project: ONNX Runtime on WebGPU
 needs: onnxruntime-webgpu and a Vulkan driver, such as Mesa's lavapipe
 effect: a model fails over an empty operand; the result would be zeros
-workaround: none, the plugin does not use this provider
+workaround: plugins/onnx/src/backbay_onnx/ops/matrix.py: a product of no terms
 thread: none found
 shown: 1.27.0
 right: none

@@ -3,7 +3,7 @@
 project: ONNX Runtime on WebGPU
 needs: onnxruntime-webgpu and a Vulkan driver, such as Mesa's lavapipe
 effect: a NaN goes unnoticed, and the weights do not add up to 1
-workaround: none, the plugin does not use this provider
+workaround: none, plugins/onnx/known-failures-webgpu.txt names it
 thread: https://github.com/microsoft/onnxruntime/pull/24855
 shown: 1.27.0
 right: none

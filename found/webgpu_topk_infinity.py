@@ -4,7 +4,7 @@ the sort are filled with the largest number, which counts as less than infinity.
 project: ONNX Runtime on WebGPU
 needs: onnxruntime-webgpu and a Vulkan driver, such as Mesa's lavapipe
 effect: an id of -1, which other ops take for the last row
-workaround: none, the plugin does not use this provider
+workaround: plugins/onnx/src/backbay_onnx/session/providers.py: left_to_cpu
 thread: none found
 shown: 1.27.0
 right: none

@@ -3,7 +3,7 @@
 project: ONNX Runtime on WebGPU
 needs: onnxruntime-webgpu and a Vulkan driver, such as Mesa's lavapipe
 effect: a model fails over a batch that is empty
-workaround: none, the plugin does not use this provider
+workaround: plugins/onnx/src/backbay_onnx/ops/order.py: of ONNX Runtime die
 thread: none found
 shown: 1.27.0
 right: none
