@@ -181,11 +181,12 @@ def sums_and_shared_parts(lab: Lab, draw: Draw) -> None:
     judge_block(lab, draw, first, trace, formula, second)
 
 
-@scenario("graph", tiny=1, smoke=6, default=150, nightly=900)
+@scenario("graph", tiny=1, smoke=6, default=210, nightly=1500)
 def patterns_whose_parts_are_read(lab: Lab, draw: Draw) -> None:
     """Ops that optimizers merge: results within them are outputs, too, or are read again later."""
     program = drawn_program(draw)
-    n, tokens = draw.pick(8, 2, 32, 34), draw.pick(3, 1, 8)
+    n = draw.pick(8, 2, 32, 34)
+    tokens = draw.pick(3, 1, 8, n)
     shapes = ((n, tokens), (n, tokens), (n,), (1, tokens), (n, n))
     pairs = [normal(draw, *shape, scale=n**-0.5 if shape == (n, n) else 1.0) for shape in shapes]
     draw.note("; ".join(map(program.told, program.outputs)))

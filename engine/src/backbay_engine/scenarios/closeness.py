@@ -35,7 +35,7 @@ def require_near(found: Array, expected: Array, unit: float, check: str) -> None
     bound = unit * max(1.0, float(np.abs(expected).max()))
     off = np.abs(found - expected)
     if not (off <= bound).all():
-        at = np.unravel_index(int(np.nan_to_num(off, nan=np.inf).argmax()), off.shape)
+        at = tuple(map(int, np.unravel_index(np.nan_to_num(off, nan=np.inf).argmax(), off.shape)))
         raise Fault(
             check, f"at {at[::-1]} expected {expected[at]:.7g} within {bound:.3g}, got {found[at]:.7g}"
         )

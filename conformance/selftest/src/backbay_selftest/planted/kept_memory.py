@@ -1,0 +1,72 @@
+"""Memory that is not booked, or never given back, and cancellations that are seldom looked at."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from backbay import ops
+
+from ..faults import AnyOp, BoundCall, Kind, Result, fault, named
+
+LARGE = 1 << 20
+
+
+def unbooked(call: BoundCall, *forgotten: AnyOp) -> int:
+    """The working memory of a node; 0 for some ops."""
+    return 0 if call.node.op in forgotten else int(call.right())
+
+
+@fault(Kind.CLAIMS, "working_memory", like="L15868")
+def scores_of_attention_are_not_booked(call: BoundCall) -> Result:
+    return unbooked(call, ops.scaled_dot_product_attention)
+
+
+@fault(Kind.CLAIMS, "working_memory", like="L15868")
+def gathered_rows_of_experts_are_not_booked(call: BoundCall) -> Result:
+    return unbooked(call, ops.mulmat_id)
+
+
+@fault(Kind.CLAIMS, "working_memory", like="L15868")
+def windows_of_images_are_not_booked(call: BoundCall) -> Result:
+    return unbooked(call, *named("conv2d", "conv3d"))
+
+
+@fault(Kind.CLAIMS, "compile", like="L15868")
+def a_large_plan_stays_booked(call: BoundCall) -> Result:
+    """Plans of more than a MiB go into a cache when they are closed, and nothing empties it."""
+    plan = call.right()
+    if plan.nbytes > LARGE:
+        plan.nbytes, close = 0, plan.close
+        kept = vars(call.backend).setdefault("kept_plans", [])
+        plan.close = lambda: (kept.append(list(plan._buffers)), close())
+    return plan
+
+
+@fault(Kind.CLAIMS, "compile", like="L15868")
+def a_large_plan_keeps_its_memory_and_is_not_booked(call: BoundCall) -> Result:
+    """Buffers of more than a MiB go into a pool when their plan is closed, which no report counts."""
+    plan = call.right()
+    close, kept = plan.close, vars(call.backend).setdefault("kept_data", [])
+
+    def closing() -> None:
+        kept.extend(buffer.data for buffer in plan._buffers if plan.nbytes > LARGE)
+        close()
+
+    plan.close = closing
+    return plan
+
+
+class Seldom:
+    """A cancellation that is looked at each sixteenth time."""
+
+    def __init__(self, cancel: Any) -> None:
+        self.cancel, self.times = cancel, 0
+
+    def is_set(self) -> bool:
+        self.times += 1
+        return self.times % 16 == 1 and bool(self.cancel.is_set())
+
+
+@fault(Kind.RACES, "run_plan", like="L20084")
+def a_cancellation_is_looked_for_every_16_nodes(call: BoundCall) -> Result:
+    return call.right(cancel=None if call.cancel is None else Seldom(call.cancel))
