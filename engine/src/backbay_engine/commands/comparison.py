@@ -16,16 +16,10 @@ from ..images.picture import Image
 from ..images.prepared import Prepared
 from ..images.prompts import parts_of
 from ..llm import LLM, Prompt
+from ..roundoffs import ROUNDOFFS
 from .traced_encoder import Traced, traced_encoder
 
-UNITS = {
-    DType.F64: 2.0**-53,
-    DType.F32: 2.0**-24,
-    DType.F16: 2.0**-11,
-    DType.BF16: 2.0**-8,
-    DType.I32: 0.0,
-    DType.I64: 0.0,
-}
+UNITS = {**ROUNDOFFS, DType.I32: 0.0, DType.I64: 0.0}
 QUANTIZED_UNIT = 2.0**-7  # 8-bit activations with a scale for each block
 ROUNDINGS = 8  # roundings within one op
 

@@ -11,18 +11,16 @@ from backbay import Backend, Context, DType, Spec, Tensor
 from backbay.ops import mulmat
 from backbay_conformance.plugin import Fault
 
-Array: TypeAlias = NDArray[Any]
+from ..roundoffs import ROUNDOFFS
 
-ROUNDOFFS = {DType.F32: 2.0**-24, DType.F16: 2.0**-11, DType.BF16: 2.0**-8}
+Array: TypeAlias = NDArray[Any]
 
 
 def roundoff(backend: Backend, *dtypes: DType) -> float:
     """The coarsest roundoff of a product in f32, or of other types, such as the cache's."""
     declared = backend.precision(mulmat, [Spec(DType.F32, (8, 8)), Spec(DType.F32, (8, 8))])
-    return max(
-        ROUNDOFFS.get(dtype, ROUNDOFFS[DType.F32])
-        for dtype in (declared.activation, declared.accumulate, *dtypes)
-    )
+    kinds = (DType.F32, declared.activation, declared.accumulate, *dtypes)
+    return max(ROUNDOFFS.get(dtype, 0.0) for dtype in kinds)
 
 
 def leaf_of(ctx: Context, array: Array) -> Tensor:
