@@ -70,6 +70,9 @@ class Backend(BackendHooks):
         self._check_devices([id for id, _ in self.ledger.devices])
         if self.copies_weights and self.params.alloc_memory:
             self._make_room_for_copies()
+        elif self.model is not None and self.model.derived_nbytes:
+            # Weights that the file holds in another form are booked as mapped, though no file backs them.
+            self.ledger.foresee(Entry(self.ledger.devices[0][0], "input_weights"), self.model.derived_nbytes)
         self.book_weights()
 
     @final

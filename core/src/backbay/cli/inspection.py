@@ -9,24 +9,25 @@ from typing import Any
 
 import numpy as np
 
-from backbay import gguf
+from backbay.discovery.model_files import open_model
 from backbay.gguf import ModelFile, TensorInfo
 from backbay.memory.report import human_bytes
 
 from .output import add_json, say, say_json, table
 
+MODEL_HELP = "a GGUF file (of a split model, any of its files), a folder of transformers, or a name such as hf:org/name"
 SHOWN = 6  # elements of an array
 TEXT = 120  # characters of a string
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("file", help="a GGUF file; of a split model, any of its files")
+    parser.add_argument("file", help=MODEL_HELP)
     parser.add_argument("--full", action="store_true", help="do not shorten arrays and strings")
     add_json(parser)
 
 
 def run(args: Namespace) -> int:
-    with gguf.open(args.file) as model:
+    with open_model(args.file) as model:
         if args.json:
             say_json(_as_dict(model, full=args.full))
         else:
@@ -35,7 +36,7 @@ def run(args: Namespace) -> int:
 
 
 def _print(model: ModelFile, *, full: bool) -> None:
-    say(f"{', '.join(map(str, model.paths))}: GGUF version {model.version}, alignment {model.alignment}")
+    say(f"{', '.join(map(str, model.paths))}: {_format(model)}")
     if (seen := _sees(model)) is not None:
         say(
             f"sees pictures: {', '.join(f'{name} {value}' for name, value in seen.items())}".replace("_", " ")
@@ -55,6 +56,11 @@ def _print(model: ModelFile, *, full: bool) -> None:
         for dtype, count, elements, nbytes, share in _totals(list(model.tensors.values()))
     ]
     say(table(("dtype", "tensors", "elements", "size", "share"), totals, right=(1, 2, 3, 4)))
+
+
+def _format(model: ModelFile) -> str:
+    """The format; another one than GGUF has no version."""
+    return f"GGUF version {model.version}, alignment {model.alignment}" if model.version else "safetensors"
 
 
 def _sees(model: ModelFile) -> dict[str, Any] | None:

@@ -2,5 +2,6 @@
 
 from .entry_points import Declared, conflict, declared
 from .installed import BackendEntry, backends, entry
+from .model_files import open_model
 
-__all__ = ["BackendEntry", "Declared", "backends", "conflict", "declared", "entry"]
+__all__ = ["BackendEntry", "Declared", "backends", "conflict", "declared", "entry", "open_model"]

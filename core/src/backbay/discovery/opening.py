@@ -11,6 +11,7 @@ from ..errors import BackendUnavailableError
 from ..memory.starvation import naming_limits, raise_if_starved
 from ..types.params import BackendParams
 from .choice import choose
+from .model_files import open_model
 from .registration import check_class, describe
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def open(
     backend: str | type[Backend] | None = None,
     params: BackendParams | None = None,
 ) -> Backend:
-    """Open a backend, with the model in the file at `path`, or without a model.
+    """Open a backend, with the model in the file at `path`, see `open_model`, or without a model.
 
     `path` may be a model file that `backbay.gguf.open` has opened, perhaps with some of its tensors only; the backend
     closes it.
@@ -75,7 +76,7 @@ def _opened(kind: type[Backend], name: str, model: ModelFile | None, params: Bac
 def _model_file(path: str | os.PathLike[str] | ModelFile) -> ModelFile:
     from .. import gguf  # graphs without a model never need it
 
-    return path if isinstance(path, gguf.ModelFile) else gguf.open(path)
+    return path if isinstance(path, gguf.ModelFile) else open_model(path)
 
 
 def _own_name(kind: type[Backend]) -> str:

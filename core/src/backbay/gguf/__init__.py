@@ -5,23 +5,29 @@ from __future__ import annotations
 from backbay.errors import nearest
 
 from .config import Config
+from .content import Content, open_content
 from .keys import Key, choice, flag, number, numbers, text, texts, whole, wholes
+from .layout import ValueType
 from .reader import ModelFile, open
 from .strings import Strings
-from .tensors import TensorInfo
+from .tensors import Derived, TensorInfo
 
 __all__ = [
     "Config",
+    "Content",
+    "Derived",
     "Key",
     "ModelFile",
     "Strings",
     "TensorInfo",
+    "ValueType",
     "choice",
     "flag",
     "nearest",
     "number",
     "numbers",
     "open",
+    "open_content",
     "text",
     "texts",
     "whole",

@@ -16,6 +16,8 @@ from backbay.errors import ModelFileError, nearest
 from backbay.types.cached import cached_property
 
 from . import convert
+from .layout import ValueType
+from .metadata import Metadata
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -120,6 +122,10 @@ class Config:
         """The value's offset in the file, for messages."""
         full = self.resolve(key)
         return None if full is None else self._offsets.get(full)
+
+    def value_type(self, key: str) -> ValueType | None:
+        """The type of a value in the file, or of an array's elements; None if no GGUF file holds the value."""
+        return self._values.value_type(key) if isinstance(self._values, Metadata) else None
 
     def resolve(self, key: str) -> str | None:
         """The key as it stands in the file, or None."""

@@ -56,6 +56,10 @@ class Metadata(Mapping[str, Value]):
             return self._strings.setdefault(key, array)
         return self._numbers(key, entry, entry.count)
 
+    def value_type(self, key: str) -> ValueType:
+        """The type of a value, or of an array's elements."""
+        return self._entries[key].type
+
     def __contains__(self, key: object) -> bool:
         return key in self._entries  # Mapping's own method would decode the value
 

@@ -21,6 +21,8 @@ from .layout import DEFAULT_ALIGNMENT
 from .split import all_tensors, read_parts
 from .tensors import Bytes, Derived, TensorInfo
 
+CHUNK = 1 << 24  # bytes of a part of a tensor, about
+
 
 @final
 class ModelFile:
@@ -81,6 +83,21 @@ class ModelFile:
         for each in {part.path for part in ((info,) if derived is None else derived.parts)}:
             contents[each].check()
         return _mapped(info, contents) if derived is None else self._make(info, derived, contents)
+
+    def chunks(self, name: str) -> Iterator[Bytes]:
+        """The bytes of a tensor in parts, each of whole rows; nothing of them is kept."""
+        info, derived = self.tensors[name], self._derived.get(name)
+        if derived is not None and derived.stored is None and self._copies is None and not self.closed:
+            for part in derived.parts:
+                self._contents[part.path].check()
+            yield from derived.chunks(lambda part: _mapped(part, self._contents))
+            return
+        data = self.data(name)
+        row = info.dtype.row_size(info.shape[0]) if info.shape else info.nbytes
+        step = max(CHUNK // row, 1) * row if row else 1
+        for begin in range(0, data.size, step):
+            yield data[begin : begin + step]
+        self.drop_pages(name)
 
     def check_unchanged(self) -> None:
         """Raise ModelFileError if the file, or a part, changed since it was opened, and its bytes may still be read."""

@@ -1,0 +1,33 @@
+"""Model files of all kinds: GGUF files, and what installed packages can open besides."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ..errors import BackbayError
+from .entry_points import conflict, declared
+
+if TYPE_CHECKING:
+    from ..gguf import ModelFile
+
+GROUP = "backbay.model_files"
+"""The entry-point group of openers: functions like `open_model` that return None for what they do not open."""
+
+
+def open_model(path: str | os.PathLike[str], only: Callable[[str], bool] | None = None) -> ModelFile:
+    """Open a model: a GGUF file, or a folder or a name that an installed package opens. Any defect is a ModelFileError.
+
+    `only` chooses tensors by name.
+    """
+    from .. import gguf
+
+    if isinstance(path, (str, os.PathLike)) and not os.path.isfile(path):  # noqa: PTH113  any text may be a name
+        for name, points in declared(GROUP).items():
+            if len(points) > 1:
+                raise BackbayError(conflict(f"the opener {name!r}", [point.origin for point in points]))
+            found: gguf.ModelFile | None = points[0].load()(path, only)
+            if found is not None:
+                return found
+    return gguf.open(path, only)
