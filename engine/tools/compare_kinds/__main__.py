@@ -34,12 +34,14 @@ import encoders  # noqa: E402
 import mixtures  # noqa: E402
 import model_scripts as scripts  # noqa: E402
 import recurrent  # noqa: E402
-from files import convert  # noqa: E402
+from files import add_pooling, convert  # noqa: E402
 from kind import Kind, make  # noqa: E402
 from truth import embeddings, truth  # noqa: E402
 
 import backbay  # noqa: E402
 from backbay import DType  # noqa: E402
+from backbay.discovery import open_model  # noqa: E402
+from backbay.gguf import ModelFile  # noqa: E402
 from backbay_engine.plugin import load_model  # noqa: E402
 
 KINDS: dict[str, Kind] = {**decoders.KINDS, **mixtures.KINDS, **encoders.KINDS, **recurrent.KINDS}
@@ -70,9 +72,13 @@ def rows(name: str, args: argparse.Namespace, folder: Path) -> Iterator[list[str
     try:
         make(kind, folder / name)
         path = convert(folder / name, folder / f"{name}.gguf", args.converter, kind)
+        add_pooling(folder / name, kind)
         expected = truths(kind, ["short"] if args.store else [*scripts.KIND_SCRIPTS])
         for backend_name in args.backends:
             yield [name, backend_name, *compare(path, kind, backend_name, expected)]
+            yield ["", "its folder", *compare(folder / name, kind, backend_name, expected)]
+        if unequal := differing(path, folder / name):
+            yield ["", "**unlike the converter's**", ", ".join(unequal)]
     except Exception as error:
         if args.verbose:
             traceback.print_exc()
@@ -80,6 +86,21 @@ def rows(name: str, args: argparse.Namespace, folder: Path) -> Iterator[list[str
         return
     if args.store:
         store(path, args.store / name, expected)
+
+
+def differing(converted: Path, folder: Path) -> list[str]:
+    """The tensors that a folder gives otherwise than the converter's file; one rounding more or less is no difference."""
+    with open_model(converted) as ours, open_model(folder) as theirs:
+        both = [name for name in ours.tensors if name in theirs.tensors]
+        unequal = [name for name in both if not close(ours, theirs, name)]
+        return sorted({*ours.tensors} ^ {*theirs.tensors}) + unequal
+
+
+def close(ours: ModelFile, theirs: ModelFile, name: str) -> bool:
+    a, b = ours.data(name), theirs.data(name)
+    if np.array_equal(a, b):
+        return True
+    return name.endswith("ssm_a") and np.allclose(a.view("<f4"), b.view("<f4"), rtol=2e-7, atol=0)
 
 
 def store(path: Path, target: Path, expected: dict[str, NDArray[np.float32]]) -> None:

@@ -43,6 +43,13 @@ def longrope(original: int) -> dict[str, Any]:
     return {**stretched, "original_max_position_embeddings": original}
 
 
+LLAMA3 = rope(
+    rope_type="llama3",
+    factor=4.0,
+    low_freq_factor=1.0,
+    high_freq_factor=4.0,
+    original_max_position_embeddings=64,
+)
 GEMMA_FILES = {"tokenizer.json": json.dumps({"model": {"vocab": [0] * VOCABULARY}, "added_tokens": []})}
 """The converter counts the tokens of a file."""
 GEMMA4: dict[str, Any] = {
@@ -58,6 +65,19 @@ GEMMA4: dict[str, Any] = {
 }
 KINDS: dict[str, Kind] = {
     "llama": kind("LlamaForCausalLM", SMALL),
+    "llama3": kind("LlamaForCausalLM", SMALL, LLAMA3, head_dim=16, tie_word_embeddings=True),
+    "mistral": kind("MistralForCausalLM", SMALL, sliding_window=None),
+    "qwen2": kind("Qwen2ForCausalLM", SMALL),
+    "qwen3": kind("Qwen3ForCausalLM", SMALL, head_dim=16),
+    "gemma3": kind(
+        "Gemma3ForCausalLM",
+        SMALL,
+        num_hidden_layers=6,
+        head_dim=16,
+        query_pre_attn_scalar=16,
+        sliding_window=WINDOW,
+        files=GEMMA_FILES,
+    ),
     "gemma2": kind(
         "Gemma2ForCausalLM",
         SMALL,

@@ -24,11 +24,24 @@ def convert(folder: Path, target: Path, converter: Path, kind: Kind) -> Path:
     def prepare(made: Any) -> None:
         from gguf import GGUFValueType
 
+        getattr(type(made), "_lora_files", {}).clear()  # of the model before
         made.set_vocab = lambda: write_vocabulary(made, config)
         for key, value in kind.metadata.items():
             made.gguf_writer.add_key_value(key, value, GGUFValueType.get_type(value))
 
     return llama_converter.convert(folder, target, converter, prepare)
+
+
+def add_pooling(folder: Path, kind: Kind) -> None:
+    """Add the files by which sentence-transformers says how a model pools."""
+    names = {"mean": "mean_tokens", "first": "cls_token", "last": "lasttoken"}
+    if kind.pooling in names:
+        modules = [{"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}]
+        (folder / "modules.json").write_text(json.dumps(modules))
+        (folder / "1_Pooling").mkdir(exist_ok=True)
+        (folder / "1_Pooling" / "config.json").write_text(
+            json.dumps({f"pooling_mode_{names[kind.pooling]}": True})
+        )
 
 
 def write_vocabulary(made: Any, config: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from decoders import SMALL, rope
+from decoders import EXPERTS, SMALL, WINDOW, rope
 from kind import Kind, kind
 
 
@@ -52,8 +52,29 @@ YARN = rope(
     beta_fast=32,
     beta_slow=1,
 )
+YARN_OF_GPTOSS = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 64,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+}
 
 KINDS: dict[str, Kind] = {
+    "mixtral": kind("MixtralForCausalLM", SMALL, num_local_experts=4, num_experts_per_tok=2),
+    "qwen3moe": kind("Qwen3MoeForCausalLM", SMALL, EXPERTS, num_experts=6, head_dim=16, norm_topk_prob=True),
+    "gptoss": kind(
+        "GptOssForCausalLM",
+        SMALL,
+        num_hidden_layers=4,
+        head_dim=16,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        sliding_window=WINDOW,
+        rope_parameters=YARN_OF_GPTOSS,
+    ),
     "deepseek3": kind("DeepseekV3ForCausalLM", LATENT, prepare=biased),
     "deepseek3-groups": kind("DeepseekV3ForCausalLM", LATENT, GROUPS, prepare=biased),
     "deepseek3-yarn": kind("DeepseekV3ForCausalLM", LATENT, YARN, prepare=biased),

@@ -12,8 +12,9 @@ from types import TracebackType
 from typing import Any, Self, TextIO, final
 
 import backbay
-from backbay import BackendParams, GPULayersList, assign_layers, gguf
+from backbay import BackendParams, GPULayersList, assign_layers
 from backbay.cli import add_options, options_of, say, whole, write_text
+from backbay.discovery import open_model as open_model_file
 from backbay.plugin import MAX_THREADS
 
 from ..arguments import LARGEST, LARGEST_BATCH, MOST_SEQUENCES
@@ -92,7 +93,7 @@ def sizes_of(args: Namespace, backend: str | None) -> dict[str, Any]:
 
 def chosen_backend(args: Namespace) -> str:
     """The name of the backend of the arguments. The model file is looked at first: trying backends takes longer."""
-    gguf.open(args.model).close()
+    open_model_file(args.model).close()
     return backbay.choose(args.backend).name
 
 
@@ -169,7 +170,7 @@ def _layers_on_gpus(args: Namespace, name: str | None) -> GPULayersList:
         return GPULayersList()
     with backbay.open(None, name) as backend:
         gpus = [(device.id, device.free_memory or 0) for device in backend.devices() if device.is_gpu]
-    with gguf.open(args.model) as model:
+    with open_model_file(args.model) as model:
         blocks = model.metadata.int("block_count")
         sizes = [0] * (blocks + 1)  # the last is the output layer
         for tensor in model.tensors.values():

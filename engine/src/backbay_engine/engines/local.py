@@ -45,7 +45,7 @@ from ..steps.tokens import Token, ids_of, places_in
 from ..text.tokenizers import Tokenizer, tokenizer_from_gguf
 from ..text.tokenizers.keys import KIND, TOKENS
 from .contract import Engine, Facts, Prompt
-from .sight import MakeJob, Sight, SightOptions, open_sight, open_text
+from .sight import MakeJob, Sight, SightOptions, open_sight, open_text, own_projector
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +81,7 @@ class LocalEngine(Engine):
         parallel = whole("parallel", sizes.parallel, 1, MOST_SEQUENCES)
         batch = whole("batch", sizes.batch, 1, LARGEST_BATCH)
         self.sight: Sight | None = None
+        sight = own_projector(path, sight)
         self.backend, holds_encoder = open_text(path, backend, params)
         try:
             context = _context(sizes.context, self.backend)

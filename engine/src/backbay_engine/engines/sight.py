@@ -16,9 +16,11 @@ from numpy.typing import NDArray
 
 import backbay
 from backbay import Backend, BackendParams, ClosedError
+from backbay.discovery import open_model
 from backbay.plugin import close_after_fork
 
 from ..arguments import require_params, whole
+from ..checkpoints import locate
 from ..errors import RequestError
 from ..images.contract import VisionFamily
 from ..images.encoder import Encoder
@@ -280,11 +282,18 @@ class Sight:
 
 def open_text(path: Any, backend: str | type[Backend] | None, params: BackendParams) -> tuple[Backend, bool]:
     """A backend with the model of a file, without the encoder that the file may hold; and whether it holds one."""
-    file = backbay.gguf.open(path)
+    file = open_model(path)
     if not (holds := has_encoder(file)):
         return backbay.open(file, backend, params), holds
     file.close()
     return backbay.open(text_file(path), backend, params), holds
+
+
+def own_projector(path: Any, options: SightOptions) -> SightOptions:
+    """The options with the projector that lies beside a model in another program's store, if none is given."""
+    if options.projector is not None:
+        return options
+    return replace(options, projector=locate(path).projector)
 
 
 def open_sight(

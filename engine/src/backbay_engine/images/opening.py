@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping
 from importlib import import_module
 
-import backbay.gguf
 from backbay import ModelFileError
+from backbay.discovery import open_model
 from backbay.gguf import ModelFile, nearest, text
 
 from .contract import VisionFamily
@@ -35,12 +35,12 @@ def vision_file(path: Path, projector: Path | None = None) -> ModelFile | None:
     It is the projector's file, or the model's own, in Ollama's layout.
     """
     if projector is None:
-        file = backbay.gguf.open(path, _is_of_vision)
+        file = open_model(path, _is_of_vision)
         if has_encoder(file):
             return file
         file.close()
         return None
-    file = backbay.gguf.open(projector, _is_of_vision)
+    file = open_model(projector, _is_of_vision)
     if not has_encoder(file):
         found = f"none of them, and the architecture {file.metadata.architecture!r}"
         file.close()
@@ -55,7 +55,7 @@ def has_encoder(file: ModelFile) -> bool:
 
 def text_file(path: Path) -> ModelFile:
     """A model's file, open without the tensors of encoders."""
-    return backbay.gguf.open(path, lambda name: not _is_of_encoder(name))
+    return open_model(path, lambda name: not _is_of_encoder(name))
 
 
 def vision_family(file: ModelFile, image_tokens: int | None = None) -> VisionFamily:

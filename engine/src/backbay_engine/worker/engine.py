@@ -26,8 +26,8 @@ from backbay import (
     ClosedError,
     ModelFileError,
     OptionError,
-    gguf,
 )
+from backbay.discovery import open_model
 from backbay.gguf import Config
 from backbay.plugin import Cancel, Progress, close_after_fork, require_cancel
 
@@ -89,7 +89,7 @@ class WorkerEngine(Engine):
         sizes: Sizes,
         sight: SightOptions,
     ) -> None:
-        gguf.open(path).close()  # refuses a wrong file before backends are tried, which takes longer
+        open_model(path).close()  # refuses a wrong file before backends are tried, which takes longer
         # Chosen here: each worker would try all installed backends anew.
         chosen = importable(backend) if isinstance(backend, type) else backbay.choose(backend).name
         levels = log_records.levels()

@@ -11,7 +11,7 @@ from typing import TypeAlias, TypeVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-import backbay.gguf
+from backbay.discovery import open_model
 from backbay.gguf import Config, Key, ModelFile
 from backbay.plugin import cached_property
 
@@ -102,7 +102,7 @@ def open_config(source: Source) -> Config:
         return source
     if isinstance(source, ModelFile):
         return source.metadata
-    return backbay.gguf.open(source).metadata
+    return open_model(source).metadata
 
 
 def read_vocabulary(config: Config, defaults: Defaults | None = None) -> Vocabulary:

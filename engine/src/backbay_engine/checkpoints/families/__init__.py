@@ -1,0 +1,14 @@
+"""Families of models, by the names of transformers' classes."""
+
+from __future__ import annotations
+
+from ..family import Families
+from . import decoders, encoders, experts, gemma, recurrent
+
+FAMILIES: Families = {
+    **decoders.FAMILIES,
+    **experts.FAMILIES,
+    **gemma.FAMILIES,
+    **recurrent.FAMILIES,
+    **encoders.FAMILIES,
+}

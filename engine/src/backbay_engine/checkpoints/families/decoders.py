@@ -1,0 +1,187 @@
+"""Decoders with attention in every block."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from ..arrays import LazyArray, constant
+from ..family import INTERLEAVED, Arrays, Family, halves, transposed
+from ..settings import Keys, Settings
+
+
+def rotating(share: float = 1.0) -> Callable[[Settings], Keys]:
+    """The key for how many numbers of a head rotate; a configuration may say another share."""
+
+    def keys(settings: Settings) -> Keys:
+        part = settings.rope.number("partial_rotary_factor", default=share)
+        return {"rope.dimension_count": int(settings.head * part)}
+
+    return keys
+
+
+def llama3_factors(settings: Settings, beside: LazyArray) -> Arrays:
+    """The factors by which Llama 3.1 slows down rotations for long contexts."""
+    rope = settings.rope
+    if rope.text("rope_type") != "llama3":
+        return {}
+    n = settings.head
+    speeds = 1.0 / rope.number("rope_theta", default=10000.0) ** (np.arange(0, n, 2, dtype=np.float32) / n)
+    factor, low = rope.number("factor", default=8.0), rope.number("low_freq_factor", default=1.0)
+    high, trained = (
+        rope.number("high_freq_factor", default=4.0),
+        rope.number("original_max_position_embeddings", default=8192),
+    )
+    if high == low or not factor:
+        raise rope.refuse("high_freq_factor", "a number other than low_freq_factor")
+    waves = 2 * math.pi / speeds
+    smooth = (trained / waves - low) / (high - low)
+    between = 1 / ((1 - smooth) / factor + smooth)
+    factors = np.where(waves < trained / high, 1, np.where(waves > trained / low, factor, between))
+    return {"rope_freqs.weight": constant(factors.astype(np.float32), beside)}
+
+
+def mixture_of_llama(settings: Settings) -> Keys:
+    return rotating()(settings)
+
+
+MIXTRAL = {r"model\.layers\.(\d+)\.block_sparse_moe\.experts\.": r"layers.\1.feed_forward.experts."}
+LLAMA = Family("llama", keys=mixture_of_llama, changes=INTERLEAVED, names=MIXTRAL, further=llama3_factors)
+
+
+def granite_keys(settings: Settings) -> Keys:
+    scales = {
+        "attention.scale": "attention_multiplier",
+        "embedding_scale": "embedding_multiplier",
+        "residual_scale": "residual_multiplier",
+        "logit_scale": "logits_scaling",
+    }
+    found: Keys = {key: settings.maybe_number(name) or None for key, name in scales.items()}
+    heads: Keys = {
+        "attention.key_length": None,
+        "attention.value_length": None,
+        "rope.dimension_count": settings.width // settings.heads,
+        "expert_shared_feed_forward_length": settings.maybe_whole("shared_intermediate_size") or None,
+    }
+    if "sliding_window" in settings and any(settings.windows()):
+        heads["attention.sliding_window"] = settings.whole("sliding_window")
+        heads["attention.sliding_window_pattern"] = settings.windows()
+    return found | heads
+
+
+GRANITE_EXPERTS = {
+    **INTERLEAVED,
+    r"block_sparse_moe\.input_linear": halves("mlp.experts.gate_proj", "mlp.experts.up_proj"),
+    r"shared_mlp\.input_linear": halves("mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj"),
+}
+GRANITE_NAMES = {
+    r"block_sparse_moe\.output_linear": "mlp.experts.down_proj",
+    r"shared_mlp\.output_linear": "mlp.shared_expert.down_proj",
+}
+
+
+def olmo2_keys(settings: Settings) -> Keys:
+    if "sliding_window" not in settings:
+        return {}
+    windows = settings.windows() or [(index + 1) % 4 != 0 for index in range(settings.blocks)]
+    return {
+        "attention.sliding_window": settings.whole("sliding_window"),
+        "attention.sliding_window_pattern": windows,
+    }
+
+
+def phi3_keys(settings: Settings) -> Keys:
+    rope = settings.rope
+    original = rope.whole(
+        "original_max_position_embeddings", default=settings.whole("max_position_embeddings")
+    )
+    part = rope.number("partial_rotary_factor", default=1.0)
+    keys: Keys = {
+        "rope.scaling.original_context_length": original,
+        "rope.scaling.type": None,  # the factors say it all
+        "rope.dimension_count": int(part * settings.width) // settings.heads,
+        "attention.sliding_window": settings.whole("sliding_window", default=0),
+    }
+    if rope.numbers("long_factor"):
+        scale = settings.whole("max_position_embeddings") / max(original, 1)
+        kind = rope.text("rope_type")
+        longrope = math.sqrt(1 + math.log(scale) / math.log(original)) if scale > 1 and original > 1 else 1.0
+        yarn = 0.1 * math.log(scale) + 1.0 if scale > 1 else 1.0
+        keys["rope.scaling.attn_factor"] = yarn if kind == "yarn" else longrope
+    return keys
+
+
+def phi3_factors(settings: Settings, beside: LazyArray) -> Arrays:
+    rope, found = settings.rope, {}
+    for kind in ("long", "short"):
+        factors = np.array(rope.numbers(f"{kind}_factor"), np.float32)
+        if factors.size:
+            found[f"rope_factors_{kind}.weight"] = constant(factors, beside)
+    return found
+
+
+def cohere_keys(settings: Settings) -> Keys:
+    return {
+        "logit_scale": settings.number("logit_scale", default=0.0625),
+        "rope.scaling.type": "none",
+        "attention.key_length": None,
+        "attention.value_length": None,
+    }
+
+
+def cohere2_keys(settings: Settings) -> Keys:
+    return {
+        "logit_scale": settings.number("logit_scale", default=0.0625),
+        "attention.sliding_window": settings.whole("sliding_window"),
+        "rope.dimension_count": int(settings.number("rotary_pct", default=1.0) * settings.head),
+        "rope.scaling.type": "none",
+    }
+
+
+def gpt2_keys(settings: Settings) -> Keys:
+    inner = settings.whole("n_inner", default=4 * settings.width)
+    return {
+        "context_length": settings.whole("n_positions", "n_ctx"),
+        "feed_forward_length": inner,
+        "attention.layer_norm_epsilon": settings.number("layer_norm_epsilon", default=1e-5),
+    }
+
+
+def starcoder_keys(settings: Settings) -> Keys:
+    return {
+        **gpt2_keys(settings),
+        "attention.head_count_kv": 1 if settings.flag("multi_query", True) else None,
+    }
+
+
+def fused(array: LazyArray, settings: Settings) -> Mapping[str, LazyArray]:
+    """Queries, keys and values in one matrix."""
+    q, kv = settings.heads * settings.head, settings.kv_heads * settings.head
+    query, key, value = array.split(q, kv, kv)
+    return {"q_proj": query, "k_proj": key, "v_proj": value}
+
+
+GPT2 = {r"\.(c_attn|c_proj|c_fc)\.weight$": transposed}
+FAMILIES = {
+    **dict.fromkeys(
+        ("LlamaForCausalLM", "LlamaModel", "MistralForCausalLM", "MistralModel", "MixtralForCausalLM"), LLAMA
+    ),
+    **dict.fromkeys(("Qwen2ForCausalLM", "Qwen2Model"), Family("qwen2")),
+    **dict.fromkeys(("Qwen3ForCausalLM", "Qwen3Model"), Family("qwen3")),
+    "SmolLM3ForCausalLM": Family("smollm3", keys=rotating(), changes=INTERLEAVED, further=llama3_factors),
+    **dict.fromkeys(("Olmo2ForCausalLM", "Olmo3ForCausalLM"), Family("olmo2", keys=olmo2_keys)),
+    "GraniteForCausalLM": Family("granite", keys=granite_keys, changes=INTERLEAVED),
+    **dict.fromkeys(
+        ("GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM"),
+        Family("granitemoe", keys=granite_keys, changes=GRANITE_EXPERTS, names=GRANITE_NAMES),
+    ),
+    "Phi3ForCausalLM": Family("phi3", keys=phi3_keys, further=phi3_factors),
+    "CohereForCausalLM": Family("command-r", keys=cohere_keys),
+    "Cohere2ForCausalLM": Family("cohere2", keys=cohere2_keys),
+    "Glm4ForCausalLM": Family("glm4", keys=rotating(0.5)),
+    "GPT2LMHeadModel": Family("gpt2", keys=gpt2_keys, changes=GPT2),
+    "GPTBigCodeForCausalLM": Family("starcoder", keys=starcoder_keys),
+    "Starcoder2ForCausalLM": Family("starcoder2"),
+}

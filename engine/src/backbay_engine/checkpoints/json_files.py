@@ -1,0 +1,45 @@
+"""JSON files of a model's folder, of bounded size."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from backbay import ModelFileError
+
+LARGEST = 1 << 28  # bytes; the largest tokenizer.json has some 35 MB
+
+
+def read_object(path: Path, *, required: bool = True) -> dict[str, Any]:
+    """The object in a JSON file; empty if the file is not required and not there."""
+    if not required and not path.exists():
+        return {}
+    found = parse(path, read_bytes(path))
+    if not isinstance(found, dict):
+        raise ModelFileError(path, None, "a JSON object", f"a JSON {type(found).__name__}")
+    return found
+
+
+def read_bytes(path: Path) -> bytes:
+    try:
+        if not path.is_file():
+            raise ModelFileError(path, None, "a readable file", "none")
+        with path.open("rb") as file:
+            data = file.read(LARGEST + 1)
+    except (OSError, ValueError) as error:
+        raise ModelFileError(path, None, "a readable file", error) from error
+    if len(data) > LARGEST:
+        raise ModelFileError(path, None, f"at most {LARGEST} bytes", "more")
+    return data
+
+
+def parse(path: Path, data: bytes, offset: int = 0) -> Any:
+    """The JSON value in bytes that begin at an offset of a file."""
+    try:
+        return json.loads(data)
+    except RecursionError:
+        raise ModelFileError(path, offset, "JSON of few levels", "too many") from None
+    except ValueError as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
+        at = getattr(error, "pos", getattr(error, "start", 0))
+        raise ModelFileError(path, offset + at, "JSON in UTF-8", error) from error

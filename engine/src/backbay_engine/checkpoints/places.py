@@ -1,0 +1,236 @@
+"""Where models lie that other programs have downloaded: found by name, without a network."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from backbay import ModelFileError
+from backbay.gguf import nearest
+
+from .json_files import read_object
+
+Name: TypeAlias = str | os.PathLike[str]
+MOST_LISTED = 8
+_PART = re.compile(r"-(\d{5})-of-\d{5}\.gguf$")
+_DIGEST = re.compile(r"sha256[:-][0-9a-f]{64}")
+_SAFE = re.compile(r"[\w.\-]+")  # parts of names; none is a path
+
+
+@dataclass(frozen=True)
+class Located:
+    """A model's file or folder, and the file of its encoder of pictures, if one lies beside it."""
+
+    path: Name
+    projector: Path | None = None
+
+
+def locate(name: Name) -> Located:
+    """The files of a model by its name: `hf:org/name`, `ollama:name:tag`, `lmstudio:org/name`; any other is a path."""
+    scheme, colon, rest = name.partition(":") if isinstance(name, str) else ("", "", "")
+    find = _SCHEMES.get(scheme)
+    if not colon or find is None or Path(str(name)).exists():
+        return Located(name)
+    return find(str(name), rest)
+
+
+# -- Hugging Face's cache ------------------------------------------------------------------------------------
+
+
+def hugging_face_cache() -> Path:
+    for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+        if os.environ.get(variable):
+            return Path(os.environ[variable]).expanduser()
+    if os.environ.get("HF_HOME"):
+        return Path(os.environ["HF_HOME"]).expanduser() / "hub"
+    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(caches).expanduser() / "huggingface" / "hub"
+
+
+def _hugging_face(name: str, rest: str) -> Located:
+    """`org/name`, `org/name@revision`, `org/name:Q4_K_M` or `org/name/file.gguf`."""
+    rest, _, kind = rest.partition(":")
+    rest, _, revision = rest.partition("@")
+    parts = [part for part in rest.split("/") if part]
+    file = "/".join(parts[2:])
+    if not parts or not all(
+        _SAFE.fullmatch(part) and part.strip(".") for part in (*parts, *filter(None, (revision,)))
+    ):
+        raise _unknown(name, "a name like hf:org/name", rest, [])
+    cache, wanted = hugging_face_cache(), "--".join(["models", *parts[:2]])
+    have = _names(cache, "models--*")
+    if wanted not in have:
+        remedy = f"nothing is downloaded: run `hf download {'/'.join(parts[:2])}` first"
+        known = [each.removeprefix("models--").replace("--", "/") for each in have]
+        raise _unknown(name, f"a model in {cache}; {remedy}", "/".join(parts[:2]), known)
+    snapshot = _snapshot(name, cache / wanted, revision or "main")
+    return _model_in(name, snapshot, file or kind)
+
+
+def _snapshot(name: str, repository: Path, revision: str) -> Path:
+    snapshots, reference = repository / "snapshots", repository / "refs" / revision
+    commit = revision
+    if reference.is_file():
+        with reference.open("rb") as stream:
+            commit = stream.read(100).decode("ascii", "replace").strip()
+    have = _names(snapshots, "*")
+    if commit in have:
+        return snapshots / commit
+    if revision == "main" and not reference.exists() and len(have) == 1:
+        return snapshots / have[0]  # downloaded by its commit
+    raise _unknown(name, f"revision {revision!r} in {snapshots}", commit, have)
+
+
+# -- Ollama's store ------------------------------------------------------------------------------------------
+
+
+def ollama_stores() -> list[Path]:
+    if os.environ.get("OLLAMA_MODELS"):
+        return [Path(os.environ["OLLAMA_MODELS"]).expanduser()]
+    return [Path("~/.ollama/models").expanduser(), Path("/usr/share/ollama/.ollama/models")]
+
+
+def _ollama(name: str, rest: str) -> Located:
+    """`name`, `name:tag`, `user/name:tag` or `host/user/name:tag`."""
+    path, _, tag = rest.partition(":")
+    parts = path.split("/")
+    if not 1 <= len(parts) <= 3 or not all(
+        _SAFE.fullmatch(part) and part.strip(".") for part in (*parts, tag or "latest")
+    ):
+        raise _unknown(name, "a name like ollama:name:tag", rest, [])
+    full = [*("registry.ollama.ai", "library")[: 3 - len(parts)], *parts, tag or "latest"]
+    stores = ollama_stores()
+    for store in stores:
+        manifest = store.joinpath("manifests", *full)
+        if manifest.is_file():
+            return _ollama_layers(store, manifest)
+    known = [each for store in stores for each in _ollama_models(store / "manifests")]
+    searched = " and ".join(str(store) for store in stores)
+    remedy = f"nothing is downloaded: run `ollama pull {rest}` first"
+    raise _unknown(name, f"a model in {searched}; {remedy}", rest, known)
+
+
+def _ollama_layers(store: Path, manifest: Path) -> Located:
+    found: dict[str, Path] = {}
+    layers = read_object(manifest).get("layers")
+    for layer in layers if isinstance(layers, list) else ():
+        kind = layer.get("mediaType") if isinstance(layer, dict) else None
+        digest = layer.get("digest") if isinstance(layer, dict) else None
+        if kind in _LAYERS:
+            if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+                raise ModelFileError(manifest, None, "a digest like sha256:...", repr(digest)[:200])
+            found.setdefault(_LAYERS[kind], store / "blobs" / digest.replace(":", "-"))
+    if "model" not in found:
+        raise ModelFileError(manifest, None, "a layer with a model", "none")
+    return Located(found["model"], found.get("projector"))
+
+
+_LAYERS = {
+    "application/vnd.ollama.image.model": "model",
+    "application/vnd.ollama.image.projector": "projector",
+}
+
+
+def _ollama_models(manifests: Path) -> list[str]:
+    """The names of models, as Ollama writes them."""
+    found = []
+    for manifest in sorted(manifests.glob("*/*/*/*"))[:1000]:
+        *place, tag = manifest.relative_to(manifests).parts
+        short = "/".join(place).removeprefix("registry.ollama.ai/").removeprefix("library/")
+        found.append(f"{short}:{tag}")
+    return found
+
+
+# -- LM Studio's folder --------------------------------------------------------------------------------------
+
+
+def lm_studio_folders() -> list[Path]:
+    pointer, homes = Path("~/.lmstudio-home-pointer").expanduser(), ["~/.lmstudio", "~/.cache/lm-studio"]
+    if pointer.is_file():
+        with pointer.open("rb") as stream:
+            homes.insert(0, stream.read(4096).decode("utf-8", "replace").strip().replace("\0", ""))
+    return [Path(home).expanduser() / "models" for home in dict.fromkeys(homes)]
+
+
+def _lm_studio(name: str, rest: str) -> Located:
+    """`org/name`, `org/name/file.gguf`, or `name` alone if only one publisher has it."""
+    rest, _, kind = rest.partition(":")
+    parts = [part for part in rest.split("/") if part]
+    if not parts or not all(_SAFE.fullmatch(part) and part.strip(".") for part in parts):
+        raise _unknown(name, "a name like lmstudio:org/name", rest, [])
+    folders = [folder for folder in lm_studio_folders() if folder.is_dir()]
+    models = {
+        f"{each.parent.name}/{each.name}": each
+        for folder in reversed(folders)
+        for each in folder.glob("*/*")
+        if each.is_dir()
+    }
+    wanted = "/".join(parts[:2])
+    fitting = (
+        [wanted] if wanted in models else [each for each in models if each.rpartition("/")[2] == parts[0]]
+    )
+    if len(fitting) != 1:
+        searched = " and ".join(str(folder) for folder in lm_studio_folders())
+        what = "a model" if not fitting else f"one model, not {' and '.join(fitting)},"
+        raise _unknown(name, f"{what} in {searched}; nothing is downloaded", wanted, models)
+    file = "/".join(parts[2:] if fitting == [wanted] else parts[1:])
+    return _model_in(name, models[fitting[0]], file or kind)
+
+
+# -- a folder with models ------------------------------------------------------------------------------------
+
+
+def model_in(folder: Path) -> Located:
+    """The model of a folder: the folder itself, if it has a configuration, or its GGUF file."""
+    return _model_in(str(folder), folder, "")
+
+
+def _model_in(name: str, folder: Path, wanted: str) -> Located:
+    """`wanted` is a file's name, or a part of it, such as the name of a quantization."""
+    try:
+        files = sorted(each for each in folder.rglob("*.gguf") if each.is_file())
+    except OSError:
+        files = []
+    projectors = [each for each in files if "mmproj" in each.name.lower()]
+    firsts = [each for each in files if each not in projectors and _is_first(each)]
+    fitting = (
+        [each for each in firsts if wanted.lower() in str(each.relative_to(folder)).lower()]
+        if wanted
+        else firsts
+    )
+    if wanted and not fitting:
+        raise _unknown(name, f"a file {wanted!r} in {folder}", wanted, [each.name for each in firsts])
+    if not wanted and (folder / "config.json").exists() and not firsts:
+        return Located(folder)
+    if len(fitting) != 1:
+        listed = ", ".join(each.name for each in fitting[:MOST_LISTED]) or "none"
+        remedy = f"; choose one by its name, as {name}:PART_OF_THE_NAME" if fitting and ":" in name else ""
+        raise ModelFileError(name, None, f"config.json, or one GGUF file, in {folder}{remedy}", listed)
+    return Located(fitting[0], projectors[0] if len(projectors) == 1 else None)
+
+
+def _is_first(path: Path) -> bool:
+    part = _PART.search(path.name)
+    return part is None or int(part[1]) == 1
+
+
+def _names(folder: Path, pattern: str) -> list[str]:
+    try:
+        return sorted(each.name for each in folder.glob(pattern))
+    except OSError:
+        return []
+
+
+def _unknown(name: str, expected: str, wanted: str, known: Iterable[str]) -> ModelFileError:
+    names = list(known)
+    listed = ", ".join(names[:MOST_LISTED]) + (
+        f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
+    )
+    return ModelFileError(name, None, expected, f"{listed or 'none'}{nearest(wanted, names)}")
+
+
+_SCHEMES = {"hf": _hugging_face, "ollama": _ollama, "lmstudio": _lm_studio}

@@ -1,0 +1,58 @@
+"""Vocabularies of Hugging Face's tokenizers, as the keys of model files."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from backbay import ModelFileError
+
+from ..json_files import read_object
+from ..settings import Keys, Settings
+from . import byte_pairs, pieces, words
+from .special import special_keys
+from .tokens import Source
+
+log = logging.getLogger(__name__)
+
+NONE: Keys = {"tokenizer.ggml.model": "none"}
+TOKENIZER, SENTENCEPIECE = "tokenizer.json", "tokenizer.model"
+
+
+def vocabulary_keys(settings: Settings, architecture: str, count: int) -> Keys:
+    """The keys of a folder's tokenizer, with `count` tokens; none if the folder has no tokenizer."""
+    folder = settings.folder
+    path = folder / TOKENIZER
+    if not path.exists():
+        if (folder / SENTENCEPIECE).exists():
+            expected = f"{TOKENIZER}; make it with transformers: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+            raise ModelFileError(folder, None, expected, f"{SENTENCEPIECE} only")
+        log.warning("%s has no %s, so the model takes token ids only", folder, TOKENIZER)
+        return NONE
+    found = read_object(path)
+    model = found.get("model")
+    if not isinstance(model, dict) or not model.get("vocab") or "type" not in model:
+        log.warning("%s has no vocabulary, so the model takes token ids only", path)
+        return NONE
+    read = _KINDS.get(str(model["type"]))
+    if read is None:
+        raise ModelFileError(
+            path,
+            None,
+            f"a tokenizer of a type that is known: {', '.join(_KINDS)},",
+            repr(model["type"])[:100],
+        )
+    config = read_object(folder / "tokenizer_config.json", required=False)
+    source = Source(path, found, model, config, architecture, count)
+    keys = read(source)
+    types = settings.maybe_whole("type_vocab_size")
+    kinds: Keys = {} if types is None else {"tokenizer.ggml.token_type_count": types}
+    return {**keys, **kinds, **special_keys(source, settings)}
+
+
+_KINDS: Mapping[str, Callable[[Source], dict[str, Any]]] = {
+    "BPE": byte_pairs.keys,
+    "Unigram": pieces.unigram_keys,
+    "WordPiece": words.keys,
+}

@@ -1,0 +1,27 @@
+"""Convert a folder of Hugging Face's transformers to a GGUF file."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from backbay import OptionError
+from backbay.discovery import open_model
+
+from .writing_files import add_output, write
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "model",
+        metavar="FOLDER",
+        help="a folder with config.json and safetensors, or a name such as hf:org/name",
+    )
+    add_output(parser, "f16")
+
+
+def run(args: Namespace) -> int:
+    with open_model(args.model) as model:
+        if model.version:
+            raise OptionError(f"{args.model} is a GGUF file already; `backbay quantize` changes its dtypes")
+        return write(args, model, Path(args.output))

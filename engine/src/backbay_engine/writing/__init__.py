@@ -1,0 +1,8 @@
+"""Writing model files: in GGUF, with weights in the dtypes of a recipe."""
+
+from __future__ import annotations
+
+from .gguf_file import write_model
+from .recipes import RECIPES, Recipe
+
+__all__ = ["RECIPES", "Recipe", "write_model"]

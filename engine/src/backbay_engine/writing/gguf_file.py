@@ -1,0 +1,203 @@
+"""A model file in GGUF, written tensor by tensor."""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from backbay import BackbayError, DType, OptionError
+from backbay.gguf import Config, ModelFile, Strings, TensorInfo, ValueType
+from backbay.plugin import Cancel, check_cancel, decode, encode, numpy_view, replacing, usable_cores
+
+from . import k_quants
+from .recipes import Recipe, is_lossless, nbytes_of, totals
+
+log = logging.getLogger(__name__)
+
+Bytes: TypeAlias = NDArray[np.uint8]
+ALIGNMENT = 32
+PIECE = (
+    1 << 16
+)  # numbers that are quantized at a time: their intermediate results stay in the processor's cache
+_K_QUANTS = DType.Q4_K, DType.Q5_K, DType.Q6_K
+_FORMATS = {
+    ValueType.UINT8: "B", ValueType.INT8: "b", ValueType.UINT16: "H", ValueType.INT16: "h", ValueType.UINT32: "I",
+    ValueType.INT32: "i", ValueType.FLOAT32: "f", ValueType.BOOL: "B", ValueType.UINT64: "Q", ValueType.INT64: "q",
+    ValueType.FLOAT64: "d",
+}  # fmt: skip
+_OF_ARRAYS = {np.dtype(form).str: kind for kind, form in _FORMATS.items() if kind is not ValueType.BOOL}
+_DROPPED = ("split.",)  # what is written is one file
+
+
+def write_model(
+    model: ModelFile,
+    target: Path,
+    recipe: Recipe,
+    *,
+    force: bool = False,
+    progress: Callable[[float], None] = lambda _: None,
+    cancel: Cancel | None = None,
+) -> dict[str, int]:
+    """Write a model to a GGUF file, its weights as the recipe says; gives the bytes of the weights by dtype.
+
+    Beside a chunk of each, no weights are in memory. The file appears when it is whole; without `force`, no file
+    is replaced.
+    """
+    if target.exists():
+        if any(target.samefile(path) for path in model.paths if path.is_file()):
+            raise OptionError(f"{target} is the model that is read; write to another file")
+        if not force:
+            raise OptionError(f"{target} exists; take another name, or --force to replace it")
+    infos = list(model.tensors.values())
+    dtypes = {info.name: recipe.dtype_of(info, model) for info in infos}
+    _check(infos, dtypes, model)
+    total, done = sum(info.nbytes for info in infos) or 1, 0
+    with (
+        replacing(target) as (aside,),
+        aside.open("wb") as file,
+        ThreadPoolExecutor(usable_cores()) as workers,
+    ):
+        _write_header(file, model, recipe, infos, dtypes)
+        progress(0.0)
+        for info in infos:
+            file.write(bytes(-file.tell() % ALIGNMENT))
+            for chunk in model.chunks(info.name):
+                check_cancel(cancel)
+                for part in _converted(chunk, info, dtypes[info.name], workers):
+                    file.write(part.data)
+                done += chunk.size
+                progress(min(done / total, 1.0))
+        model.check_unchanged()
+    progress(1.0)
+    return totals(infos, dtypes)
+
+
+def _check(infos: Sequence[TensorInfo], dtypes: dict[str, DType], model: ModelFile) -> None:
+    """Refuse what cannot be read; say what gets worse."""
+    again = [
+        info.name
+        for info in infos
+        if info.dtype.is_quantized and not is_lossless(info.dtype, dtypes[info.name])
+    ]
+    if again:
+        log.warning(
+            "%s: %d tensors are quantized already, such as %s: the result is worse than of the original weights",
+            model.path, len(again), again[0],
+        )  # fmt: skip
+
+
+def _write_header(
+    file: BinaryIO, model: ModelFile, recipe: Recipe, infos: Sequence[TensorInfo], dtypes: dict[str, DType]
+) -> None:
+    config = model.metadata
+    pairs = [_pair(config, key) for key in config if not key.startswith(_DROPPED) and key not in _OWN]
+    own = {"general.file_type": recipe.file_type, "general.quantization_version": 2}
+    pairs += [_text(key) + struct.pack("<II", ValueType.UINT32, value) for key, value in own.items()]
+    file.write(b"GGUF" + struct.pack("<IQQ", 3, len(infos), len(pairs)))
+    file.writelines(pairs)
+    offset = 0
+    for info in infos:
+        dtype = dtypes[info.name]
+        shape = info.shape or (1,)
+        file.write(_text(info.name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, dtype, offset))
+        offset += -(-nbytes_of(info, dtype) // ALIGNMENT) * ALIGNMENT
+
+
+_OWN = ("general.file_type", "general.quantization_version", "general.alignment")
+
+
+def _pair(config: Config, key: str) -> bytes:
+    value, kind = config[key], config.value_type(key)
+    if isinstance(value, Strings | list | tuple | np.ndarray):
+        return _text(key) + struct.pack("<I", ValueType.ARRAY) + _array(key, value, kind)
+    kind = kind if kind is not None else _kind(value)
+    if kind is ValueType.STRING:
+        return _text(key) + struct.pack("<I", kind) + _text(value)
+    return _text(key) + struct.pack(f"<I{_FORMATS[kind]}", kind, value)
+
+
+def _array(key: str, values: Any, kind: ValueType | None) -> bytes:
+    if isinstance(values, np.ndarray):
+        stored = (
+            ValueType.BOOL
+            if values.dtype == np.bool_
+            else kind or _OF_ARRAYS[values.dtype.newbyteorder("<").str]
+        )
+        return struct.pack("<IQ", stored, len(values)) + values.tobytes()
+    found = kind or (_kind(values[0]) if len(values) else ValueType.INT32)
+    if found is ValueType.STRING:
+        return struct.pack("<IQ", found, len(values)) + b"".join(map(_text, values))
+    if found is ValueType.UINT32:
+        found = ValueType.INT32 if max(values) < 1 << 31 else found
+    return struct.pack(f"<IQ{len(values)}{_FORMATS[found]}", found, len(values), *values)
+
+
+def _kind(value: object) -> ValueType:
+    if isinstance(value, bool):
+        return ValueType.BOOL
+    if isinstance(value, int):
+        return (
+            ValueType.UINT32
+            if 0 <= value < 1 << 32
+            else ValueType.INT32
+            if -(1 << 31) <= value < 0
+            else ValueType.INT64
+        )
+    if isinstance(value, float):
+        return ValueType.FLOAT32
+    if isinstance(value, str):
+        return ValueType.STRING
+    raise BackbayError(f"GGUF has no type for {type(value).__name__}")
+
+
+def _text(text: str) -> bytes:
+    data = text.encode("utf-8", "surrogateescape")
+    return struct.pack("<Q", len(data)) + data
+
+
+# -- weights -------------------------------------------------------------------------------------------------
+
+
+def _converted(chunk: Bytes, info: TensorInfo, dtype: DType, workers: ThreadPoolExecutor) -> Iterator[Bytes]:
+    """The bytes of some rows in another dtype, in order."""
+    if dtype is info.dtype:
+        yield np.ascontiguousarray(chunk)
+        return
+    row = info.shape[0]
+    rows = chunk.reshape(-1, info.dtype.row_size(row))
+    step = max(PIECE // row, 1)
+    pieces = (rows[begin : begin + step] for begin in range(0, len(rows), step))
+    while batch := list(islice(pieces, 64)):
+        yield from workers.map(lambda piece: _piece(piece, info, dtype), batch)
+
+
+def _piece(rows: Bytes, info: TensorInfo, dtype: DType) -> Bytes:
+    numbers = numbers_of(rows, info.dtype)
+    if not np.isfinite(numbers).all():
+        raise BackbayError(f"{info.name} has numbers that are not finite, which no quantization can hold")
+    return stored(numbers, dtype)
+
+
+def numbers_of(rows: Bytes, dtype: DType) -> NDArray[np.float32]:
+    raw = (
+        rows
+        if dtype.is_quantized
+        else numpy_view(np.ascontiguousarray(rows).reshape(-1), dtype).reshape(len(rows), -1)
+    )
+    return np.ascontiguousarray(decode(raw, dtype), np.float32)
+
+
+def stored(numbers: NDArray[np.float32], dtype: DType) -> Bytes:
+    """Rows of numbers as bytes of a dtype."""
+    if dtype in _K_QUANTS:
+        return k_quants.quantize(numbers.reshape(-1, k_quants.BLOCK), dtype).reshape(-1)
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(encode(numbers, dtype)).reshape(-1).view(np.uint8)

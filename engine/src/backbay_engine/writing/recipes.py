@@ -1,0 +1,125 @@
+"""Recipes: the dtype of each tensor in a file, as llama.cpp chooses it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from backbay import DType
+from backbay.gguf import ModelFile, TensorInfo
+
+F32, F16, BF16 = DType.F32, DType.F16, DType.BF16
+_BLOCK = re.compile(r"blk\.([0-9]+)\.")
+_NEVER = re.compile(
+    r"_norm\.weight$|ffn_gate_inp|altup|laurel|per_layer_model_proj|^position_embd|^token_types|ssm_conv1d|shortconv\.conv"
+    r"|time_mix_(first|lerp|[wvagr][012]|decay)|attn_rel_b|\.position_embd|rope_(freqs|factors)"
+)
+"""Tensors that are small, and matter: they stay floats."""
+_FALLBACK = {DType.Q4_K: DType.Q5_0, DType.Q5_K: DType.Q5_1, DType.Q6_K: DType.Q8_0}
+"""For rows that fill no blocks of 256."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The dtype of most tensors, and how many bits tensors that matter get.
+
+    file_type   llama.cpp's number for such a file
+    more        the dtype of half of the values and of the feed-forwards' last matrices, if they get more bits
+    early       whether these are the first blocks' alone
+    joint       the dtype of queries, keys and values in one matrix
+    """
+
+    most: DType
+    file_type: int
+    more: DType | None = None
+    early: bool = False
+    joint: DType | None = None
+
+    def dtype_of(self, info: TensorInfo, model: ModelFile) -> DType:
+        """The dtype that a tensor gets; that of a quantized tensor which must stay as it is does not change."""
+        rank = len([extent for extent in info.shape if extent != 1])
+        if not (info.dtype.is_float or info.dtype.is_quantized):
+            return info.dtype
+        small = len(info.shape) < 2 or rank < 2 or not info.name.endswith(".weight")
+        if small or _NEVER.search(info.name):
+            return F32 if info.dtype.is_float else info.dtype
+        return _fitting(self._wanted(info, model), info.shape[0])
+
+    def _wanted(self, info: TensorInfo, model: ModelFile) -> DType:
+        name, experts = info.name, model.metadata.int("expert_count", 0)
+        head = "output.weight" if "output.weight" in model.tensors else "token_embd.weight"
+        if not self.most.is_quantized or self.most is DType.Q8_0:
+            return self.most
+        if name == head:
+            return DType.Q6_K
+        block, count = _place(name, model)
+        if re.search(r"attn_[vk]\.weight$", name) and experts == 8:
+            return DType.Q8_0
+        if "attn_qkv.weight" in name and self.joint is not None:
+            return self.joint
+        if "attn_output.weight" in name and experts == 8 and self.more is not None:
+            return max(self.most, DType.Q5_K)
+        if self.more is not None and re.search(
+            r"attn_v\.weight$|attn_v_b\.|ffn_down(_exps|_shexp)?\.weight$", name
+        ):
+            limit = 4 if "attn_v" in name else count // 8
+            chosen = block < limit if self.early else _needs_more(block, count)
+            return self.more if chosen else self.most
+        return self.most
+
+
+def _needs_more(block: int, count: int) -> bool:
+    """Whether a block is among the first or last eighth, or each third between them."""
+    return block < count // 8 or block >= 7 * count // 8 or (block - count // 8) % 3 == 2
+
+
+def _place(name: str, model: ModelFile) -> tuple[int, int]:
+    """The block of a tensor, and the number of blocks."""
+    match = _BLOCK.search(name)
+    return (0 if match is None else int(match[1])), model.metadata.int("block_count", 1)
+
+
+def _fitting(dtype: DType, row: int) -> DType:
+    """The dtype, or one with smaller blocks if a row does not fill whole blocks."""
+    if row % dtype.block_size:
+        dtype = _FALLBACK.get(dtype, F16)
+    return dtype if row % dtype.block_size == 0 else F16
+
+
+RECIPES: Mapping[str, Recipe] = {
+    "f32": Recipe(F32, 0),
+    "f16": Recipe(F16, 1),
+    "bf16": Recipe(BF16, 32),
+    "q8_0": Recipe(DType.Q8_0, 7),
+    "q6_k": Recipe(DType.Q6_K, 18),
+    "q5_k_m": Recipe(DType.Q5_K, 17, more=DType.Q6_K, joint=DType.Q6_K),
+    "q5_k_s": Recipe(DType.Q5_K, 16),
+    "q5_1": Recipe(DType.Q5_1, 9),
+    "q5_0": Recipe(DType.Q5_0, 8),
+    "q4_k_m": Recipe(DType.Q4_K, 15, more=DType.Q6_K, joint=DType.Q5_K),
+    "q4_k_s": Recipe(DType.Q4_K, 14, more=DType.Q5_K, early=True),
+    "q4_1": Recipe(DType.Q4_1, 3),
+    "q4_0": Recipe(DType.Q4_0, 2),
+}
+"""By their names at llama.cpp's tools, with the numbers of its file types."""
+
+
+def is_lossless(source: DType, target: DType) -> bool:
+    return source is target or (source.is_float and target is F32)
+
+
+def totals(infos: Sequence[TensorInfo], dtypes: Mapping[str, DType]) -> dict[str, int]:
+    """The bytes by dtype."""
+    found: dict[str, int] = {}
+    for info in infos:
+        name = str(dtypes[info.name])
+        found[name] = found.get(name, 0) + nbytes_of(info, dtypes[info.name])
+    return found
+
+
+def nbytes_of(info: TensorInfo, dtype: DType) -> int:
+    rows = 1
+    for extent in info.shape[1:]:
+        rows *= extent
+    return dtype.row_size(info.shape[0] if info.shape else 1) * rows
