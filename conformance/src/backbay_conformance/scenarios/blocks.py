@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from backbay import Context, DType, Level, Op, Precision, Tensor
+from backbay import Context, DType, Level, Op, Precision, Tensor, UnsupportedOpError
 
 from ..cases.matrix import product
 from ..cases.norm import rms_formula, softmax_formula
@@ -205,6 +205,34 @@ def patterns_whose_parts_are_read(lab: Lab, draw: Draw) -> None:
                 )
             for number, output in zip(program.outputs, outputs, strict=True):
                 judge_output(numbers[number], output, program.told(number), check)
+
+
+@scenario("graph", smoke=3, default=20, nightly=150)
+def casts_there_and_back(lab: Lab, draw: Draw) -> None:
+    """A cast to a narrow type and back gives what the narrow tensor holds where it is a result by itself."""
+    kind = draw.by_turn(DType.F16, DType.Q8_0, DType.BF16, DType.Q4_0)
+    n, rows = draw.pick(32, 64, 96), draw.pick(3, 1, 8)
+    data = normal(draw, n, rows)[0] * np.exp(np.random.default_rng(draw.below(9)).uniform(-9, 9, (rows, 1)))
+    with lab.backend.new_context() as ctx, lab.backend.new_context() as other:
+        narrow = other.from_floats(data).scale(other, 0.7).cast(other, kind)
+        try:
+            other.compute(narrow)
+        except UnsupportedOpError:
+            if kind.is_quantized:  # which is optional, and supports() sees no target
+                return
+            raise
+        x = ctx.from_floats(data).scale(ctx, 0.7)
+        y = x.cast(ctx, kind).cast(ctx, DType.F32)
+        lost = x.sub(ctx, y)
+        ctx.compute(y, lost, *[x] * draw.below(2))
+        want = narrow.numpy()
+        must_equal(y.numpy(), want, f"f32 to {kind} and back", "casts")
+        rounding = np.float32(0.7) * data.astype(np.float32) - want
+        near = np.abs(lost.numpy() - rounding) <= 2.0**-20 * np.abs(data)
+        if not near.all():
+            at = first_of(~near)
+            told = f"at {at[::-1]} expected about {plain(rounding[at])}, got {plain(lost.numpy()[at])}"
+            raise Fault("casts", f"what a cast of f32 to {kind} loses: {told}", at)
 
 
 def judge_output(want: Number, output: Tensor, told: str, check: str) -> None:

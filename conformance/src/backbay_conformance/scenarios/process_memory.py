@@ -106,16 +106,16 @@ def measured(open_backend: Callable[[], Backend], mostly: str) -> Held | None:
     gc.collect()
     before = resident("VmRSS")
     PEAK.write_text("5")  # forget the peak
-    report = used(open_backend(), MOSTLY[mostly])
+    report = used(open_backend(), MOSTLY[mostly], TURNS)
     grown = resident("VmHWM") - before
     return None if any(gpu.total() for gpu in report.gpus) else Held(report.total(), grown)
 
 
-def used(backend: Backend, trace: Trace) -> BackendMemory:
+def used(backend: Backend, trace: Trace, turns: int = 1) -> BackendMemory:
     """Load, compute in several contexts, one after the other, and close; returns the report of the last one's time."""
     try:
         backend.load()
-        for _ in range(TURNS):
+        for _ in range(turns):
             with backend.new_context() as ctx:
                 ctx.compute(trace(ctx))
                 report = backend.memory()
