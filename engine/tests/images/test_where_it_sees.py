@@ -1,0 +1,150 @@
+"""Where a model that sees runs: backends, workers, memory, forks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from seeing_models import ENDLESS, Files, opened
+from small_vision import CONTEXT, KINDS, picture
+
+import backbay
+from backbay_engine import Image, ImageError, estimate, load
+from backbay_engine.engines.sight import Sight
+
+BACKENDS = sorted(backbay.backends())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_worker_sees_the_same(files: Files, kind: str) -> None:
+    shown = Image(picture(20, 30))
+    prompt = ["Look ", shown, " here"]
+    said = [
+        {"role": "user", "content": [{"type": "image", "image": shown}, {"type": "text", "text": "What?"}]}
+    ]
+    found = []
+    for worker in (False, True):
+        with opened(files, kind, worker=worker) as llm:
+            answers = llm.generate(prompt, max_tokens=4, **ENDLESS), llm.chat(said, max_tokens=4, **ENDLESS)
+            numbers = llm.logits(prompt), llm.embed_image(shown), llm.prepare(shown).pixels
+            found.append(
+                ([a.tokens for a in answers], llm.encode(prompt), numbers, llm.store.counters, llm.modalities)
+            )
+            with pytest.raises(ImageError):
+                llm.generate(["a", b"no picture"])
+    here, there = found
+    assert here[:2] == there[:2]
+    assert here[3:] == there[3:]
+    for one, other in zip(here[2], there[2], strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_dry_run_takes_what_a_real_one_takes(files: Files, kind: str, backend: str) -> None:
+    model, projector = files[kind]
+    sizes: dict[str, Any] = {"context": 128, "batch": 32, "parallel": 2, "store_bytes": 1 << 20}
+    planned = estimate(model, backend, projector=projector, **sizes)
+    with load(model, backend, projector=projector, **sizes) as llm:
+        assert llm.memory().total() == planned.total()
+        assert planned.encoder is not None
+        assert planned.allocated() == 0
+        reserved = llm.memory().total()
+        for n in range(3):
+            llm.generate(["a", Image(picture(20, 20 + 9 * n, n)), "b"], max_tokens=3)
+        assert llm.memory().total() <= reserved
+
+
+def test_the_encoder_may_be_on_another_backend(files: Files) -> None:
+    prompt = ["Look ", Image(picture(20, 30)), " here"]
+    with opened(files, "gemma3") as llm:
+        expected = llm.logits(prompt)
+    for backend in BACKENDS:
+        with opened(
+            files, "gemma3", encoder_backend=backend, encoder_params=backbay.BackendParams(num_threads=1)
+        ) as llm:
+            assert isinstance(llm._engine.sight, Sight)  # type: ignore[attr-defined]
+            assert llm._engine.sight.encoder.backend.name == backend  # type: ignore[attr-defined]
+            np.testing.assert_allclose(llm.logits(prompt), expected, atol=1e-2)
+
+
+def test_progress_goes_from_one_file_to_the_other(files: Files) -> None:
+    seen: list[float] = []
+    with opened(files, "llava", progress=seen.append):
+        assert seen == sorted(seen)
+        assert seen[-1] == 1.0
+
+
+def test_a_step_grows_to_hold_a_picture_whose_tokens_see_each_other(files: Files) -> None:
+    with opened(files, "gemma3", batch=2) as llm:
+        assert llm.batch == 4
+        assert llm.context <= CONTEXT
+        llm.logits(["a", Image(picture(20, 20))])
+
+
+FORKING = """
+import os, sys, threading
+sys.path[:0] = [sys.argv[1]]
+from pathlib import Path
+from small_vision import picture, write_small_vision
+from backbay import ClosedError
+from backbay_engine import Image, load
+from backbay_engine.images.encoder import Encoder
+
+model, projector = write_small_vision(Path(sys.argv[2]), "llava")
+llm = load(model, "cpu_ref", projector=projector, context=128)
+reached, go_on, network = threading.Event(), threading.Event(), Encoder._encoded
+
+def held(*given, **how):  # the encoder's lock is held
+    reached.set()
+    assert go_on.wait(30)
+    return network(*given, **how)
+
+Encoder._encoded = held
+running = llm.submit(["a", Image(picture(20, 20))], max_tokens=2)
+assert reached.wait(30)
+child = os.fork()
+if child == 0:
+    calls = {
+        "running": lambda: running.result(5),
+        "embed": lambda: llm.embed_image(picture(9, 9)),
+        "prepare": lambda: llm.prepare(picture(9, 9)),
+        "store": lambda: llm.store.counters,
+        "submit": lambda: llm.submit(["a", Image(picture(20, 20))]),
+    }
+    for name, call in calls.items():
+        try:
+            call()
+            print(name, "worked", flush=True)
+        except ClosedError as error:
+            print(name, "ok" if "fork" in str(error) else error, flush=True)
+    llm.close()
+    sys.exit(7)
+_, status = os.waitpid(child, 0)
+print("exit", os.waitstatus_to_exitcode(status), flush=True)
+go_on.set()
+print("parent", len(running.result(30).tokens), flush=True)
+llm.close()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+@pytest.mark.fault(
+    "a process forks while a picture is encoded", "ClosedError naming fork, in the child alone"
+)
+def test_a_forked_child_is_told_and_exits(tmp_path: Path) -> None:
+    here = str(Path(__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKING, here, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    names = ("running", "embed", "prepare", "store", "submit")
+    assert done.stdout.splitlines() == [*(f"{name} ok" for name in names), "exit 7", "parent 2"], done.stderr
