@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from small_vision import EOS
+from small_llama import EOS
 
 from backbay_engine import LLM, load
 

@@ -44,7 +44,7 @@ def write_small_llama(
     writer.add_head_count_kv(KV_HEADS)
     writer.add_rope_dimension_count(head)
     writer.add_layer_norm_rms_eps(1e-5)
-    add_vocabulary(writer, [SUPPRESSED, EOS] if endless else [SUPPRESSED])
+    add_vocabulary(writer, suppressed=[SUPPRESSED, EOS] if endless else [SUPPRESSED])
 
     def add(name: str, *shape: int) -> None:
         scale = 1.0 if len(shape) == 1 else 2.0 / np.sqrt(shape[-1])
@@ -75,19 +75,25 @@ def write_small_llama(
     return path
 
 
-def add_vocabulary(writer: gguf.GGUFWriter, suppressed: Sequence[int] = (SUPPRESSED,)) -> None:
+def add_vocabulary(
+    writer: gguf.GGUFWriter,
+    special: Sequence[str] = SPECIAL,
+    chat: str = TEMPLATE,
+    *,
+    suppressed: Sequence[int] = (),
+) -> None:
     """Bytes, as GPT-2 spells them, and a few special tokens."""
-    kinds = [gguf.TokenType.NORMAL] * 257 + [gguf.TokenType.CONTROL] * len(SPECIAL)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list([spelled(byte) for byte in range(256)] + [MERGED, *SPECIAL])
-    writer.add_token_types(kinds)
+    writer.add_token_list([spelled(byte) for byte in range(256)] + [MERGED, *special])
+    writer.add_token_types([gguf.TokenType.NORMAL] * 257 + [gguf.TokenType.CONTROL] * len(special))
     writer.add_token_merges([" ".join(MERGED)])
     writer.add_bos_token_id(BOS)
     writer.add_eos_token_id(EOS)
     writer.add_add_bos_token(True)
-    writer.add_array("tokenizer.ggml.suppress_tokens", list(suppressed))
-    writer.add_chat_template(TEMPLATE)
+    if suppressed:
+        writer.add_array("tokenizer.ggml.suppress_tokens", list(suppressed))
+    writer.add_chat_template(chat)
 
 
 def spelled(byte: int) -> str:

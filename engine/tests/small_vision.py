@@ -9,7 +9,8 @@ from typing import Any
 import gguf
 import numpy as np
 from numpy.typing import NDArray
-from small_llama import MERGED, spelled
+from small_llama import SPECIAL as PLAIN
+from small_llama import add_vocabulary
 
 KINDS = ("gemma3", "llava", "qwen25vl", "mllama")
 OTHER_LAYOUTS = ("gemma3 in one file", "qwen2vl")
@@ -17,8 +18,7 @@ MARKS = [
     *("<start_of_image>", "<image_soft_token>", "<end_of_image>", "<image>", "<|image|>"),
     *("<|vision_start|>", "<|image_pad|>", "<|vision_end|>"),
 ]
-SPECIAL = ["<s>", "</s>", "<|user|>", "<|assistant|>", *MARKS]
-BOS, EOS = 257, 258
+SPECIAL = [*PLAIN, *MARKS]
 WORDS = 257 + len(SPECIAL)
 ID = {word: 257 + n for n, word in enumerate(SPECIAL)}
 MARK = {
@@ -67,7 +67,7 @@ def write_small_vision(folder: Path, kind: str, *, chat: str | None = None) -> t
     architecture = "llama" if kind == "llava" else kind
     text = gguf.GGUFWriter(model, architecture)
     _write_text_keys(text, kind)
-    _write_vocabulary(text, template(kind) if chat is None else chat)
+    add_vocabulary(text, SPECIAL, template(kind) if chat is None else chat)
     tensors = [*_text_tensors(kind)]
     if single:
         text.add_uint32("gemma3.mm.tokens_per_image", 4)
@@ -104,19 +104,6 @@ def _write_text_keys(writer: gguf.GGUFWriter, kind: str) -> None:
         writer.add_array("qwen2vl.rope.dimension_sections", [2, 1, 1, 0])
     if kind == "mllama":
         writer.add_array("mllama.attention.cross_attention_layers", [1, 3])
-
-
-def _write_vocabulary(writer: gguf.GGUFWriter, chat: str) -> None:
-    kinds = [gguf.TokenType.NORMAL] * 257 + [gguf.TokenType.CONTROL] * len(SPECIAL)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list([spelled(byte) for byte in range(256)] + [MERGED, *SPECIAL])
-    writer.add_token_types(kinds)
-    writer.add_token_merges([" ".join(MERGED)])
-    writer.add_bos_token_id(BOS)
-    writer.add_eos_token_id(EOS)
-    writer.add_add_bos_token(True)
-    writer.add_chat_template(chat)
 
 
 def _write_keys(writer: gguf.GGUFWriter, prefix: str, keys: dict[str, Any]) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from seeing_models import Files
-from small_vision import BOS, ID, MARK, picture, write_small_vision
+from small_llama import BOS
+from small_vision import ID, MARK, picture, write_small_vision
 
 from backbay_engine import LLM, Image, TemplateError, load
 

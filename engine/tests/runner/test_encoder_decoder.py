@@ -7,13 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from model_files import unpacked
+from runner_scripts import ALONE, OPTIONS, fail_once, prompt
 
 import backbay
 from backbay_engine import LLM, CacheShiftError, RequestError, load
-from backbay_engine.runner.step_cache import StepCache
-
-OPTIONS = {"temperature": 0, "logit_bias": {2: float("-inf")}}
-ALONE = {**OPTIONS, "reuse": False}
 
 
 @pytest.fixture(scope="module", params=sorted(backbay.backends()))
@@ -21,10 +18,6 @@ def llm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     path = unpacked("t5-flan", tmp_path_factory.mktemp("models"))
     with load(path, request.param, context=64, parallel=3, batch=48, num_threads=1, kv_dtype="f32") as opened:
         yield opened
-
-
-def prompt(count: int, seed: int) -> list[int]:
-    return np.random.default_rng(seed).integers(3, 64, count).tolist()
 
 
 def test_texts_at_once_get_the_answer_that_each_gets_alone(llm: LLM) -> None:
@@ -75,19 +68,10 @@ def test_a_cancelled_request_leaves_the_text_for_the_next(llm: LLM) -> None:
 def test_a_step_that_fails_is_tried_again(llm: LLM, failing: int, monkeypatch: pytest.MonkeyPatch) -> None:
     prompts = [prompt(n, 14) for n in (13, 9, 18)]
     alone = [llm.generate(ids, max_tokens=8, **ALONE).tokens for ids in prompts]
-    compute, shared = StepCache._compute, []
-
-    def fails_once(self, step, plan, cancel):
-        shared.append(len(set(step.sequences.tolist())) > 1)
-        result = compute(self, step, plan, cancel)
-        if shared[-1] and sum(shared) == failing:
-            raise RuntimeError("injected")
-        return result
-
-    monkeypatch.setattr(StepCache, "_compute", fails_once)
+    shared = fail_once(monkeypatch, failing)
     handles = [llm.submit(ids, max_tokens=8, **OPTIONS) for ids in prompts]
     assert [handle.result(60).tokens for handle in handles] == alone
-    assert sum(shared) >= failing
+    assert shared() >= failing
 
 
 def test_a_full_context_forgets_the_oldest_of_the_answer_and_keeps_the_text(llm: LLM) -> None:

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
 import pytest
 from model_files import unpacked
+from runner_scripts import ALONE, OPTIONS, fail_once, prompt
 
 import backbay
 from backbay_engine import LLM, CacheShiftError, load
-from backbay_engine.runner.step_cache import StepCache
-
-OPTIONS = {"temperature": 0, "logit_bias": {2: float("-inf")}}
-ALONE = {**OPTIONS, "reuse": False}
 
 
 @pytest.fixture(scope="module", params=["mamba2", "qwen35"])
@@ -26,10 +22,6 @@ def llm(name: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.Temp
     path = unpacked(name, tmp_path_factory.mktemp("models"))
     with load(path, request.param, context=96, parallel=3, batch=48, num_threads=1, kv_dtype="f32") as opened:
         yield opened
-
-
-def prompt(count: int, seed: int) -> list[int]:
-    return np.random.default_rng(seed).integers(3, 64, count).tolist()
 
 
 def test_many_at_once_get_what_each_gets_alone(llm: LLM) -> None:
@@ -84,19 +76,10 @@ def test_a_cancelled_request_leaves_a_state_that_can_be_used(llm: LLM) -> None:
 def test_a_step_that_fails_is_tried_again(llm: LLM, failing: int, monkeypatch: pytest.MonkeyPatch) -> None:
     prompts = [prompt(n, 15) for n in (33, 33, 18)]
     alone = [llm.generate(ids, max_tokens=8, **ALONE).tokens for ids in prompts]
-    compute, steps = StepCache._compute, []
-
-    def fails_once(self, step, plan, cancel):
-        steps.append(len(set(step.sequences.tolist())))
-        result = compute(self, step, plan, cancel)
-        if steps[-1] > 1 and sum(n > 1 for n in steps) == failing:
-            raise RuntimeError("injected")
-        return result
-
-    monkeypatch.setattr(StepCache, "_compute", fails_once)
+    shared = fail_once(monkeypatch, failing)
     handles = [llm.submit(ids, max_tokens=8, **OPTIONS) for ids in prompts]
     assert [handle.result(60).tokens for handle in handles] == alone
-    assert sum(n > 1 for n in steps) >= failing
+    assert shared() >= failing
 
 
 def test_a_full_context_is_computed_anew_from_what_is_kept(llm: LLM) -> None:
