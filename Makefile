@@ -71,7 +71,7 @@ nightly: $(VENV)/.installed  ## tests that take hours
 	$(BIN)/python plugins/ggml/tools/lifetimes.py
 	BACKBAY_ONNX_GRAPHS=2000 $(BIN)/python -m pytest plugins/onnx/tests/lowering/test_writes.py
 	BACKBAY_HOSTILE_FILES=all $(BIN)/python -m pytest -n auto engine/tests/models/test_hostile_files.py
-	BACKBAY_CACHE_LIVES=200 $(BIN)/python -m pytest engine/tests/scenarios/test_causal_cache.py engine/tests/cache/test_lives.py
+	BACKBAY_CACHE_LIVES=200 $(BIN)/python -m pytest engine/tests/scenarios engine/tests/cache/test_lives.py
 	$(BIN)/python engine/tools/soak.py examples/models/backbay-tiny-f16.gguf --requests 2000 --backend cpu_ref
 	BACKBAY_SOAK=1000 $(BIN)/python -m pytest engine/tests/images/test_soak.py
 	$(BIN)/backbay conform cpu_ref --size nightly

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache as once
-from typing import Any
 
 import numpy as np
 import pytest
 from cache_layers import Cross, Mamba, output_of, run_of, step_of
+from cache_lives import INSTALLED, LIVES, fill_once, live, lives_on, permuted
 
-import backbay
-from backbay import BackbayError, Backend, CacheConfig, DType
-from backbay_conformance.plugin import Choose, Draw, Fault, Lab, Machine, action, lab_for, run_machine, walk
+from backbay import BackbayError, DType
+from backbay_conformance.plugin import Choose, Fault, Lab, Machine, action, lab_for, run_machine
 from backbay_engine.cache import CacheSizes, EncoderCache, RecurrentCache
 from backbay_engine.cache.encoder import BoundEncoderCache
 from backbay_engine.cache.recurrent import SequenceStates
@@ -22,8 +19,6 @@ from backbay_engine.cache.storage import Storage
 from backbay_engine.errors import CacheShiftError
 from backbay_engine.steps.step import Step
 
-LIVES = int(os.environ.get("BACKBAY_CACHE_LIVES", "0"))  # the nightly run sets 200
-INSTALLED = sorted(backbay.backends())
 SEQUENCES = 3
 
 
@@ -278,31 +273,15 @@ class RecurrentLife(Life):
 KINDS = [EncoderLife, RecurrentLife]
 
 
-@once
-def permuted() -> type[Backend]:
-    """The reference backend, with every demand that a CacheConfig can make."""
-
-    class Permuted(backbay.backends()["cpu_ref"].load()):  # type: ignore[misc]
-        def cache_config(self) -> CacheConfig:
-            return CacheConfig(cache_padding=8, permuted_v=True, mask_dtype=DType.F16, mask_batch_padding=4)
-
-    return Permuted
-
-
-def live(kind: type[Life], lab: Lab, first: int, lives: int) -> None:
-    for turn in range(first, first + (LIVES or lives)):
-        walk(kind, lab, Draw(f"lives/{turn}"), 40)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", INSTALLED)
 def test_caches_of_all_kinds_live_on_every_backend(kind: type[Life], name: str) -> None:
-    live(kind, lab_for(name), 0, 2 if name == "onnx" else 8)  # ONNX Runtime takes a while to create a session
+    live(kind, lab_for(name), "lives", 0, lives_on(name))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_caches_of_all_kinds_live_where_values_are_permuted_and_masks_padded(kind: type[Life]) -> None:
-    live(kind, lab_for(permuted()), 100, 8)
+    live(kind, lab_for(permuted(8, 4, DType.F32, DType.F16)), "lives", 100, 8)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -324,14 +303,7 @@ def outputs_are_seen_by_their_neighbours(patch: pytest.MonkeyPatch) -> None:
 
 
 def masks_are_those_of_the_step_before(patch: pytest.MonkeyPatch) -> None:
-    fill = BoundEncoderCache.fill
-
-    def once_only(self: Any, plan: Any) -> None:
-        if not hasattr(self, "filled"):
-            fill(self, plan)
-        self.filled = True
-
-    patch.setattr(BoundEncoderCache, "fill", once_only)
+    fill_once(patch, BoundEncoderCache)
 
 
 def wiping_reaches_what_others_share(patch: pytest.MonkeyPatch) -> None:
@@ -383,4 +355,4 @@ def test_such_a_life_notices_what_is_wrong(
 ) -> None:
     plant(monkeypatch)
     with pytest.raises(Fault):
-        live(kind, lab_for("cpu_ref"), 0, 40)
+        live(kind, lab_for("cpu_ref"), "lives", 0, 40)

@@ -2,39 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 
 import pytest
+from cache_lives import INSTALLED, LIVES, live, lives_on, permuted
 
 import backbay
-from backbay import Backend, CacheConfig, DType
+from backbay import DType
 from backbay_conformance.plugin import Draw, Fault, Lab, lab_for, run_machine, walk
 from backbay_engine.cache.cells import Cells
 from backbay_engine.cache.storage import Mover, Storage
 from backbay_engine.scenarios.causal_cache import CausalLife
 
-LIVES = int(os.environ.get("BACKBAY_CACHE_LIVES", "0"))  # the nightly run sets 200
-INSTALLED = sorted(backbay.backends())
-
-
-@cache
-def permuted() -> type[Backend]:
-    """The reference backend, with every demand that a CacheConfig can make."""
-
-    class Permuted(backbay.backends()["cpu_ref"].load()):  # type: ignore[misc]
-        def cache_config(self) -> CacheConfig:
-            return CacheConfig(
-                cache_padding=32,
-                permuted_v=True,
-                mask_dtype=DType.F16,
-                mask_batch_padding=32,
-                dtypes=(DType.F32, DType.F16, DType.BF16, DType.Q8_0),
-            )
-
-    return Permuted
+DTYPES = (DType.F32, DType.F16, DType.BF16, DType.Q8_0)
 
 
 def without_flash() -> Lab:
@@ -43,23 +24,18 @@ def without_flash() -> Lab:
     )
 
 
-def live(lab: Lab, first: int, lives: int) -> None:
-    for turn in range(first, first + (LIVES or lives)):
-        walk(CausalLife, lab, Draw(f"caches/{turn}"), 40)
-
-
 @pytest.mark.parametrize("name", INSTALLED)
 def test_caches_live_on_every_backend(name: str) -> None:
-    live(lab_for(name), 0, 2 if name == "onnx" else 8)  # ONNX Runtime takes a while to create a session
+    live(CausalLife, lab_for(name), "caches", 0, lives_on(name))
 
 
 def test_caches_live_where_values_are_permuted_and_masks_padded() -> None:
-    live(lab_for(permuted()), 100, 8)
+    live(CausalLife, lab_for(permuted(32, 32, *DTYPES)), "caches", 100, 8)
 
 
 @pytest.mark.skipif("ggml" not in INSTALLED, reason="a way to run ggml")
 def test_caches_live_on_ggml_without_flash_attention() -> None:
-    live(without_flash(), 200, 6)
+    live(CausalLife, without_flash(), "caches", 200, 6)
 
 
 def test_caches_live_under_hypothesis() -> None:

@@ -2,49 +2,31 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from cache_lives import INSTALLED, fill_once, live, lives_on, permuted
 
-import backbay
-from backbay import CacheConfig, DType
-from backbay_conformance.plugin import Draw, Fault, lab_for, walk
+from backbay import DType
+from backbay_conformance.plugin import Draw, Fault, lab_for
 from backbay_engine.cache.pictures import BoundPictureCache, PictureCache
 from backbay_engine.images.inputs import Inputs
 from backbay_engine.models import batch
 from backbay_engine.scenarios.picture_cache import PictureLife
 from backbay_engine.scenarios.seeing import engine_encoder_contexts, engine_mixed_steps
 
-LIVES = int(os.environ.get("BACKBAY_CACHE_LIVES", "0"))  # the nightly run sets 200
-INSTALLED = sorted(backbay.backends())
 SCENARIOS = [engine_mixed_steps, engine_encoder_contexts]
-
-
-def live(name: Any, first: int, lives: int) -> None:
-    for turn in range(first, first + (LIVES or lives)):
-        walk(PictureLife, lab_for(name), Draw(f"pictures/{turn}"), 30)
 
 
 @pytest.mark.parametrize("name", INSTALLED)
 def test_caches_of_pictures_live_on_every_backend(name: str) -> None:
-    live(name, 0, 2 if name == "onnx" else 8)  # ONNX Runtime takes a while to create a session
+    live(PictureLife, lab_for(name), "pictures", 0, lives_on(name), actions=30)
 
 
 def test_caches_of_pictures_live_where_values_are_permuted_and_masks_padded() -> None:
-    class Permuted(backbay.backends()["cpu_ref"].load()):  # type: ignore[misc]
-        def cache_config(self) -> CacheConfig:
-            return CacheConfig(
-                cache_padding=32,
-                permuted_v=True,
-                mask_dtype=DType.F16,
-                mask_batch_padding=32,
-                dtypes=(DType.F32,),
-            )
-
-    live(Permuted, 100, 8)
+    live(PictureLife, lab_for(permuted(32, 32, DType.F32)), "pictures", 100, 8, actions=30)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
@@ -70,14 +52,7 @@ def pictures_do_not_move(patch: pytest.MonkeyPatch) -> None:
 
 
 def masks_are_those_of_the_step_before(patch: pytest.MonkeyPatch) -> None:
-    fill = BoundPictureCache.fill
-
-    def once_only(self: Any, plan: Any) -> None:
-        if not hasattr(self, "filled"):
-            fill(self, plan)
-        self.filled = True
-
-    patch.setattr(BoundPictureCache, "fill", once_only)
+    fill_once(patch, BoundPictureCache)
 
 
 @pytest.mark.parametrize("plant", [padding_is_seen, pictures_do_not_move, masks_are_those_of_the_step_before])
@@ -86,7 +61,7 @@ def test_a_life_notices_what_is_wrong(
 ) -> None:
     plant(monkeypatch)
     with pytest.raises(Fault):
-        live("cpu_ref", 0, 40)
+        live(PictureLife, lab_for("cpu_ref"), "pictures", 0, 40, actions=30)
 
 
 def test_the_scenarios_notice_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
