@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -190,6 +191,22 @@ def test_who_has_no_output_is_told_so_and_gets_numbers() -> None:
     assert np.isfinite(got).all()
     assert cross.present.tolist() == [0.0, 1.0]
     np.testing.assert_allclose(got[1], cross.expected(1, output_of(5, 0)), atol=1e-5)
+
+
+def test_the_mask_of_a_step_is_in_the_hosts_share_and_not_kept() -> None:
+    with backbay.open(None, "cpu_ref") as backend, backend.new_context() as ctx:
+        cache = EncoderCache(length=2048)
+        cache.open(backend, CacheSizes(sequences=2, capacity=64, batch=64, dtype=DType.F32))
+        cache.expect(0, 2000)
+        plan = cache.plan(step_of(*run_of(0, 0, 32), *run_of(1, 0, 32)))
+        bound = cache.bind(ctx, plan)
+        tracemalloc.start()
+        bound.fill(plan)
+        kept, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        mask = bound._mask.nbytes
+        assert kept < mask / 10
+        assert mask <= most <= cache.host_nbytes + mask / 10
 
 
 def test_an_output_goes_with_the_position_that_brought_it() -> None:

@@ -92,7 +92,7 @@ class CausalCache(CellCache):
     def host_nbytes(self) -> int:
         sizes = self._sizes
         records = 4 * (self.storage.cells + sizes.sequences * sizes.capacity)
-        return records + self.storage.mask_nbytes(sizes.batch)
+        return records + super().host_nbytes
 
     def reserve(self) -> None:
         if self._gathers:

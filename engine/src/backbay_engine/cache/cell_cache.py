@@ -34,8 +34,13 @@ class CellCache(Cache):
                 raise ValueError(f"{name} must be at least 1, got {getattr(sizes, name)}")
         if self._store is not None:
             raise BackbayError("the cache is open already; close it first")
-        self._store = Storage(backend, sizes.dtype, cells)
+        self._store, self._batch = Storage(backend, sizes.dtype, cells), sizes.batch
         return self._store
+
+    @property
+    def host_nbytes(self) -> int:
+        """Bytes of the mask of the largest step."""
+        return self.storage.mask_nbytes(self._batch)
 
     def close(self) -> None:
         if self._store is not None:

@@ -201,7 +201,6 @@ class BoundEncoderCache(BoundCache):
         self.present = host.empty(DType.F32, 1, 1, size)
         rows = self._storage.mask_rows(size)
         self._mask = host.empty(config.mask_dtype, plan.history, rows) if plan.masked else None
-        self._rows: NDArray[Any] | None = None  # made at the first step: a bound worst case needs none
         self._shape, self._kind = (rows, plan.history), NUMPY[config.mask_dtype]
         self._written: dict[int, tuple[Tensor, Tensor]] = {}
         self.fill(plan)
@@ -211,21 +210,20 @@ class BoundEncoderCache(BoundCache):
         self._cells.from_bytes(plan.cells)
         present = np.zeros(plan.step.size, np.float32)
         for run, low, high in plan.seen:
-            rows = self._kept_rows()[run.row : run.row + run.count]
-            rows[:] = HIDDEN
-            # Without an output, a token sees the first cell: softmax of a fully masked row is NaN.
-            rows[:, low - self._first : high - self._first] = SEEN
-            if low == high:
-                rows[:, 0] = SEEN
             present[run.row : run.row + run.count] = high > low
         self.present.from_floats(present)
         if self._mask is not None and plan.seen:
-            self._mask.from_bytes(self._kept_rows())
+            self._mask.from_bytes(self._rows(plan))
 
-    def _kept_rows(self) -> NDArray[Any]:
-        if self._rows is None:
-            self._rows = np.full(self._shape, HIDDEN, self._kind)
-        return self._rows
+    def _rows(self, plan: EncoderPlan) -> NDArray[Any]:
+        rows = np.full(self._shape, HIDDEN, self._kind)
+        for run, low, high in plan.seen:
+            block = rows[run.row : run.row + run.count]
+            # Without an output, a token sees the first cell: softmax of a fully masked row is NaN.
+            block[:, low - self._first : high - self._first] = SEEN
+            if low == high:
+                block[:, 0] = SEEN
+        return rows
 
     def put(self, ctx: Context, layer: int, key: Tensor, value: Tensor) -> None:
         if key.dim(2) != self.puts:

@@ -91,7 +91,6 @@ class PictureCache(CellCache):
         self._padding, self._room = padding, rounded_up(self.length, padding)
         self.regions = sizes.sequences + self._spare
         self.open_store(backend, sizes, self.regions * self._room)
-        self._batch = sizes.batch
         self._shown: list[list[tuple[Shown, int]]] = [
             [] for _ in range(sizes.sequences)
         ]  # with their regions
@@ -105,10 +104,6 @@ class PictureCache(CellCache):
         if not self.is_open:
             return 0
         return sum({region: shown.rows for held in self._shown for shown, region in held}.values())
-
-    @property
-    def host_nbytes(self) -> int:
-        return self.storage.mask_nbytes(self._batch)
 
     def shown(self, sequence: int) -> list[Shown]:
         """The pictures of a sequence."""
