@@ -2,7 +2,8 @@
 
     python bench/engine_images.py --kind siglip --sides llama.cpp ggml onnx
 
-`encode` is the time of one picture. `again` is a second question about the picture, which encodes nothing. `beside` is
+`encode` is the time of one picture, `processor` the time that all threads work on it, which a busy machine changes less.
+`again` is a second question about the picture, which encodes nothing. `beside` is
 the median gap between tokens of a text request while a picture is encoded, over the median gap alone; `longest` is the
 longest gap. The encoders are those of Gemma 3 (siglip: 27 blocks of 1152, 896 x 896) and of llava 1.5 (clip: 23 blocks
 of 1024, 336 x 336), in f16; `--blocks` takes fewer blocks.
@@ -26,9 +27,9 @@ from typing import Any
 import gguf
 import numpy as np
 from numpy.typing import NDArray
-from sides import Side, against, serve, table, take_turns, write_json
+from sides import Side, against, serve, table, take_all_turns, write_json
 
-LLAMA_CPP = "llama.cpp"
+LLAMA_CPP, PROCESSOR = "llama.cpp", "processor"
 WIDTH, HIDDEN, LAYERS, HEADS, CONTEXT = 1024, 2048, 8, 8, 2048
 MARKS = ("<start_of_image>", "<image_soft_token>", "<end_of_image>", "<image>")
 BOS, EOS = 257, 258
@@ -84,12 +85,12 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
     own += [] if args.blocks is None else [f"--blocks={args.blocks}"]
     sides = [Side(name, [__file__, *own, "--side", name]) for name in args.sides]
     results: dict[str, Any] = {}
-    for request, unit in (("encode", "s"), ("again", "s")):
+    for request, parts in (("encode", ["encode", PROCESSOR]), ("again", ["again"])):
         asked = sides if request == "encode" else [side for side in sides if side.name != LLAMA_CPP]
         if asked:
-            found = against(take_turns(asked, request, args.rounds), asked[0].name)
-            results[request] = found
-            print(table(f"{args.kind}: {request}", unit, found))
+            for part, answers in take_all_turns(asked, request, parts, args.rounds).items():
+                results[part] = found = against(answers, asked[0].name)
+                print(table(f"{args.kind}: {part}", "s", found), flush=True)
     for side in sides:
         if side.name != LLAMA_CPP:
             results[f"gaps of {side.name}"] = gaps = side.ask("gaps")
@@ -124,6 +125,17 @@ def picture(args: argparse.Namespace, number: int) -> NDArray[np.uint8]:
     return np.random.default_rng(number).integers(0, 256, (side, side, 3), dtype=np.uint8)
 
 
+class Times:
+    """The time of an encoding, and of its threads."""
+
+    def __init__(self) -> None:
+        self._encode, self._processor = time.perf_counter(), time.process_time()
+
+    def until_now(self) -> dict[str, float]:
+        took = time.process_time() - self._processor
+        return {"encode": time.perf_counter() - self._encode, PROCESSOR: took}
+
+
 class Engine:
     """backbay_engine on a backend."""
 
@@ -141,9 +153,9 @@ class Engine:
         if request == "encode":
             self.number += 1
             prepared = self.llm.prepare(picture(self.args, self.number))
-            begun = time.perf_counter()
+            begun = Times()
             self.llm.embed_image(prepared)
-            return {request: time.perf_counter() - begun}
+            return begun.until_now()
         shown = self.llm.prepare(picture(self.args, self.number))
         before = self.llm.store.counters.computed
         begun = time.perf_counter()
@@ -191,12 +203,13 @@ class Mtmd:
 
         self.args, self.mtmd, self.number = args, mtmd, 0
         self.quiet = lib.llama_log_callback(lambda level, message, data: None)
-        lib.llama_log_set(self.quiet, None)
+        for be_quiet in (lib.llama_log_set, mtmd.mtmd_log_set, mtmd.mtmd_helper_log_set):
+            be_quiet(self.quiet, None)
         lib.llama_backend_init()
         model, projector = paths(args)
         self.model = lib.llama_model_load_from_file(str(model).encode(), lib.llama_model_default_params())
         params = mtmd.mtmd_context_params_default()
-        params.use_gpu, params.n_threads, params.warmup = False, args.threads, False
+        params.use_gpu, params.n_threads, params.print_timings = False, args.threads, False
         self.context = mtmd.mtmd_init_from_file(str(projector).encode(), self.model, params)
         if self.context is None:
             raise SystemExit(f"mtmd cannot open {projector}")
@@ -213,7 +226,7 @@ class Mtmd:
         bitmaps = (self.mtmd.mtmd_bitmap_p_ctypes * 1)(bitmap)
         if self.mtmd.mtmd_tokenize(self.context, chunks, ctypes.byref(text), bitmaps, 1):
             raise SystemExit("mtmd cannot tokenize the picture")
-        begun, found = time.perf_counter(), 0
+        begun, found = Times(), 0
         for n in range(self.mtmd.mtmd_input_chunks_size(chunks)):
             chunk = self.mtmd.mtmd_input_chunks_get(chunks, n)
             if self.mtmd.mtmd_input_chunk_get_type(chunk) == self.mtmd.MTMD_INPUT_CHUNK_TYPE_IMAGE:
@@ -221,10 +234,10 @@ class Mtmd:
                 if self.mtmd.mtmd_encode_chunk(self.context, chunk):
                     raise SystemExit("mtmd cannot encode the picture")
         assert found == 1
-        took = time.perf_counter() - begun
+        took = begun.until_now()
         self.mtmd.mtmd_input_chunks_free(chunks)
         self.mtmd.mtmd_bitmap_free(bitmap)
-        return {request: took}
+        return took
 
 
 # -- the files -------------------------------------------------------------------------------------------

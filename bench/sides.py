@@ -60,10 +60,19 @@ def serve(greeting: Answer, answer: Callable[[str], Answer]) -> None:
 
 def take_turns(sides: Sequence[Side], request: str, rounds: int) -> dict[str, list[float]]:
     """The answers of each side to a request (seconds, or a rate) by round; another side begins each round."""
-    answers: dict[str, list[float]] = {side.name: [] for side in sides}
+    return take_all_turns(sides, request, [request], rounds)[request]
+
+
+def take_all_turns(
+    sides: Sequence[Side], request: str, parts: Sequence[str], rounds: int
+) -> dict[str, dict[str, list[float]]]:
+    """The same for answers of several parts, by part."""
+    answers: dict[str, dict[str, list[float]]] = {part: {side.name: [] for side in sides} for part in parts}
     for n in range(rounds):
         for side in (*sides[n % len(sides) :], *sides[: n % len(sides)]):
-            answers[side.name].append(side.ask(request)[request])
+            answer = side.ask(request)
+            for part in parts:
+                answers[part][side.name].append(answer[part])
     return answers
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import sys
+from functools import partial
 
 from backbay import DType, Node, ops
 
@@ -14,6 +15,7 @@ from ..lowering.products import FULL_PRECISION
 from .kernel_table import kernel
 
 MANY = 64  # queries, as many as a tile of ggml's flash attention has
+FAR = 4 << 20  # bytes of keys; with more, those of one head lie on more pages than the processor remembers
 VECTOR = 16  # elements of f32; ggml's flash attention has tiles for values of whole vectors
 
 
@@ -64,10 +66,17 @@ def _fits_native(query: Node, key: Node, value: Node) -> bool:
 
 
 def _native(g: Builder, native: NativeAttention, query: Node, key: Node, value: Node, scale: float) -> Ptr:
-    operands = [g.rows(node, DType.F32) for node in (query, key, value)]
+    q, k, v = (g.rows(node, DType.F32) for node in (query, key, value))
+    if key.nbytes > FAR:
+        k, v = (g.once(x, "by head", partial(_by_head, g, x)) for x in (k, v))
     shape = value.dim(0), query.dim(1), query.dim(2), query.dim(3)
     bits = ffi.cast("void *", int.from_bytes(struct.pack("=f", scale), sys.byteorder))
-    return g.call("custom_4d", int(DType.F32), *shape, operands, 3, native.function, EVERY_THREAD, bits)
+    return g.call("custom_4d", int(DType.F32), *shape, [q, k, v], 3, native.function, EVERY_THREAD, bits)
+
+
+def _by_head(g: Builder, x: Ptr) -> Ptr:
+    """Keys or values, copied so that those of one head are neighbours; the dimensions are as before."""
+    return g.permute(g.contiguous(g.permute(x, 0, 2, 1, 3)), 0, 2, 1, 3)
 
 
 def _padded(g: Builder, value: Node) -> Ptr:
