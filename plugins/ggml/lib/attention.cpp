@@ -57,17 +57,20 @@ struct Call {
 
 #define NAME avx512
 #define TARGET __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,fma,prefer-vector-width=512")))
+#define REGISTER "v"
 #define FLOATS 16
 #define VECTORS 4
 #define ROWS 6
 #include "attention_tiles.h"
 #undef NAME
 #undef TARGET
+#undef REGISTER
 #undef FLOATS
 #undef VECTORS
 
 #define NAME avx2
 #define TARGET __attribute__((target("avx2,fma")))
+#define REGISTER "x"
 #define FLOATS 8
 #define VECTORS 2
 #include "attention_tiles.h"
@@ -91,6 +94,7 @@ static void attend(const Call &call, int thread, int threads) {
 
 #define NAME neon
 #define TARGET
+#define REGISTER "w"
 #define FLOATS 4
 #define VECTORS 4
 #define ROWS 6

@@ -18,7 +18,7 @@ struct Scratch {
     alignas(64) float total[QUERIES];        // weight
 };
 
-TARGET static inline Vec all(float x) { return Vec{} + x; }
+TARGET static inline Vec all(float x) { return x - Vec{}; } // x + 0 would be an addition, for the sake of -0
 TARGET static inline Vec &at(float *x) { return *(Vec *)x; }
 TARGET static inline const Vec &at(const float *x) { return *(const Vec *)x; }
 
@@ -47,8 +47,10 @@ TARGET static inline void block(float *sums, const float *a, long row, long step
             s[i][j] = add ? at(sums + i * QUERIES + j * FLOATS) : Vec{};
     for (long k = 0; k < n; k++) {
         Vec c[VECTORS];
-        for (int j = 0; j < VECTORS; j++)
+        for (int j = 0; j < VECTORS; j++) {
             c[j] = at(b + k * QUERIES + j * FLOATS);
+            asm("" : "+" REGISTER(c[j])); // else GCC reads it again for each row
+        }
         for (int i = 0; i < R; i++) {
             const Vec x = all(a[i * row + k * step]);
             for (int j = 0; j < VECTORS; j++)
