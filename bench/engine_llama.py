@@ -110,6 +110,8 @@ class LlamaCpp:
         self.model = lib.llama_model_load_from_file(
             str(args.model).encode(), lib.llama_model_default_params()
         )
+        if not self.model:
+            raise SystemExit(f"llama.cpp does not load {args.model}")
         params = lib.llama_context_default_params()
         params.n_ctx, params.n_batch, params.n_ubatch = CONTEXT, PROMPT, PROMPT
         params.n_threads = params.n_threads_batch = args.threads

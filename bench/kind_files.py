@@ -42,7 +42,10 @@ def write_kind(path: Path, kind: str, sizes: Sizes, dtype: str) -> None:
         "attention.layer_norm_rms_epsilon": EPS,
     }
     for key, value in {**common, **METADATA[kind](sizes)}.items():
-        writer.add_key_value(f"{kind}.{key}", value, gguf.GGUFValueType.get_type(value))
+        unsigned = (
+            gguf.GGUFValueType.UINT32 if isinstance(value, int) else None
+        )  # llama.cpp refuses signed ones
+        writer.add_key_value(f"{kind}.{key}", value, unsigned or gguf.GGUFValueType.get_type(value))
     write_vocabulary(writer, sizes.vocab)
     quantized = gguf.GGMLQuantizationType[dtype.upper()]
 

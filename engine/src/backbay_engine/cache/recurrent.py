@@ -249,16 +249,17 @@ class BoundRecurrentCache(BoundCache):
         ctx.forward(leaf.set_rows(ctx, value.contiguous(ctx, prod(shape), self.sequences), self._targets))
 
     def convolved(self, ctx: Context, layer: int, x: Tensor, taps: int, name: str = "conv") -> Tensor:
-        """(channels, tokens) after the last taps - 1 tokens, (taps - 1 + tokens, channels, sequences); stores the end."""
+        """(channels, tokens) after the last taps - 1 tokens, (taps - 1 + tokens, channels, sequences); stores the end.
+
+        The channels of a token stay neighbours in memory.
+        """
         channels = x.dim(0)
         rows = (x.stride(1), x.stride(1) * self.tokens)
-        new = x.view(ctx, 0, (channels, self.tokens, self.sequences), rows).permute(ctx, 1, 0, 2)
-        if taps == 1:
-            return new.contiguous(ctx)
-        past = self.state(ctx, layer, name, taps - 1, channels)
-        window = past.concat(ctx, new, 0)
-        self.keep(ctx, layer, name, window.slice(ctx, 0, self.tokens, self.tokens + taps - 1))
-        return window
+        window = x.view(ctx, 0, (channels, self.tokens, self.sequences), rows)
+        if taps > 1:
+            window = self.state(ctx, layer, name, channels, taps - 1).concat(ctx, window, 1)
+            self.keep(ctx, layer, name, window.slice(ctx, 1, self.tokens, self.tokens + taps - 1))
+        return window.permute(ctx, 1, 0, 2)
 
     def put(self, ctx: Context, layer: int, key: Tensor, value: Tensor) -> None:
         raise BackbayError(f"layer {layer} is recurrent: it keeps states, not keys and values")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial, reduce
 from math import prod, sqrt
 from typing import Any, Literal
 
@@ -15,6 +16,8 @@ from ..tensors.layouts import dense_strides
 from .kernel_table import kernel
 
 MODES = {"normal": 0, "neox": 2, "multi-section": 8, "vision": 24}
+VECTORS = 8
+"""Tokens from which on ssm_conv multiplies vectors of channels: ggml's own kernel multiplies element by element."""
 DELTA_HEAD = 64
 """Elements of a head: ggml's delta rules read whole blocks of so many, with the longest vectors of a CPU."""
 
@@ -51,7 +54,21 @@ def _factors(g: Builder, x: Node, factors: Node | None) -> Ptr:
 
 @kernel(ops.ssm_conv)
 def ssm_conv(g: Builder, x: Node, weight: Node) -> Ptr:
-    return g.call("ssm_conv", g.floats(x), g.floats(weight))
+    window, tokens = g.raw(x), x.dim(0) - weight.dim(0) + 1
+    channels_adjoin = x.dtype is DType.F32 and window.nb[1] == DType.F32.type_size
+    if tokens < VECTORS or not channels_adjoin or not g.on_cpu:
+        return g.call("ssm_conv", g.floats(x), g.floats(weight))
+    rows, kernels = g.permute(window, 1, 0, 2, 3), g.transposed(g.floats(weight))
+    seen, steps = (x.dim(1), tokens, x.dim(2), 1), tuple(rows.nb)
+    parts = (
+        g.call(
+            "mul",
+            g.view(rows, DType.F32, seen, steps, rows.view_offs + i * steps[1]),
+            g.view(kernels, DType.F32, (x.dim(1), 1, 1, 1), tuple(kernels.nb), i * kernels.nb[1]),
+        )
+        for i in range(weight.dim(0))
+    )
+    return reduce(partial(g.call, "add"), parts)
 
 
 @kernel(ops.ssm_scan)

@@ -17,7 +17,7 @@ from ..lowering.emitter import AnySize
 from ..lowering.kernel_view import Lowering
 from ..lowering.model_builder import CONTRIB
 from ..lowering.operand import Operand
-from ..memory.working_memory import results, times
+from ..memory.working_memory import results
 from .kernel_table import kernel
 
 
@@ -116,16 +116,21 @@ def _rates(
     return rates * (scale * (1 - r) + r), yarn.attn_factor * (1 + 0.1 * log(1 / scale))
 
 
-@kernel(ops.ssm_conv, working_memory=times(2, results))
+def _convolved(node: Node) -> int:
+    """The window with its channels as the last axis, a part of it, and its product."""
+    return 4 * (node.operands[0].size + 2 * node.size)
+
+
+@kernel(ops.ssm_conv, working_memory=_convolved)
 def ssm_conv(b: Lowering, x: Operand, weight: Operand) -> str:
-    value, kernels = x.of_rank(3), weight.of_rank(2)  # (sequences, channels, K-1 + tokens), (channels, K)
-    taps = weight.dim(0).pin()
+    value, kernels = b.transposed(x.of_rank(3), 0, 2, 1), b.transposed(weight.of_rank(2), 1, 0)
+    taps = weight.dim(0).pin()  # (sequences, K-1 + tokens, channels), (K, channels)
     tokens = x.dim(0) - (taps - 1)
     y = ""
     for i in range(taps):
-        part = b.add("Mul", b.sliced(value, 2, i, tokens + i), b.sliced(kernels, 1, i, i + 1))
+        part = b.add("Mul", b.sliced(value, 1, i, tokens + i), b.sliced(kernels, 0, i, i + 1))
         y = b.add("Add", y, part) if y else part
-    return b.transposed(y, 0, 2, 1)
+    return y
 
 
 def _scan(node: Node) -> int:
