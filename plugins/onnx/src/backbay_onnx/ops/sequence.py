@@ -17,7 +17,6 @@ from ..lowering.emitter import AnySize
 from ..lowering.kernel_view import Lowering
 from ..lowering.model_builder import CONTRIB
 from ..lowering.operand import Operand
-from ..memory.working_memory import results
 from .kernel_table import kernel
 
 
