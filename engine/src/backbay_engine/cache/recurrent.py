@@ -245,8 +245,8 @@ class BoundRecurrentCache(BoundCache):
     def keep(self, ctx: Context, layer: int, name: str, value: Tensor) -> None:
         """Store the states after the step, (*shape, sequences)."""
         shape = tuple(value.dim(n) for n in range(value.rank - 1))
-        leaf = self._cache.leaf(layer, name, shape)
-        ctx.forward(leaf.set_rows(ctx, value.contiguous(ctx, prod(shape), self.sequences), self._targets))
+        rows = (value.reshape if value.is_contiguous else value.contiguous)(ctx, prod(shape), self.sequences)
+        ctx.forward(self._cache.leaf(layer, name, shape).set_rows(ctx, rows, self._targets))
 
     def convolved(self, ctx: Context, layer: int, x: Tensor, taps: int, name: str = "conv") -> Tensor:
         """(channels, tokens) after the last taps - 1 tokens, (taps - 1 + tokens, channels, sequences); stores the end.
