@@ -56,7 +56,7 @@ def test_some_calls_keep_the_contract(folder: Path):
     if importlib.util.find_spec(name) is None:
         pytest.skip(f"{name} is not installed")
     module = f"backbay_{name}.backend"
-    kind = {"jax": "JaxBackend", "torch": "TorchBackend"}[name]
+    kind = f"{name.capitalize()}Backend"
     words = [
         "conform",
         f"{module}:{kind}",

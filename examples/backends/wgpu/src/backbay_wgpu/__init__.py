@@ -1,0 +1,10 @@
+"""The backend wgpu, on WebGPU: this module is its entry point."""
+
+from backbay.plugin import Backend, hookimpl
+
+
+@hookimpl
+def backbay_backend() -> type[Backend]:
+    from .backend import WgpuBackend  # imported when the backend is opened, not when it is listed
+
+    return WgpuBackend
