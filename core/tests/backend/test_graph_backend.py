@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from backbay import BackbayError, BackendParams, CancelledError, DType, NoMemoryError, ops
-from backbay.plugin import ArrayEngine, GraphBackend, GraphFunction, decode, encode
+from backbay.plugin import ArrayEngine, ArrayProgram, GraphBackend, GraphFunction, decode, encode
 
 Array = np.ndarray[Any, Any]
 KERNELS: dict[Any, Callable[..., Any]] = {
@@ -44,9 +44,9 @@ class Engine(ArrayEngine):
     def stored(self, numbers: Array, dtype: DType) -> Array:
         return encode(numbers, dtype)
 
-    def compiled(self, function: GraphFunction) -> GraphFunction:
+    def compiled(self, program: ArrayProgram) -> GraphFunction:
         self.compiled_functions += 1
-        return function
+        return program
 
 
 class Functional(GraphBackend):
@@ -116,6 +116,30 @@ def test_a_cancelled_run_writes_nothing(backend: Functional) -> None:
         with pytest.raises(CancelledError):
             ctx.forward(x.copy(ctx, cache)).compute(cancel=cancelled)
         assert cache.floats().tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("most", [1, 2, 100])
+def test_a_program_runs_in_parts(backend: Functional, most: int) -> None:
+    class Parted(Engine):
+        def compiled(self, program: ArrayProgram) -> GraphFunction:
+            def run(read: Sequence[Array], written: Sequence[Array]) -> tuple[list[Array], list[Array]]:
+                leaves, own = (
+                    dict(zip(program.read, read, strict=True)),
+                    dict(zip(program.written, written, strict=True)),
+                )
+                for part in program.parts(most):
+                    own = part(leaves, own)
+                return program.results(leaves, own)
+
+            return run
+
+    backend.engine = Parted()
+    with backend.new_context() as ctx:
+        cache, x = ctx.zeros(DType.F32, 2, 2), ctx.from_floats([4.0, 9.0])
+        root = x.sqrt(ctx)
+        row = root.copy(ctx, cache.slice(ctx, 1, 1, 2).reshape(ctx, 2))
+        ctx.compute(row.add(ctx, root).add(ctx, x))
+        assert cache.floats().tolist() == [0, 0, 2, 3]
 
 
 @pytest.mark.parametrize("dtype", [DType.F16, DType.BF16, DType.Q8_0])

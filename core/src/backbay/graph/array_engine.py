@@ -6,12 +6,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from math import prod
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..data.encoding import NUMPY, Array
 from ..types.dtypes import DType
+
+if TYPE_CHECKING:
+    from .array_program import ArrayProgram
 
 GraphFunction = Callable[[Sequence[Any], Sequence[Any]], tuple[list[Any], list[Any]]]
 """A graph as a pure function: of the leaves that it only reads, and of the leaves that it writes.
@@ -58,9 +61,9 @@ class ArrayEngine(ABC):
 
     # -- to override -------------------------------------------------------------------------------------
 
-    def compiled(self, function: GraphFunction) -> GraphFunction:
-        """The function, compiled. It is kept, and called with arrays of the same shapes and types each time."""
-        return function
+    def compiled(self, program: ArrayProgram) -> GraphFunction:
+        """The program, compiled. It is kept, and called with arrays of the same shapes and types each time."""
+        return program
 
     def zeros(self, elements: int, dtype: DType) -> Any:
         """A storage of zeros; the elements of quantized types are bytes."""

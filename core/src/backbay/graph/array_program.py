@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -14,6 +15,9 @@ from .graph import Graph, Node
 
 Place = tuple[int, bool]
 """The index of the node that holds a storage, and whether its numbers are meant: quantized leaves are decoded before."""
+
+Part = Callable[[Mapping[Place, Any], Mapping[Place, Any]], dict[Place, Any]]
+"""Some steps as a function of the leaves that are only read, and of all other storages; it returns the latter."""
 
 
 @dataclass(frozen=True)
@@ -114,11 +118,29 @@ class ArrayProgram:
 
     def __call__(self, read: Sequence[Any], written: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """The outputs, and the new values of the written leaves. Outputs that are views are read at the end."""
-        storages = dict(zip([*self.read, *self.written], [*read, *written], strict=True))
-        for step in self.steps:
-            step.run(storages, self.engine)
+        leaves = dict(zip(self.read, read, strict=True))
+        return self.results(
+            leaves, self._run(self.steps, leaves, dict(zip(self.written, written, strict=True)))
+        )
+
+    def parts(self, most: int) -> list[Part]:
+        """The steps, so many at a time, for compilers whose time grows faster than a program."""
+        cuts = range(0, len(self.steps), most)
+        return [partial(self._run, self.steps[first : first + most]) for first in cuts]
+
+    def results(self, leaves: Mapping[Place, Any], own: Mapping[Place, Any]) -> tuple[list[Any], list[Any]]:
+        """What the program returns, from the storages behind its last step."""
+        storages = {**leaves, **own}
         outputs = [view.read(storages, self.engine).reshape(-1) for view in self.outputs]
         return outputs, [storages[at] for at in self.written]
+
+    def _run(
+        self, steps: Sequence[Step], leaves: Mapping[Place, Any], own: Mapping[Place, Any]
+    ) -> dict[Place, Any]:
+        storages = {**leaves, **own}
+        for step in steps:
+            step.run(storages, self.engine)
+        return {at: storage for at, storage in storages.items() if at not in leaves}
 
 
 def _argument(node: Node, arg: Any) -> Any:

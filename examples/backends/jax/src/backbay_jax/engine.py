@@ -12,10 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from backbay.plugin import NUMPY, ArrayEngine, DType, GraphFunction
+from backbay.plugin import NUMPY, ArrayEngine, ArrayProgram, DType, GraphFunction
 
 HALVES = {DType.F16: jnp.float16, DType.BF16: jnp.bfloat16}
 Array = Any  # a jax.Array
+
+PART = 500  # steps that are compiled at once
 
 wide = jax.enable_x64
 """JAX cuts 64-bit integers in half by default: this context, which is of one thread, keeps them."""
@@ -27,9 +29,10 @@ class XLA(ArrayEngine):
     xp = jnp
     donates = True
 
-    def compiled(self, function: GraphFunction) -> GraphFunction:
+    def compiled(self, program: ArrayProgram) -> GraphFunction:
         """The written leaves are donated: XLA writes in their place."""
-        jitted = jax.jit(function, donate_argnums=1)
+        long = len(program.steps) > PART
+        jitted = in_parts(program) if long else jax.jit(program, donate_argnums=1)
 
         def run(read: Sequence[Array], written: Sequence[Array]) -> tuple[list[Array], list[Array]]:
             with wide(True):
@@ -67,6 +70,22 @@ class XLA(ArrayEngine):
         if list(strides) == [prod(shape[n + 1 :]) for n in range(len(shape))]:
             return jax.lax.dynamic_update_slice(storage, value.reshape(-1), [offset])
         return storage.at[self.places(offset, shape, strides)].set(value)
+
+
+def in_parts(program: ArrayProgram) -> GraphFunction:
+    """XLA takes more than ten minutes for thousands of steps at once."""
+    parts = [jax.jit(part, donate_argnums=1) for part in program.parts(PART)]
+    results = jax.jit(program.results)
+
+    def run(read: Sequence[Array], written: Sequence[Array]) -> tuple[list[Array], list[Array]]:
+        leaves = dict(zip(program.read, read, strict=True))
+        own = dict(zip(program.written, written, strict=True))
+        for part in parts:
+            own = part(leaves, own)
+        outputs, values = results(leaves, own)
+        return outputs, values
+
+    return run
 
 
 ENGINE = XLA()

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from backbay.plugin import ArrayEngine, DType, GraphFunction
+from backbay.plugin import ArrayEngine, ArrayProgram, DType, GraphFunction
 
 Array = Any  # a torch.Tensor
 
@@ -45,8 +45,8 @@ class Eager(ArrayEngine):
     def stored(self, numbers: Array, dtype: DType) -> Array:
         return numbers.to(TORCH[dtype])
 
-    def compiled(self, function: GraphFunction) -> GraphFunction:
-        return torch.inference_mode()(function.__call__)
+    def compiled(self, program: ArrayProgram) -> GraphFunction:
+        return inferred(program)
 
     def view(self, storage: Array, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
         return whole(storage).as_strided(shape, strides, offset)
@@ -60,20 +60,30 @@ class Eager(ArrayEngine):
 class Compiled(Eager):
     """By torch.compile."""
 
-    def compiled(self, function: GraphFunction) -> GraphFunction:
-        """The function, compiled on its first run, from a trace of its own.
+    def compiled(self, program: ArrayProgram) -> GraphFunction:
+        """The program, compiled on its first run, from a trace of its own.
 
-        torch.compile would take all functions for one, and refuse to compile it again and again.
+        torch.compile would take all programs for one function, and refuse to compile it again and again.
         """
         made: list[Any] = []
 
         def run(read: Sequence[Array], written: Sequence[Array]) -> tuple[list[Array], list[Array]]:
             if not made:
-                made.append(torch.compile(make_fx(function)(read, written), fullgraph=True, dynamic=False))
+                made.append(torch.compile(make_fx(program)(read, written), fullgraph=True, dynamic=False))
             outputs, values = made[0](read, written)
             return outputs, values
 
-        return super().compiled(run)
+        return inferred(run)
+
+
+def inferred(function: GraphFunction) -> GraphFunction:
+    """A function that keeps nothing for gradients."""
+
+    def run(read: Sequence[Array], written: Sequence[Array]) -> tuple[list[Array], list[Array]]:
+        with torch.inference_mode():
+            return function(read, written)
+
+    return run
 
 
 def whole(storage: Array) -> Array:

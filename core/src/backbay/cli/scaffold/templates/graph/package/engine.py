@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from backbay.plugin import ArrayEngine, DType, GraphFunction, decode, encode
+from backbay.plugin import ArrayEngine, ArrayProgram, DType, GraphFunction, decode, encode
 
 xp = np  # jax.numpy, torch or cupy; the kernels use it, too
 Array = Any  # np.ndarray, jax.Array or torch.Tensor
@@ -28,8 +28,8 @@ class Engine(ArrayEngine):
     def stored(self, numbers: Array, dtype: DType) -> Array:
         return encode(numbers, dtype)
 
-    def compiled(self, function: GraphFunction) -> GraphFunction:
-        return function  # for example jax.jit(function)
+    def compiled(self, program: ArrayProgram) -> GraphFunction:
+        return program  # for example jax.jit(program)
 
 
 ENGINE = Engine()
