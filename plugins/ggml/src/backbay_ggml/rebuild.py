@@ -1,50 +1,45 @@
-"""`python -m backbay_ggml.rebuild` builds libggml again, for speed; arguments go to CMake, like `-DGGML_CUDA=ON`."""
+"""`python -m backbay_ggml.rebuild` builds libggml again; arguments go to CMake, like `-DGGML_CUDA=ON`."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
-from importlib import metadata
+from importlib.metadata import PackageNotFoundError, distribution
 
-from .library.compiler_flags import ANY_COMPILER, COMMAND, GCC_ONLY, OPTIONS
+from .library.location import OURS, REBUILD
 
-DESCRIPTION = "Build libggml again in this environment, from ggml-python's sources, in about a minute."
+DESCRIPTION = f"Build {OURS} again in this environment, with further options of ggml."
 
 
-def flags() -> tuple[str, ...]:
-    """The flags for this machine's C and C++ compilers."""
-    if sys.platform == "win32":
-        return ()
-    compiler = shlex.split(os.environ.get("CXX", "c++"))
+def source() -> str:
+    """What pip builds: the folder that the installed package came from, else its version on an index."""
     try:
-        version = subprocess.run([*compiler, "--version"], capture_output=True, text=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise SystemExit(f"no C++ compiler: {shlex.join(compiler)} --version: {error}") from None
-    return ANY_COMPILER if "clang" in version else ANY_COMPILER + GCC_ONLY
+        installed = distribution(OURS)
+    except PackageNotFoundError:
+        return OURS
+    origin = json.loads(installed.read_text("direct_url.json") or "{}")
+    return str(origin["url"]) if "dir_info" in origin else f"{OURS}=={installed.version}"
 
 
-def settings(options: Sequence[str]) -> dict[str, str]:
-    """Environment variables for pip. Values that are set already come last, so that they win."""
-    added = dict.fromkeys(("CFLAGS", "CXXFLAGS"), flags()) | {"CMAKE_ARGS": (*OPTIONS, *options)}
-    return {name: " ".join([*values, os.environ.get(name, "")]).strip() for name, values in added.items()}
+def options(given: Sequence[str]) -> str:
+    """CMAKE_ARGS for the build. Values that are set already come last, so that they win."""
+    return " ".join([*given, os.environ.get("CMAKE_ARGS", "")]).strip()
 
 
 def command() -> list[str]:
-    """The call of pip: it builds the installed version from its sources."""
-    try:
-        which = f"ggml-python=={metadata.version('ggml-python')}"
-    except metadata.PackageNotFoundError:
-        which = "ggml-python"
-    return [sys.executable, "-m", "pip", "install", "--no-cache-dir", "--force-reinstall", "--no-deps", which]
+    """The call of pip, which builds from the sources."""
+    pip = [sys.executable, "-m", "pip", "install", "--no-cache-dir", "--force-reinstall", "--no-deps"]
+    return [*pip, f"--no-binary={OURS}", source()]
 
 
 def main(arguments: Sequence[str]) -> int:
     """Build and install the library, or show the command."""
-    parser = argparse.ArgumentParser(prog=COMMAND, description=DESCRIPTION, allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog=REBUILD, description=DESCRIPTION, allow_abbrev=False)
     parser.add_argument("--show", action="store_true", help="print the command, and run nothing")
     parser.add_argument(
         "-D",
@@ -55,13 +50,10 @@ def main(arguments: Sequence[str]) -> int:
         help="for CMake, as in -DGGML_CUDA=ON",
     )
     given = parser.parse_args(arguments)
-    added, run = settings([f"-D{option}" for option in given.options]), command()
-    shown = " ".join(
-        [f"{name}={shlex.quote(value)}" for name, value in added.items() if value] + [shlex.join(run)]
-    )
-    sys.stdout.write(f"{shown}\n")
+    added, run = options([f"-D{option}" for option in given.options]), command()
+    sys.stdout.write(f"CMAKE_ARGS={shlex.quote(added)} {shlex.join(run)}\n")
     sys.stdout.flush()
-    return 0 if given.show else subprocess.call(run, env=os.environ | added)
+    return 0 if given.show else subprocess.call(run, env=os.environ | {"CMAKE_ARGS": added})
 
 
 if __name__ == "__main__":

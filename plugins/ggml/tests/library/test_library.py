@@ -13,6 +13,7 @@ import pytest
 from backbay import BackendUnavailableError, DType
 from backbay_ggml.library import layout, library
 from backbay_ggml.library.abi import ffi
+from backbay_ggml.library.functions import Functions, file_of
 from backbay_ggml.library.library import load_library
 from backbay_ggml.library.location import VARIABLE
 
@@ -97,6 +98,25 @@ def test_a_second_library_is_refused(tmp_path) -> None:
         library._refuse_second(tmp_path / "libggml.so")
 
 
+def test_functions_are_taken_from_every_file_that_is_given() -> None:
+    functions = Functions(_path_of("libm.so.6"))
+    assert "ggml_version" in functions.missing()
+    functions.take_from(load_library().path)
+    functions.take_from(load_library().cpu_code)
+    assert not functions.missing()
+    assert functions.ggml_version() == load_library().lib.ggml_version()
+
+
+def test_the_file_with_the_code_for_this_cpu_is_known() -> None:
+    assert load_library().cpu_code.name.startswith("libggml-cpu")
+    assert load_library().cpu_code.parent == load_library().path.parent
+
+
+def test_an_address_outside_of_all_code_is_in_no_file() -> None:
+    with pytest.raises(BackendUnavailableError, match="no loaded file"):
+        file_of(ffi.NULL, load_library().lib)
+
+
 def test_types_are_those_of_gguf() -> None:
     known = load_library()
     different = [dtype for dtype in DType if not known.knows(dtype)]
@@ -113,14 +133,14 @@ def test_a_library_that_is_not_ggml_is_refused_with_the_functions_that_it_lacks(
         "try: backbay.open(None, 'ggml')\n"
         "except backbay.BackendUnavailableError as error: print(error)"
     )
-    said = in_a_child(code, **{VARIABLE: _path_of("libm.so.6")})
+    said = in_a_child(code, **{VARIABLE: str(_path_of("libm.so.6"))})
     assert "lacks" in said
     assert "of ggml's functions (ggml_add, ggml_add_id, ggml_argsort, ...)" in said
     assert "Traceback" not in said
 
 
-def _path_of(name: str) -> str:
+def _path_of(name: str) -> Path:
     """Where the system found a library of that name."""
     ctypes.CDLL(name)
     lines = Path("/proc/self/maps").read_text().splitlines()
-    return next(line.split()[-1] for line in lines if line.endswith(name))
+    return next(Path(line.split()[-1]) for line in lines if line.endswith(name))

@@ -18,9 +18,8 @@ from backbay import BackendUnavailableError
 from backbay.plugin import close_after_fork, raise_if_starved, run_helper
 
 from ..library.abi import NULL, Ptr, ffi
-from ..library.compiler_flags import COMMAND
 from ..library.library import Library
-from ..library.location import VARIABLE
+from ..library.location import REBUILD, VARIABLE
 from .rpc_relay import Relay
 
 PATIENCE = 60.0  # seconds that a server may take for an answer, unless the option rpc_timeout says otherwise
@@ -207,7 +206,7 @@ def procedure(library: Library, name: str) -> Ptr:
         NULL if registry == NULL else library.lib.ggml_backend_reg_get_proc_address(registry, name.encode())
     )
     if address == NULL:
-        raise BackendUnavailableError(f"{library.path} has no RPC; rebuild it: {COMMAND}")
+        raise BackendUnavailableError(f"{library.path} has no RPC; rebuild it: {REBUILD}")
     return address
 
 

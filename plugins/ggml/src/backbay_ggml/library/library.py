@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any, final
 
 from backbay import BackendUnavailableError, DType
-from backbay.plugin import raise_if_starved, without_forks
+from backbay.plugin import without_forks
 
 from . import logs
 from .abi import DTYPES, NULL, Ptr, dtype_of, ffi
+from .functions import Functions, file_of
 from .layout import check_layout, has_type, op_numbers
 from .location import VARIABLE, locate
 from .native import find_attention
@@ -21,6 +22,11 @@ OLDEST, NEWEST = (0, 15, 3), (0, 25, 3)
 """The range of ggml versions that the tests run on; later patch levels of the newest are accepted."""
 SUPPORTED = f"{'.'.join(map(str, OLDEST))} to {'.'.join(map(str, NEWEST))}"
 SPINS = "10000"  # about half a millisecond
+OF_THE_CPU = {
+    "ggml_get_type_traits_cpu",
+    "ggml_graph_compute",
+    "ggml_graph_plan",
+}  # in a file of their own, maybe
 CPU_DEVICE = 0  # of enum ggml_backend_dev_type, which only grows at its end
 
 _lock = threading.Lock()
@@ -33,21 +39,22 @@ class Library:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        """The file libggml; `cpu_code` is that with the code for this machine's CPU."""
         _refuse_second(path)
         # Without this variable, a failed check in ggml starts a debugger before it ends the process.
         os.environ.setdefault("GGML_NO_BACKTRACE", "1")
         _limit_spinning()
-        try:
-            self.lib: Any = ffi.dlopen(str(path))
-        except OSError as error:
-            raise_if_starved(error, f"loading {path}")
-            raise BackendUnavailableError(f"{path} cannot be loaded: {error}") from error
-        _check_functions(self.lib, path)
+        functions = Functions(path)
+        self.lib: Any = functions
+        _check_functions(functions.missing() - OF_THE_CPU, path)
         self.version = _check_version(self.lib, path)
         self.number = _numbers(self.version)
-        check_layout(self.lib, path)
         logs.attach(self.lib)
         self.cpu = self._find_cpu()
+        self.cpu_code = file_of(self.registry_procedure("ggml_backend_get_features"), self.lib)
+        functions.take_from(self.cpu_code)
+        _check_functions(functions.missing(), path)
+        check_layout(self.lib, path)
         self.view_ops, self.none_op = op_numbers(self.lib)
         self.sums_in_half = _sums_in_half(self.lib)
         self.attention = find_attention(path.parent)
@@ -72,9 +79,10 @@ class Library:
             index += 1
         return found
 
-    def was_built_with(self, flag: str) -> bool:
-        """Whether the CPU's code records a compiler flag; a build without -frecord-gcc-switches records none."""
-        return any(flag.encode() in path.read_bytes() for path in self.path.parent.glob("libggml-cpu*"))
+    def compiler_flags(self) -> str:
+        """Compiler and flags of the CPU's code, as GCC records them; empty without -frecord-gcc-switches."""
+        recorded = re.search(rb"GNU C\d+ [ -~]+", self.cpu_code.read_bytes())
+        return recorded[0].decode() if recorded else ""
 
     def registry_procedure(self, name: str) -> Ptr:
         """The address of a function that the CPU's code registers by name; NULL if it has none."""
@@ -160,22 +168,13 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
 
 
-def _check_functions(lib: Any, path: Path) -> None:
-    """Raise unless the library has every function that the plugin calls."""
-    missing = [name for name in dir(lib) if not _has(lib, name)]
+def _check_functions(missing: set[str], path: Path) -> None:
+    """Raise if functions that the plugin calls are missing."""
     if missing:
-        few = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+        few = ", ".join(sorted(missing)[:3]) + (", ..." if len(missing) > 3 else "")
         raise BackendUnavailableError(
             f"{path} lacks {len(missing)} of ggml's functions ({few}); supported are ggml {SUPPORTED}"
         )
-
-
-def _has(lib: Any, name: str) -> bool:
-    try:
-        getattr(lib, name)
-    except (AttributeError, ffi.error):
-        return False
-    return True
 
 
 def _check_version(lib: Any, path: Path) -> str:

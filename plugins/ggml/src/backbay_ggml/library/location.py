@@ -10,7 +10,9 @@ from pathlib import Path
 from backbay import BackendUnavailableError
 
 VARIABLE = "BACKBAY_GGML_LIB"
-PACKAGES = ("ggml-python", "llama-cpp-python")  # in order of preference
+OURS = "backbay-ggml-lib"
+PACKAGES = (OURS, "ggml-python", "llama-cpp-python")  # in order of preference
+REBUILD = "python -m backbay_ggml.rebuild"
 # Wheels hold copies under several names. Each loaded copy has a state of its own, so only one is ever opened.
 NAMES = ("libggml.so.0", "libggml.so", "libggml.0.dylib", "libggml.dylib", "ggml.dll")
 
@@ -24,8 +26,8 @@ def locate() -> Path:
         for found in _files(package):
             return found
     raise BackendUnavailableError(
-        f"no libggml: {VARIABLE} is not set, and neither {' nor '.join(PACKAGES)} is installed with one; "
-        "pip install ggml-python builds it in about a minute"
+        f"no libggml: {VARIABLE} is not set, and neither {', '.join(PACKAGES[:-1])} nor {PACKAGES[-1]} is installed "
+        f"with one; install {OURS}"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial, reduce
 from math import prod, sqrt
-from typing import Any, Literal
+from typing import Literal
 
 from backbay import DType, Node, ops
 from backbay.ops import Yarn
@@ -78,7 +78,7 @@ def ssm_scan(g: Builder, s: Node, x: Node, dt: Node, A: Node, B: Node, C: Node, 
         picked = g.call("get_rows", states, g.dense(ids))
         return g.reshape(picked, states.ne[0] * ids.dim(0))
     operands = (*(g.floats(operand) for operand in (s, x, dt, A, B, C)), g.dense(ids))
-    function: Any = ffi.addressof(g.lib, "ggml_ssm_scan")
+    function = g.lib.ggml_ssm_scan
     if g.library.number < (0, 20):
         made = ffi.cast("ssm_scan_before_0_20", function)(g.pool(), *operands)
     else:
