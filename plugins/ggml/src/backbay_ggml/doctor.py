@@ -9,7 +9,7 @@ from backbay.plugin import human_bytes
 from .devices.device import Device, find_devices
 from .library.abi import NULL
 from .library.library import SUPPORTED, Library, load_library, text
-from .library.location import REBUILD
+from .library.location import OURS, REBUILD
 from .weights.arrangements import AMX, REPACK, buffer_types
 from .weights.trials import trial_result
 
@@ -35,6 +35,7 @@ def diagnose() -> dict[str, str]:
         "llamafile kernels": _llamafile(library),
         "prefetch": _prefetch(library),
         "sums of f16": _sums(library),
+        "attention of many queries": _attention(library),
         "repacked weights": _arrangement(library, REPACK),
         "amx": _arrangement(library, AMX),
         "rpc": "yes" if library.lib.ggml_backend_reg_by_name(b"RPC") != NULL else "not in this library",
@@ -106,6 +107,12 @@ def _sums(library: Library) -> str:
             f"rebuild the library: {REBUILD}"
         )
     return "in f32"
+
+
+def _attention(library: Library) -> str:
+    if library.attention is None:
+        return f"by ggml: there is no code of ours for this CPU beside the library; install {OURS}"
+    return f"by code of ours, for {library.attention.instructions}"
 
 
 def _arrangement(library: Library, name: str) -> str:
