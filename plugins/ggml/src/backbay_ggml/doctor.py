@@ -117,7 +117,7 @@ def _attention(library: Library) -> str:
 
 def _arrangement(library: Library, name: str) -> str:
     if name not in buffer_types(library):
-        return "not in this library"
+        return "not in the code for this CPU"
     result = trial_result(library, name)
     if result.why_not:
         remedy = f"; if GCC 12 built its code, rebuild the library: {REBUILD}" if name == AMX else ""
