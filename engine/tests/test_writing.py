@@ -170,7 +170,7 @@ def test_a_missing_folder_and_a_missing_output_folder_are_errors(
         main(["convert", str(tmp_path), "-o", str(tmp_path / "no" / "x.gguf")])
     (tmp_path / "empty").mkdir()
     assert main(["convert", str(tmp_path / "empty"), "-o", str(tmp_path / "x.gguf")]) == 1
-    assert "config.json, or one GGUF file" in capsys.readouterr().err
+    assert "config.json or one GGUF file" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")

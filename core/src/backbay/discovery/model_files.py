@@ -23,7 +23,7 @@ def open_model(path: str | os.PathLike[str], only: Callable[[str], bool] | None 
     """
     from .. import gguf
 
-    if isinstance(path, (str, os.PathLike)) and not os.path.isfile(path):  # noqa: PTH113  any text may be a name
+    if _is_text(path) and not os.path.isfile(path):  # noqa: PTH113  any text may be a name
         for name, points in declared(GROUP).items():
             if len(points) > 1:
                 raise BackbayError(conflict(f"the opener {name!r}", [point.origin for point in points]))
@@ -31,3 +31,11 @@ def open_model(path: str | os.PathLike[str], only: Callable[[str], bool] | None 
             if found is not None:
                 return found
     return gguf.open(path, only)
+
+
+def _is_text(path: object) -> bool:
+    """Whether this may be a path or a name; what is neither is refused where files are opened."""
+    try:
+        return isinstance(path, (str, os.PathLike)) and isinstance(os.fspath(path), str)
+    except TypeError:
+        return False

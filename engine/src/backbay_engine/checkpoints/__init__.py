@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,7 +17,7 @@ __all__ = ["Located", "locate", "open_checkpoint"]
 def open_checkpoint(path: Name, only: Callable[[str], bool] | None = None) -> ModelFile | None:
     """Open a folder, or a model by its name in a place of another program; None if the path is neither."""
     located = locate(path)
-    if located.path is path and not (_is_path(path) and Path(path).is_dir()):
+    if located.path is path and not os.path.isdir(path):  # noqa: PTH112  a text that no path can be is no folder
         return None
     where = Path(located.path)
     if where.is_dir() and not (where / "config.json").exists():
@@ -26,7 +27,3 @@ def open_checkpoint(path: Name, only: Callable[[str], bool] | None = None) -> Mo
 
         return open_folder(where, only)
     return gguf.open(where, only)
-
-
-def _is_path(path: object) -> bool:
-    return "\0" not in str(path) and bool(str(path))

@@ -33,7 +33,7 @@ def locate(name: Name) -> Located:
     """The files of a model by its name: `hf:org/name`, `ollama:name:tag`, `lmstudio:org/name`; any other is a path."""
     scheme, colon, rest = name.partition(":") if isinstance(name, str) else ("", "", "")
     find = _SCHEMES.get(scheme)
-    if not colon or find is None or Path(str(name)).exists():
+    if not colon or find is None or os.path.exists(name):  # noqa: PTH110
         return Located(name)
     return find(str(name), rest)
 
@@ -209,7 +209,9 @@ def _model_in(name: str, folder: Path, wanted: str) -> Located:
     if len(fitting) != 1:
         listed = ", ".join(each.name for each in fitting[:MOST_LISTED]) or "none"
         remedy = f"; choose one by its name, as {name}:PART_OF_THE_NAME" if fitting and ":" in name else ""
-        raise ModelFileError(name, None, f"config.json, or one GGUF file, in {folder}{remedy}", listed)
+        raise ModelFileError(
+            name, None, f"a readable file, or a folder with config.json or one GGUF file{remedy}", listed
+        )
     return Located(fitting[0], projectors[0] if len(projectors) == 1 else None)
 
 

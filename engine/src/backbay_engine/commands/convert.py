@@ -8,7 +8,7 @@ from pathlib import Path
 from backbay import OptionError
 from backbay.discovery import open_model
 
-from .writing_files import add_output, write
+from .quantize import add_output, write
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+from backbay.cli import add_json, file_to_write, say, say_json, table
 from backbay.discovery import open_model
+from backbay.gguf import ModelFile
+from backbay.plugin import human_bytes
 
-from .writing_files import add_output, write
+from ..writing import RECIPES, write_model
+from .opening import Bar, set_up_logging
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -18,3 +23,35 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     with open_model(args.model) as model:
         return write(args, model, Path(args.output))
+
+
+def add_output(parser: ArgumentParser, default: str) -> None:
+    parser.add_argument(
+        "-o", "--output", required=True, type=file_to_write, metavar="FILE", help="the file to write"
+    )
+    parser.add_argument(
+        "--dtype",
+        type=str.lower,
+        choices=tuple(RECIPES),
+        default=default,
+        help=f"the dtype of most weights; those that matter more get more bits ({default})",
+    )
+    parser.add_argument("--force", action="store_true", help="replace the file if it exists")
+    add_json(parser)
+
+
+def write(args: Namespace, model: ModelFile, target: Path) -> int:
+    set_up_logging("text")
+    with Bar(sys.stderr, "writing") as bar:
+        found = write_model(model, target, RECIPES[args.dtype], force=args.force, progress=bar.show)
+    size = target.stat().st_size
+    if args.json:
+        say_json({"file": str(target), "nbytes": size, "dtype": args.dtype, "weights": found})
+        return 0
+    say(
+        table(
+            ("dtype", "weights"), [(name, human_bytes(nbytes)) for name, nbytes in found.items()], right=(1,)
+        )
+    )
+    say(f"{target}: {human_bytes(size)}")
+    return 0
