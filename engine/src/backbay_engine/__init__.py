@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .conversion import convert
 from .errors import CacheShiftError, ImageError, LogitsError, RequestError, TemplateError, TokenizerError
 from .images.picture import Image
 from .images.prepared import Prepared
@@ -27,6 +28,7 @@ __all__ = [
     "Timings",
     "Tokenizer",
     "TokenizerError",
+    "convert",
     "estimate",
     "load",
     "tokenizer_from_gguf",
