@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import lzma
+import tarfile
 from collections.abc import Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,14 @@ def unpacked(name: str, folder: Path) -> Path:
     path = folder / f"{name}.gguf"
     path.write_bytes(lzma.decompress((KINDS / f"{name}.gguf.xz").read_bytes()))
     return path
+
+
+def unpacked_folder(name: str, folder: Path) -> Path:
+    """The stored folder of a kind, as transformers wrote it."""
+    packed = BytesIO(lzma.decompress((KINDS / f"{name}.hf.xz").read_bytes()))
+    with tarfile.open(fileobj=packed) as archive:
+        archive.extractall(folder / name, filter="data")
+    return folder / name
 
 
 def changed(

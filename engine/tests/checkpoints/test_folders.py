@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import lzma
-import tarfile
 from collections.abc import Sequence
-from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 import pytest
 from checkpoint_folders import TEXTS, byte_pairs, llama_config, llama_tensors, write_folder, write_llama
-from model_files import KINDS, unpacked
+from model_files import KINDS, unpacked, unpacked_folder
 
 import backbay
 import backbay.gguf
@@ -22,14 +19,6 @@ from backbay_engine import estimate, load, tokenizer_from_gguf
 
 FOLDERS = sorted(path.name.removesuffix(".hf.xz") for path in KINDS.glob("*.hf.xz"))
 GENERAL = ("general.", "tokenizer.")
-
-
-def unpacked_folder(name: str, folder: Path) -> Path:
-    """The stored folder of a kind, as transformers wrote it."""
-    packed = BytesIO(lzma.decompress((KINDS / f"{name}.hf.xz").read_bytes()))
-    with tarfile.open(fileobj=packed) as archive:
-        archive.extractall(folder / name, filter="data")
-    return folder / name
 
 
 @pytest.mark.parametrize("name", FOLDERS)

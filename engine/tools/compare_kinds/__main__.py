@@ -15,9 +15,11 @@ import argparse
 import lzma
 import os
 import sys
+import tarfile
 import tempfile
 import traceback
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 
 os.environ["TQDM_DISABLE"] = "1"  # the converter's progress
@@ -86,6 +88,8 @@ def rows(name: str, args: argparse.Namespace, folder: Path) -> Iterator[list[str
         return
     if args.store:
         store(path, args.store / name, expected)
+        if (args.store / f"{name}.hf.xz").exists() or args.folders:
+            store_folder(folder / name, args.store / f"{name}.hf.xz")
 
 
 def differing(converted: Path, folder: Path) -> list[str]:
@@ -111,6 +115,17 @@ def store(path: Path, target: Path, expected: dict[str, NDArray[np.float32]]) ->
     np.savez_compressed(target.with_suffix(".npz"), **halves)
 
 
+def store_folder(folder: Path, target: Path) -> None:
+    """Write the packed folder, for tests that open it."""
+    packed = BytesIO()
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+            entry = tarfile.TarInfo(str(path.relative_to(folder)))
+            entry.size = path.stat().st_size
+            archive.addfile(entry, BytesIO(path.read_bytes()))
+    target.write_bytes(lzma.compress(packed.getvalue(), preset=9))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -119,6 +134,7 @@ def main() -> int:
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND")
     parser.add_argument("--backends", nargs="+", default=sorted(backbay.backends()))
     parser.add_argument("--store", type=Path)
+    parser.add_argument("--folders", action="store_true", help="store the folders of transformers too")
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--verbose", action="store_true", help="show the traceback of an error")
     args = parser.parse_args()

@@ -17,9 +17,9 @@ from backbay.gguf import Config, Derived, ModelFile, TensorInfo, nearest
 from .arrays import LazyArray, stack, stored_array
 from .families import FAMILIES
 from .family import Arrays, Family
-from .pooling import pooling_keys
 from .safetensors import Stored, read_checkpoint
-from .settings import Settings, read_settings, usual_keys
+from .sentence_transformers import dense_arrays, pooling_keys
+from .settings import Keys, Settings, read_settings, usual_keys
 from .vocabularies import vocabulary_keys
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ _ALWAYS_FLOATS = re.compile(
     r"(first|w1|w2|decay_w1|decay_w2|lerp_fused)|altup_(correct|predict)_coef"
 )
 """Tensors that stay f32 whatever the others are, as llama.cpp wants them."""
-_FINAL = re.compile(r"blk\.[0-9]+\.[a-z0-9_]+\.weight")  # as a family makes them where the table has no name
+_FINAL = re.compile(r"(blk\.[0-9]+\.[a-z0-9_]+|cls\.output)\.weight")  # as a family makes them where the table has no name
 SUFFIXES = ".weight", ".bias", ".scale"
 
 
@@ -47,7 +47,8 @@ def open_folder(folder: Path, only: Callable[[str], bool] | None = None) -> Mode
     family = family_of(settings)
     _refuse_quantized(settings)
     checkpoint = read_checkpoint(folder)
-    arrays = _arrays(checkpoint.tensors, family, settings)
+    dense, dense_keys, contents = dense_arrays(folder)
+    arrays = _arrays(checkpoint.tensors, family, settings) | dense
     tensors: dict[str, TensorInfo] = {}
     derived: dict[str, Derived] = {}
     for name, array in arrays.items():
@@ -58,8 +59,10 @@ def open_folder(folder: Path, only: Callable[[str], bool] | None = None) -> Mode
         tensors[name], how = array.as_tensor(name)
         if how is not None:
             derived[name] = how
-    metadata = _metadata(settings, family, arrays)
-    return ModelFile(folder, checkpoint.contents, Config(metadata, path=folder), tensors, derived)
+    metadata = _metadata(settings, family, arrays, dense_keys)
+    return ModelFile(
+        folder, [*checkpoint.contents, *contents], Config(metadata, path=folder), tensors, derived
+    )
 
 
 def family_of(settings: Settings) -> Family:
@@ -75,18 +78,23 @@ def family_of(settings: Settings) -> Family:
     return found if isinstance(found, Family) else found(settings)
 
 
-def _metadata(settings: Settings, family: Family, arrays: Arrays) -> dict[str, Any]:
-    keys = {**usual_keys(settings), **pooling_keys(settings.folder), **family.keys(settings)}
-    own = {f"{family.architecture}.{key}": _stored(value) for key, value in keys.items() if value is not None}
+def _metadata(settings: Settings, family: Family, arrays: Arrays, dense: Keys) -> dict[str, Any]:
+    keys = {**usual_keys(settings), **pooling_keys(settings.folder), **dense, **family.keys(settings)}
+    own = {_full(family, key): _stored(value) for key, value in keys.items() if value is not None}
     general = {
         "general.architecture": family.architecture,
         "general.type": "model",
-        "general.name": _name(settings.folder),
+        "general.name": settings.name,
     }
     embedding = arrays.get("token_embd.weight")
     count = embedding.shape[0] if embedding is not None and embedding.shape else 0
     own.setdefault(f"{family.architecture}.vocab_size", count)
     return {**general, **own, **vocabulary_keys(settings, family.architecture, count)}
+
+
+def _full(family: Family, key: str) -> str:
+    """A key with the architecture in front; a key with a slash in front has none."""
+    return key[1:] if key.startswith("/") else f"{family.architecture}.{key}"
 
 
 def _stored(value: Any) -> Any:
@@ -95,14 +103,6 @@ def _stored(value: Any) -> Any:
         return value
     kinds = {bool: np.bool_, int: np.int32, float: np.float32}
     return np.array(value, kinds[type(value[0])])
-
-
-def _name(folder: Path) -> str:
-    """The folder's name; in Hugging Face's cache, the repository's, as the folder has the name of a commit."""
-    whole = folder.resolve()
-    if whole.parent.name == "snapshots":
-        return whole.parents[1].name.rpartition("--")[2]
-    return whole.name
 
 
 def _refuse_quantized(settings: Settings) -> None:

@@ -44,6 +44,14 @@ class Settings:
     architecture: str  # the class of transformers
 
     @property
+    def name(self) -> str:
+        """The folder's name; in Hugging Face's cache, the repository's, as the folder has the name of a commit."""
+        whole = self.folder.resolve()
+        if whole.parent.name == "snapshots":
+            return whole.parents[1].name.rpartition("--")[2]
+        return whole.name
+
+    @property
     def path(self) -> Path:
         return self.folder / CONFIG
 

@@ -7,8 +7,11 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ..arrays import LazyArray, constant
-from ..family import INTERLEAVED, Arrays, Family, halves, transposed
+from backbay import ModelFileError
+
+from ..arrays import LazyArray, concatenate, constant
+from ..family import INTERLEAVED, Arrays, Families, Family, halves, transposed
+from ..json_files import read_object
 from ..settings import Keys, Settings
 
 
@@ -163,13 +166,54 @@ def fused(array: LazyArray, settings: Settings) -> Mapping[str, LazyArray]:
     return {"q_proj": query, "k_proj": key, "v_proj": value}
 
 
+RERANKER = (
+    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct provided. "
+    'Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n<Instruct>: Given a web search query, '
+    "retrieve relevant passages that answer the query\n<Query>: {query}\n<Document>: {document}<|im_end|>\n"
+    "<|im_start|>assistant\n<think>\n\n</think>\n\n"
+)
+ANSWERS = "yes", "no"  # whose logits are the scores
+
+
+def qwen3(settings: Settings) -> Family:
+    """Qwen 3; a reranker is told by its name alone, as its configuration is that of a decoder."""
+    names = settings.text("_name_or_path"), settings.name
+    page = settings.folder / "README.md"
+    head = page.read_bytes()[:4096].decode("utf-8", "replace") if page.is_file() else ""
+    if not any("qwen3-reranker" in text.lower() for text in (*names, head)):
+        return Family("qwen3")
+    return Family("qwen3", keys=reranker_keys, prepare=scores_of_answers)
+
+
+def reranker_keys(_settings: Settings) -> Keys:
+    return {
+        "pooling_type": 4,
+        "classifier.output_labels": list(ANSWERS),
+        "/tokenizer.chat_template.rerank": RERANKER,
+    }
+
+
+def scores_of_answers(arrays: Arrays, settings: Settings) -> Arrays:
+    """Only two rows of the head, those of the answers."""
+    model = read_object(settings.folder / "tokenizer.json").get("model")
+    ids = model.get("vocab") if isinstance(model, dict) else None
+    found = dict(arrays)
+    head = found.pop("lm_head.weight", None) or found["model.embed_tokens.weight"]
+    given = [ids.get(word) for word in ANSWERS] if isinstance(ids, dict) else []
+    rows = [row for row in given if isinstance(row, int) and 0 <= row < head.shape[0]]
+    if len(rows) != len(ANSWERS):
+        raise ModelFileError(settings.folder / "tokenizer.json", None, "the tokens 'yes' and 'no'", "none")
+    found["cls.output.weight"] = concatenate([head.part(row, row + 1) for row in rows])
+    return found
+
+
 GPT2 = {r"\.(c_attn|c_proj|c_fc)\.weight$": transposed}
-FAMILIES = {
+FAMILIES: Families = {
     **dict.fromkeys(
         ("LlamaForCausalLM", "LlamaModel", "MistralForCausalLM", "MistralModel", "MixtralForCausalLM"), LLAMA
     ),
     **dict.fromkeys(("Qwen2ForCausalLM", "Qwen2Model"), Family("qwen2")),
-    **dict.fromkeys(("Qwen3ForCausalLM", "Qwen3Model"), Family("qwen3")),
+    **dict.fromkeys(("Qwen3ForCausalLM", "Qwen3Model"), qwen3),
     "SmolLM3ForCausalLM": Family("smollm3", keys=rotating(), changes=INTERLEAVED, further=llama3_factors),
     **dict.fromkeys(("Olmo2ForCausalLM", "Olmo3ForCausalLM"), Family("olmo2", keys=olmo2_keys)),
     "GraniteForCausalLM": Family("granite", keys=granite_keys, changes=INTERLEAVED),

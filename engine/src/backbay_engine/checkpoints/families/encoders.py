@@ -157,9 +157,7 @@ BERT = Family("bert", keys=bert_keys, changes=UNUSED, names=NAMES)
 ROBERTAS = Family("bert", keys=roberta_keys, changes=ROBERTA, names=WITH_HEAD)
 MODERN = Family("modern-bert", keys=modern_keys, changes=UNUSED, names={**NAMES, r"^model\.": ""})
 FAMILIES: Families = {
-    **dict.fromkeys(
-        ("BertModel", "BertForMaskedLM", "BertForSequenceClassification", "CamembertModel"), BERT
-    ),
+    **dict.fromkeys(("BertModel", "BertForMaskedLM", "BertForSequenceClassification"), BERT),
     **dict.fromkeys(("RobertaModel", "RobertaForSequenceClassification"), ROBERTAS),
     **dict.fromkeys(("XLMRobertaModel", "XLMRobertaForSequenceClassification"), xlm_roberta),
     **dict.fromkeys(("NomicBertModel",), nomic),
