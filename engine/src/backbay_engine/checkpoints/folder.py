@@ -35,7 +35,9 @@ _ALWAYS_FLOATS = re.compile(
     r"(first|w1|w2|decay_w1|decay_w2|lerp_fused)|altup_(correct|predict)_coef"
 )
 """Tensors that stay f32 whatever the others are, as llama.cpp wants them."""
-_FINAL = re.compile(r"(blk\.[0-9]+\.[a-z0-9_]+|cls\.output)\.weight")  # as a family makes them where the table has no name
+_FINAL = re.compile(
+    r"(blk\.[0-9]+\.[a-z0-9_]+|cls\.output)\.weight"
+)  # as a family makes them where the table has no name
 SUFFIXES = ".weight", ".bias", ".scale"
 
 

@@ -262,10 +262,10 @@ def _routing(settings: Settings) -> Keys:
 
 
 def _as_whole(value: Any) -> int | None:
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    fits = isinstance(value, int) and not isinstance(value, bool) and -LARGEST <= value <= LARGEST
-    return value if fits else None
+    number = int(value) if isinstance(value, float) and value.is_integer() else value
+    if isinstance(number, int) and not isinstance(number, bool) and -LARGEST <= number <= LARGEST:
+        return number
+    return None
 
 
 def _as_number(value: Any) -> float | None:

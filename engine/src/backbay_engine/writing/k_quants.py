@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from backbay import DType
 
 Floats: TypeAlias = NDArray[Any]  # of np.float32; NumPy's stubs lose the type in arithmetic
-Bytes: TypeAlias = NDArray[np.uint8]
+Bytes: TypeAlias = NDArray[Any]  # of np.uint8
 BLOCK = 256
 _TINY = 1e-15  # groups of smaller numbers count as zero
 

@@ -38,13 +38,13 @@ class Recipe:
 
     def dtype_of(self, info: TensorInfo, model: ModelFile) -> DType:
         """The dtype that a tensor gets; that of a quantized tensor which must stay as it is does not change."""
-        rank = len([extent for extent in info.shape if extent != 1])
+        wide = [extent for extent in info.shape if extent != 1]
         if not (info.dtype.is_float or info.dtype.is_quantized):
             return info.dtype
-        small = len(info.shape) < 2 or rank < 2 or not info.name.endswith(".weight")
+        small = len(wide) < 2 or not info.name.endswith(".weight")
         if small or _NEVER.search(info.name):
             return F32 if info.dtype.is_float else info.dtype
-        return _fitting(self._wanted(info, model), info.shape[0])
+        return _fitting(self._wanted(info, model), next(iter(info.shape)))
 
     def _wanted(self, info: TensorInfo, model: ModelFile) -> DType:
         name, experts = info.name, model.metadata.int("expert_count", 0)
