@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from backbay import AllocationStatus, BackendMemory, DeviceMemory, Memory
 from backbay_engine.images import turns as module
-from backbay_engine.images.turns import Turns
+from backbay_engine.images.turns import Turns, share_processors
 
 
 def test_a_step_waits_for_one_part_and_a_part_for_the_texts_time() -> None:
@@ -76,3 +77,28 @@ def clock(*readings: float) -> Callable[[], float]:
     """A clock that shows these times, and then the last for ever."""
     times = chain(readings, repeat(readings[-1]))
     return lambda: next(times)
+
+
+def held_by(*ids: str) -> BackendMemory:
+    """The memory of a model whose layers lie on these devices; there is a CPU in any case."""
+    layer = Memory(1, AllocationStatus.Allocated)
+    devices = [DeviceMemory(id, id, (layer,) if id in ids else ()) for id in dict.fromkeys(("CPU:0", *ids))]
+    return BackendMemory(Memory(), devices[0], tuple(devices[1:]))
+
+
+@pytest.mark.parametrize(
+    ("text", "encoder", "shared"),
+    [
+        (["CPU:0"], ["CPU:0"], True),
+        (["CPU:0"], ["CUDA:0"], False),
+        (["CUDA:0"], ["CPU:0"], False),
+        (["CPU:0", "CUDA:0"], ["CPU:0"], True),
+        (["CUDA:0"], ["CUDA:0"], True),
+        (["CUDA:0"], ["CUDA:1"], False),
+        (["CUDA:0"], ["Vulkan:1"], True),
+    ],
+)
+def test_text_and_encoder_take_turns_where_they_may_share_processors(
+    text: list[str], encoder: list[str], *, shared: bool
+) -> None:
+    assert share_processors(held_by(*text), held_by(*encoder)) is shared

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from os import cpu_count
@@ -29,7 +30,7 @@ from ..images.picture import Image
 from ..images.prepared import Prepared
 from ..images.prompts import Parts, Placing, placeholders, tokens_of
 from ..images.store import ImageStore, Lease
-from ..images.turns import Turns
+from ..images.turns import Turns, share_processors
 from ..models.keys import WIDTH
 from ..runner.answer import Receiver
 from ..runner.job import Job
@@ -92,13 +93,19 @@ class Sight:
     """
 
     def __init__(
-        self, family: VisionFamily, encoder: Encoder, tokenizer: Tokenizer | None, budget: int
+        self,
+        family: VisionFamily,
+        encoder: Encoder,
+        tokenizer: Tokenizer | None,
+        budget: int,
+        turns: Turns | None,
     ) -> None:
-        self.family, self.encoder, self.turns = family, encoder, Turns()
+        self.family, self.encoder, self.turns = family, encoder, turns
         self.facts = SightFacts(family.name, family.placeholder, family.marker)
         self._tokenizer = tokenizer
         self._plain = placeholders(family.placeholder, tokenizer)
-        self.store = ImageStore(partial(encoder.embed, turn=self.turns.part), budget, family.width)
+        turn = nullcontext if turns is None else turns.part
+        self.store = ImageStore(partial(encoder.embed, turn=turn), budget, family.width)
         self._pool: ThreadPoolExecutor | None = None
         self._arrivals: list[Arrival] = []
         self._changed = Condition()
@@ -192,7 +199,8 @@ class Sight:
         """End all requests on their way: this process is a forked child, and the threads are not in it."""
         lost, self._arrivals, self._pool = self._arrivals, [], None
         self._changed, self._closing, self._lost = Condition(), True, True
-        self.turns.after_fork()
+        if self.turns is not None:
+            self.turns.after_fork()
         self.store.after_fork()
         for arrival in lost:
             if arrival.job is None:
@@ -319,7 +327,8 @@ def open_sight(
     own = replace(own, alloc_memory=params.alloc_memory)
     encoder = Encoder(family, options.encoder_backend or backend, own)
     try:
-        return Sight(family, encoder, tokenizer, options.store_bytes)
+        turns = Turns() if share_processors(text.memory(), encoder.memory()) else None
+        return Sight(family, encoder, tokenizer, options.store_bytes, turns)
     except BaseException:
         encoder.close()
         raise

@@ -8,6 +8,26 @@ from threading import Condition
 from time import monotonic
 from typing import final
 
+from backbay import BackendMemory
+
+CPU = "CPU"
+
+
+def share_processors(text: BackendMemory, encoder: BackendMemory) -> bool:
+    """Whether steps of text and an encoding may take the same processors, by the devices that hold their layers.
+
+    Two backends may name one GPU in two ways, such as CUDA:0 and Vulkan:0; numbers differ for sure only within a kind.
+    """
+    return any(
+        a == b or (CPU not in (a[0], b[0]) and a[0] != b[0]) for a in _busy(text) for b in _busy(encoder)
+    )
+
+
+def _busy(memory: BackendMemory) -> set[tuple[str, str]]:
+    """Kinds and numbers of the devices that hold layers."""
+    ids = [device.id for device in memory.devices if any(layer.size for layer in device.weights)]
+    return {(kind, number) for kind, _, number in (id.partition(":") for id in ids)}
+
 
 @final
 class Turns:
