@@ -4,7 +4,7 @@ A storage is a flat array of the elements as they are stored: f16 and bf16 as ui
 when it moves them as numbers, and quantized types as bytes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -74,18 +74,28 @@ class XLA(ArrayEngine):
 
 def in_parts(program: ArrayProgram) -> GraphFunction:
     """XLA takes more than ten minutes for thousands of steps at once."""
-    parts = [jax.jit(part, donate_argnums=1) for part in program.parts(PART)]
+    parts = [in_place(part) for part in program.parts(PART)]
     results = jax.jit(program.results)
 
     def run(read: Sequence[Array], written: Sequence[Array]) -> tuple[list[Array], list[Array]]:
-        leaves = dict(zip(program.read, read, strict=True))
-        own = dict(zip(program.written, written, strict=True))
+        leaves, own = dict(zip(program.read, read, strict=True)), {}
+        targets = dict(zip(program.written, written, strict=True))
         for part in parts:
-            own = part(leaves, own)
-        outputs, values = results(leaves, own)
+            targets, own = part(leaves, targets, own)
+        outputs, values = results(leaves, {**targets, **own})
         return outputs, values
 
     return run
+
+
+def in_place(part: Callable[..., dict[Any, Array]]) -> Callable[..., Any]:
+    """A part, compiled, that takes the memory of the written leaves."""
+
+    def run(leaves: dict, targets: dict, own: dict) -> tuple[dict, dict]:
+        behind = part(leaves, {**targets, **own})
+        return {at: behind.pop(at) for at in targets}, behind
+
+    return jax.jit(run, donate_argnums=1)
 
 
 ENGINE = XLA()

@@ -68,7 +68,7 @@ class WgpuBackend(Backend):
 
     def compile(self, graph: Graph) -> Plan:
         for node in graph.nodes:  # a cast's dtype is an attribute, which `supports` does not see
-            if node.op is not None and node.op.name == "cast" and node.dtype not in READ:
+            if node.op is not None and node.op.name == "cast" and node.dtype.is_quantized:
                 raise UnsupportedOpError(
                     f"backend {self.name!r} cannot run cast: {node.args[0]} to {node.dtype}"
                 )

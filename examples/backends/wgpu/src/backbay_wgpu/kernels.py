@@ -156,7 +156,7 @@ def layer_norm(x: Node, weight: Node | None = None, bias: Node | None = None, ep
 
 def moved(x: Node, dtype: DType, place: str = "at(1u, logical(1u, i))") -> Shader:
     """Elements of x, in their logical order, as those of another dtype."""
-    if x.dtype is dtype:
+    if x.dtype is dtype or (x.dtype is DType.I32 and dtype is DType.I64):
         return Shader(f"put_bits(at(0u, c), bits1({place}));", [x])
     return Shader(f"put(at(0u, c), num1({place}));", [x])
 

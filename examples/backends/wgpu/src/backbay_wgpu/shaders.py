@@ -46,6 +46,23 @@ STORED = {
     DType.F16: "to_f16(v)",
     DType.BF16: "to_bf16(v)",
 }
+# Two elements of 16 bits share a word, and two invocations may write them. An element of 64 bits is written from 32.
+WRITE = {
+    2: "let s = (at & 1u) * 16u; atomicAnd(&result[at >> 1u], ~(0xffffu << s)); atomicOr(&result[at >> 1u], v << s);",
+    4: "result[at] = v;",
+    8: "result[2u * at] = v; result[2u * at + 1u] = select(0u, 0xffffffffu, bitcast<i32>(v) < 0);",
+}
+I64 = """
+fn put(at: u32, v: f32) {
+    let b = bitcast<u32>(v); let m = (b & 0x7fffffu) | 0x800000u; let e = (b >> 23u) & 0xffu;
+    if (e < 158u) { put_bits(at, bitcast<u32>(i32(v))); return; }
+    let s = min(e - 150u, 63u);
+    var lo = m << min(s, 31u); var hi = m >> (32u - min(s, 31u));
+    if (s > 31u) { lo = 0u; hi = m << (s - 32u); }
+    if (v < 0.0) { lo = ~lo + 1u; hi = ~hi + select(0u, 1u, lo == 0u); }
+    result[2u * at] = lo; result[2u * at + 1u] = hi;
+}
+"""
 
 COMMON = """
 fn word(n: u32) -> u32 { return given[5u + TENSORS * 9u + n]; }
@@ -144,13 +161,9 @@ def code(body: str, result: DType, operands: tuple[DType, ...], rows: bool) -> s
             f"fn bits{n}(at: u32) -> u32 {{ return {element.format(n=n)}; }}",
             f"fn num{n}(at: u32) -> f32 {{ {READ[dtype].format(n=n)} }}",
         ]
-    if half:  # two elements share a word, and two invocations may write them
-        write = "let s = (at & 1u) * 16u; atomicAnd(&result[at >> 1u], ~(0xffffu << s)); atomicOr(&result[at >> 1u], v << s);"
-    else:
-        write = "result[at] = v;"
     parts += [
-        f"fn put_bits(at: u32, v: u32) {{ {write} }}",
-        f"fn put(at: u32, v: f32) {{ put_bits(at, {STORED[result]}); }}",
+        f"fn put_bits(at: u32, v: u32) {{ {WRITE[result.type_size]} }}",
+        I64 if result is DType.I64 else f"fn put(at: u32, v: f32) {{ put_bits(at, {STORED[result]}); }}",
         EXP,
         ROW if rows else "",
         f"@compute @workgroup_size({LANES}) fn main(@builtin(workgroup_id) group: vec3<u32>,",
