@@ -2,10 +2,10 @@
 
     python bench/engine_llama.py --dtype q4_0 --sides llama.cpp ggml onnx
 
-Each side uses its own libggml; with `BACKBAY_GGML_LIB=.../llama_cpp/lib` both use the same. llama.cpp runs through its
-C interface and its own greedy sampler, which is faster than llama-cpp-python's classes. Parallel sequences are compared
-with one sequence of the same engine. Host time is the time between two runs of the backend, with a model of 16 tiny
-layers and 32000 logits.
+Each side uses its own libggml, or one that it names, as in `ggml@.../ggml/lib`; with
+`BACKBAY_GGML_LIB=.../llama_cpp/lib` all use the same. llama.cpp runs through its C interface and its own greedy sampler,
+which is faster than llama-cpp-python's classes. Parallel sequences are compared with one sequence of the same engine.
+Host time is the time between two runs of the backend, with a model of 16 tiny layers and 32000 logits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from llama_file import SHAPES, arguments, be_side_or_compare, write_model
 from llama_graph import memory
-from sides import Side, against, serve, table, take_turns
+from sides import Side, against, library_of, serve, table, take_turns
 
 LLAMA_CPP = "llama.cpp"
 CONTEXT = 1024
@@ -72,6 +72,7 @@ class Engine:
         import backbay_engine
 
         name, _, parallel = args.side.partition("*")
+        name = name.partition("@")[0]
         self.llm = backbay_engine.load(
             args.model, name, context=CONTEXT, parallel=int(parallel or 1), num_threads=args.threads
         )
@@ -180,7 +181,7 @@ def start(name: str, args: argparse.Namespace) -> Side:
     given = [
         f"--{key}={getattr(args, key)}" for key in ("model", "shape", "dtype", "threads", "tokens", "depth")
     ]
-    return Side(name, [__file__, f"--side={name}", *given])
+    return Side(name, [__file__, f"--side={name}", *given], library_of(name))
 
 
 def agreement(sides: list[Side]) -> dict[str, int]:

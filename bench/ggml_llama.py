@@ -21,7 +21,7 @@ import numpy as np
 from llama_file import SHAPES, Shape, arguments, be_side_or_compare, write_model
 from llama_graph import Llama, memory
 from numpy.typing import NDArray
-from sides import Side, against, evict, serve, table, take_turns
+from sides import Side, against, evict, library_of, serve, table, take_turns
 
 LLAMA_CPP = "llama.cpp"
 CELLS = 1024
@@ -173,8 +173,7 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
 def start(name: str, args: argparse.Namespace) -> Side:
     given = [f"--{key}={getattr(args, key)}" for key in ("model", "shape", "dtype", "threads", "tokens")]
     given += ["--cpu-time"] if args.cpu_time else []
-    folder = name.partition("@")[2]
-    return Side(name, [__file__, f"--side={name}", *given], {"BACKBAY_GGML_LIB": folder} if folder else None)
+    return Side(name, [__file__, f"--side={name}", *given], library_of(name))
 
 
 def first_tokens(args: argparse.Namespace, cold: bool) -> dict[str, list[float]]:

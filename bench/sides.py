@@ -51,6 +51,12 @@ class Side:
         return answer
 
 
+def library_of(name: str) -> dict[str, str]:
+    """The environment of a side that names a folder with libggml, as in `ggml@.../ggml/lib`."""
+    folder = name.partition("@")[2].partition("*")[0]
+    return {"BACKBAY_GGML_LIB": folder} if folder else {}
+
+
 def serve(greeting: Answer, answer: Callable[[str], Answer]) -> None:
     """Answer requests as a side, until standard input ends."""
     print(json.dumps(greeting), flush=True)
