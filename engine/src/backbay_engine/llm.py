@@ -61,7 +61,7 @@ def load(
     cancel: Event | None = None,
     worker: bool = False,
 ) -> LLM:
-    """Open a model file and load it.
+    """Open a model and load it: a GGUF file, a folder of transformers, or a name such as hf:org/name.
 
     context     tokens of each sequence; by default the model's context length, at most 4096; a longer context than
                 the model's is logged as a warning

@@ -100,6 +100,8 @@ CONFIG: list[tuple[Row, str]] = [
     ({"architectures": []}, "the class of the model"),
     ({"num_hidden_layers": "2"}, "a whole number in 'num_hidden_layers'"),
     ({"num_hidden_layers": 1e300}, "a whole number"),
+    ({"num_hidden_layers": 1 << 30}, "a number from 0 to 16384"),
+    ({"head_dim": 1 << 30}, "a number up to 65536"),
     ({"num_attention_heads": 0}, "a number above 0"),
     ({"num_attention_heads": -4}, "a number above 0|a shape|number"),
     ({"rms_norm_eps": "x"}, "a finite number"),

@@ -17,7 +17,7 @@ from backbay import ModelFileError
 from backbay.cli import main
 from backbay.discovery import open_model
 from backbay_engine import load
-from backbay_engine.checkpoints import locate
+from backbay_engine.checkpoints import Located, locate
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -212,3 +212,13 @@ def test_a_worker_finds_a_model_by_name(home: Path) -> None:
     ):
         assert np.array_equal(llm.logits([1, 2, 3]), own.logits([1, 2, 3]))
         assert llm.chat([{"role": "user", "content": "hi"}], max_tokens=2).tokens
+
+
+def test_a_folder_of_one_gguf_file_is_this_file_with_its_projector(home: Path) -> None:
+    model, projector = write_small_vision(home / "seeing", "llava")
+    assert projector is not None
+    projector = projector.rename(projector.with_name("mmproj-small.gguf"))
+    assert locate(home / "seeing") == Located(model, projector)
+    with load(home / "seeing", "cpu_ref", context=256) as llm:
+        assert llm.modalities == {"text", "image"}
+    assert locate(write_llama(home / "llama")) == Located(home / "llama")

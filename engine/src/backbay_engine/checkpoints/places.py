@@ -30,7 +30,16 @@ class Located:
 
 
 def locate(name: Name) -> Located:
-    """The files of a model by its name: `hf:org/name`, `ollama:name:tag`, `lmstudio:org/name`; any other is a path."""
+    """The files of a model by its name: `hf:org/name`, `ollama:name:tag`, `lmstudio:org/name`; any other is a path.
+
+    A folder is its GGUF file, unless it has a configuration.
+    """
+    if not isinstance(name, (str, os.PathLike)):
+        return Located(name)  # refused where files are opened
+    if os.path.isdir(name):  # noqa: PTH112  a text that no path can be is no folder
+        folder = Path(name)
+        files = folder.glob("*.gguf")  # not below: a large tree takes long
+        return _model_in(str(name), folder, files, "")
     scheme, colon, rest = name.partition(":") if isinstance(name, str) else ("", "", "")
     find = _SCHEMES.get(scheme)
     if not colon or find is None or os.path.exists(name):  # noqa: PTH110
@@ -68,7 +77,7 @@ def _hugging_face(name: str, rest: str) -> Located:
         known = [each.removeprefix("models--").replace("--", "/") for each in have]
         raise _unknown(name, f"a model in {cache}; {remedy}", "/".join(parts[:2]), known)
     snapshot = _snapshot(name, cache / wanted, revision or "main")
-    return _model_in(name, snapshot, file or kind)
+    return _model_in(name, snapshot, snapshot.rglob("*.gguf"), file or kind)
 
 
 def _snapshot(name: str, repository: Path, revision: str) -> Path:
@@ -178,40 +187,31 @@ def _lm_studio(name: str, rest: str) -> Located:
         what = "a model" if not fitting else f"one model, not {' and '.join(fitting)},"
         raise _unknown(name, f"{what} in {searched}; nothing is downloaded", wanted, models)
     file = "/".join(parts[2:] if fitting == [wanted] else parts[1:])
-    return _model_in(name, models[fitting[0]], file or kind)
+    return _model_in(name, models[fitting[0]], models[fitting[0]].rglob("*.gguf"), file or kind)
 
 
-# -- a folder with models ------------------------------------------------------------------------------------
+# -- a folder with a model ------------------------------------------------------------------------------------
 
 
-def model_in(folder: Path) -> Located:
-    """The model of a folder: the folder itself, if it has a configuration, or its GGUF file."""
-    return _model_in(str(folder), folder, "")
-
-
-def _model_in(name: str, folder: Path, wanted: str) -> Located:
-    """`wanted` is a file's name, or a part of it, such as the name of a quantization."""
+def _model_in(name: str, folder: Path, found: Iterable[Path], wanted: str) -> Located:
+    """The model of a folder. `wanted` is a file's name, or a part of it, such as the name of a quantization."""
     try:
-        files = sorted(each for each in folder.rglob("*.gguf") if each.is_file())
+        files = sorted(each for each in found if each.is_file())
+        whole = (folder / "config.json").exists() and any(folder.glob("*.safetensors"))
     except OSError:
-        files = []
+        files, whole = [], False
     projectors = [each for each in files if "mmproj" in each.name.lower()]
     firsts = [each for each in files if each not in projectors and _is_first(each)]
-    fitting = (
-        [each for each in firsts if wanted.lower() in str(each.relative_to(folder)).lower()]
-        if wanted
-        else firsts
-    )
+    if not wanted and (whole or ((folder / "config.json").exists() and not firsts)):
+        return Located(folder)
+    fitting = [each for each in firsts if wanted.lower() in str(each.relative_to(folder)).lower()]
     if wanted and not fitting:
         raise _unknown(name, f"a file {wanted!r} in {folder}", wanted, [each.name for each in firsts])
-    if not wanted and (folder / "config.json").exists() and not firsts:
-        return Located(folder)
     if len(fitting) != 1:
         listed = ", ".join(each.name for each in fitting[:MOST_LISTED]) or "none"
         remedy = f"; choose one by its name, as {name}:PART_OF_THE_NAME" if fitting and ":" in name else ""
-        raise ModelFileError(
-            name, None, f"a readable file, or a folder with config.json or one GGUF file{remedy}", listed
-        )
+        expected = f"a readable file, or a folder with config.json or one GGUF file{remedy}"
+        raise ModelFileError(name, None, expected, listed)
     return Located(fitting[0], projectors[0] if len(projectors) == 1 else None)
 
 

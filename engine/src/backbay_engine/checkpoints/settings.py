@@ -15,6 +15,7 @@ from .json_files import read_object
 
 CONFIG = "config.json"
 LARGEST = (1 << 31) - 1
+MOST_BLOCKS, WIDEST_HEAD = 1 << 14, 1 << 16  # lists are made of so many
 Keys: TypeAlias = dict[str, Any]
 """Keys without the architecture in front, and values; None for a key that the model must not have."""
 T = TypeVar("T")
@@ -124,11 +125,19 @@ class Settings:
     @property
     def head(self) -> int:
         """The width of a head."""
-        return self._above_zero("head_dim") if "head_dim" in self else self.width // self.heads
+        found = self._above_zero("head_dim") if "head_dim" in self else self.width // self.heads
+        if found > WIDEST_HEAD:
+            raise self.refuse("head_dim", f"a number up to {WIDEST_HEAD}")
+        return found
 
     @property
     def blocks(self) -> int:
-        return self.whole(*BLOCKS)
+        found = self.whole(*BLOCKS)
+        if not 0 <= found <= MOST_BLOCKS:
+            raise self.refuse(
+                next(name for name in BLOCKS if name in self), f"a number from 0 to {MOST_BLOCKS}"
+            )
+        return found
 
     @property
     def rope(self) -> Settings:

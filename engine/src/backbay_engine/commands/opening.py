@@ -21,6 +21,7 @@ from ..arguments import LARGEST, LARGEST_BATCH, MOST_SEQUENCES
 from ..engines.sight import STORE_BYTES
 from ..llm import LLM, load
 
+MODEL = "a GGUF file (of a split model, any of its files), a folder of transformers, or a name such as hf:org/name"
 KV_DTYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")
 
 
@@ -31,7 +32,7 @@ def add_backend(parser: ArgumentParser, *, several: bool = False) -> None:
 
 def add_model(parser: ArgumentParser) -> None:
     """Add the arguments that open a model, for any backend."""
-    parser.add_argument("model", help="a GGUF file; of a split model, any of its files")
+    parser.add_argument("model", help=MODEL)
 
     def number(name: str, least: int, most: int, what: str, default: int | None = None) -> None:
         parser.add_argument(name, type=whole(least, most), default=default, metavar="N", help=what)

@@ -7,10 +7,11 @@ from argparse import ArgumentParser, Namespace
 from backbay.cli import add_json, say, say_json, standard_input, table
 
 from ..text.tokenizers import tokenizer_from_gguf
+from .opening import MODEL
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("model", help="a GGUF file; of a split model, any of its files")
+    parser.add_argument("model", help=MODEL)
     parser.add_argument("text", nargs="?", help="a text; by default standard input")
     parser.add_argument(
         "--no-special", action="store_true", help="add no special tokens, and read none in the text"

@@ -6,9 +6,7 @@ from ..arrays import LazyArray
 from ..family import Arrays, Families, Family, left_out
 from ..settings import Keys, Settings
 
-UNUSED = {
-    r"^(pooler\.dense|cls\.(predictions|seq_relationship)|lm_head|vocab_\w+|head\.(dense|norm)$|decoder)\.": left_out
-}
+UNUSED = {r"^((bert|roberta)\.)?(pooler\.dense|cls\.(predictions|seq_relationship)|lm_head)\.": left_out}
 NAMES = {
     r"^(bert|roberta|distilbert)\.": "",
     r"\.gamma$": ".weight",
@@ -125,6 +123,13 @@ def modern_keys(settings: Settings) -> Keys:
     }
 
 
+def modern(settings: Settings) -> Family:
+    """ModernBERT; a head that predicts words is of no use."""
+    scores = settings.architecture.endswith("ForSequenceClassification")
+    changes = UNUSED if scores else {r"^(head|decoder)\.": left_out, **UNUSED}
+    return Family("modern-bert", keys=modern_keys, changes=changes, names={**NAMES, r"^model\.": ""})
+
+
 def t5_keys(settings: Settings) -> Keys:
     epsilon = settings.number("layer_norm_epsilon", default=1e-6)
     return {
@@ -155,7 +160,6 @@ def one_embedding(arrays: Arrays, _settings: Settings) -> Arrays:
 
 BERT = Family("bert", keys=bert_keys, changes=UNUSED, names=NAMES)
 ROBERTAS = Family("bert", keys=roberta_keys, changes=ROBERTA, names=WITH_HEAD)
-MODERN = Family("modern-bert", keys=modern_keys, changes=UNUSED, names={**NAMES, r"^model\.": ""})
 FAMILIES: Families = {
     **dict.fromkeys(("BertModel", "BertForMaskedLM", "BertForSequenceClassification"), BERT),
     **dict.fromkeys(("RobertaModel", "RobertaForSequenceClassification"), ROBERTAS),
@@ -166,7 +170,7 @@ FAMILIES: Families = {
         Family("jina-bert-v2", keys=bert_keys, changes=UNUSED, names=NAMES),
     ),
     **dict.fromkeys(
-        ("ModernBertModel", "ModernBertForMaskedLM", "ModernBertForSequenceClassification"), MODERN
+        ("ModernBertModel", "ModernBertForMaskedLM", "ModernBertForSequenceClassification"), modern
     ),
     **dict.fromkeys(
         ("T5ForConditionalGeneration", "T5WithLMHeadModel"), Family("t5", keys=t5_keys, prepare=one_embedding)

@@ -12,7 +12,7 @@ import numpy as np
 from ..arrays import LazyArray, constant, stack
 from ..family import Arrays, Change, Family, left_out, plus_one
 from ..json_files import read_object
-from ..settings import Keys, Settings
+from ..settings import WIDEST_HEAD, Keys, Settings
 
 
 def gemma_keys(settings: Settings) -> Keys:
@@ -106,6 +106,8 @@ def gemma4_keys(settings: Settings) -> Keys:
 def gemma4_factors(settings: Settings, beside: LazyArray) -> Arrays:
     """Pairs that do not rotate have an endless wave; they stand between those that do."""
     head = _without_window(settings, "global_head_dim", "head_dim") or settings.whole("head_dim")
+    if not 0 < head <= WIDEST_HEAD:
+        raise settings.refuse("head_dim", f"a number from 1 to {WIDEST_HEAD}")
     turning = int(head * settings.rope.number("partial_rotary_factor", default=0.25) / 2)
     factors = [1.0] * turning + [1e30] * (head // 2 - turning)
     return {"rope_freqs.weight": constant(np.array(factors, np.float32), beside)}

@@ -251,6 +251,8 @@ def tiled(array: LazyArray, settings: Settings, head: int) -> LazyArray:
 
 def _tiles(settings: Settings, head: int) -> NDArray[np.int64]:
     keys, values = settings.whole("linear_num_key_heads"), settings.whole("linear_num_value_heads")
+    if values * head > 1 << 24:
+        raise settings.refuse("linear_num_value_heads", "heads as the weights have")
     order: NDArray[np.int64] = np.arange(values * head).reshape(keys, values // keys, head)
     return order.swapaxes(0, 1).reshape(-1)
 
