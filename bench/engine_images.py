@@ -35,6 +35,7 @@ LLAMA_CPP, PROCESSOR = "llama.cpp", "processor"
 WIDTH, HIDDEN, LAYERS, HEADS, CONTEXT = 1024, 2048, 8, 8, 2048
 MARKS = ("<start_of_image>", "<image_soft_token>", "<end_of_image>", "<image>")
 BOS, EOS = 257, 258
+ALONE = 100  # tokens, before the encoding and after it
 Tensors = Iterator[tuple[str, tuple[int, ...]]]
 
 
@@ -186,7 +187,7 @@ class Engine:
 
     def gaps(self) -> dict[str, float]:
         """Milliseconds between tokens, alone and while a picture is encoded."""
-        alone = self._gaps(threading.Event(), 100)
+        alone = self._gaps(threading.Event(), ALONE)
         self.number += 1
         prepared, over = self.llm.prepare(picture(self.args, self.number)), threading.Event()
 
@@ -198,6 +199,7 @@ class Engine:
         thread.start()
         beside = self._gaps(over, CONTEXT - 64)
         thread.join()
+        alone += self._gaps(threading.Event(), ALONE)
         return {
             "alone": statistics.median(alone),
             "beside": statistics.median(beside),
