@@ -2,10 +2,13 @@
 
     python engine/tools/compare_kinds --converter ~/llama.cpp
     python engine/tools/compare_kinds --converter ~/llama.cpp --kinds gemma2 olmo2 --backends onnx
+    python engine/tools/compare_kinds --converter ~/llama.cpp --llama --page docs/kinds.md
     python engine/tools/compare_kinds --converter ~/llama.cpp --store engine/tests/data/kinds
 
-Needs torch, transformers and the sources of llama.cpp. Models are small and random. The numbers are mean square errors
-over the mean square of the results of transformers, in f32. --store writes the files of the tests, which run without
+Needs torch, transformers and the sources of llama.cpp. With --others, kinds that transformers lacks are compared with
+transcriptions by others, and so is the one here. Models are small and random. The numbers are mean square errors
+over the mean square of the results of transformers, in f32. --llama compares llama.cpp as well (with llama-cpp-python),
+and --page writes the numbers of all as a page, docs/kinds.md. --store writes the files of the tests, which run without
 torch; --keep keeps the model files. A kind is described in a few lines, in decoders.py and the files beside it.
 """
 
@@ -38,7 +41,9 @@ import model_scripts as scripts  # noqa: E402
 import recurrent  # noqa: E402
 from files import add_pooling, convert  # noqa: E402
 from kind import Kind, make  # noqa: E402
-from truth import embeddings, truth  # noqa: E402
+from others import OTHERS  # noqa: E402
+from page import LLAMA_CPP, cell, page  # noqa: E402
+from truth import Model, in_llama_cpp, in_torch, of_texts, truth  # noqa: E402
 
 import backbay  # noqa: E402
 from backbay import DType  # noqa: E402
@@ -49,43 +54,59 @@ from backbay_engine.plugin import load_model  # noqa: E402
 KINDS: dict[str, Kind] = {**decoders.KINDS, **mixtures.KINDS, **encoders.KINDS, **recurrent.KINDS}
 
 
-def truths(kind: Kind, names: list[str]) -> dict[str, NDArray[np.float32]]:
-    """The results of transformers by script."""
+Errors = dict[str, float]
+"""By script."""
+
+
+def results(kind: Kind, model: Model, names: list[str]) -> dict[str, NDArray[np.float32]]:
+    """What a model of another library gives, by script."""
     if kind.pooling is not None:
-        return {"texts": embeddings(kind, scripts.TEXTS)}
-    return {name: truth(kind, scripts.KIND_SCRIPTS[name]) for name in names}
+        return {"texts": of_texts(model)}
+    return {name: truth(model, scripts.KIND_SCRIPTS[name]) for name in names}
 
 
-def compare(path: Path, kind: Kind, backend_name: str, expected: dict[str, NDArray[np.float32]]) -> list[str]:
-    """The errors of each script, as text; over the limit in bold."""
-    cells = []
+def compare(path: Path, backend_name: str, expected: dict[str, NDArray[np.float32]]) -> Errors:
+    """The errors of a backend."""
     with backbay.open(path, backend=backend_name) as backend:
         model = load_model(backend, scripts.CAPACITY)
         backend.load()
-        for script, wanted in expected.items():
-            error = scripts.nmse(scripts.answers(backend, model, script, DType.F32), wanted)
-            cells.append(f"{error:.1e}" if error < kind.limit else f"**{error:.1e}**")
-    return cells
+        found = {script: scripts.answers(backend, model, script, DType.F32) for script in expected}
+        return errors_of(found, expected)
 
 
-def rows(name: str, args: argparse.Namespace, folder: Path) -> Iterator[list[str]]:
-    """A row for each backend."""
+def errors_of(found: dict[str, NDArray[np.float32]], expected: dict[str, NDArray[np.float32]]) -> Errors:
+    return {script: scripts.nmse(found[script], wanted) for script, wanted in expected.items()}
+
+
+def sides(name: str, args: argparse.Namespace, folder: Path) -> Iterator[tuple[str, Errors | str]]:
+    """The errors of llama.cpp and of each backend, or what went wrong."""
     kind = KINDS[name]
     try:
         make(kind, folder / name)
         path = convert(folder / name, folder / f"{name}.gguf", args.converter, kind)
         add_pooling(folder / name, kind)
-        expected = truths(kind, ["short"] if args.store else [*scripts.KIND_SCRIPTS])
-        for backend_name in args.backends:
-            yield [name, backend_name, *compare(path, kind, backend_name, expected)]
-            yield ["", "its folder", *compare(folder / name, kind, backend_name, expected)]
-        if unequal := differing(path, folder / name):
-            yield ["", "**unlike the converter's**", ", ".join(unequal)]
+        names = ["short"] if args.store else [*scripts.KIND_SCRIPTS]
+        expected = results(kind, in_torch(kind), names)
+        if args.others and name in OTHERS:
+            ours, expected = expected, results(kind, OTHERS[name](kind, args.others), names)
+            yield "transcription", errors_of(ours, expected)
     except Exception as error:
-        if args.verbose:
-            traceback.print_exc()
-        yield [name, "**error**", f"{type(error).__name__}: {error}"]
+        yield "transformers", told(error, args)
         return
+    if args.llama:
+        try:
+            with in_llama_cpp(kind, path) as model:
+                yield LLAMA_CPP, errors_of(results(kind, model, names), expected)
+        except Exception as error:
+            yield LLAMA_CPP, told(error, args)
+    for backend_name in args.backends:
+        try:
+            yield backend_name, compare(path, backend_name, expected)
+            yield f"{backend_name}, the folder", compare(folder / name, backend_name, expected)
+        except Exception as error:
+            yield backend_name, told(error, args)
+    if unequal := differing(path, folder / name):
+        yield "the folder", f"unlike the converter's: {', '.join(unequal)}"
     if args.store:
         store(path, args.store / name, expected)
         if (args.store / f"{name}.hf.xz").exists() or args.folders:
@@ -105,6 +126,12 @@ def close(ours: ModelFile, theirs: ModelFile, name: str) -> bool:
     if np.array_equal(a, b):
         return True
     return name.endswith("ssm_a") and np.allclose(a.view("<f4"), b.view("<f4"), rtol=2e-7, atol=0)
+
+
+def told(error: Exception, args: argparse.Namespace) -> str:
+    if args.verbose:
+        traceback.print_exc()
+    return f"{type(error).__name__}: {error}"
 
 
 def store(path: Path, target: Path, expected: dict[str, NDArray[np.float32]]) -> None:
@@ -136,18 +163,31 @@ def main() -> int:
     parser.add_argument("--store", type=Path)
     parser.add_argument("--folders", action="store_true", help="store the folders of transformers too")
     parser.add_argument("--keep", type=Path)
+    parser.add_argument("--llama", action="store_true", help="compare llama.cpp too")
+    parser.add_argument(
+        "--others", type=Path, help="take transcriptions by others; their folder: see others.py"
+    )
+    parser.add_argument("--page", type=Path, help="write the numbers as a page, with --llama")
     parser.add_argument("--verbose", action="store_true", help="show the traceback of an error")
     args = parser.parse_args()
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     print("| kind | backend |", *(f"{script} |" for script in scripts.KIND_SCRIPTS))
     print("|---|---|" + "---|" * len(scripts.KIND_SCRIPTS))
-    agrees = True
+    agrees, found = True, {}
     with tempfile.TemporaryDirectory() as scratch:
         for name in args.kinds:
-            for row in rows(name, args, args.keep or Path(scratch)):
-                print("|", " | ".join(row), "|", flush=True)
-                agrees &= not any("**" in cell for cell in row)
+            found[name] = dict(sides(name, args, args.keep or Path(scratch)))
+            for side, errors in found[name].items():
+                cells = (
+                    [cell(error, KINDS[name].limit) for error in errors.values()]
+                    if isinstance(errors, dict)
+                    else [f"**{errors}**"]
+                )
+                print("|", " | ".join([name, side, *cells]), "|", flush=True)
+                agrees &= side == LLAMA_CPP or not any("**" in each for each in cells)
+    if args.page:
+        args.page.write_text(page(found, {name: KINDS[name].limit for name in found}, args.backends))
     return 0 if agrees else 1
 
 
