@@ -38,11 +38,7 @@ def rwkv7(kind: Kind, folder: Path) -> Model:
     with warnings.catch_warnings(action="ignore"), contextlib.redirect_stdout(io.StringIO()):
         from rwkv.model import RWKV_x070
 
-    weights = {}
-    for name, weight in kind.torch.state_dict().items():
-        for theirs, authors in NAMES.items():
-            name = name.replace(theirs, authors)
-        weights[name] = weight
+    weights = {_by_author(name): weight for name, weight in kind.torch.state_dict().items()}
     with tempfile.TemporaryDirectory() as scratch, contextlib.redirect_stdout(io.StringIO()):
         torch.save(weights, f"{scratch}/model.pth")
         model = RWKV_x070(f"{scratch}/model", "cpu fp32")
@@ -55,6 +51,12 @@ def rwkv7(kind: Kind, folder: Path) -> Model:
         return np.stack(found)
 
     return run
+
+
+def _by_author(name: str) -> str:
+    for converted, authors in NAMES.items():
+        name = name.replace(converted, authors)
+    return name
 
 
 def nomic_bert_moe(kind: Kind, folder: Path) -> Model:
