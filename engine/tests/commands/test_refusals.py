@@ -105,7 +105,7 @@ def broken_files(folder: Path) -> dict[str, tuple[str, str]]:
     (folder / "empty.gguf").touch()
     return {
         "missing": (str(folder / "none.gguf"), "No such file"),
-        "folder": (str(folder), "not a regular file"),
+        "folder": (str(folder), "a folder with config.json or one GGUF file"),
         "text": (str(folder / "text.gguf"), "the magic GGUF"),
         "empty": (str(folder / "empty.gguf"), "an empty file"),
     }
