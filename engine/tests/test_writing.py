@@ -153,6 +153,18 @@ def test_weights_that_are_not_finite_are_refused_and_no_file_is_left(tmp_path: P
     assert not list(tmp_path.glob(".*"))
 
 
+def test_weights_that_are_too_large_for_f16_are_refused(tmp_path: Path) -> None:
+    config = llama_config(300)
+    tensors = llama_tensors(config)
+    tensors["lm_head.weight"][3, 4] = 1e5
+    with open_model(write_folder(tmp_path / "large", config, tensors)) as model:
+        with pytest.raises(
+            BackbayError, match=r"output.weight has numbers that are too large for f16; take bf16"
+        ):
+            write_model(model, tmp_path / "out.gguf", RECIPES["f16"])
+        assert write_model(model, tmp_path / "out.gguf", RECIPES["bf16"])
+
+
 def test_progress_goes_from_0_to_1(tmp_path: Path) -> None:
     seen: list[float] = []
     with open_model(write_llama(tmp_path / "llama")) as model:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import BackbayError
-from .entry_points import conflict, declared
+from ..memory.starvation import raise_if_starved
+from .entry_points import Declared, conflict, declared
 
 if TYPE_CHECKING:
     from ..gguf import ModelFile
@@ -25,12 +26,21 @@ def open_model(path: str | os.PathLike[str], only: Callable[[str], bool] | None 
 
     if _is_text(path) and not os.path.isfile(path):  # noqa: PTH113  any text may be a name
         for name, points in declared(GROUP).items():
-            if len(points) > 1:
-                raise BackbayError(conflict(f"the opener {name!r}", [point.origin for point in points]))
-            found: gguf.ModelFile | None = points[0].load()(path, only)
+            found: gguf.ModelFile | None = _opener(name, points)(path, only)
             if found is not None:
                 return found
     return gguf.open(path, only)
+
+
+def _opener(name: str, points: list[Declared]) -> Any:
+    if len(points) > 1:
+        raise BackbayError(conflict(f"the opener {name!r}", [point.origin for point in points]))
+    try:
+        return points[0].load()
+    except Exception as error:
+        what = f"the opener {name!r} of {points[0].origin}"
+        raise_if_starved(error, f"importing {what}")
+        raise BackbayError(f"{what} cannot be imported: {type(error).__name__}: {error}") from error
 
 
 def _is_text(path: object) -> bool:

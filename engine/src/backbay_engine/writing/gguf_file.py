@@ -183,7 +183,10 @@ def _piece(rows: Bytes, info: TensorInfo, dtype: DType) -> Bytes:
     numbers = numbers_of(rows, info.dtype)
     if not np.isfinite(numbers).all():
         raise BackbayError(f"{info.name} has numbers that are not finite, which no quantization can hold")
-    return stored(numbers, dtype)
+    made = stored(numbers, dtype)
+    if dtype is DType.F16 and np.isinf(made.view(np.float16)).any():
+        raise BackbayError(f"{info.name} has numbers that are too large for f16; take bf16 or f32")
+    return made
 
 
 def numbers_of(rows: Bytes, dtype: DType) -> NDArray[np.float32]:
