@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -40,7 +39,7 @@ def rounded(x: Number, dtype: DType = DType.F32) -> Number:
 
 def _through(dtype: DType) -> Step:
     return Step(
-        lambda ctx, x: x.cast(ctx, dtype).cast(ctx, DType.F32),
+        lambda ctx, x: x.cast(ctx, dtype).cast(ctx, x.dtype),
         lambda x: rounded(x, dtype),
     )
 
@@ -66,7 +65,7 @@ def _roped(x: Number) -> Number:
 def _stored(ctx: Context, x: Tensor) -> Tensor:
     """The rows in reverse order, written into a leaf of their own."""
     ids = ctx.from_ints(np.arange(x.dim(1))[::-1].copy())
-    return ctx.zeros(DType.F32, *x.shape).set_rows(ctx, x, ids)
+    return ctx.zeros(x.dtype, *x.shape).set_rows(ctx, x, ids)
 
 
 ONE: dict[str, Step] = {
@@ -151,15 +150,17 @@ class Program:
         return len(LEAVES) + len(self.steps) - 1
 
     def traced(self, ctx: Context, leaves: Sequence[Tensor]) -> list[Tensor]:
-        return self._run(leaves, lambda step, operands: step.trace(ctx, *operands))
-
-    def computed(self, leaves: Sequence[Number]) -> list[Number]:
-        return self._run(leaves, lambda step, operands: rounded(step.formula(*operands)))
-
-    def _run(self, leaves: Sequence[Any], one: Callable[[Step, list[Any]], Any]) -> list[Any]:
+        """The leaves, and the result of each step."""
         made = list(leaves)
         for name, operands in self.steps:
-            made.append(one(STEPS[name], [made[i] for i in operands]))
+            made.append(STEPS[name].trace(ctx, *[made[i] for i in operands]))
+        return made
+
+    def computed(self, leaves: Sequence[Number], dtypes: Sequence[DType]) -> list[Number]:
+        """The numbers of all results, each rounded to its type."""
+        made = list(leaves)
+        for name, operands in self.steps:
+            made.append(rounded(STEPS[name].formula(*[made[i] for i in operands]), dtypes[len(made)]))
         return made
 
     def told(self, number: int) -> str:

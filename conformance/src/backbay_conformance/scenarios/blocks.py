@@ -15,8 +15,9 @@ from ..checks.declared_precision import coarsest, precision_of
 from ..draw.draw import Draw
 from ..machines.patterns import drawn_program, rounded
 from ..numbers.comparison import Fault, compare, first_of, must_equal, plain
+from ..numbers.encoding import from_bytes
 from ..numbers.number import Cost, Number
-from ..numbers.rounding import Array, accumulate_unit, unit
+from ..numbers.rounding import Array, accumulate_unit, round_to, unit
 from ..suite.lab import Lab
 from ..suite.scenario import scenario
 
@@ -184,27 +185,27 @@ def sums_and_shared_parts(lab: Lab, draw: Draw) -> None:
 @scenario("graph", tiny=1, smoke=6, default=210, nightly=1500)
 def patterns_whose_parts_are_read(lab: Lab, draw: Draw) -> None:
     """Ops that optimizers merge: results within them are outputs, too, or are read again later."""
-    program = drawn_program(draw)
+    program, kind = drawn_program(draw), draw.by_turn(DType.F32, DType.F32, DType.F16, DType.F32, DType.BF16)
     n = draw.pick(8, 2, 32, 34)
     tokens = draw.pick(3, 1, 8, n)
     shapes = ((n, tokens), (n, tokens), (n,), (1, tokens), (n, n))
     pairs = [normal(draw, *shape, scale=n**-0.5 if shape == (n, n) else 1.0) for shape in shapes]
     draw.note("; ".join(map(program.told, program.outputs)))
     with lab.backend.new_context() as ctx:
-        leaves = [ctx.from_floats(first) for first, _ in pairs]
+        leaves = [ctx.empty(kind, *shape) for shape in shapes]
         made = program.traced(ctx, leaves)
         outputs = [made[number] for number in program.outputs]
         cost = cost_of(lab, *outputs)
         for turn, check in enumerate(("pattern", "replay")):
-            for leaf, pair in zip(leaves, pairs, strict=True):
-                leaf.from_floats(pair[turn])
+            held = [round_to(pair[turn], kind) for pair in pairs]
+            for leaf, numbers in zip(leaves, held, strict=True):
+                leaf.from_floats(numbers)
             ctx.compute(*outputs)
             with np.errstate(all="ignore"):
-                numbers = program.computed(
-                    [Number(pair[turn].astype(np.float64), 0.0, cost) for pair in pairs]
-                )
+                given = [Number(numbers, 0.0, cost) for numbers in held]
+                results = program.computed(given, [tensor.dtype for tensor in made])
             for number, output in zip(program.outputs, outputs, strict=True):
-                judge_output(numbers[number], output, program.told(number), check)
+                judge_output(results[number], output, program.told(number), check)
 
 
 @scenario("graph", smoke=3, default=20, nightly=150)
@@ -237,7 +238,8 @@ def casts_there_and_back(lab: Lab, draw: Draw) -> None:
 
 def judge_output(want: Number, output: Tensor, told: str, check: str) -> None:
     try:
-        compare(want, output.numpy(), output.dtype, exact=False, check=check)
+        got = from_bytes(output.bytes(), output.dtype, output.shape)
+        compare(want, got, output.dtype, exact=False, check=check)
     except Fault as fault:
         raise Fault(check, f"{told}: {fault.message}", fault.place) from None
 

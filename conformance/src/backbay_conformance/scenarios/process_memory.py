@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +34,8 @@ WIDTH, BLOCKS, TOKENS, CELLS = (
 HELD = 48
 TURNS = 2
 """Contexts that run the same graph: what a closed one leaves behind counts as memory that is not booked."""
+M_MMAP_THRESHOLD, MAPPED = -3, 1 << 17
+"""Larger blocks of malloc are mapped each by itself, so that holes between them do not count as growth."""
 PEAK = Path("/proc/self/clear_refs")
 PART, SLACK = 4, 6 << 20
 """The report and the process may differ by a part of the report, and by bytes for what NumPy and Python hold."""
@@ -102,6 +106,8 @@ def main() -> None:
 
 def measured(open_backend: Callable[[], Backend], mostly: str) -> Held | None:
     """The growth at a second opening: libraries, threads and pools remain from the first. None if devices hold memory."""
+    with suppress(AttributeError):  # other C libraries have no such setting
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, MAPPED)
     used(open_backend(), MOSTLY[mostly])
     gc.collect()
     before = resident("VmRSS")
