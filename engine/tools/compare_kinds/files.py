@@ -27,7 +27,8 @@ def convert(folder: Path, target: Path, converter: Path, kind: Kind) -> Path:
         getattr(type(made), "_lora_files", {}).clear()  # of the model before
         made.set_vocab = lambda: write_vocabulary(made, config)
         for key, value in kind.metadata.items():
-            made.gguf_writer.add_key_value(key, value, GGUFValueType.get_type(value))
+            unsigned = GGUFValueType.UINT32 if isinstance(value, int) else None  # as converters write
+            made.gguf_writer.add_key_value(key, value, unsigned or GGUFValueType.get_type(value))
 
     return llama_converter.convert(folder, target, converter, prepare)
 
