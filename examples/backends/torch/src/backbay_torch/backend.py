@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from backbay.plugin import GraphBackend, Option
+from backbay import ops
+from backbay.plugin import GraphBackend, Node, Option
 
 from .engine import ENGINES
 from .kernels import kernel
@@ -24,3 +25,18 @@ class TorchBackend(GraphBackend):
     def start(self) -> None:
         super().start()
         self.engine = ENGINES[self.option_values["mode"]]
+
+    def working_memory(self, node: Node) -> int:
+        return super().working_memory(node) + 4 * gathered(node)
+
+
+def gathered(node: Node) -> int:
+    """The elements that a kernel gathers: the matrices of chosen experts with their rows, or the windows of an image."""
+    if node.op is ops.mulmat_id:
+        w, x, ids = node.args
+        return int(ids.size * w.dim(0) * w.dim(1) + ids.size * x.dim(0))
+    if node.op in (ops.conv2d, ops.conv3d):
+        weight = node.args[0]
+        kernels = max(weight.dim(3) // (node.args[2] if node.op is ops.conv3d else 1), 1)
+        return 2 * (node.size // kernels) * (weight.size // kernels)  # a product wants them in another order
+    return 0

@@ -298,8 +298,9 @@ def delta_rule(
     s: Array, q: Array, k: Array, v: Array, decay: Array, share: Array, removed: Array | None
 ) -> Array:
     q, k, v, e, share = (ranked(x, 4) for x in (q, k, v, torch.exp(decay), share))
-    read, put, added = k * e, k * share, v * share  # (sequences, tokens, heads, key or value)
-    if removed is not None:
+    if removed is None:
+        read, put, added = k * e, k * share, v * share  # (sequences, tokens, heads, key or value)
+    else:  # share is of the keys, not of the heads
         read, put, added = ranked(removed, 4), ranked(removed, 4) * share, v
     state, y = ranked(s, 4), []  # (sequences, heads, value, key)
     for t in range(v.shape[1]):  # each step needs the state after the step before
