@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from ..family import Families
-from . import decoders, encoders, experts, gemma, recurrent
+from . import decoders, delta_rules, encoders, experts, gemma, recurrent
 
 FAMILIES: Families = {
     **decoders.FAMILIES,
     **experts.FAMILIES,
     **gemma.FAMILIES,
     **recurrent.FAMILIES,
+    **delta_rules.FAMILIES,
     **encoders.FAMILIES,
 }
