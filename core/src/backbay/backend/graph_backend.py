@@ -17,6 +17,7 @@ from ..graph.cancel import Cancel, check_cancel
 from ..graph.graph import Graph, Node
 from ..graph.liveness import assign_slots
 from ..graph.plan import Plan
+from ..memory.allocator import return_large_blocks
 from ..memory.host_memory import host_memory
 from ..memory.ledger import Entry
 from ..memory.workspace import Workspace
@@ -61,6 +62,7 @@ class GraphBackend(Backend):
             op.check_takes(kernel)
 
     def start(self) -> None:
+        return_large_blocks()  # most engines align their arrays
         super().start()
         self._weights_read: dict[str, EngineWeight] = {}
         self.graph_entry = Entry(self.device_of(Placement()), "graph")
