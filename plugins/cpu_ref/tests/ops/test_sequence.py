@@ -69,3 +69,27 @@ def test_ssm_scan_of_one_sequence_may_leave_dimensions_out(call):
     s, x, dt, A, B, C, ids = scan_operands(sequences=1, slots=1)
     left_out = call("ssm_scan", s[0], x[0], dt[0], A, B[0], C[0], ids)
     np.testing.assert_array_equal(left_out, call("ssm_scan", s, x, dt, A, B, C, ids))
+
+
+def rule_operands(share: float, removed=None):
+    """One token of one head with two keys and one value; the state is halved."""
+
+    def row(*values: float) -> np.ndarray:
+        return np.array(values, np.float32).reshape(1, 1, 1, -1)
+
+    given = [row(1, 2), row(1, 1), row(1, 0), row(3), np.log(row(0.5)), row(share)]
+    return [*given, None if removed is None else row(*removed)]
+
+
+def test_a_delta_rule_replaces_what_a_halved_state_holds_of_a_key(call):
+    np.testing.assert_allclose(call("delta_rule", *rule_operands(1.0)), [4, 3, 1], rtol=1e-6)
+    np.testing.assert_allclose(call("delta_rule", *rule_operands(0.2)), [2, 1, 1], rtol=1e-6)
+
+
+def test_a_delta_rule_removes_what_the_state_held_before_it_was_halved(call):
+    np.testing.assert_allclose(call("delta_rule", *rule_operands(0.5, (0, 1))), [3.5, 3.5, 0], atol=1e-6)
+
+
+def test_a_delta_rule_without_tokens_gives_the_states(call):
+    s, *others = rule_operands(1.0)
+    np.testing.assert_array_equal(call("delta_rule", s, *(x[:, :0] for x in others[:5]), None), [1, 2])
