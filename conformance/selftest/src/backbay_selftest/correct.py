@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from backbay import Buffer, CacheConfig, DType, Graph, KernelBackend, Placement, Precision, Spec, ops
+from backbay import Buffer, CacheConfig, DType, Graph, KernelBackend, Node, Placement, Precision, Spec, ops
 from backbay.plugin import HostBuffer, KernelPlan
 
 from .faults import AnyOp, float16, named, reading_zeros
@@ -32,6 +32,20 @@ def derived(right: Kernels, **changed: Any) -> Kernels:
     if "kernels" in changed:
         changed["kernels"] = {**right.kernels, **changed["kernels"]}
     return type("Derived", (right,), changed)
+
+
+def booking(right: Kernels, more: Callable[[Node], int], **changed: Any) -> Kernels:
+    """The backend with other class attributes, whose kernels need more working memory."""
+    own = right.working_memory
+    return derived(right, working_memory=lambda backend, node: own(backend, node) + more(node), **changed)
+
+
+def scores(node: Node) -> int:
+    """The bytes of all scores of attention, thrice."""
+    if node.op is not ops.scaled_dot_product_attention:
+        return 0
+    query, key = node.args[0], node.args[1]
+    return int(3 * 8 * query.dim(1) * query.dim(2) * query.dim(3) * key.dim(2))
 
 
 def single(backend: KernelBackend, op: AnyOp, specs: Sequence[Spec | None]) -> Precision:
@@ -149,7 +163,7 @@ def other_choices_at_the_edges(right: Kernels) -> Kernels:
         )
 
     own = {ops.relu: relu, ops.silu: silu, ops.clamp: clamp, ops.scaled_dot_product_attention: attend}
-    return derived(right, kernels=own)
+    return booking(right, scores, kernels=own)
 
 
 @correct
@@ -213,7 +227,7 @@ def another_shape_of_caches(right: Kernels) -> Kernels:
     """Caches are padded, values permuted, masks padded in f16, and attention is one kernel."""
     config = CacheConfig(32, True, DType.F16, 8, (DType.F32, DType.F16, DType.BF16))
     own = {ops.scaled_dot_product_attention: attention}
-    return derived(right, kernels=own, cache_config=lambda backend: config)
+    return booking(right, scores, kernels=own, cache_config=lambda backend: config)
 
 
 @correct
@@ -226,7 +240,12 @@ def chance_decides_the_order_of_sums(right: Kernels) -> Kernels:
         order = rng.permutation(w.shape[-1])
         return np.asarray(product(w[..., order].astype(np.float32), x[..., order].astype(np.float32)))
 
-    return derived(right, kernels={ops.mulmat: mulmat}, deterministic=False, precision=single)
+    def reordered(node: Node) -> int:
+        """The bytes of operands in another order, in float64 and in float32."""
+        return 12 * sum(operand.size for operand in node.operands) if node.op is ops.mulmat else 0
+
+    own = {ops.mulmat: mulmat}
+    return booking(right, reordered, kernels=own, deterministic=False, precision=single)
 
 
 def variants(right: Kernels) -> dict[str, Kernels]:

@@ -180,4 +180,10 @@ def reading_zeros(right: type[KernelBackend], below: float) -> type[KernelBacken
                 return numbers
             return np.where(np.abs(numbers) < below, np.copysign(0.0, numbers), numbers)
 
+        def working_memory(self, node: Node) -> int:
+            largest = max((operand.size for operand in node.operands), default=0)
+            return (
+                int(super().working_memory(node)) + 17 * largest
+            )  # magnitudes, zeros, and where to take them
+
     return ReadingZeros

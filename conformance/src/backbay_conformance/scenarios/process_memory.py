@@ -163,22 +163,22 @@ def of_working_memory(ctx: Context) -> Tensor:
 
 def of_attention(ctx: Context) -> Tensor:
     """Attention whose scores are more than all its operands."""
-    q = ctx.input().from_floats(np.ones((1024, 8, 16), np.float32))
+    q = ctx.input().zeros(DType.F32, 16, 8, 1024)
     k, v = (ctx.zeros(DType.F32, 16, 1, 2048) for _ in range(2))
     return q.scaled_dot_product_attention(ctx, k, v, scale=0.25)
 
 
 def of_experts(ctx: Context) -> Tensor:
-    """Products of many tokens with a few experts each, whose rows a kernel may gather."""
-    x = ctx.input().from_floats(np.ones((4096, 1, 256), np.float32))
-    w = ctx.zeros(DType.F32, 256, 16, 4)
-    ids = ctx.input().from_ints(np.tile(np.arange(4), (4096, 1)))
+    """Products of many tokens with one expert several times, whose rows a kernel may gather."""
+    x = ctx.input().zeros(DType.F32, 512, 1, 4096)
+    w = ctx.zeros(DType.F32, 512, 16, 4)
+    ids = ctx.input().from_ints(np.full((4096, 4), 2))
     return w.mulmat_id(ctx, x, ids).sum_rows(ctx)
 
 
 def of_windows(ctx: Context) -> Tensor:
     """A convolution whose windows overlap, so that all of them are many times the image."""
-    x = ctx.input().from_floats(np.ones((1, 16, 128, 128), np.float32))
+    x = ctx.input().zeros(DType.F32, 128, 128, 16)
     w = ctx.zeros(DType.F32, 7, 7, 16, 1)
     return w.conv2d(ctx, x, p0=3, p1=3)
 
