@@ -44,7 +44,8 @@ class XLA(ArrayEngine):
 
     def to_engine(self, data: np.ndarray, dtype: DType) -> Array:
         with wide(True):
-            return jnp.array(data.view(np.uint16) if dtype in HALVES else data, copy=True)
+            made = jnp.array(data.view(np.uint16) if dtype in HALVES else data, copy=True)
+        return made.block_until_ready()  # until then XLA holds a copy of the host's array, too
 
     def to_host(self, storage: Array) -> np.ndarray:
         return np.asarray(storage)
@@ -61,7 +62,8 @@ class XLA(ArrayEngine):
 
     def zeros(self, elements: int, dtype: DType) -> Array:
         with wide(True):
-            return jnp.zeros(elements, np.uint16 if dtype in HALVES else NUMPY.get(dtype, np.uint8))
+            made = jnp.zeros(elements, np.uint16 if dtype in HALVES else NUMPY.get(dtype, np.uint8))
+        return made.block_until_ready()
 
     def written(
         self, storage: Array, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], value: Array
