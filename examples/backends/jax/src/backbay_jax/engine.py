@@ -44,8 +44,8 @@ class XLA(ArrayEngine):
 
     def to_engine(self, data: np.ndarray, dtype: DType) -> Array:
         with wide(True):
-            made = jnp.array(data.view(np.uint16) if dtype in HALVES else data, copy=True)
-        return made.block_until_ready()  # until then XLA holds a copy of the host's array, too
+            made = jax.device_put(data.view(np.uint16) if dtype in HALVES else data, may_alias=False)
+        return made.block_until_ready()  # XLA reads the host's array until then
 
     def to_host(self, storage: Array) -> np.ndarray:
         return np.asarray(storage)
