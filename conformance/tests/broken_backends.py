@@ -32,6 +32,15 @@ class Hangs(Reference):
     kernels = with_kernels(tanh=lambda x: time.sleep(60))
 
 
+class Hoards(Reference):
+    """Each compiled graph keeps memory that nobody has booked."""
+
+    def compile(self, graph):
+        plan = super().compile(graph)
+        plan.hoard = np.ones(48 << 20, np.uint8)
+        return plan
+
+
 class Litters(Reference):
     """Ends the process with files of its own, and those of the suite, in the temporary folder."""
 

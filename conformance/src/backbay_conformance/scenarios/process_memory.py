@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from backbay import Backend, BackendMemory, Context, DeclaredUnsupportedError, DType, Tensor
-from backbay.plugin import human_bytes
 
 from ..draw.draw import Draw
 from ..draw.model_file import write_model
@@ -41,11 +40,47 @@ PART, SLACK = 4, 6 << 20
 """The report and the process may differ by a part of the report, and by bytes for what NumPy and Python hold."""
 
 
+class Stage(NamedTuple):
+    """The growth of a process since the measurement began, in bytes: the most within a stage, and the pages at its end."""
+
+    name: str
+    most: int
+    anonymous: int
+    of_files: int
+
+    def __str__(self) -> str:
+        most, anonymous, of_files = map(mib, self[1:])
+        return f"{self.name}: at most {most}; at the end {anonymous} of its own pages, {of_files} of files"
+
+
 class Held(NamedTuple):
-    """Bytes of the report, and the most that the process grew by: its own pages, and mapped ones."""
+    """Bytes of the report, and the growth of the process."""
 
     booked: int
-    grown: int
+    stages: list[Stage]
+
+    @property
+    def grown(self) -> int:
+        return max(stage.most for stage in self.stages)
+
+    def __str__(self) -> str:
+        return f"{mib(self.booked)} are booked, the process grew by {mib(self.grown)}"
+
+
+class Growth:
+    """What this process grows by, stage by stage."""
+
+    def __init__(self) -> None:
+        self._before = resident()
+        self.stages: list[Stage] = []
+        PEAK.write_text("5")  # forget the peak
+
+    def end(self, stage: str) -> None:
+        now = resident()
+        grown = {pages: now[pages] - self._before[pages] for pages in now}
+        most = now["VmHWM"] - self._before["VmRSS"]
+        self.stages.append(Stage(stage, most, grown["RssAnon"], grown["RssFile"] + grown["RssShmem"]))
+        PEAK.write_text("5")
 
 
 @scenario("memory", smoke=1, default=6, nightly=12)
@@ -57,19 +92,18 @@ def the_report_agrees_with_the_process(lab: Lab, draw: Draw) -> None:
     if not PEAK.exists():
         return  # only Linux tells the largest resident memory, and forgets it
     mostly = draw.by_turn(*MOSTLY)
-    draw.note(f"mostly {mostly}")
+    told = f"mostly {mostly} ({str(MOSTLY[mostly].__doc__).partition('.')[0]})"
+    draw.note(told)
     with tempfile.TemporaryDirectory() as folder:
         path = model(Path(folder) / "weights.gguf") if mostly == "weights" else None
         held = in_child(lab, path, mostly) if lab.spec else measured(lambda: lab.fresh(path), mostly)
     if held is None:
         return
     allowed = held.booked // PART + SLACK
+    judged = f"{held}; they may differ by {mib(allowed)}"
     if abs(held.grown - held.booked) > allowed:
-        raise Fault(
-            "memory",
-            f"mostly {mostly}: {human_bytes(held.booked)} are booked, but the process grew by "
-            f"{human_bytes(held.grown)}; they may differ by {human_bytes(allowed)}",
-        )
+        raise Fault("memory", "\n    ".join([f"mostly {mostly}: {judged}", *map(str, held.stages)]))
+    draw.note(f"{told}: {judged}")
 
 
 def model(path: Path) -> Path:
@@ -89,7 +123,10 @@ def in_child(lab: Lab, path: Path | None, mostly: str) -> Held | None:
     answer = json.loads(done.stdout.splitlines()[-1])
     if "unsupported" in answer:
         raise DeclaredUnsupportedError(answer["unsupported"])
-    return Held(*answer["held"]) if answer["held"] else None
+    if answer["held"] is None:
+        return None
+    booked, stages = answer["held"]
+    return Held(booked, [Stage(*stage) for stage in stages])
 
 
 def main() -> None:
@@ -108,26 +145,29 @@ def measured(open_backend: Callable[[], Backend], mostly: str) -> Held | None:
     """The growth at a second opening: libraries, threads and pools remain from the first. None if devices hold memory."""
     with suppress(AttributeError):  # other C libraries have no such setting
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, MAPPED)
-    used(open_backend(), MOSTLY[mostly])
+    used(open_backend(), MOSTLY[mostly], Growth(), 1)
     gc.collect()
-    before = resident("VmRSS")
-    PEAK.write_text("5")  # forget the peak
-    report = used(open_backend(), MOSTLY[mostly], TURNS)
-    grown = resident("VmHWM") - before
-    return None if any(gpu.total() for gpu in report.gpus) else Held(report.total(), grown)
+    growth = Growth()
+    report = used(open_backend(), MOSTLY[mostly], growth, TURNS)
+    return None if any(gpu.total() for gpu in report.gpus) else Held(report.total(), growth.stages)
 
 
-def used(backend: Backend, trace: Trace, turns: int = 1) -> BackendMemory:
+def used(backend: Backend, trace: Trace, growth: Growth, turns: int) -> BackendMemory:
     """Load, compute in several contexts, one after the other, and close; returns the report of the last one's time."""
     try:
         backend.load()
-        for _ in range(turns):
+        growth.end("opened and loaded")
+        for turn in range(1, turns + 1):
             with backend.new_context() as ctx:
-                ctx.compute(trace(ctx))
+                traced = trace(ctx)
+                growth.end(f"context {turn} filled its leaves")
+                ctx.compute(traced)
+                growth.end(f"context {turn} computed")
                 report = backend.memory()
         return report
     finally:
         backend.close()
+        growth.end("closed")
 
 
 def of_weights(ctx: Context) -> Tensor:
@@ -195,7 +235,12 @@ MOSTLY: dict[str, Trace] = {
 """Graphs by what most of their memory is for."""
 
 
-def resident(what: str) -> int:
-    """VmRSS or VmHWM of this process, in bytes."""
+def mib(size: int) -> str:
+    return f"{size / (1 << 20):.1f} MiB"
+
+
+def resident() -> dict[str, int]:
+    """The resident memory of this process in bytes: the most (VmHWM), and now (VmRSS), also by kind of page."""
     lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(what))
+    kinds = ("VmHWM", "VmRSS", "RssAnon", "RssFile", "RssShmem")
+    return {kind: int(line.split()[1]) << 10 for line in lines for kind in kinds if line.startswith(kind)}
