@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+import tracemalloc
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
-from backbay import BackbayError, BackendParams, CancelledError, DType, NoMemoryError, ops
+from backbay import BackbayError, BackendParams, CancelledError, Debug, DType, NoMemoryError, ops
 from backbay.plugin import ArrayEngine, ArrayProgram, GraphBackend, GraphFunction, decode, encode
 
 Array = np.ndarray[Any, Any]
@@ -116,6 +117,20 @@ def test_a_cancelled_run_writes_nothing(backend: Functional) -> None:
         with pytest.raises(CancelledError):
             ctx.forward(x.copy(ctx, cache)).compute(cancel=cancelled)
         assert cache.floats().tolist() == [0, 0]
+
+
+def test_poison_is_read_and_takes_no_memory_beside_the_data_that_replace_it() -> None:
+    with Functional(params=BackendParams(debug=Debug(poison=True))) as backend, backend.new_context() as ctx:
+        x = ctx.empty(DType.F32, 3)
+        y = ctx.empty(DType.F32, 3)
+        ctx.compute(y.contiguous(ctx))
+        assert x.bytes() == y.bytes() == b"\xff" * 12
+        data = np.ones(1 << 20, np.float32)
+        tracemalloc.start()
+        ctx.from_floats(data)
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert most < 1.5 * data.nbytes
 
 
 @pytest.mark.parametrize("most", [1, 2, 100])

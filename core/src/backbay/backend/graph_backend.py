@@ -10,6 +10,7 @@ import numpy as np
 
 from ..data.buffer import Buffer
 from ..data.encoding import Array, Bytes, flat_numbers, numpy_view
+from ..data.host_buffer import POISON
 from ..errors import UnsupportedOpError
 from ..graph.array_engine import ArrayEngine, GraphFunction
 from ..graph.array_program import ArrayProgram
@@ -24,7 +25,7 @@ from ..memory.workspace import Workspace
 from ..ops import cast, rows
 from ..ops.declaration import Op
 from ..types.dtypes import DType
-from ..types.params import DeviceInfo, Precision, Support, unsupported
+from ..types.params import Debug, DeviceInfo, Precision, Support, unsupported
 from ..types.placement import Placement
 from ..types.spec import Spec
 from .backend import Backend
@@ -129,7 +130,7 @@ class GraphBackend(Backend):
         return operand.dtype.is_quantized and operand.storage.kind == "parameter"
 
     def allocate(self, spec: Spec, placement: Placement) -> Buffer:
-        return EngineBuffer(self.engine, spec, 0xFF if self.params.debug.poison else 0)
+        return EngineBuffer(self.engine, spec, self.params.debug)
 
     def weight(self, info: TensorInfo) -> Buffer:
         return self._weight(info)
@@ -200,13 +201,22 @@ class GraphPlan(Plan):
 class EngineBuffer(Buffer):
     """The memory of a leaf: a storage of the engine."""
 
-    def __init__(self, engine: ArrayEngine, spec: Spec, fill: int) -> None:
+    def __init__(self, engine: ArrayEngine, spec: Spec, debug: Debug) -> None:
         self.engine, self.nbytes, self.dtype = engine, spec.nbytes, spec.dtype
-        self.storage: Any = None
-        if fill:
-            self.write(np.full(self.nbytes, fill, np.uint8))
-        else:
+        self._storage: Any = None
+        self._poisoned = debug.poison
+        if not self._poisoned:
             self.zero()
+
+    @property
+    def storage(self) -> Any:
+        if self._poisoned:  # poison comes at the first read: most leaves are written before
+            self.write(np.full(self.nbytes, POISON, np.uint8))
+        return self._storage
+
+    @storage.setter
+    def storage(self, storage: Any) -> None:
+        self._storage, self._poisoned = storage, False
 
     def storage_of(self, as_numbers: bool) -> Any:
         if as_numbers:
