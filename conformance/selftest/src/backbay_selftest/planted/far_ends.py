@@ -59,8 +59,7 @@ def the_ends_of_a_yarn_ramp_are_not_limited(call: BoundCall) -> Result:
 def masks_of_a_batch_are_found_without_their_padding(call: BoundCall) -> Result:
     """A mask with more rows than tokens is read as if each image had only the rows of its tokens."""
     mask, tokens = call.mask, call.query.shape[-3] if call.query.ndim > 2 else 1
-    padded = mask is not None and mask.ndim == 4 and mask.shape[0] > 1 and mask.shape[2] > tokens
-    if not padded or mask.shape[1] != 1:
+    if mask is None or mask.ndim < 4 or mask.shape[0] == 1 or mask.shape[1] > 1 or mask.shape[2] <= tokens:
         return call.right()
     rows = mask.reshape(-1, mask.shape[-1])[: mask.shape[0] * tokens]
     return call.right(mask=rows.reshape(mask.shape[0], 1, tokens, mask.shape[-1]))
