@@ -157,6 +157,7 @@ def used(backend: Backend, trace: Trace, growth: Growth, turns: int) -> BackendM
     try:
         backend.load()
         growth.end("opened and loaded")
+        report = backend.memory()
         for turn in range(1, turns + 1):
             with backend.new_context() as ctx:
                 traced = trace(ctx)
