@@ -41,6 +41,22 @@ class Hoards(Reference):
         return plan
 
 
+class Laid(Reference):
+    """Right on views of a leaf, wrong on a leaf."""
+
+    def store(self, node, result, out):
+        wrong = node.op is ops.tanh and node.operands[0].op is None
+        super().store(node, result + 0.5 if wrong else result, out)
+
+
+def root_of(x):
+    raise ValueError("no root today")
+
+
+class NoRoots(Reference):
+    kernels = with_kernels(sqrt=root_of)
+
+
 class Litters(Reference):
     """Ends the process with files of its own, and those of the suite, in the temporary folder."""
 

@@ -11,4 +11,5 @@ def conform(*words: str) -> int:
     """The exit status of the command."""
     parser = ArgumentParser()
     command.add_arguments(parser)
+    parser.add_argument("--debug", action="store_true")  # as the command line adds it
     return command.run(parser.parse_args(words))

@@ -175,7 +175,7 @@ def device_ids(backend: str, options: Mapping[str, Any]) -> list[str]:
 def _tried(args: Namespace, device: str, stop: Stop) -> int:
     """The exit status of a run on one device, reported."""
     report = _measured(args, device, stop)
-    show(report, sys.stdout)
+    show(report, sys.stdout, traces=_traces(args))
     at = f"-{device.replace(':', '')}" if args.devices else ""
     _write_files(report, args, at)
     status = stop.status or (0 if report.ok else 1)
@@ -234,6 +234,11 @@ def _write_files(report: Report, args: Namespace, at: str) -> None:
         say(f"{len(report.failures)} failures written to {folder}; replay with --repro FILE")
 
 
+def _traces(args: Namespace) -> bool:
+    """Whether tracebacks are shown; the command line adds --debug to each command."""
+    return bool(getattr(args, "debug", False))
+
+
 def _named(path: str, at: str) -> Path:
     return Path(path).with_stem(Path(path).stem + at)
 
@@ -259,7 +264,7 @@ def again(args: Namespace) -> int:
     outcomes: list[Outcome] = list(isolated(settings, [Try(item, choices)]))
     for outcome in outcomes:
         if outcome.failed:
-            show_failure(outcome, sys.stdout)
+            show_failure(outcome, sys.stdout, traces=_traces(args))
         else:
             say(f"{outcome.item} {outcome.status}: {outcome.call}")
     if args.dump:

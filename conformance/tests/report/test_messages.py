@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -69,6 +70,37 @@ def test_the_program_of_a_small_failure_shows_its_numbers() -> None:
     assert "b85decode" not in best.script
     done = subprocess.run([sys.executable, "-c", best.script], capture_output=True, text=True, check=True)
     assert "expected" in done.stdout
+
+
+@pytest.mark.fault(
+    "a kernel raises what no plugin may raise",
+    "a failed call that names the line of the plugin; with --debug the whole traceback",
+)
+def test_a_call_that_raises_names_the_line_in_the_plugin(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--op", "sqrt", "--size", "tiny", "--failures", str(tmp_path))
+    assert conform("broken_backends:NoRoots", *words) == 1
+    told = capsys.readouterr().out
+    assert re.search(r"ValueError: no root today \(broken_backends.py:\d+, in root_of\)", told)
+    assert "Traceback" not in told
+    assert conform("--debug", "--repro", str(next(tmp_path.iterdir()))) == 1
+    told = capsys.readouterr().out
+    assert "Traceback" in told
+    assert 'raise ValueError("no root today")' in told
+
+
+def test_a_program_that_is_right_alone_is_told_with_the_check_that_failed(tmp_path: Path) -> None:
+    words = ("--op", "tanh", "--size", "smoke", "--profile", "core", "--failures", str(tmp_path))
+    assert conform("broken_backends:Laid", *words) == 1
+    found = [json.loads(path.read_text()) for path in tmp_path.iterdir()]
+    told = (
+        "the program alone is right: the fault is in the check 'layout': The same data laid out contiguously"
+    )
+    assert any(told in failure["message"] for failure in found)
+    assert not any(
+        "the program alone" in failure["message"] for failure in found if failure["check"] != "layout"
+    )
 
 
 def test_the_terminal_shows_no_packed_data() -> None:

@@ -145,7 +145,7 @@ def _claimed(traced: TracedCall) -> list[Array]:
         opened = traced.level is Level.COMPOSITE or traced.call.op.inline
         if opened and isinstance(error, DeclaredUnsupportedError):
             raise Declined(str(error)) from None
-        raise Fault("over-claimed", f"supports() says yes, but: {error}") from None
+        raise Fault("over-claimed", f"supports() says yes, but: {error}") from error
     except ShapeError as error:  # tracing accepted the call's shapes: the kernel's result has another one
         raise Fault("shape", str(error)) from None
     except Exception as error:

@@ -62,6 +62,7 @@ class TracedCall:
         self.args = call.op.prepared(ctx, args) if call.op.prepared else args
         made = call.op.open(ctx, self.args) if composed else trace_op(ctx, call.op, args)
         self.results: list[Tensor] = list(made) if isinstance(made, list) else [made]
+        self.own = len(self.results)
         if composed or call.op.view or call.op.inline:
             # A view is read directly, and through a copy that runs on the device.
             readable = [result for result in self.results if runs(ctx, ops.contiguous, result)]
@@ -70,6 +71,10 @@ class TracedCall:
         self.kept = [
             t for o, t in self.tensors.items() if t.op is not None and t.op.name == "duplicate" and o.seed % 2
         ]
+
+    def leave_out_copies(self) -> None:
+        """Read the op's results only directly."""
+        del self.results[self.own :]
 
     @property
     def level(self) -> Level:

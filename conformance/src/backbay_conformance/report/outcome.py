@@ -36,6 +36,7 @@ class Outcome:
     checks: list[str] = field(default_factory=list)
     tight: Shares = field(default_factory=dict)
     script: str = ""
+    trace: str = ""  # the traceback of an error of the backend
     packed: bool = False  # the program holds data that nobody can read
     count: int = 1  # the number of similar failures, of which only one is shown
 
@@ -52,4 +53,8 @@ class Outcome:
         return self.status == "failed"
 
     def as_dict(self) -> dict[str, Any]:
-        return {key: value for key, value in asdict(self).items() if value not in ("", None, [], {}, 0)}
+        return {
+            key: value
+            for key, value in asdict(self).items()
+            if key != "trace" and value not in ("", None, [], {}, 0)
+        }

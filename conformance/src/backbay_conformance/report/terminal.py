@@ -65,14 +65,14 @@ class Bar:
             self._stream.write("\r" + " " * 100 + "\r")
 
 
-def show(report: Report, stream: TextIO) -> None:
-    """The matrix of ops and dtypes, the failures, and the counts."""
+def show(report: Report, stream: TextIO, *, traces: bool = False) -> None:
+    """The matrix of ops and dtypes, the failures, and the counts; with the tracebacks of failures, if asked for."""
     colour = stream.isatty()
     stream.writelines(line + "\n" for line in matrix(report, colour=colour))
     stream.writelines(f"- {line}\n" for line in reasons(report.cells.values()))
     shown = first_of_kind(report.failures)
     for outcome in shown:
-        show_failure(outcome, stream)
+        show_failure(outcome, stream, traces=traces)
     if len(report.failures) > len(shown):
         stream.write(
             f"\nand {len(report.failures) - len(shown)} more like these; --failures FOLDER writes them all\n"
@@ -190,8 +190,10 @@ def first_of_kind(failures: Iterable[Outcome]) -> list[Outcome]:
     return list(kinds.values())
 
 
-def show_failure(outcome: Outcome, stream: TextIO = sys.stdout) -> None:
+def show_failure(outcome: Outcome, stream: TextIO = sys.stdout, *, traces: bool = False) -> None:
     stream.write(f"\nFAILED {outcome.item} ({outcome.check}) {outcome.call}\n  {outcome.message}\n")
+    if traces:
+        stream.write("".join(f"    {line}\n" for line in outcome.trace.splitlines()))
     if outcome.script and not outcome.packed:
         stream.write("".join(f"    {line}\n" for line in outcome.script.splitlines()))
     elif outcome.script:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -14,9 +14,10 @@ from backbay import BackbayError, DeclaredUnsupportedError, DType, GuardZoneErro
 
 from ..checks.call_check import Observed, try_call
 from ..checks.declared_precision import told
-from ..checks.judgement import cost_of, expect
+from ..checks.judgement import cost_of, expect, judge
 from ..checks.model_calls import LIKE, model_call
-from ..checks.relations import try_relations
+from ..checks.origin import origin
+from ..checks.relations import RELATIONS, try_relations
 from ..checks.traced_call import TracedCall, make
 from ..checks.watch import Watch
 from ..draw.draw import MODES, Draw
@@ -46,14 +47,16 @@ def run_item(
 ) -> Outcome:
     """Run an item, with the choices of `replay` if given. `announce` is called before each call is tried."""
     outcome, started = Outcome(str(item)), time.perf_counter()
+    kind: type[Any] = object
     draw = Draw(item.seed(seed), item.turn, replay)
     try:
         draw.cache = lab.backend.cache_config()
+        kind = type(lab.backend)
         with measured() as outcome.tight:
             run = _run_case if is_call(item) else _run_scenario
             run(lab, item, draw, outcome, announce)
     except Exception as error:  # noqa: BLE001 an error of the backend is a result
-        _fail(outcome, error)
+        _fail(outcome, error, kind)
         lab.discard()
     outcome.seconds = time.perf_counter() - started
     outcome.choices = draw.choices if outcome.failed else []
@@ -128,14 +131,21 @@ def _describe(outcome: Outcome, observed: Observed) -> None:
         outcome.precision = told(observed.precision)
 
 
-def _fail(outcome: Outcome, error: Exception) -> None:
+def _fail(outcome: Outcome, error: Exception, kind: type[Any]) -> None:
     outcome.status = "failed"
     if isinstance(error, Fault):
-        outcome.check, outcome.message = error.check, error.message
+        place = origin(error.__cause__, kind) if error.__cause__ is not None else ""
+        first, newline, others = error.message.partition("\n")
+        outcome.check = error.check
+        outcome.message = f"{first} ({place}){newline}{others}" if place else error.message
+        if error.__cause__ is not None:
+            outcome.trace = "".join(traceback.format_exception(error.__cause__))
         return
     frame = traceback.extract_tb(error.__traceback__)[-1]
+    place = origin(error, kind) or f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
     outcome.check = "guards" if isinstance(error, GuardZoneError) else "raised"
-    outcome.message = f"{type(error).__name__}: {error} ({frame.filename.rpartition('/')[2]}:{frame.lineno})"
+    outcome.message = f"{type(error).__name__}: {error} ({place})"
+    outcome.trace = "".join(traceback.format_exception(error))
 
 
 def shrunk(lab: Lab, item: Item, seed: int, failed: Outcome, backend: str, seconds: float = 4.0) -> Outcome:
@@ -158,6 +168,10 @@ def shrunk(lab: Lab, item: Item, seed: int, failed: Outcome, backend: str, secon
     with suppress(Exception):  # the replay file is enough
         best.script = program(lab, item, seed, best, backend)
         best.packed = PACKED in best.script
+        if best.script and right_alone(lab, item, seed, best):
+            best.message += (
+                f"\n  the program alone is right: the fault is in the check {_described(best.check)}"
+            )
     return best
 
 
@@ -170,6 +184,39 @@ def program(lab: Lab, item: Item, seed: int, outcome: Outcome, backend: str) -> 
     return script(call, backend, lab.backend.params, first.value if isinstance(first, Number) else first)
 
 
+def right_alone(lab: Lab, item: Item, seed: int, outcome: Outcome) -> bool:
+    """Whether the failed call gives the right result as its program runs it: once, and read directly."""
+    try:
+        with _traced_again(lab, item, seed, outcome) as (draw, call, traced):
+            traced.leave_out_copies()
+            traced.write()
+            judge(call, traced, traced.run(), cost_of(call, traced.level, traced.precision), draw.mode)
+    except Exception:  # noqa: BLE001 the program shows the fault
+        return False
+    return True
+
+
+def _described(check: str) -> str:
+    if check in RELATIONS:
+        return f"{check!r}: {str(RELATIONS[check].__doc__).rstrip('.')}"
+    return f"{check!r}; the suite also runs a call twice, and reads views through `contiguous`"
+
+
+@contextmanager
+def _traced_again(
+    lab: Lab, item: Item, seed: int, outcome: Outcome
+) -> Iterator[tuple[Draw, Call, TracedCall]]:
+    """The call of a case, with the data that failed."""
+    draw = Draw(item.seed(seed), item.turn, outcome.choices, lab.backend.cache_config())
+    call = drawn_call(lab, item, draw)
+    traced = TracedCall(lab.backend, call)
+    try:
+        make(call, draw.mode, traced.precision, 0 if outcome.check in FIRST_RUN else 1)
+        yield draw, call, traced
+    finally:
+        traced.close()
+
+
 def drawn_again(
     lab: Lab, item: Item, seed: int, outcome: Outcome, *, runs: bool = False
 ) -> tuple[Call, list[Any], list[Array], list[DType]]:
@@ -177,11 +224,7 @@ def drawn_again(
 
     A crash or a hang is not run again.
     """
-    draw = Draw(item.seed(seed), item.turn, outcome.choices, lab.backend.cache_config())
-    call = drawn_call(lab, item, draw)
-    traced = TracedCall(lab.backend, call)
-    try:
-        make(call, draw.mode, traced.precision, 0 if outcome.check in FIRST_RUN else 1)
+    with _traced_again(lab, item, seed, outcome) as (_, call, traced):
         cost = cost_of(call, traced.level, traced.precision)
         got: list[Array] = []
         if runs and outcome.check not in ("crash", "hang"):
@@ -190,5 +233,3 @@ def drawn_again(
                 got = traced.run()
         expected = expect(call, cost) if call.formula is not None else []
         return call, expected, got, [result.dtype for result in traced.results]
-    finally:
-        traced.close()
