@@ -26,20 +26,25 @@ SESSION = [
 ]
 COLUMNS, LINE, LETTER, MARGIN, BAR = 112, 18, 7.83, 16, 30
 TYPED, PAUSE = 0.03, 1.2  # seconds for a letter, and for a look at a result
-SCRIPT = "import sys\nfrom backbay_command import console\nsys.exit(console())\n"
+PROGRAMS = {
+    "backbay": "import sys\nfrom backbay_command import console\nsys.exit(console())\n",
+    "pip": "import sys\nfrom pip._internal.cli.main import main\nsys.exit(main())\n",
+}
 
 
 def recorded() -> list[tuple[str, list[str]]]:
     """The commands and the lines that they print to standard output, run in an environment of their own."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
+        # pip and setuptools are those of this environment: the ones of a new environment may be old.
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
         [packages] = folder.glob("venv/lib/python*/site-packages")
         shared = [path for path in sys.path if Path(path).is_dir()]
         (packages / "shared.pth").write_text("\n".join(shared))
-        program = folder / "venv/bin/backbay"
-        program.write_text(f"#!{folder}/venv/bin/python\n{SCRIPT}")
-        program.chmod(0o755)
+        for called, script in PROGRAMS.items():
+            program = folder / "venv/bin" / called
+            program.write_text(f"#!{folder}/venv/bin/python\n{script}")
+            program.chmod(0o755)
         (folder / "examples").symlink_to(ROOT / "examples")
         environment = {
             **os.environ,
