@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from .report.terminal import first_of_kind, show_failure
+from .report.terminal import show_failures
 from .runner.isolation import Pool, Try
 from .runner.selection import items
 
@@ -18,8 +18,7 @@ def test_conformance(backbay_case: tuple[str, str], backbay_pool: Pool, pytestco
     failed = [outcome for outcome in outcomes if outcome.failed]
     if failed:
         text = io.StringIO()
-        for outcome in first_of_kind(failed):
-            show_failure(outcome, text)
+        show_failures(failed, text)
         seed = backbay_pool.settings.seed
         pytest.fail(
             f"{len(failed)} of {len(outcomes)} calls failed, seed {seed}\n{text.getvalue()}", pytrace=False

@@ -15,7 +15,7 @@ from commands import conform
 
 from backbay_conformance import Outcome, Report, run
 from backbay_conformance.report.html import page
-from backbay_conformance.report.terminal import matrix, show_failure
+from backbay_conformance.report.terminal import matrix, show_failure, show_failures
 from backbay_conformance.runner.item_run import shrunk
 from backbay_conformance.runner.run import run_items
 from backbay_conformance.runner.selection import items
@@ -101,6 +101,17 @@ def test_a_program_that_is_right_alone_is_told_with_the_check_that_failed(tmp_pa
     assert not any(
         "the program alone" in failure["message"] for failure in found if failure["check"] != "layout"
     )
+
+
+def test_other_messages_of_a_failing_scenario_are_told_too() -> None:
+    messages = ["weights grew\n  by much", "experts grew", "experts grew", "windows grew"]
+    failed = [
+        Outcome(f"memory/booked/{turn}", "failed", check="memory", message=message)
+        for turn, message in enumerate(messages)
+    ]
+    text = io.StringIO()
+    assert show_failures(failed, text) == 3
+    assert "  also memory/booked/2: experts grew\n  also memory/booked/3: windows grew\n" in text.getvalue()
 
 
 def test_the_terminal_shows_no_packed_data() -> None:

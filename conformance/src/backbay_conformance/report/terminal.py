@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Self, TextIO
 
@@ -70,13 +70,9 @@ def show(report: Report, stream: TextIO, *, traces: bool = False) -> None:
     colour = stream.isatty()
     stream.writelines(line + "\n" for line in matrix(report, colour=colour))
     stream.writelines(f"- {line}\n" for line in reasons(report.cells.values()))
-    shown = first_of_kind(report.failures)
-    for outcome in shown:
-        show_failure(outcome, stream, traces=traces)
-    if len(report.failures) > len(shown):
-        stream.write(
-            f"\nand {len(report.failures) - len(shown)} more like these; --failures FOLDER writes them all\n"
-        )
+    more = len(report.failures) - show_failures(report.failures, stream, traces=traces)
+    if more:
+        stream.write(f"\nand {more} more like these; --failures FOLDER writes them all\n")
     stream.writelines(f"! {complaint}\n" for complaint in report.complaints)
     if report.stopped:
         stream.write(f"! {report.ending}\n")
@@ -184,10 +180,31 @@ def first_of_kind(failures: Iterable[Outcome]) -> list[Outcome]:
     """The smallest failure for each case and check."""
     kinds: dict[tuple[str, str, str], Outcome] = {}
     for outcome in failures:
-        kind = (outcome.profile, outcome.name, outcome.check)
+        kind = _kind(outcome)
         if kind not in kinds or (outcome.script and not kinds[kind].script):
             kinds[kind] = outcome
     return list(kinds.values())
+
+
+def show_failures(failures: Sequence[Outcome], stream: TextIO, *, traces: bool = False) -> int:
+    """Show the first failure of each kind, and the first lines of a scenario's other messages; returns their number."""
+    shown = 0
+    for first in first_of_kind(failures):
+        show_failure(first, stream, traces=traces)
+        others = {_first_line(o): o.item for o in failures if not o.dtype and _kind(o) == _kind(first)}
+        others.pop(_first_line(first), None)
+        told = list(others.items())[:MOST_REASONS]
+        stream.writelines(f"  also {item}: {line}\n" for line, item in told)
+        shown += 1 + len(told)
+    return shown
+
+
+def _kind(outcome: Outcome) -> tuple[str, str, str]:
+    return outcome.profile, outcome.name, outcome.check
+
+
+def _first_line(outcome: Outcome) -> str:
+    return outcome.message.partition("\n")[0]
 
 
 def show_failure(outcome: Outcome, stream: TextIO = sys.stdout, *, traces: bool = False) -> None:
