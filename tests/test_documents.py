@@ -64,6 +64,24 @@ def test_the_backends_of_write_a_backend_do_what_it_says(tmp_path):
     assert len(commands) == 3
 
 
+def test_write_a_backend_shows_code_of_the_example_on_pytorch():
+    shown = [b.text for b in blocks("docs/write-a-backend.md") if b.language == "python" and not b.file]
+    files = (ROOT / "examples/backends/torch/src/backbay_torch").glob("*.py")
+    code = "".join(path.read_text() for path in files)
+    parts = [part for text in shown for part in re.split(r"^class .*\n|\n\n\n", text, flags=re.MULTILINE)]
+    assert len(parts) == 5
+    assert all(part in code for part in parts)
+
+
+def test_the_readme_and_write_a_backend_begin_with_the_same_lines():
+    recipes = [
+        [b.text for b in blocks(document) if "new-backend" in b.text]
+        for document in ("README.md", "docs/write-a-backend.md")
+    ]
+    assert len(recipes[0]) == 1
+    assert recipes[0] == recipes[1]
+
+
 def test_the_program_of_contexts_prints_what_it_says(tmp_path):
     program, output = blocks("docs/contexts.md")
     (tmp_path / program.file).write_text(program.text)

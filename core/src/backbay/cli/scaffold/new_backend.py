@@ -1,7 +1,7 @@
 """A repository for a new backend, with a few kernels that already keep the contract.
 
   --kernels   a function for each op over NumPy arrays, which core runs in order; the default
-  --graph     whole graphs as pure functions, for engines that compile, such as JAX or torch.compile
+  --graph     whole graphs as pure functions, over the arrays of an engine: PyTorch, JAX, CuPy
 
 The repository holds the plugin, its tests, and CI for GitHub and GitLab with the conformance suite. `backbay conform
 NAME --next` then says which kernel to write next.
@@ -19,12 +19,8 @@ from backbay.data.files import write_text
 from backbay.errors import BackbayError
 from backbay.types.contract_version import CONTRACT_VERSION
 
-from .kernels_needed import kernels_needed
-from .small_models import llama
-
 TEMPLATES = Path(__file__).parent / "templates"
 HIDDEN = ("gitignore", "gitlab-ci.yml", "github")  # names that begin with a dot in the repository
-STARTERS = ("mulmat", "add", "mul", "sigmoid", "rms_norm", "contiguous", "copy")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -74,23 +70,14 @@ def _place(path: Path, name: str) -> str:
 
 
 def _filled(text: str, name: str) -> str:
-    to_do = [op.name for op in kernels_needed(llama, lambda op, _: op.name in STARTERS).kernels]
-    lines = "\n".join(_wrapped(f"A Llama also needs {', '.join(to_do)}.", 110))
     kind = "".join(part.capitalize() for part in name.split("_")) + "Backend"
     replaced = {
         "mybackend": name,
         "MyBackend": kind,
         "~=1.0": f"~={CONTRACT_VERSION}",
         "CONTRACT": str(CONTRACT_VERSION),
-        "NEXT": lines,
     }
     return re.sub("|".join(replaced), lambda found: replaced[found[0]], text)
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    import textwrap
-
-    return textwrap.wrap(text, width, break_on_hyphens=False)
 
 
 def _name(text: str) -> str:

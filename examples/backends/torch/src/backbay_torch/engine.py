@@ -45,9 +45,6 @@ class Eager(ArrayEngine):
     def stored(self, numbers: Array, dtype: DType) -> Array:
         return numbers.to(TORCH[dtype])
 
-    def compiled(self, program: ArrayProgram) -> GraphFunction:
-        return inferred(program)
-
     def view(self, storage: Array, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
         return whole(storage).as_strided(shape, strides, offset)
 
@@ -55,6 +52,9 @@ class Eager(ArrayEngine):
         self, storage: Array, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], value: Array
     ) -> Array:
         return torch.as_strided_scatter(whole(storage), value, shape, strides, offset)
+
+    def compiled(self, program: ArrayProgram) -> GraphFunction:
+        return inferred(program)
 
 
 class Compiled(Eager):

@@ -1,4 +1,4 @@
-"""The backend mybackend, which compiles graphs: this module is its entry point."""
+"""The backend mybackend, which runs whole graphs: this module is its entry point."""
 
 from backbay.plugin import Backend, hookimpl
 

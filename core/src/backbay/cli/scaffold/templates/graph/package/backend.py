@@ -7,10 +7,11 @@ from .kernels import kernel
 
 
 class MyBackend(GraphBackend):
-    """Whole graphs, compiled by the engine.
+    """Whole graphs on the arrays of an engine.
 
     These hooks may be overridden, too: `devices`, `precision` (which holds the tests to f32 by default), `options`,
-    `cache_config` and `diagnose`.
+    `cache_config` and `diagnose`. An engine with threads takes their number, `self.params.num_threads`, in `start`: for
+    example `torch.set_num_threads`. At import, the number would change the user's other programs.
     """
 
     contract_version = "CONTRACT"

@@ -2,7 +2,8 @@
 
 Graphs are pure functions: the kernel of a write returns the new value of its destination.
 
-NEXT
+These kernels are a beginning: `backbay conform mybackend --next` shows which one to write next,
+with its specification.
 """
 
 from backbay import ops

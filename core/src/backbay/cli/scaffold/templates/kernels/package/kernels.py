@@ -1,6 +1,7 @@
 """The kernels: a function for each op, with the op's parameters, over NumPy arrays of the reversed shape.
 
-NEXT
+These kernels are a beginning: `backbay conform mybackend --next` shows which one to write next,
+with its specification.
 """
 
 from typing import Any
