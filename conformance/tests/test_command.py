@@ -62,6 +62,18 @@ def test_a_run_that_can_earn_no_certificate_is_refused_at_once(
     assert not list(tmp_path.iterdir())
 
 
+def test_the_report_tells_how_far_the_kernels_reach(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "report.json"
+    for backend, told in (("cpu_ref", "yes"), ("broken_backends:Three", "no (rows, ")):
+        conform(backend, "--size", "tiny", "--op", "neg", "--json", str(file))
+        facts = json.loads(file.read_text())["facts"]
+        assert facts["llama"].startswith(told)
+        assert f"{facts['kernels']} kernels; Llama: {facts['llama']}\n" in capsys.readouterr().out
+    assert facts["kernels"] == 3
+
+
 def test_an_unknown_backend_is_an_error() -> None:
     with pytest.raises(UnknownBackendError):
         conform("cpu_reff")

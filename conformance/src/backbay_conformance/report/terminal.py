@@ -82,6 +82,8 @@ def show(report: Report, stream: TextIO, *, traces: bool = False) -> None:
     precisions = declarations(report.cells.values())
     if precisions:
         stream.write(f"declared precision, of activations and of sums: {precisions}\n")
+    if "llama" in report.facts:
+        stream.write(f"{report.facts['kernels']} kernels; Llama: {report.facts['llama']}\n")
     counts, states = report.counts, report.states
     told = ", ".join(f"{n} {state}" for state, n in states.items() if n)
     stream.write(

@@ -9,6 +9,7 @@ from typing import Any
 
 import backbay
 from backbay import BackbayError, Backend, BackendParams, ContractVersion, Debug, DeviceInfo, gguf
+from backbay.cli import next_kernels
 from backbay.discovery import entry
 from backbay.plugin import Node
 
@@ -59,6 +60,7 @@ class Lab:
             "contract": str(ContractVersion.parse(backend.contract_version)),
             "python": platform.python_version(),
             "machine": platform.machine(),
+            **reach(backend),
             **self.opening.as_dict(),
             **({"scenarios": list(others)} if (others := load_extensions()) else {}),
         }
@@ -68,6 +70,15 @@ class Lab:
         backend, self._backend = self._backend, None
         if backend is not None:
             backend.close()
+
+
+def reach(backend: Backend) -> dict[str, Any]:
+    """The number of kernels, and the kernels that a Llama lacks, as `--next` finds them."""
+    try:
+        lacks = [op.name for op in next_kernels(backend)["a Llama"]]
+    except Exception:  # noqa: BLE001 `supports` raises, which calls will tell
+        return {}
+    return {"kernels": len(backend.kernels), "llama": f"no ({', '.join(lacks)})" if lacks else "yes"}
 
 
 def lab_for(backend: str | type[Backend], options: Mapping[str, Any] | None = None, device: str = "") -> Lab:
