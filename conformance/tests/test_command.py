@@ -10,6 +10,7 @@ import pytest
 from commands import conform
 
 from backbay import BackbayError, UnknownBackendError
+from backbay_conformance import Report, command, run
 
 
 def test_the_command_writes_reports_and_replays_failures(tmp_path: Path) -> None:
@@ -72,6 +73,35 @@ def test_the_report_tells_how_far_the_kernels_reach(
         assert facts["llama"].startswith(told)
         assert f"{facts['kernels']} kernels; Llama: {facts['llama']}\n" in capsys.readouterr().out
     assert facts["kernels"] == 3
+
+
+@pytest.mark.fault(
+    "files of a plugin change while its certificate's run goes on",
+    "no certificate, with the names of the files",
+)
+def test_no_certificate_is_given_for_a_mixture_of_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    package = tmp_path / "mixed"
+    package.mkdir()
+    (package / "__init__.py").write_text("from broken_backends import Three\n")
+    (package / "kernels.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    report = run("mixed:Three", size="smoke", ops=["neg"])
+    edited = iter((False, True))
+
+    def measured(*_: object) -> Report:
+        if next(edited):
+            (package / "kernels.py").write_text("FASTER = True\n")
+        return report
+
+    monkeypatch.setattr(command, "_measured", measured)
+    told = []
+    for _ in range(2):
+        status = conform("mixed:Three", "--certify", str(tmp_path / "proof"))
+        assert status == 1  # a smoke run is too small, too
+        told.append("files of the plugin changed during the run: kernels.py" in capsys.readouterr().out)
+    assert told == [False, True]
 
 
 def test_an_unknown_backend_is_an_error() -> None:

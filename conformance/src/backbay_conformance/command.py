@@ -31,6 +31,7 @@ from .report.junit import junit
 from .report.known_failures import read_known_failures
 from .report.next_kernel import show_next
 from .report.outcome import Outcome
+from .report.own_files import changed, own_files
 from .report.report import Report
 from .report.terminal import Bar, show, show_failure
 from .runner.isolation import RunSettings, Try, isolated, told_by_worker
@@ -174,12 +175,15 @@ def device_ids(backend: str, options: Mapping[str, Any]) -> list[str]:
 
 def _tried(args: Namespace, device: str, stop: Stop) -> int:
     """The exit status of a run on one device, reported."""
+    before = own_files(args.backend) if args.certify else {}
     report = _measured(args, device, stop)
     show(report, sys.stdout, traces=_traces(args))
     at = f"-{device.replace(':', '')}" if args.devices else ""
     _write_files(report, args, at)
     status = stop.status or (0 if report.ok else 1)
-    return max(status, _certified(report, args.certify, at)) if args.certify else status
+    if not args.certify:
+        return status
+    return max(status, _certified(report, args.certify, at, changed(before, own_files(args.backend))))
 
 
 def _measured(args: Namespace, device: str, stop: Stop) -> Report:
@@ -243,8 +247,8 @@ def _named(path: str, at: str) -> Path:
     return Path(path).with_stem(Path(path).stem + at)
 
 
-def _certified(report: Report, folder: str, at: str) -> int:
-    reasons = refusals(report)
+def _certified(report: Report, folder: str, at: str, changes: str) -> int:
+    reasons = [*refusals(report), *([changes] if changes else [])]
     if reasons:
         say("no certificate: " + "; ".join(reasons))
         return 1
