@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -31,6 +32,7 @@ class Program:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            bufsize=0,
             env={**os.environ, **variables, MARK: self.mark},
             start_new_session=True,
         )
@@ -38,6 +40,12 @@ class Program:
     def read(self, size: int) -> bytes:
         assert self.process.stdout is not None
         return self.process.stdout.read(size)
+
+    def drop_output(self) -> None:
+        """Read until nothing comes for a second."""
+        assert self.process.stdout is not None
+        while select.select([self.process.stdout], [], [], 1.0)[0] and self.process.stdout.read(1 << 16):
+            pass
 
     def interrupt(self) -> None:
         """Send Ctrl-C, as a terminal does, to the whole group."""
@@ -131,7 +139,7 @@ def test_ctrl_c_in_a_chat_ends_one_answer(model: str) -> None:
             program.process.stdin.flush()
             assert program.read(60)
             program.interrupt()
-            time.sleep(0.5)
+            program.drop_output()
         status, _, errors = program.end()
     assert (status, errors) == (0, b"")
 

@@ -27,9 +27,9 @@ def pooling_keys(folder: Path) -> Keys:
     at = next(iter(_modules(folder, "Pooling")), None)
     if at is None:
         return {}
-    config = read_object(at / "config.json")
-    found = next((number for flag, number in FLAGS.items() if config.get(flag) is True), None)
-    found = found or MODES.get(str(config.get("pooling_mode")))
+    said = read_object(at / "config.json")
+    found = next((number for flag, number in FLAGS.items() if said.get(flag) is True), None)
+    found = found or MODES.get(str(said.get("pooling_mode")))
     if found is None:
         raise ModelFileError(at / "config.json", None, "pooling by mean, cls or lasttoken", "another one")
     return {"pooling_type": found}
@@ -42,8 +42,8 @@ def dense_arrays(folder: Path) -> tuple[Arrays, Keys, list[Content]]:
     if len(places) > len(DENSE):
         raise ModelFileError(folder / MODULES, None, f"at most {len(DENSE)} dense layers", len(places))
     for name, at in zip(DENSE, places, strict=False):
-        config = read_object(at / "config.json")
-        kind = str(config.get("activation_function", "Tanh")).rpartition(".")[2]
+        said = read_object(at / "config.json")
+        kind = str(said.get("activation_function", "Tanh")).rpartition(".")[2]
         checkpoint = read_checkpoint(at)
         weight = checkpoint.tensors.get("linear.weight")
         plain = kind == "Identity" and "linear.bias" not in checkpoint.tensors

@@ -30,7 +30,7 @@ class Source:
     path: Path
     found: dict[str, Any]
     model: dict[str, Any]
-    config: dict[str, Any]
+    settings: dict[str, Any]
     architecture: str
     count: int  # rows of the embedding
 
@@ -48,7 +48,7 @@ class Source:
 
     def special(self, name: str) -> str | None:
         """The text of a special token in tokenizer_config.json."""
-        entry = self.config.get(f"{name}_token")
+        entry = self.settings.get(f"{name}_token")
         entry = entry.get("content") if isinstance(entry, dict) else entry
         return entry if isinstance(entry, str) else None
 

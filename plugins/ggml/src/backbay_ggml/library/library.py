@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import threading
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any, final
 
 from backbay import BackendUnavailableError, DType
-from backbay.plugin import without_forks
+from backbay.plugin import raise_if_starved, without_forks
 
 from . import logs
 from .abi import DTYPES, NULL, Ptr, dtype_of, ffi
@@ -120,8 +121,19 @@ class Library:
             self.lib.ggml_backend_load_all_from_path(str(self.path.parent).encode())
             devices = self.devices()
         if not devices or self.lib.ggml_backend_dev_type(devices[0]) != CPU_DEVICE:
+            self._refuse_starvation()
             raise BackendUnavailableError(f"{self.path}: this libggml has no CPU device")
         return devices[0]
+
+    def _refuse_starvation(self) -> None:
+        """BackendUnavailableError if the system refuses the code for CPUs, of which ggml says nothing."""
+        try:
+            with os.scandir(self.path.parent) as files:
+                for file in files:
+                    if file.name.startswith("libggml-cpu"):
+                        ctypes.CDLL(file.path)
+        except OSError as error:
+            raise_if_starved(error, f"loading {self.path.parent}")
 
 
 def load_library() -> Library:
