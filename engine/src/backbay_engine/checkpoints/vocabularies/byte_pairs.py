@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from ...token_kinds import TokenKind
 from .patterns import pre_tokenizer
-from .tokens import Kind, Source, Tokens, read_tokens, read_vocabulary
+from .tokens import Source, Tokens, read_tokens, read_vocabulary
 
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 _SPACE, _ENCODED_SPACE = " ", "\u0120"
@@ -48,9 +49,9 @@ def _pieces(source: Source, merges: list[tuple[str, str]]) -> dict[str, Any]:
     for rank, (first, second) in enumerate(merges):
         ranks.setdefault(first + second, rank)
     for id, text in enumerate(tokens.texts):
-        if tokens.types[id] == Kind.NORMAL:
+        if tokens.types[id] == TokenKind.NORMAL:
             if _BYTE.fullmatch(text):
-                tokens.types[id] = Kind.BYTE
+                tokens.types[id] = TokenKind.BYTE
             tokens.scores[id] = -float(ranks.get(text, len(merges)))
     return {
         **tokens.keys("llama", "default"),
@@ -63,9 +64,9 @@ def _gemma4(source: Source, merges: list[tuple[str, str]]) -> dict[str, Any]:
     tokens = read_tokens(source, read_vocabulary(source), "<unk>")
     for id, text in enumerate(tokens.texts):
         if text in _SHOWN:
-            tokens.types[id] = Kind.USER_DEFINED
-        elif tokens.types[id] == Kind.NORMAL and _BYTE.fullmatch(text):
-            tokens.types[id] = Kind.BYTE
+            tokens.types[id] = TokenKind.USER_DEFINED
+        elif tokens.types[id] == TokenKind.NORMAL and _BYTE.fullmatch(text):
+            tokens.types[id] = TokenKind.BYTE
     found = tokens.keys("gemma4", "default")
     del found["tokenizer.ggml.pre"]
     return {

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from ...token_kinds import TokenKind
 from .byte_pairs import adds_space
-from .tokens import Kind, Source, read_tokens
+from .tokens import Source, read_tokens
 
 
 def unigram_keys(source: Source) -> dict[str, Any]:
@@ -23,7 +24,7 @@ def unigram_keys(source: Source) -> dict[str, Any]:
         raise source.refuse("a text of its own for each token", "a text twice")
     tokens = read_tokens(source, vocabulary, name)
     for id, (_, score) in enumerate(found):
-        if tokens.types[id] in (Kind.NORMAL, Kind.UNKNOWN, Kind.CONTROL):
+        if tokens.types[id] in (TokenKind.NORMAL, TokenKind.UNKNOWN, TokenKind.CONTROL):
             tokens.scores[id] = float(score)
     return {
         **tokens.keys("t5", "default"),

@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from backbay import ModelFileError
 
+from ...token_kinds import TokenKind
+
 MOST = 1 << 22
-
-
-class Kind(IntEnum):
-    """The type of a token, with GGUF's numbers."""
-
-    NORMAL = 1
-    UNKNOWN = 2
-    CONTROL = 3
-    USER_DEFINED = 4
-    UNUSED = 5
-    BYTE = 6
 
 
 @dataclass(frozen=True)
@@ -95,14 +85,18 @@ def read_tokens(source: Source, vocabulary: dict[str, int], unknown: str | None 
         raise source.refuse(f"at most {MOST} tokens", f"the id {count - 1}")
     if source.count and most > source.count:
         raise source.refuse(f"ids below {source.count}, as the model has embeddings", f"the id {most - 1}")
-    tokens = Tokens([f"[PAD{id}]" for id in range(count)], [int(Kind.UNUSED)] * count, [-10000.0] * count)
+    tokens = Tokens(
+        [f"[PAD{id}]" for id in range(count)], [int(TokenKind.UNUSED)] * count, [-10000.0] * count
+    )
     for text, id in vocabulary.items():
         tokens.texts[id] = text
-        tokens.types[id] = Kind.UNKNOWN if text == unknown else Kind.NORMAL
+        tokens.types[id] = TokenKind.UNKNOWN if text == unknown else TokenKind.NORMAL
     for id, (text, special) in added.items():
         control = special or looks_special(text)
         tokens.texts[id] = text if control else text.replace("\u2581", " ")
-        tokens.types[id] = Kind.UNKNOWN if text == unknown else Kind.CONTROL if control else Kind.USER_DEFINED
+        tokens.types[id] = (
+            TokenKind.UNKNOWN if text == unknown else TokenKind.CONTROL if control else TokenKind.USER_DEFINED
+        )
         tokens.scores[id] = -1000.0
     return tokens
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .tokens import Kind, Source, read_tokens, read_vocabulary
+from ...token_kinds import TokenKind
+from .tokens import Source, read_tokens, read_vocabulary
 
 
 def keys(source: Source) -> dict[str, Any]:
@@ -13,7 +14,7 @@ def keys(source: Source) -> dict[str, Any]:
         raise source.refuse("a text before the rest of words", repr(prefix)[:100])
     tokens = read_tokens(source, read_vocabulary(source))
     tokens.texts = [
-        text if kind in (Kind.CONTROL, Kind.UNUSED) else _spelled(text, prefix)
+        text if kind in (TokenKind.CONTROL, TokenKind.UNUSED) else _spelled(text, prefix)
         for text, kind in zip(tokens.texts, tokens.types, strict=True)
     ]
     return {**tokens.keys("bert", "default"), **_normalizer(source)}

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import TypeAlias, final
 
+from ...token_kinds import TokenKind
 from .keys import NAME
-from .vocabulary import Kind, Vocabulary
+from .vocabulary import Vocabulary
 
 Fragment: TypeAlias = str | int  # text, or the id of a special token
 
@@ -20,11 +21,11 @@ class SpecialTokens:
     """Splits texts at special tokens: the longest token first, as llama.cpp does."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        kinds = (Kind.CONTROL, Kind.USER_DEFINED, Kind.UNKNOWN)
+        kinds = (TokenKind.CONTROL, TokenKind.USER_DEFINED, TokenKind.UNKNOWN)
         sizes = {id: _bytes(vocabulary.texts[id]) for id in vocabulary.of_type(*kinds)}
         special = sorted(sizes, key=sizes.__getitem__, reverse=True)
         self._all = _Candidates(vocabulary, special)
-        user_defined = set(vocabulary.of_type(Kind.USER_DEFINED))
+        user_defined = set(vocabulary.of_type(TokenKind.USER_DEFINED))
         self._user_defined = _Candidates(vocabulary, [id for id in special if id in user_defined])
         self._takes_before, self._takes_after = _stripping(vocabulary, special)
 

@@ -6,11 +6,12 @@ import re
 from collections.abc import Mapping
 from typing import final
 
-from .vocabulary import Kind, Vocabulary
+from ...token_kinds import TokenKind
+from .vocabulary import Vocabulary
 
 SPACE = "▁"  # how SentencePiece spells a space
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-_SHOWN_ON_REQUEST = (Kind.CONTROL, Kind.UNKNOWN)
+_SHOWN_ON_REQUEST = (TokenKind.CONTROL, TokenKind.UNKNOWN)
 
 
 def byte_alphabet() -> dict[str, int]:
@@ -43,15 +44,15 @@ class TokenBytes:
         return piece
 
     def _make(self, id: int, special: bool) -> bytes:
-        text, kind = self._texts[id], Kind(self._types[id])
+        text, kind = self._texts[id], TokenKind(self._types[id])
         if kind in _SHOWN_ON_REQUEST:
             return _encode(text) if special else b""
-        if kind is Kind.USER_DEFINED:
+        if kind is TokenKind.USER_DEFINED:
             return _encode(text)
-        if kind is Kind.BYTE:
+        if kind is TokenKind.BYTE:
             value = byte_value(text)
             return _encode(text) if value is None else bytes((value,))
-        if kind is not Kind.NORMAL:
+        if kind is not TokenKind.NORMAL:
             return b""
         if self._alphabet is None:
             return _encode(text.replace(SPACE, " "))

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .vocabulary import Kind, Vocabulary
+from ...token_kinds import TokenKind
+from .vocabulary import Vocabulary
 
 END_OF_TURN = (
     "<|eot_id|>",
@@ -74,9 +75,9 @@ def assign_roles(vocabulary: Vocabulary) -> frozenset[int]:
     ends = {special[role] for role in ("fim_pad", "fim_rep", "fim_sep") if role in special}
     for id in _present(vocabulary, END_OF_GENERATION):
         ends.add(id)
-        vocabulary.types[id] = Kind.CONTROL
+        vocabulary.types[id] = TokenKind.CONTROL
     for id in _present(vocabulary, HARMONY):
-        vocabulary.types[id] = Kind.USER_DEFINED
+        vocabulary.types[id] = TokenKind.USER_DEFINED
     ends.update(special[role] for role in ("eos", "eot", "eom") if role in special)
     _except(vocabulary, ends)
     return frozenset(ends)
@@ -87,7 +88,7 @@ def _find(vocabulary: Vocabulary, role: str, names: Iterable[str]) -> None:
         return
     for id in _present(vocabulary, names)[:1]:
         vocabulary.special[role] = id
-        vocabulary.types[id] = Kind.CONTROL
+        vocabulary.types[id] = TokenKind.CONTROL
 
 
 def _present(vocabulary: Vocabulary, names: Iterable[str]) -> list[int]:
@@ -102,7 +103,7 @@ def _except(vocabulary: Vocabulary, ends: set[int]) -> None:
     calls = "<|call|>" in has or "<|calls|>" in has
     if "<|end|>" in has and calls and ("<|return|>" in has or "<|flush|>" in has):
         ends.discard(texts["<|end|>"])
-        vocabulary.types[texts["<|end|>"]] = Kind.USER_DEFINED
+        vocabulary.types[texts["<|end|>"]] = TokenKind.USER_DEFINED
     if "</s>" in has and ("<|tool_response>" in has or "<|plamo:eos|>" in has):
         ends.discard(texts["</s>"])
-        vocabulary.types[texts["</s>"]] = Kind.NORMAL
+        vocabulary.types[texts["</s>"]] = TokenKind.NORMAL

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from backbay.gguf import Config, nearest, text
 
 from ...errors import TokenizerError
+from ...token_kinds import TokenKind
 from .byte_pairs import BytePairs
 from .decoding import TokenStream
 from .keys import KIND, MERGES, PRE, SUPPRESSED, TEMPLATE
@@ -21,7 +22,7 @@ from .special_tokens import SpecialTokens
 from .token_bytes import TokenBytes
 from .token_roles import assign_roles
 from .unigram import Unigram
-from .vocabulary import DEFAULTS, Defaults, Kind, Source, Vocabulary, open_config, read_vocabulary
+from .vocabulary import DEFAULTS, Defaults, Source, Vocabulary, open_config, read_vocabulary
 from .wordpiece import WordPiece
 
 _TOKEN, _MERGE = 200, 250  # bytes that tables take for one, measured
@@ -43,7 +44,7 @@ class Tokenizer:
         self.kind: str = vocabulary.kind
         self.vocabulary_size: int = len(vocabulary.texts)
         self.add_bos, self.add_eos, self.add_sep = vocabulary.add_bos, vocabulary.add_eos, vocabulary.add_sep
-        self.control_ids = frozenset(vocabulary.of_type(Kind.CONTROL))
+        self.control_ids = frozenset(vocabulary.of_type(TokenKind.CONTROL))
         config = vocabulary.config
         self.chat_template: str | None = TEMPLATE.of(config, None)
         self.chat_templates = MappingProxyType(_templates(config))

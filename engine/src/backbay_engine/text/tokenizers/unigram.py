@@ -9,10 +9,11 @@ from typing import final
 
 import numpy as np
 
+from ...token_kinds import TokenKind
 from .charsmap import Charsmap
 from .keys import CHARSMAP, MERGE_SPACES, SPECIAL
 from .token_bytes import SPACE
-from .vocabulary import Kind, Vocabulary
+from .vocabulary import Vocabulary
 from .word_cache import WordCache
 
 _WORD = re.compile(f"{SPACE}*[^{SPACE}]+|{SPACE}+")
@@ -33,10 +34,10 @@ class Unigram:
         self._prefix = vocabulary.add_space_prefix
         self._merges_spaces = MERGE_SPACES.of(config, False)
         texts, types, scores = vocabulary.texts, vocabulary.types, vocabulary.scores
-        normal = scores[types == Kind.NORMAL]
+        normal = scores[types == TokenKind.NORMAL]
         self._unknown_score = float(normal.min(initial=0.0)) - _PENALTY
-        scores = np.where(types == Kind.USER_DEFINED, 0.0, scores)
-        usable = vocabulary.of_type(Kind.NORMAL, Kind.USER_DEFINED, Kind.UNUSED)
+        scores = np.where(types == TokenKind.USER_DEFINED, 0.0, scores)
+        usable = vocabulary.of_type(TokenKind.NORMAL, TokenKind.USER_DEFINED, TokenKind.UNUSED)
         self._tokens = {texts[id]: (float(scores[id]), id) for id in usable}
         self._longest: dict[str, int] = {}  # by character: the longest token that begins with it
         for text in self._tokens:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import TypeAlias, TypeVar, final
 
 import numpy as np
@@ -15,6 +14,7 @@ from backbay.discovery import open_model
 from backbay.gguf import Config, Key, ModelFile
 from backbay.plugin import cached_property
 
+from ...token_kinds import TokenKind
 from .keys import (
     ADD_BOS,
     ADD_EOS,
@@ -31,18 +31,6 @@ from .keys import (
 
 N = TypeVar("N", np.int64, np.float64)
 Source: TypeAlias = str | os.PathLike[str] | ModelFile | Config
-
-
-class Kind(IntEnum):
-    """The type of a token, as the file numbers it."""
-
-    UNDEFINED = 0
-    NORMAL = 1
-    UNKNOWN = 2
-    CONTROL = 3
-    USER_DEFINED = 4
-    UNUSED = 5
-    BYTE = 6
 
 
 @dataclass(frozen=True)
@@ -91,7 +79,7 @@ class Vocabulary:
         """Lines of two parts; the first part may begin with a space."""
         return iter(MERGES.of(self.config))
 
-    def of_type(self, *kinds: Kind) -> list[int]:
+    def of_type(self, *kinds: TokenKind) -> list[int]:
         found: list[int] = np.flatnonzero(np.isin(self.types, kinds)).tolist()
         return found
 
@@ -115,12 +103,12 @@ def read_vocabulary(config: Config, defaults: Defaults | None = None) -> Vocabul
     types = _per_token(config, TYPES, count)
     scores = _per_token(config, SCORES, count)
     if types is None:
-        types = np.full(count, Kind.NORMAL, np.int64)
+        types = np.full(count, TokenKind.NORMAL, np.int64)
     return Vocabulary(
         kind=kind,
         pre=PRE.of(config, ""),
         texts=[text or f"[EMPTY_{id}]" for id, text in enumerate(stored)],
-        types=np.where(np.isin(types, list(Kind)), types, Kind.UNDEFINED),
+        types=np.where(np.isin(types, list(TokenKind)), types, TokenKind.UNDEFINED),
         scores=np.zeros(count) if scores is None else scores,
         special=_special(config, given, count),
         add_bos=ADD_BOS.of(config, given.add_bos),
