@@ -41,8 +41,9 @@ def create_session(
             options.add_external_initializers_from_files_in_memory(
                 names, data, [part.nbytes for part in data]
             )
-        if left := left_to_cpu(model, device.provider, float16=not lacks_float16(device)):
-            options.add_session_config_entry(device.provider.cpu_nodes_setting, "\n".join(left))
+        setting = device.provider.cpu_nodes_setting  # only a provider with it is worth a trial of float16
+        if setting and (left := left_to_cpu(model, device.provider, float16=not lacks_float16(device))):
+            options.add_session_config_entry(setting, "\n".join(left))
         session = runtime().InferenceSession(
             model.SerializeToString(),
             options,
