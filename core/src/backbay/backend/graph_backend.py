@@ -132,10 +132,7 @@ class GraphBackend(Backend):
     def allocate(self, spec: Spec, placement: Placement) -> Buffer:
         return EngineBuffer(self.engine, spec, self.params.debug)
 
-    def weight(self, info: TensorInfo) -> Buffer:
-        return self._weight(info)
-
-    def _weight(self, info: TensorInfo) -> EngineWeight:
+    def weight(self, info: TensorInfo) -> EngineWeight:
         assert self.model is not None
         if info.name not in self._weights_read:
             data = self.model.data(info.name)
@@ -154,7 +151,7 @@ class GraphBackend(Backend):
         assert self.model is not None
         for done, (name, info) in enumerate(self.model.tensors.items(), 1):
             check_cancel(cancel)
-            self._weight(info).load(self.model.data(name))  # `data` raises if the file has changed
+            self.weight(info).load(self.model.data(name))  # `data` raises if the file has changed
             self.model.drop_pages(name)  # the engine has its own copy
             progress(done / len(self.model.tensors))
 
