@@ -10,7 +10,7 @@ from doc_blocks import ROOT
 
 SOURCES = sorted(ROOT.glob("*/src/*")) + sorted(ROOT.glob("*/*/src/*"))
 MODULES = [path for source in SOURCES if source.suffix != ".egg-info" for path in source.rglob("*.py")]
-FAMILIES = ("ops", "cases", "planted")  # many of one kind may lie side by side
+FAMILIES = ("ops", "cases")  # many of one kind may lie side by side
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:

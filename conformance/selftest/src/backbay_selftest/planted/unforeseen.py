@@ -11,7 +11,7 @@ from backbay.plugin import KernelPlan, MappedBuffer, check_cancel, contiguous_st
 
 from ..faults import BoundCall, Kind, Result, fault, float16
 from ..fused import rank4
-from .indices import GRID
+from .places.indices import GRID
 
 
 @fault(Kind.STRIDES, "resolve_view", like="L25568")

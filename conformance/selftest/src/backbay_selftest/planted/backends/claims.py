@@ -11,7 +11,7 @@ import numpy as np
 from backbay import CacheConfig, DType, KernelBackend, NoMemoryError, Op, Precision, Spec, Support, ops
 from backbay.plugin import GRAPH, KERNEL, Ledger, unsupported
 
-from ..faults import BoundCall, Kind, Result, fault, named, reading_zeros
+from ...faults import BoundCall, Kind, Result, fault, named, reading_zeros
 
 
 class Leaky(Ledger):

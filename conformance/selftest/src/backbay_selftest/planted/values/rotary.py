@@ -6,7 +6,7 @@ import numpy as np
 
 from backbay import ops
 
-from ..faults import BoundCall, Kind, Result, fault
+from ...faults import BoundCall, Kind, Result, fault
 
 
 @fault(Kind.ROPE, ops.rope, like="L14580")

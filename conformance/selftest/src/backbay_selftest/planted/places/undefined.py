@@ -6,8 +6,8 @@ import numpy as np
 
 from backbay import DType, ops
 
-from ..faults import BoundCall, Kind, Result, fault, named
-from ..fused import rank4
+from ...faults import BoundCall, Kind, Result, fault, named
+from ...fused import rank4
 
 
 @fault(Kind.UNDEFINED, "run_node", like="L15861")

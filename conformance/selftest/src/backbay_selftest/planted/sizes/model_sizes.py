@@ -6,8 +6,8 @@ import numpy as np
 
 from backbay import ops
 
-from ..faults import BoundCall, Kind, Result, fault, float16, named
-from ..fused import Array, rank4
+from ...faults import BoundCall, Kind, Result, fault, float16, named
+from ...fused import Array, rank4
 
 
 @fault(Kind.TAILS, ops.scaled_dot_product_attention, like="L20031")

@@ -6,8 +6,8 @@ import numpy as np
 
 from backbay import ops
 
-from ..faults import BoundCall, Kind, Result, fault, named
-from ..fused import rank4
+from ...faults import BoundCall, Kind, Result, fault, named
+from ...fused import rank4
 
 
 @fault(Kind.ZERO, ops.sum_rows, like="O28449")

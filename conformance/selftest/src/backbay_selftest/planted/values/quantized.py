@@ -6,9 +6,9 @@ import numpy as np
 
 from backbay import DType, Node, ops
 
-from ..faults import BoundCall, Kind, Result, fault, named
-from ..fused import Array
-from ..misread_operands import instead, reads
+from ...faults import BoundCall, Kind, Result, fault, named
+from ...fused import Array
+from ...misread_operands import instead, reads
 
 
 def matrix_weight(reader: Node, operand: Node) -> bool:

@@ -8,8 +8,8 @@ import numpy as np
 
 from backbay import ops
 
-from ..faults import BoundCall, Kind, Result, fault, named
-from ..fused import rank4
+from ...faults import BoundCall, Kind, Result, fault, named
+from ...fused import rank4
 
 GRID = 65535  # blocks along the second and third axis of a launch
 

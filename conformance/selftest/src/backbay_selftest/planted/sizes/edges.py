@@ -6,8 +6,8 @@ import numpy as np
 
 from backbay import ops
 
-from ..faults import BoundCall, Kind, Result, fault, named
-from ..fused import Array, rank4, scaled
+from ...faults import BoundCall, Kind, Result, fault, named
+from ...fused import Array, rank4, scaled
 
 
 @fault(Kind.ZERO, *named("neg", "exp", "gelu", "add", "cast", "scale", "fill"), like="O4559")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from backbay import Node, Plan, ops
 from backbay.plugin import Bytes
 
-from ..faults import AnyOp, BoundCall, Kind, Result, fault, named
-from ..misread_operands import instead, looked, reads, storage_bytes
+from ...faults import AnyOp, BoundCall, Kind, Result, fault, named
+from ...misread_operands import instead, looked, reads, storage_bytes
 
 BINARY = named("add", "sub", "mul", "div")
 UNARY = named("silu", "gelu", "relu", "tanh", "exp", "sqr", "neg", "sigmoid", "scale")

@@ -7,8 +7,8 @@ import numpy as np
 from backbay import DType, ops
 from backbay.plugin import GRAPH
 
-from ..faults import BoundCall, Kind, Result, fault, named
-from ..fused import Array, exponentials
+from ...faults import BoundCall, Kind, Result, fault, named
+from ...fused import Array, exponentials
 
 ROWS = 1 << 16
 SCRATCH: dict[int, Array] = {}

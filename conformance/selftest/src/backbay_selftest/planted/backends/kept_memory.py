@@ -6,7 +6,7 @@ from typing import Any
 
 from backbay import ops
 
-from ..faults import AnyOp, BoundCall, Kind, Result, fault, named
+from ...faults import AnyOp, BoundCall, Kind, Result, fault, named
 
 LARGE = 1 << 20
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from backbay import DType, ops
 
-from ..faults import BoundCall, Kind, Result, fault
+from ...faults import BoundCall, Kind, Result, fault
 
 
 def low_words(x: np.ndarray) -> np.ndarray:

@@ -10,8 +10,8 @@ import numpy as np
 from backbay import CancelledError, DType, Spec, ops
 from backbay.plugin import GRAPH, check_cancel
 
-from ..faults import BoundCall, Kind, Result, fault
-from ..misread_operands import kernels_of
+from ...faults import BoundCall, Kind, Result, fault
+from ...misread_operands import kernels_of
 
 
 @fault(Kind.CLAIMS, "compile", like="L15868")

@@ -6,8 +6,8 @@ import numpy as np
 
 from backbay import ops
 
-from ..faults import BoundCall, Kind, Result, altered, fault
-from ..fused import scaled
+from ...faults import BoundCall, Kind, Result, altered, fault
+from ...fused import scaled
 
 altered("rms_norm_ignores_its_eps", Kind.SCALARS, "L20350", ops.rms_norm, eps=1e-6)
 altered("softcap_is_ignored", Kind.SCALARS, "L20350", ops.scaled_dot_product_attention, softcap=0.0)

@@ -7,8 +7,8 @@ import numpy as np
 from backbay import DType, Node, ops
 from backbay.plugin import Cancel, KernelPlan
 
-from ..faults import BoundCall, Kind, Result, fault, named
-from ..misread_operands import kernels_of
+from ...faults import BoundCall, Kind, Result, fault, named
+from ...misread_operands import kernels_of
 
 
 def leaves(plan: KernelPlan) -> list[Node]:

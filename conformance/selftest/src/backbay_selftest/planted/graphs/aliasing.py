@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from backbay import ops
 
-from ..faults import BoundCall, Kind, Result, fault, float16, named
-from ..misread_operands import kernels_of, plain
+from ...faults import BoundCall, Kind, Result, fault, float16, named
+from ...misread_operands import kernels_of, plain
 
 
 def overwrite_operand(call: BoundCall) -> None:

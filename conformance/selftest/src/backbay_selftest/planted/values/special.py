@@ -8,8 +8,8 @@ import numpy as np
 
 from backbay import ops
 
-from ..faults import BoundCall, Kind, Result, fault
-from ..fused import Array
+from ...faults import BoundCall, Kind, Result, fault
+from ...fused import Array
 
 
 def spoiled(y: Array, dead: Callable[..., Array], step: int) -> Array:

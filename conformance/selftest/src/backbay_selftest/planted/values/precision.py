@@ -6,8 +6,8 @@ import numpy as np
 
 from backbay import DType, ops
 
-from ..faults import BoundCall, Kind, Result, altered, bfloat16, fault, float16, significand
-from ..fused import Array, exponentials, rank4, scaled
+from ...faults import BoundCall, Kind, Result, altered, bfloat16, fault, float16, significand
+from ...fused import Array, exponentials, rank4, scaled
 
 
 @fault(Kind.PRECISION, ops.mulmat, ops.mulmat_full_prec, like="L13607")

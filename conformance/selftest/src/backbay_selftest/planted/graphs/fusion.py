@@ -9,9 +9,9 @@ import numpy as np
 from backbay import DType, Node, ops
 from backbay.plugin import decode
 
-from ..faults import AnyOp, BoundCall, Kind, Result, fault
-from ..fused import Array, exponentials
-from ..misread_operands import kernels_of, plain
+from ...faults import AnyOp, BoundCall, Kind, Result, fault
+from ...fused import Array, exponentials
+from ...misread_operands import kernels_of, plain
 
 
 def value(node: Node, arrays: Sequence[Array]) -> Array:

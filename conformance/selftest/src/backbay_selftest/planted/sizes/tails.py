@@ -6,8 +6,8 @@ import numpy as np
 
 from backbay import ops
 
-from ..faults import BoundCall, Kind, Result, fault, named
-from ..fused import Array, rank4
+from ...faults import BoundCall, Kind, Result, fault, named
+from ...fused import Array, rank4
 
 
 @fault(Kind.TAILS, ops.add, ops.mul, like="L26708")

@@ -6,9 +6,9 @@ import numpy as np
 
 from backbay import DType, Node, ops
 
-from ..faults import BoundCall, Kind, Result, fault, named
-from ..fused import Array
-from ..misread_operands import kernels_of, plain
+from ...faults import BoundCall, Kind, Result, fault, named
+from ...fused import Array
+from ...misread_operands import kernels_of, plain
 from .fusion import follows
 
 IN_PLACE = named("add", "mul", "sub", "scale", "neg", "silu", "softmax", "rms_norm", "layer_norm", "clamp")

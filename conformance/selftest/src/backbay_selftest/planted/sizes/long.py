@@ -6,8 +6,8 @@ import numpy as np
 
 from backbay import ops
 
-from ..faults import BoundCall, Kind, Result, fault
-from ..fused import Array, exponentials, rank4, scaled
+from ...faults import BoundCall, Kind, Result, fault
+from ...fused import Array, exponentials, rank4, scaled
 
 
 @fault(Kind.LONG, ops.softmax, like="L13155")

@@ -9,8 +9,8 @@ import numpy as np
 from backbay import Spec, ops
 from backbay.plugin import contiguous_strides, span, strided
 
-from ..faults import BoundCall, Kind, Result, fault
-from ..fused import rank4
+from ...faults import BoundCall, Kind, Result, fault
+from ...fused import rank4
 
 
 def seen(call: BoundCall, **changed: Any) -> Result:

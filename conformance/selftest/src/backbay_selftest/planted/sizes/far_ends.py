@@ -8,8 +8,8 @@ import numpy as np
 
 from backbay import DType, ops
 
-from ..faults import BoundCall, Kind, Result, fault
-from ..fused import Array
+from ...faults import BoundCall, Kind, Result, fault
+from ...fused import Array
 
 
 @fault(Kind.PRECISION, ops.ssm_scan, like="L13607")

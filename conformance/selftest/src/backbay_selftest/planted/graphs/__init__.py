@@ -1,0 +1,1 @@
+"""Right ops that are wrong beside others in a graph."""

@@ -1,0 +1,1 @@
+"""Wrong places: strides, views, indices, repeated operands, and reads out of bounds."""

@@ -1,0 +1,1 @@
+"""Wrong numbers: rounding, quantized blocks, attributes, positions, and the order of a sort."""
