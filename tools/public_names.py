@@ -10,6 +10,7 @@ from pathlib import Path
 from textwrap import dedent
 from types import ModuleType
 
+from backbay import ops
 from backbay.discovery.registration import is_final
 from backbay.plugin import Backend, BackendHooks
 
@@ -24,6 +25,7 @@ DOORS = {
     "backbay_conformance": "For those who run the conformance suite from Python.",
     "backbay_conformance.plugin": "For authors of cases and scenarios.",
 }
+OPS = "The ops are in [ops.md](ops.md). These classes are the types of their attributes."
 PAGE = Path(__file__).parents[1] / "docs" / "api.md"
 INTRODUCTION = """\
 # The public names
@@ -44,7 +46,22 @@ def page() -> str:
         module = import_module(name)
         lines = [line for key in sorted(module.__all__) for line in _described(module, key, seen)]
         parts.append(f"## {name}\n\n{readers}\n\n```text\n" + "\n".join(lines) + "\n```")
+    records = [line for key in _attribute_types() for line in _described(ops, key, seen)]
+    parts.append(f"## backbay.ops\n\n{OPS}\n\n```text\n" + "\n".join(records) + "\n```")
     return "\n\n".join(parts) + "\n"
+
+
+def _attribute_types() -> list[str]:
+    """The classes that the families of ops define for attributes."""
+    return sorted(
+        name
+        for name, value in vars(ops).items()
+        if isinstance(value, type) and value.__module__ in {family.__name__ for family in _families()}
+    )
+
+
+def _families() -> list[ModuleType]:
+    return [value for value in vars(ops).values() if isinstance(value, ModuleType)]
 
 
 def _described(module: ModuleType, name: str, seen: dict[int, str]) -> list[str]:
@@ -81,7 +98,11 @@ def _members(kind: type) -> list[str]:
     lines = []
     if "__init__" in vars(kind) or hasattr(kind, "__dataclass_fields__"):
         lines.append(f"    __init__{_signature(kind.__init__)}")
-    if not hasattr(kind, "__dataclass_fields__"):  # its fields are the parameters of its constructor
+    if hasattr(kind, "_fields"):
+        lines.append(f"    __new__{_signature(kind.__new__)}")
+    if not hasattr(kind, "__dataclass_fields__") and not hasattr(
+        kind, "_fields"
+    ):  # a constructor's parameters
         lines += [f"    {name}: {annotation}" for name, annotation in sorted(_fields(kind).items())]
     lines += [f"    {_member(kind, key)}" for key in sorted(vars(kind)) if _is_method(kind, key)]
     return lines

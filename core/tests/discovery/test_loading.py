@@ -31,6 +31,10 @@ BROKEN = {
         GOOD.replace("contract_version =", "def get(self, name): pass\n        contract_version ="),
         "Good overrides get, which core needs as it is; a plugin may override allocate, book_weights, cache_config,",
     ),
+    "private method of core": (
+        GOOD.replace("contract_version =", "def _read(self): pass\n        contract_version ="),
+        "Good hides _read, which core's classes use inside; choose other names",
+    ),
     "no contract": (
         GOOD.replace("contract_version = CONTRACT_VERSION", "pass"),
         "Good states no contract version; this backbay has 1",

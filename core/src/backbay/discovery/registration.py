@@ -90,6 +90,10 @@ def check_class(found: object, rule: str = "a backend is") -> type[Backend]:
             f"{found.__qualname__} overrides {', '.join(overridden)}, which core needs as it is; a plugin may override "
             f"{', '.join(sorted(_hooks()))}"
         )
+    if hidden := _hidden(found):
+        raise BackendUnavailableError(
+            f"{found.__qualname__} hides {', '.join(hidden)}, which core's classes use inside; choose other names"
+        )
     if inspect.isabstract(found):
         missing = ", ".join(sorted(found.__abstractmethods__))
         raise BackendUnavailableError(f"{found.__qualname__} does not implement {missing}")
@@ -100,6 +104,18 @@ def _hooks() -> list[str]:
     """The methods that a plugin may override."""
     names = [name for name in vars(BackendHooks) if not name.startswith("_")]
     return [name for name in names if callable(getattr(Backend, name)) and not is_final(_of(Backend, name))]
+
+
+def _hidden(found: type) -> list[str]:
+    """The private names of core's classes that a plugin's classes define again."""
+    ours = [kind for kind in found.__mro__ if _is_of_core(kind)]
+    private = {name for kind in ours for name in vars(kind) if name.startswith("_") and name[1:2] != "_"}
+    private -= {"_abc_impl"}  # each abstract class has its own
+    return sorted(private & {name for kind in found.__mro__ if kind not in ours for name in vars(kind)})
+
+
+def _is_of_core(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] == "backbay"
 
 
 def _of(kind: type, name: str) -> object:
