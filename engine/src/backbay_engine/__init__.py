@@ -7,7 +7,8 @@ from .errors import CacheShiftError, ImageError, LogitsError, RequestError, Temp
 from .images.picture import Image
 from .images.prepared import Prepared
 from .llm import LLM, estimate, load
-from .runner.answer import Completion, Handle, Timings
+from .runner.answer import Completion, Timings, TokenStep
+from .runner.handle import Handle
 from .runner.options import GenerationOptions
 from .text.sampling import SamplingParams
 from .text.tokenizers import Tokenizer, tokenizer_from_gguf
@@ -26,6 +27,7 @@ __all__ = [
     "SamplingParams",
     "TemplateError",
     "Timings",
+    "TokenStep",
     "Tokenizer",
     "TokenizerError",
     "convert",

@@ -26,7 +26,8 @@ from .images.encoder import Encoder
 from .images.prepared import Prepared
 from .images.prompts import Parts
 from .models.contract import Model
-from .runner.answer import Completion, Handle, TextPieces
+from .runner.answer import Completion
+from .runner.handle import Handle, OnStep, TextPieces
 from .runner.loop import Runner
 from .runner.options import options_of
 from .runner.step_cache import StepCache
@@ -190,12 +191,17 @@ class LLM:
         return self._template
 
     @naming_limits("a request")
-    def submit(self, prompt: Prompt, **options: Any) -> Handle[Completion]:
+    def submit(self, prompt: Prompt, *, on_step: OnStep | None = None, **options: Any) -> Handle[Completion]:
         """Queue a request; requests that run at the same time share their steps.
 
-        The options are the fields of GenerationOptions (max_tokens, stop, num_keep, reuse) and of SamplingParams
-        (temperature, top_k, top_p, min_p, seed, logprobs ...).
+        on_step     called with each TokenStep as soon as it is there, then once with the Completion or the error. It
+                    runs in the engine's thread: it hands on what it gets, and never waits
+
+        The other options are the fields of GenerationOptions (max_tokens, stop, num_keep, reuse) and of
+        SamplingParams (temperature, top_k, top_p, min_p, seed, logprobs ...).
         """
+        if on_step is not None and not callable(on_step):
+            raise RequestError(f"on_step must be a function of one argument, got {on_step!r}")
         self._check_generates()
         checked_prompt = self._prompting.checked(prompt)
         checked = options_of(options, self.context)
@@ -208,7 +214,7 @@ class LLM:
             sampling = checked.sampling
             bias = {**sampling.logit_bias, **dict.fromkeys(never, float("-inf"))}
             checked = replace(checked, sampling=replace(sampling, logit_bias=bias))
-        return self._engine.generate(checked_prompt, checked)
+        return self._engine.generate(checked_prompt, checked, on_step)
 
     def encode(self, prompt: Prompt) -> list[int]:
         """The token ids of a prompt, a placeholder for each row of a picture; RequestError if the model cannot serve it."""

@@ -42,7 +42,7 @@ def test_frames_of_many_threads_come_whole(pipe):
             if size == 300_000:
                 sender.send_part(Kind.BYTES, number, memoryview(bytes([number]) * size))
             else:
-                sender.send(Kind.TEXT, number, bytes([number]) * size)
+                sender.send(Kind.STEP, number, bytes([number]) * size)
 
     threads = [threading.Thread(target=send, args=(number,)) for number in range(1, 9)]
     for thread in threads:

@@ -16,7 +16,8 @@ from ..images.picture import Image
 from ..images.prepared import Prepared
 from ..images.prompts import Parts
 from ..images.store import Counters
-from ..runner.answer import Completion, Handle
+from ..runner.answer import Completion
+from ..runner.handle import Handle, OnStep
 from ..runner.options import GenerationOptions
 from ..text.tokenizers import Tokenizer
 
@@ -70,7 +71,9 @@ class Engine(ABC):
         """ClosedError if the engine is closed."""
 
     @abstractmethod
-    def generate(self, prompt: Prompt, options: GenerationOptions) -> Handle[Completion]:
+    def generate(
+        self, prompt: Prompt, options: GenerationOptions, on_step: OnStep | None
+    ) -> Handle[Completion]:
         """Queue a request for text."""
 
     @abstractmethod

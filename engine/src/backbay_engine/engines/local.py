@@ -27,8 +27,9 @@ from ..images.store import Counters, Lease
 from ..models import load_model
 from ..models.contract import Model
 from ..models.keys import CONTEXT_LENGTH
-from ..runner.answer import Completion, Handle, Receiver
+from ..runner.answer import Completion
 from ..runner.generation import Generation
+from ..runner.handle import Handle, OnStep, Receiver
 from ..runner.job import Job, RowsAtHand, spans_in
 from ..runner.loop import Runner
 from ..runner.options import GenerationOptions
@@ -141,8 +142,10 @@ class LocalEngine(Engine):
         if self.backend.closed:
             raise ClosedError(f"the model is closed{self.backend.closed_because}")
 
-    def generate(self, prompt: Prompt, options: GenerationOptions) -> Handle[Completion]:
-        return self.begin(prompt, self.generation(options), Handle[Completion])
+    def generate(
+        self, prompt: Prompt, options: GenerationOptions, on_step: OnStep | None
+    ) -> Handle[Completion]:
+        return self.begin(prompt, self.generation(options), partial(Handle[Completion], on_step=on_step))
 
     def score(self, prompt: Prompt) -> Handle[NDArray[np.float32]]:
         return self.begin(prompt, Scoring, Handle[NDArray[np.float32]])

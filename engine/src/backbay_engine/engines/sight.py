@@ -32,7 +32,7 @@ from ..images.prompts import Parts, Placing, placeholders, tokens_of
 from ..images.store import ImageStore, Lease
 from ..images.turns import Turns, share_processors
 from ..models.keys import WIDTH
-from ..runner.answer import Receiver
+from ..runner.handle import Receiver
 from ..runner.job import Job
 from ..runner.loop import Runner
 from ..steps.tokens import Token, seeing

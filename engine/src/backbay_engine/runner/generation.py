@@ -11,7 +11,7 @@ from ..steps.texts import text_length
 from ..steps.tokens import Token
 from ..text.sampling import Sampled, Sampler, StopMatcher
 from ..text.tokenizers import Tokenizer
-from .answer import Clock, Completion, FinishReason, Timings
+from .answer import Clock, Completion, FinishReason, Timings, TokenStep
 from .job import Job, RowsOfPictures
 from .options import GenerationOptions
 from .slots import Slot
@@ -44,7 +44,8 @@ class Generation(Job):
         self._pieces: list[str] = []
         self._tokens: list[int] = []
         self._logprobs: list[Sampled] = []
-        self._reason: FinishReason = "cancelled"
+        self._reason: FinishReason | None = None
+        self._last: TokenStep | None = None  # held until the answer's end is known
 
     def start(self, slot: Slot) -> None:
         super().start(slot)
@@ -61,17 +62,15 @@ class Generation(Job):
         sampled = self.sampler.sample(rows[0])
         if not self._tokens:
             self.timings.prompt = self._clock.lap()
-        self._tokens.append(sampled.token)
+        logprobs = None
         if self.options.sampling.logprobs is not None:
             self._logprobs.append(sampled)
-        if sampled.token in self.end_ids:
-            return self._over("stop")
-        if self.text is not None:
-            self._show(self.text.push(sampled.token))
-        if self.stops.stop is not None:
-            return self._over("stop")
-        if len(self._tokens) == self.options.max_tokens:
-            return self._over("length")
+            logprobs = (sampled,)
+        step = TokenStep(self._take(sampled.token), (sampled.token,), logprobs)
+        if self._reason is not None:
+            self._last = step
+            return False
+        self.handle.emit(step)
         self.todo = [sampled.token]
         return True
 
@@ -80,7 +79,7 @@ class Generation(Job):
         if keep is not None and self.text_end:  # the decoder attends to the whole text
             keep = max(keep, self.text_end + 1)
         if keep is None or keep > context - 2:
-            self._over("length")
+            self._reason = "length"
             return None
         return keep
 
@@ -88,20 +87,34 @@ class Generation(Job):
         if error is not None:
             self.handle.fail(error)
             return
-        if self.text is not None:
-            self._show(self.text.finish(), last=True)
+        reason = self._reason or "cancelled"
+        last = self._last or TokenStep("", (), None if self.options.sampling.logprobs is None else ())
+        self.handle.emit(last._replace(text=last.text + self._rest(), finish_reason=reason))
         self.timings.generation = self._clock.lap() if self._tokens else 0.0
         self.timings.tokens = len(self._tokens)
         logprobs = None if self.options.sampling.logprobs is None else self._logprobs
         text, stop = "".join(self._pieces), self.stops.stop
-        self.handle.succeed(Completion(text, self._tokens, self._reason, logprobs, stop, self.timings))
+        self.handle.succeed(Completion(text, self._tokens, reason, logprobs, stop, self.timings))
 
-    def _over(self, reason: FinishReason) -> bool:
-        self._reason = reason
-        return False
-
-    def _show(self, text: str, *, last: bool = False) -> None:
-        piece = self.stops.push(text) + (self.stops.finish() if last else "")
+    def _take(self, token: int) -> str:
+        """The text that is certain after the answer's next token, which may be its last one."""
+        self._tokens.append(token)
+        if token in self.end_ids:
+            self._reason = "stop"
+            return ""
+        piece = "" if self.text is None else self.stops.push(self.text.push(token))
         if piece:
             self._pieces.append(piece)
-            self.handle.emit(piece)
+        if self.stops.stop is not None:
+            self._reason = "stop"
+        elif len(self._tokens) == self.options.max_tokens:
+            self._reason = "length"
+        return piece
+
+    def _rest(self) -> str:
+        """The text that was held back, once nothing more comes."""
+        if self.text is None:
+            return ""
+        rest = self.stops.push(self.text.finish()) + self.stops.finish()
+        self._pieces.append(rest)
+        return rest

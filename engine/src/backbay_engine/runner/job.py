@@ -14,7 +14,7 @@ from ..cache.pictures import Shown
 from ..steps.step import Ints
 from ..steps.texts import text_length
 from ..steps.tokens import PictureToken, Token, axes_of, ids_of, places_in
-from .answer import Receiver
+from .handle import Receiver
 from .scheduler import Span
 from .slots import Slot
 

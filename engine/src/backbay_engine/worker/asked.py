@@ -7,7 +7,7 @@ from typing import Any, final
 
 from numpy.typing import NDArray
 
-from ..runner.answer import Handle
+from ..runner.handle import Handle
 from .process import WorkerProcess
 from .wire import Kind
 

@@ -38,8 +38,9 @@ from ..images.picture import Image
 from ..images.prepared import Prepared
 from ..images.prompts import Parts
 from ..images.store import Counters
-from ..runner.answer import Completion, Handle
+from ..runner.answer import Completion, TokenStep
 from ..runner.generation import Generation
+from ..runner.handle import Handle, OnStep
 from ..runner.options import GenerationOptions
 from ..text.tokenizers import Tokenizer, tokenizer_from_gguf
 from . import log_records
@@ -139,13 +140,15 @@ class WorkerEngine(Engine):
         if self._closed:
             raise ClosedError(f"the model is closed{self._closed_because}")
 
-    def generate(self, prompt: Prompt, options: GenerationOptions) -> Handle[Completion]:
+    def generate(
+        self, prompt: Prompt, options: GenerationOptions, on_step: OnStep | None
+    ) -> Handle[Completion]:
         size = self.facts.vocabulary_size
         Generation(
             (), options=options, tokenizer=self.tokenizer, vocabulary_size=size
         )  # refuses wrong options here
         plain = replace(options.sampling, logit_bias=dict(options.sampling.logit_bias))
-        return self._ask(Generate(_listed(prompt), replace(options, sampling=plain)))
+        return self._ask(Generate(_listed(prompt), replace(options, sampling=plain)), on_step)
 
     def score(self, prompt: Prompt) -> Handle[NDArray[np.float32]]:
         return self._ask(Score(_listed(prompt)))
@@ -210,9 +213,9 @@ class WorkerEngine(Engine):
         finally:
             handle.cancel()
 
-    def _ask(self, request: Request) -> Handle[Any]:
+    def _ask(self, request: Request, on_step: OnStep | None = None) -> Handle[Any]:
         number = next(self._numbers)
-        handle: Handle[Any] = Handle(partial(self._cancel, number))
+        handle: Handle[Any] = Handle(partial(self._cancel, number), on_step)
         asked = Asked(pickle.dumps(request), handle)
         with self._lock:
             self.check_open()
@@ -318,9 +321,12 @@ class WorkerEngine(Engine):
             try:
                 self._start()
             except BackendUnavailableError as error:
-                for asked in self._asked.values():
-                    asked.handle.fail(error)
+                failing = [partial(asked.handle.fail, error) for asked in self._asked.values()]
                 self._asked.clear()
+            else:
+                return
+        for fail in failing:  # without the lock, as `on_step` is the caller's
+            fail()
 
     def _take_facts(self, worker: WorkerProcess, opened: Opened) -> None:
         if self._loading is not None:
@@ -335,8 +341,8 @@ class WorkerEngine(Engine):
             self._loading.put(said)
 
     def _take_answer(self, frame: Frame, asked: Asked) -> None:
-        if frame.kind is Kind.TEXT:
-            asked.handle.emit(frame.payload.decode("utf-8", "surrogatepass"))
+        if frame.kind is Kind.STEP:
+            asked.handle.emit(TokenStep(*pickle.loads(frame.payload)))  # noqa: S301  our own worker wrote it
         elif frame.kind is Kind.BEGUN:
             asked.begun = True
         elif frame.kind is Kind.RESULT:

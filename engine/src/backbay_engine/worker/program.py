@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from backbay.gguf import Config, Strings
 
 from ..engines.local import LocalEngine
+from ..runner.answer import TokenStep
 from ..runner.scoring import Scoring
 from . import log_records
 from .deaths import MUTE
@@ -171,8 +172,8 @@ class Relay:
     def __init__(self, host: Sender, number: int, open: dict[int, Task], large: SimpleQueue[Task]) -> None:
         self._host, self._number, self._open, self._large = host, number, open, large
 
-    def emit(self, piece: str) -> None:
-        self._try(self._send, Kind.TEXT, piece.encode("utf-8", "surrogatepass"))
+    def emit(self, step: TokenStep) -> None:
+        self._try(self._send, Kind.STEP, pickle.dumps(tuple(step)))
 
     def succeed(self, result: Any) -> None:
         self._open.pop(self._number, None)

@@ -17,7 +17,7 @@ _PIPE = 1 << 20
 
 
 class Kind(IntEnum):
-    """What a frame says. The payload is a pickled value, but for TEXT and BYTES."""
+    """What a frame says. The payload is a pickled value, but for BYTES."""
 
     # from the host
     SETUP = 1
@@ -32,7 +32,7 @@ class Kind(IntEnum):
     READY = 13
     REFUSED = 14  # the model could not be loaded
     BEGUN = 15
-    TEXT = 16  # a piece of an answer, in UTF-8
+    STEP = 16  # of an answer, as a tuple
     RESULT = 17
     FAILED = 18
     ARRAY = 19  # the shape and the dtype of a result whose bytes follow
