@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from .conversion import convert
-from .errors import CacheShiftError, ImageError, LogitsError, RequestError, TemplateError, TokenizerError
+from .errors import (
+    CacheShiftError,
+    ContextOverflowError,
+    DeadlineError,
+    ImageError,
+    LogitsError,
+    QueueFullError,
+    RequestError,
+    TemplateError,
+    TokenizerError,
+)
 from .images.picture import Image
 from .images.prepared import Prepared
 from .llm import LLM, estimate, load
@@ -17,12 +27,15 @@ __all__ = [
     "LLM",
     "CacheShiftError",
     "Completion",
+    "ContextOverflowError",
+    "DeadlineError",
     "GenerationOptions",
     "Handle",
     "Image",
     "ImageError",
     "LogitsError",
     "Prepared",
+    "QueueFullError",
     "RequestError",
     "SamplingParams",
     "TemplateError",

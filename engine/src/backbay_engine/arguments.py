@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import reprlib
 from collections.abc import Iterable, Mapping
+from numbers import Real
 from operator import index
+from time import monotonic
 from typing import Any
 
 from backbay import BackendParams, OptionError
@@ -26,6 +29,19 @@ def whole(name: str, value: object, least: int, most: int | None = None) -> int:
     if number < least or (most is not None and number > most):
         raise RequestError(f"{name} must be an integer {rule}, got {value!r}")
     return number
+
+
+def moment(name: str, seconds: object) -> float:
+    """The time in so many seconds, by `time.monotonic`, which all processes of a machine share; None: never."""
+    if seconds is None:
+        return math.inf
+    try:
+        number = float(seconds) if isinstance(seconds, Real) else math.nan
+    except OverflowError:
+        return math.inf
+    if not number > 0:
+        raise RequestError(f"{name} must be a number of seconds above 0 or None, got {seconds!r}")
+    return monotonic() + number
 
 
 def require_room(parallel: int, context: int) -> None:

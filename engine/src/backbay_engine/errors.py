@@ -21,6 +21,26 @@ class RequestError(BackbayError, ValueError):
     """A request that cannot be served: an empty prompt, a prompt too long, an unknown token id, a wrong option."""
 
 
+class ContextOverflowError(RequestError):
+    """A prompt has more tokens than the model takes: `prompt_tokens` and `context` are both counts."""
+
+    def __init__(self, message: str, prompt_tokens: int = 0, context: int = 0) -> None:
+        super().__init__(message)
+        self.prompt_tokens, self.context = prompt_tokens, context
+
+
+class QueueFullError(BackbayError):
+    """As many requests wait as may wait; `waiting` is their number. The same request may succeed later."""
+
+    def __init__(self, message: str, waiting: int = 0) -> None:
+        super().__init__(message)
+        self.waiting = waiting
+
+
+class DeadlineError(BackbayError):
+    """A request had not begun when its deadline passed."""
+
+
 class ImageError(RequestError):
     """A picture that cannot be taken: damaged, too large, of an unknown kind, or of a size that the model refuses."""
 

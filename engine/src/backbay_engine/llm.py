@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from backbay import Backend, BackendMemory, BackendParams, DType, OptionError
 from backbay.plugin import naming_limits
 
-from .arguments import require_params
+from .arguments import moment, require_params
 from .cache.contract import Cache
 from .engines.contract import Engine
 from .engines.local import LocalEngine, Path, Sizes
@@ -61,6 +61,7 @@ def load(
     progress: Callable[[float], None] | None = None,
     cancel: Event | None = None,
     worker: bool = False,
+    queue: int | None = None,
 ) -> LLM:
     """Open a model and load it: a GGUF file, a folder of transformers, or a name such as hf:org/name.
 
@@ -72,6 +73,7 @@ def load(
                 backend's preference
     worker      run the model in a process of its own: if the process dies, the running requests raise
                 BackendUnavailableError, and the next request starts another
+    queue       requests that may wait while `parallel` run: one more raises QueueFullError; by default any number
 
     A model that sees pictures has an encoder in its file, or in a projector's file:
 
@@ -88,7 +90,7 @@ def load(
     if not isinstance(worker, bool):
         raise OptionError(f"worker must be True or False, got {worker!r}")
     engine = (WorkerEngine if worker else LocalEngine)(
-        path, backend, given, Sizes(context, parallel, batch, kv_dtype), sight
+        path, backend, given, Sizes(context, parallel, batch, kv_dtype, queue), sight
     )
     engine.load(progress, cancel)
     return LLM(engine)
@@ -191,17 +193,21 @@ class LLM:
         return self._template
 
     @naming_limits("a request")
-    def submit(self, prompt: Prompt, *, on_step: OnStep | None = None, **options: Any) -> Handle[Completion]:
+    def submit(
+        self, prompt: Prompt, *, on_step: OnStep | None = None, deadline: float | None = None, **options: Any
+    ) -> Handle[Completion]:
         """Queue a request; requests that run at the same time share their steps.
 
         on_step     called with each TokenStep as soon as it is there, then once with the Completion or the error. It
                     runs in the engine's thread: it hands on what it gets, and never waits
+        deadline    seconds within which the request must begin; if it still waits then, it ends with DeadlineError
 
         The other options are the fields of GenerationOptions (max_tokens, stop, num_keep, reuse) and of
         SamplingParams (temperature, top_k, top_p, min_p, seed, logprobs ...).
         """
         if on_step is not None and not callable(on_step):
             raise RequestError(f"on_step must be a function of one argument, got {on_step!r}")
+        begin_by = moment("deadline", deadline)
         self._check_generates()
         checked_prompt = self._prompting.checked(prompt)
         checked = options_of(options, self.context)
@@ -214,7 +220,7 @@ class LLM:
             sampling = checked.sampling
             bias = {**sampling.logit_bias, **dict.fromkeys(never, float("-inf"))}
             checked = replace(checked, sampling=replace(sampling, logit_bias=bias))
-        return self._engine.generate(checked_prompt, checked, on_step)
+        return self._engine.generate(checked_prompt, checked, on_step, begin_by)
 
     def encode(self, prompt: Prompt) -> list[int]:
         """The token ids of a prompt, a placeholder for each row of a picture; RequestError if the model cannot serve it."""

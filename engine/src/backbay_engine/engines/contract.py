@@ -72,9 +72,9 @@ class Engine(ABC):
 
     @abstractmethod
     def generate(
-        self, prompt: Prompt, options: GenerationOptions, on_step: OnStep | None
+        self, prompt: Prompt, options: GenerationOptions, on_step: OnStep | None, begin_by: float
     ) -> Handle[Completion]:
-        """Queue a request for text."""
+        """Queue a request for text, which is to begin by a time of `time.monotonic`."""
 
     @abstractmethod
     def score(self, prompt: Prompt) -> Handle[NDArray[np.float32]]:

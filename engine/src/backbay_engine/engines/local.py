@@ -19,7 +19,7 @@ from backbay.plugin import Cancel, Entry, Progress, without_forks
 
 from ..arguments import LARGEST, LARGEST_BATCH, MOST_SEQUENCES, require_room, whole
 from ..cache.contract import Cache, CacheSizes
-from ..errors import LogitsError, RequestError
+from ..errors import ContextOverflowError, LogitsError, RequestError
 from ..images.picture import Image
 from ..images.prepared import Prepared
 from ..images.prompts import Parts
@@ -46,6 +46,7 @@ from ..steps.tokens import Token, ids_of, places_in
 from ..text.tokenizers import Tokenizer, tokenizer_from_gguf
 from ..text.tokenizers.keys import KIND, TOKENS
 from .contract import Engine, Facts, Prompt
+from .places import Places
 from .sight import MakeJob, Sight, SightOptions, open_sight, open_text, own_projector
 
 log = logging.getLogger(__name__)
@@ -64,6 +65,7 @@ class Sizes:
     parallel: int
     batch: int
     kv_dtype: str | DType | None
+    queue: int | None = None
 
 
 @final
@@ -81,6 +83,7 @@ class LocalEngine(Engine):
     ) -> None:
         parallel = whole("parallel", sizes.parallel, 1, MOST_SEQUENCES)
         batch = whole("batch", sizes.batch, 1, LARGEST_BATCH)
+        self.places = Places(parallel, sizes.queue)
         self.sight: Sight | None = None
         sight = own_projector(path, sight)
         self.backend, holds_encoder = open_text(path, backend, params)
@@ -143,18 +146,22 @@ class LocalEngine(Engine):
             raise ClosedError(f"the model is closed{self.backend.closed_because}")
 
     def generate(
-        self, prompt: Prompt, options: GenerationOptions, on_step: OnStep | None
+        self, prompt: Prompt, options: GenerationOptions, on_step: OnStep | None, begin_by: float
     ) -> Handle[Completion]:
-        return self.begin(prompt, self.generation(options), partial(Handle[Completion], on_step=on_step))
+        with self.places.taken() as place:
+            receiver = partial(Handle[Completion], on_step=on_step, place=place)
+            return self.begin(prompt, self.generation(options, begin_by), receiver)
 
     def score(self, prompt: Prompt) -> Handle[NDArray[np.float32]]:
-        return self.begin(prompt, Scoring, Handle[NDArray[np.float32]])
+        with self.places.taken() as place:
+            return self.begin(prompt, Scoring, partial(Handle[NDArray[np.float32]], place=place))
 
-    def generation(self, options: GenerationOptions) -> MakeJob:
+    def generation(self, options: GenerationOptions, begin_by: float) -> MakeJob:
         """The function that makes the job of a request for text, from its tokens and the rows of its pictures."""
         return partial(
             Generation,
             options=options,
+            begin_by=begin_by,
             tokenizer=self.tokenizer,
             vocabulary_size=self.facts.vocabulary_size,
         )
@@ -178,9 +185,11 @@ class LocalEngine(Engine):
         tokens = self.model.prompt(ids)
         room = min(self.facts.batch, self.facts.context)
         if text_length(tokens) and len(tokens) > room:
-            raise RequestError(
+            raise ContextOverflowError(
                 f"the prompt has {len(ids)} tokens, and the encoder takes {room - 1} at once: load the model with a "
-                f"larger batch and context"
+                f"larger batch and context",
+                len(ids),
+                room - 1,
             )
         return tokens
 
@@ -268,8 +277,10 @@ class LocalEngine(Engine):
         if not tokens:
             raise RequestError("the prompt is empty")
         if len(tokens) > context:
-            raise RequestError(
-                f"the prompt has {len(tokens)} tokens with its pictures, the context holds {context}"
+            raise ContextOverflowError(
+                f"the prompt has {len(tokens)} tokens with its pictures, the context holds {context}",
+                len(tokens),
+                context,
             )
         crossing = [place for place in places_in(tokens) if place.picture.crosses]
         room = self.runner.showing.room if self.runner is not None and self.runner.showing is not None else 0

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, final
 
 from ..arguments import conversation, token_ids
-from ..errors import ImageError, RequestError
+from ..errors import ContextOverflowError, ImageError, RequestError
 from ..images.conversations import Conversation, has_pictures
 from ..images.picture import Image, image_of
 from ..images.prepared import Prepared
@@ -105,11 +105,13 @@ class Prompting:
         if not ids:
             raise RequestError("the prompt is empty")
         if len(ids) > self._facts.context:
-            raise RequestError(f"the prompt has {len(ids)} tokens, the context holds {self._facts.context}")
+            told = f"the prompt has {len(ids)} tokens, the context holds {self._facts.context}"
+            raise ContextOverflowError(told, len(ids), self._facts.context)
         if (
             not self._facts.generates and len(ids) > self._facts.batch
         ):  # without a cache, a text cannot be split
-            raise RequestError(f"the prompt has {len(ids)} tokens, a step takes {self._facts.batch} (batch)")
+            told = f"the prompt has {len(ids)} tokens, a step takes {self._facts.batch} (batch)"
+            raise ContextOverflowError(told, len(ids), self._facts.batch)
         self._check_ids(ids)
         return ids
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, final
 
@@ -27,11 +28,12 @@ class Generation(Job):
         pictures: RowsOfPictures | None = None,
         *,
         options: GenerationOptions,
+        begin_by: float = math.inf,
         tokenizer: Tokenizer | None,
         vocabulary_size: int,
     ) -> None:
         super().__init__(prompt, pictures, reuse=options.reuse)
-        self.options = options
+        self.options, self.begin_by = options, begin_by
         self.sampler = Sampler(options.sampling, vocabulary_size)
         self.text_end = text_length(prompt)
         self.sampler.accept(self.ids(len(prompt))[self.text_end :])

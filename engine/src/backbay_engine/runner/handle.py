@@ -23,6 +23,12 @@ T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
 
 
+class Place(Protocol):
+    """A request's place among those that an engine takes at once."""
+
+    def leave(self) -> None: ...
+
+
 class Receiver(Protocol[T_contra]):
     """Takes what a request gives: steps, then the result or an error."""
 
@@ -37,8 +43,10 @@ class Receiver(Protocol[T_contra]):
 class Handle(Generic[T]):
     """A submitted request: iterate over its text or its steps as they come, or wait for its result."""
 
-    def __init__(self, cancel: Callable[[], None], on_step: OnStep | None = None) -> None:
-        self._cancel, self._on_step = cancel, on_step
+    def __init__(
+        self, cancel: Callable[[], None], on_step: OnStep | None = None, place: Place | None = None
+    ) -> None:
+        self._cancel, self._on_step, self._place = cancel, on_step, place
         self._steps: SimpleQueue[TokenStep | None] = SimpleQueue()
         self._lock = RLock()  # a request may be ended by one thread while another hands it a step
         self._ended = False
@@ -53,6 +61,7 @@ class Handle(Generic[T]):
     def cancel(self) -> None:
         """End the request early; its result is the answer so far. Does nothing if the request is over."""
         if not self.done:
+            self._leave()
             self._cancel()
 
     def result(self, timeout: float | None = None) -> T:
@@ -105,11 +114,16 @@ class Handle(Generic[T]):
             if self._ended:
                 return
             self._ended = True
+            self._leave()  # before anybody learns of the end, and asks again
             self._result, self._error = result, self._error or error
             self._tell(self._result if self._error is None else self._error)
             self._on_step = None  # it may hold whatever waits for the answer
             self._steps.put(None)
             self._over.set()
+
+    def _leave(self) -> None:
+        if self._place is not None:
+            self._place.leave()
 
     def _tell(self, what: object) -> None:
         """Call `on_step`; an error of its own is the request's, which then ends early."""
@@ -123,7 +137,7 @@ class Handle(Generic[T]):
                 log.exception("on_step failed at the end of its request")
             else:
                 self._error = error
-                self._cancel()
+                self.cancel()
 
 
 def _seconds(timeout: object) -> float | None:

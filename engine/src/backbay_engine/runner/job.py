@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -75,6 +76,7 @@ class Job(ABC):
         self.skipped = 0
         self.slot: Slot | None = None
         self.cancelled = False
+        self.begin_by = math.inf  # a time of `time.monotonic`
         self._lay_out(self.prompt)
 
     @property

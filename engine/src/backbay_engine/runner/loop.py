@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import nullcontext
 from threading import Condition, Event, Thread, current_thread
+from time import monotonic
 from typing import Any, final
 
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from backbay import BackbayError, CancelledError, ClosedError
 from backbay.plugin import close_after_fork
 
-from ..errors import LogitsError
+from ..errors import DeadlineError, LogitsError
 from ..images.turns import Turns
 from .job import Job
 from .scheduler import Scheduler, Share, fitting
@@ -145,16 +146,19 @@ class Runner:
         for job in [job for job in self._active if job.cancelled or self._closing]:
             self._end(job, self._why(job))
         with self._changed:
-            gone = [job for job in self._waiting if job.cancelled or self._closing]
+            now = monotonic() if self._waiting else 0.0
+            gone = [job for job in self._waiting if job.cancelled or self._closing or job.begin_by <= now]
             for job in gone:
                 self._waiting.remove(job)
         for job in gone:
             job.end(self._why(job))
 
-    def _why(self, job: Job) -> ClosedError | None:
+    def _why(self, job: Job) -> BackbayError | None:
         """The error of a job that ends early; None if it was cancelled."""
         if job.cancelled:
             return None
+        if not self._closing:
+            return DeadlineError("the request had not begun by its deadline: all sequences were busy")
         return ClosedError("the model was closed, or nobody held it any longer, before the request was done")
 
     def _admit(self) -> None:

@@ -33,6 +33,7 @@ from backbay.plugin import Cancel, Progress, close_after_fork, require_cancel
 
 from ..engines.contract import Engine, Prompt
 from ..engines.local import Path, Sizes
+from ..engines.places import Place, Places
 from ..engines.sight import SightOptions
 from ..images.picture import Image
 from ..images.prepared import Prepared
@@ -94,11 +95,12 @@ class WorkerEngine(Engine):
         # Chosen here: each worker would try all installed backends anew.
         chosen = importable(backend) if isinstance(backend, type) else backbay.choose(backend).name
         levels = log_records.levels()
+        self._places = Places(sizes.parallel, sizes.queue)
         self._setup = Setup(
             plain_path(path),
             chosen,
             plain_params(params),
-            sizes,
+            replace(sizes, queue=None),  # requests wait here
             levels,
             sendable_sight(sight),
         )
@@ -141,17 +143,20 @@ class WorkerEngine(Engine):
             raise ClosedError(f"the model is closed{self._closed_because}")
 
     def generate(
-        self, prompt: Prompt, options: GenerationOptions, on_step: OnStep | None
+        self, prompt: Prompt, options: GenerationOptions, on_step: OnStep | None, begin_by: float
     ) -> Handle[Completion]:
         size = self.facts.vocabulary_size
         Generation(
             (), options=options, tokenizer=self.tokenizer, vocabulary_size=size
         )  # refuses wrong options here
         plain = replace(options.sampling, logit_bias=dict(options.sampling.logit_bias))
-        return self._ask(Generate(_listed(prompt), replace(options, sampling=plain)), on_step)
+        request = Generate(_listed(prompt), replace(options, sampling=plain), begin_by)
+        with self._places.taken() as place:
+            return self._ask(request, on_step, place)
 
     def score(self, prompt: Prompt) -> Handle[NDArray[np.float32]]:
-        return self._ask(Score(_listed(prompt)))
+        with self._places.taken() as place:
+            return self._ask(Score(_listed(prompt)), place=place)
 
     def embed(self, prompts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
         found: NDArray[np.float32] = self._answer(Embed([list(prompt) for prompt in prompts]))
@@ -213,9 +218,11 @@ class WorkerEngine(Engine):
         finally:
             handle.cancel()
 
-    def _ask(self, request: Request, on_step: OnStep | None = None) -> Handle[Any]:
+    def _ask(
+        self, request: Request, on_step: OnStep | None = None, place: Place | None = None
+    ) -> Handle[Any]:
         number = next(self._numbers)
-        handle: Handle[Any] = Handle(partial(self._cancel, number), on_step)
+        handle: Handle[Any] = Handle(partial(self._cancel, number), on_step, place)
         asked = Asked(pickle.dumps(request), handle)
         with self._lock:
             self.check_open()

@@ -139,9 +139,8 @@ class Worker:
         try:
             request: Request = pickle.loads(payload)  # noqa: S301  the host wrote it
             if isinstance(request, Generate):
-                engine.begin(
-                    request.prompt, engine.generation(request.options), partial(self._receiver, number)
-                )
+                make = engine.generation(request.options, request.begin_by)
+                engine.begin(request.prompt, make, partial(self._receiver, number))
             elif isinstance(request, Score):
                 engine.begin(request.prompt, Scoring, partial(self._receiver, number))
             else:

@@ -68,6 +68,7 @@ class Opened:
 class Generate:
     prompt: Prompt
     options: GenerationOptions
+    begin_by: float
 
 
 @dataclass(frozen=True)
