@@ -60,14 +60,14 @@ def require_params(name: str, given: BackendParams | None) -> BackendParams | No
     return given
 
 
-def token_ids(prompt: object) -> list[int]:
-    """The token ids of a prompt that is no text."""
+def token_ids(given: object, rule: str = "a prompt must be a text or token ids") -> list[int]:
+    """The token ids of a prompt that is no text, or of another argument, by its rule."""
     try:
-        if isinstance(prompt, Iterable) and not isinstance(prompt, bytes):
-            return [index(token) for token in prompt]
+        if isinstance(given, Iterable) and not isinstance(given, bytes):
+            return [index(token) for token in given]
     except TypeError:
         pass
-    raise RequestError(f"a prompt must be a text or token ids, got {reprlib.repr(prompt)}")
+    raise RequestError(f"{rule}, got {reprlib.repr(given)}")
 
 
 def stop_strings(stop: object) -> tuple[str, ...]:

@@ -162,6 +162,7 @@ class LocalEngine(Engine):
             Generation,
             options=options,
             begin_by=begin_by,
+            context=self.facts.context,
             tokenizer=self.tokenizer,
             vocabulary_size=self.facts.vocabulary_size,
         )

@@ -55,7 +55,7 @@ class Prompting:
             raise RequestError("the prompt is empty")
         for item in parts.items:
             if isinstance(item, list):
-                self._check_ids(item)
+                self.check_ids(item)
             elif isinstance(item, Image | Prepared):
                 self._check_picture(item)
         return parts if parts.pictures else self._in_limits(self.texts(parts))
@@ -112,10 +112,10 @@ class Prompting:
         ):  # without a cache, a text cannot be split
             told = f"the prompt has {len(ids)} tokens, a step takes {self._facts.batch} (batch)"
             raise ContextOverflowError(told, len(ids), self._facts.batch)
-        self._check_ids(ids)
+        self.check_ids(ids)
         return ids
 
-    def _check_ids(self, ids: Sequence[int]) -> None:
+    def check_ids(self, ids: Sequence[int]) -> None:
         wrong = next((token for token in ids if not 0 <= token < self._facts.vocabulary_size), None)
         if wrong is not None:
             raise RequestError(f"token ids must be in [0, {self._facts.vocabulary_size}), got {wrong}")

@@ -18,6 +18,7 @@ class Timings:
     prompt_tokens: int = 0
     reused_tokens: int = 0  # of the prompt, already in the cache
     tokens: int = 0
+    resumed_tokens: int = 0  # of the answer, given by `resume`
     pictures: float = 0.0  # for the preparation and the encoding of the prompt's pictures
     waited: float = 0.0  # for a free sequence
     prompt: float = 0.0  # from the free sequence to the first token
@@ -30,18 +31,19 @@ class Timings:
 
     @property
     def rate(self) -> float:
-        """Tokens per second after the first."""
-        return (self.tokens - 1) / self.generation if self.generation and self.tokens > 1 else 0.0
+        """Tokens per second after the first that was made here."""
+        made = self.tokens - self.resumed_tokens
+        return (made - 1) / self.generation if self.generation and made > 1 else 0.0
 
 
 @dataclass
 class Completion:
-    """The result of a request for text."""
+    """The result of a request for text: a whole answer, also if it was resumed."""
 
     text: str
     tokens: list[int]
     finish_reason: FinishReason
-    logprobs: list[Sampled] | None = None  # one for each token; None if not asked for
+    logprobs: list[Sampled] | None = None  # one for each token made here; None if not asked for
     stop: str | None = None  # the stop string that ended it
     timings: Timings = field(default_factory=Timings)
 

@@ -8,14 +8,15 @@ from typing import Any, final
 
 from numpy.typing import NDArray
 
+from ..errors import ContextOverflowError, RequestError
 from ..steps.texts import text_length
-from ..steps.tokens import Token
+from ..steps.tokens import Token, ids_of
 from ..text.sampling import Sampled, Sampler, StopMatcher
 from ..text.tokenizers import Tokenizer
 from .answer import Clock, Completion, FinishReason, Timings, TokenStep
 from .job import Job, RowsOfPictures
 from .options import GenerationOptions
-from .slots import Slot
+from .slots import Slot, forgotten
 
 
 @final
@@ -29,30 +30,59 @@ class Generation(Job):
         *,
         options: GenerationOptions,
         begin_by: float = math.inf,
+        context: int,
         tokenizer: Tokenizer | None,
         vocabulary_size: int,
     ) -> None:
-        super().__init__(prompt, pictures, reuse=options.reuse)
-        self.options, self.begin_by = options, begin_by
+        self.options, self.text_end = options, text_length(prompt)
         self.sampler = Sampler(options.sampling, vocabulary_size)
-        self.text_end = text_length(prompt)
-        self.sampler.accept(self.ids(len(prompt))[self.text_end :])
+        ids = prompt if pictures is None else ids_of(prompt)
+        self.sampler.accept(ids[self.text_end :])  # type: ignore[arg-type]  # all are ids
+        self.sampler.resume(options.resume)
         # a file without a vocabulary gives tokens, but no text and no end-of-text token
         self.text = tokenizer.stream(continues=True) if tokenizer is not None else None
         self.end_ids = tokenizer.end_ids if tokenizer is not None else frozenset[int]()
         self.stops = StopMatcher(options.stop)
-        self.timings = Timings(prompt_tokens=len(prompt))
+        self.timings = Timings(prompt_tokens=len(prompt), resumed_tokens=len(options.resume))
         self._clock = Clock()
         self._pieces: list[str] = []
         self._tokens: list[int] = []
         self._logprobs: list[Sampled] = []
         self._reason: FinishReason | None = None
         self._last: TokenStep | None = None  # held until the answer's end is known
+        self._resume()
+        super().__init__(self._sequence(prompt, context), pictures, reuse=options.reuse)
+        self.begin_by, self.over = begin_by, self._reason is not None
+
+    def _resume(self) -> None:
+        """Take the tokens of the interrupted answer; their text was given by the steps that gave them."""
+        for count, token in enumerate(self.options.resume):
+            if self._reason is not None:
+                raise RequestError(
+                    f"resume has {len(self.options.resume)} tokens, but the answer is over after {count} of them"
+                )
+            self._take(token)
+        if self._reason is not None:
+            self._rest()
+
+    def _sequence(self, prompt: Sequence[Token], context: int) -> list[Token]:
+        """The tokens that the sequence holds after the answer so far, without those that shifts have forgotten."""
+        tokens = [*prompt, *self.options.resume]
+        while self._reason is None and len(tokens) > context and self.options.resume:
+            keep = self.make_room(context)
+            if keep is None:
+                if len(tokens) > context + 1:  # an answer's last token needs no place
+                    told = f"the prompt and resume have {len(tokens)} tokens, the context holds {context}"
+                    raise ContextOverflowError(told, len(tokens), context)
+                break
+            keep, end = forgotten(tokens[:context], keep)
+            del tokens[keep:end]
+        return tokens
 
     def start(self, slot: Slot) -> None:
         super().start(slot)
         self.timings.waited = self._clock.lap()
-        self.timings.reused_tokens = self.done
+        self.timings.reused_tokens = min(self.done, self.timings.prompt_tokens)
 
     def arrived(self, seconds: float) -> None:
         self.timings.pictures = seconds
@@ -62,7 +92,7 @@ class Generation(Job):
 
     def receive(self, rows: NDArray[Any]) -> bool:
         sampled = self.sampler.sample(rows[0])
-        if not self._tokens:
+        if len(self._tokens) == self.timings.resumed_tokens:
             self.timings.prompt = self._clock.lap()
         logprobs = None
         if self.options.sampling.logprobs is not None:
@@ -92,7 +122,8 @@ class Generation(Job):
         reason = self._reason or "cancelled"
         last = self._last or TokenStep("", (), None if self.options.sampling.logprobs is None else ())
         self.handle.emit(last._replace(text=last.text + self._rest(), finish_reason=reason))
-        self.timings.generation = self._clock.lap() if self._tokens else 0.0
+        made = len(self._tokens) > self.timings.resumed_tokens
+        self.timings.generation = self._clock.lap() if made else 0.0
         self.timings.tokens = len(self._tokens)
         logprobs = None if self.options.sampling.logprobs is None else self._logprobs
         text, stop = "".join(self._pieces), self.stops.stop

@@ -76,6 +76,7 @@ class Job(ABC):
         self.skipped = 0
         self.slot: Slot | None = None
         self.cancelled = False
+        self.over = False  # before it begins
         self.begin_by = math.inf  # a time of `time.monotonic`
         self._lay_out(self.prompt)
 

@@ -51,7 +51,10 @@ class Runner:
     # -- from any thread ---------------------------------------------------------------------------------
 
     def submit(self, job: Job) -> None:
-        """Queue a job; it runs as soon as a slot is free."""
+        """Queue a job; it runs as soon as a slot is free, unless it is over already."""
+        if job.over:
+            job.end()
+            return
         with self._changed:
             if self._closing:
                 raise self._closed()

@@ -8,7 +8,7 @@ from typing import Any, Final, final
 
 from backbay.gguf import nearest
 
-from ..arguments import stop_strings, whole
+from ..arguments import stop_strings, token_ids, whole
 from ..errors import UnknownOptionError
 from ..text.sampling import SamplingParams
 
@@ -22,6 +22,7 @@ class GenerationOptions:
     stop        strings that end the answer; the answer does not contain them
     num_keep    when the context is full, keep this many first tokens, forget the older half of the others, and go
                 on; None: the answer ends there, with the reason "length"
+    resume      the tokens of an answer that was interrupted: go on after them as if it had not been
     reuse       whether the cache of an earlier prompt serves the part that both prompts begin with
     sampling    how tokens are chosen
     """
@@ -30,6 +31,7 @@ class GenerationOptions:
     stop: tuple[str, ...] = ()
     num_keep: int | None = None
     reuse: bool = True
+    resume: tuple[int, ...] = ()
     sampling: SamplingParams = field(default_factory=SamplingParams)
 
 
@@ -44,6 +46,8 @@ def options_of(given: Mapping[str, Any], context: int) -> GenerationOptions:
             raise UnknownOptionError(f"unknown option {name!r}{nearest(name, _ALL)}")
     own = {name: value for name, value in given.items() if name in _OWN}
     own["stop"] = stop_strings(own.get("stop"))
+    resumed = own.get("resume")
+    own["resume"] = () if resumed is None else tuple(token_ids(resumed, "resume must be token ids"))
     for name, least, most in (("max_tokens", 1, None), ("num_keep", 0, context - 2)):
         if own.get(name) is not None:
             own[name] = whole(name, own[name], least, most)

@@ -74,7 +74,7 @@ class Slots:
         Returns the tokens to compute again: none, unless the cache cannot move the later tokens.
         """
         held = slot.tokens
-        keep, end = _between_pictures(held, keep)
+        keep, end = forgotten(held, keep)
         left = held[:keep] + held[end:]
         crosses = any(place.picture.crosses for place in places_in(held))
         try:
@@ -134,8 +134,11 @@ def common(a: Sequence[Token], b: Sequence[Token]) -> int:
     return min(len(a), len(b))
 
 
-def _between_pictures(held: Sequence[Token], keep: int) -> tuple[int, int]:
-    """The first tokens to keep, and the end of those to forget: a picture that a limit cuts is kept, or goes, as a whole."""
+def forgotten(held: Sequence[Token], keep: int) -> tuple[int, int]:
+    """The range of tokens that a shift forgets: the older half of those after the first `keep`.
+
+    A picture that a limit cuts is kept, or goes, as a whole.
+    """
     for place in places_in(held):
         if place.begin < keep < place.end:
             keep = place.end if place.end <= len(held) // 2 else place.begin

@@ -145,14 +145,23 @@ class WorkerEngine(Engine):
     def generate(
         self, prompt: Prompt, options: GenerationOptions, on_step: OnStep | None, begin_by: float
     ) -> Handle[Completion]:
-        size = self.facts.vocabulary_size
-        Generation(
-            (), options=options, tokenizer=self.tokenizer, vocabulary_size=size
-        )  # refuses wrong options here
+        self._check(prompt, options)
         plain = replace(options.sampling, logit_bias=dict(options.sampling.logit_bias))
         request = Generate(_listed(prompt), replace(options, sampling=plain), begin_by)
         with self._places.taken() as place:
             return self._ask(request, on_step, place)
+
+    def _check(self, prompt: Prompt, options: GenerationOptions) -> None:
+        """Refuse wrong options here, before the worker does."""
+        known = prompt if options.resume and not isinstance(prompt, Parts) else ()
+        facts = self.facts
+        Generation(
+            known,
+            options=options,
+            context=facts.context,
+            tokenizer=self.tokenizer,
+            vocabulary_size=facts.vocabulary_size,
+        )
 
     def score(self, prompt: Prompt) -> Handle[NDArray[np.float32]]:
         with self._places.taken() as place:

@@ -227,3 +227,13 @@ def test_values_that_make_no_sense_are_refused_by_name(params: dict) -> None:
 def test_a_bias_for_a_token_that_is_none_is_refused() -> None:
     with pytest.raises(OptionError, match="logit_bias names token 50"):
         Sampler(SamplingParams(logit_bias={50: 1.0}), 50)
+
+
+@PROPERTY
+@given(st.integers(0, 2**63 - 1), st.integers(0, 8))
+def test_a_choice_depends_on_its_position_alone(seed: int, cut: int) -> None:
+    params = SamplingParams(seed=seed, temperature=1.5, frequency_penalty=0.5, penalty_window=3)
+    first, second = Sampler(params, 50), Sampler(params, 50)
+    answer = [first.sample(random_row(step)).token for step in range(8)]
+    second.resume(answer[:cut])
+    assert [second.sample(random_row(step)).token for step in range(cut, 8)] == answer[cut:]

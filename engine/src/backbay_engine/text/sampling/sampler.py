@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, final
 
 import numpy as np
@@ -43,12 +43,13 @@ class Sampled(NamedTuple):
 
 @final
 class Sampler:
-    """Chooses the tokens of one request. The result depends only on the seed and the logits."""
+    """Chooses the tokens of one request. A choice depends only on the seed, its position in the answer and the logits."""
 
     def __init__(self, params: SamplingParams, vocabulary_size: int) -> None:
         self.params, self.vocabulary_size = params, vocabulary_size
         self.seed = secrets.randbits(63) if params.seed is None else params.seed
-        # The raw numbers of a bit generator are the same in all releases of NumPy and on all machines.
+        # The raw numbers of a bit generator are the same in all releases of NumPy and on all machines. Each position
+        # of an answer takes one, so that the generator can jump to any.
         self._random = np.random.PCG64(self.seed)
         self._penalties = _Penalties(params) if params.penalizes else None
         self._bias = _bias(params.logit_bias, vocabulary_size)
@@ -59,6 +60,11 @@ class Sampler:
         """Show the penalties tokens that were not chosen here: the prompt."""
         if self._penalties is not None:
             self._penalties.accept(ids)
+
+    def resume(self, ids: Sequence[int]) -> None:
+        """Go on as if these tokens had been chosen here, after those chosen so far."""
+        self.accept(ids)
+        self._random.advance(len(ids))
 
     def sample(self, row: NDArray[np.float32]) -> Sampled:
         """Choose a token by its logits, (vocabulary,); the array is not changed."""
