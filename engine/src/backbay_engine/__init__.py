@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .checkpoints import Located, locate, models_in
 from .conversion import convert
 from .errors import (
     CacheShiftError,
@@ -33,6 +34,7 @@ __all__ = [
     "Handle",
     "Image",
     "ImageError",
+    "Located",
     "LogitsError",
     "Prepared",
     "QueueFullError",
@@ -46,5 +48,7 @@ __all__ = [
     "convert",
     "estimate",
     "load",
+    "locate",
+    "models_in",
     "tokenizer_from_gguf",
 ]

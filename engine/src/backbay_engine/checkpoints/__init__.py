@@ -8,9 +8,10 @@ from pathlib import Path
 from backbay import gguf
 from backbay.gguf import ModelFile
 
+from .listing import models_in
 from .places import Located, Name, locate
 
-__all__ = ["Located", "locate", "open_checkpoint"]
+__all__ = ["Located", "locate", "models_in", "open_checkpoint"]
 
 
 def open_checkpoint(path: Name, only: Callable[[str], bool] | None = None) -> ModelFile | None:

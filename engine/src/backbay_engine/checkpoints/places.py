@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -76,11 +76,11 @@ def _hugging_face(name: str, rest: str) -> Located:
         remedy = f"nothing is downloaded: run `hf download {'/'.join(parts[:2])}` first"
         known = [each.removeprefix("models--").replace("--", "/") for each in have]
         raise _unknown(name, f"a model in {cache}; {remedy}", "/".join(parts[:2]), known)
-    snapshot = _snapshot(name, cache / wanted, revision or "main")
+    snapshot = snapshot_of(name, cache / wanted, revision or "main")
     return _model_in(name, snapshot, snapshot.rglob("*.gguf"), file or kind)
 
 
-def _snapshot(name: str, repository: Path, revision: str) -> Path:
+def snapshot_of(name: str, repository: Path, revision: str) -> Path:
     snapshots, reference = repository / "snapshots", repository / "refs" / revision
     commit = revision
     if reference.is_file():
@@ -116,14 +116,14 @@ def _ollama(name: str, rest: str) -> Located:
     for store in stores:
         manifest = store.joinpath("manifests", *full)
         if manifest.is_file():
-            return _ollama_layers(store, manifest)
-    known = [each for store in stores for each in _ollama_models(store / "manifests")]
+            return ollama_layers(store, manifest)
+    known = [name for store in stores for name, _ in manifest_names(store / "manifests")]
     searched = " and ".join(str(store) for store in stores)
     remedy = f"nothing is downloaded: run `ollama pull {rest}` first"
     raise _unknown(name, f"a model in {searched}; {remedy}", rest, known)
 
 
-def _ollama_layers(store: Path, manifest: Path) -> Located:
+def ollama_layers(store: Path, manifest: Path) -> Located:
     found: dict[str, Path] = {}
     layers = read_object(manifest).get("layers")
     for layer in layers if isinstance(layers, list) else ():
@@ -144,14 +144,12 @@ _LAYERS = {
 }
 
 
-def _ollama_models(manifests: Path) -> list[str]:
-    """The names of models, as Ollama writes them."""
-    found = []
+def manifest_names(manifests: Path) -> Iterator[tuple[str, Path]]:
+    """The names of models, as Ollama writes them, with their manifests."""
     for manifest in sorted(manifests.glob("*/*/*/*"))[:1000]:
         *place, tag = manifest.relative_to(manifests).parts
         short = "/".join(place).removeprefix("registry.ollama.ai/").removeprefix("library/")
-        found.append(f"{short}:{tag}")
-    return found
+        yield f"{short}:{tag}", manifest
 
 
 # -- LM Studio's folder --------------------------------------------------------------------------------------
@@ -201,7 +199,7 @@ def _model_in(name: str, folder: Path, found: Iterable[Path], wanted: str) -> Lo
     except OSError:
         files, whole = [], False
     projectors = [each for each in files if "mmproj" in each.name.lower()]
-    firsts = [each for each in files if each not in projectors and _is_first(each)]
+    firsts = [each for each in files if each not in projectors and is_first(each)]
     if not wanted and (whole or ((folder / "config.json").exists() and not firsts)):
         return Located(folder)
     fitting = [each for each in firsts if wanted.lower() in str(each.relative_to(folder)).lower()]
@@ -212,12 +210,23 @@ def _model_in(name: str, folder: Path, found: Iterable[Path], wanted: str) -> Lo
         remedy = f"; choose one by its name, as {name}:PART_OF_THE_NAME" if fitting and ":" in name else ""
         expected = f"a readable file, or a folder with config.json or one GGUF file{remedy}"
         raise ModelFileError(name, None, expected, listed)
-    return Located(fitting[0], projectors[0] if len(projectors) == 1 else None)
+    return located_in(fitting[0], projectors)
 
 
-def _is_first(path: Path) -> bool:
+def located_in(path: Path, projectors: Sequence[Path]) -> Located:
+    """A file, with the encoder of pictures that lies beside it, if there is only one."""
+    return Located(path, projectors[0] if len(projectors) == 1 else None)
+
+
+def is_first(path: Path) -> bool:
+    """Whether a file is whole, or the first part of a split model."""
     part = _PART.search(path.name)
     return part is None or int(part[1]) == 1
+
+
+def whole_name(path: Path) -> str:
+    """The name of a file without its ending, and without the number of its part."""
+    return _PART.sub("", path.name).removesuffix(".gguf")
 
 
 def _names(folder: Path, pattern: str) -> list[str]:

@@ -1,0 +1,101 @@
+"""The models that lie in a folder: GGUF files, folders of transformers, Hugging Face's cache, Ollama's store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from backbay import ModelFileError
+
+from .places import (
+    Located,
+    Name,
+    is_first,
+    located_in,
+    manifest_names,
+    ollama_layers,
+    snapshot_of,
+    whole_name,
+)
+
+DEPTH = 3  # of folders below: LM Studio has publisher/model/file.gguf
+MOST_FOLDERS = 10_000
+
+
+def models_in(folder: Name) -> dict[str, Located]:
+    """The models in a folder, by name. Only names of files are read; ModelFileError if the folder cannot be."""
+    root = Path(folder)
+    try:
+        children = sorted(each.name for each in root.iterdir())
+    except OSError as error:
+        raise ModelFileError(folder, None, "a readable folder", error.strerror or str(error)) from None
+    if any(each.startswith("models--") for each in children):
+        found = _in_cache(root, children)
+    elif {"manifests", "blobs"} <= set(children):
+        found = _in_store(root)
+    else:
+        found = _in_folder(root)
+    return dict(sorted(found))
+
+
+def _in_cache(cache: Path, children: list[str]) -> Iterator[tuple[str, Located]]:
+    for each in children:
+        if each.startswith("models--"):
+            name = each.removeprefix("models--").replace("--", "/")
+            try:
+                snapshot = snapshot_of(name, cache / each, "main")
+            except (ModelFileError, OSError):
+                continue  # a download that has only begun
+            yield from _in_repository(name, snapshot)
+
+
+def _in_repository(name: str, snapshot: Path) -> Iterator[tuple[str, Located]]:
+    """A repository's only model has its name; of several, each file has a name of its own."""
+    found = dict(_in_folder(snapshot))
+    for each in found.values():
+        path = Path(each.path)
+        yield name if len(found) == 1 else f"{name}/{path.name}", each
+
+
+def _in_store(store: Path) -> Iterator[tuple[str, Located]]:
+    for name, manifest in manifest_names(store / "manifests"):
+        try:
+            located = ollama_layers(store, manifest)
+        except (ModelFileError, OSError):
+            continue
+        if Path(located.path).exists():
+            yield name, located
+
+
+def _in_folder(root: Path) -> Iterator[tuple[str, Located]]:
+    """A file's name is its stem; if another file has the same stem, its path below the folder."""
+    taken: set[str] = set()
+    for folder, files in _folders(root):
+        if "config.json" in files and any(each.endswith(".safetensors") for each in files):
+            yield _free(folder.name, folder, root, taken), Located(folder)
+            continue
+        names = sorted(each for each in files if each.endswith(".gguf") and (folder / each).is_file())
+        projectors = [folder / each for each in names if "mmproj" in each.lower()]
+        for each in names:
+            path = folder / each
+            if path not in projectors and is_first(path):
+                located = located_in(path, projectors)
+                yield _free(whole_name(path), path.parent / whole_name(path), root, taken), located
+
+
+def _free(name: str, path: Path, root: Path, taken: set[str]) -> str:
+    chosen = name if name not in taken else path.relative_to(root).as_posix()
+    taken.add(chosen)
+    return chosen
+
+
+def _folders(root: Path) -> Iterator[tuple[Path, list[str]]]:
+    for seen, (folder, below, files) in enumerate(os.walk(root)):
+        if seen >= MOST_FOLDERS:
+            return
+        path = Path(folder)
+        below.sort()
+        if len(path.relative_to(root).parts) >= DEPTH:
+            below.clear()
+        yield path, files
