@@ -16,7 +16,6 @@ from .places import (
     manifest_names,
     ollama_layers,
     snapshot_of,
-    whole_name,
 )
 
 DEPTH = 3  # of folders below: LM Studio has publisher/model/file.gguf
@@ -81,7 +80,7 @@ def _in_folder(root: Path) -> Iterator[tuple[str, Located]]:
             path = folder / each
             if path not in projectors and is_first(path):
                 located = located_in(path, projectors)
-                yield _free(whole_name(path), path.parent / whole_name(path), root, taken), located
+                yield _free(located.stem, path.parent / located.stem, root, taken), located
 
 
 def _free(name: str, path: Path, root: Path, taken: set[str]) -> str:

@@ -28,6 +28,11 @@ class Located:
     path: Name
     projector: Path | None = None
 
+    @property
+    def stem(self) -> str:
+        """The name of the file without its ending, and without the number of its part."""
+        return _PART.sub("", Path(self.path).name).removesuffix(".gguf")
+
 
 def locate(name: Name) -> Located:
     """The files of a model by its name: `hf:org/name`, `ollama:name:tag`, `lmstudio:org/name`; any other is a path.
@@ -222,11 +227,6 @@ def is_first(path: Path) -> bool:
     """Whether a file is whole, or the first part of a split model."""
     part = _PART.search(path.name)
     return part is None or int(part[1]) == 1
-
-
-def whole_name(path: Path) -> str:
-    """The name of a file without its ending, and without the number of its part."""
-    return _PART.sub("", path.name).removesuffix(".gguf")
 
 
 def _names(folder: Path, pattern: str) -> list[str]:

@@ -1,0 +1,8 @@
+"""The models that the server offers, and the pool that loads them when they are asked for."""
+
+from __future__ import annotations
+
+from .entries import Catalogue, Entry
+from .pool import Lease, Pool
+
+__all__ = ["Catalogue", "Entry", "Lease", "Pool"]

@@ -1,0 +1,148 @@
+"""The catalogue: models by the names under which clients ask for them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import TypeAlias, final
+
+from backbay import OptionError
+from backbay.gguf import nearest
+from backbay_engine import Located, locate, models_in
+
+from ..errors import ModelNotFoundError
+
+FRESH = 1.0  # seconds for which a listing of the folders holds
+SCHEMES = ("hf", "ollama", "lmstudio")
+Stamp: TypeAlias = tuple[int, int, int]  # inode, bytes, time of change
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A model on offer: its name for clients, its file or folder, and the file of its encoder of pictures."""
+
+    name: str
+    path: Path
+    projector: Path | None = None
+
+    @property
+    def created(self) -> int:
+        """When the file was last written, in seconds since 1970; 0 if it is gone."""
+        stamp = self.stamp()
+        return stamp[2] // 10**9 if stamp is not None else 0
+
+    def stamp(self) -> Stamp | None:
+        """What changes when the file is replaced or written to; None if the file is gone."""
+        path = self.path / "config.json" if self.path.is_dir() else self.path
+        try:
+            found = path.stat()
+        except OSError:
+            return None
+        return (found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+@final
+class Catalogue:
+    """Models named one by one, aliases of theirs, and the models in folders, which may come and go.
+
+    models   files, folders, or names such as hf:org/name
+    folders  folders of models: of GGUF files, Hugging Face's cache, Ollama's store
+    aliases  further names, each for a model's name or its file
+    """
+
+    def __init__(
+        self, models: Sequence[str], folders: Sequence[str] = (), aliases: Mapping[str, str] | None = None
+    ) -> None:
+        self._folders = tuple(Path(folder) for folder in folders)
+        self._named = _by_name(_located(model) for model in models)
+        self._lock, self._found, self._listed_at = Lock(), dict[str, Entry](), -FRESH
+        for folder in self._folders:
+            models_in(folder)  # raises if it cannot be read
+        self._aliases: dict[str, Entry] = {}
+        for name, model in (aliases or {}).items():
+            self._aliases[name] = self._target(name, model)
+
+    @property
+    def named(self) -> list[Entry]:
+        """The models that were named one by one, without those in folders."""
+        return [*{each.path: each for each in (*self._named.values(), *self._aliases.values())}.values()]
+
+    def named_so(self, name: str) -> Entry | None:
+        """The model that was named so, or has the alias; without looking into folders."""
+        return self._aliases.get(name) or self._named.get(name)
+
+    def listed(self) -> list[Entry]:
+        """All models, by name; files in folders that are gone are not among them."""
+        aliases = [Entry(name, each.path, each.projector) for name, each in self._aliases.items()]
+        return [*self._named.values(), *aliases, *self._in_folders().values()]
+
+    def find(self, name: str) -> Entry:
+        """The model that a client asks for; ModelNotFoundError if there is none."""
+        found = self._lookup(name)
+        if found is None:
+            known = [each.name for each in self.listed()]
+            raise ModelNotFoundError(f"the model {name!r} does not exist{nearest(name, known)}")
+        return found
+
+    def _lookup(self, name: str) -> Entry | None:
+        tagged = f"{name}:latest"  # Ollama's clients leave out the tag
+        listed = self._in_folders()
+        return self.named_so(name) or self.named_so(tagged) or listed.get(name) or listed.get(tagged)
+
+    def _target(self, alias: str, model: str) -> Entry:
+        """The model that an alias stands for: a model on offer, or a file that is on offer by the alias only."""
+        if alias in self._named:
+            raise OptionError(f"the alias {alias!r} is the name of a model already; take another")
+        return self._lookup(model) or Entry(alias, *_files(model))
+
+    def _in_folders(self) -> dict[str, Entry]:
+        """The models in the folders, listed anew if the last listing is old."""
+        with self._lock:
+            if time.monotonic() - self._listed_at >= FRESH:
+                self._found = {}
+                for folder in self._folders:
+                    for name, located in _readable(folder).items():
+                        self._found.setdefault(name, Entry(name, Path(located.path), located.projector))
+                self._listed_at = time.monotonic()
+            return self._found
+
+
+def _readable(folder: Path) -> Mapping[str, Located]:
+    """The models in a folder; none if it cannot be read at the moment."""
+    try:
+        return models_in(folder)
+    except (ValueError, OSError):
+        return {}
+
+
+def _located(model: str) -> Entry:
+    scheme, colon, rest = model.partition(":")
+    path, projector = _files(model)
+    if colon and scheme in SCHEMES and not os.path.exists(model):  # noqa: PTH110  the text may be no path
+        tag = ":latest" if scheme == "ollama" and ":" not in rest else ""
+        return Entry(rest + tag, path, projector)
+    return Entry(Located(path).stem, path, projector)
+
+
+def _files(model: str) -> tuple[Path, Path | None]:
+    found = locate(model)
+    path = Path(found.path)
+    if not path.exists():
+        raise OptionError(f"there is no model {model!r}: no such file, folder, or name in a known place")
+    return path, found.projector
+
+
+def _by_name(entries: Iterable[Entry]) -> dict[str, Entry]:
+    found: dict[str, Entry] = {}
+    for each in entries:
+        if each.name in found and found[each.name].path != each.path:
+            raise OptionError(
+                f"{found[each.name].path} and {each.path} have the same name {each.name!r}; "
+                f"name one only by --alias NAME={each.path}"
+            )
+        found.setdefault(each.name, each)
+    return found

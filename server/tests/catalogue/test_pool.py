@@ -1,0 +1,263 @@
+"""The pool: one load for concurrent requests, room for the next model, and never a model in use closed."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from backbay_server.catalogue import Catalogue, Entry, Pool
+from backbay_server.errors import BusyError, ModelNotFoundError, UnavailableError
+
+from backbay import AllocationStatus, BackendMemory, DeviceMemory, Memory, NoMemoryError
+
+
+class FakeLLM:
+    def __init__(self, entry: Entry) -> None:
+        self.entry, self.closed = entry, False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Loader:
+    """Loads models that do nothing; a held gate stops it in the midst."""
+
+    def __init__(self) -> None:
+        self.loads: list[str] = []
+        self.made: list[FakeLLM] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.error: BaseException | None = None
+        self.room = 99
+
+    def __call__(self, entry: Entry, progress: Callable[[float], None], cancel: threading.Event) -> Any:
+        self.loads.append(entry.name)
+        progress(0.5)
+        while not self.gate.wait(0.01):
+            if cancel.is_set():
+                raise RuntimeError("cancelled")
+        if self.error is not None:
+            raise self.error
+        if sum(not each.closed for each in self.made) >= self.room:
+            raise no_memory()
+        self.made.append(FakeLLM(entry))
+        return self.made[-1]
+
+
+def no_memory() -> NoMemoryError:
+    return NoMemoryError(
+        "no room", BackendMemory(Memory(1, AllocationStatus.Failed), DeviceMemory("CPU", "CPU"))
+    )
+
+
+@pytest.fixture
+def loader() -> Loader:
+    return Loader()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in "abc":
+        (tmp_path / f"{name}.gguf").write_bytes(b"GGUF")
+    return tmp_path
+
+
+def run(
+    test: Callable[[Pool], Awaitable[None]], catalogue: Catalogue, loader: Loader, **options: Any
+) -> None:
+    async def whole() -> None:
+        pool = Pool(catalogue, loader, **options)
+        try:
+            await asyncio.wait_for(test(pool), 20)
+        finally:
+            loader.gate.set()
+            await asyncio.wait_for(pool.close(), 20)
+        assert all(each.closed for each in loader.made)
+
+    asyncio.run(whole())
+
+
+def test_concurrent_requests_cause_one_load(folder: Path, loader: Loader) -> None:
+    async def test(pool: Pool) -> None:
+        loader.gate.clear()
+        asking = [asyncio.create_task(pool.lease("a")) for _ in range(20)]
+        await asyncio.sleep(0.05)
+        assert [held.status for held in pool.held()] == ["loading"]
+        loader.gate.set()
+        leases = await asyncio.gather(*asking)
+        assert loader.loads == ["a"]
+        assert len({id(lease.llm) for lease in leases}) == 1
+
+    run(test, Catalogue([], [str(folder)]), loader)
+
+
+def test_a_model_waits_for_the_requests_of_another(folder: Path, loader: Loader) -> None:
+    async def test(pool: Pool) -> None:
+        first = await pool.lease("a")
+        second = asyncio.create_task(pool.lease("b"))
+        await asyncio.sleep(0.05)
+        assert not second.done()
+        assert not first.llm.closed  # type: ignore[attr-defined]
+        third = asyncio.create_task(pool.lease("a"))  # stands in line: else `b` might wait forever
+        await asyncio.sleep(0.05)
+        assert not third.done()
+        first.release()
+        first.release()
+        with await second as lease:
+            assert lease.name == "b"
+            assert first.llm.closed  # type: ignore[attr-defined]
+            assert not third.done()
+        (await third).release()
+        assert loader.loads == ["a", "b", "a"]
+
+    run(test, Catalogue([], [str(folder)]), loader)
+
+
+def test_a_model_that_loads_is_not_closed_for_another(folder: Path, loader: Loader) -> None:
+    async def test(pool: Pool) -> None:
+        loader.gate.clear()
+        first, second = (asyncio.create_task(pool.lease(name)) for name in "ab")
+        await asyncio.sleep(0.05)
+        assert loader.loads == ["a"]
+        loader.gate.set()
+        with await first as lease:
+            await asyncio.sleep(0.05)
+            assert not lease.llm.closed  # type: ignore[attr-defined]
+        (await second).release()
+
+    run(test, Catalogue([], [str(folder)]), loader)
+
+
+def test_the_model_that_was_used_longest_ago_leaves(folder: Path, loader: Loader) -> None:
+    async def test(pool: Pool) -> None:
+        for name in "abac":
+            (await pool.lease(name)).release()
+        assert [each.entry.name for each in loader.made if not each.closed] == ["a", "c"]
+
+    run(test, Catalogue([], [str(folder)]), loader, max_loaded=2)
+
+
+def test_models_leave_when_memory_is_wanted(folder: Path, loader: Loader) -> None:
+    loader.room = 1
+
+    async def test(pool: Pool) -> None:
+        first = await pool.lease("a")
+        second = asyncio.create_task(pool.lease("b"))
+        await asyncio.sleep(0.05)
+        assert not first.llm.closed  # type: ignore[attr-defined]
+        first.release()
+        (await second).release()
+        loader.room = 0
+        with pytest.raises(NoMemoryError):
+            await pool.lease("c")
+        assert not [*pool.held()]
+
+    run(test, Catalogue([], [str(folder)]), loader, max_loaded=3)
+
+
+def test_a_fault_of_loading_reaches_all_who_wait_and_the_next_tries_again(
+    folder: Path, loader: Loader
+) -> None:
+    async def test(pool: Pool) -> None:
+        loader.error = ValueError("damaged")
+        found = await asyncio.gather(*(pool.lease("a") for _ in range(3)), return_exceptions=True)
+        assert [str(each) for each in found] == ["damaged"] * 3
+        loader.error = None
+        (await pool.lease("a")).release()
+        assert loader.loads == ["a", "a"]
+
+    run(test, Catalogue([], [str(folder)]), loader)
+
+
+def test_who_waits_for_a_model_may_leave(folder: Path, loader: Loader) -> None:
+    async def test(pool: Pool) -> None:
+        first = await pool.lease("a")
+        second = asyncio.create_task(pool.lease("b"))
+        await asyncio.sleep(0.05)
+        second.cancel()
+        await asyncio.sleep(0.05)
+        first.release()
+        (await pool.lease("a")).release()
+        assert "b" not in loader.loads
+
+    run(test, Catalogue([], [str(folder)]), loader)
+
+
+def test_waiting_has_limits(folder: Path, loader: Loader) -> None:
+    async def test(pool: Pool) -> None:
+        loader.gate.clear()
+        waiting = asyncio.create_task(pool.lease("a"))
+        await asyncio.sleep(0.01)
+        with pytest.raises(BusyError):
+            await pool.lease("a")
+        with pytest.raises(UnavailableError, match="still loading"):
+            await waiting
+
+    run(test, Catalogue([], [str(folder)]), loader, patience=0.1, most_waiting=1)
+
+
+def test_closing_ends_what_waits(folder: Path, loader: Loader) -> None:
+    async def test(pool: Pool) -> None:
+        loader.gate.clear()
+        waiting = [asyncio.create_task(pool.lease(name)) for name in "ab"]
+        await asyncio.sleep(0.05)
+        await pool.close()
+        found = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(each) for each in found] == [UnavailableError] * 2
+        with pytest.raises(UnavailableError):
+            await pool.lease("c")
+
+    run(test, Catalogue([], [str(folder)]), loader)
+
+
+@pytest.mark.fault(
+    "the file of a loaded model is deleted", "the model goes on, and is unknown once it has left"
+)
+def test_a_deleted_file_ends_no_model_in_memory(folder: Path, loader: Loader) -> None:
+    async def test(pool: Pool) -> None:
+        (await pool.lease("a")).release()
+        (folder / "a.gguf").unlink()
+        await asyncio.sleep(1.1)  # a listing holds for a second
+        (await pool.lease("a")).release()
+        assert "a" in [each.name for each in pool.listed()]
+        (await pool.lease("b")).release()
+        with pytest.raises(ModelNotFoundError, match="'a'"):
+            await pool.lease("a")
+
+    run(test, Catalogue([], [str(folder)]), loader)
+
+
+@pytest.mark.fault(
+    "a model's file is replaced", "running requests end on the old one, new requests get the new one"
+)
+def test_a_replaced_file_is_loaded_anew(folder: Path, loader: Loader) -> None:
+    async def test(pool: Pool) -> None:
+        old = await pool.lease("a")
+        (folder / "new").write_bytes(b"GGUF again")
+        (folder / "new").replace(folder / "a.gguf")
+        new = asyncio.create_task(pool.lease("a"))
+        await asyncio.sleep(0.05)
+        assert not old.llm.closed  # type: ignore[attr-defined]
+        old.release()
+        with await new as lease:
+            assert lease.llm is not old.llm
+        assert loader.loads == ["a", "a"]
+
+    run(test, Catalogue([str(folder / "a.gguf")]), loader)
+
+
+def test_named_models_are_loaded_at_once(folder: Path, loader: Loader) -> None:
+    async def test(pool: Pool) -> None:
+        loader.gate.clear()
+        pool.preload()
+        assert not pool.ready
+        loader.gate.set()
+        (await pool.lease("a")).release()
+        assert pool.ready
+        assert loader.loads == ["a"]
+
+    run(test, Catalogue([str(folder / "a.gguf"), str(folder / "b.gguf")]), loader)
