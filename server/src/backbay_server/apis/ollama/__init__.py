@@ -1,0 +1,1 @@
+"""Ollama's API: its answers, its lists of models, and its embeddings."""

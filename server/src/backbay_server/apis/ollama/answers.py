@@ -1,0 +1,160 @@
+"""Ollama's API: the bodies of answers, which are also the lines of a stream."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import Struct
+
+
+class Details(Struct):
+    """What kind of file a model is."""
+
+    family: str
+    families: list[str]
+    parameter_size: str
+    quantization_level: str
+    parent_model: str = ""
+    format: str = "gguf"
+
+
+class Model(Struct):
+    """A model that there is."""
+
+    name: str
+    model: str
+    modified_at: str
+    size: int
+    digest: str
+    details: Details
+
+
+class Tags(Struct):
+    """The models that there are."""
+
+    models: list[Model]
+
+
+class Running(Struct):
+    """A model that is loaded."""
+
+    name: str
+    model: str
+    size: int
+    digest: str
+    details: Details
+    expires_at: str
+    size_vram: int
+    context_length: int
+
+
+class Processes(Struct):
+    """The models that are loaded."""
+
+    models: list[Running]
+
+
+class Shown(Struct):
+    """What is known of a model."""
+
+    modelfile: str
+    parameters: str
+    template: str
+    details: Details
+    model_info: dict[str, Any]
+    capabilities: list[Literal["completion", "tools", "thinking", "vision", "embedding"]]
+    modified_at: str
+
+
+class Version(Struct):
+    """The server's version."""
+
+    version: str
+
+
+class Function(Struct):
+    """A function that the model calls."""
+
+    name: str
+    arguments: dict[str, Any]
+
+
+class Call(Struct):
+    """A tool's call."""
+
+    id: str
+    function: Function
+
+
+class Message(Struct, omit_defaults=True):
+    """A piece of the answer, or the whole."""
+
+    role: Literal["assistant", "user"]
+    content: str
+    thinking: str | None = None
+    tool_calls: list[Call] | None = None
+
+
+class Alternative(Struct):
+    """A token and its log-probability."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(Alternative):
+    """A token of the answer, with its alternatives."""
+
+    top_logprobs: list[Alternative]
+
+
+class Line(Struct, kw_only=True, omit_defaults=True):
+    """What the lines of chat and generate share. The last line has the numbers; times are in nanoseconds."""
+
+    model: str
+    created_at: str
+    done: bool | None = None
+    done_reason: Literal["stop", "length", "load", "unload"] | None = None
+    logprobs: list[TokenLogprob] | None = None
+    total_duration: int | None = None
+    load_duration: int | None = None
+    prompt_eval_count: int | None = None
+    prompt_eval_duration: int | None = None
+    eval_count: int | None = None
+    eval_duration: int | None = None
+
+
+class ChatLine(Line, kw_only=True, omit_defaults=True):
+    """A line of /api/chat."""
+
+    message: Message
+
+
+class GenerateLine(Line, kw_only=True, omit_defaults=True):
+    """A line of /api/generate."""
+
+    response: str
+    thinking: str | None = None
+
+
+class Embedded(Struct):
+    """The vectors of texts."""
+
+    model: str
+    embeddings: list[list[float]]
+    total_duration: int
+    load_duration: int
+    prompt_eval_count: int
+
+
+class OneEmbedded(Struct):
+    """The vector of a text."""
+
+    embedding: list[float]
+
+
+class ErrorBody(Struct):
+    """The body of every error, and the line that ends a broken stream."""
+
+    error: str
