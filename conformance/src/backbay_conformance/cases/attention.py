@@ -132,6 +132,14 @@ SIZES = (
     (16, 16, 1, 1, 300, 520),
 )
 """Sizes of models, histories and steps without anything among them."""
+PICTURES = (
+    (64, 64, 2, 1, 64, 64),
+    (72, 72, 2, 1, 100, 100),
+    (80, 80, 1, 1, 196, 196),
+    (88, 88, 1, 2, 65, 129),
+    (128, 128, 1, 1, 256, 300),
+)
+"""Sizes of encoders of pictures, whose many tokens all see each other, so that there is no mask."""
 BLOCKS = (
     (64, 64, 1, 8, 2, 64),
     (128, 128, 1, 16, 1, 32),
@@ -157,7 +165,7 @@ def attention_call(draw: Draw, kind: DType) -> Call:
     history, batch = draw.pick(1, 2, 7, 32, 33, 64, 257), draw.pick((), (), (1,), (2,), (3,))
     if draw.flag(12):  # a long history, which kernels split into parts
         history, kv_heads, heads, tokens = draw.pick(513, 640, 1030), 1, draw.pick(1, 2), draw.pick(1, 2, 5)
-    size = draw.listed(*(SIZES if unit == 1 else BLOCKS))
+    size = draw.listed(*(SIZES + PICTURES if unit == 1 else BLOCKS))
     if size is not None:
         d, dv, kv_heads, each, tokens, history = size
         heads, batch = kv_heads * each, ()
@@ -177,6 +185,8 @@ def attention_call(draw: Draw, kind: DType) -> Call:
         kind, (history, dv, kv_heads, *batch) if permuted else (dv, kv_heads, history, *batch), near
     )
     parts = extras(draw, heads, tokens, history, dv, batch)
+    if size in PICTURES and not draw.exact:
+        parts["mask"] = None
     scale = draw.pick(0.125, 1.0, 0.7, 0.01)  # with 0.01 no position's weight is negligible
     if d >= 32 and reach < 8:
         scale = draw.pick(0.125, float(d) ** -0.5, 0.05, 0.01)

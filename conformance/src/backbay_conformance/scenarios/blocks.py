@@ -208,10 +208,10 @@ def patterns_whose_parts_are_read(lab: Lab, draw: Draw) -> None:
                 judge_output(results[number], output, program.told(number), check)
 
 
-@scenario("graph", smoke=3, default=20, nightly=150)
+@scenario("graph", smoke=3, default=28, nightly=150)
 def casts_there_and_back(lab: Lab, draw: Draw) -> None:
     """A cast to a narrow type and back gives what the narrow tensor holds where it is a result by itself."""
-    kind = draw.by_turn(DType.F16, DType.Q8_0, DType.BF16, DType.Q4_0)
+    kind = draw.by_turn(DType.F16, DType.Q8_0, DType.BF16, DType.Q4_0, DType.Q4_1, DType.Q5_0, DType.Q5_1)
     n, rows = draw.pick(32, 64, 96), draw.pick(3, 1, 8)
     data = normal(draw, n, rows)[0] * np.exp(np.random.default_rng(draw.below(9)).uniform(-9, 9, (rows, 1)))
     with lab.backend.new_context() as ctx, lab.backend.new_context() as other:
