@@ -21,7 +21,8 @@ from .llm import LLM, estimate, load
 from .runner.answer import Completion, Timings, TokenStep
 from .runner.handle import Handle
 from .runner.options import GenerationOptions
-from .text.sampling import SamplingParams
+from .runner.state import SlotState, State, Totals
+from .text.sampling import Sampled, SamplingParams, TokenLogprob
 from .text.tokenizers import Tokenizer, tokenizer_from_gguf
 
 __all__ = [
@@ -39,12 +40,17 @@ __all__ = [
     "Prepared",
     "QueueFullError",
     "RequestError",
+    "Sampled",
     "SamplingParams",
+    "SlotState",
+    "State",
     "TemplateError",
     "Timings",
+    "TokenLogprob",
     "TokenStep",
     "Tokenizer",
     "TokenizerError",
+    "Totals",
     "convert",
     "estimate",
     "load",

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from backbay import Backend, BackendMemory, BackendParams, DType, OptionError
 from backbay.plugin import naming_limits
 
-from .arguments import moment, require_params
+from .arguments import moment, require_params, whole
 from .cache.contract import Cache
 from .engines.contract import Engine
 from .engines.local import LocalEngine, Path, Sizes
@@ -27,13 +27,15 @@ from .images.prepared import Prepared
 from .images.prompts import Parts
 from .models.contract import Model
 from .runner.answer import Completion
-from .runner.handle import Handle, OnStep, TextPieces
+from .runner.handle import Handle, OnStep, Pieces
 from .runner.loop import Runner
 from .runner.options import options_of
+from .runner.state import State
 from .runner.step_cache import StepCache
 from .steps.step import Step
 from .text.chat import ChatTemplate, chat_template_from_gguf
 from .text.pairs import pair_ids
+from .text.sampling import Sampled
 from .text.tokenizers import Tokenizer
 from .worker import WorkerEngine
 
@@ -157,7 +159,8 @@ class LLM:
 
     def stream(self, prompt: Prompt, **options: Any) -> Iterator[str]:
         """Continue a prompt; gives the text piece by piece. Leaving the loop cancels the request."""
-        return TextPieces(self.submit(prompt, **options), self)
+        handle = self.submit(prompt, **options)
+        return Pieces(handle, iter(handle), self)
 
     @property
     def end_ids(self) -> frozenset[int]:
@@ -259,6 +262,16 @@ class LLM:
         return _wait(self._engine.score(self._prompting.checked(prompt)))
 
     @naming_limits("a request")
+    def score_tokens(self, prompt: str | Sequence[int], *, top: int = 0) -> Iterator[Sampled]:
+        """The log-probability of each token of a prompt, and the `top` most likely tokens in its place, as they come.
+
+        The first token has none. The logits of all tokens are never in memory at once. Leaving the loop cancels.
+        """
+        self._check_generates()
+        handle = self._engine.score_tokens(self._prompting.tokens(prompt), whole("top", top, 0))
+        return Pieces(handle, (each for step in handle.steps() for each in step.logprobs or ()), self)
+
+    @naming_limits("a request")
     def embed(self, texts: str | Sequence[Prompt], *, normalize: bool = True) -> NDArray[np.float32]:
         """A vector for each text, (texts, width), of length 1 unless `normalize` is False."""
         self._check_makes("embeddings")
@@ -281,6 +294,10 @@ class LLM:
             raise RequestError("texts must be several texts, in a list")
         pairs = [self._prompting.tokens(pair_ids(self.tokenizer, query, text)) for text in texts]
         return self._engine.embed(pairs)[:, 0]
+
+    def state(self) -> State:
+        """The requests and the sequences at this moment, and the tokens so far. Waits for no request."""
+        return self._engine.state()
 
     def memory(self) -> BackendMemory:
         """The memory of the weights, the cache, the largest graph, and the host's share."""

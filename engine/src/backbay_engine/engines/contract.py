@@ -19,6 +19,7 @@ from ..images.store import Counters
 from ..runner.answer import Completion
 from ..runner.handle import Handle, OnStep
 from ..runner.options import GenerationOptions
+from ..runner.state import State
 from ..text.tokenizers import Tokenizer
 
 Prompt: TypeAlias = Sequence[int] | Parts
@@ -81,6 +82,10 @@ class Engine(ABC):
         """Queue a request for the logits after each token, (tokens, vocabulary)."""
 
     @abstractmethod
+    def score_tokens(self, prompt: Sequence[int], top: int) -> Handle[int]:
+        """Queue a request for the log-probabilities of the tokens, which its steps tell; the result is their number."""
+
+    @abstractmethod
     def embed(self, prompts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
         """A vector for each prompt, (prompts, width), or its scores, (prompts, labels)."""
 
@@ -99,6 +104,10 @@ class Engine(ABC):
     @abstractmethod
     def counters(self) -> Counters:
         """What the store of pictures did, and what it holds."""
+
+    @abstractmethod
+    def state(self) -> State:
+        """The requests and the sequences now, and the tokens so far. Waits for no request."""
 
     @abstractmethod
     def memory(self) -> BackendMemory:

@@ -34,9 +34,10 @@ from ..runner.job import Job, RowsAtHand, spans_in
 from ..runner.loop import Runner
 from ..runner.options import GenerationOptions
 from ..runner.scheduler import Share
-from ..runner.scoring import Scoring
+from ..runner.scoring import Scoring, TokenScoring
 from ..runner.showing import Showing
 from ..runner.slots import Slots
+from ..runner.state import State
 from ..runner.step_cache import StepCache
 from ..runner.step_making import make_step
 from ..steps.builders import prompt_step, text_steps, worst_steps
@@ -156,6 +157,14 @@ class LocalEngine(Engine):
         with self.places.taken() as place:
             return self.begin(prompt, Scoring, partial(Handle[NDArray[np.float32]], place=place))
 
+    def score_tokens(self, prompt: Sequence[int], top: int) -> Handle[int]:
+        with self.places.taken() as place:
+            return self.begin(prompt, self.token_scoring(top), partial(Handle[int], place=place))
+
+    def token_scoring(self, top: int) -> MakeJob:
+        """The function that makes the job of a request for the log-probabilities of a prompt's tokens."""
+        return partial(TokenScoring, top=top, vocabulary_size=self.facts.vocabulary_size)
+
     def generation(self, options: GenerationOptions, begin_by: float) -> MakeJob:
         """The function that makes the job of a request for text, from its tokens and the rows of its pictures."""
         return partial(
@@ -214,6 +223,14 @@ class LocalEngine(Engine):
 
     def counters(self) -> Counters:
         return self._sight().store.counters
+
+    def state(self) -> State:
+        self.check_open()
+        if self.runner is None:
+            return State()
+        state = self.runner.state()
+        coming = 0 if self.sight is None else self.sight.coming
+        return replace(state, waiting=state.waiting + coming)
 
     def prompt_step(self, prompt: Prompt) -> Step:
         """The step of a whole prompt, whose tokens are all outputs, to look into; for one step at a time."""

@@ -25,6 +25,10 @@ class Places:
         self._held: set[Place] = set()
         self._lock = Lock()
 
+    @property
+    def held(self) -> int:
+        return len(self._held)
+
     @contextmanager
     def taken(self) -> Iterator[Place]:
         """A place for a request, which an error gives back; QueueFullError if none is left."""

@@ -175,6 +175,11 @@ class Sight:
                 self._pool.submit(self._guarded, arrival, prepare)
         return handle
 
+    @property
+    def coming(self) -> int:
+        """Requests on their way to the runner."""
+        return len(self._arrivals)
+
     def wait_until_idle(self) -> None:
         """Wait until no request is on its way to the runner."""
         with self._changed:

@@ -23,6 +23,8 @@ from .slots import Slot, forgotten
 class Generation(Job):
     """Samples tokens until the answer ends."""
 
+    generates = True
+
     def __init__(
         self,
         prompt: Sequence[Token],

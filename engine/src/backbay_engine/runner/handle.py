@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar, final
 from backbay import BackendUnavailableError, OptionError
 from backbay.plugin import raise_if_starved
 
-from .answer import Completion, TokenStep
+from .answer import TokenStep
 
 log = logging.getLogger(__name__)
 
@@ -150,16 +150,16 @@ def _seconds(timeout: object) -> float | None:
 
 
 @final
-class TextPieces(Iterator[str]):
-    """The pieces of an answer's text as they come.
+class Pieces(Iterator[T]):
+    """What a request gives, piece by piece.
 
     Whoever holds them keeps the model open; the request ends when nobody does.
     """
 
-    def __init__(self, handle: Handle[Completion], model: object) -> None:
-        self._handle, self._pieces, self._model = handle, iter(handle), model
+    def __init__(self, handle: Handle[Any], pieces: Iterator[T], model: object) -> None:
+        self._handle, self._pieces, self._model = handle, pieces, model
 
-    def __next__(self) -> str:
+    def __next__(self) -> T:
         try:
             return next(self._pieces)
         except BaseException:  # Ctrl+C too, which interrupts the waiting

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, final
+from typing import Any, ClassVar, Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,6 +59,7 @@ class Job(ABC):
     shown       the pictures that its sequence attends to, if they go to cross attention
     """
 
+    generates: ClassVar[bool] = False  # whether its results are tokens of an answer
     handle: Receiver[Any]
     """The caller's end of the request; set when the job is submitted."""
 

@@ -21,6 +21,7 @@ from .job import Job
 from .scheduler import Scheduler, Share, fitting
 from .showing import Showing
 from .slots import Slots
+from .state import SlotState, State, Totals
 from .step_cache import StepCache
 from .step_making import make_step
 
@@ -41,6 +42,7 @@ class Runner:
         self._waiting: deque[Job] = deque()
         self._active: list[Job] = []
         self._in_step: list[Job] = []
+        self._prompt = self._reused = self._generated = 0  # tokens so far
         self._changed = Condition()
         self._cancel_step = Event()
         self._closing = False
@@ -72,6 +74,11 @@ class Runner:
             if self._in_step and all(other.cancelled for other in self._in_step):
                 self._cancel_step.set()
             self._changed.notify_all()
+
+    def state(self) -> State:
+        """What runs and waits at this moment. Takes no lock, and disturbs nobody."""
+        slots = tuple(SlotState(slot.busy, len(slot.tokens)) for slot in self.slots.all)
+        return State(slots, len(self._waiting), Totals(self._prompt, self._reused, self._generated))
 
     def forget(self) -> None:
         """Wait until no job runs, then empty all slots, which keep old prompts for reuse."""
@@ -179,6 +186,8 @@ class Runner:
                 return
             job.start(slot)
             self._active.append(job)
+            self._prompt += len(job.prompt)
+            self._reused += job.done
             self._waiting.popleft()  # last, so that `forget` always sees the job in a queue
 
     def _make_room(self, job: Job) -> None:
@@ -244,6 +253,8 @@ class Runner:
         except Exception as error:  # noqa: BLE001  only this job gets it
             self._end(job, error)
             return
+        if job.generates:
+            self._generated += len(rows)
         if not go_on:
             self._end(job)
 

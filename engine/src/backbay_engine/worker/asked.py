@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import pickle
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, final
 
+import numpy as np
 from numpy.typing import NDArray
 
+from ..runner.answer import TokenStep
 from ..runner.handle import Handle
+from .failures import unpacked
 from .process import WorkerProcess
-from .wire import Kind
+from .wire import Frame, Kind
 
 ATTEMPTS = 2  # what a dying worker never began goes to the next worker, once
 
@@ -34,6 +39,30 @@ class Asked:
     def is_lost(self) -> bool:
         """Whether it ends with its worker."""
         return self.begun or self.attempts >= ATTEMPTS
+
+    def take(self, frame: Frame, over: Callable[[], None]) -> None:
+        """Take a part of the answer; `over` is called before the end is told."""
+        if frame.kind is Kind.STEP:
+            self.handle.emit(TokenStep(*pickle.loads(frame.payload)))  # noqa: S301  our own worker wrote it
+        elif frame.kind is Kind.BEGUN:
+            self.begun = True
+        elif frame.kind is Kind.RESULT:
+            over()
+            self.handle.succeed(pickle.loads(frame.payload))  # noqa: S301
+        elif frame.kind is Kind.FAILED:
+            over()
+            self.handle.fail(unpacked(frame.payload))
+        elif frame.kind is Kind.ARRAY:
+            shape, dtype = pickle.loads(frame.payload)  # noqa: S301
+            self.array, self.filled = np.empty(shape, dtype), 0
+        elif frame.kind is Kind.BYTES and self.array is not None:
+            begin, self.filled = self.filled, self.filled + len(frame.payload)
+            self.array.reshape(-1).view(np.uint8)[begin : self.filled] = np.frombuffer(
+                frame.payload, np.uint8
+            )
+        if self.array is not None and self.filled == self.array.nbytes:
+            over()
+            self.handle.succeed(self.array)
 
 
 def give(worker: WorkerProcess, number: int, asked: Asked) -> None:

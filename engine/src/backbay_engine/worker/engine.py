@@ -7,12 +7,12 @@ import os
 import pathlib
 import pickle
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import count
-from queue import Empty, SimpleQueue
 from threading import RLock
-from typing import Any, TypeAlias, final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,14 +39,16 @@ from ..images.picture import Image
 from ..images.prepared import Prepared
 from ..images.prompts import Parts
 from ..images.store import Counters
-from ..runner.answer import Completion, TokenStep
+from ..runner.answer import Completion
 from ..runner.generation import Generation
 from ..runner.handle import Handle, OnStep
 from ..runner.options import GenerationOptions
+from ..runner.state import SlotState, State, Totals
 from ..text.tokenizers import Tokenizer, tokenizer_from_gguf
 from . import log_records
 from .asked import Asked, give
 from .failures import unpacked
+from .loading import Loading
 from .process import WorkerProcess
 from .setup import (
     Aside,
@@ -56,11 +58,13 @@ from .setup import (
     Encode,
     Forget,
     Generate,
+    Look,
     Opened,
     Prepare,
     Report,
     Request,
     Score,
+    ScoreTokens,
     Setup,
     importable,
     plain_params,
@@ -72,11 +76,10 @@ from .wire import Frame, Kind
 
 log = logging.getLogger(__name__)
 
-POLL = 0.02  # seconds between two looks at the flag that cancels a load
 LOADING = 120.0  # seconds that a worker may be silent: libraries hold Python's lock while they load
 ANSWERING = 30.0
 STOPPING = 5.0
-Loading: TypeAlias = Opened | float | BaseException | None
+LOOKING = 0.5  # seconds for a worker to tell its state; then its last known state is given
 
 
 @final
@@ -110,8 +113,8 @@ class WorkerEngine(Engine):
         self._asked: dict[int, Asked] = {}
         self._numbers = count(1)
         self._worker: WorkerProcess | None = None
-        self._loading: SimpleQueue[Loading] | None = SimpleQueue()
-        self._stops_loading = False
+        self._loading = Loading()
+        self._seen, self._ended_totals = State(), Totals()
         self._closed = False
         self._closed_because = ""
         close_after_fork(self)
@@ -132,11 +135,11 @@ class WorkerEngine(Engine):
         try:
             with self._lock:
                 worker = self._start()
-            self._wait_for(worker, progress, cancel)
+            opened = self._loading.wait(worker, progress, cancel)
+            self.facts, self.tokenizer = opened.facts, _tokenizer(self._setup, opened)
         except BaseException:
             self.close()
             raise
-        self._loading, self._stops_loading = None, False
 
     def check_open(self) -> None:
         if self._closed:
@@ -167,6 +170,10 @@ class WorkerEngine(Engine):
         with self._places.taken() as place:
             return self._ask(Score(_listed(prompt)), place=place)
 
+    def score_tokens(self, prompt: Sequence[int], top: int) -> Handle[int]:
+        with self._places.taken() as place:
+            return self._ask(ScoreTokens(list(prompt), top), place=place)
+
     def embed(self, prompts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
         found: NDArray[np.float32] = self._answer(Embed([list(prompt) for prompt in prompts]))
         return found
@@ -186,6 +193,17 @@ class WorkerEngine(Engine):
     def counters(self) -> Counters:
         counters: Counters = self._answer(Count())
         return counters
+
+    def state(self) -> State:
+        self.check_open()
+        with self._lock:
+            ready = self._worker is not None and self._worker.ready
+        if not ready:
+            free = (SlotState(),) * self._places.parallel if self.facts.generates else ()
+            return State(free, self._places.held, self._ended_totals)
+        with suppress(TimeoutError, BackendUnavailableError):
+            self._seen = self._ask(Look()).result(LOOKING)
+        return replace(self._seen, totals=self._ended_totals + self._seen.totals)
 
     def memory(self) -> BackendMemory:
         memory: BackendMemory = self._answer(Report())
@@ -250,32 +268,12 @@ class WorkerEngine(Engine):
 
     def _start(self) -> WorkerProcess:
         """Start a worker; the caller holds the lock."""
-        setup = replace(self._setup, levels=log_records.levels(), with_vocabulary=self._loading is not None)
+        setup = replace(self._setup, levels=log_records.levels(), with_vocabulary=not self._loading.over)
         try:
             self._worker = WorkerProcess(setup, self._folder, self)
         except RuntimeError as error:  # no more threads
             raise BackendUnavailableError(f"the model's worker could not be started: {error}") from error
         return self._worker
-
-    def _wait_for(self, worker: WorkerProcess, progress: Progress | None, cancel: Cancel | None) -> None:
-        """Wait in the caller's thread until the model is loaded, and report progress there."""
-        assert self._loading is not None
-        while True:
-            if cancel is not None and not self._stops_loading and cancel.is_set():
-                worker.send(Kind.STOP_LOADING)
-                self._stops_loading = True
-            try:
-                said = self._loading.get(timeout=None if cancel is None or self._stops_loading else POLL)
-            except Empty:
-                continue
-            if said is None:
-                return
-            if isinstance(said, BaseException):
-                raise said
-            if isinstance(said, Opened):
-                self.facts, self.tokenizer = said.facts, _tokenizer(self._setup, said)
-            elif progress is not None:
-                progress(said)
 
     # -- in the worker's thread --------------------------------------------------------------------------
 
@@ -284,7 +282,7 @@ class WorkerEngine(Engine):
         asked = self._asked.get(frame.number)
         if asked is not None:
             try:
-                self._take_answer(frame, asked)
+                asked.take(frame, partial(self._over, frame.number))
             except Exception as error:  # noqa: BLE001  such as no memory for a large result
                 self._over(frame.number)
                 asked.handle.fail(error)
@@ -293,11 +291,11 @@ class WorkerEngine(Engine):
                 worker.ready = True
                 for number, waiting in self._asked.items():
                     give(worker, number, waiting)
-            self._tell_loading(None)
+            self._loading.tell(None)
         elif frame.kind is Kind.OPENED:
             self._take_facts(worker, pickle.loads(frame.payload))  # noqa: S301  our own worker wrote it
         elif frame.kind is Kind.PROGRESS:
-            self._tell_loading(pickle.loads(frame.payload))  # noqa: S301
+            self._loading.tell(pickle.loads(frame.payload))  # noqa: S301
         elif frame.kind is Kind.REFUSED:
             worker.refusal = partial(unpacked, frame.payload)
 
@@ -306,6 +304,7 @@ class WorkerEngine(Engine):
         told = f"the model's worker (process {worker.pid}) {reason}"
         with self._lock:
             self._worker = None
+            self._seen, self._ended_totals = State(), self._ended_totals + self._seen.totals
             if self._closed:
                 return
             lost = [number for number, asked in self._asked.items() if not worker.ready or asked.is_lost]
@@ -315,7 +314,7 @@ class WorkerEngine(Engine):
         for handle in failed:
             handle.fail(worker.why_not(told))
         if not worker.ready:
-            self._tell_loading(worker.why_not(told))
+            self._loading.tell(worker.why_not(told))
         elif not failed:  # otherwise the requests tell of it
             log.warning("%s", told)
         self._start_if_needed()
@@ -323,7 +322,7 @@ class WorkerEngine(Engine):
     def patience(self, worker: WorkerProcess) -> float | None:
         """The seconds that a worker may be silent: fewer if all that it does is to be stopped, none if it does nothing."""
         if not worker.ready:
-            return STOPPING if self._stops_loading else LOADING
+            return STOPPING if self._loading.stops else LOADING
         with self._lock:
             running = [asked.cancelled for asked in self._asked.values()]
         if not running:
@@ -345,39 +344,12 @@ class WorkerEngine(Engine):
             fail()
 
     def _take_facts(self, worker: WorkerProcess, opened: Opened) -> None:
-        if self._loading is not None:
-            self._loading.put(opened)
+        if not self._loading.over:
+            self._loading.tell(opened)
         elif opened.facts != self.facts:
             expected = f"the model that was loaded first, {self.facts}"
             worker.refusal = partial(ModelFileError, self._setup.path, None, expected, opened.facts)
             worker.kill()
-
-    def _tell_loading(self, said: Loading) -> None:
-        if self._loading is not None:
-            self._loading.put(said)
-
-    def _take_answer(self, frame: Frame, asked: Asked) -> None:
-        if frame.kind is Kind.STEP:
-            asked.handle.emit(TokenStep(*pickle.loads(frame.payload)))  # noqa: S301  our own worker wrote it
-        elif frame.kind is Kind.BEGUN:
-            asked.begun = True
-        elif frame.kind is Kind.RESULT:
-            self._over(frame.number)
-            asked.handle.succeed(pickle.loads(frame.payload))  # noqa: S301  our own worker wrote it
-        elif frame.kind is Kind.FAILED:
-            self._over(frame.number)
-            asked.handle.fail(unpacked(frame.payload))
-        elif frame.kind is Kind.ARRAY:
-            shape, dtype = pickle.loads(frame.payload)  # noqa: S301
-            asked.array, asked.filled = np.empty(shape, dtype), 0
-        elif frame.kind is Kind.BYTES and asked.array is not None:
-            begin, asked.filled = asked.filled, asked.filled + len(frame.payload)
-            asked.array.reshape(-1).view(np.uint8)[begin : asked.filled] = np.frombuffer(
-                frame.payload, np.uint8
-            )
-        if asked.array is not None and asked.filled == asked.array.nbytes:
-            self._over(frame.number)
-            asked.handle.succeed(asked.array)
 
     def _over(self, number: int) -> None:
         with self._lock:

@@ -36,11 +36,13 @@ from .setup import (
     Encode,
     Forget,
     Generate,
+    Look,
     Opened,
     Prepare,
     Report,
     Request,
     Score,
+    ScoreTokens,
     Setup,
 )
 from .wire import Frame, Kind, Sender, frames
@@ -143,6 +145,11 @@ class Worker:
                 engine.begin(request.prompt, make, partial(self._receiver, number))
             elif isinstance(request, Score):
                 engine.begin(request.prompt, Scoring, partial(self._receiver, number))
+            elif isinstance(request, ScoreTokens):
+                make = engine.token_scoring(request.top)
+                engine.begin(request.prompt, make, partial(self._receiver, number))
+            elif isinstance(request, Look):  # answered at once, whatever else runs
+                self._receiver(number, _nothing).succeed(engine.state())
             else:
                 cancel = Event()
                 receiver = self._receiver(number, cancel.set)

@@ -77,6 +77,12 @@ class Score:
 
 
 @dataclass(frozen=True)
+class ScoreTokens:
+    prompt: Sequence[int]
+    top: int
+
+
+@dataclass(frozen=True)
 class Embed:
     prompts: Sequence[Sequence[int]]
 
@@ -102,6 +108,11 @@ class Count:
 
 
 @dataclass(frozen=True)
+class Look:
+    """Asks for the state."""
+
+
+@dataclass(frozen=True)
 class Report:
     """Asks for the memory."""
 
@@ -113,7 +124,7 @@ class Forget:
 
 Aside = Embed | Prepare | Encode | EmbedPicture | Count | Report | Forget
 """Requests that the runner does not serve."""
-Request = Generate | Score | Aside
+Request = Generate | Score | ScoreTokens | Look | Aside
 
 
 def importable(kind: type[Backend]) -> BackendClass:

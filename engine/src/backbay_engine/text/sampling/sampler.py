@@ -80,7 +80,7 @@ class Sampler:
             self._penalties.accept((token,))
         if self.params.logprobs is None:
             return Sampled(token)
-        return _with_logprobs(row, token, self.params.logprobs)
+        return with_logprobs(row, token, self.params.logprobs)
 
     def _change(self, row: NDArray[np.float32]) -> NDArray[np.float32]:
         np.copyto(self._row, row)
@@ -200,7 +200,8 @@ def _top_p(row: NDArray[np.float32], ids: NDArray[np.int64], params: SamplingPar
         ids = _best(row, len(ids) * 8)
 
 
-def _with_logprobs(row: NDArray[np.float32], token: int, count: int) -> Sampled:
+def with_logprobs(row: NDArray[np.float32], token: int, count: int) -> Sampled:
+    """A token with its log-probability, and with those of the `count` most likely tokens, by logits."""
     largest = row.max()
     whole = float(largest) + math.log(float(np.exp(row - largest).sum(dtype=np.float64)))
     best = _best(row, count).tolist() if count else []
