@@ -3,7 +3,7 @@
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
-PACKAGES := core plugins/cpu_ref plugins/ggml plugins/onnx[cpu] conformance conformance/selftest engine
+PACKAGES := core plugins/cpu_ref plugins/ggml plugins/onnx[cpu] conformance conformance/selftest engine server
 FOLDERS := $(subst [cpu],,$(PACKAGES))
 SOURCES := $(addsuffix /src,$(FOLDERS))
 LIBGGML := plugins/ggml/lib

@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[1]
 PAGE, PICTURE = ROOT / "docs" / "architecture.md", ROOT / "docs" / "architecture.svg"
 BEGIN, END = "<!-- made by tools/architecture.py -->", "<!-- end -->"
 PANELS = {  # title and folder, as they stand in the picture: the lowest row last
+    "server": "server/src/backbay_server",
     "engine": "engine/src/backbay_engine",
     "conformance": "conformance/src/backbay_conformance",
     "plugins/ggml": "plugins/ggml/src/backbay_ggml",

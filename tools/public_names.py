@@ -22,6 +22,7 @@ DOORS = {
     "backbay.cli": "For packages that add commands, in the entry-point group `backbay.commands`.",
     "backbay_engine": "For those who run language models.",
     "backbay_engine.plugin": "For authors of model architectures.",
+    "backbay_server": "For those who run the server from Python.",
     "backbay_conformance": "For those who run the conformance suite from Python.",
     "backbay_conformance.plugin": "For authors of cases and scenarios.",
 }

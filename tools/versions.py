@@ -23,6 +23,7 @@ PACKAGES = (
     "conformance",
     "conformance/selftest",
     "engine",
+    "server",
 )
 SIBLING = re.compile(r'"(backbay(?:-[a-z-]+)?)(?:~=[0-9.]+)?"(?=[,\]])')
 

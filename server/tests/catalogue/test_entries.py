@@ -6,11 +6,11 @@ import time
 from pathlib import Path
 
 import pytest
+
+from backbay import ModelFileError, OptionError
 from backbay_server.catalogue import Catalogue
 from backbay_server.catalogue.entries import FRESH
 from backbay_server.errors import ModelNotFoundError
-
-from backbay import ModelFileError, OptionError
 
 
 def gguf(path: Path) -> str:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from backbay_server.catalogue import Catalogue, Entry, Pool
-from backbay_server.errors import BusyError, ModelNotFoundError, UnavailableError
 
 from backbay import AllocationStatus, BackendMemory, DeviceMemory, Memory, NoMemoryError
+from backbay_server.catalogue import Catalogue, Entry, Pool
+from backbay_server.errors import BusyError, ModelNotFoundError, UnavailableError
 
 
 class FakeLLM:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scripted_model import SCRIPTS
+
 from backbay_server.generation.calls import (
     AnswerForm,
     AnswerParser,
@@ -14,9 +18,6 @@ from backbay_server.generation.calls import (
     Text,
     form_of,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from scripted_model import SCRIPTS
 
 MARKED, BARE = AnswerForm(reasons=True, marked=True), AnswerForm(reasons=True, bare=True)
 WEATHER = (

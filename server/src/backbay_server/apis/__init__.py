@@ -1,0 +1,1 @@
+"""The APIs that clients know: their endpoints, bodies and answers."""

@@ -1,0 +1,115 @@
+"""Endpoints: a path, the struct of its body, and the function that answers."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, final
+
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from ..catalogue import Catalogue, Pool
+from ..errors import api_error, error_body, error_response
+from ..generation import Generator
+from ..settings import Settings
+from ..transport.answers import Json, Stream
+from ..transport.bodies import BodyDecoder, DisconnectedError, read_body
+from ..transport.disconnects import while_connected
+from .fields import check_refused
+
+Body = TypeVar("Body")
+
+
+@final
+@dataclass(frozen=True)
+class Services:
+    """What the application has for its endpoints; `app.state.services`."""
+
+    settings: Settings
+    catalogue: Catalogue
+    pool: Pool
+    generator: Generator
+
+
+@final
+class Call:
+    """A request in progress, as its endpoint sees it."""
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
+        self.id = secrets.token_hex(12)
+
+    @property
+    def services(self) -> Services:
+        services: Services = self.scope["app"].state.services
+        return services
+
+    @property
+    def path_params(self) -> dict[str, str]:
+        params: dict[str, str] = self.scope["path_params"]
+        return params
+
+
+@final
+@dataclass(frozen=True)
+class Endpoint(Generic[Body]):
+    """A method of a path.
+
+    body     the struct of the request's body; None: it has none
+    answers  the struct of the answer's body
+    """
+
+    method: str
+    path: str
+    handler: Callable[[Call, Body], Awaitable[Json | Stream]]
+    body: type[Body] | None = None
+    answers: Any = None
+
+    def route(self) -> Route:
+        return Route(self.path, EndpointApp(self), methods=[self.method])
+
+    @property
+    def summary(self) -> str:
+        """What it does, by the first line of the handler's docstring."""
+        return (self.handler.__doc__ or "").partition("\n")[0]
+
+
+@final
+class EndpointApp(Generic[Body]):
+    """The ASGI application of an endpoint."""
+
+    def __init__(self, endpoint: Endpoint[Body]) -> None:
+        self._handler = endpoint.handler
+        self._decoder = None if endpoint.body is None else BodyDecoder(endpoint.body, check_refused)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            body = await read_body(receive)
+        except DisconnectedError:
+            return
+        except Exception as error:  # noqa: BLE001  every error has an answer
+            await error_response(api_error(error), scope)(scope, receive, send)
+            return
+        await while_connected(receive, self._answer(scope, receive, send, body))
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, body: bytes) -> None:
+        call, begun = Call(scope), False
+
+        async def sending(message: Any) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        def fail(error: BaseException) -> bytes:
+            return error_body(api_error(error), scope)
+
+        try:
+            decoded: Any = None if self._decoder is None else await self._decoder.decoded(body)
+            answer = await self._handler(call, decoded)
+            await answer.send(sending, {"x-request-id": call.id}, fail)
+        except Exception as error:
+            if begun:
+                raise  # nothing more can be told
+            await error_response(api_error(error), scope)(scope, receive, send)

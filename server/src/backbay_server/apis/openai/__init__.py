@@ -1,0 +1,10 @@
+"""OpenAI's API."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from ..endpoint import Endpoint
+from . import chat, models
+
+ENDPOINTS: Final[tuple[Endpoint[Any], ...]] = (*models.ENDPOINTS, *chat.ENDPOINTS)

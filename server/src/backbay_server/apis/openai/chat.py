@@ -1,0 +1,154 @@
+"""Chat completions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator
+from typing import Final
+
+from msgspec import UNSET
+
+from backbay_engine import Sampled, Tokenizer
+
+from ...errors import InvalidRequestError
+from ...generation import Answer, Conversation, Delta, Finish, Request
+from ...generation.calls import CallBegun, Piece, Reasoning, Text
+from ...transport.answers import Json, Stream, encode, event_stream, sse
+from ..endpoint import Call, Endpoint
+from . import chat_answers as told
+from .chat_requests import ChatRequest
+from .conversations import conversation_of
+from .logprobs import Logprobs, chosen_of
+from .sampling import options_of
+from .usage import Usage, usage_of
+
+DONE: Final = sse(b"[DONE]")
+
+
+async def chat(call: Call, body: ChatRequest) -> Json | Stream:
+    """Answer a conversation."""
+    request = _request(body)
+    name = f"chatcmpl-{call.id}"
+    if body.stream:
+        usage = body.stream_options is not None and bool(body.stream_options.include_usage)
+        return event_stream(_chunks(call, request, name, usage))
+    async with call.services.generator.answering(request) as answer:
+        return Json(await _completion(answer, request, name))
+
+
+def _request(body: ChatRequest) -> Request:
+    most = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    if body.top_logprobs is not None and not body.logprobs:
+        raise InvalidRequestError("top_logprobs needs logprobs to be true", param="top_logprobs")
+    logprobs = (body.top_logprobs or 0) if body.logprobs else None
+    options = options_of(body, most, logprobs)
+    return Request(body.model, [Conversation(conversation_of(body.messages))], options, body.n or 1)
+
+
+# -- the whole answer ------------------------------------------------------------------------------------
+
+
+async def _completion(answer: Answer, request: Request, name: str) -> told.ChatCompletion:
+    created = int(time.time())
+    collected = [_Collected() for _ in range(request.n)]
+    ends = []
+    async for event in answer:
+        if isinstance(event, Finish):
+            ends.append(event)
+        else:
+            collected[event.choice].add(event)
+    choices = [
+        collected[end.choice].choice(end, answer.tokenizer)
+        for end in sorted(ends, key=lambda end: end.choice)
+    ]
+    return told.ChatCompletion(name, created, answer.model, choices, usage_of(ends, request.n))
+
+
+class _Collected:
+    """The pieces of one of the answers."""
+
+    def __init__(self) -> None:
+        self._text, self._reasoning = list[str](), list[str]()
+        self._calls: list[tuple[CallBegun, list[str]]] = []
+        self._logprobs: list[Sampled] | None = None
+
+    def add(self, delta: Delta) -> None:
+        for piece in delta.pieces:
+            match piece:
+                case Text(text):
+                    self._text.append(text)
+                case Reasoning(text):
+                    self._reasoning.append(text)
+                case CallBegun():
+                    self._calls.append((piece, []))
+                case _:
+                    self._calls[piece.number][1].append(piece.text)
+        if delta.logprobs is not None:
+            self._logprobs = [*(self._logprobs or ()), *delta.logprobs]
+
+    def choice(self, end: Finish, tokenizer: Tokenizer) -> told.Choice:
+        calls = [
+            told.ToolCall(begun.id, told.CalledFunction(begun.name, "".join(arguments)))
+            for begun, arguments in self._calls
+        ]
+        message = told.Message(
+            "".join(self._text) or (None if calls else ""),
+            reasoning_content="".join(self._reasoning) or UNSET,
+            tool_calls=calls or UNSET,
+        )
+        logprobs = None if self._logprobs is None else Logprobs(chosen_of(tokenizer, self._logprobs))
+        return told.Choice(end.choice, message, end.reason, logprobs)
+
+
+# -- the answer in pieces --------------------------------------------------------------------------------
+
+
+async def _chunks(call: Call, request: Request, name: str, usage: bool) -> AsyncGenerator[bytes, None]:
+    created, ends = int(time.time()), []
+    async with call.services.generator.answering(request) as answer:
+
+        def chunk(choices: list[told.ChunkChoice], usage: Usage | None = None) -> bytes:
+            return sse(
+                encode(told.ChatChunk(name, created, answer.model, choices, usage=usage if wanted else UNSET))
+            )
+
+        wanted = usage
+        begun = set[int]()
+        async for event in answer:
+            if event.choice not in begun:
+                begun.add(event.choice)
+                yield chunk([told.ChunkChoice(event.choice, told.Delta(role="assistant", content=""))])
+            if isinstance(event, Finish):
+                ends.append(event)
+                yield chunk([told.ChunkChoice(event.choice, told.Delta(), finish_reason=event.reason)])
+            else:
+                yield chunk(_grown(event, answer.tokenizer))
+        if wanted:
+            yield chunk([], usage_of(ends, request.n))
+    yield DONE
+
+
+def _grown(event: Delta, tokenizer: Tokenizer) -> list[told.ChunkChoice]:
+    """The choices of a chunk: one for each piece, since a delta has one of each kind."""
+    deltas = [_delta(piece) for piece in event.pieces] or [told.Delta(content="")]
+    grown = [told.ChunkChoice(event.choice, delta) for delta in deltas]
+    if event.logprobs:
+        grown[0].logprobs = Logprobs(chosen_of(tokenizer, event.logprobs))
+    return grown
+
+
+def _delta(piece: Piece) -> told.Delta:
+    match piece:
+        case Text(text):
+            return told.Delta(content=text)
+        case Reasoning(text):
+            return told.Delta(reasoning_content=text)
+        case CallBegun(number, id, name):
+            begun = told.FunctionDelta(name, "")
+            return told.Delta(tool_calls=[told.ToolCallDelta(number, id, "function", begun)])
+        case _:
+            more = told.FunctionDelta(arguments=piece.text)
+            return told.Delta(tool_calls=[told.ToolCallDelta(piece.number, function=more)])
+
+
+ENDPOINTS: Final = (Endpoint("POST", "/v1/chat/completions", chat, ChatRequest, told.ChatCompletion),)

@@ -1,0 +1,98 @@
+"""Fields that chat and completions share."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeAlias
+
+from msgspec import Meta, Struct
+
+from ...generation import Options
+from ..fields import ignored, taken
+
+Count: TypeAlias = Annotated[int, Meta(ge=0)]
+Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
+Penalty: TypeAlias = Annotated[float, Meta(ge=-2, le=2)]
+Bias: TypeAlias = Annotated[float, Meta(ge=-100, le=100)]
+Stop: TypeAlias = Annotated[str, Meta(min_length=1, max_length=1024)]
+Stops: TypeAlias = Annotated[list[Stop], Meta(max_length=32)]
+
+FORBIDDEN = -100  # the bias by which OpenAI's clients forbid a token
+LEAST_SHARE = 1e-9  # top_p of 0 means the most likely token alone
+
+
+class StreamOptions(Struct, forbid_unknown_fields=True):
+    """Options of streams."""
+
+    include_usage: Annotated[bool | None, taken("the last chunk has the usage, and no choices")] = None
+    include_obfuscation: Annotated[bool | None, ignored("chunks are not padded")] = None
+
+
+class GenerationFields(Struct, kw_only=True, forbid_unknown_fields=True):
+    """How text is generated."""
+
+    model: Annotated[str | None, taken("the model; a server of one model needs no name")] = None
+    stream: Annotated[bool | None, taken("whether the answer comes in pieces, as server-sent events")] = None
+    stream_options: Annotated[StreamOptions | None, taken("options of the stream")] = None
+    n: Annotated[Annotated[int, Meta(ge=1)] | None, taken("answers to a prompt")] = None
+    stop: Annotated[Stop | Stops | None, taken("strings that end the answer, which does not have them")] = (
+        None
+    )
+    seed: Annotated[
+        Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None, taken("equal seeds give equal answers")
+    ] = None
+    temperature: Annotated[Annotated[float, Meta(ge=0, le=2)] | None, taken("0: the most likely token")] = (
+        None
+    )
+    top_p: Annotated[Share | None, taken("choose among the tokens that together have this probability")] = (
+        None
+    )
+    top_k: Annotated[Count | None, taken("choose among this many tokens; 0: all")] = None
+    min_p: Annotated[
+        Share | None, taken("choose among tokens with this share of the best one's probability")
+    ] = None
+    presence_penalty: Annotated[Penalty | None, taken("for tokens that are there already")] = None
+    frequency_penalty: Annotated[Penalty | None, taken("for each time that a token is there")] = None
+    repeat_penalty: Annotated[
+        Annotated[float, Meta(gt=0, le=100)] | None,
+        taken("divides the logits of tokens that are there; 1: off"),
+    ] = None
+    repeat_last_n: Annotated[
+        Annotated[int, Meta(ge=-1)] | None, taken("the tokens that penalties look at; -1: all")
+    ] = None
+    logit_bias: Annotated[
+        dict[int, Bias] | None, taken("added to the logits of these tokens; -100 forbids a token")
+    ] = None
+    cache_prompt: Annotated[bool | None, taken("whether an earlier prompt's cache may serve")] = None
+    user: Annotated[str | None, ignored("nothing is kept by user")] = None
+    store: Annotated[bool | None, ignored("nothing is stored")] = None
+    metadata: Annotated[dict[str, Any] | None, ignored("nothing is stored")] = None
+    service_tier: Annotated[str | None, ignored("there is one tier")] = None
+    safety_identifier: Annotated[str | None, ignored("nothing is kept by user")] = None
+    prompt_cache_key: Annotated[
+        str | None, ignored("equal beginnings of prompts are found without a key")
+    ] = None
+    prompt_cache_retention: Annotated[str | None, ignored("the cache keeps what fits")] = None
+
+
+def options_of(body: GenerationFields, max_tokens: int | None, logprobs: int | None) -> Options:
+    """The options of the fields."""
+    return Options(
+        max_tokens=max_tokens,
+        stop=[body.stop] if isinstance(body.stop, str) else body.stop,
+        temperature=body.temperature,
+        top_k=body.top_k,
+        top_p=None if body.top_p is None else max(body.top_p, LEAST_SHARE),
+        min_p=body.min_p,
+        repetition_penalty=body.repeat_penalty,
+        presence_penalty=body.presence_penalty,
+        frequency_penalty=body.frequency_penalty,
+        penalty_window=body.repeat_last_n,
+        seed=None if body.seed is None else body.seed % 2**63,
+        logit_bias=None if body.logit_bias is None else _bias(body.logit_bias),
+        logprobs=logprobs,
+        reuse=body.cache_prompt,
+    )
+
+
+def _bias(given: dict[int, float]) -> dict[int, float]:
+    return {token: float("-inf") if bias <= FORBIDDEN else bias for token, bias in given.items()}

@@ -1,0 +1,74 @@
+"""The ASGI application."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from threading import Event
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from backbay_engine import LLM, load
+
+from .apis import openai
+from .apis.endpoint import Services
+from .catalogue import Catalogue, Entry, Pool
+from .errors import ApiError, MethodError, RouteNotFoundError, error_response
+from .generation import Generator
+from .settings import Settings
+
+
+def app(*models: str, settings: Settings | None = None, **given: Any) -> Starlette:
+    """The server as an ASGI application: for these models, with the fields of Settings as keywords."""
+    chosen = settings or Settings(models=models, **given)
+    catalogue = Catalogue(chosen.models, chosen.folders, chosen.aliases)
+
+    @asynccontextmanager
+    async def lifespan(application: Starlette) -> AsyncIterator[None]:
+        pool = Pool(catalogue, partial(_load, chosen), max_loaded=chosen.max_loaded)
+        generator = Generator(pool)
+        application.state.services = Services(chosen, catalogue, pool, generator)
+        pool.preload()
+        try:
+            yield
+        finally:
+            await pool.close()
+            generator.close()
+
+    return Starlette(
+        routes=[endpoint.route() for endpoint in openai.ENDPOINTS],
+        lifespan=lifespan,
+        exception_handlers={HTTPException: _http_error},
+    )
+
+
+def _load(settings: Settings, entry: Entry, progress: Callable[[float], None], cancel: Event) -> LLM:
+    return load(
+        entry.path,
+        settings.backend,
+        context=settings.context,
+        parallel=settings.parallel,
+        queue=settings.queue,
+        projector=entry.projector,
+        worker=settings.worker,
+        progress=progress,
+        cancel=cancel,
+    )
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    """No route, or none of this method: the error of the API whose path it would be."""
+    assert isinstance(error, HTTPException)
+    found: ApiError
+    if error.status_code == 405:
+        found = MethodError(f"{request.url.path} does not take {request.method}")
+    else:
+        found = RouteNotFoundError(f"there is nothing at {request.url.path}")
+    response = error_response(found, request.scope)
+    response.headers.update(error.headers or {})
+    return response

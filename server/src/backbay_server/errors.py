@@ -1,0 +1,182 @@
+"""Errors as clients see them: a class for each status, and the engine's errors among them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Final, TypeAlias
+
+from msgspec import json
+from starlette.responses import Response
+from starlette.types import Scope
+
+from backbay import ClosedError, OptionError
+from backbay_engine import (
+    ContextOverflowError,
+    DeadlineError,
+    QueueFullError,
+    RequestError,
+    TemplateError,
+    TokenizerError,
+)
+
+log = logging.getLogger(__name__)
+SOON: Final = 1  # seconds after which a client may try again
+
+
+class ApiError(Exception):
+    """What goes wrong with a request, as its client is told.
+
+    param    the field of the request that is wrong
+    details  more members of the error's body
+    """
+
+    status: ClassVar[int] = 500
+    type: ClassVar[str] = "server_error"
+    code: ClassVar[str | None] = None
+    retry_after: ClassVar[int | None] = None  # seconds
+
+    def __init__(self, message: str, *, param: str | None = None, **details: Any) -> None:
+        super().__init__(message)
+        self.message, self.param, self.details = message, param, details
+
+
+class InvalidRequestError(ApiError):
+    """The request is malformed, out of range, or asks for what the server cannot do."""
+
+    status, type = 400, "invalid_request_error"
+
+
+class ContextLengthError(InvalidRequestError):
+    """The prompt is longer than the model's context."""
+
+    code = "context_length_exceeded"
+
+
+class AuthenticationError(ApiError):
+    """The request has no key, or a wrong one."""
+
+    status, type, code = 401, "invalid_request_error", "invalid_api_key"
+
+
+class ForbiddenError(ApiError):
+    """The request comes from a page, or names a host, that the server does not serve."""
+
+    status, type = 403, "permission_error"
+
+
+class RouteNotFoundError(ApiError):
+    """The server has no such path."""
+
+    status, type = 404, "invalid_request_error"
+
+
+class ModelNotFoundError(ApiError):
+    """The server has no model of this name."""
+
+    status, type, code = 404, "invalid_request_error", "model_not_found"
+
+
+class MethodError(ApiError):
+    """The path is there, and takes other methods."""
+
+    status, type = 405, "invalid_request_error"
+
+
+class TooLargeError(ApiError):
+    """The request is larger than the server takes."""
+
+    status, type = 413, "invalid_request_error"
+
+
+class BusyError(ApiError):
+    """As many requests wait as may wait."""
+
+    status, type, code, retry_after = 429, "rate_limit_error", "rate_limit_exceeded", SOON
+
+
+class ServerError(ApiError):
+    """The server failed; the request was all right."""
+
+
+class UnavailableError(ApiError):
+    """The model is being loaded, or the server is about to end."""
+
+    status, type, retry_after = 503, "server_error", SOON
+
+
+# -- the engine's errors ---------------------------------------------------------------------------------
+
+
+def api_error(error: BaseException) -> ApiError:
+    """The error for the client. Only what the client can mend is told in detail."""
+    match error:
+        case ApiError():
+            return error
+        case ContextOverflowError():
+            return ContextLengthError(
+                f"This model's maximum context length is {error.context} tokens. However, your messages resulted in "
+                f"{error.prompt_tokens} tokens. Please reduce the length of the messages.",
+                n_prompt_tokens=error.prompt_tokens,
+                n_ctx=error.context,
+            )
+        case QueueFullError() | DeadlineError():
+            return BusyError(f"{error}; try again later")
+        case RequestError() | OptionError() | TemplateError() | TokenizerError():
+            return InvalidRequestError(str(error))
+        case ClosedError():
+            return UnavailableError("the model is leaving; try again later")
+        case _:
+            log.error("a request failed", exc_info=error)
+            return ServerError(f"the server failed with {type(error).__name__}; its log says more")
+
+
+# -- bodies ----------------------------------------------------------------------------------------------
+
+Form: TypeAlias = Callable[[ApiError], Mapping[str, Any]]
+
+
+def _openai(error: ApiError) -> Mapping[str, Any]:
+    told = {"message": error.message, "type": error.type, "param": error.param, "code": error.code}
+    return {"error": {**told, **error.details}}
+
+
+_ANTHROPIC_TYPES: Final = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    500: "api_error",
+    503: "overloaded_error",
+    529: "overloaded_error",
+}
+
+
+def _anthropic(error: ApiError) -> Mapping[str, Any]:
+    kind = _ANTHROPIC_TYPES.get(_anthropic_status(error), "invalid_request_error")
+    return {"type": "error", "error": {"type": kind, "message": error.message}}
+
+
+def _anthropic_status(error: ApiError) -> int:
+    return 529 if isinstance(error, BusyError) else error.status
+
+
+def _ollama(error: ApiError) -> Mapping[str, Any]:
+    return {"error": error.message}
+
+
+_ANTHROPIC, _OLLAMA = "/v1/messages", "/api/"
+
+
+def error_body(error: ApiError, scope: Scope) -> bytes:
+    """The body of an error, in the form of the API whose path was asked for."""
+    path: str = scope["path"]
+    form = _anthropic if path.startswith(_ANTHROPIC) else _ollama if path.startswith(_OLLAMA) else _openai
+    return json.encode(form(error))
+
+
+def error_response(error: ApiError, scope: Scope) -> Response:
+    """The answer to a request that goes wrong; an ASGI application."""
+    status = _anthropic_status(error) if scope["path"].startswith(_ANTHROPIC) else error.status
+    headers = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
+    return Response(error_body(error, scope), status, headers, "application/json")

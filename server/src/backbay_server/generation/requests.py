@@ -1,0 +1,61 @@
+"""Requests for text, whichever API they came by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeAlias, final
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Messages for the model's chat template.
+
+    tools      definitions of tools, as OpenAI has them; none: calls are not looked for in the answer
+    variables  further variables of the template
+    """
+
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Mapping[str, Any]] = ()
+    variables: Mapping[str, Any] = field(default_factory=dict)
+
+
+Prompt: TypeAlias = Conversation | str | Sequence[int]
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How an answer is made: the engine's options. None leaves the choice to the engine."""
+
+    max_tokens: int | None = None
+    stop: Sequence[str] | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    penalty_window: int | None = None
+    seed: int | None = None
+    logit_bias: Mapping[int, float] | None = None
+    logprobs: int | None = None
+    reuse: bool | None = None
+
+    def given(self) -> dict[str, Any]:
+        """The options that are not None, by name."""
+        values = ((each.name, getattr(self, each.name)) for each in fields(self))
+        return {name: value for name, value in values if value is not None}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a client wants: `n` answers to each prompt. The answers of a prompt stand side by side."""
+
+    model: str | None
+    prompts: Sequence[Prompt]
+    options: Options = Options()
+    n: int = 1

@@ -1,0 +1,52 @@
+"""Settings: what the server is told when it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import final
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What the server offers, and its limits.
+
+    models         files, folders, or names such as hf:org/name
+    folders        folders of models: of GGUF files, Hugging Face's cache, Ollama's store
+    aliases        further names, each for a model's name or its file
+    backend        the name of an installed backend; None: the best that works
+    parallel       requests that a model answers at the same time
+    context        tokens of each request; None: the model's context length, at most 4096
+    queue          requests that may wait for a model's answer; one more is a 429
+    worker         each model runs in a process of its own
+    max_loaded     models in memory at a time
+    keys           API keys; a request needs one of them, if there are any
+    hosts          further names of this host that the header Host may have
+    origins        origins of web pages that may ask (CORS)
+    max_body       bytes of a request's body
+    max_choices    answers to one request: prompts times n
+    metrics        whether /metrics is served
+    page           whether the page at / is served
+    drain_seconds  how long running requests may go on when the server is told to end
+    """
+
+    models: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    backend: str | None = None
+    parallel: int = 4
+    context: int | None = None
+    queue: int = 64
+    worker: bool = False
+    max_loaded: int = 1
+    keys: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+    host: str = "127.0.0.1"
+    port: int = 8080
+    max_body: int = 64 << 20
+    max_choices: int = 32
+    metrics: bool = True
+    page: bool = True
+    drain_seconds: float = 30.0

@@ -1,0 +1,1 @@
+"""HTTP as all APIs share it: bodies, answers, disconnects."""

@@ -1,0 +1,93 @@
+"""Answers: JSON, and streams of events."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias, final
+
+import msgspec
+from starlette.types import Send
+
+encode: Final = msgspec.json.Encoder().encode
+Fail: TypeAlias = Callable[[BaseException], bytes]
+"""Gives the body of an error in the API's form."""
+
+
+@final
+@dataclass(frozen=True)
+class Json:
+    """A struct as JSON."""
+
+    body: object
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    async def send(self, send: Send, headers: Mapping[str, str], fail: Fail) -> None:
+        content = encode(self.body)
+        await send(_start("application/json", {**headers, **self.headers}, self.status, len(content)))
+        await send({"type": "http.response.body", "body": content})
+
+
+@final
+@dataclass(frozen=True)
+class Stream:
+    """Chunks as they come. An error before the first chunk is raised; a later one is the last chunk.
+
+    framed  makes a chunk of an error's body
+    """
+
+    chunks: AsyncGenerator[bytes, None]
+    media_type: str
+    framed: Callable[[bytes], bytes]
+
+    async def send(self, send: Send, headers: Mapping[str, str], fail: Fail) -> None:
+        async with aclosing(self.chunks) as chunks:
+            first = await anext(chunks, b"")
+            await send(_start(self.media_type, {"cache-control": "no-cache", **headers}))
+            await send(_part(first))
+            try:
+                async for chunk in chunks:
+                    await send(_part(chunk))
+            except Exception as error:  # noqa: BLE001  the client is told, the status has been sent
+                await send(_part(self.framed(fail(error))))
+            await send({"type": "http.response.body", "body": b""})
+
+
+def event_stream(chunks: AsyncGenerator[bytes, None]) -> Stream:
+    """Server-sent events, made by `sse`."""
+    return Stream(chunks, "text/event-stream; charset=utf-8", sse)
+
+
+def json_lines(chunks: AsyncGenerator[bytes, None]) -> Stream:
+    """JSON, a line for each chunk, made by `line`."""
+    return Stream(chunks, "application/x-ndjson", line)
+
+
+def sse(data: bytes) -> bytes:
+    """A server-sent event."""
+    return b"data: %b\n\n" % data
+
+
+def named_sse(name: str, data: bytes) -> bytes:
+    """A server-sent event with a name."""
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), data)
+
+
+def line(data: bytes) -> bytes:
+    return data + b"\n"
+
+
+def _part(body: bytes) -> dict[str, object]:
+    return {"type": "http.response.body", "body": body, "more_body": True}
+
+
+def _start(
+    media_type: str, headers: Mapping[str, str], status: int = 200, length: int | None = None
+) -> dict[str, object]:
+    sent = [(b"content-type", media_type.encode())]
+    if length is not None:
+        sent.append((b"content-length", str(length).encode()))
+    sent += [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+    return {"type": "http.response.start", "status": status, "headers": sent}

@@ -1,0 +1,71 @@
+"""Bodies of requests: read whole, and decoded as the API's structs."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar, final
+
+import msgspec
+from starlette.types import Receive
+
+from ..errors import InvalidRequestError
+
+T = TypeVar("T")
+LONG: Final = 1 << 18  # bytes; decoding more would hold up the event loop
+_PLACE: Final = re.compile(r"(.*) - at `(?:key in )?\$\.?(.*)`", re.DOTALL)
+
+
+class DisconnectedError(Exception):
+    """The client has left."""
+
+
+async def read_body(receive: Receive) -> bytes:
+    """The whole body; DisconnectedError if the client leaves before its end."""
+    parts = []
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise DisconnectedError
+        parts.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+@final
+class BodyDecoder(Generic[T]):
+    """Decodes bodies of one type; InvalidRequestError names the field that is wrong."""
+
+    def __init__(self, kind: type[T], check: Callable[[T], None]) -> None:
+        self._decoder, self._check = msgspec.json.Decoder(kind), check
+
+    async def decoded(self, body: bytes) -> T:
+        if len(body) > LONG:
+            return await asyncio.to_thread(self._decoded, body)
+        return self._decoded(body)
+
+    def _decoded(self, body: bytes) -> T:
+        try:
+            found = self._decoder.decode(body)
+        except msgspec.ValidationError as error:
+            message, param = _placed(str(error))
+            raise InvalidRequestError(message, param=param) from None
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise InvalidRequestError(f"the body is not valid JSON: {error}") from None
+        except RecursionError:
+            raise InvalidRequestError("the body is nested too deeply") from None
+        self._check(found)
+        return found
+
+
+def _placed(text: str) -> tuple[str, str | None]:
+    """msgspec's message, and the field that it names."""
+    found = _PLACE.fullmatch(text)
+    if found is None:
+        unknown = re.fullmatch(r"Object contains unknown field `(.*)`", text, re.DOTALL)
+        return (
+            (f"Unrecognized request argument supplied: {unknown[1]}", unknown[1]) if unknown else (text, None)
+        )
+    message, param = found.groups()
+    return (f"{param}: {message}", param) if param else (message, None)
