@@ -1,0 +1,123 @@
+"""From Anthropic's conversations to those of chat templates, which have OpenAI's form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from ...errors import InvalidRequestError
+from ...generation import Conversation, Options
+from . import requests as given
+
+MASKED: Final = "needs structured output, which the server does not have; only auto and none are possible"
+
+
+def conversation_of(body: given.Conversation) -> Conversation:
+    """The conversation of a request; InvalidRequestError if the server cannot lead it."""
+    if body.messages[-1].role == "assistant":
+        raise InvalidRequestError(
+            "the last message is the assistant's; answers cannot be begun", param="messages"
+        )
+    choice = body.tool_choice
+    if choice is not None and choice.type in ("any", "tool"):
+        raise InvalidRequestError(f"tool_choice {choice.type} {MASKED}", param="tool_choice")
+    called: set[str] = set()
+    messages = [] if body.system is None else [{"role": "system", "content": _text(body.system)}]
+    for place, message in enumerate(body.messages):
+        messages += _messages(message, called, f"messages[{place}]")
+    tools = body.tools if choice is None or choice.type != "none" else None
+    return Conversation(messages, [_tool(tool) for tool in tools or ()], _variables(body.thinking))
+
+
+def options_of(body: given.MessagesRequest) -> Options:
+    return Options(
+        max_tokens=body.max_tokens,
+        stop=body.stop_sequences,
+        temperature=body.temperature,
+        top_k=body.top_k,
+        top_p=body.top_p,
+    )
+
+
+def _messages(message: given.Message, called: set[str], place: str) -> Iterator[dict[str, Any]]:
+    """The messages of a template for one of Anthropic's; the ids of calls are added to `called`."""
+    if isinstance(message.content, str):
+        yield {"role": message.role, "content": message.content}
+        return
+    if message.role == "assistant":
+        yield _said(message.content, called)
+        return
+    parts: list[dict[str, Any]] = []
+    for number, part in enumerate(message.content):
+        where = f"{place}.content[{number}]"
+        match part:
+            case given.Result():
+                if part.tool_use_id not in called:
+                    raise InvalidRequestError(
+                        f"{where}: no tool_use block before has the id {part.tool_use_id!r}", param=where
+                    )
+                if parts:
+                    yield {"role": message.role, "content": _joined(parts)}
+                    parts = []
+                content = [] if part.content is None else part.content
+                result = (
+                    content if isinstance(content, str) else _joined([_part(each, where) for each in content])
+                )
+                yield {"role": "tool", "tool_call_id": part.tool_use_id, "content": result}
+            case given.Text() | given.Picture():
+                parts.append(_part(part, where))
+            case _:
+                raise InvalidRequestError(f"{where}: only the assistant has such parts", param=where)
+    if parts:
+        yield {"role": message.role, "content": _joined(parts)}
+
+
+def _said(parts: list[given.Part], called: set[str]) -> dict[str, Any]:
+    """A message of the assistant."""
+    said: dict[str, Any] = {"role": "assistant"}
+    texts = [part.text for part in parts if isinstance(part, given.Text)]
+    thoughts = [part.thinking for part in parts if isinstance(part, given.Thinking)]
+    uses = [part for part in parts if isinstance(part, given.Use)]
+    said["content"] = "".join(texts)
+    if thoughts:
+        said["reasoning_content"] = "".join(thoughts)
+    if uses:
+        called.update(use.id for use in uses)
+        said["tool_calls"] = [
+            {"id": use.id, "type": "function", "function": {"name": use.name, "arguments": use.input}}
+            for use in uses
+        ]
+    return said
+
+
+def _part(part: given.Text | given.Picture, where: str) -> dict[str, Any]:
+    if isinstance(part, given.Text):
+        return {"type": "text", "text": part.text}
+    source = part.source
+    if isinstance(source, given.Base64):
+        url = f"data:{source.media_type};base64,{source.data}"
+    elif source.url.startswith("data:"):
+        url = source.url
+    else:
+        raise InvalidRequestError(f"{where}: the server fetches no pictures; send the file", param=where)
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def _joined(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]]:
+    """The text of parts without pictures: every template knows texts."""
+    texts = [part["text"] for part in parts if part["type"] == "text"]
+    return "".join(texts) if len(texts) == len(parts) else parts
+
+
+def _text(system: str | list[given.Text]) -> str:
+    return system if isinstance(system, str) else "\n\n".join(part.text for part in system)
+
+
+def _tool(tool: given.Tool) -> dict[str, Any]:
+    function = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}
+    return {"type": "function", "function": function}
+
+
+def _variables(thinking: given.Reasoning | None) -> dict[str, Any]:
+    """The variables by which templates switch reasoning."""
+    return {} if thinking is None else {"enable_thinking": thinking.type != "disabled"}

@@ -1,0 +1,111 @@
+"""The endpoints of Anthropic's messages."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable
+from typing import Final
+
+from msgspec import json
+
+from backbay_engine import LLM
+
+from ...generation import Conversation, Delta, Finish, Piece, Request
+from ...generation.calls import CallArguments, CallBegun
+from ...transport.answers import Json, Stream, event_stream, named_sse
+from ..endpoint import Call, Endpoint
+from .answers import (
+    Count,
+    Event,
+    Message,
+    MessageDelta,
+    MessageEnd,
+    MessageStart,
+    MessageStop,
+    StopReason,
+    Usage,
+)
+from .blocks import GrowingBlocks, whole_blocks
+from .conversations import conversation_of, options_of
+from .requests import CountRequest, MessagesRequest
+
+_encode: Final = json.Encoder().encode
+_REASONS: Final[dict[str, StopReason]] = {
+    "stop": "end_turn",
+    "length": "max_tokens",
+    "tool_calls": "tool_use",
+}
+
+
+async def create_message(call: Call, body: MessagesRequest) -> Json | Stream:
+    """Answer a conversation, in Anthropic's form."""
+    request = Request(body.model, [conversation_of(body)], options_of(body))
+    one = body.tool_choice is not None and body.tool_choice.disable_parallel_tool_use
+    if body.stream:
+        return event_stream(_events(call, request, one=one))
+    pieces: list[Piece] = []
+    async with call.services.generator.answering(request) as answer:
+        async for event in answer:
+            match event:
+                case Delta():
+                    pieces += _kept(event.pieces, one=one)
+                case Finish():
+                    end = _end(event)
+                    message = Message(f"msg_{call.id}", answer.model, whole_blocks(pieces), _usage(event))
+    message.stop_reason, message.stop_sequence = end.stop_reason, end.stop_sequence
+    return Json(message)
+
+
+async def count_tokens(call: Call, body: CountRequest) -> Json:
+    """Count the tokens of a conversation, in Anthropic's form."""
+    conversation = conversation_of(body)
+    with await call.services.generator.lease(body.model) as lease:
+        return Json(Count(await call.services.generator.beside(_count, lease.llm, conversation)))
+
+
+async def _events(call: Call, request: Request, *, one: bool) -> AsyncGenerator[bytes, None]:
+    blocks, begun = GrowingBlocks(), False
+    async with call.services.generator.answering(request) as answer:
+        async for event in answer:
+            if not begun:
+                begun = True
+                usage = Usage(answer.prompt_tokens, 0)
+                yield _sent([MessageStart(Message(f"msg_{call.id}", answer.model, [], usage))])
+            match event:
+                case Delta():
+                    yield _sent(each for piece in _kept(event.pieces, one=one) for each in blocks.grow(piece))
+                case Finish():
+                    yield _sent(blocks.end())
+                    yield _sent([MessageDelta(_end(event), _usage(event)), MessageStop()])
+
+
+def _sent(events: Iterable[Event]) -> bytes:
+    return b"".join(named_sse(event.__struct_config__.tag, _encode(event)) for event in events)
+
+
+def _kept(pieces: Iterable[Piece], *, one: bool) -> Iterable[Piece]:
+    """The pieces; with `one`, only those of the first call."""
+    return (
+        piece
+        for piece in pieces
+        if not (one and isinstance(piece, CallBegun | CallArguments) and piece.number)
+    )
+
+
+def _end(event: Finish) -> MessageEnd:
+    return MessageEnd("stop_sequence" if event.stop is not None else _REASONS[event.reason], event.stop)
+
+
+def _usage(event: Finish) -> Usage:
+    used = event.usage
+    return Usage(used.prompt - used.cached, used.generated, cache_read_input_tokens=used.cached)
+
+
+def _count(llm: LLM, conversation: Conversation) -> int:
+    given = {**conversation.variables, **({"tools": conversation.tools} if conversation.tools else {})}
+    return len(llm.encode(llm.chat_prompt(conversation.messages, **given)))
+
+
+ENDPOINTS: Final = (
+    Endpoint("POST", "/v1/messages", create_message, MessagesRequest, Message),
+    Endpoint("POST", "/v1/messages/count_tokens", count_tokens, CountRequest, Count),
+)

@@ -1,0 +1,106 @@
+"""From Ollama's bodies to the requests of the generator."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from binascii import Error
+from collections.abc import Sequence
+from typing import Any, Final
+
+from ...errors import InvalidRequestError
+from ...generation import Conversation, Options, Request
+from . import requests as given
+
+LEAST_SHARE: Final = 1e-9  # top_p of 0 means the most likely token alone
+_KINDS: Final = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpeg", b"GIF8": "gif", b"RIFF": "webp", b"BM": "bmp"}
+
+
+def chat_request(body: given.ChatRequest) -> Request:
+    messages = [_message(message, f"messages[{place}]") for place, message in enumerate(body.messages or ())]
+    conversation = Conversation(messages, body.tools or (), _variables(body.think))
+    return Request(name_of(body), [conversation], options_of(body))
+
+
+def generate_request(body: given.GenerateRequest) -> Request:
+    prompt = body.prompt or ""
+    if body.raw:
+        if body.images or body.system:
+            raise InvalidRequestError("a raw prompt has neither images nor a system's message", param="raw")
+        return Request(name_of(body), [prompt], options_of(body))
+    messages = [{"role": "system", "content": body.system}] if body.system else []
+    messages.append({"role": "user", "content": _content(prompt, body.images, "images")})
+    return Request(name_of(body), [Conversation(messages, (), _variables(body.think))], options_of(body))
+
+
+def name_of(body: given.Named) -> str:
+    """The name of the model, by the new key or the old one."""
+    name = body.model or body.name
+    if not name:
+        raise InvalidRequestError("model is required", param="model")
+    return name.removesuffix(":latest")
+
+
+def options_of(body: given.Generating) -> Options:
+    options = body.options or given.Options()
+    most = options.num_predict
+    return Options(
+        max_tokens=None if most is None or most < 0 else most,
+        stop=[options.stop] if isinstance(options.stop, str) else options.stop,
+        temperature=options.temperature,
+        top_k=options.top_k,
+        top_p=None if options.top_p is None else max(options.top_p, LEAST_SHARE),
+        min_p=options.min_p,
+        repetition_penalty=options.repeat_penalty,
+        presence_penalty=options.presence_penalty,
+        frequency_penalty=options.frequency_penalty,
+        penalty_window=options.repeat_last_n,
+        seed=None if options.seed is None else options.seed % 2**63,
+        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+    )
+
+
+def _message(message: given.Message, where: str) -> dict[str, Any]:
+    said: dict[str, Any] = {
+        "role": message.role,
+        "content": _content(message.content or "", message.images, where),
+    }
+    if message.thinking is not None:
+        said["reasoning_content"] = message.thinking
+    if message.tool_calls:
+        said["tool_calls"] = [
+            {
+                "id": call.id or f"{place:09}",
+                "type": "function",
+                "function": {"name": call.function.name, "arguments": call.function.arguments},
+            }
+            for place, call in enumerate(message.tool_calls)
+        ]
+    if message.tool_name is not None:
+        said["name"] = message.tool_name
+    if message.tool_call_id is not None:
+        said["tool_call_id"] = message.tool_call_id
+    return said
+
+
+def _content(text: str, images: Sequence[str] | None, where: str) -> str | list[dict[str, Any]]:
+    if not images:
+        return text
+    pictures = [{"type": "image_url", "image_url": {"url": _data_url(image, where)}} for image in images]
+    return [*pictures, {"type": "text", "text": text}]
+
+
+def _data_url(image: str, where: str) -> str:
+    """A picture in base64 as an address; the bytes tell its kind."""
+    try:
+        begins = b64decode(image[:16], validate=True)
+    except Error:
+        raise InvalidRequestError(f"{where}: an image must be base64", param=where) from None
+    kind = next((kind for mark, kind in _KINDS.items() if begins.startswith(mark)), "png")
+    return f"data:image/{kind};base64,{image}"
+
+
+def _variables(think: bool | str | None) -> dict[str, Any]:
+    """The variables by which templates switch reasoning."""
+    if think is None:
+        return {}
+    return {"enable_thinking": bool(think), **({"reasoning_effort": think} if isinstance(think, str) else {})}

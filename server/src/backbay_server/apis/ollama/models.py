@@ -1,0 +1,174 @@
+"""The endpoints that tell which models there are."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import Counter
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+
+import numpy as np
+
+import backbay
+from backbay import BackbayError
+from backbay.discovery import open_model
+from backbay.gguf import Config, ModelFile, Strings
+
+from ...catalogue import Entry
+from ...catalogue.pool import Held
+from ...errors import ModelNotFoundError
+from ...transport.answers import Json
+from ..endpoint import Call, Endpoint
+from .answers import Details, Model, Processes, Running, Shown, Tags, Version
+from .conversations import name_of
+from .requests import ShowRequest
+
+Capability: TypeAlias = Literal["completion", "tools", "thinking", "vision", "embedding"]
+NEVER: Final = "9999-12-31T23:59:59Z"  # models leave when their memory is wanted
+_UNITS: Final = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K"))
+_LONG: Final = 64  # longer lists are shown by `verbose` alone
+
+
+async def version(call: Call, _: None) -> Json:
+    """Give the version of the server, in Ollama's form."""
+    return Json(Version(backbay.__version__))
+
+
+async def tags(call: Call, _: None) -> Json:
+    """List the models on offer, in Ollama's form."""
+    return Json(Tags(await asyncio.to_thread(_listed, call.services.pool.listed())))
+
+
+async def show(call: Call, body: ShowRequest) -> Json:
+    """Show a model on offer, in Ollama's form."""
+    entry = await asyncio.to_thread(call.services.catalogue.find, name_of(body))
+    return Json(await asyncio.to_thread(_shown, entry, verbose=bool(body.verbose)))
+
+
+async def running(call: Call, _: None) -> Json:
+    """List the models in memory, in Ollama's form."""
+    loaded = [held for held in call.services.pool.held() if held.llm is not None]
+    return Json(Processes(await asyncio.to_thread(_running, loaded)))
+
+
+def _listed(entries: Iterable[Entry]) -> list[Model]:
+    return [
+        Model(each.name, each.name, _time(each), _size(each), _digest(each), _details(each))
+        for each in entries
+    ]
+
+
+def _running(loaded: Iterable[Held]) -> list[Running]:
+    return [
+        Running(
+            entry.name, entry.name, _size(entry), _digest(entry), _details(entry), NEVER, 0, held.llm.context
+        )
+        for held in loaded
+        if (entry := held.entry) and held.llm is not None
+    ]
+
+
+def _shown(entry: Entry, *, verbose: bool) -> Shown:
+    try:
+        model = open_model(entry.path)
+    except (BackbayError, OSError) as error:
+        raise ModelNotFoundError(f"the model {entry.name!r} cannot be read: {error}") from None
+    config = model.metadata
+    template = config.get("tokenizer.chat_template", "")
+    return Shown(
+        modelfile=f"FROM {entry.name}",
+        parameters="",
+        template=template,
+        details=_details(entry),
+        model_info={
+            key: _value(config[key], verbose=verbose) for key in config if key != "tokenizer.chat_template"
+        },
+        capabilities=_capabilities(entry, config, template),
+        modified_at=_time(entry),
+    )
+
+
+def _capabilities(entry: Entry, config: Config, template: str) -> list[Capability]:
+    if f"{config.architecture}.pooling_type" in config:
+        return ["embedding"]
+    found: list[Capability] = ["completion"]
+    if "tools" in template:
+        found.append("tools")
+    if "</think>" in template:
+        found.append("thinking")
+    if entry.projector is not None or f"{config.architecture}.vision.block_count" in config:
+        found.append("vision")
+    return found
+
+
+def _value(value: Any, *, verbose: bool) -> Any:
+    """A value of the metadata; null in place of long lists."""
+    if isinstance(value, Strings | list | tuple | np.ndarray):
+        return (
+            None if len(value) > _LONG and not verbose else [_value(each, verbose=verbose) for each in value]
+        )
+    if isinstance(value, np.generic):
+        return value.item()
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+
+
+# -- files -----------------------------------------------------------------------------------------------------
+
+
+def _details(entry: Entry) -> Details:
+    return _details_of(entry.path, entry.stamp())
+
+
+@lru_cache(maxsize=1024)
+def _details_of(path: Path, _stamp: tuple[int, int, int] | None) -> Details:
+    """What the header of a file says; it is read anew when the file changes."""
+    try:
+        model = open_model(path)
+    except (BackbayError, OSError):
+        return Details("", [], "", "")
+    family = model.metadata.architecture
+    return Details(family, [family], _rounded(_parameters(model)), _dtype(model))
+
+
+def _parameters(model: ModelFile) -> int:
+    return sum(int(np.prod(info.shape, dtype=np.int64)) for info in model.tensors.values())
+
+
+def _dtype(model: ModelFile) -> str:
+    """The dtype of most matrices."""
+    dtypes = Counter(info.dtype.name for info in model.tensors.values() if len(info.shape) > 1)
+    return dtypes.most_common(1)[0][0] if dtypes else ""
+
+
+def _rounded(count: int) -> str:
+    return next((f"{count / unit:.1f}{letter}" for unit, letter in _UNITS if count >= unit), str(count))
+
+
+def _size(entry: Entry) -> int:
+    path = entry.path
+    files = path.iterdir() if path.is_dir() else [path]
+    try:
+        return sum(each.stat().st_size for each in files if each.is_file())
+    except OSError:
+        return 0
+
+
+def _digest(entry: Entry) -> str:
+    """Tells a file from its next version; the bytes of a model are too many to read for a list."""
+    return hashlib.sha256(f"{entry.path} {entry.stamp()}".encode()).hexdigest()
+
+
+def _time(entry: Entry) -> str:
+    return datetime.fromtimestamp(entry.created, UTC).isoformat()
+
+
+ENDPOINTS: Final = (
+    Endpoint("GET", "/api/version", version, answers=Version),
+    Endpoint("GET", "/api/tags", tags, answers=Tags),
+    Endpoint("POST", "/api/show", show, ShowRequest, Shown),
+    Endpoint("GET", "/api/ps", running, answers=Processes),
+)

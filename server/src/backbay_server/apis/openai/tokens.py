@@ -1,0 +1,93 @@
+"""Tokens of texts, and texts of tokens, in the form of llama.cpp's server."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from msgspec import Meta, Struct
+
+from backbay_engine import LLM
+
+from ...errors import InvalidRequestError
+from ...transport.answers import Json
+from ..endpoint import Call, Endpoint
+from ..fields import taken
+
+
+class TokenizeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+    """A text to cut into tokens."""
+
+    model: Annotated[str | None, taken("the model; a server of one model needs no name")] = None
+    content: Annotated[str, taken("the text")]
+    add_special: Annotated[bool, taken("whether the tokens that the model expects at the ends are added")] = (
+        False
+    )
+    parse_special: Annotated[bool, taken("whether the text of a control token becomes the token")] = True
+    with_pieces: Annotated[bool, taken("whether each token comes with its text")] = False
+
+
+class Piece(Struct):
+    """A token and its text; bytes where the text is no whole character."""
+
+    id: int
+    piece: str | list[int]
+
+
+class Tokens(Struct):
+    """The tokens of a text."""
+
+    tokens: list[int | Piece]
+
+
+class DetokenizeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Tokens to join into a text."""
+
+    model: Annotated[str | None, taken("the model; a server of one model needs no name")] = None
+    tokens: Annotated[list[Annotated[int, Meta(ge=0)]], taken("the tokens")]
+
+
+class Content(Struct):
+    """The text of tokens."""
+
+    content: str
+
+
+async def tokenize(call: Call, body: TokenizeRequest) -> Json:
+    """Cut a text into tokens."""
+    generator = call.services.generator
+    with await generator.lease(body.model) as lease:
+        return Json(await generator.beside(_tokens, lease.llm, body))
+
+
+async def detokenize(call: Call, body: DetokenizeRequest) -> Json:
+    """Join tokens into a text."""
+    generator = call.services.generator
+    with await generator.lease(body.model) as lease:
+        return Json(await generator.beside(_content, lease.llm, body.tokens))
+
+
+def _tokens(llm: LLM, body: TokenizeRequest) -> Tokens:
+    ids = llm.tokenizer.encode(body.content, add_special=body.add_special, parse_special=body.parse_special)
+    return Tokens([_piece(llm, id) for id in ids] if body.with_pieces else [*ids])
+
+
+def _piece(llm: LLM, id: int) -> Piece:
+    data = llm.tokenizer.token_bytes(id, special=True)
+    try:
+        return Piece(id, data.decode())
+    except UnicodeDecodeError:
+        return Piece(id, list(data))
+
+
+def _content(llm: LLM, tokens: list[int]) -> Content:
+    most = llm.tokenizer.vocabulary_size
+    wrong = next((id for id in tokens if id >= most), None)
+    if wrong is not None:
+        raise InvalidRequestError(f"tokens: {wrong} is not in [0, {most})", param="tokens")
+    return Content(llm.tokenizer.decode(tokens, special=True))
+
+
+ENDPOINTS: Final[tuple[Endpoint[Any], ...]] = (
+    Endpoint("POST", "/tokenize", tokenize, TokenizeRequest, Tokens),
+    Endpoint("POST", "/detokenize", detokenize, DetokenizeRequest, Content),
+)
