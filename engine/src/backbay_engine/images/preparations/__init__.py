@@ -1,0 +1,8 @@
+"""How each family turns a picture into pixels: sizes, grids and order exactly as its reference processor."""
+
+from .canvases import Anyres, Canvas
+from .contract import Plan, Preparation
+from .squares import CentreCrop, Squash
+from .stretched import Qwen3Resize, SmartResize
+
+__all__ = ["Anyres", "Canvas", "CentreCrop", "Plan", "Preparation", "Qwen3Resize", "SmartResize", "Squash"]

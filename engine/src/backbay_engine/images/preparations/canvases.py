@@ -1,0 +1,137 @@
+"""Pictures on a canvas of square tiles."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Self, final
+
+import numpy as np
+
+from ..picture import Fit
+from ..prepared import Size
+from ..resizing import Planes, filled, resize
+from .contract import Pixels, Plan, Preparation
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Anyres(Preparation):
+    """llava 1.6: the whole picture squashed, then its tiles on the best of some canvases."""
+
+    family = "llava-next"
+    size: int
+    patch: int
+    pinpoints: tuple[Size, ...]  # heights and widths of the canvases
+
+    def plan(self, size: Size) -> Plan:
+        rows, columns = (side // self.size for side in self._canvas(size))
+        height, width, _, _ = self.unpadded(size)
+        tokens = (self.size // self.patch) ** 2 + height * (width + 1)
+        return Plan((1, 1 + rows * columns, 3, self.size, self.size), tokens, (rows, columns))
+
+    def largest(self) -> Plan:
+        return max((self.plan(size) for size in self.pinpoints), key=lambda plan: plan.tokens)
+
+    def limited(self, image_tokens: int | None) -> Self:
+        few = [
+            each for each in self.pinpoints if image_tokens is None or self.plan(each).tokens <= image_tokens
+        ]
+        return replace(self, pinpoints=tuple(few)) if few else super().limited(image_tokens)
+
+    def unpadded(self, size: Size) -> tuple[int, int, int, int]:
+        """The features of the tiles that are not padding: rows, columns, and the first of either."""
+        per_tile = self.size // self.patch
+        rows, columns = (side // self.size * per_tile for side in self._canvas(size))
+        height, width = size
+        if width / height > columns / rows:
+            top = (rows - int(round(height * (columns / width), 7))) // 2
+            return rows - 2 * top, columns, top, 0
+        left = (columns - int(round(width * (rows / height), 7))) // 2
+        return rows, columns - 2 * left, 0, left
+
+    def _canvas(self, size: Size) -> Size:
+        """The canvas that keeps the most of the picture's pixels; of equals, the one with the least waste."""
+
+        def merit(canvas: Size) -> tuple[int, int]:
+            scale = min(canvas[1] / size[1], canvas[0] / size[0])
+            kept = min(int(size[1] * scale) * int(size[0] * scale), size[0] * size[1])
+            return kept, kept - canvas[0] * canvas[1]
+
+        return max(self.pinpoints, key=merit)
+
+    def _pixels(self, planes: Planes, plan: Plan, fit: Fit | None) -> Pixels:
+        height, width = planes.shape[1:]
+        canvas = self._canvas((height, width))
+        by_height, by_width = canvas[0] / height, canvas[1] / width
+        if by_width < by_height:
+            size = min(math.ceil(height * by_width), canvas[0]), canvas[1]
+        else:
+            size = canvas[0], min(math.ceil(width * by_height), canvas[1])
+        top, left = (canvas[0] - size[0]) // 2, (canvas[1] - size[1]) // 2
+        whole = filled((0, 0, 0), canvas)
+        whole[:, top : top + size[0], left : left + size[1]] = resize(planes, size, "bicubic")
+        overview = resize(planes, (self.size, self.size), "bicubic")
+        return np.stack([self._normalised(tile) for tile in (overview, *tiles_of(whole, self.size))])
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Canvas(Preparation):
+    """mllama: a canvas of at most `tiles` tiles, the picture at its top left."""
+
+    family = "mllama"
+    size: int
+    patch: int
+    tiles: int = 4
+
+    def plan(self, size: Size) -> Plan:
+        grid = self._grid(size)
+        shape = 1, 1, self.tiles, 3, self.size, self.size
+        rows = (self.size // self.patch) ** 2 + 1
+        return Plan(shape, self.tiles * rows, grid, self.grids().index(grid) + 1)
+
+    def largest(self) -> Plan:
+        return self.plan((self.size, self.tiles * self.size))
+
+    def grids(self) -> list[Size]:
+        """The canvases, (rows, columns) of tiles, in the order of their aspect ratio ids from 1."""
+        counts = range(1, self.tiles + 1)
+        return [(rows, columns) for rows in counts for columns in counts if rows * columns <= self.tiles]
+
+    def _grid(self, size: Size) -> Size:
+        """The canvas with the least enlargement, or else the least reduction; of equals the one with fewest tiles."""
+
+        def scale(grid: Size) -> float:
+            return min(grid[0] * self.size / size[0], grid[1] * self.size / size[1])
+
+        grids = self.grids()
+        enlarged = [scale(grid) for grid in grids if scale(grid) >= 1]
+        chosen = min(enlarged) if enlarged else max(map(scale, grids))
+        return min((grid for grid in grids if scale(grid) == chosen), key=lambda grid: grid[0] * grid[1])
+
+    def _pixels(self, planes: Planes, plan: Plan, fit: Fit | None) -> Pixels:
+        canvas = plan.grid[0] * self.size, plan.grid[1] * self.size
+        height, width = planes.shape[1:]
+        most_height, most_width = (
+            min(max(side, self.size), most) for side, most in zip((height, width), canvas, strict=True)
+        )
+        by_height, by_width = most_height / height, most_width / width
+        if by_width < by_height:
+            size = min(math.floor(height * by_width) or 1, most_height), most_width
+        else:
+            size = most_height, min(math.floor(width * by_height) or 1, most_width)
+        whole = filled((0, 0, 0), canvas)
+        whole[:, : size[0], : size[1]] = resize(planes, size, "bilinear")
+        pixels = np.zeros((self.tiles, 3, self.size, self.size), np.float32)
+        for slot, tile in zip(pixels, tiles_of(whole, self.size), strict=False):
+            slot[:] = self._normalised(tile)
+        return pixels
+
+
+def tiles_of(planes: Planes, side: int) -> Iterator[Planes]:
+    """The tiles of a canvas, row by row."""
+    for top in range(0, planes.shape[1], side):
+        for left in range(0, planes.shape[2], side):
+            yield planes[:, top : top + side, left : left + side]
