@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from small_llama import SPECIAL as PLAIN
 from small_llama import add_vocabulary
 
-KINDS = ("gemma3", "llava", "qwen25vl", "mllama")
+KINDS = ("gemma3", "llava", "qwen25vl", "mllama", "qwen3vl")
 OTHER_LAYOUTS = ("gemma3 in one file", "qwen2vl")
+SINGLE = ("qwen25vl", "mllama", "qwen3vl")
 MARKS = [
     *("<start_of_image>", "<image_soft_token>", "<end_of_image>", "<image>", "<|image|>"),
     *("<|vision_start|>", "<|image_pad|>", "<|vision_end|>"),
@@ -26,6 +27,7 @@ MARK = {
     "llava": "<image>",
     "qwen25vl": "<|image_pad|>",
     "qwen2vl": "<|image_pad|>",
+    "qwen3vl": "<|image_pad|>",
     "mllama": "<|image|>",
 }
 WIDTH, HEADS, KV_HEADS, HIDDEN = 32, 4, 2, 48
@@ -44,7 +46,7 @@ Shapes = Iterator[tuple[str, tuple[int, ...]]]
 def template(kind: str) -> str:
     """A template that knows pictures, in the way of the family's own."""
     mark = MARK[kind]
-    shown = f"<|vision_start|>{mark}<|vision_end|>" if kind.startswith("qwen2") else mark
+    shown = f"<|vision_start|>{mark}<|vision_end|>" if kind.startswith("qwen") else mark
     return (
         "{{ bos_token }}{% for m in messages %}<|{{ m.role }}|>{% if m.content is string %}{{ m.content }}"
         "{% else %}{% for part in m.content %}{% if part.type == 'image' %}"
@@ -71,7 +73,7 @@ def write_small_vision(folder: Path, kind: str, *, chat: str | None = None) -> t
     tensors = [*_text_tensors(kind)]
     if single:
         text.add_uint32("gemma3.mm.tokens_per_image", 4)
-    if single or kind in ("qwen25vl", "mllama"):
+    if single or kind in SINGLE:
         _write_keys(text, f"{kind}.vision.", VISION_KEYS[kind])
         _finish(text, rng, [*tensors, *VISION_TENSORS[kind]()])
         return model, None
@@ -102,6 +104,8 @@ def _write_text_keys(writer: gguf.GGUFWriter, kind: str) -> None:
         writer.add_array("qwen25vl.rope.mrope_section", [2, 1, 1])
     if kind == "qwen2vl":
         writer.add_array("qwen2vl.rope.dimension_sections", [2, 1, 1, 0])
+    if kind == "qwen3vl":
+        writer.add_array("qwen3vl.rope.dimension_sections", [3, 0, 1, 0])
     if kind == "mllama":
         writer.add_array("mllama.attention.cross_attention_layers", [1, 3])
 
@@ -155,8 +159,9 @@ def _text_tensors(kind: str) -> Shapes:
         if crosses:
             yield from ((block + f"cross_attn_{part}_norm.weight", (head,)) for part in "qk")
             yield from ((block + f"cross_attn_{part}_gate", (1,)) for part in ("attn", "mlp"))
-        if kind == "gemma3":
+        if kind in ("gemma3", "qwen3vl"):
             yield from ((block + f"attn_{part}_norm.weight", (head,)) for part in "qk")
+        if kind == "gemma3":
             yield from ((block + f"post_{part}_norm.weight", (WIDTH,)) for part in ("attention", "ffw"))
     yield "output_norm.weight", (WIDTH,)
     yield "output.weight", (WORDS, WIDTH)
@@ -192,6 +197,19 @@ VISION_KEYS: dict[str, dict[str, Any]] = {
         "temporal_patch_size": 2,
     },
     "qwen2vl": {**_SIZES, **_COLOURS, "n_wa_pattern": 2},
+    "qwen3vl": {
+        **{
+            name: value for name, value in _SIZES.items() if name not in ("image_size", "feed_forward_length")
+        },
+        **_COLOURS,
+        "num_channels": 3,
+        "spatial_merge_size": 2,
+        "temporal_patch_size": 2,
+        "rope.freq_base": 1e4,
+        "deepstack_visual_indexes": [0, 1],
+        "shortest_edge": 4 * (2 * PATCH) ** 2,
+        "longest_edge": 4096 * (2 * PATCH) ** 2,
+    },
     "mllama": {
         **{name: value for name, value in _SIZES.items() if name != "image_size"},
         "image_size": SIDE,
@@ -268,6 +286,17 @@ def _qwen2vl() -> Shapes:
         yield renamed.replace("v.merger.ln_q", "v.post_ln").replace("v.merger.mlp.", "mm."), shape
 
 
+def _qwen3vl() -> Shapes:
+    yield "v.patch_embed.weight", (3 * SEES, 2, PATCH, PATCH)
+    yield "v.patch_embed.bias", (SEES,)
+    yield "v.pos_embed.weight", (9, SEES)
+    forward = {"mlp.linear_fc1": (EYE_HIDDEN, SEES), "mlp.linear_fc2": (SEES, EYE_HIDDEN)}
+    yield from _blocks("v.blk.", 2, _biased(norm1=(SEES,), norm2=(SEES,), **_ATTENTION, **forward))
+    for name, norm in (("merger", SEES), ("deepstack_merger.0", 4 * SEES), ("deepstack_merger.1", 4 * SEES)):
+        parts = {"norm": (norm,), "linear_fc1": (4 * SEES, 4 * SEES), "linear_fc2": (WIDTH, 4 * SEES)}
+        yield from _biased(**{f"v.{name}.{part}": shape for part, shape in parts.items()}).items()
+
+
 def _mllama() -> Shapes:
     positions, ratios = (SIDE // PATCH) ** 2 + 1, 9
     yield "v.class_embd", (SEES,)
@@ -295,5 +324,6 @@ VISION_TENSORS = {
     "llava": _llava,
     "qwen25vl": _qwen25vl,
     "qwen2vl": _qwen2vl,
+    "qwen3vl": _qwen3vl,
     "mllama": _mllama,
 }

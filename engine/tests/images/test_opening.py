@@ -96,6 +96,20 @@ def test_a_vocabulary_without_the_tokens_around_a_picture_is_refused(gemma):
 
 
 @pytest.mark.fault(
+    "the projector's rows have other further vectors than the text adds",
+    "ModelFileError with both numbers, when the model opens",
+)
+def test_a_projector_with_other_further_vectors_is_refused(tmp_path):
+    projector = unpacked("qwen3vl-projector", tmp_path)
+    text = changed(stored("qwen3"), architecture="qwen3vl")
+    with pytest.raises(ModelFileError, match=r"0 further vectors, as .* takes, found 2 further vectors"):
+        family(projector).check_text(backbay.gguf.open(text), 48, None)
+    marked = {"clip.vision.is_deepstack_layers": [True, False, False, False]}
+    with pytest.raises(ModelFileError, match=r"found 1 further"):
+        family(changed(projector, metadata=marked)).check_text(backbay.gguf.open(text), 48, None)
+
+
+@pytest.mark.fault(
     "a model of text is given as projector", "ModelFileError that a projector has an encoder of pictures"
 )
 def test_a_model_of_text_is_no_projector():

@@ -69,6 +69,31 @@ def test_exact_yarn_differs_from_the_ops_by_the_ends_of_its_ramp_alone():
         assert 0 < nmse(rounded, whole) < 0.1
 
 
+@pytest.mark.parametrize("backend_name", BACKENDS)
+@pytest.mark.parametrize("stretched", ["plain", "yarn, magnified"])
+@pytest.mark.parametrize("sections", [(6, 5, 5, 0), (8, 4, 4, 0), (12, 0, 4, 0)], ids=str)
+def test_axes_take_turns_until_they_have_their_pairs(sections, stretched, backend_name):
+    """The last pairs of the published (24, 20, 20) are time's, as in transformers."""
+    rng = np.random.default_rng(1)
+    x, axes = rng.standard_normal((9, 2, 32), np.float32), rng.integers(0, 40, (4, 9), np.int32)
+    metadata = Config({f"rope.scaling.{key}": value for key, value in STRETCHED[stretched].items()})
+    axis = np.zeros(16, np.int32)
+    for each in (1, 2):
+        axis[each : 3 * sections[each] : 3] = each
+    with backbay.open(None, backend=backend_name) as backend, backend.new_context() as ctx:
+        turn = Rope(metadata, SHAPE, "neox", sections=sections, in_turn=ctx)
+        plain = Rope(metadata, SHAPE, "neox")
+        leaf = ctx.from_floats(x)
+        found = turn(ctx, leaf, ctx.from_ints(axes.ravel()))
+        by_axis = [plain(ctx, leaf, ctx.from_ints(axes[each])) for each in range(3)]
+        ctx.compute(found, *by_axis)
+        turned = np.stack([each.numpy() for each in by_axis])
+        wanted = np.where(
+            np.tile(axis, 2) == 1, turned[1], np.where(np.tile(axis, 2) == 2, turned[2], turned[0])
+        )
+        assert nmse(found.numpy(), wanted) < 1e-10
+
+
 def test_a_window_pattern_is_a_number_or_an_array_or_the_architectures():
     def slides(**metadata):
         given = {"block_count": 4, "attention.sliding_window": 8, **metadata}

@@ -5,7 +5,8 @@
 
 Needs torch, transformers and the sources of llama.cpp. Models are small and random. The numbers are square errors over
 the squares of the results of transformers, in f32: of the rows from the reference's own pixels, of our pixels, and of
-the rows from our pixels. --keep keeps the model files. --store writes the files of the tests, which run without torch:
+the rows from our pixels. --texts compares the logits of prompts with pictures, too: from the reference's pixels, and
+from ours. --keep keeps the model files. --store writes the files of the tests, which run without torch:
 each encoder, packed, and the reference's rows of a few pictures.
 """
 
@@ -23,19 +24,21 @@ os.environ["TQDM_DISABLE"] = "1"  # the converter's progress
 
 import numpy as np
 import transformers
-from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import kinds
+import qwen3vl
+import texts
 from converted import convert, save, write_llava
-from truths import SIZES, Truth, picture, truth
+from truths import SIZES, Truth, nmse, picture, truth
 
 import backbay
 from backbay_engine.images.encoder import Encoder
 from backbay_engine.images.opening import vision_family, vision_file
 
+KINDS = {**kinds.KINDS, **qwen3vl.KINDS}
 ROWS, PIXELS, OWN = 1e-5, 2e-4, 1e-3  # the limits
 
 
@@ -44,7 +47,7 @@ def files(name: str, folder: Path, converter: Path) -> dict[str, Path]:
     sys.path.insert(0, str(converter / "gguf-py"))
     import single
 
-    kind = kinds.KINDS[name]
+    kind = KINDS[name]
     folder.mkdir(parents=True, exist_ok=True)
     saved = save(kind, folder / "hf")
     if name == "mllama":
@@ -55,18 +58,10 @@ def files(name: str, folder: Path, converter: Path) -> dict[str, Path]:
             "new": write_llava(kind, folder / "mmproj.gguf", old=False),
             "old": write_llava(kind, folder / "mmproj-old.gguf", old=True),
         }
-    write = single.write_gemma3 if name == "gemma3" else single.write_qwen25vl
     return {
         "projector": convert(saved, folder / "mmproj.gguf", converter, projector=True),
-        "single": write(kind, text, folder / "single.gguf"),
+        "single": single.WRITERS[name](kind, text, folder / "single.gguf"),
     }
-
-
-def nmse(found: NDArray[np.float32], wanted: NDArray[np.float32]) -> float:
-    if found.shape != wanted.shape:
-        raise ValueError(f"expected the shape {wanted.shape}, found {found.shape}")
-    difference = found.astype(np.float64) - wanted
-    return float((difference**2).sum() / (wanted.astype(np.float64) ** 2).sum())
 
 
 def compare(path: Path, backend: str, truths: dict[str, Truth]) -> Iterator[str]:
@@ -93,7 +88,7 @@ def compare(path: Path, backend: str, truths: dict[str, Truth]) -> Iterator[str]
 
 
 STORED = {"square": (30, 30), "wide": (20, 43), "tiny": (9, 5)}
-UNSTORED = ("llava-new", "llava16-old")  # other files have the same names of tensors
+UNSTORED = ("llava-new", "llava16-old", "qwen3vlmoe-projector", "qwen3vlmoe-single")  # as other files
 
 
 def store(path: Path, name: str, target: Path) -> None:
@@ -118,7 +113,7 @@ def store(path: Path, name: str, target: Path) -> None:
     alone.unlink()
     found = {}
     for seed, (size, extent) in enumerate(STORED.items()):
-        each = truth(kinds.KINDS[name], picture(extent, seed))
+        each = truth(KINDS[name], picture(extent, seed))
         found |= {f"{size}.rgb": each.rgb, f"{size}.rows": each.rows.astype(np.float16)}
     np.savez_compressed(target.parent / f"{name}.npz", **found)
 
@@ -128,8 +123,9 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--converter", type=Path, required=True, help="the folder of llama.cpp's sources")
-    parser.add_argument("--kinds", nargs="+", choices=kinds.KINDS, default=list(kinds.KINDS), metavar="KIND")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND")
     parser.add_argument("--backends", nargs="+", default=sorted(backbay.backends()))
+    parser.add_argument("--texts", action="store_true")
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--store", type=Path)
     args = parser.parse_args()
@@ -141,7 +137,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         for name in args.kinds:
             pictures = {size: picture(extent, seed) for seed, (size, extent) in enumerate(SIZES.items())}
-            truths = {size: truth(kinds.KINDS[name], rgb) for size, rgb in pictures.items()}
+            truths = {size: truth(KINDS[name], rgb) for size, rgb in pictures.items()}
             for layout, path in files(name, (args.keep or Path(scratch)) / name, args.converter).items():
                 if args.store and f"{name}-{layout}" not in UNSTORED:
                     store(path, name, args.store / f"{name}-{layout}")
@@ -149,6 +145,17 @@ def main() -> int:
                     cells = list(compare(path, backend, truths))
                     print("|", " | ".join([name, layout, backend, *cells]), "|", flush=True)
                     agrees &= not any("**" in cell for cell in cells)
+                    if args.texts:
+                        text, projector = path.with_name("text.gguf"), path
+                        files_of = (path, None) if layout == "single" else (text, projector)
+                        found = dict(texts.compare(name, KINDS[name], *files_of, backend))
+                        print(
+                            "|",
+                            " | ".join([name, layout, backend, *map(": ".join, found.items())]),
+                            "|",
+                            flush=True,
+                        )
+                        agrees &= not any("**" in cell for cell in found.values())
     return 0 if agrees else 1
 
 

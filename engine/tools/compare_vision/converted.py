@@ -26,7 +26,7 @@ def save(kind: Kind, folder: Path) -> Path:
     config["architectures"] = [named.replace("LlavaNext", "Llava")]  # the same text model
     described.write_text(json.dumps(config))
     weights = load_file(folder / "model.safetensors")
-    renamed = {_published(name): weight for name, weight in weights.items()}
+    renamed = {_published(name): _turned(name, weight) for name, weight in weights.items()}
     save_file(renamed, folder / "model.safetensors", metadata={"format": "pt"})
     words = {word: id for id, word in enumerate(VOCABULARY)}
     (folder / "tokenizer.json").write_text(json.dumps({"model": {"vocab": words}, "added_tokens": []}))
@@ -40,6 +40,11 @@ def _published(name: str) -> str:
         r"\1vision_tower.vision_model.",
         name,
     )
+
+
+def _turned(name: str, weight: Any) -> Any:
+    """A weight as the published files have it: matrices of experts are transposed."""
+    return weight.transpose(1, 2).contiguous() if ".experts." in name and weight.dim() == 3 else weight
 
 
 def convert(folder: Path, target: Path, converter: Path, *, projector: bool = False) -> Path:

@@ -79,7 +79,7 @@ def _fill(name: str, weight: torch.Tensor) -> None:
     elif "embed" in name:
         weight.copy_(numbers / 2)
     else:
-        inputs = weight[0].numel()
+        inputs = weight.shape[1] if weight.dim() == 3 else weight[0].numel()
         weight.copy_(numbers * 2.0 ** -round(0.5 * torch.log2(torch.tensor(inputs)).item() - 0.5))
 
 

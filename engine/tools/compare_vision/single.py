@@ -46,6 +46,33 @@ def write_qwen25vl(kind: Kind, text: Path, target: Path) -> Path:
     return _joined(text, target, "qwen25vl", keys, _split(_renamed(kind, QWEN25VL)), dropped)
 
 
+def write_qwen3vl(kind: Kind, text: Path, target: Path) -> Path:
+    """The text model of a file, with the encoder of Qwen 3 VL."""
+    vision = kind.model.config.vision_config
+    name = "qwen3vlmoe" if "moe" in kind.model.config.model_type else "qwen3vl"
+    keys = {
+        "vision.block_count": vision.depth,
+        "vision.embedding_length": vision.hidden_size,
+        "vision.attention.head_count": vision.num_heads,
+        "vision.num_channels": vision.in_channels,
+        "vision.patch_size": vision.patch_size,
+        "vision.spatial_merge_size": vision.spatial_merge_size,
+        "vision.attention.layer_norm_epsilon": 1e-6,
+        "vision.rope.freq_base": 1e4,
+        "vision.temporal_patch_size": vision.temporal_patch_size,
+        "vision.deepstack_visual_indexes": list(vision.deepstack_visual_indexes),
+        "vision.shortest_edge": kind.images.size["shortest_edge"],
+        "vision.longest_edge": kind.images.size["longest_edge"],
+        "vision.image_mean": [float(each) for each in kind.images.image_mean],
+        "vision.image_std": [float(each) for each in kind.images.image_std],
+    }
+    tensors = (
+        (each, array.reshape(-1, *array.shape[2:]) if each == "v.patch_embed.weight" else array)
+        for each, array in _split(_renamed(kind, QWEN3VL))
+    )
+    return _joined(text, target, name, keys, tensors, (f"{name}.n_deepstack_layers",))
+
+
 def write_mllama(kind: Kind, target: Path) -> Path:
     """Both halves of Llama 3.2 Vision; llama.cpp has no converter of it."""
     config = kind.model.config
@@ -111,6 +138,13 @@ QWEN25VL = {
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
+}
+QWEN3VL = {
+    "model.visual.": "v.",
+    "patch_embed.proj": "patch_embed",
+    "blocks": "blk",
+    "attn.proj": "attn_out",
+    "deepstack_merger_list": "deepstack_merger",
 }
 MLLAMA = {
     "class_embedding": "class_embd",
@@ -237,3 +271,12 @@ def _written(writer: Any, architecture: str, keys: Mapping[str, Any], tensors: N
     path: Path = writer.path
     writer.close()
     return path
+
+
+WRITERS = {
+    "gemma3": write_gemma3,
+    "qwen25vl": write_qwen25vl,
+    "qwen3vl": write_qwen3vl,
+    "qwen3vlmoe": write_qwen3vl,
+}
+"""The kinds of which one file may hold text model and encoder."""

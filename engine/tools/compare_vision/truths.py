@@ -55,3 +55,10 @@ def truth(kind: Kind, rgb: NDArray[np.uint8]) -> Truth:
     given = processed(kind, rgb)
     facts = {name: np.asarray(value) for name, value in given.items() if name != "pixel_values"}
     return Truth(rgb, given["pixel_values"].numpy(), kind.features(kind.model, given).numpy(), facts)
+
+
+def nmse(found: NDArray[np.float32], wanted: NDArray[np.float32]) -> float:
+    if found.shape != wanted.shape:
+        raise ValueError(f"expected the shape {wanted.shape}, found {found.shape}")
+    difference = found.astype(np.float64) - wanted
+    return float((difference**2).sum() / (wanted.astype(np.float64) ** 2).sum())

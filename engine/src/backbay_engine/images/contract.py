@@ -21,7 +21,7 @@ from .picture import Fit
 from .preparations import Plan, Preparation
 from .prepared import Prepared
 
-WITH_ENCODERS = ("gemma3", "mllama", "qwen25vl", "qwen2vl")
+WITH_ENCODERS = ("gemma3", "mllama", "qwen25vl", "qwen2vl", "qwen3vl", "qwen3vlmoe")
 """Architectures of text models that have encoders of one family."""
 
 
@@ -93,6 +93,8 @@ class VisionFamily(ABC):
     """Whether the rows go to cross attention."""
     span: int = 0
     """Rows of the longest run of tokens that see each other, which one step must hold; 0: none do."""
+    further: int = 0
+    """The vectors of a row beside the first, which the text adds to the results of its first blocks."""
     preparation: Preparation
 
     def __init__(self, file: ModelFile, image_tokens: int | None = None) -> None:
@@ -115,7 +117,7 @@ class VisionFamily(ABC):
     @property
     @abstractmethod
     def width(self) -> int:
-        """The features of a row: the text model's width."""
+        """The features of a row: the text model's width, times 1 + `further`."""
 
     def extent(self, name: str, dim: int) -> int:
         """An extent of a tensor of the file: 1 beyond its dimensions, 0 if there is no such tensor."""
@@ -180,8 +182,9 @@ class VisionFamily(ABC):
         if architecture not in self.texts if self.texts else architecture in WITH_ENCODERS:
             expected = f"a projector for {text.path}, of the architecture {architecture!r}"
             raise ModelFileError(self.file.path, None, expected, f"one of {self.name}")
-        if width != self.width:
-            expected = f"a projector to {width} features, the width of {text.path}"
+        if width * (1 + self.further) != self.width:
+            times = f"{1 + self.further} times " if self.further else ""
+            expected = f"a projector to {width} features, {times}the width of {text.path}"
             raise ModelFileError(self.file.path, None, expected, f"{self.width} features")
         missing = (
             [] if tokenizer is None else [word for word in self.words() if tokenizer.token_id(word) is None]

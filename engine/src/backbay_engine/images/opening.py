@@ -18,12 +18,15 @@ PROJECTORS: Mapping[str, str] = {
     "gemma3": "gemma3:Gemma3",
     "mlp": "llava:Llava",
     "qwen2.5vl_merger": "qwen25vl:Qwen25VL",
+    "qwen3vl_merger": "qwen3vl:Qwen3VL",
 }
 """Families by the type of a projector, each with its module."""
 ARCHITECTURES: Mapping[str, str] = {
     "gemma3": "gemma3:Gemma3",
     "mllama": "mllama:Mllama",
     "qwen25vl": "qwen25vl:Qwen25VL",
+    "qwen3vl": "qwen3vl:Qwen3VL",
+    "qwen3vlmoe": "qwen3vl:Qwen3VL",
 }
 """Families by the architecture of a file that holds all."""
 KINDS = text("vision.projector_type"), text("projector_type")

@@ -53,6 +53,19 @@ class Batch:
         sources = self.input("sources", _sources)  # i32 (tokens,)
         return x.concat(ctx, rows, 1).rows(ctx, sources)
 
+    def further(self, ctx: Context, number: int, width: int) -> Tensor | None:
+        """A further vector of pictures' rows for each token, (width, tokens), from 1; zeros for tokens without a row.
+
+        None: the step has no pictures, or their rows have no such vector.
+        """
+        step = self._leaves.data
+        if step.rows is None or step.rows.values.shape[1] < (number + 1) * width:
+            return None
+        rows = self.input(
+            f"rows.{number}", lambda step: _further_rows(step, number, width)
+        )  # (width, 1 + room)
+        return rows.rows(ctx, self.input("row numbers", _row_numbers))
+
     def select(self, ctx: Context, x: Tensor) -> Tensor:
         """The columns of the outputs, (n, outputs) of (n, tokens): the rest of the model can skip the other tokens.
 
@@ -79,8 +92,24 @@ def _axes(step: Step) -> NDArray[np.int32]:
 def _padded_rows(step: Step, width: int) -> NDArray[np.float32]:
     assert step.rows is not None  # a part of the step's shape
     padded = np.zeros((step.rows.room, width), np.float32)
-    padded[: len(step.rows.values)] = step.rows.values
+    padded[: len(step.rows.values)] = step.rows.values[:, :width]
     return padded
+
+
+def _further_rows(step: Step, number: int, width: int) -> NDArray[np.float32]:
+    """The rows' vector of this number, after zeros for tokens that have no row."""
+    assert step.rows is not None
+    padded = np.zeros((1 + step.rows.room, width), np.float32)
+    padded[1 : 1 + len(step.rows.values)] = step.rows.values[:, number * width : (number + 1) * width]
+    return padded
+
+
+def _row_numbers(step: Step) -> NDArray[np.int32]:
+    """Where each token's further vector is, 0 for tokens that have no row."""
+    assert step.rows is not None
+    numbers = np.zeros(step.size, np.int32)
+    numbers[step.rows.tokens] = 1 + np.arange(len(step.rows.tokens))
+    return numbers
 
 
 def _sources(step: Step) -> NDArray[np.int32]:

@@ -62,6 +62,8 @@ BASE = number("rope.freq_base", most=1e30, above=1)
 WINDOW_BASE = number("rope.freq_base_swa", most=1e30, above=1)
 SECTIONS = wholes("rope.dimension_sections")
 OLLAMA_SECTIONS = wholes("rope.mrope_section")
+DEEPSTACK = whole("n_deepstack_layers", 0, MOST_BLOCKS)
+OLLAMA_DEEPSTACK = wholes("vision.deepstack_visual_indexes", 0, MOST_BLOCKS)  # blocks of the encoder
 SCALING = choice("rope.scaling.type", "none", "linear", "yarn", "longrope")
 FACTOR = number("rope.scaling.factor", 1e-6, 1e6, or_zero=True)
 OLD_FACTOR = number("rope.scale_linear", 1e-6, 1e6, or_zero=True)

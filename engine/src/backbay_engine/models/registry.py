@@ -57,6 +57,8 @@ _BUILT_IN = {
     "qwen35": "recurrent.qwen_next:Qwen35",
     "qwen35moe": "recurrent.qwen_next:Qwen35",
     "qwen3moe": "decoders.qwen:Qwen3",
+    "qwen3vl": "decoders.qwen:Qwen3VL",
+    "qwen3vlmoe": "decoders.qwen:Qwen3VL",
     "qwen3next": "recurrent.qwen_next:QwenNext",
     "rwkv7": "recurrent.rwkv7:Rwkv7",
     "smollm3": "decoders.smollm3:SmolLM3",

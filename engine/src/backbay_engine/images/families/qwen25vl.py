@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import final
 
 import numpy as np
@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 from backbay import Backend, Context, Tensor
 from backbay.gguf import number, whole, wholes
 
-from ...models.nn import Linear, Weights
+from ...models.nn import Weights
 from ...text.tokenizers import Tokenizer
-from ..contract import Network, Placed, VisionFamily, in_place, stand_in
-from ..inputs import Inputs, Pictures, stacked
-from ..parts import Block, EncoderShape, GatedFeedForward, Groups, Norm, attend, present
-from ..parts.block import gelu_erf
-from ..parts.patches import Pixels
+from ..contract import Network, Placed, VisionFamily
+from ..inputs import Inputs, Pictures
+from ..parts import Block, EncoderShape, GatedFeedForward, Groups, attend
+from ..parts.merged import FRAMES, Merger, SlicedEmbedding, placed_as_grid, rotary_positions, rotated
 from ..parts.shape import CLIP, PATCH, colours
 from ..preparations import SmartResize
 from ..prepared import Prepared
@@ -31,7 +30,6 @@ FULL_BLOCKS = wholes("vision.fullatt_block_indexes", 0, 1 << 10)
 BASE = number("vision.rope.freq_base", most=1e30, above=1)
 LEAST, MOST = (whole(f"vision.{name}_pixels", 1, 1 << 30) for name in ("min", "max"))
 DEFAULT_MOST_ROWS = 4096
-FRAMES = 2  # a picture stands still in both slices of time
 PAD = "<|image_pad|>"
 PROJECTIONS = ("mm.2.weight", "v.merger.mlp.2.weight")
 
@@ -70,11 +68,7 @@ class Qwen25VL(VisionFamily):
         return self.extent(name, 1) if name is not None else 0
 
     def place(self, picture: Prepared, tokenizer: Tokenizer) -> Placed:
-        """Rows of pads; their positions are those of a grid, and the text goes on after its longer side."""
-        _, rows, columns = (side // self.merge for side in picture.grid)
-        grid = np.indices((1, rows, columns)).reshape(3, -1).T
-        placed = in_place(stand_in(tokenizer, PAD), picture.tokens)
-        return replace(placed, positions=grid.astype(np.int32), advance=max(rows, columns))
+        return placed_as_grid(picture, tokenizer, PAD, self.merge)
 
     def patches(self, picture: Prepared) -> int:
         return len(picture.pixels)
@@ -124,20 +118,12 @@ class _Network(Network):
         self.width, self.blocks = self.shape.width, self.shape.blocks
         self.full = self._full_blocks()
         self.base = BASE.of(config, 1e4)
-        v, patch = weights.at("v."), family.patch
-        self.slices = [
-            v.need(name, patch, patch, 3, self.width, or_else=[other])
-            for name, other in (
-                ("patch_embd.weight", "patch_embd_0.weight"),
-                ("patch_embd.weight.1", "patch_embd_1.weight"),
-            )
-        ]
+        v = weights.at("v.")
+        self.embedding = SlicedEmbedding(v, family.patch, self.width)
         self.layers = [self._block(weights.at(f"v.blk.{n}.")) for n in range(self.blocks)]
-        self.norm = Norm(v, ("post_ln", "merger.ln_q"), self.width, self.shape.eps, root=True)
-        merged = self.width * family.merge**2
-        into, out = (present(weights, f"mm.{n}", f"v.merger.mlp.{n}") for n in (0, 2))
-        self.into = Linear(weights, into, merged, merged)
-        self.out = Linear(weights, out, merged, family.width)
+        names = ("v.post_ln", "v.merger.ln_q"), ("mm.0", "v.merger.mlp.0"), ("mm.2", "v.merger.mlp.2")
+        widths = self.width, self.width * family.merge**2, family.width
+        self.merger = Merger(weights, names, widths, self.shape.eps, root=True)
         weights.check()
 
     def _block(self, weights: Weights) -> Block:
@@ -153,13 +139,7 @@ class _Network(Network):
         return frozenset(range(every - 1, self.blocks, every))
 
     def start(self, ctx: Context, inputs: Inputs) -> Tensor:
-        features = self.slices[0].shape[0] ** 2 * 3
-        patches = [inputs.leaf(f"patches.{n}", partial(self._patches, frame=n)) for n in range(FRAMES)]
-        x, y = (
-            weight.reshape(ctx, features, self.width).mulmat(ctx, leaf)
-            for weight, leaf in zip(self.slices, patches, strict=True)
-        )
-        return x.add(ctx, y)
+        return self.embedding(ctx, inputs, self.family.merge, self.family.order(inputs.first).units)
 
     def block(self, ctx: Context, layer: int, x: Tensor, inputs: Inputs) -> Tensor:
         order, each = self.family.order(inputs.first), self.family.merge**2
@@ -168,37 +148,18 @@ class _Network(Network):
         else:
             groups = [Groups(size * each, count) for size, count in order.windows * inputs.count]
         positions = inputs.leaf("positions", self._positions)
-        half = self.shape.head // 2
 
         def attention(ctx: Context, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            q, k = (
-                t.rope(ctx, positions, half, self.base, 1.0, "vision", sections=(half // 2, half // 2, 0, 0))
-                for t in (q, k)
-            )
+            q, k = (rotated(ctx, t, positions, self.base) for t in (q, k))
             return attend(ctx, q, k, v, groups, self.shape.head**-0.5)
 
         return self.layers[layer](ctx, x, attention)
 
     def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: Inputs) -> Tensor:
-        x = self.norm(ctx, x).reshape(ctx, self.width * self.family.merge**2, -1)
-        x = self.out(ctx, gelu_erf(ctx, self.into(ctx, x)))
-        return x.rows(ctx, inputs.leaf("rows", self._rows))
-
-    def _patches(self, pictures: Pictures, frame: int) -> Pixels:
-        """(patches, features) of one slice of time, in the encoder's order."""
-        merge, features = self.family.merge**2, self.family.patch**2
-        pixels = stacked(pictures).reshape(len(pictures), -1, merge, 3, FRAMES, features)[..., frame, :]
-        return pixels[:, self.family.order(pictures[0]).units].reshape(-1, 3 * features)
+        return self.merger(ctx, x).rows(ctx, inputs.leaf("rows", self._rows))
 
     def _positions(self, pictures: Pictures) -> NDArray[np.int32]:
-        """The row of each patch, then its column, then nothing for the two components that the op ignores."""
-        merge = self.family.merge
-        _, rows, columns = pictures[0].grid
-        grid = np.indices((rows, columns)).reshape(2, rows // merge, merge, columns // merge, merge)
-        by_unit = grid.transpose(0, 1, 3, 2, 4).reshape(2, -1, merge**2)
-        ordered = by_unit[:, self.family.order(pictures[0]).units].reshape(2, -1)
-        repeated = np.tile(ordered, (1, len(pictures)))
-        return np.concatenate([repeated, np.zeros_like(repeated)]).ravel().astype(np.int32)
+        return rotary_positions(pictures, self.family.merge, self.family.order(pictures[0]).units)
 
     def _rows(self, pictures: Pictures) -> NDArray[np.int32]:
         """Where each merged patch stands in the encoder's order."""

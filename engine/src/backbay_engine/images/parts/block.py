@@ -7,7 +7,7 @@ from typing import TypeAlias, final
 
 from backbay import Context, Tensor
 
-from ...models.nn import Linear, Weights
+from ...models.nn import Linear, Projection, Shape, Weights
 from .norm import Norm
 from .shape import EncoderShape, present
 
@@ -16,8 +16,8 @@ Attend: TypeAlias = Callable[[Context, Tensor, Tensor, Tensor], Tensor]
 """Attention of queries over keys and values, (head, heads, positions) of each."""
 Module: TypeAlias = Callable[[Context, Tensor], Tensor]
 
-FIRST_NORM = ("ln1", "layer_norm1", "attn_norm")
-SECOND_NORM = ("ln2", "layer_norm2", "ffn_norm")
+FIRST_NORM = ("ln1", "layer_norm1", "attn_norm", "norm1")
+SECOND_NORM = ("ln2", "layer_norm2", "ffn_norm", "norm2")
 
 
 def gelu(ctx: Context, x: Tensor) -> Tensor:
@@ -37,7 +37,8 @@ class FeedForward:
     """second(activation(first(x))). Old files call the first matrix ffn_down; their shapes tell."""
 
     def __init__(self, weights: Weights, shape: EncoderShape, activation: Activation) -> None:
-        names = ["mlp.fc1", "mlp.fc2"] if "mlp.fc1.weight" in weights else ["ffn_up", "ffn_down"]
+        first = present(weights, "ffn_up", "mlp.fc1", "mlp.linear_fc1")
+        names = [first, present(weights, "ffn_down", "mlp.fc2", "mlp.linear_fc2")]
         width, hidden = shape.width, shape.hidden
         if width != hidden and weights.extent("ffn_down.weight", 0) == width:
             names.reverse()
@@ -78,7 +79,8 @@ class Block:
         width, self.shape = shape.width, shape
         self.first_norm = Norm(weights, FIRST_NORM, width, shape.eps, root=root)
         self.second_norm = Norm(weights, SECOND_NORM, width, shape.eps, root=root)
-        self.projections = [Linear(weights, name, width, width) for name in ("attn_q", "attn_k", "attn_v")]
+        heads, head = shape.heads, shape.head
+        self.project = Projection(weights, Shape(width, heads, heads, head, head, shape.hidden, 0, 0))
         self.output = Linear(weights, present(weights, "attn_out", "attn_output"), width, width)
         self.feed_forward = feed_forward
         self.attention_gate = weights.need("attn_gate", 1) if gated else None
@@ -87,10 +89,7 @@ class Block:
     def __call__(self, ctx: Context, x: Tensor, attend: Attend) -> Tensor:
         """(width, positions)"""
         h, positions = self.first_norm(ctx, x), x.dim(1)
-        q, k, v = (
-            project(ctx, h).reshape(ctx, self.shape.head, self.shape.heads, positions)
-            for project in self.projections
-        )
+        q, k, v = self.project(ctx, h)
         a = self.output(ctx, attend(ctx, q, k, v).reshape(ctx, self.shape.width, positions))
         x = x.add(ctx, a if self.attention_gate is None else a.mul(ctx, self.attention_gate))
         h = self.feed_forward(ctx, self.second_norm(ctx, x))

@@ -33,6 +33,8 @@ from .shape import Shape
 from .weights import Weights
 
 Mode: TypeAlias = Literal["normal", "neox"]
+IN_TURN, TIME = (1, 1, 1, 0), (1, 0, 0, 0)  # sections
+UNTURNED = 1e30  # a divisor of frequencies that leaves pairs as they are
 EXACT = (DType.F32,)  # the op takes no other factors
 
 
@@ -67,6 +69,7 @@ class Rope:
     scaled   False: the context is not extended, whatever the metadata say
     plain    True: yarn does not magnify queries and keys
     sections  pairs of elements that take each axis of M-RoPE's positions; None: positions have one axis
+    in_turn  a context that holds constants: pairs take the three axes in turn, and time where an axis has all its pairs
     exact    a context that holds exact frequencies of yarn: the op, like llama.cpp, rounds the ends of yarn's ramp
              to whole pairs
     """
@@ -83,10 +86,11 @@ class Rope:
         scaled: bool = True,
         plain: bool = False,
         sections: Sequence[int] | None = None,
+        in_turn: Context | None = None,
         exact: Context | None = None,
     ) -> None:
         self.mode: Mode = mode
-        self._sections = sections
+        self._sections, self._late = sections, None
         self._by_context = factors or Factors(None, None)
         self._original = _original(config)
         self.dim = _dimensions(config, shape, rotated)
@@ -99,6 +103,13 @@ class Rope:
                 ext_factor=0.0, attn_factor=self.yarn.attn_factor * _growth(self.scale)
             )
             self.scale = 1.0
+        if sections is not None and in_turn is not None:
+            self._sections, late = IN_TURN, _late_pairs(self.dim // 2, sections)
+            if late.any():
+                marks = ((late, ~late), (UNTURNED, 1.0))
+                self._late = [
+                    in_turn.from_floats(np.where(each, *marks[1]).astype(np.float32)) for each in marks[0]
+                ]
         self.fit(CONTEXT_LENGTH.of(config, self._original))
 
     def fit(self, context: int) -> None:
@@ -110,6 +121,21 @@ class Rope:
         """(head, heads, tokens), rotated by the tokens' positions."""
         if self._sections is None:
             return self._turn(ctx, x, positions, self.yarn)
+        if self._late is None:
+            return self._by_axes(ctx, x, positions, self._sections, self.factors, self.yarn)
+        early, late = (each if self.factors is None else each.mul(ctx, self.factors) for each in self._late)
+        x = self._by_axes(ctx, x, positions, self._sections, early, self.yarn)
+        return self._by_axes(ctx, x, positions, TIME, late, self._unmagnified())
+
+    def _by_axes(
+        self,
+        ctx: Context,
+        x: Tensor,
+        positions: Tensor,
+        sections: Sequence[int],
+        factors: Tensor | None,
+        yarn: Yarn | None,
+    ) -> Tensor:
         return x.rope(
             ctx,
             positions,
@@ -117,9 +143,9 @@ class Rope:
             self.base,
             self.scale,
             "multi-section",
-            factors=self.factors,
-            sections=self._sections,
-            yarn=self.yarn,
+            factors=factors,
+            sections=sections,
+            yarn=yarn,
         )
 
     def positions(self, batch: Batch) -> Tensor:
@@ -128,10 +154,14 @@ class Rope:
 
     def shift(self, ctx: Context, keys: Tensor, offsets: Tensor) -> Tensor:
         """Rotated keys, moved `offsets` positions on, on all axes. Yarn's magnification is not applied again."""
+        return self._turn(ctx, keys, offsets, self._unmagnified())
+
+    def _unmagnified(self) -> Yarn | None:
+        """Yarn's angles alone."""
         yarn = self.yarn
-        if yarn is not None:
-            yarn = yarn._replace(attn_factor=1 / _growth(self.scale) if yarn.ext_factor else 1.0)
-        return self._turn(ctx, keys, offsets, yarn)
+        if yarn is None:
+            return None
+        return yarn._replace(attn_factor=1 / _growth(self.scale) if yarn.ext_factor else 1.0)
 
     def _turn(self, ctx: Context, x: Tensor, positions: Tensor, yarn: Yarn | None) -> Tensor:
         return x.rope(
@@ -187,3 +217,9 @@ def _frequency_factors(dim: int, base: float, scale: float, yarn: Yarn) -> NDArr
     ramp = np.clip((np.arange(dim // 2) - low) / max(0.001, high - low), 0, 1)
     kept = yarn.ext_factor * (1 - ramp)
     return np.asarray(1 / (scale * (1 - kept) + kept), np.float32)
+
+
+def _late_pairs(pairs: int, sections: Sequence[int]) -> NDArray[np.bool_]:
+    """The pairs of an axis in turn that has enough pairs already: they take time."""
+    turns, axes = np.divmod(np.arange(pairs), 3)
+    return np.asarray((axes > 0) & (turns >= np.array(sections)[axes]))

@@ -1,15 +1,20 @@
-"""Qwen 2, 2-VL and 3, and Qwen 3 with experts."""
+"""Qwen 2, 2-VL, 3 and 3-VL, and Qwen 3 and 3-VL with experts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import final
 
+from backbay import Backend, Context, Tensor
 from backbay.gguf import Config
 
+from ...batch import Batch
 from ...decoder import Decoder
-from ...keys import OLLAMA_SECTIONS, SECTIONS
+from ...keys import DEEPSTACK, OLLAMA_DEEPSTACK, OLLAMA_SECTIONS, SECTIONS
 from ...nn import Attention, Block, Factors, RMSNorm, Rope, Shape, Weights, feed_forward_of
+
+PUBLISHED_SECTIONS = (24, 20, 20, 0)  # Ollama's files state none
 
 
 @final
@@ -36,6 +41,49 @@ class Qwen3(Decoder):
         return _block(weights, layer, norms=True)
 
 
+@final
+class Qwen3VL(Decoder):
+    """The text side of Qwen 3-VL: the axes of positions take turns. The architecture qwen3vlmoe adds experts."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.constants = backend.new_context()
+        super().__init__(backend)
+
+    def block(self, weights: Weights, layer: int) -> Block | Deepstack:
+        config = self.config
+        has_sections = any(key.name in config for key in (SECTIONS, OLLAMA_SECTIONS))
+        sections = _sections(config) if has_sections else PUBLISHED_SECTIONS
+        in_turn = self.constants.layer(layer)
+        block = _block(weights, layer, norms=True, sections=sections, in_turn=in_turn)
+        return Deepstack(block, layer + 1) if layer < deepstack_of(config) else block
+
+
+@final
+@dataclass(frozen=True)
+class Deepstack:
+    """A block to whose result a further vector of pictures' rows is added."""
+
+    inner: Block
+    number: int
+
+    @property
+    def rope(self) -> Rope | None:
+        return self.inner.rope
+
+    def __call__(self, ctx: Context, layer: int, x: Tensor, batch: Batch, *, last: bool) -> Tensor:
+        further = batch.further(ctx, self.number, x.dim(0))
+        x = self.inner(ctx, layer, x, batch, last=last)
+        if further is None:
+            return x
+        return x.add(ctx, batch.select(ctx, further) if last else further)
+
+
+def deepstack_of(config: Config) -> int:
+    """The first blocks, to whose results further vectors of pictures' rows are added."""
+    listed = OLLAMA_DEEPSTACK.of(config, None)
+    return DEEPSTACK.of(config, 0 if listed is None else len(listed))
+
+
 def _sections(config: Config) -> Sequence[int]:
     """The pairs that take each axis: time, row, column, and one that is not used."""
     key = OLLAMA_SECTIONS if OLLAMA_SECTIONS.name in config else SECTIONS
@@ -45,9 +93,17 @@ def _sections(config: Config) -> Sequence[int]:
     return [*sections, 0][:4]
 
 
-def _block(weights: Weights, layer: int, *, norms: bool, sections: Sequence[int] | None = None) -> Block:
+def _block(
+    weights: Weights,
+    layer: int,
+    *,
+    norms: bool,
+    sections: Sequence[int] | None = None,
+    in_turn: Context | None = None,
+) -> Block:
     shape = Shape.of(weights.config, layer)
-    rope = Rope(weights.config, shape, "neox", factors=Factors.of(weights, shape), sections=sections)
+    factors = Factors.of(weights, shape)
+    rope = Rope(weights.config, shape, "neox", factors=factors, sections=sections, in_turn=in_turn)
     here = weights.at(f"blk.{layer}.")
     return Block(
         RMSNorm(here, "attn_norm", shape.width),

@@ -1,0 +1,125 @@
+"""Patches of pictures of any size, encoded in squares; each square becomes one row."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TypeAlias, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from backbay import Context, Tensor
+
+from ...models.nn import Linear, Weights
+from ...text.tokenizers import Tokenizer
+from ..contract import Placed, in_place, stand_in
+from ..inputs import Inputs, Pictures, stacked
+from ..prepared import Prepared
+from .block import gelu_erf
+from .norm import Norm
+from .patches import Pixels
+from .shape import present
+
+FRAMES = 2  # a picture stands still in both slices of time
+EVERY = slice(None)
+Order: TypeAlias = "slice | NDArray[np.int64]"
+"""The numbers of the squares in the encoder's order; those of a picture go row by row."""
+
+
+def placed_as_grid(picture: Prepared, tokenizer: Tokenizer, pad: str, merge: int) -> Placed:
+    """Rows of pads; their positions are those of a grid, and the text goes on after its longer side."""
+    _, rows, columns = (side // merge for side in picture.grid)
+    grid = np.indices((1, rows, columns)).reshape(3, -1).T
+    placed = in_place(stand_in(tokenizer, pad), picture.tokens)
+    return replace(placed, positions=grid.astype(np.int32), advance=max(rows, columns))
+
+
+@final
+class SlicedEmbedding:
+    """An embedding of patches by a matrix for each slice of time, or by one for all."""
+
+    def __init__(self, weights: Weights, patch: int, width: int) -> None:
+        self.features, self.width = 3 * patch * patch, width
+        if "patch_embed.weight" in weights:
+            self.matrices = [weights.need("patch_embed.weight", patch, patch, FRAMES, 3 * width)]
+        else:
+            names = (
+                ("patch_embd.weight", "patch_embd_0.weight"),
+                ("patch_embd.weight.1", "patch_embd_1.weight"),
+            )
+            self.matrices = [
+                weights.need(name, patch, patch, 3, width, or_else=[other]) for name, other in names
+            ]
+        self.bias = weights.maybe("patch_embd.bias", width, or_else=["patch_embed.bias"])
+
+    def __call__(self, ctx: Context, inputs: Inputs, merge: int, order: Order = EVERY) -> Tensor:
+        """(width, patches) in the encoder's order."""
+        parts = []
+        for n, matrix in enumerate(self.matrices):
+            frame = None if len(self.matrices) == 1 else n
+            leaf = inputs.leaf(f"patches.{n}", partial(_patches, merge=merge, order=order, frame=frame))
+            parts.append(matrix.reshape(ctx, leaf.dim(0), self.width).mulmat(ctx, leaf))
+        x = parts[0] if len(parts) == 1 else parts[0].add(ctx, parts[1])
+        return x if self.bias is None else x.add(ctx, self.bias)
+
+
+def _patches(pictures: Pictures, merge: int, order: Order, frame: int | None) -> Pixels:
+    """(patches, features) of one slice of time or of all, in the encoder's order."""
+    pixels = stacked(pictures)
+    apart = pixels.reshape(len(pictures), -1, merge**2, 3, FRAMES, pixels.shape[1] // 3 // FRAMES)
+    chosen = apart if frame is None else apart[..., frame, :]
+    return chosen[:, order].reshape(len(pixels), -1)
+
+
+def coordinates(picture: Prepared, merge: int, order: Order = EVERY) -> NDArray[np.int64]:
+    """(2, patches): the row and the column of each patch, in the encoder's order."""
+    _, rows, columns = picture.grid
+    grid = np.indices((rows, columns)).reshape(2, rows // merge, merge, columns // merge, merge)
+    by_square = grid.transpose(0, 1, 3, 2, 4).reshape(2, -1, merge**2)
+    return by_square[:, order].reshape(2, -1)
+
+
+def rotary_positions(pictures: Pictures, merge: int, order: Order = EVERY) -> NDArray[np.int32]:
+    """The row of each patch, then its column, then nothing for the two components that the op ignores."""
+    repeated = np.tile(coordinates(pictures[0], merge, order), (1, len(pictures)))
+    return np.concatenate([repeated, np.zeros_like(repeated)]).ravel().astype(np.int32)
+
+
+def rotated(ctx: Context, x: Tensor, positions: Tensor, base: float) -> Tensor:
+    """(head, heads, patches), the first half of the pairs by the patch's row, the others by its column."""
+    half = x.dim(0) // 2
+    return x.rope(ctx, positions, half, base, 1.0, "vision", sections=(half // 2, half // 2, 0, 0))
+
+
+@final
+class Merger:
+    """Squares of patches to rows, by two products; the norm is that of a patch or, with `whole`, of a square."""
+
+    def __init__(
+        self,
+        weights: Weights,
+        names: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]],
+        widths: tuple[int, int, int],
+        eps: float,
+        *,
+        root: bool = False,
+        whole: bool = False,
+    ) -> None:
+        """names    of the norm and both matrices
+        widths   of a patch, of a square, and of a row
+        """
+        norm, into, out = names
+        patch, square, row = widths
+        self.square, self.whole = square, whole
+        self.norm = Norm(weights, norm, square if whole else patch, eps, root=root)
+        self.into = Linear(weights, present(weights, *into), square, square)
+        self.out = Linear(weights, present(weights, *out), square, row)
+
+    def __call__(self, ctx: Context, x: Tensor) -> Tensor:
+        """(patch, patches) to (row, squares)"""
+        if self.whole:
+            x = self.norm(ctx, x.reshape(ctx, self.square, -1))
+        else:
+            x = self.norm(ctx, x).reshape(ctx, self.square, -1)
+        return self.out(ctx, gelu_erf(ctx, self.into(ctx, x)))

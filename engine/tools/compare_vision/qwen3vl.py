@@ -1,0 +1,64 @@
+"""Small random models of Qwen 3 VL, dense and with experts, as transformers makes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import transformers
+from kinds import ID, TEXT, VISION, Kind
+
+PATCH = 16
+
+
+def _config(of: Any, sections: list[int], **text: Any) -> Any:
+    """Sections that add up to the pairs of a head; where an axis has fewer than a third, time takes the rest."""
+    rope = {
+        "rope_type": "default",
+        "mrope_section": sections,
+        "mrope_interleaved": True,
+        "rope_theta": 10000.0,
+    }
+    return of(
+        text_config={**TEXT, "head_dim": 16, "rope_scaling": rope, "rope_parameters": rope, **text},
+        vision_config={
+            "depth": 4,
+            "hidden_size": VISION["hidden_size"],
+            "intermediate_size": VISION["intermediate_size"],
+            "num_heads": VISION["num_attention_heads"],
+            "patch_size": PATCH,
+            "num_position_embeddings": 36,
+            "deepstack_visual_indexes": [0, 2],
+            "out_hidden_size": TEXT["hidden_size"],
+        },
+        image_token_id=ID["<|image_pad|>"],
+        video_token_id=ID["<|video_pad|>"],
+        vision_start_token_id=ID["<|vision_start|>"],
+        vision_end_token_id=ID["<|vision_end|>"],
+    )
+
+
+def _dense() -> Any:
+    return transformers.Qwen3VLForConditionalGeneration(_config(transformers.Qwen3VLConfig, [4, 2, 2]))
+
+
+def _experts() -> Any:
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    config = _config(transformers.Qwen3VLMoeConfig, [2, 3, 3], **experts)
+    return transformers.Qwen3VLMoeForConditionalGeneration(config)
+
+
+def _rows(model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+    """The rows of a picture, each followed by those that the first blocks of the text add."""
+    found = model.model.get_image_features(**inputs)
+    further = [features[0] for features in found.deepstack_features]
+    return torch.cat([found.pooler_output[0], *further], dim=1)
+
+
+def _processor() -> Any:
+    half = [0.5, 0.5, 0.5]
+    sizes = {"min_pixels": 256 * 256, "max_pixels": 4096 * 4096}  # as published
+    return transformers.Qwen2VLImageProcessor(patch_size=PATCH, image_mean=half, image_std=half, **sizes)
+
+
+KINDS = {"qwen3vl": Kind(_dense, _processor, _rows), "qwen3vlmoe": Kind(_experts, _processor, _rows)}
