@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from backbay_engine.images.preparations import Anyres, Canvas, CentreCrop, Preparation, SmartResize, Squash
+from backbay_engine.images.preparations import (
+    Anyres,
+    Canvas,
+    CentreCrop,
+    Preparation,
+    SmartResize,
+    Split,
+    Squash,
+)
 
 CLIP = {"mean": (0.48145466, 0.4578275, 0.40821073), "std": (0.26862954, 0.26130258, 0.27577711)}
 HALF = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
@@ -31,4 +39,5 @@ def preparations(size: int, patch: int) -> dict[str, Preparation]:
         ),
         "mllama": Canvas(size=size, patch=patch, **CLIP),
         "qwen2.5-vl": SmartResize(patch=patch, min_pixels=16 * patch**2, max_pixels=4 * size**2, **CLIP),
+        "idefics3": Split(size=size, tokens=(size // patch) ** 2 // 4, edge=3 * size - 5, **HALF),
     }

@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 from small_llama import SPECIAL as PLAIN
 from small_llama import add_vocabulary
 
-KINDS = ("gemma3", "llava", "qwen25vl", "mllama", "qwen3vl")
+KINDS = ("gemma3", "llava", "qwen25vl", "mllama", "qwen3vl", "idefics3")
 OTHER_LAYOUTS = ("gemma3 in one file", "qwen2vl")
 SINGLE = ("qwen25vl", "mllama", "qwen3vl")
 MARKS = [
     *("<start_of_image>", "<image_soft_token>", "<end_of_image>", "<image>", "<|image|>"),
     *("<|vision_start|>", "<|image_pad|>", "<|vision_end|>"),
+    *("<fake_token_around_image>", "<global-img>"),
+    *(f"<row_{row}_col_{column}>" for row in (1, 2) for column in (1, 2)),
 ]
 SPECIAL = [*PLAIN, *MARKS]
 WORDS = 257 + len(SPECIAL)
@@ -29,7 +31,9 @@ MARK = {
     "qwen2vl": "<|image_pad|>",
     "qwen3vl": "<|image_pad|>",
     "mllama": "<|image|>",
+    "idefics3": "<image>",
 }
+TEXTS = {"llava": "llama", "idefics3": "llama"}  # architectures, where they are not the kind's name
 WIDTH, HEADS, KV_HEADS, HIDDEN = 32, 4, 2, 48
 SEES, EYES, EYE_HIDDEN, SIDE, PATCH = (
     16,
@@ -66,8 +70,7 @@ def write_small_vision(folder: Path, kind: str, *, chat: str | None = None) -> t
     rng = np.random.default_rng((*KINDS, *OTHER_LAYOUTS).index(kind))
     model, projector = folder / f"{kind}.gguf", folder / f"{kind}-mmproj.gguf"
     kind, single = kind.removesuffix(" in one file"), kind.endswith(" in one file")
-    architecture = "llama" if kind == "llava" else kind
-    text = gguf.GGUFWriter(model, architecture)
+    text = gguf.GGUFWriter(model, TEXTS.get(kind, kind))
     _write_text_keys(text, kind)
     add_vocabulary(text, SPECIAL, template(kind) if chat is None else chat)
     tensors = [*_text_tensors(kind)]
@@ -81,7 +84,7 @@ def write_small_vision(folder: Path, kind: str, *, chat: str | None = None) -> t
     eye = gguf.GGUFWriter(projector, "clip")
     eye.add_bool("clip.has_vision_encoder", True)
     eye.add_string("clip.projector_type", {"llava": "mlp", "qwen2vl": "qwen2.5vl_merger"}.get(kind, kind))
-    eye.add_bool("clip.use_gelu", kind == "gemma3")
+    eye.add_bool("clip.use_gelu", kind in ("gemma3", "idefics3"))
     eye.add_bool("clip.use_silu", kind == "qwen2vl")
     _write_keys(eye, "clip.vision.", VISION_KEYS[kind])
     _finish(eye, rng, [*VISION_TENSORS[kind]()])
@@ -210,6 +213,7 @@ VISION_KEYS: dict[str, dict[str, Any]] = {
         "shortest_edge": 4 * (2 * PATCH) ** 2,
         "longest_edge": 4096 * (2 * PATCH) ** 2,
     },
+    "idefics3": {**_SIZES, **_COLOURS, "projector.scale_factor": 4, "preproc_image_size": 2 * SIDE},
     "mllama": {
         **{name: value for name, value in _SIZES.items() if name != "image_size"},
         "image_size": SIDE,
@@ -249,13 +253,22 @@ def _clip() -> Shapes:
     )
 
 
-def _gemma3() -> Shapes:
+def _siglip() -> Shapes:
     yield from _clip()
     yield "v.patch_embd.bias", (SEES,)
     yield "v.position_embd.weight", ((SIDE // PATCH) ** 2, SEES)
     yield from _biased(**{"v.post_ln": (SEES,)}).items()
+
+
+def _gemma3() -> Shapes:
+    yield from _siglip()
     yield "mm.soft_emb_norm.weight", (SEES,)
     yield "mm.input_projection.weight", (SEES, WIDTH)
+
+
+def _idefics3() -> Shapes:
+    yield from _siglip()
+    yield "mm.model.fc.weight", (WIDTH, 16 * SEES)
 
 
 def _llava() -> Shapes:
@@ -326,4 +339,5 @@ VISION_TENSORS = {
     "qwen2vl": _qwen2vl,
     "qwen3vl": _qwen3vl,
     "mllama": _mllama,
+    "idefics3": _idefics3,
 }

@@ -22,6 +22,7 @@ from pictures import CLIP, HALF, drawn, preparations
 from PIL import Image as Pillow
 from transformers import (
     Gemma3ImageProcessor,
+    Idefics3ImageProcessor,
     LlavaImageProcessor,
     LlavaNextImageProcessor,
     MllamaImageProcessor,
@@ -30,7 +31,7 @@ from transformers.models.llava_next.processing_llava_next import LlavaNextProces
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
 
 from backbay_engine.images.picture import Image
-from backbay_engine.images.preparations import Anyres, SmartResize
+from backbay_engine.images.preparations import Anyres, SmartResize, Split
 from backbay_engine.images.prepared import Prepared
 
 REFERENCES = Path(__file__).parents[1] / "tests" / "data" / "images" / "preparations.json"
@@ -47,9 +48,10 @@ class Reference:
         shortest = {"size": {"shortest_edge": size}, "crop_size": {"height": size, "width": size}}
         square = {"size": {"height": size, "width": size}}
         ours = preparations(size, patch)
-        anyres, smart = ours["llava-next"], ours["qwen2.5-vl"]
+        anyres, smart, split = ours["llava-next"], ours["qwen2.5-vl"], ours["idefics3"]
         assert isinstance(anyres, Anyres)
         assert isinstance(smart, SmartResize)
+        assert isinstance(split, Split)
         self.size, self.patch = size, patch
         limits = {"size": {"shortest_edge": smart.min_pixels, "longest_edge": smart.max_pixels}}
         self.processors: dict[str, Any] = {
@@ -61,6 +63,12 @@ class Reference:
             ),
             "mllama": MllamaImageProcessor(**square, **clip, max_image_tiles=4),
             "qwen2.5-vl": Qwen2VLImageProcessor(**limits, **clip, patch_size=patch),
+            "idefics3": Idefics3ImageProcessor(
+                size={"longest_edge": split.edge},
+                max_image_size={"longest_edge": size},
+                return_row_col_info=True,
+                **half,
+            ),
         }
 
     def __call__(self, family: str, picture: Pillow.Image) -> SimpleNamespace:
@@ -88,6 +96,9 @@ class Reference:
         elif family == "qwen2.5-vl":
             grid = tuple(int(each) for each in found["image_grid_thw"][0])
             tokens = grid[1] * grid[2] // 4
+        elif family == "idefics3":
+            grid = int(found["rows"][0][0]), int(found["cols"][0][0])
+            tokens = (grid[0] * grid[1] + 1) * (per_tile // 4)
         return SimpleNamespace(pixels=found["pixel_values"], tokens=tokens, grid=grid, ratio=ratio)
 
 

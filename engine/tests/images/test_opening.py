@@ -118,7 +118,7 @@ def test_a_model_of_text_is_no_projector():
 
 
 def test_a_projector_of_an_unknown_kind_is_refused_with_those_that_are_known(gemma):
-    with pytest.raises(ModelFileError, match=r"gemma3, mlp, qwen2.5vl_merger; found 'gemma4'|'gemma4'"):
+    with pytest.raises(ModelFileError, match=r"gemma3, idefics3, mlp, .*; found 'gemma4'|'gemma4'"):
         family(changed(gemma, metadata={"clip.projector_type": "gemma4"}))
 
 
@@ -148,6 +148,14 @@ def test_metadata_that_cannot_be_are_refused_by_the_header(gemma, metadata, said
 def test_pinpoints_that_no_tiles_fill_are_refused(llava, metadata, said):
     with pytest.raises(ModelFileError, match=said):
         family(changed(llava, metadata=metadata))
+
+
+def test_squares_that_do_not_fill_a_tile_are_refused(tmp_path):
+    file = changed(
+        unpacked("idefics3-projector", tmp_path), metadata={"clip.vision.projector.scale_factor": 4}
+    )
+    with pytest.raises(ModelFileError, match="a divisor of 6, the patches of a row"):
+        family(file)
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import kinds
 import qwen3vl
+import smolvlm
 import texts
 from converted import convert, save, write_llava
 from truths import SIZES, Truth, nmse, picture, truth
@@ -38,7 +39,7 @@ import backbay
 from backbay_engine.images.encoder import Encoder
 from backbay_engine.images.opening import vision_family, vision_file
 
-KINDS = {**kinds.KINDS, **qwen3vl.KINDS}
+KINDS = {**kinds.KINDS, **qwen3vl.KINDS, **smolvlm.KINDS}
 ROWS, PIXELS, OWN = 1e-5, 2e-4, 1e-3  # the limits
 
 
@@ -58,10 +59,9 @@ def files(name: str, folder: Path, converter: Path) -> dict[str, Path]:
             "new": write_llava(kind, folder / "mmproj.gguf", old=False),
             "old": write_llava(kind, folder / "mmproj-old.gguf", old=True),
         }
-    return {
-        "projector": convert(saved, folder / "mmproj.gguf", converter, projector=True),
-        "single": single.WRITERS[name](kind, text, folder / "single.gguf"),
-    }
+    found = {"projector": convert(saved, folder / "mmproj.gguf", converter, projector=True)}
+    write = single.WRITERS.get(name)
+    return found if write is None else found | {"single": write(kind, text, folder / "single.gguf")}
 
 
 def compare(path: Path, backend: str, truths: dict[str, Truth]) -> Iterator[str]:
@@ -88,7 +88,9 @@ def compare(path: Path, backend: str, truths: dict[str, Truth]) -> Iterator[str]
 
 
 STORED = {"square": (30, 30), "wide": (20, 43), "tiny": (9, 5)}
-UNSTORED = ("llava-new", "llava16-old", "qwen3vlmoe-projector", "qwen3vlmoe-single")  # as other files
+UNSTORED = (
+    *("llava-new", "llava16-old", "qwen3vlmoe-projector", "qwen3vlmoe-single", "smolvlm-projector"),
+)  # as other files
 
 
 def store(path: Path, name: str, target: Path) -> None:

@@ -14,6 +14,9 @@ WORDS = ["<unk>", "<s>", "</s>", "<pad>"]
 MARKS = [
     *("<start_of_image>", "<image_soft_token>", "<end_of_image>", "<image>", "<|image|>"),
     *("<|vision_start|>", "<|image_pad|>", "<|vision_end|>", "<|video_pad|>"),
+    *("<fake_token_around_image>", "<global-img>", "<row_1_col_1>", "<row_1_col_2>", "<row_2_col_1>"),
+    *("[IMG]", "[IMG_BREAK]", "[IMG_END]"),
+    *("<slice>", "</slice>", "</image>"),
 ]
 LETTERS = ["\n", "\n\n", *(chr(n) for n in range(33, 127)), "▁", "▁a", "▁b"]
 VOCABULARY = [*WORDS, *MARKS, *LETTERS]

@@ -21,7 +21,7 @@ from .picture import Fit
 from .preparations import Plan, Preparation
 from .prepared import Prepared
 
-WITH_ENCODERS = ("gemma3", "mllama", "qwen25vl", "qwen2vl", "qwen3vl", "qwen3vlmoe")
+WITH_ENCODERS = ("gemma3", "mistral3", "mllama", "qwen25vl", "qwen2vl", "qwen3vl", "qwen3vlmoe")
 """Architectures of text models that have encoders of one family."""
 
 
@@ -207,7 +207,12 @@ def stand_in(tokenizer: Tokenizer, *words: str) -> int:
 
 def in_place(id: int, count: int, *, before: Sequence[int] = (), after: Sequence[int] = ()) -> Placed:
     """Rows in the place of one token, repeated; perhaps between others."""
-    ids = np.array([*before, *[id] * count, *after], np.int32)
-    replaced = np.zeros(len(ids), np.bool_)
-    replaced[len(before) : len(before) + count] = True
-    return Placed(ids, replaced, advance=len(ids))
+    return in_runs(id, count, [before, after])
+
+
+def in_runs(id: int, count: int, between: Sequence[Sequence[int]]) -> Placed:
+    """Runs of `count` rows, each in the place of one token, between other tokens: those before the first run, ..."""
+    first, *others = ([(each, False) for each in tokens] for tokens in between)
+    run = [(id, True)] * count
+    ids, replaced = zip(*first, *(pair for tokens in others for pair in (*run, *tokens)), strict=True)
+    return Placed(np.array(ids, np.int32), np.array(replaced, np.bool_), advance=len(ids))

@@ -16,6 +16,7 @@ Path = str | os.PathLike[str]
 VISION = ("v.", "mm.", "model.image_newline")
 PROJECTORS: Mapping[str, str] = {
     "gemma3": "gemma3:Gemma3",
+    "idefics3": "idefics3:Idefics3",
     "mlp": "llava:Llava",
     "qwen2.5vl_merger": "qwen25vl:Qwen25VL",
     "qwen3vl_merger": "qwen3vl:Qwen3VL",

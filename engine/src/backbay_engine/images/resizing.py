@@ -18,7 +18,7 @@ from .prepared import Size
 
 Planes = NDArray[np.uint8]  # (3, height, width)
 Floats = NDArray[np.float64]
-Filter = Literal["bilinear", "bicubic"]
+Filter = Literal["bilinear", "bicubic", "lanczos"]
 Part = tuple[slice, slice]  # rows, columns
 
 WHOLE: Part = slice(None), slice(None)
@@ -38,9 +38,14 @@ def _cubic(x: Floats) -> Floats:
     return np.where(x < 1, near, np.where(x < 2, far, 0.0))
 
 
+def _windowed_sinc(x: Floats) -> Floats:
+    return np.where(np.abs(x) < 3, np.sinc(x) * np.sinc(x / 3), 0.0)
+
+
 FILTERS: dict[Filter, tuple[float, Callable[[Floats], Floats]]] = {
     "bilinear": (1.0, _triangle),
     "bicubic": (2.0, _cubic),
+    "lanczos": (3.0, _windowed_sinc),
 }
 
 

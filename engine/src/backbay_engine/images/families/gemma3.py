@@ -15,19 +15,7 @@ from ...models.nn import Weights
 from ...text.tokenizers import Tokenizer
 from ..contract import Network, Placed, VisionFamily, in_place, stand_in
 from ..inputs import Inputs, Pictures, stacked
-from ..parts import (
-    Block,
-    EncoderShape,
-    FeedForward,
-    Groups,
-    Norm,
-    PatchEmbedding,
-    attend,
-    cut,
-    floats,
-    present,
-)
-from ..parts.block import gelu
+from ..parts import Groups, Norm, Siglip, cut, floats, present
 from ..parts.patches import Pixels
 from ..parts.shape import HALF, colours, grid_of
 from ..preparations import Squash
@@ -92,38 +80,25 @@ class Gemma3(VisionFamily):
 class _Network(Network):
     def __init__(self, family: Gemma3, backend: Backend) -> None:
         weights = Weights(backend)
-        self.shape = EncoderShape.of(backend)
-        self.width, self.blocks = self.shape.width, self.shape.blocks
         self.patch, self.pool = family.patch, family.pool
         self.side = family.side // family.patch
-        v = weights.at("v.")
-        self.embedding = PatchEmbedding(v, ("patch_embd", "patch_embedding"), self.patch, self.width)
-        position = present(v, "position_embd", "position_embedding")
-        self.positions = v.need(f"{position}.weight", self.width, self.side**2)
-        self.layers = [self._block(weights.at(f"v.blk.{n}.")) for n in range(self.blocks)]
-        self.norm = Norm(v, ("post_ln", "post_layernorm"), self.width, self.shape.eps)
+        self.tower = Siglip(weights, backend, self.patch, self.side**2)
+        self.width, self.blocks = self.tower.width, self.tower.blocks
         mm = weights.at("mm.")
         self.soft_norm = Norm(mm, ("soft_emb_norm", "mm_soft_emb_norm"), self.width, 1e-6, root=True)
         projection = present(mm, "input_projection", "mm_input_projection")
         self.projection = mm.need(f"{projection}.weight", None, self.width)
         weights.check()
 
-    def _block(self, weights: Weights) -> Block:
-        return Block(weights, self.shape, FeedForward(weights, self.shape, gelu))
-
     def start(self, ctx: Context, inputs: Inputs) -> Tensor:
-        patches = inputs.leaf("patches", partial(_patches, patch=self.patch))  # (features, patches, pictures)
-        n, count = patches.dim(1), patches.dim(2)
-        x = self.embedding(ctx, patches.reshape(ctx, -1, n * count)).reshape(ctx, self.width, n, count)
-        return x.add(ctx, floats(ctx, self.positions)).reshape(ctx, self.width, n * count)
+        return self.tower.start(ctx, inputs.leaf("patches", partial(_patches, patch=self.patch)))
 
     def block(self, ctx: Context, layer: int, x: Tensor, inputs: Inputs) -> Tensor:
-        groups = [Groups(self.side**2, inputs.count)]
-        return self.layers[layer](ctx, x, partial(attend, groups=groups, scale=self.shape.head**-0.5))
+        return self.tower.block(ctx, layer, x, [Groups(self.side**2, inputs.count)])
 
     def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: Inputs) -> Tensor:
         side, count = self.side, inputs.count
-        x = self.norm(ctx, x).reshape(ctx, self.width, side, side, count)
+        x = self.tower.norm(ctx, x).reshape(ctx, self.width, side, side, count)
         x = x.permute(ctx, 2, 0, 1, 3).contiguous(ctx)  # (side, side, width, count)
         x = x.avg_pool2d(ctx, self.pool, self.pool).permute(ctx, 1, 2, 0, 3).contiguous(ctx)
         x = self.soft_norm(ctx, x.reshape(ctx, self.width, -1))

@@ -5,6 +5,8 @@ from .block import Block, FeedForward, GatedFeedForward
 from .norm import Norm
 from .patches import PatchEmbedding, cut
 from .shape import EncoderShape, floats, present
+from .shuffle import shuffled
+from .siglip import Siglip
 
 __all__ = [
     "Block",
@@ -14,8 +16,10 @@ __all__ = [
     "Groups",
     "Norm",
     "PatchEmbedding",
+    "Siglip",
     "attend",
     "cut",
     "floats",
     "present",
+    "shuffled",
 ]

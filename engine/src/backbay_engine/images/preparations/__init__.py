@@ -2,7 +2,18 @@
 
 from .canvases import Anyres, Canvas
 from .contract import Plan, Preparation
+from .splits import Split
 from .squares import CentreCrop, Squash
 from .stretched import Qwen3Resize, SmartResize
 
-__all__ = ["Anyres", "Canvas", "CentreCrop", "Plan", "Preparation", "Qwen3Resize", "SmartResize", "Squash"]
+__all__ = [
+    "Anyres",
+    "Canvas",
+    "CentreCrop",
+    "Plan",
+    "Preparation",
+    "Qwen3Resize",
+    "SmartResize",
+    "Split",
+    "Squash",
+]

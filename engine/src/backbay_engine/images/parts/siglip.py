@@ -1,0 +1,45 @@
+"""SigLIP: learned positions, blocks in which all patches of a picture see each other, and a norm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import final
+
+from backbay import Backend, Context, Tensor
+
+from ...models.nn import Weights
+from .attention import Groups, attend
+from .block import Block, FeedForward, gelu
+from .norm import Norm
+from .patches import PatchEmbedding
+from .shape import EncoderShape, floats, present
+
+
+@final
+class Siglip:
+    """The tower of an encoder.
+
+    positions   the places of its table
+    """
+
+    def __init__(self, weights: Weights, backend: Backend, patch: int, positions: int) -> None:
+        self.shape = shape = EncoderShape.of(backend)
+        self.width, self.blocks = shape.width, shape.blocks
+        v = weights.at("v.")
+        self.embedding = PatchEmbedding(v, ("patch_embd", "patch_embedding"), patch, self.width)
+        table = present(v, "position_embd", "position_embedding")
+        self.table = v.need(f"{table}.weight", self.width, positions)
+        blocks = (weights.at(f"v.blk.{n}.") for n in range(self.blocks))
+        self.layers = [Block(block, shape, FeedForward(block, shape, gelu)) for block in blocks]
+        self.norm = Norm(v, ("post_ln", "post_layernorm"), self.width, shape.eps)
+
+    def start(self, ctx: Context, patches: Tensor, places: Tensor | None = None) -> Tensor:
+        """The patches (features, patches, squares), each with the table's vector at its place, all squares alike."""
+        n, count = patches.dim(1), patches.dim(2)
+        x = self.embedding(ctx, patches.reshape(ctx, -1, n * count)).reshape(ctx, self.width, n, count)
+        table = floats(ctx, self.table) if places is None else self.table.rows(ctx, places)
+        return x.add(ctx, table).reshape(ctx, self.width, n * count)
+
+    def block(self, ctx: Context, layer: int, x: Tensor, groups: Sequence[Groups]) -> Tensor:
+        return self.layers[layer](ctx, x, partial(attend, groups=groups, scale=self.shape.head**-0.5))

@@ -1,0 +1,40 @@
+"""The tokens that stand for a picture, where a family puts others between its rows."""
+
+from __future__ import annotations
+
+import pytest
+from seeing_models import Files, opened
+from small_vision import ID, picture
+
+from backbay_engine import Image
+
+
+def named(ids: list[int]) -> str:
+    """The text of ids, whose other tokens are bytes; a run of one token is written once."""
+    words = {id: word for word, id in ID.items()}
+    texts = [words.get(id) or chr(id) for id in ids]
+    return "".join(text for n, text in enumerate(texts) if not n or text != texts[n - 1] or len(text) == 1)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (
+            (20, 20),
+            "{0}<row_1_col_1>{1}{0}<row_1_col_2>{1}\n{0}<row_2_col_1>{1}{0}<row_2_col_2>{1}\n\n{0}<global-img>{1}{0}",
+        ),
+        ((10, 60), "{0}<row_1_col_1>{1}{0}<row_1_col_2>{1}\n\n{0}<global-img>{1}{0}"),
+    ],
+)
+def test_tiles_of_idefics3_stand_on_lines_of_their_rows(files: Files, size, text) -> None:
+    with opened(files, "idefics3") as llm:
+        ids = llm.encode(["a", Image(picture(*size)), "b"])
+        expected = text.format("<fake_token_around_image>", "<image>")
+        assert named(ids) == f"<s>a{expected}b"
+        assert ids.count(ID["<image>"]) == llm.prepare(Image(picture(*size))).tokens
+
+
+def test_one_tile_of_idefics3_has_no_row_and_no_column(files: Files) -> None:
+    with opened(files, "idefics3", image_tokens=1) as llm:
+        ids = llm.encode([Image(picture(30, 40))])
+        assert named(ids) == "<fake_token_around_image><global-img><image><fake_token_around_image>"
