@@ -83,7 +83,11 @@ def mulmat_call(draw: Draw, wtype: DType, xtype: DType) -> Call:
         (k, n, m), outer, groups = large
     wide_first = draw.flag()
     w = draw.operand(wtype, (k, n, *outer), Numbers("n", terms=k, most=4095 if wide_first else 7, few=True))
-    fill = Numbers("n", terms=k, partner=w, most=4095, few=True) if unit == 1 else Numbers(terms=k, partner=w)
+    fill = (
+        Numbers("n", terms=k, partner=w, most=4095, few=True, loud=True)
+        if unit == 1
+        else Numbers(terms=k, partner=w)
+    )
     x = draw.floats((k, m, *groups), fill, dtype=xtype, activated=True)
     call = Call((w, x), product, batch=(None, 1), batch_out=1, doubled=(True, True))
     if wtype.is_float and draw.flag():  # zeros at the end of both rows add nothing
@@ -137,7 +141,7 @@ def expert_call(draw: Draw, wtype: DType) -> Call:
         (experts, used, tokens), k, n = routed, unit * draw.pick(1, 2) if unit > 1 else draw.pick(40, 33), 5
     scalars = unit == 1 and draw.on_turn(8, 40)
     w = draw.operand(wtype, (k, n, experts), Numbers("n", terms=k, most=63, few=True))
-    fill = Numbers("n" if unit == 1 else "0", terms=k, partner=w, few=True)
+    fill = Numbers("n" if unit == 1 else "0", terms=k, partner=w, few=True, loud=unit == 1)
     x = draw.floats((k, draw.pick(1, used), tokens), fill, dtype=DType.F32, activated=True)
     if scalars:  # one token and one expert, whose number has no dimension
         x = draw.floats((k,), fill, dtype=DType.F32, activated=True)

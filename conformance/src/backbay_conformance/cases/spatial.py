@@ -32,12 +32,33 @@ def rank(x: Number, wanted: int) -> Number:
     return x.reshape(*(1,) * (wanted - len(x.shape)), *x.shape)
 
 
-def geometry(draw: Draw, extent: int, kernel: int) -> tuple[int, int, int]:
+Along = tuple[int, int, int]
+"""A stride, a padding and a dilation."""
+
+
+def geometry(draw: Draw, extent: int, kernel: int) -> Along:
     """A stride, a padding and a dilation for which the kernel fits into the input."""
     s, p, d = draw.pick(1, 2, 3), draw.pick(0, 1, 2), draw.pick(1, 1, 2, 3)
     while d * (kernel - 1) + 1 > extent + 2 * p:
         p, d = p + 1, max(1, d - 1)
     return s, p, d
+
+
+def plane(draw: Draw, width: int, height: int) -> tuple[tuple[int, int], Along, Along]:
+    """A kernel over an image, with its geometry; often 3x3 without strides, which has code of its own in many backends."""
+    if draw.flag(3):
+        p0, p1 = draw.pick((1, 1), (0, 1), (1, 0), (2, 1), (0, 0))
+        return (3, 3), (1, max(p0, int(width < 3)), 1), (1, max(p1, int(height < 3)), 1)
+    kernel = draw.pick(1, 2, 3, 5), draw.pick(1, 2, 3)
+    return kernel, geometry(draw, width, kernel[0]), geometry(draw, height, kernel[1])
+
+
+def channels(draw: Draw) -> tuple[int, int, int]:
+    """Channels of the data and of the result, and images; now and then none of one of them."""
+    counts = [draw.pick(1, 2, 3, 9), draw.pick(1, 2, 5, 8), draw.pick(1, 2)]
+    if draw.flag(10):
+        counts[draw.below(3)] = 0
+    return counts[0], counts[1], counts[2]
 
 
 def image_side(draw: Draw) -> int:
@@ -74,16 +95,16 @@ PATCHES = (
     (1, 3, 2, 1, 1, PAST, 2, 1, 1),
     (1, 1, 300, 300, 2, 1, 1, 0, 1),
     (1, 1, 2, 1030, 3, 1, 1, 0, 1),
+    (3, 3, 520, 2, 3, 4, 1, 1, 1),
 )
 """Convolutions of models: patches, many channels, and images longer than a row of threads."""
 
 
 @case(ops.conv2d)
 def conv2d(draw: Draw) -> Call:
-    kw, kh = draw.pick(1, 2, 3, 5), draw.pick(1, 2, 3)
-    ic, oc, n = draw.pick(1, 2, 3, 0), draw.pick(1, 2, 5, 0), draw.pick(1, 2, 0)
+    ic, oc, n = channels(draw)
     width, height = image_side(draw), image_side(draw)
-    (s0, p0, d0), (s1, p1, d1) = geometry(draw, width, kw), geometry(draw, height, kh)
+    (kw, kh), (s0, p0, d0), (s1, p1, d1) = plane(draw, width, height)
     if draw.flag(8):  # a product by channels, which a kernel of its own may compute
         kw = kh = d0 = d1 = 1
     patch = draw.listed(*PATCHES)
@@ -92,7 +113,7 @@ def conv2d(draw: Draw) -> Call:
         n, s1, p1, d1 = draw.pick(1, 2), s0, p0, d0
     terms = kw * kh * max(1, ic)
     weight = draw.floats((kw, kh, ic, oc), Numbers("", terms=terms, most=63))
-    fill = Numbers("ni", terms=terms, partner=weight, few=True)
+    fill = Numbers("ni", terms=terms, partner=weight, few=True, loud=True)
     data = draw.floats((width, height, ic, n), fill, dtype=draw.other_float(), activated=True)
     args = (weight, data, s0, s1, p0, p1, d0, d1)
     return Call(args, conv2d_formula, batch=(None, 3), batch_out=3, doubled=(True, True))
@@ -100,10 +121,9 @@ def conv2d(draw: Draw) -> Call:
 
 @case(ops.im2col)
 def im2col(draw: Draw) -> Call:
-    kw, kh = draw.pick(1, 2, 3, 5), draw.pick(1, 2, 3)
-    ic, n = draw.pick(1, 2, 3, 0), draw.pick(1, 2, 0)
+    ic, _, n = channels(draw)
     width, height = image_side(draw), image_side(draw)
-    (s0, p0, d0), (s1, p1, d1) = geometry(draw, width, kw), geometry(draw, height, kh)
+    (kw, kh), (s0, p0, d0), (s1, p1, d1) = plane(draw, width, height)
     patch = draw.listed(*PATCHES)
     if patch is not None:
         kw, kh, ic, _, width, height, s0, p0, d0 = patch
@@ -144,7 +164,7 @@ def conv3d(draw: Draw) -> Call:
         kernel, sides, (c, oc, n), along = patch
     terms = c * int(np.prod(kernel))
     weight = draw.floats((*kernel, c * oc), Numbers("", terms=terms, most=63))
-    fill = Numbers("ni", terms=terms, partner=weight, few=True)
+    fill = Numbers("ni", terms=terms, partner=weight, few=True, loud=True)
     data = draw.floats((*sides, c * n), fill, dtype=draw.other_float(), activated=True)
 
     flat = [value for i in range(3) for value in [a[i] for a in along]]
@@ -190,7 +210,7 @@ def conv1d_dw(draw: Draw) -> Call:
     if long is not None:
         k, t, channels, n, s, p, d = long
     weight = draw.floats((k, 1, channels), Numbers("", terms=k, most=63), dtype=draw.other_float())
-    x = draw.floats((t, channels, n), Numbers("ni", terms=k, partner=weight, few=True), activated=True)
+    x = draw.floats((t, channels, n), Numbers("ni", terms=k, partner=weight, few=True, loud=True), activated=True)
 
     args = (x, weight, s, p, d)
     return Call(args, conv1d_dw_formula, batch=(2, None), batch_out=2, doubled=(True, True))

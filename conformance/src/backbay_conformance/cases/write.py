@@ -67,6 +67,8 @@ def halfway(target: DType, making: Making, operand: Operand) -> Array:
     raw, rng = Bits()(making, operand), making.rng
     if significand(operand.dtype) <= significand(target) or not raw.size:
         return raw
+    ones = (1 << 8 * raw.itemsize) - 1  # NaN, which becomes 0 if it is rounded as a number
+    raw.view(f"u{raw.itemsize}")[rng.random(raw.size) < 0.03] = rng.choice([ones, ones >> 1])
     chosen = np.flatnonzero(rng.random(raw.size) < 0.2)
     least, normal, end = RANGES[target]
     low, high = max(least, RANGES[operand.dtype][1]), min(end, RANGES[operand.dtype][2])
@@ -162,8 +164,16 @@ def copy_call(draw: Draw, target: DType | None) -> Call:
     if target is not None:
         shape = (target.block_size * draw.pick(1, 2, 3), *(min(n, 4100) for n in shape[1:]))
     x, kind = written_pair(draw, shape, target)
-    other = (int(np.prod(shape)),) if draw.flag(4) and 0 not in shape else shape
+    other = regrouped(draw, shape, target is None) if draw.flag(3) and 0 not in shape else shape
     return copied_call((x, draw.operand(kind, other, Bits(), stays=True)))
+
+
+def regrouped(draw: Draw, shape: tuple[int, ...], plain: bool) -> tuple[int, ...]:
+    """Another shape of as many elements; the rows of blocks stay whole unless the shape is flat."""
+    size = int(np.prod(shape))
+    first = draw.pick(*[n for n in range(2, 13) if size % n == 0] or [1]) if plain else shape[0]
+    second = draw.pick(*[n for n in (1, 2, 3, 4, 5) if size // first % n == 0])
+    return draw.pick((size,), (first, size // first), (first, second, size // first // second))
 
 
 def copied_call(args: tuple[Any, ...]) -> Call:

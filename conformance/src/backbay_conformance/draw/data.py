@@ -36,6 +36,8 @@ class Making:
 Fill = Callable[[Making, "Operand"], Array]
 """Makes stored elements for an operand, as an array of any shape."""
 
+ROOMY = {DType.F64, DType.F32, DType.BF16}
+"""Types of activations that hold far larger numbers than f16."""
 SPECIALS: dict[str, tuple[float, ...]] = {
     "0": (0.0, -0.0),
     "n": (np.nan,),
@@ -58,6 +60,7 @@ class Numbers:
     most        the largest integer in exact mode
     positive    no number is negative
     few         special values come up only once or twice, so that some sums over rows stay finite
+    loud        now and then numbers that f16 does not hold, if the declared activations hold them
     """
 
     special: str = "0"
@@ -68,6 +71,7 @@ class Numbers:
     most: int = 4095
     positive: bool = False
     few: bool = False
+    loud: bool = False
 
     def __call__(self, making: Making, operand: Operand) -> Array:
         size = int(np.prod(operand.shape, dtype=np.int64))
@@ -79,6 +83,8 @@ class Numbers:
             numbers = self._spread(making.rng, size)
             if size and making.rng.integers(6) == 0:
                 _weigh_ends(making.rng, numbers.reshape(-1, operand.shape[0] if operand.shape else 1))
+            if self.loud and making.precision.activation in ROOMY and making.rng.integers(4) == 0:
+                numbers *= 2.0 ** int(making.rng.integers(9, 15))
             if making.mode == "special" and self.special and size:
                 self._sprinkle(making.rng, numbers)
         if self.positive:
