@@ -22,13 +22,14 @@ from .runner.answer import Completion, Timings, TokenStep
 from .runner.handle import Handle
 from .runner.options import GenerationOptions
 from .runner.state import SlotState, State, Totals
-from .text.sampling import Sampled, SamplingParams, TokenLogprob
+from .text.sampling import Constraint, Sampled, SamplingParams, TokenLogprob
 from .text.tokenizers import Tokenizer, tokenizer_from_gguf
 
 __all__ = [
     "LLM",
     "CacheShiftError",
     "Completion",
+    "Constraint",
     "ContextOverflowError",
     "DeadlineError",
     "GenerationOptions",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Any, final
 
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from ..steps.texts import text_length
 from ..steps.tokens import Token, ids_of
 from ..text.sampling import Sampled, Sampler, StopMatcher
 from ..text.tokenizers import Tokenizer
+from .ahead import Ahead
 from .answer import Clock, Completion, FinishReason, Timings, TokenStep
 from .job import Job, RowsOfPictures
 from .options import GenerationOptions
@@ -52,6 +54,8 @@ class Generation(Job):
         self._logprobs: list[Sampled] = []
         self._reason: FinishReason | None = None
         self._last: TokenStep | None = None  # held until the answer's end is known
+        self._mask: Future[bytes | None] | None = None  # of the step that the backend computes
+        self._begun = False
         self._resume()
         super().__init__(self._sequence(prompt, context), pictures, reuse=options.reuse)
         self.begin_by, self.over = begin_by, self._reason is not None
@@ -93,7 +97,7 @@ class Generation(Job):
         return (count - 1,) if count == self.pending else ()
 
     def receive(self, rows: NDArray[Any]) -> bool:
-        sampled = self.sampler.sample(rows[0])
+        sampled = self.sampler.sample(rows[0], self._taken_mask())
         if len(self._tokens) == self.timings.resumed_tokens:
             self.timings.prompt = self._clock.lap()
         logprobs = None
@@ -107,6 +111,22 @@ class Generation(Job):
         self.handle.emit(step)
         self.todo = [sampled.token]
         return True
+
+    def look_ahead(self, count: int, ahead: Ahead) -> None:
+        constraint = self.options.constraint
+        if constraint is None or self._mask is not None or not self.wanted(count):
+            return
+        if not self._begun:  # only now, as jobs are also made to check options
+            self._begun = True
+            for token in self.options.resume:
+                constraint.accept(token)
+        self._mask = ahead.compute(constraint.mask)
+
+    def _taken_mask(self) -> bytes | None:
+        if self._mask is None:
+            return None
+        mask, self._mask = self._mask.result(), None
+        return mask
 
     def make_room(self, context: int) -> int | None:
         keep = self.options.num_keep
@@ -134,6 +154,8 @@ class Generation(Job):
     def _take(self, token: int) -> str:
         """The text that is certain after the answer's next token, which may be its last one."""
         self._tokens.append(token)
+        if self._begun and self.options.constraint is not None:
+            self.options.constraint.accept(token)
         if token in self.end_ids:
             self._reason = "stop"
             return ""

@@ -15,6 +15,7 @@ from ..cache.pictures import Shown
 from ..steps.step import Ints
 from ..steps.texts import text_length
 from ..steps.tokens import PictureToken, Token, axes_of, ids_of, places_in
+from .ahead import Ahead
 from .handle import Receiver
 from .scheduler import Span
 from .slots import Slot
@@ -153,6 +154,9 @@ class Job(ABC):
     @abstractmethod
     def make_room(self, context: int) -> int | None:
         """The number of first tokens to keep when the context is full; None ends the job."""
+
+    def look_ahead(self, count: int, ahead: Ahead) -> None:
+        """Begin what can be done while the backend computes the next `count` pending tokens."""
 
     def arrived(self, seconds: float) -> None:
         """Take note of the time that the preparation and encoding of its pictures took."""

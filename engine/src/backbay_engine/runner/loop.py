@@ -17,6 +17,7 @@ from backbay.plugin import close_after_fork
 
 from ..errors import DeadlineError, LogitsError
 from ..images.turns import Turns
+from .ahead import Ahead
 from .job import Job
 from .scheduler import Scheduler, Share, fitting
 from .showing import Showing
@@ -42,6 +43,7 @@ class Runner:
         self._waiting: deque[Job] = deque()
         self._active: list[Job] = []
         self._in_step: list[Job] = []
+        self._ahead = Ahead()
         self._prompt = self._reused = self._generated = 0  # tokens so far
         self._changed = Condition()
         self._cancel_step = Event()
@@ -125,6 +127,7 @@ class Runner:
                 log.exception("the runner failed")
                 for job in list(self._active):
                     self._end(job, error)
+        self._ahead.close()
         with self._changed:
             self._changed.notify_all()  # wakes `forget`, if the model closes
 
@@ -217,6 +220,8 @@ class Runner:
                 if self.showing is not None:
                     for job in jobs:
                         self.showing.show(job, self.slots)
+                for share in shares:
+                    share.job.look_ahead(share.count, self._ahead)
                 results = self.step_cache.run(step, cancel)
         except CancelledError:
             for job in jobs:

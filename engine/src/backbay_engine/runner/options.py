@@ -9,8 +9,8 @@ from typing import Any, Final, final
 from backbay.gguf import nearest
 
 from ..arguments import stop_strings, token_ids, whole
-from ..errors import UnknownOptionError
-from ..text.sampling import SamplingParams
+from ..errors import RequestError, UnknownOptionError
+from ..text.sampling import Constraint, SamplingParams
 
 
 @final
@@ -23,6 +23,7 @@ class GenerationOptions:
     num_keep    when the context is full, keep this many first tokens, forget the older half of the others, and go
                 on; None: the answer ends there, with the reason "length"
     resume      the tokens of an answer that was interrupted: go on after them as if it had not been
+    constraint  says which tokens may come next; it serves one request
     reuse       whether the cache of an earlier prompt serves the part that both prompts begin with
     sampling    how tokens are chosen
     """
@@ -32,6 +33,7 @@ class GenerationOptions:
     num_keep: int | None = None
     reuse: bool = True
     resume: tuple[int, ...] = ()
+    constraint: Constraint | None = None
     sampling: SamplingParams = field(default_factory=SamplingParams)
 
 
@@ -51,5 +53,8 @@ def options_of(given: Mapping[str, Any], context: int) -> GenerationOptions:
     for name, least, most in (("max_tokens", 1, None), ("num_keep", 0, context - 2)):
         if own.get(name) is not None:
             own[name] = whole(name, own[name], least, most)
+    constraint = own.get("constraint")
+    if constraint is not None and not isinstance(constraint, Constraint):
+        raise RequestError(f"constraint must have the methods mask and accept, got {constraint!r}")
     sampling = SamplingParams(**{name: value for name, value in given.items() if name not in _OWN})
     return GenerationOptions(**own, sampling=sampling)

@@ -250,7 +250,11 @@ class WorkerEngine(Engine):
     ) -> Handle[Any]:
         number = next(self._numbers)
         handle: Handle[Any] = Handle(partial(self._cancel, number), on_step, place)
-        asked = Asked(pickle.dumps(request), handle)
+        try:
+            asked = Asked(pickle.dumps(request), handle)
+        except Exception as error:
+            told = f"the options of a request to a model with a worker must be picklable: {error}"
+            raise OptionError(told) from error
         with self._lock:
             self.check_open()
             worker = self._worker or self._start()

@@ -1,7 +1,16 @@
 """From logits to tokens: sampling and stop strings."""
 
+from .constraint import Constraint
 from .params import SamplingParams
 from .sampler import Sampled, Sampler, TokenLogprob, with_logprobs
 from .stops import StopMatcher
 
-__all__ = ["Sampled", "Sampler", "SamplingParams", "StopMatcher", "TokenLogprob", "with_logprobs"]
+__all__ = [
+    "Constraint",
+    "Sampled",
+    "Sampler",
+    "SamplingParams",
+    "StopMatcher",
+    "TokenLogprob",
+    "with_logprobs",
+]

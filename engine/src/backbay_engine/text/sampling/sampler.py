@@ -1,6 +1,6 @@
 """From logits to a token, in the order of llama.cpp's default chain.
 
-The order is logit bias, penalties, top-k, top-p, min-p, temperature, draw. So top-p and min-p see probabilities
+The order is logit bias, penalties, constraint, top-k, top-p, min-p, temperature, draw. So top-p and min-p see probabilities
 without the temperature. At temperature 0, the largest logit after bias and penalties wins.
 """
 
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from backbay import OptionError
 
 from ...errors import LogitsError
+from .constraint import forbidden
 from .params import SamplingParams
 
 _FEW: Final = 256  # candidates that suffice for nearly every draw
@@ -54,7 +55,7 @@ class Sampler:
         self._penalties = _Penalties(params) if params.penalizes else None
         self._bias = _bias(params.logit_bias, vocabulary_size)
         self._changes = self._penalties is not None or self._bias is not None
-        self._row = np.empty(vocabulary_size if self._changes else 0, np.float32)
+        self._row = np.empty(0, np.float32)
 
     def accept(self, ids: Iterable[int]) -> None:
         """Show the penalties tokens that were not chosen here: the prompt."""
@@ -66,11 +67,11 @@ class Sampler:
         self.accept(ids)
         self._random.advance(len(ids))
 
-    def sample(self, row: NDArray[np.float32]) -> Sampled:
-        """Choose a token by its logits, (vocabulary,); the array is not changed."""
+    def sample(self, row: NDArray[np.float32], mask: bytes | None = None) -> Sampled:
+        """Choose a token by its logits, (vocabulary,), and a constraint's mask; the array is not changed."""
         if row.shape != (self.vocabulary_size,):
             raise LogitsError(f"expected logits of shape ({self.vocabulary_size},), got {row.shape}")
-        changed = self._change(row) if self._changes else row
+        changed = self._change(row, mask) if self._changes or mask is not None else row
         token = int(changed.argmax())  # the first NaN, if there is one
         if not -math.inf < changed[token] < math.inf:
             raise _unusable(row, changed)
@@ -82,13 +83,17 @@ class Sampler:
             return Sampled(token)
         return with_logprobs(row, token, self.params.logprobs)
 
-    def _change(self, row: NDArray[np.float32]) -> NDArray[np.float32]:
+    def _change(self, row: NDArray[np.float32], mask: bytes | None) -> NDArray[np.float32]:
+        if not self._row.size:
+            self._row = np.empty_like(row)
         np.copyto(self._row, row)
         if self._bias is not None:
             ids, values = self._bias
             self._row[ids] += values
         if self._penalties is not None:
             self._penalties.apply(self._row)
+        if mask is not None:
+            self._row[forbidden(mask, self.vocabulary_size)] = -np.inf
         return self._row
 
     def _draw(self, row: NDArray[np.float32], largest: float) -> int:
@@ -216,4 +221,6 @@ def _unusable(row: NDArray[np.float32], changed: NDArray[np.float32]) -> LogitsE
         return LogitsError(
             f"{wrong.size} of {row.size} logits are not finite, the first of token {first}: {row[first]}"
         )
-    return LogitsError(f"no token can be chosen: all {changed.size} logits are -inf after bias and penalties")
+    return LogitsError(
+        f"no token can be chosen: all {changed.size} logits are -inf after bias, penalties and constraint"
+    )
