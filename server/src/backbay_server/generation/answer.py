@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any, final
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import Any, NamedTuple, final
 
-from backbay_engine import LLM, Completion, Handle, Tokenizer, TokenStep
+from backbay_engine import LLM, Completion, Handle, Sampled, Tokenizer, TokenStep
 
 from ..errors import UnavailableError
 from .bridge import Bridge
-from .calls import PLAIN, AnswerForm, AnswerParser, Piece, Text
+from .calls import Text
 from .events import Delta, Event, Finish, Usage
+from .prompts import Made
+from .reading import AnswerReader
+
+
+class Echo(NamedTuple):
+    """A prompt as the beginning of its answer: its text, its tokens, and their log-probabilities if asked for."""
+
+    text: str
+    tokens: Sequence[int]
+    logprobs: Sequence[Sampled] | None
 
 
 @final
@@ -21,36 +31,42 @@ class Answer:
 
     def __init__(self, model: str, llm: LLM, bridge: Bridge) -> None:
         self.model, self._llm = model, llm
-        self.prompt_tokens = 0  # of all prompts, before the first event
+        self.prompts: Sequence[Made] = ()
         self._bridge, self._choices = bridge, list[_Choice]()
         self._items = deque[tuple[_Choice, Any]]()
         self._waiter: asyncio.Future[None] | None = None
         self._closed = False
 
     def begin(
-        self, submit: Callable[[Callable[[Any], None]], Handle[Completion]], form: AnswerForm, inside: bool
+        self, submit: Callable[..., Handle[Completion] | None], reader: AnswerReader, echo: Echo | None = None
     ) -> None:
         """Submit a request for one more choice. Any thread may call it; once closed, the request ends at once."""
-        choice = _Choice(len(self._choices), form, inside)
+        choice = _Choice(len(self._choices), reader)
 
         def on_step(item: Any) -> None:
             self._bridge.call(self._take, (choice, item))
 
         self._choices.append(choice)
-        choice.handle = submit(on_step)
+        if echo is not None:
+            on_step(echo)
+        choice.handle = submit(on_step=on_step)
         if self._closed:  # in the meantime
-            choice.handle.cancel()
+            choice.cancel()
 
     @property
     def tokenizer(self) -> Tokenizer:
         return self._llm.tokenizer
 
+    @property
+    def prompt_tokens(self) -> int:
+        """The tokens of all prompts; those of pictures are known at the answer's end."""
+        return sum(len(prompt) for prompt in self.prompts if isinstance(prompt, list))
+
     def close(self) -> None:
         """End what still runs. Closing again does nothing."""
         self._closed = True
         for choice in self._choices:
-            if choice.handle is not None:
-                choice.handle.cancel()
+            choice.cancel()
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         running = len(self._choices)
@@ -73,34 +89,34 @@ class Answer:
 class _Choice:
     """One of the answers, and the engine's handle of it."""
 
-    def __init__(self, number: int, form: AnswerForm, inside: bool) -> None:
-        self.number = number
+    def __init__(self, number: int, reader: AnswerReader) -> None:
+        self.number, self._reader = number, reader
         self.handle: Handle[Completion] | None = None
-        self._parser = AnswerParser(form, inside=inside) if form != PLAIN else None
+
+    def cancel(self) -> None:
+        if self.handle is not None:
+            self.handle.cancel()
 
     def events(self, item: Any) -> Iterator[Event]:
         """The events of what the engine gave: a step, the completion, or an error."""
         if isinstance(item, TokenStep):
-            pieces = self._pieces(item.text)
+            pieces = self._reader.push(item.text)
             if pieces or item.logprobs:
                 yield Delta(self.number, pieces, item.tokens, item.logprobs)
+        elif isinstance(item, Echo):
+            yield Delta(self.number, [Text(item.text)], item.tokens, item.logprobs)
         elif isinstance(item, Completion):
             yield from self._end(item)
         else:
             raise item
 
-    def _pieces(self, text: str) -> list[Piece]:
-        if self._parser is not None:
-            return self._parser.push(text)
-        return [Text(text)] if text else []
-
     def _end(self, whole: Completion) -> Iterator[Event]:
         if whole.finish_reason == "cancelled":
             raise UnavailableError("the model is leaving; try again later")
-        rest = self._parser.finish() if self._parser is not None else []
+        rest = self._reader.finish()
         if rest:
             yield Delta(self.number, rest, (), None)
-        called = self._parser is not None and self._parser.calls and whole.finish_reason == "stop"
+        called = self._reader.calls and whole.finish_reason == "stop"
         timings = whole.timings
         usage = Usage(timings.prompt_tokens, timings.reused_tokens, timings.tokens)
         yield Finish(self.number, "tool_calls" if called else whole.finish_reason, whole.stop, usage)

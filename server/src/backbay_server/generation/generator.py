@@ -9,14 +9,14 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final, TypeVar, final
 
-from backbay_engine import LLM
+from backbay_engine import LLM, Completion, Timings
 
 from ..catalogue import Lease, Pool
 from ..errors import InvalidRequestError
-from .answer import Answer
+from .answer import Answer, Echo
 from .bridge import Bridge
-from .calls import PLAIN, form_of
-from .requests import Conversation, Prompt, Request
+from .prompts import Made, form_for, made, reader_of, reasons
+from .requests import Prompt, Request
 
 T = TypeVar("T")
 THREADS: Final = 4  # that render templates and tokenize
@@ -62,34 +62,34 @@ class Generator:
 
 def _submit(llm: LLM, request: Request, answer: Answer) -> None:
     """Make the prompts, and submit a request for each choice."""
-    prompts = [_prompt(llm, prompt) for prompt in request.prompts]
-    answer.prompt_tokens = sum(len(prompt) if isinstance(prompt, list) else 0 for prompt in prompts)
+    answer.prompts = [made(llm, prompt) for prompt in request.prompts]
     options = request.options.given()
-    for asked, prompt in zip(request.prompts, prompts, strict=True):
-        form = PLAIN
-        if isinstance(asked, Conversation):
-            form = form_of(llm.template.source, tools=bool(asked.tools))
-        inside = form.reasons and isinstance(prompt, list) and _reasons(llm, prompt)
+    writes = request.options.max_tokens != 0
+    for asked, prompt in zip(request.prompts, answer.prompts, strict=True):
+        form = form_for(llm, asked)
+        begun = form.reasons and reasons(llm, prompt)
+        echo = _echo(llm, asked, prompt, request.options.logprobs) if request.echo else None
         for number in range(request.n):
-            answer.begin(partial(_submitted, llm, prompt, _seeded(options, number)), form, inside)
+            submit = (
+                partial(llm.submit, prompt, **_seeded(options, number))
+                if writes
+                else partial(_nothing, prompt)
+            )
+            answer.begin(submit, reader_of(asked, form, begun), echo)
 
 
-def _submitted(llm: LLM, prompt: Any, options: dict[str, Any], on_step: Callable[[Any], None]) -> Any:
-    return llm.submit(prompt, on_step=on_step, **options)
+def _echo(llm: LLM, asked: Prompt, prompt: Made, logprobs: int | None) -> Echo:
+    """The prompt as the beginning of its answer."""
+    text = asked if isinstance(asked, str) else llm.tokenizer.decode(prompt, special=True)
+    scores = None if logprobs is None else tuple(llm.score_tokens(prompt, top=logprobs))
+    return Echo(text, prompt, scores)
 
 
-def _prompt(llm: LLM, prompt: Prompt) -> Any:
-    if isinstance(prompt, Conversation):
-        given = {**prompt.variables, **({"tools": prompt.tools} if prompt.tools else {})}
-        return llm.chat_prompt(prompt.messages, **given)
-    return llm.encode(prompt)
+def _nothing(prompt: Made, *, on_step: Callable[[Any], None]) -> None:
+    """The answer of no tokens."""
+    on_step(Completion("", [], "length", timings=Timings(prompt_tokens=len(prompt))))
 
 
 def _seeded(options: dict[str, Any], number: int) -> dict[str, Any]:
     """The options of one of several answers, which differ although the request has one seed."""
     return {**options, "seed": (options["seed"] + number) % LARGEST_SEED} if "seed" in options else options
-
-
-def _reasons(llm: LLM, prompt: list[int]) -> bool:
-    """Whether a prompt ends inside of the model's reasoning, which its template has begun."""
-    return llm.tokenizer.decode(prompt[-8:], special=True).rstrip().endswith("<think>")

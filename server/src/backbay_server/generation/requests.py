@@ -13,11 +13,13 @@ class Conversation:
     """Messages for the model's chat template.
 
     tools      definitions of tools, as OpenAI has them; none: calls are not looked for in the answer
+    parallel   whether an answer may have several calls; otherwise it has the first one only
     variables  further variables of the template
     """
 
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Mapping[str, Any]] = ()
+    parallel: bool = True
     variables: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -53,9 +55,18 @@ class Options:
 @final
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a client wants: `n` answers to each prompt. The answers of a prompt stand side by side."""
+    """What a client wants: `n` answers to each prompt. The answers of a prompt stand side by side.
+
+    echo  an answer begins with its prompt
+    """
 
     model: str | None
     prompts: Sequence[Prompt]
     options: Options = Options()
     n: int = 1
+    echo: bool = False
+
+    @property
+    def choices(self) -> int:
+        """The number of all answers."""
+        return len(self.prompts) * self.n

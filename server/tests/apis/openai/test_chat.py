@@ -72,7 +72,7 @@ def test_an_unknown_model_is_a_404(model: Path):
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"temprature": 1}, "temprature"),
         ({"messages": []}, "messages"),
-        ({"tools": [{}]}, "tools"),
+        ({"tools": [{}]}, "tools[0]"),
     ],
 )
 def test_a_wrong_field_is_a_400_that_names_it(model: Path, fields: dict[str, Any], param: str):

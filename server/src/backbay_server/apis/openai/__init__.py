@@ -5,6 +5,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ..endpoint import Endpoint
-from . import chat, models
+from . import chat, completions, embeddings, models
 
-ENDPOINTS: Final[tuple[Endpoint[Any], ...]] = (*models.ENDPOINTS, *chat.ENDPOINTS)
+ENDPOINTS: Final[tuple[Endpoint[Any], ...]] = (
+    *models.ENDPOINTS,
+    *chat.ENDPOINTS,
+    *completions.ENDPOINTS,
+    *embeddings.ENDPOINTS,
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator
-from typing import Final
+from typing import Any, Final
 
 from msgspec import UNSET
 
@@ -17,9 +17,9 @@ from ...transport.answers import Json, Stream, encode, event_stream, sse
 from ..endpoint import Call, Endpoint
 from . import chat_answers as told
 from .chat_requests import ChatRequest
-from .conversations import conversation_of
+from .conversations import conversation_of, tools_of
 from .logprobs import Logprobs, chosen_of
-from .sampling import options_of
+from .sampling import options_of, require_choices, wants_usage
 from .usage import Usage, usage_of
 
 DONE: Final = sse(b"[DONE]")
@@ -28,10 +28,10 @@ DONE: Final = sse(b"[DONE]")
 async def chat(call: Call, body: ChatRequest) -> Json | Stream:
     """Answer a conversation."""
     request = _request(body)
+    require_choices(call, request.n)
     name = f"chatcmpl-{call.id}"
     if body.stream:
-        usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-        return event_stream(_chunks(call, request, name, usage))
+        return event_stream(_chunks(call, request, name, usage=wants_usage(body)))
     async with call.services.generator.answering(request) as answer:
         return Json(await _completion(answer, request, name))
 
@@ -42,7 +42,22 @@ def _request(body: ChatRequest) -> Request:
         raise InvalidRequestError("top_logprobs needs logprobs to be true", param="top_logprobs")
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
     options = options_of(body, most, logprobs)
-    return Request(body.model, [Conversation(conversation_of(body.messages))], options, body.n or 1)
+    conversation = Conversation(
+        conversation_of(body.messages),
+        tools=tools_of(body),
+        parallel=body.parallel_tool_calls is not False,
+        variables=_variables(body),
+    )
+    return Request(body.model, [conversation], options, body.n or 1)
+
+
+def _variables(body: ChatRequest) -> dict[str, Any]:
+    """The variables of the template that the fields set."""
+    given = dict(body.chat_template_kwargs or {})
+    if body.reasoning_effort is not None:
+        given.setdefault("reasoning_effort", body.reasoning_effort)
+        given.setdefault("enable_thinking", body.reasoning_effort != "none")
+    return given
 
 
 # -- the whole answer ------------------------------------------------------------------------------------
@@ -103,16 +118,17 @@ class _Collected:
 # -- the answer in pieces --------------------------------------------------------------------------------
 
 
-async def _chunks(call: Call, request: Request, name: str, usage: bool) -> AsyncGenerator[bytes, None]:
-    created, ends = int(time.time()), []
+async def _chunks(call: Call, request: Request, name: str, *, usage: bool) -> AsyncGenerator[bytes, None]:
+    created, ends = int(time.time()), list[Finish]()
     async with call.services.generator.answering(request) as answer:
 
-        def chunk(choices: list[told.ChunkChoice], usage: Usage | None = None) -> bytes:
+        def chunk(choices: list[told.ChunkChoice], counted: Usage | None = None) -> bytes:
             return sse(
-                encode(told.ChatChunk(name, created, answer.model, choices, usage=usage if wanted else UNSET))
+                encode(
+                    told.ChatChunk(name, created, answer.model, choices, usage=counted if usage else UNSET)
+                )
             )
 
-        wanted = usage
         begun = set[int]()
         async for event in answer:
             if event.choice not in begun:
@@ -123,7 +139,7 @@ async def _chunks(call: Call, request: Request, name: str, usage: bool) -> Async
                 yield chunk([told.ChunkChoice(event.choice, told.Delta(), finish_reason=event.reason)])
             else:
                 yield chunk(_grown(event, answer.tokenizer))
-        if wanted:
+        if usage:
             yield chunk([], usage_of(ends, request.n))
     yield DONE
 

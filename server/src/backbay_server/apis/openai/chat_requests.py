@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
@@ -10,6 +10,10 @@ from ..fields import ignored, refused, taken
 from .sampling import GenerationFields
 
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool", "function"]
+
+
+Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+TEXT: Final = {"type": "text"}
 
 
 class TextPart(Struct, tag="text", tag_field="type"):
@@ -70,6 +74,35 @@ class Message(Struct):
     audio: Annotated[Any, ignored("the model hears nothing")] = None
 
 
+class Function(Struct):
+    """A function that the model may call."""
+
+    name: Annotated[Annotated[str, Meta(min_length=1, max_length=128)], taken("the name, as calls have it")]
+    description: Annotated[str | None, taken("what it does, for the model")] = None
+    parameters: Annotated[dict[str, Any] | None, taken("the schema of its arguments, for the model")] = None
+    strict: Annotated[bool | None, refused("arguments are not constrained yet", (False,))] = None
+
+
+class Tool(Struct):
+    """A tool: a function."""
+
+    function: Annotated[Function, taken("the function")]
+    type: Annotated[Literal["function"], taken("the kind of tool")]
+
+
+class ToolName(Struct):
+    """A function by its name."""
+
+    name: Annotated[str, taken("the function")]
+
+
+class NamedTool(Struct):
+    """The choice of one tool."""
+
+    function: Annotated[ToolName, taken("the function")]
+    type: Annotated[Literal["function"], taken("the kind of tool")]
+
+
 class ChatRequest(GenerationFields, kw_only=True):
     """Messages to answer."""
 
@@ -85,5 +118,33 @@ class ChatRequest(GenerationFields, kw_only=True):
     top_logprobs: Annotated[
         Annotated[int, Meta(ge=0, le=20)] | None, taken("the most likely tokens beside each; needs logprobs")
     ] = None
-    tools: Annotated[list[Any] | None, refused("the server does not call tools yet", ([],))] = None
-    response_format: Annotated[Any, refused("the server gives text", ({"type": "text"},))] = None
+    tools: Annotated[
+        Annotated[list[Tool], Meta(max_length=128)] | None, taken("functions that the model may call")
+    ] = None
+    tool_choice: Annotated[
+        Literal["none", "auto", "required"] | NamedTool | None,
+        taken(
+            "none or auto; required and a named function need constrained answers, which are not there yet"
+        ),
+    ] = None
+    parallel_tool_calls: Annotated[
+        bool | None, taken("false: of several calls, the answer has the first")
+    ] = None
+    reasoning_effort: Annotated[
+        Effort | None, taken("for templates that know it; none: the model does not reason, if it can be told")
+    ] = None
+    chat_template_kwargs: Annotated[
+        dict[str, Any] | None,
+        taken("variables for the model's template; none may stand for the template itself"),
+    ] = None
+    response_format: Annotated[
+        dict[str, Any] | None, refused("answers in JSON need constraints, which are not there yet", (TEXT,))
+    ] = None
+    chat_template: Annotated[str | None, refused("the model's own template is used")] = None
+    modalities: Annotated[list[str] | None, refused("answers are text", (["text"],))] = None
+    audio: Annotated[dict[str, Any] | None, refused("answers are text")] = None
+    functions: Annotated[list[Any] | None, refused("its new name is tools", ([],))] = None
+    function_call: Annotated[Any, refused("its new name is tool_choice", ("none",))] = None
+    web_search_options: Annotated[dict[str, Any] | None, refused("the server reaches no network")] = None
+    prediction: Annotated[dict[str, Any] | None, ignored("nothing is predicted")] = None
+    verbosity: Annotated[str | None, ignored("the model knows no verbosity")] = None

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...errors import InvalidRequestError
-from .chat_requests import ImagePart, Message, Part, TextPart, ToolCall
+from ..fields import check_refused
+from .chat_requests import ChatRequest, Function, ImagePart, Message, NamedTool, Part, TextPart, ToolCall
 
 
 def conversation_of(messages: Sequence[Message]) -> list[Mapping[str, Any]]:
@@ -15,12 +16,35 @@ def conversation_of(messages: Sequence[Message]) -> list[Mapping[str, Any]]:
     asked = set[str]()
     found: list[Mapping[str, Any]] = []
     for number, message in enumerate(messages):
-        place = f"messages.[{number}]"
+        place = f"messages[{number}]"
         if message.role == "tool":
             _require_asked(message, asked, place)
         found.append(_message(message, place))
         asked |= {called.id for called in message.tool_calls or []}
     return found
+
+
+def tools_of(body: ChatRequest) -> list[Mapping[str, Any]]:
+    """The definitions of the tools that the model may call, as templates take them."""
+    tools, choice = body.tools or [], body.tool_choice
+    if choice == "required" or isinstance(choice, NamedTool):
+        raise InvalidRequestError(
+            "tool_choice can be 'none' or 'auto': a forced call needs constrained answers, which are not there yet",
+            param="tool_choice",
+        )
+    if choice == "none":
+        return []
+    for number, tool in enumerate(tools):
+        check_refused(tool, f"tools[{number}].")
+    return [{"type": "function", "function": _function(tool.function)} for tool in tools]
+
+
+def _function(function: Function) -> Mapping[str, Any]:
+    return {
+        "name": function.name,
+        "description": function.description or "",
+        "parameters": function.parameters or {"type": "object", "properties": {}},
+    }
 
 
 def _require_asked(message: Message, asked: set[str], place: str) -> None:

@@ -41,6 +41,11 @@ def chosen_of(tokenizer: Tokenizer, sampled: Sequence[Sampled]) -> list[ChosenLo
     ]
 
 
+def token_text(tokenizer: Tokenizer, token: int) -> str:
+    """The text of a token; half characters are replaced."""
+    return tokenizer.token_bytes(token, special=True).decode("utf-8", "replace")
+
+
 def _shown(tokenizer: Tokenizer, token: int, logprob: float) -> tuple[str, float, list[int]]:
     text = tokenizer.token_bytes(token, special=True)
     return text.decode("utf-8", "replace"), logprob, list(text)

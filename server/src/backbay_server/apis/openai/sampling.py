@@ -6,7 +6,9 @@ from typing import Annotated, Any, TypeAlias
 
 from msgspec import Meta, Struct
 
+from ...errors import InvalidRequestError
 from ...generation import Options
+from ..endpoint import Call
 from ..fields import ignored, taken
 
 Count: TypeAlias = Annotated[int, Meta(ge=0)]
@@ -72,6 +74,20 @@ class GenerationFields(Struct, kw_only=True, forbid_unknown_fields=True):
         str | None, ignored("equal beginnings of prompts are found without a key")
     ] = None
     prompt_cache_retention: Annotated[str | None, ignored("the cache keeps what fits")] = None
+
+
+def wants_usage(body: GenerationFields) -> bool:
+    """Whether a stream ends with its usage."""
+    return body.stream_options is not None and bool(body.stream_options.include_usage)
+
+
+def require_choices(call: Call, choices: int) -> None:
+    """InvalidRequestError if a request asks for more answers than the server gives."""
+    most = call.services.settings.max_choices
+    if choices > most:
+        raise InvalidRequestError(
+            f"the request asks for {choices} answers, at most {most} are given", param="n"
+        )
 
 
 def options_of(body: GenerationFields, max_tokens: int | None, logprobs: int | None) -> Options:

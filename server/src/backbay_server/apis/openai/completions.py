@@ -1,0 +1,139 @@
+"""Completions of plain prompts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Sequence
+from typing import Final
+
+from msgspec import UNSET
+
+from backbay_engine import Sampled, Tokenizer
+
+from ...errors import InvalidRequestError
+from ...generation import Answer, Delta, Finish, Prompt, Request
+from ...generation.calls import Text
+from ...transport.answers import Json, Stream, encode, event_stream, sse
+from ..endpoint import Call, Endpoint
+from .chat import DONE
+from .completion_bodies import CompletionChoice, CompletionLogprobs, CompletionRequest, Reason, TextCompletion
+from .logprobs import token_text
+from .sampling import options_of, require_choices, wants_usage
+from .usage import Usage, usage_of
+
+MOST_TOKENS: Final = 16  # OpenAI's default
+
+
+async def complete(call: Call, body: CompletionRequest) -> Json | Stream:
+    """Continue prompts."""
+    prompts = prompts_of(body.prompt)
+    most = MOST_TOKENS if body.max_tokens is None else body.max_tokens
+    options, n = options_of(body, most, body.logprobs), body.n or 1
+    require_choices(call, len(prompts) * n)
+    request = Request(body.model, prompts, options, n, echo=bool(body.echo))
+    name = f"cmpl-{call.id}"
+    if body.stream:
+        return event_stream(_chunks(call, request, name, usage=wants_usage(body)))
+    async with call.services.generator.answering(request) as answer:
+        return Json(await _completion(answer, request, name))
+
+
+def prompts_of(given: str | list[str | int | list[int]], name: str = "prompt") -> list[Prompt]:
+    """The prompts: one, or several of one kind."""
+    if isinstance(given, str):
+        return [given]
+    if not given:
+        raise InvalidRequestError(f"{name} is empty", param=name)
+    if all(isinstance(each, int) for each in given):
+        return [given]  # type: ignore[list-item]  # the ids of one prompt
+    if len({type(each) for each in given}) > 1:
+        raise InvalidRequestError(f"{name} must be a text, token ids, or several of either", param=name)
+    return given  # type: ignore[return-value]  # texts, or lists of ids
+
+
+async def _completion(answer: Answer, request: Request, name: str) -> TextCompletion:
+    created, ends = int(time.time()), list[Finish]()
+    grown = [_Grown() for _ in range(request.choices)]
+    async for event in answer:
+        if isinstance(event, Finish):
+            ends.append(event)
+        else:
+            grown[event.choice].add(event, answer.tokenizer)
+    ends.sort(key=lambda end: end.choice)
+    choices = [grown[end.choice].choice(end) for end in ends]
+    return TextCompletion(name, created, answer.model, choices, usage=usage_of(ends, request.n))
+
+
+async def _chunks(call: Call, request: Request, name: str, *, usage: bool) -> AsyncGenerator[bytes, None]:
+    created, ends = int(time.time()), list[Finish]()
+    async with call.services.generator.answering(request) as answer:
+
+        def chunk(choices: list[CompletionChoice], counted: Usage | None = None) -> bytes:
+            return sse(
+                encode(
+                    TextCompletion(name, created, answer.model, choices, usage=counted if usage else UNSET)
+                )
+            )
+
+        offsets = [0] * request.choices
+        async for event in answer:
+            if isinstance(event, Finish):
+                ends.append(event)
+                yield chunk([CompletionChoice(event.choice, "", finish_reason=_reason(event))])
+            else:
+                logprobs = None
+                if event.logprobs is not None:
+                    logprobs = _logprobs(event.logprobs, answer.tokenizer, offsets[event.choice])
+                    offsets[event.choice] += sum(map(len, logprobs.tokens))
+                yield chunk([CompletionChoice(event.choice, _text(event), logprobs)])
+        if usage:
+            yield chunk([], usage_of(ends, request.n))
+    yield DONE
+
+
+class _Grown:
+    """One of the answers, as far as it has come."""
+
+    def __init__(self) -> None:
+        self._texts, self._length = list[str](), 0
+        self._logprobs: CompletionLogprobs | None = None
+
+    def add(self, delta: Delta, tokenizer: Tokenizer) -> None:
+        self._texts.append(_text(delta))
+        if delta.logprobs is None:
+            return
+        more = _logprobs(delta.logprobs, tokenizer, self._length)
+        self._length += sum(map(len, more.tokens))
+        if self._logprobs is None:
+            self._logprobs = more
+            return
+        for field in CompletionLogprobs.__struct_fields__:
+            getattr(self._logprobs, field).extend(getattr(more, field))
+
+    def choice(self, end: Finish) -> CompletionChoice:
+        return CompletionChoice(end.choice, "".join(self._texts), self._logprobs, _reason(end))
+
+
+def _text(delta: Delta) -> str:
+    return "".join(piece.text for piece in delta.pieces if isinstance(piece, Text))
+
+
+def _reason(end: Finish) -> Reason:
+    return "length" if end.reason == "length" else "stop"
+
+
+def _logprobs(sampled: Sequence[Sampled], tokenizer: Tokenizer, offset: int) -> CompletionLogprobs:
+    """The log-probabilities of tokens whose text begins at an offset."""
+    found = CompletionLogprobs([], [], [], [])
+    for each in sampled:
+        text = token_text(tokenizer, each.token)
+        top = {token_text(tokenizer, top.token): top.logprob for top in each.top}
+        found.tokens.append(text)
+        found.token_logprobs.append(each.logprob)
+        found.top_logprobs.append(None if each.logprob is None else {text: each.logprob, **top})
+        found.text_offset.append(offset)
+        offset += len(text)
+    return found
+
+
+ENDPOINTS: Final = (Endpoint("POST", "/v1/completions", complete, CompletionRequest, TextCompletion),)

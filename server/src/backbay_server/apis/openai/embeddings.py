@@ -1,0 +1,105 @@
+"""Embeddings."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal
+
+import numpy as np
+from msgspec import Meta, Struct
+from numpy.typing import NDArray
+
+from backbay_engine import LLM
+
+from ...errors import InvalidRequestError
+from ...transport.answers import Json
+from ..endpoint import Call, Endpoint
+from ..fields import ignored, taken
+from .completions import prompts_of
+
+MOST_TEXTS: Final = 2048  # of one request, as OpenAI has it
+AT_ONCE: Final = 16  # texts that are embedded before it is seen whether the client has left
+
+
+class EmbeddingRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Texts to embed."""
+
+    input: Annotated[
+        str | Annotated[list[str | int | list[int]], Meta(max_length=1 << 20)],
+        taken("a text, token ids, or several of either"),
+    ]
+    model: Annotated[str | None, taken("the model; a server of one model needs no name")] = None
+    encoding_format: Annotated[
+        Literal["float", "base64"] | None, taken("base64: the bytes of float32, lowest first")
+    ] = None
+    dimensions: Annotated[Annotated[int, Meta(ge=1)] | None, taken("those of the model, and no others")] = (
+        None
+    )
+    user: Annotated[str | None, ignored("nothing is kept by user")] = None
+
+
+class Embedding(Struct):
+    """The vector of a text."""
+
+    index: int
+    embedding: list[float] | str
+    object: Literal["embedding"] = "embedding"
+
+
+class EmbeddingUsage(Struct):
+    """The tokens of all texts."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingList(Struct):
+    """The vectors of all texts."""
+
+    data: list[Embedding]
+    model: str
+    usage: EmbeddingUsage
+    object: Literal["list"] = "list"
+
+
+async def embed(call: Call, body: EmbeddingRequest) -> Json:
+    """Embed texts."""
+    texts = prompts_of(body.input, "input")
+    if len(texts) > MOST_TEXTS:
+        raise InvalidRequestError(
+            f"input has {len(texts)} texts, at most {MOST_TEXTS} are taken", param="input"
+        )
+    generator, data, tokens = call.services.generator, list[Embedding](), 0
+    with await generator.lease(body.model) as lease:
+        for first in range(0, len(texts), AT_ONCE):
+            rows, count = await generator.beside(_embedded, lease.llm, texts[first : first + AT_ONCE])
+            _require_width(body.dimensions, rows.shape[1])
+            tokens += count
+            shown = _as_base64 if body.encoding_format == "base64" else _as_floats
+            data += [Embedding(first + number, shown(row)) for number, row in enumerate(rows)]
+        return Json(EmbeddingList(data, lease.name, EmbeddingUsage(tokens, tokens)))
+
+
+def _embedded(llm: LLM, texts: Sequence[Any]) -> tuple[NDArray[np.float32], int]:
+    """The vectors, and the number of all tokens."""
+    ids = [llm.encode(text) for text in texts]
+    return llm.embed(ids), sum(map(len, ids))
+
+
+def _require_width(wanted: int | None, width: int) -> None:
+    if wanted not in (None, width):
+        raise InvalidRequestError(
+            f"dimensions cannot be {wanted}: the model's vectors have {width}", param="dimensions"
+        )
+
+
+def _as_floats(row: NDArray[np.float32]) -> list[float]:
+    return row.tolist()  # type: ignore[no-any-return]
+
+
+def _as_base64(row: NDArray[np.float32]) -> str:
+    return base64.b64encode(row.astype("<f4").tobytes()).decode()
+
+
+ENDPOINTS: Final = (Endpoint("POST", "/v1/embeddings", embed, EmbeddingRequest, EmbeddingList),)
