@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from threading import Thread
 from typing import Any
 
 import httpx
 import msgspec
+import uvicorn
+from starlette.applications import Starlette
 
 from backbay_server import app
 
@@ -29,3 +33,45 @@ def chunks_of(text: str) -> list[Any]:
         data = event.removeprefix("data: ")
         found.append(data if data == "[DONE]" else msgspec.json.decode(data))
     return found
+
+
+@contextmanager
+def serving(*models: object, **settings: Any) -> Iterator[Served]:
+    """A server on a free port of loopback, in a thread."""
+    application = app(*map(str, models), **{"backend": "cpu_ref", "context": 512, **settings})
+    config = uvicorn.Config(application, "127.0.0.1", 0, ws="none", log_config=None)
+    server = uvicorn.Server(config)
+    thread = Thread(target=server.run, name="served")
+    thread.start()
+    try:
+        while not server.started:
+            assert thread.is_alive()
+            time.sleep(0.01)
+        [port] = {sock.getsockname()[1] for each in server.servers for sock in each.sockets}
+        yield Served(f"http://127.0.0.1:{port}", application)
+    finally:
+        server.should_exit = True
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+class Served:
+    """A server that runs."""
+
+    def __init__(self, url: str, application: Starlette) -> None:
+        self.url, self.application = url, application
+
+    def busy(self, model: str) -> int:
+        """The requests that the model answers, or that wait for it."""
+        pool = self.application.state.services.pool
+        [llm] = [held.llm for held in pool.held() if held.entry.name == model]
+        state = llm.state()
+        return state.busy + state.waiting
+
+
+def until(holds: Callable[[], bool], seconds: float = 20) -> None:
+    """Wait until something holds."""
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.01)

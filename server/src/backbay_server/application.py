@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from backbay_engine import LLM, load
 
-from .apis import openai
+from .apis import ENDPOINTS
 from .apis.endpoint import Services
 from .catalogue import Catalogue, Entry, Pool
 from .errors import ApiError, MethodError, RouteNotFoundError, error_response
@@ -41,7 +41,7 @@ def app(*models: str, settings: Settings | None = None, **given: Any) -> Starlet
             generator.close()
 
     return Starlette(
-        routes=[endpoint.route() for endpoint in openai.ENDPOINTS],
+        routes=[endpoint.route() for endpoint in ENDPOINTS],
         lifespan=lifespan,
         exception_handlers={HTTPException: _http_error},
     )

@@ -121,7 +121,7 @@ def api_error(error: BaseException) -> ApiError:
                 n_ctx=error.context,
             )
         case QueueFullError() | DeadlineError():
-            return BusyError(f"{error}; try again later")
+            return BusyError(str(error))
         case RequestError() | OptionError() | TemplateError() | TokenizerError():
             return InvalidRequestError(str(error))
         case ClosedError():

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from .answer import Answer
+from .calls import CallArguments, CallBegun, Piece, Reasoning, Text
 from .events import Delta, Event, Finish, Usage
 from .generator import Generator
 from .requests import Conversation, Options, Prompt, Request
 
 __all__ = [
     "Answer",
+    "CallArguments",
+    "CallBegun",
     "Conversation",
     "Delta",
     "Event",
     "Finish",
     "Generator",
     "Options",
+    "Piece",
     "Prompt",
+    "Reasoning",
     "Request",
+    "Text",
     "Usage",
 ]

@@ -41,7 +41,7 @@ class Answer:
         self, submit: Callable[..., Handle[Completion] | None], reader: AnswerReader, echo: Echo | None = None
     ) -> None:
         """Submit a request for one more choice. Any thread may call it; once closed, the request ends at once."""
-        choice = _Choice(len(self._choices), reader)
+        choice = _Choice(len(self._choices), reader, self._llm.end_ids)
 
         def on_step(item: Any) -> None:
             self._bridge.call(self._take, (choice, item))
@@ -89,8 +89,8 @@ class Answer:
 class _Choice:
     """One of the answers, and the engine's handle of it."""
 
-    def __init__(self, number: int, reader: AnswerReader) -> None:
-        self.number, self._reader = number, reader
+    def __init__(self, number: int, reader: AnswerReader, end_ids: frozenset[int]) -> None:
+        self.number, self._reader, self._end_ids = number, reader, end_ids
         self.handle: Handle[Completion] | None = None
 
     def cancel(self) -> None:
@@ -101,8 +101,11 @@ class _Choice:
         """The events of what the engine gave: a step, the completion, or an error."""
         if isinstance(item, TokenStep):
             pieces = self._reader.push(item.text)
-            if pieces or item.logprobs:
-                yield Delta(self.number, pieces, item.tokens, item.logprobs)
+            logprobs = item.logprobs
+            if logprobs and item.finish_reason == "stop" and logprobs[-1].token in self._end_ids:
+                logprobs = logprobs[:-1]  # the end has no text
+            if pieces or logprobs:
+                yield Delta(self.number, pieces, item.tokens, logprobs)
         elif isinstance(item, Echo):
             yield Delta(self.number, [Text(item.text)], item.tokens, item.logprobs)
         elif isinstance(item, Completion):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeAlias, final
+from typing import Any, Final, TypeAlias, final
+
+LEAST_SHARE: Final = 1e-9  # clients give a top_p of 0 for the most likely token alone
 
 
 @final
@@ -13,14 +15,14 @@ class Conversation:
     """Messages for the model's chat template.
 
     tools      definitions of tools, as OpenAI has them; none: calls are not looked for in the answer
-    parallel   whether an answer may have several calls; otherwise it has the first one only
     variables  further variables of the template
+    parallel   whether an answer may have several calls; otherwise it has the first one only
     """
 
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Mapping[str, Any]] = ()
-    parallel: bool = True
     variables: Mapping[str, Any] = field(default_factory=dict)
+    parallel: bool = True
 
 
 Prompt: TypeAlias = Conversation | str | Sequence[int]
@@ -49,7 +51,10 @@ class Options:
     def given(self) -> dict[str, Any]:
         """The options that are not None, by name."""
         values = ((each.name, getattr(self, each.name)) for each in fields(self))
-        return {name: value for name, value in values if value is not None}
+        given = {name: value for name, value in values if value is not None}
+        if "top_p" in given:
+            given["top_p"] = max(given["top_p"], LEAST_SHARE)
+        return given
 
 
 @final

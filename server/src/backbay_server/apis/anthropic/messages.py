@@ -79,7 +79,7 @@ async def _events(call: Call, request: Request, *, one: bool) -> AsyncGenerator[
 
 
 def _sent(events: Iterable[Event]) -> bytes:
-    return b"".join(named_sse(event.__struct_config__.tag, _encode(event)) for event in events)
+    return b"".join(named_sse(str(event.__struct_config__.tag), _encode(event)) for event in events)
 
 
 def _kept(pieces: Iterable[Piece], *, one: bool) -> Iterable[Piece]:

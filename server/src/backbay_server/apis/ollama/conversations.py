@@ -27,7 +27,7 @@ def generate_request(body: given.GenerateRequest) -> Request:
         if body.images or body.system:
             raise InvalidRequestError("a raw prompt has neither images nor a system's message", param="raw")
         return Request(name_of(body), [prompt], options_of(body))
-    messages = [{"role": "system", "content": body.system}] if body.system else []
+    messages: list[dict[str, Any]] = [{"role": "system", "content": body.system}] if body.system else []
     messages.append({"role": "user", "content": _content(prompt, body.images, "images")})
     return Request(name_of(body), [Conversation(messages, (), _variables(body.think))], options_of(body))
 

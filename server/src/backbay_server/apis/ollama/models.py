@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import lru_cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 
-import backbay
 from backbay import BackbayError
 from backbay.discovery import open_model
 from backbay.gguf import Config, ModelFile, Strings
@@ -35,7 +35,7 @@ _LONG: Final = 64  # longer lists are shown by `verbose` alone
 
 async def version(call: Call, _: None) -> Json:
     """Give the version of the server, in Ollama's form."""
-    return Json(Version(backbay.__version__))
+    return Json(Version(metadata.version("backbay")))
 
 
 async def tags(call: Call, _: None) -> Json:

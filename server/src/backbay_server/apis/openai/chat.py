@@ -11,8 +11,7 @@ from msgspec import UNSET
 from backbay_engine import Sampled, Tokenizer
 
 from ...errors import InvalidRequestError
-from ...generation import Answer, Conversation, Delta, Finish, Request
-from ...generation.calls import CallBegun, Piece, Reasoning, Text
+from ...generation import Answer, CallBegun, Conversation, Delta, Finish, Piece, Reasoning, Request, Text
 from ...transport.answers import Json, Stream, encode, event_stream, sse
 from ..endpoint import Call, Endpoint
 from . import chat_answers as told

@@ -11,8 +11,7 @@ from msgspec import UNSET
 from backbay_engine import Sampled, Tokenizer
 
 from ...errors import InvalidRequestError
-from ...generation import Answer, Delta, Finish, Prompt, Request
-from ...generation.calls import Text
+from ...generation import Answer, Delta, Finish, Request, Text
 from ...transport.answers import Json, Stream, encode, event_stream, sse
 from ..endpoint import Call, Endpoint
 from .chat import DONE
@@ -38,7 +37,7 @@ async def complete(call: Call, body: CompletionRequest) -> Json | Stream:
         return Json(await _completion(answer, request, name))
 
 
-def prompts_of(given: str | list[str | int | list[int]], name: str = "prompt") -> list[Prompt]:
+def prompts_of(given: str | list[str | int | list[int]], name: str = "prompt") -> list[str | Sequence[int]]:
     """The prompts: one, or several of one kind."""
     if isinstance(given, str):
         return [given]

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 import numpy as np
 from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
-from backbay_engine import LLM
-
 from ...errors import InvalidRequestError
+from ...generation.vectors import vectors_of
 from ...transport.answers import Json
 from ..endpoint import Call, Endpoint
 from ..fields import ignored, taken
 from .completions import prompts_of
 
 MOST_TEXTS: Final = 2048  # of one request, as OpenAI has it
-AT_ONCE: Final = 16  # texts that are embedded before it is seen whether the client has left
 
 
 class EmbeddingRequest(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -70,21 +67,11 @@ async def embed(call: Call, body: EmbeddingRequest) -> Json:
         raise InvalidRequestError(
             f"input has {len(texts)} texts, at most {MOST_TEXTS} are taken", param="input"
         )
-    generator, data, tokens = call.services.generator, list[Embedding](), 0
-    with await generator.lease(body.model) as lease:
-        for first in range(0, len(texts), AT_ONCE):
-            rows, count = await generator.beside(_embedded, lease.llm, texts[first : first + AT_ONCE])
-            _require_width(body.dimensions, rows.shape[1])
-            tokens += count
-            shown = _as_base64 if body.encoding_format == "base64" else _as_floats
-            data += [Embedding(first + number, shown(row)) for number, row in enumerate(rows)]
-        return Json(EmbeddingList(data, lease.name, EmbeddingUsage(tokens, tokens)))
-
-
-def _embedded(llm: LLM, texts: Sequence[Any]) -> tuple[NDArray[np.float32], int]:
-    """The vectors, and the number of all tokens."""
-    ids = [llm.encode(text) for text in texts]
-    return llm.embed(ids), sum(map(len, ids))
+    found = await vectors_of(call.services.generator, body.model, texts)
+    _require_width(body.dimensions, found.rows.shape[1])
+    shown = _as_base64 if body.encoding_format == "base64" else _as_floats
+    data = [Embedding(index, shown(row)) for index, row in enumerate(found.rows)]
+    return Json(EmbeddingList(data, found.model, EmbeddingUsage(found.tokens, found.tokens)))
 
 
 def _require_width(wanted: int | None, width: int) -> None:

@@ -19,7 +19,6 @@ Stop: TypeAlias = Annotated[str, Meta(min_length=1, max_length=1024)]
 Stops: TypeAlias = Annotated[list[Stop], Meta(max_length=32)]
 
 FORBIDDEN = -100  # the bias by which OpenAI's clients forbid a token
-LEAST_SHARE = 1e-9  # top_p of 0 means the most likely token alone
 
 
 class StreamOptions(Struct, forbid_unknown_fields=True):
@@ -97,7 +96,7 @@ def options_of(body: GenerationFields, max_tokens: int | None, logprobs: int | N
         stop=[body.stop] if isinstance(body.stop, str) else body.stop,
         temperature=body.temperature,
         top_k=body.top_k,
-        top_p=None if body.top_p is None else max(body.top_p, LEAST_SHARE),
+        top_p=body.top_p,
         min_p=body.min_p,
         repetition_penalty=body.repeat_penalty,
         presence_penalty=body.presence_penalty,

@@ -1,0 +1,116 @@
+"""Clients that leave: their requests end, and nobody else notices."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+from scripted_model import SCRIPTS, write_scripted_model
+from serving import Served, serving, until
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    model = write_scripted_model(tmp_path_factory.mktemp("models") / "scripted.gguf")
+    with serving(model, parallel=1, context=1 << 15) as server:
+        yield server
+
+
+def body(script: str, **fields: object) -> dict[str, object]:
+    return {"model": "scripted", "messages": [{"role": "user", "content": f"[{script}]"}], **fields}
+
+
+def begun(served: Served, sent: dict[str, object]) -> socket.socket:
+    """The connection of a request that has been sent."""
+    connection = socket.create_connection(("127.0.0.1", int(served.url.rpartition(":")[2])))
+    content = msgspec.json.encode(sent)
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n"
+    connection.sendall(head.encode() + content)
+    return connection
+
+
+@pytest.mark.fault("a client leaves in mid-answer", "its slot is free after one step")
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_leaves_frees_its_slot(served: Served, stream: bool):
+    httpx.post(f"{served.url}/v1/chat/completions", json=body("ok"), timeout=60).raise_for_status()
+    connection = begun(served, body("endless", stream=stream))
+    until(lambda: served.busy("scripted") == 1)
+    if stream:
+        assert connection.recv(1)
+    connection.close()
+    until(lambda: served.busy("scripted") == 0, seconds=5)
+
+
+def test_a_waiting_request_leaves_the_queue_with_its_client(served: Served):
+    httpx.post(f"{served.url}/v1/chat/completions", json=body("ok"), timeout=60).raise_for_status()
+    first = begun(served, body("endless"))
+    until(lambda: served.busy("scripted") == 1)
+    waiting = begun(served, body("endless"))
+    until(lambda: served.busy("scripted") == 2)
+    waiting.close()
+    until(lambda: served.busy("scripted") == 1, seconds=5)
+    first.close()
+    until(lambda: served.busy("scripted") == 0, seconds=5)
+
+
+def test_all_choices_end_with_the_client(served: Served):
+    connection = begun(served, body("endless", n=4))
+    until(lambda: served.busy("scripted") == 4)
+    connection.close()
+    until(lambda: served.busy("scripted") == 0, seconds=5)
+
+
+def test_others_are_not_disturbed(tmp_path: Path):
+    with serving(write_scripted_model(tmp_path / "scripted.gguf"), parallel=4) as served:
+        answers = []
+
+        def ask() -> None:
+            found = httpx.post(f"{served.url}/v1/chat/completions", json=body("count"), timeout=60)
+            answers.append(found.json()["choices"][0]["message"]["content"])
+
+        threads = [threading.Thread(target=ask) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+            begun(served, body("endless", stream=True)).close()
+        for thread in threads:
+            thread.join()
+        assert answers == [SCRIPTS["count"].text] * 8
+        until(lambda: served.busy("scripted") == 0)
+
+
+@pytest.mark.fault("more requests than may wait", "429 with Retry-After; the others go on")
+def test_a_full_queue_is_a_429(tmp_path: Path):
+    with serving(write_scripted_model(tmp_path / "scripted.gguf"), parallel=1, queue=1) as served:
+        httpx.post(f"{served.url}/v1/chat/completions", json=body("ok"), timeout=60).raise_for_status()
+        held = [begun(served, body("endless")) for _ in range(2)]
+        until(lambda: served.busy("scripted") == 2)
+        found = httpx.post(f"{served.url}/v1/chat/completions", json=body("ok", stream=True), timeout=60)
+        assert found.status_code == 429
+        assert found.headers["retry-after"] == "1"
+        assert found.json()["error"]["code"] == "rate_limit_exceeded"
+        for connection in held:
+            connection.close()
+        until(lambda: served.busy("scripted") == 0)
+
+
+@pytest.mark.fault(
+    "the model gives no numbers in mid-stream", "one error event, then the end, without [DONE]"
+)
+def test_a_fault_in_mid_stream_is_told_once(served: Served):
+    found = httpx.post(f"{served.url}/v1/chat/completions", json=body("faulty", stream=True), timeout=60)
+    events = found.text.split("\n\n")[:-1]
+    assert found.status_code == 200
+    assert "so" in events[1]
+    assert events[-1].startswith('data: {"error":{')
+    assert [event for event in events if "error" in event] == events[-1:]
+
+
+@pytest.mark.fault("the model gives no numbers before the first byte", "500 server_error")
+def test_a_fault_before_the_answer_is_a_500(served: Served):
+    found = httpx.post(f"{served.url}/v1/chat/completions", json=body("faulty"), timeout=60)
+    assert (found.status_code, found.json()["error"]["type"]) == (500, "server_error")
