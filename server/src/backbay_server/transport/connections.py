@@ -1,0 +1,106 @@
+"""Connections: limits on headers and on silence, which uvicorn does not have."""
+
+from __future__ import annotations
+
+from asyncio import TimerHandle, Transport
+from typing import final
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+MOST_HEADERS = 64 << 10  # bytes of a request's line and headers, or of a body's trailers
+HEADER_SECONDS = 20.0  # from the connection, or from the first byte, to the end of the headers
+BODY_SECONDS = 300.0  # from the end of the headers to the end of the body
+STALLED_SECONDS = 60.0  # for which a client may take nothing of an answer that waits to be sent
+REFUSED = b"HTTP/1.1 %s\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+
+
+@final
+class Connection(HttpToolsProtocol):
+    """A connection that is closed when its client sends headers without end, sends too slowly, or takes nothing."""
+
+    most_connections = 1 << 16
+    header_seconds, body_seconds, stalled_seconds = HEADER_SECONDS, BODY_SECONDS, STALLED_SECONDS
+    _reading: TimerHandle | None = None
+    _writing: TimerHandle | None = None
+    _unparsed = 0  # bytes since the last part of a request was complete
+
+    # -- from the transport ------------------------------------------------------------------------------
+
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self.most_connections:
+            self._refuse(b"503 Service Unavailable")
+        else:
+            self._expect(self.header_seconds)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._expect(None)
+        self._stop_writing_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        if self._reading is None and self._is_idle():
+            self._expect(self.header_seconds)
+        self._unparsed += len(data)
+        super().data_received(data)
+        if self._unparsed > MOST_HEADERS:
+            self._refuse(b"431 Request Header Fields Too Large")
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._writing = self.loop.call_later(self.stalled_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_writing_timer()
+
+    # -- from the parser ---------------------------------------------------------------------------------
+
+    def on_headers_complete(self) -> None:
+        self._unparsed = 0
+        super().on_headers_complete()
+        self._expect(self.body_seconds)
+
+    def on_body(self, body: bytes) -> None:
+        self._unparsed = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._unparsed = 0
+        self._expect(None)
+        super().on_message_complete()
+
+    # -- silence -----------------------------------------------------------------------------------------
+
+    def timeout_keep_alive_handler(self) -> None:
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()  # nobody takes the answer; `close` would wait for it
+        super().timeout_keep_alive_handler()
+
+    def _is_idle(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def _expect(self, seconds: float | None) -> None:
+        """Begin to wait for the next part of a request; None: nothing is waited for."""
+        if self._reading is not None:
+            self._reading.cancel()
+        self._reading = None if seconds is None else self.loop.call_later(seconds, self._late)
+
+    def _stop_writing_timer(self) -> None:
+        if self._writing is not None:
+            self._writing.cancel()
+            self._writing = None
+
+    def _late(self) -> None:
+        self._reading = None
+        self._refuse(b"408 Request Timeout")
+
+    def _refuse(self, status: bytes) -> None:
+        """Close the connection, with a status unless an answer has begun."""
+        if self.transport.is_closing():
+            return
+        if self._is_idle() or not self.cycle.response_started:
+            self.transport.write(REFUSED % status)
+        self.transport.close()

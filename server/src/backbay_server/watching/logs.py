@@ -1,0 +1,135 @@
+"""Log lines: text or JSON, written by a thread of their own, and without any text of a request."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from logging.handlers import QueueHandler, QueueListener
+from queue import Full, Queue
+from time import perf_counter
+from typing import Any, TextIO, final
+
+import msgspec
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+log = logging.getLogger("backbay_server.requests")
+MOST_WAITING = 10_000  # lines; further ones are dropped, so that a full disk or a full pipe stops no request
+QUIET = frozenset({"/health", "/ready", "/metrics", "/state"})
+
+
+@contextmanager
+def set_up_logging(form: str, stream: TextIO | None = None) -> Iterator[None]:
+    """Log to standard error in the block: a line of text, or of JSON, for each record."""
+    handler = logging.StreamHandler(sys.stderr if stream is None else stream)
+    handler.setFormatter(JsonLines() if form == "json" else TextLines())
+    waiting: Queue[Any] = Queue(MOST_WAITING)
+    listener = QueueListener(waiting, handler)
+    logging.basicConfig(level=logging.INFO, handlers=[_Dropping(waiting)], force=True)
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)
+    logging.raiseExceptions = False  # a line that cannot be written is lost, and nothing else
+    listener.start()
+    try:
+        yield
+    finally:
+        listener.stop()
+
+
+@final
+class _Dropping(QueueHandler):
+    """Hands records to the thread that writes; the caller never waits."""
+
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        return record
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        try:
+            self.queue.put_nowait(record)
+        except Full:
+            return
+
+
+class Lines(logging.Formatter):
+    """Exceptions are shown by their types and places: their messages may quote a prompt."""
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802  logging's name
+        parts = []
+        error = ei[1]
+        while error is not None:
+            frames = traceback.extract_tb(error.__traceback__)
+            places = [f"{frame.filename}:{frame.lineno} in {frame.name}" for frame in frames]
+            parts.append(" < ".join([type(error).__name__, *reversed(places)]))
+            error = error.__cause__
+        return "; because of ".join(parts)
+
+
+@final
+class TextLines(Lines):
+    def __init__(self) -> None:
+        super().__init__("%(levelname)s %(name)s: %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        return super().format(record).replace("\r", "\\r")
+
+
+@final
+class JsonLines(Lines):
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(line).decode()
+
+
+@final
+class Log:
+    """Middleware that logs a line for each request: method, route, status, time, bytes of the answer. No text."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in QUIET:
+            await self._app(scope, receive, send)
+            return
+        begun, status, sent = perf_counter(), 0, 0
+
+        async def send_noting(message: Message) -> None:
+            nonlocal status, sent
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            else:
+                sent += len(message.get("body", b""))
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_noting)
+        finally:
+            route = scope.get("route")
+            path = getattr(route, "path", "(none)")  # what a client wrote may be anything
+            took = perf_counter() - begun
+            fields = {
+                "method": scope["method"],
+                "path": path,
+                "status": status,
+                "seconds": round(took, 4),
+                "bytes": sent,
+            }
+            log.info(
+                "%s %s %s %.3f s %d bytes",
+                scope["method"],
+                path,
+                status,
+                took,
+                sent,
+                extra={"fields": fields},
+            )

@@ -1,0 +1,64 @@
+"""An application served on a free port of loopback, by a thread; and raw connections to it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from backbay_server.transport.drain import Drain
+from backbay_server.transport.server import Server, bound
+
+
+@contextmanager
+def served(app: Any, drain: Drain | None = None) -> Iterator[tuple[str, int]]:
+    """The address at which an application is served."""
+    listening = threading.Event()
+    made = bound("127.0.0.1", 0)
+    servers: list[Server] = []
+
+    async def cancel() -> None: ...
+
+    def serve() -> None:
+        server = Server(app, drain or Drain(), drain_seconds=5, cancel=cancel, listening=listening.set)
+        servers.append(server)
+        server.run([made])
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        assert listening.wait(20)
+        yield made.getsockname()
+    finally:
+        servers[0].should_exit = True
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def connected(address: tuple[str, int], data: bytes = b"") -> socket.socket:
+    made = socket.create_connection(address, timeout=20)
+    made.sendall(data)
+    return made
+
+
+def rest(connection: socket.socket) -> bytes:
+    """What comes until the connection is closed."""
+    found = b""
+    try:
+        while data := connection.recv(1 << 16):
+            found += data
+    except ConnectionError:
+        pass
+    connection.close()
+    return found
+
+
+async def until(condition: Any, seconds: float = 10) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        await asyncio.sleep(0.01)

@@ -1,0 +1,153 @@
+"""Connections: headers without end, silence, clients that do not read, and 10,000 that say nothing."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from backbay_server.transport.connections import Connection
+from backbay_server.transport.limits import BodyLimit
+from served import connected, rest, served
+from starlette.types import Receive, Scope, Send
+
+GET = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
+ended = threading.Event()
+
+
+async def app(scope: Scope, receive: Receive, send: Send) -> None:
+    """Reads the body; /endless answers until the client leaves."""
+    if scope["type"] == "lifespan":
+        for kind in ("startup", "shutdown"):
+            await receive()
+            await send({"type": f"lifespan.{kind}.complete"})
+        return
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            ended.set()
+            return
+        more = message["more_body"]
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    if scope["path"] == "/endless":
+        await endless(send)
+    await send({"type": "http.response.body", "body": b"fine"})
+
+
+async def endless(send: Send) -> None:
+    begun = time.monotonic()
+    while time.monotonic() < begun + 20:
+        before = time.monotonic()
+        await send({"type": "http.response.body", "body": b"x" * 65536, "more_body": True})
+        if time.monotonic() - before > 0.2:
+            ended.set()  # the client takes nothing, and the connection was ended for this
+            return
+
+
+@pytest.fixture
+def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
+    for name in ("header_seconds", "body_seconds", "stalled_seconds"):
+        monkeypatch.setattr(Connection, name, 0.5)
+    ended.clear()
+    with served(BodyLimit(app, 1 << 20)) as found:
+        yield found
+        assert httpx.get(f"http://{found[0]}:{found[1]}/health").text == "fine"
+
+
+@pytest.mark.fault("a client sends headers without end", "431, and the connection is closed")
+@pytest.mark.parametrize(
+    "begin",
+    [b"GET /", GET + b"x: ", GET + b"transfer-encoding: chunked\r\n\r\n0\r\nx: "],
+    ids=["line", "value", "trailer"],
+)
+def test_headers_without_end_are_refused(begin: bytes, address: tuple[str, int]) -> None:
+    connection = connected(address, begin)
+    with pytest.raises(OSError):
+        for _ in range(1000):
+            connection.sendall(b"y" * 10_000)
+    connection.close()
+
+
+def test_many_headers_are_refused(address: tuple[str, int]) -> None:
+    connection = connected(address, GET + b"a: b\r\n" * 9000)
+    connection.sendall(b"a: b\r\n" * 9000)
+    assert rest(connection).startswith((b"HTTP/1.1 431 ", b""))
+
+
+@pytest.mark.fault(
+    "a client connects and sends nothing, or too slowly", "408 after a while; others are served"
+)
+@pytest.mark.parametrize("sent", [b"", b"GET / HT", GET, GET + b"content-length: 5\r\n\r\nab"])
+def test_silence_ends_a_connection(sent: bytes, address: tuple[str, int]) -> None:
+    begun = time.monotonic()
+    assert rest(connected(address, sent)).startswith(b"HTTP/1.1 408 ")
+    assert 0.3 < time.monotonic() - begun < 5
+    if sent.endswith(b"ab"):
+        assert ended.wait(5)
+
+
+def test_a_byte_at_a_time_does_not_prolong_the_headers(address: tuple[str, int]) -> None:
+    connection, begun = connected(address), time.monotonic()
+    with pytest.raises(OSError):
+        for byte in GET * 10:
+            connection.sendall(bytes([byte]))
+            time.sleep(0.05)
+    assert time.monotonic() - begun < 5
+    connection.close()
+
+
+@pytest.mark.fault(
+    "a client takes one byte a second of its answer", "its connection is ended, and nobody waits for it"
+)
+def test_a_client_that_reads_too_slowly_is_left(address: tuple[str, int]) -> None:
+    made = socket.socket()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    made.connect(address)
+    made.sendall(b"GET /endless HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    for _ in range(20):
+        made.recv(1)
+        time.sleep(0.05)
+    assert ended.wait(10)
+    made.close()
+
+
+@pytest.mark.fault("a client sends a body of 1 GB", "413 at once, and nothing of it is kept")
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_body_of_a_gigabyte_is_refused_at_once(chunked: bool, address: tuple[str, int]) -> None:
+    sent = 0
+
+    def body() -> Iterator[bytes]:
+        nonlocal sent
+        for _ in range(1 << 14):
+            sent += 1 << 16
+            yield b"x" * (1 << 16)
+
+    headers = {} if chunked else {"content-length": str(1 << 30)}
+    answer = httpx.post(f"http://{address[0]}:{address[1]}/", content=body(), headers=headers)
+    assert answer.status_code == 413
+    assert sent < 1 << 28
+
+
+def test_pipelined_and_later_requests_share_a_connection(address: tuple[str, int]) -> None:
+    connection = connected(address, (GET + b"\r\n") * 3)
+    time.sleep(1)  # silence between requests is no fault
+    connection.sendall(GET + b"connection: close\r\n\r\n")
+    assert rest(connection).count(b"fine") == 4
+
+
+@pytest.mark.parametrize(
+    "line", [b"\x00\x01\x02\r\n\r\n", b"GET /\xff HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"]
+)
+def test_what_is_no_http_is_refused(line: bytes, address: tuple[str, int]) -> None:
+    assert rest(connected(address, line)).startswith(b"HTTP/1.1 400 ")
+
+
+def test_an_upgrade_is_answered_as_a_plain_request(address: tuple[str, int]) -> None:
+    asked = GET + b"connection: upgrade\r\nupgrade: websocket\r\n\r\n"
+    connection = connected(address, asked)
+    assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
+    connection.close()
