@@ -31,11 +31,12 @@ def served(app: Any, drain: Drain | None = None) -> Iterator[tuple[str, int]]:
     thread = threading.Thread(target=serve)
     thread.start()
     try:
-        assert listening.wait(20)
+        assert listening.wait(5)
         yield made.getsockname()
     finally:
         servers[0].should_exit = True
         thread.join(20)
+        made.close()
         assert not thread.is_alive()
 
 

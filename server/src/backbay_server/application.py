@@ -10,6 +10,7 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -21,18 +22,27 @@ from .catalogue import Catalogue, Entry, Pool
 from .errors import ApiError, MethodError, RouteNotFoundError, error_response
 from .generation import Generator
 from .settings import Settings
+from .transport.drain import Drain, Draining
+from .transport.hosts import Hosts
+from .transport.keys import Keys
+from .transport.limits import BodyLimit
+from .transport.origins import Origins
+from .watching import Log, Metrics
+from .watching.routes import routes as watching_routes
 
 
 def app(*models: str, settings: Settings | None = None, **given: Any) -> Starlette:
     """The server as an ASGI application: for these models, with the fields of Settings as keywords."""
     chosen = settings or Settings(models=models, **given)
     catalogue = Catalogue(chosen.models, chosen.folders, chosen.aliases)
+    drain, metrics = Drain(), Metrics()
 
     @asynccontextmanager
     async def lifespan(application: Starlette) -> AsyncIterator[None]:
         pool = Pool(catalogue, partial(_load, chosen), max_loaded=chosen.max_loaded)
         generator = Generator(pool)
-        application.state.services = Services(chosen, catalogue, pool, generator)
+        application.state.services = Services(chosen, catalogue, pool, generator, drain, metrics)
+        metrics.pool = pool
         pool.preload()
         try:
             yield
@@ -40,11 +50,28 @@ def app(*models: str, settings: Settings | None = None, **given: Any) -> Starlet
             await pool.close()
             generator.close()
 
-    return Starlette(
-        routes=[endpoint.route() for endpoint in ENDPOINTS],
+    made = Starlette(
+        routes=[endpoint.route() for endpoint in ENDPOINTS]
+        + watching_routes(with_metrics=chosen.metrics),
+        middleware=_middleware(chosen, drain, metrics),
         lifespan=lifespan,
         exception_handlers={HTTPException: _http_error},
     )
+    made.state.drain = drain
+    return made
+
+
+def _middleware(settings: Settings, drain: Drain, metrics: Metrics) -> list[Middleware]:
+    """What every request passes, the first one first."""
+    keys = [Middleware(Keys, settings.keys)] if settings.keys else []
+    return [
+        Middleware(Log, metrics),
+        Middleware(Hosts, settings.hosts),
+        Middleware(Origins, settings.origins),
+        *keys,
+        Middleware(Draining, drain),
+        Middleware(BodyLimit, settings.max_body),
+    ]
 
 
 def _load(settings: Settings, entry: Entry, progress: Callable[[float], None], cancel: Event) -> LLM:

@@ -17,6 +17,8 @@ from ..settings import Settings
 from ..transport.answers import Json, Stream
 from ..transport.bodies import BodyDecoder, DisconnectedError, read_body
 from ..transport.disconnects import while_connected
+from ..transport.drain import Drain
+from ..watching import Metrics
 from .fields import check_refused
 
 Body = TypeVar("Body")
@@ -31,6 +33,8 @@ class Services:
     catalogue: Catalogue
     pool: Pool
     generator: Generator
+    drain: Drain
+    metrics: Metrics
 
 
 @final

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from backbay import OptionError
 
-from ..errors import UnauthorizedError, error_response
+from ..errors import AuthenticationError, error_response
 
 MOST_BYTES = 1 << 20
 OPEN = frozenset({"/", "/page.css", "/page.js", "/icon.svg", "/health", "/ready", "/metrics"})
@@ -48,7 +48,7 @@ class Keys:
         if scope["type"] != "http" or scope["path"] in OPEN or self._knows(scope):
             await self._app(scope, receive, send)
             return
-        error = UnauthorizedError("a valid API key is needed: send the header Authorization: Bearer KEY")
+        error = AuthenticationError("a valid API key is needed: send the header Authorization: Bearer KEY")
         await error_response(error, scope)(scope, receive, send)
 
     def _knows(self, scope: Scope) -> bool:

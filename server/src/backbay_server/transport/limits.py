@@ -9,10 +9,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ..errors import TooLargeError, error_response
 from .hosts import header
 
+CLOSE = (b"connection", b"close")
+MOST_DIGITS = 18
+
 
 @final
 class BodyLimit:
-    """Refuses bodies of more than `most` bytes, and closes their connections, so that no more is sent."""
+    """Refuses bodies of more than `most` bytes, and closes their connections, so that no more is sent.
+
+    If a body's length is not told, the application gets TooLargeError when it reads on.
+    """
 
     def __init__(self, app: ASGIApp, most: int) -> None:
         self._app, self._most = app, most
@@ -21,10 +27,12 @@ class BodyLimit:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        lengths, received, started = header(scope, b"content-length"), 0, False
-        if any(not each.isdigit() or len(each) > 18 or int(each) > self._most for each in lengths):
-            await self._refuse(scope, receive, send)
+        if any(self._exceeds(length) for length in header(scope, b"content-length")):
+            answer = error_response(self._error(), scope)
+            answer.headers["connection"] = "close"
+            await answer(scope, receive, send)
             return
+        received = 0
 
         async def receive_limited() -> Message:
             nonlocal received
@@ -34,22 +42,15 @@ class BodyLimit:
                 raise self._error()
             return message
 
-        async def send_noting(message: Message) -> None:
-            nonlocal started
-            started = True
+        async def send_closing(message: Message) -> None:
+            if received > self._most and message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", ()), CLOSE]}
             await send(message)
 
-        try:
-            await self._app(scope, receive_limited, send_noting)
-        except TooLargeError:
-            if started:
-                raise
-            await self._refuse(scope, receive, send)
+        await self._app(scope, receive_limited, send_closing)
+
+    def _exceeds(self, length: bytes) -> bool:
+        return not length.isdigit() or len(length) > MOST_DIGITS or int(length) > self._most
 
     def _error(self) -> TooLargeError:
         return TooLargeError(f"the body is larger than {self._most} bytes, the server's limit")
-
-    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answer = error_response(self._error(), scope)
-        answer.headers["connection"] = "close"
-        await answer(scope, receive, send)

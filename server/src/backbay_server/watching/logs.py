@@ -16,6 +16,8 @@ from typing import Any, TextIO, final
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from .metrics import Metrics
+
 log = logging.getLogger("backbay_server.requests")
 MOST_WAITING = 10_000  # lines; further ones are dropped, so that a full disk or a full pipe stops no request
 QUIET = frozenset({"/health", "/ready", "/metrics", "/state"})
@@ -94,8 +96,8 @@ class JsonLines(Lines):
 class Log:
     """Middleware that logs a line for each request: method, route, status, time, bytes of the answer. No text."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app, self._metrics = app, metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] in QUIET:
@@ -107,6 +109,7 @@ class Log:
             nonlocal status, sent
             if message["type"] == "http.response.start":
                 status = message["status"]
+                self._metrics.answered(status)
             else:
                 sent += len(message.get("body", b""))
             await send(message)
@@ -114,8 +117,7 @@ class Log:
         try:
             await self._app(scope, receive, send_noting)
         finally:
-            route = scope.get("route")
-            path = getattr(route, "path", "(none)")  # what a client wrote may be anything
+            path = scope["path"] if "endpoint" in scope else "(unknown)"  # a client may write anything
             took = perf_counter() - begun
             fields = {
                 "method": scope["method"],

@@ -53,16 +53,19 @@ class Metrics:
         self.refused = counter(
             "backbay_refused_requests", "Requests refused, or failed, by status", ("status",)
         )
+        self.pool: Pool | None = None  # whose models are shown
+        self._registry.register(Models(self))
         self.running = 0
         self.tokens = 0  # of all answers, those in progress included
-
-    def watch(self, pool: Pool) -> None:
-        """Show the pool's models in the metrics, too."""
-        self._registry.register(Models(pool))
 
     def begin(self, model: str, operation: str) -> Meter:
         """Measure a request: chat, text_completion, embeddings ..."""
         return Meter(self, model, operation)
+
+    def answered(self, status: int) -> None:
+        """A request has got its status."""
+        if status >= 400:
+            self.refused.labels(str(status)).inc()
 
     def text(self) -> bytes:
         return generate_latest(self._registry)
@@ -121,8 +124,8 @@ class Meter:
 class Models(Collector):
     """What the models in memory do at the moment of a scrape."""
 
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
 
     def collect(self) -> Iterator[Metric]:
         model = ["model_name"]
@@ -132,7 +135,7 @@ class Models(Collector):
             "vllm:kv_cache_usage_perc", "Share of the cache that is full, 0 to 1", labels=model
         )
         memory = GaugeMetricFamily("backbay_memory_bytes", "Memory of a model", labels=model)
-        for held in self._pool.held():
+        for held in () if self._metrics.pool is None else self._metrics.pool.held():
             name, llm = [held.entry.name], held.llm
             if llm is None:
                 waiting.add_metric(name, held.users)

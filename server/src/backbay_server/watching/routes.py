@@ -23,7 +23,7 @@ async def health(request: Request) -> Response:
 
 async def ready(request: Request) -> Response:
     """Whether a request sent now would be answered soon; 503 while models load, and while the server drains."""
-    drain, pool = request.app.state.drain, request.app.state.pool
+    drain, pool = request.app.state.services.drain, request.app.state.services.pool
     if drain.begun:
         return error_response(UnavailableError("the server is shutting down"), request.scope)
     if not pool.ready:
@@ -33,13 +33,13 @@ async def ready(request: Request) -> Response:
 
 async def metrics(request: Request) -> Response:
     found = await asyncio.to_thread(
-        request.app.state.metrics.text
+        request.app.state.services.metrics.text
     )  # a model's process may take long to answer
     return Response(found, media_type=CONTENT_TYPE)
 
 
 async def show_state(request: Request) -> Response:
-    held = request.app.state
+    held = request.app.state.services
     found = await asyncio.to_thread(state, held.pool, held.metrics, draining=held.drain.begun)
     return Response(msgspec.json.encode(found), media_type=JSON)
 

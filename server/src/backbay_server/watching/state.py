@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from backbay import BackbayError, BackendMemory, Memory
@@ -48,10 +49,7 @@ def _running(llm: LLM) -> dict[str, Any]:
         "images": "image" in llm.modalities,
         "slots": [{"busy": slot.busy, "tokens": slot.tokens} for slot in now.slots],
         "waiting": now.waiting,
-        "queue": now.queue,
-        "prompt_tokens": now.prompt_tokens,
-        "reused_tokens": now.reused_tokens,
-        "generated_tokens": now.generated_tokens,
+        "totals": asdict(now.totals),
         "memory": _memory(llm.memory()),
     }
 

@@ -1,0 +1,119 @@
+"""Serve models to clients of OpenAI's, Anthropic's and Ollama's APIs."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from backbay import OptionError
+from backbay.cli import positive, whole
+
+from .settings import Settings
+from .transport.keys import read_keys
+
+LARGEST = 2**30
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "model", nargs="*", help="GGUF files, folders, or names such as hf:org/name, ollama:name"
+    )
+    several(parser, "--models", "DIR", "a folder of models, also Hugging Face's cache or Ollama's store")
+    several(parser, "--alias", "NAME=MODEL", "a further name, for a model's name or its file")
+    parser.add_argument("--host", default=Settings.host, help=f"address to listen at ({Settings.host})")
+    number(parser, "--port", 0, 65535, Settings.port, f"port to listen at ({Settings.port}); 0: any free one")
+    parser.add_argument("--backend", help="name of an installed backend; by default the best that works")
+    number(
+        parser,
+        "--parallel",
+        1,
+        2**16,
+        Settings.parallel,
+        f"answers at a time, of each model ({Settings.parallel})",
+    )
+    number(parser, "--context", 2, LARGEST, None, "tokens of each request (4096, or the model's if less)")
+    number(
+        parser,
+        "--queue",
+        0,
+        LARGEST,
+        Settings.queue,
+        f"requests that may wait, of each model ({Settings.queue})",
+    )
+    number(parser, "--max-loaded", 1, 1024, None, "models in memory at a time (as many as are named)")
+    parser.add_argument("--worker", action="store_true", help="run each model in a process of its own")
+    parser.add_argument(
+        "--api-key-file", metavar="FILE", help="keys, one on a line; requests need one of them"
+    )
+    several(
+        parser,
+        "--allow-host",
+        "NAME",
+        "a name of this machine that requests may use (localhost, addresses); *: any",
+    )
+    several(
+        parser, "--allow-origin", "ORIGIN", "web pages that may use the server, as https://chat.example.com"
+    )
+    most = Settings.max_body >> 20
+    number(parser, "--max-body", 1, 1 << 20, most, f"most MiB of a request's body ({most})")
+    parser.add_argument("--metrics", action="store_true", help="serve metrics for Prometheus at /metrics")
+    parser.add_argument("--no-page", action="store_true", help="serve no page at /")
+    drain = Settings.drain_seconds
+    parser.add_argument(
+        "--drain",
+        type=positive,
+        default=drain,
+        metavar="SECONDS",
+        help=f"for running requests, at the end ({drain:g})",
+    )
+    parser.add_argument("--log", choices=("text", "json"), default="text", help="format of log lines (text)")
+
+
+def several(parser: ArgumentParser, name: str, value: str, what: str) -> None:
+    parser.add_argument(name, action="append", default=[], metavar=value, help=f"{what}; may be repeated")
+
+
+def number(parser: ArgumentParser, name: str, least: int, most: int, default: int | None, what: str) -> None:
+    parser.add_argument(name, type=whole(least, most), default=default, metavar="N", help=what)
+
+
+def run(args: Namespace) -> int:
+    from .serving import serve  # takes a while
+
+    serve(settings_of(args), log=args.log)
+    return 0
+
+
+def settings_of(args: Namespace) -> Settings:
+    """The settings that the command line gives."""
+    aliases = dict(alias(text) for text in args.alias)
+    if not (args.model or args.models or aliases):
+        raise OptionError("name a model, or a folder of models with --models DIR")
+    named = len(args.model) + len(aliases)
+    return Settings(
+        models=tuple(args.model),
+        folders=tuple(args.models),
+        aliases=aliases,
+        backend=args.backend,
+        parallel=args.parallel,
+        context=args.context,
+        queue=args.queue,
+        worker=args.worker,
+        max_loaded=args.max_loaded or max(1, named),
+        keys=read_keys(args.api_key_file) if args.api_key_file is not None else (),
+        hosts=(*args.allow_host, args.host),
+        origins=tuple(args.allow_origin),
+        host=args.host,
+        port=args.port,
+        max_body=args.max_body << 20,
+        metrics=args.metrics,
+        page=not args.no_page,
+        drain_seconds=args.drain,
+    )
+
+
+def alias(text: str) -> tuple[str, str]:
+    """The name and the model of NAME=MODEL."""
+    name, equals, model = text.partition("=")
+    if not (name and equals and model):
+        raise OptionError(f"--alias takes NAME=MODEL, got {text!r}")
+    return name, model
