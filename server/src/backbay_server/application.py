@@ -40,7 +40,7 @@ def app(*models: str, settings: Settings | None = None, **given: Any) -> Starlet
     @asynccontextmanager
     async def lifespan(application: Starlette) -> AsyncIterator[None]:
         pool = Pool(catalogue, partial(_load, chosen), max_loaded=chosen.max_loaded)
-        generator = Generator(pool)
+        generator = Generator(pool, metrics)
         application.state.services = Services(chosen, catalogue, pool, generator, drain, metrics)
         metrics.pool = pool
         pool.preload()
@@ -51,8 +51,7 @@ def app(*models: str, settings: Settings | None = None, **given: Any) -> Starlet
             generator.close()
 
     made = Starlette(
-        routes=[endpoint.route() for endpoint in ENDPOINTS]
-        + watching_routes(with_metrics=chosen.metrics),
+        routes=[endpoint.route() for endpoint in ENDPOINTS] + watching_routes(with_metrics=chosen.metrics),
         middleware=_middleware(chosen, drain, metrics),
         lifespan=lifespan,
         exception_handlers={HTTPException: _http_error},

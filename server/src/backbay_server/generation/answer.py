@@ -10,9 +10,10 @@ from typing import Any, NamedTuple, final
 from backbay_engine import LLM, Completion, Handle, Sampled, Tokenizer, TokenStep
 
 from ..errors import UnavailableError
+from ..watching import Meter
 from .bridge import Bridge
 from .calls import Text
-from .events import Delta, Event, Finish, Usage
+from .events import Delta, Event, Finish, Reason, Usage
 from .prompts import Made
 from .reading import AnswerReader
 
@@ -62,11 +63,17 @@ class Answer:
         """The tokens of all prompts; those of pictures are known at the answer's end."""
         return sum(len(prompt) for prompt in self.prompts if isinstance(prompt, list))
 
-    def close(self) -> None:
-        """End what still runs. Closing again does nothing."""
+    def measure(self, begin: Callable[[], Meter]) -> None:
+        """Measure each choice, from now on. The event loop calls it, before the first event."""
+        for choice in self._choices:
+            choice.meter = begin()
+
+    def close(self, *, failed: bool) -> None:
+        """End what still runs, because the request failed, or nobody waits for the rest."""
         self._closed = True
         for choice in self._choices:
             choice.cancel()
+            choice.abandon(failed)
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         running = len(self._choices)
@@ -92,6 +99,15 @@ class _Choice:
     def __init__(self, number: int, reader: AnswerReader, end_ids: frozenset[int]) -> None:
         self.number, self._reader, self._end_ids = number, reader, end_ids
         self.handle: Handle[Completion] | None = None
+        self.meter: Meter | None = None  # None before the request has begun, and after its end
+
+    def abandon(self, failed: bool) -> None:
+        """Nobody waits any more: the measuring ends, unless it has."""
+        meter, self.meter = self.meter, None
+        if meter is not None and failed:
+            meter.fail()
+        elif meter is not None:
+            meter.cancel()
 
     def cancel(self) -> None:
         if self.handle is not None:
@@ -100,6 +116,8 @@ class _Choice:
     def events(self, item: Any) -> Iterator[Event]:
         """The events of what the engine gave: a step, the completion, or an error."""
         if isinstance(item, TokenStep):
+            if self.meter is not None:
+                self.meter.step(len(item.tokens))
             pieces = self._reader.push(item.text)
             logprobs = item.logprobs
             if logprobs and item.finish_reason == "stop" and logprobs[-1].token in self._end_ids:
@@ -120,6 +138,12 @@ class _Choice:
         if rest:
             yield Delta(self.number, rest, (), None)
         called = self._reader.calls and whole.finish_reason == "stop"
+        reason: Reason = "tool_calls" if called else whole.finish_reason
         timings = whole.timings
+        if self.meter is not None:
+            self.meter.end(
+                reason, prompt=timings.prompt_tokens, cached=timings.reused_tokens, waited=timings.waited
+            )
+            self.meter = None
         usage = Usage(timings.prompt_tokens, timings.reused_tokens, timings.tokens)
-        yield Finish(self.number, "tool_calls" if called else whole.finish_reason, whole.stop, usage)
+        yield Finish(self.number, reason, whole.stop, usage)

@@ -7,12 +7,14 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
+from time import perf_counter
 from typing import Any, Final, TypeVar, final
 
 from backbay_engine import LLM, Completion, Timings
 
 from ..catalogue import Lease, Pool
 from ..errors import InvalidRequestError
+from ..watching import Metrics
 from .answer import Answer, Echo
 from .bridge import Bridge
 from .prompts import Made, form_for, made, reader_of, reasons
@@ -27,21 +29,27 @@ LARGEST_SEED: Final = 2**63
 class Generator:
     """Answers requests with the models of a pool. Lives in one event loop."""
 
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
+    def __init__(self, pool: Pool, metrics: Metrics) -> None:
+        self._pool, self._metrics = pool, metrics
         self._bridge = Bridge(asyncio.get_running_loop())
         self._threads = ThreadPoolExecutor(THREADS, "backbay prompt")
 
     @asynccontextmanager
     async def answering(self, request: Request) -> AsyncIterator[Answer]:
         """The answers to a request; leaving the block ends what still runs."""
+        begun, failed = perf_counter(), True
         with await self.lease(request.model) as lease:
             answer = Answer(lease.name, lease.llm, self._bridge)
             try:
                 await self.beside(_submit, lease.llm, request, answer)
+                answer.measure(partial(self._metrics.begin, lease.name, request.operation, begun))
                 yield answer
+                failed = False
+            except (asyncio.CancelledError, GeneratorExit):
+                failed = False  # the client has left
+                raise
             finally:
-                answer.close()
+                answer.close(failed=failed)
 
     async def lease(self, model: str | None) -> Lease:
         """A model, kept in memory until the lease is released. A server of one model needs no name."""

@@ -72,6 +72,11 @@ class Request:
     echo: bool = False
 
     @property
+    def operation(self) -> str:
+        """What is asked for, in the words of OpenTelemetry."""
+        return "chat" if isinstance(self.prompts[0], Conversation) else "text_completion"
+
+    @property
     def choices(self) -> int:
         """The number of all answers."""
         return len(self.prompts) * self.n

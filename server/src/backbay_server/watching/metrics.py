@@ -58,9 +58,9 @@ class Metrics:
         self.running = 0
         self.tokens = 0  # of all answers, those in progress included
 
-    def begin(self, model: str, operation: str) -> Meter:
-        """Measure a request: chat, text_completion, embeddings ..."""
-        return Meter(self, model, operation)
+    def begin(self, model: str, operation: str, begun: float) -> Meter:
+        """Measure a request that came at `begun`, by perf_counter: chat, text_completion, embeddings ..."""
+        return Meter(self, model, operation, begun)
 
     def answered(self, status: int) -> None:
         """A request has got its status."""
@@ -77,9 +77,9 @@ class Meter:
 
     __slots__ = ("_begun", "_count", "_first", "_last", "_metrics", "_model", "_operation")
 
-    def __init__(self, metrics: Metrics, model: str, operation: str) -> None:
+    def __init__(self, metrics: Metrics, model: str, operation: str, begun: float) -> None:
         self._metrics, self._model, self._operation = metrics, model, operation
-        self._begun, self._first, self._last, self._count = perf_counter(), 0.0, 0.0, 0
+        self._begun, self._first, self._last, self._count = begun, 0.0, 0.0, 0
         metrics.running += 1
 
     def step(self, tokens: int) -> None:

@@ -137,14 +137,15 @@ async def _chunks(call: Call, request: Request, name: str, *, usage: bool) -> As
                 ends.append(event)
                 yield chunk([told.ChunkChoice(event.choice, told.Delta(), finish_reason=event.reason)])
             else:
-                yield chunk(_grown(event, answer.tokenizer))
+                for choice in _grown(event, answer.tokenizer):
+                    yield chunk([choice])
         if usage:
             yield chunk([], usage_of(ends, request.n))
     yield DONE
 
 
 def _grown(event: Delta, tokenizer: Tokenizer) -> list[told.ChunkChoice]:
-    """The choices of a chunk: one for each piece, since a delta has one of each kind."""
+    """The choices of the chunks: one for each piece, since clients read only the first choice of a chunk."""
     deltas = [_delta(piece) for piece in event.pieces] or [told.Delta(content="")]
     grown = [told.ChunkChoice(event.choice, delta) for delta in deltas]
     if event.logprobs:
