@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from backbay_engine import LLM, load
 
+from . import page
 from .apis import ENDPOINTS
 from .apis.endpoint import Services
 from .catalogue import Catalogue, Entry, Pool
@@ -51,7 +52,9 @@ def app(*models: str, settings: Settings | None = None, **given: Any) -> Starlet
             generator.close()
 
     made = Starlette(
-        routes=[endpoint.route() for endpoint in ENDPOINTS] + watching_routes(with_metrics=chosen.metrics),
+        routes=[endpoint.route() for endpoint in ENDPOINTS]
+        + watching_routes(with_metrics=chosen.metrics)
+        + (page.routes() if chosen.page else []),
         middleware=_middleware(chosen, drain, metrics),
         lifespan=lifespan,
         exception_handlers={HTTPException: _http_error},

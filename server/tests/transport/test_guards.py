@@ -68,7 +68,7 @@ def test_without_a_key_only_open_routes_answer(headers: dict[str, str]) -> None:
     app = Keys(echo, ["one", "two"])
     for path in ("/v1/models", "/v1/chat/completions", "/state", "/api/tags", "/unknown", "/health/"):
         assert ask(app, path=path, headers=headers).status_code == 401
-    for path in ("/", "/health", "/ready", "/page.js"):
+    for path in ("/", "/health", "/ready", "/page/page.js"):
         assert ask(app, path=path, headers=headers).status_code == 200
 
 

@@ -8,7 +8,7 @@ from typing import final
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..errors import UnavailableError, error_response
-from .keys import OPEN
+from .keys import is_open
 
 
 @final
@@ -51,7 +51,7 @@ class Draining:
         self._app, self._drain = app, drain
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in OPEN:
+        if scope["type"] != "http" or is_open(scope["path"]):
             await self._app(scope, receive, send)
         elif self._drain.begun:
             answer = error_response(UnavailableError("the server is shutting down"), scope)

@@ -16,7 +16,8 @@ from backbay import OptionError
 from ..errors import AuthenticationError, error_response
 
 MOST_BYTES = 1 << 20
-OPEN = frozenset({"/", "/page.css", "/page.js", "/icon.svg", "/health", "/ready", "/metrics"})
+OPEN = frozenset({"/", "/health", "/ready", "/metrics"})
+PAGE = "/page/"  # files that everybody may have
 Digests: TypeAlias = tuple[bytes, ...]
 
 
@@ -36,6 +37,11 @@ def read_keys(path: str | PathLike[str]) -> tuple[str, ...]:
     return keys
 
 
+def is_open(path: str) -> bool:
+    """Whether a path wants no key, and is served to the last."""
+    return path in OPEN or path.startswith(PAGE)
+
+
 @final
 class Keys:
     """Refuses requests without a key, as `Authorization: Bearer KEY`, `x-api-key: KEY` or `api-key: KEY`."""
@@ -45,7 +51,7 @@ class Keys:
         self._digests: Digests = tuple(sha256(key.encode()).digest() for key in keys)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in OPEN or self._knows(scope):
+        if scope["type"] != "http" or is_open(scope["path"]) or self._knows(scope):
             await self._app(scope, receive, send)
             return
         error = AuthenticationError("a valid API key is needed: send the header Authorization: Bearer KEY")

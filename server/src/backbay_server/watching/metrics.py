@@ -56,7 +56,6 @@ class Metrics:
         self.pool: Pool | None = None  # whose models are shown
         self._registry.register(Models(self))
         self.running = 0
-        self.tokens = 0  # of all answers, those in progress included
 
     def begin(self, model: str, operation: str, begun: float) -> Meter:
         """Measure a request that came at `begun`, by perf_counter: chat, text_completion, embeddings ..."""
@@ -88,7 +87,6 @@ class Meter:
             self._last = perf_counter()
             self._first = self._first or self._last
             self._count += tokens
-            self._metrics.tokens += tokens
 
     def end(self, reason: str, *, prompt: int = 0, cached: int = 0, waited: float = 0.0) -> None:
         """The answer is whole: why it ended, the prompt's tokens, those of them in the cache, seconds in the queue."""

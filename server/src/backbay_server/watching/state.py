@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 
 def state(pool: Pool, metrics: Metrics, *, draining: bool) -> dict[str, Any]:
     """The state as plain data. No text of any request is in it."""
+    models = [_model(held) for held in pool.held()]
     return {
         "draining": draining,
         "ready": pool.ready,
         "running": metrics.running,
-        "generated_tokens": metrics.tokens,
-        "models": [_model(held) for held in pool.held()],
+        "generated_tokens": sum(model["totals"]["generated"] for model in models if "totals" in model),
+        "models": models,
     }
 
 
