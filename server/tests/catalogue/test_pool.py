@@ -66,6 +66,11 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.005)
+
+
 def run(
     test: Callable[[Pool], Awaitable[None]], catalogue: Catalogue, loader: Loader, **options: Any
 ) -> None:
@@ -85,8 +90,7 @@ def test_concurrent_requests_cause_one_load(folder: Path, loader: Loader) -> Non
     async def test(pool: Pool) -> None:
         loader.gate.clear()
         asking = [asyncio.create_task(pool.lease("a")) for _ in range(20)]
-        await asyncio.sleep(0.05)
-        assert [held.status for held in pool.held()] == ["loading"]
+        await until(lambda: [held.status for held in pool.held()] == ["loading"])
         loader.gate.set()
         leases = await asyncio.gather(*asking)
         assert loader.loads == ["a"]
@@ -121,8 +125,7 @@ def test_a_model_that_loads_is_not_closed_for_another(folder: Path, loader: Load
     async def test(pool: Pool) -> None:
         loader.gate.clear()
         first, second = (asyncio.create_task(pool.lease(name)) for name in "ab")
-        await asyncio.sleep(0.05)
-        assert loader.loads == ["a"]
+        await until(lambda: loader.loads == ["a"])
         loader.gate.set()
         with await first as lease:
             await asyncio.sleep(0.05)
@@ -191,13 +194,13 @@ def test_waiting_has_limits(folder: Path, loader: Loader) -> None:
     async def test(pool: Pool) -> None:
         loader.gate.clear()
         waiting = asyncio.create_task(pool.lease("a"))
-        await asyncio.sleep(0.01)
+        await until(lambda: bool(loader.loads))
         with pytest.raises(BusyError):
             await pool.lease("a")
         with pytest.raises(UnavailableError, match="still loading"):
             await waiting
 
-    run(test, Catalogue([], [str(folder)]), loader, patience=0.1, most_waiting=1)
+    run(test, Catalogue([], [str(folder)]), loader, patience=1, most_waiting=1)
 
 
 def test_closing_ends_what_waits(folder: Path, loader: Loader) -> None:

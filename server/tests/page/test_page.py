@@ -41,6 +41,7 @@ def page(shared: Page, server: Served) -> Iterator[Page]:
 
 
 def opened(page: Page, url: str) -> None:
+    page.go("about:blank")  # the last test's page asks its server no more
     page.faults.clear()
     page.size(1280, 800)
     page.go(url)
