@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import gguf
@@ -101,7 +102,8 @@ def test_a_vocabulary_without_the_tokens_around_a_picture_is_refused(gemma):
 )
 def test_a_projector_with_other_further_vectors_is_refused(tmp_path):
     projector = unpacked("qwen3vl-projector", tmp_path)
-    text = changed(stored("qwen3"), architecture="qwen3vl")
+    copied = Path(shutil.copy(stored("qwen3"), tmp_path))
+    text = changed(copied, architecture="qwen3vl").rename(tmp_path / "text.gguf")
     with pytest.raises(ModelFileError, match=r"0 further vectors, as .* takes, found 2 further vectors"):
         family(projector).check_text(backbay.gguf.open(text), 48, None)
     marked = {"clip.vision.is_deepstack_layers": [True, False, False, False]}
