@@ -29,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import kinds
+import llama4
 import qwen3vl
 import smolvlm
 import texts
@@ -39,7 +40,7 @@ import backbay
 from backbay_engine.images.encoder import Encoder
 from backbay_engine.images.opening import vision_family, vision_file
 
-KINDS = {**kinds.KINDS, **qwen3vl.KINDS, **smolvlm.KINDS}
+KINDS = {**kinds.KINDS, **llama4.KINDS, **qwen3vl.KINDS, **smolvlm.KINDS}
 ROWS, PIXELS, OWN = 1e-5, 2e-4, 1e-3  # the limits
 
 
@@ -59,6 +60,8 @@ def files(name: str, folder: Path, converter: Path) -> dict[str, Path]:
             "new": write_llava(kind, folder / "mmproj.gguf", old=False),
             "old": write_llava(kind, folder / "mmproj-old.gguf", old=True),
         }
+    if name == "llama4-chunked":  # only this layout says how long chunks are
+        return {"single": single.write_llama4(kind, text, folder / "single.gguf")}
     found = {"projector": convert(saved, folder / "mmproj.gguf", converter, projector=True)}
     write = single.WRITERS.get(name)
     return found if write is None else found | {"single": write(kind, text, folder / "single.gguf")}

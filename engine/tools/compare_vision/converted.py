@@ -43,8 +43,8 @@ def _published(name: str) -> str:
 
 
 def _turned(name: str, weight: Any) -> Any:
-    """A weight as the published files have it: matrices of experts are transposed."""
-    return weight.transpose(1, 2).contiguous() if ".experts." in name and weight.dim() == 3 else weight
+    """A weight as the published files have it: matrices of the experts of Qwen 3 VL are transposed."""
+    return weight.transpose(1, 2).contiguous() if ".mlp.experts." in name and weight.dim() == 3 else weight
 
 
 def convert(folder: Path, target: Path, converter: Path, *, projector: bool = False) -> Path:

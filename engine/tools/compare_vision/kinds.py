@@ -17,6 +17,7 @@ MARKS = [
     *("<fake_token_around_image>", "<global-img>", "<row_1_col_1>", "<row_1_col_2>", "<row_2_col_1>"),
     *("[IMG]", "[IMG_BREAK]", "[IMG_END]"),
     *("<slice>", "</slice>", "</image>"),
+    *("<|image_start|>", "<|image_end|>", "<|tile_x_separator|>", "<|tile_y_separator|>", "<|patch|>"),
 ]
 LETTERS = ["\n", "\n\n", *(chr(n) for n in range(33, 127)), "▁", "▁a", "▁b"]
 VOCABULARY = [*WORDS, *MARKS, *LETTERS]

@@ -73,6 +73,30 @@ def write_qwen3vl(kind: Kind, text: Path, target: Path) -> Path:
     return _joined(text, target, name, keys, tensors, (f"{name}.n_deepstack_layers",))
 
 
+def write_llama4(kind: Kind, text: Path, target: Path) -> Path:
+    """The text model of a file, with the encoder of Llama 4."""
+    written, vision = kind.model.config.text_config, kind.model.config.vision_config
+    keys = {
+        "attention.chunk_size": written.attention_chunk_size,
+        "attention.floor_scale": written.floor_scale,
+        "feed_forward_length": written.intermediate_size,
+        "intermediate_size": written.intermediate_size_mlp,
+        "intermediate_size_moe": written.intermediate_size,
+        "use_qk_norm": True,
+        "vision.block_count": vision.num_hidden_layers,
+        "vision.embedding_length": vision.hidden_size,
+        "vision.feed_forward_length": vision.intermediate_size,
+        "vision.attention.head_count": vision.num_attention_heads,
+        "vision.image_size": vision.image_size,
+        "vision.patch_size": vision.patch_size,
+        "vision.rope.freq_base": float(vision.rope_parameters["rope_theta"]),
+        "vision.layer_norm_epsilon": vision.norm_eps,
+        "vision.pixel_shuffle_ratio": vision.pixel_shuffle_ratio,
+    }
+    dropped = ("llama4.feed_forward_length", "llama4.expert_feed_forward_length")
+    return _joined(text, target, "llama4", keys, _renamed(kind, LLAMA4), dropped)
+
+
 def write_mllama(kind: Kind, target: Path) -> Path:
     """Both halves of Llama 3.2 Vision; llama.cpp has no converter of it."""
     config = kind.model.config
@@ -145,6 +169,16 @@ QWEN3VL = {
     "blocks": "blk",
     "attn.proj": "attn_out",
     "deepstack_merger_list": "deepstack_merger",
+}
+LLAMA4 = {
+    "vision_model.model.layers": "v.blk",
+    "vision_model.": "v.",
+    "multi_modal_projector.": "mm.",
+    "patch_embedding.linear": "patch_embedding",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.o_proj": "attn_output",
+    **ATTENTION,
 }
 MLLAMA = {
     "class_embedding": "class_embd",
@@ -257,7 +291,9 @@ def _joined(
 def _written(writer: Any, architecture: str, keys: Mapping[str, Any], tensors: Named) -> Path:
     for name, value in keys.items():
         full = f"{architecture}.{name}"
-        if isinstance(value, list):
+        if isinstance(value, bool):
+            writer.add_bool(full, value)
+        elif isinstance(value, list):
             writer.add_array(full, value)
         elif isinstance(value, float):
             writer.add_float32(full, value)
@@ -275,6 +311,7 @@ def _written(writer: Any, architecture: str, keys: Mapping[str, Any], tensors: N
 
 WRITERS = {
     "gemma3": write_gemma3,
+    "llama4": write_llama4,
     "qwen25vl": write_qwen25vl,
     "qwen3vl": write_qwen3vl,
     "qwen3vlmoe": write_qwen3vl,

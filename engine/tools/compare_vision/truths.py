@@ -20,7 +20,7 @@ SIZES = {
     "thin": (2, 390),
 }
 LETTERS = [ID[letter] for letter in "What is this?" if letter != " "]
-UNUSED = ("num_tiles", "num_crops")
+UNUSED = ("aspect_ratios", "num_tiles", "num_crops")
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +46,11 @@ def processed(kind: Kind, rgb: NDArray[np.uint8]) -> dict[str, Any]:
     image = Image.fromarray(rgb)
     nested = type(kind.images).__name__.startswith("Mllama")
     given = kind.images(images=[[image]] if nested else [image], return_tensors="pt")
-    return {name: value for name, value in given.items() if name not in UNUSED}
+    return {
+        name: value.float() if name == "pixel_values" else value
+        for name, value in given.items()
+        if name not in UNUSED
+    }
 
 
 @torch.no_grad()

@@ -21,7 +21,7 @@ from .picture import Fit
 from .preparations import Plan, Preparation
 from .prepared import Prepared
 
-WITH_ENCODERS = ("gemma3", "mistral3", "mllama", "qwen25vl", "qwen2vl", "qwen3vl", "qwen3vlmoe")
+WITH_ENCODERS = ("gemma3", "llama4", "mistral3", "mllama", "qwen25vl", "qwen2vl", "qwen3vl", "qwen3vlmoe")
 """Architectures of text models that have encoders of one family."""
 
 

@@ -17,6 +17,7 @@ VISION = ("v.", "mm.", "model.image_newline")
 PROJECTORS: Mapping[str, str] = {
     "gemma3": "gemma3:Gemma3",
     "idefics3": "idefics3:Idefics3",
+    "llama4": "llama4:Llama4",
     "mlp": "llava:Llava",
     "qwen2.5vl_merger": "qwen25vl:Qwen25VL",
     "qwen3vl_merger": "qwen3vl:Qwen3VL",
@@ -24,6 +25,7 @@ PROJECTORS: Mapping[str, str] = {
 """Families by the type of a projector, each with its module."""
 ARCHITECTURES: Mapping[str, str] = {
     "gemma3": "gemma3:Gemma3",
+    "llama4": "llama4:Llama4",
     "mllama": "mllama:Mllama",
     "qwen25vl": "qwen25vl:Qwen25VL",
     "qwen3vl": "qwen3vl:Qwen3VL",

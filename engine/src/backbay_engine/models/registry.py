@@ -40,6 +40,7 @@ _BUILT_IN = {
     "lfm2": "recurrent.lfm2:Lfm2",
     "lfm2moe": "recurrent.lfm2:Lfm2",
     "llama": "decoders.llama:Llama",
+    "llama4": "mixtures.llama4:Llama4",
     "mamba": "recurrent.mamba:Mamba",
     "mamba2": "recurrent.mamba2:Mamba",
     "mllama": "decoders.mllama:Mllama",

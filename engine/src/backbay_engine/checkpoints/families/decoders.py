@@ -37,10 +37,10 @@ def llama3_factors(settings: Settings, beside: LazyArray) -> Arrays:
         rope.number("high_freq_factor", default=4.0),
         rope.number("original_max_position_embeddings", default=8192),
     )
-    if high == low or not factor:
-        raise rope.refuse("high_freq_factor", "a number other than low_freq_factor")
+    if not factor:
+        raise rope.refuse("factor", "a number other than 0")
     waves = 2 * math.pi / speeds
-    smooth = (trained / waves - low) / (high - low)
+    smooth = (trained / waves - low) / ((high - low) or 1)  # equal ones, as of Llama 4, leave nothing between
     between = 1 / ((1 - smooth) / factor + smooth)
     factors = np.where(waves < trained / high, 1, np.where(waves > trained / low, factor, between))
     return {"rope_freqs.weight": constant(factors.astype(np.float32), beside)}

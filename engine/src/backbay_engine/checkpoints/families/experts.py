@@ -11,7 +11,7 @@ from backbay import DType
 from ..arrays import Array, LazyArray, Open
 from ..family import Arrays, Family, halves
 from ..settings import Keys, Settings
-from .decoders import fused, rotating
+from .decoders import fused, llama3_factors, rotating
 
 SIGMOID = 2  # llama.cpp's number for how routing scores experts
 
@@ -107,6 +107,25 @@ def gptoss_keys(settings: Settings) -> Keys:
     }
 
 
+def llama4_keys(settings: Settings) -> Keys:
+    return rotating()(settings) | {
+        "feed_forward_length": settings.whole("intermediate_size_mlp"),
+        "expert_feed_forward_length": settings.whole("intermediate_size"),
+        "expert_count": settings.whole("num_local_experts"),
+        "interleave_moe_layer_step": settings.whole("interleave_moe_layer_step", default=1),
+        "attention.chunk_size": settings.maybe_whole("attention_chunk_size"),
+        "attention.floor_scale": settings.maybe_number("floor_scale"),
+        "use_qk_norm": settings.flag("use_qk_norm", True),
+    }
+
+
+def side_by_side(array: LazyArray, _settings: Settings) -> Mapping[str, LazyArray]:
+    """Columns of all experts' gates, then those of the other branch."""
+    rows = array.transposed()
+    count = rows.shape[1] // 2
+    return {"gate_proj.weight": rows.inner(0, count), "up_proj.weight": rows.inner(count, 2 * count)}
+
+
 def alternating(array: LazyArray, _settings: Settings) -> Mapping[str, LazyArray]:
     """Rows of the gate and of the other branch, in turns; the matrices of experts are transposed."""
     rows = array.transposed() if len(array.shape) == 3 else array
@@ -163,7 +182,14 @@ GPTOSS = Family(
 QWEN3MOE = Family("qwen3moe", keys=qwen_moe_keys, changes=QWEN_EXPERTS, names=QWEN_NAMES)
 DEEPSEEK = Family("deepseek2", keys=deepseek_keys, changes=LATENT, names=LATENT_NAMES)
 DEEPSEEK3 = Family("deepseek2", keys=deepseek3_keys, changes=LATENT, names=LATENT_NAMES)
+LLAMA4 = Family(
+    "llama4",
+    keys=llama4_keys,
+    changes={r"(?<=experts\.)gate_up_proj$": side_by_side, r"(?<=experts\.)down_proj$": down},
+    further=llama3_factors,
+)
 FAMILIES = {
+    **dict.fromkeys(("Llama4ForCausalLM", "Llama4ForConditionalGeneration"), LLAMA4),
     "Qwen3MoeForCausalLM": QWEN3MOE,
     "GptOssForCausalLM": GPTOSS,
     "DeepseekV2ForCausalLM": DEEPSEEK,

@@ -17,7 +17,7 @@ Attend: TypeAlias = Callable[[Context, Tensor, Tensor, Tensor], Tensor]
 Module: TypeAlias = Callable[[Context, Tensor], Tensor]
 
 FIRST_NORM = ("ln1", "layer_norm1", "attn_norm", "norm1")
-SECOND_NORM = ("ln2", "layer_norm2", "ffn_norm", "norm2")
+SECOND_NORM = ("ln2", "layer_norm2", "ffn_norm", "norm2", "attn_post_norm")
 
 
 def gelu(ctx: Context, x: Tensor) -> Tensor:

@@ -44,8 +44,8 @@ class EncoderShape:
         return self.width // self.heads
 
     @classmethod
-    def of(cls, backend: Backend, hidden: int | None = None) -> Self:
-        """The shape that a file states; some files state no `hidden`, which their tensors then tell."""
+    def of(cls, backend: Backend, hidden: int | None = None, eps: float | None = None) -> Self:
+        """The shape that a file states; some files state no `hidden`, which their tensors then tell, or no `eps`."""
         config = backend.config
         width, heads, blocks = WIDTH.of(config), HEADS.of(config), BLOCKS.of(config)
         if width % heads:
@@ -54,7 +54,9 @@ class EncoderShape:
         if backend.model is not None and any(name.startswith(beyond) for name in backend.model.tensors):
             raise BLOCKS.refuse(config, f"a count that includes {beyond}*")  # without it, rows are garbage
         stated = HIDDEN.of(config) if hidden is None else hidden
-        return cls(blocks, width, heads, stated, EPSILON.of(config))
+        return cls(
+            blocks, width, heads, stated, EPSILON.of(config) if eps is None else EPSILON.of(config, eps)
+        )
 
 
 def grid_of(config: Config) -> tuple[int, int]:

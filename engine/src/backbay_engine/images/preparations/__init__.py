@@ -1,6 +1,6 @@
 """How each family turns a picture into pixels: sizes, grids and order exactly as its reference processor."""
 
-from .canvases import Anyres, Canvas
+from .canvases import Anyres, Canvas, CanvasAndWhole
 from .contract import Plan, Preparation
 from .splits import Split
 from .squares import CentreCrop, Squash
@@ -9,6 +9,7 @@ from .stretched import Qwen3Resize, SmartResize
 __all__ = [
     "Anyres",
     "Canvas",
+    "CanvasAndWhole",
     "CentreCrop",
     "Plan",
     "Preparation",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Self, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..picture import Fit
 from ..prepared import Size
@@ -76,27 +77,16 @@ class Anyres(Preparation):
         return np.stack([self._normalised(tile) for tile in (overview, *tiles_of(whole, self.size))])
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
-class Canvas(Preparation):
-    """mllama: a canvas of at most `tiles` tiles, the picture at its top left."""
+class Fitted(Preparation):
+    """A picture at the top left of a canvas of at most `tiles` tiles."""
 
-    family = "mllama"
     size: int
     patch: int
-    tiles: int = 4
-
-    def plan(self, size: Size) -> Plan:
-        grid = self._grid(size)
-        shape = 1, 1, self.tiles, 3, self.size, self.size
-        rows = (self.size // self.patch) ** 2 + 1
-        return Plan(shape, self.tiles * rows, grid, self.grids().index(grid) + 1)
-
-    def largest(self) -> Plan:
-        return self.plan((self.size, self.tiles * self.size))
+    tiles: int
 
     def grids(self) -> list[Size]:
-        """The canvases, (rows, columns) of tiles, in the order of their aspect ratio ids from 1."""
+        """The canvases, (rows, columns) of tiles."""
         counts = range(1, self.tiles + 1)
         return [(rows, columns) for rows in counts for columns in counts if rows * columns <= self.tiles]
 
@@ -111,8 +101,9 @@ class Canvas(Preparation):
         chosen = min(enlarged) if enlarged else max(map(scale, grids))
         return min((grid for grid in grids if scale(grid) == chosen), key=lambda grid: grid[0] * grid[1])
 
-    def _pixels(self, planes: Planes, plan: Plan, fit: Fit | None) -> Pixels:
-        canvas = plan.grid[0] * self.size, plan.grid[1] * self.size
+    def _tiles(self, planes: Planes, grid: tuple[int, ...]) -> Iterator[Pixels]:
+        """The tiles of the canvas, row by row."""
+        canvas = grid[0] * self.size, grid[1] * self.size
         height, width = planes.shape[1:]
         most_height, most_width = (
             min(max(side, self.size), most) for side, most in zip((height, width), canvas, strict=True)
@@ -124,10 +115,82 @@ class Canvas(Preparation):
             size = most_height, min(math.floor(width * by_height) or 1, most_width)
         whole = filled((0, 0, 0), canvas)
         whole[:, : size[0], : size[1]] = resize(planes, size, "bilinear")
+        return map(self._normalised, tiles_of(whole, self.size))
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Canvas(Fitted):
+    """mllama: the canvas, and empty tiles up to the most that there can be."""
+
+    family = "mllama"
+    tiles: int = 4
+
+    def plan(self, size: Size) -> Plan:
+        grid = self._grid(size)
+        shape = 1, 1, self.tiles, 3, self.size, self.size
+        rows = (self.size // self.patch) ** 2 + 1
+        return Plan(shape, self.tiles * rows, grid, self.grids().index(grid) + 1)  # ids count from 1
+
+    def largest(self) -> Plan:
+        return self.plan((self.size, self.tiles * self.size))
+
+    def _pixels(self, planes: Planes, plan: Plan, fit: Fit | None) -> Pixels:
         pixels = np.zeros((self.tiles, 3, self.size, self.size), np.float32)
-        for slot, tile in zip(pixels, tiles_of(whole, self.size), strict=False):
-            slot[:] = self._normalised(tile)
+        for slot, tile in zip(pixels, self._tiles(planes, plan.grid), strict=False):
+            slot[:] = tile
         return pixels
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class CanvasAndWhole(Fitted):
+    """llama4: the tiles of the canvas, and if there are several, also the whole picture squashed to one."""
+
+    family = "llama4"
+    tiles: int = 16
+    shuffle: int = 2  # patches of a side that become one row
+
+    def plan(self, size: Size) -> Plan:
+        grid = self._grid(size)
+        count = grid[0] * grid[1]
+        count += count > 1
+        return Plan((count, 3, self.size, self.size), count * self._rows, grid)
+
+    def largest(self) -> Plan:
+        return self.plan((self.size, self.tiles * self.size))
+
+    def limited(self, image_tokens: int | None) -> Self:
+        if image_tokens is None:
+            return self
+        most = max(1, min(self.tiles, image_tokens // self._rows - 1))
+        return super(CanvasAndWhole, replace(self, tiles=most)).limited(image_tokens)
+
+    @property
+    def _rows(self) -> int:
+        """The rows of a tile."""
+        return (self.size // self.patch // self.shuffle) ** 2
+
+    def _pixels(self, planes: Planes, plan: Plan, fit: Fit | None) -> Pixels:
+        tiles = [*self._tiles(planes, plan.grid)]
+        if len(tiles) > 1:
+            tiles.append(self._normalised(resize(planes, (self.size, self.size), "bilinear")))
+        return np.stack(tiles)
+
+    def _normalised(self, planes: Planes) -> Pixels:
+        """In bfloat16, as the reference; each operation rounds."""
+        table = _bfloat16(np.arange(256, dtype=np.float32) * np.float32(1 / 255))
+        found = [
+            _bfloat16(_bfloat16(table - _bfloat16(np.float32(mean))) / _bfloat16(np.float32(std)))[plane]
+            for plane, mean, std in zip(planes, self.mean, self.std, strict=True)
+        ]
+        return np.stack(found)
+
+
+def _bfloat16(values: NDArray[np.float32] | np.float32) -> NDArray[np.float32]:
+    """Rounded to the nearest bfloat16, ties to even."""
+    bits = np.asarray(values, np.float32).view(np.uint32)
+    return ((bits + (0x7FFF + (bits >> 16 & 1))) & 0xFFFF0000).astype(np.uint32).view(np.float32)
 
 
 def tiles_of(planes: Planes, side: int) -> Iterator[Planes]:

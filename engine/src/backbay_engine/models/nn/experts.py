@@ -40,6 +40,8 @@ class Expert:
 class Experts:
     """A router scores the experts; the result is the weighted sum of each token's best experts, plus that of the
     shared expert if the file has one. A file may have gate and up in one tensor, ffn_gate_up_exps.
+
+    weighs_inputs  the weights multiply what the experts get, instead of what they give
     """
 
     def __init__(
@@ -52,10 +54,11 @@ class Experts:
         normalized: bool = True,
         biased: bool = False,
         gated: bool = True,
+        weighs_inputs: bool = False,
         router: Callable[[Context, Tensor], Tensor] | None = None,
     ) -> None:
         width, hidden, self.count = shape.width, shape.hidden, shape.experts
-        self.hidden, self.activation = hidden, activation
+        self.hidden, self.activation, self.weighs_inputs = hidden, activation, weighs_inputs
         self.routing = routing or Routing(shape.experts, shape.used_experts, normalized=normalized)
         self.router = router or Linear(weights, "ffn_gate_inp", width, self.count, biased=biased)
         self.bias = weights.maybe("exp_probs_b.bias", self.count, or_else=("exp_probs_b",))
@@ -78,6 +81,8 @@ class Experts:
     def weighted(self, ctx: Context, x: Tensor, ids: Tensor, share: Tensor) -> Tensor:
         """The sum of the chosen experts' results times their weights, (width, tokens)."""
         x = x.reshape(ctx, x.dim(0), 1, x.dim(1))
+        if self.weighs_inputs:
+            x = x.repeat_4d(ctx, x.dim(0), ids.dim(0), x.dim(2), 1).mul(ctx, share)
         if self.joint is not None:
             halves = self.joint(ctx, x, ids).chunk(ctx, 0, self.hidden)
             h = self.activation(ctx, *(half.contiguous(ctx) for half in halves))
@@ -85,7 +90,8 @@ class Experts:
             h = self.activation(ctx, self.gate(ctx, x, ids), self.up(ctx, x, ids))
         else:
             h = self.activation(ctx, self.up(ctx, x, ids))
-        return _sum_of_experts(ctx, self.down(ctx, h, ids).mul(ctx, share))
+        y = self.down(ctx, h, ids)
+        return _sum_of_experts(ctx, y if self.weighs_inputs else y.mul(ctx, share))
 
 
 def feed_forward_of(

@@ -74,7 +74,9 @@ class Routing:
             odds = scores.sigmoid(ctx)
         elif self.gating is Gating.SOFTMAX and not (over_chosen and bias is None and self.groups == 1):
             odds = scores.softmax(ctx)
-        ids = self.best(ctx, odds if bias is None else odds.add(ctx, bias))
+        plain = bias is None and self.groups == 1 and self.gating is Gating.SIGMOID
+        # Sigmoids keep the order, but large scores have equal ones.
+        ids = self.best(ctx, scores if plain else odds if bias is None else odds.add(ctx, bias))
         # A softmax over all experts, normalized over the chosen ones, is the softmax over the chosen ones.
         source = scores if over_chosen else odds
         share = source.reshape(ctx, 1, self.experts, tokens).rows(ctx, ids).reshape(ctx, self.used, tokens)
