@@ -8,6 +8,7 @@ from backbay_engine.images.preparations import (
     Anyres,
     Canvas,
     CentreCrop,
+    LongestEdge,
     Preparation,
     SmartResize,
     Split,
@@ -40,4 +41,5 @@ def preparations(size: int, patch: int) -> dict[str, Preparation]:
         "mllama": Canvas(size=size, patch=patch, **CLIP),
         "qwen2.5-vl": SmartResize(patch=patch, min_pixels=16 * patch**2, max_pixels=4 * size**2, **CLIP),
         "idefics3": Split(size=size, tokens=(size // patch) ** 2 // 4, edge=3 * size - 5, **HALF),
+        "pixtral": LongestEdge(unit=2 * patch, edge=4 * size, **CLIP),
     }

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from small_llama import SPECIAL as PLAIN
 from small_llama import add_vocabulary
 
-KINDS = ("gemma3", "llava", "qwen25vl", "mllama", "qwen3vl", "idefics3")
+KINDS = ("gemma3", "llava", "qwen25vl", "mllama", "qwen3vl", "idefics3", "mistral3")
 OTHER_LAYOUTS = ("gemma3 in one file", "qwen2vl")
 SINGLE = ("qwen25vl", "mllama", "qwen3vl")
 MARKS = [
     *("<start_of_image>", "<image_soft_token>", "<end_of_image>", "<image>", "<|image|>"),
     *("<|vision_start|>", "<|image_pad|>", "<|vision_end|>"),
-    *("<fake_token_around_image>", "<global-img>"),
+    *("<fake_token_around_image>", "<global-img>", "[IMG]", "[IMG_BREAK]", "[IMG_END]"),
     *(f"<row_{row}_col_{column}>" for row in (1, 2) for column in (1, 2)),
 ]
 SPECIAL = [*PLAIN, *MARKS]
@@ -32,7 +32,9 @@ MARK = {
     "qwen3vl": "<|image_pad|>",
     "mllama": "<|image|>",
     "idefics3": "<image>",
+    "mistral3": "[IMG]",
 }
+PROJECTORS = {"llava": "mlp", "qwen2vl": "qwen2.5vl_merger", "mistral3": "pixtral"}
 TEXTS = {"llava": "llama", "idefics3": "llama"}  # architectures, where they are not the kind's name
 WIDTH, HEADS, KV_HEADS, HIDDEN = 32, 4, 2, 48
 SEES, EYES, EYE_HIDDEN, SIDE, PATCH = (
@@ -83,9 +85,9 @@ def write_small_vision(folder: Path, kind: str, *, chat: str | None = None) -> t
     _finish(text, rng, tensors)
     eye = gguf.GGUFWriter(projector, "clip")
     eye.add_bool("clip.has_vision_encoder", True)
-    eye.add_string("clip.projector_type", {"llava": "mlp", "qwen2vl": "qwen2.5vl_merger"}.get(kind, kind))
+    eye.add_string("clip.projector_type", PROJECTORS.get(kind, kind))
     eye.add_bool("clip.use_gelu", kind in ("gemma3", "idefics3"))
-    eye.add_bool("clip.use_silu", kind == "qwen2vl")
+    eye.add_bool("clip.use_silu", kind in ("qwen2vl", "mistral3"))
     _write_keys(eye, "clip.vision.", VISION_KEYS[kind])
     _finish(eye, rng, [*VISION_TENSORS[kind]()])
     return model, projector
@@ -214,6 +216,7 @@ VISION_KEYS: dict[str, dict[str, Any]] = {
         "longest_edge": 4096 * (2 * PATCH) ** 2,
     },
     "idefics3": {**_SIZES, **_COLOURS, "projector.scale_factor": 4, "preproc_image_size": 2 * SIDE},
+    "mistral3": {**_SIZES, **_COLOURS, "image_size": 2 * SIDE, "spatial_merge_size": 2},
     "mllama": {
         **{name: value for name, value in _SIZES.items() if name != "image_size"},
         "image_size": SIDE,
@@ -264,6 +267,18 @@ def _gemma3() -> Shapes:
     yield from _siglip()
     yield "mm.soft_emb_norm.weight", (SEES,)
     yield "mm.input_projection.weight", (SEES, WIDTH)
+
+
+def _mistral3() -> Shapes:
+    yield "v.patch_embd.weight", (SEES, 3, PATCH, PATCH)
+    yield "v.pre_ln.weight", (SEES,)
+    forward = {"ffn_gate": (EYE_HIDDEN, SEES), "ffn_up": (EYE_HIDDEN, SEES), "ffn_down": (SEES, EYE_HIDDEN)}
+    matrices = {f"{name}.weight": shape for name, shape in {**_ATTENTION, **forward}.items()}
+    yield from _blocks("v.blk.", 2, {"ln1.weight": (SEES,), "ln2.weight": (SEES,), **matrices})
+    yield "mm.input_norm.weight", (SEES,)
+    yield "mm.patch_merger.weight", (SEES, 4 * SEES)
+    yield "mm.1.weight", (WIDTH, SEES)
+    yield "mm.2.weight", (WIDTH, WIDTH)
 
 
 def _idefics3() -> Shapes:
@@ -340,4 +355,5 @@ VISION_TENSORS = {
     "qwen3vl": _qwen3vl,
     "mllama": _mllama,
     "idefics3": _idefics3,
+    "mistral3": _mistral3,
 }

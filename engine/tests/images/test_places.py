@@ -38,3 +38,11 @@ def test_one_tile_of_idefics3_has_no_row_and_no_column(files: Files) -> None:
     with opened(files, "idefics3", image_tokens=1) as llm:
         ids = llm.encode([Image(picture(30, 40))])
         assert named(ids) == "<fake_token_around_image><global-img><image><fake_token_around_image>"
+
+
+def test_lines_of_pixtral_end_with_tokens_of_the_text(files: Files) -> None:
+    with opened(files, "mistral3") as llm:
+        ids = llm.encode([[65], Image(picture(20, 40)), [66]])
+        assert "".join("A" if id == 65 else named([id]) for id in ids) == (
+            "A" + "[IMG]" * 3 + "[IMG_BREAK]" + "[IMG]" * 3 + "[IMG_END]B"
+        )

@@ -53,7 +53,7 @@ def test_image_tokens_make_larger_pictures_smaller_or_are_refused(preparation: P
     rows = preparation.largest().tokens
     assert preparation.limited(None) == preparation
     assert preparation.limited(rows).plan((48, 48)) == preparation.plan((48, 48))
-    if preparation.family in {"llava-next", "qwen2.5-vl", "idefics3"}:
+    if preparation.family in {"llava-next", "qwen2.5-vl", "idefics3", "pixtral"}:
         few = rows * 2 // 3
         fewer = preparation.limited(few)
         for size in SIZES[:-2]:
@@ -73,6 +73,12 @@ def test_without_image_tokens_a_long_picture_may_exceed_the_largest_number_of_pi
     """So does the reference's."""
     preparation = SmartResize(max_pixels=4 * 28**2, **CLIP)
     assert preparation.plan((40, 8000)).tokens == preparation.largest().tokens == 28
+
+
+def test_a_picture_that_would_have_no_pixels_keeps_one_row_of_patches() -> None:
+    """The reference fails."""
+    prepared = preparations(48, 8)["pixtral"].prepare(drawn(2, 390))
+    assert (prepared.grid, prepared.pixels.shape) == ((1, 12), (1, 3, 16, 192))
 
 
 @pytest.mark.fault("fit='pad' for a family other than llava", "ImageError naming the family")

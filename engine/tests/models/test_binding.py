@@ -209,6 +209,7 @@ def test_a_backend_without_a_file_has_no_model():
         ("llama-llama3", "rope.dimension_count", 9, "an even number up to 8"),
         ("llama-llama3", "rope.dimension_count", 10, "an even number up to 8"),
         ("llama-llama3", "rope.scaling.type", "dynamic", "none, linear, yarn or longrope"),
+        ("llama-llama3", "attention.temperature_scale", 0.1, "0, since queries do not depend on positions"),
         ("llama-yarn", "rope.scaling.factor", 0.5, "how often the context is longer"),
         ("llama-llama3", "attention.layer_norm_rms_epsilon", float("nan"), "a number from 0 to 1"),
         ("mixtral", "expert_used_count", 5, "1 to 4"),

@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import kinds
 import llama4
+import pixtral
 import qwen3vl
 import smolvlm
 import texts
@@ -40,7 +41,7 @@ import backbay
 from backbay_engine.images.encoder import Encoder
 from backbay_engine.images.opening import vision_family, vision_file
 
-KINDS = {**kinds.KINDS, **llama4.KINDS, **qwen3vl.KINDS, **smolvlm.KINDS}
+KINDS = {**kinds.KINDS, **llama4.KINDS, **qwen3vl.KINDS, **smolvlm.KINDS, **pixtral.KINDS}
 ROWS, PIXELS, OWN = 1e-5, 2e-4, 1e-3  # the limits
 
 

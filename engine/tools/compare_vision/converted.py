@@ -13,6 +13,7 @@ from kinds import MARKS, VOCABULARY, WORDS, Kind
 from llama_converter import CONTROL, NORMAL, UNKNOWN
 from safetensors.torch import load_file, save_file
 
+BREAK = "[IMG_BREAK]"  # of which the converter asks the number
 SPECIAL = len(WORDS) + len(MARKS)
 
 
@@ -30,6 +31,8 @@ def save(kind: Kind, folder: Path) -> Path:
     save_file(renamed, folder / "model.safetensors", metadata={"format": "pt"})
     words = {word: id for id, word in enumerate(VOCABULARY)}
     (folder / "tokenizer.json").write_text(json.dumps({"model": {"vocab": words}, "added_tokens": []}))
+    added = {words[BREAK]: {"content": BREAK}}
+    (folder / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": added}))
     return folder
 
 
@@ -52,7 +55,8 @@ def convert(folder: Path, target: Path, converter: Path, *, projector: bool = Fa
 
     def prepare(made: Any) -> None:
         if not projector:
-            made.set_vocab = lambda: write_vocabulary(made.gguf_writer)
+            writing = getattr(made, "impl", made)  # some converters choose another by the configuration
+            writing.set_vocab = lambda: write_vocabulary(writing.gguf_writer)
 
     return llama_converter.convert(folder, target, converter, prepare, projector=projector)
 

@@ -168,7 +168,7 @@ def _mllama() -> Any:
     return transformers.MllamaForConditionalGeneration(config)
 
 
-def _pooled(model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+def pooled(model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
     found = model.model.get_image_features(**inputs)
     found = getattr(found, "pooler_output", found)
     return found[0] if isinstance(found, (tuple, list)) or found.dim() == 3 else found
@@ -185,24 +185,24 @@ MEAN, STD = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.2757
 SQUARE = {"height": SIDE, "width": SIDE}
 KINDS = {
     "gemma3": Kind(
-        _gemma3, lambda: transformers.Gemma3ImageProcessor(size=SQUARE, image_seq_length=4), _pooled
+        _gemma3, lambda: transformers.Gemma3ImageProcessor(size=SQUARE, image_seq_length=4), pooled
     ),
     "llava": Kind(
         _llava,
         lambda: transformers.CLIPImageProcessor(size={"shortest_edge": SIDE}, crop_size=SQUARE),
-        _pooled,
+        pooled,
     ),
     "llava16": Kind(
         _llava_next,
         lambda: transformers.LlavaNextImageProcessor(
             size={"shortest_edge": SIDE}, crop_size=SQUARE, image_grid_pinpoints=PINPOINTS
         ),
-        _pooled,
+        pooled,
     ),
     "qwen25vl": Kind(
         _qwen25vl,
         lambda: transformers.Qwen2VLImageProcessor(min_pixels=56 * 56, max_pixels=28 * 28 * 400),
-        _pooled,
+        pooled,
     ),
     "mllama": Kind(
         _mllama,

@@ -97,6 +97,21 @@ def write_llama4(kind: Kind, text: Path, target: Path) -> Path:
     return _joined(text, target, "llama4", keys, _renamed(kind, LLAMA4), dropped)
 
 
+def write_mistral3(kind: Kind, text: Path, target: Path) -> Path:
+    """The text model of a file, with the encoder of Mistral Small 3."""
+    config = kind.model.config
+    vision = config.vision_config
+    given = _keys(vision)
+    keys = {name: value for name, value in given.items() if not name.endswith("layer_norm_epsilon")}
+    keys |= {
+        "vision.attention.key_length": vision.head_dim,
+        "vision.rope.freq_base": 1e4,
+        "image_token_index": config.image_token_id,
+        "spatial_merge_size": config.spatial_merge_size,
+    }
+    return _joined(text, target, "mistral3", keys, _renamed(kind, MISTRAL3))
+
+
 def write_mllama(kind: Kind, target: Path) -> Path:
     """Both halves of Llama 3.2 Vision; llama.cpp has no converter of it."""
     config = kind.model.config
@@ -144,6 +159,20 @@ ATTENTION = {
     "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v",
     "self_attn.out_proj": "attn_output",
+}
+MISTRAL3 = {
+    "model.vision_tower.": "v.",
+    "model.multi_modal_projector.": "mm.",
+    "transformer.layers": "blk",
+    "ln_pre": "encoder_norm",
+    "attention.q_proj": "attn_q",
+    "attention.k_proj": "attn_k",
+    "attention.v_proj": "attn_v",
+    "attention.o_proj": "attn_output",
+    "attention_norm": "attn_norm",
+    "feed_forward.gate_proj": "ffn_gate",
+    "feed_forward.up_proj": "ffn_up",
+    "feed_forward.down_proj": "ffn_down",
 }
 GEMMA3 = {
     "model.vision_tower.embeddings.": "v.",
@@ -310,6 +339,7 @@ def _written(writer: Any, architecture: str, keys: Mapping[str, Any], tensors: N
 
 
 WRITERS = {
+    "mistral3": write_mistral3,
     "gemma3": write_gemma3,
     "llama4": write_llama4,
     "qwen25vl": write_qwen25vl,

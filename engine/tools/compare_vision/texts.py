@@ -80,6 +80,10 @@ def _together(kind: Kind, ids: list[int], pictures: Sequence[NDArray[np.uint8]])
     return {name: given[name] for name in ("pixel_values", "image_sizes")}
 
 
+def _nested(kind: Kind, ids: list[int], pictures: Sequence[NDArray[np.uint8]]) -> dict[str, Any]:
+    return dict(kind.images(images=[[Pillow.fromarray(rgb) for rgb in pictures]], return_tensors="pt"))
+
+
 def _marked(name: str, token: str) -> Callable[..., dict[str, Any]]:
     """The processor's results, and which tokens are those of pictures."""
 
@@ -105,6 +109,10 @@ def _crossing(kind: Kind, ids: list[int], pictures: Sequence[NDArray[np.uint8]])
 INPUTS: dict[str, Callable[..., dict[str, Any]]] = {
     "gemma3": _marked("token_type_ids", "<image_soft_token>"),
     "llava16": _together,
+    "smolvlm": _nested,
+    "idefics3": _nested,
+    "mistral3": _together,
+    "pixtral": _together,
     "mllama": _crossing,
     **dict.fromkeys(TEXT_OF, _marked("mm_token_type_ids", "<|image_pad|>")),
 }

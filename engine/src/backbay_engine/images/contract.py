@@ -159,7 +159,7 @@ class VisionFamily(ABC):
         plan = self.preparation.largest()
         if (
             picture.family != self.name
-            or picture.pixels.shape[-1] != plan.shape[-1]
+            or picture.pixels.ndim != len(plan.shape)
             or picture.tokens > plan.tokens
             or len(picture.grid) != len(plan.grid)
         ):

@@ -14,11 +14,13 @@ from .contract import VisionFamily
 
 Path = str | os.PathLike[str]
 VISION = ("v.", "mm.", "model.image_newline")
+UNUSED = ("mm.a.", "v.token_embd.")  # audio, and copies of the text's embeddings
 PROJECTORS: Mapping[str, str] = {
     "gemma3": "gemma3:Gemma3",
     "idefics3": "idefics3:Idefics3",
     "llama4": "llama4:Llama4",
     "mlp": "llava:Llava",
+    "pixtral": "pixtral:Pixtral",
     "qwen2.5vl_merger": "qwen25vl:Qwen25VL",
     "qwen3vl_merger": "qwen3vl:Qwen3VL",
 }
@@ -26,6 +28,7 @@ PROJECTORS: Mapping[str, str] = {
 ARCHITECTURES: Mapping[str, str] = {
     "gemma3": "gemma3:Gemma3",
     "llama4": "llama4:Llama4",
+    "mistral3": "pixtral:Pixtral",
     "mllama": "mllama:Mllama",
     "qwen25vl": "qwen25vl:Qwen25VL",
     "qwen3vl": "qwen3vl:Qwen3VL",
@@ -82,7 +85,7 @@ def vision_family(file: ModelFile, image_tokens: int | None = None) -> VisionFam
 
 
 def _is_of_vision(name: str) -> bool:
-    return name.startswith(VISION) and not name.startswith("mm.a.")
+    return name.startswith(VISION) and not name.startswith(UNUSED)
 
 
 def _is_of_encoder(name: str) -> bool:

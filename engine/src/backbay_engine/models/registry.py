@@ -43,6 +43,7 @@ _BUILT_IN = {
     "llama4": "mixtures.llama4:Llama4",
     "mamba": "recurrent.mamba:Mamba",
     "mamba2": "recurrent.mamba2:Mamba",
+    "mistral3": "decoders.llama:Llama",
     "mllama": "decoders.mllama:Mllama",
     "modern-bert": "encoders.modern_bert:ModernBert",
     "nemotron_h": "recurrent.nemotron_h:NemotronH",

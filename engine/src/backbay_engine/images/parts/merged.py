@@ -75,21 +75,29 @@ def _patches(pictures: Pictures, merge: int, order: Order, frame: int | None) ->
 def coordinates(picture: Prepared, merge: int, order: Order = EVERY) -> NDArray[np.int64]:
     """(2, patches): the row and the column of each patch, in the encoder's order."""
     _, rows, columns = picture.grid
+    return in_squares(rows, columns, merge)[:, order].reshape(2, -1)
+
+
+def in_squares(rows: int, columns: int, merge: int) -> NDArray[np.int64]:
+    """(2, squares, patches of a square): the row and the column of each patch of a grid."""
     grid = np.indices((rows, columns)).reshape(2, rows // merge, merge, columns // merge, merge)
-    by_square = grid.transpose(0, 1, 3, 2, 4).reshape(2, -1, merge**2)
-    return by_square[:, order].reshape(2, -1)
+    return grid.transpose(0, 1, 3, 2, 4).reshape(2, -1, merge**2)
 
 
 def rotary_positions(pictures: Pictures, merge: int, order: Order = EVERY) -> NDArray[np.int32]:
+    return axes_of(np.tile(coordinates(pictures[0], merge, order), len(pictures)))
+
+
+def axes_of(coordinates: NDArray[np.int64]) -> NDArray[np.int32]:
     """The row of each patch, then its column, then nothing for the two components that the op ignores."""
-    repeated = np.tile(coordinates(pictures[0], merge, order), (1, len(pictures)))
-    return np.concatenate([repeated, np.zeros_like(repeated)]).ravel().astype(np.int32)
+    return np.concatenate([coordinates, np.zeros_like(coordinates)]).ravel().astype(np.int32)
 
 
-def rotated(ctx: Context, x: Tensor, positions: Tensor, base: float) -> Tensor:
+def rotated(ctx: Context, x: Tensor, positions: Tensor, base: float, factors: Tensor | None = None) -> Tensor:
     """(head, heads, patches), the first half of the pairs by the patch's row, the others by its column."""
     half = x.dim(0) // 2
-    return x.rope(ctx, positions, half, base, 1.0, "vision", sections=(half // 2, half // 2, 0, 0))
+    sections = (half // 2, half // 2, 0, 0)
+    return x.rope(ctx, positions, half, base, 1.0, "vision", factors=factors, sections=sections)
 
 
 @final

@@ -2,6 +2,7 @@
 
 from .canvases import Anyres, Canvas, CanvasAndWhole
 from .contract import Plan, Preparation
+from .longest_edge import LongestEdge
 from .splits import Split
 from .squares import CentreCrop, Squash
 from .stretched import Qwen3Resize, SmartResize
@@ -11,6 +12,7 @@ __all__ = [
     "Canvas",
     "CanvasAndWhole",
     "CentreCrop",
+    "LongestEdge",
     "Plan",
     "Preparation",
     "Qwen3Resize",

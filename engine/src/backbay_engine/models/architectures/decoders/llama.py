@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from typing import final
 
+from backbay.gguf import number
+
 from ...decoder import Decoder
 from ...nn import Attention, Block, Factors, RMSNorm, Rope, Shape, Weights, feed_forward_of
+
+TEMPERATURE = number("attention.temperature_scale", 0, 1e3)
 
 
 @final
 class Llama(Decoder):
     """Converters have reordered queries and keys, so that the pairs of the rotary embedding are adjacent."""
+
+    def declare(self, weights: Weights) -> None:
+        if TEMPERATURE.of(self.config, 0.0):
+            raise TEMPERATURE.refuse(self.config, "0, since queries do not depend on positions here,")
 
     def block(self, weights: Weights, layer: int) -> Block:
         shape = Shape.of(self.config, layer)

@@ -1,0 +1,152 @@
+"""Pixtral and Mistral Small 3: pictures of any size, rotary positions on two axes, rows of text for rows of patches."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from backbay import Backend, Context, Tensor
+from backbay.gguf import number, whole
+
+from ...models.nn import Linear, Weights
+from ...text.tokenizers import Tokenizer
+from ..contract import Network, Placed, VisionFamily, in_runs, stand_in
+from ..inputs import Inputs, Pictures, stacked
+from ..parts import (
+    Block,
+    EncoderShape,
+    GatedFeedForward,
+    Groups,
+    Norm,
+    PatchEmbedding,
+    attend,
+    cut,
+    present,
+)
+from ..parts.block import gelu_erf
+from ..parts.merged import axes_of, in_squares, rotated
+from ..parts.patches import Pixels
+from ..parts.shape import CLIP, HEADS, PATCH, SIDE, colours
+from ..preparations import LongestEdge
+from ..prepared import Prepared
+
+MERGE, OWN_MERGE = (whole(name, 1, 64) for name in ("vision.spatial_merge_size", "spatial_merge_size"))
+BASE = number("vision.rope.freq_base", most=1e30, above=1)
+EPSILON = 1e-5  # of the reference's norms, where the file does not say
+ROW, BREAK, END = "[IMG]", "[IMG_BREAK]", "[IMG_END]"
+PROJECTIONS = ("mm.2", "mm.linear_2")
+MERGERS = ("patch_merger", "patch_merger.merging_layer")
+
+
+@final
+class Pixtral(VisionFamily):
+    """A projector file, or a single file, whose queries and keys are in another order."""
+
+    placeholder = marker = ROW
+    texts = ("llama", "mistral3")
+
+    def prepares(self) -> LongestEdge:
+        self.patch, self.single = PATCH.of(self.config), self.config.architecture != "clip"
+        self.merge = OWN_MERGE.of(self.config, 2) if self.single else MERGE.of(self.config, 1)
+        mean, deviation = colours(self.config, CLIP)
+        return LongestEdge(unit=self.patch * self.merge, edge=SIDE.of(self.config), mean=mean, std=deviation)
+
+    @property
+    def width(self) -> int:
+        return max(self.extent(f"{name}.weight", 1) for name in PROJECTIONS)
+
+    def words(self) -> tuple[str, ...]:
+        return BREAK, END
+
+    def place(self, picture: Prepared, tokenizer: Tokenizer) -> Placed:
+        """Lines end with tokens of their own, whose embeddings are those of the text."""
+        rows, columns = picture.grid
+        line, end = ([stand_in(tokenizer, word)] for word in self.words())
+        return in_runs(stand_in(tokenizer, ROW), columns, [[], *[line] * (rows - 1), end])
+
+    def patches(self, picture: Prepared) -> int:
+        return picture.tokens * self.merge**2
+
+    def key(self, picture: Prepared) -> Hashable:
+        return picture.grid
+
+    def network(self, backend: Backend) -> Network:
+        return _Network(self, backend)
+
+
+@final
+class _Network(Network):
+    """Patches go square by square, so that those which become one row lie together."""
+
+    def __init__(self, family: Pixtral, backend: Backend) -> None:
+        weights, self.family = Weights(backend), family
+        self.shape = shape = EncoderShape.of(backend, eps=EPSILON)
+        self.width, self.blocks = shape.width, shape.blocks
+        if shape.head % 4:
+            raise HEADS.refuse(family.config, f"heads of a multiple of 4 features; of {self.width},")
+        self.base = BASE.of(family.config, 1e4)
+        v, mm = weights.at("v."), weights.at("mm.")
+        self.embedding = PatchEmbedding(v, ("patch_embd", "patch_conv"), family.patch, self.width)
+        self.pre_norm = Norm(v, ("pre_ln", "encoder_norm"), self.width, shape.eps, root=True)
+        self.layers = [self._block(weights.at(f"v.blk.{n}.")) for n in range(self.blocks)]
+        merged = self.width * family.merge**2
+        self.norm = self.merger = None
+        if family.merge > 1 or any(f"{name}.weight" in mm for name in MERGERS):
+            self.norm = Norm(mm, ("input_norm", "norm"), self.width, shape.eps, root=True)
+            self.merger = Linear(mm, present(mm, *MERGERS), merged, self.width)
+        into, out = present(mm, "1", "linear_1"), present(mm, "2", "linear_2")
+        hidden = mm.extent(f"{into}.weight", 1)
+        self.into = Linear(mm, into, self.width, hidden)
+        self.out = Linear(mm, out, hidden or 1, family.width)
+        weights.check()
+
+    def _block(self, weights: Weights) -> Block:
+        return Block(weights, self.shape, GatedFeedForward(weights, self.shape), root=True)
+
+    def start(self, ctx: Context, inputs: Inputs) -> Tensor:
+        return self.pre_norm(ctx, self.embedding(ctx, inputs.leaf("patches", self._patches)))
+
+    def block(self, ctx: Context, layer: int, x: Tensor, inputs: Inputs) -> Tensor:
+        groups = [Groups(x.dim(1) // inputs.count, inputs.count)]
+        positions, factors = inputs.leaf("positions", self._positions), inputs.leaf("factors", self._factors)
+
+        def attention(ctx: Context, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            q, k = (rotated(ctx, self._halved(ctx, t), positions, self.base, factors) for t in (q, k))
+            return attend(ctx, q, k, v, groups, self.shape.head**-0.5)
+
+        return self.layers[layer](ctx, x, attention)
+
+    def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: Inputs) -> Tensor:
+        if self.norm is not None and self.merger is not None:
+            square = self.family.merge**2
+            x = self.norm(ctx, x).reshape(ctx, self.width, square, -1).permute(ctx, 1, 0, 2).contiguous(ctx)
+            x = self.merger(ctx, x.reshape(ctx, self.width * square, -1))
+        return self.out(ctx, gelu_erf(ctx, self.into(ctx, x)))
+
+    def _halved(self, ctx: Context, x: Tensor) -> Tensor:
+        """Queries or keys whose pairs are a half of the head apart, where those of projector files are adjacent."""
+        if self.family.single:
+            return x
+        pairs = x.contiguous(ctx).reshape(ctx, 2, x.dim(0) // 2, x.dim(1), x.dim(2))
+        return pairs.permute(ctx, 1, 0, 2, 3).contiguous(ctx).reshape(ctx, *x.shape)
+
+    def _coordinates(self, picture: Prepared) -> NDArray[np.int64]:
+        """(2, patches): the row and the column of each patch."""
+        rows, columns = (side * self.family.merge for side in picture.grid)
+        return in_squares(rows, columns, self.family.merge).reshape(2, -1)
+
+    def _patches(self, pictures: Pictures) -> Pixels:
+        rows, columns = self._coordinates(pictures[0])
+        patches = cut(stacked(pictures), self.family.patch)[:, rows * (columns.max() + 1) + columns]
+        return patches.reshape(-1, patches.shape[-1])
+
+    def _positions(self, pictures: Pictures) -> NDArray[np.int32]:
+        return axes_of(np.tile(self._coordinates(pictures[0]), len(pictures)))
+
+    def _factors(self, pictures: Pictures) -> NDArray[np.float32]:
+        """Rows and columns take turns in the frequencies of one axis: those of columns are lower by half a step."""
+        quarter = self.shape.head // 4
+        return np.repeat([1, self.base ** (2 / self.shape.head)], quarter).astype(np.float32)
