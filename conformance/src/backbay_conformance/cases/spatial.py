@@ -210,7 +210,9 @@ def conv1d_dw(draw: Draw) -> Call:
     if long is not None:
         k, t, channels, n, s, p, d = long
     weight = draw.floats((k, 1, channels), Numbers("", terms=k, most=63), dtype=draw.other_float())
-    x = draw.floats((t, channels, n), Numbers("ni", terms=k, partner=weight, few=True, loud=True), activated=True)
+    x = draw.floats(
+        (t, channels, n), Numbers("ni", terms=k, partner=weight, few=True, loud=True), activated=True
+    )
 
     args = (x, weight, s, p, d)
     return Call(args, conv1d_dw_formula, batch=(2, None), batch_out=2, doubled=(True, True))

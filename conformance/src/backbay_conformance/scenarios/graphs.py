@@ -82,14 +82,26 @@ def recent(draw: Draw, wiring: Wiring) -> Twin:
 
 
 def read_again(draw: Draw, wiring: Wiring) -> None:
-    """A result with one more reader, and a view of it that is read last: memory that an op took too early shows."""
+    """A result with one more reader, then a view of views of it that is read last: memory that was taken too early shows."""
     made = [twin for twin in wiring.twins if twin.evaluate is not None] or wiring.twins
-    x = made[draw.below(len(made))]
-    if draw.flag():
-        draw.pick(transposed, sliced)(draw, wiring, x)
-    seen = wiring.twins[-1]
+    x = seen = made[draw.below(len(made))]
+    for _ in range(draw.pick(1, 0, 2, 3, 4)):
+        seen = viewed(draw, wiring, seen)
     draw.pick(binary, unary, scaled)(draw, wiring, x)
+    for _ in range(draw.below(3)):
+        draw.pick(binary, unary)(draw, wiring, wiring.twins[-1])
     draw.pick(binary, unary)(draw, wiring, seen)
+
+
+def viewed(draw: Draw, wiring: Wiring, x: Twin) -> Twin:
+    """A view of x: transposed, a part, or another shape."""
+    n, m = x.shape
+    way = draw.pick("permute", "slice", "reshape")
+    if way == "slice":
+        return sliced(draw, wiring, x)
+    if way == "permute" or not x.tensor.is_contiguous:
+        return wiring.op("permute", x, 1, 0, evaluate=lambda a: a.T)
+    return wiring.op("reshape", x, m, n, evaluate=lambda a: a.reshape(n, m))
 
 
 def chosen(draw: Draw, wiring: Wiring) -> list[Twin]:
@@ -209,13 +221,13 @@ def reshaped(draw: Draw, wiring: Wiring, x: Twin) -> None:
     wiring.op("reshape", y, n, m, evaluate=lambda a: a.reshape(m, n))
 
 
-def sliced(draw: Draw, wiring: Wiring, x: Twin) -> None:
+def sliced(draw: Draw, wiring: Wiring, x: Twin) -> Twin:
     dim = draw.below(2)
     low = draw.below(x.shape[dim])
     high = low + 1 + draw.below(x.shape[dim] - low)
     step = draw.pick(1, 2)
     index = (slice(None),) * (1 - dim) + (slice(low, high, step),)
-    wiring.op("slice", x, dim, low, high, step, evaluate=lambda a: a[index])
+    return wiring.op("slice", x, dim, low, high, step, evaluate=lambda a: a[index])
 
 
 def joined(draw: Draw, wiring: Wiring, x: Twin) -> None:
@@ -259,7 +271,7 @@ def routed(draw: Draw, wiring: Wiring, x: Twin) -> None:
     wiring.op("reshape", taken, *taken.shape[:2], evaluate=lambda a: a[0])
 
 
-STEPS = (
+STEPS: tuple[Callable[[Draw, Wiring, Twin], object], ...] = (
     unary,
     scaled,
     binary,
