@@ -12,6 +12,7 @@ from .errors import (
     LogitsError,
     QueueFullError,
     RequestError,
+    ResponseFormatError,
     TemplateError,
     TokenizerError,
 )
@@ -22,6 +23,7 @@ from .runner.answer import Completion, Timings, TokenStep
 from .runner.handle import Handle
 from .runner.options import GenerationOptions
 from .runner.state import SlotState, State, Totals
+from .text.formats import ResponseFormat
 from .text.sampling import Constraint, Sampled, SamplingParams, TokenLogprob
 from .text.tokenizers import Tokenizer, tokenizer_from_gguf
 
@@ -41,6 +43,8 @@ __all__ = [
     "Prepared",
     "QueueFullError",
     "RequestError",
+    "ResponseFormat",
+    "ResponseFormatError",
     "Sampled",
     "SamplingParams",
     "SlotState",

@@ -29,6 +29,10 @@ class ContextOverflowError(RequestError):
         self.prompt_tokens, self.context = prompt_tokens, context
 
 
+class ResponseFormatError(RequestError):
+    """A response format that is not understood, that no answer can have, or that is too large."""
+
+
 class QueueFullError(BackbayError):
     """As many requests wait as may wait; `waiting` is their number. The same request may succeed later."""
 

@@ -44,6 +44,7 @@ from ..steps.builders import prompt_step, text_steps, worst_steps
 from ..steps.step import PictureRows, Step
 from ..steps.texts import text_length
 from ..steps.tokens import Token, ids_of, places_in
+from ..text.formats import Grammars
 from ..text.tokenizers import Tokenizer, tokenizer_from_gguf
 from ..text.tokenizers.keys import KIND, TOKENS
 from .contract import Engine, Facts, Prompt
@@ -100,6 +101,7 @@ class LocalEngine(Engine):
             self.cache: Cache | None = self.model.new_cache()
             self.step_cache = StepCache(self.model, self.cache)
             self._embedding = Lock()
+            self.grammars = Grammars(self.tokenizer, self.model.vocabulary_size)
             if self.cache is not None:
                 batch = min(batch, parallel * context)
                 dtype = _dtype(sizes.kv_dtype, self.backend)
@@ -167,6 +169,8 @@ class LocalEngine(Engine):
 
     def generation(self, options: GenerationOptions, begin_by: float) -> MakeJob:
         """The function that makes the job of a request for text, from its tokens and the rows of its pictures."""
+        if options.response_format is not None:
+            options = replace(options, constraint=self.grammars.constraint(options.response_format))
         return partial(
             Generation,
             options=options,
@@ -195,12 +199,8 @@ class LocalEngine(Engine):
         tokens = self.model.prompt(ids)
         room = min(self.facts.batch, self.facts.context)
         if text_length(tokens) and len(tokens) > room:
-            raise ContextOverflowError(
-                f"the prompt has {len(ids)} tokens, and the encoder takes {room - 1} at once: load the model with a "
-                f"larger batch and context",
-                len(ids),
-                room - 1,
-            )
+            told = f"the prompt has {len(ids)} tokens, and the encoder takes {room - 1} at once: load the model with a "
+            raise ContextOverflowError(f"{told}larger batch and context", len(ids), room - 1)
         return tokens
 
     def embed(self, prompts: Sequence[Sequence[int]], cancel: Event | None = None) -> NDArray[np.float32]:
@@ -295,11 +295,8 @@ class LocalEngine(Engine):
         if not tokens:
             raise RequestError("the prompt is empty")
         if len(tokens) > context:
-            raise ContextOverflowError(
-                f"the prompt has {len(tokens)} tokens with its pictures, the context holds {context}",
-                len(tokens),
-                context,
-            )
+            told = f"the prompt has {len(tokens)} tokens with its pictures, the context holds {context}"
+            raise ContextOverflowError(told, len(tokens), context)
         crossing = [place for place in places_in(tokens) if place.picture.crosses]
         room = self.runner.showing.room if self.runner is not None and self.runner.showing is not None else 0
         if len(crossing) > room:

@@ -97,7 +97,11 @@ class Generation(Job):
         return (count - 1,) if count == self.pending else ()
 
     def receive(self, rows: NDArray[Any]) -> bool:
-        sampled = self.sampler.sample(rows[0], self._taken_mask())
+        mask = self._taken_mask()
+        if mask == b"":
+            self._reason = "stop"
+            return False
+        sampled = self.sampler.sample(rows[0], mask)
         if len(self._tokens) == self.timings.resumed_tokens:
             self.timings.prompt = self._clock.lap()
         logprobs = None

@@ -10,6 +10,7 @@ from backbay.gguf import nearest
 
 from ..arguments import stop_strings, token_ids, whole
 from ..errors import RequestError, UnknownOptionError
+from ..text.formats import ResponseFormat, response_format_of
 from ..text.sampling import Constraint, SamplingParams
 
 
@@ -23,6 +24,7 @@ class GenerationOptions:
     num_keep    when the context is full, keep this many first tokens, forget the older half of the others, and go
                 on; None: the answer ends there, with the reason "length"
     resume      the tokens of an answer that was interrupted: go on after them as if it had not been
+    response_format  what the answer must be: a JSON schema, a pydantic model, a regular expression, a grammar, choices
     constraint  says which tokens may come next; it serves one request
     reuse       whether the cache of an earlier prompt serves the part that both prompts begin with
     sampling    how tokens are chosen
@@ -33,6 +35,7 @@ class GenerationOptions:
     num_keep: int | None = None
     reuse: bool = True
     resume: tuple[int, ...] = ()
+    response_format: ResponseFormat | None = None
     constraint: Constraint | None = None
     sampling: SamplingParams = field(default_factory=SamplingParams)
 
@@ -56,5 +59,8 @@ def options_of(given: Mapping[str, Any], context: int) -> GenerationOptions:
     constraint = own.get("constraint")
     if constraint is not None and not isinstance(constraint, Constraint):
         raise RequestError(f"constraint must have the methods mask and accept, got {constraint!r}")
+    own["response_format"] = response_format_of(own.get("response_format"))
+    if constraint is not None and own["response_format"] is not None:
+        raise RequestError("give a constraint or a response_format, not both")
     sampling = SamplingParams(**{name: value for name, value in given.items() if name not in _OWN})
     return GenerationOptions(**own, sampling=sampling)

@@ -44,6 +44,7 @@ from ..runner.generation import Generation
 from ..runner.handle import Handle, OnStep
 from ..runner.options import GenerationOptions
 from ..runner.state import SlotState, State, Totals
+from ..text.formats import check
 from ..text.tokenizers import Tokenizer, tokenizer_from_gguf
 from . import log_records
 from .asked import Asked, give
@@ -156,6 +157,8 @@ class WorkerEngine(Engine):
 
     def _check(self, prompt: Prompt, options: GenerationOptions) -> None:
         """Refuse wrong options here, before the worker does."""
+        if options.response_format is not None:
+            check(options.response_format)
         known = prompt if options.resume and not isinstance(prompt, Parts) else ()
         facts = self.facts
         Generation(

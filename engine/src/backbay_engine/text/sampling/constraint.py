@@ -13,8 +13,9 @@ class Constraint(Protocol):
     """Says which tokens may come next in one answer. Its calls never overlap, but come from several threads."""
 
     def mask(self) -> bytes | None:
-        """A bit for each token, the lowest of the first byte for token 0: 1 if it may be chosen next. None: any may.
+        """A bit for each token, the lowest of the first byte for token 0: 1 if it may be chosen next.
 
+        None: any token may. No bytes: the answer ends here.
         Called while the backend computes the step that the mask is for.
         """
 

@@ -1,0 +1,187 @@
+"""Response formats, compiled by llguidance for the vocabulary of one model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Sequence
+from threading import Lock
+from typing import TYPE_CHECKING, Final, final
+
+from backbay import OptionError
+
+from ...errors import ResponseFormatError
+from ..sampling.constraint import Constraint
+from ..tokenizers import Tokenizer
+from .response_format import ResponseFormat
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+_SPACE: Final = r"[\x20\x0A\x0D\x09]{1,32}"  # without a limit, a model may go on with spaces for ever
+_NO_ANSWER: Final = "no text can be an answer"
+_BYTES: Final = [bytes((byte,)) for byte in range(256)]
+
+
+@final
+class Grammars:
+    """Makes constraints of response formats. Threads may share one; the vocabulary is read at the first format."""
+
+    def __init__(self, tokenizer: Tokenizer | None, size: int) -> None:
+        self._tokenizer, self._size = tokenizer, size
+        self._vocabulary: LLTokenizer | None = None
+        self._lock = Lock()
+
+    def constraint(self, wanted: ResponseFormat) -> Constraint:
+        """The constraint of one answer; ResponseFormatError if no answer can be as wanted."""
+        if self._tokenizer is None:
+            raise ResponseFormatError("the file has no vocabulary, so an answer has no format")
+        grammar = _compiled(wanted)
+        with self._lock:
+            if self._vocabulary is None:
+                self._vocabulary = _vocabulary_of(self._tokenizer, self._size)
+        return Matching(_matcher(self._vocabulary, grammar), ends=bool(self._tokenizer.end_ids))
+
+
+def check(wanted: ResponseFormat) -> None:
+    """ResponseFormatError if no answer can be as wanted, whatever the vocabulary is."""
+    grammar = _compiled(wanted)
+    from llguidance import LLMatcher
+
+    if wanted.kind == "grammar":  # it may name tokens of the vocabulary
+        failed, told = LLMatcher.validate_grammar_with_warnings(grammar)
+        if failed:
+            raise _refused(told[0])
+    else:
+        bytes_alone = _Vocabulary([*_BYTES, b"<end>"], [256], lambda text: list(text.encode()))
+        Matching(_matcher(bytes_alone.made(), grammar), ends=True)
+
+
+@final
+class Matching:
+    """The constraint of one answer. Its first mask is computed at once: an impossible format is an error from the start.
+
+    ends    whether the model has a token that ends an answer
+    """
+
+    def __init__(self, matcher: LLMatcher, *, ends: bool) -> None:
+        self._matcher, self._ends = matcher, ends
+        self._first: bytes | None = self._computed()
+        if not any(self._first):
+            raise _refused(_NO_ANSWER)
+
+    def mask(self) -> bytes:
+        mask, self._first = self._first, None
+        if not self._ends and self._matcher.is_stopped():
+            return b""
+        return self._computed() if mask is None else mask
+
+    def accept(self, token: int) -> None:
+        self._first = None
+        if not self._matcher.consume_token(token):
+            raise _refused(_told(self._matcher) or f"token {token} is not allowed here")
+
+    def _computed(self) -> bytes:
+        mask = self._matcher.compute_bitmask()
+        if self._matcher.is_error():
+            raise _refused(_told(self._matcher))
+        return mask
+
+
+@final
+class _Vocabulary:
+    """A vocabulary as llguidance's TokenizerWrapper takes it."""
+
+    bos_token_id = None
+
+    def __init__(
+        self, tokens: list[bytes], special: Collection[int], encode: Callable[[str], Sequence[int]]
+    ) -> None:
+        self.tokens, self.special_token_ids, self._encode = tokens, sorted(special), encode
+        self.eos_token_id = self.special_token_ids[-1]
+
+    def __call__(self, text: str) -> Sequence[int]:
+        return self._encode(text)
+
+    def made(self, end_ids: Collection[int] = ()) -> LLTokenizer:
+        from llguidance import LLTokenizer, TokenizerWrapper
+
+        ends = sorted(end_ids) or [self.eos_token_id]
+        return LLTokenizer(TokenizerWrapper(self), n_vocab=len(self.tokens), eos_token=ends)
+
+
+def _vocabulary_of(tokenizer: Tokenizer, size: int) -> LLTokenizer:
+    """The tokens of a model as llguidance takes them; a model without an end gets one that it can never choose."""
+    special = {id for id in (*tokenizer.control_ids, *tokenizer.end_ids) if id < size}
+    tokens = [
+        tokenizer.token_text(id).encode() if id in special else tokenizer.token_bytes(id)
+        for id in range(size)
+    ]
+    ends = {id for id in tokenizer.end_ids if id < size}
+    if not ends:
+        tokens.append(b"<end>")
+        special.add(size)
+        ends.add(size)
+
+    def encode(text: str) -> Sequence[int]:
+        return tokenizer.encode(text, add_special=False, parse_special=False)
+
+    return _Vocabulary(tokens, special, encode).made(ends)
+
+
+def _matcher(vocabulary: LLTokenizer, grammar: str) -> LLMatcher:
+    from llguidance import LLMatcher, LLParserLimits
+
+    limits = LLParserLimits(verbose_errors=False)  # else errors show the parser's state, and the text so far
+    matcher = LLMatcher(vocabulary, grammar, log_level=0, limits=limits)
+    if matcher.is_error():
+        raise _refused(_told(matcher))
+    return matcher
+
+
+def _told(matcher: LLMatcher) -> str:
+    """What is wrong, without the names that llguidance has for it."""
+    error = matcher.get_error()
+    return _NO_ANSWER if error.startswith("NoExtension") else error
+
+
+def _compiled(wanted: ResponseFormat) -> str:
+    """The format in llguidance's own form."""
+    try:
+        import llguidance  # noqa: F401
+    except ImportError as error:
+        told = "response_format needs llguidance: pip install 'backbay-engine[formats]'"
+        raise OptionError(told) from error
+    try:
+        return _COMPILERS[wanted.kind](wanted.text)
+    except Exception as error:
+        raise _refused(str(error)) from error
+
+
+def _schema(text: str) -> str:
+    from llguidance import LLMatcher
+
+    return LLMatcher.grammar_from_json_schema(text, defaults={"whitespace_pattern": _SPACE})
+
+
+def _regex(text: str) -> str:
+    from llguidance import LLMatcher
+
+    return LLMatcher.grammar_from_regex(text)
+
+
+def _choice(text: str) -> str:
+    return _grammar("start: " + " | ".join(json.dumps(choice) for choice in json.loads(text)))
+
+
+def _grammar(text: str) -> str:
+    from llguidance import LLMatcher
+    from llguidance.gbnf_to_lark import any_to_lark
+
+    return LLMatcher.grammar_from_lark(any_to_lark(text))
+
+
+_COMPILERS: Final = {"schema": _schema, "regex": _regex, "choice": _choice, "grammar": _grammar}
+
+
+def _refused(told: str) -> ResponseFormatError:
+    return ResponseFormatError(f"response_format: {told}")
