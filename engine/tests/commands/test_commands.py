@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -53,6 +54,22 @@ def test_run_reads_a_prompt_from_standard_input(path, capsys, monkeypatch):
         said(capsys, "run", path, "-p", "-", "-n", "2", "--backend", "cpu_ref", "--json", *SMALL)
     )
     assert answer["timings"]["prompt_tokens"] == 12
+
+
+def test_run_gives_answers_a_format(path, capsys, tmp_path):
+    pytest.importorskip("llguidance")
+    schema, grammar, wrong = tmp_path / "schema.json", tmp_path / "grammar.lark", tmp_path / "wrong.json"
+    schema.write_text('{"enum": [12, true]}')
+    grammar.write_text('start: "a" /[0-9]{2}/')
+    wrong.write_text('{"not": {}}')
+    words = ["run", path, "-p", "hi", "--backend", "cpu_ref", "--json", *SMALL]
+    assert json.loads(json.loads(said(capsys, *words, "--json-schema", str(schema)))["text"]) in (12, True)
+    assert re.fullmatch("a[0-9]{2}", json.loads(said(capsys, *words, "--grammar", str(grammar)))["text"])
+    for option, file in (("--json-schema", wrong), ("--grammar", wrong), ("--grammar", tmp_path / "none")):
+        with pytest.raises(SystemExit) as caught:
+            main([*words, option, str(file)])
+        assert caught.value.code == 2
+        assert f"argument {option}: {file}: " in capsys.readouterr().err
 
 
 def test_a_conversation_goes_on_until_input_ends(path, capsys, monkeypatch):

@@ -6,15 +6,17 @@ import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-from backbay import OptionError
+from backbay import BackbayError, OptionError
 from backbay.cli import add_json, note, printable, say_json, standard_input, standard_line, whole
 
 from ..errors import RequestError
 from ..images.picture import Image
 from ..llm import LLM, Prompt
 from ..runner.answer import Completion, Timings
+from ..text.formats import FormatKind, ResponseFormat, check
 from ..text.sampling import SamplingParams
 from .opening import add_backend, add_images, add_model, add_worker, open_model
 
@@ -57,6 +59,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="N",
         help="when the context is full, keep this many first tokens and go on",
     )
+    formats = parser.add_mutually_exclusive_group()
+    for option, of_file, holds in (
+        ("--json-schema", format_of("schema"), "the answer is JSON that is valid by the schema in this file"),
+        ("--grammar", format_of("grammar"), "the answer is a text of the Lark or GBNF grammar in this file"),
+    ):
+        formats.add_argument(option, dest="response_format", type=of_file, metavar="FILE", help=holds)
     for name, (kind, what) in SAMPLING.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=sampling(name, kind), metavar="X", help=what)
     parser.add_argument("--quiet", action="store_true", help="do not print timings")
@@ -75,6 +83,20 @@ def sampling(name: str, kind: type[int | float]) -> Callable[[str], int | float]
         return value
 
     parse.__name__ = kind.__name__  # argparse shows it in its error
+    return parse
+
+
+def format_of(kind: FormatKind) -> Callable[[str], ResponseFormat]:
+    """The argparse type of a file with a response format."""
+
+    def parse(path: str) -> ResponseFormat:
+        try:
+            wanted = ResponseFormat(kind, Path(path).read_text("utf-8"))
+            check(wanted)
+        except (OSError, UnicodeError, BackbayError) as error:
+            raise ArgumentTypeError(f"{path}: {error}") from None
+        return wanted
+
     return parse
 
 
@@ -174,7 +196,7 @@ def answer(llm: LLM, prompt: Prompt, args: Namespace, *, goes_on: bool = False) 
 
 def options(args: Namespace) -> dict[str, Any]:
     """The options that were given, for `submit`."""
-    given = {name: getattr(args, name) for name in (*SAMPLING, "max_tokens", "num_keep")}
+    given = {name: getattr(args, name) for name in (*SAMPLING, "max_tokens", "num_keep", "response_format")}
     return {**{name: value for name, value in given.items() if value is not None}, "stop": args.stop}
 
 

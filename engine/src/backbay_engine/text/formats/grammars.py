@@ -17,7 +17,9 @@ from .response_format import ResponseFormat
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-_SPACE: Final = r"[\x20\x0A\x0D\x09]{1,32}"  # without a limit, a model may go on with spaces for ever
+_SPACE: Final = (
+    r"( |\n{1,2}[ \t]{0,20})"  # as in llama.cpp: without a limit, a model may write spaces for ever
+)
 _NO_ANSWER: Final = "no text can be an answer"
 _BYTES: Final = [bytes((byte,)) for byte in range(256)]
 

@@ -7,10 +7,11 @@ import re
 import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, final
+from typing import Any, Final, Literal, TypeAlias, final
 
 from ...errors import ResponseFormatError
 
+FormatKind: TypeAlias = Literal["schema", "regex", "grammar", "choice"]
 LONGEST: Final = 1 << 20  # characters of a schema or a grammar
 _FORMS: Final = (
     "a JSON schema, a pydantic model, a compiled regular expression, a text with a regular expression or a grammar "
@@ -24,7 +25,7 @@ _RULE: Final = re.compile(r"^\s*(\??start\s*(\[[^\]]*\])?\s*:|root\s*::=)", re.M
 class ResponseFormat:
     """What an answer must be. The text is a JSON schema, a regular expression, a grammar, or a JSON list of choices."""
 
-    kind: Literal["schema", "regex", "grammar", "choice"]
+    kind: FormatKind
     text: str
 
     def __post_init__(self) -> None:
