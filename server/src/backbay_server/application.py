@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from backbay_engine import LLM, load
 
-from . import page
+from . import openapi, page
 from .apis import ENDPOINTS
 from .apis.endpoint import Services
 from .catalogue import Catalogue, Entry, Pool
@@ -52,9 +52,12 @@ def app(*models: str, settings: Settings | None = None, **given: Any) -> Starlet
             generator.close()
 
     made = Starlette(
-        routes=[endpoint.route() for endpoint in ENDPOINTS]
-        + watching_routes(with_metrics=chosen.metrics)
-        + (page.routes() if chosen.page else []),
+        routes=[
+            *(endpoint.route() for endpoint in ENDPOINTS),
+            *watching_routes(with_metrics=chosen.metrics),
+            openapi.ROUTE,
+            *(page.routes() if chosen.page else []),
+        ],
         middleware=_middleware(chosen, drain, metrics),
         lifespan=lifespan,
         exception_handlers={HTTPException: _http_error},

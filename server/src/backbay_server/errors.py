@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final, TypeAlias
 
-from msgspec import json
+from msgspec import UNSET, Struct, UnsetType, json
 from starlette.responses import Response
 from starlette.types import Scope
 
@@ -105,6 +104,19 @@ class UnavailableError(ApiError):
     status, type, retry_after = 503, "server_error", SOON
 
 
+ERRORS: Final[tuple[type[ApiError], ...]] = (
+    InvalidRequestError,
+    AuthenticationError,
+    ForbiddenError,
+    ModelNotFoundError,
+    TooLargeError,
+    BusyError,
+    ServerError,
+    UnavailableError,
+)
+"""Those that any endpoint may give."""
+
+
 # -- the engine's errors ---------------------------------------------------------------------------------
 
 
@@ -133,14 +145,44 @@ def api_error(error: BaseException) -> ApiError:
 
 # -- bodies ----------------------------------------------------------------------------------------------
 
-Form: TypeAlias = Callable[[ApiError], Mapping[str, Any]]
+
+class OpenAIDetails(Struct, omit_defaults=True):
+    """What is wrong. Both counts of tokens are there if the prompt is too long."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+    n_prompt_tokens: int | UnsetType = UNSET
+    n_ctx: int | UnsetType = UNSET
 
 
-def _openai(error: ApiError) -> Mapping[str, Any]:
-    told = {"message": error.message, "type": error.type, "param": error.param, "code": error.code}
-    return {"error": {**told, **error.details}}
+class OpenAIError(Struct):
+    """An error of OpenAI's API."""
+
+    error: OpenAIDetails
 
 
+class AnthropicDetails(Struct):
+    """What is wrong."""
+
+    type: str
+    message: str
+
+
+class AnthropicError(Struct, tag="error", tag_field="type"):
+    """An error of Anthropic's API."""
+
+    error: AnthropicDetails
+
+
+class OllamaError(Struct):
+    """An error of Ollama's API."""
+
+    error: str
+
+
+ErrorBody: TypeAlias = OpenAIError | AnthropicError | OllamaError
 _ANTHROPIC_TYPES: Final = {
     401: "authentication_error",
     403: "permission_error",
@@ -152,31 +194,33 @@ _ANTHROPIC_TYPES: Final = {
 }
 
 
-def _anthropic(error: ApiError) -> Mapping[str, Any]:
-    kind = _ANTHROPIC_TYPES.get(_anthropic_status(error), "invalid_request_error")
-    return {"type": "error", "error": {"type": kind, "message": error.message}}
+def error_form(path: str) -> type[ErrorBody]:
+    """The form of the API to which a path belongs."""
+    if path.startswith("/v1/messages"):
+        return AnthropicError
+    return OllamaError if path.startswith("/api/") else OpenAIError
 
 
-def _anthropic_status(error: ApiError) -> int:
-    return 529 if isinstance(error, BusyError) else error.status
-
-
-def _ollama(error: ApiError) -> Mapping[str, Any]:
-    return {"error": error.message}
-
-
-_ANTHROPIC, _OLLAMA = "/v1/messages", "/api/"
+def error_status(kind: type[ApiError], path: str) -> int:
+    """The status of an error: 529 where Anthropic's clients are told to wait."""
+    return 529 if issubclass(kind, BusyError) and error_form(path) is AnthropicError else kind.status
 
 
 def error_body(error: ApiError, scope: Scope) -> bytes:
     """The body of an error, in the form of the API whose path was asked for."""
-    path: str = scope["path"]
-    form = _anthropic if path.startswith(_ANTHROPIC) else _ollama if path.startswith(_OLLAMA) else _openai
-    return json.encode(form(error))
+    form = error_form(scope["path"])
+    if form is AnthropicError:
+        status = error_status(type(error), scope["path"])
+        kind = _ANTHROPIC_TYPES.get(status, "invalid_request_error")
+        return json.encode(AnthropicError(AnthropicDetails(kind, error.message)))
+    if form is OllamaError:
+        return json.encode(OllamaError(error.message))
+    told = OpenAIDetails(error.message, error.type, error.param, error.code, **error.details)
+    return json.encode(OpenAIError(told))
 
 
 def error_response(error: ApiError, scope: Scope) -> Response:
     """The answer to a request that goes wrong; an ASGI application."""
-    status = _anthropic_status(error) if scope["path"].startswith(_ANTHROPIC) else error.status
+    status = error_status(type(error), scope["path"])
     headers = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
     return Response(error_body(error, scope), status, headers, "application/json")

@@ -14,7 +14,7 @@ from ..catalogue import Catalogue, Pool
 from ..errors import api_error, error_body, error_response
 from ..generation import Generator
 from ..settings import Settings
-from ..transport.answers import Json, Stream
+from ..transport.answers import EVENT_STREAM, Json, Stream
 from ..transport.bodies import BodyDecoder, DisconnectedError, read_body
 from ..transport.disconnects import while_connected
 from ..transport.drain import Drain
@@ -61,8 +61,10 @@ class Call:
 class Endpoint(Generic[Body]):
     """A method of a path.
 
-    body     the struct of the request's body; None: it has none
-    answers  the struct of the answer's body
+    body         the struct of the request's body; None: it has none
+    answers      the struct of the answer's body
+    chunks       the struct of a chunk of the answer's stream; None: there are no streams
+    stream_type  the media type of the stream
     """
 
     method: str
@@ -70,6 +72,8 @@ class Endpoint(Generic[Body]):
     handler: Callable[[Call, Body], Awaitable[Json | Stream]]
     body: type[Body] | None = None
     answers: Any = None
+    chunks: Any = None
+    stream_type: str = EVENT_STREAM
 
     def route(self) -> Route:
         return Route(self.path, EndpointApp(self), methods=[self.method])

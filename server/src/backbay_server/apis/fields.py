@@ -37,7 +37,10 @@ def refused(text: str, unless: Iterable[Any] = ()) -> Meta:
 
 
 def _meta(use: Use) -> Meta:
-    return Meta(description=use.text, extra_json_schema={USE: use.use}, extra={"use": use})
+    schema: dict[str, Any] = {USE: use.use}
+    if use.use == "refused":
+        schema["enum"] = [None, *use.unless]
+    return Meta(description=use.text, extra_json_schema=schema, extra={"use": use})
 
 
 @cache

@@ -10,6 +10,8 @@ from typing import Final, TypeAlias, final
 import msgspec
 from starlette.types import Send
 
+EVENT_STREAM: Final = "text/event-stream; charset=utf-8"
+JSON_LINES: Final = "application/x-ndjson"
 encode: Final = msgspec.json.Encoder().encode
 Fail: TypeAlias = Callable[[BaseException], bytes]
 """Gives the body of an error in the API's form."""
@@ -57,12 +59,12 @@ class Stream:
 
 def event_stream(chunks: AsyncGenerator[bytes, None]) -> Stream:
     """Server-sent events, made by `sse`."""
-    return Stream(chunks, "text/event-stream; charset=utf-8", sse)
+    return Stream(chunks, EVENT_STREAM, sse)
 
 
 def json_lines(chunks: AsyncGenerator[bytes, None]) -> Stream:
     """JSON, a line for each chunk, made by `line`."""
-    return Stream(chunks, "application/x-ndjson", line)
+    return Stream(chunks, JSON_LINES, line)
 
 
 def sse(data: bytes) -> bytes:

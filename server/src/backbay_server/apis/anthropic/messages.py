@@ -11,6 +11,7 @@ from backbay_engine import LLM
 
 from ...generation import Conversation, Delta, Finish, Piece, Request
 from ...generation.calls import CallArguments, CallBegun
+from ...generation.prompts import made
 from ...transport.answers import Json, Stream, event_stream, named_sse
 from ..endpoint import Call, Endpoint
 from .answers import (
@@ -101,8 +102,7 @@ def _usage(event: Finish) -> Usage:
 
 
 def _count(llm: LLM, conversation: Conversation) -> int:
-    given = {**conversation.variables, **({"tools": conversation.tools} if conversation.tools else {})}
-    return len(llm.encode(llm.chat_prompt(conversation.messages, **given)))
+    return len(llm.encode(made(llm, conversation)))
 
 
 ENDPOINTS: Final = (

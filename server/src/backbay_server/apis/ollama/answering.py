@@ -9,7 +9,7 @@ from time import perf_counter_ns
 from typing import Any, Final
 
 from ...generation import Delta, Request
-from ...transport.answers import Json, Stream, encode, json_lines, line
+from ...transport.answers import JSON_LINES, Json, Stream, encode, json_lines, line
 from ..endpoint import Call, Endpoint
 from .answers import ChatLine, GenerateLine, Line, Message
 from .conversations import chat_request, generate_request, name_of
@@ -94,6 +94,6 @@ def _line(body: Generating, model: str, grown: Grown, **more: Any) -> Line:
 
 
 ENDPOINTS: Final = (
-    Endpoint("POST", "/api/chat", chat, ChatRequest, ChatLine),
-    Endpoint("POST", "/api/generate", generate, GenerateRequest, GenerateLine),
+    Endpoint("POST", "/api/chat", chat, ChatRequest, ChatLine, ChatLine, JSON_LINES),
+    Endpoint("POST", "/api/generate", generate, GenerateRequest, GenerateLine, GenerateLine, JSON_LINES),
 )

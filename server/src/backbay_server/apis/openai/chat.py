@@ -167,4 +167,6 @@ def _delta(piece: Piece) -> told.Delta:
             return told.Delta(tool_calls=[told.ToolCallDelta(piece.number, function=more)])
 
 
-ENDPOINTS: Final = (Endpoint("POST", "/v1/chat/completions", chat, ChatRequest, told.ChatCompletion),)
+ENDPOINTS: Final = (
+    Endpoint("POST", "/v1/chat/completions", chat, ChatRequest, told.ChatCompletion, told.ChatChunk),
+)

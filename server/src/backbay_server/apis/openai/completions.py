@@ -135,4 +135,6 @@ def _logprobs(sampled: Sequence[Sampled], tokenizer: Tokenizer, offset: int) -> 
     return found
 
 
-ENDPOINTS: Final = (Endpoint("POST", "/v1/completions", complete, CompletionRequest, TextCompletion),)
+ENDPOINTS: Final = (
+    Endpoint("POST", "/v1/completions", complete, CompletionRequest, TextCompletion, TextCompletion),
+)

@@ -1,0 +1,54 @@
+"""Embeddings."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from asking import ask
+from scripted_model import write_embedder, write_scripted_model
+
+VECTORS = {"east": np.array([1, 0, 0, 0], np.float32), "north": np.array([0, 1, 0, 0], np.float32)}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_embedder(tmp_path_factory.mktemp("models") / "embedder.gguf", VECTORS)
+
+
+def embed(model: Path, given: Any, **fields: Any) -> Any:
+    return ask(model, "/v1/embeddings", {"input": given, **fields})
+
+
+def test_texts_become_vectors_in_their_order(model: Path):
+    _, body = embed(model, ["[east]", "[north]"])
+    assert [each["index"] for each in body["data"]] == [0, 1]
+    assert np.allclose([each["embedding"] for each in body["data"]], list(VECTORS.values()), atol=1e-3)
+    assert body["usage"]["prompt_tokens"] == body["usage"]["total_tokens"] > 0
+
+
+def test_base64_holds_the_same_numbers(model: Path):
+    _, floats = embed(model, "[east]")
+    _, packed = embed(model, "[east]", encoding_format="base64")
+    found = np.frombuffer(base64.b64decode(packed["data"][0]["embedding"]), "<f4")
+    assert np.allclose(found, floats["data"][0]["embedding"])
+
+
+def test_dimensions_are_those_of_the_model(model: Path):
+    _, body = embed(model, "[east]")
+    width = len(body["data"][0]["embedding"])
+    assert embed(model, "[east]", dimensions=width)[0] == 200
+    assert embed(model, "[east]", dimensions=width - 1)[1]["error"]["param"] == "dimensions"
+
+
+@pytest.mark.parametrize("given", [[], "", [""], [1, "a"], ["[east]"] * 3000, 7])
+def test_what_is_wrong_is_a_400(model: Path, given: Any):
+    assert embed(model, given)[0] == 400
+
+
+def test_a_model_that_writes_embeds_nothing(tmp_path: Path):
+    status, body = embed(write_scripted_model(tmp_path / "scripted.gguf"), "x")
+    assert (status, body["error"]["type"]) == (400, "invalid_request_error")

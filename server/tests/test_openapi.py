@@ -1,0 +1,45 @@
+"""The description of the endpoints."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from backbay_server.apis import ENDPOINTS
+from backbay_server.openapi import document
+
+
+def test_every_endpoint_is_described():
+    paths = document(ENDPOINTS)["paths"]
+    for each in ENDPOINTS:
+        operation = paths[re.sub(r":\w+}", "}", each.path)][each.method.lower()]
+        assert operation["summary"].endswith("."), each.path
+        assert {"400", "401", "404", "500", "503"} <= operation["responses"].keys()
+
+
+def test_every_reference_has_its_schema():
+    text = msgspec.json.encode(document(ENDPOINTS)).decode()
+    schemas = document(ENDPOINTS)["components"]["schemas"]
+    assert set(re.findall(r'"#/components/schemas/([^"]+)"', text)) <= schemas.keys()
+
+
+def test_a_schema_says_what_happens_to_a_field():
+    schemas = document(ENDPOINTS)["components"]["schemas"]
+    fields = schemas["CompletionRequest"]["properties"]
+    assert fields["prompt"]["x-backbay"] == "taken"
+    assert fields["user"]["x-backbay"] == "ignored"
+    assert (fields["best_of"]["x-backbay"], fields["best_of"]["enum"]) == ("refused", [None, 1])
+
+
+def test_every_field_of_a_request_has_a_use():
+    schemas = document(ENDPOINTS)["components"]["schemas"]
+    bodies = [each.body for each in ENDPOINTS if each.body is not None]
+    named = msgspec.json.schema_components(bodies)[1]
+    missing = [
+        f"{name}.{field}"
+        for name in named
+        for field, schema in schemas.get(name, {}).get("properties", {}).items()
+        if "x-backbay" not in schema and "const" not in schema and schema.get("enum") is None
+    ]
+    assert missing == []
