@@ -1,0 +1,150 @@
+"""How the server ends: drained by SIGTERM, at once by a second one, killed, and started again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+from processes import Served, serving
+from scripted_model import write_scripted_model
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    write_scripted_model(tmp_path / "scripted.gguf")
+    return tmp_path / "scripted.gguf"
+
+
+def body(script: str, **fields: object) -> dict[str, object]:
+    return {
+        "model": "scripted",
+        "messages": [{"role": "user", "content": f"[{script}]"}],
+        "stream": True,
+        **fields,
+    }
+
+
+def ended(server: Served, seconds: float = 20) -> int:
+    return server.process.wait(seconds)
+
+
+def children(process: int) -> list[int]:
+    """The processes that the threads of a process have started."""
+    told = [path.read_text() for path in Path(f"/proc/{process}/task").glob("*/children")]
+    return [int(child) for text in told for child in text.split()]
+
+
+def streaming(lines: Iterator[str], count: int = 3) -> None:
+    """Read until an answer has begun."""
+    for _ in range(count):
+        next(lines)
+
+
+@pytest.mark.fault(
+    "SIGTERM in mid-stream",
+    "/ready and new requests get 503, running answers end whole, then the process ends",
+)
+def test_sigterm_lets_running_answers_end(model: Path) -> None:
+    with (
+        serving(model, "--backend", "cpu_ref") as server,
+        httpx.Client(base_url=server.url, timeout=60) as client,
+    ):
+        with client.stream("POST", "/v1/chat/completions", json=body("endless", max_tokens=500)) as answer:
+            lines = answer.iter_lines()
+            streaming(lines)
+            server.process.send_signal(signal.SIGTERM)
+            time.sleep(0.3)
+            with httpx.Client(base_url=server.url) as other:
+                refused = other.post("/v1/chat/completions", json=body("hello"))
+                assert refused.status_code == 503
+                assert refused.headers["retry-after"]
+                assert other.get("/ready").status_code == 503
+                assert other.get("/health").status_code == 200
+            rest = [line for line in lines if line]
+        assert rest[-1] == "data: [DONE]"
+        assert '"finish_reason":"length"' in rest[-2] + rest[-3]
+        assert ended(server) == 0
+
+
+@pytest.mark.fault(
+    "running answers outlast the time for the end (--drain)",
+    "they end with an error event, and the process ends",
+)
+def test_answers_that_take_too_long_are_cancelled(model: Path) -> None:
+    with serving(model, "--backend", "cpu_ref", "--context", 4096, "--drain", 0.2) as server:
+        with httpx.stream(
+            "POST", f"{server.url}/v1/chat/completions", json=body("endless"), timeout=60
+        ) as answer:
+            lines = answer.iter_lines()
+            streaming(lines)
+            server.process.send_signal(signal.SIGTERM)
+            rest = [line for line in lines if line]
+        assert "error" in msgspec.json.decode(rest[-1].removeprefix("data: "))
+        assert ended(server) == 0
+
+
+def test_a_second_signal_ends_at_once(model: Path) -> None:
+    with (
+        serving(model, "--backend", "cpu_ref", "--context", 4096) as server,
+        httpx.stream("POST", f"{server.url}/v1/chat/completions", json=body("endless"), timeout=60) as answer,
+    ):
+        streaming(answer.iter_lines())
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(0.2)
+        begun = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        assert ended(server) == 128 + signal.SIGTERM
+        assert time.monotonic() - begun < 2
+
+
+def test_an_idle_server_ends_soon(model: Path) -> None:
+    with serving(model, "--backend", "cpu_ref") as server, httpx.Client(base_url=server.url) as client:
+        client.get("/health")  # an idle connection stays
+        begun = time.monotonic()
+        server.process.send_signal(signal.SIGINT)
+        assert ended(server) == 0
+        assert time.monotonic() - begun < 5
+
+
+@pytest.mark.fault(
+    "the server is killed in mid-stream (-9)",
+    "the client's connection ends; started again, it serves at the same port",
+)
+def test_killed_and_started_again(model: Path) -> None:
+    with serving(model, "--backend", "cpu_ref") as server:
+        port = server.url.rpartition(":")[2]
+        with httpx.stream(
+            "POST", f"{server.url}/v1/chat/completions", json=body("endless"), timeout=60
+        ) as answer:
+            lines = answer.iter_lines()
+            streaming(lines)
+            server.process.kill()
+            with pytest.raises(httpx.HTTPError):
+                list(lines)
+    with serving(model, "--backend", "cpu_ref", "--port", port) as again:
+        answer = httpx.post(f"{again.url}/v1/chat/completions", json=body("hello", stream=False), timeout=60)
+        assert answer.json()["choices"][0]["message"]["content"] == "Hello, world!"
+
+
+@pytest.mark.fault(
+    "a model's process dies in mid-stream (--worker)", "an error event, and the next request is served"
+)
+def test_a_dying_worker_is_an_error_of_its_answers(model: Path) -> None:
+    with serving(model, "--backend", "cpu_ref", "--worker", "--context", 4096) as server:
+        with httpx.stream(
+            "POST", f"{server.url}/v1/chat/completions", json=body("endless"), timeout=60
+        ) as answer:
+            lines = answer.iter_lines()
+            streaming(lines)
+            for child in children(server.process.pid):
+                os.kill(child, signal.SIGKILL)
+            rest = [line for line in lines if line]
+        assert "error" in msgspec.json.decode(rest[-1].removeprefix("data: "))
+        answer = httpx.post(f"{server.url}/v1/chat/completions", json=body("hello", stream=False), timeout=60)
+        assert answer.status_code == 200
