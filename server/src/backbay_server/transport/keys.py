@@ -18,6 +18,8 @@ from ..errors import AuthenticationError, error_response
 MOST_BYTES = 1 << 20
 OPEN = frozenset({"/", "/health", "/ready", "/metrics"})
 PAGE = "/page/"  # files that everybody may have
+# OpenAI's first words: litellm knows a wrong key by them
+WRONG = "Incorrect API key provided, or none: send the header Authorization: Bearer KEY"
 Digests: TypeAlias = tuple[bytes, ...]
 
 
@@ -54,8 +56,7 @@ class Keys:
         if scope["type"] != "http" or is_open(scope["path"]) or self._knows(scope):
             await self._app(scope, receive, send)
             return
-        error = AuthenticationError("a valid API key is needed: send the header Authorization: Bearer KEY")
-        await error_response(error, scope)(scope, receive, send)
+        await error_response(AuthenticationError(WRONG), scope)(scope, receive, send)
 
     def _knows(self, scope: Scope) -> bool:
         given = [key for name, value in scope["headers"] if (key := _key(name, value))]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable
+from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from msgspec import json
@@ -42,7 +44,7 @@ async def create_message(call: Call, body: MessagesRequest) -> Json | Stream:
     request = Request(body.model, [conversation_of(body)], options_of(body))
     one = body.tool_choice is not None and body.tool_choice.disable_parallel_tool_use
     if body.stream:
-        return event_stream(_events(call, request, one=one))
+        return replace(event_stream(_events(call, request, one=one)), framed=partial(named_sse, "error"))
     pieces: list[Piece] = []
     async with call.services.generator.answering(request) as answer:
         async for event in answer:

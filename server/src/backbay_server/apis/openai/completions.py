@@ -52,12 +52,12 @@ def prompts_of(given: str | list[str | int | list[int]], name: str = "prompt") -
 
 async def _completion(answer: Answer, request: Request, name: str) -> TextCompletion:
     created, ends = int(time.time()), list[Finish]()
-    grown = [_Grown() for _ in range(request.choices)]
+    grown = [_Grown(answer.tokenizer) for _ in range(request.choices)]
     async for event in answer:
         if isinstance(event, Finish):
             ends.append(event)
         else:
-            grown[event.choice].add(event, answer.tokenizer)
+            grown[event.choice].add(event)
     ends.sort(key=lambda end: end.choice)
     choices = [grown[end.choice].choice(end) for end in ends]
     return TextCompletion(name, created, answer.model, choices, usage=usage_of(ends, request.n))
@@ -74,16 +74,13 @@ async def _chunks(call: Call, request: Request, name: str, *, usage: bool) -> As
                 )
             )
 
-        offsets = [0] * request.choices
+        tokens = [_Tokens(answer.tokenizer) for _ in range(request.choices)]
         async for event in answer:
             if isinstance(event, Finish):
                 ends.append(event)
                 yield chunk([CompletionChoice(event.choice, "", finish_reason=_reason(event))])
             else:
-                logprobs = None
-                if event.logprobs is not None:
-                    logprobs = _logprobs(event.logprobs, answer.tokenizer, offsets[event.choice])
-                    offsets[event.choice] += sum(map(len, logprobs.tokens))
+                logprobs = None if event.logprobs is None else tokens[event.choice].shown(event.logprobs)
                 yield chunk([CompletionChoice(event.choice, _text(event), logprobs)])
         if usage:
             yield chunk([], usage_of(ends, request.n))
@@ -93,16 +90,15 @@ async def _chunks(call: Call, request: Request, name: str, *, usage: bool) -> As
 class _Grown:
     """One of the answers, as far as it has come."""
 
-    def __init__(self) -> None:
-        self._texts, self._length = list[str](), 0
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._texts, self._tokens = list[str](), _Tokens(tokenizer)
         self._logprobs: CompletionLogprobs | None = None
 
-    def add(self, delta: Delta, tokenizer: Tokenizer) -> None:
+    def add(self, delta: Delta) -> None:
         self._texts.append(_text(delta))
         if delta.logprobs is None:
             return
-        more = _logprobs(delta.logprobs, tokenizer, self._length)
-        self._length += sum(map(len, more.tokens))
+        more = self._tokens.shown(delta.logprobs)
         if self._logprobs is None:
             self._logprobs = more
             return
@@ -121,18 +117,26 @@ def _reason(end: Finish) -> Reason:
     return "length" if end.reason == "length" else "stop"
 
 
-def _logprobs(sampled: Sequence[Sampled], tokenizer: Tokenizer, offset: int) -> CompletionLogprobs:
-    """The log-probabilities of tokens whose text begins at an offset."""
-    found = CompletionLogprobs([], [], [], [])
-    for each in sampled:
-        text = token_text(tokenizer, each.token)
-        top = {token_text(tokenizer, top.token): top.logprob for top in each.top}
-        found.tokens.append(text)
-        found.token_logprobs.append(each.logprob)
-        found.top_logprobs.append(None if each.logprob is None else {text: each.logprob, **top})
-        found.text_offset.append(offset)
-        offset += len(text)
-    return found
+class _Tokens:
+    """The tokens of one of the answers, as they come."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer, self._text, self._offset = tokenizer, tokenizer.stream(continues=True), 0
+
+    def shown(self, sampled: Sequence[Sampled]) -> CompletionLogprobs:
+        """Tokens with their log-probabilities, and the places of their texts in the answer's text."""
+        found = CompletionLogprobs([], [], [], [])
+        for each in sampled:
+            text = token_text(self._tokenizer, each.token)
+            top = {token_text(self._tokenizer, top.token): top.logprob for top in each.top}
+            found.tokens.append(text)
+            found.token_logprobs.append(each.logprob)
+            found.top_logprobs.append(None if each.logprob is None else {text: each.logprob, **top})
+            found.text_offset.append(self._offset)
+            self._offset += len(
+                self._text.push(each.token)
+            )  # control tokens and half characters show nothing
+        return found
 
 
 ENDPOINTS: Final = (
