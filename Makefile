@@ -37,6 +37,7 @@ contracts: $(VENV)/.installed  ## check which room imports which
 docs: api  ## write all pages that are made from the code anew
 	$(BIN)/python tools/architecture.py
 	$(BIN)/python engine/tools/op_users.py
+	$(BIN)/python server/tools/tables.py
 	$(BIN)/python tools/generated_text.py
 	$(BIN)/python tools/faults.py
 	$(BIN)/python tools/found.py

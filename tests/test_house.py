@@ -32,6 +32,10 @@ def test_the_table_of_faults_is_that_of_the_tests():
     assert run("tools/faults.py", "--check").returncode == 0, "run `make docs`"
 
 
+def test_the_tables_of_the_server_are_those_of_its_code():
+    assert run("server/tools/tables.py", "--check").returncode == 0, "run `make docs`"
+
+
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_module_is_longer_than_400_lines(path: Path):
     assert len(path.read_text().splitlines()) <= 400

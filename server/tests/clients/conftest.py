@@ -15,6 +15,7 @@ from serving import Served, serving
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # litellm would load a list from outside
 CLIENTS = {
     "test_anthropic.py": ("anthropic",),
+    "test_documents.py": ("openai",),
     "test_langchain.py": ("langchain_anthropic", "langchain_openai"),
     "test_litellm.py": ("litellm",),
     "test_ollama.py": ("ollama",),

@@ -54,6 +54,7 @@ def _route(path: str, name: str, content: bytes) -> Route:
     kind = KINDS[name.rpartition(".")[2]]
 
     async def show(request: Request) -> Response:
+        """The page: a chat, and the server's state."""
         headers = {**HEADERS, "etag": tag}
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers=headers)

@@ -32,6 +32,7 @@ async def ready(request: Request) -> Response:
 
 
 async def metrics(request: Request) -> Response:
+    """Metrics in Prometheus' format, with the option --metrics."""
     found = await asyncio.to_thread(
         request.app.state.services.metrics.text
     )  # a model's process may take long to answer
@@ -39,6 +40,7 @@ async def metrics(request: Request) -> Response:
 
 
 async def show_state(request: Request) -> Response:
+    """The slots, queues, speed and memory of the models, as the page shows them."""
     held = request.app.state.services
     found = await asyncio.to_thread(state, held.pool, held.metrics, draining=held.drain.begun)
     return Response(msgspec.json.encode(found), media_type=JSON)
