@@ -34,7 +34,7 @@ def preparations(size: int, patch: int) -> dict[str, Preparation]:
     grids = [(1, 2), (2, 1), (2, 2), (3, 1), (1, 3)]
     return {
         "gemma3": Squash(size=size, tokens=16, **HALF),
-        "llava": CentreCrop(size=size, patch=patch, **CLIP),
+        "llava": CentreCrop(size=size, tokens=(size // patch) ** 2, **CLIP),
         "llava-next": Anyres(
             size=size, patch=patch, pinpoints=tuple((size * h, size * w) for h, w in grids), **CLIP
         ),

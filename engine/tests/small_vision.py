@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from small_llama import SPECIAL as PLAIN
 from small_llama import add_vocabulary
 
-KINDS = ("gemma3", "llava", "qwen25vl", "mllama", "qwen3vl", "idefics3", "mistral3")
+KINDS = ("gemma3", "llava", "qwen25vl", "mllama", "qwen3vl", "idefics3", "mistral3", "ldp")
 OTHER_LAYOUTS = ("gemma3 in one file", "qwen2vl")
 SINGLE = ("qwen25vl", "mllama", "qwen3vl")
 MARKS = [
@@ -33,9 +33,14 @@ MARK = {
     "mllama": "<|image|>",
     "idefics3": "<image>",
     "mistral3": "[IMG]",
+    "ldp": "<image>",
 }
 PROJECTORS = {"llava": "mlp", "qwen2vl": "qwen2.5vl_merger", "mistral3": "pixtral"}
-TEXTS = {"llava": "llama", "idefics3": "llama"}  # architectures, where they are not the kind's name
+TEXTS = {
+    "llava": "llama",
+    "idefics3": "llama",
+    "ldp": "llama",
+}  # architectures, where they are not the kind's name
 WIDTH, HEADS, KV_HEADS, HIDDEN = 32, 4, 2, 48
 SEES, EYES, EYE_HIDDEN, SIDE, PATCH = (
     16,
@@ -216,6 +221,7 @@ VISION_KEYS: dict[str, dict[str, Any]] = {
         "longest_edge": 4096 * (2 * PATCH) ** 2,
     },
     "idefics3": {**_SIZES, **_COLOURS, "projector.scale_factor": 4, "preproc_image_size": 2 * SIDE},
+    "ldp": {**_SIZES, **_COLOURS},
     "mistral3": {**_SIZES, **_COLOURS, "image_size": 2 * SIDE, "spatial_merge_size": 2},
     "mllama": {
         **{name: value for name, value in _SIZES.items() if name != "image_size"},
@@ -286,11 +292,27 @@ def _idefics3() -> Shapes:
     yield "mm.model.fc.weight", (WIDTH, 16 * SEES)
 
 
-def _llava() -> Shapes:
+def _with_class() -> Shapes:
     yield from _clip()
     yield "v.class_embd", (SEES,)
     yield "v.position_embd.weight", ((SIDE // PATCH) ** 2 + 1, SEES)
-    yield from _biased(**{"v.pre_ln": (SEES,), "mm.0": (WIDTH, SEES), "mm.2": (WIDTH, WIDTH)}).items()
+    yield from _biased(**{"v.pre_ln": (SEES,)}).items()
+
+
+def _llava() -> Shapes:
+    yield from _with_class()
+    yield from _biased(**{"mm.0": (WIDTH, SEES), "mm.2": (WIDTH, WIDTH)}).items()
+
+
+def _ldp() -> Shapes:
+    yield from _with_class()
+    yield from _biased(**{"mm.model.mlp.1": (WIDTH, SEES), "mm.model.mlp.3": (WIDTH, WIDTH)}).items()
+    for block in ("mm.model.mb_block.1.block.", "mm.model.mb_block.2.block."):
+        yield f"{block}0.0.weight", (WIDTH, 3, 3)
+        yield f"{block}2.0.weight", (WIDTH, WIDTH)
+        squeeze = {"1.fc1": (8, WIDTH), "1.fc2": (WIDTH, 8)}
+        shapes = {"0.1": (WIDTH,), **squeeze, "2.1": (WIDTH,)}
+        yield from _biased(**{f"{block}{name}": shape for name, shape in shapes.items()}).items()
 
 
 def _qwen25vl() -> Shapes:
@@ -355,5 +377,6 @@ VISION_TENSORS = {
     "qwen3vl": _qwen3vl,
     "mllama": _mllama,
     "idefics3": _idefics3,
+    "ldp": _ldp,
     "mistral3": _mistral3,
 }

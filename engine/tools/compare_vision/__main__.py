@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import kinds
 import llama4
+import mobilevlm
 import pixtral
 import qwen3vl
 import smolvlm
@@ -41,7 +42,14 @@ import backbay
 from backbay_engine.images.encoder import Encoder
 from backbay_engine.images.opening import vision_family, vision_file
 
-KINDS = {**kinds.KINDS, **llama4.KINDS, **qwen3vl.KINDS, **smolvlm.KINDS, **pixtral.KINDS}
+KINDS = {
+    **kinds.KINDS,
+    **llama4.KINDS,
+    **qwen3vl.KINDS,
+    **smolvlm.KINDS,
+    **pixtral.KINDS,
+    **mobilevlm.KINDS,
+}
 ROWS, PIXELS, OWN = 1e-5, 2e-4, 1e-3  # the limits
 
 
@@ -63,6 +71,8 @@ def files(name: str, folder: Path, converter: Path) -> dict[str, Path]:
         }
     if name == "llama4-chunked":  # only this layout says how long chunks are
         return {"single": single.write_llama4(kind, text, folder / "single.gguf")}
+    if name in mobilevlm.KINDS:
+        return {"projector": write_llava(kind, folder / "mmproj.gguf", old=True, projector=name)}
     found = {"projector": convert(saved, folder / "mmproj.gguf", converter, projector=True)}
     write = single.WRITERS.get(name)
     return found if write is None else found | {"single": write(kind, text, folder / "single.gguf")}

@@ -75,7 +75,7 @@ def write_vocabulary(writer: Any) -> None:
     writer.add_add_space_prefix(False)
 
 
-def write_llava(kind: Kind, target: Path, *, old: bool) -> Path:
+def write_llava(kind: Kind, target: Path, *, old: bool, projector: str = "mlp") -> Path:
     """A projector file of llava as llama.cpp's scripts write it; the old ones are of f16, and swap the feed-forward's names."""
     import gguf
 
@@ -86,7 +86,7 @@ def write_llava(kind: Kind, target: Path, *, old: bool) -> Path:
     writer.add_bool("clip.has_vision_encoder", True)
     writer.add_bool("clip.has_llava_projector", True)
     writer.add_file_type(1)
-    writer.add_string("clip.projector_type", "mlp")
+    writer.add_string("clip.projector_type", projector)
     writer.add_uint32("clip.vision.image_size", vision.image_size)
     writer.add_uint32("clip.vision.patch_size", vision.patch_size)
     writer.add_uint32("clip.vision.embedding_length", vision.hidden_size)
@@ -108,7 +108,8 @@ def write_llava(kind: Kind, target: Path, *, old: bool) -> Path:
         renamed = _llava_name(name, blocks, old=old)
         if renamed is not None:
             half = weight.dim() == 4 or (weight.dim() == 2 and (old or renamed.startswith("mm.")))
-            writer.add_tensor(renamed, weight.numpy().astype(np.float16 if half else np.float32))
+            array = weight.squeeze() if renamed.startswith("mm.") else weight
+            writer.add_tensor(renamed, array.numpy().astype(np.float16 if half else np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -123,6 +124,7 @@ def _llava_name(name: str, blocks: int, *, old: bool) -> str | None:
     for of, to in {
         "model.vision_tower.": "v.",
         "vision_model.": "",
+        "model.multi_modal_projector.model": "mm.model",
         "model.multi_modal_projector.linear_1": "mm.0",
         "model.multi_modal_projector.linear_2": "mm.2",
         "embeddings.class_embedding": "class_embd",

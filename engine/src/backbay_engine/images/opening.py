@@ -18,6 +18,8 @@ UNUSED = ("mm.a.", "v.token_embd.")  # audio, and copies of the text's embedding
 PROJECTORS: Mapping[str, str] = {
     "gemma3": "gemma3:Gemma3",
     "idefics3": "idefics3:Idefics3",
+    "ldp": "mobilevlm:MobileVLM",
+    "ldpv2": "mobilevlm:MobileVLM",
     "llama4": "llama4:Llama4",
     "mlp": "llava:Llava",
     "pixtral": "pixtral:Pixtral",

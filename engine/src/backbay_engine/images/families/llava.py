@@ -9,23 +9,21 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from backbay import Backend, Context, ModelFileError, Tensor
-from backbay.gguf import flag, wholes
+from backbay import Backend, Context, Tensor
+from backbay.gguf import wholes
 
 from ...models.nn import Linear, Weights
 from ...text.tokenizers import Tokenizer
 from ..contract import Network, Placed, VisionFamily, in_place, stand_in
-from ..inputs import Inputs, Pictures, stacked
-from ..parts import Block, EncoderShape, FeedForward, Groups, Norm, PatchEmbedding, attend, cut, floats
-from ..parts.block import Activation, gelu, gelu_erf, quick_gelu
-from ..parts.patches import Pixels
+from ..inputs import Inputs, Pictures
+from ..parts import Clip, floats
+from ..parts.block import gelu_erf
+from ..parts.clip import patches_of
 from ..parts.shape import CLIP, colours, grid_of
 from ..preparations import Anyres, CentreCrop
 from ..prepared import Prepared
 
 PINPOINTS = wholes("vision.image_grid_pinpoints", 1, 1 << 14)
-FEATURES = wholes("vision.feature_layer", 0, 1 << 10)
-GELU = flag("use_gelu")
 NEWLINES = "model.image_newline", "v.image_newline"
 
 
@@ -41,7 +39,7 @@ class Llava(VisionFamily):
         mean, deviation = colours(self.config, CLIP)
         points = PINPOINTS.of(self.config, None)
         if points is None:
-            return CentreCrop(size=self.side, patch=self.patch, mean=mean, std=deviation)
+            return CentreCrop(size=self.side, tokens=self.grid**2, mean=mean, std=deviation)
         if len(points) % 2 or not len(points) or (points % self.side).any():
             raise PINPOINTS.refuse(
                 self.config, f"heights and widths, multiples of the image_size {self.side},"
@@ -95,17 +93,10 @@ class Llava(VisionFamily):
 @final
 class _Network(Network):
     def __init__(self, family: Llava, backend: Backend) -> None:
-        weights, config = Weights(backend), backend.config
-        self.family, self.shape = family, EncoderShape.of(backend)
-        self.width, self.blocks = self.shape.width, self.shape.blocks
-        self._check_features()
-        v, n = weights.at("v."), family.grid**2
-        self.embedding = PatchEmbedding(v, ("patch_embd",), family.patch, self.width)
-        self.first = v.need("class_embd", self.width)
-        self.positions = v.need("position_embd.weight", self.width, n + 1)
-        self.pre_norm = Norm(v, ("pre_ln",), self.width, self.shape.eps)
-        activation: Activation = gelu if GELU.of(config, False) else quick_gelu
-        self.layers = [self._block(weights.at(f"v.blk.{n}."), activation) for n in range(self.blocks)]
+        weights = Weights(backend)
+        self.family = family
+        self.tower = Clip(weights, backend, family.patch, family.grid**2)
+        self.width, self.blocks = self.tower.width, self.tower.blocks
         mm = weights.at("mm.")
         hidden = mm.extent("0.weight", 1)
         self.into = Linear(mm, "0", self.width, hidden)
@@ -114,49 +105,16 @@ class _Network(Network):
         self.newline = weights.need(NEWLINES[0], family.width, or_else=NEWLINES[1:]) if tiled else None
         weights.check()
 
-    def _block(self, weights: Weights, activation: Activation) -> Block:
-        return Block(weights, self.shape, FeedForward(weights, self.shape, activation))
-
-    def _check_features(self) -> None:
-        """Files hold the blocks up to the one whose output becomes rows."""
-        config = self.family.config
-        layers = FEATURES.of(config, None)
-        if layers is not None and list(layers) != [self.blocks]:
-            raise ModelFileError(
-                self.family.file.path,
-                config.offset(FEATURES.name),
-                f"[{self.blocks}], the output of the last block, as {FEATURES.name}",
-                list(map(int, layers)),
-            )
-
     def start(self, ctx: Context, inputs: Inputs) -> Tensor:
-        """The class embedding stands before the patches: a patch of zeros, whose position includes it."""
-        patches = inputs.leaf("patches", partial(_patches, patch=self.family.patch))
-        n, count = patches.dim(1), patches.dim(2)
-        x = self.embedding(ctx, patches.reshape(ctx, -1, n * count)).reshape(ctx, self.width, n, count)
-        table = floats(ctx, self.positions)
-        first = table.slice(ctx, 1, 0, 1, 1).add(ctx, self.first.reshape(ctx, self.width, 1))
-        positions = first.concat(ctx, table.slice(ctx, 1, 1, n, 1), 1)
-        x = x.add(ctx, positions).reshape(ctx, self.width, n * count)
-        return self.pre_norm(ctx, x)
+        return self.tower.start(ctx, inputs.leaf("patches", partial(patches_of, patch=self.family.patch)))
 
     def block(self, ctx: Context, layer: int, x: Tensor, inputs: Inputs) -> Tensor:
-        size = self.family.grid**2 + 1
-        groups = [Groups(size, x.dim(1) // size)]
-        return self.layers[layer](ctx, x, partial(attend, groups=groups, scale=self.shape.head**-0.5))
+        return self.tower.block(ctx, layer, x)
 
     def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: Inputs) -> Tensor:
-        size = self.family.grid**2 + 1
-        x = x.reshape(ctx, self.width, size, -1).slice(ctx, 1, 1, size, 1).contiguous(ctx, self.width, -1)
+        x = self.tower.features(ctx, x)
         x = self.out(ctx, gelu_erf(ctx, self.into(ctx, x)))
         if self.newline is None:
             return x
         x = x.concat(ctx, floats(ctx, self.newline).reshape(ctx, -1, 1), 1)
         return x.rows(ctx, inputs.leaf("rows", self.family.rows))
-
-
-def _patches(pictures: Pictures, patch: int) -> Pixels:
-    """(squares, 1 + patches, features), the first of each square zeros."""
-    pixels = stacked(pictures)
-    patches = cut(pixels.reshape(-1, *pixels.shape[-3:]), patch)
-    return np.pad(patches, ((0, 0), (1, 0), (0, 0)))

@@ -2,6 +2,7 @@
 
 from .attention import Groups, attend
 from .block import Block, FeedForward, GatedFeedForward
+from .clip import Clip
 from .norm import Norm
 from .patches import PatchEmbedding, cut
 from .shape import EncoderShape, floats, present
@@ -10,6 +11,7 @@ from .siglip import Siglip
 
 __all__ = [
     "Block",
+    "Clip",
     "EncoderShape",
     "FeedForward",
     "GatedFeedForward",

@@ -38,10 +38,10 @@ class CentreCrop(Preparation):
     family = "llava"
     fits = ("pad",)
     size: int
-    patch: int
+    tokens: int
 
     def plan(self, size: Size) -> Plan:
-        return Plan((1, 3, self.size, self.size), (self.size // self.patch) ** 2, (1, 1))
+        return Plan((1, 3, self.size, self.size), self.tokens, (1, 1))
 
     def largest(self) -> Plan:
         return self.plan((self.size, self.size))
