@@ -199,14 +199,17 @@ class WorkerEngine(Engine):
 
     def state(self) -> State:
         self.check_open()
+        worker, seen = self._worker, None
+        if worker is not None and worker.ready:
+            with suppress(TimeoutError, BackendUnavailableError):
+                seen = self._ask(Look()).result(LOOKING)
         with self._lock:
-            ready = self._worker is not None and self._worker.ready
-        if not ready:
-            free = (SlotState(),) * self._places.parallel if self.facts.generates else ()
-            return State(free, self._places.held, self._ended_totals)
-        with suppress(TimeoutError, BackendUnavailableError):
-            self._seen = self._ask(Look()).result(LOOKING)
-        return replace(self._seen, totals=self._ended_totals + self._seen.totals)
+            if worker is None or worker is not self._worker or not worker.ready:
+                free = (SlotState(),) * self._places.parallel if self.facts.generates else ()
+                return State(free, self._places.held, self._ended_totals)
+            if seen is not None:
+                self._seen = seen
+            return replace(self._seen, totals=self._ended_totals + self._seen.totals)
 
     def memory(self) -> BackendMemory:
         memory: BackendMemory = self._answer(Report())
