@@ -100,15 +100,21 @@ class _Vocabulary:
     ) -> None:
         self.tokens, self.special_token_ids, self._encode = tokens, sorted(special), encode
         self.eos_token_id = self.special_token_ids[-1]
+        self._made: LLTokenizer | None = None
 
     def __call__(self, text: str) -> Sequence[int]:
-        return self._encode(text)
+        """The tokens of a text. Those that decode to another text, as tokenizers may change characters, are replaced."""
+        ids = self._encode(text)
+        if self._made is None or b"".join(self.tokens[id] for id in ids) == text.encode():
+            return ids
+        return self._made.greedy_tokenize(text)
 
     def made(self, end_ids: Collection[int] = ()) -> LLTokenizer:
         from llguidance import LLTokenizer, TokenizerWrapper
 
         ends = sorted(end_ids) or [self.eos_token_id]
-        return LLTokenizer(TokenizerWrapper(self), n_vocab=len(self.tokens), eos_token=ends)
+        self._made = LLTokenizer(TokenizerWrapper(self), n_vocab=len(self.tokens), eos_token=ends)
+        return self._made
 
 
 def _vocabulary_of(tokenizer: Tokenizer, size: int) -> LLTokenizer:
@@ -125,7 +131,7 @@ def _vocabulary_of(tokenizer: Tokenizer, size: int) -> LLTokenizer:
         ends.add(size)
 
     def encode(text: str) -> Sequence[int]:
-        return tokenizer.encode(text, add_special=False, parse_special=False)
+        return tokenizer.encode(text, add_special=False, parse_special=False, continues=True)
 
     return _Vocabulary(tokens, special, encode).made(ends)
 

@@ -90,17 +90,24 @@ class Tokenizer:
         return self._vocabulary.special.get("mask")
 
     def encode(
-        self, text: str, *, add_special: bool = True, parse_special: bool = True, plain: Collection[int] = ()
+        self,
+        text: str,
+        *,
+        add_special: bool = True,
+        parse_special: bool = True,
+        plain: Collection[int] = (),
+        continues: bool = False,
     ) -> list[int]:
         """The tokens of a text.
 
         add_special     add the tokens that the model expects at the ends: beginning of sequence, separator
         parse_special   encode the text of a control token as the token; use False for text that users typed
         plain           tokens whose text is not encoded as the token, whatever `parse_special` says
+        continues       the text continues another, so no space is put before its first word
         """
         _check_text(text)
         ids: list[int] = []
-        after_special = True
+        after_special = not continues
         for fragment in self._special_tokens.split(text, parse_special, plain):
             if isinstance(fragment, int):
                 ids.append(fragment)
