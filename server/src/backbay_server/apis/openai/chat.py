@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator
-from typing import Any, Final
+from typing import Final
 
 from msgspec import UNSET
 
@@ -16,9 +16,9 @@ from ...transport.answers import Json, Stream, encode, event_stream, sse
 from ..endpoint import Call, Endpoint
 from . import chat_answers as told
 from .chat_requests import ChatRequest
-from .conversations import conversation_of, tools_of
+from .conversations import allowed_tools, conversation_of
 from .logprobs import Logprobs, chosen_of
-from .sampling import options_of, require_choices, wants_usage
+from .sampling import options_of, reasoning_variables, require_choices, wants_usage
 from .usage import Usage, usage_of
 
 DONE: Final = sse(b"[DONE]")
@@ -43,20 +43,11 @@ def _request(body: ChatRequest) -> Request:
     options = options_of(body, most, logprobs)
     conversation = Conversation(
         conversation_of(body.messages),
-        tools=tools_of(body),
+        tools=allowed_tools(body.tools or (), body.tool_choice),
         parallel=body.parallel_tool_calls is not False,
-        variables=_variables(body),
+        variables={**reasoning_variables(body.reasoning_effort), **(body.chat_template_kwargs or {})},
     )
     return Request(body.model, [conversation], options, body.n or 1)
-
-
-def _variables(body: ChatRequest) -> dict[str, Any]:
-    """The variables of the template that the fields set."""
-    given = dict(body.chat_template_kwargs or {})
-    if body.reasoning_effort is not None:
-        given.setdefault("reasoning_effort", body.reasoning_effort)
-        given.setdefault("enable_thinking", body.reasoning_effort != "none")
-    return given
 
 
 # -- the whole answer ------------------------------------------------------------------------------------

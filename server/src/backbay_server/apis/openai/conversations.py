@@ -8,7 +8,7 @@ from typing import Any
 
 from ...errors import InvalidRequestError
 from ..fields import check_refused
-from .chat_requests import ChatRequest, Function, ImagePart, Message, NamedTool, Part, TextPart, ToolCall
+from .chat_requests import Function, ImagePart, Message, Part, TextPart, Tool, ToolCall
 
 
 def conversation_of(messages: Sequence[Message]) -> list[Mapping[str, Any]]:
@@ -24,10 +24,9 @@ def conversation_of(messages: Sequence[Message]) -> list[Mapping[str, Any]]:
     return found
 
 
-def tools_of(body: ChatRequest) -> list[Mapping[str, Any]]:
+def allowed_tools(tools: Sequence[Tool], choice: object) -> list[Mapping[str, Any]]:
     """The definitions of the tools that the model may call, as templates take them."""
-    tools, choice = body.tools or [], body.tool_choice
-    if choice == "required" or isinstance(choice, NamedTool):
+    if choice not in (None, "none", "auto"):
         raise InvalidRequestError(
             "tool_choice can be 'none' or 'auto': a forced call needs constrained answers, which are not there yet",
             param="tool_choice",

@@ -89,6 +89,11 @@ def require_choices(call: Call, choices: int) -> None:
         )
 
 
+def reasoning_variables(effort: str | None) -> dict[str, Any]:
+    """The variables by which templates are told how much the model reasons."""
+    return {} if effort is None else {"reasoning_effort": effort, "enable_thinking": effort != "none"}
+
+
 def options_of(body: GenerationFields, max_tokens: int | None, logprobs: int | None) -> Options:
     """The options of the fields."""
     return Options(

@@ -1,0 +1,112 @@
+"""Responses: the bodies of answers."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct, field
+
+from ..logprobs import ChosenLogprob
+from .requests import ReasoningOptions
+
+Status: TypeAlias = Literal["in_progress", "completed", "incomplete"]
+
+
+class OutputText(Struct, tag="output_text", tag_field="type"):
+    """A part of the message: its text."""
+
+    text: str
+    annotations: list[Any] = field(default_factory=list)
+    logprobs: list[ChosenLogprob] = field(default_factory=list)
+
+
+class ReasoningText(Struct, tag="reasoning_text", tag_field="type"):
+    """A part of the reasoning: its text."""
+
+    text: str
+
+
+class Message(Struct, tag="message", tag_field="type"):
+    """The assistant's message."""
+
+    id: str
+    status: Status
+    content: list[OutputText] = field(default_factory=list)
+    role: Literal["assistant"] = "assistant"
+
+
+class FunctionCall(Struct, tag="function_call", tag_field="type"):
+    """A call of a function; the arguments are JSON, as the model wrote it."""
+
+    id: str
+    status: Status
+    call_id: str
+    name: str
+    arguments: str = ""
+
+
+class Reasoning(Struct, tag="reasoning", tag_field="type"):
+    """The reasoning before the message."""
+
+    id: str
+    status: Status
+    content: list[ReasoningText] = field(default_factory=list)
+    summary: list[Any] = field(default_factory=list)
+
+
+Item: TypeAlias = Message | FunctionCall | Reasoning
+
+
+class InputDetails(Struct):
+    """Of the prompt's tokens, those that were in the cache."""
+
+    cached_tokens: int
+
+
+class OutputDetails(Struct):
+    """Of the answer's tokens, those of its reasoning."""
+
+    reasoning_tokens: int
+
+
+class Usage(Struct):
+    """Tokens of the prompt and of the answer."""
+
+    input_tokens: int
+    input_tokens_details: InputDetails
+    output_tokens: int
+    output_tokens_details: OutputDetails
+    total_tokens: int
+
+
+class Incomplete(Struct):
+    """Why an answer is not whole."""
+
+    reason: Literal["max_output_tokens"] = "max_output_tokens"
+
+
+class Response(Struct, kw_only=True):
+    """An answer, whole or in progress, and what was asked."""
+
+    id: str
+    created_at: int
+    model: str
+    status: Status
+    output: list[Item]
+    usage: Usage | None = None
+    incomplete_details: Incomplete | None = None
+    error: None = None
+    object: Literal["response"] = "response"
+    instructions: str | None
+    max_output_tokens: int | None
+    metadata: dict[str, Any]
+    parallel_tool_calls: bool
+    previous_response_id: None = None
+    reasoning: ReasoningOptions
+    store: bool = False
+    temperature: float | None
+    text: dict[str, Any]
+    tool_choice: Literal["none", "auto"]
+    tools: list[Any]
+    top_p: float | None
+    truncation: Literal["disabled"] = "disabled"

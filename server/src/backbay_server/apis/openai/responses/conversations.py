@@ -1,0 +1,91 @@
+"""From the items of a request to the messages of chat."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from ....errors import InvalidRequestError
+from ...fields import check_refused
+from .. import chat_requests as chat
+from .requests import FunctionTool, InputImage, Item, Part, Refusal, ResponsesRequest
+
+T = TypeVar("T")
+
+
+def messages_of(body: ResponsesRequest) -> list[chat.Message]:
+    """The conversation as messages: calls and reasoning belong to the assistant's message beside them."""
+    found = [] if body.instructions is None else [chat.Message("system", body.instructions)]
+    items = [Item(role="user", content=body.input)] if isinstance(body.input, str) else body.input
+    reasoning: str | None = None
+    for number, item in enumerate(items):
+        place = f"input[{number}]"
+        if item.type == "reasoning":
+            reasoning = _text(item.content)
+            continue
+        message = _message(item, place)
+        if message.role == "assistant":
+            message.reasoning_content, reasoning = reasoning, None
+            if message.tool_calls and found and found[-1].role == "assistant":
+                found[-1].tool_calls = [*(found[-1].tool_calls or []), *message.tool_calls]
+                continue
+        found.append(message)
+    return found
+
+
+def tools_of(tools: Sequence[FunctionTool] | None) -> list[chat.Tool]:
+    """The definitions of the functions, as chat has them."""
+    for number, tool in enumerate(tools or ()):
+        check_refused(tool, f"tools[{number}].")
+    return [
+        chat.Tool(chat.Function(tool.name, tool.description, tool.parameters), "function")
+        for tool in tools or ()
+    ]
+
+
+def _message(item: Item, place: str) -> chat.Message:
+    match item.type:
+        case "function_call":
+            name, call_id = _given(item.name, f"{place}.name"), _given(item.call_id, f"{place}.call_id")
+            called = chat.ToolCall(call_id, chat.CalledFunction(name, item.arguments or "{}"))
+            return chat.Message("assistant", tool_calls=[called])
+        case "function_call_output":
+            output: str | list[Part] = _given(item.output, f"{place}.output")
+            content = _content(output, place)
+            return chat.Message("tool", content, tool_call_id=_given(item.call_id, f"{place}.call_id"))
+        case _:
+            said: str | list[Part] = _given(item.content, f"{place}.content")
+            content = _content(said, place)
+            return chat.Message(_given(item.role, f"{place}.role"), content)
+
+
+def _given(value: T | None, param: str) -> T:
+    if value is None:
+        raise InvalidRequestError(f"{param} is missing", param=param)
+    return value
+
+
+def _content(parts: str | list[Part], place: str) -> str | list[chat.Part]:
+    return (
+        parts
+        if isinstance(parts, str)
+        else [_part(part, f"{place}.content[{number}]") for number, part in enumerate(parts)]
+    )
+
+
+def _part(part: Part, place: str) -> chat.Part:
+    match part:
+        case InputImage():
+            check_refused(part, f"{place}.")
+            return chat.ImagePart(chat.ImageUrl(_given(part.image_url, f"{place}.image_url")))
+        case Refusal():
+            return chat.RefusalPart(part.refusal)
+        case _:
+            return chat.TextPart(part.text)
+
+
+def _text(content: str | list[Part] | None) -> str | None:
+    """The text of reasoning; None if it has none."""
+    if content is None or isinstance(content, str):
+        return content
+    return "".join(part.text for part in content if not isinstance(part, InputImage | Refusal))
