@@ -21,7 +21,9 @@ def ask(model: Path, path: str, body: dict[str, Any], **settings: Any) -> Any:
     return asyncio.run(asking())
 
 
-def ask_chat(file: Path, script: str, **fields: Any) -> Any:
+def ask_chat(file: Path, script: str, *, context: int = 512, **fields: Any) -> Any:
     """The answer of a script to a message."""
     messages = [{"role": "user", "content": f"[{script}]"}]
-    return ask(file, "/v1/chat/completions", {"model": "scripted", "messages": messages, **fields})
+    return ask(
+        file, "/v1/chat/completions", {"model": "scripted", "messages": messages, **fields}, context=context
+    )

@@ -15,6 +15,7 @@ from backbay_engine import (
     DeadlineError,
     QueueFullError,
     RequestError,
+    ResponseFormatError,
     TemplateError,
     TokenizerError,
 )
@@ -134,6 +135,8 @@ def api_error(error: BaseException) -> ApiError:
             )
         case QueueFullError() | DeadlineError():
             return BusyError(str(error))
+        case ResponseFormatError():
+            return InvalidRequestError(str(error), param="response_format")
         case RequestError() | OptionError() | TemplateError() | TokenizerError():
             return InvalidRequestError(str(error))
         case ClosedError():

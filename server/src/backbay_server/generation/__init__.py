@@ -6,7 +6,7 @@ from .answer import Answer
 from .calls import CallArguments, CallBegun, Piece, Reasoning, Text
 from .events import Delta, Event, Finish, Usage
 from .generator import Generator
-from .requests import Conversation, Options, Prompt, Request
+from .requests import Conversation, Format, Options, Prompt, Request
 
 __all__ = [
     "Answer",
@@ -16,6 +16,7 @@ __all__ = [
     "Delta",
     "Event",
     "Finish",
+    "Format",
     "Generator",
     "Options",
     "Piece",

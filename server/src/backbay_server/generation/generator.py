@@ -17,7 +17,7 @@ from ..errors import InvalidRequestError
 from ..watching import Metrics
 from .answer import Answer, Echo
 from .bridge import Bridge
-from .prompts import Made, form_for, made, reader_of, reasons
+from .prompts import Made, prepared
 from .requests import Prompt, Request
 
 T = TypeVar("T")
@@ -70,20 +70,17 @@ class Generator:
 
 def _submit(llm: LLM, request: Request, answer: Answer) -> None:
     """Make the prompts, and submit a request for each choice."""
-    answer.prompts = [made(llm, prompt) for prompt in request.prompts]
     options = request.options.given()
-    writes = request.options.max_tokens != 0
-    for asked, prompt in zip(request.prompts, answer.prompts, strict=True):
-        form = form_for(llm, asked)
-        begun = form.reasons and reasons(llm, prompt)
-        echo = _echo(llm, asked, prompt, request.options.logprobs) if request.echo else None
+    wanted = options.pop("response_format", None)
+    ready = [prepared(llm, asked, wanted) for asked in request.prompts]
+    answer.prompts = [each.prompt for each in ready]
+    for asked, each in zip(request.prompts, ready, strict=True):
+        echo = _echo(llm, asked, each.prompt, request.options.logprobs) if request.echo else None
         for number in range(request.n):
-            submit = (
-                partial(llm.submit, prompt, **_seeded(options, number))
-                if writes
-                else partial(_nothing, prompt)
-            )
-            answer.begin(submit, reader_of(asked, form, begun), echo)
+            given = {**_seeded(options, number), "response_format": each.format}
+            submit = partial(llm.submit, each.prompt, **given)
+            writes = request.options.max_tokens != 0
+            answer.begin(submit if writes else partial(_nothing, each.prompt), each.reader(), echo)
 
 
 def _echo(llm: LLM, asked: Prompt, prompt: Made, logprobs: int | None) -> Echo:

@@ -17,14 +17,18 @@ class Conversation:
     tools      definitions of tools, as OpenAI has them; none: calls are not looked for in the answer
     variables  further variables of the template
     parallel   whether an answer may have several calls; otherwise it has the first one only
+    must_call  whether the answer must be a call of one of the tools
     """
 
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Mapping[str, Any]] = ()
     variables: Mapping[str, Any] = field(default_factory=dict)
     parallel: bool = True
+    must_call: bool = False
 
 
+Format: TypeAlias = Mapping[str, Any]
+"""What an answer must be: a mapping with a type, as the engine's response_format takes it."""
 Prompt: TypeAlias = Conversation | str | Sequence[int]
 
 
@@ -47,6 +51,7 @@ class Options:
     logit_bias: Mapping[int, float] | None = None
     logprobs: int | None = None
     reuse: bool | None = None
+    response_format: Format | None = None
 
     def given(self) -> dict[str, Any]:
         """The options that are not None, by name."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -191,9 +192,12 @@ def test_a_template_of_the_request_is_refused(model: Path, fields: dict[str, Any
 @pytest.mark.parametrize(
     "fields",
     [
-        {"response_format": {"type": "json_object"}},
-        {"tool_choice": "required", "tools": [WEATHER]},
-        {"tool_choice": {"type": "function", "function": {"name": "get_weather"}}, "tools": [WEATHER]},
+        {"response_format": {"type": "xml"}},
+        {"response_format": {"type": "json_schema"}},
+        {"response_format": {"type": "json_object"}, "tools": [WEATHER]},
+        {"tool_choice": "required"},
+        {"tool_choice": {"type": "function", "function": {"name": "other"}}, "tools": [WEATHER]},
+        {"tools": [{**WEATHER, "function": {**WEATHER["function"], "strict": True}}]},
         {"modalities": ["text", "audio"]},
         {"functions": [{"name": "f"}]},
     ],
@@ -248,3 +252,62 @@ def test_no_request_reaches_files_or_the_network(model: Path, url: str):
     status, body = ask_chat(model, "ok", messages=[{"role": "user", "content": [part]}])
     assert status == 400
     assert "root" not in str(body)
+
+
+def json_schema(schema: Any) -> Any:
+    return {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}}
+
+
+def test_an_answer_obeys_its_schema(model: Path):
+    properties = {"answer": {"type": "integer"}}
+    schema = {
+        "type": "object",
+        "properties": properties,
+        "required": ["answer"],
+        "additionalProperties": False,
+    }
+    _, body = ask_chat(model, "json", response_format=json_schema(schema), temperature=0)
+    assert json.loads(body["choices"][0]["message"]["content"]) == {"answer": 42}
+    _, body = ask_chat(model, "hello", response_format=json_schema({"enum": ["yes"]}), temperature=0)
+    assert body["choices"][0]["message"]["content"] == '"yes"'
+    _, body = ask_chat(model, "hello", response_format={"type": "choice", "choice": ["no"]}, temperature=0)
+    assert body["choices"][0]["message"]["content"] == "no"
+
+
+@pytest.mark.parametrize(
+    "schema", [{"not": {}}, {"type": "nothing"}, {"type": "string", "pattern": "("}, False]
+)
+def test_a_schema_that_cannot_be_obeyed_is_a_400(model: Path, schema: Any):
+    status, body = ask_chat(model, "json", response_format=json_schema(schema))
+    assert (status, body["error"]["type"]) == (400, "invalid_request_error")
+    assert body["error"]["param"].startswith("response_format")
+
+
+DAYS = {
+    "type": "object",
+    "$defs": {"day": {"enum": [1]}},
+    "properties": {"days": {"$ref": "#/$defs/day"}},
+    "required": ["days"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "rain"}}])
+def test_a_call_can_be_forced(model: Path, choice: Any, stream: bool):
+    tools = [{"type": "function", "function": {"name": name, "parameters": DAYS}} for name in ("rain", "sun")]
+    status, body = ask_chat(
+        model, "hello", tools=tools, tool_choice=choice, temperature=0, stream=stream, context=1024
+    )
+    assert status == 200
+    if stream:
+        deltas = [call for chunk in body[:-1] for call in chunk["choices"][0]["delta"].get("tool_calls", [])]
+        name = deltas[0]["function"]["name"]
+        arguments = "".join(call["function"].get("arguments", "") for call in deltas)
+        assert body[-2]["choices"][0]["finish_reason"] == "tool_calls"
+    else:
+        [called] = body["choices"][0]["message"]["tool_calls"]
+        name, arguments = called["function"]["name"], called["function"]["arguments"]
+        assert body["choices"][0]["finish_reason"] == "tool_calls"
+    assert name in (("rain", "sun") if choice == "required" else ("rain",))
+    assert json.loads(arguments) == {"days": 1}

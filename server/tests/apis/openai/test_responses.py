@@ -90,6 +90,13 @@ def test_a_call_and_its_result_go_back(client: Any):
     assert second.output_text == SCRIPTS["result"].text
 
 
+def test_an_answer_obeys_its_schema(client: Any):
+    form = {"type": "json_schema", "name": "x", "schema": {"enum": ["yes"]}, "strict": True}
+    found = client.responses.create(model="scripted", input="[hello]", text={"format": form}, temperature=0)
+    assert found.output_text == '"yes"'
+    assert found.text.format.type == "json_schema"
+
+
 def test_a_short_answer_is_incomplete(client: Any):
     found = client.responses.create(model="scripted", input="[count]", max_output_tokens=2)
     assert (found.status, found.incomplete_details.reason) == ("incomplete", "max_output_tokens")
@@ -108,7 +115,8 @@ def test_log_probabilities_are_included(client: Any):
     [
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"background": True}, "background"),
-        ({"text": {"format": {"type": "json_object"}}}, "text.format"),
+        ({"text": {"format": {"type": "json_schema"}}}, "text.format"),
+        ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": [{**WEATHER, "strict": True}]}, "tools[0].strict"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"input": []}, "input"),

@@ -15,8 +15,9 @@ from ...generation import Answer, CallBegun, Conversation, Delta, Finish, Piece,
 from ...transport.answers import Json, Stream, encode, event_stream, sse
 from ..endpoint import Call, Endpoint
 from . import chat_answers as told
-from .chat_requests import ChatRequest
+from .chat_requests import ChatRequest, NamedTool
 from .conversations import allowed_tools, conversation_of
+from .formats import format_of
 from .logprobs import Logprobs, chosen_of
 from .sampling import options_of, reasoning_variables, require_choices, wants_usage
 from .usage import Usage, usage_of
@@ -40,10 +41,13 @@ def _request(body: ChatRequest) -> Request:
     if body.top_logprobs is not None and not body.logprobs:
         raise InvalidRequestError("top_logprobs needs logprobs to be true", param="top_logprobs")
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    options = options_of(body, most, logprobs)
+    options = options_of(body, most, logprobs, format_of(body.response_format))
+    named = body.tool_choice.function.name if isinstance(body.tool_choice, NamedTool) else None
+    choice = None if isinstance(body.tool_choice, NamedTool) else body.tool_choice
     conversation = Conversation(
         conversation_of(body.messages),
-        tools=allowed_tools(body.tools or (), body.tool_choice),
+        tools=allowed_tools(body.tools or (), choice, named),
+        must_call=choice == "required" or named is not None,
         parallel=body.parallel_tool_calls is not False,
         variables={**reasoning_variables(body.reasoning_effort), **(body.chat_template_kwargs or {})},
     )

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
 from ..fields import ignored, refused, taken
+from .formats import ChatFormat
 from .sampling import GenerationFields
 
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool", "function"]
 
 
 Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
-TEXT: Final = {"type": "text"}
 
 
 class TextPart(Struct, tag="text", tag_field="type"):
@@ -80,7 +80,7 @@ class Function(Struct):
     name: Annotated[Annotated[str, Meta(min_length=1, max_length=128)], taken("the name, as calls have it")]
     description: Annotated[str | None, taken("what it does, for the model")] = None
     parameters: Annotated[dict[str, Any] | None, taken("the schema of its arguments, for the model")] = None
-    strict: Annotated[bool | None, refused("arguments are not constrained yet", (False,))] = None
+    strict: Annotated[bool | None, refused("the model chooses its calls freely", (False,))] = None
 
 
 class Tool(Struct):
@@ -123,9 +123,7 @@ class ChatRequest(GenerationFields, kw_only=True):
     ] = None
     tool_choice: Annotated[
         Literal["none", "auto", "required"] | NamedTool | None,
-        taken(
-            "none or auto; required and a named function need constrained answers, which are not there yet"
-        ),
+        taken("whether the model may call a tool, must call one, or must call the named one"),
     ] = None
     parallel_tool_calls: Annotated[
         bool | None, taken("false: of several calls, the answer has the first")
@@ -138,7 +136,7 @@ class ChatRequest(GenerationFields, kw_only=True):
         taken("variables for the model's template; none may stand for the template itself"),
     ] = None
     response_format: Annotated[
-        dict[str, Any] | None, refused("answers in JSON need constraints, which are not there yet", (TEXT,))
+        ChatFormat | None, taken("what the answer must be: text, JSON, JSON by a schema, or by a grammar")
     ] = None
     chat_template: Annotated[str | None, refused("the model's own template is used")] = None
     modalities: Annotated[list[str] | None, refused("answers are text", (["text"],))] = None

@@ -24,18 +24,17 @@ def conversation_of(messages: Sequence[Message]) -> list[Mapping[str, Any]]:
     return found
 
 
-def allowed_tools(tools: Sequence[Tool], choice: object) -> list[Mapping[str, Any]]:
-    """The definitions of the tools that the model may call, as templates take them."""
-    if choice not in (None, "none", "auto"):
-        raise InvalidRequestError(
-            "tool_choice can be 'none' or 'auto': a forced call needs constrained answers, which are not there yet",
-            param="tool_choice",
-        )
+def allowed_tools(tools: Sequence[Tool], choice: str | None, named: str | None) -> list[Mapping[str, Any]]:
+    """The definitions of the tools that the model may call, as templates take them; `named`: of this one alone."""
     if choice == "none":
         return []
     for number, tool in enumerate(tools):
         check_refused(tool, f"tools[{number}].")
-    return [{"type": "function", "function": _function(tool.function)} for tool in tools]
+    allowed = [tool for tool in tools if named in (None, tool.function.name)]
+    if not allowed and (choice == "required" or named is not None):
+        wanted = "a tool" if named is None else f"the tool {named!r}"
+        raise InvalidRequestError(f"tool_choice asks for {wanted}, and tools has none", param="tool_choice")
+    return [{"type": "function", "function": _function(tool.function)} for tool in allowed]
 
 
 def _function(function: Function) -> Mapping[str, Any]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeAlias
 from msgspec import Meta, Struct
 
 from ...errors import InvalidRequestError
-from ...generation import Options
+from ...generation import Format, Options
 from ..endpoint import Call
 from ..fields import ignored, taken
 
@@ -94,7 +94,12 @@ def reasoning_variables(effort: str | None) -> dict[str, Any]:
     return {} if effort is None else {"reasoning_effort": effort, "enable_thinking": effort != "none"}
 
 
-def options_of(body: GenerationFields, max_tokens: int | None, logprobs: int | None) -> Options:
+def options_of(
+    body: GenerationFields,
+    max_tokens: int | None,
+    logprobs: int | None,
+    response_format: Format | None = None,
+) -> Options:
     """The options of the fields."""
     return Options(
         max_tokens=max_tokens,
@@ -111,6 +116,7 @@ def options_of(body: GenerationFields, max_tokens: int | None, logprobs: int | N
         logit_bias=None if body.logit_bias is None else _bias(body.logit_bias),
         logprobs=logprobs,
         reuse=body.cache_prompt,
+        response_format=response_format,
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 from msgspec import Struct, field
 
 from ..logprobs import ChosenLogprob
-from .requests import ReasoningOptions
+from .requests import NamedFunction, ReasoningOptions, TextOptions
 
 Status: TypeAlias = Literal["in_progress", "completed", "incomplete"]
 
@@ -105,8 +105,8 @@ class Response(Struct, kw_only=True):
     reasoning: ReasoningOptions
     store: bool = False
     temperature: float | None
-    text: dict[str, Any]
-    tool_choice: Literal["none", "auto"]
+    text: TextOptions
+    tool_choice: Literal["none", "auto", "required"] | NamedFunction
     tools: list[Any]
     top_p: float | None
     truncation: Literal["disabled"] = "disabled"

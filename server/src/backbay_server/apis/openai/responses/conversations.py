@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
 
 from ....errors import InvalidRequestError
 from ...fields import check_refused
 from .. import chat_requests as chat
 from .requests import FunctionTool, InputImage, Item, Part, Refusal, ResponsesRequest
-
-T = TypeVar("T")
 
 
 def messages_of(body: ResponsesRequest) -> list[chat.Message]:
@@ -50,27 +47,31 @@ def _message(item: Item, place: str) -> chat.Message:
             called = chat.ToolCall(call_id, chat.CalledFunction(name, item.arguments or "{}"))
             return chat.Message("assistant", tool_calls=[called])
         case "function_call_output":
-            output: str | list[Part] = _given(item.output, f"{place}.output")
-            content = _content(output, place)
+            content = _content(item.output, f"{place}.output")
             return chat.Message("tool", content, tool_call_id=_given(item.call_id, f"{place}.call_id"))
         case _:
-            said: str | list[Part] = _given(item.content, f"{place}.content")
-            content = _content(said, place)
-            return chat.Message(_given(item.role, f"{place}.role"), content)
+            content = _content(item.content, f"{place}.content")
+            if item.role is None:
+                raise _missing(f"{place}.role")
+            return chat.Message(item.role, content)
 
 
-def _given(value: T | None, param: str) -> T:
+def _given(value: str | None, param: str) -> str:
     if value is None:
-        raise InvalidRequestError(f"{param} is missing", param=param)
+        raise _missing(param)
     return value
 
 
-def _content(parts: str | list[Part], place: str) -> str | list[chat.Part]:
-    return (
-        parts
-        if isinstance(parts, str)
-        else [_part(part, f"{place}.content[{number}]") for number, part in enumerate(parts)]
-    )
+def _missing(param: str) -> InvalidRequestError:
+    return InvalidRequestError(f"{param} is missing", param=param)
+
+
+def _content(given: str | list[Part] | None, place: str) -> str | list[chat.Part]:
+    if given is None:
+        raise _missing(place)
+    if isinstance(given, str):
+        return given
+    return [_part(part, f"{place}[{number}]") for number, part in enumerate(given)]
 
 
 def _part(part: Part, place: str) -> chat.Part:

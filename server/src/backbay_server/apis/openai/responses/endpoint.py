@@ -11,12 +11,13 @@ from ....generation import Answer, Conversation, Finish, Options, Reasoning, Req
 from ....transport.answers import Json, Stream, encode, event_stream, named_sse
 from ...endpoint import Call, Endpoint
 from ..conversations import allowed_tools, conversation_of
+from ..formats import TextFormat, format_of
 from ..logprobs import chosen_of
 from ..sampling import reasoning_variables
 from . import answers, events
 from .conversations import messages_of, tools_of
 from .output import Output
-from .requests import TEXT, ReasoningOptions, ResponsesRequest
+from .requests import NamedFunction, ReasoningOptions, ResponsesRequest, TextOptions
 
 LOGPROBS: Final = "message.output_text.logprobs"
 INCLUDED: Final = frozenset((LOGPROBS, "reasoning.encrypted_content"))  # the latter names what is never there
@@ -42,15 +43,28 @@ def _request(body: ResponsesRequest) -> Request:
     if logprobs is None and LOGPROBS in (body.include or ()):
         logprobs = 0
     options = Options(
-        max_tokens=body.max_output_tokens, temperature=body.temperature, top_p=body.top_p, logprobs=logprobs
+        max_tokens=body.max_output_tokens,
+        temperature=body.temperature,
+        top_p=body.top_p,
+        logprobs=logprobs,
+        response_format=None if body.text is None else format_of(body.text.format),
     )
+    named = body.tool_choice.name if isinstance(body.tool_choice, NamedFunction) else None
+    choice = None if isinstance(body.tool_choice, NamedFunction) else body.tool_choice
     conversation = Conversation(
         conversation_of(messages_of(body)),
-        tools=allowed_tools(tools_of(body.tools), body.tool_choice),
+        tools=allowed_tools(tools_of(body.tools), choice, named),
+        must_call=choice == "required" or named is not None,
         variables=reasoning_variables(None if body.reasoning is None else body.reasoning.effort),
         parallel=body.parallel_tool_calls is not False,
     )
     return Request(body.model, [conversation], options)
+
+
+def _text_options(given: TextOptions | None) -> TextOptions:
+    """The form of the text, as the answer tells it."""
+    given = given or TextOptions()
+    return TextOptions(given.format or TextFormat(), given.verbosity)
 
 
 async def _events(call: Call, request: Request, answering: _Answering) -> AsyncGenerator[bytes, None]:
@@ -80,8 +94,8 @@ class _Answering:
             parallel_tool_calls=body.parallel_tool_calls is not False,
             reasoning=body.reasoning or ReasoningOptions(),
             temperature=body.temperature,
-            text={"format": TEXT},
-            tool_choice="none" if body.tool_choice == "none" else "auto",
+            text=_text_options(body.text),
+            tool_choice=body.tool_choice or "auto",
             tools=list(body.tools or ()),
             top_p=body.top_p,
         )

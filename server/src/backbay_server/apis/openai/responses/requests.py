@@ -8,11 +8,11 @@ from msgspec import Meta, Struct
 
 from ...fields import ignored, refused, taken
 from ..chat_requests import Effort
+from ..formats import ResponsesFormat
 from ..sampling import Share
 
 Kind: TypeAlias = Literal["message", "function_call", "function_call_output", "reasoning"]
 STATE: Final = "the server keeps no state; send the whole conversation"
-TEXT: Final = {"type": "text"}
 
 
 class InputText(Struct, tag="input_text", tag_field="type"):
@@ -76,7 +76,7 @@ class FunctionTool(Struct):
     name: Annotated[Annotated[str, Meta(min_length=1, max_length=128)], taken("the name, as calls have it")]
     description: Annotated[str | None, taken("what it does, for the model")] = None
     parameters: Annotated[dict[str, Any] | None, taken("the schema of its arguments, for the model")] = None
-    strict: Annotated[bool | None, refused("arguments are not constrained yet", (False,))] = None
+    strict: Annotated[bool | None, refused("the model chooses its calls freely", (False,))] = None
 
 
 class NamedFunction(Struct):
@@ -90,7 +90,8 @@ class TextOptions(Struct):
     """The form of the text."""
 
     format: Annotated[
-        dict[str, Any] | None, refused("answers in JSON need constraints, which are not there yet", (TEXT,))
+        ResponsesFormat | None,
+        taken("what the answer must be: text, JSON, JSON by a schema, or by a grammar"),
     ] = None
     verbosity: Annotated[str | None, ignored("the model knows no verbosity")] = None
 
@@ -133,9 +134,7 @@ class ResponsesRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     ] = None
     tool_choice: Annotated[
         Literal["none", "auto", "required"] | NamedFunction | None,
-        taken(
-            "none or auto; required and a named function need constrained answers, which are not there yet"
-        ),
+        taken("whether the model may call a tool, must call one, or must call the named one"),
     ] = None
     parallel_tool_calls: Annotated[
         bool | None, taken("false: of several calls, the answer has the first")
