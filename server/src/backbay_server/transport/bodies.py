@@ -14,7 +14,7 @@ from ..errors import InvalidRequestError
 
 T = TypeVar("T")
 LONG: Final = 1 << 18  # bytes; decoding more would hold up the event loop
-_PLACE: Final = re.compile(r"(.*) - at `(?:key in )?\$\.?(.*)`", re.DOTALL)
+_PLACE: Final = re.compile(r"(.*) - at (?:`key` in )?`\$\.?(.*)`", re.DOTALL)
 
 
 class DisconnectedError(Exception):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from binascii import Error
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -93,7 +92,7 @@ def _data_url(image: str, where: str) -> str:
     """A picture in base64 as an address; the bytes tell its kind."""
     try:
         begins = b64decode(image[:16], validate=True)
-    except Error:
+    except ValueError:  # other letters, or not ASCII
         raise InvalidRequestError(f"{where}: an image must be base64", param=where) from None
     kind = next((kind for mark, kind in _KINDS.items() if begins.startswith(mark)), "png")
     return f"data:image/{kind};base64,{image}"
