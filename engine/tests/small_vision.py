@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 from small_llama import SPECIAL as PLAIN
 from small_llama import add_vocabulary
 
-KINDS = ("gemma3", "llava", "qwen25vl", "mllama", "qwen3vl", "idefics3", "mistral3", "ldp")
+KINDS = ("gemma3", "llava", "qwen25vl", "mllama", "qwen3vl", "idefics3", "mistral3", "ldp", "minicpmv")
 OTHER_LAYOUTS = ("gemma3 in one file", "qwen2vl")
 SINGLE = ("qwen25vl", "mllama", "qwen3vl")
 MARKS = [
     *("<start_of_image>", "<image_soft_token>", "<end_of_image>", "<image>", "<|image|>"),
     *("<|vision_start|>", "<|image_pad|>", "<|vision_end|>"),
     *("<fake_token_around_image>", "<global-img>", "[IMG]", "[IMG_BREAK]", "[IMG_END]"),
+    *("</image>", "<slice>", "</slice>", "<image_id>", "</image_id>", "<unk>"),
     *(f"<row_{row}_col_{column}>" for row in (1, 2) for column in (1, 2)),
 ]
 SPECIAL = [*PLAIN, *MARKS]
@@ -34,13 +35,10 @@ MARK = {
     "idefics3": "<image>",
     "mistral3": "[IMG]",
     "ldp": "<image>",
+    "minicpmv": "(<image>./</image>)",
 }
-PROJECTORS = {"llava": "mlp", "qwen2vl": "qwen2.5vl_merger", "mistral3": "pixtral"}
-TEXTS = {
-    "llava": "llama",
-    "idefics3": "llama",
-    "ldp": "llama",
-}  # architectures, where they are not the kind's name
+PROJECTORS = {"llava": "mlp", "qwen2vl": "qwen2.5vl_merger", "mistral3": "pixtral", "minicpmv": "resampler"}
+LLAMA = ("llava", "idefics3", "ldp", "minicpmv")  # kinds whose text is a Llama
 WIDTH, HEADS, KV_HEADS, HIDDEN = 32, 4, 2, 48
 SEES, EYES, EYE_HIDDEN, SIDE, PATCH = (
     16,
@@ -77,7 +75,7 @@ def write_small_vision(folder: Path, kind: str, *, chat: str | None = None) -> t
     rng = np.random.default_rng((*KINDS, *OTHER_LAYOUTS).index(kind))
     model, projector = folder / f"{kind}.gguf", folder / f"{kind}-mmproj.gguf"
     kind, single = kind.removesuffix(" in one file"), kind.endswith(" in one file")
-    text = gguf.GGUFWriter(model, TEXTS.get(kind, kind))
+    text = gguf.GGUFWriter(model, "llama" if kind in LLAMA else kind)
     _write_text_keys(text, kind)
     add_vocabulary(text, SPECIAL, template(kind) if chat is None else chat)
     tensors = [*_text_tensors(kind)]
@@ -91,7 +89,7 @@ def write_small_vision(folder: Path, kind: str, *, chat: str | None = None) -> t
     eye = gguf.GGUFWriter(projector, "clip")
     eye.add_bool("clip.has_vision_encoder", True)
     eye.add_string("clip.projector_type", PROJECTORS.get(kind, kind))
-    eye.add_bool("clip.use_gelu", kind in ("gemma3", "idefics3"))
+    eye.add_bool("clip.use_gelu", kind in ("gemma3", "idefics3", "minicpmv"))
     eye.add_bool("clip.use_silu", kind in ("qwen2vl", "mistral3"))
     _write_keys(eye, "clip.vision.", VISION_KEYS[kind])
     _finish(eye, rng, [*VISION_TENSORS[kind]()])
@@ -222,6 +220,7 @@ VISION_KEYS: dict[str, dict[str, Any]] = {
     },
     "idefics3": {**_SIZES, **_COLOURS, "projector.scale_factor": 4, "preproc_image_size": 2 * SIDE},
     "ldp": {**_SIZES, **_COLOURS},
+    "minicpmv": {**_SIZES, **_COLOURS},
     "mistral3": {**_SIZES, **_COLOURS, "image_size": 2 * SIDE, "spatial_merge_size": 2},
     "mllama": {
         **{name: value for name, value in _SIZES.items() if name != "image_size"},
@@ -285,6 +284,18 @@ def _mistral3() -> Shapes:
     yield "mm.patch_merger.weight", (SEES, 4 * SEES)
     yield "mm.1.weight", (WIDTH, SEES)
     yield "mm.2.weight", (WIDTH, WIDTH)
+
+
+def _minicpmv() -> Shapes:
+    yield from _siglip()
+    yield "resampler.query", (2, WIDTH)
+    yield "resampler.kv.weight", (WIDTH, SEES)
+    norms = {f"ln_{name}": (WIDTH,) for name in ("q", "kv", "post")}
+    matrices = {f"attn.{name}": (WIDTH, WIDTH) for name in ("q", "k", "v", "out")}
+    yield from _biased(
+        **{f"resampler.{name}": shape for name, shape in {**norms, **matrices}.items()}
+    ).items()
+    yield "resampler.proj.weight", (WIDTH, WIDTH)
 
 
 def _idefics3() -> Shapes:
@@ -378,5 +389,6 @@ VISION_TENSORS = {
     "mllama": _mllama,
     "idefics3": _idefics3,
     "ldp": _ldp,
+    "minicpmv": _minicpmv,
     "mistral3": _mistral3,
 }

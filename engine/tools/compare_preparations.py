@@ -17,6 +17,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent / "compare_vision"))
+
+import minicpmv
 import numpy as np
 from pictures import CLIP, HALF, drawn, preparations
 from PIL import Image as Pillow
@@ -72,6 +75,7 @@ class Reference:
                 return_row_col_info=True,
                 **half,
             ),
+            "minicpm-v": minicpmv.Processor(scale_resolution=size, patch_size=patch, **half),
             "pixtral": PixtralImageProcessor(
                 size={"longest_edge": longest.edge},
                 patch_size={"height": 2 * patch, "width": 2 * patch},
@@ -113,6 +117,9 @@ class Reference:
         elif family == "idefics3":
             grid = int(found["rows"][0][0]), int(found["cols"][0][0])
             tokens = (grid[0] * grid[1] + 1) * (per_tile // 4)
+        elif family == "minicpm-v":
+            grid = tuple(found["grids"][0])
+            tokens = 3 * len(found["target_sizes"])
         elif family == "pixtral":
             grid = tuple(int(side) // (2 * self.patch) for side in found["image_sizes"][0])
             tokens = grid[0] * grid[1]

@@ -46,3 +46,13 @@ def test_lines_of_pixtral_end_with_tokens_of_the_text(files: Files) -> None:
         assert "".join("A" if id == 65 else named([id]) for id in ids) == (
             "A" + "[IMG]" * 3 + "[IMG_BREAK]" + "[IMG]" * 3 + "[IMG_END]B"
         )
+
+
+def test_slices_of_minicpmv_stand_on_lines_and_pictures_have_numbers(files: Files) -> None:
+    shown, small = Image(picture(50, 60)), Image(picture(20, 20))
+    with opened(files, "minicpmv") as llm:
+        assert named(llm.encode([shown, "b", small])) == (
+            "<image_id>0</image_id><image><unk></image><slice><unk></slice><slice><unk></slice>\n"
+            "<slice><unk></slice><slice><unk></slice>b<image_id>1</image_id><image><unk></image>"
+        )
+        assert llm.prepare(shown).tokens == llm.encode([shown]).count(ID["<unk>"]) == 10

@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import kinds
 import llama4
+import minicpmv
 import mobilevlm
 import pixtral
 import qwen3vl
@@ -49,6 +50,7 @@ KINDS = {
     **smolvlm.KINDS,
     **pixtral.KINDS,
     **mobilevlm.KINDS,
+    **minicpmv.KINDS,
 }
 ROWS, PIXELS, OWN = 1e-5, 2e-4, 1e-3  # the limits
 
@@ -60,6 +62,9 @@ def files(name: str, folder: Path, converter: Path) -> dict[str, Path]:
 
     kind = KINDS[name]
     folder.mkdir(parents=True, exist_ok=True)
+    if name in minicpmv.KINDS:
+        convert(minicpmv.save(kind, folder / "hf"), folder / "text.gguf", converter)
+        return {"projector": minicpmv.write(kind, folder / "mmproj.gguf")}
     saved = save(kind, folder / "hf")
     if name == "mllama":
         return {"single": single.write_mllama(kind, folder / "single.gguf")}
@@ -103,7 +108,14 @@ def compare(path: Path, backend: str, truths: dict[str, Truth]) -> Iterator[str]
 
 STORED = {"square": (30, 30), "wide": (20, 43), "tiny": (9, 5)}
 UNSTORED = (
-    *("llava-new", "llava16-old", "qwen3vlmoe-projector", "qwen3vlmoe-single", "smolvlm-projector"),
+    *(
+        "llava-new",
+        "llava16-old",
+        "qwen3vlmoe-projector",
+        "qwen3vlmoe-single",
+        "smolvlm-projector",
+        "minicpmv-wide-projector",
+    ),
 )  # as other files
 
 
@@ -119,7 +131,7 @@ def store(path: Path, name: str, target: Path) -> None:
             of = field.types[-1] if field.types[0] is GGUFValueType.ARRAY else None
             writer.add_key_value(key, field.contents(), field.types[0], sub_type=of)
     for tensor in reader.tensors:
-        if tensor.name.startswith(("v.", "mm.", "model.image_newline")):
+        if tensor.name.startswith(("v.", "mm.", "resampler.", "model.image_newline")):
             writer.add_tensor(tensor.name, np.array(tensor.data))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

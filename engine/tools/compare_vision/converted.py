@@ -21,6 +21,7 @@ def save(kind: Kind, folder: Path) -> Path:
     """The folder that transformers writes, with a stand-in for the tokenizer, of which the converter counts the words."""
     kind.model.save_pretrained(folder)
     kind.images.save_pretrained(folder)
+    write_tokenizer(folder)
     described = folder / "config.json"
     config = json.loads(described.read_text())
     (named,) = config["architectures"]
@@ -29,11 +30,15 @@ def save(kind: Kind, folder: Path) -> Path:
     weights = load_file(folder / "model.safetensors")
     renamed = {_published(name): _turned(name, weight) for name, weight in weights.items()}
     save_file(renamed, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def write_tokenizer(folder: Path) -> None:
+    """A stand-in for the tokenizer, of which the converter counts the words."""
     words = {word: id for id, word in enumerate(VOCABULARY)}
     (folder / "tokenizer.json").write_text(json.dumps({"model": {"vocab": words}, "added_tokens": []}))
     added = {words[BREAK]: {"content": BREAK}}
     (folder / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": added}))
-    return folder
 
 
 def _published(name: str) -> str:

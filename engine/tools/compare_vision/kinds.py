@@ -16,7 +16,7 @@ MARKS = [
     *("<|vision_start|>", "<|image_pad|>", "<|vision_end|>", "<|video_pad|>"),
     *("<fake_token_around_image>", "<global-img>", "<row_1_col_1>", "<row_1_col_2>", "<row_2_col_1>"),
     *("[IMG]", "[IMG_BREAK]", "[IMG_END]"),
-    *("<slice>", "</slice>", "</image>"),
+    *("<slice>", "</slice>", "</image>", "<image_id>", "</image_id>"),
     *("<|image_start|>", "<|image_end|>", "<|tile_x_separator|>", "<|tile_y_separator|>", "<|patch|>"),
 ]
 LETTERS = ["\n", "\n\n", *(chr(n) for n in range(33, 127)), "▁", "▁a", "▁b"]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import minicpmv
 import numpy as np
 import torch
 from kinds import ID, Kind
@@ -84,6 +85,10 @@ def _nested(kind: Kind, ids: list[int], pictures: Sequence[NDArray[np.uint8]]) -
     return dict(kind.images(images=[[Pillow.fromarray(rgb) for rgb in pictures]], return_tensors="pt"))
 
 
+def _each(kind: Kind, ids: list[int], pictures: Sequence[NDArray[np.uint8]]) -> dict[str, Any]:
+    return {"pictures": [processed(kind, rgb) for rgb in pictures]}
+
+
 def _marked(name: str, token: str) -> Callable[..., dict[str, Any]]:
     """The processor's results, and which tokens are those of pictures."""
 
@@ -112,6 +117,7 @@ INPUTS: dict[str, Callable[..., dict[str, Any]]] = {
     "smolvlm": _nested,
     "idefics3": _nested,
     "mistral3": _together,
+    **dict.fromkeys(minicpmv.KINDS, _each),
     "pixtral": _together,
     "mllama": _crossing,
     **dict.fromkeys(TEXT_OF, _marked("mm_token_type_ids", "<|image_pad|>")),

@@ -37,6 +37,8 @@ class Placed:
     """Text before the ids. The reference expands the text, then tokenizes it: a tokenizer takes `before` together with
     the prompt's text that precedes it, and alone where ids or pictures precede it.
     """
+    numbered: bool = False
+    """Whether `before` has a place, {}, for the picture's number in the prompt, from 0."""
     after: str = ""
     """Text after the ids, to be tokenized together with the prompt's text that follows."""
     sees_itself: bool = False

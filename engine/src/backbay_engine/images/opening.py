@@ -13,8 +13,8 @@ from backbay.gguf import ModelFile, nearest, text
 from .contract import VisionFamily
 
 Path = str | os.PathLike[str]
-VISION = ("v.", "mm.", "model.image_newline")
-UNUSED = ("mm.a.", "v.token_embd.")  # audio, and copies of the text's embeddings
+VISION = ("v.", "mm.", "model.image_newline", "resampler.")
+UNUSED = ("mm.a.", "v.token_embd.", "resampler.pos_embed")  # audio, copies of the text's embeddings, sines
 PROJECTORS: Mapping[str, str] = {
     "gemma3": "gemma3:Gemma3",
     "idefics3": "idefics3:Idefics3",
@@ -25,6 +25,7 @@ PROJECTORS: Mapping[str, str] = {
     "pixtral": "pixtral:Pixtral",
     "qwen2.5vl_merger": "qwen25vl:Qwen25VL",
     "qwen3vl_merger": "qwen3vl:Qwen3VL",
+    "resampler": "minicpmv:MiniCPMV",
 }
 """Families by the type of a projector, each with its module."""
 ARCHITECTURES: Mapping[str, str] = {

@@ -6,6 +6,7 @@ import os
 import reprlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from numbers import Number
 from typing import TypeAlias, final
 
@@ -106,25 +107,30 @@ def tokens_of(
 
     plain   control tokens whose text in the prompt is only text: users cannot write pictures
     """
-    writer = _Writer(tokenizer, plain)
+    writer, numbers = _Writer(tokenizer, plain), count()
     for place, item in enumerate(items):
         if isinstance(item, str):
             if place == 0 and begins:
                 writer.begin()
             writer.text += item
         elif isinstance(item, Placing):
-            writer.text += item.placed.before
+            number, placed = next(numbers), item.placed
+            writer.text += placed.before.format(number) if placed.numbered else placed.before
             writer.write(item.tokens())
-            writer.text = item.placed.after
+            writer.text = placed.after
         else:
             writer.write(item)
     return writer.finish()
 
 
 def placeholders(placeholder: str, tokenizer: Tokenizer | None) -> frozenset[int]:
-    """The tokens that stand for pictures: their text in a prompt is only text."""
-    id = None if tokenizer is None else tokenizer.token_id(placeholder)
-    return frozenset() if id is None else frozenset({id})
+    """The control tokens of the placeholder for pictures: their text in a prompt is only text."""
+    if tokenizer is None:
+        return frozenset()
+    ids, plain = (
+        tokenizer.encode(placeholder, add_special=False, parse_special=special) for special in (True, False)
+    )
+    return frozenset(ids).difference(plain)
 
 
 class _Writer:

@@ -7,7 +7,7 @@ from .norm import Norm
 from .patches import PatchEmbedding, cut
 from .shape import EncoderShape, floats, present
 from .shuffle import shuffled
-from .siglip import Siglip
+from .siglip import Siglip, places_in
 
 __all__ = [
     "Block",
@@ -22,6 +22,7 @@ __all__ = [
     "attend",
     "cut",
     "floats",
+    "places_in",
     "present",
     "shuffled",
 ]

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from backbay import Backend, Context, Tensor
 
 from ...models.nn import Weights
@@ -43,3 +46,24 @@ class Siglip:
 
     def block(self, ctx: Context, layer: int, x: Tensor, groups: Sequence[Groups]) -> Tensor:
         return self.layers[layer](ctx, x, partial(attend, groups=groups, scale=self.shape.head**-0.5))
+
+
+def places_in(side: int, rows: int, columns: int) -> NDArray[np.int32]:
+    """The places of a grid's patches in a table of `side` by `side`, which is stretched over the grid.
+
+    The reference divides in f32, so that the rounding decides which of two places is near.
+    """
+    borders = _steps(1 / side, side - 1, 1 / side)
+    row, column = (
+        np.searchsorted(borders, _steps(1 / count, count, 0.0), side="right") for count in (rows, columns)
+    )
+    return (row[:, None] * side + column).ravel().astype(np.int32)
+
+
+def _steps(step: float, count: int, first: float) -> NDArray[np.float32]:
+    """PyTorch's arange in f32: eight numbers at a time from a rounded first one, and the last ones by themselves."""
+    exact = first + np.arange(count) * step
+    whole = count - count % 16
+    bases = exact[:whole:8].astype(np.float32).astype(np.float64)
+    exact[:whole] = (bases[:, None] + np.arange(8) * step).ravel()
+    return exact.astype(np.float32)

@@ -3,6 +3,7 @@
 from .canvases import Anyres, Canvas, CanvasAndWhole
 from .contract import Plan, Preparation
 from .longest_edge import LongestEdge
+from .slices import Slices
 from .splits import Split
 from .squares import CentreCrop, Squash
 from .stretched import Qwen3Resize, SmartResize
@@ -16,6 +17,7 @@ __all__ = [
     "Plan",
     "Preparation",
     "Qwen3Resize",
+    "Slices",
     "SmartResize",
     "Split",
     "Squash",
