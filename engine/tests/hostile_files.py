@@ -216,7 +216,7 @@ def _text_of_projector(path: Path) -> Path | None:
 def _text_models() -> dict[str, Path]:
     folder = Path(mkdtemp())
     atexit.register(rmtree, folder)
-    return {kind: write_small_vision(folder, kind)[0] for kind in ("gemma3", "llava", "qwen2vl")}
+    return {kind: write_small_vision(folder, kind)[0] for kind in ("gemma3", "llama4", "llava", "qwen2vl")}
 
 
 def judged(path: Path, backend: str = "cpu_ref") -> str | None:

@@ -12,7 +12,18 @@ from numpy.typing import NDArray
 from small_llama import SPECIAL as PLAIN
 from small_llama import add_vocabulary
 
-KINDS = ("gemma3", "llava", "qwen25vl", "mllama", "qwen3vl", "idefics3", "mistral3", "ldp", "minicpmv")
+KINDS = (
+    "gemma3",
+    "llava",
+    "qwen25vl",
+    "mllama",
+    "qwen3vl",
+    "idefics3",
+    "mistral3",
+    "ldp",
+    "minicpmv",
+    "llama4",
+)
 OTHER_LAYOUTS = ("gemma3 in one file", "qwen2vl")
 SINGLE = ("qwen25vl", "mllama", "qwen3vl")
 MARKS = [
@@ -21,6 +32,7 @@ MARKS = [
     *("<fake_token_around_image>", "<global-img>", "[IMG]", "[IMG_BREAK]", "[IMG_END]"),
     *("</image>", "<slice>", "</slice>", "<image_id>", "</image_id>", "<unk>"),
     *(f"<row_{row}_col_{column}>" for row in (1, 2) for column in (1, 2)),
+    *("<|image_start|>", "<|image_end|>", "<|tile_x_separator|>", "<|tile_y_separator|>", "<|patch|>"),
 ]
 SPECIAL = [*PLAIN, *MARKS]
 WORDS = 257 + len(SPECIAL)
@@ -36,10 +48,18 @@ MARK = {
     "mistral3": "[IMG]",
     "ldp": "<image>",
     "minicpmv": "(<image>./</image>)",
+    "llama4": "<|image|>",
 }
 PROJECTORS = {"llava": "mlp", "qwen2vl": "qwen2.5vl_merger", "mistral3": "pixtral", "minicpmv": "resampler"}
-LLAMA = ("llava", "idefics3", "ldp", "minicpmv")  # kinds whose text is a Llama
+TEXTS = {
+    "llava": "llama",
+    "idefics3": "llama",
+    "ldp": "llama",
+    "minicpmv": "llama",
+}  # architectures, where they are not the kind's name
+BLOCKS = {"mllama": 4, "llama4": 4}  # of the text, where there are not three
 WIDTH, HEADS, KV_HEADS, HIDDEN = 32, 4, 2, 48
+EXPERTS, EXPERT_HIDDEN = 4, 16
 SEES, EYES, EYE_HIDDEN, SIDE, PATCH = (
     16,
     2,
@@ -75,7 +95,7 @@ def write_small_vision(folder: Path, kind: str, *, chat: str | None = None) -> t
     rng = np.random.default_rng((*KINDS, *OTHER_LAYOUTS).index(kind))
     model, projector = folder / f"{kind}.gguf", folder / f"{kind}-mmproj.gguf"
     kind, single = kind.removesuffix(" in one file"), kind.endswith(" in one file")
-    text = gguf.GGUFWriter(model, "llama" if kind in LLAMA else kind)
+    text = gguf.GGUFWriter(model, TEXTS.get(kind, kind))
     _write_text_keys(text, kind)
     add_vocabulary(text, SPECIAL, template(kind) if chat is None else chat)
     tensors = [*_text_tensors(kind)]
@@ -97,8 +117,7 @@ def write_small_vision(folder: Path, kind: str, *, chat: str | None = None) -> t
 
 
 def _write_text_keys(writer: gguf.GGUFWriter, kind: str) -> None:
-    blocks = 4 if kind == "mllama" else 3
-    writer.add_block_count(blocks)
+    writer.add_block_count(BLOCKS.get(kind, 3))
     writer.add_context_length(CONTEXT)
     writer.add_embedding_length(WIDTH)
     writer.add_feed_forward_length(HIDDEN)
@@ -114,6 +133,12 @@ def _write_text_keys(writer: gguf.GGUFWriter, kind: str) -> None:
         writer.add_array("qwen2vl.rope.dimension_sections", [2, 1, 1, 0])
     if kind == "qwen3vl":
         writer.add_array("qwen3vl.rope.dimension_sections", [3, 0, 1, 0])
+    if kind == "llama4":
+        writer.add_uint32("llama4.attention.chunk_size", 24)
+        writer.add_expert_count(EXPERTS)
+        writer.add_expert_used_count(1)
+        writer.add_expert_feed_forward_length(EXPERT_HIDDEN)
+        writer.add_interleave_moe_layer_step(2)
     if kind == "mllama":
         writer.add_array("mllama.attention.cross_attention_layers", [1, 3])
 
@@ -150,13 +175,16 @@ def _finish(
 def _text_tensors(kind: str) -> Shapes:
     head = WIDTH // HEADS
     yield "token_embd.weight", (WORDS + 8 * (kind == "mllama"), WIDTH)
-    for layer in range(4 if kind == "mllama" else 3):
+    for layer in range(BLOCKS.get(kind, 3)):
         block = f"blk.{layer}."
         yield block + "attn_norm.weight", (WIDTH,)
         yield block + "ffn_norm.weight", (WIDTH,)
-        for name in ("gate", "up"):
-            yield block + f"ffn_{name}.weight", (HIDDEN, WIDTH)
-        yield block + "ffn_down.weight", (WIDTH, HIDDEN)
+        if kind == "llama4" and layer % 2 == 1:
+            yield from _experts(block)
+        else:
+            for name in ("gate", "up"):
+                yield block + f"ffn_{name}.weight", (HIDDEN, WIDTH)
+            yield block + "ffn_down.weight", (WIDTH, HIDDEN)
         crosses = kind == "mllama" and layer % 2 == 1
         for part, rows in (("q", HEADS * head), ("k", KV_HEADS * head), ("v", KV_HEADS * head)):
             name = f"cross_attn_{part}_proj" if crosses else f"attn_{part}"
@@ -173,6 +201,15 @@ def _text_tensors(kind: str) -> Shapes:
             yield from ((block + f"post_{part}_norm.weight", (WIDTH,)) for part in ("attention", "ffw"))
     yield "output_norm.weight", (WIDTH,)
     yield "output.weight", (WORDS, WIDTH)
+
+
+def _experts(block: str) -> Shapes:
+    yield block + "ffn_gate_inp.weight", (EXPERTS, WIDTH)
+    for name in ("gate", "up"):
+        yield block + f"ffn_{name}_exps.weight", (EXPERTS, EXPERT_HIDDEN, WIDTH)
+        yield block + f"ffn_{name}_shexp.weight", (EXPERT_HIDDEN, WIDTH)
+    yield block + "ffn_down_exps.weight", (EXPERTS, WIDTH, EXPERT_HIDDEN)
+    yield block + "ffn_down_shexp.weight", (WIDTH, EXPERT_HIDDEN)
 
 
 # -- encoders --------------------------------------------------------------------------------------------
@@ -222,6 +259,7 @@ VISION_KEYS: dict[str, dict[str, Any]] = {
     "ldp": {**_SIZES, **_COLOURS},
     "minicpmv": {**_SIZES, **_COLOURS},
     "mistral3": {**_SIZES, **_COLOURS, "image_size": 2 * SIDE, "spatial_merge_size": 2},
+    "llama4": {**_SIZES, **_COLOURS, "projector.scale_factor": 2},
     "mllama": {
         **{name: value for name, value in _SIZES.items() if name != "image_size"},
         "image_size": SIDE,
@@ -301,6 +339,18 @@ def _minicpmv() -> Shapes:
 def _idefics3() -> Shapes:
     yield from _siglip()
     yield "mm.model.fc.weight", (WIDTH, 16 * SEES)
+
+
+def _llama4() -> Shapes:
+    """The norm has the name that older converters gave it."""
+    yield from ((name, shape) for name, shape in _clip() if name != "v.patch_embd.weight")
+    yield "v.patch_embd.weight", (SEES, 3 * PATCH * PATCH)
+    yield "v.class_embd", (SEES,)
+    yield "v.position_embd.weight", ((SIDE // PATCH) ** 2 + 1, SEES)
+    yield from _biased(**{"v.pre_ln": (SEES,), "v.post_ln": (SEES,)}).items()
+    yield "mm.model.mlp.1.weight", (20, 4 * SEES)
+    yield "mm.model.mlp.2.weight", (20, 20)
+    yield "mm.model.fc.weight", (WIDTH, 20)
 
 
 def _with_class() -> Shapes:
@@ -391,4 +441,5 @@ VISION_TENSORS = {
     "ldp": _ldp,
     "minicpmv": _minicpmv,
     "mistral3": _mistral3,
+    "llama4": _llama4,
 }

@@ -26,6 +26,7 @@ from PIL import Image as Pillow
 from transformers import (
     Gemma3ImageProcessor,
     Idefics3ImageProcessor,
+    Llama4ImageProcessor,
     LlavaImageProcessor,
     LlavaNextImageProcessor,
     MllamaImageProcessor,
@@ -67,6 +68,7 @@ class Reference:
             "llava-next": LlavaNextImageProcessor(
                 **shortest, **clip, image_grid_pinpoints=[list(each) for each in anyres.pinpoints]
             ),
+            "llama4": Llama4ImageProcessor(**square, **half),
             "mllama": MllamaImageProcessor(**square, **clip, max_image_tiles=4),
             "qwen2.5-vl": Qwen2VLImageProcessor(**limits, **clip, patch_size=patch),
             "idefics3": Idefics3ImageProcessor(
@@ -91,7 +93,7 @@ class Reference:
 
     def __call__(self, family: str, picture: Pillow.Image) -> SimpleNamespace:
         """Pixels, tokens, grid and aspect ratio id, as the reference has them."""
-        found = self.processors[family](images=picture, return_tensors="np")
+        found = self.processors[family](images=picture, return_tensors="pt")
         per_tile = (self.size // self.patch) ** 2
         tokens, grid, ratio = per_tile, (1, 1), 0
         if family == "gemma3":
@@ -111,6 +113,9 @@ class Reference:
             ratio = int(found["aspect_ratio_ids"][0, 0])
             grids = [(h, w) for h in range(1, 5) for w in range(1, 5) if h * w <= 4]
             tokens, grid = 4 * (per_tile + 1), grids[ratio - 1]
+        elif family == "llama4":
+            grid = tuple(found["aspect_ratios"][0].tolist())
+            tokens = len(found["pixel_values"]) * per_tile // 4
         elif family == "qwen2.5-vl":
             grid = tuple(int(each) for each in found["image_grid_thw"][0])
             tokens = grid[1] * grid[2] // 4
@@ -123,7 +128,9 @@ class Reference:
         elif family == "pixtral":
             grid = tuple(int(side) // (2 * self.patch) for side in found["image_sizes"][0])
             tokens = grid[0] * grid[1]
-        return SimpleNamespace(pixels=found["pixel_values"], tokens=tokens, grid=grid, ratio=ratio)
+        return SimpleNamespace(
+            pixels=found["pixel_values"].float().numpy(), tokens=tokens, grid=grid, ratio=ratio
+        )
 
 
 def prepared(family: str, size: int, patch: int, image: Image) -> Prepared:

@@ -200,3 +200,20 @@ def test_files_of_older_converters_give_the_same_rows(tmp_path):
         rows.append(encoder.embed([encoder.family.prepare(np.full((30, 70, 3), 90, np.uint8))])[0])
         encoder.close()
     np.testing.assert_array_equal(*rows)
+
+
+def test_both_names_of_llama4s_second_norm_are_taken(tmp_path):
+    """Older converters wrote ln2; llama.cpp applies attn_post_norm, which newer ones write, in another place."""
+    path = unpacked("llama4-projector", tmp_path)
+    older = {}
+    for tensor in gguf.GGUFReader(path).tensors:
+        if "attn_post_norm" in tensor.name:
+            renamed = tensor.name.replace("attn_post_norm", "ln2")
+            older |= {tensor.name: None, renamed: np.array(tensor.data)}
+    assert older
+    rows = []
+    for each in (path, changed(path, tensors=older)):
+        encoder = opened(each)
+        rows.append(encoder.embed([encoder.family.prepare(np.full((30, 70, 3), 90, np.uint8))])[0])
+        encoder.close()
+    np.testing.assert_array_equal(*rows)

@@ -53,7 +53,7 @@ def test_image_tokens_make_larger_pictures_smaller_or_are_refused(preparation: P
     rows = preparation.largest().tokens
     assert preparation.limited(None) == preparation
     assert preparation.limited(rows).plan((48, 48)) == preparation.plan((48, 48))
-    if preparation.family in {"llava-next", "qwen2.5-vl", "idefics3", "minicpm-v", "pixtral"}:
+    if preparation.family in {"llava-next", "qwen2.5-vl", "idefics3", "minicpm-v", "pixtral", "llama4"}:
         few = rows * 2 // 3
         fewer = preparation.limited(few)
         for size in SIZES[:-2]:

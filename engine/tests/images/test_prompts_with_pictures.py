@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from seeing_models import Files
+from seeing_models import Files, opened
 from small_llama import BOS
 from small_vision import ID, MARK, picture, write_small_vision
 
@@ -98,3 +98,17 @@ def test_a_template_that_knows_no_pictures_gets_them_in_its_text(files: Files, t
         pytest.raises(TemplateError, match="does not mark 1"),
     ):
         llm.chat(said)
+
+
+@pytest.mark.parametrize(
+    ("size", "tiles"),
+    [((20, 20), ""), ((28, 56), "r r."), ((50, 100), "r r r r.r r r r."), ((84, 28), "r.r.r.")],
+)
+def test_marks_stand_between_the_tiles_of_llama4(files: Files, size: tuple[int, int], tiles: str) -> None:
+    """As in transformers: a mark between the tiles of a line, another after each line, then the whole picture."""
+    words = {" ": "<|tile_x_separator|>", ".": "<|tile_y_separator|>"}
+    rows = 4 * [ID["<|patch|>"]]
+    lines = [id for each in tiles for id in (rows if each == "r" else [ID[words[each]]])]
+    wanted = [ID["<|image_start|>"], *lines, ID["<|image|>"], *rows, ID["<|image_end|>"]]
+    with opened(files, "llama4") as llm:
+        assert llm.encode([Image(picture(*size))]) == wanted

@@ -111,6 +111,7 @@ UNSTORED = (
     *(
         "llava-new",
         "llava16-old",
+        "llama4-chunked-single",
         "qwen3vlmoe-projector",
         "qwen3vlmoe-single",
         "smolvlm-projector",

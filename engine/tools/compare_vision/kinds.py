@@ -51,12 +51,17 @@ PINPOINTS = [[56, 112], [112, 56], [112, 112], [168, 56], [56, 168]]
 
 @dataclass(frozen=True, eq=False)
 class Kind:
-    """A model and its processor of images; `features` gives the rows of one picture, (rows, width)."""
+    """A model and its processor of images.
+
+    features   the rows of one picture, (rows, width)
+    tokens     what the processor of texts makes of a picture's placeholder, from the results of the processor of images
+    """
 
     make: Callable[[], Any]
     processor: Callable[[], Any]
     features: Callable[[Any, dict[str, torch.Tensor]], torch.Tensor]
     seed: int = 0
+    tokens: Callable[[Any], list[int]] | None = None
 
     @cached_property
     def model(self) -> Any:

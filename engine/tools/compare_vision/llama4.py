@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import transformers
-from kinds import ID, SIDE, TEXT, VISION, Kind
+from kinds import ID, PATCH, SIDE, TEXT, VISION, Kind
+
+ROWS_OF_TILE = (SIDE // PATCH // 2) ** 2
 
 
 def _model(**text: Any) -> Callable[[], Any]:
@@ -50,11 +53,20 @@ def _rows(model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
     return rows
 
 
+def _tokens(given: Any) -> list[int]:
+    """The processor's text uses nothing of the processor itself."""
+    (grid,) = given["aspect_ratios"].tolist()
+    text = transformers.Llama4Processor._prompt_split_image(None, grid, ROWS_OF_TILE)
+    return [ID[word] for word in re.findall(r"<\|\w+\|>", text)]
+
+
 def _processor() -> Any:
     return transformers.Llama4ImageProcessor(size={"height": SIDE, "width": SIDE})
 
 
 KINDS = {
-    "llama4": Kind(_model(), _processor, _rows),
-    "llama4-chunked": Kind(_model(attention_chunk_size=40, floor_scale=24), _processor, _rows),
+    "llama4": Kind(_model(), _processor, _rows, tokens=_tokens),
+    "llama4-chunked": Kind(
+        _model(attention_chunk_size=40, floor_scale=24), _processor, _rows, tokens=_tokens
+    ),
 }

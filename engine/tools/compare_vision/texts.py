@@ -148,6 +148,10 @@ def compare(
 
 def _errors(name: str, kind: Kind, llm: LLM, prompt: Prompt) -> tuple[float, float]:
     images = [Image(rgb) for rgb in prompt.pictures]
+    for rgb in prompt.pictures if kind.tokens is not None else ():
+        results = kind.images(images=[Pillow.fromarray(rgb)], return_tensors="pt")
+        if (ids := llm.encode([Image(rgb)])) != (right := kind.tokens(results)):
+            raise ValueError(f"a picture becomes {ids}, in the reference {right}")
     own = prompt.made(name, images)
     wanted = logits(name, kind, llm.encode(own), prompt.pictures)
     pixels = [processed(kind, rgb)["pixel_values"].float().numpy() for rgb in prompt.pictures]

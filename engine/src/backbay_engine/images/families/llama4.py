@@ -26,7 +26,7 @@ from ..preparations import CanvasAndWhole
 from ..prepared import Prepared
 
 SHUFFLE = whole("vision.projector.scale_factor", 1, 64)
-RATIO = number("vision.pixel_shuffle_ratio", most=1, above=0)
+RATIO = number("vision.pixel_shuffle_ratio", 1 / 64, 1)
 BASE = number("vision.rope.freq_base", most=1e30, above=1)
 EPSILON = 1e-5  # of all norms
 TILES = 16
@@ -46,9 +46,10 @@ class Llama4(VisionFamily):
         config = self.config
         self.side, self.patch = grid_of(config)
         self.grid = self.side // self.patch
-        key = RATIO if RATIO.name in config else SHUFFLE
-        self.shuffle = round(1 / RATIO.of(config)) if key is RATIO else SHUFFLE.of(config, 2)
+        ratio = RATIO.of(config, None)
+        self.shuffle = SHUFFLE.of(config, 2) if ratio is None else round(1 / ratio)
         if self.grid % self.shuffle:
+            key = SHUFFLE if ratio is None else RATIO
             raise key.refuse(config, f"a division of {self.grid} by {self.grid} patches into equal squares")
         mean, deviation = colours(config, HALF)
         return CanvasAndWhole(

@@ -56,7 +56,7 @@ class Qwen3VL(VisionFamily):
         config = self.config
         self.patch, self.merge = PATCH.of(config), MERGE.of(config, 2)
         listed = OLLAMA_DEEPSTACK.of(config, None)
-        marked = (n for n in range(BLOCKS.of(config)) if DEEP.of(config, 0, layer=n))
+        marked = [n for n in range(BLOCKS.of(config)) if DEEP.of(config, 0, layer=n)]
         self.deep = tuple(marked if listed is None else map(int, listed))
         self.further = len(self.deep)
         mean, deviation = colours(config, HALF)

@@ -101,14 +101,17 @@ class Fitted(Preparation):
         chosen = min(enlarged) if enlarged else max(map(scale, grids))
         return min((grid for grid in grids if scale(grid) == chosen), key=lambda grid: grid[0] * grid[1])
 
+    def _most(self, side: int, canvas: int) -> tuple[int, float | np.float32]:
+        """The most pixels that a side of the picture may have, and its enlargement to them."""
+        most = min(max(side, self.size), canvas)
+        return most, most / side
+
     def _tiles(self, planes: Planes, grid: tuple[int, ...]) -> Iterator[Pixels]:
         """The tiles of the canvas, row by row."""
         canvas = grid[0] * self.size, grid[1] * self.size
         height, width = planes.shape[1:]
-        most_height, most_width = (
-            min(max(side, self.size), most) for side, most in zip((height, width), canvas, strict=True)
-        )
-        by_height, by_width = most_height / height, most_width / width
+        most_height, by_height = self._most(height, canvas[0])
+        most_width, by_width = self._most(width, canvas[1])
         if by_width < by_height:
             size = min(math.floor(height * by_width) or 1, most_height), most_width
         else:
@@ -176,6 +179,11 @@ class CanvasAndWhole(Fitted):
         if len(tiles) > 1:
             tiles.append(self._normalised(resize(planes, (self.size, self.size), "bilinear")))
         return np.stack(tiles)
+
+    def _most(self, side: int, canvas: int) -> tuple[int, float | np.float32]:
+        """In float32 where the canvas is the limit, as the reference."""
+        most, exact = super()._most(side, canvas)
+        return most, np.float32(most) / np.float32(side) if canvas < max(side, self.size) else exact
 
     def _normalised(self, planes: Planes) -> Pixels:
         """In bfloat16, as the reference; each operation rounds."""
