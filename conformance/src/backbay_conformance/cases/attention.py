@@ -103,7 +103,10 @@ def masked(tokens: int, making: Making, operand: Operand) -> Array:
     return mask
 
 
+MANY = (8, 8, 1, 2, 1, 5)
+"""The size of several hundred sequences."""
 SIZES = (
+    MANY,
     # d, dv, kv_heads, heads of each, tokens, history
     (64, 64, 1, 8, 2, 33),
     (80, 80, 2, 1, 3, 40),
@@ -152,6 +155,7 @@ BLOCKS = (
     (64, 64, 1, 2, 1, 4128),
     (32, 32, 2, 1, 2, 8192),
     (32, 32, 300, 1, 1, 32),
+    (64, 64, 2, 2, 130, 96),
 )
 """Sizes that blocks of 32 divide."""
 
@@ -168,12 +172,14 @@ def attention_call(draw: Draw, kind: DType) -> Call:
     size = draw.listed(*(SIZES + PICTURES if unit == 1 else BLOCKS))
     if size is not None:
         d, dv, kv_heads, each, tokens, history = size
-        heads, batch = kv_heads * each, ()
+        heads, batch = kv_heads * each, (300,) if size == MANY else ()
     applied = draw.flag(3) and (unit == 1 or history % unit == 0)
     permuted = applied and draw.cache.permuted_v
     # Rounding moves a score by a part of its terms' magnitudes: far queries show masks and order, near ones precision.
     reach = 8.0 if draw.exact else draw.pick(0.5, 2.0, 0.5, 8.0)
     near = Numbers(low=-8, high=8, most=3)
+    if kind is DType.F32 and draw.flag(6):
+        near = Numbers(low=-3e6, high=3e6, most=3, loud=True)
     asked = (
         Numbers(low=-reach, high=reach, most=3) if unit == 1 else Numbers(low=-reach / 40, high=reach / 40)
     )

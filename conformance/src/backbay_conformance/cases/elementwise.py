@@ -120,8 +120,10 @@ def gated(op: Op[Any, Any], activate: Unary, *, activated: bool = False, free: A
 
     def draw_call(draw: Draw) -> Call:
         shape = draw.shape(scalars=True)
-        fill: Fill = Numbers("0s" if draw.flag() else "0nis", low=-60, high=60)
-        x = draw.floats(shape, Made(brim) if draw.flag(6) else fill, activated=activated)
+        usual = Numbers("0s" if draw.flag() else "0nis", low=-60, high=60)
+        large = Numbers(low=-3e4, high=3e4, loud=True)
+        fills: tuple[Fill, ...] = (usual, usual, usual, usual, Made(brim), large)
+        x = draw.floats(shape, draw.pick(*fills), activated=activated)
         up = draw.floats(shape, Numbers(), dtype=draw.other_float()) if draw.flag() else None
         doubled = None if up is None else (False, True)
         relations = draw.batch(shape, 1 if up is None else 2)
@@ -252,9 +254,8 @@ def cast_quantized(draw: Draw) -> Call:
     """From quantized types to floats, and from f32 to quantized types."""
     if draw.flag():
         target = QUANTIZED[draw.turn // 3 % len(QUANTIZED)]
-        x = draw.floats(
-            (target.block_size * draw.pick(1, 2, 5), *draw.sides(2, 40)), Numbers(), dtype=DType.F32
-        )
+        blocks = draw.pick(33, 129) if draw.flag(8) else draw.pick(1, 2, 5)
+        x = draw.floats((target.block_size * blocks, *draw.sides(2, 40)), Numbers(), dtype=DType.F32)
         return cast_call((x, target))
     source, wanted = draw.quantized_dtype(), draw.pick(DType.F32, DType.F16, DType.BF16)
     x = draw.operand(source, (source.block_size * draw.pick(1, 2), *draw.sides(2, 20)), Bits())

@@ -40,6 +40,8 @@ def rows_call(draw: Draw, dtype: DType) -> Call:
     outer = draw.pick((), (2,), (3, 2), (1, 3))
     own = tuple(extent if draw.flag() else 1 for extent in outer)
     large = draw.listed(*TABLES) if dtype.block_size <= 32 else None
+    if dtype.is_quantized and large is None and draw.flag(8):
+        n = dtype.block_size * draw.pick(5, 16, 33)
     if large is not None:
         (n, count, k), outer, own = large
         n = dtype.block_size if dtype.is_quantized else n

@@ -21,7 +21,9 @@ from ..suite.case import Call, case
 def diag(draw: Draw) -> Call:
     outer = draw.sides(draw.below(3), 6)
     shape = (draw.side(33), 1, *outer) if outer or draw.flag() else (draw.side(65),)
-    shape = draw.listed((257,), (130, 1, 2), (576,), (0, 1, 2), (3, 1, 0)) or shape
+    shape = (
+        draw.listed((257,), (130, 1, 2), (1030,), (0, 1, 2), (3, 1, 0), (2, 1, 300), (3, 1, 1, 300)) or shape
+    )
     if draw.on_turn(5, 29):
         shape = ()
     x = draw.floats(shape, Numbers("0nisb"))
@@ -41,6 +43,7 @@ def tri(draw: Draw) -> Call:
     n, outer = draw.side(33), draw.sides(draw.below(3), 6)
     if draw.flag(8):  # more than fit in a byte
         n, outer = draw.pick(257, 130), ()
+    n, outer = draw.listed((1030, ()), (2, (300,)), (3, (1, 300)), (64, (3, 5)), (520, (2,))) or (n, outer)
     shape = () if draw.on_turn(5, 29) else (n, n, *outer)
     n = n if shape else 1
     x = draw.floats(shape, Numbers("0nisb"))
@@ -75,6 +78,8 @@ def solve_tri(draw: Draw) -> Call:
     n, m, outer = draw.side(20), draw.side(20), draw.sides(draw.below(3), 6)
     if draw.flag(8):  # larger than the tile that a group of threads solves at once
         n, m, outer = draw.pick(65, 33, 130), draw.pick(1, 3), ()
+    large = (300, 2, ()), (3, 520, ()), (64, 64, (2,)), (4, 3, (300,)), (2, 3, (1, 300)), (128, 33, ())
+    n, m, outer = draw.listed(*large) or (n, m, outer)
     lower, left = draw.by_turn(True, False), draw.by_turn(True, False, each=2)
     unit = draw.by_turn(False, True, each=4)
     fill = Made(partial(system, lower=lower, unit=unit))

@@ -119,6 +119,26 @@ def by_expert(w: Number, x: Number, ids: Array) -> Number:
     return experts[chosen].einsum("tunk,tuk->tun", tokens, experts.shape[2])
 
 
+EXPERTS = (
+    # experts, used, tokens, k, n
+    (128, 8, 3, 33, 5),
+    (64, 6, 33, 40, 5),
+    (128, 8, 40, 33, 5),
+    (32, 4, 257, 40, 5),
+    (16, 16, 2, 33, 5),
+    (1, 1, 65, 40, 5),
+    (60, 4, 1, 33, 5),
+    (4, 1, 4100, 33, 5),
+    (4, 2, 3, 2880, 33),
+    (3, 1, 2, 4097, 2),
+    (8, 2, 1, 64, 1030),
+    (5, 2, 40, 520, 65),
+    (512, 10, 2, 40, 3),
+    (2, 300, 3, 32, 4),
+)
+"""Routes of models, long rows, many rows, and more experts and slots than fit in a byte."""
+
+
 def expert_call(draw: Draw, wtype: DType) -> Call:
     unit = wtype.block_size
     experts = (
@@ -127,18 +147,10 @@ def expert_call(draw: Draw, wtype: DType) -> Call:
     k = unit * draw.pick(1, 2, 3) if unit > 1 else draw.side(129)
     n = draw.side(33 if experts < 10 else 3)
     used, tokens = draw.integer(1, 4), draw.pick(1, 2, 5, 17, 33)
-    routed = draw.listed(
-        (128, 8, 3),
-        (64, 6, 33),
-        (128, 8, 40),
-        (32, 4, 257),
-        (16, 16, 2),
-        (1, 1, 65),
-        (60, 4, 1),
-        (4, 1, 4100),
-    )
+    routed = draw.listed(*EXPERTS)
     if routed is not None:
-        (experts, used, tokens), k, n = routed, unit * draw.pick(1, 2) if unit > 1 else draw.pick(40, 33), 5
+        experts, used, tokens, k, n = routed
+        k = unit * -(-k // unit)
     scalars = unit == 1 and draw.on_turn(8, 40)
     w = draw.operand(wtype, (k, n, experts), Numbers("n", terms=k, most=63, few=True))
     fill = Numbers("n" if unit == 1 else "0", terms=k, partner=w, few=True, loud=unit == 1)

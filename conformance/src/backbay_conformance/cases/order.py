@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from backbay import ops
+from backbay import DType, ops
 
 from ..draw.data import Made, Making
 from ..draw.draw import Draw
@@ -15,10 +15,11 @@ from ..suite.case import Call, case
 
 
 def sortable(making: Making, operand: Operand) -> Array:
-    """Rows with ties, infinities, NaN and zeros of both signs; in wide mode all elements differ."""
+    """Rows with ties, infinities, NaN and zeros of both signs; in wide mode all elements differ, often by very little."""
     size = int(np.prod(operand.shape, dtype=np.int64))
     if making.mode == "wide":
-        return np.asarray(making.rng.permutation(size) - size / 2)
+        unit = making.rng.choice([0, -8] if operand.dtype is DType.F16 else [0, -60, 60])
+        return np.asarray((making.rng.permutation(size) - size / 2) * 2.0**unit)
     numbers = making.rng.integers(-5, 6, size).astype(np.float64)
     if making.mode == "special" and size:
         numbers[making.rng.integers(0, size, 1 + size // 8)] = np.inf

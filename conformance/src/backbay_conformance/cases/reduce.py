@@ -7,11 +7,11 @@ from typing import Any
 
 from backbay import Op, ops
 
-from ..draw.data import Fill, Numbers
+from ..draw.data import Fill, Made, Numbers
 from ..draw.draw import Draw
 from ..numbers.number import Number
 from ..suite.case import Call, case
-from .norm import mean_of, of_rows, rows_batch, spread
+from .norm import massive, mean_of, of_rows, rows_batch, spread
 
 
 def variance_formula(x: Number) -> Number:
@@ -32,9 +32,10 @@ def row_case(
         shape = draw.rows()
         if draw.exact and not whole and shape and shape[0]:  # a mean of 2^n integers is exact
             shape = (1 << (shape[0].bit_length() - 1), *shape[1:])
-        fill: Fill = Numbers(special, terms=max(1, *shape[:1], 1))
+        fill: Fill = Numbers(special, terms=max(1, *shape[:1], 1), loud=True)
         if not whole:
             fill = spread(draw, Numbers(special, terms=max(1, *shape[:1], 1), low=-250, high=250), shape)
+            fill = Made(massive) if draw.flag(5) else fill
         x = draw.floats(shape, fill)
         own = of_rows(formula, keeps=op is ops.cumsum)
         return Call((x,), own, exact=exact, **rows_batch(draw, shape))

@@ -147,7 +147,10 @@ def rope(draw: Draw) -> Call:
     if size is not None:
         half, heads, tokens = size[0] // 2, size[1], size[2]
         dim = half if mode == "vision" else size[3]
-    x = draw.floats((2 * half, heads, tokens, *batch), Numbers("0ni", low=-250, high=250, few=True))
+    most = 3e6 if draw.float_dtype() is DType.F32 and draw.flag(4) else 250
+    x = draw.floats(
+        (2 * half, heads, tokens, *batch), Numbers("0ni", low=-most, high=most, few=True, loud=most > 250)
+    )
     zero = draw.exact and draw.flag()  # all angles are 0
     far = 1 if zero else draw.by_turn(64, 70001, 2, 5000, 65537, 700, 131072, 50000, 2**20 + 1, each=4)
     least = 0 if zero else draw.pick(0, 0, -20, 1 - far)

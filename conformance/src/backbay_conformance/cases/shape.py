@@ -237,6 +237,9 @@ def padding_case(op: Op[Any, Any], *, both: bool) -> None:
         shape = draw.listed((PAST,), (1, PAST), (3, 300), (1, 1, 300), (1, 1, 1, 300), (4100, 3)) or shape
         x = draw.floats(shape, Numbers("0nisb"))
         amounts = [(draw.below(4) if both else 0, draw.below(4)) for _ in range(draw.integer(1, 4))]
+        if draw.flag(6):
+            far = draw.pick(33, 70, 300)
+            amounts[draw.below(len(amounts))] = (draw.below(far) if both else 0, far)
         flat = tuple(n for amount in amounts for n in (amount if both else amount[1:]))
 
         args = (x, flat) if not both else (x, *(*flat, *[0] * 8)[:8])

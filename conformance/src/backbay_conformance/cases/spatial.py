@@ -74,6 +74,8 @@ def conv2d_formula(weight: Number, data: Number, *geometry: int) -> Number:
     return w.einsum("ocij,ncyixj->noyx", seen, int(np.prod(w.shape[1:])))
 
 
+MANY = (2, 2, 2, 3, 3, 2, 1, 0, 1)
+"""The convolution of several hundred images."""
 PATCHES = (
     # KW, KH, IC, OC, W, H, stride, padding, dilation
     (14, 14, 3, 5, 28, 42, 14, 0, 1),
@@ -96,6 +98,8 @@ PATCHES = (
     (1, 1, 300, 300, 2, 1, 1, 0, 1),
     (1, 1, 2, 1030, 3, 1, 1, 0, 1),
     (3, 3, 520, 2, 3, 4, 1, 1, 1),
+    (3, 3, 40, 33, 70, 66, 1, 1, 1),
+    MANY,
 )
 """Convolutions of models: patches, many channels, and images longer than a row of threads."""
 
@@ -110,7 +114,7 @@ def conv2d(draw: Draw) -> Call:
     patch = draw.listed(*PATCHES)
     if patch is not None:
         kw, kh, ic, oc, width, height, s0, p0, d0 = patch
-        n, s1, p1, d1 = draw.pick(1, 2), s0, p0, d0
+        n, s1, p1, d1 = 300 if patch == MANY else draw.pick(1, 2), s0, p0, d0
     terms = kw * kh * max(1, ic)
     weight = draw.floats((kw, kh, ic, oc), Numbers("", terms=terms, most=63))
     fill = Numbers("ni", terms=terms, partner=weight, few=True, loud=True)
@@ -127,7 +131,7 @@ def im2col(draw: Draw) -> Call:
     patch = draw.listed(*PATCHES)
     if patch is not None:
         kw, kh, ic, _, width, height, s0, p0, d0 = patch
-        n, s1, p1, d1 = 1, s0, p0, d0
+        n, s1, p1, d1 = 300 if patch == MANY else 1, s0, p0, d0
     weight = draw.floats((kw, kh, ic, draw.pick(1, 2)), Numbers(), dtype=draw.other_float())
     data = draw.floats((width, height, ic, n), Numbers("0nisb"))
 
@@ -159,6 +163,12 @@ def conv3d(draw: Draw) -> Call:
         ([2, 2, 2], [3, 3, 3], (2, 2, 0), [(1, 0, 1)] * 3),
         ([4, 4, 4], [1, 1, 1], (2, 2, 1), [(1, 2, 1)] * 3),
         ([2, 3, 2], [5, 6, 40], (1, 1, 3), [(1, 0, 1), (2, 1, 2), (3, 0, 1)]),
+        ([3, 3, 3], [3, 2, 2], (300, 2, 1), [(1, 1, 1)] * 3),
+        ([1, 1, 2], [2, 3, 2], (2, 520, 1), [(1, 0, 1)] * 3),
+        ([2, 2, 1], [2, 3, 1], (2, 1, 300), [(1, 0, 1)] * 3),
+        ([3, 1, 1], [PAST, 1, 1], (1, 1, 1), [(1, 1, 1)] * 3),
+        ([1, 3, 1], [1, PAST, 1], (1, 1, 1), [(1, 1, 1)] * 3),
+        ([1, 1, 3], [1, 2, 4100], (1, 1, 1), [(1, 1, 1)] * 3),
     )
     if patch is not None:
         kernel, sides, (c, oc, n), along = patch
@@ -206,6 +216,7 @@ def conv1d_dw(draw: Draw) -> Call:
         (3, PAST, 1, 1, 1, 1, 1),
         (3, 4, 300, 2, 1, 1, 1),
         (2, 3, 2, 300, 1, 0, 1),
+        (4, 5, 5120, 1, 1, 3, 1),
     )
     if long is not None:
         k, t, channels, n, s, p, d = long
@@ -234,6 +245,8 @@ POOLS = (
     (3, 1, 1.0, 1, 1),
     (64, 1, 0.0, 64, 66),
     (9, 3, 4.0, 1, 2),
+    (2, 2, 0.0, PAST, 2),
+    (2, 1, 0.5, 2, 4100),
 )
 """Pools of models, some of the whole image."""
 
@@ -249,7 +262,8 @@ def avg_pool2d(draw: Draw) -> Call:
     large = draw.listed(*POOLS)
     if large is not None and (not draw.exact or large[0] & (large[0] - 1) == 0):
         k, s, p, *sides = large
-    x = draw.floats((*sides, *draw.sides(draw.below(3), 12)), Numbers("0ni", terms=k * k, few=True))
+    outer = draw.by_turn(draw.sides(draw.below(3), 12), (300,), (1, 300), each=30) if large is None else ()
+    x = draw.floats((*sides, *outer), Numbers("0ni", terms=k * k, few=True, loud=True))
     return Call((x, k, s, p), avg_pool2d_formula, doubled=(True,))
 
 

@@ -285,6 +285,8 @@ def set_rows_call(draw: Draw, target: DType | None) -> Call:
                 min(k, 999),
                 tuple(min(m, 99) for m in outer),
             )
+    elif target and draw.flag(8):
+        n, outer = target.block_size * draw.pick(5, 33, 128), ()
     src, kind = written_pair(draw, (n, k, *outer), target)
     repeated = target is None and large is None and draw.on_turn(1, 4)
     if repeated:  # in any order, and mostly a few rows again and again

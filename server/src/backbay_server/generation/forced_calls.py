@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from .requests import Format
 
-
 # llguidance's option: calls are written on one line, so that no model goes on with spaces
 _ONE_LINE: Final = {"whitespace_pattern": " ?"}
 

@@ -36,6 +36,10 @@ def scaled_dot_product_attention(
     plain = mask is None and sinks is None and vmla is None and not softcap
     many = g.on_cpu and mask is None and query.dim(2) >= MANY and key.dtype is value.dtype is DType.F32
     flash = takes_flash(g.flash, mask, cache_config_applied)
+    if (
+        softcap and mask is None and query.dim(2) >= MANY
+    ):  # ggml's tiles then attend to keys that are not there
+        flash = False
     if flash and many and plain and (native := g.library.attention) and _fits_native(query, key, value):
         return _native(g, native, query, key, value, scale)
     q = g.permute(g.rows(query, DType.F32), 0, 2, 1, 3)  # (d, tokens, heads, batch)
