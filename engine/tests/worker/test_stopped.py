@@ -12,7 +12,7 @@ from small_llama import write_small_llama
 from worker_processes import is_gone
 
 from backbay import BackendUnavailableError, CancelledError
-from backbay_engine import load
+from backbay_engine import DeadlineError, load
 from backbay_engine.worker import engine as worker_engine
 from backbay_engine.worker import watch
 from backbay_engine.worker.watch import Watch
@@ -89,6 +89,22 @@ def test_a_cancelled_load_does_not_wait_for_a_worker_that_stands_still(path, imp
     cancel = threading.Event()
     with pytest.raises((BackendUnavailableError, CancelledError)):
         load(path, Stopping, worker=True, progress=lambda done: done and cancel.set(), cancel=cancel)
+
+
+@pytest.mark.fault(
+    "a request's deadline passes while its worker loads or stands still", "DeadlineError in the request"
+)
+def test_a_request_does_not_wait_for_a_worker_longer_than_its_deadline(path, impatient, monkeypatch):
+    monkeypatch.setattr(worker_engine, "ANSWERING", 600.0)
+    with load(path, "cpu_ref", **SIZES, worker=True) as llm:
+        pid = stop(llm)
+        late = llm.submit("x", max_tokens=2, deadline=0.5)
+        patient = llm.submit("x", max_tokens=2, deadline=600)
+        with pytest.raises(DeadlineError, match="the worker was not ready"):
+            late.result(60)
+        assert not patient.done
+        os.kill(pid, signal.SIGCONT)
+        assert patient.result(60).tokens
 
 
 def test_a_worker_that_is_only_slow_is_left_alone(path, impatient):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ class Asked:
     handle: Handle[Any]
     worker: WorkerProcess | None = None
     """The worker that it was sent to; None while no worker is ready."""
+    begin_by: float = math.inf
+    """A time of `time.monotonic`."""
     attempts: int = 0
     begun: bool = False
     cancelled: bool = False

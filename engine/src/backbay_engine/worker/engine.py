@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
-import pathlib
+import math
 import pickle
 from collections.abc import Sequence
 from contextlib import suppress
@@ -12,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import count
 from threading import RLock
+from time import monotonic
 from typing import Any, final
 
 import numpy as np
@@ -35,6 +35,7 @@ from ..engines.contract import Engine, Prompt
 from ..engines.local import Path, Sizes
 from ..engines.places import Place, Places
 from ..engines.sight import SightOptions
+from ..errors import DeadlineError
 from ..images.picture import Image
 from ..images.prepared import Prepared
 from ..images.prompts import Parts
@@ -72,6 +73,7 @@ from .setup import (
     plain_path,
     require_sendable,
     sendable_sight,
+    working_folder,
 )
 from .wire import Frame, Kind
 
@@ -109,7 +111,7 @@ class WorkerEngine(Engine):
             sendable_sight(sight),
         )
         require_sendable(self._setup)
-        self._folder = _working_folder()
+        self._folder = working_folder()
         self._lock = RLock()  # the garbage collector may close in the thread that holds it
         self._asked: dict[int, Asked] = {}
         self._numbers = count(1)
@@ -153,7 +155,7 @@ class WorkerEngine(Engine):
         plain = replace(options.sampling, logit_bias=dict(options.sampling.logit_bias))
         request = Generate(_listed(prompt), replace(options, sampling=plain), begin_by)
         with self._places.taken() as place:
-            return self._ask(request, on_step, place)
+            return self._ask(request, on_step, place, begin_by)
 
     def _check(self, prompt: Prompt, options: GenerationOptions) -> None:
         """Refuse wrong options here, before the worker does."""
@@ -252,12 +254,16 @@ class WorkerEngine(Engine):
             handle.cancel()
 
     def _ask(
-        self, request: Request, on_step: OnStep | None = None, place: Place | None = None
+        self,
+        request: Request,
+        on_step: OnStep | None = None,
+        place: Place | None = None,
+        begin_by: float = math.inf,
     ) -> Handle[Any]:
         number = next(self._numbers)
         handle: Handle[Any] = Handle(partial(self._cancel, number), on_step, place)
         try:
-            asked = Asked(pickle.dumps(request), handle)
+            asked = Asked(pickle.dumps(request), handle, begin_by=begin_by)
         except Exception as error:
             told = f"the options of a request to a model with a worker must be picklable: {error}"
             raise OptionError(told) from error
@@ -331,6 +337,7 @@ class WorkerEngine(Engine):
 
     def patience(self, worker: WorkerProcess) -> float | None:
         """The seconds that a worker may be silent: fewer if all that it does is to be stopped, none if it does nothing."""
+        self._end_late()
         if not worker.ready:
             return STOPPING if self._loading.stops else LOADING
         with self._lock:
@@ -338,6 +345,16 @@ class WorkerEngine(Engine):
         if not running:
             return None
         return STOPPING if all(running) else ANSWERING
+
+    def _end_late(self) -> None:
+        """End the requests that no worker has begun by their deadlines: it loads, or stands still."""
+        now = monotonic()
+        with self._lock:
+            waiting = [(number, asked) for number, asked in self._asked.items() if not asked.begun]
+            late = [number for number, asked in waiting if asked.begin_by <= now]
+            handles = [self._asked.pop(number).handle for number in late]
+        for handle in handles:
+            handle.fail(DeadlineError("the request had not begun by its deadline: the worker was not ready"))
 
     def _start_if_needed(self) -> None:
         with self._lock:
@@ -375,11 +392,3 @@ def _tokenizer(setup: Setup, opened: Opened) -> Tokenizer | None:
 
 def _listed(prompt: Prompt) -> Prompt:
     return prompt if isinstance(prompt, Parts) else list(prompt)
-
-
-def _working_folder() -> str | None:
-    """The folder that relative paths begin at, now and for later workers."""
-    try:
-        return os.fspath(pathlib.Path.cwd())
-    except OSError:  # somebody removed it
-        return None

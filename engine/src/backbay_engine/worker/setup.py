@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import pickle
 import sys
 from collections.abc import Sequence
@@ -153,6 +154,14 @@ def sendable_sight(sight: SightOptions) -> SightOptions:
         encoder_backend=importable(backend) if isinstance(backend, type) else backend,
         encoder_params=None if params is None else plain_params(params),
     )
+
+
+def working_folder() -> str | None:
+    """The folder that relative paths begin at, now and for later workers."""
+    try:
+        return os.fspath(pathlib.Path.cwd())
+    except OSError:  # somebody removed it
+        return None
 
 
 def require_sendable(setup: Setup) -> None:
