@@ -140,9 +140,12 @@ class Worker:
     def _begin(self, engine: LocalEngine, number: int, payload: bytes) -> None:
         try:
             request: Request = pickle.loads(payload)  # noqa: S301  the host wrote it
-            if isinstance(request, Generate):
-                make = engine.generation(request.options, request.begin_by)
-                engine.begin(request.prompt, make, partial(self._receiver, number))
+            if isinstance(request, Generate) and request.options.response_format is not None:
+                early = Event()
+                self._cancel[number] = early.set
+                self._questions.put(partial(self._generate, engine, number, request, early))
+            elif isinstance(request, Generate):
+                self._generate(engine, number, request)
             elif isinstance(request, Score):
                 engine.begin(request.prompt, Scoring, partial(self._receiver, number))
             elif isinstance(request, ScoreTokens):
@@ -157,6 +160,21 @@ class Worker:
                 tasks.put(partial(self._compute, engine, request, receiver, cancel))
         except Exception as error:  # noqa: BLE001  the request gets it
             self._receiver(number, _nothing).fail(error)
+
+    def _generate(
+        self, engine: LocalEngine, number: int, request: Generate, early: Event | None = None
+    ) -> None:
+        """Begin an answer; one with a format in another thread, as the first needs seconds for a large vocabulary.
+
+        early   set if the request is cancelled before it has begun
+        """
+        try:
+            make = engine.generation(request.options, request.begin_by)
+            engine.begin(request.prompt, make, partial(self._receiver, number))
+        except Exception as error:  # noqa: BLE001  the request gets it
+            self._receiver(number, _nothing).fail(error)
+        if early is not None and early.is_set() and (cancel := self._cancel.get(number)) is not None:
+            cancel()
 
     def _receiver(self, number: int, cancel: Task) -> Relay:
         self._cancel[number] = cancel

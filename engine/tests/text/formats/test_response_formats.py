@@ -127,6 +127,16 @@ def test_an_answer_with_a_format_goes_on_after_any_of_its_tokens(llm: LLM) -> No
         assert llm.generate("x", resume=whole.tokens[:cut], **options).tokens == whole.tokens
 
 
+def test_an_answer_with_a_format_can_be_cancelled_at_any_time(llm: LLM) -> None:
+    options = {"max_tokens": 10**6, "num_keep": 0, "logit_bias": {EOS: float("-inf")}}
+    for _ in range(10):
+        handles = [llm.submit("x", response_format="[ab]*", **options) for _ in range(4)]
+        for handle in handles:
+            handle.cancel()
+        assert {handle.result(60).finish_reason for handle in handles} == {"cancelled"}
+    llm.forget()  # waits until nothing runs
+
+
 def test_an_answer_that_is_cut_says_so(llm: LLM) -> None:
     answer = llm.generate("x", response_format=PERSON, max_tokens=3, seed=1)
     assert answer.finish_reason == "length"
