@@ -83,6 +83,7 @@ def be_side(args: argparse.Namespace) -> None:
     slots, command = max(args.clients), [sys.executable, "-m", "backbay", "serve", str(args.model)]
     command += ["--backend", args.backend, "--parallel", str(slots), "--context", str(CONTEXT), "--port", "0"]
     environment = dict(os.environ)
+    command += ["--threads", str(args.threads)]
     if name == LLAMA:
         command = [
             program,
@@ -167,7 +168,9 @@ async def measure(
 def be_engine(args: argparse.Namespace) -> None:
     from backbay_engine import load
 
-    llm = load(args.model, args.backend, context=CONTEXT, parallel=max(args.clients), num_threads=None)
+    llm = load(
+        args.model, args.backend, context=CONTEXT, parallel=max(args.clients), num_threads=args.threads
+    )
     rounds = iter(range(1_000_000))
 
     def answer(request: str) -> dict[str, float]:

@@ -85,6 +85,7 @@ def _load(settings: Settings, entry: Entry, progress: Callable[[float], None], c
         settings.backend,
         context=settings.context,
         parallel=settings.parallel,
+        num_threads=settings.threads,
         queue=settings.queue,
         projector=entry.projector,
         worker=settings.worker,

@@ -6,6 +6,7 @@ from argparse import ArgumentParser, Namespace
 
 from backbay import OptionError
 from backbay.cli import positive, whole
+from backbay.plugin import MAX_THREADS
 
 from .settings import Settings
 from .transport.keys import read_keys
@@ -30,6 +31,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         Settings.parallel,
         f"answers at a time, of each model ({Settings.parallel})",
     )
+    number(parser, "--threads", 1, MAX_THREADS, None, "CPU threads of each model (all cores)")
     number(parser, "--context", 2, LARGEST, None, "tokens of each request (4096, or the model's if less)")
     number(
         parser,
@@ -94,6 +96,7 @@ def settings_of(args: Namespace) -> Settings:
         folders=tuple(args.models),
         aliases=aliases,
         backend=args.backend,
+        threads=args.threads,
         parallel=args.parallel,
         context=args.context,
         queue=args.queue,

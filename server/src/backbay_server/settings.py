@@ -16,6 +16,7 @@ class Settings:
     folders        folders of models: of GGUF files, Hugging Face's cache, Ollama's store
     aliases        further names, each for a model's name or its file
     backend        the name of an installed backend; None: the best that works
+    threads        CPU threads of a model's steps; None: all cores
     parallel       requests that a model answers at the same time
     context        tokens of each request; None: the model's context length, at most 4096
     queue          requests that may wait for a model's answer; one more is a 429
@@ -35,6 +36,7 @@ class Settings:
     folders: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
     backend: str | None = None
+    threads: int | None = None
     parallel: int = 4
     context: int | None = None
     queue: int = 64
