@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import anthropic
@@ -11,6 +13,7 @@ from anthropic import Anthropic
 from scripted_model import SCRIPTS
 from serving import Served
 
+FORMATS = pytest.mark.skipif(find_spec("llguidance") is None, reason="needs llguidance")
 TOOLS: list[Any] = [
     {
         "name": "get_weather",
@@ -107,6 +110,39 @@ def test_a_tool_is_called_and_its_result_read(client: Anthropic) -> None:
     assert answer.content[0].text == "It is sunny."
 
 
+@FORMATS
+def test_a_call_can_be_demanded(client: Anthropic) -> None:
+    properties = {"zone": {"enum": ["UTC"]}}
+    schema = {"type": "object", "properties": properties, "required": ["zone"], "additionalProperties": False}
+    tools = [*TOOLS, {"name": "set_zone", "input_schema": schema}]
+    choice = {"type": "tool", "name": "set_zone"}
+    for stream in (False, True):
+        given = asked("hello", tools=tools, tool_choice=choice)
+        if stream:
+            with client.messages.stream(**given) as events:
+                message = events.get_final_message()
+        else:
+            message = client.messages.create(**given)
+        [block] = message.content
+        assert (block.type, block.name, block.input) == ("tool_use", "set_zone", {"zone": "UTC"})
+        assert message.stop_reason == "tool_use"
+
+
+@FORMATS
+def test_an_answer_obeys_a_schema(client: Anthropic) -> None:
+    schema = {"type": "object", "properties": {"answer": {"enum": [41]}}, "required": ["answer"]}
+    schema["additionalProperties"] = False
+    config = {"format": {"type": "json_schema", "schema": schema}}
+    [block] = client.messages.create(**asked("json", output_config=config)).content
+    assert json.loads(block.text) == {"answer": 41}
+
+
+def test_only_the_first_of_parallel_calls_is_given_if_asked(client: Anthropic) -> None:
+    choice = {"type": "auto", "disable_parallel_tool_use": True}
+    message = client.messages.create(**asked("both", tools=TOOLS, tool_choice=choice))
+    assert [block.name for block in message.content] == ["get_weather"]
+
+
 def test_calls_are_streamed_as_blocks(client: Anthropic) -> None:
     with client.messages.stream(**asked("both", tools=TOOLS)) as stream:
         deltas = [event.partial_json for event in stream if event.type == "input_json"]
@@ -160,8 +196,8 @@ FAULTS: dict[str, tuple[dict[str, Any], type[anthropic.APIStatusError], str]] = 
         anthropic.BadRequestError,
         "invalid_request_error",
     ),
-    "a tool that must be called": (
-        {"tools": TOOLS, "tool_choice": {"type": "any"}},
+    "a tool that is not there": (
+        {"tools": TOOLS, "tool_choice": {"type": "tool", "name": "nothing"}},
         anthropic.BadRequestError,
         "invalid_request_error",
     ),

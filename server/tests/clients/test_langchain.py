@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from importlib.util import find_spec
+from typing import Any, Literal
 
 import anthropic
 import numpy as np
 import openai
+import pydantic
 import pytest
 from langchain_anthropic import ChatAnthropic
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, SystemMessage, ToolMessage
@@ -57,6 +59,17 @@ def test_a_tool_is_called_and_its_result_read(chat: Any) -> None:
     for chunk in bound.stream(history):
         whole += chunk
     assert [(each["name"], each["args"]) for each in whole.tool_calls] == [(call["name"], call["args"])]
+
+
+@pytest.mark.skipif(find_spec("llguidance") is None, reason="needs llguidance")
+@pytest.mark.parametrize("method", ["function_calling", "json_schema"])
+def test_an_answer_is_parsed_as_a_pydantic_model(chat: Any, method: str) -> None:
+    class Answer(pydantic.BaseModel, extra="forbid"):
+        """The answer."""
+
+        answer: Literal[41]
+
+    assert chat.with_structured_output(Answer, method=method).invoke("Say [json]") == Answer(answer=41)
 
 
 def test_stop_strings_end_an_answer(chat: Any) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -93,6 +95,15 @@ def test_options_are_taken(client: Any) -> None:
     assert answer.response == "one "
 
 
+@pytest.mark.skipif(find_spec("llguidance") is None, reason="needs llguidance")
+def test_an_answer_obeys_a_schema(client: Any) -> None:
+    schema = {"type": "object", "properties": {"answer": {"enum": [41]}}, "required": ["answer"]}
+    schema["additionalProperties"] = False
+    for form, expected in ((schema, 41), ("json", 42)):
+        message = client.chat("scripted", say("json"), format=form, options=GREEDY).message
+        assert json.loads(message.content) == {"answer": expected}
+
+
 def test_logprobs_are_those_of_the_script(client: Any) -> None:
     answer = client.generate("scripted", "[coin]", options=GREEDY, logprobs=True, top_logprobs=2)
     assert answer.logprobs[0].token == "heads"
@@ -120,7 +131,7 @@ def test_texts_are_embedded(client: Any) -> None:
     [
         ("nothing", {}, 404),
         ("vectors", {}, 400),
-        ("scripted", {"format": "json"}, 400),
+        ("scripted", {"format": {"type": "nothing"}}, 400),
         ("scripted", {"options": {"mirostat": 1}}, 400),
         ("scripted", {"messages": say("a" * 1000)}, 400),
     ],

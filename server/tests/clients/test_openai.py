@@ -7,15 +7,18 @@ import json
 import math
 import struct
 from collections.abc import Iterator
-from typing import Any
+from importlib.util import find_spec
+from typing import Any, Literal
 
 import numpy as np
 import openai
+import pydantic
 import pytest
 from openai import OpenAI
 from scripted_model import SCRIPTS
 from serving import Served
 
+FORMATS = pytest.mark.skipif(find_spec("llguidance") is None, reason="needs llguidance")
 TOOLS: list[Any] = [
     {
         "type": "function",
@@ -256,9 +259,62 @@ def test_no_tools_no_calls(client: OpenAI) -> None:
         assert choice.message.content == SCRIPTS["weather"].text
 
 
+@FORMATS
+def test_a_call_can_be_demanded(client: OpenAI) -> None:
+    properties = {"zone": {"enum": ["UTC"]}}
+    schema = {"type": "object", "properties": properties, "required": ["zone"], "additionalProperties": False}
+    tools: list[Any] = [*TOOLS, {"type": "function", "function": {"name": "set_zone", "parameters": schema}}]
+    choice: Any = {"type": "function", "function": {"name": "set_zone"}}
+    message = (
+        client.chat.completions.create(**asked("hello", tools=tools, tool_choice=choice)).choices[0].message
+    )
+    assert message.tool_calls is not None
+    [call] = message.tool_calls
+    assert (call.function.name, json.loads(call.function.arguments)) == ("set_zone", {"zone": "UTC"})
+
+
+@FORMATS
+def test_an_answer_is_parsed_as_a_pydantic_model(client: OpenAI) -> None:
+    class Answer(pydantic.BaseModel):
+        answer: Literal[41]
+
+    parsed = client.chat.completions.parse(**asked("json"), response_format=Answer).choices[0].message.parsed
+    assert parsed == Answer(answer=41)
+
+
 def test_reasoning_is_apart_from_the_answer(client: OpenAI) -> None:
     message: Any = client.chat.completions.create(**asked("think")).choices[0].message
     assert (message.reasoning_content.strip(), message.content) == ("Hm.", "Yes.")
+
+
+# -- responses ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["hello", "euro", "json"])
+def test_a_response_is_given_whole_and_streamed(client: OpenAI, name: str) -> None:
+    given: dict[str, Any] = {"model": "scripted", "input": f"Say [{name}]", "temperature": 0}
+    response = client.responses.create(**given)
+    assert response.output_text == SCRIPTS[name].text
+    assert response.status == "completed"
+    assert response.usage is not None
+    assert response.usage.output_tokens == len(SCRIPTS[name].steps) + 1
+    with client.responses.stream(**given) as stream:
+        kinds = [event.type for event in stream]
+        final = stream.get_final_response()
+    assert (kinds[0], kinds[-1]) == ("response.created", "response.completed")
+    assert "response.output_text.delta" in kinds
+    assert final.output_text == SCRIPTS[name].text
+
+
+def test_a_response_calls_a_function_and_reads_its_result(client: OpenAI) -> None:
+    tools: list[Any] = [{"type": "function", **tool["function"], "strict": False} for tool in TOOLS]
+    given: dict[str, Any] = {"model": "scripted", "temperature": 0, "tools": tools}
+    first = client.responses.create(**given, input="Say [weather]")
+    [call] = [item for item in first.output if item.type == "function_call"]
+    assert (call.name, json.loads(call.arguments)) == ("get_weather", {"city": "Köln", "days": 2})
+    history: list[Any] = [{"role": "user", "content": "Say [weather]"}, *first.output]
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
+    assert client.responses.create(**given, input=[*history, result]).output_text == "It is sunny."
 
 
 # -- completions, embeddings, and what llama.cpp's server adds -------------------------------------------------

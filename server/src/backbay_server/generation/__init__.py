@@ -6,7 +6,7 @@ from .answer import Answer
 from .calls import CallArguments, CallBegun, Piece, Reasoning, Text
 from .events import Delta, Event, Finish, Usage
 from .generator import Generator
-from .requests import Conversation, Format, Options, Prompt, Request
+from .requests import Conversation, Format, Options, Prompt, Request, schema_format
 
 __all__ = [
     "Answer",
@@ -25,4 +25,5 @@ __all__ = [
     "Request",
     "Text",
     "Usage",
+    "schema_format",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from .requests import Format
+from .requests import Format, schema_format
 
 # llguidance's option: calls are written on one line, so that no model goes on with spaces
 _ONE_LINE: Final = {"whitespace_pattern": " ?"}
@@ -14,7 +14,7 @@ _ONE_LINE: Final = {"whitespace_pattern": " ?"}
 def call_format(tools: Sequence[Mapping[str, Any]]) -> Format:
     """The format of a call of one of the tools: JSON with its name, and arguments by its schema."""
     schemas = [_call(tool["function"], f"#/anyOf/{number}") for number, tool in enumerate(tools)]
-    return {"type": "json_schema", "json_schema": {"schema": {"anyOf": schemas, "x-guidance": _ONE_LINE}}}
+    return schema_format({"anyOf": schemas, "x-guidance": _ONE_LINE})
 
 
 def _call(function: Mapping[str, Any], place: str) -> Mapping[str, Any]:

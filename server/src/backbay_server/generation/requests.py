@@ -32,6 +32,11 @@ Format: TypeAlias = Mapping[str, Any]
 Prompt: TypeAlias = Conversation | str | Sequence[int]
 
 
+def schema_format(schema: Mapping[str, Any]) -> Format:
+    """The format of JSON by a schema."""
+    return {"type": "json_schema", "json_schema": {"schema": schema}}
+
+
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:

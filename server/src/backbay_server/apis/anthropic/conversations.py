@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from ...errors import InvalidRequestError
-from ...generation import Conversation, Options
+from ...generation import Conversation, Options, schema_format
 from . import requests as given
-
-MASKED: Final = "needs structured output, which the server does not have; only auto and none are possible"
 
 
 def conversation_of(body: given.Conversation) -> Conversation:
@@ -18,24 +16,29 @@ def conversation_of(body: given.Conversation) -> Conversation:
         raise InvalidRequestError(
             "the last message is the assistant's; answers cannot be begun", param="messages"
         )
-    choice = body.tool_choice
-    if choice is not None and choice.type in ("any", "tool"):
-        raise InvalidRequestError(f"tool_choice {choice.type} {MASKED}", param="tool_choice")
     called: set[str] = set()
     messages = [] if body.system is None else [{"role": "system", "content": _text(body.system)}]
     for place, message in enumerate(body.messages):
         messages += _messages(message, called, f"messages[{place}]")
-    tools = body.tools if choice is None or choice.type != "none" else None
-    return Conversation(messages, [_tool(tool) for tool in tools or ()], _variables(body.thinking))
+    choice = body.tool_choice or given.Choice("auto")
+    return Conversation(
+        messages,
+        _tools(body.tools or (), choice),
+        _variables(body.thinking, body.output_config),
+        parallel=not choice.disable_parallel_tool_use,
+        must_call=choice.type in ("any", "tool"),
+    )
 
 
 def options_of(body: given.MessagesRequest) -> Options:
+    wanted = None if body.output_config is None else body.output_config.format
     return Options(
         max_tokens=body.max_tokens,
         stop=body.stop_sequences,
         temperature=body.temperature,
         top_k=body.top_k,
         top_p=body.top_p,
+        response_format=None if wanted is None else schema_format(wanted.schema),
     )
 
 
@@ -113,11 +116,25 @@ def _text(system: str | list[given.Text]) -> str:
     return system if isinstance(system, str) else "\n\n".join(part.text for part in system)
 
 
+def _tools(tools: Sequence[given.Tool], choice: given.Choice) -> list[dict[str, Any]]:
+    """The definitions of the tools that the model may call."""
+    if choice.type == "none":
+        return []
+    allowed = [tool for tool in tools if choice.type != "tool" or tool.name == choice.name]
+    if not allowed and choice.type != "auto":
+        wanted = "a tool" if choice.type == "any" else f"the tool {choice.name!r}"
+        raise InvalidRequestError(f"tool_choice asks for {wanted}, and tools has none", param="tool_choice")
+    return [_tool(tool) for tool in allowed]
+
+
 def _tool(tool: given.Tool) -> dict[str, Any]:
     function = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}
     return {"type": "function", "function": function}
 
 
-def _variables(thinking: given.Reasoning | None) -> dict[str, Any]:
+def _variables(thinking: given.Reasoning | None, output: given.OutputConfig | None) -> dict[str, Any]:
     """The variables by which templates switch reasoning."""
-    return {} if thinking is None else {"enable_thinking": thinking.type != "disabled"}
+    found: dict[str, Any] = {} if thinking is None else {"enable_thinking": thinking.type != "disabled"}
+    if output is not None and output.effort is not None:
+        found["reasoning_effort"] = output.effort
+    return found

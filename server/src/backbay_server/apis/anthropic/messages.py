@@ -12,7 +12,6 @@ from msgspec import json
 from backbay_engine import LLM
 
 from ...generation import Conversation, Delta, Finish, Piece, Request
-from ...generation.calls import CallArguments, CallBegun
 from ...generation.prompts import made
 from ...transport.answers import Json, Stream, event_stream, named_sse
 from ..endpoint import Call, Endpoint
@@ -42,15 +41,14 @@ _REASONS: Final[dict[str, StopReason]] = {
 async def create_message(call: Call, body: MessagesRequest) -> Json | Stream:
     """Answer a conversation, in Anthropic's form."""
     request = Request(body.model, [conversation_of(body)], options_of(body))
-    one = body.tool_choice is not None and body.tool_choice.disable_parallel_tool_use
     if body.stream:
-        return replace(event_stream(_events(call, request, one=one)), framed=partial(named_sse, "error"))
+        return replace(event_stream(_events(call, request)), framed=partial(named_sse, "error"))
     pieces: list[Piece] = []
     async with call.services.generator.answering(request) as answer:
         async for event in answer:
             match event:
                 case Delta():
-                    pieces += _kept(event.pieces, one=one)
+                    pieces += event.pieces
                 case Finish():
                     end = _end(event)
                     message = Message(f"msg_{call.id}", answer.model, whole_blocks(pieces), _usage(event))
@@ -65,7 +63,7 @@ async def count_tokens(call: Call, body: CountRequest) -> Json:
         return Json(Count(await call.services.generator.beside(_count, lease.llm, conversation)))
 
 
-async def _events(call: Call, request: Request, *, one: bool) -> AsyncGenerator[bytes, None]:
+async def _events(call: Call, request: Request) -> AsyncGenerator[bytes, None]:
     blocks, begun = GrowingBlocks(), False
     async with call.services.generator.answering(request) as answer:
         async for event in answer:
@@ -75,7 +73,7 @@ async def _events(call: Call, request: Request, *, one: bool) -> AsyncGenerator[
                 yield _sent([MessageStart(Message(f"msg_{call.id}", answer.model, [], usage))])
             match event:
                 case Delta():
-                    yield _sent(each for piece in _kept(event.pieces, one=one) for each in blocks.grow(piece))
+                    yield _sent(each for piece in event.pieces for each in blocks.grow(piece))
                 case Finish():
                     yield _sent(blocks.end())
                     yield _sent([MessageDelta(_end(event), _usage(event)), MessageStop()])
@@ -83,15 +81,6 @@ async def _events(call: Call, request: Request, *, one: bool) -> AsyncGenerator[
 
 def _sent(events: Iterable[Event]) -> bytes:
     return b"".join(named_sse(str(event.__struct_config__.tag), _encode(event)) for event in events)
-
-
-def _kept(pieces: Iterable[Piece], *, one: bool) -> Iterable[Piece]:
-    """The pieces; with `one`, only those of the first call."""
-    return (
-        piece
-        for piece in pieces
-        if not (one and isinstance(piece, CallBegun | CallArguments) and piece.number)
-    )
 
 
 def _end(event: Finish) -> MessageEnd:
@@ -108,6 +97,6 @@ def _count(llm: LLM, conversation: Conversation) -> int:
 
 
 ENDPOINTS: Final = (
-    Endpoint("POST", "/v1/messages", create_message, MessagesRequest, Message),
+    Endpoint("POST", "/v1/messages", create_message, MessagesRequest, Message, Event),
     Endpoint("POST", "/v1/messages/count_tokens", count_tokens, CountRequest, Count),
 )

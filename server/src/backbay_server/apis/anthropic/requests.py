@@ -111,6 +111,19 @@ class Reasoning(Struct):
     display: Annotated[str | None, ignored("")] = None
 
 
+class SchemaFormat(Struct, tag="json_schema", tag_field="type"):
+    """JSON by a schema."""
+
+    schema: Annotated[dict[str, Any], taken("the JSON schema, which the answer obeys")]
+
+
+class OutputConfig(Struct):
+    """What the answer is like."""
+
+    format: Annotated[SchemaFormat | None, taken("the form of the answer")] = None
+    effort: Annotated[str | None, taken("how much to reason, for templates that know it")] = None
+
+
 class Conversation(Struct, kw_only=True):
     """What messages and count_tokens share."""
 
@@ -120,7 +133,7 @@ class Conversation(Struct, kw_only=True):
     tools: Annotated[list[Tool] | None, taken("the tools, if the model's template knows tools")] = None
     tool_choice: Annotated[Choice | None, taken("which tools the model may or must call")] = None
     thinking: Annotated[Reasoning | None, taken("whether the model reasons")] = None
-    output_config: Annotated[dict[str, Any] | None, refused("needs structured output")] = None
+    output_config: Annotated[OutputConfig | None, taken("what the answer is like")] = None
     cache_control: Annotated[dict[str, Any] | None, ignored("prefixes are always cached")] = None
     mcp_servers: Annotated[list[Any] | None, refused("the server calls no other servers", ([],))] = None
     context_management: Annotated[dict[str, Any] | None, refused("the server edits no conversation")] = None

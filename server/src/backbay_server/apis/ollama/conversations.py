@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ...errors import InvalidRequestError
-from ...generation import Conversation, Options, Request
+from ...generation import Conversation, Format, Options, Request, schema_format
 from . import requests as given
 
-LEAST_SHARE: Final = 1e-9  # top_p of 0 means the most likely token alone
 _KINDS: Final = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpeg", b"GIF8": "gif", b"RIFF": "webp", b"BM": "bmp"}
 
 
@@ -47,7 +46,7 @@ def options_of(body: given.Generating) -> Options:
         stop=[options.stop] if isinstance(options.stop, str) else options.stop,
         temperature=options.temperature,
         top_k=options.top_k,
-        top_p=None if options.top_p is None else max(options.top_p, LEAST_SHARE),
+        top_p=options.top_p,
         min_p=options.min_p,
         repetition_penalty=options.repeat_penalty,
         presence_penalty=options.presence_penalty,
@@ -55,7 +54,14 @@ def options_of(body: given.Generating) -> Options:
         penalty_window=options.repeat_last_n,
         seed=None if options.seed is None else options.seed % 2**63,
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+        response_format=_format(body.format),
     )
+
+
+def _format(given_format: str | Mapping[str, Any] | None) -> Format | None:
+    if not given_format:
+        return None
+    return {"type": "json_object"} if isinstance(given_format, str) else schema_format(given_format)
 
 
 def _message(message: given.Message, where: str) -> dict[str, Any]:

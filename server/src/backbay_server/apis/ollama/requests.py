@@ -106,7 +106,10 @@ class Generating(Named, kw_only=True):
 
     stream: Annotated[bool | None, taken("a line for each piece; true by default")] = None
     options: Annotated[Options | None, taken("how the answer is made")] = None
-    format: Annotated[str | dict[str, Any] | None, refused("needs structured output", ("",))] = None
+    format: Annotated[
+        Literal["", "json"] | dict[str, Any] | None,
+        taken("json: any JSON object; a JSON schema, which the answer obeys"),
+    ] = None
     keep_alive: KeepAlive = None
     think: Reasons = None
     logprobs: Annotated[bool | None, taken("report the log-probability of each token")] = None
