@@ -13,7 +13,7 @@ from converted import write_tokenizer
 from kinds import ID, PATCH, SIDE, TEXT, VISION, Kind
 from torch import nn
 
-QUERIES, TABLE, HEAD = 3, 8, 128
+QUERIES, HEAD = 3, 128
 
 
 class Resampler(nn.Module):
@@ -45,13 +45,14 @@ def sines(width: int, rows: int, columns: int) -> np.ndarray:
 
 
 class Model(nn.Module):
-    """The language model, SigLIP with stretched positions, and the resampler."""
+    """The language model, SigLIP with a stretched table of `side` by `side` positions, and the resampler."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, side: int) -> None:
         super().__init__()
+        self.side = side
         described = {**TEXT, "hidden_size": width, "tie_word_embeddings": False}
         self.llm = transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**described))
-        eye = {**VISION, "image_size": TABLE * PATCH, "patch_size": PATCH, "vision_use_head": False}
+        eye = {**VISION, "image_size": side * PATCH, "patch_size": PATCH, "vision_use_head": False}
         self.vpm = transformers.SiglipVisionModel(transformers.SiglipVisionConfig(**eye))
         self.resampler = Resampler(width)
 
@@ -63,7 +64,7 @@ class Model(nn.Module):
             pixels = given["pixel_values"][..., start:end].reshape(3, PATCH, rows, columns, PATCH)
             picture = pixels.permute(0, 2, 1, 3, 4).reshape(1, 3, rows * PATCH, columns * PATCH)
             x = tower.embeddings.patch_embedding(picture).flatten(2).transpose(1, 2)
-            x = x + tower.embeddings.position_embedding(places(rows, columns))
+            x = x + tower.embeddings.position_embedding(places(self.side, rows, columns))
             x = tower.post_layernorm(tower.encoder(inputs_embeds=x).last_hidden_state)
             found.append(self.resampler(x[0], rows, columns))
             start = end
@@ -77,14 +78,14 @@ class Model(nn.Module):
         return self.llm(inputs_embeds=x)
 
 
-def places(rows: int, columns: int) -> torch.Tensor:
+def places(side: int, rows: int, columns: int) -> torch.Tensor:
     """The authors' buckets: the place of each patch in the table."""
-    borders = torch.arange(1 / TABLE, 1.0, 1 / TABLE)
+    borders = torch.arange(1 / side, 1.0, 1 / side)
     row, column = (
         torch.bucketize(torch.arange(0, 1 - 1e-6, 1 / count), borders, right=True)
         for count in (rows, columns)
     )
-    return (row[:, None] * TABLE + column).flatten()
+    return (row[:, None] * side + column).flatten()
 
 
 class Processor(transformers.MiniCPMV4_6ImageProcessor):  # type: ignore[misc]
@@ -147,7 +148,9 @@ def write(kind: Kind, target: Path) -> Path:
             tensors |= {name.replace("in_proj_", f"{letter}."): part for part, letter in kinds}
         elif name == "resampler.proj":
             tensors["resampler.proj.weight"] = weight.T
-            tensors["resampler.pos_embed_k"] = torch.from_numpy(sines(len(weight), TABLE, TABLE))
+            tensors["resampler.pos_embed_k"] = torch.from_numpy(
+                sines(len(weight), kind.model.side, kind.model.side)
+            )
         elif name.startswith("resampler."):
             tensors[name.replace("_proj", "")] = weight
     for name, weight in tensors.items():
@@ -185,6 +188,6 @@ def _processor() -> Processor:
 
 
 KINDS = {
-    "minicpmv": Kind(partial(Model, TEXT["hidden_size"]), _processor, Model.rows),
-    "minicpmv-wide": Kind(partial(Model, 2 * HEAD), _processor, Model.rows),
+    "minicpmv": Kind(partial(Model, TEXT["hidden_size"], 8), _processor, Model.rows),
+    "minicpmv-wide": Kind(partial(Model, 2 * HEAD, 70), _processor, Model.rows),
 }

@@ -75,10 +75,13 @@ class Preparation(ABC):
     def limited(self, image_tokens: int | None) -> Self:
         """The same preparation with at most this many rows for a picture; RequestError if it needs more."""
         if image_tokens is not None and (rows := self.largest().tokens) > image_tokens:
-            raise RequestError(
-                f"image_tokens={image_tokens} is too few: {self.family} makes {rows} rows of a picture"
-            )
+            raise self._too_few(image_tokens, rows)
         return self
+
+    def _too_few(self, image_tokens: int, rows: int) -> RequestError:
+        return RequestError(
+            f"image_tokens={image_tokens} is too few: {self.family} makes {rows} rows of a picture"
+        )
 
     def _normalised(self, planes: Planes) -> Pixels:
         """Values minus the mean, over the deviation, in the reference's order of operations."""

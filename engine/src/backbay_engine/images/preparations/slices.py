@@ -54,10 +54,9 @@ class Slices(Preparation):
     def limited(self, image_tokens: int | None) -> Self:
         if image_tokens is None or self.largest().tokens <= image_tokens:
             return self
-        fewest = replace(self, slices=1)  # no slices: one would be the picture again
         if image_tokens < self.tokens:
-            return Preparation.limited(fewest, image_tokens)
-        return replace(fewest, slices=max(1, image_tokens // self.tokens - 1))
+            raise self._too_few(image_tokens, self.tokens)
+        return replace(self, slices=max(1, image_tokens // self.tokens - 1))  # a limit of one means none
 
     def sizes(self, size: Size, grid: tuple[int, ...]) -> tuple[Size, Size]:
         """Height and width of the whole picture, and of a slice."""

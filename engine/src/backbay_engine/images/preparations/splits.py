@@ -48,7 +48,7 @@ class Split(Preparation):
         if image_tokens is None or self.largest().tokens <= image_tokens:
             return self
         if image_tokens < self.tokens:
-            return Preparation.limited(replace(self, edge=self.size), image_tokens)
+            raise self._too_few(image_tokens, self.tokens)
         side = math.isqrt(image_tokens // self.tokens - 1) or 1  # of the largest square of tiles
         return replace(self, edge=side * self.size)
 
