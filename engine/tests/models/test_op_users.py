@@ -45,7 +45,7 @@ UNUSED = {
     "set": "the seeds' interface: caches write rows",
 }
 """What uses each op that no architecture uses."""
-UNTRACED = {"mllama", "qwen25vl", "qwen2vl", "qwen35moe", "qwen3vl", "qwen3vlmoe"}
+UNTRACED = {"mistral3", "mllama", "qwen25vl", "qwen2vl", "qwen35moe", "qwen3vl", "qwen3vlmoe"}
 """Architectures without a small stored model."""
 
 
