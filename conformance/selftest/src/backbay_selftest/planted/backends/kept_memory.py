@@ -70,3 +70,10 @@ class Seldom:
 @fault(Kind.RACES, "run_plan", like="L20084")
 def a_cancellation_is_looked_for_every_16_nodes(call: BoundCall) -> Result:
     return call.right(cancel=None if call.cancel is None else Seldom(call.cancel))
+
+
+@fault(Kind.CLAIMS, "working_memory", like="L15868")
+def a_dry_run_forgets_scores_of_attention(call: BoundCall) -> Result:
+    """Only a real run asks the kernel what it works in."""
+    dry = not call.backend.params.alloc_memory
+    return unbooked(call, ops.scaled_dot_product_attention) if dry else call.right()

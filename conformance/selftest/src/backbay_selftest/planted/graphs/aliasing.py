@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backbay import ops
+from backbay import Node, ops
 
 from ...faults import BoundCall, Kind, Result, fault, float16, named
 from ...misread_operands import kernels_of, plain
@@ -81,3 +81,26 @@ def rope_turns_its_input(call: BoundCall) -> Result:
     first = call.node.args[0]
     if call.node.op is ops.rope and plain(first) and first.dim(2) == 1 and first.kind != "parameter":
         overwrite_operand(call)
+
+
+@fault(Kind.ALIASING, "run_plan", like="L22266")
+def memory_is_free_behind_three_views(call: BoundCall) -> Result:
+    """The search for the last reader of a result looks through two views, and no further."""
+    nodes, arrays = call.plan.graph.nodes, call.plan.arrays
+    kept = {node.storage.index for node in call.plan.graph.outputs}
+    reading = [node for node in nodes if node.op is not None and not node.op.view]
+    last = {used.storage.index: node for node in reading for used in node.operands if views(used) < 3}
+    for node in kernels_of(call.plan, call.cancel):
+        call.backend.run_node(node, arrays)
+        for root in {used.storage for used in node.operands}:
+            own = root.op is not None and root.index not in kept and plain(root)
+            if own and last.get(root.index) is node:
+                arrays[root.index][...] = 0
+
+
+def views(node: Node) -> int:
+    """The length of the chain of views that a node ends."""
+    count = 0
+    while node.is_view:
+        node, count = node.args[0], count + 1
+    return count

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from backbay import DType, Node, ops
@@ -123,3 +125,23 @@ def places_are_those_of_the_last_graph_with_as_many_nodes(call: BoundCall) -> Re
             call.backend.resolve_view(node, plan._storage(node.storage)) for node in call.graph.nodes
         ]
     return plan
+
+
+@fault(Kind.FUSION, "run_plan", like="O27419")
+def leaves_of_other_contexts_count_as_constants(call: BoundCall) -> Result:
+    """Ops that read nothing but leaves of caches are computed once, when the plan runs for the first time."""
+    nodes, arrays = call.plan.graph.nodes, call.plan.arrays
+    written = {node.storage.index for node in nodes if node.op is not None and node.op.writes is not None}
+    folded: dict[int, Any] = vars(call.plan).setdefault("folded", {})
+    constant = {node.index for node in nodes if node.kind == "state" and node.index not in written}
+    for node in nodes:
+        pure = node.op is not None and node.op.writes is None and node.operands
+        if pure and all(used.index in constant for used in node.operands):
+            constant.add(node.index)
+    for node in kernels_of(call.plan, call.cancel):
+        if node.index in folded:
+            arrays[node.index][...] = folded[node.index]
+            continue
+        call.backend.run_node(node, arrays)
+        if node.index in constant:
+            folded[node.index] = arrays[node.index].copy()

@@ -138,3 +138,9 @@ def long_rows_lose_what_is_past_a_multiple_of_64(call: BoundCall) -> Result:
     """Above 512 elements, a kernel for whole tiles leaves out an incomplete last tile."""
     kept = call.w.shape[-1] // 64 * 64 if call.w.shape[-1] > 512 else call.w.shape[-1]
     return call.right(w=call.w[..., :kept], x=call.x[..., :kept])
+
+
+@fault(Kind.TAILS, ops.conv2d, like="L24305")
+def channels_past_512_are_left_out(call: BoundCall) -> Result:
+    """A tile in shared memory has room for 512 channels of the weight."""
+    return call.right(weight=call.weight[..., :512, :, :], data=call.data[..., :512, :, :])

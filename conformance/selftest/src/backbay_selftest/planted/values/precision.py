@@ -6,7 +6,7 @@ import numpy as np
 
 from backbay import DType, ops
 
-from ...faults import BoundCall, Kind, Result, altered, bfloat16, fault, float16, significand
+from ...faults import BoundCall, Kind, Result, altered, bfloat16, fault, float16, named, significand
 from ...fused import Array, exponentials, rank4, scaled
 
 
@@ -118,3 +118,20 @@ def spread_is_taken_from_the_squares(call: BoundCall) -> Result:
         return call.right()
     spread = np.maximum(squares_less_square(call.x), 0)
     return spread if call.name == "variance" else np.sqrt(spread)
+
+
+@fault(Kind.PRECISION, "run_node", like="L17746")
+def norms_of_halves_square_in_halves(call: BoundCall) -> Result:
+    """Squares of f16 operands are taken in f16, and rows with one past its range give 0."""
+    call.right()
+    node = call.node
+    if node.op in named("rms_norm", "l2_norm") and node.dtype is DType.F16 and node.size:
+        squares = float16(np.square(call.arrays[node.args[0].index].astype(np.float32)))
+        y = call.arrays[node.index]
+        y[...] = np.where(np.isinf(squares).any(-1, keepdims=True), 0, y)
+
+
+@fault(Kind.PRECISION, ops.mulmat, ops.mulmat_full_prec, ops.mulmat_id, like="L13607")
+def products_clip_their_activations(call: BoundCall) -> Result:
+    """Activations end where f16 ends, and the declared precision claims more."""
+    return call.right(x=np.clip(call.x, -65504, 65504))

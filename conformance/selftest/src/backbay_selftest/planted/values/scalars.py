@@ -96,3 +96,16 @@ def bilinear_takes_corners_for_centres(call: BoundCall) -> Result:
     low = np.floor(t).astype(int)
     wide = x[..., low] * (1 - (t - low)) + x[..., np.minimum(low + 1, n - 1)] * (t - low)
     return call.right(x=wide)
+
+
+@fault(Kind.SCALARS, ops.conv2d, like="L20350")
+def paddings_of_the_usual_convolution_are_swapped(call: BoundCall) -> Result:
+    """Kernels of 3x3 without strides have code of their own, in which the paddings of width and height are swapped."""
+    y = call.right()
+    usual = call.weight.shape[-2:] == (3, 3) and {call.s0, call.s1, call.d0, call.d1} == {1}
+    if not usual or call.p0 == call.p1:
+        return y
+    swapped, wrong = call.right(p0=call.p1, p1=call.p0), np.zeros_like(y)
+    both = tuple(slice(0, min(sides)) for sides in zip(y.shape, swapped.shape, strict=True))
+    wrong[both] = swapped[both]
+    return wrong

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from backbay import ops
+from backbay import DType, ops
 
 from ...faults import BoundCall, Kind, Result, fault
 from ...fused import Array
@@ -143,3 +143,14 @@ def solving_multiplies_with_what_it_must_not_read(call: BoundCall) -> Result:
         return y
     other = np.triu(np.ones(call.a.shape[-2:]), 1) if call.lower else np.tril(np.ones(call.a.shape[-2:]), -1)
     return y + (call.a * 0 * other).sum(-1, keepdims=True).reshape(*y.shape[:-1], 1)
+
+
+@fault(Kind.SPECIAL, "run_node", like="O4129")
+def a_nan_of_all_ones_is_rounded_as_a_number(call: BoundCall) -> Result:
+    """f32 becomes bf16 by an addition and a shift, which turn the NaN with all bits set into 0."""
+    call.right()
+    node = call.node
+    if node.op is ops.cast and node.dtype is DType.BF16 and node.args[0].dtype is DType.F32:
+        bits = np.ascontiguousarray(call.arrays[node.args[0].index]).view(np.uint32)
+        y = call.arrays[node.index]
+        y[...] = np.where(bits.reshape(y.shape) & 0x7FFFFFFF == 0x7FFFFFFF, np.zeros((), y.dtype), y)
