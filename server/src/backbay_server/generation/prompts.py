@@ -16,6 +16,7 @@ from .requests import Conversation, Format, Prompt
 
 Made: TypeAlias = Any  # token ids, or the engine's parts of a prompt with pictures
 RESERVED: Final = frozenset(("add_generation_prompt", "chat_template", "messages", "tools"))
+MOST_PICTURES: Final = 64  # of one request
 _TAIL: Final = 8  # tokens that hold the mark of reasoning, if the template has begun it
 _THINK, _THOUGHT, _CALL = "<think>", "\n</think>\n\n", "<tool_call>\n"
 
@@ -54,6 +55,7 @@ def made(llm: LLM, said: Conversation) -> Made:
     reserved = RESERVED & said.variables.keys()
     if reserved:
         raise InvalidRequestError(f"a request may not set the template's {', '.join(sorted(reserved))}")
+    _require_few_pictures(said.messages)
     template = llm.template.source
     variables = dict(said.variables)
     if said.tools:
@@ -61,6 +63,16 @@ def made(llm: LLM, said: Conversation) -> Made:
             raise InvalidRequestError("the model's chat template takes no tools", param="tools")
         variables["tools"] = said.tools
     return llm.chat_prompt(_with_known_roles(said.messages, template), **variables)
+
+
+def _require_few_pictures(messages: Sequence[Mapping[str, Any]]) -> None:
+    contents = [message.get("content") for message in messages]
+    parts = [part for content in contents if isinstance(content, list) for part in content]
+    pictures = sum(part["type"] in ("image", "image_url") for part in parts)
+    if pictures > MOST_PICTURES:
+        raise InvalidRequestError(
+            f"the conversation has {pictures} pictures, at most {MOST_PICTURES} are taken"
+        )
 
 
 def _continued(llm: LLM, prompt: Made, mark: str) -> Made:
