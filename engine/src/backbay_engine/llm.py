@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from threading import Event
 from types import TracebackType
 from typing import Any, Self, TypeAlias, TypeVar, final
@@ -64,6 +65,7 @@ def load(
     cancel: Event | None = None,
     worker: bool = False,
     queue: int | None = None,
+    retries: int = 0,
 ) -> LLM:
     """Open a model and load it: a GGUF file, a folder of transformers, or a name such as hf:org/name.
 
@@ -75,6 +77,7 @@ def load(
                 backend's preference
     worker      run the model in a process of its own: if the process dies, the running requests raise
                 BackendUnavailableError, and the next request starts another
+    retries     how often a request for text goes on in the next worker instead, if its worker dies
     queue       requests that may wait while `parallel` run: one more raises QueueFullError; by default any number
 
     A model that sees pictures has an encoder in its file, or in a projector's file:
@@ -91,9 +94,10 @@ def load(
         given = replace(given, num_threads=num_threads)
     if not isinstance(worker, bool):
         raise OptionError(f"worker must be True or False, got {worker!r}")
-    engine = (WorkerEngine if worker else LocalEngine)(
-        path, backend, given, Sizes(context, parallel, batch, kv_dtype, queue), sight
-    )
+    if retries and not worker:
+        raise OptionError("retries is for a model with worker=True")
+    made = partial(WorkerEngine, retries=retries) if worker else LocalEngine
+    engine = made(path, backend, given, Sizes(context, parallel, batch, kv_dtype, queue), sight)
     engine.load(progress, cancel)
     return LLM(engine)
 

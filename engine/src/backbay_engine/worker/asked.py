@@ -15,6 +15,7 @@ from ..runner.answer import TokenStep
 from ..runner.handle import Handle
 from .failures import unpacked
 from .process import WorkerProcess
+from .resuming import Resuming
 from .wire import Frame, Kind
 
 ATTEMPTS = 2  # what a dying worker never began goes to the next worker, once
@@ -31,6 +32,8 @@ class Asked:
     """The worker that it was sent to; None while no worker is ready."""
     begin_by: float = math.inf
     """A time of `time.monotonic`."""
+    resuming: Resuming | None = None
+    """How it goes on if its worker dies; None: it ends with its worker."""
     attempts: int = 0
     begun: bool = False
     cancelled: bool = False
@@ -38,20 +41,27 @@ class Asked:
     """The result, if it is an array, of which `filled` bytes have come."""
     filled: int = 0
 
-    @property
-    def is_lost(self) -> bool:
-        """Whether it ends with its worker."""
-        return self.begun or self.attempts >= ATTEMPTS
+    def survives(self, *, loaded: bool) -> bool:
+        """Make it ready for the next worker, as its own has died; False if it ends with its worker."""
+        if loaded and not self.begun:
+            return self.attempts < ATTEMPTS
+        if self.resuming is None or not self.resuming.again():
+            return False
+        self.payload, self.begun, self.attempts = pickle.dumps(self.resuming.request), False, 0
+        return True
 
     def take(self, frame: Frame, over: Callable[[], None]) -> None:
         """Take a part of the answer; `over` is called before the end is told."""
         if frame.kind is Kind.STEP:
-            self.handle.emit(TokenStep(*pickle.loads(frame.payload)))  # noqa: S301  our own worker wrote it
+            step = TokenStep(*pickle.loads(frame.payload))  # noqa: S301  our own worker wrote it
+            if self.resuming is None or self.resuming.note(step):
+                self.handle.emit(step)
         elif frame.kind is Kind.BEGUN:
             self.begun = True
         elif frame.kind is Kind.RESULT:
             over()
-            self.handle.succeed(pickle.loads(frame.payload))  # noqa: S301
+            result = pickle.loads(frame.payload)  # noqa: S301
+            self.handle.succeed(result if self.resuming is None else self.resuming.whole(result))
         elif frame.kind is Kind.FAILED:
             over()
             self.handle.fail(unpacked(frame.payload))

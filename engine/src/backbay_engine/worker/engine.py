@@ -28,9 +28,9 @@ from backbay import (
     OptionError,
 )
 from backbay.discovery import open_model
-from backbay.gguf import Config
 from backbay.plugin import Cancel, Progress, close_after_fork, require_cancel
 
+from ..arguments import whole
 from ..engines.contract import Engine, Prompt
 from ..engines.local import Path, Sizes
 from ..engines.places import Place, Places
@@ -46,12 +46,12 @@ from ..runner.handle import Handle, OnStep
 from ..runner.options import GenerationOptions
 from ..runner.state import SlotState, State, Totals
 from ..text.formats import check
-from ..text.tokenizers import Tokenizer, tokenizer_from_gguf
 from . import log_records
 from .asked import Asked, give
 from .failures import unpacked
-from .loading import Loading
+from .loading import Loading, tokenizer_of
 from .process import WorkerProcess
+from .resuming import Resuming
 from .setup import (
     Aside,
     Count,
@@ -96,7 +96,9 @@ class WorkerEngine(Engine):
         params: BackendParams,
         sizes: Sizes,
         sight: SightOptions,
+        retries: int = 0,
     ) -> None:
+        self._retries = whole("retries", retries, 0)
         open_model(path).close()  # refuses a wrong file before backends are tried, which takes longer
         # Chosen here: each worker would try all installed backends anew.
         chosen = importable(backend) if isinstance(backend, type) else backbay.choose(backend).name
@@ -139,7 +141,7 @@ class WorkerEngine(Engine):
             with self._lock:
                 worker = self._start()
             opened = self._loading.wait(worker, progress, cancel)
-            self.facts, self.tokenizer = opened.facts, _tokenizer(self._setup, opened)
+            self.facts, self.tokenizer = opened.facts, tokenizer_of(self._setup, opened)
         except BaseException:
             self.close()
             raise
@@ -154,8 +156,9 @@ class WorkerEngine(Engine):
         self._check(prompt, options)
         plain = replace(options.sampling, logit_bias=dict(options.sampling.logit_bias))
         request = Generate(_listed(prompt), replace(options, sampling=plain), begin_by)
+        resuming = Resuming(request, self._retries) if self._retries else None
         with self._places.taken() as place:
-            return self._ask(request, on_step, place, begin_by)
+            return self._ask(request, on_step, place, begin_by, resuming)
 
     def _check(self, prompt: Prompt, options: GenerationOptions) -> None:
         """Refuse wrong options here, before the worker does."""
@@ -259,14 +262,16 @@ class WorkerEngine(Engine):
         on_step: OnStep | None = None,
         place: Place | None = None,
         begin_by: float = math.inf,
+        resuming: Resuming | None = None,
     ) -> Handle[Any]:
         number = next(self._numbers)
         handle: Handle[Any] = Handle(partial(self._cancel, number), on_step, place)
         try:
-            asked = Asked(pickle.dumps(request), handle, begin_by=begin_by)
+            payload = pickle.dumps(request if resuming is None else resuming.request)
         except Exception as error:
             told = f"the options of a request to a model with a worker must be picklable: {error}"
             raise OptionError(told) from error
+        asked = Asked(payload, handle, begin_by=begin_by, resuming=resuming)
         with self._lock:
             self.check_open()
             worker = self._worker or self._start()
@@ -323,7 +328,9 @@ class WorkerEngine(Engine):
             self._seen, self._ended_totals = State(), self._ended_totals + self._seen.totals
             if self._closed:
                 return
-            lost = [number for number, asked in self._asked.items() if not worker.ready or asked.is_lost]
+            ends = worker.refusal is not None  # no worker will load the model
+            asked_now = self._asked.items()
+            lost = [number for number, one in asked_now if ends or not one.survives(loaded=worker.ready)]
             failed = [self._asked.pop(number).handle for number in lost]
             for asked in self._asked.values():
                 asked.worker = None
@@ -381,13 +388,6 @@ class WorkerEngine(Engine):
     def _over(self, number: int) -> None:
         with self._lock:
             self._asked.pop(number, None)
-
-
-def _tokenizer(setup: Setup, opened: Opened) -> Tokenizer | None:
-    """The host's own tokenizer. It is no view of the model file, whose end must not be the host's."""
-    if opened.vocabulary is None:
-        return None
-    return tokenizer_from_gguf(Config(opened.vocabulary, path=setup.path, offsets=opened.offsets))
 
 
 def _listed(prompt: Prompt) -> Prompt:
