@@ -14,6 +14,8 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 
+from backbay import choose
+from backbay.discovery import open_model
 from backbay_engine import LLM, load
 
 from . import openapi, page
@@ -36,6 +38,7 @@ def app(*models: str, settings: Settings | None = None, **given: Any) -> Starlet
     """The server as an ASGI application: for these models, with the fields of Settings as keywords."""
     chosen = settings or Settings(models=models, **given)
     catalogue = Catalogue(chosen.models, chosen.folders, chosen.aliases)
+    _require_usable(chosen, catalogue)
     drain, metrics = Drain(), Metrics()
 
     @asynccontextmanager
@@ -64,6 +67,14 @@ def app(*models: str, settings: Settings | None = None, **given: Any) -> Starlet
     )
     made.state.drain = drain
     return made
+
+
+def _require_usable(settings: Settings, catalogue: Catalogue) -> None:
+    """The error of an unknown backend, or of a damaged file: the server should not begin with them."""
+    if settings.backend is not None:
+        choose(settings.backend)
+    for entry in catalogue.named:
+        open_model(entry.path).close()
 
 
 def _middleware(settings: Settings, drain: Drain, metrics: Metrics) -> list[Middleware]:

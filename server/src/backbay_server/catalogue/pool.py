@@ -43,15 +43,14 @@ class Held:
 
 @final
 class Lease:
-    """A model in memory, which stays there until the lease is released. A context manager."""
+    """A model in memory, which stays there until the lease is released. A context manager.
 
-    def __init__(self, pool: Pool, held: Held, llm: LLM) -> None:
-        self._pool, self._held, self.llm = pool, held, llm
+    name  the name by which the model was asked for
+    """
+
+    def __init__(self, pool: Pool, held: Held, llm: LLM, name: str) -> None:
+        self._pool, self._held, self.llm, self.name = pool, held, llm, name
         self._released = False
-
-    @property
-    def name(self) -> str:
-        return self._held.entry.name
 
     def release(self) -> None:
         """Allow the model to leave. Releasing again does nothing."""
@@ -112,7 +111,7 @@ class Pool:
                 raise held.error
             if held.llm is None:
                 raise UnavailableError(CLOSING)
-            return Lease(self, held, held.llm)
+            return Lease(self, held, held.llm, entry.name)
         except BaseException:
             self.drop(held)
             raise

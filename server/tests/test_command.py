@@ -1,0 +1,107 @@
+"""The command line of `backbay serve`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import pytest
+from processes import serving
+from scripted_model import write_scripted_model
+
+from backbay.cli import main
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    write_scripted_model(tmp_path / "scripted.gguf")
+    return tmp_path / "scripted.gguf"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "name a model, or a folder of models"),
+        (["none.gguf"], "there is no model 'none.gguf'"),
+        (["hf:org/none"], "hf download org/none"),
+        (["MODEL", "--alias", "x"], "--alias takes NAME=MODEL, got 'x'"),
+        (["MODEL", "--backend", "gmlg"], "no backend 'gmlg'"),
+        (["MODEL", "--api-key-file", "none"], "the keys in none cannot be read"),
+        (["--models", "none"], "a readable folder"),
+        (["DAMAGED"], "damaged.gguf"),
+        (["MODEL", "--host", "1.2.3.4"], "1.2.3.4 port 0: "),
+    ],
+)
+def test_what_is_wrong_is_told_before_anything_is_served(
+    words: list[str], message: str, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damaged = model.with_name("damaged.gguf")
+    damaged.write_bytes(model.read_bytes()[:5000])
+    places = {"MODEL": str(model), "DAMAGED": str(damaged)}
+    assert main(["serve", *(places.get(word, word) for word in words), "--port", "0"]) in {1, 2}
+    out, err = capsys.readouterr()
+    assert not out
+    assert message in err
+
+
+@pytest.mark.fault("the port is taken", "a line that names it and --port")
+def test_a_port_that_is_taken_is_an_error(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(model, "--backend", "cpu_ref") as server:
+        port = server.url.rpartition(":")[2]
+        assert main(["serve", str(model), "--backend", "cpu_ref", "--port", port]) == 1
+    assert (
+        f"127.0.0.1 port {port}: Address already in use; choose another with --port"
+        in capsys.readouterr().err
+    )
+
+
+def test_options_reach_the_server(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("sesame\n")
+    words = [
+        "--backend",
+        "cpu_ref",
+        "--alias",
+        "gpt=scripted",
+        "--parallel",
+        2,
+        "--context",
+        256,
+        "--no-page",
+    ]
+    words += [
+        "--api-key-file",
+        tmp_path / "keys",
+        "--allow-host",
+        "my.name",
+        "--allow-origin",
+        "https://a.example",
+    ]
+    with serving(model, *words) as server, httpx.Client(base_url=server.url) as client:
+        assert client.get("/v1/models").status_code == 401
+        client.headers["authorization"] = "Bearer sesame"
+        names = [each["id"] for each in client.get("/v1/models").json()["data"]]
+        assert sorted(names) == ["gpt", "scripted"]
+        for name in names:
+            body = {"model": name, "messages": [{"role": "user", "content": "[hello]"}]}
+            assert client.post("/v1/chat/completions", json=body, timeout=60).json()["model"] == name
+        (model,) = client.get("/state").json()["models"]
+        assert (len(model["slots"]), model["context"]) == (2, 256)
+        assert client.get("/").status_code == 404
+        assert client.get("/metrics").status_code == 404
+        assert client.get("/health", headers={"host": "my.name"}).status_code == 200
+        assert client.get("/health", headers={"host": "other.name"}).status_code == 403
+        allowed = client.get("/v1/models", headers={"origin": "https://a.example"}).headers
+        assert allowed["access-control-allow-origin"] == "https://a.example"
+
+
+def test_models_take_turns_in_memory(model: Path) -> None:
+    second = model.with_name("second.gguf")
+    second.write_bytes(model.read_bytes())
+    words = ("--models", model.parent, "--max-loaded", 1, "--backend", "cpu_ref")
+    with serving(*words) as server, httpx.Client(base_url=server.url, timeout=60) as client:
+        for name in ("scripted", "second", "scripted"):
+            body = {"model": name, "messages": [{"role": "user", "content": "[hello]"}]}
+            answer = client.post("/v1/chat/completions", json=body).json()
+            assert answer["choices"][0]["message"]["content"] == "Hello, world!"
+            held = client.get("/state").json()["models"]
+            assert [each["name"] for each in held if each["status"] == "ready"] == [name]
