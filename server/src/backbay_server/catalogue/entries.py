@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 from typing import TypeAlias, final
@@ -69,7 +69,7 @@ class Catalogue:
     @property
     def named(self) -> list[Entry]:
         """The models that were named one by one, without those in folders."""
-        return [*{each.path: each for each in (*self._named.values(), *self._aliases.values())}.values()]
+        return [*{each.path: each for each in (*self._aliases.values(), *self._named.values())}.values()]
 
     def named_so(self, name: str) -> Entry | None:
         """The model that was named so, or has the alias; without looking into folders."""
@@ -77,8 +77,7 @@ class Catalogue:
 
     def listed(self) -> list[Entry]:
         """All models, by name; files in folders that are gone are not among them."""
-        aliases = [Entry(name, each.path, each.projector) for name, each in self._aliases.items()]
-        return [*self._named.values(), *aliases, *self._in_folders().values()]
+        return [*self._named.values(), *self._aliases.values(), *self._in_folders().values()]
 
     def find(self, name: str) -> Entry:
         """The model that a client asks for; ModelNotFoundError if there is none."""
@@ -97,7 +96,8 @@ class Catalogue:
         """The model that an alias stands for: a model on offer, or a file that is on offer by the alias only."""
         if alias in self._named:
             raise OptionError(f"the alias {alias!r} is the name of a model already; take another")
-        return self._lookup(model) or Entry(alias, *_files(model))
+        found = self._lookup(model)
+        return Entry(alias, *_files(model)) if found is None else replace(found, name=alias)
 
     def _in_folders(self) -> dict[str, Entry]:
         """The models in the folders, listed anew if the last listing is old."""
