@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -264,3 +265,36 @@ def test_named_models_are_loaded_at_once(folder: Path, loader: Loader) -> None:
         assert loader.loads == ["a"]
 
     run(test, Catalogue([str(folder / "a.gguf"), str(folder / "b.gguf")]), loader)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_life_keeps_the_rules(seed: int, folder: Path, loader: Loader) -> None:
+    """Clients lease, hold, and leave at random: no model in use is closed, no more are open than may be, all are served."""
+    chance = random.Random(seed)
+    most = chance.choice([1, 1, 2, 3])
+    loader.room = chance.choice([1, 2, 99])
+    served = 0
+
+    async def client(pool: Pool) -> None:
+        nonlocal served
+        for _ in range(10):
+            asking = asyncio.create_task(pool.lease(chance.choice("abc")))
+            if chance.random() < 0.2:
+                await asyncio.sleep(chance.random() * 0.01)
+                asking.cancel()
+            try:
+                with await asking as lease:
+                    for _ in range(chance.randrange(3)):
+                        await asyncio.sleep(chance.random() * 0.002)
+                        assert not lease.llm.closed  # type: ignore[attr-defined]
+                    assert sum(not each.closed for each in loader.made) <= min(most, loader.room)
+                    served += 1
+            except asyncio.CancelledError:
+                assert asking.cancelled()
+
+    async def test(pool: Pool) -> None:
+        await asyncio.gather(*(client(pool) for _ in range(12)))
+        assert all(not held.users for held in pool.held())
+
+    run(test, Catalogue([], [str(folder)]), loader, max_loaded=most)
+    assert served > 60
