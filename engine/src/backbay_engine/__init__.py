@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .checkpoints import Located, locate, models_in
+from .checkpoints import Located, locate, models_in, projector_beside
 from .conversion import convert
 from .errors import (
     CacheShiftError,
@@ -61,5 +61,6 @@ __all__ = [
     "load",
     "locate",
     "models_in",
+    "projector_beside",
     "tokenizer_from_gguf",
 ]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from backbay import ModelFileError
-from backbay_engine import Located, models_in
+from backbay_engine import Located, models_in, projector_beside
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -68,3 +68,13 @@ def test_a_folder_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match=r"expected a readable folder, found No such file"):
         models_in(tmp_path / "none")
     assert models_in(tmp_path) == {}
+
+
+def test_a_projector_belongs_to_the_model_of_its_name(tmp_path: Path) -> None:
+    files(tmp_path, "text-q4_0.gguf", "Sees-Well-Q4_K_M.gguf", "mmproj-sees-well-f16.gguf", "odd.gguf")
+    found = models_in(tmp_path)
+    assert {name: each.projector for name, each in found.items() if each.projector is not None} == {
+        "Sees-Well-Q4_K_M": tmp_path / "mmproj-sees-well-f16.gguf"
+    }
+    assert projector_beside(tmp_path / "Sees-Well-Q4_K_M.gguf") == tmp_path / "mmproj-sees-well-f16.gguf"
+    assert projector_beside(tmp_path / "text-q4_0.gguf") is None

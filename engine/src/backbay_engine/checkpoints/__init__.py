@@ -9,9 +9,9 @@ from backbay import gguf
 from backbay.gguf import ModelFile
 
 from .listing import models_in
-from .places import Located, Name, locate
+from .places import Located, Name, locate, projector_beside
 
-__all__ = ["Located", "locate", "models_in", "open_checkpoint"]
+__all__ = ["Located", "locate", "models_in", "open_checkpoint", "projector_beside"]
 
 
 def open_checkpoint(path: Name, only: Callable[[str], bool] | None = None) -> ModelFile | None:

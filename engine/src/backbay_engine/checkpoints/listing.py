@@ -11,7 +11,7 @@ from backbay import ModelFileError
 from .places import (
     Located,
     Name,
-    is_first,
+    apart,
     located_in,
     manifest_names,
     ollama_layers,
@@ -74,13 +74,11 @@ def _in_folder(root: Path) -> Iterator[tuple[str, Located]]:
         if "config.json" in files and any(each.endswith(".safetensors") for each in files):
             yield _free(folder.name, folder, root, taken), Located(folder)
             continue
-        names = sorted(each for each in files if each.endswith(".gguf") and (folder / each).is_file())
-        projectors = [folder / each for each in names if "mmproj" in each.lower()]
-        for each in names:
-            path = folder / each
-            if path not in projectors and is_first(path):
-                located = located_in(path, projectors)
-                yield _free(located.stem, path.parent / located.stem, root, taken), located
+        found = [folder / each for each in sorted(files) if each.endswith(".gguf")]
+        models, projectors = apart(each for each in found if each.is_file())
+        for path in models:
+            located = located_in(path, models, projectors)
+            yield _free(located.stem, path.parent / located.stem, root, taken), located
 
 
 def _free(name: str, path: Path, root: Path, taken: set[str]) -> str:

@@ -17,6 +17,7 @@ from .json_files import read_object
 Name: TypeAlias = str | os.PathLike[str]
 MOST_LISTED = 8
 _PART = re.compile(r"-(\d{5})-of-\d{5}\.gguf$")
+_QUANTIZATION = re.compile(r"[-._](i?q\d\w*|tq\d\w*|bf16|fp?16|fp?32|mxfp4)$")
 _DIGEST = re.compile(r"sha256[:-][0-9a-f]{64}")
 _SAFE = re.compile(r"[\w.\-]+")  # parts of names; none is a path
 
@@ -203,8 +204,7 @@ def _model_in(name: str, folder: Path, found: Iterable[Path], wanted: str) -> Lo
         whole = (folder / "config.json").exists() and any(folder.glob("*.safetensors"))
     except OSError:
         files, whole = [], False
-    projectors = [each for each in files if "mmproj" in each.name.lower()]
-    firsts = [each for each in files if each not in projectors and is_first(each)]
+    firsts, projectors = apart(files)
     if not wanted and (whole or ((folder / "config.json").exists() and not firsts)):
         return Located(folder)
     fitting = [each for each in firsts if wanted.lower() in str(each.relative_to(folder)).lower()]
@@ -215,12 +215,39 @@ def _model_in(name: str, folder: Path, found: Iterable[Path], wanted: str) -> Lo
         remedy = f"; choose one by its name, as {name}:PART_OF_THE_NAME" if fitting and ":" in name else ""
         expected = f"a readable file, or a folder with config.json or one GGUF file{remedy}"
         raise ModelFileError(name, None, expected, listed)
-    return located_in(fitting[0], projectors)
+    return located_in(fitting[0], firsts, projectors)
 
 
-def located_in(path: Path, projectors: Sequence[Path]) -> Located:
-    """A file, with the encoder of pictures that lies beside it, if there is only one."""
-    return Located(path, projectors[0] if len(projectors) == 1 else None)
+def apart(files: Iterable[Path]) -> tuple[list[Path], list[Path]]:
+    """The models among files, each by its first part, and the encoders of pictures."""
+    listed = list(files)
+    projectors = [each for each in listed if "mmproj" in each.name.lower()]
+    return [each for each in listed if each not in projectors and is_first(each)], projectors
+
+
+def located_in(path: Path, models: Sequence[Path], projectors: Sequence[Path]) -> Located:
+    """A file, with the encoder of pictures that has its name; or the only one beside the only model."""
+    own = [each for each in projectors if _bare(each) == _bare(path)]
+    if not own and len(models) == 1 == len(projectors):
+        own = [*projectors]
+    return Located(path, own[0] if own else None)
+
+
+def projector_beside(path: Path) -> Path | None:
+    """The file of the encoder of pictures that lies beside a model's file; None if there is none."""
+    try:
+        files = sorted(path.parent.glob("*.gguf"))
+    except OSError:
+        return None
+    return located_in(path, *apart(files)).projector
+
+
+def _bare(path: Path) -> str:
+    """A model's name in a file's name: without "mmproj", and without the quantization."""
+    name = Located(path).stem.lower().replace("mmproj", "").strip("-._")
+    while (shorter := _QUANTIZATION.sub("", name)) != name:
+        name = shorter
+    return name
 
 
 def is_first(path: Path) -> bool:

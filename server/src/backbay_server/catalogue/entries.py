@@ -12,7 +12,7 @@ from typing import TypeAlias, final
 
 from backbay import OptionError
 from backbay.gguf import nearest
-from backbay_engine import Located, locate, models_in
+from backbay_engine import Located, locate, models_in, projector_beside
 
 from ..errors import ModelNotFoundError
 
@@ -133,7 +133,8 @@ def _files(model: str) -> tuple[Path, Path | None]:
     path = Path(found.path)
     if not path.exists():
         raise OptionError(f"there is no model {model!r}: no such file, folder, or name in a known place")
-    return path, found.projector
+    beside = projector_beside(path) if path.is_file() else None
+    return path, found.projector or beside
 
 
 def _by_name(entries: Iterable[Entry]) -> dict[str, Entry]:
