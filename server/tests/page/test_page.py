@@ -133,3 +133,25 @@ def test_it_fits_a_telephone(page: Page) -> None:
     assert page.value("document.documentElement.scrollWidth") == 390
     edges = "['#model', '#new'].map(name => document.querySelector(name).getBoundingClientRect())"
     assert page.value(f"(([a, b]) => a.right <= b.left)({edges})")
+
+
+def test_a_picture_goes_with_a_question_where_the_model_sees(shared: Page) -> None:
+    models = Path(__file__).parents[3] / "examples" / "models"
+    with serving(models / "backbay-tiny-vision-f16.gguf", "--backend", "cpu_ref") as seeing:
+        opened(shared, seeing.url)
+        shared.until("!document.querySelector('#attach').hidden", 60)
+        shared.value("""(async () => {
+            const canvas = document.createElement('canvas');
+            canvas.width = canvas.height = 64;
+            canvas.getContext('2d').fillRect(8, 8, 20, 40);
+            const blob = await new Promise(done => canvas.toBlob(done, 'image/png'));
+            const files = new DataTransfer();
+            files.items.add(new File([blob], 'shape.png', { type: 'image/png' }));
+            document.dispatchEvent(new DragEvent('drop', { dataTransfer: files, bubbles: true, cancelable: true }));
+        })()""")
+        shared.until("document.querySelector('#pictures img')")
+        ask(shared, "number")
+        shared.until(f"document.querySelector('article .under button') && {OVER}", 60)
+        assert shared.value("document.querySelector('article.user img').src.startsWith('data:image/png')")
+        assert shared.value("document.querySelectorAll('.fault').length") == 0
+        assert not shared.faults

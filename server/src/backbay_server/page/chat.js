@@ -120,6 +120,7 @@ class Reply {
     if (tokens) parts.push(`${tokens} tokens`);
     if (tokens > 1 && this.first) parts.push(`${((tokens - 1) / seconds).toFixed(1)} a second`);
     if (this.first) parts.push(`first after ${((this.first - this.begun) / 1000).toFixed(2)} s`);
+    if (this.first === 0 && tokens) parts.push("an empty answer");
     if (reason === "length") parts.push("ended at the limit");
     if (reason === "stopped") parts.push("stopped");
     const span = make("span");
