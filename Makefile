@@ -8,7 +8,7 @@ FOLDERS := $(subst [cpu],,$(PACKAGES))
 SOURCES := $(addsuffix /src,$(FOLDERS))
 LIBGGML := plugins/ggml/lib
 
-.PHONY: help demo test check format lint types contracts docs api bench conform mutants chaos nightly webgpu dist clean
+.PHONY: help demo test check format lint types contracts docs api bench conform mutants chaos asked nightly webgpu dist clean
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -64,6 +64,9 @@ mutants: $(VENV)/.installed  ## try the suite on broken backends
 
 chaos: $(VENV)/.installed  ## half an hour of random faults over the engine, on every backend
 	$(BIN)/python engine/tools/chaos examples/models/backbay-tiny-f16.gguf --minutes 30
+
+asked: $(VENV)/.clients  ## 20,000 random requests, by the server's own description
+	$(BIN)/python server/tools/property_run.py --count 20000
 
 nightly: $(VENV)/.installed  ## tests that take hours
 	$(BIN)/python bench/fuzz_gguf.py

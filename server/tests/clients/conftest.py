@@ -15,11 +15,13 @@ from serving import Served, serving
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # litellm would load a list from outside
 CLIENTS = {
     "test_anthropic.py": ("anthropic",),
+    "test_busy.py": ("anthropic", "openai"),
     "test_documents.py": ("openai",),
     "test_langchain.py": ("langchain_anthropic", "langchain_openai"),
     "test_litellm.py": ("litellm",),
     "test_ollama.py": ("ollama",),
     "test_openai.py": ("openai",),
+    "test_property_run.py": ("schemathesis",),
 }
 collect_ignore = [file for file, needed in CLIENTS.items() if any(find_spec(name) is None for name in needed)]
 
