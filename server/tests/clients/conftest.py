@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,10 @@ CLIENTS = {
     "test_langchain.py": ("langchain_anthropic", "langchain_openai"),
     "test_litellm.py": ("litellm",),
     "test_ollama.py": ("ollama",),
-    "test_openai.py": ("openai",),
+    "test_openai_chat.py": ("openai",),
+    "test_openai_endpoints.py": ("openai",),
+    "test_openai_faults.py": ("openai",),
+    "test_openai_tools.py": ("openai",),
     "test_property_run.py": ("schemathesis",),
 }
 collect_ignore = [file for file, needed in CLIENTS.items() if any(find_spec(name) is None for name in needed)]
@@ -48,3 +52,12 @@ def key() -> str:
 def server(models: list[Path], key: str) -> Iterator[Served]:
     with serving(*models, parallel=4, max_loaded=3, keys=(key,)) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def openai_client(server: Served, key: str) -> Iterator[Any]:
+    """openai-python, which does not try again."""
+    from openai import OpenAI
+
+    with OpenAI(base_url=f"{server.url}/v1", api_key=key, max_retries=0, timeout=60) as client:
+        yield client

@@ -11,7 +11,7 @@ import anthropic
 import pytest
 from anthropic import Anthropic
 from scripted_model import SCRIPTS
-from serving import Served
+from serving import Served, until
 
 FORMATS = pytest.mark.skipif(find_spec("llguidance") is None, reason="needs llguidance")
 TOOLS: list[Any] = [
@@ -243,3 +243,10 @@ def test_a_fault_in_the_midst_of_a_stream_is_an_error_event(client: Anthropic) -
     assert body["error"]["type"] == "api_error"
     with pytest.raises(anthropic.InternalServerError):
         client.messages.create(**asked("faulty"))
+
+
+def test_a_stream_that_is_left_frees_its_slot(client: Anthropic, server: Served) -> None:
+    for _ in range(6):
+        with client.messages.create(**asked("endless", max_tokens=400), stream=True) as stream:
+            next(iter(stream))
+    until(lambda: not server.busy("scripted"))

@@ -12,7 +12,7 @@ import numpy as np
 import ollama
 import pytest
 from scripted_model import SCRIPTS
-from serving import Served
+from serving import Served, until
 
 TOOLS = [
     {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}},
@@ -151,3 +151,11 @@ def test_a_fault_in_the_midst_of_a_stream_is_a_response_error(client: Any) -> No
     with pytest.raises(ollama.ResponseError):
         pieces.extend(client.generate("scripted", "[faulty]", options=GREEDY, stream=True))
     assert "".join(piece.response for piece in pieces) == "so far"
+
+
+def test_a_stream_that_is_left_frees_its_slot(client: Any, server: Served) -> None:
+    for _ in range(6):
+        pieces = client.generate("scripted", "[endless]", stream=True)
+        next(pieces)
+        pieces.close()
+    until(lambda: not server.busy("scripted"))
