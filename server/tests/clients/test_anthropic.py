@@ -54,6 +54,10 @@ def test_a_message_is_answered_whole_and_streamed(client: Anthropic, name: str) 
     assert total == message.usage.input_tokens + cached
 
 
+def test_models_are_listed(client: Anthropic) -> None:
+    assert {model.id for model in client.models.list()} == {"scripted", "vectors", "scores"}
+
+
 def test_events_come_in_anthropics_order(client: Anthropic) -> None:
     kinds = [event.type for event in client.messages.create(**asked("hello"), stream=True)]
     assert kinds[0] == "message_start"

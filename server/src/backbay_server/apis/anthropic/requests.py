@@ -136,7 +136,9 @@ class Conversation(Struct, kw_only=True):
     output_config: Annotated[OutputConfig | None, taken("what the answer is like")] = None
     cache_control: Annotated[dict[str, Any] | None, ignored("prefixes are always cached")] = None
     mcp_servers: Annotated[list[Any] | None, refused("the server calls no other servers", ([],))] = None
-    context_management: Annotated[dict[str, Any] | None, refused("the server edits no conversation")] = None
+    context_management: Annotated[
+        dict[str, Any] | None, ignored("the conversation is taken as it is sent")
+    ] = None
 
 
 class CountRequest(Conversation, forbid_unknown_fields=True, kw_only=True):
