@@ -14,9 +14,9 @@ from backbay.gguf import whole
 from ...models.nn import Weights
 from ...text.tokenizers import Tokenizer
 from ..contract import Network, Placed, VisionFamily, in_place, stand_in
-from ..inputs import Inputs, Pictures, stacked
-from ..parts import Groups, Norm, Siglip, cut, floats, present
-from ..parts.patches import Pixels
+from ..inputs import Inputs
+from ..parts import Groups, Norm, Siglip, floats, present
+from ..parts.patches import patches_of
 from ..parts.shape import HALF, colours, grid_of
 from ..preparations import Squash
 from ..prepared import Prepared
@@ -91,7 +91,7 @@ class _Network(Network):
         weights.check()
 
     def start(self, ctx: Context, inputs: Inputs) -> Tensor:
-        return self.tower.start(ctx, inputs.leaf("patches", partial(_patches, patch=self.patch)))
+        return self.tower.start(ctx, inputs.leaf("patches", partial(patches_of, patch=self.patch)))
 
     def block(self, ctx: Context, layer: int, x: Tensor, inputs: Inputs) -> Tensor:
         return self.tower.block(ctx, layer, x, [Groups(self.side**2, inputs.count)])
@@ -109,7 +109,3 @@ class _Network(Network):
         weight = floats(ctx, self.projection) if self.projection.dtype.is_quantized else self.projection
         matrix = weight.reshape(ctx, weight.dim(0), weight.dim(1))
         return matrix.permute(ctx, 1, 0).contiguous(ctx).mulmat(ctx, x)
-
-
-def _patches(pictures: Pictures, patch: int) -> Pixels:
-    return cut(stacked(pictures), patch)

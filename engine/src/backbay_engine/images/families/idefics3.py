@@ -12,9 +12,9 @@ from backbay.gguf import whole
 from ...models.nn import Linear, Weights
 from ...text.tokenizers import Tokenizer
 from ..contract import Network, Placed, VisionFamily, in_runs, stand_in
-from ..inputs import Inputs, Pictures, stacked
-from ..parts import Groups, Siglip, cut, shuffled
-from ..parts.patches import Pixels
+from ..inputs import Inputs
+from ..parts import Groups, Siglip, shuffled
+from ..parts.patches import patches_of
 from ..parts.shape import HALF, colours, grid_of
 from ..preparations import Split
 from ..prepared import Prepared
@@ -82,7 +82,7 @@ class _Network(Network):
         weights.check()
 
     def start(self, ctx: Context, inputs: Inputs) -> Tensor:
-        return self.tower.start(ctx, inputs.leaf("patches", partial(_patches, patch=self.family.patch)))
+        return self.tower.start(ctx, inputs.leaf("patches", partial(patches_of, patch=self.family.patch)))
 
     def block(self, ctx: Context, layer: int, x: Tensor, inputs: Inputs) -> Tensor:
         return self.tower.block(ctx, layer, x, [Groups(self.grid**2, x.dim(1) // self.grid**2)])
@@ -90,9 +90,3 @@ class _Network(Network):
     def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: Inputs) -> Tensor:
         x = shuffled(ctx, self.tower.norm(ctx, x), self.grid, self.family.factor)
         return self.projection(ctx, x)
-
-
-def _patches(pictures: Pictures, patch: int) -> Pixels:
-    """(tiles, patches, features) of all pictures."""
-    pixels = stacked(pictures)
-    return cut(pixels.reshape(-1, *pixels.shape[-3:]), patch)

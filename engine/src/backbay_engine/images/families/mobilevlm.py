@@ -16,7 +16,7 @@ from ..contract import Network, Placed, VisionFamily, in_place, stand_in
 from ..inputs import Inputs
 from ..parts import Clip, Norm
 from ..parts.block import gelu_erf
-from ..parts.clip import patches_of
+from ..parts.clip import patches_after_class
 from ..parts.depthwise import Depthwise
 from ..parts.shape import CLIP, colours, grid_of
 from ..preparations import CentreCrop
@@ -77,7 +77,9 @@ class _Network(Network):
         weights.check()
 
     def start(self, ctx: Context, inputs: Inputs) -> Tensor:
-        return self.tower.start(ctx, inputs.leaf("patches", partial(patches_of, patch=self.family.patch)))
+        return self.tower.start(
+            ctx, inputs.leaf("patches", partial(patches_after_class, patch=self.family.patch))
+        )
 
     def block(self, ctx: Context, layer: int, x: Tensor, inputs: Inputs) -> Tensor:
         return self.tower.block(ctx, layer, x)

@@ -11,11 +11,11 @@ from backbay import Backend, Context, ModelFileError, Tensor
 from backbay.gguf import flag, wholes
 
 from ...models.nn import Weights
-from ..inputs import Pictures, stacked
+from ..inputs import Pictures
 from .attention import Groups, attend
 from .block import Block, FeedForward, gelu, quick_gelu
 from .norm import Norm
-from .patches import PatchEmbedding, Pixels, cut
+from .patches import PatchEmbedding, Pixels, patches_of
 from .shape import EncoderShape, floats
 
 FEATURES = wholes("vision.feature_layer", 0, 1 << 10)
@@ -70,8 +70,6 @@ class Clip:
         return squares.slice(ctx, 1, 1, self.size, 1).contiguous(ctx, self.width, -1)
 
 
-def patches_of(pictures: Pictures, patch: int) -> Pixels:
+def patches_after_class(pictures: Pictures, patch: int) -> Pixels:
     """(squares, 1 + patches, features), the first of each square zeros."""
-    pixels = stacked(pictures)
-    patches = cut(pixels.reshape(-1, *pixels.shape[-3:]), patch)
-    return np.pad(patches, ((0, 0), (1, 0), (0, 0)))
+    return np.pad(patches_of(pictures, patch), ((0, 0), (1, 0), (0, 0)))

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from backbay import Context, Tensor
 
 from ...models.nn import Weights
+from ..inputs import Pictures, stacked
 from .shape import present
 
 Pixels = NDArray[np.float32]
@@ -20,6 +21,12 @@ def cut(pixels: Pixels, patch: int) -> Pixels:
     n, channels, height, width = pixels.shape
     squares = pixels.reshape(n, channels, height // patch, patch, width // patch, patch)
     return squares.transpose(0, 2, 4, 1, 3, 5).reshape(n, -1, channels * patch * patch)
+
+
+def patches_of(pictures: Pictures, patch: int) -> Pixels:
+    """(squares, patches, features) of pictures that are one square, or several."""
+    pixels = stacked(pictures)
+    return cut(pixels.reshape(-1, *pixels.shape[-3:]), patch)
 
 
 @final
