@@ -19,6 +19,7 @@ REFERENCES = json.loads(
 SIZES = [(1, 2), (3, 7), (48, 48), (40, 96), (96, 40), (50, 200), (130, 131), (300, 20), (2, 398)]
 
 
+SMALLER = {"llava-next", "qwen2.5-vl", "idefics3", "minicpm-v", "pixtral", "llama4"}
 PREPARATIONS = list(preparations(48, 8).values())
 
 
@@ -53,7 +54,7 @@ def test_image_tokens_make_larger_pictures_smaller_or_are_refused(preparation: P
     rows = preparation.largest().tokens
     assert preparation.limited(None) == preparation
     assert preparation.limited(rows).plan((48, 48)) == preparation.plan((48, 48))
-    if preparation.family in {"llava-next", "qwen2.5-vl", "idefics3", "minicpm-v", "pixtral", "llama4"}:
+    if preparation.family in SMALLER:
         few = rows * 2 // 3
         fewer = preparation.limited(few)
         for size in SIZES[:-2]:
@@ -127,3 +128,23 @@ def test_replaced_pixels_are_checked(pixels: Any, told: str) -> None:
     prepared = preparations(48, 8)["gemma3"].prepare(drawn(60, 40))
     with pytest.raises(ImageError, match=told):
         prepared.replace(pixels=pixels)
+
+
+@pytest.mark.parametrize("preparation", PREPARATIONS, ids=lambda each: each.family)
+def test_a_picture_prepared_under_another_limit_is_known(preparation: Preparation) -> None:
+    few = preparation.largest().tokens * 2 // 3
+    if preparation.family not in SMALLER - {"llava-next"}:
+        pytest.skip(
+            "pictures of this family have one size, or, in llava-next, canvases that limits leave out"
+        )
+    limited = preparation.limited(few)
+    for size in SIZES[:-2]:
+        for made, other in ((preparation, limited), (limited, preparation)):
+            picture = made.prepare(drawn(*size))
+            if picture.tokens <= other.largest().tokens:
+                plan = other.plan_of(picture)
+                assert (plan.shape, plan.tokens, plan.grid) == (
+                    picture.pixels.shape,
+                    picture.tokens,
+                    picture.grid,
+                )

@@ -47,7 +47,8 @@ class Slices(Preparation):
 
     def plan_of(self, picture: Prepared) -> Plan:
         count = picture.grid[0] * picture.grid[1]
-        limits = (self, *(replace(self, slices=most) for most in range(max(1, count), self.slices)))
+        # A limit matters only where it is close to the number of slices.
+        limits = (self, *(replace(self, slices=most) for most in range(max(1, count), count + 3)))
         plans = (each.plan(picture.size) for each in limits)
         return next((plan for plan in plans if plan.grid == picture.grid), self.plan(picture.size))
 
