@@ -209,14 +209,16 @@ def _text_of_projector(path: Path) -> Path | None:
         if str(file.metadata.get("general.architecture")) != "clip":
             return None
         kind = str(file.metadata.get("clip.projector_type"))
-        return _text_models().get({"qwen2.5vl_merger": "qwen2vl"}.get(kind, kind), _text_models()["llava"])
+        named = {"qwen2.5vl_merger": "qwen2vl", "minicpmv4_6": "minicpm46"}.get(kind, kind)
+        return _text_models().get(named, _text_models()["llava"])
 
 
 @cache
 def _text_models() -> dict[str, Path]:
     folder = Path(mkdtemp())
     atexit.register(rmtree, folder)
-    return {kind: write_small_vision(folder, kind)[0] for kind in ("gemma3", "llama4", "llava", "qwen2vl")}
+    kinds = ("gemma3", "llama4", "llava", "minicpm46", "qwen2vl")
+    return {kind: write_small_vision(folder, kind)[0] for kind in kinds}
 
 
 def judged(path: Path, backend: str = "cpu_ref") -> str | None:

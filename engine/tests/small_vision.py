@@ -23,6 +23,7 @@ KINDS = (
     "ldp",
     "minicpmv",
     "llama4",
+    "minicpm46",
 )
 OTHER_LAYOUTS = ("gemma3 in one file", "qwen2vl")
 SINGLE = ("qwen25vl", "mllama", "qwen3vl")
@@ -49,13 +50,21 @@ MARK = {
     "ldp": "<image>",
     "minicpmv": "(<image>./</image>)",
     "llama4": "<|image|>",
+    "minicpm46": "<|image_pad|>",
 }
-PROJECTORS = {"llava": "mlp", "qwen2vl": "qwen2.5vl_merger", "mistral3": "pixtral", "minicpmv": "resampler"}
+PROJECTORS = {
+    "llava": "mlp",
+    "qwen2vl": "qwen2.5vl_merger",
+    "mistral3": "pixtral",
+    "minicpmv": "resampler",
+    "minicpm46": "minicpmv4_6",
+}
 TEXTS = {
     "llava": "llama",
     "idefics3": "llama",
     "ldp": "llama",
     "minicpmv": "llama",
+    "minicpm46": "qwen35",
 }  # architectures, where they are not the kind's name
 BLOCKS = {"mllama": 4, "llama4": 4}  # of the text, where there are not three
 WIDTH, HEADS, KV_HEADS, HIDDEN = 32, 4, 2, 48
@@ -109,7 +118,7 @@ def write_small_vision(folder: Path, kind: str, *, chat: str | None = None) -> t
     eye = gguf.GGUFWriter(projector, "clip")
     eye.add_bool("clip.has_vision_encoder", True)
     eye.add_string("clip.projector_type", PROJECTORS.get(kind, kind))
-    eye.add_bool("clip.use_gelu", kind in ("gemma3", "idefics3", "minicpmv"))
+    eye.add_bool("clip.use_gelu", kind in ("gemma3", "idefics3", "minicpmv", "minicpm46"))
     eye.add_bool("clip.use_silu", kind in ("qwen2vl", "mistral3"))
     _write_keys(eye, "clip.vision.", VISION_KEYS[kind])
     _finish(eye, rng, [*VISION_TENSORS[kind]()])
@@ -139,6 +148,8 @@ def _write_text_keys(writer: gguf.GGUFWriter, kind: str) -> None:
         writer.add_expert_used_count(1)
         writer.add_expert_feed_forward_length(EXPERT_HIDDEN)
         writer.add_interleave_moe_layer_step(2)
+    if kind == "minicpm46":
+        _write_keys(writer, "qwen35.", RECURRENT)
     if kind == "mllama":
         writer.add_array("mllama.attention.cross_attention_layers", [1, 3])
 
@@ -160,6 +171,8 @@ def _finish(
         data = rng.standard_normal(shape).astype(np.float32)
         if "norm" in name or ".ln" in name or name.endswith("_ln.weight"):
             data = (1 + 0.1 * data if name.endswith("weight") else 0.1 * data).astype(np.float32)
+        elif name.endswith("ssm_a"):
+            data = -np.abs(data)  # a decay
         elif len(shape) > 1:
             data *= np.float32(1.5 / np.sqrt(np.prod(shape[1:])))
         writer.add_tensor(name, data)
@@ -178,15 +191,20 @@ def _text_tensors(kind: str) -> Shapes:
     for layer in range(BLOCKS.get(kind, 3)):
         block = f"blk.{layer}."
         yield block + "attn_norm.weight", (WIDTH,)
-        yield block + "ffn_norm.weight", (WIDTH,)
+        recurs = kind == "minicpm46" and layer != 1
+        yield block + ("post_attention_norm" if kind == "minicpm46" else "ffn_norm") + ".weight", (WIDTH,)
         if kind == "llama4" and layer % 2 == 1:
             yield from _experts(block)
         else:
             for name in ("gate", "up"):
                 yield block + f"ffn_{name}.weight", (HIDDEN, WIDTH)
             yield block + "ffn_down.weight", (WIDTH, HIDDEN)
+        if recurs:
+            yield from ((block + name, shape) for name, shape in DELTA_RULE.items())
+            continue
         crosses = kind == "mllama" and layer % 2 == 1
-        for part, rows in (("q", HEADS * head), ("k", KV_HEADS * head), ("v", KV_HEADS * head)):
+        gated = kind == "minicpm46"  # a query has a gate beside it
+        for part, rows in (("q", (1 + gated) * HEADS * head), ("k", KV_HEADS * head), ("v", KV_HEADS * head)):
             name = f"cross_attn_{part}_proj" if crosses else f"attn_{part}"
             yield block + f"{name}.weight", (rows, WIDTH)
             if kind in ("qwen25vl", "qwen2vl"):
@@ -195,12 +213,34 @@ def _text_tensors(kind: str) -> Shapes:
         if crosses:
             yield from ((block + f"cross_attn_{part}_norm.weight", (head,)) for part in "qk")
             yield from ((block + f"cross_attn_{part}_gate", (1,)) for part in ("attn", "mlp"))
-        if kind in ("gemma3", "qwen3vl"):
+        if kind in ("gemma3", "qwen3vl", "minicpm46"):
             yield from ((block + f"attn_{part}_norm.weight", (head,)) for part in "qk")
         if kind == "gemma3":
             yield from ((block + f"post_{part}_norm.weight", (WIDTH,)) for part in ("attention", "ffw"))
     yield "output_norm.weight", (WIDTH,)
     yield "output.weight", (WORDS, WIDTH)
+
+
+RECURRENT = {
+    "full_attention_interval": 2,
+    "ssm.conv_kernel": 4,
+    "ssm.inner_size": WIDTH,
+    "ssm.state_size": 8,
+    "ssm.time_step_rank": 4,
+    "ssm.group_count": 2,
+}
+_CHANNELS = WIDTH + 2 * 2 * 8
+DELTA_RULE = {
+    "attn_qkv.weight": (_CHANNELS, WIDTH),
+    "attn_gate.weight": (WIDTH, WIDTH),
+    "ssm_conv1d.weight": (_CHANNELS, 4),
+    "ssm_dt.bias": (4,),
+    "ssm_a": (4,),
+    "ssm_alpha.weight": (4, WIDTH),
+    "ssm_beta.weight": (4, WIDTH),
+    "ssm_norm.weight": (WIDTH // 4,),
+    "ssm_out.weight": (WIDTH, WIDTH),
+}
 
 
 def _experts(block: str) -> Shapes:
@@ -258,6 +298,7 @@ VISION_KEYS: dict[str, dict[str, Any]] = {
     "idefics3": {**_SIZES, **_COLOURS, "projector.scale_factor": 4, "preproc_image_size": 2 * SIDE},
     "ldp": {**_SIZES, **_COLOURS},
     "minicpmv": {**_SIZES, **_COLOURS},
+    "minicpm46": {**_SIZES, **_COLOURS, "projector.scale_factor": 4, "wa_layer_indexes": [0]},
     "mistral3": {**_SIZES, **_COLOURS, "image_size": 2 * SIDE, "spatial_merge_size": 2},
     "llama4": {**_SIZES, **_COLOURS, "projector.scale_factor": 2},
     "mllama": {
@@ -334,6 +375,21 @@ def _minicpmv() -> Shapes:
         **{f"resampler.{name}": shape for name, shape in {**norms, **matrices}.items()}
     ).items()
     yield "resampler.proj.weight", (WIDTH, WIDTH)
+
+
+def _minicpm46() -> Shapes:
+    yield from _siglip()
+    inner = {
+        "ds_ln": (4 * SEES,),
+        "ds_ffn_up": (4 * EYE_HIDDEN, 4 * SEES),
+        "ds_ffn_down": (SEES, 4 * EYE_HIDDEN),
+    }
+    parts = {"ln1": (SEES,), **_ATTENTION, **inner}
+    yield from _biased(**{f"v.vit_merger.{name}": shape for name, shape in parts.items()}).items()
+    whole = 4 * SEES
+    yield from _biased(
+        **{"mm.input_norm": (whole,), "mm.up": (whole, whole), "mm.down": (WIDTH, whole)}
+    ).items()
 
 
 def _idefics3() -> Shapes:
@@ -440,6 +496,7 @@ VISION_TENSORS = {
     "idefics3": _idefics3,
     "ldp": _ldp,
     "minicpmv": _minicpmv,
+    "minicpm46": _minicpm46,
     "mistral3": _mistral3,
     "llama4": _llama4,
 }

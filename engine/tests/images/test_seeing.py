@@ -72,7 +72,8 @@ def test_a_second_question_about_a_picture_encodes_nothing_and_reads_it_from_the
     answer = llm.generate(second, max_tokens=5, **ENDLESS)
     after = llm.store.counters
     assert (after.asked, after.computed) == (before.asked + 1, before.computed)
-    assert answer.timings.reused_tokens > len(llm.encode(["Here: ", shown])) - 1
+    if llm.backend.config.architecture != "qwen35":  # recurrent states go back only to where they were kept
+        assert answer.timings.reused_tokens > len(llm.encode(["Here: ", shown])) - 1
     assert answer.tokens == llm.generate(second, max_tokens=5, reuse=False, **ENDLESS).tokens
 
 

@@ -31,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import kinds
 import llama4
 import minicpmv
+import minicpmv46
 import mobilevlm
 import pixtral
 import qwen3vl
@@ -51,6 +52,7 @@ KINDS = {
     **pixtral.KINDS,
     **mobilevlm.KINDS,
     **minicpmv.KINDS,
+    **minicpmv46.KINDS,
 }
 ROWS, PIXELS, OWN = 1e-5, 2e-4, 1e-3  # the limits
 

@@ -89,6 +89,11 @@ def _each(kind: Kind, ids: list[int], pictures: Sequence[NDArray[np.uint8]]) -> 
     return {"pictures": [processed(kind, rgb) for rgb in pictures]}
 
 
+def _packed(kind: Kind, ids: list[int], pictures: Sequence[NDArray[np.uint8]]) -> dict[str, Any]:
+    given = kind.images(images=[Pillow.fromarray(rgb) for rgb in pictures], return_tensors="pt")
+    return {name: given[name] for name in ("pixel_values", "target_sizes")}
+
+
 def _marked(name: str, token: str) -> Callable[..., dict[str, Any]]:
     """The processor's results, and which tokens are those of pictures."""
 
@@ -118,6 +123,7 @@ INPUTS: dict[str, Callable[..., dict[str, Any]]] = {
     "idefics3": _nested,
     "mistral3": _together,
     **dict.fromkeys(minicpmv.KINDS, _each),
+    "minicpmv46": _packed,
     "pixtral": _together,
     "mllama": _crossing,
     **dict.fromkeys(TEXT_OF, _marked("mm_token_type_ids", "<|image_pad|>")),

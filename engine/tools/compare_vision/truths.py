@@ -20,7 +20,7 @@ SIZES = {
     "thin": (2, 390),
 }
 LETTERS = [ID[letter] for letter in "What is this?" if letter != " "]
-UNUSED = ("aspect_ratios", "num_tiles", "num_crops")
+UNUSED = ("aspect_ratios", "num_tiles", "num_crops", "grids", "num_patches_per_image")
 
 
 @dataclass(frozen=True, eq=False)

@@ -212,9 +212,13 @@ def in_place(id: int, count: int, *, before: Sequence[int] = (), after: Sequence
     return in_runs(id, count, [before, after])
 
 
-def in_runs(id: int, count: int, between: Sequence[Sequence[int]]) -> Placed:
-    """Runs of `count` rows, each in the place of one token, between other tokens: those before the first run, ..."""
+def in_runs(id: int, count: int | Sequence[int], between: Sequence[Sequence[int]]) -> Placed:
+    """Runs of `count` rows, all alike or each its own, in the place of one token, between other tokens: those before
+    the first run, ...
+    """
+    counts = [count] * (len(between) - 1) if isinstance(count, int) else count
     first, *others = ([(each, False) for each in tokens] for tokens in between)
-    run = [(id, True)] * count
-    ids, replaced = zip(*first, *(pair for tokens in others for pair in (*run, *tokens)), strict=True)
+    runs = ([(id, True)] * each for each in counts)
+    pairs = (pair for run, tokens in zip(runs, others, strict=True) for pair in (*run, *tokens))
+    ids, replaced = zip(*first, *pairs, strict=True)
     return Placed(np.array(ids, np.int32), np.array(replaced, np.bool_), advance=len(ids))

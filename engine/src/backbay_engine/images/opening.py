@@ -21,6 +21,7 @@ PROJECTORS: Mapping[str, str] = {
     "ldp": "mobilevlm:MobileVLM",
     "ldpv2": "mobilevlm:MobileVLM",
     "llama4": "llama4:Llama4",
+    "minicpmv4_6": "minicpmv46:MiniCPMV46",
     "mlp": "llava:Llava",
     "pixtral": "pixtral:Pixtral",
     "qwen2.5vl_merger": "qwen25vl:Qwen25VL",

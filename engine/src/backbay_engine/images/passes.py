@@ -111,7 +111,7 @@ class Pass:
         home = self._contexts[0].layer(layer)
         # The kept states first: one of them may be the leaf that the last state is written to.
         for number, state in {**kept, STATE: x}.items():
-            if number not in held:
+            if number not in held or held[number].shape != state.shape:  # a block may merge positions
                 held[number] = home.empty(DType.F32, *state.shape)
             if state is not held[number]:
                 ctx.forward(state.copy(ctx, held[number]))

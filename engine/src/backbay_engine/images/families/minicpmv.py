@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import replace
+from functools import partial
 from math import isqrt
 from typing import final
 
@@ -15,20 +15,18 @@ from backbay.gguf import whole
 
 from ...models.nn import Linear, Weights
 from ...text.tokenizers import Tokenizer
-from ..contract import Network, Placed, VisionFamily, in_runs, stand_in
+from ..contract import Network, Placed, VisionFamily
 from ..inputs import Inputs, Pictures
 from ..parts import Groups, Norm, Siglip, floats, places_in
 from ..parts.attention import joined, sliced, tiled
-from ..parts.patches import Pixels
 from ..parts.shape import HALF, PATCH, SIDE, colours
+from ..parts.slices import MARKS, grids_of, patches_of, placed_as_slices
 from ..preparations import Slices
 from ..prepared import Prepared
 
 VERSION = whole("minicpmv_version", 0, 1 << 20)
 OLDEST = 3  # 2.6; older ones have other marks
 HEAD = 128  # features of a head of the resampler
-MARKS = "<image>", "</image>", "<slice>", "</slice>"
-NUMBER = "<image_id>{}</image_id>"
 ROW = "<unk>"
 
 
@@ -57,17 +55,7 @@ class MiniCPMV(VisionFamily):
         return MARKS
 
     def place(self, picture: Prepared, tokenizer: Tokenizer) -> Placed:
-        """The picture, then its slices on lines of text."""
-        begin, end, slice_begin, slice_end = MARKS
-        rows, columns = picture.grid
-        texts = [begin, *(f"{slice_end}{slice_begin}" for _ in range(rows * columns)), slice_end]
-        for row in range(1, rows):
-            texts[1 + row * columns] = f"{slice_end}\n{slice_begin}"
-        texts[1] = texts[1].replace(slice_end, end)
-        between = [tokenizer.encode(text, add_special=False) for text in texts]
-        placed = in_runs(stand_in(tokenizer, ROW), self.queries, between)
-        known = tokenizer.token_id(NUMBER.partition("{")[0]) is not None
-        return replace(placed, before=NUMBER, numbered=True) if known else placed
+        return placed_as_slices(picture, tokenizer, ROW, [self.queries] * len(self.grids(picture)))
 
     def patches(self, picture: Prepared) -> int:
         return int(picture.pixels.shape[-1]) // self.patch
@@ -78,9 +66,7 @@ class MiniCPMV(VisionFamily):
     def grids(self, picture: Prepared) -> tuple[tuple[int, int], ...]:
         """Rows and columns of patches: of the whole picture, and of each slice."""
         assert isinstance(self.preparation, Slices)
-        sizes = self.preparation.sizes(picture.size, picture.grid)
-        first, each = ((height // self.patch, width // self.patch) for height, width in sizes)
-        return (first, *[each] * (picture.grid[0] * picture.grid[1]))
+        return grids_of(self.preparation, picture)
 
     def network(self, backend: Backend) -> Network:
         return _Network(self, backend)
@@ -108,7 +94,7 @@ class _Network(Network):
         weights.check()
 
     def start(self, ctx: Context, inputs: Inputs) -> Tensor:
-        patches = inputs.leaf("patches", self._patches)
+        patches = inputs.leaf("patches", partial(patches_of, patch=self.family.patch))
         return self.tower.start(ctx, patches, inputs.leaf("places", self._places))
 
     def block(self, ctx: Context, layer: int, x: Tensor, inputs: Inputs) -> Tensor:
@@ -135,15 +121,6 @@ class _Network(Network):
 
     def _heads(self, ctx: Context, x: Tensor) -> Tensor:
         return x.reshape(ctx, self.head, self.family.width // self.head, -1)
-
-    def _patches(self, pictures: Pictures) -> Pixels:
-        """(patches of all pictures, features)"""
-        patch = self.family.patch
-        found = [
-            picture.pixels.reshape(3, patch, -1, patch).transpose(2, 0, 1, 3).reshape(1, -1, 3 * patch**2)
-            for picture in pictures
-        ]
-        return np.concatenate(found, axis=1)
 
     def _places(self, pictures: Pictures) -> NDArray[np.int32]:
         grids = self.family.grids(pictures[0])

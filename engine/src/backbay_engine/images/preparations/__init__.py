@@ -3,7 +3,7 @@
 from .canvases import Anyres, Canvas, CanvasAndWhole
 from .contract import Plan, Preparation
 from .longest_edge import LongestEdge
-from .slices import Slices
+from .slices import MergedSlices, Sliced, Slices
 from .splits import Split
 from .squares import CentreCrop, Squash
 from .stretched import Qwen3Resize, SmartResize
@@ -14,9 +14,11 @@ __all__ = [
     "CanvasAndWhole",
     "CentreCrop",
     "LongestEdge",
+    "MergedSlices",
     "Plan",
     "Preparation",
     "Qwen3Resize",
+    "Sliced",
     "Slices",
     "SmartResize",
     "Split",

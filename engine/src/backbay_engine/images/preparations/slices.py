@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -17,27 +18,33 @@ from ..resizing import Planes, resize
 from .contract import Pixels, Plan, Preparation
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
-class Slices(Preparation):
-    """minicpm-v: the picture and each slice have about size * size pixels; the grid is (0, 0) without slices.
+class Sliced(Preparation):
+    """The picture and each slice have about size * size pixels; the grid is (0, 0) without slices.
 
     slices    the most slices of a picture
-    tokens    rows of the picture, and of each slice
     """
 
-    family = "minicpm-v"
     size: int
     patch: int
-    tokens: int
     slices: int = 9
+
+    @property
+    def _unit(self) -> int:
+        """Pixels of which sides are multiples."""
+        return self.patch
+
+    @abstractmethod
+    def rows(self, part: Size) -> int:
+        """The rows of a part of this height and width."""
 
     def plan(self, size: Size) -> Plan:
         grid = self._grid(size)
         whole, each = self.sizes(size, grid)
         count = grid[0] * grid[1]
         patches = (whole[0] * whole[1] + count * each[0] * each[1]) // self.patch**2
-        return Plan((1, 3, self.patch, patches * self.patch), (1 + count) * self.tokens, grid)
+        rows = self.rows(whole) + (count and count * self.rows(each))
+        return Plan((1, 3, self.patch, patches * self.patch), rows, grid)
 
     def largest(self) -> Plan:
         return self.plan(_largest(self))
@@ -53,11 +60,15 @@ class Slices(Preparation):
         return next((plan for plan in plans if plan.grid == picture.grid), self.plan(picture.size))
 
     def limited(self, image_tokens: int | None) -> Self:
-        if image_tokens is None or self.largest().tokens <= image_tokens:
+        if image_tokens is None:
             return self
-        if image_tokens < self.tokens:
-            raise self._too_few(image_tokens, self.tokens)
-        return replace(self, slices=max(1, image_tokens // self.tokens - 1))  # a limit of one means none
+        limits = (
+            replace(self, slices=most) for most in range(self.slices, 0, -1)
+        )  # a limit of one means none
+        for fewer in limits:
+            if (rows := fewer.largest().tokens) <= image_tokens:
+                return fewer
+        raise self._too_few(image_tokens, rows)
 
     def sizes(self, size: Size, grid: tuple[int, ...]) -> tuple[Size, Size]:
         """Height and width of the whole picture, and of a slice."""
@@ -71,7 +82,7 @@ class Slices(Preparation):
         """About as many pixels as a square has, in whole patches."""
         ratio = size[1] / size[0]
         height = int(self.size / math.sqrt(ratio))
-        return _nearest(height, self.patch), _nearest(int(height * ratio), self.patch)
+        return _nearest(height, self._unit), _nearest(int(height * ratio), self._unit)
 
     def _grid(self, size: Size) -> Size:
         """Rows and columns of slices, by their shape; of equally good ones the first, which has fewer columns."""
@@ -103,12 +114,43 @@ class Slices(Preparation):
         return lines.transpose(0, 2, 1, 3).reshape(3, self.patch, -1)
 
 
+@final
+@dataclass(frozen=True, kw_only=True)
+class Slices(Sliced):
+    """minicpm-v up to 4.5; all parts have as many rows.
+
+    tokens    rows of the picture, and of each slice
+    """
+
+    family = "minicpm-v"
+    tokens: int
+
+    def rows(self, part: Size) -> int:
+        return self.tokens
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class MergedSlices(Sliced):
+    """minicpm-v 4.6; squares of `merge` by `merge` patches become a row."""
+
+    family = "minicpm-v 4.6"
+    merge: int = 4
+
+    @property
+    def _unit(self) -> int:
+        return self.patch * self.merge
+
+    def rows(self, part: Size) -> int:
+        return part[0] * part[1] // self._unit**2
+
+
 def _nearest(length: float, unit: int) -> int:
     return max(round(length / unit) * unit, unit)
 
 
 @lru_cache(maxsize=64)
-def _largest(slices: Slices) -> Size:
+def _largest(slices: Sliced) -> Size:
     """A size with the most rows, and of these with about the most patches, which depend on how sides are rounded."""
 
     def sizes() -> Iterator[Size]:
