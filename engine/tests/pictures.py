@@ -10,6 +10,7 @@ from backbay_engine.images.preparations import (
     CanvasAndWhole,
     CentreCrop,
     LongestEdge,
+    MergedSlices,
     Preparation,
     Slices,
     SmartResize,
@@ -44,6 +45,7 @@ def preparations(size: int, patch: int) -> dict[str, Preparation]:
         "qwen2.5-vl": SmartResize(patch=patch, min_pixels=16 * patch**2, max_pixels=4 * size**2, **CLIP),
         "llama4": CanvasAndWhole(size=size, patch=patch, **HALF),
         "idefics3": Split(size=size, tokens=(size // patch) ** 2 // 4, edge=3 * size - 5, **HALF),
+        "minicpm-v-4.6": MergedSlices(size=size, patch=patch, **HALF),
         "minicpm-v": Slices(size=size, patch=patch, tokens=3, **HALF),
         "pixtral": LongestEdge(unit=2 * patch, edge=4 * size, **CLIP),
     }

@@ -29,6 +29,7 @@ from transformers import (
     Llama4ImageProcessor,
     LlavaImageProcessor,
     LlavaNextImageProcessor,
+    MiniCPMV4_6ImageProcessor,
     MllamaImageProcessor,
     PixtralImageProcessor,
 )
@@ -77,6 +78,7 @@ class Reference:
                 return_row_col_info=True,
                 **half,
             ),
+            "minicpm-v-4.6": MiniCPMV4_6ImageProcessor(scale_resolution=size, patch_size=patch, **half),
             "minicpm-v": minicpmv.Processor(scale_resolution=size, patch_size=patch, **half),
             "pixtral": PixtralImageProcessor(
                 size={"longest_edge": longest.edge},
@@ -122,6 +124,9 @@ class Reference:
         elif family == "idefics3":
             grid = int(found["rows"][0][0]), int(found["cols"][0][0])
             tokens = (grid[0] * grid[1] + 1) * (per_tile // 4)
+        elif family == "minicpm-v-4.6":
+            grid = tuple(found["grids"][0])
+            tokens = int(found["target_sizes"].prod(-1).sum()) // 16
         elif family == "minicpm-v":
             grid = tuple(found["grids"][0])
             tokens = 3 * len(found["target_sizes"])

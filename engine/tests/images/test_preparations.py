@@ -19,7 +19,7 @@ REFERENCES = json.loads(
 SIZES = [(1, 2), (3, 7), (48, 48), (40, 96), (96, 40), (50, 200), (130, 131), (300, 20), (2, 398)]
 
 
-SMALLER = {"llava-next", "qwen2.5-vl", "idefics3", "minicpm-v", "pixtral", "llama4"}
+SMALLER = {"llava-next", "qwen2.5-vl", "idefics3", "minicpm-v", "minicpm-v-4.6", "pixtral", "llama4"}
 PREPARATIONS = list(preparations(48, 8).values())
 
 

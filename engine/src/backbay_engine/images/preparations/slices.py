@@ -134,7 +134,7 @@ class Slices(Sliced):
 class MergedSlices(Sliced):
     """minicpm-v 4.6; squares of `merge` by `merge` patches become a row."""
 
-    family = "minicpm-v 4.6"
+    family = "minicpm-v-4.6"
     merge: int = 4
 
     @property
