@@ -1,4 +1,4 @@
-"""The examples of docs/server.md do what they say."""
+"""The examples of docs/server.md and of README do what they say."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ import pytest
 from scripted_model import Script, write_scripted_model
 from serving import Served, serving
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "server.md").read_text()
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = (ROOT / "docs" / "server.md").read_text()
+README = (ROOT / "README.md").read_text()
+TINY = ROOT / "examples" / "models" / "backbay-tiny-f16.gguf"
 PYTHON = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 CURL = re.findall(r"^curl .*$", PAGE, re.MULTILINE)
 
@@ -45,3 +48,21 @@ def test_curl_gets_an_answer(open_server: Served) -> None:
     command = ["curl", "-sS", *shlex.split(here(line, open_server))[1:]]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert '"content":"Hi there"' in ended.stdout
+
+
+def test_the_program_of_the_readme_prints_what_it_says() -> None:
+    [program] = re.findall(r"^```py\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    [said] = re.findall(r"print\(.*\)  # (.*)", program)
+    with serving(TINY, context=64) as server:
+        command = [sys.executable, "-W", "error", "-c", here(program, server)]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert (ended.stdout.strip(), ended.stderr) == (said, "")
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+def test_the_curl_line_of_the_readme_gets_an_answer() -> None:
+    [line] = re.findall(r"^curl .*$", README, re.MULTILINE)
+    with serving(TINY, context=64) as server:
+        command = ["curl", "-sS", *shlex.split(here(line, server))[1:]]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        assert '"text":" 685' in ended.stdout
