@@ -6,10 +6,11 @@ import logging
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from logging.handlers import QueueHandler, QueueListener
+from logging.handlers import QueueHandler
 from queue import Full, Queue
+from threading import Thread
 from time import perf_counter
 from typing import Any, TextIO, final
 
@@ -20,6 +21,7 @@ from .metrics import Metrics
 
 log = logging.getLogger("backbay_server.requests")
 MOST_WAITING = 10_000  # lines; further ones are dropped, so that a full disk or a full pipe stops no request
+PATIENCE = 2.0  # seconds for the last lines
 QUIET = frozenset({"/health", "/ready", "/metrics", "/state"})
 
 
@@ -29,15 +31,22 @@ def set_up_logging(form: str, stream: TextIO | None = None) -> Iterator[None]:
     handler = logging.StreamHandler(sys.stderr if stream is None else stream)
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
     waiting: Queue[Any] = Queue(MOST_WAITING)
-    listener = QueueListener(waiting, handler)
+    writer = Thread(target=_write, args=(waiting, handler), name="backbay log", daemon=True)
     logging.basicConfig(level=logging.INFO, handlers=[_Dropping(waiting)], force=True)
     logging.getLogger("uvicorn").setLevel(logging.ERROR)
     logging.raiseExceptions = False  # a line that cannot be written is lost, and nothing else
-    listener.start()
+    writer.start()
     try:
         yield
     finally:
-        listener.stop()
+        with suppress(Full):  # nobody reads the lines
+            waiting.put(None, timeout=PATIENCE)
+        writer.join(PATIENCE)
+
+
+def _write(waiting: Queue[Any], handler: logging.Handler) -> None:
+    while (record := waiting.get()) is not None:
+        handler.handle(record)
 
 
 @final

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, final
 
@@ -15,10 +16,18 @@ from backbay import BackbayError
 
 if TYPE_CHECKING:
     from ..catalogue import Pool
+    from ..catalogue.pool import Held
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 PER_TOKEN = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+
+GAUGES = {
+    "running": ("vllm:num_requests_running", "Requests with a slot"),
+    "waiting": ("vllm:num_requests_waiting", "Requests in the queue"),
+    "usage": ("vllm:kv_cache_usage_perc", "Share of the cache that is full, 0 to 1"),
+    "memory": ("backbay_memory_bytes", "Memory of a model"),
+}
 
 
 @final
@@ -126,23 +135,36 @@ class Models(Collector):
         self._metrics = metrics
 
     def collect(self) -> Iterator[Metric]:
-        model = ["model_name"]
-        running = GaugeMetricFamily("vllm:num_requests_running", "Requests with a slot", labels=model)
-        waiting = GaugeMetricFamily("vllm:num_requests_waiting", "Requests in the queue", labels=model)
-        usage = GaugeMetricFamily(
-            "vllm:kv_cache_usage_perc", "Share of the cache that is full, 0 to 1", labels=model
-        )
-        memory = GaugeMetricFamily("backbay_memory_bytes", "Memory of a model", labels=model)
-        for held in () if self._metrics.pool is None else self._metrics.pool.held():
-            name, llm = [held.entry.name], held.llm
-            if llm is None:
-                waiting.add_metric(name, held.users)
-                continue
-            with suppress(BackbayError):  # it is being closed, or its process has died
-                state, allocated = llm.state(), llm.memory().allocated()
-                busy = [slot.tokens for slot in state.slots if slot.busy]
-                running.add_metric(name, len(busy))
-                waiting.add_metric(name, state.waiting)
-                usage.add_metric(name, sum(busy) / max(1, len(state.slots) * llm.context))
-                memory.add_metric(name, allocated)
-        yield from (running, waiting, usage, memory)
+        """Sums by name: while a replaced file is loaded, its old model may still answer."""
+        pool = self._metrics.pool
+        found: dict[str, _Load] = {}
+        for held in () if pool is None else pool.held():
+            found.setdefault(held.entry.name, _Load()).add(held)
+        for field, (name, what) in GAUGES.items():
+            gauge = GaugeMetricFamily(name, what, labels=["model_name"])
+            for model, load in found.items():
+                gauge.add_metric([model], getattr(load, field))
+            yield gauge
+
+
+@dataclass
+class _Load:
+    """What the models of one name do."""
+
+    running: int = 0
+    waiting: int = 0
+    usage: float = 0.0
+    memory: int = 0
+
+    def add(self, held: Held) -> None:
+        llm = held.llm
+        if llm is None:
+            self.waiting += held.users
+            return
+        with suppress(BackbayError):  # it is being closed, or its process has died
+            state, allocated = llm.state(), llm.memory().allocated()
+            busy = [slot.tokens for slot in state.slots if slot.busy]
+            self.running += len(busy)
+            self.waiting += state.waiting
+            self.usage = max(self.usage, sum(busy) / max(1, len(state.slots) * llm.context))
+            self.memory += allocated
