@@ -69,6 +69,9 @@ def test_nobody_who_reads_the_log_lines_stops_no_request(model: Path) -> None:
     ):
         for _ in range(800):  # 130 KB of lines
             assert client.get("/v1/models").status_code == 200
+        client.close()
+        server.process.terminate()
+        assert server.process.wait(20) == 0
 
 
 @pytest.mark.fault(
