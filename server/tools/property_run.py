@@ -51,13 +51,16 @@ JUDGED = [
 
 @dataclass
 class Findings:
-    """What the run has seen: statuses, and the faults by their kind, each with a request that shows it."""
+    """What the run has seen: statuses, and the kinds of faults."""
 
     statuses: Counter[int] = field(default_factory=Counter)
-    faults: dict[str, str] = field(default_factory=dict)
+    faults: set[str] = field(default_factory=set)
 
     def fault(self, kind: str, shown: str) -> None:
-        self.faults.setdefault(kind, shown)
+        """Print the first fault of a kind, with a request that shows it."""
+        if kind not in self.faults:
+            self.faults.add(kind)
+            print(f"FAULT {kind}\n{shown}\n", flush=True)
 
 
 @dataclass(frozen=True)
@@ -236,8 +239,6 @@ def main() -> int:
     print(
         f"{findings.statuses.total()} requests in {time.monotonic() - begun:.0f} s: {dict(findings.statuses)}"
     )
-    for kind, shown in findings.faults.items():
-        print(f"FAULT {kind}\n{shown}\n")
     print(f"{len(findings.faults)} kinds of faults")
     return int(bool(findings.faults))
 
