@@ -160,6 +160,26 @@ def test_squares_that_do_not_fill_a_tile_are_refused(tmp_path):
         family(file)
 
 
+def test_heads_that_two_axes_cannot_share_are_refused(tmp_path):
+    file = changed(
+        unpacked("mistral3-projector", tmp_path), metadata={"clip.vision.attention.head_count": 16}
+    )
+    with pytest.raises(ModelFileError, match="heads of a multiple of 4 features"):
+        Encoder(family(file), "cpu_ref")
+
+
+def test_an_older_minicpmv_is_refused(tmp_path):
+    file = changed(unpacked("minicpmv-projector", tmp_path), metadata={"clip.minicpmv_version": 2})
+    with pytest.raises(ModelFileError, match=r"3, MiniCPM-V 2\.6, or a later one"):
+        family(file)
+
+
+def test_queries_are_needed(tmp_path):
+    file = changed(unpacked("minicpmv-projector", tmp_path), tensors={"resampler.query": None})
+    with pytest.raises(ModelFileError, match=r"queries resampler\.query"):
+        family(file)
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -86,7 +86,7 @@ class _Network(Network):
         self.shape = shape = EncoderShape.of(backend, eps=EPSILON)
         self.width, self.blocks = shape.width, shape.blocks
         if shape.head % 4:
-            raise HEADS.refuse(family.config, f"heads of a multiple of 4 features; of {self.width},")
+            raise HEADS.refuse(family.config, f"heads of a multiple of 4 features of the width {self.width}")
         self.base = BASE.of(family.config, 1e4)
         v, mm = weights.at("v."), weights.at("mm.")
         self.embedding = PatchEmbedding(v, ("patch_embd", "patch_conv"), family.patch, self.width)
