@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from processes import Served, serving
 from scripted_model import write_scripted_model
+from worker_processes import is_gone
 
 
 @pytest.fixture
@@ -158,3 +159,15 @@ def test_a_dying_worker_is_an_error_of_its_answers(model: Path) -> None:
         assert "error" in msgspec.json.decode(rest[-1].removeprefix("data: "))
         answer = httpx.post(f"{server.url}/v1/chat/completions", json=body("hello", stream=False), timeout=60)
         assert answer.status_code == 200
+
+
+@pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGKILL])
+def test_workers_end_with_the_server(sig: signal.Signals, model: Path) -> None:
+    with serving(model, "--backend", "cpu_ref", "--worker") as server:
+        answer = httpx.post(f"{server.url}/v1/chat/completions", json=body("hello", stream=False), timeout=60)
+        assert answer.status_code == 200
+        workers = children(server.process.pid)
+        assert workers
+        server.process.send_signal(sig)
+        ended(server)
+    assert all(is_gone(worker, 20) for worker in workers)
