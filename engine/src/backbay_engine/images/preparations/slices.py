@@ -62,13 +62,14 @@ class Sliced(Preparation):
     def limited(self, image_tokens: int | None) -> Self:
         if image_tokens is None:
             return self
-        limits = (
+        limits = [
             replace(self, slices=most) for most in range(self.slices, 0, -1)
-        )  # a limit of one means none
-        for fewer in limits:
-            if (rows := fewer.largest().tokens) <= image_tokens:
-                return fewer
-        raise self._too_few(image_tokens, rows)
+        ]  # a limit of one means none
+        fitting = (fewer for fewer in limits if fewer.largest().tokens <= image_tokens)
+        found = next(fitting, None)
+        if found is None:
+            raise self._too_few(image_tokens, limits[-1].largest().tokens)
+        return found
 
     def sizes(self, size: Size, grid: tuple[int, ...]) -> tuple[Size, Size]:
         """Height and width of the whole picture, and of a slice."""
