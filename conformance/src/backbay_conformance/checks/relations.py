@@ -11,6 +11,7 @@ from backbay import DeclaredUnsupportedError, DType, Precision
 from ..draw.draw import Draw
 from ..draw.layout import Layout
 from ..draw.operand import Operand
+from ..numbers.comparison import Fault
 from ..numbers.encoding import encode
 from ..numbers.number import Cost
 from ..numbers.rounding import Array
@@ -48,8 +49,10 @@ def _run(lab: Lab, call: Call) -> list[Array]:
         traced.close()
 
 
-def _judged(lab: Lab, call: Call, draw: Draw, cost: Cost, check: str, got: Array | None = None) -> None:
-    """Raise Fault unless a call with its current data, or what another one `got`, is the expected result."""
+def _judged(
+    lab: Lab, call: Call, draw: Draw, cost: Cost, check: str, got: Array | None = None, way: str = ""
+) -> None:
+    """Raise Fault unless a call with its current data, or what calls `got` in another way, is the expected result."""
     traced = TracedCall(lab.backend, call)
     try:
         if got is None:
@@ -58,6 +61,8 @@ def _judged(lab: Lab, call: Call, draw: Draw, cost: Cost, check: str, got: Array
         else:
             del traced.results[1:]  # copies of a view
             judge(call, traced, [got], cost, draw.mode, check)
+    except Fault as fault:
+        raise Fault(fault.check, f"{fault.message}\n  in {way or call}", fault.place) from fault.__cause__
     finally:
         traced.close()
 
@@ -84,7 +89,8 @@ def parts_equal_whole(lab: Lab, call: Call, draw: Draw, cost: Cost) -> bool:
     cut = 1 + draw.below(extents[0] - 1)
     parts = [_run(lab, _part(call, operands, low, high))[0] for low, high in ((0, cut), (cut, extents[0]))]
     joined = np.concatenate(parts, axis=parts[0].ndim - 1 - call.batch_out)
-    _judged(lab, call, draw, cost, "parts", joined)
+    way = f"its parts [0, {cut}) and [{cut}, {extents[0]}) of the batch, computed by themselves"
+    _judged(lab, call, draw, cost, "parts", joined, way)
     return True
 
 
@@ -134,12 +140,12 @@ def padding_changes_nothing(lab: Lab, call: Call, draw: Draw, cost: Cost) -> boo
     longer, cut = call.padded
     for operand in longer.operands():  # the call's own data, followed by padding
         operand.make(draw.mode, Precision(DType.F32, DType.F32), 1)
-    _judged(lab, call, draw, cost, "padding", cut(_run(lab, longer)[0]))
+    _judged(lab, call, draw, cost, "padding", cut(_run(lab, longer)[0]), str(longer))
     return True
 
 
 def attributes_count(lab: Lab, call: Call, draw: Draw, cost: Cost) -> bool:
-    """The same operands with other attributes give the right result too: no value of the first call is reused."""
+    """The same operands with other attributes give the right result too."""
     if not call.altered:
         return False
     names = [parameter.name for parameter in call.op.parameters]
