@@ -25,11 +25,11 @@ def body(script: str, **fields: object) -> dict[str, object]:
     return {"model": "scripted", "messages": [{"role": "user", "content": f"[{script}]"}], **fields}
 
 
-def begun(served: Served, sent: dict[str, object]) -> socket.socket:
+def begun(served: Served, sent: dict[str, object], path: str = "/v1/chat/completions") -> socket.socket:
     """The connection of a request that has been sent."""
     connection = socket.create_connection(("127.0.0.1", int(served.url.rpartition(":")[2])))
     content = msgspec.json.encode(sent)
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n"
     connection.sendall(head.encode() + content)
     return connection
 
@@ -63,6 +63,30 @@ def test_all_choices_end_with_the_client(served: Served):
     until(lambda: served.busy("scripted") == 4)
     connection.close()
     until(lambda: served.busy("scripted") == 0, seconds=5)
+
+
+def test_scoring_a_prompt_ends_with_the_client(served: Served):
+    httpx.post(f"{served.url}/v1/chat/completions", json=body("ok"), timeout=60).raise_for_status()
+    sent = {"prompt": "x" * 30_000, "echo": True, "logprobs": 20, "max_tokens": 0}
+    connections = [begun(served, sent, "/v1/completions") for _ in range(8)]
+    until(lambda: served.busy("scripted") > 0)
+    for connection in connections:
+        connection.close()
+    until(lambda: served.busy("scripted") == 0, seconds=10)
+
+
+def test_prompts_are_made_while_others_wait_for_scores(tmp_path: Path):
+    with serving(write_scripted_model(tmp_path / "scripted.gguf"), parallel=1, context=1 << 15) as served:
+        httpx.post(f"{served.url}/v1/chat/completions", json=body("ok"), timeout=60).raise_for_status()
+        first = begun(served, body("endless"))
+        until(lambda: served.busy("scripted") == 1)
+        sent = {"prompt": "x", "echo": True, "logprobs": 0, "max_tokens": 0}
+        held = [begun(served, sent, "/v1/completions") for _ in range(8)]
+        wrong = httpx.post(f"{served.url}/v1/chat/completions", json=body("x" * 40_000), timeout=30)
+        assert wrong.json()["error"]["code"] == "context_length_exceeded"
+        for connection in (*held, first):
+            connection.close()
+        until(lambda: served.busy("scripted") == 0)
 
 
 def test_others_are_not_disturbed(tmp_path: Path):

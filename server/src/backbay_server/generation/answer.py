@@ -36,7 +36,7 @@ class Answer:
         self._bridge, self._choices = bridge, list[_Choice]()
         self._items = deque[tuple[_Choice, Any]]()
         self._waiter: asyncio.Future[None] | None = None
-        self._closed = False
+        self.closed = False
 
     def begin(
         self, submit: Callable[..., Handle[Completion] | None], reader: AnswerReader, echo: Echo | None = None
@@ -51,7 +51,7 @@ class Answer:
         if echo is not None:
             on_step(echo)
         choice.handle = submit(on_step=on_step)
-        if self._closed:  # in the meantime
+        if self.closed:  # in the meantime
             choice.cancel()
 
     @property
@@ -70,7 +70,7 @@ class Answer:
 
     def close(self, *, failed: bool) -> None:
         """End what still runs, because the request failed, or nobody waits for the rest."""
-        self._closed = True
+        self.closed = True
         for choice in self._choices:
             choice.cancel()
             choice.abandon(failed)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
+from itertools import takewhile
 from time import perf_counter
 from typing import Any, Final, TypeVar, final
 
@@ -33,6 +34,7 @@ class Generator:
         self._pool, self._metrics = pool, metrics
         self._bridge = Bridge(asyncio.get_running_loop())
         self._threads = ThreadPoolExecutor(THREADS, "backbay prompt")
+        self._waiting = ThreadPoolExecutor(THREADS, "backbay wait")
 
     @asynccontextmanager
     async def answering(self, request: Request) -> AsyncIterator[Answer]:
@@ -41,7 +43,8 @@ class Generator:
         with await self.lease(request.model) as lease:
             answer = Answer(lease.name, lease.llm, self._bridge)
             try:
-                await self.beside(_submit, lease.llm, request, answer)
+                run = self.waiting if request.scores_prompts else self.beside
+                await run(_submit, lease.llm, request, answer)
                 answer.measure(partial(self._metrics.begin, lease.name, request.operation, begun))
                 yield answer
                 failed = False
@@ -61,11 +64,16 @@ class Generator:
         return await self._pool.lease(model)
 
     async def beside(self, function: Callable[..., T], *arguments: Any) -> T:
-        """The result of a function that would hold up the event loop."""
+        """The result of a function that computes for a while, and would hold up the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
 
+    async def waiting(self, function: Callable[..., T], *arguments: Any) -> T:
+        """The result of a function that waits for the engine; prompts are made meanwhile."""
+        return await asyncio.get_running_loop().run_in_executor(self._waiting, function, *arguments)
+
     def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._threads, self._waiting):
+            threads.shutdown(wait=False, cancel_futures=True)
 
 
 def _submit(llm: LLM, request: Request, answer: Answer) -> None:
@@ -75,7 +83,7 @@ def _submit(llm: LLM, request: Request, answer: Answer) -> None:
     ready = [prepared(llm, asked, wanted) for asked in request.prompts]
     answer.prompts = [each.prompt for each in ready]
     for asked, each in zip(request.prompts, ready, strict=True):
-        echo = _echo(llm, asked, each.prompt, request.options.logprobs) if request.echo else None
+        echo = _echo(llm, asked, each.prompt, request, answer) if request.echo else None
         for number in range(request.n):
             given = {**_seeded(options, number), "response_format": each.format}
             submit = partial(llm.submit, each.prompt, **given)
@@ -83,11 +91,13 @@ def _submit(llm: LLM, request: Request, answer: Answer) -> None:
             answer.begin(submit if writes else partial(_nothing, each.prompt), each.reader(), echo)
 
 
-def _echo(llm: LLM, asked: Prompt, prompt: Made, logprobs: int | None) -> Echo:
+def _echo(llm: LLM, asked: Prompt, prompt: Made, request: Request, answer: Answer) -> Echo:
     """The prompt as the beginning of its answer."""
     text = asked if isinstance(asked, str) else llm.tokenizer.decode(prompt, special=True)
-    scores = None if logprobs is None else tuple(llm.score_tokens(prompt, top=logprobs))
-    return Echo(text, prompt, scores)
+    if request.options.logprobs is None:
+        return Echo(text, prompt, None)
+    scores = llm.score_tokens(prompt, top=request.options.logprobs)
+    return Echo(text, prompt, list(takewhile(lambda _: not answer.closed, scores)))
 
 
 def _nothing(prompt: Made, *, on_step: Callable[[Any], None]) -> None:

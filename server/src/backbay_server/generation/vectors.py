@@ -38,7 +38,7 @@ async def vectors_of(
     with await generator.lease(model) as lease:
         encoded = await generator.beside(_encoded, lease.llm, texts, cut)
         rows = [
-            await generator.beside(lease.llm.embed, encoded[begin : begin + BATCH])
+            await generator.waiting(lease.llm.embed, encoded[begin : begin + BATCH])
             for begin in range(0, len(encoded), BATCH)
         ]
         return Vectors(lease.name, np.concatenate(rows), sum(map(len, encoded)))
@@ -49,7 +49,9 @@ async def scores_of(generator: Generator, model: str | None, query: str, texts: 
     with await generator.lease(model) as lease:
         values: list[float] = []
         for begin in range(0, len(texts), BATCH):
-            values += (await generator.beside(lease.llm.rerank, query, texts[begin : begin + BATCH])).tolist()
+            values += (
+                await generator.waiting(lease.llm.rerank, query, texts[begin : begin + BATCH])
+            ).tolist()
         tokens = await generator.beside(_pair_tokens, lease.llm, query, texts)
         return Scores(lease.name, values, tokens)
 
