@@ -42,9 +42,7 @@ HEADERS = {
 
 def routes() -> list[Route]:
     return [
-        _route(
-            "/" if name == "index.html" else f"/page/{name}", name, (files(__name__) / name).read_bytes()
-        )
+        _route("/" if name == "index.html" else f"/page/{name}", name, (files(__name__) / name).read_bytes())
         for name in NAMES
     ]
 
