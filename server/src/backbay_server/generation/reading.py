@@ -30,7 +30,9 @@ class AnswerReader(ABC):
 class PlainReader(AnswerReader):
     """All is text."""
 
-    calls = 0
+    @property
+    def calls(self) -> int:
+        return 0
 
     def push(self, text: str) -> Sequence[Piece]:
         return (Text(text),) if text else ()
