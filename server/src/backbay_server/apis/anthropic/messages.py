@@ -11,7 +11,7 @@ from msgspec import json
 
 from backbay_engine import LLM
 
-from ...generation import Conversation, Delta, Finish, Piece, Request
+from ...generation import Answer, Conversation, Delta, Finish, Piece, Request
 from ...generation.prompts import made
 from ...transport.answers import Json, Stream, event_stream, named_sse
 from ..endpoint import Call, Endpoint
@@ -43,17 +43,22 @@ async def create_message(call: Call, body: MessagesRequest) -> Json | Stream:
     request = Request(body.model, [conversation_of(body)], options_of(body))
     if body.stream:
         return replace(event_stream(_events(call, request)), framed=partial(named_sse, "error"))
-    pieces: list[Piece] = []
     async with call.services.generator.answering(request) as answer:
-        async for event in answer:
-            match event:
-                case Delta():
-                    pieces += event.pieces
-                case Finish():
-                    end = _end(event)
-                    message = Message(f"msg_{call.id}", answer.model, whole_blocks(pieces), _usage(event))
-    message.stop_reason, message.stop_sequence = end.stop_reason, end.stop_sequence
-    return Json(message)
+        return Json(await _whole(answer, f"msg_{call.id}"))
+
+
+async def _whole(answer: Answer, name: str) -> Message:
+    pieces: list[Piece] = []
+    message = Message(name, answer.model, [], Usage(answer.prompt_tokens, 0))
+    async for event in answer:
+        match event:
+            case Delta():
+                pieces += event.pieces
+            case Finish():
+                end = _end(event)
+                message.content, message.usage = whole_blocks(pieces), _usage(event)
+                message.stop_reason, message.stop_sequence = end.stop_reason, end.stop_sequence
+    return message
 
 
 async def count_tokens(call: Call, body: CountRequest) -> Json:

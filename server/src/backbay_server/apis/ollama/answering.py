@@ -34,9 +34,7 @@ async def _answer(call: Call, body: Generating, request: Request) -> Json | Stre
     lines = _lines(call, body, request, streamed=streamed)
     if streamed:
         return json_lines(_encoded(lines))
-    async for last in lines:
-        whole = last
-    return Json(whole)
+    return Json([each async for each in lines][-1])
 
 
 async def _encoded(lines: AsyncGenerator[Line, None]) -> AsyncGenerator[bytes, None]:
