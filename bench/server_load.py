@@ -102,15 +102,18 @@ def be_side(args: argparse.Namespace) -> None:
     ) as process:
         port = 18080 if name == LLAMA else port_of(process)
         until_ready(port, "/health" if name == LLAMA else "/ready")
-        model = "model" if name == LLAMA else args.model.stem
+        fields: dict[str, Any] = {"max_tokens": args.tokens, "temperature": 0}
+        fields |= {"ignore_eos": True} if name == LLAMA else {"model": args.model.stem}
         rounds = iter(range(1_000_000))
 
         def answer(request: str) -> dict[str, float]:
-            return asyncio.run(measure(port, process.pid, model, int(request), args.tokens, next(rounds)))
+            return asyncio.run(measure(port, process.pid, fields, int(request), next(rounds)))
 
-        answer("1")
-        serve({}, answer)
-        process.terminate()
+        try:
+            answer("1")
+            serve({}, answer)
+        finally:
+            process.terminate()
 
 
 def port_of(process: subprocess.Popen[str]) -> int:
@@ -136,31 +139,20 @@ def cpu_of(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-async def measure(
-    port: int, pid: int, model: str, clients: int, tokens: int, number: int
-) -> dict[str, float]:
+async def measure(port: int, pid: int, fields: dict[str, Any], clients: int, number: int) -> dict[str, float]:
     firsts: list[float] = []
 
-    async def one(client: int) -> int:
-        fields = {
-            "model": model,
-            "prompt": prompt(number * 1000 + client),
-            "max_tokens": tokens,
-            "temperature": 0,
-        }
+    async def one(client: int) -> None:
         begun, count = time.perf_counter(), 0
-        async for data in stream(
-            port, "/v1/completions", {**fields, "ignore_eos": True} if model == "model" else fields
-        ):
-            if data != "[DONE]":
-                if not count:
-                    firsts.append(time.perf_counter() - begun)
-                count += 1
-        return count
+        text = prompt(number * 1000 + client)
+        async for _ in stream(port, "/v1/completions", {**fields, "prompt": text}):
+            if not count:
+                firsts.append(time.perf_counter() - begun)
+            count += 1
 
     cpu, begun = cpu_of(pid), time.perf_counter()
     await asyncio.gather(*(one(client) for client in range(clients)))
-    whole = clients * tokens
+    whole = clients * fields["max_tokens"]
     took, spent = time.perf_counter() - begun, cpu_of(pid) - cpu
     return {"rate": whole / took, "first": 1e3 * statistics.median(firsts), "cpu": 1e6 * spent / whole}
 
