@@ -177,12 +177,13 @@ def ask_all(url: str, description: Any, count: int, number: int, findings: Findi
         schema = schemathesis.openapi.from_dict(drawn_from)
         operations = [each.ok() for each in schema.get_all_operations()]
         plans += [(mode, each) for each in operations if each.body or mode is GenerationMode.POSITIVE]
+    share = -(-count // sum(bool(operation.body) for _, operation in plans))  # the others have few forms
     with requests.Session() as session:
         for place, (mode, operation) in enumerate(plans):
 
             @seed(number + place)
             @settings(
-                max_examples=max(1, count // len(plans)),
+                max_examples=share,
                 deadline=None,
                 database=None,
                 phases=[Phase.generate],
