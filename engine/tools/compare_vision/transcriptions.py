@@ -1,0 +1,181 @@
+"""MiniCPM-V 2.6 and MobileVLM in plain NumPy, after the published code and by another hand than the engine's.
+
+Sources: OpenBMB's `modeling_navit_siglip.py` and `resampler.py` (MiniCPM-V 2.6), Meituan's `vision_projector.py`
+(MobileVLM) with torchvision's `InvertedResidual` and timm's `LayerNormAct2d`. Names of tensors are those of
+llama.cpp's conversion scripts. Weights are read by the gguf package, everything is computed in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gguf import GGUFReader
+from gguf.quants import dequantize
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+HEAD = 128  # the width of a head of MiniCPM-V's resampler; narrower resamplers have one head
+
+
+class File:
+    """The keys and float64 weights of a projector file."""
+
+    def __init__(self, path: Path) -> None:
+        reader = GGUFReader(path)
+        self.keys: dict[str, Any] = {key: field.contents() for key, field in reader.fields.items()}
+        self.weights = {
+            tensor.name: dequantize(tensor.data, tensor.tensor_type).astype(np.float64)
+            for tensor in reader.tensors
+        }
+
+    def vision(self, key: str) -> Any:
+        return self.keys[f"clip.vision.{key}"]
+
+    def linear(self, x: Array, name: str) -> Array:
+        bias = self.weights.get(f"{name}.bias")
+        x = x @ self.weights[f"{name}.weight"].T
+        return x if bias is None else x + bias
+
+    def layer_norm(self, x: Array, name: str, eps: float) -> Array:
+        x = x - x.mean(-1, keepdims=True)
+        x = x / np.sqrt((x**2).mean(-1, keepdims=True) + eps)
+        return x * self.weights[f"{name}.weight"] + self.weights[f"{name}.bias"]
+
+    def attention(self, names: tuple[str, str, str, str], q: Array, k: Array, v: Array, heads: int) -> Array:
+        """Attention of q to k and v after their projections, then the projection of the result."""
+        q, k, v = (
+            self.linear(x, name).reshape(len(x), heads, -1).swapaxes(0, 1)
+            for x, name in zip((q, k, v), names[:3], strict=True)
+        )  # (heads, tokens, head_dim)
+        scores = q @ k.swapaxes(1, 2) / math.sqrt(q.shape[-1])
+        scores = np.exp(scores - scores.max(-1, keepdims=True))
+        mixed = scores / scores.sum(-1, keepdims=True) @ v
+        return self.linear(mixed.swapaxes(0, 1).reshape(q.shape[1], -1), names[3])
+
+    def patches(self, pixels: Array) -> tuple[Array, int, int]:
+        """The embedded patches of channels-first pixels, row by row, then their rows and columns."""
+        size, weight = self.vision("patch_size"), self.weights["v.patch_embd.weight"]
+        rows, columns = pixels.shape[1] // size, pixels.shape[2] // size
+        cut = pixels.reshape(3, rows, size, columns, size).transpose(1, 3, 0, 2, 4)
+        x = cut.reshape(rows * columns, -1) @ weight.reshape(len(weight), -1).T
+        return x + self.weights.get("v.patch_embd.bias", 0.0), rows, columns
+
+    def blocks(self, x: Array, activation: Any) -> Array:
+        """The transformer's blocks; old scripts call the first matrix of a feed-forward part `ffn_down`."""
+        eps, heads = self.vision("attention.layer_norm_epsilon"), self.vision("attention.head_count")
+        for block in (f"v.blk.{n}" for n in range(self.vision("block_count"))):
+            names = (f"{block}.attn_q", f"{block}.attn_k", f"{block}.attn_v", f"{block}.attn_out")
+            y = self.layer_norm(x, f"{block}.ln1", eps)
+            x = x + self.attention(names, y, y, y, heads)
+            swapped = self.weights[f"{block}.ffn_down.weight"].shape[1] == x.shape[1]
+            first, second = ("ffn_down", "ffn_up") if swapped else ("ffn_up", "ffn_down")
+            y = self.linear(self.layer_norm(x, f"{block}.ln2", eps), f"{block}.{first}")
+            x = x + self.linear(activation(y), f"{block}.{second}")
+        return x
+
+
+def gelu(x: Array) -> Array:
+    erf = np.vectorize(math.erf, otypes=[np.float64])
+    result: Array = 0.5 * x * (1 + erf(x / math.sqrt(2)))
+    return result
+
+
+def tanh_gelu(x: Array) -> Array:
+    result: Array = 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    return result
+
+
+def quick_gelu(x: Array) -> Array:
+    return x / (1 + np.exp(-1.702 * x))
+
+
+def hard_sigmoid(x: Array) -> Array:
+    return np.clip(x + 3, 0, 6) / 6
+
+
+# -- MiniCPM-V 2.6
+
+
+def buckets(patches: int, side: int) -> NDArray[np.intp]:
+    """The learned positions, of `side` ones, of a row of patches: `torch.bucketize(..., right=True)`.
+
+    Coordinates and borders are float32, as torch.arange makes them: float32 decides between two buckets
+    where a coordinate falls on a border. The step is float32, too, since `tgt_sizes` is a tensor.
+    """
+    step = float(np.float32(1) / np.float32(patches))
+    coordinates = (np.arange(patches) * step).astype(np.float32)
+    borders = (1 / side + np.arange(side - 1) * (1 / side)).astype(np.float32)
+    return np.searchsorted(borders, coordinates, side="right")
+
+
+def sincos(width: int, rows: int, columns: int) -> Array:
+    """2-D positions: the first half of the width tells the column, the second the row; sines before cosines."""
+    omega = 10000.0 ** -(np.arange(width // 4) / (width / 4))
+    row, column = np.divmod(np.arange(rows * columns), columns)
+    angles = [np.outer(at, omega) for at in (column, row)]
+    return np.concatenate([f(angle) for angle in angles for f in (np.sin, np.cos)], axis=1)
+
+
+def minicpmv_slice(file: File, pixels: NDArray[np.float32]) -> Array:
+    """The rows of one slice (3, height, width)."""
+    eps = file.vision("attention.layer_norm_epsilon")
+    x, rows, columns = file.patches(pixels.astype(np.float64))
+    learned = file.weights["v.position_embd.weight"]
+    side = math.isqrt(len(learned))
+    x = x + learned[(buckets(rows, side)[:, None] * side + buckets(columns, side)).ravel()]
+    x = file.layer_norm(file.blocks(x, tanh_gelu), "v.post_ln", eps)
+
+    x = file.layer_norm(file.linear(x, "resampler.kv"), "resampler.ln_kv", 1e-6)
+    q = file.layer_norm(file.weights["resampler.query"], "resampler.ln_q", 1e-6)
+    names = ("resampler.attn.q", "resampler.attn.k", "resampler.attn.v", "resampler.attn.out")
+    k, heads = x + sincos(x.shape[1], rows, columns), max(1, x.shape[1] // HEAD)
+    x = file.layer_norm(file.attention(names, q, k, x, heads), "resampler.ln_post", 1e-6)
+    return file.linear(x, "resampler.proj")  # the file's matrix is the transposed one of `x @ proj`
+
+
+# -- MobileVLM
+
+
+def depthwise(x: Array, weight: Array, stride: int) -> Array:
+    """A 3 x 3 convolution of each channel alone, zeros around; x is (rows, columns, channels)."""
+    rows, columns = x.shape[:2]
+    padded = np.pad(x, ((1, 1), (1, 1), (0, 0)))
+    parts = [
+        padded[i : i + rows : stride, j : j + columns : stride] * weight[:, i, j]
+        for i in range(3)
+        for j in range(3)
+    ]
+    return np.sum(parts, axis=0)
+
+
+def inverted_residual(file: File, x: Array, name: str, stride: int) -> Array:
+    """MobileNetV3's block without expansion; the norms are timm's LayerNormAct2d (eps 1e-5), convolutions have no bias."""
+    y = depthwise(x, file.weights[f"{name}.0.0.weight"], stride)
+    y = file.layer_norm(y, f"{name}.0.1", 1e-5)
+    y = y * hard_sigmoid(y)  # hard-swish
+    squeezed = np.maximum(file.linear(y.mean((0, 1)), f"{name}.1.fc1"), 0)
+    y = y * hard_sigmoid(file.linear(squeezed, f"{name}.1.fc2"))
+    y = file.layer_norm(file.linear(y, f"{name}.2.0"), f"{name}.2.1", 1e-5)
+    return x + y if stride == 1 else y
+
+
+def mobilevlm_picture(file: File, pixels: NDArray[np.float32]) -> Array:
+    """The rows of one picture (3, size, size)."""
+    x, rows, columns = file.patches(pixels.astype(np.float64))
+    x = np.concatenate([file.weights["v.class_embd"][None], x]) + file.weights["v.position_embd.weight"]
+    x = file.layer_norm(x, "v.pre_ln", file.vision("attention.layer_norm_epsilon"))
+    x = file.blocks(x, quick_gelu)[1:]  # the file lacks CLIP's last block, as `mm_vision_select_layer` -2 asks
+
+    first, second = (1, 3) if file.keys["clip.projector_type"] == "ldp" else (0, 2)
+    x = file.linear(gelu(file.linear(x, f"mm.model.mlp.{first}")), f"mm.model.mlp.{second}")
+    x = x.reshape(rows, columns, -1)
+    if file.keys["clip.projector_type"] == "ldp":
+        x = inverted_residual(file, x, "mm.model.mb_block.1.block", 1)
+        x = inverted_residual(file, x, "mm.model.mb_block.2.block", 2)
+    else:  # AdaptiveAvgPool2d(12, 12) of 24 x 24 patches
+        x = x.reshape(rows // 2, 2, columns // 2, 2, -1).mean((1, 3))
+        x = x + depthwise(x, file.weights["mm.model.peg.0.weight"], 1) + file.weights["mm.model.peg.0.bias"]
+    return x.reshape(-1, x.shape[-1])
