@@ -119,6 +119,32 @@ def sincos(width: int, rows: int, columns: int) -> Array:
     return np.concatenate([f(angle) for angle in angles for f in (np.sin, np.cos)], axis=1)
 
 
+def parts(height: int, width: int, scale: int, patch: int, most: int = 9) -> list[tuple[int, int]]:
+    """The heights and widths of the overview and of the slices: `slice_image` of the image processor."""
+
+    def divided(length: float, unit: int) -> int:
+        return max(round(length / unit) * unit, unit)
+
+    def best(height: float, width: float) -> tuple[int, int]:
+        fitted = int(scale / math.sqrt(width / height))
+        return divided(fitted, patch), divided(int(fitted * (width / height)), patch)
+
+    overview, multiple = best(height, width), min(math.ceil(width * height / (scale * scale)), most)
+    if multiple <= 1:
+        return [overview]
+    grids = [
+        (columns, count // columns)
+        for count in (multiple - 1, multiple, multiple + 1)
+        if count != 1 and count <= most
+        for columns in range(1, count + 1)
+        if count % columns == 0
+    ]
+    columns, rows = min(grids, key=lambda grid: abs(math.log(width / height) - math.log(grid[0] / grid[1])))
+    return [overview] + rows * columns * [
+        best(divided(height, rows) / rows, divided(width, columns) / columns)
+    ]
+
+
 def minicpmv_slice(file: File, pixels: NDArray[np.float32]) -> Array:
     """The rows of one slice (3, height, width)."""
     eps = file.vision("attention.layer_norm_epsilon")
@@ -134,6 +160,20 @@ def minicpmv_slice(file: File, pixels: NDArray[np.float32]) -> Array:
     k, heads = x + sincos(x.shape[1], rows, columns), max(1, x.shape[1] // HEAD)
     x = file.layer_norm(file.attention(names, q, k, x, heads), "resampler.ln_post", 1e-6)
     return file.linear(x, "resampler.proj")  # the file's matrix is the transposed one of `x @ proj`
+
+
+def minicpmv(path: Path, pixels: NDArray[np.float32], size: tuple[int, int]) -> Array:
+    """The rows of a picture of this height and width; its patches lie side by side, (1, 3, patch, all * patch)."""
+    file = File(path)
+    patch, rows, begin = file.vision("patch_size"), [], 0
+    for height, width in parts(*size, file.vision("image_size"), patch):
+        end = begin + height * width // patch
+        strips = pixels[0, :, :, begin:end].reshape(3, patch, height // patch, width)
+        rows.append(minicpmv_slice(file, strips.swapaxes(1, 2).reshape(3, height, width)))
+        begin = end
+    if begin != pixels.shape[3]:
+        raise ValueError(f"the slices take {begin} columns of pixels, found {pixels.shape[3]}")
+    return np.concatenate(rows)
 
 
 # -- MobileVLM
@@ -162,12 +202,15 @@ def inverted_residual(file: File, x: Array, name: str, stride: int) -> Array:
     return x + y if stride == 1 else y
 
 
-def mobilevlm_picture(file: File, pixels: NDArray[np.float32]) -> Array:
-    """The rows of one picture (3, size, size)."""
-    x, rows, columns = file.patches(pixels.astype(np.float64))
+def mobilevlm(path: Path, pixels: NDArray[np.float32]) -> Array:
+    """The rows of one picture (1, 3, side, side)."""
+    file = File(path)
+    x, rows, columns = file.patches(pixels[0].astype(np.float64))
     x = np.concatenate([file.weights["v.class_embd"][None], x]) + file.weights["v.position_embd.weight"]
     x = file.layer_norm(x, "v.pre_ln", file.vision("attention.layer_norm_epsilon"))
-    x = file.blocks(x, quick_gelu)[1:]  # the file lacks CLIP's last block, as `mm_vision_select_layer` -2 asks
+    x = file.blocks(x, quick_gelu)[
+        1:
+    ]  # the file lacks CLIP's last block, as `mm_vision_select_layer` -2 asks
 
     first, second = (1, 3) if file.keys["clip.projector_type"] == "ldp" else (0, 2)
     x = file.linear(gelu(file.linear(x, f"mm.model.mlp.{first}")), f"mm.model.mlp.{second}")
