@@ -79,11 +79,11 @@ class Model(nn.Module):
 
 
 def places(side: int, rows: int, columns: int) -> torch.Tensor:
-    """The authors' buckets: the place of each patch in the table."""
+    """The authors' buckets: the place of each patch in the table; counts are elements of a tensor, `tgt_sizes`."""
     borders = torch.arange(1 / side, 1.0, 1 / side)
     row, column = (
         torch.bucketize(torch.arange(0, 1 - 1e-6, 1 / count), borders, right=True)
-        for count in (rows, columns)
+        for count in torch.tensor([rows, columns], dtype=torch.int32)
     )
     return (row[:, None] * side + column).flatten()
 

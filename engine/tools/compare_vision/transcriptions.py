@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import GGUFReader
-from gguf.quants import dequantize
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
@@ -24,6 +22,9 @@ class File:
     """The keys and float64 weights of a projector file."""
 
     def __init__(self, path: Path) -> None:
+        from gguf import GGUFReader  # that of llama.cpp's sources where a model was converted before
+        from gguf.quants import dequantize
+
         reader = GGUFReader(path)
         self.keys: dict[str, Any] = {key: field.contents() for key, field in reader.fields.items()}
         self.weights = {
@@ -99,16 +100,22 @@ def hard_sigmoid(x: Array) -> Array:
 # -- MiniCPM-V 2.6
 
 
+def arange(start: float, step: float, count: int) -> NDArray[np.float32]:
+    """torch.arange in float32 on x86: of whole sixteens each eight numbers count from a rounded first one."""
+    exact = start + step * np.arange(count)
+    eights = exact[: count - count % 16].reshape(-1, 8)
+    eights[:] = eights[:, :1].astype(np.float32).astype(np.float64) + step * np.arange(8)
+    return exact.astype(np.float32)
+
+
 def buckets(patches: int, side: int) -> NDArray[np.intp]:
     """The learned positions, of `side` ones, of a row of patches: `torch.bucketize(..., right=True)`.
 
-    Coordinates and borders are float32, as torch.arange makes them: float32 decides between two buckets
-    where a coordinate falls on a border. The step is float32, too, since `tgt_sizes` is a tensor.
+    Rounding decides where a coordinate falls on a border. The code divides 1 by an element of the tensor `tgt_sizes`,
+    so the step of the coordinates is rounded to float32; that of the borders is a Python float.
     """
-    step = float(np.float32(1) / np.float32(patches))
-    coordinates = (np.arange(patches) * step).astype(np.float32)
-    borders = (1 / side + np.arange(side - 1) * (1 / side)).astype(np.float32)
-    return np.searchsorted(borders, coordinates, side="right")
+    coordinates = arange(0.0, float(np.float32(1) / np.float32(patches)), patches)
+    return np.searchsorted(arange(1 / side, 1 / side, side - 1), coordinates, side="right")
 
 
 def sincos(width: int, rows: int, columns: int) -> Array:
@@ -162,9 +169,8 @@ def minicpmv_slice(file: File, pixels: NDArray[np.float32]) -> Array:
     return file.linear(x, "resampler.proj")  # the file's matrix is the transposed one of `x @ proj`
 
 
-def minicpmv(path: Path, pixels: NDArray[np.float32], size: tuple[int, int]) -> Array:
+def minicpmv(file: File, pixels: NDArray[np.float32], size: tuple[int, int]) -> Array:
     """The rows of a picture of this height and width; its patches lie side by side, (1, 3, patch, all * patch)."""
-    file = File(path)
     patch, rows, begin = file.vision("patch_size"), [], 0
     for height, width in parts(*size, file.vision("image_size"), patch):
         end = begin + height * width // patch
@@ -202,9 +208,8 @@ def inverted_residual(file: File, x: Array, name: str, stride: int) -> Array:
     return x + y if stride == 1 else y
 
 
-def mobilevlm(path: Path, pixels: NDArray[np.float32]) -> Array:
+def mobilevlm(file: File, pixels: NDArray[np.float32]) -> Array:
     """The rows of one picture (1, 3, side, side)."""
-    file = File(path)
     x, rows, columns = file.patches(pixels[0].astype(np.float64))
     x = np.concatenate([file.weights["v.class_embd"][None], x]) + file.weights["v.position_embd.weight"]
     x = file.layer_norm(x, "v.pre_ln", file.vision("attention.layer_norm_epsilon"))
@@ -222,3 +227,11 @@ def mobilevlm(path: Path, pixels: NDArray[np.float32]) -> Array:
         x = x.reshape(rows // 2, 2, columns // 2, 2, -1).mean((1, 3))
         x = x + depthwise(x, file.weights["mm.model.peg.0.weight"], 1) + file.weights["mm.model.peg.0.bias"]
     return x.reshape(-1, x.shape[-1])
+
+
+def rows(path: Path, pixels: NDArray[np.float32], size: tuple[int, int]) -> Array:
+    """The rows of a prepared picture, which had this height and width before."""
+    file = File(path)
+    if file.keys["clip.projector_type"] == "resampler":
+        return minicpmv(file, pixels, size)
+    return mobilevlm(file, pixels)

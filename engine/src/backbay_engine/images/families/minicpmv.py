@@ -17,7 +17,7 @@ from ...models.nn import Linear, Weights
 from ...text.tokenizers import Tokenizer
 from ..contract import Network, Placed, VisionFamily
 from ..inputs import Inputs, Pictures
-from ..parts import Groups, Norm, Siglip, floats, places_in
+from ..parts import Groups, Norm, Siglip, floats, places_in, stepped
 from ..parts.attention import joined, sliced, tiled
 from ..parts.shape import HALF, PATCH, SIDE, colours
 from ..parts.slices import MARKS, grids_of, patches_of, placed_as_slices
@@ -124,7 +124,9 @@ class _Network(Network):
 
     def _places(self, pictures: Pictures) -> NDArray[np.int32]:
         grids = self.family.grids(pictures[0])
-        return np.tile(np.concatenate([places_in(self.side, *grid) for grid in grids]), len(pictures))
+        return np.tile(
+            np.concatenate([places_in(self.side, *grid, stepped) for grid in grids]), len(pictures)
+        )
 
     def _positions(self, pictures: Pictures) -> NDArray[np.float32]:
         """(patches, features): sines and cosines of the column, then of the row."""

@@ -16,7 +16,7 @@ from ...models.nn import Linear, Projection, Shape, Weights
 from ...text.tokenizers import Tokenizer
 from ..contract import Network, Placed, VisionFamily
 from ..inputs import Inputs, Pictures
-from ..parts import Groups, Norm, Siglip, attend, places_in
+from ..parts import Groups, Norm, Siglip, attend, divided, places_in
 from ..parts.block import gelu, gelu_erf
 from ..parts.patches import Pixels
 from ..parts.shape import HALF, PATCH, SIDE, colours
@@ -139,7 +139,7 @@ class _Network(Network):
 
     def _places(self, pictures: Pictures) -> NDArray[np.int32]:
         grids = self.family.grids(pictures[0])
-        places = np.concatenate([places_in(self.side, *grid) for grid in grids])
+        places = np.concatenate([places_in(self.side, *grid, divided) for grid in grids])
         return np.tile(places[self._order(pictures[0])], len(pictures))
 
     def _order(self, picture: Prepared) -> NDArray[np.int64]:

@@ -7,7 +7,7 @@ from .norm import Norm
 from .patches import PatchEmbedding, cut
 from .shape import EncoderShape, floats, present
 from .shuffle import shuffled
-from .siglip import Siglip, places_in
+from .siglip import Siglip, divided, places_in, stepped
 
 __all__ = [
     "Block",
@@ -21,8 +21,10 @@ __all__ = [
     "Siglip",
     "attend",
     "cut",
+    "divided",
     "floats",
     "places_in",
     "present",
     "shuffled",
+    "stepped",
 ]

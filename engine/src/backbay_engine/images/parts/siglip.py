@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import final
 
@@ -48,19 +48,29 @@ class Siglip:
         return self.layers[layer](ctx, x, partial(attend, groups=groups, scale=self.shape.head**-0.5))
 
 
-def places_in(side: int, rows: int, columns: int) -> NDArray[np.int32]:
+def places_in(
+    side: int, rows: int, columns: int, fractions: Callable[[int], NDArray[np.float32]]
+) -> NDArray[np.int32]:
     """The places of a grid's patches in a table of `side` by `side`, which is stretched over the grid.
 
-    The reference divides in f32, so that the rounding decides which of two places is near.
+    fractions   where so many patches begin, from 0 to 1; the reference's rounding decides between two places
     """
-    borders = _steps(1 / side, side - 1, 1 / side)
-    row, column = (
-        np.searchsorted(borders, _steps(1 / count, count, 0.0), side="right") for count in (rows, columns)
-    )
+    borders = _arange(1 / side, 1 / side, side - 1)
+    row, column = (np.searchsorted(borders, fractions(count), side="right") for count in (rows, columns))
     return (row[:, None] * side + column).ravel().astype(np.int32)
 
 
-def _steps(step: float, count: int, first: float) -> NDArray[np.float32]:
+def divided(count: int) -> NDArray[np.float32]:
+    """Fractions of transformers: each number divided by the count."""
+    return np.arange(count, dtype=np.float32) / np.float32(count)
+
+
+def stepped(count: int) -> NDArray[np.float32]:
+    """Fractions of OpenBMB's code: multiples of a step, which is an element of a tensor in f32."""
+    return _arange(0.0, float(np.float32(1) / np.float32(count)), count)
+
+
+def _arange(first: float, step: float, count: int) -> NDArray[np.float32]:
     """PyTorch's arange in f32: eight numbers at a time from a rounded first one, and the last ones by themselves."""
     exact = first + np.arange(count) * step
     whole = count - count % 16
