@@ -1,8 +1,8 @@
 """MiniCPM-V 2.6 and MobileVLM in plain NumPy, after the published code and by another hand than the engine's.
 
-Sources: OpenBMB's `modeling_navit_siglip.py` and `resampler.py` (MiniCPM-V 2.6), Meituan's `vision_projector.py`
-(MobileVLM) with torchvision's `InvertedResidual` and timm's `LayerNormAct2d`. Names of tensors are those of
-llama.cpp's conversion scripts. Weights are read by the gguf package, everything is computed in float64.
+Sources: OpenBMB's `modeling_navit_siglip.py` and `resampler.py` (MiniCPM-V 2.6); Meituan's
+`vision_projector.py` (MobileVLM) with torchvision's `InvertedResidual` and timm's `LayerNormAct2d`. Names of
+tensors are those of llama.cpp's conversion scripts. The gguf package reads the weights; all numbers are float64.
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ def tanh_gelu(x: Array) -> Array:
 
 
 def quick_gelu(x: Array) -> Array:
-    return x / (1 + np.exp(-1.702 * x))
+    result: Array = x / (1 + np.exp(-1.702 * x))
+    return result
 
 
 def hard_sigmoid(x: Array) -> Array:
@@ -111,15 +112,15 @@ def arange(start: float, step: float, count: int) -> NDArray[np.float32]:
 def buckets(patches: int, side: int) -> NDArray[np.intp]:
     """The learned positions, of `side` ones, of a row of patches: `torch.bucketize(..., right=True)`.
 
-    Rounding decides where a coordinate falls on a border. The code divides 1 by an element of the tensor `tgt_sizes`,
-    so the step of the coordinates is rounded to float32; that of the borders is a Python float.
+    Rounding decides where a coordinate falls on a border. The code divides 1 by an element of the tensor
+    `tgt_sizes`, so the step of the coordinates is rounded to float32; that of the borders is a Python float.
     """
     coordinates = arange(0.0, float(np.float32(1) / np.float32(patches)), patches)
     return np.searchsorted(arange(1 / side, 1 / side, side - 1), coordinates, side="right")
 
 
 def sincos(width: int, rows: int, columns: int) -> Array:
-    """2-D positions: the first half of the width tells the column, the second the row; sines before cosines."""
+    """2-D positions: the column in the first half of the width, then the row; sines before cosines."""
     omega = 10000.0 ** -(np.arange(width // 4) / (width / 4))
     row, column = np.divmod(np.arange(rows * columns), columns)
     angles = [np.outer(at, omega) for at in (column, row)]
@@ -170,7 +171,7 @@ def minicpmv_slice(file: File, pixels: NDArray[np.float32]) -> Array:
 
 
 def minicpmv(file: File, pixels: NDArray[np.float32], size: tuple[int, int]) -> Array:
-    """The rows of a picture of this height and width; its patches lie side by side, (1, 3, patch, all * patch)."""
+    """The rows of a picture of this size; all patches lie side by side, (1, 3, patch, n * patch)."""
     patch, rows, begin = file.vision("patch_size"), [], 0
     for height, width in parts(*size, file.vision("image_size"), patch):
         end = begin + height * width // patch
@@ -194,11 +195,12 @@ def depthwise(x: Array, weight: Array, stride: int) -> Array:
         for i in range(3)
         for j in range(3)
     ]
-    return np.sum(parts, axis=0)
+    result: Array = np.sum(parts, axis=0)
+    return result
 
 
 def inverted_residual(file: File, x: Array, name: str, stride: int) -> Array:
-    """MobileNetV3's block without expansion; the norms are timm's LayerNormAct2d (eps 1e-5), convolutions have no bias."""
+    """MobileNetV3's block without expansion; LayerNormAct2d has eps 1e-5, convolutions no bias."""
     y = depthwise(x, file.weights[f"{name}.0.0.weight"], stride)
     y = file.layer_norm(y, f"{name}.0.1", 1e-5)
     y = y * hard_sigmoid(y)  # hard-swish
