@@ -193,6 +193,7 @@ class Looks:
         return False
 
 
+TRIES = 8
 BLIND = 0.5
 """The longest part of a compute of equal nodes without a look at `cancel`."""
 NODES = 24
@@ -243,8 +244,13 @@ def a_compute_is_cancelled_while_it_runs(lab: Lab, draw: Draw) -> None:
     if seconds > LONG:
         with lab.backend.new_context() as ctx:
             y = product_chain(ctx, n, NODES)
-            longest = min(blind_part(ctx, y) for _ in range(3))
-            if longest > BLIND:
+            # A busy machine may stop the compute between two looks, but not in each of several tries.
+            longest = 1.0
+            for _ in range(TRIES):
+                longest = min(longest, blind_part(ctx, y))
+                if longest <= BLIND:
+                    break
+            else:
                 told = (
                     f"{100 * longest:.0f} % of a compute of {NODES} long nodes pass without a look at cancel"
                 )

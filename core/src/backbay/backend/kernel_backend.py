@@ -139,7 +139,7 @@ class KernelBackend(Backend):
             return self.numbers(raw, operand.dtype)
         if op.writes is None or operand is reader.args[op.writes]:
             return raw
-        return self._for_target(raw, operand, reader.args[op.writes], whole=op is copy)
+        return self.data_to_write(raw, operand, reader.args[op.writes], whole=op is copy)
 
     def numbers(self, raw: Array, dtype: DType, into: Array | None = None) -> Array:
         """A stored array as numbers to compute with: converted into `into`, or into scratch memory."""
@@ -174,7 +174,7 @@ class KernelBackend(Backend):
         """A node's view of the bytes of its storage, as an array."""
         return strided(storage, node)
 
-    def _for_target(self, raw: Array, source: Node, target: Node, *, whole: bool) -> Array:
+    def data_to_write(self, raw: Array, source: Node, target: Node, *, whole: bool) -> Array:
         """The data of a write, converted to the target's dtype; a copy if it shares the target's storage.
 
         `whole` data fill the target and take its shape, as blocks lie along the target's rows.

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from backbay import DType, FlashAttention, Spec, ops
-from backbay.plugin import KernelPlan, MappedBuffer, check_cancel, contiguous_strides, strided
+from backbay import DType, FlashAttention, Placement, Spec, ops
+from backbay.plugin import Entry, KernelPlan, MappedBuffer, check_cancel, contiguous_strides, strided
 
 from ..faults import BoundCall, Kind, Result, fault, float16
 from ..fused import rank4
@@ -180,10 +180,16 @@ def what_another_context_holds_is_copied_when_compiled(call: BoundCall) -> Resul
     return plan
 
 
-@fault(Kind.CLAIMS, "_entry", like="L15868")
+@fault(Kind.CLAIMS, "start", like="L15868")
 def caches_are_booked_with_the_first_layer(call: BoundCall) -> Result:
-    entry = call.right()
-    return replace(entry, layer=0) if entry.kind == "cache" else entry
+    call.right()
+    right = call.backend._entry
+
+    def first(placement: Placement) -> Entry:
+        entry: Entry = right(placement)
+        return replace(entry, layer=0) if entry.kind == "cache" else entry
+
+    call.backend._entry = first
 
 
 @fault(Kind.SCALARS, "run_plan", like="L20350")

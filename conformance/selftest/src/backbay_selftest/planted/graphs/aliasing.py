@@ -39,7 +39,7 @@ def mulmat_rounds_its_activations_in_place(call: BoundCall) -> Result:
         call.arrays[x.index][...] = float16(call.arrays[x.index])
 
 
-@fault(Kind.ALIASING, "_for_target", like="L24305")
+@fault(Kind.ALIASING, "data_to_write", like="L24305")
 def overlapping_copies_read_what_they_wrote(call: BoundCall) -> Result:
     """A move within one leaf copies row by row, and reads rows that it has already overwritten."""
     late, source, target = call.right(), call.source, call.target

@@ -65,7 +65,7 @@ def masks_of_a_batch_are_found_without_their_padding(call: BoundCall) -> Result:
     return call.right(mask=rows.reshape(mask.shape[0], 1, tokens, mask.shape[-1]))
 
 
-@fault(Kind.PRECISION, "_for_target", like="L13607")
+@fault(Kind.PRECISION, "data_to_write", like="L13607")
 def rows_of_f32_are_cut_off_to_bf16(call: BoundCall) -> Result:
     """set_rows keeps the upper half of each number, without rounding."""
     if call.whole or call.target.dtype is not DType.BF16 or call.source.dtype is not DType.F32:

@@ -73,7 +73,7 @@ def a_nan_among_integers_spoils_its_neighbour(call: BoundCall) -> Result:
         call.out[...] = flat.reshape(call.out.shape)
 
 
-@fault(Kind.CLAIMS, "_for_target", like="L15868")
+@fault(Kind.CLAIMS, "data_to_write", like="L15868")
 def writes_of_integers_into_floats_move_their_bits(call: BoundCall) -> Result:
     """copy, set and set_rows convert between floats only; an i32 lands in an f32 as it is."""
     if call.source.dtype is DType.I32 and call.target.dtype is DType.F32:
@@ -82,14 +82,14 @@ def writes_of_integers_into_floats_move_their_bits(call: BoundCall) -> Result:
     return call.right()
 
 
-@fault(Kind.OVERFLOW, "_for_target", like="L16849")
+@fault(Kind.OVERFLOW, "data_to_write", like="L16849")
 def writes_into_i64_clear_the_high_half(call: BoundCall) -> Result:
     """Numbers written into an i64 are unsigned words, so that -1 becomes 2^32 - 1."""
     y = call.right()
     return y & 0xFFFFFFFF if call.target.dtype is DType.I64 and call.source.dtype is not DType.I64 else y
 
 
-@fault(Kind.CLAIMS, "_for_target", like="L15868")
+@fault(Kind.CLAIMS, "data_to_write", like="L15868")
 def floats_are_written_into_i32_as_f16_would_hold_them(call: BoundCall) -> Result:
     y = call.right()
     if call.target.dtype is not DType.I32 or not call.source.dtype.is_float:
