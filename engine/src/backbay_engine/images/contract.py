@@ -156,6 +156,10 @@ class VisionFamily(ABC):
             np.zeros(plan.shape, np.float32), plan.tokens, plan.grid, size, self.name, plan.aspect_ratio_id
         )
 
+    def smallest(self) -> Prepared:
+        """A tiny black picture, for reserving: backends may compute few positions in another way than many."""
+        return self.prepare(np.zeros((2, 2, 3), np.uint8))
+
     def check_picture(self, picture: Prepared) -> None:
         """ImageError if a picture was prepared for another model, or no preparation makes it."""
         plan = self.preparation.largest()

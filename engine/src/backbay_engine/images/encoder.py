@@ -80,7 +80,8 @@ class Encoder:
             self.backend.close()
 
     def _reserve(self) -> None:
-        """Allocate the memory of the largest picture: smaller ones stay within it."""
+        """Allocate the memory of the largest picture: all others stay within it, and within that of the smallest."""
+        self._pass([self.family.smallest()]).reserve()
         picture = self.family.largest()
         self._most = self.family.patches(picture)
         largest = self._pass([picture])
