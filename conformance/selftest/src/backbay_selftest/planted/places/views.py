@@ -105,15 +105,3 @@ def a_broadcast_row_is_read_once_and_then_past_its_end(call: BoundCall) -> Resul
     moved = np.array(y)
     rank4(moved)[..., 1:, :] = np.roll(rank4(moved)[..., 1:, :], 1, -1)
     return moved
-
-
-@fault(Kind.STRIDES, ops.copy, like="L24305")
-def a_regrouped_copy_fills_its_destination_as_it_lies(call: BoundCall) -> Result:
-    """A copy into another shape takes the destination's elements by address, whatever their order is."""
-    dst = call.dst
-    order = sorted(range(dst.ndim), key=lambda axis: -dst.strides[axis])
-    if call.x.shape == dst.shape or dst.dtype.kind != "f":
-        return call.right()
-    lying = dst.transpose(order)
-    lying[...] = call.x.reshape(lying.shape)
-    return dst
