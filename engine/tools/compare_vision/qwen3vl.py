@@ -1,4 +1,4 @@
-"""Small random models of Qwen 3 VL, dense and with experts, as transformers makes them."""
+"""Small random models of Qwen 3 VL and Qwen 3.5, dense and with experts, as transformers makes them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from typing import Any
 import torch
 import transformers
 from kinds import ID, TEXT, VISION, Kind
+from minicpmv46 import MIXED
 
 PATCH = 16
+DEEP = {"deepstack_visual_indexes": [0, 2]}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 
 
-def _config(of: Any, sections: list[int], **text: Any) -> Any:
+def _axes(sections: list[int]) -> dict[str, Any]:
     """Sections that add up to the pairs of a head; where an axis has fewer than a third, time takes the rest."""
     rope = {
         "rope_type": "default",
@@ -19,8 +22,12 @@ def _config(of: Any, sections: list[int], **text: Any) -> Any:
         "mrope_interleaved": True,
         "rope_theta": 10000.0,
     }
+    return {"head_dim": 16, "rope_scaling": rope, "rope_parameters": rope}
+
+
+def _config(of: Any, text: dict[str, Any], **vision: Any) -> Any:
     return of(
-        text_config={**TEXT, "head_dim": 16, "rope_scaling": rope, "rope_parameters": rope, **text},
+        text_config={**TEXT, **text},
         vision_config={
             "depth": 4,
             "hidden_size": VISION["hidden_size"],
@@ -28,8 +35,8 @@ def _config(of: Any, sections: list[int], **text: Any) -> Any:
             "num_heads": VISION["num_attention_heads"],
             "patch_size": PATCH,
             "num_position_embeddings": 36,
-            "deepstack_visual_indexes": [0, 2],
             "out_hidden_size": TEXT["hidden_size"],
+            **vision,
         },
         image_token_id=ID["<|image_pad|>"],
         video_token_id=ID["<|video_pad|>"],
@@ -39,19 +46,29 @@ def _config(of: Any, sections: list[int], **text: Any) -> Any:
 
 
 def _dense() -> Any:
-    return transformers.Qwen3VLForConditionalGeneration(_config(transformers.Qwen3VLConfig, [4, 2, 2]))
+    config = _config(transformers.Qwen3VLConfig, _axes([4, 2, 2]), **DEEP)
+    return transformers.Qwen3VLForConditionalGeneration(config)
 
 
 def _experts() -> Any:
-    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
-    config = _config(transformers.Qwen3VLMoeConfig, [2, 3, 3], **experts)
+    config = _config(transformers.Qwen3VLMoeConfig, {**_axes([2, 3, 3]), **EXPERTS}, **DEEP)
     return transformers.Qwen3VLMoeForConditionalGeneration(config)
+
+
+def _mixed() -> Any:
+    return transformers.Qwen3_5ForConditionalGeneration(_config(transformers.Qwen3_5Config, MIXED))
+
+
+def _mixed_experts() -> Any:
+    experts = {**MIXED, **EXPERTS, "shared_expert_intermediate_size": 32}
+    config = _config(transformers.Qwen3_5MoeConfig, experts)
+    return transformers.Qwen3_5MoeForConditionalGeneration(config)
 
 
 def _rows(model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
     """The rows of a picture, each followed by those that the first blocks of the text add."""
     found = model.model.get_image_features(**inputs)
-    further = [features[0] for features in found.deepstack_features]
+    further = [features[0] for features in getattr(found, "deepstack_features", ())]
     return torch.cat([found.pooler_output[0], *further], dim=1)
 
 
@@ -61,4 +78,9 @@ def _processor() -> Any:
     return transformers.Qwen2VLImageProcessor(patch_size=PATCH, image_mean=half, image_std=half, **sizes)
 
 
-KINDS = {"qwen3vl": Kind(_dense, _processor, _rows), "qwen3vlmoe": Kind(_experts, _processor, _rows)}
+KINDS = {
+    "qwen3vl": Kind(_dense, _processor, _rows),
+    "qwen3vlmoe": Kind(_experts, _processor, _rows),
+    "qwen35": Kind(_mixed, _processor, _rows),
+    "qwen35moe": Kind(_mixed_experts, _processor, _rows),
+}

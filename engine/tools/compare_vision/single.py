@@ -47,9 +47,9 @@ def write_qwen25vl(kind: Kind, text: Path, target: Path) -> Path:
 
 
 def write_qwen3vl(kind: Kind, text: Path, target: Path) -> Path:
-    """The text model of a file, with the encoder of Qwen 3 VL."""
+    """The text model of a file, with the encoder of Qwen 3 VL or 3.5."""
     vision = kind.model.config.vision_config
-    name = "qwen3vlmoe" if "moe" in kind.model.config.model_type else "qwen3vl"
+    name = kind.model.config.model_type.replace("_5", "5").replace("_", "")
     keys = {
         "vision.block_count": vision.depth,
         "vision.embedding_length": vision.hidden_size,
@@ -60,7 +60,7 @@ def write_qwen3vl(kind: Kind, text: Path, target: Path) -> Path:
         "vision.attention.layer_norm_epsilon": 1e-6,
         "vision.rope.freq_base": 1e4,
         "vision.temporal_patch_size": vision.temporal_patch_size,
-        "vision.deepstack_visual_indexes": list(vision.deepstack_visual_indexes),
+        "vision.deepstack_visual_indexes": list(getattr(vision, "deepstack_visual_indexes", ())),
         "vision.shortest_edge": kind.images.size["shortest_edge"],
         "vision.longest_edge": kind.images.size["longest_edge"],
         "vision.image_mean": [float(each) for each in kind.images.image_mean],
@@ -70,7 +70,17 @@ def write_qwen3vl(kind: Kind, text: Path, target: Path) -> Path:
         (each, array.reshape(-1, *array.shape[2:]) if each == "v.patch_embed.weight" else array)
         for each, array in _split(_renamed(kind, QWEN3VL))
     )
-    return _joined(text, target, name, keys, tensors, (f"{name}.n_deepstack_layers",))
+    return _joined(text, target, name, keys, tensors, [f"{name}.{key}" for key in DROPPED.get(name, ())])
+
+
+DROPPED = {
+    "qwen3vl": ("n_deepstack_layers",),
+    "qwen3vlmoe": (
+        *("n_deepstack_layers", "rope.dimension_sections"),
+        *("expert_feed_forward_length", "expert_weights_norm"),
+    ),
+}
+"""Keys of llama.cpp that Ollama's converter does not write."""
 
 
 def write_llama4(kind: Kind, text: Path, target: Path) -> Path:
@@ -345,5 +355,7 @@ WRITERS = {
     "qwen25vl": write_qwen25vl,
     "qwen3vl": write_qwen3vl,
     "qwen3vlmoe": write_qwen3vl,
+    "qwen35": write_qwen3vl,
+    "qwen35moe": write_qwen3vl,
 }
 """The kinds of which one file may hold text model and encoder."""

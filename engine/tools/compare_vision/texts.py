@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import minicpmv
 import numpy as np
+import qwen3vl
 import torch
 from kinds import ID, Kind
 from numpy.typing import NDArray
@@ -19,7 +20,7 @@ from backbay_engine import LLM, Image, Prepared, load
 
 Part: TypeAlias = list[int] | Image | Prepared
 BATCHES = (512, 7)
-TEXT_OF = {"qwen25vl": "<|image_pad|>", "qwen3vl": "<|image_pad|>", "qwen3vlmoe": "<|image_pad|>"}
+TEXT_OF = dict.fromkeys(("qwen25vl", *qwen3vl.KINDS), "<|image_pad|>")
 GIVEN, OWN = 2e-5, 2e-3  # the limits
 
 

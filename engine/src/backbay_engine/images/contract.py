@@ -21,8 +21,11 @@ from .picture import Fit
 from .preparations import Plan, Preparation
 from .prepared import Prepared
 
-WITH_ENCODERS = ("gemma3", "llama4", "mistral3", "mllama", "qwen25vl", "qwen2vl", "qwen3vl", "qwen3vlmoe")
-"""Architectures of text models that have encoders of one family."""
+WITH_ENCODERS = (
+    *("gemma3", "llama4", "mistral3", "mllama"),
+    *("qwen25vl", "qwen2vl", "qwen35", "qwen35moe", "qwen3vl", "qwen3vlmoe"),
+)
+"""Architectures of text models that have encoders of families of their own."""
 
 
 @dataclass(frozen=True, eq=False)

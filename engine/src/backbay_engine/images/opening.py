@@ -35,6 +35,8 @@ ARCHITECTURES: Mapping[str, str] = {
     "mistral3": "pixtral:Pixtral",
     "mllama": "mllama:Mllama",
     "qwen25vl": "qwen25vl:Qwen25VL",
+    "qwen35": "qwen3vl:Qwen3VL",
+    "qwen35moe": "qwen3vl:Qwen3VL",
     "qwen3vl": "qwen3vl:Qwen3VL",
     "qwen3vlmoe": "qwen3vl:Qwen3VL",
 }

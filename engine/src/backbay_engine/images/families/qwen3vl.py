@@ -1,4 +1,4 @@
-"""Qwen 3 VL: pictures of any shape, positions interpolated from a square, and features of several blocks in a row."""
+"""Qwen 3 VL and Qwen 3.5: pictures of any shape, positions interpolated from a square, and features of several blocks in a row."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Qwen3VL(VisionFamily):
     """A projector file, or a single file."""
 
     placeholder = PAD
-    texts = ("qwen3vl", "qwen3vlmoe")
+    texts = ("qwen35", "qwen35moe", "qwen3vl", "qwen3vlmoe")
     marker = f"<|vision_start|>{PAD}<|vision_end|>"
 
     def prepares(self) -> Qwen3Resize:
@@ -108,7 +108,7 @@ class _Network(Network):
         weights, self.family = Weights(backend), family
         names = ("ffn_up", "mlp.linear_fc1")
         first = present(weights.at("v.blk.0."), *names)
-        shape = EncoderShape.of(backend, weights.extent(f"v.blk.0.{first}.weight", 1))
+        shape = EncoderShape.of(backend, weights.extent(f"v.blk.0.{first}.weight", 1), EPSILON)
         self.shape = replace(shape, eps=EPSILON)
         self.width, self.blocks = shape.width, shape.blocks
         if any(block >= self.blocks for block in family.deep):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import final
 
 from backbay import Context, Tensor
 
+from ..keys import EXPERT_HIDDEN
 from .activation import Activation, silu
 from .feed_forward import GatedFeedForward, SharedExpert
 from .linear import Linear
@@ -103,6 +105,8 @@ def feed_forward_of(
     shape = Shape.of(config, layer, plain=plain, attends=False)
     if not shape.experts:
         return GatedFeedForward(weights, shape)
+    if EXPERT_HIDDEN.name not in config:  # Ollama's files state the width of dense blocks alone
+        shape = replace(shape, hidden=weights.extent("ffn_up_exps.weight", 1) or shape.hidden)
     return Experts(weights, shape, routing=Routing.of(config, shape, gating=gating, normalized=normalized))
 
 

@@ -50,12 +50,9 @@ class Qwen3VL(Decoder):
         super().__init__(backend)
 
     def block(self, weights: Weights, layer: int) -> Block | Deepstack:
-        config = self.config
-        has_sections = any(key.name in config for key in (SECTIONS, OLLAMA_SECTIONS))
-        sections = _sections(config) if has_sections else PUBLISHED_SECTIONS
-        in_turn = self.constants.layer(layer)
+        sections, in_turn = sections_in_turn(self.config), self.constants.layer(layer)
         block = _block(weights, layer, norms=True, sections=sections, in_turn=in_turn)
-        return Deepstack(block, layer + 1) if layer < deepstack_of(config) else block
+        return Deepstack(block, layer + 1) if layer < deepstack_of(self.config) else block
 
 
 @final
@@ -82,6 +79,12 @@ def deepstack_of(config: Config) -> int:
     """The first blocks, to whose results further vectors of pictures' rows are added."""
     listed = OLLAMA_DEEPSTACK.of(config, None)
     return DEEPSTACK.of(config, 0 if listed is None else len(listed))
+
+
+def sections_in_turn(config: Config) -> Sequence[int]:
+    """The pairs that take each axis in turn; those of the published models, if a file states none."""
+    stated = any(key.name in config for key in (SECTIONS, OLLAMA_SECTIONS))
+    return _sections(config) if stated else PUBLISHED_SECTIONS
 
 
 def _sections(config: Config) -> Sequence[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import final
 
-from backbay import Context, Tensor
+from backbay import Backend, Context, Tensor
 from backbay.gguf import whole
 
 from ...batch import Batch
@@ -21,6 +21,7 @@ from ...nn import (
     attend,
     feed_forward_of,
 )
+from ..decoders.qwen import sections_in_turn
 
 RECURRENT = whole("attention.recurrent_layers", 0, 1)
 INTERVAL = whole("full_attention_interval", 1)
@@ -81,8 +82,9 @@ class GatedAttention:
         q, gate = (t.contiguous(ctx) for t in both.chunk(ctx, 0, s.head))
         k = self.key(ctx, x).reshape(ctx, s.head, s.kv_heads, tokens)
         v = self.value(ctx, x).reshape(ctx, s.value_head, s.kv_heads, tokens)
-        q = self.rope(ctx, self.query_norm(ctx, q), batch.positions)
-        k = self.rope(ctx, self.key_norm(ctx, k), batch.positions)
+        positions = self.rope.positions(batch)
+        q = self.rope(ctx, self.query_norm(ctx, q), positions)
+        k = self.rope(ctx, self.key_norm(ctx, k), positions)
         a = attend(ctx, layer, q, k, v, batch.cache, s.head**-0.5)
         a = a.mul(ctx, gate.sigmoid(ctx)).reshape(ctx, s.value_head * s.heads, tokens)
         return self.output(ctx, batch.select(ctx, a) if last else a)
@@ -104,7 +106,7 @@ class QwenNext(HybridDecoder):
             mixer = self.net(here, StateShape.of(config))
         else:
             shape = Shape.of(config, layer, feeds=False)
-            mixer = GatedAttention(here, shape, Rope(config, shape, "neox"))
+            mixer = GatedAttention(here, shape, self.rope(shape, layer))
         return Block(
             RMSNorm(here, "attn_norm", self.width),
             mixer,
@@ -112,9 +114,21 @@ class QwenNext(HybridDecoder):
             feed_forward_of(here, layer),
         )
 
+    def rope(self, shape: Shape, layer: int) -> Rope:
+        """The rotary embedding of a block with attention."""
+        return Rope(self.config, shape, "neox")
+
 
 @final
 class Qwen35(QwenNext):
-    """The value heads take the key heads in turn."""
+    """The value heads take the key heads in turn, and pairs of the rotary embedding the axes of positions."""
 
     net = TiledDeltaNet
+
+    def __init__(self, backend: Backend) -> None:
+        self.constants = backend.new_context()
+        super().__init__(backend)
+
+    def rope(self, shape: Shape, layer: int) -> Rope:
+        sections, in_turn = sections_in_turn(self.config), self.constants.layer(layer)
+        return Rope(self.config, shape, "neox", sections=sections, in_turn=in_turn)
