@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
 from small_llama import EOS
 
 from backbay_engine import LLM, load
+from backbay_engine.images.encoder import Encoder
 
 ENDLESS: dict[str, Any] = {"logit_bias": {EOS: float("-inf")}, "temperature": 0}
 Files = dict[str, tuple[Path, Path | None]]
@@ -18,3 +21,18 @@ def opened(files: Files, kind: str, backend: str = "cpu_ref", **how: Any) -> LLM
     model, projector = files[kind]
     sizes: dict[str, Any] = {"context": 128, "parallel": 3, "kv_dtype": "f32", "num_threads": 1}
     return load(model, backend, projector=projector, **{**sizes, **how})
+
+
+class Gate:
+    """Holds encodings until it is opened."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.reached, self.open = threading.Event(), threading.Event()
+        embed = Encoder.embed
+
+        def held(encoder: Encoder, *args: Any, **how: Any) -> Any:
+            self.reached.set()
+            assert self.open.wait(30)
+            return embed(encoder, *args, **how)
+
+        monkeypatch.setattr(Encoder, "embed", held)

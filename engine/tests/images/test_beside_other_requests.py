@@ -6,32 +6,11 @@ import threading
 from typing import Any
 
 import pytest
-from seeing_models import ENDLESS, Files, opened
+from seeing_models import ENDLESS, Files, Gate, opened
 from small_vision import picture
 
 from backbay import ClosedError
 from backbay_engine import Image
-from backbay_engine.images.encoder import Encoder
-
-
-class Gate:
-    """Holds encodings until it is opened."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.reached, self.open = threading.Event(), threading.Event()
-        embed = Encoder.embed
-
-        def held(encoder: Encoder, *args: Any, **how: Any) -> Any:
-            self.reached.set()
-            assert self.open.wait(30)
-            return embed(encoder, *args, **how)
-
-        monkeypatch.setattr(Encoder, "embed", held)
-
-
-@pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
-    return Gate(monkeypatch)
 
 
 def test_other_requests_go_on_while_a_picture_is_encoded(files: Files, gate: Gate) -> None:
@@ -73,23 +52,6 @@ def test_two_requests_with_one_picture_encode_it_once(files: Files, gate: Gate) 
         for handle in handles:
             assert len(handle.result().tokens) == 3
         assert llm.store.counters[:2] == (3, 1)
-
-
-def test_a_request_that_is_cancelled_meanwhile_costs_nobody_else_anything(files: Files, gate: Gate) -> None:
-    with opened(files, "llava") as llm:
-        shown, other = Image(picture(20, 20)), Image(picture(20, 20, 1))
-        first = llm.submit(["a", shown], max_tokens=3, **ENDLESS)
-        assert gate.reached.wait(30)
-        second = llm.submit(["b", shown], max_tokens=3, **ENDLESS)
-        waiting = llm.submit(["c", other], max_tokens=3, **ENDLESS)
-        first.cancel()
-        waiting.cancel()
-        assert first.result(5).finish_reason == "cancelled"
-        assert waiting.result(5).tokens == []
-        gate.open.set()
-        assert len(second.result().tokens) == 3
-        llm.forget()
-        assert llm.store.counters.bytes == 0
 
 
 @pytest.mark.fault("a model is closed while a picture is encoded", "ClosedError from result()")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from seeing_models import Files, opened
-from small_vision import ID, picture
+from small_vision import picture
+from small_vision_texts import ID
 
 from backbay_engine import Image
 

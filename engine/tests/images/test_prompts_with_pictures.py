@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from seeing_models import Files, opened
 from small_llama import BOS
-from small_vision import ID, MARK, picture, write_small_vision
+from small_vision import MARK, picture, write_small_vision
+from small_vision_texts import ID
 
 from backbay_engine import LLM, Image, TemplateError, load
 

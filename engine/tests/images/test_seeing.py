@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from seeing_models import ENDLESS, Files, opened
-from small_vision import ID, KINDS, picture
+from small_vision import KINDS, picture
+from small_vision_texts import ID
 
 import backbay
 from backbay_engine import LLM, Image
@@ -51,30 +52,6 @@ def test_a_picture_changes_what_follows_and_nothing_before(llm: LLM) -> None:
     begin = len("Look: ")
     np.testing.assert_array_equal(one[:begin], other[:begin])
     assert np.abs(one[-1] - other[-1]).max() > 1e-3
-
-
-def test_many_at_once_get_what_each_gets_alone(llm: LLM) -> None:
-    prompts = [["See ", Image(picture(20 + n, 30, n % 3)), f" number {n}"] for n in range(6)] + [
-        ["text only"]
-    ]
-    alone = [llm.generate(prompt, max_tokens=6, reuse=False, **ENDLESS).tokens for prompt in prompts]
-    llm.forget()
-    handles = [llm.submit(prompt, max_tokens=6, **ENDLESS) for prompt in prompts]
-    assert [handle.result().tokens for handle in handles] == alone
-
-
-def test_a_second_question_about_a_picture_encodes_nothing_and_reads_it_from_the_cache(llm: LLM) -> None:
-    llm.forget()
-    shown = Image(picture(30, 20, 7))
-    llm.generate(["Here: ", shown, "What is it?"], max_tokens=3, **ENDLESS)
-    before = llm.store.counters
-    second = ["Here: ", shown, "What colour?"]
-    answer = llm.generate(second, max_tokens=5, **ENDLESS)
-    after = llm.store.counters
-    assert (after.asked, after.computed) == (before.asked + 1, before.computed)
-    if llm.backend.config.architecture != "qwen35":  # recurrent states go back only to where they were kept
-        assert answer.timings.reused_tokens > len(llm.encode(["Here: ", shown])) - 1
-    assert answer.tokens == llm.generate(second, max_tokens=5, reuse=False, **ENDLESS).tokens
 
 
 def test_another_picture_of_the_same_size_is_not_taken_for_the_first(llm: LLM) -> None:

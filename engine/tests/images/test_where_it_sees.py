@@ -6,16 +6,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from seeing_models import ENDLESS, Files, opened
-from small_vision import CONTEXT, KINDS, picture
+from small_vision import KINDS, picture
+from small_vision_texts import CONTEXT
 
 import backbay
-from backbay_engine import Image, ImageError, estimate, load
-from backbay_engine.engines.sight import Sight
+from backbay_engine import Image, ImageError
 
 BACKENDS = sorted(backbay.backends())
 
@@ -42,35 +41,6 @@ def test_a_worker_sees_the_same(files: Files, kind: str) -> None:
     assert here[3:] == there[3:]
     for one, other in zip(here[2], there[2], strict=True):
         np.testing.assert_array_equal(one, other)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_dry_run_takes_what_a_real_one_takes(files: Files, kind: str, backend: str) -> None:
-    model, projector = files[kind]
-    sizes: dict[str, Any] = {"context": 128, "batch": 32, "parallel": 2, "store_bytes": 1 << 20}
-    planned = estimate(model, backend, projector=projector, **sizes)
-    with load(model, backend, projector=projector, **sizes) as llm:
-        assert llm.memory().total() == planned.total()
-        assert planned.encoder is not None
-        assert planned.allocated() == 0
-        reserved = llm.memory().total()
-        for n in range(3):
-            llm.generate(["a", Image(picture(20, 20 + 9 * n, n)), "b"], max_tokens=3)
-        assert llm.memory().total() <= reserved
-
-
-def test_the_encoder_may_be_on_another_backend(files: Files) -> None:
-    prompt = ["Look ", Image(picture(20, 30)), " here"]
-    with opened(files, "gemma3") as llm:
-        expected = llm.logits(prompt)
-    for backend in BACKENDS:
-        with opened(
-            files, "gemma3", encoder_backend=backend, encoder_params=backbay.BackendParams(num_threads=1)
-        ) as llm:
-            assert isinstance(llm._engine.sight, Sight)  # type: ignore[attr-defined]
-            assert llm._engine.sight.encoder.backend.name == backend  # type: ignore[attr-defined]
-            np.testing.assert_allclose(llm.logits(prompt), expected, atol=1e-2)
 
 
 def test_progress_goes_from_one_file_to_the_other(files: Files) -> None:
