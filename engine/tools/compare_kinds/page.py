@@ -12,6 +12,7 @@ REASONS = {
     "gemma3n": "it does not load the file: its widths of gemma3n are constants",
     "deepseek2-lite": "it does not load the file: it knows models without q_lora_rank by their number of blocks",
     "erniemoe": "it does not load the file: it expects shared experts of another width",
+    "llama4": "its chunks and the steps of its temperature are constants, 8192; with these it agrees (6e-13)",
     "nemotronh": "it ends with GGML_ASSERT(hparams.n_expert_groups == 0), in a model without experts",
     "rwkv7": "heads of 16: ggml's rwkv_wkv7 reads past heads that are no multiple of 64 elements (AVX-512)",
     "t5": "the tied head: transformers divides the decoder's output by the root of the width, llama.cpp does not",
