@@ -7,7 +7,8 @@ Needs torch, transformers and the sources of llama.cpp. Models are small and ran
 the squares of the results of transformers, in f32: of the rows from the reference's own pixels, of our pixels, and of
 the rows from our pixels. Of families that transformers lacks, whose reference here is PyTorch code of ours, the last
 column is the worst error against the NumPy transcription by another hand. --texts compares the logits of prompts with
-pictures, too: from the reference's pixels, and from ours. --keep keeps the model files. --store writes the files of the
+pictures, too: from the reference's pixels, and from ours; where the text makes a large difference of a small one in the
+rows, also those against the reference's text over the same rows. --keep keeps the model files. --store writes the files of the
 tests, which run without torch: each encoder, packed, and the reference's rows of a few pictures.
 """
 
