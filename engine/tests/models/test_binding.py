@@ -161,6 +161,13 @@ def test_what_experts_are_worth_is_not_scaled_to_one_where_the_file_says_so(tmp_
     assert nmse(found[False], found[True]) > 1e-3
 
 
+def test_a_file_may_state_the_width_of_dense_blocks_alone(tmp_path):
+    """As Ollama's files of models with experts."""
+    widths = {"qwen3moe.expert_feed_forward_length": None, "qwen3moe.feed_forward_length": 1000}
+    silent = changed("qwen3moe", tmp_path / "silent.gguf", metadata=widths)
+    assert np.array_equal(logits(silent), logits(changed("qwen3moe", tmp_path / "stated.gguf")))
+
+
 @pytest.mark.parametrize("backend_name", BACKENDS)
 def test_long_contexts_turn_by_other_factors_than_short_ones(tmp_path, backend_name):
     rng = np.random.default_rng(0)

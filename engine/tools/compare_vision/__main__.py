@@ -6,17 +6,19 @@
 Needs torch, transformers and the sources of llama.cpp. Models are small and random. The numbers are square errors over
 the squares of the results of transformers, in f32: of the rows from the reference's own pixels, of our pixels, and of
 the rows from our pixels. Of families that transformers lacks, whose reference here is PyTorch code of ours, the last
-column is the worst error against the NumPy transcription by another hand. --texts compares the logits of prompts with
-pictures, too: from the reference's pixels, and from ours; where the text makes a large difference of a small one in the
-rows, also those against the reference's text over the same rows. --keep keeps the model files. --store writes the files of the
-tests, which run without torch: each encoder, packed, and the reference's rows of a few pictures.
+column is the worst error against the NumPy transcription by another hand.
+
+--texts compares the logits of prompts with pictures, too: from the reference's pixels, and from ours; where the text
+makes a large difference of a small one in the rows, also with the reference's text over the same rows. --llama compares
+the rows of llama.cpp's mtmd (with llama-cpp-python), also of a picture that needs no resizing. --keep keeps the model
+files. --store writes the files of the tests, which run without torch: each encoder, packed, and the reference's rows.
 """
 
 from __future__ import annotations
 
 import argparse
-import lzma
 import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -38,6 +40,7 @@ import mobilevlm
 import pixtral
 import qwen3vl
 import smolvlm
+import stored
 import texts
 import transcriptions
 from converted import convert, save, write_llava
@@ -58,6 +61,7 @@ KINDS = {
     **minicpmv46.KINDS,
 }
 TRANSCRIBED = {**mobilevlm.KINDS, **minicpmv.KINDS}  # transformers lacks them
+LLAMA_CPP = "llama.cpp"
 ROWS, PIXELS, OWN = 1e-5, 2e-4, 1e-3  # the limits
 
 
@@ -83,7 +87,8 @@ def files(name: str, folder: Path, converter: Path) -> dict[str, Path]:
     if name == "llama4-chunked":  # only this layout says how long chunks are
         return {"single": single.write_llama4(kind, text, folder / "single.gguf")}
     if name in mobilevlm.KINDS:
-        return {"projector": write_llava(kind, folder / "mmproj.gguf", old=True, projector=name)}
+        projector = name.removesuffix("-published")
+        return {"projector": write_llava(kind, folder / "mmproj.gguf", old=True, projector=projector)}
     found = {"projector": convert(saved, folder / "mmproj.gguf", converter, projector=True)}
     write = single.WRITERS.get(name)
     return found if write is None else found | {"single": write(kind, text, folder / "single.gguf")}
@@ -120,45 +125,41 @@ def compare(path: Path, backend: str, truths: dict[str, Truth], *, transcribed: 
         encoder.close()
 
 
-STORED = {"square": (30, 30), "wide": (20, 43), "tiny": (9, 5)}
-UNSTORED = (
-    *(
-        "llava-new",
-        "llava16-old",
-        "llama4-chunked-single",
-        "qwen3vlmoe-projector",
-        "qwen3vlmoe-single",
-        "smolvlm-projector",
-        "minicpmv-wide-projector",
-    ),
-)  # as other files
+def in_llama_cpp(text: Path, projector: Path, truths: dict[str, Truth]) -> Iterator[str]:
+    """The errors of mtmd's rows, or what went wrong."""
+    given, made = projector.with_name("pictures.npz"), projector.with_name("rows.npz")
+    np.savez(given, **{name: each.rgb for name, each in truths.items()})
+    side = Path(__file__).with_name("mtmd_side.py")
+    done = subprocess.run(
+        [sys.executable, side, text, projector, made, given], text=True, capture_output=True, check=False
+    )
+    if done.returncode:
+        yield done.stderr.strip().rpartition("\n")[2] or f"it ended with {done.returncode}"
+        return
+    with np.load(made) as found:
+        for name, each in truths.items():
+            theirs, wanted = found[name], each.rows
+            same = theirs.shape == wanted.shape
+            yield f"{nmse(theirs, wanted):.0e}" if same else f"{len(theirs)} rows for {len(wanted)}"
 
 
-def store(path: Path, name: str, target: Path) -> None:
-    """Write the packed encoder of a file, without a text model, and the reference's rows."""
-    from gguf import GGUFReader, GGUFValueType, GGUFWriter
-
-    target.parent.mkdir(parents=True, exist_ok=True)
-    reader, alone = GGUFReader(path), target.with_suffix(".gguf")
-    writer = GGUFWriter(alone, reader.fields["general.architecture"].contents())
-    for key, field in reader.fields.items():
-        if not key.startswith(("GGUF.", "general.", "tokenizer.")):
-            of = field.types[-1] if field.types[0] is GGUFValueType.ARRAY else None
-            writer.add_key_value(key, field.contents(), field.types[0], sub_type=of)
-    for tensor in reader.tensors:
-        if tensor.name.startswith(("v.", "mm.", "resampler.", "model.image_newline")):
-            writer.add_tensor(tensor.name, np.array(tensor.data))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    target.with_suffix(".gguf.xz").write_bytes(lzma.compress(alone.read_bytes(), preset=9))
-    alone.unlink()
-    found = {}
-    for seed, (size, extent) in enumerate(STORED.items()):
-        each = truth(KINDS[name], picture(extent, seed))
-        found |= {f"{size}.rgb": each.rgb, f"{size}.rows": each.rows.astype(np.float16)}
-    np.savez_compressed(target.parent / f"{name}.npz", **found)
+def rows(name: str, args: argparse.Namespace, folder: Path) -> Iterator[list[str]]:
+    """The rows of the table: for each layout, of llama.cpp and of each backend."""
+    kind = KINDS[name]
+    pictures = {size: picture(extent, seed) for seed, (size, extent) in enumerate(SIZES.items())}
+    truths = {size: truth(kind, rgb) for size, rgb in pictures.items()}
+    for layout, path in files(name, folder, args.converter).items():
+        text = path.with_name("text.gguf")
+        if args.store and f"{name}-{layout}" not in stored.AS_OTHERS:
+            stored.store(path, name, kind, args.store / f"{name}-{layout}")
+        if args.llama and layout != "single":
+            fitting = {"fitting": truth(kind, picture(kind.fitting, len(SIZES)))}
+            yield [layout, LLAMA_CPP, *in_llama_cpp(text, path, truths | fitting)]
+        for backend in args.backends:
+            yield [layout, backend, *compare(path, backend, truths, transcribed=name in TRANSCRIBED)]
+            if args.texts:
+                files_of = (path, None) if layout == "single" else (text, path)
+                yield [layout, backend, *map(": ".join, texts.compare(name, kind, *files_of, backend))]
 
 
 def main() -> int:
@@ -169,6 +170,7 @@ def main() -> int:
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND")
     parser.add_argument("--backends", nargs="+", default=sorted(backbay.backends()))
     parser.add_argument("--texts", action="store_true")
+    parser.add_argument("--llama", action="store_true", help="compare the rows of llama.cpp's mtmd, too")
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--store", type=Path)
     args = parser.parse_args()
@@ -179,26 +181,9 @@ def main() -> int:
     agrees = True
     with tempfile.TemporaryDirectory() as scratch:
         for name in args.kinds:
-            pictures = {size: picture(extent, seed) for seed, (size, extent) in enumerate(SIZES.items())}
-            truths = {size: truth(KINDS[name], rgb) for size, rgb in pictures.items()}
-            for layout, path in files(name, (args.keep or Path(scratch)) / name, args.converter).items():
-                if args.store and f"{name}-{layout}" not in UNSTORED:
-                    store(path, name, args.store / f"{name}-{layout}")
-                for backend in args.backends:
-                    cells = list(compare(path, backend, truths, transcribed=name in TRANSCRIBED))
-                    print("|", " | ".join([name, layout, backend, *cells]), "|", flush=True)
-                    agrees &= not any("**" in cell for cell in cells)
-                    if args.texts:
-                        text, projector = path.with_name("text.gguf"), path
-                        files_of = (path, None) if layout == "single" else (text, projector)
-                        found = dict(texts.compare(name, KINDS[name], *files_of, backend))
-                        print(
-                            "|",
-                            " | ".join([name, layout, backend, *map(": ".join, found.items())]),
-                            "|",
-                            flush=True,
-                        )
-                        agrees &= not any("**" in cell for cell in found.values())
+            for cells in rows(name, args, (args.keep or Path(scratch)) / name):
+                print("|", " | ".join([name, *cells]), "|", flush=True)
+                agrees &= cells[1] == LLAMA_CPP or not any("**" in cell for cell in cells)
     return 0 if agrees else 1
 
 

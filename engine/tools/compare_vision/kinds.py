@@ -55,6 +55,7 @@ class Kind:
 
     features   the rows of one picture, (rows, width)
     tokens     what the processor of texts makes of a picture's placeholder, from the results of the processor of images
+    fitting    height and width of a picture that needs no resizing
     """
 
     make: Callable[[], Any]
@@ -62,6 +63,7 @@ class Kind:
     features: Callable[[Any, dict[str, torch.Tensor]], torch.Tensor]
     seed: int = 0
     tokens: Callable[[Any], list[int]] | None = None
+    fitting: tuple[int, int] = (SIDE, SIDE)
 
     @cached_property
     def model(self) -> Any:
@@ -108,9 +110,11 @@ def _gemma3() -> Any:
     return transformers.Gemma3ForConditionalGeneration(config)
 
 
-def _llava() -> Any:
+def llava(side: int = SIDE) -> Any:
+    """For pictures of this side."""
+    eye = {**VISION, "model_type": "clip_vision_model", "projection_dim": 32, "image_size": side}
     config = transformers.LlavaConfig(
-        vision_config={**VISION, "model_type": "clip_vision_model", "projection_dim": 32},
+        vision_config=eye,
         text_config={**TEXT, "model_type": "llama"},
         image_token_index=ID["<image>"],
         vision_feature_layer=-2,
@@ -186,17 +190,19 @@ def _crossing(model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
     return projected.reshape(-1, projected.shape[-1])
 
 
+def middle_squares(side: int = SIDE) -> Any:
+    """The processor of CLIP."""
+    square = {"height": side, "width": side}
+    return transformers.CLIPImageProcessor(size={"shortest_edge": side}, crop_size=square)
+
+
 MEAN, STD = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
 SQUARE = {"height": SIDE, "width": SIDE}
 KINDS = {
     "gemma3": Kind(
         _gemma3, lambda: transformers.Gemma3ImageProcessor(size=SQUARE, image_seq_length=4), pooled
     ),
-    "llava": Kind(
-        _llava,
-        lambda: transformers.CLIPImageProcessor(size={"shortest_edge": SIDE}, crop_size=SQUARE),
-        pooled,
-    ),
+    "llava": Kind(llava, middle_squares, pooled),
     "llava16": Kind(
         _llava_next,
         lambda: transformers.LlavaNextImageProcessor(

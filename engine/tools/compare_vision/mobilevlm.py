@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
-from kinds import KINDS as OTHERS
-from kinds import PATCH, SIDE, TEXT, VISION, Kind
+from kinds import PATCH, SIDE, TEXT, VISION, Kind, llava, middle_squares, pooled
 from torch import nn
 from torchvision.models.mobilenetv3 import InvertedResidual, InvertedResidualConfig
 from torchvision.ops.misc import SqueezeExcitation
 
 WIDTH = TEXT["hidden_size"]
+PUBLISHED = 24 * PATCH
 
 
 class ChannelNorm(nn.LayerNorm):
@@ -25,7 +26,7 @@ class ChannelNorm(nn.LayerNorm):
 class First(nn.Module):
     """LDPNetProjector of MobileVLM 1."""
 
-    def __init__(self) -> None:
+    def __init__(self, side: int) -> None:
         super().__init__()
         squeeze = partial(SqueezeExcitation, scale_activation=nn.Hardsigmoid)
         described = [(WIDTH, 3, WIDTH, WIDTH, True, "HS", stride, 1, 1) for stride in (1, 2)]
@@ -42,13 +43,13 @@ class First(nn.Module):
 class Second(nn.Module):
     """LDPNetV2Projector of MobileVLM 2, for any side of the grid."""
 
-    def __init__(self) -> None:
+    def __init__(self, side: int) -> None:
         super().__init__()
         linear = nn.Linear(VISION["hidden_size"], WIDTH), nn.Linear(WIDTH, WIDTH)
         self.model = nn.Module()
         self.model.mlp = nn.Sequential(linear[0], nn.GELU(), linear[1])
         self.model.peg = nn.Sequential(nn.Conv2d(WIDTH, WIDTH, 3, 1, 1, bias=True, groups=WIDTH))
-        few = SIDE // PATCH // 2
+        few = side // PATCH // 2
         self.pool = nn.AdaptiveAvgPool2d((few, few))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -65,13 +66,19 @@ def _rows(x: torch.Tensor) -> torch.Tensor:
     return x.flatten(2).permute(0, 2, 1)
 
 
-def _made(projector: type[nn.Module]) -> Any:
-    model = OTHERS["llava"].make()
-    model.model.multi_modal_projector = projector()
+def _made(projector: Callable[[int], nn.Module], side: int) -> Any:
+    model = llava(side)
+    model.model.multi_modal_projector = projector(side)
     return model
 
 
 KINDS = {
-    name: Kind(partial(_made, projector), OTHERS["llava"].processor, OTHERS["llava"].features)
-    for name, projector in (("ldp", First), ("ldpv2", Second))
+    name: Kind(partial(_made, projector, side), partial(middle_squares, side), pooled, fitting=(side, side))
+    for name, projector, side in (
+        ("ldp", First, SIDE),
+        ("ldpv2", Second, SIDE),
+        ("ldp-published", First, PUBLISHED),
+        ("ldpv2-published", Second, PUBLISHED),
+    )
 }
+"""Small grids, and those of the published models, 24 by 24 patches: llama.cpp takes no others."""

@@ -79,8 +79,11 @@ def _processor() -> Any:
 
 
 KINDS = {
-    "qwen3vl": Kind(_dense, _processor, _rows),
-    "qwen3vlmoe": Kind(_experts, _processor, _rows),
-    "qwen35": Kind(_mixed, _processor, _rows),
-    "qwen35moe": Kind(_mixed_experts, _processor, _rows),
+    name: Kind(make, _processor, _rows, fitting=(8 * PATCH * 2, 9 * PATCH * 2))
+    for name, make in (
+        ("qwen3vl", _dense),
+        ("qwen3vlmoe", _experts),
+        ("qwen35", _mixed),
+        ("qwen35moe", _mixed_experts),
+    )
 }
