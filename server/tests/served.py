@@ -10,6 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from starlette.types import Receive, Scope, Send
+
+from backbay_server.errors import TooLargeError, error_response
 from backbay_server.transport.drain import Drain
 from backbay_server.transport.server import Server, bound
 
@@ -38,6 +41,21 @@ def served(app: Any, drain: Drain | None = None) -> Iterator[tuple[str, int]]:
         thread.join(20)
         made.close()
         assert not thread.is_alive()
+
+
+async def read_limited(scope: Scope, receive: Receive, send: Send) -> int | None:
+    """Read a body, and give its length; None if the client has left, or has got the error of a body that is too large."""
+    count, more = 0, True
+    while more:
+        try:
+            message = await receive()
+        except TooLargeError as error:
+            await error_response(error, scope)(scope, receive, send)
+            return None
+        if message["type"] == "http.disconnect":
+            return None
+        count, more = count + len(message.get("body", b"")), message.get("more_body", False)
+    return count
 
 
 def connected(address: tuple[str, int], data: bytes = b"") -> socket.socket:

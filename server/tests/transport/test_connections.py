@@ -9,10 +9,9 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from served import connected, rest, served
+from served import connected, read_limited, rest, served
 from starlette.types import Receive, Scope, Send
 
-from backbay_server.errors import TooLargeError, error_response
 from backbay_server.transport.connections import Connection
 from backbay_server.transport.limits import BodyLimit
 
@@ -27,17 +26,9 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
             await receive()
             await send({"type": f"lifespan.{kind}.complete"})
         return
-    more = True
-    while more:
-        try:
-            message = await receive()
-        except TooLargeError as error:
-            await error_response(error, scope)(scope, receive, send)
-            return
-        if message["type"] == "http.disconnect":
-            ended.set()
-            return
-        more = message["more_body"]
+    if await read_limited(scope, receive, send) is None:
+        ended.set()
+        return
     await send({"type": "http.response.start", "status": 200, "headers": []})
     if scope["path"] == "/endless":
         await endless(send)

@@ -8,10 +8,10 @@ from typing import Any
 
 import httpx
 import pytest
+from served import read_limited
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from backbay import OptionError
-from backbay_server.errors import TooLargeError, error_response
 from backbay_server.transport.hosts import Hosts
 from backbay_server.transport.keys import Keys, read_keys
 from backbay_server.transport.limits import BodyLimit
@@ -20,14 +20,9 @@ from backbay_server.transport.origins import Origins
 
 async def echo(scope: Scope, receive: Receive, send: Send) -> None:
     """Answers with the number of bytes that came."""
-    count, more = 0, True
-    while more:
-        try:
-            message = await receive()
-        except TooLargeError as error:
-            await error_response(error, scope)(scope, receive, send)
-            return
-        count, more = count + len(message.get("body", b"")), message.get("more_body", False)
+    count = await read_limited(scope, receive, send)
+    if count is None:
+        return
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": str(count).encode()})
 

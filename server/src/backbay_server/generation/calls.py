@@ -9,6 +9,8 @@ import string
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias, final
 
+import msgspec
+
 
 class Text(NamedTuple):
     """A piece of the answer's text."""
@@ -253,6 +255,14 @@ class _Value:
 def new_id() -> str:
     """The id of a call: nine letters and digits, as Mistral's templates demand."""
     return "".join(secrets.choice(_ID_LETTERS) for _ in range(9))
+
+
+def arguments_of(text: str) -> dict[str, Any]:
+    """The arguments of a call; none if the answer's end has cut them."""
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError):
+        return {}
 
 
 def _unmarked(text: str) -> str:

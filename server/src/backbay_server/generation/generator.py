@@ -19,11 +19,10 @@ from ..watching import Metrics
 from .answer import Answer, Echo
 from .bridge import Bridge
 from .prompts import Made, prepared
-from .requests import Prompt, Request
+from .requests import SEEDS, Prompt, Request
 
 T = TypeVar("T")
 THREADS: Final = 4  # that render templates and tokenize
-LARGEST_SEED: Final = 2**63
 
 
 @final
@@ -57,7 +56,7 @@ class Generator:
     async def lease(self, model: str | None) -> Lease:
         """A model, kept in memory until the lease is released. A server of one model needs no name."""
         if not model:
-            listed = self._pool.listed()
+            listed = await asyncio.to_thread(self._pool.listed)  # it may look into folders
             if len(listed) != 1:
                 raise InvalidRequestError("you must provide a model parameter", param="model")
             model = listed[0].name
@@ -107,4 +106,4 @@ def _nothing(prompt: Made, *, on_step: Callable[[Any], None]) -> None:
 
 def _seeded(options: dict[str, Any], number: int) -> dict[str, Any]:
     """The options of one of several answers, which differ although the request has one seed."""
-    return {**options, "seed": (options["seed"] + number) % LARGEST_SEED} if "seed" in options else options
+    return {**options, "seed": (options["seed"] + number) % SEEDS} if "seed" in options else options

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, TypeAlias, final
 
+SEEDS: Final = 2**63  # clients give negative ones, too
 LEAST_SHARE: Final = 1e-9  # clients give a top_p of 0 for the most likely token alone
 
 
@@ -43,7 +44,7 @@ class Options:
     """How an answer is made: the engine's options. None leaves the choice to the engine."""
 
     max_tokens: int | None = None
-    stop: Sequence[str] | None = None
+    stop: str | Sequence[str] | None = None
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
@@ -64,6 +65,8 @@ class Options:
         given = {name: value for name, value in values if value is not None}
         if "top_p" in given:
             given["top_p"] = max(given["top_p"], LEAST_SHARE)
+        if "seed" in given:
+            given["seed"] %= SEEDS
         return given
 
 

@@ -77,6 +77,11 @@ def named_sse(name: str, data: bytes) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (name.encode(), data)
 
 
+def event_sse(event: msgspec.Struct) -> bytes:
+    """A server-sent event of a struct, whose tag is its name."""
+    return named_sse(str(event.__struct_config__.tag), encode(event))
+
+
 def line(data: bytes) -> bytes:
     return data + b"\n"
 

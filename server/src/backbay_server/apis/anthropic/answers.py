@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import Struct
+
+from ...errors import AnthropicError
 
 StopReason: TypeAlias = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
 
@@ -57,7 +59,7 @@ class Message(Struct, tag="message", tag_field="type"):
 class Count(Struct):
     """The tokens of a prompt."""
 
-    input_tokens: Annotated[int, Meta(ge=0)]
+    input_tokens: int
 
 
 # -- events of a stream ----------------------------------------------------------------------------------------
@@ -114,16 +116,6 @@ class MessageStop(Struct, tag="message_stop", tag_field="type"):
     pass
 
 
-class Error(Struct):
-    type: str
-    message: str
-
-
-class ErrorBody(Struct, tag="error", tag_field="type"):
-    """The body of every error, and the event that ends a broken stream."""
-
-    error: Error
-    request_id: str | UnsetType = UNSET
-
-
-Event: TypeAlias = MessageStart | BlockStart | BlockDelta | BlockStop | MessageDelta | MessageStop | ErrorBody
+Event: TypeAlias = (
+    MessageStart | BlockStart | BlockDelta | BlockStop | MessageDelta | MessageStop | AnthropicError
+)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, final
+from typing import final
 
-import msgspec
-
-from ...generation.calls import CallArguments, CallBegun, Piece, Reasoning, Text
+from ...generation.calls import CallArguments, CallBegun, Piece, Reasoning, Text, arguments_of
 from .answers import (
     Block,
     BlockDelta,
@@ -89,13 +87,5 @@ def whole_blocks(pieces: Iterable[Piece]) -> list[Block]:
     for place, texts in arguments.items():
         block = blocks[place]
         assert isinstance(block, UseBlock)
-        block.input = _object("".join(texts))
+        block.input = arguments_of("".join(texts))
     return blocks
-
-
-def _object(text: str) -> dict[str, Any]:
-    """The arguments of a call; none if the answer's end has cut them."""
-    try:
-        return msgspec.json.decode(text, type=dict[str, Any])
-    except msgspec.DecodeError:
-        return {}

@@ -7,13 +7,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from msgspec import json
-
 from backbay_engine import LLM
 
 from ...generation import Answer, Conversation, Delta, Finish, Piece, Request
 from ...generation.prompts import made
-from ...transport.answers import Json, Stream, event_stream, named_sse
+from ...transport.answers import Json, Stream, event_sse, event_stream, named_sse
 from ..endpoint import Call, Endpoint
 from .answers import (
     Count,
@@ -30,7 +28,6 @@ from .blocks import GrowingBlocks, whole_blocks
 from .conversations import conversation_of, options_of
 from .requests import CountRequest, MessagesRequest
 
-_encode: Final = json.Encoder().encode
 _REASONS: Final[dict[str, StopReason]] = {
     "stop": "end_turn",
     "length": "max_tokens",
@@ -85,7 +82,7 @@ async def _events(call: Call, request: Request) -> AsyncGenerator[bytes, None]:
 
 
 def _sent(events: Iterable[Event]) -> bytes:
-    return b"".join(named_sse(str(event.__struct_config__.tag), _encode(event)) for event in events)
+    return b"".join(map(event_sse, events))
 
 
 def _end(event: Finish) -> MessageEnd:

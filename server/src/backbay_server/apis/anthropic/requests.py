@@ -6,11 +6,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
-from ..fields import ignored, refused, taken
-
-Whole: TypeAlias = Annotated[int, Meta(ge=0)]
-Positive: TypeAlias = Annotated[int, Meta(ge=1)]
-Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
+from ..fields import Count, Positive, Share, ignored, refused, taken
 
 
 class Text(Struct, tag="text", tag_field="type"):
@@ -152,7 +148,7 @@ class MessagesRequest(Conversation, forbid_unknown_fields=True, kw_only=True):
     stop_sequences: Annotated[list[str] | None, taken("strings that end the answer")] = None
     stream: Annotated[bool, taken("send events as the answer grows")] = False
     temperature: Annotated[Share | None, taken("0 is greedy; 1 by default")] = None
-    top_k: Annotated[Whole | None, taken("choose among this many tokens; 0: all")] = None
+    top_k: Annotated[Count | None, taken("choose among this many tokens; 0: all")] = None
     top_p: Annotated[Share | None, taken("choose among the tokens that together have this probability")] = (
         None
     )

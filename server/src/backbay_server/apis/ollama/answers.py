@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from ..logprobs import ChosenLogprob
+
 
 class Details(Struct):
     """What kind of file a model is."""
@@ -95,20 +97,6 @@ class Message(Struct, omit_defaults=True):
     tool_calls: list[Call] | None = None
 
 
-class Alternative(Struct):
-    """A token and its log-probability."""
-
-    token: str
-    logprob: float
-    bytes: list[int]
-
-
-class TokenLogprob(Alternative):
-    """A token of the answer, with its alternatives."""
-
-    top_logprobs: list[Alternative]
-
-
 class Line(Struct, kw_only=True, omit_defaults=True):
     """What the lines of chat and generate share. The last line has the numbers; times are in nanoseconds."""
 
@@ -116,7 +104,7 @@ class Line(Struct, kw_only=True, omit_defaults=True):
     created_at: str
     done: bool | None = None
     done_reason: Literal["stop", "length", "load", "unload"] | None = None
-    logprobs: list[TokenLogprob] | None = None
+    logprobs: list[ChosenLogprob] | None = None
     total_duration: int | None = None
     load_duration: int | None = None
     prompt_eval_count: int | None = None
@@ -152,9 +140,3 @@ class OneEmbedded(Struct):
     """The vector of a text."""
 
     embedding: list[float]
-
-
-class ErrorBody(Struct):
-    """The body of every error, and the line that ends a broken stream."""
-
-    error: str

@@ -43,7 +43,7 @@ def options_of(body: given.Generating) -> Options:
     most = options.num_predict
     return Options(
         max_tokens=None if most is None or most < 0 else most,
-        stop=[options.stop] if isinstance(options.stop, str) else options.stop,
+        stop=options.stop,
         temperature=options.temperature,
         top_k=options.top_k,
         top_p=options.top_p,
@@ -52,7 +52,7 @@ def options_of(body: given.Generating) -> Options:
         presence_penalty=options.presence_penalty,
         frequency_penalty=options.frequency_penalty,
         penalty_window=options.repeat_last_n,
-        seed=None if options.seed is None else options.seed % 2**63,
+        seed=options.seed,
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         response_format=_format(body.format),
     )

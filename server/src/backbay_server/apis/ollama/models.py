@@ -18,7 +18,7 @@ from backbay import BackbayError
 from backbay.discovery import open_model
 from backbay.gguf import Config, ModelFile, Strings
 
-from ...catalogue import Entry
+from ...catalogue import Entry, Pool
 from ...catalogue.pool import Held
 from ...errors import ModelNotFoundError
 from ...transport.answers import Json
@@ -40,7 +40,7 @@ async def version(call: Call, _: None) -> Json:
 
 async def tags(call: Call, _: None) -> Json:
     """List the models on offer, in Ollama's form."""
-    return Json(Tags(await asyncio.to_thread(_listed, call.services.pool.listed())))
+    return Json(Tags(await asyncio.to_thread(_listed, call.services.pool)))
 
 
 async def show(call: Call, body: ShowRequest) -> Json:
@@ -55,10 +55,10 @@ async def running(call: Call, _: None) -> Json:
     return Json(Processes(await asyncio.to_thread(_running, loaded)))
 
 
-def _listed(entries: Iterable[Entry]) -> list[Model]:
+def _listed(pool: Pool) -> list[Model]:
     return [
         Model(each.name, each.name, _time(each), _size(each), _digest(each), _details(each))
-        for each in entries
+        for each in pool.listed()
     ]
 
 

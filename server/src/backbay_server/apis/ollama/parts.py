@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import final
 
-import msgspec
-
-from backbay_engine import Sampled, Tokenizer
+from backbay_engine import Tokenizer
 
 from ...generation import Delta
-from ...generation.calls import CallArguments, CallBegun, Reasoning, Text
-from .answers import Alternative, Call, Function, TokenLogprob
+from ...generation.calls import CallArguments, CallBegun, Reasoning, Text, arguments_of
+from ..logprobs import ChosenLogprob, chosen_of
+from .answers import Call, Function
 
 
 @final
@@ -22,7 +21,7 @@ class Grown:
     text: str = ""
     reasoning: str = ""
     calls: list[Call] = field(default_factory=list)
-    logprobs: list[TokenLogprob] | None = None
+    logprobs: list[ChosenLogprob] | None = None
 
     def __bool__(self) -> bool:
         return bool(self.text or self.reasoning or self.calls or self.logprobs)
@@ -50,7 +49,7 @@ class Parts:
                     assert self._open is not None
                     self._open[1].append(text)
         if delta.logprobs is not None:
-            shown = [_shown(self._tokenizer, each) for each in delta.logprobs]
+            shown = chosen_of(self._tokenizer, delta.logprobs)
             self._new.logprobs = [*(self._new.logprobs or ()), *shown]
 
     def taken(self, *, last: bool = False) -> Grown:
@@ -63,23 +62,5 @@ class Parts:
     def _end_call(self) -> None:
         if self._open is not None:
             begun, arguments = self._open
-            self._new.calls.append(Call(begun.id, Function(begun.name, _object("".join(arguments)))))
+            self._new.calls.append(Call(begun.id, Function(begun.name, arguments_of("".join(arguments)))))
         self._open = None
-
-
-def _object(text: str) -> dict[str, Any]:
-    """The arguments of a call; none if the answer's end has cut them."""
-    try:
-        return msgspec.json.decode(text, type=dict[str, Any])
-    except msgspec.DecodeError:
-        return {}
-
-
-def _shown(tokenizer: Tokenizer, sampled: Sampled) -> TokenLogprob:
-    top = [Alternative(*_token(tokenizer, each.token, each.logprob)) for each in sampled.top]
-    return TokenLogprob(*_token(tokenizer, sampled.token, sampled.logprob or 0.0), top)
-
-
-def _token(tokenizer: Tokenizer, token: int, logprob: float) -> tuple[str, float, list[int]]:
-    data = tokenizer.token_bytes(token, special=True)
-    return data.decode("utf-8", "replace"), logprob, list(data)

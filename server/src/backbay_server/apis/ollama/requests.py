@@ -6,10 +6,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
-from ..fields import ignored, refused, taken
+from ..fields import Count, Positive, Share, ignored, refused, taken
 
-Whole: TypeAlias = Annotated[int, Meta(ge=0)]
-Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 Reasons: TypeAlias = Annotated[
     bool | str | None, taken("whether the model reasons, for templates that know reasoning")
 ]
@@ -27,7 +25,7 @@ class Options(Struct, forbid_unknown_fields=True):
     stop: Annotated[str | list[str] | None, taken("strings that end the answer")] = None
     seed: Annotated[int | None, taken("equal seeds give equal answers")] = None
     temperature: Annotated[Annotated[float, Meta(ge=0)] | None, taken("0 is greedy")] = None
-    top_k: Annotated[Whole | None, taken("choose among this many tokens; 0: all")] = None
+    top_k: Annotated[Count | None, taken("choose among this many tokens; 0: all")] = None
     top_p: Annotated[Share | None, taken("choose among the tokens that together have this probability")] = (
         None
     )
@@ -151,9 +149,7 @@ class EmbedRequest(Named, forbid_unknown_fields=True, kw_only=True):
     truncate: Annotated[bool | None, taken("true cuts a text that is too long; otherwise it is an error")] = (
         None
     )
-    dimensions: Annotated[
-        Annotated[int, Meta(ge=1)] | None, refused("no model is known to have shorter vectors")
-    ] = None
+    dimensions: Annotated[Positive | None, refused("no model is known to have shorter vectors")] = None
     options: Annotated[Options | None, ignored("they are for answers")] = None
     keep_alive: KeepAlive = None
 

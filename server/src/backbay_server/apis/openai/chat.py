@@ -14,11 +14,11 @@ from ...errors import InvalidRequestError
 from ...generation import Answer, CallBegun, Conversation, Delta, Finish, Piece, Reasoning, Request, Text
 from ...transport.answers import Json, Stream, encode, event_stream, sse
 from ..endpoint import Call, Endpoint
+from ..logprobs import chosen_of
 from . import chat_answers as told
 from .chat_requests import ChatRequest, NamedTool
 from .conversations import allowed_tools, conversation_of
 from .formats import format_of
-from .logprobs import Logprobs, chosen_of
 from .sampling import options_of, reasoning_variables, require_choices, wants_usage
 from .usage import Usage, usage_of
 
@@ -105,7 +105,7 @@ class _Collected:
             reasoning_content="".join(self._reasoning) or UNSET,
             tool_calls=calls or UNSET,
         )
-        logprobs = None if self._logprobs is None else Logprobs(chosen_of(tokenizer, self._logprobs))
+        logprobs = None if self._logprobs is None else told.Logprobs(chosen_of(tokenizer, self._logprobs))
         return told.Choice(end.choice, message, end.reason, logprobs)
 
 
@@ -144,7 +144,7 @@ def _grown(event: Delta, tokenizer: Tokenizer) -> list[told.ChunkChoice]:
     deltas = [_delta(piece) for piece in event.pieces] or [told.Delta(content="")]
     grown = [told.ChunkChoice(event.choice, delta) for delta in deltas]
     if event.logprobs:
-        grown[0].logprobs = Logprobs(chosen_of(tokenizer, event.logprobs))
+        grown[0].logprobs = told.Logprobs(chosen_of(tokenizer, event.logprobs))
     return grown
 
 

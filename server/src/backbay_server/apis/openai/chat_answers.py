@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType
 
-from .logprobs import Logprobs
+from ..logprobs import ChosenLogprob
 from .usage import Usage
 
 Reason: TypeAlias = Literal["stop", "length", "tool_calls"]
@@ -35,6 +35,13 @@ class Message(Struct):
     role: Literal["assistant"] = "assistant"
     reasoning_content: str | UnsetType = UNSET
     tool_calls: list[ToolCall] | UnsetType = UNSET
+
+
+class Logprobs(Struct):
+    """The log-probabilities of an answer's tokens."""
+
+    content: list[ChosenLogprob]
+    refusal: None = None
 
 
 class Choice(Struct):

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
-from ..fields import ignored, refused, taken
+from ..fields import Positive, ignored, refused, taken
 from .formats import ChatFormat
 from .sampling import GenerationFields
 
@@ -108,11 +108,11 @@ class ChatRequest(GenerationFields, kw_only=True):
 
     messages: Annotated[list[Message], Meta(min_length=1), taken("the conversation")]
     max_tokens: Annotated[
-        Annotated[int, Meta(ge=1)] | None,
+        Positive | None,
         taken("the most tokens of an answer; by default what the context holds"),
     ] = None
     max_completion_tokens: Annotated[
-        Annotated[int, Meta(ge=1)] | None, taken("the newer name of max_tokens, and before it")
+        Positive | None, taken("the newer name of max_tokens, and before it")
     ] = None
     logprobs: Annotated[bool | None, taken("whether the answer has log-probabilities")] = None
     top_logprobs: Annotated[

@@ -6,8 +6,8 @@ from typing import Annotated, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from ..fields import refused, taken
-from .sampling import Count, GenerationFields
+from ..fields import Count, refused, taken
+from .sampling import GenerationFields
 from .usage import Usage
 
 Reason: TypeAlias = Literal["stop", "length"]

@@ -14,9 +14,9 @@ from ...errors import InvalidRequestError
 from ...generation import Answer, Delta, Finish, Request, Text
 from ...transport.answers import Json, Stream, encode, event_stream, sse
 from ..endpoint import Call, Endpoint
+from ..logprobs import token_text
 from .chat import DONE
 from .completion_bodies import CompletionChoice, CompletionLogprobs, CompletionRequest, Reason, TextCompletion
-from .logprobs import token_text
 from .sampling import options_of, require_choices, wants_usage
 from .usage import Usage, usage_of
 

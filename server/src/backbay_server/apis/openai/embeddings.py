@@ -13,7 +13,7 @@ from ...errors import InvalidRequestError
 from ...generation.vectors import vectors_of
 from ...transport.answers import Json
 from ..endpoint import Call, Endpoint
-from ..fields import ignored, taken
+from ..fields import Positive, ignored, taken
 from .completions import prompts_of
 
 MOST_TEXTS: Final = 2048  # of one request, as OpenAI has it
@@ -30,9 +30,7 @@ class EmbeddingRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     encoding_format: Annotated[
         Literal["float", "base64"] | None, taken("base64: the bytes of float32, lowest first")
     ] = None
-    dimensions: Annotated[Annotated[int, Meta(ge=1)] | None, taken("those of the model, and no others")] = (
-        None
-    )
+    dimensions: Annotated[Positive | None, taken("those of the model, and no others")] = None
     user: Annotated[str | None, ignored("nothing is kept by user")] = None
 
 

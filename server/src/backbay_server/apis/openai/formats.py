@@ -33,13 +33,8 @@ class ChatSchemaFormat(Struct, tag="json_schema", tag_field="type", forbid_unkno
     json_schema: Annotated[Schema, taken("the schema")]
 
 
-class SchemaFormat(Struct, tag="json_schema", tag_field="type", forbid_unknown_fields=True):
+class SchemaFormat(Schema, tag="json_schema", tag_field="type", forbid_unknown_fields=True):
     """JSON by a schema, as responses have it."""
-
-    schema: Annotated[dict[str, Any], taken("the JSON schema, which the answer obeys")]
-    name: Annotated[str | None, ignored("the model sees no name")] = None
-    description: Annotated[str | None, ignored("describe the answer in a message")] = None
-    strict: Annotated[bool | None, ignored("an answer always obeys its schema")] = None
 
 
 class PatternFormat(Struct, tag="regex", tag_field="type", forbid_unknown_fields=True):

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Any, Final
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from ...generation.vectors import scores_of
 from ...transport.answers import Json
 from ..endpoint import Call, Endpoint
-from ..fields import ignored, taken
-
-Positive: TypeAlias = Annotated[int, Meta(ge=1)]
+from ..fields import Positive, ignored, taken
 
 
 class Document(Struct):

@@ -9,10 +9,8 @@ from msgspec import Meta, Struct
 from ...errors import InvalidRequestError
 from ...generation import Format, Options
 from ..endpoint import Call
-from ..fields import ignored, taken
+from ..fields import Count, Positive, Share, ignored, taken
 
-Count: TypeAlias = Annotated[int, Meta(ge=0)]
-Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 Penalty: TypeAlias = Annotated[float, Meta(ge=-2, le=2)]
 Bias: TypeAlias = Annotated[float, Meta(ge=-100, le=100)]
 Stop: TypeAlias = Annotated[str, Meta(min_length=1, max_length=1024)]
@@ -28,13 +26,26 @@ class StreamOptions(Struct, forbid_unknown_fields=True):
     include_obfuscation: Annotated[bool | None, ignored("chunks are not padded")] = None
 
 
-class GenerationFields(Struct, kw_only=True, forbid_unknown_fields=True):
+class IgnoredFields(Struct, kw_only=True):
+    """Fields of OpenAI's service: what it stores, for whom, and how it is paid for."""
+
+    user: Annotated[str | None, ignored("nothing is kept by user")] = None
+    store: Annotated[bool | None, ignored("nothing is stored")] = None
+    service_tier: Annotated[str | None, ignored("there is one tier")] = None
+    safety_identifier: Annotated[str | None, ignored("nothing is kept by user")] = None
+    prompt_cache_key: Annotated[
+        str | None, ignored("equal beginnings of prompts are found without a key")
+    ] = None
+    prompt_cache_retention: Annotated[str | None, ignored("the cache keeps what fits")] = None
+
+
+class GenerationFields(IgnoredFields, kw_only=True, forbid_unknown_fields=True):
     """How text is generated."""
 
     model: Annotated[str | None, taken("the model; a server of one model needs no name")] = None
     stream: Annotated[bool | None, taken("whether the answer comes in pieces, as server-sent events")] = None
     stream_options: Annotated[StreamOptions | None, taken("options of the stream")] = None
-    n: Annotated[Annotated[int, Meta(ge=1)] | None, taken("answers to a prompt")] = None
+    n: Annotated[Positive | None, taken("answers to a prompt")] = None
     stop: Annotated[Stop | Stops | None, taken("strings that end the answer, which does not have them")] = (
         None
     )
@@ -64,15 +75,7 @@ class GenerationFields(Struct, kw_only=True, forbid_unknown_fields=True):
         dict[int, Bias] | None, taken("added to the logits of these tokens; -100 forbids a token")
     ] = None
     cache_prompt: Annotated[bool | None, taken("whether an earlier prompt's cache may serve")] = None
-    user: Annotated[str | None, ignored("nothing is kept by user")] = None
-    store: Annotated[bool | None, ignored("nothing is stored")] = None
     metadata: Annotated[dict[str, Any] | None, ignored("nothing is stored")] = None
-    service_tier: Annotated[str | None, ignored("there is one tier")] = None
-    safety_identifier: Annotated[str | None, ignored("nothing is kept by user")] = None
-    prompt_cache_key: Annotated[
-        str | None, ignored("equal beginnings of prompts are found without a key")
-    ] = None
-    prompt_cache_retention: Annotated[str | None, ignored("the cache keeps what fits")] = None
 
 
 def wants_usage(body: GenerationFields) -> bool:
@@ -103,7 +106,7 @@ def options_of(
     """The options of the fields."""
     return Options(
         max_tokens=max_tokens,
-        stop=[body.stop] if isinstance(body.stop, str) else body.stop,
+        stop=body.stop,
         temperature=body.temperature,
         top_k=body.top_k,
         top_p=body.top_p,
@@ -112,7 +115,7 @@ def options_of(
         presence_penalty=body.presence_penalty,
         frequency_penalty=body.frequency_penalty,
         penalty_window=body.repeat_last_n,
-        seed=None if body.seed is None else body.seed % 2**63,
+        seed=body.seed,
         logit_bias=None if body.logit_bias is None else _bias(body.logit_bias),
         logprobs=logprobs,
         reuse=body.cache_prompt,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from backbay_engine import LLM
 
 from ...errors import InvalidRequestError
 from ...transport.answers import Json
 from ..endpoint import Call, Endpoint
-from ..fields import taken
+from ..fields import Count, taken
 
 
 class TokenizeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -43,7 +43,7 @@ class DetokenizeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """Tokens to join into a text."""
 
     model: Annotated[str | None, taken("the model; a server of one model needs no name")] = None
-    tokens: Annotated[list[Annotated[int, Meta(ge=0)]], taken("the tokens")]
+    tokens: Annotated[list[Count], taken("the tokens")]
 
 
 class Content(Struct):

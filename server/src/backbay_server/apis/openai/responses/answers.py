@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct, field
 
-from ..logprobs import ChosenLogprob
+from ...logprobs import ChosenLogprob
 from .requests import NamedFunction, ReasoningOptions, TextOptions
 
 Status: TypeAlias = Literal["in_progress", "completed", "incomplete"]

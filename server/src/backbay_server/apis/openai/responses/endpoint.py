@@ -8,11 +8,11 @@ from typing import Final
 
 from ....errors import InvalidRequestError
 from ....generation import Answer, Conversation, Finish, Options, Reasoning, Request
-from ....transport.answers import Json, Stream, encode, event_stream, named_sse
+from ....transport.answers import Json, Stream, event_sse, event_stream
 from ...endpoint import Call, Endpoint
+from ...logprobs import chosen_of
 from ..conversations import allowed_tools, conversation_of
 from ..formats import TextFormat, format_of
-from ..logprobs import chosen_of
 from ..sampling import reasoning_variables
 from . import answers, events
 from .conversations import messages_of, tools_of
@@ -73,7 +73,7 @@ async def _events(call: Call, request: Request, answering: _Answering) -> AsyncG
         async for event in answering.told(answer):
             event.sequence_number = number
             number += 1
-            yield named_sse(str(event.__struct_config__.tag), encode(event))
+            yield event_sse(event)
 
 
 class _Answering:

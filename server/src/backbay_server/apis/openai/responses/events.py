@@ -6,7 +6,7 @@ from typing import TypeAlias, TypedDict
 
 from msgspec import Struct, field
 
-from ..logprobs import ChosenLogprob
+from ...logprobs import ChosenLogprob
 from .answers import Item, OutputText, ReasoningText, Response
 
 
@@ -16,42 +16,37 @@ class _Event(Struct, tag_field="type", kw_only=True):
     sequence_number: int = 0
 
 
-class Created(_Event, kw_only=True, tag="response.created"):
+class _OfResponse(_Event, kw_only=True):
+    response: Response
+
+
+class Created(_OfResponse, kw_only=True, tag="response.created"):
     """The answer has begun."""
 
-    response: Response
 
-
-class InProgress(_Event, kw_only=True, tag="response.in_progress"):
+class InProgress(_OfResponse, kw_only=True, tag="response.in_progress"):
     """The answer goes on."""
 
-    response: Response
 
-
-class Completed(_Event, kw_only=True, tag="response.completed"):
+class Completed(_OfResponse, kw_only=True, tag="response.completed"):
     """The answer is whole."""
 
-    response: Response
 
-
-class Shortened(_Event, kw_only=True, tag="response.incomplete"):
+class Shortened(_OfResponse, kw_only=True, tag="response.incomplete"):
     """The answer ended before it was whole."""
 
-    response: Response
+
+class _OfItem(_Event, kw_only=True):
+    output_index: int
+    item: Item
 
 
-class ItemAdded(_Event, kw_only=True, tag="response.output_item.added"):
+class ItemAdded(_OfItem, kw_only=True, tag="response.output_item.added"):
     """An item begins."""
 
-    output_index: int
-    item: Item
 
-
-class ItemDone(_Event, kw_only=True, tag="response.output_item.done"):
+class ItemDone(_OfItem, kw_only=True, tag="response.output_item.done"):
     """An item is whole."""
-
-    output_index: int
-    item: Item
 
 
 class Place(TypedDict):
@@ -74,16 +69,16 @@ class _InPart(_InItem, kw_only=True):
     content_index: int = 0
 
 
-class PartAdded(_InPart, kw_only=True, tag="response.content_part.added"):
+class _OfPart(_InPart, kw_only=True):
+    part: OutputText | ReasoningText
+
+
+class PartAdded(_OfPart, kw_only=True, tag="response.content_part.added"):
     """A part of an item begins."""
 
-    part: OutputText | ReasoningText
 
-
-class PartDone(_InPart, kw_only=True, tag="response.content_part.done"):
+class PartDone(_OfPart, kw_only=True, tag="response.content_part.done"):
     """A part of an item is whole."""
-
-    part: OutputText | ReasoningText
 
 
 class TextDelta(_InPart, kw_only=True, tag="response.output_text.delta"):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import final
 
 from ....generation import CallBegun, Piece, Reasoning, Text
-from ..logprobs import ChosenLogprob
+from ...logprobs import ChosenLogprob
 from . import answers, events
 from .answers import FunctionCall, Item, Message, OutputText, ReasoningText, Status
 from .events import StreamEvent

@@ -6,10 +6,10 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
-from ...fields import ignored, refused, taken
+from ...fields import Positive, Share, ignored, refused, taken
 from ..chat_requests import Effort
 from ..formats import ResponsesFormat
-from ..sampling import Share
+from ..sampling import IgnoredFields
 
 Kind: TypeAlias = Literal["message", "function_call", "function_call_output", "reasoning"]
 STATE: Final = "the server keeps no state; send the whole conversation"
@@ -106,7 +106,7 @@ class ReasoningOptions(Struct):
     generate_summary: Annotated[str | None, ignored("the whole reasoning is given")] = None
 
 
-class ResponsesRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+class ResponsesRequest(IgnoredFields, kw_only=True, forbid_unknown_fields=True):
     """A conversation to answer."""
 
     input: Annotated[
@@ -115,7 +115,7 @@ class ResponsesRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     model: Annotated[str | None, taken("the model; a server of one model needs no name")] = None
     instructions: Annotated[str | None, taken("the system's message, before all others")] = None
     max_output_tokens: Annotated[
-        Annotated[int, Meta(ge=1)] | None, taken("the most tokens; by default what the context holds")
+        Positive | None, taken("the most tokens; by default what the context holds")
     ] = None
     temperature: Annotated[Annotated[float, Meta(ge=0, le=2)] | None, taken("0: the most likely token")] = (
         None
@@ -150,12 +150,4 @@ class ResponsesRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     previous_response_id: Annotated[str | None, refused(STATE)] = None
     conversation: Annotated[Any, refused(STATE)] = None
     prompt: Annotated[Any, refused(STATE)] = None
-    store: Annotated[bool | None, ignored("nothing is stored")] = None
     metadata: Annotated[dict[str, Any] | None, taken("given back with the answer")] = None
-    user: Annotated[str | None, ignored("nothing is kept by user")] = None
-    service_tier: Annotated[str | None, ignored("there is one tier")] = None
-    safety_identifier: Annotated[str | None, ignored("nothing is kept by user")] = None
-    prompt_cache_key: Annotated[
-        str | None, ignored("equal beginnings of prompts are found without a key")
-    ] = None
-    prompt_cache_retention: Annotated[str | None, ignored("the cache keeps what fits")] = None

@@ -1,4 +1,4 @@
-"""Log-probabilities as chat gives them."""
+"""Log-probabilities, as the APIs of OpenAI and Ollama give them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,6 @@ class ChosenLogprob(TokenLogprob):
     """The token that was chosen, and the most likely ones."""
 
     top_logprobs: list[TokenLogprob]
-
-
-class Logprobs(Struct):
-    """The log-probabilities of an answer's tokens."""
-
-    content: list[ChosenLogprob]
-    refusal: None = None
 
 
 def chosen_of(tokenizer: Tokenizer, sampled: Sequence[Sampled]) -> list[ChosenLogprob]:
