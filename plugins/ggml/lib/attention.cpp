@@ -1,23 +1,8 @@
 // Attention without a mask over many keys in f32, for a custom op of ggml. Scores exist for a tile at a time.
 
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
+#include "tensor.h"
 
-// As in tools/ggml.cdef.h; the plugin checks that a libggml has this layout.
-struct ggml_tensor {
-    int type;
-    void *buffer;
-    int64_t ne[4];
-    size_t nb[4];
-    int op;
-    int32_t op_params[16];
-    int32_t flags;
-    ggml_tensor *src[10];
-    ggml_tensor *view_src;
-    size_t view_offs;
-    void *data;
-};
+#include <cstring>
 
 static constexpr int MOST = 128; // features of a head
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from backbay import Backend, BackendParams
 from backbay_ggml import Ggml
+from backbay_ggml.library.native import ENDING, STEM, NativeCode, find_native
+
+SOURCES = Path(__file__).parents[1] / "lib"
 
 # Spinning threads are slow beside busy neighbours. libgomp reads this when it is loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -19,3 +25,26 @@ def backend() -> Iterator[Backend]:
     """A new backend, so that a test may count its memory."""
     with Ggml(None, BackendParams(num_threads=2)) as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def native_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the native code of the sources, compiled anew."""
+    compiler = shutil.which("c++")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    folder = tmp_path_factory.mktemp("native")
+    sources = [str(source) for source in SOURCES.glob("*.cpp")]
+    options = ["-std=c++17", "-O2", "-fPIC", "-shared"]
+    subprocess.run([compiler, *options, *sources, "-o", str(folder / f"{STEM}{ENDING}")], check=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def native_code(native_folder: Path) -> NativeCode:
+    """The native code of the sources."""
+    found = find_native(native_folder)
+    assert found is not None
+    if found.instructions("attention") is None:
+        pytest.skip("no native code for this processor")
+    return found

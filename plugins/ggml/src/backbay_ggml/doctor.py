@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from backbay.plugin import human_bytes
@@ -10,6 +11,7 @@ from .devices.device import Device, find_devices
 from .library.abi import NULL
 from .library.library import SUPPORTED, Library, load_library, text
 from .library.location import OURS, REBUILD
+from .library.native import ATTENTION, MISSING, OFF, VARIABLE
 from .weights.arrangements import AMX, REPACK, buffer_types
 from .weights.trials import trial_result
 
@@ -35,7 +37,7 @@ def diagnose() -> dict[str, str]:
         "llamafile kernels": _llamafile(library),
         "prefetch": _prefetch(library),
         "sums of f16": _sums(library),
-        "attention of many queries": _attention(library),
+        "attention of many queries": _native(library, ATTENTION),
         "repacked weights": _arrangement(library, REPACK),
         "amx": _arrangement(library, AMX),
         "rpc": "yes" if library.lib.ggml_backend_reg_by_name(b"RPC") != NULL else "not in this library",
@@ -109,10 +111,16 @@ def _sums(library: Library) -> str:
     return "in f32"
 
 
-def _attention(library: Library) -> str:
-    if library.attention is None:
-        return f"by ggml: there is no code of ours for this CPU beside the library; install {OURS}"
-    return f"by code of ours, for {library.attention.instructions}"
+def _native(library: Library, purpose: str) -> str:
+    """Whether native code of ours serves a purpose, or why not."""
+    if os.environ.get(VARIABLE) == OFF:
+        return f"by ggml: {VARIABLE}={OFF} turns our code off"
+    if library.native is None:
+        return f"by ggml: {MISSING}; install {OURS}"
+    why_not = library.native.why_not(purpose)
+    return (
+        f"by ggml: {why_not}" if why_not else f"by code of ours, for {library.native.instructions(purpose)}"
+    )
 
 
 def _arrangement(library: Library, name: str) -> str:

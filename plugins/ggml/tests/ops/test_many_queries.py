@@ -2,41 +2,21 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from backbay import BackendParams, DType, FlashAttention
 from backbay_ggml import Ggml
 from backbay_ggml.library.library import load_library
-from backbay_ggml.library.native import ENDING, STEM, find_attention
 from backbay_ggml.ops import attention
 
-SOURCE = Path(__file__).parents[2] / "lib" / "attention.cpp"
 PARAMS = BackendParams(flash_attention=FlashAttention.ON, num_threads=2)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    compiler = shutil.which("c++")
-    if compiler is None:
-        pytest.skip("no C++ compiler")
-    folder = tmp_path_factory.mktemp("native")
-    target = folder / f"{STEM}{ENDING}"
-    command = [compiler, "-std=c++17", "-O2", "-fPIC", "-shared", str(SOURCE), "-o", str(target)]
-    subprocess.run(command, check=True)
-    if find_attention(folder) is None:
-        pytest.skip("no native code for this processor")
-    return folder
 
 
 @pytest.fixture(params=["native", "ggml"])
 def code(request, monkeypatch):
     """Whose code computes."""
-    found = find_attention(request.getfixturevalue("folder")) if request.param == "native" else None
+    found = request.getfixturevalue("native_code").attention if request.param == "native" else None
     monkeypatch.setattr(load_library(), "attention", found)
     return request.param
 
@@ -121,10 +101,3 @@ def test_scores_are_never_held(code) -> None:
         before = backend.memory().total()
         ctx.forward(x.scaled_dot_product_attention(ctx, x, x, scale=0.25)).reserve()
         assert backend.memory().total() - before < 4 * 8 * 1024**2
-
-
-@pytest.mark.fault("a damaged library of native code beside libggml", "ggml's own code computes")
-def test_a_damaged_library_is_not_used(tmp_path) -> None:
-    assert find_attention(tmp_path) is None
-    (tmp_path / f"{STEM}{ENDING}").write_bytes(b"no library")
-    assert find_attention(tmp_path) is None

@@ -6,6 +6,7 @@ import ctypes
 import os
 import re
 import threading
+from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
@@ -17,7 +18,7 @@ from .abi import DTYPES, NULL, Ptr, dtype_of, ffi
 from .functions import Functions, file_of
 from .layout import check_layout, has_type, op_numbers
 from .location import VARIABLE, locate
-from .native import find_attention
+from .native import NativeAttention, find_native
 
 OLDEST, NEWEST = (0, 15, 3), (0, 25, 3)
 """The range of ggml versions that the tests run on; later patch levels of the newest are accepted."""
@@ -58,7 +59,12 @@ class Library:
         check_layout(self.lib, path)
         self.view_ops, self.none_op = op_numbers(self.lib)
         self.sums_in_half = _sums_in_half(self.lib)
-        self.attention = find_attention(path.parent)
+        self.native = find_native(path.parent)
+
+    @cached_property
+    def attention(self) -> NativeAttention | None:
+        """Native attention, if there is any that works here."""
+        return None if self.native is None else self.native.attention
 
     def devices(self) -> list[Ptr]:
         """Every device that ggml reports, the CPU first."""

@@ -1,20 +1,34 @@
-"""Native code of ours beside libggml: a library without it lets ggml do the work."""
+"""Native code of ours beside libggml. Where it is missing, off, or fails its trial, ggml does the work.
+
+The environment variable turns it off with 0, or names another file.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import os
+import platform
+import subprocess
 import sys
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any, final
 
-from backbay.plugin import raise_if_starved
+from backbay.plugin import CachedValue, raise_if_starved, run_helper
 
 from .abi import Ptr, ffi
+from .processor import processor
 
-STEM = "libbackbay_attention"
+VARIABLE = "BACKBAY_GGML_NATIVE"
+OFF = "0"
+STEM = "libbackbay_kernels"
 ENDING = ".dylib" if sys.platform == "darwin" else ".so"
+ATTENTION = "attention"
 MOST_FEATURES = 128  # of a head
 EVERY_THREAD = -1  # GGML_N_TASKS_MAX
+TIMEOUT = 60.0  # seconds
+MISSING = "there is no code of ours for this CPU beside the library"
 
 
 @dataclass(frozen=True)
@@ -25,21 +39,82 @@ class NativeAttention:
     instructions: str
 
 
-def find_attention(folder: Path) -> NativeAttention | None:
-    """The code in the folder of libggml; None if there is none, or none for this processor."""
-    path = folder / f"{STEM}{ENDING}"
+@final
+class NativeCode:
+    """The functions of a file of native code. Each purpose has its own instruction sets, and its own trial."""
+
+    def __init__(self, path: Path, loaded: Any) -> None:
+        self.path, self._loaded = path, loaded
+        self._found: dict[str, str] = {}
+
+    def instructions(self, purpose: str) -> str | None:
+        """The instruction set that this processor runs, of those that a purpose has code for; None if there is none."""
+        ask = getattr(self._loaded, f"backbay_{purpose}_instructions")
+        ask.restype = ctypes.c_char_p
+        answer: bytes | None = ask()
+        return None if answer is None else answer.decode()
+
+    def function(self, name: str) -> Ptr:
+        """A function for ggml's custom ops."""
+        address = ctypes.cast(getattr(self._loaded, f"backbay_{name}"), ctypes.c_void_p).value
+        return ffi.cast("void (*)(ggml_tensor *, int, int, void *)", address)
+
+    def why_not(self, purpose: str) -> str:
+        """Why the code for a purpose cannot be used; empty if it can."""
+        if purpose not in self._found:
+            self._found[purpose] = (
+                MISSING if self.instructions(purpose) is None else _tried(self.path, purpose)
+            )
+        return self._found[purpose]
+
+    @cached_property
+    def attention(self) -> NativeAttention | None:
+        """Attention, if it can be used."""
+        if self.why_not(ATTENTION):
+            return None
+        return NativeAttention(self.function("attention"), self.instructions(ATTENTION) or "")
+
+
+def find_native(folder: Path) -> NativeCode | None:
+    """The code that the environment names, else that in the folder of libggml; None if it is off or missing."""
+    named = os.environ.get(VARIABLE)
+    if named == OFF:
+        return None
+    path = Path(named) if named else folder / f"{STEM}{ENDING}"
     if not path.is_file():
         return None
     try:
-        loaded = ctypes.CDLL(str(path))
+        return NativeCode(path, ctypes.CDLL(str(path)))
     except OSError as error:
         raise_if_starved(error, f"loading {path}")
         return None
-    ask = loaded.backbay_attention_instructions
-    ask.restype = ctypes.c_char_p
-    instructions = ask()
-    if instructions is None:
-        return None
-    address = ctypes.cast(loaded.backbay_attention, ctypes.c_void_p).value
-    function = ffi.cast("void (*)(ggml_tensor *, int, int, void *)", address)
-    return NativeAttention(function, instructions.decode())
+
+
+def _tried(path: Path, purpose: str) -> str:
+    """What a trial found, remembered for this file on this machine."""
+    status = path.stat()
+    facts = [str(path), status.st_size, status.st_mtime_ns, platform.machine(), processor()]
+    kept = CachedValue("trials", f"ggml-native-{purpose}", facts)
+    known = kept.recall()
+    if isinstance(known, str):
+        return known
+    found, lasts = _try(path, purpose)
+    if lasts:
+        kept.keep(found)
+    return found
+
+
+def _try(path: Path, purpose: str) -> tuple[str, bool]:
+    """What a child process finds wrong with the code for a purpose, and whether that lasts.
+
+    If the CPU lacks a promised instruction, only the child dies.
+    """
+    command = [sys.executable, "-m", "backbay_ggml.library.native_trial", str(path), purpose]
+    try:
+        done = run_helper(command, timeout=TIMEOUT)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"the trial did not end: {error}", False
+    if done.returncode == 0:
+        return done.stdout.strip(), True
+    last = (done.stdout + done.stderr).strip().splitlines()[-1:] or [""]
+    return f"the trial failed: {last[0]} (exit {done.returncode})", done.returncode < 0

@@ -9,13 +9,13 @@ import signal
 import subprocess
 import sys
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from backbay.plugin import CachedValue, run_helper
 
 from ..library.library import Library
 from ..library.location import VARIABLE
+from ..library.processor import processor
 from .arrangements import AMX, REPACK, TYPES, Arrangement, buffer_types
 
 WRONG = "wrong results"  # the begin of what the trial prints if the arrangement computes wrongly
@@ -88,20 +88,9 @@ def run_trial(library: Library, name: str) -> TrialResult:
 def _kept(library: Library, name: str) -> CachedValue:
     """The place of a result, which depends on the arrangement, the library and the CPU."""
     files = sorted(library.path.parent.glob("libggml*"))
-    facts: list[Any] = [library.version, str(library.path), platform.machine(), _processor()]
+    facts: list[Any] = [library.version, str(library.path), platform.machine(), processor()]
     facts += [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     return CachedValue("trials", f"ggml-{name.lower()}", facts)
-
-
-def _processor() -> str:
-    """The model and flags of the CPU, where the system tells them."""
-    info = Path("/proc/cpuinfo")
-    if not info.exists():
-        return platform.processor()
-    lines = info.read_text().splitlines()
-    return "\n".join(
-        line for line in lines[:40] if line.startswith(("model name", "flags", "microcode", "Features"))
-    )
 
 
 def _parsed(fields: Any) -> TrialResult:

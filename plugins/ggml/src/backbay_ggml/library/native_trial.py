@@ -1,0 +1,71 @@
+"""The child process of a trial of native code: it computes a small case, and compares it with NumPy.
+
+It exits with 0, and prints what is wrong; nothing if the results agree.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from backbay import DType
+from backbay.plugin import Array, contiguous_strides
+
+from .abi import Ptr, ffi
+from .native import ATTENTION, NativeCode
+
+THREADS = 2
+CLOSE = 1e-3
+
+
+def attention(code: NativeCode) -> bool:
+    """Whether attention of some queries, heads and keys is right."""
+    rng = np.random.default_rng(1)
+    q, k, v = (
+        rng.standard_normal((1, count, heads, 72), np.float32) for count, heads in ((65, 2), (99, 1), (99, 1))
+    )
+    result = np.zeros((1, 65, 2, 72), np.float32)
+    scale = struct.unpack("=i", struct.pack("=f", 0.1))[0]
+    run(code.function("attention"), result, [q, k, v], ffi.cast("void *", scale))
+    scores = np.einsum("bqhd,bkgd->bhqk", q, k) * np.float32(0.1)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    expected = np.einsum("bhqk,bkgd->bqhd", weights / weights.sum(-1, keepdims=True), v)
+    return bool(np.allclose(result, expected, rtol=CLOSE, atol=CLOSE))
+
+
+TRIALS: dict[str, Callable[[NativeCode], bool]] = {ATTENTION: attention}
+
+
+def run(function: Ptr, result: Array, operands: Sequence[Array], data: Ptr) -> None:
+    """Run a function for custom ops, as ggml would on some threads, one after the other."""
+    tensor, sources = _tensor(result), [_tensor(operand) for operand in operands]
+    for index, source in enumerate(sources):
+        tensor.src[index] = source
+    for thread in range(THREADS):
+        function(tensor, thread, THREADS, data)
+
+
+def _tensor(array: Array) -> Ptr:
+    """A tensor of a contiguous f32 array; it is valid as long as the array lives."""
+    made, shape = ffi.new("ggml_tensor *"), (*array.shape[::-1], 1, 1, 1, 1)[:4]
+    made.type, made.ne, made.nb = int(DType.F32), shape, contiguous_strides(DType.F32, shape)
+    made.data = ffi.from_buffer(array)
+    return made
+
+
+def main(path: str, purpose: str) -> int:
+    """Try the code for a purpose."""
+    loaded: Any = ctypes.CDLL(path)
+    if not TRIALS[purpose](NativeCode(Path(path), loaded)):
+        sys.stdout.write("wrong results")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,88 @@
+"""Native code: found beside libggml, tried in a process of its own, and turned off."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from backbay_ggml.library import native
+from backbay_ggml.library.native import ATTENTION, ENDING, OFF, STEM, VARIABLE, find_native
+
+FAULTY = """
+#include <csignal>
+extern "C" const char *backbay_attention_instructions() { return "none"; }
+extern "C" void backbay_attention(void *, int, int, void *) { FAULT; }
+"""
+
+
+@pytest.fixture(autouse=True)
+def beside_libggml(monkeypatch):
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setenv("BACKBAY_NO_CACHE", "1")
+
+
+def faulty(folder: Path, fault: str) -> Path:
+    """A library whose attention does not work."""
+    (folder / "faulty.cpp").write_text(FAULTY.replace("FAULT", fault))
+    compiler = shutil.which("c++")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    target = folder / f"{STEM}{ENDING}"
+    subprocess.run([compiler, "-shared", "-fPIC", str(folder / "faulty.cpp"), "-o", str(target)], check=True)
+    return target
+
+
+def test_code_that_works_is_used(native_folder) -> None:
+    code = find_native(native_folder)
+    assert code is not None
+    if code.instructions(ATTENTION) is None:
+        pytest.skip("no native code for this processor")
+    assert code.why_not(ATTENTION) == ""
+    assert code.attention is not None
+
+
+@pytest.mark.fault("native code that crashes on this processor", "ggml's own code computes")
+def test_only_the_child_process_dies_of_code_that_crashes(tmp_path) -> None:
+    faulty(tmp_path, "raise(SIGILL)")
+    code = find_native(tmp_path)
+    assert code is not None
+    assert "exit -4" in code.why_not(ATTENTION)
+    assert code.attention is None
+
+
+@pytest.mark.fault("native code that computes wrongly on this processor", "ggml's own code computes")
+def test_code_with_wrong_results_is_not_used(tmp_path) -> None:
+    faulty(tmp_path, "return")
+    code = find_native(tmp_path)
+    assert code is not None
+    assert code.why_not(ATTENTION) == "wrong results"
+    assert code.attention is None
+
+
+def test_the_environment_names_a_file_or_turns_native_code_off(native_folder, tmp_path, monkeypatch) -> None:
+    assert find_native(tmp_path) is None
+    monkeypatch.setenv(VARIABLE, str(native_folder / f"{STEM}{ENDING}"))
+    assert find_native(tmp_path) is not None
+    monkeypatch.setenv(VARIABLE, OFF)
+    assert find_native(native_folder) is None
+
+
+def test_a_trial_is_remembered_for_its_file(native_folder, tmp_path, monkeypatch) -> None:
+    monkeypatch.delenv("BACKBAY_NO_CACHE")
+    monkeypatch.setenv("BACKBAY_CACHE_DIR", str(tmp_path))
+    code = find_native(native_folder)
+    assert code is not None
+    found = code.why_not(ATTENTION)
+    monkeypatch.setattr(native, "_try", lambda *_: pytest.fail("it was tried again"))
+    again = find_native(native_folder)
+    assert again is not None
+    assert again.why_not(ATTENTION) == found
+
+
+@pytest.mark.fault("a damaged library of native code beside libggml", "ggml's own code computes")
+def test_a_damaged_library_is_not_used(tmp_path) -> None:
+    (tmp_path / f"{STEM}{ENDING}").write_bytes(b"no library")
+    assert find_native(tmp_path) is None
