@@ -13,7 +13,7 @@ from .library.library import SUPPORTED, Library, load_library, text
 from .library.location import OURS, REBUILD
 from .library.native import ATTENTION, MISSING, OFF, VARIABLE
 from .weights.arrangements import AMX, REPACK, buffer_types
-from .weights.trials import trial_result
+from .weights.trials import other_form_pays, trial_result
 
 NOT_GPUS = ("CPU", "RPC", "BLAS")  # kinds of devices of a library without code for GPUs
 VARIANT = "libggml-cpu-"  # begins the file with code for one of several kinds of CPUs
@@ -40,6 +40,7 @@ def diagnose() -> dict[str, str]:
         "attention of many queries": _native(library, ATTENTION),
         "repacked weights": _arrangement(library, REPACK),
         "amx": _arrangement(library, AMX),
+        "products of one column": _one_column(library),
         "rpc": "yes" if library.lib.ggml_backend_reg_by_name(b"RPC") != NULL else "not in this library",
         "huge pages": _huge_pages(),
     }
@@ -131,6 +132,11 @@ def _arrangement(library: Library, name: str) -> str:
         remedy = f"; if GCC 12 built its code, rebuild the library: {REBUILD}" if name == AMX else ""
         return f"not used: {result.why_not}{remedy}"
     return f"used for {', '.join(result.types)}" if result.types else "not used: not faster here"
+
+
+def _one_column(library: Library) -> str:
+    types = sorted(map(str, other_form_pays(library)))
+    return f"in another form than ggml's for {', '.join(types)}" if types else "as ggml computes them"
 
 
 def _huge_pages() -> str:

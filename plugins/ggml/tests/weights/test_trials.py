@@ -7,10 +7,18 @@ import subprocess
 
 import pytest
 
+from backbay import DType
 from backbay_ggml.library.library import load_library
 from backbay_ggml.weights import trials
 from backbay_ggml.weights.arrangements import AMX, REPACK, buffer_types
-from backbay_ggml.weights.trials import TrialResult, run_trial, trial_result, usable_arrangements
+from backbay_ggml.weights.trials import (
+    ONE_COLUMN,
+    TrialResult,
+    other_form_pays,
+    run_trial,
+    trial_result,
+    usable_arrangements,
+)
 
 
 @pytest.mark.fault("a fast product crashes when it is tried", "the product is not used, and the model loads")
@@ -34,6 +42,30 @@ def test_a_trial_passes_here_and_an_unknown_arrangement_fails(monkeypatch, tmp_p
     monkeypatch.setenv("BACKBAY_CACHE_DIR", str(tmp_path / "nowhere"))
     assert run_trial(load_library(), REPACK).why_not == ""
     assert "KeyError" in run_trial(load_library(), "NO_SUCH_TYPE").why_not
+
+
+def test_the_trial_of_one_column_tells_dtypes_of_products_that_have_another_form(
+    monkeypatch, tmp_path
+) -> None:
+    monkeypatch.setenv("BACKBAY_CACHE_DIR", str(tmp_path))
+    result = run_trial(load_library(), ONE_COLUMN)
+    assert result.why_not == ""
+    assert set(result.types) <= {"q8_0", "f16", "bf16"}
+
+
+@pytest.mark.parametrize(
+    ("features", "told", "expected"),
+    [
+        (("LLAMAFILE", "AVX2"), ("q8_0", "f16"), {DType.Q8_0, DType.F16}),
+        (("LLAMAFILE", "AVX2"), (), set()),
+        (("AVX2",), ("q8_0",), set()),
+    ],
+)
+def test_another_form_pays_where_the_trial_says_so(features, told, expected, monkeypatch) -> None:
+    library = load_library()
+    monkeypatch.setattr(library, "features", lambda: dict.fromkeys(features, "1"))
+    monkeypatch.setattr(trials, "trial_result", lambda *_: TrialResult(types=told))
+    assert other_form_pays.__wrapped__(library) == expected
 
 
 @pytest.mark.fault("the trial of an arrangement of weights is killed", "plain weights; tried again next time")

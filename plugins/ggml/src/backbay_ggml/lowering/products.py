@@ -1,20 +1,18 @@
 """Products of weights and columns, in the form in which the CPU reads large weights the fastest.
 
 With few columns, the CPU waits for memory. ggml's code for one column reads one row after the other, which is the
-slowest; llamafile's code reads four rows at a time, but serves two columns or more. With many columns, their places in
-memory decide how long they stay in the first cache.
+slowest on some CPUs, and the fastest on others; llamafile's code reads four rows at a time, but serves two columns or
+more. A trial tells. With many columns, their places in memory decide how long they stay in the first cache.
 """
 
 from __future__ import annotations
 
-from functools import cache
-
 from backbay import DType, Node
 
 from ..library.abi import NULL, Ptr
-from ..library.library import Library
 from ..tensors.layouts import four
 from ..weights.arrangements import EXTRA_ROWS, REPACK, Arrangement
+from ..weights.trials import other_form_pays
 from .builder import Builder
 
 FULL_PRECISION = 10  # of enum ggml_prec
@@ -51,10 +49,10 @@ def _few(g: Builder, w: Node, weights: Ptr, columns: Ptr, *, full: bool) -> Ptr:
     kind = _arrangement(g, w, weights)
     if kind is not None and kind.name == REPACK and count % TILE >= 2:
         return _wider(g, w, weights, columns, count + TILE - count % TILE, full=full)
-    if weights.extra == NULL and count == 1 and reads_four_rows(g.library):
-        if w.dtype in (DType.F16, DType.BF16):
+    if weights.extra == NULL and count == 1 and w.dtype in other_form_pays(g.library):
+        if w.dtype is not DType.Q8_0:
             return _wider(g, w, weights, columns, 2, full=full)
-        if w.dtype is DType.Q8_0 and g.lib.ggml_is_contiguous(weights) and g.has_signs(w):
+        if g.lib.ggml_is_contiguous(weights) and g.has_signs(w):
             return _exchanged(g, weights, columns, full=full)
     return _multiply(g, w, weights, columns, full=full)
 
@@ -101,10 +99,3 @@ def _mul_mat(g: Builder, w: Ptr, x: Ptr, *, full: bool) -> Ptr:
     if full:
         g.lib.ggml_mul_mat_set_prec(product, FULL_PRECISION)
     return product
-
-
-@cache
-def reads_four_rows(library: Library) -> bool:
-    """Whether the library has llamafile's kernels for AVX2."""
-    features = library.features()
-    return "LLAMAFILE" in features and "AVX2" in features

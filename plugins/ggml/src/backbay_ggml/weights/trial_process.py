@@ -145,7 +145,7 @@ def _random_blocks(library: Library, dtype: DType) -> Bytes:
     """Random weights, quantized by ggml."""
     numbers = np.random.default_rng(1).standard_normal((ROWS, INNER)).astype(np.float32)
     nbytes = numbers.size // dtype.block_size * dtype.type_size
-    with _computing(library, "cast", _matrix(numbers), int(dtype), nbytes=nbytes, threads=2) as (
+    with computing(library, "cast", _matrix(numbers), int(dtype), nbytes=nbytes, threads=2) as (
         compute,
         out,
     ):
@@ -164,8 +164,8 @@ def _multiplied(library: Library, w: Ptr, batch: int) -> Array:
 def _product(
     library: Library, w: Ptr, x: Array, *, threads: int
 ) -> AbstractContextManager[tuple[Callable[[], None], Bytes]]:
-    """A product of weights and an array; see `_computing`."""
-    return _computing(library, "mul_mat", w, _matrix(x), nbytes=4 * w.ne[1] * len(x), threads=threads)
+    """A product of weights and an array; see `computing`."""
+    return computing(library, "mul_mat", w, _matrix(x), nbytes=4 * w.ne[1] * len(x), threads=threads)
 
 
 def _matrix(numbers: Array) -> Ptr:
@@ -176,7 +176,7 @@ def _matrix(numbers: Array) -> Ptr:
 
 
 @contextmanager
-def _computing(
+def computing(
     library: Library, name: str, *operands: Any, nbytes: int, threads: int
 ) -> Iterator[tuple[Callable[[], None], Bytes]]:
     """A function that computes one op, and the array that gets the result."""

@@ -1,4 +1,4 @@
-"""Trials of arrangements: whether one works on this machine, and for which dtypes it pays."""
+"""Trials: whether an arrangement works on this machine, and for which dtypes it, or a form of products, pays."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import signal
 import subprocess
 import sys
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from typing import Any
 
+from backbay import DType
 from backbay.plugin import CachedValue, run_helper
 
 from ..library.library import Library
@@ -18,6 +20,7 @@ from ..library.location import VARIABLE
 from ..library.processor import processor
 from .arrangements import AMX, REPACK, TYPES, Arrangement, buffer_types
 
+ONE_COLUMN = "ONE_COLUMN"  # the trial of another form of products of one column; see `lowering.products`
 WRONG = "wrong results"  # the begin of what the trial prints if the arrangement computes wrongly
 TIMEOUT = 120.0  # seconds
 NO_MEMORY = "bad_alloc"  # then C++ aborts
@@ -53,8 +56,18 @@ def usable_arrangements(library: Library) -> list[Arrangement]:
     return found
 
 
+@cache
+def other_form_pays(library: Library) -> frozenset[DType]:
+    """The dtypes whose products of one column are faster in another form, with the kernels of llamafile for AVX2."""
+    features = library.features()
+    if "LLAMAFILE" not in features or "AVX2" not in features:
+        return frozenset()
+    types = trial_result(library, ONE_COLUMN).types
+    return frozenset(dtype for dtype in DType if str(dtype) in types)
+
+
 def trial_result(library: Library, name: str) -> TrialResult:
-    """The result of an arrangement's trial, remembered for this library on this machine."""
+    """The result of a trial, remembered for this library on this machine."""
     kept = _kept(library, name)
     try:
         return _parsed(kept.recall())
@@ -66,8 +79,9 @@ def trial_result(library: Library, name: str) -> TrialResult:
 
 
 def run_trial(library: Library, name: str) -> TrialResult:
-    """Try an arrangement in a child process: if the CPU lacks a promised instruction, only the child dies."""
-    command = [sys.executable, "-m", "backbay_ggml.weights.trial_process", name]
+    """Run a trial in a child process: if the CPU lacks a promised instruction, only the child dies."""
+    module = "column_trial" if name == ONE_COLUMN else "trial_process"
+    command = [sys.executable, "-m", f"backbay_ggml.weights.{module}", name]
     environment = {**os.environ, VARIABLE: str(library.path), "GGML_NO_BACKTRACE": "1"}
     try:
         done = run_helper(command, env=environment, timeout=TIMEOUT)
@@ -86,7 +100,7 @@ def run_trial(library: Library, name: str) -> TrialResult:
 
 
 def _kept(library: Library, name: str) -> CachedValue:
-    """The place of a result, which depends on the arrangement, the library and the CPU."""
+    """The place of a result, which depends on the trial, the library and the CPU."""
     files = sorted(library.path.parent.glob("libggml*"))
     facts: list[Any] = [library.version, str(library.path), platform.machine(), processor()]
     facts += [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
