@@ -18,7 +18,8 @@ from .errors import (
 )
 from .images.picture import Image
 from .images.prepared import Prepared
-from .llm import LLM, estimate, load
+from .llm import LLM
+from .loading import estimate, load
 from .runner.answer import Completion, Timings, TokenStep
 from .runner.handle import Handle
 from .runner.options import GenerationOptions

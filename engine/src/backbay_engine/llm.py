@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from threading import Event
 from types import TracebackType
 from typing import Any, Self, TypeAlias, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from backbay import Backend, BackendMemory, BackendParams, DType, OptionError
+from backbay import Backend, BackendMemory
 from backbay.plugin import naming_limits
 
-from .arguments import moment, require_params, whole
+from .arguments import moment, whole
 from .cache.contract import Cache
 from .engines.contract import Engine
-from .engines.local import LocalEngine, Path, Sizes
+from .engines.local import LocalEngine
 from .engines.prompting import Prompting, StoreView, UserPrompt
-from .engines.sight import STORE_BYTES, SightOptions
 from .errors import RequestError
 from .images.encoder import Encoder
 from .images.prepared import Prepared
@@ -43,88 +40,6 @@ from .worker import WorkerEngine
 Prompt: TypeAlias = UserPrompt
 T = TypeVar("T")
 _MADE = {False: ("embeddings", "embed"), True: ("scores", "rerank")}  # by whether a model ranks
-
-
-@naming_limits("loading a model")
-def load(
-    path: Path,
-    backend: str | type[Backend] | None = None,
-    *,
-    context: int | None = None,
-    parallel: int = 1,
-    batch: int = 512,
-    kv_dtype: str | DType | None = None,
-    params: BackendParams | None = None,
-    num_threads: int | None = None,
-    projector: Path | None = None,
-    encoder_backend: str | type[Backend] | None = None,
-    encoder_params: BackendParams | None = None,
-    image_tokens: int | None = None,
-    store_bytes: int = STORE_BYTES,
-    progress: Callable[[float], None] | None = None,
-    cancel: Event | None = None,
-    worker: bool = False,
-    queue: int | None = None,
-    retries: int = 0,
-) -> LLM:
-    """Open a model and load it: a GGUF file, a folder of transformers, or a name such as hf:org/name.
-
-    context     tokens of each sequence; by default the model's context length, at most 4096; a longer context than
-                the model's is logged as a warning
-    parallel    sequences that run at the same time, each with a context of its own
-    batch       tokens of one step; longer prompts are split
-    kv_dtype    dtype of the cache: f32, f16, bf16, q8_0 or q4_0, if the backend supports it; by default the
-                backend's preference
-    worker      run the model in a process of its own: if the process dies, the running requests raise
-                BackendUnavailableError, and the next request starts another
-    retries     how often a request for text goes on in the next worker instead, if its worker dies
-    queue       requests that may wait while `parallel` run: one more raises QueueFullError; by default any number
-
-    A model that sees pictures has an encoder in its file, or in a projector's file:
-
-    projector        the projector's file (mmproj)
-    encoder_backend  the encoder's backend; by default the model's
-    encoder_params   the encoder's parameters; by default `params`
-    image_tokens     most tokens of a picture: larger pictures are made smaller, if the model's family can
-    store_bytes      bytes of host memory for the rows of pictures that were encoded
-    """
-    given = require_params("params", params) or BackendParams()
-    sight = SightOptions(projector, encoder_backend, encoder_params, image_tokens, store_bytes)
-    if num_threads is not None:
-        given = replace(given, num_threads=num_threads)
-    if not isinstance(worker, bool):
-        raise OptionError(f"worker must be True or False, got {worker!r}")
-    if retries and not worker:
-        raise OptionError("retries is for a model with worker=True")
-    made = partial(WorkerEngine, retries=retries) if worker else LocalEngine
-    engine = made(path, backend, given, Sizes(context, parallel, batch, kv_dtype, queue), sight)
-    engine.load(progress, cancel)
-    return LLM(engine)
-
-
-def estimate(
-    path: Path,
-    backend: str | type[Backend] | None = None,
-    *,
-    context: int | None = None,
-    parallel: int = 1,
-    batch: int = 512,
-    kv_dtype: str | DType | None = None,
-    params: BackendParams | None = None,
-    projector: Path | None = None,
-    encoder_backend: str | type[Backend] | None = None,
-    encoder_params: BackendParams | None = None,
-    image_tokens: int | None = None,
-    store_bytes: int = STORE_BYTES,
-) -> BackendMemory:
-    """The memory that `load` with these arguments would take, by device and layer. Allocates nothing."""
-    measuring = replace(require_params("params", params) or BackendParams(), alloc_memory=False)
-    sight = SightOptions(projector, encoder_backend, encoder_params, image_tokens, store_bytes)
-    engine = LocalEngine(path, backend, measuring, Sizes(context, parallel, batch, kv_dtype), sight)
-    try:
-        return engine.memory()
-    finally:
-        engine.close()
 
 
 @final

@@ -12,7 +12,7 @@ from backbay.cli import add_json, say, say_json
 from backbay.plugin import human_bytes
 
 from ..images.opening import vision_family, vision_file
-from ..llm import estimate
+from ..loading import estimate
 from .opening import add_backend, add_model, chosen_backend, sizes_of
 
 

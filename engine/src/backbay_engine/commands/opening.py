@@ -19,7 +19,8 @@ from backbay.plugin import MAX_THREADS
 
 from ..arguments import LARGEST, LARGEST_BATCH, MOST_SEQUENCES
 from ..engines.sight import STORE_BYTES
-from ..llm import LLM, load
+from ..llm import LLM
+from ..loading import load
 
 MODEL = "a GGUF file (of a split model, any of its files), a folder of transformers, or a name such as hf:org/name"
 KV_DTYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from threading import Event, Lock
-from typing import Any, TypeAlias, TypeVar, final
+from typing import Any, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from backbay import Backend, BackendMemory, BackendParams, ClosedError, DType
-from backbay.gguf import Config
+from backbay import Backend, BackendMemory, BackendParams, ClosedError
 from backbay.plugin import Cancel, Entry, Progress, without_forks
 
-from ..arguments import LARGEST, LARGEST_BATCH, MOST_SEQUENCES, require_room, whole
+from ..arguments import LARGEST_BATCH, MOST_SEQUENCES, require_room, whole
 from ..cache.contract import Cache, CacheSizes
 from ..errors import ContextOverflowError, LogitsError, RequestError
 from ..images.picture import Image
@@ -26,7 +24,6 @@ from ..images.prompts import Parts
 from ..images.store import Counters, Lease
 from ..models import load_model
 from ..models.contract import Model
-from ..models.keys import CONTEXT_LENGTH
 from ..runner.answer import Completion
 from ..runner.generation import Generation
 from ..runner.handle import Handle, OnStep, Receiver
@@ -37,6 +34,7 @@ from ..runner.scheduler import Share
 from ..runner.scoring import Scoring, TokenScoring
 from ..runner.showing import Showing
 from ..runner.slots import Slots
+from ..runner.speculation import LONGEST, DraftModel, Source, Speculation
 from ..runner.state import State
 from ..runner.step_cache import StepCache
 from ..runner.step_making import make_step
@@ -45,29 +43,15 @@ from ..steps.step import PictureRows, Step
 from ..steps.texts import text_length
 from ..steps.tokens import Token, ids_of, places_in
 from ..text.formats import Grammars
-from ..text.tokenizers import Tokenizer, tokenizer_from_gguf
-from ..text.tokenizers.keys import KIND, TOKENS
 from .contract import Engine, Facts, Prompt
+from .guessing import GuessOptions, open_source
 from .places import Places
 from .sight import MakeJob, Sight, SightOptions, open_sight, open_text, own_projector
+from .sizes import Path, Sizes, context_of, dtype_of, tokenizer_of
 
 log = logging.getLogger(__name__)
 
-Path: TypeAlias = str | os.PathLike[str]
 R = TypeVar("R", bound=Receiver[Any])
-DEFAULT_CONTEXT, SHORTEST = 4096, 2
-NO_VOCABULARY = (None, "none", "no_vocab")
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """How large a model's sequences, steps and cache are; `load` documents the fields."""
-
-    context: int | None
-    parallel: int
-    batch: int
-    kv_dtype: str | DType | None
-    queue: int | None = None
 
 
 @final
@@ -82,19 +66,21 @@ class LocalEngine(Engine):
         params: BackendParams,
         sizes: Sizes,
         sight: SightOptions,
+        guess: GuessOptions | None = None,
     ) -> None:
         parallel = whole("parallel", sizes.parallel, 1, MOST_SEQUENCES)
         batch = whole("batch", sizes.batch, 1, LARGEST_BATCH)
         self.places = Places(parallel, sizes.queue)
         self.sight: Sight | None = None
+        self.source: Source | None = None
         sight = own_projector(path, sight)
         self.backend, holds_encoder = open_text(path, backend, params)
         try:
-            context = _context(sizes.context, self.backend)
+            context = context_of(sizes.context, self.backend)
             require_room(parallel, context)
             self.model: Model = load_model(self.backend, context)
             batch = max(batch, parallel)
-            self.tokenizer = _tokenizer(self.backend.config, self.model)
+            self.tokenizer = tokenizer_of(self.backend.config, self.model)
             if holds_encoder or sight.projector is not None:
                 self.sight = open_sight(path, self.backend, backend, params, sight, self.tokenizer)
             batch = max(batch, self.sight.family.span if self.sight is not None else 0)
@@ -104,42 +90,44 @@ class LocalEngine(Engine):
             self.grammars = Grammars(self.tokenizer, self.model.vocabulary_size)
             if self.cache is not None:
                 batch = min(batch, parallel * context)
-                dtype = _dtype(sizes.kv_dtype, self.backend)
+                dtype = dtype_of(sizes.kv_dtype, self.backend)
                 self.cache.open(self.backend, CacheSizes(parallel, context, batch, dtype))
             generates = self.cache is not None
             architecture = self.backend.config.architecture
             sees = None if self.sight is None else self.sight.facts
             size, ranks = self.model.vocabulary_size, self.model.ranks
             self.facts = Facts(architecture, size, context, batch, generates, sees, ranks)
-            self._book_host(parallel)
+            if guess is not None and guess.asked:
+                self.source = open_source(guess, self.facts, self.cache, self.backend, params, parallel)
+            self._book_host(max(parallel, self._guessed))
             # All is allocated now, so that no later step runs out of memory.
             showing = self._showing()  # before the steps, which read what it writes
             uniform = self.cache is not None and self.cache.is_uniform
-            steps = worst_steps(batch, parallel, context, decoding=generates, uniform=uniform)
+            steps = worst_steps(
+                batch, parallel, context, decoding=generates, uniform=uniform, guessed=self._guessed
+            )
             steps = [*self.model.worst_steps(steps)]
             self.step_cache.reserve(steps + self._steps_with_pictures(steps))
             self.runner = self._runner(self.cache, parallel)
             if self.runner is not None:
                 self.runner.showing = showing
+                self.runner.speculation = None if self.source is None else Speculation(self.source)
         except MemoryError as error:
             with self.backend:
-                self._close_sight()
+                self._close_others()
                 self.backend.refuse_memory(error)
         except BaseException:
-            self._close_sight()
+            self._close_others()
             self.backend.close()
             raise
 
     def load(self, progress: Progress | None = None, cancel: Cancel | None = None) -> None:
         """Load the weights; if that fails, close."""
         try:
-            if self.sight is None:
-                self.backend.load(progress, cancel)
-            else:
-                text, encoder = (_weights(each.backend) for each in (self, self.sight.encoder))
-                share = text / (text + encoder)
-                self.backend.load(_part_of(progress, 0.0, share), cancel)
-                self.sight.encoder.load(_part_of(progress, share, 1.0), cancel)
+            weights = [_weights(backend) for backend in self._backends]
+            ends = [sum(weights[: n + 1]) / max(sum(weights), 1) for n in range(len(weights))]
+            for backend, begin, end in zip(self._backends, [0.0, *ends], ends, strict=False):
+                backend.load(_part_of(progress, begin, end), cancel)
         except BaseException:
             self.close()
             raise
@@ -263,7 +251,7 @@ class LocalEngine(Engine):
     def close(self) -> None:
         if self.runner is not None:
             self.runner.close()
-        self._close_sight()
+        self._close_others()
         if self.runner is not None and self.runner.showing is not None:
             self.runner.showing.close()
         self.step_cache.close()
@@ -280,9 +268,23 @@ class LocalEngine(Engine):
             )
         return self.sight
 
-    def _close_sight(self) -> None:
+    @property
+    def _guessed(self) -> int:
+        """The most tokens of a step with guesses; 0: there are none."""
+        return 0 if self.source is None else LONGEST
+
+    @property
+    def _backends(self) -> list[Backend]:
+        """The backends of the model, of its encoder, and of the model that guesses."""
+        encoder = [] if self.sight is None else [self.sight.encoder.backend]
+        draft = [self.source.backend] if isinstance(self.source, DraftModel) else []
+        return [self.backend, *encoder, *draft]
+
+    def _close_others(self) -> None:
         if self.sight is not None:
             self.sight.close()
+        if self.source is not None:
+            self.source.close()
 
     def _checked(self, make: MakeJob, tokens: Sequence[Token], lease: Lease | None) -> Job:
         """The job of a prompt with pictures; RequestError if the model cannot serve it."""
@@ -362,33 +364,3 @@ def _part_of(progress: Progress | None, begin: float, end: float) -> Progress | 
     if progress is None:
         return None
     return lambda done: progress(begin + done * (end - begin))
-
-
-def _context(asked: int | None, backend: Backend) -> int:
-    trained = CONTEXT_LENGTH.of(backend.config, DEFAULT_CONTEXT)
-    if asked is None:
-        return min(trained, DEFAULT_CONTEXT)
-    context = whole("context", asked, SHORTEST, LARGEST)
-    if context > trained:
-        log.warning("a context of %d, where the model was trained for %d", context, trained)
-    return context
-
-
-def _tokenizer(config: Config, model: Model) -> Tokenizer | None:
-    """The tokenizer, or None if the file has no vocabulary."""
-    if KIND.of(config, None) in NO_VOCABULARY:
-        return None
-    if not model.vocabulary_size <= len(TOKENS.of(config)) <= model.embedded:
-        raise TOKENS.refuse(config, f"{model.vocabulary_size} tokens, as the model has embeddings,")
-    return tokenizer_from_gguf(config)
-
-
-def _dtype(name: str | DType | None, backend: Backend) -> DType:
-    if name is None:
-        return backend.cache_config().dtypes[0]
-    if isinstance(name, DType):
-        return name
-    try:
-        return DType[str(name).upper()]
-    except KeyError:
-        raise RequestError(f"kv_dtype must be f32, f16, bf16, q8_0 or q4_0, got {name!r}") from None

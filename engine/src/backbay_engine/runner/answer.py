@@ -19,6 +19,8 @@ class Timings:
     reused_tokens: int = 0  # of the prompt, already in the cache
     tokens: int = 0
     resumed_tokens: int = 0  # of the answer, given by `resume`
+    guessed_tokens: int = 0  # that steps verified, if the model speculates
+    accepted_tokens: int = 0  # of these, those that were right
     pictures: float = 0.0  # for the preparation and the encoding of the prompt's pictures
     waited: float = 0.0  # for a free sequence
     prompt: float = 0.0  # from the free sequence to the first token

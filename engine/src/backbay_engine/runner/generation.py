@@ -59,6 +59,7 @@ class Generation(Job):
         self._resume()
         super().__init__(self._sequence(prompt, context), pictures, reuse=options.reuse)
         self.begin_by, self.over = begin_by, self._reason is not None
+        self.speculates = options.speculate
 
     def _resume(self) -> None:
         """Take the tokens of the interrupted answer; their text was given by the steps that gave them."""
@@ -94,14 +95,29 @@ class Generation(Job):
         self.timings.pictures = seconds
 
     def wanted(self, count: int) -> Sequence[int]:
-        return (count - 1,) if count == self.pending else ()
+        return range(count - 1 - len(self.guess), count) if count == self.pending else ()
 
     def receive(self, rows: NDArray[Any]) -> bool:
+        """Choose a token by each row, as long as the guesses before it were right."""
+        guess, self.guess, self.taken, right = self.guess, [], 0, 0
+        goes_on = self._choose(rows[0])
+        while goes_on and right < len(guess) and guess[right] == self.todo[0] and not self.cancelled:
+            right += 1
+            goes_on = self._choose(rows[right])
+        self.refused = len(guess) - right
+        self.timings.guessed_tokens += len(guess)
+        self.timings.accepted_tokens += right
+        if self.guesses is not None and guess:
+            self.guesses.verified(len(guess), right)
+        return goes_on
+
+    def _choose(self, row: NDArray[Any]) -> bool:
+        """Choose the next token by its logits; False if it is the last one."""
         mask = self._taken_mask()
         if mask == b"":
             self._reason = "stop"
             return False
-        sampled = self.sampler.sample(rows[0], mask)
+        sampled = self.sampler.sample(row, mask)
         if len(self._tokens) == self.timings.resumed_tokens:
             self.timings.prompt = self._clock.lap()
         logprobs = None
@@ -109,12 +125,23 @@ class Generation(Job):
             self._logprobs.append(sampled)
             logprobs = (sampled,)
         step = TokenStep(self._take(sampled.token), (sampled.token,), logprobs)
+        self.taken += 1
         if self._reason is not None:
             self._last = step
             return False
         self.handle.emit(step)
         self.todo = [sampled.token]
+        if self.guesses is not None:
+            self.guesses.learn(sampled.token)
         return True
+
+    def guessable(self, context: int) -> int:
+        limit = self.options.max_tokens
+        left = context if limit is None else limit - len(self._tokens)
+        return max(0, min(left, context - self.done) - 1)
+
+    def sampler_ahead(self) -> Sampler:
+        return self.sampler.fork()
 
     def look_ahead(self, count: int, ahead: Ahead) -> None:
         constraint = self.options.constraint
@@ -127,8 +154,9 @@ class Generation(Job):
         self._mask = ahead.compute(constraint.mask)
 
     def _taken_mask(self) -> bytes | None:
+        """The mask of the next token: computed ahead, or now if it is behind a guess."""
         if self._mask is None:
-            return None
+            return self.options.constraint.mask() if self._begun and self.options.constraint else None
         mask, self._mask = self._mask.result(), None
         return mask
 

@@ -6,19 +6,23 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, final
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..cache.pictures import Shown
 from ..steps.step import Ints
-from ..steps.texts import text_length
+from ..steps.texts import plain_ids, text_length
 from ..steps.tokens import PictureToken, Token, axes_of, ids_of, places_in
+from ..text.sampling import Sampler
 from .ahead import Ahead
 from .handle import Receiver
 from .scheduler import Span
 from .slots import Slot
+
+if TYPE_CHECKING:
+    from .speculation import Guesses
 
 
 class RowsOfPictures(Protocol):
@@ -58,9 +62,14 @@ class Job(ABC):
     pictures    the rows of the prompt's pictures; None: the prompt has none
     spans       tokens that must not be cut
     shown       the pictures that its sequence attends to, if they go to cross attention
+    guess       tokens at the end of `todo` that are guessed, only while a step verifies them
+    refused     how many tokens of the last step do not belong to the answer: the cache is to forget them
+    taken       how many tokens of the answer the last results gave
     """
 
     generates: ClassVar[bool] = False  # whether its results are tokens of an answer
+    speculates: bool = False  # whether tokens may be guessed
+    guesses: Guesses | None = None
     handle: Receiver[Any]
     """The caller's end of the request; set when the job is submitted."""
 
@@ -71,6 +80,8 @@ class Job(ABC):
         self.pictures = pictures
         self.reuse = reuse
         self.todo = self.prompt
+        self.guess: list[int] = []
+        self.refused = self.taken = 0
         self.spans: list[Span] = []
         self.shown: list[Shown] = []
         self._axes: NDArray[np.int32] | None = None
@@ -101,6 +112,29 @@ class Job(ABC):
         if self.slot is not None:
             self.slot.tokens += self.todo[:count]
         self.todo = self.todo[count:]
+
+    def propose(self, guess: Sequence[int]) -> None:
+        """Let the next step verify guesses of the tokens after the pending one."""
+        self.guess = list(guess)
+        self.todo = [*self.todo, *guess]
+
+    def withdraw(self) -> None:
+        """Take guesses back that no step has verified."""
+        del self.todo[len(self.todo) - len(self.guess) :]
+        self.guess = []
+
+    def guessable(self, context: int) -> int:
+        """The most tokens that may be guessed now."""
+        return 0
+
+    def known_ids(self) -> list[int]:
+        """The ids of all its tokens so far, those of a text for the encoder included."""
+        held = self.slot.tokens if self.slot is not None else []
+        return plain_ids(ids_of([*held, *self.todo[: len(self.todo) - len(self.guess)]]))
+
+    def sampler_ahead(self) -> Sampler | None:
+        """A sampler that chooses the next tokens as this job will; None: it chooses none."""
+        return None
 
     def go_back(self, tokens: Sequence[Token]) -> None:
         """Compute tokens again that the slot has lost, before the pending ones."""

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import nullcontext
 from threading import Condition, Event, Thread, current_thread
-from time import monotonic
+from time import monotonic, perf_counter
 from typing import Any, final
 
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from .job import Job
 from .scheduler import Scheduler, Share, fitting
 from .showing import Showing
 from .slots import Slots
+from .speculation import Speculation
 from .state import SlotState, State, Totals
 from .step_cache import StepCache
 from .step_making import make_step
@@ -39,6 +40,7 @@ class Runner:
         self.step_cache, self.slots, self.context = step_cache, slots, context
         self._turns = turns
         self.showing: Showing | None = None  # if text attends to pictures
+        self.speculation: Speculation | None = None  # if tokens are guessed
         self._scheduler = Scheduler(batch, slots.cache.is_uniform)
         self._waiting: deque[Job] = deque()
         self._active: list[Job] = []
@@ -150,7 +152,9 @@ class Runner:
         self._admit()
         for job in list(self._active):
             self._make_room(job)
-        shares = self._scheduler.split(self._active)
+        shares: Sequence[Share[Job]] = self._scheduler.split(self._active)
+        if self.speculation is not None:
+            shares = self.speculation.extended(shares, self.context)
         if shares:
             self._step(shares)
 
@@ -188,6 +192,8 @@ class Runner:
             if slot is None:
                 return
             job.start(slot)
+            if self.speculation is not None:
+                self.speculation.begin(job)
             self._active.append(job)
             self._prompt += len(job.prompt)
             self._reused += job.done
@@ -214,15 +220,19 @@ class Runner:
             self._in_step = jobs
         try:
             step, rows_of = make_step(shares)
-            # a backend may need a thread to watch for cancellation; steps of one token per job are too short for it
-            cancel = self._cancel_step if step.size > len(shares) else None
+            # a backend may need a thread to watch for cancellation; steps of answers alone are too short for it
+            guessed = sum(len(job.guess) for job in jobs)
+            cancel = self._cancel_step if step.size > len(shares) + guessed else None
             with nullcontext() if self._turns is None else self._turns.step():
                 if self.showing is not None:
                     for job in jobs:
                         self.showing.show(job, self.slots)
                 for share in shares:
                     share.job.look_ahead(share.count, self._ahead)
+                begun = perf_counter()
                 results = self.step_cache.run(step, cancel)
+            if self.speculation is not None:
+                self.speculation.note(shares, begun)
         except CancelledError:
             for job in jobs:
                 self._resume(job)
@@ -241,7 +251,8 @@ class Runner:
             self._hand_out(share, results[rows])
 
     def _resume(self, job: Job) -> None:
-        """After a failed step: compute again the cells that a window dropped for it."""
+        """After a failed step: take guesses back, and compute again the cells that a window dropped for it."""
+        job.withdraw()
         slot = job.slot
         if slot is not None and not self.slots.cache.can_resume(slot.sequence, job.done):
             job.todo = slot.tokens + job.todo
@@ -258,8 +269,10 @@ class Runner:
         except Exception as error:  # noqa: BLE001  only this job gets it
             self._end(job, error)
             return
-        if job.generates:
-            self._generated += len(rows)
+        self._generated += job.taken if len(rows) else 0
+        if job.refused and job.slot is not None:
+            self.slots.take_back(job.slot, job.refused)
+            job.refused = 0
         if not go_on:
             self._end(job)
 

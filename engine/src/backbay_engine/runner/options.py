@@ -27,6 +27,7 @@ class GenerationOptions:
     response_format  what the answer must be: a JSON schema, a pydantic model, a regular expression, a grammar, choices
     constraint  says which tokens may come next; it serves one request
     reuse       whether the cache of an earlier prompt serves the part that both prompts begin with
+    speculate   whether tokens may be guessed, if the model was loaded with `speculate` or `draft`
     sampling    how tokens are chosen
     """
 
@@ -37,6 +38,7 @@ class GenerationOptions:
     resume: tuple[int, ...] = ()
     response_format: ResponseFormat | None = None
     constraint: Constraint | None = None
+    speculate: bool = True
     sampling: SamplingParams = field(default_factory=SamplingParams)
 
 
@@ -62,5 +64,7 @@ def options_of(given: Mapping[str, Any], context: int) -> GenerationOptions:
     own["response_format"] = response_format_of(own.get("response_format"))
     if constraint is not None and own["response_format"] is not None:
         raise RequestError("give a constraint or a response_format, not both")
+    if not isinstance(own.get("speculate", True), bool):
+        raise RequestError(f"speculate must be True or False, got {own['speculate']!r}")
     sampling = SamplingParams(**{name: value for name, value in given.items() if name not in _OWN})
     return GenerationOptions(**own, sampling=sampling)

@@ -68,6 +68,12 @@ class Slots:
         slot.tokens.clear()
         slot.exact = sys.maxsize
 
+    def take_back(self, slot: Slot, count: int) -> None:
+        """Forget a slot's last tokens. Windows keep what the tokens before them see, as one step computed them all."""
+        length = len(slot.tokens) - count
+        self.cache.remove(slot.sequence, length)
+        del slot.tokens[length:]
+
     def shift(self, slot: Slot, keep: int) -> list[Token]:
         """Make room: forget the older half of the tokens after the first `keep`, and no picture in part.
 

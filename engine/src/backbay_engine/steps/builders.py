@@ -54,11 +54,12 @@ def _text_step(texts: Sequence[Sequence[int]]) -> Step:
 
 
 def worst_steps(
-    batch: int, parallel: int, context: int, *, decoding: bool, uniform: bool = False
+    batch: int, parallel: int, context: int, *, decoding: bool, uniform: bool = False, guessed: int = 0
 ) -> list[Step]:
     """The largest steps: for decoding, a full prompt and a token of every sequence; for embedding, texts of one token.
 
     uniform    a cache takes equally many tokens of each sequence in a step: also a full step of all sequences
+    guessed    tokens of a step that verifies guesses, all of them outputs; 0: there is none
     """
     if not decoding:
         each, zeros = np.arange(batch, dtype=np.int32), np.zeros(batch, np.int32)
@@ -69,6 +70,9 @@ def worst_steps(
     if batch > parallel:
         nothing = np.zeros(parallel, np.int32)
         steps.append(Step(nothing, nothing, np.arange(parallel, dtype=np.int32), outputs))
+    if (n := min(guessed, batch)) > 1:
+        each = np.arange(n, dtype=np.int32)
+        steps.append(Step(np.zeros(n, np.int32), positions[:n], np.zeros(n, np.int32), each))
     if uniform and (share := batch // parallel) > 1:
         zeros = np.zeros(parallel * share, np.int32)
         steps.append(Step(zeros, np.tile(positions[:share], parallel), np.repeat(outputs, share), outputs))

@@ -27,3 +27,8 @@ def text_length(sequence: Sequence[Token]) -> int:
 def text_ids(tokens: Ints) -> Ints:
     """The ids of tokens for the encoder."""
     return np.asarray(~tokens & (LAST - 1), np.int32)
+
+
+def plain_ids(tokens: Sequence[int]) -> list[int]:
+    """The ids of tokens, for the encoder or not."""
+    return [token if token >= 0 else ~token & (LAST - 1) for token in tokens]

@@ -32,9 +32,10 @@ from backbay.plugin import Cancel, Progress, close_after_fork, require_cancel
 
 from ..arguments import whole
 from ..engines.contract import Engine, Prompt
-from ..engines.local import Path, Sizes
+from ..engines.guessing import GuessOptions
 from ..engines.places import Place, Places
 from ..engines.sight import SightOptions
+from ..engines.sizes import Path, Sizes
 from ..errors import DeadlineError
 from ..images.picture import Image
 from ..images.prepared import Prepared
@@ -72,6 +73,7 @@ from .setup import (
     plain_params,
     plain_path,
     require_sendable,
+    sendable_guess,
     sendable_sight,
     working_folder,
 )
@@ -96,6 +98,7 @@ class WorkerEngine(Engine):
         params: BackendParams,
         sizes: Sizes,
         sight: SightOptions,
+        guess: GuessOptions | None = None,
         retries: int = 0,
     ) -> None:
         self._retries = whole("retries", retries, 0)
@@ -111,6 +114,7 @@ class WorkerEngine(Engine):
             replace(sizes, queue=None),  # requests wait here
             levels,
             sendable_sight(sight),
+            sendable_guess(guess),
         )
         require_sendable(self._setup)
         self._folder = working_folder()

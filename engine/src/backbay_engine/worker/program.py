@@ -103,7 +103,8 @@ class Worker:
     def _open(self, setup: Setup) -> None:
         log_records.hand_on(setup.levels, partial(self._host.send, Kind.LOG, 0))
         sight = replace(setup.sight, encoder_backend=_found(setup.sight.encoder_backend))
-        engine = LocalEngine(setup.path, _found(setup.backend), setup.params, setup.sizes, sight)
+        guess = replace(setup.guess, draft_backend=_found(setup.guess.draft_backend))
+        engine = LocalEngine(setup.path, _found(setup.backend), setup.params, setup.sizes, sight, guess)
         opened = _opened(engine) if setup.with_vocabulary else Opened(engine.facts)
         self._host.send(Kind.OPENED, payload=pickle.dumps(opened))
         engine.load(

@@ -14,8 +14,9 @@ from typing import Any
 from backbay import Backend, BackendParams, OptionError
 
 from ..engines.contract import Facts, Prompt
-from ..engines.local import Path, Sizes
+from ..engines.guessing import GuessOptions
 from ..engines.sight import SightOptions
+from ..engines.sizes import Path, Sizes
 from ..images.picture import Image
 from ..images.prepared import Prepared
 from ..images.prompts import Parts
@@ -48,6 +49,7 @@ class Setup:
     sizes: Sizes
     levels: Levels
     sight: SightOptions
+    guess: GuessOptions
     with_vocabulary: bool = True
 
 
@@ -153,6 +155,18 @@ def sendable_sight(sight: SightOptions) -> SightOptions:
         projector=plain_path(sight.projector),
         encoder_backend=importable(backend) if isinstance(backend, type) else backend,
         encoder_params=None if params is None else plain_params(params),
+    )
+
+
+def sendable_guess(guess: GuessOptions | None) -> GuessOptions:
+    """How the worker guesses tokens."""
+    given = guess or GuessOptions()
+    backend, params = given.draft_backend, given.draft_params
+    return replace(
+        given,
+        draft=plain_path(given.draft),
+        draft_backend=importable(backend) if isinstance(backend, type) else backend,
+        draft_params=None if params is None else plain_params(params),
     )
 
 

@@ -10,6 +10,7 @@ import math
 import secrets
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple, final
 
 import numpy as np
@@ -66,6 +67,14 @@ class Sampler:
         """Go on as if these tokens had been chosen here, after those chosen so far."""
         self.accept(ids)
         self._random.advance(len(ids))
+
+    def fork(self) -> Sampler:
+        """A sampler that makes the same choices as this one from now on, and leaves it as it is."""
+        forked = Sampler(replace(self.params, seed=self.seed, logprobs=None), self.vocabulary_size)
+        forked._random.state = self._random.state
+        if forked._penalties is not None and self._penalties is not None:
+            forked._penalties = self._penalties.copy()
+        return forked
 
     def sample(self, row: NDArray[np.float32], mask: bytes | None = None) -> Sampled:
         """Choose a token by its logits, (vocabulary,), and a constraint's mask; the array is not changed."""
@@ -131,6 +140,11 @@ class _Penalties:
                 counts[oldest] -= 1
                 if not counts[oldest]:
                     del counts[oldest]
+
+    def copy(self) -> _Penalties:
+        copied = _Penalties(self._params)
+        copied._window, copied._counts = self._window.copy(), self._counts.copy()
+        return copied
 
     def apply(self, row: NDArray[np.float32]) -> None:
         params, number = self._params, len(self._counts)

@@ -1,0 +1,106 @@
+"""How an engine guesses tokens: from the text itself, or by a small model of the same vocabulary."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from backbay import Backend, BackendParams, OptionError
+from backbay.gguf import Config
+
+from ..arguments import require_params
+from ..cache.contract import Cache, CacheSizes
+from ..errors import RequestError
+from ..models import load_model
+from ..runner.speculation import LONGEST, DraftModel, NgramSource, Source
+from ..steps.builders import worst_steps
+from ..text.tokenizers.keys import TOKENS
+from .contract import Facts
+from .sight import open_text
+
+NGRAM = "ngram"
+
+
+@dataclass(frozen=True)
+class GuessOptions:
+    """How tokens are guessed; `load` documents the fields."""
+
+    speculate: str | None = None
+    draft: Any = None
+    draft_backend: Any = None
+    draft_params: BackendParams | None = None
+
+    def __post_init__(self) -> None:
+        require_params("draft_params", self.draft_params)
+        if self.speculate not in (None, NGRAM):
+            raise OptionError(f"speculate must be {NGRAM!r} or None, got {self.speculate!r}")
+        if self.speculate is not None and self.draft is not None:
+            raise OptionError("give speculate or draft, not both: guesses come from one source")
+        if self.draft is None and (self.draft_backend is not None or self.draft_params is not None):
+            raise OptionError("draft_backend and draft_params are for a model with draft=FILE")
+
+    @property
+    def asked(self) -> bool:
+        return self.speculate is not None or self.draft is not None
+
+
+def open_source(
+    options: GuessOptions,
+    facts: Facts,
+    cache: Cache | None,
+    backend: Backend,
+    params: BackendParams,
+    parallel: int,
+) -> Source:
+    """The source of guesses for a model; everything that it needs is reserved."""
+    if cache is None or cache.is_uniform:
+        why = "generates no text" if cache is None else "is recurrent: its states cannot take tokens back"
+        raise RequestError(f"tokens cannot be guessed: {facts.architecture} {why}")
+    if options.draft is None:
+        return NgramSource()
+    elsewhere = options.draft_backend is not None and options.draft_backend != backend.name
+    given = (
+        BackendParams(num_threads=params.num_threads) if elsewhere else params
+    )  # options are a backend's own
+    kind = options.draft_backend or type(backend)
+    draft, _ = open_text(options.draft, kind, options.draft_params or given)
+    try:
+        return _draft_model(draft, facts, backend.config, parallel)
+    except BaseException:
+        draft.close()
+        raise
+
+
+def _draft_model(draft: Backend, facts: Facts, config: Config, parallel: int) -> DraftModel:
+    model = load_model(draft, facts.context)
+    cache = model.new_cache()
+    if cache is None:
+        raise RequestError(f"draft: {draft.config.architecture} generates no text")
+    _require_same_vocabulary(config, draft.config)
+    batch = max(LONGEST, parallel, min(facts.batch, parallel * facts.context))
+    cache.open(draft, CacheSizes(parallel, facts.context, batch, draft.cache_config().dtypes[0]))
+    try:
+        source = DraftModel(
+            model,
+            cache,
+            parallel=parallel,
+            context=facts.context,
+            batch=batch,
+            vocabulary_size=facts.vocabulary_size,
+        )
+        steps = worst_steps(batch, parallel, facts.context, decoding=True, uniform=cache.is_uniform)
+        source.step_cache.reserve([*model.worst_steps(steps)])
+    except BaseException:
+        cache.close()
+        raise
+    return source
+
+
+def _require_same_vocabulary(config: Config, draft: Config) -> None:
+    """RequestError unless equal ids are equal tokens; one vocabulary may be padded with more tokens than the other."""
+    own, other = TOKENS.of(config), TOKENS.of(draft)
+    for id, (one, two) in enumerate(zip(own, other, strict=False)):
+        if one != two:
+            raise RequestError(
+                f"draft: its vocabulary is another one: token {id} is {two!r}, where the model has {one!r}"
+            )

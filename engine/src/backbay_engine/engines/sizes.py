@@ -1,0 +1,67 @@
+"""How large a model's sequences, steps and cache are, and its vocabulary."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from backbay import Backend, DType
+from backbay.gguf import Config
+
+from ..arguments import LARGEST, whole
+from ..errors import RequestError
+from ..models.contract import Model
+from ..models.keys import CONTEXT_LENGTH
+from ..text.tokenizers import Tokenizer, tokenizer_from_gguf
+from ..text.tokenizers.keys import KIND, TOKENS
+
+log = logging.getLogger(__name__)
+
+Path: TypeAlias = str | os.PathLike[str]
+DEFAULT_CONTEXT, SHORTEST = 4096, 2
+NO_VOCABULARY = (None, "none", "no_vocab")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How large a model's sequences, steps and cache are; `load` documents the fields."""
+
+    context: int | None
+    parallel: int
+    batch: int
+    kv_dtype: str | DType | None
+    queue: int | None = None
+
+
+def context_of(asked: int | None, backend: Backend) -> int:
+    """The tokens of each sequence."""
+    trained = CONTEXT_LENGTH.of(backend.config, DEFAULT_CONTEXT)
+    if asked is None:
+        return min(trained, DEFAULT_CONTEXT)
+    context = whole("context", asked, SHORTEST, LARGEST)
+    if context > trained:
+        log.warning("a context of %d, where the model was trained for %d", context, trained)
+    return context
+
+
+def tokenizer_of(config: Config, model: Model) -> Tokenizer | None:
+    """The tokenizer, or None if the file has no vocabulary."""
+    if KIND.of(config, None) in NO_VOCABULARY:
+        return None
+    if not model.vocabulary_size <= len(TOKENS.of(config)) <= model.embedded:
+        raise TOKENS.refuse(config, f"{model.vocabulary_size} tokens, as the model has embeddings,")
+    return tokenizer_from_gguf(config)
+
+
+def dtype_of(name: str | DType | None, backend: Backend) -> DType:
+    """The dtype of the cache."""
+    if name is None:
+        return backend.cache_config().dtypes[0]
+    if isinstance(name, DType):
+        return name
+    try:
+        return DType[str(name).upper()]
+    except KeyError:
+        raise RequestError(f"kv_dtype must be f32, f16, bf16, q8_0 or q4_0, got {name!r}") from None

@@ -1,0 +1,113 @@
+"""Opening models: `load` gives a model that answers, `estimate` the memory that it would take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from threading import Event
+
+from backbay import Backend, BackendMemory, BackendParams, DType, OptionError
+from backbay.plugin import naming_limits
+
+from .arguments import require_params
+from .engines.guessing import GuessOptions
+from .engines.local import LocalEngine
+from .engines.sight import STORE_BYTES, SightOptions
+from .engines.sizes import Path, Sizes
+from .llm import LLM
+from .worker import WorkerEngine
+
+
+@naming_limits("loading a model")
+def load(
+    path: Path,
+    backend: str | type[Backend] | None = None,
+    *,
+    context: int | None = None,
+    parallel: int = 1,
+    batch: int = 512,
+    kv_dtype: str | DType | None = None,
+    params: BackendParams | None = None,
+    num_threads: int | None = None,
+    projector: Path | None = None,
+    encoder_backend: str | type[Backend] | None = None,
+    encoder_params: BackendParams | None = None,
+    image_tokens: int | None = None,
+    store_bytes: int = STORE_BYTES,
+    speculate: str | None = None,
+    draft: Path | None = None,
+    draft_backend: str | type[Backend] | None = None,
+    draft_params: BackendParams | None = None,
+    progress: Callable[[float], None] | None = None,
+    cancel: Event | None = None,
+    worker: bool = False,
+    queue: int | None = None,
+    retries: int = 0,
+) -> LLM:
+    """Open a model and load it: a GGUF file, a folder of transformers, or a name such as hf:org/name.
+
+    context     tokens of each sequence; by default the model's context length, at most 4096; a longer context than
+                the model's is logged as a warning
+    parallel    sequences that run at the same time, each with a context of its own
+    batch       tokens of one step; longer prompts are split
+    kv_dtype    dtype of the cache: f32, f16, bf16, q8_0 or q4_0, if the backend supports it; by default the
+                backend's preference
+    worker      run the model in a process of its own: if the process dies, the running requests raise
+                BackendUnavailableError, and the next request starts another
+    retries     how often a request for text goes on in the next worker instead, if its worker dies
+    queue       requests that may wait while `parallel` run: one more raises QueueFullError; by default any number
+
+    Several tokens a step, where that is faster, without another answer; give one of:
+
+    speculate        "ngram": guess what followed the last tokens where they stood before, in the prompt or the answer
+    draft            the file of a small model of the same vocabulary, which guesses
+    draft_backend    its backend; by default the model's
+    draft_params     its parameters; by default `params`, and on another backend its threads
+
+    A model that sees pictures has an encoder in its file, or in a projector's file:
+
+    projector        the projector's file (mmproj)
+    encoder_backend  the encoder's backend; by default the model's
+    encoder_params   the encoder's parameters; by default `params`
+    image_tokens     most tokens of a picture: larger pictures are made smaller, if the model's family can
+    store_bytes      bytes of host memory for the rows of pictures that were encoded
+    """
+    given = require_params("params", params) or BackendParams()
+    sight = SightOptions(projector, encoder_backend, encoder_params, image_tokens, store_bytes)
+    guess = GuessOptions(speculate, draft, draft_backend, draft_params)
+    if num_threads is not None:
+        given = replace(given, num_threads=num_threads)
+    if not isinstance(worker, bool):
+        raise OptionError(f"worker must be True or False, got {worker!r}")
+    if retries and not worker:
+        raise OptionError("retries is for a model with worker=True")
+    made = partial(WorkerEngine, retries=retries) if worker else LocalEngine
+    engine = made(path, backend, given, Sizes(context, parallel, batch, kv_dtype, queue), sight, guess)
+    engine.load(progress, cancel)
+    return LLM(engine)
+
+
+def estimate(
+    path: Path,
+    backend: str | type[Backend] | None = None,
+    *,
+    context: int | None = None,
+    parallel: int = 1,
+    batch: int = 512,
+    kv_dtype: str | DType | None = None,
+    params: BackendParams | None = None,
+    projector: Path | None = None,
+    encoder_backend: str | type[Backend] | None = None,
+    encoder_params: BackendParams | None = None,
+    image_tokens: int | None = None,
+    store_bytes: int = STORE_BYTES,
+) -> BackendMemory:
+    """The memory that `load` with these arguments would take, by device and layer. Allocates nothing."""
+    measuring = replace(require_params("params", params) or BackendParams(), alloc_memory=False)
+    sight = SightOptions(projector, encoder_backend, encoder_params, image_tokens, store_bytes)
+    engine = LocalEngine(path, backend, measuring, Sizes(context, parallel, batch, kv_dtype), sight)
+    try:
+        return engine.memory()
+    finally:
+        engine.close()

@@ -1,0 +1,145 @@
+"""Guesses of a small model with the same vocabulary, which may run on another backend."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Final, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from backbay import Backend
+
+from ...cache.contract import Cache
+from ...models.contract import Model
+from ...steps.step import Step
+from ...text.sampling import Sampler
+from ..job import Job
+from ..slots import common
+from ..step_cache import StepCache
+from .contract import Guesses, Source
+
+PRIOR: Final = 0.7  # the hope before anything was verified
+RATE, RETURN = 1 / 16, 1 / 256  # how fast hope follows what is verified, and returns while nothing is
+
+
+@final
+class Drafted(Guesses):
+    """How often the small model was right lately, in one answer."""
+
+    def __init__(self) -> None:
+        self._hope = PRIOR
+
+    def hope(self) -> float:
+        return self._hope
+
+    def learn(self, token: int) -> None:
+        self._hope += RETURN * (PRIOR - self._hope)  # so that it is tried again, later
+
+    def verified(self, guessed: int, accepted: int) -> None:
+        for right in [True] * accepted + [False] * (accepted < guessed):
+            self._hope += RATE * (right - self._hope)
+
+
+@final
+class DraftModel(Source):
+    """A small model with a cache of its own, whose sequences are those of the large model's slots.
+
+    It chooses its tokens as the answer does: with the same options, and the same random numbers.
+    """
+
+    def __init__(
+        self, model: Model, cache: Cache, *, parallel: int, context: int, batch: int, vocabulary_size: int
+    ) -> None:
+        self.model, self.cache, self.step_cache = model, cache, StepCache(model, cache)
+        self._context, self._batch, self._vocabulary = context, batch, vocabulary_size
+        self._held: list[list[int]] = [[] for _ in range(parallel)]
+        self._rounds: deque[float] = deque(maxlen=5)  # the seconds of a token of each answer
+
+    @property
+    def backend(self) -> Backend:
+        return self.model.backend
+
+    def guesses(self, ids: Sequence[int]) -> Drafted:
+        return Drafted()
+
+    def seconds(self, count: int) -> float:
+        return count * min(self._rounds, default=0.0)
+
+    def guess(self, jobs: Sequence[Job], counts: Sequence[int]) -> list[list[int]]:
+        found: list[list[int]] = [[] for _ in jobs]
+        chosen: list[tuple[int, int, Sampler]] = []  # the answer, its sequence, and a sampler of its own
+        fed: dict[int, list[int]] = {}
+        for n, (job, count) in enumerate(zip(jobs, counts, strict=True)):
+            ids = job.known_ids()
+            sampler = job.sampler_ahead()
+            if job.slot is None or sampler is None or not count or len(ids) + count > self._context:
+                continue
+            chosen.append((n, job.slot.sequence, sampler))
+            fed[n] = self._missing(job.slot.sequence, ids)
+        try:
+            while chosen:
+                begun, traced = perf_counter(), max(len(fed[n]) for n, *_ in chosen) > 1
+                rows = self._fed([(sequence, fed[n]) for n, sequence, _ in chosen])
+                for (n, _, sampler), row in zip(chosen, rows, strict=True):
+                    token = sampler.sample(self._fitted(row)).token
+                    found[n].append(token)
+                    fed[n] = [token]
+                if not traced:
+                    self._rounds.append(perf_counter() - begun)
+                chosen = [each for each in chosen if len(found[each[0]]) < counts[each[0]]]
+        except BaseException:
+            for sequence, held in enumerate(self._held):
+                self.cache.remove(sequence, 0)
+                held.clear()
+            raise
+        return found
+
+    def close(self) -> None:
+        self.step_cache.close()
+        self.cache.close()
+        self.backend.close()
+
+    def _missing(self, sequence: int, ids: list[int]) -> list[int]:
+        """Let the sequence hold only a beginning of these tokens; the tokens that follow, one at least."""
+        held = self._held[sequence]
+        kept = self.cache.last_resumable(sequence, min(common(held, ids), len(ids) - 1))
+        self.cache.remove(sequence, kept)
+        del held[kept:]
+        return ids[kept:]
+
+    def _fed(self, parts: Sequence[tuple[int, list[int]]]) -> list[NDArray[np.float32]]:
+        """The logits after the last token of each part: a sequence, and its next tokens."""
+        rows: list[NDArray[np.float32]] = []
+        if sum(len(ids) for _, ids in parts) <= self._batch and not self.cache.is_uniform:
+            return list(self._run(parts))
+        for sequence, ids in parts:
+            for at in range(0, len(ids), self._batch):
+                last = self._run([(sequence, ids[at : at + self._batch])])
+            rows.append(last[0])
+        return rows
+
+    def _run(self, parts: Sequence[tuple[int, list[int]]]) -> NDArray[np.float32]:
+        counts = [len(ids) for _, ids in parts]
+        begins = [len(self._held[sequence]) for sequence, _ in parts]
+        step = Step(
+            np.concatenate([np.asarray(ids, np.int32) for _, ids in parts]),
+            np.concatenate(
+                [np.arange(b, b + n, dtype=np.int32) for b, n in zip(begins, counts, strict=True)]
+            ),
+            np.repeat(np.array([sequence for sequence, _ in parts], np.int32), counts),
+            np.cumsum(counts, dtype=np.int32) - 1,
+        )
+        rows = self.step_cache.run(step)
+        for sequence, ids in parts:
+            self._held[sequence] += ids
+        return rows
+
+    def _fitted(self, row: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Logits for the large model's vocabulary, which may have more tokens or fewer behind the common ones."""
+        fitted = np.full(self._vocabulary, -np.inf, np.float32)
+        width = min(self._vocabulary, len(row))
+        fitted[:width] = row[:width]
+        return fitted
