@@ -7,12 +7,15 @@ from .conversion import convert
 from .errors import (
     CacheShiftError,
     ContextOverflowError,
+    DamagedSnapshotError,
     DeadlineError,
+    ForeignSnapshotError,
     ImageError,
     LogitsError,
     QueueFullError,
     RequestError,
     ResponseFormatError,
+    SnapshotError,
     TemplateError,
     TokenizerError,
 )
@@ -24,6 +27,7 @@ from .runner.answer import Completion, Timings, TokenStep
 from .runner.handle import Handle
 from .runner.options import GenerationOptions
 from .runner.state import SlotState, State, Totals
+from .snapshots import Snapshot
 from .text.formats import ResponseFormat
 from .text.sampling import Constraint, Sampled, SamplingParams, TokenLogprob
 from .text.tokenizers import Tokenizer, tokenizer_from_gguf
@@ -34,7 +38,9 @@ __all__ = [
     "Completion",
     "Constraint",
     "ContextOverflowError",
+    "DamagedSnapshotError",
     "DeadlineError",
+    "ForeignSnapshotError",
     "GenerationOptions",
     "Handle",
     "Image",
@@ -49,6 +55,8 @@ __all__ = [
     "Sampled",
     "SamplingParams",
     "SlotState",
+    "Snapshot",
+    "SnapshotError",
     "State",
     "TemplateError",
     "Timings",

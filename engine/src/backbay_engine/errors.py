@@ -63,3 +63,15 @@ class TemplateError(BackbayError):
 
 class UnknownOptionError(RequestError, TypeError):
     """A request has an option that does not exist."""
+
+
+class SnapshotError(BackbayError, ValueError):
+    """A snapshot that cannot be restored: the two classes below say why."""
+
+
+class DamagedSnapshotError(SnapshotError):
+    """A snapshot's file is cut, changed, or no snapshot at all."""
+
+
+class ForeignSnapshotError(SnapshotError):
+    """A snapshot is of another model, or of a model that was loaded in a way that cannot hold it."""

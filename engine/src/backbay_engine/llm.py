@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -30,6 +31,7 @@ from .runner.loop import Runner
 from .runner.options import options_of
 from .runner.state import State
 from .runner.step_cache import StepCache
+from .snapshots import Snapshot
 from .steps.step import Step
 from .text.chat import ChatTemplate, chat_template_from_gguf
 from .text.pairs import pair_ids
@@ -149,6 +151,31 @@ class LLM:
         """The token ids of a prompt, a placeholder for each row of a picture; RequestError if the model cannot serve it."""
         checked = self._prompting.checked(prompt)
         return self._engine.encode(checked) if isinstance(checked, Parts) else list(checked)
+
+    # -- snapshots ---------------------------------------------------------------------------------------
+
+    @naming_limits("a snapshot")
+    def save(self, source: Handle[Completion] | Prompt) -> Snapshot:
+        """The snapshot of a request, which goes on undisturbed, or of a prompt, to be restored here or elsewhere."""
+        self._check_generates()
+        checked = source if isinstance(source, Handle) else self._prompting.checked(source)
+        if isinstance(checked, Parts):
+            raise RequestError(
+                "a prompt with pictures cannot be saved: its pictures are not in the cache alone"
+            )
+        return self._engine.save(checked)
+
+    @naming_limits("a snapshot")
+    def restore(self, source: Snapshot | str | os.PathLike[str]) -> Snapshot:
+        """Let the cache hold what a snapshot has, or its file; gives the snapshot.
+
+        Then `submit(snapshot.prompt, **snapshot.options)` goes on with the request, and computes no token again.
+        """
+        self._check_generates()
+        snapshot = source if isinstance(source, Snapshot) else Snapshot.read(source)
+        self._prompting.check_ids([token for token in snapshot.tokens if token >= 0])
+        self._engine.restore(snapshot)
+        return snapshot
 
     # -- pictures ----------------------------------------------------------------------------------------
 

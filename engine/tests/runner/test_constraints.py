@@ -3,37 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from constraints import Among, Failing, Spelled, mask_of
-from small_llama import EOS, SUPPRESSED, WORDS, write_small_llama
+from small_llama import EOS, SUPPRESSED, WORDS
 
-import backbay
 from backbay import OptionError
 from backbay_engine import LLM, LogitsError, RequestError, load
 from backbay_engine.runner.step_cache import StepCache
 from backbay_engine.text.sampling.constraint import forbidden
 
 SIZES: dict[str, Any] = {"context": 64, "parallel": 3, "batch": 16, "num_threads": 1, "kv_dtype": "f32"}
-WHERE = [*sorted(backbay.backends()), "worker"]
 DIGITS = range(48, 58)
 ENDLESS = {"logit_bias": {EOS: float("-inf")}}
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_small_llama(tmp_path_factory.mktemp("models") / "small.gguf")
-
-
-@pytest.fixture(scope="module", params=WHERE)
-def llm(path: Path, request: pytest.FixtureRequest) -> Iterator[LLM]:
-    worker = request.param == "worker"
-    with load(path, "cpu_ref" if worker else request.param, **SIZES, worker=worker) as opened:
-        yield opened
 
 
 @pytest.mark.parametrize(

@@ -4,35 +4,19 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from small_llama import EOS, write_small_llama
+from small_llama import EOS
 
-import backbay
 from backbay import ClosedError
 from backbay_engine import LLM, Completion, Handle, LogitsError, RequestError, TokenStep, load
 
 ENDLESS = {"logit_bias": {EOS: float("-inf")}}
 GREEDY = {"temperature": 0, **ENDLESS}
 SIZES: dict[str, Any] = {"context": 64, "parallel": 3, "batch": 16, "num_threads": 1}
-WHERE = [*sorted(backbay.backends()), "worker"]
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_small_llama(tmp_path_factory.mktemp("models") / "small.gguf")
-
-
-@pytest.fixture(scope="module", params=WHERE)
-def llm(path: Path, request: pytest.FixtureRequest) -> Iterator[LLM]:
-    """A model on each backend, and one in a worker."""
-    worker = request.param == "worker"
-    with load(path, "cpu_ref" if worker else request.param, **SIZES, worker=worker) as opened:
-        yield opened
 
 
 class Told:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from model_files import unpacked
 from runner_scripts import OPTIONS, prompt
-from small_llama import EOS, write_small_llama
+from small_llama import EOS
 
 import backbay
 from backbay_engine import LLM, Completion, ContextOverflowError, RequestError, Timings, TokenStep, load
 
 SIZES: dict[str, Any] = {"context": 64, "parallel": 2, "batch": 16, "num_threads": 1, "kv_dtype": "f32"}
-WHERE = [*sorted(backbay.backends()), "worker"]
 PROPERTY = settings(
     max_examples=6,
     deadline=None,
@@ -28,18 +26,6 @@ A, B, C = 97, 98, 99
 HALVES = dict.fromkeys(
     (0xE2, 0x82, 0xAC, 0xC3), 6.0
 )  # bytes of characters, not always in an order that makes some
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_small_llama(tmp_path_factory.mktemp("models") / "small.gguf")
-
-
-@pytest.fixture(scope="module", params=WHERE)
-def llm(path: Path, request: pytest.FixtureRequest) -> Iterator[LLM]:
-    worker = request.param == "worker"
-    with load(path, "cpu_ref" if worker else request.param, **SIZES, worker=worker) as opened:
-        yield opened
 
 
 def steps_of(llm: LLM, asked: Any, **options: Any) -> tuple[list[TokenStep], Completion]:

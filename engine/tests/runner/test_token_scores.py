@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -10,27 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 from model_files import unpacked
-from small_llama import WORDS, write_small_llama
+from small_llama import WORDS
 
-import backbay
 from backbay_engine import LLM, ContextOverflowError, RequestError, Sampled, load
 from backbay_engine.runner import scoring
 from backbay_engine.runner.step_cache import StepCache
 
 SIZES: dict[str, Any] = {"context": 64, "parallel": 2, "batch": 16, "num_threads": 1, "kv_dtype": "f32"}
-WHERE = [*sorted(backbay.backends()), "worker"]
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_small_llama(tmp_path_factory.mktemp("models") / "small.gguf")
-
-
-@pytest.fixture(scope="module", params=WHERE)
-def llm(path: Path, request: pytest.FixtureRequest) -> Iterator[LLM]:
-    worker = request.param == "worker"
-    with load(path, "cpu_ref" if worker else request.param, **SIZES, worker=worker) as opened:
-        yield opened
 
 
 def check(llm: LLM, ids: list[int], found: list[Sampled], top: int) -> None:

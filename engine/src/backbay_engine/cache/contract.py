@@ -12,6 +12,7 @@ from backbay import BackbayError, Backend, Context, DType, Tensor
 from ..steps.step import Step
 
 if TYPE_CHECKING:
+    from .contents import Contents
     from .pictures import PictureCache
 
 Shift: TypeAlias = Callable[[Context, int, Tensor, Tensor], Tensor]
@@ -131,6 +132,17 @@ class Cache(ABC):
     def last_resumable(self, sequence: int, position: int) -> int:
         """The last position up to this one where a step may continue; 0, after removing everything, if there is none."""
         return position if self.can_resume(sequence, position) else 0
+
+    def contents(self, sequence: int) -> Contents:
+        """What the cache holds of a sequence, to restore it here or elsewhere."""
+        raise BackbayError(f"a {type(self).__name__} gives no snapshots")
+
+    def restore(self, sequence: int, contents: Contents) -> None:
+        """Let a sequence, which was removed, hold what `contents` gave; on an error it holds nothing.
+
+        ForeignSnapshotError if the contents are another model's, CacheFullError if there is no room.
+        """
+        raise BackbayError(f"a {type(self).__name__} restores no snapshots")
 
     def remove(self, sequence: int, begin: int, end: int | None = None) -> None:
         """Forget the positions [begin, end); later positions move down to begin. Without `end`, forget all from begin.

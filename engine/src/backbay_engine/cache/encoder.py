@@ -14,6 +14,7 @@ from backbay import BackbayError, Backend, CacheFullError, Context, DType, Tenso
 from ..steps.step import Ints, Step
 from .cell_cache import CellCache
 from .cells import Run, runs_of
+from .contents import Contents, read_cells, write_cells
 from .contract import BoundCache, CachePlan, CacheSizes, History, own_plan
 from .masks import HIDDEN, NUMPY, SEEN
 from .storage import rounded_up
@@ -94,8 +95,7 @@ class EncoderCache(CellCache):
         for run in runs:
             count = self._expected.pop(run.sequence, 0)
             if count:
-                taken = {output.region for output in self._outputs if output is not None}
-                region = next(n for n in range(len(self._outputs)) if n not in taken)
+                region = self._free_region()
                 self._outputs[run.sequence] = Output(region, count, run.position)
                 low = region * self._room
                 cells.append(np.arange(low, low + count, dtype=np.int32))
@@ -171,6 +171,29 @@ class EncoderCache(CellCache):
                 output.position -= end - begin
 
         return remove
+
+    def contents(self, sequence: int) -> Contents:
+        output = self._output(sequence)
+        if output is None:
+            return Contents({}, {"count": 0, "position": 0})
+        low, high = self._seen(sequence)
+        arrays = read_cells(self.storage, np.arange(low, high, dtype=np.int32))
+        return Contents(arrays, {"count": output.count, "position": output.position})
+
+    def restore(self, sequence: int, contents: Contents) -> None:
+        self._output(sequence)
+        count = contents.number("count")
+        if not 0 <= count <= self._room:
+            raise CacheFullError(sequence, count, self._room)
+        if count:
+            region = self._free_region()
+            low = region * self._room
+            write_cells(self.storage, np.arange(low, low + count, dtype=np.int32), contents)
+            self._outputs[sequence] = Output(region, count, contents.number("position"))
+
+    def _free_region(self) -> int:
+        taken = {output.region for output in self._outputs if output is not None}
+        return next(n for n in range(len(self._outputs)) if n not in taken)
 
     def wipe(self, sequence: int) -> None:
         output = self._output(sequence)

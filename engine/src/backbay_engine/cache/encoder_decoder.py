@@ -12,8 +12,10 @@ from backbay import BackbayError, Backend, Context, Tensor
 
 from ..errors import CacheShiftError
 from ..steps.step import Step
-from .causal import BoundCausalCache, CausalCache, CausalPlan
+from .bound_causal import BoundCausalCache, CausalPlan
+from .causal import CausalCache
 from .cells import runs_of
+from .contents import Contents, joined
 from .contract import BoundCache, Cache, CachePlan, CacheSizes, History, own_plan
 from .encoder import BoundEncoderCache, EncoderCache, EncoderPlan
 
@@ -144,6 +146,21 @@ class EncoderDecoderCache(Cache):
                 self._texts[sequence] = 0
 
         return remove
+
+    def contents(self, sequence: int) -> Contents:
+        own = Contents({}, {"length": self._text(sequence)})
+        parts = (("decoder", self.causal), ("encoder", self.encoder))
+        return joined([("text", own), *((name, cache.contents(sequence)) for name, cache in parts)])
+
+    def restore(self, sequence: int, contents: Contents) -> None:
+        length = contents.part("text").number("length")
+        try:
+            self.causal.restore(sequence, contents.part("decoder"))
+            self.encoder.restore(sequence, contents.part("encoder"))
+        except BaseException:
+            self.remove(sequence, 0)
+            raise
+        self._texts[sequence] = length
 
     def wipe(self, sequence: int) -> None:
         self.causal.wipe(sequence)

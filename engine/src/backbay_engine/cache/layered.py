@@ -9,6 +9,7 @@ from typing import final
 from backbay import Backend, Context, Tensor
 
 from ..steps.step import Step
+from .contents import Contents, joined
 from .contract import BoundCache, Cache, CachePlan, CacheSizes, History, own_plan
 from .pictures import PictureCache
 
@@ -113,6 +114,17 @@ class LayeredCache(Cache):
                 raise
 
         return remove
+
+    def contents(self, sequence: int) -> Contents:
+        return joined((str(n), cache.contents(sequence)) for n, cache in enumerate(self.caches))
+
+    def restore(self, sequence: int, contents: Contents) -> None:
+        try:
+            for n, cache in enumerate(self.caches):
+                cache.restore(sequence, contents.part(str(n)))
+        except BaseException:
+            self.remove(sequence, 0)
+            raise
 
     def wipe(self, sequence: int) -> None:
         for cache in self.caches:

@@ -15,6 +15,7 @@ from backbay import BackbayError, Backend, CacheFullError, Context, DType, Tenso
 from ..steps.step import Ints, Step
 from .cell_cache import CellCache
 from .cells import Run, runs_of
+from .contents import Contents
 from .contract import BoundCache, CachePlan, CacheSizes, History, own_plan
 from .masks import HIDDEN, NUMPY, SEEN
 from .storage import filled, rounded_up
@@ -143,6 +144,14 @@ class PictureCache(CellCache):
         if not 0 <= sequence < len(self._shown):
             raise BackbayError(f"sequence must be in [0, {len(self._shown)}), got {sequence}")
         return self._shown[sequence]
+
+    def contents(self, sequence: int) -> Contents:
+        if self._held(sequence):
+            raise BackbayError("a sequence that sees pictures gives no snapshot")
+        return Contents()
+
+    def restore(self, sequence: int, contents: Contents) -> None:
+        self._held(sequence)
 
     # -- steps -------------------------------------------------------------------------------------------
 

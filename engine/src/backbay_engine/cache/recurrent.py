@@ -15,9 +15,11 @@ from backbay import BackbayError, Backend, Context, DType, ShapeError, Tensor
 from ..errors import CacheShiftError
 from ..steps.step import Ints, Step
 from .cells import runs_of
+from .contents import Contents
 from .contract import BoundCache, Cache, CachePlan, CacheSizes, History, own_plan
 
 ZEROS = 0  # the row of the initial state; never written
+RESTORED = 2  # tokens: as if a prompt ended here, so that the state stays as a checkpoint
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ class RecurrentCache(Cache):
     def open(self, backend: Backend, sizes: CacheSizes) -> None:
         if self._ctx is not None:
             raise BackbayError("the cache is open already; close it first")
-        self._ctx = backend.new_context()
+        self._backend, self._ctx = backend, backend.new_context()
         self.rows = 1 + sizes.sequences * (self.checkpoints + 2)  # the latest state, and the next one
         self._users = [0] * self.rows
         self._sequences = [SequenceStates(0, []) for _ in range(sizes.sequences)]
@@ -186,6 +188,40 @@ class RecurrentCache(Cache):
             held.end = begin
 
         return cut
+
+    def contents(self, sequence: int) -> Contents:
+        held = self._sequence(sequence)
+        row = held.at(held.end)
+        if row is None:
+            raise BackbayError(
+                f"sequence {sequence} cannot be saved: its state after {held.end} positions is dropped"
+            )
+        found = {}
+        for (layer, name), (leaf, shape) in self._leaves.items() if held.end else ():
+            with self._backend.new_context() as ctx:
+                ids = ctx.input().from_ints([row], 1)
+                state = leaf.rows(ctx.layer(layer), ids)
+                ctx.forward(state).compute(state)
+                found[f"{name}.{layer}"] = state.numpy().reshape(shape[::-1])
+        return Contents(found, {"end": held.end})
+
+    def restore(self, sequence: int, contents: Contents) -> None:
+        held, end = self._sequence(sequence), contents.number("end")
+        arrays = {
+            (layer, name): contents.array(f"{name}.{layer}", shape[::-1])
+            for (layer, name), (_, shape) in self._leaves.items()
+            if end
+        }
+        self._replace(held, [])
+        row = self._users.index(0, 1)
+        for (layer, name), array in arrays.items():
+            leaf = self._leaves[layer, name][0]
+            with self._backend.new_context() as ctx:
+                host = ctx.input()
+                ids, state = host.from_ints([row], 1), host.from_floats(array, leaf.dim(0), 1)
+                ctx.forward(leaf.set_rows(ctx.layer(layer), state, ids)).compute()
+        held.end = end
+        self._replace(held, [State(end, row, RESTORED)] if end else [])
 
     def _sequence(self, sequence: int) -> SequenceStates:
         if self._ctx is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from ..runner.answer import Completion
 from ..runner.handle import Handle, OnStep
 from ..runner.options import GenerationOptions
 from ..runner.state import State
+from ..snapshots import Snapshot
 from ..text.tokenizers import Tokenizer
 
 Prompt: TypeAlias = Sequence[int] | Parts
@@ -76,6 +77,14 @@ class Engine(ABC):
         self, prompt: Prompt, options: GenerationOptions, on_step: OnStep | None, begin_by: float
     ) -> Handle[Completion]:
         """Queue a request for text, which is to begin by a time of `time.monotonic`."""
+
+    @abstractmethod
+    def save(self, source: Sequence[int] | Handle[Any]) -> Snapshot:
+        """The snapshot of a request for text, or of a prompt, which is computed as far as it is not in the cache."""
+
+    @abstractmethod
+    def restore(self, snapshot: Snapshot) -> None:
+        """Let a sequence hold what a snapshot has, as soon as one is free."""
 
     @abstractmethod
     def score(self, prompt: Prompt) -> Handle[NDArray[np.float32]]:

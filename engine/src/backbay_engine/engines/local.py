@@ -38,6 +38,7 @@ from ..runner.speculation import LONGEST, DraftModel, Source, Speculation
 from ..runner.state import State
 from ..runner.step_cache import StepCache
 from ..runner.step_making import make_step
+from ..snapshots import Snapshot
 from ..steps.builders import prompt_step, text_steps, worst_steps
 from ..steps.step import PictureRows, Step
 from ..steps.texts import text_length
@@ -46,6 +47,7 @@ from ..text.formats import Grammars
 from .contract import Engine, Facts, Prompt
 from .guessing import GuessOptions, open_source
 from .places import Places
+from .saving import Requested, Saver
 from .sight import MakeJob, Sight, SightOptions, open_sight, open_text, own_projector
 from .sizes import Path, Sizes, context_of, dtype_of, tokenizer_of
 
@@ -73,6 +75,7 @@ class LocalEngine(Engine):
         self.places = Places(parallel, sizes.queue)
         self.sight: Sight | None = None
         self.source: Source | None = None
+        self._saver: Saver | None = None
         sight = own_projector(path, sight)
         self.backend, holds_encoder = open_text(path, backend, params)
         try:
@@ -99,19 +102,7 @@ class LocalEngine(Engine):
             self.facts = Facts(architecture, size, context, batch, generates, sees, ranks)
             if guess is not None and guess.asked:
                 self.source = open_source(guess, self.facts, self.cache, self.backend, params, parallel)
-            self._book_host(max(parallel, self._guessed))
-            # All is allocated now, so that no later step runs out of memory.
-            showing = self._showing()  # before the steps, which read what it writes
-            uniform = self.cache is not None and self.cache.is_uniform
-            steps = worst_steps(
-                batch, parallel, context, decoding=generates, uniform=uniform, guessed=self._guessed
-            )
-            steps = [*self.model.worst_steps(steps)]
-            self.step_cache.reserve(steps + self._steps_with_pictures(steps))
-            self.runner = self._runner(self.cache, parallel)
-            if self.runner is not None:
-                self.runner.showing = showing
-                self.runner.speculation = None if self.source is None else Speculation(self.source)
+            self._reserve(parallel)
         except MemoryError as error:
             with self.backend:
                 self._close_others()
@@ -120,6 +111,23 @@ class LocalEngine(Engine):
             self._close_others()
             self.backend.close()
             raise
+
+    def _reserve(self, parallel: int) -> None:
+        """Allocate all now, so that no later step runs out of memory, and make the runner."""
+        self._book_host(max(parallel, self._guessed))
+        showing = self._showing()  # before the steps, which read what it writes
+        uniform = self.cache is not None and self.cache.is_uniform
+        batch, context, generates = self.facts.batch, self.facts.context, self.facts.generates
+        steps = worst_steps(
+            batch, parallel, context, decoding=generates, uniform=uniform, guessed=self._guessed
+        )
+        steps = [*self.model.worst_steps(steps)]
+        self.step_cache.reserve(steps + self._steps_with_pictures(steps))
+        self.runner = self._runner(self.cache, parallel)
+        if self.runner is not None:
+            self.runner.showing = showing
+            self.runner.speculation = None if self.source is None else Speculation(self.source)
+            self._saver = Saver(self.backend, self.runner.slots.cache, self.runner, self._laid_out)
 
     def load(self, progress: Progress | None = None, cancel: Cancel | None = None) -> None:
         """Load the weights; if that fails, close."""
@@ -141,7 +149,22 @@ class LocalEngine(Engine):
     ) -> Handle[Completion]:
         with self.places.taken() as place:
             receiver = partial(Handle[Completion], on_step=on_step, place=place)
-            return self.begin(prompt, self.generation(options, begin_by), receiver)
+            handle = self.begin(prompt, self.generation(options, begin_by), receiver)
+            handle.request = Requested(prompt, options, handle)
+            return handle
+
+    def save(self, source: Sequence[int] | Handle[Any]) -> Snapshot:
+        return self.saves().save(source)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        self.saves().restore(snapshot)
+
+    def saves(self) -> Saver:
+        """What takes snapshots; RequestError if the model generates no text."""
+        self.check_open()
+        if self._saver is None:
+            raise RequestError(f"{self.facts.architecture} generates no text, so that it has nothing to save")
+        return self._saver
 
     def score(self, prompt: Prompt) -> Handle[NDArray[np.float32]]:
         with self.places.taken() as place:

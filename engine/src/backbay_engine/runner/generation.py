@@ -61,6 +61,11 @@ class Generation(Job):
         self.begin_by, self.over = begin_by, self._reason is not None
         self.speculates = options.speculate
 
+    @property
+    def answer(self) -> list[int]:
+        """The tokens of the answer so far."""
+        return self._tokens
+
     def _resume(self) -> None:
         """Take the tokens of the interrupted answer; their text was given by the steps that gave them."""
         for count, token in enumerate(self.options.resume):

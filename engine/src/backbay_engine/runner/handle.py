@@ -51,6 +51,8 @@ class Handle(Generic[T]):
         self._lock = RLock()  # a request may be ended by one thread while another hands it a step
         self._ended = False
         self._over = Event()
+        self.request: Any = None
+        """What the engine knows of the request, to save it; None: it cannot be saved."""
         self._result: T | None = None
         self._error: BaseException | None = None
 

@@ -68,6 +68,7 @@ class Job(ABC):
     """
 
     generates: ClassVar[bool] = False  # whether its results are tokens of an answer
+    restores: ClassVar[bool] = False  # whether it is over as soon as it has a slot
     speculates: bool = False  # whether tokens may be guessed
     guesses: Guesses | None = None
     handle: Receiver[Any]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import nullcontext
 from threading import Condition, Event, Thread, current_thread
 from time import monotonic, perf_counter
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 from numpy.typing import NDArray
 
@@ -29,6 +30,8 @@ from .step_making import make_step
 
 log = logging.getLogger(__name__)
 
+R = TypeVar("R")
+
 
 @final
 class Runner:
@@ -43,6 +46,7 @@ class Runner:
         self.speculation: Speculation | None = None  # if tokens are guessed
         self._scheduler = Scheduler(batch, slots.cache.is_uniform)
         self._waiting: deque[Job] = deque()
+        self._tasks: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._active: list[Job] = []
         self._in_step: list[Job] = []
         self._ahead = Ahead()
@@ -62,14 +66,22 @@ class Runner:
             job.end()
             return
         with self._changed:
-            if self._closing:
-                raise self._closed()
-            if self._thread is None:
-                thread = Thread(target=self._run, name="backbay runner", daemon=True)
-                thread.start()
-                self._thread = thread
+            self._begin()
             self._waiting.append(job)
             self._changed.notify_all()
+
+    def between(self, task: Callable[[], R]) -> Future[R]:
+        """Do a task in the runner's thread, between two steps."""
+        future: Future[R] = Future()
+        with self._changed:
+            self._begin()
+            self._tasks.append((future, task))
+            self._changed.notify_all()
+        return future
+
+    def job_of(self, receiver: object) -> Job | None:
+        """The job of a receiver; None if it is over. Only for tasks between steps."""
+        return next((job for job in (*self._active, *self._waiting) if job.handle is receiver), None)
 
     def cancel(self, job: Job) -> None:
         """End a job early; cancels the running step if no other job needs it."""
@@ -109,12 +121,22 @@ class Runner:
     def after_fork(self, reason: str) -> None:
         """End all jobs: this process is a forked child, and the thread that ran them is not in it."""
         lost, self._closing, self._thread = [*self._waiting, *self._active], True, None
+        self._tasks.clear()
         self._closed_because = reason
         self._changed, self._cancel_step = Condition(), Event()
         self._waiting.clear()
         self._active.clear()
         for job in lost:
             job.handle.after_fork(self._closed())
+
+    def _begin(self) -> None:
+        """Start the thread, unless it runs; the caller holds the lock."""
+        if self._closing:
+            raise self._closed()
+        if self._thread is None:
+            thread = Thread(target=self._run, name="backbay runner", daemon=True)
+            thread.start()
+            self._thread = thread
 
     def _closed(self) -> ClosedError:
         return ClosedError(f"the model is closed{self._closed_because}")
@@ -130,24 +152,26 @@ class Runner:
                 for job in list(self._active):
                     self._end(job, error)
         self._ahead.close()
+        self._do_tasks()
         with self._changed:
             self._changed.notify_all()  # wakes `forget`, if the model closes
 
     def _wait(self) -> bool:
         """Sleep until there is work; False when the thread is to stop."""
         with self._changed:
-            while not (self._waiting or self._active or self._closing):
+            while not (self._waiting or self._active or self._tasks or self._closing):
                 self._answering(False)
                 self._changed.notify_all()  # wakes `forget`
                 self._changed.wait()
             self._answering(True)
-            return bool(self._waiting or self._active)
+            return bool(self._waiting or self._active or (self._tasks and not self._closing))
 
     def _answering(self, now: bool) -> None:
         if self._turns is not None:
             self._turns.answering(now)
 
     def _cycle(self) -> None:
+        self._do_tasks()
         self._sweep()
         self._admit()
         for job in list(self._active):
@@ -157,6 +181,16 @@ class Runner:
             shares = self.speculation.extended(shares, self.context)
         if shares:
             self._step(shares)
+
+    def _do_tasks(self) -> None:
+        while self._tasks:
+            future, task = self._tasks.popleft()
+            try:
+                if self._closing:
+                    raise self._closed()
+                future.set_result(task())
+            except BaseException as error:  # noqa: BLE001  likewise
+                future.set_exception(error)
 
     def _sweep(self) -> None:
         """End cancelled jobs; all jobs, if the model closes."""
@@ -191,13 +225,21 @@ class Runner:
                 continue
             if slot is None:
                 return
-            job.start(slot)
+            self._active.append(job)
+            self._waiting.popleft()  # now, so that `forget` always sees the job in a queue
+            try:
+                job.start(slot)
+            except Exception as error:  # noqa: BLE001  only this job gets it
+                job.slot = slot
+                self._end(job, error)
+                continue
+            if job.restores:
+                self._end(job)
+                continue
             if self.speculation is not None:
                 self.speculation.begin(job)
-            self._active.append(job)
             self._prompt += len(job.prompt)
             self._reused += job.done
-            self._waiting.popleft()  # last, so that `forget` always sees the job in a queue
 
     def _make_room(self, job: Job) -> None:
         """If the context is full, shift it or end the job."""
@@ -213,7 +255,7 @@ class Runner:
             self._end(job, error)
 
     def _step(self, shares: Sequence[Share[Job]]) -> None:
-        """One forward pass; if it fails, compute each share alone, so that only the faulty job gets the error."""
+        """One forward pass; if it fails, compute each share alone, without guesses, so that only the faulty job gets the error."""
         jobs = [share.job for share in shares]
         with self._changed:
             self._cancel_step.clear()
@@ -238,7 +280,7 @@ class Runner:
                 self._resume(job)
             return
         except Exception as error:  # noqa: BLE001  the faulty job gets it
-            if len(shares) == 1:
+            if len(shares) == 1 and not jobs[0].guess:
                 self._end(jobs[0], error)
             else:
                 for job in jobs:

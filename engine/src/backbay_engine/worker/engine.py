@@ -42,16 +42,16 @@ from ..images.prepared import Prepared
 from ..images.prompts import Parts
 from ..images.store import Counters
 from ..runner.answer import Completion
-from ..runner.generation import Generation
 from ..runner.handle import Handle, OnStep
 from ..runner.options import GenerationOptions
 from ..runner.state import SlotState, State, Totals
-from ..text.formats import check
+from ..snapshots import Snapshot
 from . import log_records
 from .asked import Asked, give
 from .failures import unpacked
 from .loading import Loading, tokenizer_of
 from .process import WorkerProcess
+from .requests import Sent, generate_request, listed, saved
 from .resuming import Resuming
 from .setup import (
     Aside,
@@ -66,6 +66,7 @@ from .setup import (
     Prepare,
     Report,
     Request,
+    Restore,
     Score,
     ScoreTokens,
     Setup,
@@ -157,30 +158,20 @@ class WorkerEngine(Engine):
     def generate(
         self, prompt: Prompt, options: GenerationOptions, on_step: OnStep | None, begin_by: float
     ) -> Handle[Completion]:
-        self._check(prompt, options)
-        plain = replace(options.sampling, logit_bias=dict(options.sampling.logit_bias))
-        request = Generate(_listed(prompt), replace(options, sampling=plain), begin_by)
+        request = generate_request(prompt, options, begin_by, self.facts, self.tokenizer)
         resuming = Resuming(request, self._retries) if self._retries else None
         with self._places.taken() as place:
             return self._ask(request, on_step, place, begin_by, resuming)
 
-    def _check(self, prompt: Prompt, options: GenerationOptions) -> None:
-        """Refuse wrong options here, before the worker does."""
-        if options.response_format is not None:
-            check(options.response_format)
-        known = prompt if options.resume and not isinstance(prompt, Parts) else ()
-        facts = self.facts
-        Generation(
-            known,
-            options=options,
-            context=facts.context,
-            tokenizer=self.tokenizer,
-            vocabulary_size=facts.vocabulary_size,
-        )
+    def save(self, source: Sequence[int] | Handle[Any]) -> Snapshot:
+        return saved(source, self._answer)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        self._answer(Restore(bytes(snapshot.to_bytes())))
 
     def score(self, prompt: Prompt) -> Handle[NDArray[np.float32]]:
         with self._places.taken() as place:
-            return self._ask(Score(_listed(prompt)), place=place)
+            return self._ask(Score(listed(prompt)), place=place)
 
     def score_tokens(self, prompt: Sequence[int], top: int) -> Handle[int]:
         with self._places.taken() as place:
@@ -276,6 +267,8 @@ class WorkerEngine(Engine):
             told = f"the options of a request to a model with a worker must be picklable: {error}"
             raise OptionError(told) from error
         asked = Asked(payload, handle, begin_by=begin_by, resuming=resuming)
+        if isinstance(request, Generate):
+            handle.request = Sent(number, request if resuming is None else resuming.request)
         with self._lock:
             self.check_open()
             worker = self._worker or self._start()
@@ -392,7 +385,3 @@ class WorkerEngine(Engine):
     def _over(self, number: int) -> None:
         with self._lock:
             self._asked.pop(number, None)
-
-
-def _listed(prompt: Prompt) -> Prompt:
-    return prompt if isinstance(prompt, Parts) else list(prompt)

@@ -15,6 +15,7 @@ from queue import SimpleQueue
 from threading import Event, Thread
 from time import sleep
 from typing import Any, TypeAlias, final
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +23,10 @@ from numpy.typing import NDArray
 from backbay.gguf import Config, Strings
 
 from ..engines.local import LocalEngine
+from ..engines.saving import Requested
 from ..runner.answer import TokenStep
 from ..runner.scoring import Scoring
+from ..snapshots import Snapshot
 from . import log_records
 from .deaths import MUTE
 from .failures import packed
@@ -41,6 +44,9 @@ from .setup import (
     Prepare,
     Report,
     Request,
+    Restore,
+    SavePrompt,
+    SaveRequest,
     Score,
     ScoreTokens,
     Setup,
@@ -81,6 +87,8 @@ class Worker:
         self._results: SimpleQueue[Task] = SimpleQueue()
         self._embeddings: SimpleQueue[Task] = SimpleQueue()
         self._questions: SimpleQueue[Task] = SimpleQueue()
+        self._snapshots: SimpleQueue[Task] = SimpleQueue()
+        self._relays: WeakValueDictionary[int, Relay] = WeakValueDictionary()
 
     def serve(self) -> None:
         setup = next(self._frames, None)
@@ -91,6 +99,7 @@ class Worker:
             _start("backbay results", partial(_do, self._results))
             _start("backbay embeddings", partial(_do, self._embeddings))
             _start("backbay questions", partial(_do, self._questions))
+            _start("backbay snapshots", partial(_do, self._snapshots))
             self._open(pickle.loads(setup.payload))  # noqa: S301  the host wrote it
         except Exception as error:  # noqa: BLE001  the host raises it
             self._host.send(Kind.REFUSED, payload=packed(error))
@@ -157,10 +166,15 @@ class Worker:
             else:
                 cancel = Event()
                 receiver = self._receiver(number, cancel.set)
-                tasks = self._embeddings if isinstance(request, Embed) else self._questions
+                tasks = self._tasks_of(request)
                 tasks.put(partial(self._compute, engine, request, receiver, cancel))
         except Exception as error:  # noqa: BLE001  the request gets it
             self._receiver(number, _nothing).fail(error)
+
+    def _tasks_of(self, request: Aside) -> SimpleQueue[Task]:
+        if isinstance(request, SaveRequest | SavePrompt | Restore):
+            return self._snapshots
+        return self._embeddings if isinstance(request, Embed) else self._questions
 
     def _generate(
         self, engine: LocalEngine, number: int, request: Generate, early: Event | None = None
@@ -179,15 +193,27 @@ class Worker:
 
     def _receiver(self, number: int, cancel: Task) -> Relay:
         self._cancel[number] = cancel
-        return Relay(self._host, number, self._cancel, self._results)
+        relay = self._relays[number] = Relay(self._host, number, self._cancel, self._results)
+        return relay
 
     # -- in other threads --------------------------------------------------------------------------------
 
     def _compute(self, engine: LocalEngine, request: Aside, receiver: Relay, cancel: Event) -> None:
         try:
-            receiver.succeed(_done(engine, request, cancel))
+            if isinstance(request, SaveRequest):
+                receiver.succeed(self._saved(engine, request))
+            else:
+                receiver.succeed(_done(engine, request, cancel))
         except Exception as error:  # noqa: BLE001  the request gets it
             receiver.fail(error)
+
+    def _saved(self, engine: LocalEngine, asked: SaveRequest) -> bytes:
+        """The bytes of a request's snapshot; none if it is over."""
+        relay = self._relays.get(asked.number)
+        if relay is None:
+            return b""
+        found = engine.saves().save_request(Requested(asked.request.prompt, asked.request.options, relay))
+        return b"" if found is None else bytes(found.to_bytes())
 
 
 @final
@@ -262,6 +288,11 @@ def _done(engine: LocalEngine, request: Aside, cancel: Event) -> Any:
             return engine.memory()
         case Forget():
             engine.forget()
+            return True
+        case SavePrompt(prompt, answer):
+            return bytes(engine.saves().save_tokens(prompt, answer).to_bytes())
+        case Restore(data):
+            engine.restore(Snapshot.from_bytes(data))
             return True
 
 

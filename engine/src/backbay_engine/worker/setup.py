@@ -125,7 +125,30 @@ class Forget:
     """Asks for an empty cache."""
 
 
-Aside = Embed | Prepare | Encode | EmbedPicture | Count | Report | Forget
+@dataclass(frozen=True)
+class SaveRequest:
+    """Asks for the snapshot of a request with this number; the answer is empty if it is over."""
+
+    number: int
+    request: Generate
+
+
+@dataclass(frozen=True)
+class SavePrompt:
+    """Asks for the snapshot of a prompt, and of its answer if there is one."""
+
+    prompt: Sequence[int]
+    answer: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Restore:
+    """Restores the snapshot in these bytes of a file."""
+
+    data: bytes
+
+
+Aside = Embed | Prepare | Encode | EmbedPicture | Count | Report | Forget | SaveRequest | SavePrompt | Restore
 """Requests that the runner does not serve."""
 Request = Generate | Score | ScoreTokens | Look | Aside
 

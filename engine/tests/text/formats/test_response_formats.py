@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_llama import EOS, write_small_llama
+from small_llama import EOS
 
-import backbay
 from backbay import OptionError
 from backbay_engine import LLM, RequestError, ResponseFormat, ResponseFormatError, load
 from backbay_engine.text.formats import response_format_of
@@ -22,7 +21,6 @@ from backbay_engine.text.formats.response_format import LONGEST
 pytest.importorskip("llguidance")
 
 SIZES: dict[str, Any] = {"context": 256, "parallel": 3, "num_threads": 1, "kv_dtype": "f32"}
-WHERE = [*sorted(backbay.backends()), "worker"]
 PERSON = {
     "type": "object",
     "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "maximum": 150}},
@@ -62,18 +60,6 @@ SCHEMAS: list[dict[str, Any]] = [
     },
     {"title": "described", "description": "a text", "type": "string", "maxLength": 3, "examples": ["a"]},
 ]
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_small_llama(tmp_path_factory.mktemp("models") / "small.gguf")
-
-
-@pytest.fixture(scope="module", params=WHERE)
-def llm(path: Path, request: pytest.FixtureRequest) -> Iterator[LLM]:
-    worker = request.param == "worker"
-    with load(path, "cpu_ref" if worker else request.param, **SIZES, worker=worker) as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,161 @@
+"""Saving the requests of an engine in this process, and restoring snapshots."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, final
+
+from backbay import Backend
+from backbay.plugin import cached_property
+
+from ..cache.contract import Cache
+from ..errors import ContextOverflowError, ForeignSnapshotError, RequestError
+from ..runner.generation import Generation
+from ..runner.handle import Handle
+from ..runner.job import Job
+from ..runner.loop import Runner
+from ..runner.options import GenerationOptions
+from ..runner.slots import Slot
+from ..snapshots import Snapshot
+from ..snapshots.fingerprint import fingerprint
+from ..snapshots.jobs import Restoring, Saving
+from ..snapshots.requests import request_of
+from ..steps.tokens import Token
+from .contract import Prompt
+
+
+@final
+@dataclass(frozen=True)
+class Requested:
+    """A request for text as it was asked, and who gets its answer."""
+
+    prompt: Prompt
+    options: GenerationOptions
+    receiver: object
+
+
+@final
+class Saver:
+    """Takes snapshots between the steps of a runner. Any thread may call any method."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        cache: Cache,
+        runner: Runner,
+        lay_out: Callable[[Sequence[int]], Sequence[Token]],
+    ) -> None:
+        self._backend, self._cache, self._runner, self._lay_out = backend, cache, runner, lay_out
+
+    @cached_property
+    def model(self) -> str:
+        """The fingerprint of the model."""
+        assert self._backend.model is not None
+        return fingerprint(self._backend.model)
+
+    def save(self, source: Sequence[int] | Handle[Any]) -> Snapshot:
+        """The snapshot of a request for text, or of a prompt."""
+        if not isinstance(source, Handle):
+            return self.save_tokens(source)
+        requested = source.request
+        if not isinstance(requested, Requested):
+            raise RequestError("only requests for text can be saved")
+        found = self.save_request(requested)
+        if found is not None:
+            return found
+        return answered(self.save_tokens, requested.prompt, requested.options, source.result().tokens)
+
+    def save_request(self, requested: Requested) -> Snapshot | None:
+        """The snapshot of a request that waits or runs; None if it is over."""
+        plain_prompt(requested.prompt)
+        request_of(requested.options, 0, ())  # refuses what cannot be saved now
+        _ = self.model  # in this thread, as it reads the file
+        return self._runner.between(partial(self._saved, requested)).result()
+
+    def save_tokens(self, prompt: Sequence[int], answer: Sequence[int] = ()) -> Snapshot:
+        """The snapshot of a prompt, and of an answer that is over; what the cache has not is computed."""
+        tokens = [*self._lay_out(prompt), *answer[:-1]]
+        if len(tokens) > self._runner.context:
+            told = f"the conversation has {len(tokens)} tokens, the context holds {self._runner.context}"
+            raise ContextOverflowError(told, len(tokens), self._runner.context)
+        _ = self.model
+        found: Snapshot = self._done(Saving(tokens, self._taken))
+        return replace(found, prompt=tuple(prompt))
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Let a slot hold what a snapshot has."""
+        if snapshot.model != self.model:
+            raise ForeignSnapshotError(
+                f"the snapshot is of a model with the fingerprint {snapshot.model}, this one has {self.model}: only the "
+                "same weights can go on"
+            )
+        if len(snapshot.tokens) > self._runner.context:
+            told = f"the snapshot has {len(snapshot.tokens)} tokens, the context holds {self._runner.context}"
+            raise ContextOverflowError(told, len(snapshot.tokens), self._runner.context)
+        if snapshot.tokens:
+            self._done(Restoring(snapshot.tokens, partial(self.put, snapshot)))
+
+    # -- in the runner's thread --------------------------------------------------------------------------
+
+    def put(self, snapshot: Snapshot, slot: Slot) -> None:
+        """Let an empty slot hold what a snapshot has."""
+        length = len(snapshot.tokens)
+        self._cache.restore(slot.sequence, snapshot.contents)
+        self._cache.remove(slot.sequence, length)
+        if not self._cache.can_resume(slot.sequence, length):
+            self._cache.remove(slot.sequence, 0)
+            raise ForeignSnapshotError(f"the snapshot's cache holds less than its {length} tokens")
+        slot.tokens = list(snapshot.tokens)
+        slot.exact = sys.maxsize if snapshot.exact is None else snapshot.exact
+
+    def _saved(self, requested: Requested) -> Snapshot | None:
+        job = self._runner.job_of(requested.receiver)
+        if not isinstance(job, Generation):
+            return None
+        found = Snapshot(self.model, ()) if job.slot is None else self._taken(job.slot)
+        options = request_of(requested.options, job.sampler.seed, job.answer)
+        return replace(found, prompt=tuple(plain_prompt(requested.prompt)), options=options)
+
+    def _taken(self, slot: Slot) -> Snapshot:
+        tokens = [token for token in slot.tokens if isinstance(token, int)]
+        if len(tokens) < len(slot.tokens):
+            raise _no_pictures()
+        exact = None if slot.exact == sys.maxsize else slot.exact
+        return Snapshot(self.model, tuple(tokens), self._cache.contents(slot.sequence), exact)
+
+    def _done(self, job: Job) -> Any:
+        """Run a job, and wait for its result; an interruption of the waiting cancels it."""
+        handle: Handle[Any] = Handle(partial(self._runner.cancel, job))
+        job.handle = handle
+        self._runner.submit(job)
+        try:
+            return handle.result()
+        finally:
+            handle.cancel()
+
+
+def answered(
+    save: Callable[[Sequence[int], Sequence[int]], Snapshot],
+    prompt: Prompt,
+    options: GenerationOptions,
+    answer: Sequence[int],
+) -> Snapshot:
+    """The snapshot of a request that is over, whose tokens `save` saves."""
+    going_on = request_of(options, options.sampling.seed or 0, answer)
+    return replace(save(plain_prompt(prompt), answer), options=going_on)
+
+
+def plain_prompt(prompt: Prompt) -> Sequence[int]:
+    """A prompt without pictures; RequestError if it has some."""
+    if not isinstance(prompt, Sequence):
+        raise _no_pictures()
+    return prompt
+
+
+def _no_pictures() -> RequestError:
+    return RequestError(
+        "a conversation with pictures cannot be saved: its pictures are not in the cache alone"
+    )

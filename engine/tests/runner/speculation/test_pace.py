@@ -1,0 +1,57 @@
+"""The pace of a model, and how many tokens are guessed for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from backbay_engine.runner.speculation.pace import KEPT, STALE, Pace
+
+
+def paced(seconds: dict[int, float]) -> Pace:
+    pace = Pace()
+    for tokens, each in seconds.items():
+        for _ in range(2):
+            pace.note(tokens, each)
+    return pace
+
+
+def test_one_measurement_is_not_enough() -> None:
+    pace = Pace()
+    pace.note(1, 9.0)  # traced, perhaps
+    assert pace.known(1) is None
+    pace.note(1, 1.0)
+    assert pace.known(1) == 1.0
+
+
+def test_others_that_share_the_processor_do_not_count() -> None:
+    pace = paced({1: 1.0})
+    pace.note(1, 50.0)
+    assert pace.known(1) == 1.0
+
+
+def test_a_slower_machine_is_noticed() -> None:
+    pace = paced({1: 1.0})
+    for _ in range(KEPT):
+        pace.note(1, 3.0)
+    assert pace.known(1) == 3.0
+
+
+def test_an_old_measurement_fades_so_that_it_is_made_again() -> None:
+    pace = paced({1: 1.0, 4: 9.0})
+    for _ in range(2 * STALE + 2):
+        pace.note(1, 1.0)
+    faded = pace.known(4)
+    assert faded is not None
+    assert 1.0 < faded < 9.0
+
+
+def test_a_first_try_is_a_small_one() -> None:
+    pace = paced({1: 1.0})
+    assert pace.seconds(4, 1) == pytest.approx(1.15)
+    assert pace.seconds(8, 1) is None
+
+
+def test_other_sizes_are_expected_to_cost_like_the_nearest() -> None:
+    pace = paced({1: 1.0, 4: 4.0})
+    assert pace.seconds(8, 1) == pytest.approx(0.9 * 8.0)
+    assert pace.seconds(4, 1) == 4.0
