@@ -124,9 +124,10 @@ class VisionFamily(ABC):
     def width(self) -> int:
         """The features of a row: the text model's width, times 1 + `further`."""
 
-    def extent(self, name: str, dim: int) -> int:
-        """An extent of a tensor of the file: 1 beyond its dimensions, 0 if there is no such tensor."""
-        tensor = self.file.tensors.get(name)
+    def extent(self, dim: int, *names: str) -> int:
+        """An extent of the first of these tensors that the file has: 1 beyond its dimensions, 0 if it has none."""
+        tensors = (self.file.tensors[name] for name in names if name in self.file.tensors)
+        tensor = next(tensors, None)
         if tensor is None:
             return 0
         return tensor.shape[dim] if dim < len(tensor.shape) else 1

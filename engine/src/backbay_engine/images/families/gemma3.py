@@ -44,8 +44,7 @@ class Gemma3(VisionFamily):
 
     @property
     def width(self) -> int:
-        name = next((name for name in PROJECTIONS if name in self.file.tensors), None)
-        return self.extent(name, 0) if name is not None else 0
+        return self.extent(0, *PROJECTIONS)
 
     def _pool(self, side: int) -> int:
         """The patches of a row that become one."""

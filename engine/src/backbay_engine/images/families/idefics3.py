@@ -44,7 +44,7 @@ class Idefics3(VisionFamily):
 
     @property
     def width(self) -> int:
-        return self.extent("mm.model.fc.weight", 1)
+        return self.extent(1, "mm.model.fc.weight")
 
     def words(self) -> tuple[str, ...]:
         return (AROUND,)

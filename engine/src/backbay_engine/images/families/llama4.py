@@ -16,10 +16,10 @@ from backbay.gguf import number, whole
 from ...models.nn import Linear, Weights
 from ...text.tokenizers import Tokenizer
 from ..contract import Network, Placed, VisionFamily, in_runs, stand_in
-from ..inputs import Inputs, Pictures, stacked
-from ..parts import Block, EncoderShape, FeedForward, Groups, Norm, attend, cut, floats, present
+from ..inputs import Inputs, Pictures
+from ..parts import Block, EncoderShape, FeedForward, Groups, Norm, attend, floats, present
 from ..parts.block import gelu_erf
-from ..parts.patches import Pixels
+from ..parts.patches import Pixels, patches_of
 from ..parts.shape import HALF, colours, grid_of
 from ..parts.shuffle import shuffled
 from ..preparations import CanvasAndWhole
@@ -32,7 +32,7 @@ EPSILON = 1e-5  # of all norms
 TILES = 16
 BEGIN, WHOLE, END = "<|image_start|>", "<|image|>", "<|image_end|>"
 NEXT, LINE, ROW = "<|tile_x_separator|>", "<|tile_y_separator|>", "<|patch|>"
-PROJECTIONS = "mm.model.fc", "mm.linear_1"
+PROJECTIONS = "mm.model.fc.weight", "mm.linear_1.weight"
 
 
 @final
@@ -58,8 +58,7 @@ class Llama4(VisionFamily):
 
     @property
     def width(self) -> int:
-        name = next((name for name in PROJECTIONS if f"{name}.weight" in self.file.tensors), PROJECTIONS[0])
-        return self.extent(f"{name}.weight", 1)
+        return self.extent(1, *PROJECTIONS)
 
     def words(self) -> tuple[str, ...]:
         return BEGIN, NEXT, LINE, WHOLE, END
@@ -166,4 +165,4 @@ class _Network(Network):
 
 def _patches(pictures: Pictures, patch: int) -> Pixels:
     """(tiles, patches + 1, features), the last of each tile zeros."""
-    return np.pad(cut(stacked(pictures), patch), ((0, 0), (0, 1), (0, 0)))
+    return np.pad(patches_of(pictures, patch), ((0, 0), (0, 1), (0, 0)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from functools import partial
 from typing import final
 
 import numpy as np
@@ -18,7 +17,6 @@ from ..contract import Network, Placed, VisionFamily, in_place, stand_in
 from ..inputs import Inputs, Pictures
 from ..parts import Clip, floats
 from ..parts.block import gelu_erf
-from ..parts.clip import patches_after_class
 from ..parts.shape import CLIP, colours, grid_of
 from ..preparations import Anyres, CentreCrop
 from ..prepared import Prepared
@@ -49,7 +47,7 @@ class Llava(VisionFamily):
 
     @property
     def width(self) -> int:
-        return self.extent("mm.2.weight", 1)
+        return self.extent(1, "mm.2.weight")
 
     def place(self, picture: Prepared, tokenizer: Tokenizer) -> Placed:
         return in_place(stand_in(tokenizer, "<image>"), picture.tokens)
@@ -91,12 +89,11 @@ class Llava(VisionFamily):
 
 
 @final
-class _Network(Network):
+class _Network(Clip):
     def __init__(self, family: Llava, backend: Backend) -> None:
         weights = Weights(backend)
+        super().__init__(weights, backend, family.patch, family.grid**2)
         self.family = family
-        self.tower = Clip(weights, backend, family.patch, family.grid**2)
-        self.width, self.blocks = self.tower.width, self.tower.blocks
         mm = weights.at("mm.")
         hidden = mm.extent("0.weight", 1)
         self.into = Linear(mm, "0", self.width, hidden)
@@ -105,17 +102,8 @@ class _Network(Network):
         self.newline = weights.need(NEWLINES[0], family.width, or_else=NEWLINES[1:]) if tiled else None
         weights.check()
 
-    def start(self, ctx: Context, inputs: Inputs) -> Tensor:
-        return self.tower.start(
-            ctx, inputs.leaf("patches", partial(patches_after_class, patch=self.family.patch))
-        )
-
-    def block(self, ctx: Context, layer: int, x: Tensor, inputs: Inputs) -> Tensor:
-        return self.tower.block(ctx, layer, x)
-
     def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: Inputs) -> Tensor:
-        x = self.tower.features(ctx, x)
-        x = self.out(ctx, gelu_erf(ctx, self.into(ctx, x)))
+        x = self.out(ctx, gelu_erf(ctx, self.into(ctx, self.features(ctx, x))))
         if self.newline is None:
             return x
         x = x.concat(ctx, floats(ctx, self.newline).reshape(ctx, -1, 1), 1)

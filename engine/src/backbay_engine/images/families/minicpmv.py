@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from math import isqrt
 from typing import final
@@ -15,12 +15,12 @@ from backbay.gguf import whole
 
 from ...models.nn import Linear, Weights
 from ...text.tokenizers import Tokenizer
-from ..contract import Network, Placed, VisionFamily
+from ..contract import Network, Placed
 from ..inputs import Inputs, Pictures
-from ..parts import Groups, Norm, Siglip, floats, places_in, stepped
+from ..parts import Norm, Siglip, floats, places_in, stepped
 from ..parts.attention import joined, sliced, tiled
 from ..parts.shape import HALF, PATCH, SIDE, colours
-from ..parts.slices import MARKS, grids_of, patches_of, placed_as_slices
+from ..parts.slices import SlicedFamily, patches_of, placed_as_slices
 from ..preparations import Slices
 from ..prepared import Prepared
 
@@ -31,7 +31,7 @@ ROW = "<unk>"
 
 
 @final
-class MiniCPMV(VisionFamily):
+class MiniCPMV(SlicedFamily):
     """A projector file of llama.cpp's scripts, as in Ollama's store."""
 
     placeholder = marker = "(<image>./</image>)"
@@ -40,7 +40,7 @@ class MiniCPMV(VisionFamily):
         if VERSION.of(self.config, OLDEST) < OLDEST:
             raise VERSION.refuse(self.config, f"{OLDEST}, MiniCPM-V 2.6, or a later one,")
         self.side, self.patch = SIDE.of(self.config), PATCH.of(self.config)
-        self.queries = self.extent("resampler.query", 1)
+        self.queries = self.extent(1, "resampler.query")
         if not self.queries or self.width % 4:
             expected = "queries resampler.query, and rows of a multiple of 4 features"
             raise ModelFileError(self.file.path, None, expected, f"{self.queries} of {self.width} features")
@@ -49,24 +49,10 @@ class MiniCPMV(VisionFamily):
 
     @property
     def width(self) -> int:
-        return self.extent("resampler.proj.weight", 1)
-
-    def words(self) -> tuple[str, ...]:
-        return MARKS
+        return self.extent(1, "resampler.proj.weight")
 
     def place(self, picture: Prepared, tokenizer: Tokenizer) -> Placed:
         return placed_as_slices(picture, tokenizer, ROW, [self.queries] * len(self.grids(picture)))
-
-    def patches(self, picture: Prepared) -> int:
-        return int(picture.pixels.shape[-1]) // self.patch
-
-    def key(self, picture: Prepared) -> Hashable:
-        return self.grids(picture)
-
-    def grids(self, picture: Prepared) -> tuple[tuple[int, int], ...]:
-        """Rows and columns of patches: of the whole picture, and of each slice."""
-        assert isinstance(self.preparation, Slices)
-        return grids_of(self.preparation, picture)
 
     def network(self, backend: Backend) -> Network:
         return _Network(self, backend)
@@ -77,7 +63,7 @@ class _Network(Network):
     def __init__(self, family: MiniCPMV, backend: Backend) -> None:
         weights = Weights(backend)
         self.family = family
-        self.side = isqrt(family.extent("v.position_embd.weight", 1)) or 1
+        self.side = isqrt(family.extent(1, "v.position_embd.weight")) or 1
         self.tower = Siglip(weights, backend, family.patch, self.side**2)
         self.width, self.blocks = self.tower.width, self.tower.blocks
         here, row, eps = weights.at("resampler."), family.width, self.tower.shape.eps
@@ -98,12 +84,7 @@ class _Network(Network):
         return self.tower.start(ctx, patches, inputs.leaf("places", self._places))
 
     def block(self, ctx: Context, layer: int, x: Tensor, inputs: Inputs) -> Tensor:
-        return self.tower.block(ctx, layer, x, self._groups(inputs))
-
-    def _groups(self, inputs: Inputs) -> list[Groups]:
-        first, *others = (rows * columns for rows, columns in self.family.grids(inputs.first))
-        slices = [Groups(others[0], len(others))] if others else []
-        return [Groups(first, 1), *slices] * inputs.count
+        return self.tower.block(ctx, layer, x, self.family.groups(inputs))
 
     def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: Inputs) -> Tensor:
         x = self.norm(ctx, self.into(ctx, self.tower.norm(ctx, x)))
@@ -111,7 +92,7 @@ class _Network(Network):
         v = self._heads(ctx, self.values(ctx, x))
         q = self._heads(ctx, self.queries(ctx, self.query_norm(ctx, floats(ctx, self.query))))
         found, start = [], 0
-        for groups in self._groups(inputs):
+        for groups in self.family.groups(inputs):
             for _ in range(groups.count):
                 _, keys, values = sliced(ctx, (k, k, v), 2, start, start + groups.size)
                 found.append(tiled(ctx, q, keys, values, self.head**-0.5))

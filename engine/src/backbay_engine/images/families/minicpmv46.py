@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from math import isqrt
 from typing import final
 
@@ -14,13 +14,13 @@ from backbay.gguf import whole, wholes
 
 from ...models.nn import Linear, Projection, Shape, Weights
 from ...text.tokenizers import Tokenizer
-from ..contract import Network, Placed, VisionFamily
+from ..contract import Network, Placed
 from ..inputs import Inputs, Pictures
 from ..parts import Groups, Norm, Siglip, attend, divided, places_in
 from ..parts.block import gelu, gelu_erf
 from ..parts.patches import Pixels
 from ..parts.shape import HALF, PATCH, SIDE, colours
-from ..parts.slices import MARKS, grids_of, patches_of, placed_as_slices
+from ..parts.slices import SlicedFamily, patches_of, placed_as_slices
 from ..preparations import MergedSlices
 from ..prepared import Prepared
 
@@ -31,7 +31,7 @@ ROW = "<|image_pad|>"
 
 
 @final
-class MiniCPMV46(VisionFamily):
+class MiniCPMV46(SlicedFamily):
     """A projector file."""
 
     placeholder = marker = ROW
@@ -47,25 +47,11 @@ class MiniCPMV46(VisionFamily):
 
     @property
     def width(self) -> int:
-        return self.extent("mm.down.weight", 1)
-
-    def words(self) -> tuple[str, ...]:
-        return MARKS
+        return self.extent(1, "mm.down.weight")
 
     def place(self, picture: Prepared, tokenizer: Tokenizer) -> Placed:
         counts = [rows * columns // self.merge**2 for rows, columns in self.grids(picture)]
         return placed_as_slices(picture, tokenizer, ROW, counts)
-
-    def patches(self, picture: Prepared) -> int:
-        return int(picture.pixels.shape[-1]) // self.patch
-
-    def key(self, picture: Prepared) -> Hashable:
-        return self.grids(picture)
-
-    def grids(self, picture: Prepared) -> tuple[tuple[int, int], ...]:
-        """Rows and columns of patches: of the whole picture, and of each slice."""
-        assert isinstance(self.preparation, MergedSlices)
-        return grids_of(self.preparation, picture)
 
     def network(self, backend: Backend) -> Network:
         return _Network(self, backend)
@@ -78,7 +64,7 @@ class _Network(Network):
     def __init__(self, family: MiniCPMV46, backend: Backend) -> None:
         weights = Weights(backend)
         self.family = family
-        self.side = isqrt(family.extent("v.position_embd.weight", 1)) or 1
+        self.side = isqrt(family.extent(1, "v.position_embd.weight")) or 1
         self.tower = Siglip(weights, backend, family.patch, self.side**2)
         self.width, self.blocks = self.tower.width, self.tower.blocks
         self.inserted = self.blocks  # the block after which the tower merges, if any
@@ -109,10 +95,8 @@ class _Network(Network):
         )
 
     def block(self, ctx: Context, layer: int, x: Tensor, inputs: Inputs) -> Tensor:
-        each = SQUARE if layer > self.inserted else 1
-        first, *others = (rows * columns // each for rows, columns in self.family.grids(inputs.first))
-        groups = [Groups(first, 1), *([Groups(others[0], len(others))] if others else [])] * inputs.count
-        x = self.tower.block(ctx, layer, x, groups)
+        merged = SQUARE if layer > self.inserted else 1
+        x = self.tower.block(ctx, layer, x, self.family.groups(inputs, merged))
         return self._merged(ctx, x) if layer == self.inserted else x
 
     def _merged(self, ctx: Context, x: Tensor) -> Tensor:

@@ -15,11 +15,11 @@ from backbay.gguf import whole, wholes
 from ...models.nn import Linear, Weights
 from ...text.tokenizers import Tokenizer
 from ..contract import Network, Placed, VisionFamily, stand_in
-from ..inputs import Inputs, Pictures, stacked
-from ..parts import Block, EncoderShape, FeedForward, Norm, PatchEmbedding, cut, floats
+from ..inputs import Inputs, Pictures
+from ..parts import Block, EncoderShape, FeedForward, Norm, PatchEmbedding, floats
 from ..parts.attention import joined, sliced, tiled
 from ..parts.block import gelu_erf
-from ..parts.patches import Pixels
+from ..parts.clip import patches_after_class
 from ..parts.shape import CLIP, colours, grid_of
 from ..preparations import Canvas
 from ..prepared import Prepared
@@ -51,7 +51,7 @@ class Mllama(VisionFamily):
 
     @property
     def width(self) -> int:
-        return self.extent("mm.0.weight", 1)
+        return self.extent(1, "mm.0.weight")
 
     def words(self) -> tuple[str, ...]:
         return (MARK,)
@@ -121,7 +121,7 @@ class _Network(Network):
     def start(self, ctx: Context, inputs: Inputs) -> Tensor:
         tiles, positions, count = self.family.tiles, self.family.positions, inputs.count
         patches = inputs.leaf(
-            "patches", partial(_patches, patch=self.family.patch)
+            "patches", partial(patches_after_class, patch=self.family.patch)
         )  # (features, positions, tiles)
         x = self.embedding(ctx, patches.reshape(ctx, patches.dim(0), -1))
         x = x.reshape(ctx, self.width, positions, tiles, count)
@@ -207,12 +207,6 @@ class _Network(Network):
         places[tiles, positions] = np.arange(len(tiles))
         rows = places[:, : self.family.positions].ravel()
         return np.concatenate([rows + len(tiles) * n for n in range(len(pictures))]).astype(np.int32)
-
-
-def _patches(pictures: Pictures, patch: int) -> Pixels:
-    """(tiles, 1 + patches, features) of all pictures, the first of each tile zeros."""
-    pixels = stacked(pictures)
-    return np.pad(cut(pixels.reshape(-1, *pixels.shape[-3:]), patch), ((0, 0), (1, 0), (0, 0)))
 
 
 def _ratios(pictures: Pictures) -> NDArray[np.int32]:

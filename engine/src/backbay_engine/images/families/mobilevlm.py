@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from functools import partial
 from typing import final
 
 import numpy as np
@@ -16,7 +15,6 @@ from ..contract import Network, Placed, VisionFamily, in_place, stand_in
 from ..inputs import Inputs
 from ..parts import Clip, Norm
 from ..parts.block import gelu_erf
-from ..parts.clip import patches_after_class
 from ..parts.depthwise import Depthwise
 from ..parts.shape import CLIP, colours, grid_of
 from ..preparations import CentreCrop
@@ -42,7 +40,7 @@ class MobileVLM(VisionFamily):
 
     @property
     def width(self) -> int:
-        return self.extent(f"{self.names[1]}.weight", 1)
+        return self.extent(1, f"{self.names[1]}.weight")
 
     def place(self, picture: Prepared, tokenizer: Tokenizer) -> Placed:
         return in_place(stand_in(tokenizer, "<image>"), picture.tokens)
@@ -58,39 +56,30 @@ class MobileVLM(VisionFamily):
 
 
 @final
-class _Network(Network):
+class _Network(Clip):
     def __init__(self, family: MobileVLM, backend: Backend) -> None:
         weights = Weights(backend)
+        super().__init__(weights, backend, family.patch, family.grid**2)
         self.family = family
-        self.tower = Clip(weights, backend, family.patch, family.grid**2)
-        self.width, self.blocks = self.tower.width, self.tower.blocks
         into, out = family.names
         self.into = Linear(weights, into, self.width, family.width)
         self.out = Linear(weights, out, family.width, family.width)
-        eps = self.tower.shape.eps
+        eps = self.shape.eps
         self.convolutions = (
             [_Squeezing(weights.at(name), family.width, eps, stride) for stride, name in enumerate(BLOCKS, 1)]
             if family.names is FIRST
             else []
         )
-        self.positions = None if self.convolutions else Depthwise(weights, "mm.model.peg.0", family.width)
+        self.encoding = None if self.convolutions else Depthwise(weights, "mm.model.peg.0", family.width)
         weights.check()
 
-    def start(self, ctx: Context, inputs: Inputs) -> Tensor:
-        return self.tower.start(
-            ctx, inputs.leaf("patches", partial(patches_after_class, patch=self.family.patch))
-        )
-
-    def block(self, ctx: Context, layer: int, x: Tensor, inputs: Inputs) -> Tensor:
-        return self.tower.block(ctx, layer, x)
-
     def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: Inputs) -> Tensor:
-        x = self.out(ctx, gelu_erf(ctx, self.into(ctx, self.tower.features(ctx, x))))
+        x = self.out(ctx, gelu_erf(ctx, self.into(ctx, self.features(ctx, x))))
         side, width = self.family.grid, self.family.width
         x = x.reshape(ctx, width, side, side, inputs.count)
-        if self.positions is not None:
+        if self.encoding is not None:
             x = _pooled(ctx, x)
-            x = x.add(ctx, self.positions(ctx, x))
+            x = x.add(ctx, self.encoding(ctx, x))
         for convolution in self.convolutions:
             x = convolution(ctx, x, inputs)
         return x.reshape(ctx, width, -1)

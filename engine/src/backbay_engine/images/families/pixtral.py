@@ -37,7 +37,7 @@ MERGE, OWN_MERGE = (whole(name, 1, 64) for name in ("vision.spatial_merge_size",
 BASE = number("vision.rope.freq_base", most=1e30, above=1)
 EPSILON = 1e-5  # of the reference's norms, where the file does not say
 ROW, BREAK, END = "[IMG]", "[IMG_BREAK]", "[IMG_END]"
-PROJECTIONS = ("mm.2", "mm.linear_2")
+PROJECTIONS = "mm.2.weight", "mm.linear_2.weight"
 MERGERS = ("patch_merger", "patch_merger.merging_layer")
 
 
@@ -56,7 +56,7 @@ class Pixtral(VisionFamily):
 
     @property
     def width(self) -> int:
-        return max(self.extent(f"{name}.weight", 1) for name in PROJECTIONS)
+        return self.extent(1, *PROJECTIONS)
 
     def words(self) -> tuple[str, ...]:
         return BREAK, END

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import final
@@ -14,33 +14,28 @@ from backbay import Backend, Context, Tensor
 from backbay.gguf import number, whole, wholes
 
 from ...models.nn import Weights
-from ...text.tokenizers import Tokenizer
-from ..contract import Network, Placed, VisionFamily
+from ..contract import Network
 from ..inputs import Inputs, Pictures
-from ..parts import Block, EncoderShape, GatedFeedForward, Groups, attend
-from ..parts.merged import FRAMES, Merger, SlicedEmbedding, placed_as_grid, rotary_positions, rotated
+from ..parts import Block, EncoderShape, GatedFeedForward, Groups
+from ..parts.merged import FRAMES, MERGE, GridFamily, Merger, SlicedEmbedding, rotary_positions, turning
 from ..parts.shape import CLIP, PATCH, colours
 from ..preparations import SmartResize
 from ..prepared import Prepared
 
-MERGE = whole("vision.spatial_merge_size", 1, 64)
 WINDOW = whole("vision.window_size", 1, 1 << 14)
 FULL_EVERY = whole("vision.n_wa_pattern", 1, 1 << 10)
 FULL_BLOCKS = wholes("vision.fullatt_block_indexes", 0, 1 << 10)
 BASE = number("vision.rope.freq_base", most=1e30, above=1)
 LEAST, MOST = (whole(f"vision.{name}_pixels", 1, 1 << 30) for name in ("min", "max"))
-DEFAULT_MOST_ROWS = 4096
-PAD = "<|image_pad|>"
-PROJECTIONS = ("mm.2.weight", "v.merger.mlp.2.weight")
+DEFAULT_ROWS = 4, 4096
 
 
 @final
-class Qwen25VL(VisionFamily):
+class Qwen25VL(GridFamily):
     """A projector file, or a single file."""
 
-    placeholder = PAD
     texts = ("qwen2vl", "qwen25vl")
-    marker = f"<|vision_start|>{PAD}<|vision_end|>"
+    projections = "mm.2.weight", "v.merger.mlp.2.weight"
 
     def prepares(self) -> SmartResize:
         self.patch, self.merge = PATCH.of(self.config), MERGE.of(self.config, 2)
@@ -48,10 +43,7 @@ class Qwen25VL(VisionFamily):
         if not self.window:
             raise WINDOW.refuse(self.config, f"at least {self.patch * self.merge}, a merged patch,")
         mean, deviation = colours(self.config, CLIP)
-        unit = (self.patch * self.merge) ** 2
-        least, most = LEAST.of(self.config, 4 * unit), MOST.of(self.config, DEFAULT_MOST_ROWS * unit)
-        if most < max(least, unit):
-            raise MOST.refuse(self.config, f"at least {max(least, unit)}, the fewest pixels of a picture,")
+        least, most = self.limits(LEAST, MOST, DEFAULT_ROWS)
         return SmartResize(
             patch=self.patch,
             merge=self.merge,
@@ -61,20 +53,6 @@ class Qwen25VL(VisionFamily):
             mean=mean,
             std=deviation,
         )
-
-    @property
-    def width(self) -> int:
-        name = next((name for name in PROJECTIONS if name in self.file.tensors), None)
-        return self.extent(name, 1) if name is not None else 0
-
-    def place(self, picture: Prepared, tokenizer: Tokenizer) -> Placed:
-        return placed_as_grid(picture, tokenizer, PAD, self.merge)
-
-    def patches(self, picture: Prepared) -> int:
-        return len(picture.pixels)
-
-    def key(self, picture: Prepared) -> Hashable:
-        return picture.grid
 
     def network(self, backend: Backend) -> Network:
         return _Network(self, backend)
@@ -148,11 +126,7 @@ class _Network(Network):
         else:
             groups = [Groups(size * each, count) for size, count in order.windows * inputs.count]
         positions = inputs.leaf("positions", self._positions)
-
-        def attention(ctx: Context, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            q, k = (rotated(ctx, t, positions, self.base) for t in (q, k))
-            return attend(ctx, q, k, v, groups, self.shape.head**-0.5)
-
+        attention = turning(positions, self.base, groups, self.shape.head**-0.5)
         return self.layers[layer](ctx, x, attention)
 
     def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: Inputs) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from math import isqrt
@@ -18,39 +18,36 @@ from ...models.architectures.decoders.qwen import deepstack_of
 from ...models.keys import OLLAMA_DEEPSTACK
 from ...models.nn import Weights
 from ...text.tokenizers import Tokenizer
-from ..contract import Network, Placed, VisionFamily
+from ..contract import Network
 from ..inputs import Inputs, Pictures
-from ..parts import Block, EncoderShape, FeedForward, Groups, attend, present
+from ..parts import Block, EncoderShape, FeedForward, Groups, present
 from ..parts.block import gelu
 from ..parts.merged import (
+    MERGE,
+    GridFamily,
     Merger,
     SlicedEmbedding,
     coordinates,
-    placed_as_grid,
     rotary_positions,
-    rotated,
+    turning,
 )
 from ..parts.shape import BLOCKS, HALF, PATCH, colours
 from ..preparations import Qwen3Resize
 from ..prepared import Prepared
 
-MERGE = whole("vision.spatial_merge_size", 1, 64)
 DEEP = whole("vision.is_deepstack_layers", 0, 1)
 LEAST, MOST = (whole(f"vision.{name}_edge", 0, 1 << 30) for name in ("shortest", "longest"))  # in pixels
-LEAST_ROWS, MOST_ROWS = 64, 4096
+ROWS = 64, 4096
 EPSILON = 1e-6  # of all norms; converters write that of the text model
 BASE = 1e4
-PAD = "<|image_pad|>"
-PROJECTIONS = ("mm.2.weight", "v.merger.linear_fc2.weight")
 
 
 @final
-class Qwen3VL(VisionFamily):
+class Qwen3VL(GridFamily):
     """A projector file, or a single file."""
 
-    placeholder = PAD
     texts = ("qwen35", "qwen35moe", "qwen3vl", "qwen3vlmoe")
-    marker = f"<|vision_start|>{PAD}<|vision_end|>"
+    projections = "mm.2.weight", "v.merger.linear_fc2.weight"
 
     def prepares(self) -> Qwen3Resize:
         config = self.config
@@ -60,43 +57,22 @@ class Qwen3VL(VisionFamily):
         self.deep = tuple(marked if listed is None else map(int, listed))
         self.further = len(self.deep)
         mean, deviation = colours(config, HALF)
-        unit = (self.patch * self.merge) ** 2
-        least, most = LEAST.of(config, 0) or LEAST_ROWS * unit, MOST.of(config, 0) or MOST_ROWS * unit
-        if most < max(least, unit):
-            raise MOST.refuse(config, f"at least {max(least, unit)}, the fewest pixels of a picture,")
+        least, most = self.limits(LEAST, MOST, ROWS)
+        highest = ROWS[1] * (self.patch * self.merge) ** 2
         return Qwen3Resize(
             patch=self.patch,
             merge=self.merge,
             min_pixels=least,
-            max_pixels=max(least, min(most, MOST_ROWS * unit)),
+            max_pixels=max(least, min(most, highest)),
             mean=mean,
             std=deviation,
         )
-
-    @property
-    def width(self) -> int:
-        return self.vector * (1 + self.further)
-
-    @property
-    def vector(self) -> int:
-        """The text model's width."""
-        name = next((name for name in PROJECTIONS if name in self.file.tensors), None)
-        return self.extent(name, 1) if name is not None else 0
 
     def check_text(self, text: ModelFile, width: int, tokenizer: Tokenizer | None) -> None:
         super().check_text(text, width, tokenizer)
         if deepstack_of(text.metadata) != self.further:
             expected = f"a projector of rows with {deepstack_of(text.metadata)} further vectors, as {text.path} takes"
             raise ModelFileError(self.file.path, None, expected, f"{self.further} further vectors")
-
-    def place(self, picture: Prepared, tokenizer: Tokenizer) -> Placed:
-        return placed_as_grid(picture, tokenizer, PAD, self.merge)
-
-    def patches(self, picture: Prepared) -> int:
-        return len(picture.pixels)
-
-    def key(self, picture: Prepared) -> Hashable:
-        return picture.grid
 
     def network(self, backend: Backend) -> Network:
         return _Network(self, backend)
@@ -153,11 +129,7 @@ class _Network(Network):
     def block(self, ctx: Context, layer: int, x: Tensor, inputs: Inputs) -> Tensor:
         groups = [Groups(x.dim(1) // inputs.count, inputs.count)]
         positions = inputs.leaf("positions", partial(rotary_positions, merge=self.family.merge))
-
-        def attention(ctx: Context, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            q, k = (rotated(ctx, t, positions, BASE) for t in (q, k))
-            return attend(ctx, q, k, v, groups, self.shape.head**-0.5)
-
+        attention = turning(positions, BASE, groups, self.shape.head**-0.5)
         return self.layers[layer](ctx, x, attention)
 
     def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: Inputs) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import final
 
 import numpy as np
 
@@ -11,7 +10,8 @@ from backbay import Backend, Context, ModelFileError, Tensor
 from backbay.gguf import flag, wholes
 
 from ...models.nn import Weights
-from ..inputs import Pictures
+from ..contract import Network
+from ..inputs import Inputs, Pictures
 from .attention import Groups, attend
 from .block import Block, FeedForward, gelu, quick_gelu
 from .norm import Norm
@@ -22,13 +22,12 @@ FEATURES = wholes("vision.feature_layer", 0, 1 << 10)
 GELU = flag("use_gelu")
 
 
-@final
-class Clip:
-    """The tower of an encoder, over squares of `patches` patches."""
+class Clip(Network):
+    """A network whose blocks are CLIP's, over squares of `patches` patches."""
 
     def __init__(self, weights: Weights, backend: Backend, patch: int, patches: int) -> None:
         self.shape = shape = EncoderShape.of(backend)
-        self.width, self.blocks, self.size = shape.width, shape.blocks, patches + 1
+        self.patch, self.width, self.blocks, self.size = patch, shape.width, shape.blocks, patches + 1
         self._check_features(backend)
         v = weights.at("v.")
         self.embedding = PatchEmbedding(v, ("patch_embd",), patch, self.width)
@@ -51,8 +50,9 @@ class Clip:
                 list(map(int, layers)),
             )
 
-    def start(self, ctx: Context, patches: Tensor) -> Tensor:
+    def start(self, ctx: Context, inputs: Inputs) -> Tensor:
         """The class embedding stands before the patches: a patch of zeros, whose position includes it."""
+        patches = inputs.leaf("patches", partial(patches_after_class, patch=self.patch))
         n, count = patches.dim(1), patches.dim(2)
         x = self.embedding(ctx, patches.reshape(ctx, -1, n * count)).reshape(ctx, self.width, n, count)
         table = floats(ctx, self.positions)
@@ -60,7 +60,7 @@ class Clip:
         positions = first.concat(ctx, table.slice(ctx, 1, 1, n, 1), 1)
         return self.norm(ctx, x.add(ctx, positions).reshape(ctx, self.width, n * count))
 
-    def block(self, ctx: Context, layer: int, x: Tensor) -> Tensor:
+    def block(self, ctx: Context, layer: int, x: Tensor, inputs: Inputs) -> Tensor:
         groups = [Groups(self.size, x.dim(1) // self.size)]
         return self.layers[layer](ctx, x, partial(attend, groups=groups, scale=self.shape.head**-0.5))
 

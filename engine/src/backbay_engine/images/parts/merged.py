@@ -2,37 +2,77 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TypeAlias, final
+from typing import ClassVar, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from backbay import Context, Tensor
+from backbay.gguf import Key, whole
 
 from ...models.nn import Linear, Weights
 from ...text.tokenizers import Tokenizer
-from ..contract import Placed, in_place, stand_in
+from ..contract import Placed, VisionFamily, in_place, stand_in
 from ..inputs import Inputs, Pictures, stacked
 from ..prepared import Prepared
-from .block import gelu_erf
+from .attention import Groups, attend
+from .block import Attend, gelu_erf
 from .norm import Norm
 from .patches import Pixels
 from .shape import present
 
 FRAMES = 2  # a picture stands still in both slices of time
+MERGE = whole("vision.spatial_merge_size", 1, 64)
+PAD = "<|image_pad|>"
 EVERY = slice(None)
 Order: TypeAlias = "slice | NDArray[np.int64]"
 """The numbers of the squares in the encoder's order; those of a picture go row by row."""
 
 
-def placed_as_grid(picture: Prepared, tokenizer: Tokenizer, pad: str, merge: int) -> Placed:
-    """Rows of pads; their positions are those of a grid, and the text goes on after its longer side."""
-    _, rows, columns = (side // merge for side in picture.grid)
-    grid = np.indices((1, rows, columns)).reshape(3, -1).T
-    placed = in_place(stand_in(tokenizer, pad), picture.tokens)
-    return replace(placed, positions=grid.astype(np.int32), advance=max(rows, columns))
+class GridFamily(VisionFamily):
+    """A family of Qwen: a picture is a grid of patches, and so are the positions of its rows in the text."""
+
+    placeholder = PAD
+    marker = f"<|vision_start|>{PAD}<|vision_end|>"
+    projections: ClassVar[tuple[str, ...]]
+    """The matrix that gives rows, by its names."""
+    patch: int
+    merge: int
+
+    @property
+    def width(self) -> int:
+        return self.vector * (1 + self.further)
+
+    @property
+    def vector(self) -> int:
+        """The text model's width."""
+        return self.extent(1, *self.projections)
+
+    def limits(self, least: Key[int], most: Key[int], rows: tuple[int, int]) -> tuple[int, int]:
+        """The fewest and the most pixels of a picture, by the file or else of so many rows."""
+        unit = (self.patch * self.merge) ** 2
+        fewest, highest = (
+            key.of(self.config, 0) or count * unit for key, count in zip((least, most), rows, strict=True)
+        )
+        if highest < max(fewest, unit):
+            raise most.refuse(self.config, f"at least {max(fewest, unit)}, the fewest pixels of a picture,")
+        return fewest, highest
+
+    def place(self, picture: Prepared, tokenizer: Tokenizer) -> Placed:
+        """Rows of pads; the text goes on after the longer side of their grid."""
+        _, rows, columns = (side // self.merge for side in picture.grid)
+        grid = np.indices((1, rows, columns)).reshape(3, -1).T
+        placed = in_place(stand_in(tokenizer, PAD), picture.tokens)
+        return replace(placed, positions=grid.astype(np.int32), advance=max(rows, columns))
+
+    def patches(self, picture: Prepared) -> int:
+        return len(picture.pixels)
+
+    def key(self, picture: Prepared) -> Hashable:
+        return picture.grid
 
 
 @final
@@ -98,6 +138,16 @@ def rotated(ctx: Context, x: Tensor, positions: Tensor, base: float, factors: Te
     half = x.dim(0) // 2
     sections = (half // 2, half // 2, 0, 0)
     return x.rope(ctx, positions, half, base, 1.0, "vision", factors=factors, sections=sections)
+
+
+def turning(positions: Tensor, base: float, groups: Sequence[Groups], scale: float) -> Attend:
+    """Attention within groups, of queries and keys turned by the rows and columns of their patches."""
+
+    def attention(ctx: Context, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        q, k = (rotated(ctx, each, positions, base) for each in (q, k))
+        return attend(ctx, q, k, v, groups, scale)
+
+    return attention
 
 
 @final

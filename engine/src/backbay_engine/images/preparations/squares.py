@@ -11,12 +11,10 @@ from ..resizing import Planes, resize, resize_on_square
 from .contract import Pixels, Plan, Preparation
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
-class Squash(Preparation):
-    """gemma3: one square, whatever the picture's shape."""
+class Square(Preparation):
+    """One square, whatever the picture's shape."""
 
-    family = "gemma3"
     size: int
     tokens: int
 
@@ -25,6 +23,14 @@ class Squash(Preparation):
 
     def largest(self) -> Plan:
         return self.plan((self.size, self.size))
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Squash(Square):
+    """gemma3: the picture stretched."""
+
+    family = "gemma3"
 
     def _pixels(self, planes: Planes, plan: Plan, fit: Fit | None) -> Pixels:
         return self._normalised(resize(planes, (self.size, self.size), "bilinear"))
@@ -32,19 +38,11 @@ class Squash(Preparation):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class CentreCrop(Preparation):
+class CentreCrop(Square):
     """llava 1.5: the middle square of the picture, or, with fit="pad", the picture on a square of the mean colour."""
 
     family = "llava"
     fits = ("pad",)
-    size: int
-    tokens: int
-
-    def plan(self, size: Size) -> Plan:
-        return Plan((1, 3, self.size, self.size), self.tokens, (1, 1))
-
-    def largest(self) -> Plan:
-        return self.plan((self.size, self.size))
 
     def _pixels(self, planes: Planes, plan: Plan, fit: Fit | None) -> Pixels:
         if fit == "pad":
