@@ -12,11 +12,14 @@ from backbay.plugin import naming_limits
 
 from .arguments import require_params
 from .engines.guessing import GuessOptions
+from .engines.keeping import CACHE_BYTES, KeepOptions
 from .engines.local import LocalEngine
 from .engines.sight import STORE_BYTES, SightOptions
 from .engines.sizes import Path, Sizes
 from .llm import LLM
 from .worker import WorkerEngine
+
+RETRIES = 2
 
 
 @naming_limits("loading a model")
@@ -43,7 +46,9 @@ def load(
     cancel: Event | None = None,
     worker: bool = False,
     queue: int | None = None,
-    retries: int = 0,
+    retries: int | None = None,
+    cache_dir: Path | None = None,
+    cache_bytes: int = CACHE_BYTES,
 ) -> LLM:
     """Open a model and load it: a GGUF file, a folder of transformers, or a name such as hf:org/name.
 
@@ -53,9 +58,12 @@ def load(
     batch       tokens of one step; longer prompts are split
     kv_dtype    dtype of the cache: f32, f16, bf16, q8_0 or q4_0, if the backend supports it; by default the
                 backend's preference
-    worker      run the model in a process of its own: if the process dies, the running requests raise
-                BackendUnavailableError, and the next request starts another
-    retries     how often a request for text goes on in the next worker instead, if its worker dies
+    worker      run the model in a process of its own: if it dies, requests for text go on in the next one, other
+                requests raise BackendUnavailableError
+    retries     how often a request for text goes on in the next worker, 2 by default; 0: it raises
+                BackendUnavailableError, too
+    cache_dir   a folder for the cache of prompts' beginnings, which later processes find again
+    cache_bytes bytes of this folder; what was not used for the longest time goes first
     queue       requests that may wait while `parallel` run: one more raises QueueFullError; by default any number
 
     Several tokens a step, where that is faster, without another answer; give one of:
@@ -80,10 +88,12 @@ def load(
         given = replace(given, num_threads=num_threads)
     if not isinstance(worker, bool):
         raise OptionError(f"worker must be True or False, got {worker!r}")
-    if retries and not worker:
+    if retries is not None and not worker:
         raise OptionError("retries is for a model with worker=True")
-    made = partial(WorkerEngine, retries=retries) if worker else LocalEngine
-    engine = made(path, backend, given, Sizes(context, parallel, batch, kv_dtype, queue), sight, guess)
+    tries = RETRIES if retries is None else retries
+    made = partial(WorkerEngine, retries=tries) if worker else LocalEngine
+    keep = KeepOptions(cache_dir, cache_bytes)
+    engine = made(path, backend, given, Sizes(context, parallel, batch, kv_dtype, queue), sight, guess, keep)
     engine.load(progress, cancel)
     return LLM(engine)
 

@@ -47,11 +47,11 @@ def stop(llm):
 
 
 @pytest.mark.fault(
-    "a worker stands still while requests run",
+    "a worker stands still while requests run, with `retries=0`",
     "BackendUnavailableError; it is killed, and the next request works",
 )
 def test_a_worker_that_stands_still_is_an_error_of_what_ran(path, impatient):
-    with load(path, "cpu_ref", **SIZES, worker=True) as llm:
+    with load(path, "cpu_ref", **SIZES, worker=True, retries=0) as llm:
         running = llm.submit("x", num_keep=0)
         next(iter(running))
         pid = stop(llm)
@@ -68,7 +68,7 @@ def test_a_worker_that_stands_still_is_an_error_of_what_ran(path, impatient):
 )
 def test_a_cancelled_request_does_not_wait_for_a_worker_that_stands_still(path, impatient, monkeypatch):
     monkeypatch.setattr(worker_engine, "ANSWERING", 600.0)
-    with load(path, "cpu_ref", **SIZES, worker=True) as llm:
+    with load(path, "cpu_ref", **SIZES, worker=True, retries=0) as llm:
         running = llm.submit("x", num_keep=0)
         next(iter(running))
         stop(llm)

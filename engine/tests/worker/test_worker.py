@@ -48,7 +48,10 @@ def path(tmp_path_factory):
 @pytest.fixture(scope="module", params=BACKENDS)
 def pair(request, path):
     """A model here, and the same model in a worker."""
-    with load(path, request.param, **SIZES) as here, load(path, request.param, **SIZES, worker=True) as there:
+    with (
+        load(path, request.param, **SIZES) as here,
+        load(path, request.param, **SIZES, worker=True, retries=0) as there,
+    ):
         yield here, there
 
 
@@ -277,7 +280,7 @@ def test_arguments_that_no_worker_takes_are_refused(path, given, told):
 
 
 @pytest.mark.fault(
-    "a worker is killed by SIGSEGV, SIGBUS, SIGABRT or SIGKILL in mid-answer",
+    "a worker is killed by SIGSEGV, SIGBUS, SIGABRT or SIGKILL in mid-answer, with `retries=0`",
     "BackendUnavailableError naming the signal; the next request finds a new worker",
 )
 @pytest.mark.parametrize("name", DEADLY)
@@ -392,7 +395,7 @@ def test_a_truncated_file_is_an_error_and_the_host_lives(path, tmp_path, backend
     cut = tmp_path / "cut.gguf"
     whole = path.read_bytes()
     cut.write_bytes(whole)
-    with load(cut, backend, **SIZES, worker=True) as llm:
+    with load(cut, backend, **SIZES, worker=True, retries=0) as llm:
         running = llm.submit("x", **ENDLESS)
         next(iter(running))
         os.truncate(cut, 0)

@@ -46,6 +46,7 @@ from ..steps.tokens import Token, ids_of, places_in
 from ..text.formats import Grammars
 from .contract import Engine, Facts, Prompt
 from .guessing import GuessOptions, open_source
+from .keeping import Keeping, KeepOptions
 from .places import Places
 from .saving import Requested, Saver
 from .sight import MakeJob, Sight, SightOptions, open_sight, open_text, own_projector
@@ -69,12 +70,14 @@ class LocalEngine(Engine):
         sizes: Sizes,
         sight: SightOptions,
         guess: GuessOptions | None = None,
+        keep: KeepOptions | None = None,
     ) -> None:
         parallel = whole("parallel", sizes.parallel, 1, MOST_SEQUENCES)
         batch = whole("batch", sizes.batch, 1, LARGEST_BATCH)
         self.places = Places(parallel, sizes.queue)
         self.sight: Sight | None = None
         self.source: Source | None = None
+        self.keeping: Keeping | None = None
         self._saver: Saver | None = None
         sight = own_projector(path, sight)
         self.backend, holds_encoder = open_text(path, backend, params)
@@ -103,6 +106,9 @@ class LocalEngine(Engine):
             if guess is not None and guess.asked:
                 self.source = open_source(guess, self.facts, self.cache, self.backend, params, parallel)
             self._reserve(parallel)
+            if keep is not None and keep.cache_dir is not None and self.runner is not None:
+                self.keeping = Keeping(keep, self.runner.slots.cache, self.saves())
+                self.runner.shelf = self.keeping
         except MemoryError as error:
             with self.backend:
                 self._close_others()
@@ -274,6 +280,8 @@ class LocalEngine(Engine):
     def close(self) -> None:
         if self.runner is not None:
             self.runner.close()
+        if self.keeping is not None:
+            self.keeping.close()
         self._close_others()
         if self.runner is not None and self.runner.showing is not None:
             self.runner.showing.close()

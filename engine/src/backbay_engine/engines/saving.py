@@ -82,7 +82,7 @@ class Saver:
             told = f"the conversation has {len(tokens)} tokens, the context holds {self._runner.context}"
             raise ContextOverflowError(told, len(tokens), self._runner.context)
         _ = self.model
-        found: Snapshot = self._done(Saving(tokens, self._taken))
+        found: Snapshot = self._done(Saving(tokens, self.taken))
         return replace(found, prompt=tuple(prompt))
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -115,11 +115,12 @@ class Saver:
         job = self._runner.job_of(requested.receiver)
         if not isinstance(job, Generation):
             return None
-        found = Snapshot(self.model, ()) if job.slot is None else self._taken(job.slot)
+        found = Snapshot(self.model, ()) if job.slot is None else self.taken(job.slot)
         options = request_of(requested.options, job.sampler.seed, job.answer)
         return replace(found, prompt=tuple(plain_prompt(requested.prompt)), options=options)
 
-    def _taken(self, slot: Slot) -> Snapshot:
+    def taken(self, slot: Slot) -> Snapshot:
+        """The snapshot of a slot."""
         tokens = [token for token in slot.tokens if isinstance(token, int)]
         if len(tokens) < len(slot.tokens):
             raise _no_pictures()

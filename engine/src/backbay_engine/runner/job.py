@@ -83,6 +83,7 @@ class Job(ABC):
         self.todo = self.prompt
         self.guess: list[int] = []
         self.refused = self.taken = 0
+        self.kept = False  # whether the shelf was offered its prompt
         self.spans: list[Span] = []
         self.shown: list[Shown] = []
         self._axes: NDArray[np.int32] | None = None

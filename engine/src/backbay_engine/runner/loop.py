@@ -22,7 +22,7 @@ from .ahead import Ahead
 from .job import Job
 from .scheduler import Scheduler, Share, fitting
 from .showing import Showing
-from .slots import Slots
+from .slots import Shelf, Slots
 from .speculation import Speculation
 from .state import SlotState, State, Totals
 from .step_cache import StepCache
@@ -43,6 +43,7 @@ class Runner:
         self.step_cache, self.slots, self.context = step_cache, slots, context
         self._turns = turns
         self.showing: Showing | None = None  # if text attends to pictures
+        self.shelf: Shelf | None = None  # if beginnings of prompts outlive the cache
         self.speculation: Speculation | None = None  # if tokens are guessed
         self._scheduler = Scheduler(batch, slots.cache.is_uniform)
         self._waiting: deque[Job] = deque()
@@ -228,6 +229,8 @@ class Runner:
             self._active.append(job)
             self._waiting.popleft()  # now, so that `forget` always sees the job in a queue
             try:
+                if self.shelf is not None and job.reuse:
+                    self.shelf.fetch(job.prompt, slot)
                 job.start(slot)
             except Exception as error:  # noqa: BLE001  only this job gets it
                 job.slot = slot
@@ -303,6 +306,9 @@ class Runner:
     def _hand_out(self, share: Share[Job], rows: NDArray[Any]) -> None:
         job = share.job
         job.move_on(share.count)
+        if self.shelf is not None and job.slot is not None and job.generates and len(rows) and not job.kept:
+            job.kept = True
+            self.shelf.keep(job.slot)
         try:
             go_on = job.receive(rows) if len(rows) else True
         except LogitsError as error:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import final
+from typing import Protocol, final
 
 from ..cache.contract import Cache
 from ..errors import CacheShiftError
@@ -27,6 +27,16 @@ class Slot:
     exact: int = sys.maxsize
     busy: bool = False
     last_used: int = 0
+
+
+class Shelf(Protocol):
+    """Beginnings of prompts that outlive the cache. It is called between steps, and raises nothing."""
+
+    def fetch(self, prompt: Sequence[Token], slot: Slot) -> None:
+        """Let a slot hold more of a prompt's beginning than it does, if the shelf has it."""
+
+    def keep(self, slot: Slot) -> None:
+        """Keep what a slot holds: a prompt that was computed."""
 
 
 @final

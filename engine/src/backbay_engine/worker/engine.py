@@ -33,6 +33,7 @@ from backbay.plugin import Cancel, Progress, close_after_fork, require_cancel
 from ..arguments import whole
 from ..engines.contract import Engine, Prompt
 from ..engines.guessing import GuessOptions
+from ..engines.keeping import KeepOptions
 from ..engines.places import Place, Places
 from ..engines.sight import SightOptions
 from ..engines.sizes import Path, Sizes
@@ -75,6 +76,7 @@ from .setup import (
     plain_path,
     require_sendable,
     sendable_guess,
+    sendable_keep,
     sendable_sight,
     working_folder,
 )
@@ -100,6 +102,7 @@ class WorkerEngine(Engine):
         sizes: Sizes,
         sight: SightOptions,
         guess: GuessOptions | None = None,
+        keep: KeepOptions | None = None,
         retries: int = 0,
     ) -> None:
         self._retries = whole("retries", retries, 0)
@@ -116,6 +119,7 @@ class WorkerEngine(Engine):
             levels,
             sendable_sight(sight),
             sendable_guess(guess),
+            sendable_keep(keep),
         )
         require_sendable(self._setup)
         self._folder = working_folder()

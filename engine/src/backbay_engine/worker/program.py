@@ -113,7 +113,9 @@ class Worker:
         log_records.hand_on(setup.levels, partial(self._host.send, Kind.LOG, 0))
         sight = replace(setup.sight, encoder_backend=_found(setup.sight.encoder_backend))
         guess = replace(setup.guess, draft_backend=_found(setup.guess.draft_backend))
-        engine = LocalEngine(setup.path, _found(setup.backend), setup.params, setup.sizes, sight, guess)
+        engine = LocalEngine(
+            setup.path, _found(setup.backend), setup.params, setup.sizes, sight, guess, setup.keep
+        )
         opened = _opened(engine) if setup.with_vocabulary else Opened(engine.facts)
         self._host.send(Kind.OPENED, payload=pickle.dumps(opened))
         engine.load(

@@ -15,6 +15,7 @@ from backbay import Backend, BackendParams, OptionError
 
 from ..engines.contract import Facts, Prompt
 from ..engines.guessing import GuessOptions
+from ..engines.keeping import KeepOptions
 from ..engines.sight import SightOptions
 from ..engines.sizes import Path, Sizes
 from ..images.picture import Image
@@ -50,6 +51,7 @@ class Setup:
     levels: Levels
     sight: SightOptions
     guess: GuessOptions
+    keep: KeepOptions
     with_vocabulary: bool = True
 
 
@@ -191,6 +193,12 @@ def sendable_guess(guess: GuessOptions | None) -> GuessOptions:
         draft_backend=importable(backend) if isinstance(backend, type) else backend,
         draft_params=None if params is None else plain_params(params),
     )
+
+
+def sendable_keep(keep: KeepOptions | None) -> KeepOptions:
+    """Where the worker keeps beginnings of prompts."""
+    given = keep or KeepOptions()
+    return replace(given, cache_dir=plain_path(given.cache_dir))
 
 
 def working_folder() -> str | None:

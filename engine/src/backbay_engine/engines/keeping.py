@@ -1,0 +1,118 @@
+"""Beginnings of prompts that outlive a model's cache: on a shelf, where the next process finds them, too."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from backbay import OptionError
+
+from ..arguments import whole
+from ..cache.causal import CausalCache
+from ..cache.contract import Cache
+from ..runner.slots import Slot
+from ..snapshots import Snapshot
+from ..snapshots.shelf import Shelf
+from ..steps.tokens import Token
+from .saving import Saver
+
+log = logging.getLogger(__name__)
+
+CACHE_BYTES = 4 << 30
+WORTH = 64  # tokens that must be new, so that a file is read or written for them
+PENDING = 2  # beginnings that wait to be written; more are not kept
+
+
+@dataclass(frozen=True)
+class KeepOptions:
+    """Where beginnings are kept; `load` documents the fields."""
+
+    cache_dir: Any = None
+    cache_bytes: int = CACHE_BYTES
+
+    def __post_init__(self) -> None:
+        whole("cache_bytes", self.cache_bytes, 1)
+        if self.cache_dir is not None and not isinstance(self.cache_dir, str | os.PathLike):
+            raise OptionError(f"cache_dir must be the path of a folder, got {self.cache_dir!r}")
+
+
+@final
+class Keeping:
+    """Reads in the runner's thread, between two steps, and writes in a thread of its own. Errors are logged."""
+
+    def __init__(self, options: KeepOptions, cache: Cache, saver: Saver) -> None:
+        anywhere = isinstance(cache, CausalCache) and cache.keep is None
+        folder = Path(options.cache_dir).absolute()
+        try:
+            self._shelf = Shelf(folder, options.cache_bytes, saver.model, anywhere=anywhere)
+        except OSError as error:
+            raise OptionError(f"cache_dir {folder} cannot be used: {error.strerror}") from error
+        self._saver, self._cache = saver, cache
+        self._writer = ThreadPoolExecutor(1, "backbay shelf")
+        self._waiting = 0
+
+    def fetch(self, prompt: Sequence[Token], slot: Slot) -> None:
+        """Let a slot hold more of a prompt's beginning than it does, if the shelf has it."""
+        tokens = _plain(prompt[:-1])
+        if tokens is None:
+            return
+        try:
+            found = self._shelf.find(tokens, len(slot.tokens) + WORTH - 1)
+            snapshot = None if found is None else self._shelf.read(found.path)
+            if (
+                found is None
+                or snapshot is None
+                or tuple(snapshot.tokens[: found.length]) != tuple(tokens[: found.length].tolist())
+            ):
+                return
+            self._cache.remove(slot.sequence, 0)
+            slot.tokens.clear()
+            self._saver.put(snapshot, slot)
+            self._cache.remove(slot.sequence, found.length)
+            del slot.tokens[found.length :]
+        except Exception:
+            log.exception("a beginning could not be restored; it is computed")
+            self._cache.remove(slot.sequence, 0)
+            slot.tokens.clear()
+
+    def keep(self, slot: Slot) -> None:
+        """Write what a slot holds, unless most of it is on the shelf."""
+        tokens = _plain(slot.tokens)
+        if tokens is None or len(tokens) < WORTH or slot.exact < len(tokens) or self._waiting >= PENDING:
+            return
+        try:
+            if self._shelf.has(tokens, WORTH):
+                return
+            snapshot = self._saver.taken(slot)
+        except Exception:
+            log.exception("a beginning is not kept")
+            return
+        self._waiting += 1
+        self._writer.submit(self._write, snapshot)
+
+    def close(self) -> None:
+        """Wait until all is written."""
+        self._writer.shutdown()
+
+    def _write(self, snapshot: Snapshot) -> None:
+        try:
+            self._shelf.add(snapshot)
+        except Exception:
+            log.exception("a beginning is not kept")
+        finally:
+            self._waiting -= 1
+
+
+def _plain(tokens: Sequence[Token]) -> NDArray[np.int32] | None:
+    """Tokens as an array; None if pictures are among them."""
+    if not all(isinstance(token, int) for token in tokens):
+        return None
+    return np.array(tokens, np.int32)

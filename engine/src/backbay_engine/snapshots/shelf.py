@@ -1,0 +1,156 @@
+"""The shelf: common beginnings of prompts in a folder, under a budget of bytes, which several processes may share."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from backbay import BackbayError
+
+from ..errors import DamagedSnapshotError
+from .snapshot import TOKENS, Snapshot
+from .tensor_file import LARGEST_HEADER, write
+
+log = logging.getLogger(__name__)
+
+SUFFIX: Final = ".safetensors"
+ABANDONED: Final = 3600.0  # seconds after which what another process was writing counts as abandoned
+
+
+class Found(NamedTuple):
+    """A file whose tokens begin as a prompt does, and how many of them are those of the prompt."""
+
+    path: Path
+    length: int
+
+
+@final
+class Shelf:
+    """The snapshots of one model in a folder. A file is complete or not there; a damaged one is removed.
+
+    anywhere   whether a sequence can go on after any of its tokens; else only after all tokens of a file
+    """
+
+    def __init__(self, folder: Path, budget: int, model: str, *, anywhere: bool) -> None:
+        self._root, self._folder, self._budget = folder, folder / model, budget
+        self._anywhere = anywhere
+        self._known: dict[str, NDArray[np.int32]] = {}  # by the name of a file: its tokens
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def find(self, tokens: NDArray[np.int32], more_than: int) -> Found | None:
+        """The file that has the most of these tokens, if it has more than so many."""
+        best: Found | None = None
+        for name, held in self._listed():
+            common = _common(held, tokens)
+            if common > max(more_than, 0 if best is None else best.length) and (
+                self._anywhere or common == len(held)
+            ):
+                best = Found(self._folder / name, common)
+        return best
+
+    def read(self, path: Path) -> Snapshot | None:
+        """The snapshot of a file, which counts as used now; None if another process removed it, or it is damaged."""
+        try:
+            snapshot = Snapshot.read(path)
+        except FileNotFoundError:
+            return None
+        except DamagedSnapshotError as error:
+            log.warning("%s", error)
+            path.unlink(missing_ok=True)
+            return None
+        with suppress(OSError):
+            os.utime(path)
+        return snapshot
+
+    def has(self, tokens: NDArray[np.int32], lack: int) -> bool:
+        """Whether a file holds these tokens, but for fewer than `lack` of them."""
+        return any(_common(held, tokens) > len(tokens) - lack for _, held in self._listed())
+
+    def add(self, snapshot: Snapshot) -> None:
+        """Write a snapshot, and remove what was not used for the longest time until all fit the budget."""
+        data = snapshot.to_bytes()
+        if len(data) > self._budget:
+            return
+        tokens = np.array(snapshot.tokens, np.int32)
+        name = hashlib.sha256(tokens.tobytes()).hexdigest()[:32] + SUFFIX
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write(self._folder / name, data)
+        except (OSError, BackbayError) as error:
+            log.warning("a beginning is not kept: %s", error)
+            return
+        self._known[name] = tokens
+        if self._anywhere:
+            self._remove_beginnings_of(tokens, name)
+        self._fit()
+
+    def _listed(self) -> Iterator[tuple[str, NDArray[np.int32]]]:
+        """The files that are there now, of whichever process, with their tokens."""
+        try:
+            names = [name for name in os.listdir(self._folder) if name.endswith(SUFFIX)]  # noqa: PTH208
+        except OSError:
+            return
+        for name in names:
+            if name not in self._known:
+                tokens = _tokens_of(self._folder / name)
+                if tokens is None:
+                    continue
+                self._known[name] = tokens
+            yield name, self._known[name]
+        for gone in self._known.keys() - set(names):
+            del self._known[gone]
+
+    def _remove_beginnings_of(self, tokens: NDArray[np.int32], name: str) -> None:
+        """Files whose tokens a longer one begins with are not needed."""
+        for other, held in list(self._listed()):
+            if other != name and len(held) < len(tokens) and _common(held, tokens) == len(held):
+                (self._folder / other).unlink(missing_ok=True)
+
+    def _fit(self) -> None:
+        """Keep within the budget, which all models of the folder share."""
+        files, total = list[tuple[float, int, Path]](), 0
+        for path in self._root.glob("*/*"):
+            with suppress(OSError):
+                status = path.stat()
+                if path.suffix == SUFFIX:
+                    files.append((status.st_mtime, status.st_size, path))
+                    total += status.st_size
+                elif path.name.endswith(".partial") and time.time() - status.st_mtime > ABANDONED:
+                    path.unlink(missing_ok=True)
+        for _, size, path in sorted(files):
+            if total <= self._budget:
+                return
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+            total -= size
+
+
+def _tokens_of(path: Path) -> NDArray[np.int32] | None:
+    """The tokens of a file, which are not checked yet; None if it cannot be one."""
+    try:
+        with path.open("rb") as file:
+            (size,) = struct.unpack("<Q", file.read(8))
+            header = json.loads(file.read(min(size, LARGEST_HEADER)))
+            begin, end = header[TOKENS]["data_offsets"]
+            file.seek(8 + size + begin)
+            return np.frombuffer(file.read(end - begin), "<i4")
+    except (OSError, ValueError, KeyError, TypeError, struct.error, RecursionError):
+        return None
+
+
+def _common(held: NDArray[np.int32], tokens: NDArray[np.int32]) -> int:
+    """How many tokens both begin with."""
+    n = min(len(held), len(tokens))
+    differs = (held[:n] != tokens[:n]).nonzero()[0]
+    return int(differs[0]) if len(differs) else n

@@ -1,0 +1,153 @@
+"""Damaged, truncated and foreign snapshots are errors by class, and nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backbay import BackbayError
+from backbay_engine import LLM, DamagedSnapshotError, ForeignSnapshotError, RequestError, Snapshot, load
+from backbay_engine.cache.contents import Contents
+from backbay_engine.snapshots import tensor_file
+
+SIZES: dict[str, Any] = {"context": 64, "parallel": 1, "batch": 16, "num_threads": 1, "kv_dtype": "f32"}
+TEXT = "a snapshot"
+
+
+@pytest.fixture(scope="module")
+def small(path: Path) -> Iterator[LLM]:
+    with load(path, "cpu_ref", **SIZES) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def whole(small: LLM) -> bytes:
+    return bytes(small.save(TEXT).to_bytes())
+
+
+@given(st.data())
+def test_a_changed_byte_is_found_wherever_it_is(whole: bytes, data: st.DataObject) -> None:
+    at = data.draw(st.integers(0, len(whole) - 1))
+    changed = bytearray(whole)
+    changed[at] ^= data.draw(st.integers(1, 255))
+    try:
+        found = Snapshot.from_bytes(changed)
+    except DamagedSnapshotError:
+        return
+    assert found.to_bytes() == Snapshot.from_bytes(whole).to_bytes()  # a space of the header
+
+
+@given(st.data())
+def test_a_cut_file_is_found(whole: bytes, data: st.DataObject) -> None:
+    with pytest.raises(DamagedSnapshotError):
+        Snapshot.from_bytes(whole[: data.draw(st.integers(0, len(whole) - 1))])
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_refused(data: bytes) -> None:
+    for given_bytes in (data, struct.pack("<Q", len(data)) + data):
+        with pytest.raises(DamagedSnapshotError):
+            Snapshot.from_bytes(given_bytes)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda header: header.pop("__metadata__"),
+        lambda header: header["__metadata__"].update(format="another"),
+        lambda header: header["__metadata__"].pop("facts"),
+        lambda header: header["__metadata__"].update(facts="[]"),
+        lambda header: header["__metadata__"].update(checksums="{}"),
+        lambda header: header["tokens"].update(dtype="F64"),
+        lambda header: header["tokens"].update(shape=[1 << 62, 1 << 62]),
+        lambda header: header["tokens"].update(shape=[-1]),
+        lambda header: header["tokens"].update(data_offsets=[0, 1 << 62]),
+        lambda header: header.pop("tokens"),
+    ],
+)
+def test_a_header_with_other_facts_is_refused(whole: bytes, change: Callable[[Any], Any]) -> None:
+    size = struct.unpack("<Q", whole[:8])[0]
+    header = json.loads(whole[8 : 8 + size])
+    change(header)
+    made = json.dumps(header).encode()
+    with pytest.raises(DamagedSnapshotError):
+        Snapshot.from_bytes(struct.pack("<Q", len(made)) + made + whole[8 + size :])
+
+
+def test_wrong_facts_with_right_checksums_are_refused(whole: bytes) -> None:
+    arrays, facts = tensor_file.unpacked(whole, "here")
+    wrong: list[dict[str, Any]] = [
+        {},
+        {**facts, "numbers": 3},
+        {**facts, "options": [1]},
+        {**facts, "model": None},
+    ]
+    for each in wrong[:3]:
+        with pytest.raises(DamagedSnapshotError):
+            Snapshot.from_bytes(tensor_file.packed(arrays, each))
+
+
+def test_a_crafted_cache_is_refused_and_the_model_goes_on(small: LLM, whole: bytes) -> None:
+    right = Snapshot.from_bytes(whole)
+    arrays, numbers = right.contents.arrays, right.contents.numbers
+    expected = small.generate(TEXT, temperature=0, max_tokens=5).tokens
+    crafted = [
+        replace(right, contents=Contents()),
+        replace(right, contents=Contents(arrays, {**numbers, "end": numbers["end"] + 1})),
+        replace(right, contents=Contents(arrays, {**numbers, "begin": 3})),
+        replace(right, contents=Contents(arrays, {**numbers, "begin": -1})),
+        replace(right, contents=Contents({name: a[:, :1] for name, a in arrays.items()}, numbers)),
+        replace(right, contents=Contents(dict(list(arrays.items())[1:]), numbers)),
+        replace(right, tokens=(*right.tokens, 5)),
+        replace(right, tokens=(*right.tokens[:-1], 10**6)),
+        replace(right, tokens=right.tokens * 9),
+        replace(right, model="another"),
+    ]
+    for each in crafted:
+        with pytest.raises((ForeignSnapshotError, RequestError)):
+            small.restore(each)
+        assert small.generate(TEXT, temperature=0, max_tokens=5).tokens == expected
+
+
+def test_a_cache_of_nan_harms_only_its_own_conversation(small: LLM, whole: bytes) -> None:
+    expected = small.generate("another", temperature=0, max_tokens=5).tokens
+    right = Snapshot.from_bytes(whole)
+    spoiled = {name: np.full_like(array, np.nan) for name, array in right.contents.arrays.items()}
+    small.restore(replace(right, contents=Contents(spoiled, right.contents.numbers)))
+    with pytest.raises(BackbayError, match="not finite"):
+        small.generate([*right.tokens, 65], temperature=0, max_tokens=2)
+    assert small.generate("another", temperature=0, max_tokens=5).tokens == expected
+
+
+def test_a_failed_write_keeps_the_old_file(
+    small: LLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "talk.safetensors"
+    small.save(TEXT).write(file)
+    before = file.read_bytes()
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(BackbayError, match="No space left"):
+        small.save("another text").write(file)
+    assert file.read_bytes() == before
+    assert [each.name for each in tmp_path.iterdir()] == ["talk.safetensors"]
+
+
+def test_a_missing_file_is_a_missing_file(small: LLM, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        small.restore(tmp_path / "none.safetensors")
+    with pytest.raises(DamagedSnapshotError):
+        small.restore(tmp_path)

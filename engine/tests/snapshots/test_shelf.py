@@ -1,0 +1,183 @@
+"""Beginnings of prompts in a folder: later processes compute them no more."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from model_files import unpacked
+from small_llama import EOS, write_small_llama
+
+import backbay
+from backbay import OptionError
+from backbay_engine import load
+from backbay_engine.cache.contents import Contents
+from backbay_engine.engines.keeping import WORTH
+from backbay_engine.snapshots import Snapshot
+from backbay_engine.snapshots.shelf import Shelf
+
+SIZES: dict[str, Any] = {"context": 256, "parallel": 2, "batch": 64, "num_threads": 1, "kv_dtype": "f32"}
+BACKENDS = sorted(backbay.backends())
+SYSTEM = [int(n) for n in np.random.default_rng(1).integers(32, 127, 120)]
+OPTIONS = {"max_tokens": 6, "temperature": 0, "logit_bias": {EOS: float("-inf")}}
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*/*.safetensors"))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_beginning_is_found_by_the_next_process(path: Path, backend: str, tmp_path: Path) -> None:
+    asked = [*SYSTEM, 65, 66]
+    with load(path, backend, **SIZES, cache_dir=tmp_path) as llm:
+        expected = llm.generate(asked, **OPTIONS)
+        assert expected.timings.reused_tokens == 0
+    assert len(files(tmp_path)) == 1
+    for other in BACKENDS:
+        with load(path, other, **SIZES, cache_dir=tmp_path) as llm:
+            found = llm.generate(asked, **OPTIONS)
+            assert (found.tokens, found.timings.reused_tokens) == (expected.tokens, len(asked) - 1)
+            branch = llm.generate([*SYSTEM[:100], 67, 68], **OPTIONS)
+            assert branch.timings.reused_tokens == 100
+
+
+@pytest.mark.parametrize("kind", ["gemma2", "mamba2", "t5-flan"])
+def test_caches_that_cannot_be_cut_are_found_whole(kind: str, tmp_path: Path) -> None:
+    asked = [int(n) for n in np.random.default_rng(2).integers(3, 60, 80)]
+    sizes = {**SIZES, "batch": 96}
+    file, shelf = unpacked(kind, tmp_path), tmp_path / "shelf"
+    with load(file, "cpu_ref", **sizes, cache_dir=shelf) as llm:
+        answer = llm.generate(asked, **{**OPTIONS, "logit_bias": {}}).tokens
+        if kind == "t5-flan":
+            longer, resumed = asked, answer[:2]
+        else:
+            longer, resumed = [*asked, *answer[:2]], []
+        expected = llm.generate(longer, resume=resumed, reuse=False, **{**OPTIONS, "logit_bias": {}}).tokens
+    assert files(shelf)
+    with load(file, "ggml", **sizes, cache_dir=shelf) as llm:
+        found = llm.generate(longer, resume=resumed, **{**OPTIONS, "logit_bias": {}})
+    assert found.tokens == expected
+    assert found.timings.reused_tokens >= 80
+
+
+def test_short_prompts_and_known_ones_are_not_written(path: Path, tmp_path: Path) -> None:
+    with load(path, "cpu_ref", **SIZES, cache_dir=tmp_path) as llm:
+        llm.generate(SYSTEM[: WORTH - 1], **OPTIONS)
+        for n in range(3):
+            llm.generate([*SYSTEM, n], **OPTIONS)
+    assert len(files(tmp_path)) == 1
+
+
+def test_a_conversation_that_grows_has_one_file(path: Path, tmp_path: Path) -> None:
+    for length in (70, 140, 210):
+        with load(path, "cpu_ref", **SIZES, cache_dir=tmp_path) as llm:
+            found = llm.generate((SYSTEM * 2)[:length], **OPTIONS)
+            assert found.timings.reused_tokens == (0 if length == 70 else length - 70)
+    assert len(files(tmp_path)) == 1
+
+
+def test_the_budget_holds_and_what_is_used_stays(path: Path, tmp_path: Path) -> None:
+    with load(path, "cpu_ref", **SIZES, cache_dir=tmp_path) as llm:
+        llm.generate(SYSTEM, **OPTIONS)
+    one = files(tmp_path)[0].stat().st_size
+    for n in range(4):
+        with load(path, "cpu_ref", **SIZES, cache_dir=tmp_path, cache_bytes=int(2.5 * one)) as llm:
+            llm.generate([n + 1] * 120, **OPTIONS)
+            used = llm.generate([*SYSTEM, 5], **OPTIONS)  # after the new one was written, perhaps
+        assert used.timings.reused_tokens == 120
+        assert sum(each.stat().st_size for each in files(tmp_path)) <= 2.5 * one
+    assert len(files(tmp_path)) == 2
+
+
+def test_a_damaged_file_is_removed_and_computed(path: Path, tmp_path: Path) -> None:
+    with load(path, "cpu_ref", **SIZES, cache_dir=tmp_path) as llm:
+        expected = llm.generate([*SYSTEM, 1], **OPTIONS).tokens
+    (file,) = files(tmp_path)
+    data = bytearray(file.read_bytes())
+    data[-3] ^= 1
+    file.write_bytes(data)
+    (file.parent / "nonsense.safetensors").write_bytes(b"nonsense")
+    with load(path, "cpu_ref", **SIZES, cache_dir=tmp_path) as llm:
+        found = llm.generate([*SYSTEM, 1], **OPTIONS)
+    assert (found.tokens, found.timings.reused_tokens) == (expected, 0)
+    assert Snapshot.read(file).tokens == (*SYSTEM, 1)  # written anew
+
+
+def test_other_models_do_not_meet(path: Path, tmp_path: Path) -> None:
+    with load(path, "cpu_ref", **SIZES, cache_dir=tmp_path / "shelf") as llm:
+        llm.generate([*SYSTEM, 1], **OPTIONS)
+    other = write_small_llama(tmp_path / "other.gguf", seed=8)
+    with load(other, "cpu_ref", **SIZES, cache_dir=tmp_path / "shelf") as llm:
+        assert llm.generate([*SYSTEM, 1], **OPTIONS).timings.reused_tokens == 0
+    assert len(files(tmp_path / "shelf")) == 2
+
+
+def test_a_folder_that_cannot_be_used_is_refused(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(OptionError, match="cannot be used"):
+        load(path, "cpu_ref", **SIZES, cache_dir=tmp_path / "file")
+    with pytest.raises(OptionError, match="cache_dir must be the path"):
+        load(path, "cpu_ref", **SIZES, cache_dir=5)
+    with pytest.raises(ValueError, match="cache_bytes"):
+        load(path, "cpu_ref", **SIZES, cache_dir=tmp_path, cache_bytes=0)
+
+
+def test_a_worker_that_dies_computes_no_prompt_again(path: Path, tmp_path: Path) -> None:
+    options = {**OPTIONS, "max_tokens": 100}
+    with load(path, "cpu_ref", **SIZES, worker=True, cache_dir=tmp_path) as llm:
+        expected = llm.generate([*SYSTEM, 1], **options).tokens
+        handle = llm.submit([*SYSTEM, 1], **options)
+        next(handle.steps())
+        until = time.monotonic() + 30
+        while not files(tmp_path) and time.monotonic() < until:
+            time.sleep(0.01)
+        os.kill(llm.worker_pid or 0, signal.SIGKILL)
+        found = handle.result(120)
+    assert found.tokens == expected
+    assert found.timings.resumed_tokens > 0
+    assert found.timings.reused_tokens == len(SYSTEM) + 1
+
+
+def write_many(folder: str, number: int) -> None:
+    """What one of several processes does, at the top of a module, so that another process can import it."""
+    shelf = Shelf(Path(folder), 40_000, "model", anywhere=True)
+    chance = np.random.default_rng(number)
+    for _ in range(25):
+        tokens = tuple(int(n) for n in chance.integers(0, 3, 80))
+        shelf.add(Snapshot("model", tokens, Contents({"a": np.zeros((80, 10), np.float32)}, {"end": 80})))
+        found = shelf.find(np.array(tokens, np.int32), 0)
+        if found is not None:
+            shelf.read(found.path)
+
+
+def test_several_processes_share_a_folder(tmp_path: Path) -> None:
+    spawn = multiprocessing.get_context("spawn")
+    processes = [spawn.Process(target=write_many, args=(str(tmp_path), n)) for n in range(3)]
+    stop = threading.Event()
+
+    def remove() -> None:
+        while not stop.is_set():
+            for each in files(tmp_path):
+                each.unlink(missing_ok=True)
+                time.sleep(0.005)
+
+    remover = threading.Thread(target=remove)
+    for process in processes:
+        process.start()
+    remover.start()
+    for process in processes:
+        process.join(120)
+    stop.set()
+    remover.join()
+    assert [process.exitcode for process in processes] == [0, 0, 0]
+    for each in files(tmp_path):
+        Snapshot.read(each)  # whole
+    assert sum(each.stat().st_size for each in files(tmp_path)) <= 40_000
+    assert not list(tmp_path.glob("*/.*partial"))
