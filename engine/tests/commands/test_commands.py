@@ -177,3 +177,46 @@ def test_words_may_follow_options(path, capsys):
     assert said(capsys, "tokenize", path, "--no-special", "ab") == plain
     dashed = json.loads(said(capsys, "tokenize", "--no-special", "--json", "--", path, "-x"))
     assert [one["token"] for one in dashed] == ["-", "x"]
+
+
+def test_run_goes_on_with_the_conversation_of_a_file(path, capsys, tmp_path):
+    file, common = tmp_path / "talk.safetensors", ["-n", "6", "--temperature", "0", "--json", *SMALL]
+    for words in (["-p", "once"], ["-p", "once", "--chat"]):
+        file.unlink(missing_ok=True)
+        run = ["run", path, *words, *common, "--session", str(file)]
+        first = json.loads(said(capsys, *run, "--backend", "ggml"))
+        second = json.loads(said(capsys, *run, "--backend", "cpu_ref"))  # another backend goes on
+        assert first["timings"]["reused_tokens"] == 0
+        before = first["timings"]["prompt_tokens"] + len(first["tokens"])
+        assert second["timings"]["prompt_tokens"] > before - 1
+        assert second["timings"]["reused_tokens"] >= first["timings"]["prompt_tokens"]
+        other = ["--chat"] if "--chat" not in words else []
+        assert main(["run", path, "-p", "x", *other, *common, "--session", str(file)]) == 2
+        assert "chat" in capsys.readouterr().err
+
+
+def test_run_refuses_a_session_that_it_cannot_go_on_with(path, capsys, tmp_path):
+    file = tmp_path / "talk.safetensors"
+    run = ["run", path, "-p", "x", "-n", "2", "--backend", "cpu_ref", *SMALL, "--session", str(file)]
+    file.write_bytes(b"no snapshot")
+    assert main(run) == 1
+    assert "damaged" in capsys.readouterr().err
+    assert file.read_bytes() == b"no snapshot"  # nothing is lost
+    file.unlink()
+    assert main(run) == 0
+    whole = file.read_bytes()
+    other = str(write_small_llama(tmp_path / "other.gguf", seed=9))
+    assert main(["run", other, *run[2:]]) == 1
+    assert "only the same weights can go on" in capsys.readouterr().err
+    assert file.read_bytes() == whole
+    assert main([*run, "--image", "x.png"]) == 2
+
+
+def test_run_guesses_tokens(path, capsys):
+    words = ["run", path, "-p", "abcabcabcabc", "-n", "30", "--backend", "cpu_ref", "--temperature", "0"]
+    plain = json.loads(said(capsys, *words, "--json", *SMALL))
+    for guessing in (["--speculate"], ["--draft", path], ["--draft", path, "--draft-backend", "ggml"]):
+        found = json.loads(said(capsys, *words, *guessing, "--json", *SMALL))
+        assert found["tokens"] == plain["tokens"]
+    with pytest.raises(SystemExit):
+        main([*words, "--speculate", "--draft", path])

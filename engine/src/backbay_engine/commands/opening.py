@@ -23,6 +23,7 @@ from ..llm import LLM
 from ..loading import load
 
 MODEL = "a GGUF file (of a split model, any of its files), a folder of transformers, or a name such as hf:org/name"
+OTHERS = ("worker", "speculate", "draft", "draft_backend")  # arguments of `load`
 KV_DTYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")
 
 
@@ -64,8 +65,22 @@ def add_worker(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--worker",
         action="store_true",
-        help="run the model in a process of its own, whose death is only an error",
+        help="run the model in a process of its own, whose death costs no answer",
     )
+
+
+def add_speculation(parser: ArgumentParser) -> None:
+    guesses = parser.add_mutually_exclusive_group()
+    guesses.add_argument(
+        "--speculate",
+        action="store_const",
+        const="ngram",
+        help="guess tokens from the text itself, several a step; the answer is the same",
+    )
+    guesses.add_argument(
+        "--draft", metavar="FILE", help="guess tokens by this small model of the same vocabulary"
+    )
+    parser.add_argument("--draft-backend", metavar="NAME", help="its backend; by default the model's")
 
 
 def add_images(parser: ArgumentParser, what: str) -> None:
@@ -103,8 +118,9 @@ def open_model(args: Namespace, backend: str | None) -> LLM:
     """Load the model of the arguments, with a progress bar."""
     set_up_logging(args.log)
     with Bar(sys.stderr, "loading") as bar:
-        worker = getattr(args, "worker", False)  # not every command has it
-        return load(args.model, backend, **sizes_of(args, backend), progress=bar.show, worker=worker)
+        # not every command has all of them
+        others = {name: getattr(args, name) for name in OTHERS if getattr(args, name, None) is not None}
+        return load(args.model, backend, **sizes_of(args, backend), progress=bar.show, **others)
 
 
 def write_plot(args: Namespace, picture: str) -> None:

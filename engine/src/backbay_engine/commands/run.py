@@ -16,9 +16,11 @@ from ..errors import RequestError
 from ..images.picture import Image
 from ..llm import LLM, Prompt
 from ..runner.answer import Completion, Timings
+from ..runner.handle import Handle
 from ..text.formats import FormatKind, ResponseFormat, check
 from ..text.sampling import SamplingParams
-from .opening import add_backend, add_images, add_model, add_worker, open_model
+from .conversations.session import Session
+from .opening import add_backend, add_images, add_model, add_speculation, add_worker, open_model
 
 IMAGE = "/image"
 SAMPLING = {
@@ -65,6 +67,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         ("--grammar", format_of("grammar"), "the answer is a text of the Lark or GBNF grammar in this file"),
     ):
         formats.add_argument(option, dest="response_format", type=of_file, metavar="FILE", help=holds)
+    parser.add_argument(
+        "--session",
+        metavar="FILE",
+        help="keep the conversation in this file: the next run goes on with it, and computes nothing again",
+    )
+    add_speculation(parser)
     for name, (kind, what) in SAMPLING.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=sampling(name, kind), metavar="X", help=what)
     parser.add_argument("--quiet", action="store_true", help="do not print timings")
@@ -103,11 +111,20 @@ def format_of(kind: FormatKind) -> Callable[[str], ResponseFormat]:
 def run(args: Namespace) -> int:
     if args.prompt is None and not args.chat:
         raise OptionError("give a prompt with -p TEXT, -p - to read it from standard input, or --chat")
+    if args.session is not None and args.image:
+        raise OptionError("--session and --image: a conversation with pictures cannot be kept in a file")
     text = standard_input() if args.prompt == "-" else args.prompt
+    session = Session(args.session, chat=args.chat)
+    if args.system and session.messages:
+        raise OptionError(f"--system is for a new conversation, and {args.session} holds one")
     with open_model(args, args.backend) as llm:
+        session.restore(llm)
         if args.chat:
-            return converse(llm, args, text)
-        answer(llm, prompt_of(llm, args.image, text or ""), args)
+            return converse(llm, args, text, session)
+        prompt = prompt_of(llm, args.image, text or "")
+        session.keep(
+            llm, answer(llm, session.prompt(llm, prompt) if isinstance(prompt, str) else prompt, args)
+        )
     return 0
 
 
@@ -129,18 +146,23 @@ def content_of(pictures: Sequence[Image], text: str) -> str | list[dict[str, Any
     return [*shown, {"type": "text", "text": text}]
 
 
-def converse(llm: LLM, args: Namespace, first: str | None) -> int:
+def converse(llm: LLM, args: Namespace, first: str | None, session: Session) -> int:
     """Ask and answer until the end of input. With a prompt, answer once. `/image FILE` goes with the next question."""
     pictures = [Image(path) for path in args.image]
-    messages: list[dict[str, Any]] = [{"role": "system", "content": args.system}] if args.system else []
+    system = [{"role": "system", "content": args.system}] if args.system else []
+    messages: list[dict[str, Any]] = session.messages or system
     while (question := first if first is not None else ask()) is not None:
         if first is None and question.strip().split(maxsplit=1)[0] == IMAGE:
-            pictures += shown_next(llm, question.strip()[len(IMAGE) :].strip())
+            if args.session is not None:
+                note(f"{IMAGE}: a conversation with pictures cannot be kept in {args.session}")
+            else:
+                pictures += shown_next(llm, question.strip()[len(IMAGE) :].strip())
             continue
         messages.append({"role": "user", "content": content_of(pictures, question)})
         pictures = []
-        completion = answer(llm, llm.chat_prompt(messages), args, goes_on=first is None)
-        messages.append({"role": "assistant", "content": completion.text})
+        handle = answer(llm, llm.chat_prompt(messages), args, goes_on=first is None)
+        messages.append({"role": "assistant", "content": handle.result().text})
+        session.keep(llm, handle, messages)
         if first is not None:
             break
     return 0
@@ -171,7 +193,7 @@ def ask() -> str | None:
             return line
 
 
-def answer(llm: LLM, prompt: Prompt, args: Namespace, *, goes_on: bool = False) -> Completion:
+def answer(llm: LLM, prompt: Prompt, args: Namespace, *, goes_on: bool = False) -> Handle[Completion]:
     """Print an answer as it comes, or as JSON at the end. Ctrl+C ends the answer; if the chat goes on, only the answer."""
     handle = llm.submit(prompt, **options(args))
     try:
@@ -191,7 +213,7 @@ def answer(llm: LLM, prompt: Prompt, args: Namespace, *, goes_on: bool = False) 
         sys.stdout.write("\n")
         if not args.quiet:
             note(told(completion.timings, completion.finish_reason))
-    return completion
+    return handle
 
 
 def options(args: Namespace) -> dict[str, Any]:
@@ -219,6 +241,11 @@ def told(timings: Timings, reason: str) -> str:
         + (f", {timings.reused_tokens} reused" if timings.reused_tokens else "")
         + f", {timings.prompt_rate:.1f} a second",
         f"answer {timings.tokens} tokens, {timings.rate:.1f} a second",
+        *(
+            [f"{timings.accepted_tokens} of {timings.guessed_tokens} guesses right"]
+            if timings.guessed_tokens
+            else []
+        ),
         f"ended by {reason}",
     )
     return "[" + "; ".join(parts) + "]"

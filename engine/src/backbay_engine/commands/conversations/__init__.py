@@ -1,0 +1,1 @@
+"""Conversations of `backbay run` that last from one run to the next."""
