@@ -50,6 +50,19 @@ def test_all_but_one_are_dropped_beyond_the_reserved_memory(backend: Backend) ->
     assert [shape.closed for shape in shapes] == [True, False]
 
 
+def test_memory_that_contexts_share_may_grow_once(backend: Backend) -> None:
+    """A shape may take more than a larger one. Dropping contexts would not give that memory back, step after step."""
+    kept, _ = keeping(backend, 2)
+    kept.reserve(nodes=10)
+    with backend.new_context() as shared:
+        shared.zeros(backbay.DType.F32, 100)
+        kept.keep_within()
+        assert [kept.get(n) is not None for n in range(2)] == [False, True]
+        kept.add(2, Shape)
+        kept.keep_within()
+    assert [kept.get(n) is not None for n in range(3)] == [False, True, True]
+
+
 @pytest.mark.parametrize("needed", [0, 1, 2])
 def test_where_memory_is_short_contexts_give_theirs_up(backend: Backend, needed: int) -> None:
     kept, shapes = keeping(backend, 2)

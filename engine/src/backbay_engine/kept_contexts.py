@@ -55,9 +55,14 @@ class KeptContexts(Generic[K]):
         self.reserved = self._taken()
 
     def keep_within(self) -> None:
-        """Drop contexts beyond the reserved memory."""
-        while self.reserved is not None and len(self._kept) > 1 and self._taken() > self.reserved:
+        """Drop contexts beyond the reserved memory; if that does not suffice, what they share has grown, and counts as reserved."""
+        if self.reserved is None:
+            return
+        most = self._taken()
+        while len(self._kept) > 1 and self._taken() > self.reserved:
             self._drop_oldest()
+        if self._taken() > self.reserved:
+            self.reserved = most
 
     def run(self, work: Callable[[], R]) -> R:
         """The result of work; if memory is short, drop contexts and try again: the largest shape fits alone."""

@@ -66,6 +66,11 @@ class Library:
         """Native attention, if there is any that works here."""
         return None if self.native is None else self.native.attention
 
+    @cached_property
+    def convolution(self) -> Ptr | None:
+        """The native convolution of channels that adjoin, if there is one that works here."""
+        return None if self.native is None else self.native.convolution
+
     def devices(self) -> list[Ptr]:
         """Every device that ggml reports, the CPU first."""
         count = self.lib.ggml_backend_dev_count()

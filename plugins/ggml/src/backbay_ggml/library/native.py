@@ -24,8 +24,9 @@ VARIABLE = "BACKBAY_GGML_NATIVE"
 OFF = "0"
 STEM = "libbackbay_kernels"
 ENDING = ".dylib" if sys.platform == "darwin" else ".so"
-ATTENTION = "attention"
+ATTENTION, CONVOLUTION = "attention", "convolution"
 MOST_FEATURES = 128  # of a head
+MOST_TAPS = 32  # of a convolution
 EVERY_THREAD = -1  # GGML_N_TASKS_MAX
 TIMEOUT = 60.0  # seconds
 MISSING = "there is no code of ours for this CPU beside the library"
@@ -73,6 +74,11 @@ class NativeCode:
         if self.why_not(ATTENTION):
             return None
         return NativeAttention(self.function("attention"), self.instructions(ATTENTION) or "")
+
+    @cached_property
+    def convolution(self) -> Ptr | None:
+        """The convolution of channels that adjoin, for `ggml_custom_4d`, if it can be used."""
+        return None if self.why_not(CONVOLUTION) else self.function("convolution")
 
 
 def find_native(folder: Path) -> NativeCode | None:

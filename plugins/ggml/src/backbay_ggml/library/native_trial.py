@@ -18,7 +18,7 @@ from backbay import DType
 from backbay.plugin import Array, contiguous_strides
 
 from .abi import Ptr, ffi
-from .native import ATTENTION, NativeCode
+from .native import ATTENTION, CONVOLUTION, NativeCode
 
 THREADS = 2
 CLOSE = 1e-3
@@ -39,12 +39,25 @@ def attention(code: NativeCode) -> bool:
     return bool(np.allclose(result, expected, rtol=CLOSE, atol=CLOSE))
 
 
-TRIALS: dict[str, Callable[[NativeCode], bool]] = {ATTENTION: attention}
+def convolution(code: NativeCode) -> bool:
+    """Whether the convolution of some channels, steps and sequences is right."""
+    rng = np.random.default_rng(1)
+    x, kernels = (rng.standard_normal(shape, np.float32) for shape in ((2, 12, 300), (300, 4)))
+    result = np.zeros((2, 9, 300), np.float32)
+    window = _tensor(x)
+    window.ne, window.nb = (12, 300, 2, 1), (300 * 4, 4, 12 * 300 * 4, 2 * 12 * 300 * 4)
+    run(code.function("convolution"), result, [window, kernels], ffi.NULL)
+    expected = sum(x[:, i : i + 9] * kernels[:, i] for i in range(4))
+    return bool(np.allclose(result, expected, rtol=CLOSE, atol=CLOSE))
 
 
-def run(function: Ptr, result: Array, operands: Sequence[Array], data: Ptr) -> None:
+TRIALS: dict[str, Callable[[NativeCode], bool]] = {ATTENTION: attention, CONVOLUTION: convolution}
+
+
+def run(function: Ptr, result: Array, operands: Sequence[Array | Ptr], data: Ptr) -> None:
     """Run a function for custom ops, as ggml would on some threads, one after the other."""
-    tensor, sources = _tensor(result), [_tensor(operand) for operand in operands]
+    tensor = _tensor(result)
+    sources = [_tensor(x) if isinstance(x, np.ndarray) else x for x in operands]
     for index, source in enumerate(sources):
         tensor.src[index] = source
     for thread in range(THREADS):

@@ -38,10 +38,12 @@ def before(ctx: Context, layer: int, x: Tensor, batch: Batch, name: str) -> Tens
     """The token before each token, (width, tokens)."""
     held = states_of(batch, layer)
     width, tokens = x.dim(0), held.tokens
-    last = held.state(ctx, layer, name, width).reshape(ctx, width, 1, held.sequences)
-    both = last.concat(ctx, x.reshape(ctx, width, tokens, held.sequences), 1)
-    held.keep(ctx, layer, name, both.slice(ctx, 1, tokens, tokens + 1).contiguous(ctx, width, held.sequences))
-    return both.slice(ctx, 1, 0, tokens).contiguous(ctx, width, -1)
+    last = held.state(ctx, layer, name, width, 1)
+    x = x.reshape(ctx, width, tokens, held.sequences)
+    held.keep(ctx, layer, name, x.slice(ctx, 1, tokens - 1, tokens))
+    if tokens > 1:
+        last = last.concat(ctx, x.slice(ctx, 1, 0, tokens - 1), 1)
+    return last.reshape(ctx, width, -1)
 
 
 @final
@@ -72,7 +74,8 @@ class TimeMix:
         rate = self.rate(ctx, a).sigmoid(ctx)
         k = self.key(ctx, k)
         removed = k.mul(ctx, self.removal).reshape(ctx, *shape).l2_norm(ctx, eps=1e-12)
-        k = k.add(ctx, k.mul(ctx, self.growth).mul(ctx, rate.sub(ctx, one(ctx, rate))))
+        grown = k.mul(ctx, self.growth)
+        k = k.add(ctx, grown.mul(ctx, rate).sub(ctx, grown))
         query = self.query(ctx, r)
         decay = self.decay(ctx, w, lambda ctx, h: h.tanh(ctx)).sigmoid(ctx).scale(ctx, SLOWEST)
         vectors = (
@@ -96,10 +99,6 @@ class TimeMix:
             return batch.tap(FIRST_VALUES, values)
         change = batch.taps[FIRST_VALUES].sub(ctx, values)
         return values.add(ctx, change.mul(ctx, self.blend(ctx, x).sigmoid(ctx)))
-
-
-def one(ctx: Context, x: Tensor) -> Tensor:
-    return x.fill(ctx, 1.0)
 
 
 @final
