@@ -44,7 +44,6 @@ _NAMES = {
         "cohere2 command-r deepseek2 gemma-embedding gemma2 gemma3 gemma3n gemma4 glm4moe granite "
         "granitehybrid granitemoe nemotron_h_moe qwen35 qwen3next rwkv7 t5"
     ),
-    "fill": "rwkv7",
     "cast": "t5",
     "rows": (
         "bert cohere2 command-r deepseek2 ernie4_5 ernie4_5-moe gemma-embedding gemma2 gemma3 gemma3n "
