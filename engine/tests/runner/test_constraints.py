@@ -14,7 +14,7 @@ from small_llama import EOS, SUPPRESSED, WORDS
 from backbay import OptionError
 from backbay_engine import LLM, LogitsError, RequestError, load
 from backbay_engine.runner.step_cache import StepCache
-from backbay_engine.text.sampling.constraint import forbidden
+from backbay_engine.text.sampling.constraint import mask_logits
 
 SIZES: dict[str, Any] = {"context": 64, "parallel": 3, "batch": 16, "num_threads": 1, "kv_dtype": "f32"}
 DIGITS = range(48, 58)
@@ -119,12 +119,14 @@ def test_a_mask_is_computed_while_the_backend_computes_its_step(
 @pytest.mark.parametrize("size", [1, 7, 8, 31, 261])
 def test_bits_are_counted_from_the_lowest_of_the_first_byte(size: int) -> None:
     for ids in ([0], [size - 1], list(range(0, size, 3))):
-        allowed = np.flatnonzero(~forbidden(mask_of(ids, size), size))
-        assert allowed.tolist() == ids
-        longer = mask_of(ids, size + 100)
-        assert np.flatnonzero(~forbidden(longer, size)).tolist() == ids
-        assert np.flatnonzero(~forbidden(mask_of(ids, size), size + 100)).tolist() == ids
-    assert forbidden(b"", size).all()
+        for bits, logits in ((size, size), (size + 100, size), (size, size + 100)):
+            row = np.arange(logits, dtype=np.float32)
+            mask_logits(row, mask_of(ids, bits))
+            assert np.flatnonzero(row > -np.inf).tolist() == ids
+            assert row[ids].tolist() == ids  # unchanged
+    row = np.zeros(size, np.float32)
+    mask_logits(row, b"")
+    assert (row == -np.inf).all()
 
 
 def test_what_is_no_constraint_is_refused(llm: LLM) -> None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from backbay import OptionError
 
 from ...errors import LogitsError
-from .constraint import forbidden
+from .constraint import mask_logits
 from .params import SamplingParams
 
 _FEW: Final = 256  # candidates that suffice for nearly every draw
@@ -102,7 +102,7 @@ class Sampler:
         if self._penalties is not None:
             self._penalties.apply(self._row)
         if mask is not None:
-            self._row[forbidden(mask, self.vocabulary_size)] = -np.inf
+            mask_logits(self._row, mask)
         return self._row
 
     def _draw(self, row: NDArray[np.float32], largest: float) -> int:
