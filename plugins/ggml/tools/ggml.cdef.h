@@ -131,6 +131,8 @@ ggml_tensor * ggml_concat(ggml_context *, ggml_tensor *, ggml_tensor *, int dim)
 ggml_tensor * ggml_repeat_4d(ggml_context *, ggml_tensor *, int64_t, int64_t, int64_t, int64_t);
 ggml_tensor * ggml_custom_4d(ggml_context *, int type, int64_t, int64_t, int64_t, int64_t, ggml_tensor ** args,
     int n_args, void (* fun)(ggml_tensor *, int, int, void *), int n_tasks, void * userdata);
+ggml_tensor * ggml_custom_inplace(ggml_context *, ggml_tensor * a, ggml_tensor ** args, int n_args,
+    void (* fun)(ggml_tensor *, int, int, void *), int n_tasks, void * userdata);
 ggml_tensor * ggml_pad_ext(ggml_context *, ggml_tensor *, int, int, int, int, int, int, int, int);
 ggml_tensor * ggml_get_rows(ggml_context *, ggml_tensor *, ggml_tensor * ids);
 ggml_tensor * ggml_set_rows(ggml_context *, ggml_tensor *, ggml_tensor * rows, ggml_tensor * ids);

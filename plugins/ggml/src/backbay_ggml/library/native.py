@@ -24,7 +24,7 @@ VARIABLE = "BACKBAY_GGML_NATIVE"
 OFF = "0"
 STEM = "libbackbay_kernels"
 ENDING = ".dylib" if sys.platform == "darwin" else ".so"
-ATTENTION, CONVOLUTION = "attention", "convolution"
+ATTENTION, CONVOLUTION, ROWS = "attention", "convolution", "rows"
 MOST_FEATURES = 128  # of a head
 MOST_TAPS = 32  # of a convolution
 EVERY_THREAD = -1  # GGML_N_TASKS_MAX
@@ -38,6 +38,15 @@ class NativeAttention:
 
     function: Ptr
     instructions: str
+
+
+@dataclass(frozen=True)
+class NativeRows:
+    """Copies of rows: `join` and `pick` for `ggml_custom_4d`, `put` for `ggml_custom_inplace`."""
+
+    join: Ptr
+    pick: Ptr
+    put: Ptr
 
 
 @final
@@ -79,6 +88,11 @@ class NativeCode:
     def convolution(self) -> Ptr | None:
         """The convolution of channels that adjoin, for `ggml_custom_4d`, if it can be used."""
         return None if self.why_not(CONVOLUTION) else self.function("convolution")
+
+    @cached_property
+    def rows(self) -> NativeRows | None:
+        """Copies of rows, if they can be used."""
+        return None if self.why_not(ROWS) else NativeRows(*map(self.function, ("join", "pick", "put")))
 
 
 def find_native(folder: Path) -> NativeCode | None:

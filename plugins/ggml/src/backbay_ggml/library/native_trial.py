@@ -18,7 +18,7 @@ from backbay import DType
 from backbay.plugin import Array, contiguous_strides
 
 from .abi import Ptr, ffi
-from .native import ATTENTION, CONVOLUTION, NativeCode
+from .native import ATTENTION, CONVOLUTION, ROWS, NativeCode
 
 THREADS = 2
 CLOSE = 1e-3
@@ -51,7 +51,34 @@ def convolution(code: NativeCode) -> bool:
     return bool(np.allclose(result, expected, rtol=CLOSE, atol=CLOSE))
 
 
-TRIALS: dict[str, Callable[[NativeCode], bool]] = {ATTENTION: attention, CONVOLUTION: convolution}
+def rows(code: NativeCode) -> bool:
+    """Whether rows are joined, picked and put right."""
+    rng = np.random.default_rng(1)
+    first, second, table = (rng.standard_normal((n, 3, 40), np.float32) for n in (2, 2, 5))
+    joined, side_by_side = np.zeros((2, 6, 40), np.float32), np.zeros((2, 3, 80), np.float32)
+    run(code.function("join"), joined, [first, second], ffi.cast("void *", 4 * 4 + 1))
+    run(code.function("join"), side_by_side, [first, second], ffi.cast("void *", 4 * 4))
+    matrix, picked, places = table.reshape(5, 120), np.zeros((2, 120), np.float32), np.array([4, 1], np.int32)
+    ids = _tensor(np.zeros(2, np.float32))
+    ids.type, ids.data = int(DType.I32), ffi.from_buffer(places)
+    run(code.function("pick"), picked, [matrix, ids], ffi.NULL)
+    written = matrix.copy()
+    run(code.function("put"), written, [matrix, first.reshape(2, 120), ids], ffi.NULL)
+    expected = matrix.copy()
+    expected[places] = first.reshape(2, 120)
+    return (
+        np.array_equal(joined, np.concatenate([first, second], 1))
+        and np.array_equal(side_by_side, np.concatenate([first, second], 2))
+        and np.array_equal(picked, matrix[places])
+        and np.array_equal(written, expected)
+    )
+
+
+TRIALS: dict[str, Callable[[NativeCode], bool]] = {
+    ATTENTION: attention,
+    CONVOLUTION: convolution,
+    ROWS: rows,
+}
 
 
 def run(function: Ptr, result: Array, operands: Sequence[Array | Ptr], data: Ptr) -> None:

@@ -41,9 +41,14 @@ def _gated(op: Op[Any, Any], name: str, gate: int) -> Callable[..., Ptr]:
     def lower(g: Builder, x: Node, up: Node | None = None) -> Ptr:
         if up is None:
             return g.call(name, g.floats(x))
-        return g.call("glu_split", g.floats(x), g.reshape(g.floats(up), *four(x)), gate)
+        return g.call("glu_split", _matrix(g, x), _matrix(g, up), gate)
 
     return lower
+
+
+def _matrix(g: Builder, x: Node) -> Ptr:
+    """A node's tensor as f32; the rows of a matrix need not adjoin."""
+    return g.rows(x, DType.F32) if four(x)[2:] == (1, 1) else g.floats(x)
 
 
 _gated(ops.relu, "relu", REGLU)

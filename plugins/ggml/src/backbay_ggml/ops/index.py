@@ -6,6 +6,7 @@ from backbay import DType, Node, ops
 
 from ..library.abi import Ptr
 from ..lowering.builder import Builder
+from ..lowering.wide_rows import picked
 from ..tensors.layouts import four
 from .kernel_table import kernel
 
@@ -19,7 +20,7 @@ def rows(g: Builder, x: Node, ids: Node) -> Ptr:
             ne[n], nb[n] = ids.dim(n - 1), 0
     if ne != list(table.ne):
         table = g.view(table, x.dtype, ne, nb, table.view_offs)
-    return g.call("get_rows", table, places)
+    return picked(g, table, places)
 
 
 def same_rows_of_slices(g: Builder, x: Ptr, places: Ptr) -> Ptr:

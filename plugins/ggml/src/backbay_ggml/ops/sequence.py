@@ -83,13 +83,19 @@ def ssm_scan(g: Builder, s: Node, x: Node, dt: Node, A: Node, B: Node, C: Node, 
         states = g.reshape(g.floats(s), s.dim(0) * s.dim(1) * s.dim(2), s.dim(3))
         picked = g.call("get_rows", states, g.dense(ids))
         return g.reshape(picked, states.ne[0] * ids.dim(0))
-    operands = (*(g.floats(operand) for operand in (s, x, dt, A, B, C)), g.dense(ids))
+    operands = g.floats(s), _heads(g, x), g.floats(dt), g.floats(A), _heads(g, B), _heads(g, C), g.dense(ids)
     function = g.lib.ggml_ssm_scan
     if g.library.number < (0, 20):
         made = ffi.cast("ssm_scan_before_0_20", function)(g.pool(), *operands)
     else:
         made = ffi.cast("ssm_scan_since_0_20", function)(g.pool(), *operands, 1)
     return g.added(made)
+
+
+def _heads(g: Builder, x: Node) -> Ptr:
+    """A node's tensor as f32, in which the heads of each token adjoin; the tokens need not."""
+    tensor = g.rows(x, DType.F32)
+    return tensor if tensor.nb[1] == tensor.nb[0] * tensor.ne[0] else g.contiguous(tensor)
 
 
 @kernel(ops.delta_rule)

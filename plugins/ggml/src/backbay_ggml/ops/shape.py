@@ -8,6 +8,7 @@ from backbay import DType, Node, ops
 
 from ..library.abi import Ptr
 from ..lowering.builder import Builder
+from ..lowering.wide_rows import joined
 from ..tensors.layouts import four
 from .kernel_table import kernel
 
@@ -30,11 +31,11 @@ def concat(g: Builder, x: Node, t2: Node, dim: int) -> Ptr:
     if len(parts) == 1:
         return g.call("cont", g.raw(parts[0]))
     if not x.dtype.is_quantized:
-        return g.call("concat", g.rows(x), g.rows(t2), dim)
+        return joined(g, g.rows(x), g.rows(t2), dim)
     # ggml moves elements, which a block has many of; so blocks move as bytes.
-    joined = g.call("concat", _bytes(g, x), _bytes(g, t2), dim)
-    ne = tuple(joined.ne)
-    return g.bitcast(joined, x.dtype, (ne[0] // x.dtype.type_size * x.dtype.block_size, *ne[1:]))
+    made = g.call("concat", _bytes(g, x), _bytes(g, t2), dim)
+    ne = tuple(made.ne)
+    return g.bitcast(made, x.dtype, (ne[0] // x.dtype.type_size * x.dtype.block_size, *ne[1:]))
 
 
 def _bytes(g: Builder, x: Node) -> Ptr:

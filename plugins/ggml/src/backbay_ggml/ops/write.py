@@ -6,6 +6,7 @@ from backbay import DType, Node, ops
 
 from ..library.abi import Ptr
 from ..lowering.builder import Builder
+from ..lowering.wide_rows import put
 from ..tensors.layouts import four
 from .kernel_table import kernel
 
@@ -28,7 +29,7 @@ def set_rows(g: Builder, x: Node, src: Node, ids: Node) -> Ptr:
     target, overlaps = g.raw(x), src.storage is x.storage
     if not x.dtype.is_integer:
         rows = g.rows(src, DType.F32)
-        return g.call("set_rows", target, g.call("cont", rows) if overlaps else rows, g.raw(ids))
+        return put(g, target, g.call("cont", rows) if overlaps else rows, g.raw(ids))
     # Integers move as the bits of floats, because set_rows converts f32 to f32 without a change.
     words = x.dtype.type_size // 4
     (wide, *ne), nb = four(x), tuple(target.nb)

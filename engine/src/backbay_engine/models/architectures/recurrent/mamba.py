@@ -41,7 +41,7 @@ class Block:
         mixed, gate = self.enter(ctx, self.norm(ctx, x)).chunk(ctx, 0, self.inner)
         mixed = self.convolution(ctx, layer, mixed, batch).silu(ctx).reshape(ctx, self.inner, -1)
         y = self.scan(ctx, layer, mixed, batch).add(ctx, mixed.mul(ctx, self.skip))
-        y = gate.contiguous(ctx).silu(ctx, y)
+        y = gate.silu(ctx, y)
         x, y = (batch.select(ctx, t) if last else t for t in (x, y))
         return x.add(ctx, self.leave(ctx, y))
 

@@ -42,9 +42,10 @@ class GroupedDeltaNet(DeltaNet):
         return decay, share
 
     def for_value_heads(self, ctx: Context, x: Tensor) -> Tensor:
-        s, tokens = self.shape, x.dim(2)
-        apart = x.reshape(ctx, s.states, 1, s.groups, tokens)
-        return apart.repeat_4d(ctx, s.states, s.heads // s.groups, s.groups, tokens)
+        s, each = self.shape, (x.dim(2), x.dim(3))
+        apart = x.reshape(ctx, s.states, 1, s.groups, -1)
+        repeated = apart.repeat_4d(ctx, s.states, s.heads // s.groups, s.groups, apart.dim(3))
+        return repeated.reshape(ctx, s.states, s.heads, *each)
 
 
 @final
@@ -60,7 +61,7 @@ class TiledDeltaNet(DeltaNet):
         return self.alpha(ctx, x), self.beta(ctx, x)
 
     def for_value_heads(self, ctx: Context, x: Tensor) -> Tensor:
-        return x.repeat_4d(ctx, x.dim(0), self.shape.heads, x.dim(2))
+        return x.repeat_4d(ctx, x.dim(0), self.shape.heads, x.dim(2), x.dim(3))
 
 
 @final

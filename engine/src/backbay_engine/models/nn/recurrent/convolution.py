@@ -22,6 +22,13 @@ def states_of(batch: Batch, layer: int) -> BoundRecurrentCache:
     return held
 
 
+def heads_of(ctx: Context, x: Tensor, first: int, size: int, heads: int) -> Tensor:
+    """A view of some channels of (channels, tokens, sequences), from the first on: (size, heads, tokens, sequences)."""
+    unit = x.stride(0)
+    shape = (size, heads, x.dim(1), x.dim(2))
+    return x.view(ctx, first * unit, shape, (size * unit, x.stride(1), x.stride(2)))
+
+
 @final
 class CausalConvolution:
     """A convolution of each channel over a token and the `taps` - 1 tokens before it, plus a bias if the file has one."""

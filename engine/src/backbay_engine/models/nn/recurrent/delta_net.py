@@ -10,7 +10,7 @@ from ...batch import Batch
 from ..linear import Linear
 from ..norm import RMSNorm, rms_epsilon
 from ..weights import Weights
-from .convolution import CausalConvolution, states_of
+from .convolution import CausalConvolution, heads_of, states_of
 from .delta_rule import delta_rule
 from .mamba import StateShape
 
@@ -38,16 +38,17 @@ class DeltaNet(ABC):
 
     @abstractmethod
     def for_value_heads(self, ctx: Context, x: Tensor) -> Tensor:
-        """(states, groups, tokens) to (states, heads, tokens): the keys or queries of each value head."""
+        """(states, groups, tokens, sequences) to (states, heads, tokens, sequences): keys or queries of each value head."""
 
     def __call__(self, ctx: Context, layer: int, x: Tensor, batch: Batch, *, last: bool = False) -> Tensor:
         s, held = self.shape, states_of(batch, layer)
         each, keys = (held.tokens, held.sequences), s.groups * s.states
         mixed = self.convolution(ctx, layer, self.enter(ctx, x), batch).silu(ctx)
-        q, k, v = mixed.chunk_sections(ctx, 0, keys, keys, s.inner)
-        q, k = (t.contiguous(ctx, s.states, s.groups, -1).l2_norm(ctx, eps=self.eps) for t in (q, k))
-        q, k = (self.for_value_heads(ctx, t).reshape(ctx, s.states, s.heads, *each) for t in (q, k))
-        v = v.contiguous(ctx, s.head, s.heads, *each)
+        q, k = (heads_of(ctx, mixed, first, s.states, s.groups) for first in (0, keys))
+        q, k = (t.l2_norm(ctx, eps=self.eps) for t in (q, k))
+        if s.heads > s.groups:
+            q, k = (self.for_value_heads(ctx, t) for t in (q, k))
+        v = heads_of(ctx, mixed, 2 * keys, s.head, s.heads)
         decay, share = self.controls(ctx, x)
         decay = decay.add(ctx, self.step).softplus(ctx).mul(ctx, self.decay).reshape(ctx, 1, s.heads, *each)
         share = share.sigmoid(ctx).reshape(ctx, 1, s.heads, *each)

@@ -20,7 +20,7 @@ from ...keys import (
 from ..linear import Linear
 from ..norm import rms_epsilon
 from ..weights import FLOATS, Weights
-from .convolution import CausalConvolution, states_of
+from .convolution import CausalConvolution, heads_of, states_of
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Mamba2:
         gate, mixed, step = self.enter(ctx, x).chunk_sections(ctx, 0, s.inner, self.channels, s.heads)
         mixed = self.convolution(ctx, layer, mixed, batch).silu(ctx)
         y = self.scan(ctx, layer, mixed, step, batch)  # (inner, tokens)
-        y = gate.contiguous(ctx).silu(ctx, y)
+        y = gate.silu(ctx, y)
         if self.norm is not None:
             grouped = y.reshape(ctx, s.inner // s.groups, s.groups, -1).rms_norm(ctx, eps=self.eps)
             y = grouped.mul(ctx, self.norm).reshape(ctx, s.inner, -1)
@@ -83,14 +83,9 @@ class Mamba2:
         """x, B and C, (channels, tokens, sequences), and the steps to (inner, tokens of all sequences)."""
         s, held = self.shape, states_of(batch, layer)
         each, wide = (held.tokens, held.sequences), s.groups * s.states
-        parts = mixed.chunk_sections(ctx, 0, s.inner, wide, wide)
-        x, into, out = (
-            part.contiguous(ctx, rows, groups, *each)
-            for part, rows, groups in zip(
-                parts, (s.head, s.states, s.states), (s.heads, s.groups, s.groups), strict=True
-            )
-        )
-        step = step.contiguous(ctx).add(ctx, self.step).reshape(ctx, s.heads, *each)
+        x = heads_of(ctx, mixed, 0, s.head, s.heads)
+        into, out = (heads_of(ctx, mixed, first, s.states, s.groups) for first in (s.inner, s.inner + wide))
+        step = step.add(ctx, self.step).reshape(ctx, s.heads, *each)
         before, rows = held.all_states(ctx, layer, "ssm", s.states, s.head, s.heads)
         both = before.ssm_scan(ctx, x, step, self.decay, into, out, rows)
         y = both.view(ctx, 0, (s.head, s.heads, *each))
