@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -78,6 +78,7 @@ SCRIPTS: Mapping[str, Script] = {
     "result": says("It is", " sunny", "."),  # the answer to a tool's result
 }
 
+HERMES = "<tool_call>{{ call.function | tojson }}</tool_call>"
 _TEXT = (
     "{%- macro text(content) -%}{%- if content is string -%}{{ content }}{%- elif content -%}"
     "{%- for part in content -%}{{ part.text or '' }}{%- endfor -%}{%- endif -%}{%- endmacro -%}"
@@ -91,7 +92,7 @@ _TEMPLATE = (
     + "<|{{ message.role }}|>"
     + "{%- if message.reasoning_content -%}<think>{{ message.reasoning_content }}</think>{%- endif -%}"
     + "{{ text(message.content) }}"
-    + "{%- for call in message.tool_calls or [] -%}<tool_call>{{ call.function | tojson }}</tool_call>{%- endfor -%}"
+    + "{%- for call in message.tool_calls or [] -%}CALL{%- endfor -%}"
     + "<|end|>"
     + "{%- endfor -%}"
     + "{%- if add_generation_prompt -%}"
@@ -110,9 +111,15 @@ def write_scripted_model(
     *,
     context: int = 1 << 15,
     template: bool = True,
+    call: str = HERMES,
+    control: Collection[str] = (),
 ) -> Path:
-    """Write the model. Its first script answers prompts that name none."""
-    vocabulary = _Vocabulary()
+    """Write the model. Its first script answers prompts that name none.
+
+    call     how the template writes a call
+    control  steps whose tokens are control tokens, which have no text unless a request asks for it
+    """
+    vocabulary = _Vocabulary(control)
     states = _states(scripts, vocabulary)
     scale = math.sqrt(len(states))  # embeddings of a mean square of 1 stay as they are in norms
     place = {id(state): column for column, state in enumerate(states)}
@@ -126,7 +133,8 @@ def write_scripted_model(
         if state.faulty:
             head[:, column] = FAULT
     names = {"ROLES": list(ROLES), "NAMES": list(scripts)}
-    chat = "".join(f"{{%- set {name} = {json.dumps(value)} -%}}" for name, value in names.items()) + _TEMPLATE
+    chat = "".join(f"{{%- set {name} = {json.dumps(value)} -%}}" for name, value in names.items())
+    chat += _TEMPLATE.replace("CALL", call)
     _write(path, vocabulary, embedding, head, context, chat if template else None)
     return path
 
@@ -192,7 +200,8 @@ class _State:
 class _Vocabulary:
     """The tokens: bytes, special tokens, and a token of its own for each step of a script."""
 
-    def __init__(self) -> None:
+    def __init__(self, control: Collection[str] = ()) -> None:
+        self._control = control
         self.texts = [_spelled(bytes((byte,))) for byte in range(256)] + [_spelled(bytes(2))]
         self.states: list[_State | None] = [None] * 257
         self.kinds = [gguf.TokenType.NORMAL] * 257
@@ -203,6 +212,7 @@ class _Vocabulary:
 
     def add(self, piece: Piece, state: _State | None, kind: gguf.TokenType = gguf.TokenType.NORMAL) -> int:
         """The id of a new token, after which the model is in this state; None: in that of unknown prompts."""
+        kind = gguf.TokenType.CONTROL if piece in self._control else kind
         spelled = _spelled(_bytes(piece)) if kind == gguf.TokenType.NORMAL else str(piece)
         self.texts.append(spelled)
         self.states.append(state)

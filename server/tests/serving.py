@@ -12,6 +12,7 @@ import httpx
 import msgspec
 import uvicorn
 from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from backbay_server import app
 
@@ -39,6 +40,13 @@ def chunks_of(text: str) -> list[Any]:
 def serving(*models: object, **settings: Any) -> Iterator[Served]:
     """A server on a free port of loopback, in a thread."""
     application = app(*map(str, models), **{"backend": "cpu_ref", "context": 512, **settings})
+    with serving_app(application) as address:
+        yield Served(f"http://{address}", application)
+
+
+@contextmanager
+def serving_app(application: ASGIApp) -> Iterator[str]:
+    """The address, with its port, at which an application is served by a thread."""
     config = uvicorn.Config(application, "127.0.0.1", 0, ws="none", log_config=None)
     server = uvicorn.Server(config)
     thread = Thread(target=server.run, name="served")
@@ -48,7 +56,7 @@ def serving(*models: object, **settings: Any) -> Iterator[Served]:
             assert thread.is_alive()
             time.sleep(0.01)
         [port] = {sock.getsockname()[1] for each in server.servers for sock in each.sockets}
-        yield Served(f"http://127.0.0.1:{port}", application)
+        yield f"127.0.0.1:{port}"
     finally:
         server.should_exit = True
         thread.join(30)

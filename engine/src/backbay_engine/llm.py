@@ -135,7 +135,7 @@ class LLM:
         self._check_generates()
         checked_prompt = self._prompting.checked(prompt)
         checked = options_of(options, self.context)
-        self._prompting.check_ids(checked.resume)
+        self._prompting.check_ids((*checked.resume, *checked.shown))
         tokenizer = self._engine.tokenizer
         if checked.stop and tokenizer is None:
             raise RequestError(

@@ -24,6 +24,7 @@ from .apis.endpoint import Services
 from .catalogue import Catalogue, Entry, Pool
 from .errors import ApiError, MethodError, RouteNotFoundError, error_response
 from .generation import Generator
+from .pictures import Fetcher
 from .settings import Settings
 from .transport.drain import Drain, Draining
 from .transport.hosts import Hosts
@@ -39,12 +40,12 @@ def app(*models: str, settings: Settings | None = None, **given: Any) -> Starlet
     chosen = settings or Settings(models=models, **given)
     catalogue = Catalogue(chosen.models, chosen.folders, chosen.aliases)
     _require_usable(chosen, catalogue)
-    drain, metrics = Drain(), Metrics()
+    drain, metrics, fetcher = Drain(), Metrics(), Fetcher(chosen.picture_hosts, most_bytes=chosen.max_body)
 
     @asynccontextmanager
     async def lifespan(application: Starlette) -> AsyncIterator[None]:
         pool = Pool(catalogue, partial(_load, chosen), max_loaded=chosen.max_loaded)
-        generator = Generator(pool, metrics)
+        generator = Generator(pool, metrics, fetcher)
         application.state.services = Services(chosen, catalogue, pool, generator, drain, metrics)
         metrics.pool = pool
         pool.preload()

@@ -55,6 +55,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     several(
         parser, "--allow-origin", "ORIGIN", "web pages that may use the server, as https://chat.example.com"
     )
+    several(
+        parser,
+        "--allow-picture-host",
+        "NAME",
+        "a host from which pictures may be fetched, by requests that name their address; *.NAME, *: several",
+    )
     most = Settings.max_body >> 20
     number(parser, "--max-body", 1, 1 << 20, most, f"most MiB of a request's body ({most})")
     parser.add_argument("--metrics", action="store_true", help="serve metrics for Prometheus at /metrics")
@@ -105,6 +111,7 @@ def settings_of(args: Namespace) -> Settings:
         keys=read_keys(args.api_key_file) if args.api_key_file is not None else (),
         hosts=(*args.allow_host, args.host),
         origins=tuple(args.allow_origin),
+        picture_hosts=tuple(args.allow_picture_host),
         host=args.host,
         port=args.port,
         max_body=args.max_body << 20,

@@ -25,6 +25,7 @@ class Settings:
     keys           API keys; a request needs one of them, if there are any
     hosts          further names of this host that the header Host may have
     origins        origins of web pages that may ask (CORS)
+    picture_hosts  hosts from which pictures may be fetched; none: nothing is fetched
     max_body       bytes of a request's body
     max_choices    answers to one request: prompts times n
     metrics        whether /metrics is served
@@ -45,6 +46,7 @@ class Settings:
     keys: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
+    picture_hosts: tuple[str, ...] = ()
     host: str = "127.0.0.1"
     port: int = 8080
     max_body: int = 64 << 20

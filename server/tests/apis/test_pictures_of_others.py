@@ -5,11 +5,17 @@ from __future__ import annotations
 import asyncio
 import base64
 import io
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from serving import client_of
+from serving import client_of, serving_app
+from starlette.types import Receive, Scope, Send
+
+from backbay_server import application
+from backbay_server.pictures import Fetcher
 
 PIL = pytest.importorskip("PIL.Image")
 MODELS = Path(__file__).parents[3] / "examples" / "models"
@@ -66,9 +72,9 @@ def text_of(path: str, found: Any) -> str:
             return found["response"]
 
 
-def asked(*requests: tuple[str, dict[str, Any]]) -> list[tuple[int, Any]]:
+def asked(*requests: tuple[str, dict[str, Any]], **settings: Any) -> list[tuple[int, Any]]:
     async def asking() -> list[tuple[int, Any]]:
-        async with client_of(folders=(str(MODELS),), context=256) as client:
+        async with client_of(folders=(str(MODELS),), context=256, **settings) as client:
             found = [await client.post(path, json={"model": NAME, **body}) for path, body in requests]
             return [(each.status_code, each.json()) for each in found]
 
@@ -90,6 +96,50 @@ def test_a_picture_is_seen_in_every_form() -> None:
 def test_a_picture_that_cannot_be_taken_is_a_400_in_every_form() -> None:
     found = asked(*(form(NO_PICTURE) for form in (openai, anthropic, ollama_chat, ollama_generate)))
     assert [status for status, _ in found] == [400] * 4
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A host of pictures on loopback, which the server takes for a public one."""
+
+    async def show(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": base64.b64decode(picture("PNG"))})
+
+    with serving_app(show) as address:
+        monkeypatch.setattr(application, "Fetcher", partial(Fetcher, may_reach=lambda ip: ip.is_loopback))
+        yield address
+
+
+def test_a_picture_at_an_allowed_host_is_seen_in_every_form(host: str) -> None:
+    url, text = f"http://{host}/red.png", {"type": "text", "text": QUESTION}
+    said = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}, text]}
+    asks = {"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": url}}, text]}
+    item = {
+        "role": "user",
+        "content": [{"type": "input_image", "image_url": url}, {"type": "input_text", "text": QUESTION}],
+    }
+    chat, message, response, count = asked(
+        ("/v1/chat/completions", {"messages": [said], "max_tokens": 8, "temperature": 0}),
+        ("/v1/messages", {"messages": [asks], "max_tokens": 8, "temperature": 0}),
+        ("/v1/responses", {"input": [item], "max_output_tokens": 8, "temperature": 0}),
+        ("/v1/messages/count_tokens", {"messages": [asks]}),
+        picture_hosts=(host,),
+    )
+    assert chat[1]["choices"][0]["message"]["content"].strip() == "red"
+    assert message[1]["content"][0]["text"].strip() == "red"
+    assert response[1]["output"][0]["content"][0]["text"].strip() == "red"
+    usage = message[1]["usage"]
+    assert count[1]["input_tokens"] == usage["input_tokens"] + usage["cache_read_input_tokens"]
+
+
+def test_a_picture_at_another_host_is_a_400(host: str) -> None:
+    parts = [{"type": "image_url", "image_url": {"url": f"http://{host}/red.png"}}]
+    body = {"messages": [{"role": "user", "content": parts}]}
+    [(status, found)] = asked(("/v1/chat/completions", body), picture_hosts=("pictures.test",))
+    assert (status, found["error"]["type"]) == (400, "invalid_request_error")
+    assert "no pictures are fetched from the host" in found["error"]["message"]
 
 
 def test_a_picture_elsewhere_is_not_fetched() -> None:

@@ -44,7 +44,7 @@ class Generation(Job):
         self.sampler.accept(ids[self.text_end :])  # type: ignore[arg-type]  # all are ids
         self.sampler.resume(options.resume)
         # a file without a vocabulary gives tokens, but no text and no end-of-text token
-        self.text = tokenizer.stream(continues=True) if tokenizer is not None else None
+        self.text = tokenizer.stream(continues=True, shown=options.shown) if tokenizer is not None else None
         self.end_ids = tokenizer.end_ids if tokenizer is not None else frozenset[int]()
         self.stops = StopMatcher(options.stop)
         self.timings = Timings(prompt_tokens=len(prompt), resumed_tokens=len(options.resume))

@@ -26,6 +26,7 @@ class GenerationOptions:
     resume      the tokens of an answer that was interrupted: go on after them as if it had not been
     response_format  what the answer must be: a JSON schema, a pydantic model, a regular expression, a grammar, choices
     constraint  says which tokens may come next; it serves one request
+    shown       control tokens whose text is in the answer's text, such as marks of a tool's call; others show nothing
     reuse       whether the cache of an earlier prompt serves the part that both prompts begin with
     speculate   whether tokens may be guessed, if the model was loaded with `speculate` or `draft`
     sampling    how tokens are chosen
@@ -36,6 +37,7 @@ class GenerationOptions:
     num_keep: int | None = None
     reuse: bool = True
     resume: tuple[int, ...] = ()
+    shown: frozenset[int] = frozenset()
     response_format: ResponseFormat | None = None
     constraint: Constraint | None = None
     speculate: bool = True
@@ -55,6 +57,8 @@ def options_of(given: Mapping[str, Any], context: int) -> GenerationOptions:
     own["stop"] = stop_strings(own.get("stop"))
     resumed = own.get("resume")
     own["resume"] = () if resumed is None else tuple(token_ids(resumed, "resume must be token ids"))
+    shown = own.get("shown")
+    own["shown"] = frozenset(() if shown is None else token_ids(shown, "shown must be token ids"))
     for name, least, most in (("max_tokens", 1, None), ("num_keep", 0, context - 2)):
         if own.get(name) is not None:
             own[name] = whole(name, own[name], least, most)

@@ -85,6 +85,8 @@ def test_control_tokens_are_written_only_on_request() -> None:
     ids = [1, IDS["\u2581hello"], 2]
     assert OURS.decode(ids) == "hello"
     assert OURS.decode(ids, special=True, continues=True) == "<s> hello</s>"
+    stream = OURS.stream(continues=True, shown=[2])
+    assert "".join(map(stream.push, ids)) == " hello</s>"
 
 
 def test_a_character_without_bytes_becomes_the_unknown_token() -> None:

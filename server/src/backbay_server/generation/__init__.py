@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from .answer import Answer
-from .calls import CallArguments, CallBegun, Piece, Reasoning, Text
 from .events import Delta, Event, Finish, Usage
+from .forms import CallArguments, CallBegun, Piece, Reasoning, Text, arguments_of
 from .generator import Generator
-from .requests import Conversation, Format, Options, Prompt, Request, schema_format
+from .requests import Conversation, Format, Options, Prompt, Request, Tools, schema_format
 
 __all__ = [
     "Answer",
@@ -24,6 +24,8 @@ __all__ = [
     "Reasoning",
     "Request",
     "Text",
+    "Tools",
     "Usage",
+    "arguments_of",
     "schema_format",
 ]

@@ -12,10 +12,9 @@ from backbay_engine import LLM, Completion, Handle, Sampled, Tokenizer, TokenSte
 from ..errors import UnavailableError
 from ..watching import Meter
 from .bridge import Bridge
-from .calls import Text
 from .events import Delta, Event, Finish, Reason, Usage
+from .forms import AnswerReader, Text
 from .prompts import Made
-from .reading import AnswerReader
 
 
 class Echo(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from backbay_engine import Sampled
 
-from .calls import Piece
+from .forms import Piece
 
 Reason: TypeAlias = Literal["stop", "length", "tool_calls"]
 

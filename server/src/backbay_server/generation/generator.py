@@ -6,20 +6,22 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import takewhile
 from time import perf_counter
 from typing import Any, Final, TypeVar, final
 
-from backbay_engine import LLM, Completion, Timings
+from backbay_engine import LLM, Completion, ResponseFormatError, Timings
 
 from ..catalogue import Lease, Pool
 from ..errors import InvalidRequestError
+from ..pictures import Fetcher
 from ..watching import Metrics
 from .answer import Answer, Echo
 from .bridge import Bridge
-from .prompts import Made, prepared
-from .requests import SEEDS, Prompt, Request
+from .prompts import Made, made, prepared, require_few_pictures
+from .requests import SEEDS, Conversation, Prompt, Request
 
 T = TypeVar("T")
 THREADS: Final = 4  # that render templates and tokenize
@@ -29,8 +31,8 @@ THREADS: Final = 4  # that render templates and tokenize
 class Generator:
     """Answers requests with the models of a pool. Lives in one event loop."""
 
-    def __init__(self, pool: Pool, metrics: Metrics) -> None:
-        self._pool, self._metrics = pool, metrics
+    def __init__(self, pool: Pool, metrics: Metrics, fetcher: Fetcher) -> None:
+        self._pool, self._metrics, self._fetcher = pool, metrics, fetcher
         self._bridge = Bridge(asyncio.get_running_loop())
         self._threads = ThreadPoolExecutor(THREADS, "backbay prompt")
         self._waiting = ThreadPoolExecutor(THREADS, "backbay wait")
@@ -42,8 +44,14 @@ class Generator:
         with await self.lease(request.model) as lease:
             answer = Answer(lease.name, lease.llm, self._bridge)
             try:
+                ready = [
+                    await self._with_pictures(lease.llm, prompt)
+                    if isinstance(prompt, Conversation)
+                    else prompt
+                    for prompt in request.prompts
+                ]
                 run = self.waiting if request.scores_prompts else self.beside
-                await run(_submit, lease.llm, request, answer)
+                await run(_submit, lease.llm, replace(request, prompts=ready), answer)
                 answer.measure(partial(self._metrics.begin, lease.name, request.operation, begun))
                 yield answer
                 failed = False
@@ -61,6 +69,18 @@ class Generator:
                 raise InvalidRequestError("you must provide a model parameter", param="model")
             model = listed[0].name
         return await self._pool.lease(model)
+
+    async def count(self, llm: LLM, said: Conversation) -> int:
+        """The tokens of a conversation's prompt."""
+        ready = await self._with_pictures(llm, said)
+        return await self.beside(lambda: len(llm.encode(made(llm, ready))))
+
+    async def _with_pictures(self, llm: LLM, said: Conversation) -> Conversation:
+        """A conversation with the pictures that it names by an address."""
+        require_few_pictures(said.messages)
+        if "image" not in llm.modalities:
+            return said
+        return replace(said, messages=await self._fetcher.fetched(said.messages))
 
     async def beside(self, function: Callable[..., T], *arguments: Any) -> T:
         """The result of a function that computes for a while, and would hold up the event loop."""
@@ -84,10 +104,14 @@ def _submit(llm: LLM, request: Request, answer: Answer) -> None:
     for asked, each in zip(request.prompts, ready, strict=True):
         echo = _echo(llm, asked, each.prompt, request, answer) if request.echo else None
         for number in range(request.n):
-            given = {**_seeded(options, number), "response_format": each.format}
+            given = {**_seeded(options, number), "response_format": each.format, "shown": each.shown}
             submit = partial(llm.submit, each.prompt, **given)
             writes = request.options.max_tokens != 0
-            answer.begin(submit if writes else partial(_nothing, each.prompt), each.reader(), echo)
+            try:
+                answer.begin(submit if writes else partial(_nothing, each.prompt), each.reader(), echo)
+            except ResponseFormatError as error:
+                told = str(error).removeprefix("response_format: ")
+                raise InvalidRequestError(f"{each.asked_by}: {told}", param=each.asked_by) from None
 
 
 def _echo(llm: LLM, asked: Prompt, prompt: Made, request: Request, answer: Answer) -> Echo:

@@ -9,45 +9,52 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from backbay_engine import LLM
 
 from ..errors import InvalidRequestError
-from .calls import AnswerForm, form_of
-from .forced_calls import call_format
-from .reading import AnswerReader, FormReader, PlainReader
+from .forms import AnswerForm, AnswerReader, PlainReader, call_format, form_of, reader_of
 from .requests import Conversation, Format, Prompt
 
 Made: TypeAlias = Any  # token ids, or the engine's parts of a prompt with pictures
 RESERVED: Final = frozenset(("add_generation_prompt", "chat_template", "messages", "tools"))
 MOST_PICTURES: Final = 64  # of one request
 _TAIL: Final = 8  # tokens that hold the mark of reasoning, if the template has begun it
-_THINK, _THOUGHT, _CALL = "<think>", "\n</think>\n\n", "<tool_call>\n"
+_FINAL: Final = "<|channel|>final<|message|>"
 
 
 class Prepared(NamedTuple):
-    """A prompt for the engine, the format of its answers, and a maker of their readers."""
+    """A prompt for the engine, and how its answers are made and read.
+
+    format     what an answer must be, which the field `asked_by` of the request asks for
+    shown      control tokens that the reader looks for
+    """
 
     prompt: Made
-    format: Format | None
-    reader: Callable[[], AnswerReader]
+    reader: Callable[[], AnswerReader] = PlainReader
+    format: Format | None = None
+    asked_by: str = "response_format"
+    shown: Sequence[int] = ()
 
 
 def prepared(llm: LLM, asked: Prompt, wanted: Format | None) -> Prepared:
     """What a client gave, for the engine."""
     if not isinstance(asked, Conversation):
-        return Prepared(llm.encode(asked), wanted, PlainReader)
-    prompt, template = made(llm, asked), llm.template.source
-    form = form_of(template, tools=bool(asked.tools))
-    if asked.must_call:
-        mark = _CALL if form.marked else ""
-        reader = partial(FormReader, AnswerForm(bare=True), inside=False, parallel=True)
-        return Prepared(_continued(llm, prompt, mark), call_format(asked.tools), reader)
+        return Prepared(llm.encode(asked), format=wanted)
+    tools = asked.tools
+    if wanted is not None and tools.definitions:
+        raise InvalidRequestError(
+            "an answer in a format calls no tools: leave out either tools or response_format",
+            param="response_format",
+        )
+    prompt = made(llm, asked)
+    form = form_of(llm.template.source, tools=bool(tools.definitions))
+    inside = form.thinking is not None and _ends_with(llm, prompt, form.thinking[0])
     if wanted is not None:
-        if asked.tools:
-            raise InvalidRequestError(
-                "an answer in a format calls no tools: leave out either tools or response_format",
-                param="response_format",
-            )
-        return Prepared(_continued(llm, prompt, ""), wanted, PlainReader)
-    reasons = form.reasons and _reasons(llm, prompt)
-    return Prepared(prompt, None, partial(FormReader, form, inside=reasons, parallel=asked.parallel))
+        return Prepared(_continued(llm, prompt, form, inside=inside), format=wanted)
+    if tools.forced:
+        prompt, inside = _without_reasoning(llm, prompt, form, inside=inside), False
+    reader = partial(reader_of, form, inside=inside, parallel=tools.parallel)
+    shown = [id for mark in form.marks if (id := llm.tokenizer.token_id(mark)) in llm.tokenizer.control_ids]
+    if not (tools.forced or tools.strict):
+        return Prepared(prompt, reader, shown=shown)
+    return Prepared(prompt, reader, call_format(form, tools, llm.tokenizer, inside=inside), "tools", shown)
 
 
 def made(llm: LLM, said: Conversation) -> Made:
@@ -55,17 +62,17 @@ def made(llm: LLM, said: Conversation) -> Made:
     reserved = RESERVED & said.variables.keys()
     if reserved:
         raise InvalidRequestError(f"a request may not set the template's {', '.join(sorted(reserved))}")
-    _require_few_pictures(said.messages)
     template = llm.template.source
     variables = dict(said.variables)
-    if said.tools:
+    if said.tools.definitions:
         if "tools" not in template:
             raise InvalidRequestError("the model's chat template takes no tools", param="tools")
-        variables["tools"] = said.tools
+        variables["tools"] = said.tools.definitions
     return llm.chat_prompt(_with_known_roles(said.messages, template), **variables)
 
 
-def _require_few_pictures(messages: Sequence[Mapping[str, Any]]) -> None:
+def require_few_pictures(messages: Sequence[Mapping[str, Any]]) -> None:
+    """InvalidRequestError if a conversation has more pictures than the server takes."""
     contents = [message.get("content") for message in messages]
     parts = [part for content in contents if isinstance(content, list) for part in content]
     pictures = sum(part["type"] in ("image", "image_url") for part in parts)
@@ -75,19 +82,30 @@ def _require_few_pictures(messages: Sequence[Mapping[str, Any]]) -> None:
         )
 
 
-def _continued(llm: LLM, prompt: Made, mark: str) -> Made:
-    """The prompt of an answer whose form is given: reasoning that the template has begun ends, and a call begins."""
-    begun = (_THOUGHT if _reasons(llm, prompt) else "") + mark
-    if not begun or not isinstance(prompt, list):
+def _continued(llm: LLM, prompt: Made, form: AnswerForm, *, inside: bool) -> Made:
+    """The prompt of an answer in a format: the form's own beginning is in the prompt, too."""
+    if form.channels:
+        return _joined(llm, prompt, _FINAL)
+    return _without_reasoning(llm, prompt, form, inside=inside)
+
+
+def _without_reasoning(llm: LLM, prompt: Made, form: AnswerForm, *, inside: bool) -> Made:
+    """The prompt of an answer that has no room for reasoning: what the template has begun ends."""
+    return _joined(llm, prompt, f"\n{form.thinking[1]}\n\n") if inside and form.thinking else prompt
+
+
+def _joined(llm: LLM, prompt: Made, text: str) -> Made:
+    """A prompt with more text; one with pictures stays as it is."""
+    if not isinstance(prompt, list):
         return prompt
-    return [*prompt, *llm.tokenizer.encode(begun, add_special=False)]
+    return [*prompt, *llm.tokenizer.encode(text, add_special=False)]
 
 
-def _reasons(llm: LLM, prompt: Made) -> bool:
-    """Whether a prompt ends inside of the model's reasoning, which its template has begun."""
+def _ends_with(llm: LLM, prompt: Made, mark: str) -> bool:
+    """Whether a prompt ends with a mark, and space."""
     if not isinstance(prompt, list):
         return False
-    return llm.tokenizer.decode(prompt[-_TAIL:], special=True).rstrip().endswith(_THINK)
+    return llm.tokenizer.decode(prompt[-_TAIL:], special=True).rstrip().endswith(mark)
 
 
 def _with_known_roles(messages: Sequence[Mapping[str, Any]], template: str) -> Sequence[Mapping[str, Any]]:

@@ -12,20 +12,29 @@ LEAST_SHARE: Final = 1e-9  # clients give a top_p of 0 for the most likely token
 
 @final
 @dataclass(frozen=True, slots=True)
-class Conversation:
-    """Messages for the model's chat template.
+class Tools:
+    """The tools that an answer may call.
 
-    tools      definitions of tools, as OpenAI has them; none: calls are not looked for in the answer
-    variables  further variables of the template
-    parallel   whether an answer may have several calls; otherwise it has the first one only
-    must_call  whether the answer must be a call of one of the tools
+    definitions  as OpenAI has them; none: calls are not looked for in the answer
+    strict       names of tools whose arguments obey their schemas; those of others are as the model chooses
+    forced       whether the answer must be a call of one of the tools
+    parallel     whether an answer may have several calls; otherwise it has the first one only
     """
 
-    messages: Sequence[Mapping[str, Any]]
-    tools: Sequence[Mapping[str, Any]] = ()
-    variables: Mapping[str, Any] = field(default_factory=dict)
+    definitions: Sequence[Mapping[str, Any]] = ()
+    strict: frozenset[str] = frozenset()
+    forced: bool = False
     parallel: bool = True
-    must_call: bool = False
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Messages for the model's chat template, and further variables of the template."""
+
+    messages: Sequence[Mapping[str, Any]]
+    tools: Tools = Tools()
+    variables: Mapping[str, Any] = field(default_factory=dict)
 
 
 Format: TypeAlias = Mapping[str, Any]

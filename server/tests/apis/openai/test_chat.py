@@ -197,7 +197,6 @@ def test_a_template_of_the_request_is_refused(model: Path, fields: dict[str, Any
         {"response_format": {"type": "json_object"}, "tools": [WEATHER]},
         {"tool_choice": "required"},
         {"tool_choice": {"type": "function", "function": {"name": "other"}}, "tools": [WEATHER]},
-        {"tools": [{**WEATHER, "function": {**WEATHER["function"], "strict": True}}]},
         {"modalities": ["text", "audio"]},
         {"functions": [{"name": "f"}]},
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Protocol, final
 
@@ -125,9 +126,16 @@ class Tokenizer:
         stream = self.stream(special=special, continues=continues)
         return "".join([*map(stream.push, ids), stream.finish()])
 
-    def stream(self, *, special: bool = False, continues: bool = False) -> TokenStream:
-        """A decoder for tokens that come one by one; an answer `continues` its prompt."""
-        piece = self._piece_with_special if special else self._piece
+    def stream(
+        self, *, special: bool = False, continues: bool = False, shown: Collection[int] = ()
+    ) -> TokenStream:
+        """A decoder for tokens that come one by one; an answer `continues` its prompt.
+
+        shown   control tokens that are written as text, although the others are not
+        """
+        piece: Callable[[int], bytes] = self._piece_with_special if special else self._piece
+        if shown and not special:
+            piece = partial(self._piece_if_shown, frozenset(shown))
         return TokenStream(piece, drop_space=self._drop_space and not continues)
 
     def token_bytes(self, id: int, *, special: bool = False) -> bytes:
@@ -156,6 +164,9 @@ class Tokenizer:
     def _piece_with_special(self, id: int) -> bytes:
         self._check(id)
         return self._bytes.of(id, special=True)
+
+    def _piece_if_shown(self, shown: frozenset[int], id: int) -> bytes:
+        return self.token_bytes(id, special=id in shown)
 
     def _check(self, id: int) -> None:
         if not 0 <= id < self.vocabulary_size:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import final
 
-from ...generation.calls import CallArguments, CallBegun, Piece, Reasoning, Text, arguments_of
+from ...generation import CallArguments, CallBegun, Piece, Reasoning, Text, arguments_of
 from .answers import (
     Block,
     BlockDelta,

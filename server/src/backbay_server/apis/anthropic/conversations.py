@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, Literal
 
 from ...errors import InvalidRequestError
-from ...generation import Conversation, Options, schema_format
+from ...generation import Conversation, Options, Tools, schema_format
+from ..reasoning import reasoning_variables
+from ..tools import tools_of
 from . import requests as given
+
+_CHOICES: Final[Mapping[str, Literal["none", "auto", "required"]]] = {
+    "none": "none",
+    "auto": "auto",
+    "any": "required",
+    "tool": "required",
+}
 
 
 def conversation_of(body: given.Conversation) -> Conversation:
@@ -25,8 +34,6 @@ def conversation_of(body: given.Conversation) -> Conversation:
         messages,
         _tools(body.tools or (), choice),
         _variables(body.thinking, body.output_config),
-        parallel=not choice.disable_parallel_tool_use,
-        must_call=choice.type in ("any", "tool"),
     )
 
 
@@ -63,12 +70,10 @@ def _messages(message: given.Message, called: set[str], place: str) -> Iterator[
                     yield {"role": message.role, "content": _joined(parts)}
                     parts = []
                 content = [] if part.content is None else part.content
-                result = (
-                    content if isinstance(content, str) else _joined([_part(each, where) for each in content])
-                )
+                result = content if isinstance(content, str) else _joined([_part(each) for each in content])
                 yield {"role": "tool", "tool_call_id": part.tool_use_id, "content": result}
             case given.Text() | given.Picture():
-                parts.append(_part(part, where))
+                parts.append(_part(part))
             case _:
                 raise InvalidRequestError(f"{where}: only the assistant has such parts", param=where)
     if parts:
@@ -93,17 +98,13 @@ def _said(parts: list[given.Part], called: set[str]) -> dict[str, Any]:
     return said
 
 
-def _part(part: given.Text | given.Picture, where: str) -> dict[str, Any]:
+def _part(part: given.Text | given.Picture) -> dict[str, Any]:
     if isinstance(part, given.Text):
         return {"type": "text", "text": part.text}
     source = part.source
-    if isinstance(source, given.Base64):
-        url = f"data:{source.media_type};base64,{source.data}"
-    elif source.url.startswith("data:"):
-        url = source.url
-    else:
-        raise InvalidRequestError(f"{where}: the server fetches no pictures; send the file", param=where)
-    return {"type": "image_url", "image_url": {"url": url}}
+    if isinstance(source, given.Address):
+        return {"type": "image_url", "image_url": {"url": source.url}}
+    return {"type": "image_url", "image_url": {"url": f"data:{source.media_type};base64,{source.data}"}}
 
 
 def _joined(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]]:
@@ -116,25 +117,23 @@ def _text(system: str | list[given.Text]) -> str:
     return system if isinstance(system, str) else "\n\n".join(part.text for part in system)
 
 
-def _tools(tools: Sequence[given.Tool], choice: given.Choice) -> list[dict[str, Any]]:
-    """The definitions of the tools that the model may call."""
-    if choice.type == "none":
-        return []
-    allowed = [tool for tool in tools if choice.type != "tool" or tool.name == choice.name]
-    if not allowed and choice.type != "auto":
-        wanted = "a tool" if choice.type == "any" else f"the tool {choice.name!r}"
-        raise InvalidRequestError(f"tool_choice asks for {wanted}, and tools has none", param="tool_choice")
-    return [_tool(tool) for tool in allowed]
-
-
-def _tool(tool: given.Tool) -> dict[str, Any]:
-    function = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}
-    return {"type": "function", "function": function}
+def _tools(tools: Sequence[given.Tool], choice: given.Choice) -> Tools:
+    functions = [
+        {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}
+        for tool in tools
+    ]
+    return tools_of(
+        functions,
+        strict=(tool.name for tool in tools if tool.strict),
+        choice=_CHOICES[choice.type],
+        named=choice.name or "" if choice.type == "tool" else None,
+        parallel=not choice.disable_parallel_tool_use,
+    )
 
 
 def _variables(thinking: given.Reasoning | None, output: given.OutputConfig | None) -> dict[str, Any]:
     """The variables by which templates switch reasoning."""
-    found: dict[str, Any] = {} if thinking is None else {"enable_thinking": thinking.type != "disabled"}
-    if output is not None and output.effort is not None:
-        found["reasoning_effort"] = output.effort
-    return found
+    return reasoning_variables(
+        on=None if thinking is None else thinking.type != "disabled",
+        effort=None if output is None else output.effort,
+    )

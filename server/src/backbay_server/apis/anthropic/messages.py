@@ -7,10 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from backbay_engine import LLM
-
-from ...generation import Answer, Conversation, Delta, Finish, Piece, Request
-from ...generation.prompts import made
+from ...generation import Answer, Delta, Finish, Piece, Request
 from ...transport.answers import Json, Stream, event_sse, event_stream, named_sse
 from ..endpoint import Call, Endpoint
 from .answers import (
@@ -62,7 +59,7 @@ async def count_tokens(call: Call, body: CountRequest) -> Json:
     """Count the tokens of a conversation, in Anthropic's form."""
     conversation = conversation_of(body)
     with await call.services.generator.lease(body.model) as lease:
-        return Json(Count(await call.services.generator.beside(_count, lease.llm, conversation)))
+        return Json(Count(await call.services.generator.count(lease.llm, conversation)))
 
 
 async def _events(call: Call, request: Request) -> AsyncGenerator[bytes, None]:
@@ -92,10 +89,6 @@ def _end(event: Finish) -> MessageEnd:
 def _usage(event: Finish) -> Usage:
     used = event.usage
     return Usage(used.prompt - used.cached, used.generated, cache_read_input_tokens=used.cached)
-
-
-def _count(llm: LLM, conversation: Conversation) -> int:
-    return len(llm.encode(made(llm, conversation)))
 
 
 ENDPOINTS: Final = (

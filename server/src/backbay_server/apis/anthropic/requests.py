@@ -27,7 +27,7 @@ class Base64(Struct, tag="base64", tag_field="type"):
 class Address(Struct, tag="url", tag_field="type"):
     """A picture elsewhere."""
 
-    url: Annotated[str, taken("a data: URL, or an address that the server may fetch")]
+    url: Annotated[str, taken("a data: URL, or an address at a host that was allowed")]
 
 
 class Picture(Struct, tag="image", tag_field="type"):
@@ -86,7 +86,7 @@ class Tool(Struct):
     description: Annotated[str, taken("what it does")] = ""
     type: Annotated[Literal["custom"] | None, taken("tools that run on the server are not there")] = None
     cache_control: Annotated[dict[str, Any] | None, ignored("prefixes are always cached")] = None
-    strict: Annotated[bool | None, ignored("")] = None
+    strict: Annotated[bool | None, taken("whether the arguments of calls obey the schema")] = None
 
 
 class Choice(Struct):

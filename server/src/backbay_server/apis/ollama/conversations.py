@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ...errors import InvalidRequestError
-from ...generation import Conversation, Format, Options, Request, schema_format
+from ...generation import Conversation, Format, Options, Request, Tools, schema_format
+from ..reasoning import reasoning_variables
 from . import requests as given
 
 _KINDS: Final = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpeg", b"GIF8": "gif", b"RIFF": "webp", b"BM": "bmp"}
@@ -15,7 +16,7 @@ _KINDS: Final = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpeg", b"GIF8": "gif", b"R
 
 def chat_request(body: given.ChatRequest) -> Request:
     messages = [_message(message, f"messages[{place}]") for place, message in enumerate(body.messages or ())]
-    conversation = Conversation(messages, body.tools or (), _variables(body.think))
+    conversation = Conversation(messages, Tools(body.tools or ()), _variables(body.think))
     return Request(name_of(body), [conversation], options_of(body))
 
 
@@ -27,7 +28,9 @@ def generate_request(body: given.GenerateRequest) -> Request:
         return Request(name_of(body), [prompt], options_of(body))
     messages: list[dict[str, Any]] = [{"role": "system", "content": body.system}] if body.system else []
     messages.append({"role": "user", "content": _content(prompt, body.images, "images")})
-    return Request(name_of(body), [Conversation(messages, (), _variables(body.think))], options_of(body))
+    return Request(
+        name_of(body), [Conversation(messages, variables=_variables(body.think))], options_of(body)
+    )
 
 
 def name_of(body: given.Named) -> str:
@@ -106,6 +109,6 @@ def _data_url(image: str, where: str) -> str:
 
 def _variables(think: bool | str | None) -> dict[str, Any]:
     """The variables by which templates switch reasoning."""
-    if think is None:
-        return {}
-    return {"enable_thinking": bool(think), **({"reasoning_effort": think} if isinstance(think, str) else {})}
+    return reasoning_variables(
+        on=None if think is None else bool(think), effort=think if isinstance(think, str) else None
+    )

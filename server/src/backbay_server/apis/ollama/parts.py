@@ -7,8 +7,7 @@ from typing import final
 
 from backbay_engine import Tokenizer
 
-from ...generation import Delta
-from ...generation.calls import CallArguments, CallBegun, Reasoning, Text, arguments_of
+from ...generation import CallArguments, CallBegun, Delta, Reasoning, Text, arguments_of
 from ..logprobs import ChosenLogprob, chosen_of
 from .answers import Call, Function
 

@@ -17,9 +17,9 @@ from ..endpoint import Call, Endpoint
 from ..logprobs import chosen_of
 from . import chat_answers as told
 from .chat_requests import ChatRequest, NamedTool
-from .conversations import allowed_tools, conversation_of
+from .conversations import conversation_of, functions_tools
 from .formats import format_of
-from .sampling import options_of, reasoning_variables, require_choices, wants_usage
+from .sampling import effort_variables, options_of, require_choices, wants_usage
 from .usage import Usage, usage_of
 
 DONE: Final = sse(b"[DONE]")
@@ -44,12 +44,11 @@ def _request(body: ChatRequest) -> Request:
     options = options_of(body, most, logprobs, format_of(body.response_format))
     named = body.tool_choice.function.name if isinstance(body.tool_choice, NamedTool) else None
     choice = None if isinstance(body.tool_choice, NamedTool) else body.tool_choice
+    functions = [tool.function for tool in body.tools or ()]
     conversation = Conversation(
         conversation_of(body.messages),
-        tools=allowed_tools(body.tools or (), choice, named),
-        must_call=choice == "required" or named is not None,
-        parallel=body.parallel_tool_calls is not False,
-        variables={**reasoning_variables(body.reasoning_effort), **(body.chat_template_kwargs or {})},
+        tools=functions_tools(functions, choice, named, body.parallel_tool_calls),
+        variables={**effort_variables(body.reasoning_effort), **(body.chat_template_kwargs or {})},
     )
     return Request(body.model, [conversation], options, body.n or 1)
 

@@ -13,6 +13,7 @@ from .sampling import GenerationFields
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool", "function"]
 
 
+Choice: TypeAlias = Literal["none", "auto", "required"]
 Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 
 
@@ -31,7 +32,7 @@ class RefusalPart(Struct, tag="refusal", tag_field="type"):
 class ImageUrl(Struct):
     """Where a picture is."""
 
-    url: Annotated[str, taken("a data: URL")]
+    url: Annotated[str, taken("a data: URL, or an address at a host that was allowed")]
     detail: Annotated[str | None, ignored("the model's own size is used")] = None
 
 
@@ -80,7 +81,7 @@ class Function(Struct):
     name: Annotated[Annotated[str, Meta(min_length=1, max_length=128)], taken("the name, as calls have it")]
     description: Annotated[str | None, taken("what it does, for the model")] = None
     parameters: Annotated[dict[str, Any] | None, taken("the schema of its arguments, for the model")] = None
-    strict: Annotated[bool | None, refused("the model chooses its calls freely", (False,))] = None
+    strict: Annotated[bool | None, taken("whether the arguments of calls obey the schema")] = None
 
 
 class Tool(Struct):
@@ -122,7 +123,7 @@ class ChatRequest(GenerationFields, kw_only=True):
         Annotated[list[Tool], Meta(max_length=128)] | None, taken("functions that the model may call")
     ] = None
     tool_choice: Annotated[
-        Literal["none", "auto", "required"] | NamedTool | None,
+        Choice | NamedTool | None,
         taken("whether the model may call a tool, must call one, or must call the named one"),
     ] = None
     parallel_tool_calls: Annotated[

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...errors import InvalidRequestError
-from ..fields import check_refused
-from .chat_requests import Function, ImagePart, Message, Part, TextPart, Tool, ToolCall
+from ...generation import Tools
+from ..tools import tools_of
+from .chat_requests import Choice, Function, ImagePart, Message, Part, TextPart, ToolCall
 
 
 def conversation_of(messages: Sequence[Message]) -> list[Mapping[str, Any]]:
@@ -24,17 +25,17 @@ def conversation_of(messages: Sequence[Message]) -> list[Mapping[str, Any]]:
     return found
 
 
-def allowed_tools(tools: Sequence[Tool], choice: str | None, named: str | None) -> list[Mapping[str, Any]]:
-    """The definitions of the tools that the model may call, as templates take them; `named`: of this one alone."""
-    if choice == "none":
-        return []
-    for number, tool in enumerate(tools):
-        check_refused(tool, f"tools[{number}].")
-    allowed = [tool for tool in tools if named in (None, tool.function.name)]
-    if not allowed and (choice == "required" or named is not None):
-        wanted = "a tool" if named is None else f"the tool {named!r}"
-        raise InvalidRequestError(f"tool_choice asks for {wanted}, and tools has none", param="tool_choice")
-    return [{"type": "function", "function": _function(tool.function)} for tool in allowed]
+def functions_tools(
+    functions: Sequence[Function], choice: Choice | None, named: str | None, parallel: bool | None
+) -> Tools:
+    """The tools that the model may call."""
+    return tools_of(
+        map(_function, functions),
+        strict=(each.name for each in functions if each.strict),
+        choice=choice or "auto",
+        named=named,
+        parallel=parallel is not False,
+    )
 
 
 def _function(function: Function) -> Mapping[str, Any]:

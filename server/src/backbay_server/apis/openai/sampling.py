@@ -10,6 +10,7 @@ from ...errors import InvalidRequestError
 from ...generation import Format, Options
 from ..endpoint import Call
 from ..fields import Count, Positive, Share, ignored, taken
+from ..reasoning import reasoning_variables
 
 Penalty: TypeAlias = Annotated[float, Meta(ge=-2, le=2)]
 Bias: TypeAlias = Annotated[float, Meta(ge=-100, le=100)]
@@ -92,9 +93,9 @@ def require_choices(call: Call, choices: int) -> None:
         )
 
 
-def reasoning_variables(effort: str | None) -> dict[str, Any]:
+def effort_variables(effort: str | None) -> dict[str, Any]:
     """The variables by which templates are told how much the model reasons."""
-    return {} if effort is None else {"reasoning_effort": effort, "enable_thinking": effort != "none"}
+    return reasoning_variables(on=None if effort is None else effort != "none", effort=effort)
 
 
 def options_of(

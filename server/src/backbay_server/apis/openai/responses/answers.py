@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias
 from msgspec import Struct, field
 
 from ...logprobs import ChosenLogprob
+from ..chat_requests import Choice
 from .requests import NamedFunction, ReasoningOptions, TextOptions
 
 Status: TypeAlias = Literal["in_progress", "completed", "incomplete"]
@@ -106,7 +107,7 @@ class Response(Struct, kw_only=True):
     store: bool = False
     temperature: float | None
     text: TextOptions
-    tool_choice: Literal["none", "auto", "required"] | NamedFunction
+    tool_choice: Choice | NamedFunction
     tools: list[Any]
     top_p: float | None
     truncation: Literal["disabled"] = "disabled"

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ....errors import InvalidRequestError
 from ...fields import check_refused
 from .. import chat_requests as chat
-from .requests import FunctionTool, InputImage, Item, Part, Refusal, ResponsesRequest
+from .requests import InputImage, Item, Part, Refusal, ResponsesRequest
 
 
 def messages_of(body: ResponsesRequest) -> list[chat.Message]:
@@ -28,16 +26,6 @@ def messages_of(body: ResponsesRequest) -> list[chat.Message]:
                 continue
         found.append(message)
     return found
-
-
-def tools_of(tools: Sequence[FunctionTool] | None) -> list[chat.Tool]:
-    """The definitions of the functions, as chat has them."""
-    for number, tool in enumerate(tools or ()):
-        check_refused(tool, f"tools[{number}].")
-    return [
-        chat.Tool(chat.Function(tool.name, tool.description, tool.parameters), "function")
-        for tool in tools or ()
-    ]
 
 
 def _message(item: Item, place: str) -> chat.Message:

@@ -11,11 +11,11 @@ from ....generation import Answer, Conversation, Finish, Options, Reasoning, Req
 from ....transport.answers import Json, Stream, event_sse, event_stream
 from ...endpoint import Call, Endpoint
 from ...logprobs import chosen_of
-from ..conversations import allowed_tools, conversation_of
+from ..conversations import conversation_of, functions_tools
 from ..formats import TextFormat, format_of
-from ..sampling import reasoning_variables
+from ..sampling import effort_variables
 from . import answers, events
-from .conversations import messages_of, tools_of
+from .conversations import messages_of
 from .output import Output
 from .requests import NamedFunction, ReasoningOptions, ResponsesRequest, TextOptions
 
@@ -53,10 +53,8 @@ def _request(body: ResponsesRequest) -> Request:
     choice = None if isinstance(body.tool_choice, NamedFunction) else body.tool_choice
     conversation = Conversation(
         conversation_of(messages_of(body)),
-        tools=allowed_tools(tools_of(body.tools), choice, named),
-        must_call=choice == "required" or named is not None,
-        variables=reasoning_variables(None if body.reasoning is None else body.reasoning.effort),
-        parallel=body.parallel_tool_calls is not False,
+        tools=functions_tools(body.tools or (), choice, named, body.parallel_tool_calls),
+        variables=effort_variables(None if body.reasoning is None else body.reasoning.effort),
     )
     return Request(body.model, [conversation], options)
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from msgspec import Meta, Struct
 
 from ...fields import Positive, Share, ignored, refused, taken
-from ..chat_requests import Effort
+from ..chat_requests import Choice, Effort, Function
 from ..formats import ResponsesFormat
 from ..sampling import IgnoredFields
 
@@ -37,7 +37,7 @@ class Refusal(Struct, tag="refusal", tag_field="type"):
 class InputImage(Struct, tag="input_image", tag_field="type"):
     """A part of a message: a picture."""
 
-    image_url: Annotated[str | None, taken("a data: URL")] = None
+    image_url: Annotated[str | None, taken("a data: URL, or an address at a host that was allowed")] = None
     file_id: Annotated[str | None, refused("the server keeps no files")] = None
     detail: Annotated[str | None, ignored("the model's own size is used")] = None
 
@@ -69,14 +69,10 @@ class Item(Struct):
     status: Annotated[str | None, ignored("items are whole")] = None
 
 
-class FunctionTool(Struct):
+class FunctionTool(Function, kw_only=True):
     """A function that the model may call."""
 
     type: Annotated[Literal["function"], taken("the kind of tool")]
-    name: Annotated[Annotated[str, Meta(min_length=1, max_length=128)], taken("the name, as calls have it")]
-    description: Annotated[str | None, taken("what it does, for the model")] = None
-    parameters: Annotated[dict[str, Any] | None, taken("the schema of its arguments, for the model")] = None
-    strict: Annotated[bool | None, refused("the model chooses its calls freely", (False,))] = None
 
 
 class NamedFunction(Struct):
@@ -133,7 +129,7 @@ class ResponsesRequest(IgnoredFields, kw_only=True, forbid_unknown_fields=True):
         Annotated[list[FunctionTool], Meta(max_length=128)] | None, taken("functions that the model may call")
     ] = None
     tool_choice: Annotated[
-        Literal["none", "auto", "required"] | NamedFunction | None,
+        Choice | NamedFunction | None,
         taken("whether the model may call a tool, must call one, or must call the named one"),
     ] = None
     parallel_tool_calls: Annotated[

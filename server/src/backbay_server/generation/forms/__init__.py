@@ -1,0 +1,24 @@
+"""The forms in which models write their answers: reasoning, text, and calls of tools, told apart while the text grows."""
+
+from __future__ import annotations
+
+from .answer_form import AnswerForm, form_of
+from .call_format import call_format
+from .pieces import CallArguments, CallBegun, Piece, Reasoning, Text, arguments_of
+from .reader import AnswerReader
+from .reading import PlainReader, reader_of
+
+__all__ = [
+    "AnswerForm",
+    "AnswerReader",
+    "CallArguments",
+    "CallBegun",
+    "Piece",
+    "PlainReader",
+    "Reasoning",
+    "Text",
+    "arguments_of",
+    "call_format",
+    "form_of",
+    "reader_of",
+]

@@ -1,0 +1,111 @@
+"""Reading answers in channels, as gpt-oss writes them (OpenAI's harmony)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final, Literal, TypeAlias, final
+
+from .mark_search import first_mark, possible_mark
+from .pieces import CallArguments, CallBegun, Piece, Reasoning, Text, new_id
+from .reader import AnswerReader
+
+_MESSAGE: Final = "<|message|>"
+_HEADS: Final = ("<|start|>", "<|channel|>", "<|constrain|>", _MESSAGE, "to=")  # what a header may begin with
+_OVER: Final = ("<|end|>", "<|call|>", "<|return|>")
+_ENDS: Final = (*_OVER, "<|start|>", "<|channel|>")
+_CHANNEL: Final = re.compile(r"<\|channel\|>\s*(\w+)")
+_RECIPIENT: Final = re.compile(r"\bto=([^\s<]+)")
+_NO_TOOLS: Final = ("assistant", "user", "all")  # recipients
+_LONGEST: Final = 512  # letters of a header
+Part: TypeAlias = Literal["text", "reasoning", "arguments"]
+
+
+@final
+class ChannelReader(AnswerReader):
+    """Messages with headers: those in the channel "analysis" are reasoning, those to a tool are calls, others are text.
+
+    tools   whether calls are looked for; otherwise they are text
+    """
+
+    def __init__(self, *, tools: bool) -> None:
+        self._tools, self._held, self._given = tools, "", list[Piece]()
+        self._part: Part | None = None  # of the message; None: its header is not whole
+        self._begun = 0
+        self._empty = True  # the message has no text so far
+
+    @property
+    def calls(self) -> int:
+        return self._begun
+
+    def push(self, text: str) -> Sequence[Piece]:
+        self._held += text
+        while self._held and (self._header() if self._part is None else self._body()):
+            pass
+        return self._taken()
+
+    def finish(self) -> Sequence[Piece]:
+        held, self._held = self._held, ""
+        if self._part is None and not held.strip():
+            return ()
+        self._part = self._part or "text"
+        self._give(held)
+        self._end()
+        return self._taken()
+
+    def _header(self) -> bool:
+        head, whole, rest = self._held.partition(_MESSAGE)
+        if whole:
+            self._begin(head)
+            self._held = rest
+            return True
+        begun = self._held.lstrip()
+        possible = any(begun.startswith(each) or each.startswith(begun) for each in _HEADS)
+        if possible and len(begun) <= _LONGEST:
+            return False
+        self._part = "text"
+        return True
+
+    def _begin(self, head: str) -> None:
+        """Begin a message with this header."""
+        recipient, channel = _RECIPIENT.search(head), _CHANNEL.findall(head)
+        if self._tools and recipient is not None and recipient[1] not in _NO_TOOLS:
+            self._part = "arguments"
+            self._given.append(CallBegun(self._begun, new_id(), recipient[1].removeprefix("functions.")))
+            self._begun += 1
+        else:
+            self._part = "reasoning" if channel[-1:] == ["analysis"] else "text"
+
+    def _body(self) -> bool:
+        at, mark = first_mark(self._held, _ENDS)
+        if mark:
+            self._give(self._held[:at])
+            self._end()
+            self._held = self._held[at + (len(mark) if mark in _OVER else 0) :]
+            return True
+        certain = len(self._held) - possible_mark(self._held, _ENDS)
+        self._give(self._held[:certain])
+        self._held = self._held[certain:]
+        return False
+
+    def _end(self) -> None:
+        """The message is over."""
+        if self._part == "arguments" and self._empty:
+            self._give("{}")
+        self._part, self._empty = None, True
+
+    def _give(self, text: str) -> None:
+        if not text:
+            return
+        self._empty = False
+        match self._part:
+            case "reasoning":
+                self._given.append(Reasoning(text))
+            case "arguments":
+                self._given.append(CallArguments(self._begun - 1, text))
+            case _:
+                self._given.append(Text(text))
+
+    def _taken(self) -> Sequence[Piece]:
+        given, self._given = self._given, []
+        return given

@@ -1,0 +1,242 @@
+"""Reading answers whose parts stand between marks: reasoning, text and calls, told apart while the text grows."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Final, final
+
+from .answer_form import AnswerForm
+from .mark_search import first_mark, possible_mark
+from .pieces import CallArguments, CallBegun, Piece, Reasoning, Text, new_id
+from .reader import AnswerReader
+
+_HIDDEN: Final = ("[TOOL_CALLS]", "<|python_tag|>")  # may precede calls that have no marks around them
+_BARE: Final = ('{"name":"', '[{"name":"', '{"type":"function"', '[{"type":"function"')
+
+
+@final
+class MarkReader(AnswerReader):
+    """Gives the parts of a text that comes in pieces. What may be the beginning of a mark is held back.
+
+    A call that is no JSON, or lacks a name, stays text. `inside` says that the prompt has begun the reasoning.
+    """
+
+    def __init__(self, form: AnswerForm, *, inside: bool = False) -> None:
+        self._style, self._given = form.calls, list[Piece]()
+        self._think, self._thought = form.thinking or ("", "")
+        self._marks = (
+            () if self._style is None else tuple(filter(None, (self._style.begin, *self._style.around)))
+        )
+        self._held, self._begun = "", 0
+        self._value: _Value | None = None  # the arguments that grow
+        self._outer: _Value | None = None  # the object that holds them
+        self._state = self._reasoning if inside and self._thought else self._beginning
+
+    @property
+    def calls(self) -> int:
+        return self._begun
+
+    def push(self, text: str) -> Sequence[Piece]:
+        self._held += text
+        while self._held and self._state():
+            pass
+        return self._taken()
+
+    def finish(self) -> Sequence[Piece]:
+        held, self._held = self._held, ""
+        if self._state == self._calling:
+            if self._value is None:
+                self._whole(held, "" if self._style is None else self._style.begin)
+        elif self._state == self._bare:
+            self._whole(held, "")
+        elif self._state == self._reasoning:
+            self._give(Reasoning(held))
+        elif self._state != self._called and (
+            held.strip() or not self.calls
+        ):  # space between calls says nothing
+            self._give(Text(held))
+        return self._taken()
+
+    # -- states: each takes of the held text what it can; False: it waits for more ---------------------------
+
+    def _beginning(self) -> bool:
+        begun = self._held.lstrip()
+        if self._think and begun.startswith(self._think):
+            self._held, self._state = begun.removeprefix(self._think), self._reasoning
+        elif self._think and self._think.startswith(begun):
+            return False
+        else:
+            self._state = self._text_state()
+        return True
+
+    def _reasoning(self) -> bool:
+        reasoning, ended, rest = self._held.partition(self._thought)
+        if ended:
+            self._give(Reasoning(reasoning))
+            self._held, self._state = rest, self._gap
+            return True
+        certain = len(reasoning) - possible_mark(reasoning, (self._thought,))
+        self._give(Reasoning(reasoning[:certain]))
+        self._held = reasoning[certain:]
+        return False
+
+    def _gap(self) -> bool:
+        """Space after reasoning, and after a call, says nothing."""
+        self._held = self._held.lstrip()
+        if self._held:
+            self._state = self._text_state()
+        return bool(self._held)
+
+    def _text(self) -> bool:
+        if not self._marks:
+            self._give(Text(self._held))
+            self._held = ""
+            return False
+        at, mark = first_mark(self._held, self._marks)
+        if mark:
+            assert self._style is not None
+            self._give(Text(self._held[:at].rstrip()))
+            self._held = self._held[at + len(mark) :]
+            self._state = self._calling if mark == self._style.begin else self._gap
+            return True
+        certain = len(self._held[: len(self._held) - possible_mark(self._held, self._marks)].rstrip())
+        self._give(Text(self._held[:certain]))
+        self._held = self._held[certain:]
+        return False
+
+    def _bare(self) -> bool:
+        """Wait until it is certain whether the text is a call."""
+        begun = _unmarked(self._held)
+        packed = re.sub(r"\s", "", begun)
+        if not any(packed.startswith(each) or each.startswith(packed) for each in (*_BARE, *_HIDDEN)):
+            self._state = self._text
+            return True
+        if self._style is not None and self._style.head.match(begun):
+            self._held, self._state = begun, self._calling
+            return True
+        return False
+
+    def _calling(self) -> bool:
+        """Inside of a call: its arguments are passed on while they grow."""
+        assert self._style is not None
+        if self._value is not None:
+            more, self._held = self._value.cut(self._held)
+            if more:
+                self._given.append(CallArguments(self._begun - 1, more))
+            if self._value.over:
+                self._value, self._state = None, self._called
+            return bool(self._held)
+        head = self._style.head.match(self._held)
+        if head is not None:
+            self._begin(head["plain"] or json.loads(head["json"], strict=False))
+            self._held, self._value = self._held[head.end() :], _Value()
+            self._outer = _Value(depth=1) if head["json"] else None
+            return True
+        if not self._style.end or self._style.end not in self._held:
+            return False
+        text, _, rest = self._held.partition(self._style.end)
+        self._whole(text, self._style.begin, self._style.end)
+        self._held, self._state = rest, self._gap
+        return True
+
+    def _called(self) -> bool:
+        """After the arguments of a call: what is left of it says nothing."""
+        assert self._style is not None
+        if self._outer is not None:
+            _, self._held = self._outer.cut(self._held)
+            if not self._outer.over:
+                return False
+            self._outer = None
+        if self._style.end:
+            _, ended, rest = self._held.partition(self._style.end)
+            if not ended:
+                self._held = self._held[len(self._held) - possible_mark(self._held, (self._style.end,)) :]
+                return False
+            self._held = rest
+        else:
+            self._held = self._held.lstrip(self._style.dropped)
+            if not self._held:
+                return False
+        self._state = self._bare if self._held.startswith("{") else self._gap  # a list may have more of them
+        return True
+
+    def _text_state(self) -> Callable[[], bool]:
+        return self._bare if self._style is not None and not self._style.begin else self._text
+
+    # -- pieces ----------------------------------------------------------------------------------------------
+
+    def _whole(self, text: str, begin: str, end: str = "") -> None:
+        """The calls of a text without more to come; the text with its marks, if it is none."""
+        calls = _calls_of(_unmarked(text))
+        if not calls:
+            self._give(Text(f"{begin}{text}{end}"))
+        for name, arguments in calls:
+            self._begin(name)
+            self._given.append(CallArguments(self._begun - 1, arguments))
+
+    def _begin(self, name: str) -> None:
+        self._given.append(CallBegun(self._begun, new_id(), name))
+        self._begun += 1
+
+    def _give(self, piece: Text | Reasoning) -> None:
+        if piece.text:
+            self._given.append(piece)
+
+    def _taken(self) -> Sequence[Piece]:
+        given, self._given = self._given, []
+        return given
+
+
+@final
+class _Value:
+    """Cuts a text at the end of the JSON object with which it begins, or in which it is, `depth` deep."""
+
+    def __init__(self, depth: int = 0) -> None:
+        self._depth, self._quoted, self._escaped, self.over = depth, False, False, False
+
+    def cut(self, text: str) -> tuple[str, str]:
+        """The part of the text that belongs to the object, and the rest."""
+        for at, letter in enumerate(text):
+            if self._quoted:
+                self._quoted = self._escaped or letter != '"'
+                self._escaped = letter == "\\" and not self._escaped
+            elif letter == '"':
+                self._quoted = True
+            elif letter in "{[":
+                self._depth += 1
+            elif letter in "}]":
+                self._depth -= 1
+                if self._depth == 0:
+                    self.over = True
+                    return text[: at + 1], text[at + 1 :]
+        return text, ""
+
+
+def _unmarked(text: str) -> str:
+    begun = text.lstrip()
+    for mark in _HIDDEN:
+        begun = begun.removeprefix(mark).lstrip()
+    return begun
+
+
+def _calls_of(text: str) -> list[tuple[str, str]]:
+    """Names and arguments of the calls that a text of JSON is; none if it is something else."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    calls = [_call_of(each) for each in (found if isinstance(found, list) else [found])]
+    return [] if None in calls else [call for call in calls if call is not None]
+
+
+def _call_of(found: Any) -> tuple[str, str] | None:
+    if isinstance(found, dict) and isinstance(found.get("function"), dict):
+        found = found["function"]
+    if not isinstance(found, dict) or not isinstance(found.get("name"), str):
+        return None
+    arguments = found.get("arguments", found.get("parameters", {}))
+    return found["name"], arguments if isinstance(arguments, str) else json.dumps(
+        arguments, ensure_ascii=False
+    )

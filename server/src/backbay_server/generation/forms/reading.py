@@ -1,0 +1,61 @@
+"""The reader of an answer: of plain text, or of the form in which the model writes reasoning and calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+from .answer_form import AnswerForm
+from .channels import ChannelReader
+from .marks import MarkReader
+from .pieces import CallArguments, CallBegun, Piece, Text
+from .reader import AnswerReader
+
+
+@final
+class PlainReader(AnswerReader):
+    """All is text."""
+
+    @property
+    def calls(self) -> int:
+        return 0
+
+    def push(self, text: str) -> Sequence[Piece]:
+        return (Text(text),) if text else ()
+
+    def finish(self) -> Sequence[Piece]:
+        return ()
+
+
+@final
+class FirstCall(AnswerReader):
+    """Leaves out the calls after the first one of another reader."""
+
+    def __init__(self, reader: AnswerReader) -> None:
+        self._reader = reader
+
+    @property
+    def calls(self) -> int:
+        return min(1, self._reader.calls)
+
+    def push(self, text: str) -> Sequence[Piece]:
+        return [piece for piece in self._reader.push(text) if not _further(piece)]
+
+    def finish(self) -> Sequence[Piece]:
+        return [piece for piece in self._reader.finish() if not _further(piece)]
+
+
+def _further(piece: Piece) -> bool:
+    return isinstance(piece, CallBegun | CallArguments) and piece.number > 0
+
+
+def reader_of(form: AnswerForm, *, inside: bool = False, parallel: bool = True) -> AnswerReader:
+    """The reader of an answer's form.
+
+    inside    the prompt has begun the reasoning
+    parallel  whether an answer may have several calls; otherwise it has the first one only
+    """
+    reader: AnswerReader = (
+        ChannelReader(tools=form.calls is not None) if form.channels else MarkReader(form, inside=inside)
+    )
+    return reader if parallel else FirstCall(reader)

@@ -1,0 +1,259 @@
+"""The parts of answers: the same, however the text is cut into pieces."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scripted_model import SCRIPTS
+
+from backbay_server.generation.forms import (
+    AnswerForm,
+    CallArguments,
+    CallBegun,
+    Reasoning,
+    Text,
+    form_of,
+    reader_of,
+)
+
+MARKED = form_of("{{ '<tool_call>' }} </think>", tools=True)
+BARE = form_of("{{ tools }} </think>", tools=True)
+CHANNELS = form_of("<|start|><|channel|><|message|>", tools=True)
+MISTRAL = form_of("[TOOL_CALLS] [ARGS] [/THINK]", tools=True)
+OLD_MISTRAL = form_of("[TOOL_CALLS]", tools=True)
+CALL = "<\uff5ctool\u2581call\u2581begin\uff5c>"
+SEP, CALLED = "<\uff5ctool\u2581sep\uff5c>", "<\uff5ctool\u2581call\u2581end\uff5c>"
+CALLS, OVER = "<\uff5ctool\u2581calls\u2581begin\uff5c>", "<\uff5ctool\u2581calls\u2581end\uff5c>"
+DEEPSEEK = form_of(f"{CALL} </think>", tools=True)
+WEATHER = (
+    '<tool_call>\n{"name": "weather", "arguments": {"city": "a } \\" b", "days": [1, {}]}}\n</tool_call>'
+)
+ARGUMENTS = {"city": 'a } " b', "days": [1, {}]}
+
+
+def parts(form: AnswerForm, pieces: list[str], *, inside: bool = False) -> list[tuple[str, object]]:
+    """Reasoning, text and calls, joined."""
+    parser = reader_of(form, inside=inside)
+    found: list[list[str]] = []
+    for given_piece in [*(each for piece in pieces for each in parser.push(piece)), *parser.finish()]:
+        match given_piece:
+            case CallBegun(number, id, name):
+                assert len(id) == 9
+                assert number == sum(kind == f"call {name}" or kind.startswith("call") for kind, _ in found)
+                found.append([f"call {name}", ""])
+            case CallArguments(_, text):
+                found[-1][1] += text
+            case Text(text) | Reasoning(text):
+                kind = type(given_piece).__name__.lower()
+                if not found or found[-1][0] != kind:
+                    found.append([kind, ""])
+                found[-1][1] += text
+    return [(kind, json.loads(text) if kind.startswith("call") else text) for kind, text in found]
+
+
+CASES = {
+    "plain": (MARKED, "a <tool", [("text", "a <tool")]),
+    "reasoning": (MARKED, "<think>\nHm</think>\n\nYes", [("reasoning", "\nHm"), ("text", "Yes")]),
+    "one call": (MARKED, WEATHER, [("call weather", ARGUMENTS)]),
+    "text and calls": (
+        MARKED,
+        f"So: \n{WEATHER}\n{WEATHER}\n",
+        [("text", "So:"), ("call weather", ARGUMENTS), ("call weather", ARGUMENTS)],
+    ),
+    "text after a call": (MARKED, f"{WEATHER}\ndone", [("call weather", ARGUMENTS), ("text", "done")]),
+    "without an end": (MARKED, WEATHER.removesuffix("\n</tool_call>"), [("call weather", ARGUMENTS)]),
+    "arguments first": (
+        MARKED,
+        '<tool_call>{"arguments": {"a": 1}, "name": "f"}</tool_call>',
+        [("call f", {"a": 1})],
+    ),
+    "arguments in a string": (
+        MARKED,
+        '<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}</tool_call>',
+        [("call f", {"a": 1})],
+    ),
+    "no arguments": (MARKED, '<tool_call>{"name": "f"}</tool_call>', [("call f", {})]),
+    "no JSON": (MARKED, "<tool_call>f(1)</tool_call>.", [("text", "<tool_call>f(1)</tool_call>.")]),
+    "no name": (MARKED, "<tool_call>{}</tool_call>", [("text", "<tool_call>{}</tool_call>")]),
+    "bare": (BARE, '{"name": "f", "parameters": {"a": 1}}', [("call f", {"a": 1})]),
+    "a bare list": (
+        BARE,
+        '[TOOL_CALLS] [{"name": "f", "arguments": {}}, {"name": "g", "arguments": {}}]',
+        [("call f", {}), ("call g", {})],
+    ),
+    "bare, wrapped": (
+        BARE,
+        '<think>x</think>{"type": "function", "function": {"name": "f", "parameters": {}}}',
+        [("reasoning", "x"), ("call f", {})],
+    ),
+    "other JSON": (BARE, '{"answer": 42}', [("text", '{"answer": 42}')]),
+    "JSON without an end": (BARE, '{"name": "f", "par', [("text", '{"name": "f", "par')]),
+    "text in a bare form": (BARE, " yes", [("text", " yes")]),
+    "bare, one after the other": (
+        BARE,
+        '{"name": "f", "parameters": {}}; {"name": "g", "parameters": {"a": 1}, "id": "x"}\n',
+        [("call f", {}), ("call g", {"a": 1})],
+    ),
+    "the end of a mark in an argument": (
+        MARKED,
+        '<tool_call>{"name": "f", "arguments": {"a": "</tool_call>"}}</tool_call>',
+        [("call f", {"a": "</tool_call>"})],
+    ),
+    "Mistral": (
+        MISTRAL,
+        'Look: [TOOL_CALLS]f[ARGS]{"a": 1}[TOOL_CALLS]g[CALL_ID]123456789[ARGS]{}',
+        [("text", "Look:"), ("call f", {"a": 1}), ("call g", {})],
+    ),
+    "Mistral's reasoning": (MISTRAL, "[THINK]Hm[/THINK]Yes", [("reasoning", "Hm"), ("text", "Yes")]),
+    "Mistral, a list": (
+        OLD_MISTRAL,
+        '[TOOL_CALLS] [{"name": "f", "arguments": {"a": [1]}, "id": "123456789"}, {"name": "g", "arguments": {}}]',
+        [("call f", {"a": [1]}), ("call g", {})],
+    ),
+    "Mistral, no call": (MISTRAL, "[TOOL_CALLS] or not", [("text", "[TOOL_CALLS] or not")]),
+    "DeepSeek V3.1": (
+        DEEPSEEK,
+        f'Let me see.{CALLS}{CALL}f{SEP}{{"a": 1}}{CALLED}{CALL}g{SEP}{{}}{CALLED}{OVER}',
+        [("text", "Let me see."), ("call f", {"a": 1}), ("call g", {})],
+    ),
+    "DeepSeek R1": (
+        DEEPSEEK,
+        (
+            f'<think>Hm</think>{CALLS}{CALL}function{SEP}f\n```json\n{{"a": "```"}}\n```{CALLED}\n'
+            f"{CALL}function{SEP}g\n```json\n{{}}\n```{CALLED}{OVER}"
+        ),
+        [("reasoning", "Hm"), ("call f", {"a": "```"}), ("call g", {})],
+    ),
+    "DeepSeek, no call": (DEEPSEEK, f"{CALL}f{CALLED}.", [("text", f"{CALL}f{CALLED}.")]),
+    "channels": (
+        CHANNELS,
+        "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant<|channel|>final<|message|>Yes",
+        [("reasoning", "Hm"), ("text", "Yes")],
+    ),
+    "a call in the header of its channel": (
+        CHANNELS,
+        (
+            "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant<|channel|>commentary to=functions.f "
+            '<|constrain|>json<|message|>{"a": 1}'
+        ),
+        [("reasoning", "Hm"), ("call f", {"a": 1})],
+    ),
+    "a call in the header of its role": (
+        CHANNELS,
+        (
+            "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant to=functions.f<|channel|>commentary json"
+            '<|message|>{"a": "<b>"}<|call|>'
+        ),
+        [("text", "I look."), ("call f", {"a": "<b>"})],
+    ),
+    "a call to itself is none": (
+        CHANNELS,
+        "<|channel|>commentary to=assistant<|channel|>analysis<|message|>Hm<|end|>",
+        [("reasoning", "Hm")],
+    ),
+    "a call without arguments in a channel": (
+        CHANNELS,
+        " to=functions.f<|channel|>analysis<|message|>",
+        [("call f", {})],
+    ),
+    "text without a channel": (CHANNELS, "to be, or <|not|>", [("text", "to be, or <|not|>")]),
+    "a channel that ends in its header": (CHANNELS, "<|channel|>fin", [("text", "<|channel|>fin")]),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+@given(cuts=st.lists(st.integers(1, 200), max_size=8))
+@settings(derandomize=True, deadline=None, max_examples=25)
+def test_parts_do_not_depend_on_how_a_text_is_cut(name: str, cuts: list[int]) -> None:
+    form, text, expected = CASES[name]
+    ends = sorted({min(cut, len(text)) for cut in cuts} | {len(text)})
+    pieces = [text[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
+    assert parts(form, pieces) == expected
+    assert parts(form, list(text)) == expected
+
+
+GROWING = {
+    "Hermes": (MARKED, '<tool_call>{"name": "f", "arguments": {"a"', "}</tool_call>"),
+    "bare": (BARE, '{"name": "f", "parameters": {"a"', "}"),
+    "Mistral": (MISTRAL, '[TOOL_CALLS]f[ARGS]{"a"', ""),
+    "DeepSeek": (DEEPSEEK, f'{CALLS}{CALL}f{SEP}{{"a"', f"{CALLED}{OVER}"),
+    "channels": (CHANNELS, '<|channel|>commentary to=functions.f json<|message|>{"a"', ""),
+}
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_arguments_are_passed_on_as_they_grow(name: str) -> None:
+    form, begin, end = GROWING[name]
+    parser = reader_of(form)
+    assert parser.push(begin)[1:] == [CallArguments(0, '{"a"')]
+    assert parser.push(": [1") == [CallArguments(0, ": [1")]
+    assert parser.push("]}" + end) == [CallArguments(0, "]}")]
+    assert not parser.finish()
+    assert parser.calls == 1
+
+
+def test_a_prompt_may_have_begun_the_reasoning() -> None:
+    assert parts(MARKED, ["Hm</th", "ink> Yes"], inside=True) == [("reasoning", "Hm"), ("text", "Yes")]
+    assert parts(MARKED, ["Hm</th"], inside=True) == [("reasoning", "Hm</th")]
+
+
+def test_a_template_shows_the_form() -> None:
+    assert form_of("{{ '<tool_call>' }} </think>", tools=False) == AnswerForm(("<think>", "</think>"))
+    assert form_of("{{ tools }}", tools=False) == AnswerForm()
+    assert len({MARKED, BARE, CHANNELS, MISTRAL, OLD_MISTRAL, DEEPSEEK}) == 6
+
+
+def test_without_tools_calls_are_text() -> None:
+    text = '<|channel|>commentary to=functions.f json<|message|>{"a": 1}'
+    assert parts(form_of("<|channel|><|message|>", tools=False), [text]) == [("text", '{"a": 1}')]
+
+
+def test_without_parallel_calls_there_is_the_first_one() -> None:
+    reader = reader_of(MARKED, parallel=False)
+    found = [*reader.push(f"{WEATHER}{WEATHER}"), *reader.finish()]
+    assert sum(isinstance(piece, CallBegun) for piece in found) == reader.calls == 1
+
+
+@pytest.mark.parametrize("name", ["weather", "both", "talk_and_call"])
+def test_calls_of_the_scripted_model_are_found(name: str) -> None:
+    steps = [step for step in SCRIPTS[name].steps if isinstance(step, str)]
+    assert [kind for kind, _ in parts(MARKED, steps) if kind != "text"] == {
+        "weather": ["call get_weather"],
+        "both": ["call get_weather", "call get_time"],
+        "talk_and_call": ["call get_time"],
+    }[name]
+
+
+MARKS = [
+    *MARKED.marks,
+    *MISTRAL.marks,
+    *DEEPSEEK.marks,
+    "<|channel|>",
+    "<|message|>",
+    "<|end|>",
+    " to=f",
+    "```",
+]
+BITS = st.sampled_from(
+    [*MARKS, '{"name": "f", "arguments": ', "{", "}", '"', ",", "[", "]", "\\", "analysis", " "]
+)
+
+
+@given(st.lists(BITS | st.text(max_size=4), max_size=12))
+@settings(derandomize=True, deadline=None, max_examples=200)
+def test_no_text_breaks_a_reader_and_cuts_change_nothing(pieces: list[str]) -> None:
+    def told(form: AnswerForm, given_pieces: list[str]) -> list[tuple[str, str]]:
+        reader, found = reader_of(form), list[list[str]]()
+        for piece in [*(each for text in given_pieces for each in reader.push(text)), *reader.finish()]:
+            kind = f"call {piece.name}" if isinstance(piece, CallBegun) else type(piece).__name__
+            text = "" if isinstance(piece, CallBegun) else piece.text
+            if isinstance(piece, CallBegun) or not found or found[-1][0] != kind:
+                found.append([kind, ""])
+            found[-1][1] += text
+        return [(kind, text) for kind, text in found]
+
+    for form in (MARKED, BARE, MISTRAL, OLD_MISTRAL, DEEPSEEK, CHANNELS, AnswerForm()):
+        assert told(form, list("".join(pieces))) == told(form, pieces)
