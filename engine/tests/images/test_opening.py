@@ -205,31 +205,26 @@ def test_features_of_an_earlier_block_are_refused(llava):
         Encoder(family(changed(llava, metadata={"clip.vision.feature_layer": [2]})), "cpu_ref")
 
 
-def test_files_of_older_converters_give_the_same_rows(tmp_path):
-    """Older files of mllama have other names of the norms and of the output, and call the first matrix ffn_down."""
-    path = unpacked("mllama-single", tmp_path)
-    older, other = {}, {"attn_norm": "ln1", "ffn_norm": "ln2", "attn_output": "attn_out"}
-    other |= {"ffn_up.": "ffn_down.", "ffn_down.": "ffn_up."}
-    for tensor in gguf.GGUFReader(path).tensors:
-        name = next((tensor.name.replace(old, new) for old, new in other.items() if old in tensor.name), None)
-        if name is not None:
-            older = {tensor.name: None, **older, name: np.array(tensor.data)}
-    rows = []
-    for each in (path, changed(path, tensors=older)):
-        encoder = opened(each)
-        rows.append(encoder.embed([encoder.family.prepare(np.full((30, 70, 3), 90, np.uint8))])[0])
-        encoder.close()
-    np.testing.assert_array_equal(*rows)
+OLDER = {
+    "mllama-single": {
+        "attn_norm": "ln1",
+        "ffn_norm": "ln2",
+        "attn_output": "attn_out",
+        "ffn_up.": "ffn_down.",
+        "ffn_down.": "ffn_up.",
+    },
+    "llama4-projector": {"attn_post_norm": "ln2"},  # which llama.cpp applies in another place
+}
+"""Names that older converters gave tensors."""
 
 
-def test_both_names_of_llama4s_second_norm_are_taken(tmp_path):
-    """Older converters wrote ln2; llama.cpp applies attn_post_norm, which newer ones write, in another place."""
-    path = unpacked("llama4-projector", tmp_path)
-    older = {}
+@pytest.mark.parametrize("name", OLDER)
+def test_files_of_older_converters_give_the_same_rows(tmp_path, name):
+    path, older = unpacked(name, tmp_path), {}
     for tensor in gguf.GGUFReader(path).tensors:
-        if "attn_post_norm" in tensor.name:
-            renamed = tensor.name.replace("attn_post_norm", "ln2")
-            older |= {tensor.name: None, renamed: np.array(tensor.data)}
+        found = (tensor.name.replace(new, old) for new, old in OLDER[name].items() if new in tensor.name)
+        if (renamed := next(found, None)) is not None:
+            older = {tensor.name: None, **older, renamed: np.array(tensor.data)}
     assert older
     rows = []
     for each in (path, changed(path, tensors=older)):

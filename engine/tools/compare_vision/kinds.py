@@ -46,6 +46,20 @@ VISION = {
     "image_size": SIDE,
     "patch_size": PATCH,
 }
+GRID = {
+    "depth": VISION["num_hidden_layers"],
+    "hidden_size": VISION["hidden_size"],
+    "intermediate_size": VISION["intermediate_size"],
+    "num_heads": VISION["num_attention_heads"],
+    "out_hidden_size": TEXT["hidden_size"],
+}
+"""The encoders of Qwen."""
+QWEN_IDS = {
+    "image_token_id": ID["<|image_pad|>"],
+    "video_token_id": ID["<|video_pad|>"],
+    "vision_start_token_id": ID["<|vision_start|>"],
+    "vision_end_token_id": ID["<|vision_end|>"],
+}
 PINPOINTS = [[56, 112], [112, 56], [112, 112], [168, 56], [56, 168]]
 
 
@@ -139,20 +153,8 @@ def _qwen25vl() -> Any:
     rope = {"rope_type": "default", "mrope_section": [2, 2, 2], "rope_theta": 10000.0}
     config = transformers.Qwen2_5_VLConfig(
         text_config={**TEXT, "rope_scaling": rope, "rope_parameters": rope},
-        vision_config={
-            "depth": 4,
-            "hidden_size": VISION["hidden_size"],
-            "intermediate_size": VISION["intermediate_size"],
-            "num_heads": VISION["num_attention_heads"],
-            "patch_size": PATCH,
-            "window_size": 112,
-            "fullatt_block_indexes": [1, 3],
-            "out_hidden_size": TEXT["hidden_size"],
-        },
-        image_token_id=ID["<|image_pad|>"],
-        video_token_id=ID["<|video_pad|>"],
-        vision_start_token_id=ID["<|vision_start|>"],
-        vision_end_token_id=ID["<|vision_end|>"],
+        vision_config={**GRID, "patch_size": PATCH, "window_size": 112, "fullatt_block_indexes": [1, 3]},
+        **QWEN_IDS,
     )
     return transformers.Qwen2_5_VLForConditionalGeneration(config)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 import transformers
-from kinds import ID, TEXT, VISION, Kind
+from kinds import GRID, QWEN_IDS, TEXT, Kind
 from minicpmv46 import MIXED
 
 PATCH = 16
@@ -26,23 +26,8 @@ def _axes(sections: list[int]) -> dict[str, Any]:
 
 
 def _config(of: Any, text: dict[str, Any], **vision: Any) -> Any:
-    return of(
-        text_config={**TEXT, **text},
-        vision_config={
-            "depth": 4,
-            "hidden_size": VISION["hidden_size"],
-            "intermediate_size": VISION["intermediate_size"],
-            "num_heads": VISION["num_attention_heads"],
-            "patch_size": PATCH,
-            "num_position_embeddings": 36,
-            "out_hidden_size": TEXT["hidden_size"],
-            **vision,
-        },
-        image_token_id=ID["<|image_pad|>"],
-        video_token_id=ID["<|video_pad|>"],
-        vision_start_token_id=ID["<|vision_start|>"],
-        vision_end_token_id=ID["<|vision_end|>"],
-    )
+    eye = {**GRID, "patch_size": PATCH, "num_position_embeddings": 36, **vision}
+    return of(text_config={**TEXT, **text}, vision_config=eye, **QWEN_IDS)
 
 
 def _dense() -> Any:

@@ -28,22 +28,30 @@ def write_qwen25vl(kind: Kind, text: Path, target: Path) -> Path:
     vision = kind.model.config.vision_config
     rope = kind.model.config.text_config.rope_parameters
     keys = {
+        **_grid_keys(vision),
+        **FORMULAS,
         "rope.mrope_section": rope["mrope_section"],
+        "vision.spatial_patch_size": vision.patch_size,
+        "vision.window_size": vision.window_size,
+        "vision.fullatt_block_indexes": list(vision.fullatt_block_indexes),
+    }
+    dropped = ("qwen2vl.rope.dimension_sections", "qwen2vl.rope.dimension_count")
+    return _joined(text, target, "qwen25vl", keys, _split(_renamed(kind, QWEN25VL)), dropped)
+
+
+FORMULAS = {"vision.attention.layer_norm_epsilon": 1e-6, "vision.rope.freq_base": 1e4}
+
+
+def _grid_keys(vision: Any) -> dict[str, Any]:
+    return {
         "vision.block_count": vision.depth,
         "vision.embedding_length": vision.hidden_size,
         "vision.attention.head_count": vision.num_heads,
         "vision.num_channels": vision.in_channels,
         "vision.patch_size": vision.patch_size,
         "vision.spatial_merge_size": vision.spatial_merge_size,
-        "vision.spatial_patch_size": vision.patch_size,
-        "vision.window_size": vision.window_size,
-        "vision.attention.layer_norm_epsilon": 1e-6,
-        "vision.rope.freq_base": 1e4,
-        "vision.fullatt_block_indexes": list(vision.fullatt_block_indexes),
         "vision.temporal_patch_size": vision.temporal_patch_size,
     }
-    dropped = ("qwen2vl.rope.dimension_sections", "qwen2vl.rope.dimension_count")
-    return _joined(text, target, "qwen25vl", keys, _split(_renamed(kind, QWEN25VL)), dropped)
 
 
 def write_qwen3vl(kind: Kind, text: Path, target: Path) -> Path:
@@ -51,15 +59,8 @@ def write_qwen3vl(kind: Kind, text: Path, target: Path) -> Path:
     vision = kind.model.config.vision_config
     name = kind.model.config.model_type.replace("_5", "5").replace("_", "")
     keys = {
-        "vision.block_count": vision.depth,
-        "vision.embedding_length": vision.hidden_size,
-        "vision.attention.head_count": vision.num_heads,
-        "vision.num_channels": vision.in_channels,
-        "vision.patch_size": vision.patch_size,
-        "vision.spatial_merge_size": vision.spatial_merge_size,
-        "vision.attention.layer_norm_epsilon": 1e-6,
-        "vision.rope.freq_base": 1e4,
-        "vision.temporal_patch_size": vision.temporal_patch_size,
+        **_grid_keys(vision),
+        **(FORMULAS if "qwen3vl" in name else {"vision.feed_forward_length": vision.intermediate_size}),
         "vision.deepstack_visual_indexes": list(getattr(vision, "deepstack_visual_indexes", ())),
         "vision.shortest_edge": kind.images.size["shortest_edge"],
         "vision.longest_edge": kind.images.size["longest_edge"],
