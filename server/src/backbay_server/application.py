@@ -21,7 +21,7 @@ from backbay_engine import LLM, load
 from . import openapi, page
 from .apis import ENDPOINTS
 from .apis.endpoint import Services
-from .catalogue import Catalogue, Entry, Pool
+from .catalogue import Catalogue, Entry, Load, Pool
 from .errors import ApiError, MethodError, RouteNotFoundError, error_response
 from .generation import Generator
 from .pictures import Fetcher
@@ -38,13 +38,21 @@ from .watching.routes import routes as watching_routes
 def app(*models: str, settings: Settings | None = None, **given: Any) -> Starlette:
     """The server as an ASGI application: for these models, with the fields of Settings as keywords."""
     chosen = settings or Settings(models=models, **given)
+    if chosen.backend is not None:
+        choose(chosen.backend)  # raises if it cannot be used: the server should not begin with it
+    return application(chosen, partial(_load, chosen))
+
+
+def application(chosen: Settings, load_model: Load) -> Starlette:
+    """The server for these settings, over models that a function loads."""
     catalogue = Catalogue(chosen.models, chosen.folders, chosen.aliases)
-    _require_usable(chosen, catalogue)
+    for entry in catalogue.named:
+        open_model(entry.path).close()  # raises if it is damaged
     drain, metrics, fetcher = Drain(), Metrics(), Fetcher(chosen.picture_hosts, most_bytes=chosen.max_body)
 
     @asynccontextmanager
     async def lifespan(application: Starlette) -> AsyncIterator[None]:
-        pool = Pool(catalogue, partial(_load, chosen), max_loaded=chosen.max_loaded)
+        pool = Pool(catalogue, load_model, max_loaded=chosen.max_loaded)
         generator = Generator(pool, metrics, fetcher)
         application.state.services = Services(chosen, catalogue, pool, generator, drain, metrics)
         metrics.pool = pool
@@ -68,14 +76,6 @@ def app(*models: str, settings: Settings | None = None, **given: Any) -> Starlet
     )
     made.state.drain = drain
     return made
-
-
-def _require_usable(settings: Settings, catalogue: Catalogue) -> None:
-    """The error of an unknown backend, or of a damaged file: the server should not begin with them."""
-    if settings.backend is not None:
-        choose(settings.backend)
-    for entry in catalogue.named:
-        open_model(entry.path).close()
 
 
 def _middleware(settings: Settings, drain: Drain, metrics: Metrics) -> list[Middleware]:

@@ -29,6 +29,7 @@ class GenerationOptions:
     shown       control tokens whose text is in the answer's text, such as marks of a tool's call; others show nothing
     reuse       whether the cache of an earlier prompt serves the part that both prompts begin with
     speculate   whether tokens may be guessed, if the model was loaded with `speculate` or `draft`
+    session     a name that prompts with the same beginning share: an engine of several machines serves them by one
     sampling    how tokens are chosen
     """
 
@@ -36,6 +37,7 @@ class GenerationOptions:
     stop: tuple[str, ...] = ()
     num_keep: int | None = None
     reuse: bool = True
+    session: str | None = None
     resume: tuple[int, ...] = ()
     shown: frozenset[int] = frozenset()
     response_format: ResponseFormat | None = None
@@ -62,6 +64,9 @@ def options_of(given: Mapping[str, Any], context: int) -> GenerationOptions:
     for name, least, most in (("max_tokens", 1, None), ("num_keep", 0, context - 2)):
         if own.get(name) is not None:
             own[name] = whole(name, own[name], least, most)
+    session = own.get("session")
+    if session is not None and not isinstance(session, str):
+        raise RequestError(f"session must be a text, got {session!r}")
     constraint = own.get("constraint")
     if constraint is not None and not isinstance(constraint, Constraint):
         raise RequestError(f"constraint must have the methods mask and accept, got {constraint!r}")

@@ -50,7 +50,8 @@ from ..snapshots import Snapshot
 from . import log_records
 from .asked import Asked, give
 from .failures import unpacked
-from .loading import Loading, tokenizer_of
+from .loading import Loading
+from .opened import Opened
 from .process import WorkerProcess
 from .requests import Sent, generate_request, listed, saved
 from .resuming import Resuming
@@ -63,7 +64,6 @@ from .setup import (
     Forget,
     Generate,
     Look,
-    Opened,
     Prepare,
     Report,
     Request,
@@ -150,7 +150,7 @@ class WorkerEngine(Engine):
             with self._lock:
                 worker = self._start()
             opened = self._loading.wait(worker, progress, cancel)
-            self.facts, self.tokenizer = opened.facts, tokenizer_of(self._setup, opened)
+            self.facts, self.tokenizer = opened.facts, opened.tokenizer(self._setup.path)
         except BaseException:
             self.close()
             raise

@@ -5,12 +5,9 @@ from __future__ import annotations
 from queue import Empty, SimpleQueue
 from typing import TypeAlias, final
 
-from backbay.gguf import Config
 from backbay.plugin import Cancel, Progress
-
-from ..text.tokenizers import Tokenizer, tokenizer_from_gguf
+from .opened import Opened
 from .process import WorkerProcess
-from .setup import Opened, Setup
 from .wire import Kind
 
 POLL = 0.02  # seconds between two looks at the flag that cancels a load
@@ -55,9 +52,3 @@ class Loading:
             elif progress is not None:
                 progress(said)
 
-
-def tokenizer_of(setup: Setup, opened: Opened) -> Tokenizer | None:
-    """The host's own tokenizer. It is no view of the model file, whose end must not be the host's."""
-    if opened.vocabulary is None:
-        return None
-    return tokenizer_from_gguf(Config(opened.vocabulary, path=setup.path, offsets=opened.offsets))

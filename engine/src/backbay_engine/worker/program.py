@@ -20,8 +20,6 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from backbay.gguf import Config, Strings
-
 from ..engines.local import LocalEngine
 from ..engines.saving import Requested
 from ..runner.answer import TokenStep
@@ -30,6 +28,7 @@ from ..snapshots import Snapshot
 from . import log_records
 from .deaths import MUTE
 from .failures import packed
+from .opened import Opened, opened
 from .setup import (
     Aside,
     BackendClass,
@@ -40,7 +39,6 @@ from .setup import (
     Forget,
     Generate,
     Look,
-    Opened,
     Prepare,
     Report,
     Request,
@@ -57,7 +55,6 @@ Task: TypeAlias = Callable[[], None]
 
 PATIENCE = 1.0  # seconds for a worker to end by itself, once the host is gone
 CHUNK = 1 << 18  # bytes of an array between which other frames may pass
-OF_TOKENIZERS = ("tokenizer.", "general.architecture")
 
 
 def main() -> None:
@@ -116,8 +113,8 @@ class Worker:
         engine = LocalEngine(
             setup.path, _found(setup.backend), setup.params, setup.sizes, sight, guess, setup.keep
         )
-        opened = _opened(engine) if setup.with_vocabulary else Opened(engine.facts)
-        self._host.send(Kind.OPENED, payload=pickle.dumps(opened))
+        found = opened(engine) if setup.with_vocabulary else Opened(engine.facts)
+        self._host.send(Kind.OPENED, payload=pickle.dumps(found))
         engine.load(
             lambda done: self._host.send(Kind.PROGRESS, payload=pickle.dumps(done)), self._stop_loading
         )
@@ -316,23 +313,6 @@ def _end_soon() -> None:
 
 def _nothing() -> None:
     pass
-
-
-def _opened(engine: LocalEngine) -> Opened:
-    if engine.tokenizer is None:
-        return Opened(engine.facts)
-    config = engine.backend.config
-    keys = [key for key in config if key.startswith(OF_TOKENIZERS)]
-    offsets = {key: config.offset(key) for key in keys}
-    known = {key: offset for key, offset in offsets.items() if offset is not None}
-    return Opened(engine.facts, {key: _copied(config, key) for key in keys}, known)
-
-
-def _copied(config: Config, key: str) -> Any:
-    value = config[key]
-    if isinstance(value, Strings):
-        return list(value)
-    return np.array(value) if isinstance(value, np.ndarray) else value
 
 
 def _open_standard_error() -> None:

@@ -7,13 +7,13 @@ import pathlib
 import pickle
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
 from backbay import Backend, BackendParams, OptionError
 
-from ..engines.contract import Facts, Prompt
+from ..engines.contract import Prompt
 from ..engines.guessing import GuessOptions
 from ..engines.keeping import KeepOptions
 from ..engines.sight import SightOptions
@@ -53,20 +53,6 @@ class Setup:
     guess: GuessOptions
     keep: KeepOptions
     with_vocabulary: bool = True
-
-
-@dataclass(frozen=True)
-class Opened:
-    """A worker's answer when it has opened the model.
-
-    vocabulary  the metadata of the tokenizer, no value a view of the file; None if the file has no vocabulary, or if
-                the host has it
-    offsets     the places of the values in the file
-    """
-
-    facts: Facts
-    vocabulary: dict[str, Any] | None = None
-    offsets: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

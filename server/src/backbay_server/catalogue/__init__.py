@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from .entries import Catalogue, Entry
-from .pool import Lease, Pool
+from .pool import Lease, Load, Pool
 
-__all__ = ["Catalogue", "Entry", "Lease", "Pool"]
+__all__ = ["Catalogue", "Entry", "Lease", "Load", "Pool"]

@@ -22,6 +22,7 @@ from .answer import Answer, Echo
 from .bridge import Bridge
 from .prompts import Made, made, prepared, require_few_pictures
 from .requests import SEEDS, Conversation, Prompt, Request
+from .sessions import session_of
 
 T = TypeVar("T")
 THREADS: Final = 4  # that render templates and tokenize
@@ -103,9 +104,10 @@ def _submit(llm: LLM, request: Request, answer: Answer) -> None:
     answer.prompts = [each.prompt for each in ready]
     for asked, each in zip(request.prompts, ready, strict=True):
         echo = _echo(llm, asked, each.prompt, request, answer) if request.echo else None
+        session = session_of(asked)
         for number in range(request.n):
             given = {**_seeded(options, number), "response_format": each.format, "shown": each.shown}
-            submit = partial(llm.submit, each.prompt, **given)
+            submit = partial(llm.submit, each.prompt, session=session, **given)
             writes = request.options.max_tokens != 0
             try:
                 answer.begin(submit if writes else partial(_nothing, each.prompt), each.reader(), echo)

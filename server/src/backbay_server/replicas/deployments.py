@@ -1,0 +1,145 @@
+"""Ray Serve's application: an ingress, which is the server's own application, and replicas of each model.
+
+Ray is imported where it is used: it takes seconds, and is there only with the extra `ray`.
+"""
+
+# Ray is an extra, which may be missing where types are checked:
+# pyright: reportMissingImports=false
+from __future__ import annotations
+
+import asyncio
+import re
+from asyncio import AbstractEventLoop
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from threading import Event
+from typing import TYPE_CHECKING, Any, Final
+
+from backbay import CancelledError, OptionError
+from backbay_engine import LLM
+
+from ..application import application
+from ..catalogue import Catalogue, Entry
+from ..settings import Settings
+from .arguments import Arguments, Scale, arguments_of
+from .engine import ReplicatedEngine
+from .replica import Replica
+from .same_model import fingerprint
+
+if TYPE_CHECKING:
+    from ray.serve import Application, Deployment
+
+OPEN_STREAMS: Final = 1 << 14  # of an ingress
+SPARE: Final = (
+    1  # requests that a replica holds beside those that run, so that no sequence waits for the next one
+)
+HEALTH_PERIOD, HEALTH_TIMEOUT = 2.0, 30.0  # seconds
+LEAVING: Final = 60.0  # seconds for a replica that is to end; then its answers go on in others
+ROUTER: Final = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
+FALLBACKS: Final = 8  # replicas that are tried after that of a session, while it has no room
+POLL: Final = 0.2  # seconds between two looks at the flag that cancels a load
+
+
+def app(args: Mapping[str, Any]) -> Application:
+    """The application for `serve run backbay_server.replicas:app models=...`, and for files of `serve deploy`."""
+    arguments = arguments_of(args)
+    settings = arguments.settings()
+    catalogue = Catalogue(settings.models, (), settings.aliases)
+    if not catalogue.named:
+        raise OptionError("name a model: models=FILE")
+    engines = [_engine(arguments, settings, entry) for entry in catalogue.named]
+    return _ingress(arguments, settings).bind(*engines)
+
+
+def deployment_name(entry: Entry) -> str:
+    """The name of a model's deployment, as files and metrics have it."""
+    return f"Engine-{re.sub(r'[^A-Za-z0-9._-]', '-', entry.name)}"
+
+
+def _engine(arguments: Arguments, settings: Settings, entry: Entry) -> Application:
+    """The replicas of a model."""
+    from ray import serve
+    from ray.serve.config import RequestRouterConfig
+
+    from .gauges import gauges
+
+    deployment: Deployment = serve.deployment(
+        name=deployment_name(entry),
+        **_number(arguments),
+        ray_actor_options={"num_cpus": arguments.cpus, "num_gpus": arguments.gpus},
+        max_ongoing_requests=arguments.parallel + SPARE,
+        max_queued_requests=arguments.queue,
+        health_check_period_s=HEALTH_PERIOD,
+        health_check_timeout_s=HEALTH_TIMEOUT,
+        graceful_shutdown_timeout_s=LEAVING,
+        request_router_config=RequestRouterConfig(
+            request_router_class=ROUTER, request_router_kwargs={"num_fallback_replicas": FALLBACKS}
+        ),
+    )(Replica)
+    expected = fingerprint(entry.path, entry.projector)
+    return deployment.bind(settings, entry.name, expected, gauges)
+
+
+def _number(arguments: Arguments) -> dict[str, Any]:
+    """The number of replicas. Requests that wait count, so more than a replica's sequences ask for another replica."""
+    if not isinstance(arguments.replicas, Scale):
+        return {"num_replicas": arguments.replicas}
+    scale = arguments.replicas
+    return {
+        "autoscaling_config": {
+            "min_replicas": scale.min,
+            "max_replicas": scale.max,
+            "target_ongoing_requests": arguments.parallel,
+            "upscale_delay_s": scale.upscale_delay,
+            "downscale_delay_s": scale.downscale_delay,
+            "look_back_period_s": max(1.0, min(30.0, scale.upscale_delay)),
+        }
+    }
+
+
+def _ingress(arguments: Arguments, settings: Settings) -> Deployment:
+    """The server's own application, which asks replicas."""
+    from ray import serve
+
+    def build() -> Any:
+        loop = asyncio.get_running_loop()
+        return application(
+            replace(settings, keys=arguments.keys()), partial(_load, settings, arguments.retries, loop)
+        )
+
+    deployment: Deployment = serve.deployment(
+        name="Ingress",
+        num_replicas=arguments.ingresses,
+        ray_actor_options={"num_cpus": 0.5},
+        max_ongoing_requests=OPEN_STREAMS,
+        graceful_shutdown_timeout_s=arguments.drain,
+    )(serve.ingress(build)())
+    return deployment
+
+
+def _load(
+    settings: Settings,
+    retries: int,
+    loop: AbstractEventLoop,
+    entry: Entry,
+    progress: Callable[[float], None],
+    cancel: Event,
+) -> LLM:
+    """A model whose steps run in replicas; waits until one is there."""
+    from ray import serve
+
+    from .serve_link import ServeLink
+
+    named = {each.path: each for each in Catalogue(settings.models, (), settings.aliases).named}
+    link = ServeLink(serve.get_deployment_handle(deployment_name(named[entry.path])))
+    asked = asyncio.run_coroutine_threadsafe(link.call("describe"), loop)
+    while True:
+        try:
+            described = asked.result(POLL)
+            break
+        except TimeoutError:
+            if cancel.is_set():
+                asked.cancel()
+                raise CancelledError("the server ends before a replica was there") from None
+    return LLM(ReplicatedEngine(link, loop, described, name=entry.name, retries=retries))

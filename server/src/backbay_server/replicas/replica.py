@@ -1,0 +1,171 @@
+"""A replica: a model in a process of its own, asked by applications in others."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from asyncio import AbstractEventLoop
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from time import monotonic
+from typing import Any, Final, TypeAlias, final
+
+from backbay import BackendUnavailableError
+from backbay_engine import Completion, Handle, State, TokenStep, load
+from backbay_engine.remote import Generate, engine_of, opened, packed
+
+from ..catalogue import Catalogue, Entry
+from ..generation.bridge import Bridge
+from ..settings import Settings
+from .engine import Description
+from .same_model import require_same
+
+log = logging.getLogger(__name__)
+Item: TypeAlias = TokenStep | Completion | int | bytes
+"""A step, the result, or an error that was packed."""
+Watch: TypeAlias = Callable[[State, int], None]
+"""Is told the state, and the tokens of each sequence, as often as the replica's health is asked for."""
+METHODS: Final = frozenset(("counters", "embed", "embed_picture", "encode", "forget", "prepare", "score"))
+STALLED: Final = 300.0  # seconds after which a model that should compute, and changes nothing, is ill
+
+
+@final
+class Replica:
+    """Loads a model, and answers requests about it in the event loop of whoever asks.
+
+    expected  the fingerprint of the model; another one is an error
+    watch     makes what is told the state
+    """
+
+    def __init__(
+        self, settings: Settings, name: str, expected: str, watch: Callable[[str], Watch] | None = None
+    ) -> None:
+        entry = entry_of(settings, name)
+        require_same(name, entry.path, entry.projector, expected)
+        self._llm = load(
+            entry.path,
+            settings.backend,
+            context=settings.context,
+            parallel=settings.parallel,
+            num_threads=settings.threads,
+            projector=entry.projector,
+        )
+        self._engine = engine_of(self._llm)
+        self._description = Description(opened(self._engine), self._engine.memory(), settings.parallel)
+        self._watch = None if watch is None else watch(name)
+        self._bridge: Bridge | None = None
+        self._seen, self._seen_at = State(), monotonic()
+        log.info("the model %s is loaded", name)
+
+    async def describe(self) -> Description:
+        """What an application must know of the model."""
+        return self._description
+
+    async def generate(self, request: Generate) -> AsyncIterator[list[Item]]:
+        """Answer a request for text, which is to begin within `begin_by` seconds."""
+
+        def submit(on_step: Callable[[Any], None]) -> Handle[Any]:
+            begin_by = monotonic() + request.begin_by
+            return self._engine.generate(request.prompt, request.options, on_step, begin_by)
+
+        async for batch in self._streamed(submit):
+            yield batch
+
+    async def score_tokens(self, prompt: list[int], top: int) -> AsyncIterator[list[Item]]:
+        """The log-probabilities of a prompt's tokens."""
+        handle = self._engine.score_tokens(prompt, top)
+        steps = handle.steps()
+        yield []
+        try:
+            while (step := await asyncio.to_thread(next, steps, None)) is not None:
+                yield [step]
+            yield [handle.result()]
+        except Exception as error:  # noqa: BLE001  the request gets it
+            yield [packed(error)]
+        finally:
+            handle.cancel()
+
+    async def ask(self, method: str, *arguments: Any) -> tuple[bytes | None, Any]:
+        """An error that was packed, or None, and what a method of the engine returns."""
+        if method not in METHODS:
+            raise ValueError(f"replicas have no method {method!r}")
+        try:
+            return None, await asyncio.to_thread(self._result, method, *arguments)
+        except Exception as error:  # noqa: BLE001  the request gets it
+            return packed(error), None
+
+    def check_health(self) -> None:
+        """An error if the model is closed, or stands still; whoever runs the replica then puts another in its place."""
+        state, now = self._engine.state(), monotonic()
+        if self._watch is not None:
+            self._watch(state, self._llm.context)
+        if state != self._seen or not state.busy:
+            self._seen, self._seen_at = state, now
+        elif now - self._seen_at > STALLED:
+            raise BackendUnavailableError(
+                f"{state.busy} requests run, and nothing came of them for {STALLED:g} s"
+            )
+
+    def _result(self, method: str, *arguments: Any) -> Any:
+        found = getattr(self._engine, method)(*arguments)
+        return found.result() if isinstance(found, Handle) else found
+
+    async def _streamed(
+        self, submit: Callable[[Callable[[Any], None]], Handle[Any]]
+    ) -> AsyncIterator[list[Item]]:
+        """What a request gives, in batches: an empty one at its begin, then whatever has come since the last."""
+        inbox = Inbox()
+        bridge = self._bridge_of(asyncio.get_running_loop())
+        beginning = asyncio.ensure_future(
+            asyncio.to_thread(submit, lambda item: bridge.call(inbox.put, item))
+        )
+        yield []
+        try:
+            await asyncio.shield(beginning)
+            while True:
+                batch = await inbox.taken()
+                yield [packed(item) if isinstance(item, BaseException) else item for item in batch]
+                if not isinstance(batch[-1], TokenStep):
+                    return
+        except Exception as error:  # noqa: BLE001  the request gets it
+            yield [packed(error)]
+        finally:
+            beginning.add_done_callback(_cancel)
+
+    def _bridge_of(self, loop: AbstractEventLoop) -> Bridge:
+        if self._bridge is None:
+            self._bridge = Bridge(loop)
+        return self._bridge
+
+
+@final
+class Inbox:
+    """What the engine has given, and nobody has taken yet. Lives in one event loop."""
+
+    def __init__(self) -> None:
+        self._items, self._some = deque[Any](), asyncio.Event()
+
+    def put(self, item: Any) -> None:
+        self._items.append(item)
+        self._some.set()
+
+    async def taken(self) -> list[Any]:
+        """All items, at least one."""
+        await self._some.wait()
+        self._some.clear()
+        items = [*self._items]
+        self._items.clear()
+        return items
+
+
+def entry_of(settings: Settings, name: str) -> Entry:
+    """The model of a name, by the settings that all machines have."""
+    found = Catalogue(settings.models, (), settings.aliases).named_so(name)
+    assert found is not None  # the settings name it
+    return found
+
+
+def _cancel(beginning: asyncio.Future[Handle[Any]]) -> None:
+    """End a request, unless it never began."""
+    if not beginning.cancelled() and beginning.exception() is None:
+        beginning.result().cancel()

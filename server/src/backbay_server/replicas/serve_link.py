@@ -1,0 +1,69 @@
+"""Links over Ray Serve: its handles, and its errors as ours."""
+
+# Ray is an extra, which may be missing where types are checked:
+# pyright: reportMissingImports=false
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import Any, final
+
+from ray.exceptions import RayActorError, RayError, RaySystemError, RayTaskError, TaskCancelledError
+from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, ReplicaUnavailableError
+from ray.serve.handle import DeploymentHandle
+
+from ..errors import UnavailableError
+from .links import Link, ReplicaLostError, ReplicasBusyError
+
+
+@final
+class ServeLink(Link):
+    """Reaches the replicas of a deployment."""
+
+    def __init__(self, handle: DeploymentHandle[Any]) -> None:
+        self._handle = handle
+
+    async def stream(self, method: str, *arguments: Any, session: str) -> AsyncIterator[list[Any]]:
+        asked = self._handle.options(method_name=method, stream=True, session_id=session)
+        answer = asked.remote(*arguments)
+        try:
+            with errors_of_ours():
+                async for batch in answer:
+                    yield batch
+        finally:
+            answer.cancel()
+
+    async def call(self, method: str, *arguments: Any) -> Any:
+        with errors_of_ours():
+            return await self._handle.options(method_name=method).remote(*arguments)
+
+
+@contextmanager
+def errors_of_ours() -> Iterator[None]:
+    """Ray's errors, told apart by what they mean for a request."""
+    try:
+        yield
+    except BackPressureError as error:
+        raise ReplicasBusyError(
+            f"{error.args[0]} requests wait for a replica already; try again later"
+        ) from None
+    except DeploymentUnavailableError as error:
+        raise UnavailableError(f"the model has no replicas: {error.message}") from None
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise ReplicaLostError("it was told to end") from None
+    except RayTaskError as error:
+        if isinstance(error.cause, RayActorError):
+            raise ReplicaLostError(str(error.cause)) from None
+        raise
+    except (RayActorError, RaySystemError, ReplicaUnavailableError, TaskCancelledError) as error:
+        raise ReplicaLostError(_first_line(error)) from None
+    except RayError as error:  # such as an object that was lost with its node
+        raise ReplicaLostError(_first_line(error)) from None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
