@@ -42,13 +42,14 @@ class Answer:
     ) -> None:
         """Submit a request for one more choice. Any thread may call it; once closed, the request ends at once."""
         choice = _Choice(len(self._choices), reader, self._llm.end_ids)
+        first = [] if echo is None else [echo]  # given with the first step: a refusal comes before any text
 
         def on_step(item: Any) -> None:
+            if first and not isinstance(item, BaseException):
+                self._bridge.call(self._take, (choice, first.pop()))
             self._bridge.call(self._take, (choice, item))
 
         self._choices.append(choice)
-        if echo is not None:
-            on_step(echo)
         choice.handle = submit(on_step=on_step)
         if self.closed:  # in the meantime
             choice.cancel()

@@ -32,7 +32,7 @@ class Asked(ABC):
 
     def __init__(self, handle: Handle[Any], session: str) -> None:
         self.handle, self._session = handle, session
-        self.begun, self.losses = False, 0
+        self.begun, self.losses, self._grown = False, 0, False
 
     @property
     @abstractmethod
@@ -64,13 +64,14 @@ class Asked(ABC):
 
     async def _ask(self, link: Link, most_losses: int) -> bool:
         """Ask one replica; whether the answer is whole."""
+        self._grown = False
         try:
             await self._with_room(link)
         except ReplicaLostError as lost:
-            self.losses += 1
+            self.losses = 0 if self._grown else self.losses + 1
             if self.losses > most_losses:
                 raise BackendUnavailableError(
-                    f"{self.losses} replicas were lost one after the other while they answered this request"
+                    f"{self.losses} replicas were lost one after the other, and gave nothing of the answer"
                 ) from lost
             log.warning("a replica was lost (%s); its request goes on in another", lost)
             return self.handle.done
@@ -96,8 +97,7 @@ class Asked(ABC):
                 for item in batch:
                     if isinstance(item, bytes):
                         raise unpacked(item)
-                    if self._take(item):
-                        self.losses = 0
+                    self._grown = self._take(item) or self._grown
                     if self.handle.done:
                         return
         raise ReplicaLostError("its answer has no end")

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from time import monotonic
 from typing import Any, Final, TypeAlias, final
+from weakref import WeakKeyDictionary
 
 from backbay import BackendUnavailableError
 from backbay_engine import Completion, Handle, State, TokenStep, load
@@ -53,7 +54,7 @@ class Replica:
         self._engine = engine_of(self._llm)
         self._description = Description(opened(self._engine), self._engine.memory(), settings.parallel)
         self._watch = None if watch is None else watch(name)
-        self._bridge: Bridge | None = None
+        self._bridges = WeakKeyDictionary[AbstractEventLoop, Bridge]()
         self._seen, self._seen_at = State(), monotonic()
         log.info("the model %s is loaded", name)
 
@@ -133,9 +134,9 @@ class Replica:
             beginning.add_done_callback(_cancel)
 
     def _bridge_of(self, loop: AbstractEventLoop) -> Bridge:
-        if self._bridge is None:
-            self._bridge = Bridge(loop)
-        return self._bridge
+        if loop not in self._bridges:
+            self._bridges[loop] = Bridge(loop)
+        return self._bridges[loop]
 
 
 @final

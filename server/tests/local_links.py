@@ -1,0 +1,101 @@
+"""Replicas in this process, and a link to them that loses some when a test says so."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import aclosing, contextmanager
+from itertools import cycle
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+from backbay_engine import LLM
+from backbay_server import Settings
+from backbay_server.replicas.engine import ReplicatedEngine
+from backbay_server.replicas.links import Link, ReplicaLostError, ReplicasBusyError
+from backbay_server.replicas.replica import Replica
+from backbay_server.replicas.same_model import fingerprint
+
+UNASKED = -1  # a cut before the replica has begun
+
+
+class LocalLink(Link):
+    """Asks replicas in turn.
+
+    cuts      for each time that a replica is asked, the items after which it is lost; None, and at the end: it is not
+    refusals  for each time, whether there is no room
+    """
+
+    def __init__(
+        self, replicas: Iterable[Replica], cuts: Iterable[int | None] = (), refusals: Iterable[bool] = ()
+    ) -> None:
+        self._replicas, self.cuts, self.refusals = cycle(replicas), iter(cuts), iter(refusals)
+        self.sessions: list[str] = []
+        self.open = 0
+
+    def is_idle(self) -> bool:
+        return self.open == 0
+
+    async def stream(self, method: str, *arguments: Any, session: str) -> AsyncIterator[list[Any]]:
+        if next(self.refusals, False):
+            raise ReplicasBusyError("4 requests wait")
+        self.sessions.append(session)
+        cut = next(self.cuts, None)
+        if cut == UNASKED:
+            raise ReplicaLostError("killed")
+        self.open += 1
+        try:
+            async with aclosing(getattr(next(self._replicas), method)(*sent(arguments))) as batches:
+                given = 0
+                async for batch in batches:
+                    if not batch:
+                        yield []
+                    for item in sent(batch):
+                        if given == cut:
+                            raise ReplicaLostError("killed")
+                        given += 1
+                        yield [item]
+        finally:
+            self.open -= 1
+
+    async def call(self, method: str, *arguments: Any) -> Any:
+        if next(self.cuts, None) is not None:
+            raise ReplicaLostError("killed")
+        return sent(await getattr(next(self._replicas), method)(*sent(arguments)))
+
+
+def sent(value: Any) -> Any:
+    """A value as it arrives in another process."""
+    return pickle.loads(pickle.dumps(value))
+
+
+@contextmanager
+def running_loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """An event loop in a thread."""
+    loop = asyncio.new_event_loop()
+    thread = Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield loop
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+
+
+def settings_of(model: Path, **given: Any) -> Settings:
+    fields = {"backend": "cpu_ref", "context": 512, "parallel": 4, "threads": 1, "hosts": ("test",), **given}
+    return Settings(models=(str(model),), **fields)
+
+
+def replica_of(model: Path, **given: Any) -> Replica:
+    return Replica(settings_of(model, **given), model.stem, fingerprint(model))
+
+
+def model_of(link: Link, replica: Replica, loop: asyncio.AbstractEventLoop, *, retries: int = 3) -> LLM:
+    """The model as an application sees it."""
+    described = sent(asyncio.run_coroutine_threadsafe(replica.describe(), loop).result())
+    return LLM(ReplicatedEngine(link, loop, described, name="scripted", retries=retries))

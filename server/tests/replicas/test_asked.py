@@ -1,0 +1,234 @@
+"""Answers that lose their replicas: each is the answer of an undisturbed run, wherever the replica is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from local_links import UNASKED, LocalLink, model_of, replica_of, running_loop
+from scripted_model import write_scripted_model
+from serving import until
+
+from backbay import BackendUnavailableError, ClosedError
+from backbay_engine import (
+    LLM,
+    Completion,
+    ContextOverflowError,
+    LogitsError,
+    QueueFullError,
+    RequestError,
+    TokenStep,
+    load,
+)
+from backbay_server.replicas.replica import Replica
+
+ANSWERS: list[tuple[str, dict[str, Any]]] = [
+    ("hello", {"temperature": 0}),
+    ("quiet", {"temperature": 0}),
+    ("euro", {"temperature": 0}),
+    ("half", {"temperature": 0}),
+    ("count", {"temperature": 0, "max_tokens": 9}),
+    ("stops", {"temperature": 0, "stop": ["STOP"]}),
+    ("stops", {"temperature": 0, "stop": ["END", "zzz"]}),
+    ("almost", {"temperature": 0, "stop": ["STOP"]}),
+    ("dice", {"seed": 11, "max_tokens": 12}),
+    (
+        "dice",
+        {"seed": 12, "max_tokens": 9, "logprobs": 3, "repetition_penalty": 1.4, "presence_penalty": 0.5},
+    ),
+    ("euro", {"temperature": 0, "logprobs": 1}),
+    ("json", {"seed": 1, "response_format": {"type": "json_object"}}),
+]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_scripted_model(tmp_path_factory.mktemp("models") / "scripted.gguf")
+
+
+@pytest.fixture(scope="module")
+def alone(path: Path) -> Iterator[LLM]:
+    with load(path, "cpu_ref", context=512, parallel=4, num_threads=1) as llm:
+        yield llm
+
+
+@pytest.fixture(scope="module")
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    with running_loop() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def replicas(path: Path) -> tuple[Replica, Replica]:
+    return replica_of(path), replica_of(path)
+
+
+def asked(llm: LLM, prompt: Any, **options: Any) -> tuple[Completion, list[Any]]:
+    """The result, and what was told step by step."""
+    told: list[Any] = []
+    found = llm.submit(prompt, on_step=told.append, **options).result(60)
+    assert told.pop() is found
+    return found, told
+
+
+def require_equal(found: tuple[Completion, list[Any]], expected: tuple[Completion, list[Any]]) -> None:
+    (whole, steps), (wanted, wanted_steps) = found, expected
+    assert (whole.text, whole.tokens) == (wanted.text, wanted.tokens)
+    assert (whole.finish_reason, whole.stop) == (wanted.finish_reason, wanted.stop)
+    assert whole.logprobs == wanted.logprobs
+    assert (whole.timings.prompt_tokens, whole.timings.tokens) == (
+        wanted.timings.prompt_tokens,
+        wanted.timings.tokens,
+    )
+    assert "".join(step.text for step in steps) == wanted.text
+    assert [token for step in steps for token in step.tokens] == wanted.tokens
+    assert [step for step in steps if step.finish_reason] == steps[-1:]
+    assert steps == wanted_steps
+
+
+@pytest.mark.fault(
+    "a replica is lost in mid-answer, wherever: in a character, in a stop string, with a seed, with log-probabilities",
+    "another goes on; the client sees one undisturbed answer",
+)
+@pytest.mark.parametrize(("script", "options"), ANSWERS)
+def test_an_answer_goes_on_wherever_its_replica_is_lost(
+    script: str,
+    options: dict[str, Any],
+    alone: LLM,
+    replicas: tuple[Replica, Replica],
+    loop: asyncio.AbstractEventLoop,
+):
+    expected = asked(alone, f"[{script}]", **options)
+    for cut in range(len(expected[1]) + 1):
+        link = LocalLink(replicas, cuts=[cut])
+        with model_of(link, replicas[0], loop) as llm:
+            require_equal(asked(llm, f"[{script}]", **options), expected)
+        assert len(link.sessions) == 2
+        until(link.is_idle)
+
+
+def test_an_answer_outlives_many_replicas(
+    alone: LLM, replicas: tuple[Replica, Replica], loop: asyncio.AbstractEventLoop
+):
+    options = {"seed": 3, "max_tokens": 30, "logprobs": 1}
+    expected = asked(alone, "[dice]", **options)
+    link = LocalLink(replicas, cuts=[UNASKED, 0, 1, 0, 0, 2, UNASKED, UNASKED, 1, *repeat(1, 30)])
+    with model_of(link, replicas[0], loop) as llm:
+        require_equal(asked(llm, "[dice]", **options), expected)
+    assert len(link.sessions) > 30
+
+
+def test_an_answer_without_a_seed_goes_on_with_the_same_choices(
+    replicas: tuple[Replica, Replica], loop: asyncio.AbstractEventLoop
+):
+    with model_of(LocalLink(replicas, cuts=repeat(1, 30)), replicas[0], loop) as llm:
+        found, steps = asked(llm, "[dice]", max_tokens=30)
+    assert found.text == "".join(step.text for step in steps)
+    assert set(found.text[0::2]) <= set("123456")
+    assert set(found.text[1::2]) == {" "}
+
+
+@pytest.mark.fault(
+    "a request kills every replica that takes it", "it fails after a few; it is not given to all"
+)
+def test_a_request_that_kills_replicas_ends(
+    replicas: tuple[Replica, Replica], loop: asyncio.AbstractEventLoop
+):
+    link = LocalLink(replicas, cuts=[2, *repeat(0, 100)])
+    with model_of(link, replicas[0], loop, retries=3) as llm:
+        with pytest.raises(BackendUnavailableError, match="4 replicas were lost one after the other"):
+            asked(llm, "[count]")
+        assert len(link.sessions) == 5
+        assert llm.state().busy == 0
+
+
+def test_what_has_begun_waits_for_room(
+    alone: LLM, replicas: tuple[Replica, Replica], loop: asyncio.AbstractEventLoop
+):
+    expected = asked(alone, "[count]", temperature=0)
+    link = LocalLink(replicas, cuts=[3], refusals=[False, True, True, False])
+    with model_of(link, replicas[0], loop) as llm:
+        require_equal(asked(llm, "[count]", temperature=0), expected)
+
+
+def test_what_has_not_begun_is_refused_without_room(
+    replicas: tuple[Replica, Replica], loop: asyncio.AbstractEventLoop
+):
+    link = LocalLink(replicas, refusals=[True])
+    with model_of(link, replicas[0], loop) as llm, pytest.raises(QueueFullError):
+        asked(llm, "[count]")
+    assert link.sessions == []
+
+
+def test_errors_of_replicas_are_those_of_the_engine(
+    replicas: tuple[Replica, Replica], loop: asyncio.AbstractEventLoop
+):
+    with model_of(LocalLink(replicas), replicas[0], loop) as llm:
+        with pytest.raises(LogitsError):
+            asked(llm, "[faulty]")
+        with pytest.raises(ContextOverflowError) as overflow:
+            llm.submit("x" * 600)
+        assert (overflow.value.prompt_tokens, overflow.value.context) == (601, 512)
+        with pytest.raises(RequestError):
+            llm.submit("x", session=3)
+        with pytest.raises(RequestError, match="generates text"):
+            llm.embed("x")
+
+
+def test_a_cancelled_answer_is_what_has_come(
+    replicas: tuple[Replica, Replica], loop: asyncio.AbstractEventLoop
+):
+    link = LocalLink(replicas)
+    with model_of(link, replicas[0], loop) as llm:
+        handle = llm.submit("[endless]", temperature=0)
+        steps = handle.steps()
+        text = "".join(next(steps).text for _ in range(5))
+        handle.cancel()
+        found = handle.result(20)
+        assert found.finish_reason == "cancelled"
+        assert found.text.startswith(text)
+        until(lambda: link.open == 0 and replicas[0]._engine.state().busy == 0)
+        until(lambda: llm.state().busy == 0)
+
+
+def test_closing_ends_all_answers(replicas: tuple[Replica, Replica], loop: asyncio.AbstractEventLoop):
+    link = LocalLink(replicas)
+    llm = model_of(link, replicas[0], loop)
+    handles = [llm.submit("[endless]") for _ in range(3)]
+    for handle in handles:
+        next(handle.steps())
+    assert llm.state().busy == 3
+    llm.close()
+    for handle in handles:
+        with pytest.raises(ClosedError):
+            handle.result(20)
+    until(link.is_idle)
+
+
+def test_scores_of_a_prompt_go_on(
+    alone: LLM, replicas: tuple[Replica, Replica], loop: asyncio.AbstractEventLoop
+):
+    expected = list(alone.score_tokens("a[count] 1 2", top=2))
+    for cuts in ([0], [1], [UNASKED, 0, 1]):
+        with model_of(LocalLink(replicas, cuts=cuts), replicas[0], loop) as llm:
+            assert list(llm.score_tokens("a[count] 1 2", top=2)) == expected
+
+
+def test_logits_come_from_replicas(
+    alone: LLM, replicas: tuple[Replica, Replica], loop: asyncio.AbstractEventLoop
+):
+    with model_of(LocalLink(replicas), replicas[0], loop) as llm:
+        assert (llm.logits("[count] 1") == alone.logits("[count] 1")).all()
+        assert llm.memory().input_weights == alone.memory().input_weights
+
+
+def test_the_tokens_are_counted_once(replicas: tuple[Replica, Replica], loop: asyncio.AbstractEventLoop):
+    with model_of(LocalLink(replicas, cuts=[4, 4, 4]), replicas[0], loop) as llm:
+        found, steps = asked(llm, "[count]", temperature=0)
+        totals = llm.state().totals
+    assert isinstance(steps[0], TokenStep)
+    assert (totals.prompt, totals.generated) == (found.timings.prompt_tokens, 41)

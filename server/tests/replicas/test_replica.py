@@ -1,0 +1,94 @@
+"""Replicas: the model that they must have, and their health."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from local_links import replica_of, settings_of
+from scripted_model import write_scripted_model
+
+from backbay import BackbayError, BackendUnavailableError
+from backbay_engine import RequestError, SlotState, State
+from backbay_engine.remote import unpacked
+from backbay_server.replicas import replica as module
+from backbay_server.replicas.replica import Replica
+from backbay_server.replicas.same_model import BLOCK, WHOLE, _samples, fingerprint
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return write_scripted_model(tmp_path / "scripted.gguf")
+
+
+@pytest.mark.fault(
+    "a machine has another model under the same name", "its replica does not begin, and says why"
+)
+def test_a_replica_refuses_another_model(path: Path):
+    expected = fingerprint(path)
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(BackbayError, match=f"fingerprint is {fingerprint(path)}, not {expected}"):
+        Replica(settings_of(path), "scripted", expected)
+
+
+def test_a_fingerprint_is_that_of_the_files(path: Path, tmp_path: Path):
+    (tmp_path / "copy").mkdir()
+    copied = tmp_path / "copy" / path.name
+    copied.write_bytes(path.read_bytes())
+    assert fingerprint(copied) == fingerprint(path)
+    assert fingerprint(path, projector=copied) != fingerprint(path)
+
+
+def test_large_files_are_sampled_from_end_to_end():
+    size = 100 * WHOLE
+    samples = list(_samples(size))
+    assert samples[0] == (0, WHOLE // 2)
+    assert samples[-1] == (size - BLOCK, BLOCK)
+    assert all(0 <= begin <= size - length for begin, length in samples)
+    gaps = [after[0] - before[0] for before, after in pairwise(samples[1:])]
+    assert max(gaps) - min(gaps) <= 1
+
+
+def test_only_methods_of_engines_can_be_asked(path: Path):
+    with pytest.raises(ValueError, match="close"):
+        asyncio.run(replica_of(path).ask("close"))
+
+
+def test_an_error_is_told(path: Path):
+    error, _ = asyncio.run(replica_of(path).ask("encode", None))
+    assert isinstance(unpacked(error), RequestError)
+
+
+def test_a_model_that_stands_still_is_ill(path: Path, monkeypatch: pytest.MonkeyPatch):
+    told, now = [], [0.0]
+    monkeypatch.setattr(module, "monotonic", lambda: now[0])
+    replica = Replica(
+        settings_of(path),
+        "scripted",
+        fingerprint(path),
+        lambda name: lambda *seen: told.append((name, *seen)),
+    )
+    states = [State(), State((SlotState(busy=True, tokens=3),)), State((SlotState(busy=True, tokens=4),))]
+
+    class Still:
+        def state(self) -> State:
+            return states[0]
+
+    monkeypatch.setattr(replica, "_engine", Still())
+    for _ in range(3):  # idle for long
+        now[0] += module.STALLED + 1
+        replica.check_health()
+    for tokens in (1, 2):  # slow
+        states[0] = states[tokens]
+        now[0] += module.STALLED + 1
+        replica.check_health()
+    now[0] += module.STALLED
+    replica.check_health()
+    now[0] += 1
+    with pytest.raises(BackendUnavailableError, match="1 requests run"):
+        replica.check_health()
+    assert told[0] == ("scripted", State(), 512)
