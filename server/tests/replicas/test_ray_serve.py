@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import random
 import signal
 import threading
 import time
@@ -111,24 +112,28 @@ def test_answers_outlive_replicas(served: Cluster):
 
     def kill() -> None:
         nonlocal kills
-        while not over.wait(1.5):
-            victims = served.replicas()
-            for pid in victims[kills % 2 :][:1]:
-                os.kill(pid, signal.SIGKILL)
-                kills += 1
+        chance, seen = random.Random(0), dict[int, float]()
+        while not over.wait(0.1):
+            now = time.monotonic()
+            for pid in served.replicas():
+                if now > seen.setdefault(pid, now + chance.uniform(1.5, 5)):  # it has served for a while
+                    os.kill(pid, signal.SIGKILL)
+                    kills += 1
 
     killer = threading.Thread(target=kill)
     killer.start()
     try:
         with ThreadPoolExecutor(16) as clients:
-            found = [*clients.map(patiently, [served] * 48, REQUESTS * 6)]
+            found = [*clients.map(patiently, [served] * 32, REQUESTS * 4)]
     finally:
         over.set()
         killer.join()
     for number, answer in enumerate(found):
         assert answer == expected[number % len(REQUESTS)]
-    print(f"{kills} kills, {served.logs().count('its request goes on in another')} requests moved")
+    moved = served.logs().count("its request goes on in another")
+    print(f"{kills} kills, {moved} requests moved")
     assert kills >= 5
+    assert moved >= kills
 
 
 def patiently(served: Cluster, request: dict[str, Any]) -> list[Any]:
@@ -210,7 +215,7 @@ def test_a_client_that_leaves_frees_its_sequence(served: Cluster):
     "as many requests wait for replicas as may", "429 with Retry-After, before the stream begins"
 )
 def test_too_many_requests_are_refused(served: Cluster):
-    slow = {"script": "endless", "max_tokens": 3000, "stream": True}
+    slow = {"script": "endless", "max_tokens": 600, "stream": True}
     with ThreadPoolExecutor(40) as clients:
         asked = [clients.submit(ask, served, slow) for _ in range(40)]
         answers = [each.result() for each in asked]
@@ -318,7 +323,7 @@ def test_replicas_come_when_requests_wait_and_leave_when_none_do(deployed: Clust
 
     def keep_asking() -> None:
         while not over.is_set():
-            ask(deployed, {"script": "endless", "max_tokens": 3000})
+            ask(deployed, {"script": "endless", "max_tokens": 600})
 
     with ThreadPoolExecutor(8) as clients:
         for _ in range(8):

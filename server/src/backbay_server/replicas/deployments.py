@@ -62,7 +62,7 @@ def _engine(arguments: Arguments, settings: Settings, entry: Entry) -> Applicati
     from ray import serve
     from ray.serve.config import RequestRouterConfig
 
-    from .gauges import gauges
+    from .reports import watch_of
 
     deployment: Deployment = serve.deployment(
         name=deployment_name(entry),
@@ -78,7 +78,7 @@ def _engine(arguments: Arguments, settings: Settings, entry: Entry) -> Applicati
         ),
     )(Replica)
     expected = fingerprint(entry.path, entry.projector)
-    return deployment.bind(settings, entry.name, expected, gauges)
+    return deployment.bind(settings, entry.name, expected, watch_of)
 
 
 def _number(arguments: Arguments) -> dict[str, Any]:
@@ -103,6 +103,9 @@ def _ingress(arguments: Arguments, settings: Settings) -> Deployment:
     from ray import serve
 
     def build() -> Any:
+        from .reports import share_logs
+
+        share_logs()
         loop = asyncio.get_running_loop()
         return application(
             replace(settings, keys=arguments.keys()), partial(_load, settings, arguments.retries, loop)

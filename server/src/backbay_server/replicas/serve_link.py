@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, final
 
 from ray.exceptions import RayActorError, RayError, RaySystemError, RayTaskError, TaskCancelledError
@@ -31,8 +31,10 @@ class ServeLink(Link):
             with errors_of_ours():
                 async for batch in answer:
                     yield batch
-        finally:
-            answer.cancel()
+        except (GeneratorExit, asyncio.CancelledError):  # nobody waits for the rest
+            with suppress(Exception):  # that of an answer that failed meanwhile
+                answer.cancel()
+            raise
 
     async def call(self, method: str, *arguments: Any) -> Any:
         with errors_of_ours():

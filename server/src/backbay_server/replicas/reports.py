@@ -1,15 +1,21 @@
-"""Gauges of a replica among Ray's own metrics, under the names that routers read, with Ray's prefix."""
+"""Reports through Ray: log lines among those of Ray Serve, and gauges among Ray's metrics."""
 
 # Ray is an extra, which may be missing where types are checked:
 # pyright: reportMissingImports=false
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from typing import final
 
 from ray.util.metrics import Gauge
 
 from backbay_engine import State
 
+from ..watching.logs import TextLines
+
+SERVE = logging.getLogger("ray.serve")
+OURS = ("backbay", "backbay_engine", "backbay_server")
 NAMES = {
     "running": ("vllm_num_requests_running", "Requests with a slot"),
     "waiting": ("vllm_num_requests_waiting", "Requests in the queue of the replica"),
@@ -20,8 +26,30 @@ NAMES = {
 }
 
 
-def gauges(model: str) -> Callable[[State, int], None]:
-    """Sets the gauges of a model to its state; the second argument is the tokens of each sequence."""
+@final
+class IntoServe(logging.Handler):
+    """Hands lines to Ray Serve's log, formatted by ours: exceptions without their messages, which may quote a prompt."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFormatter(TextLines())
+
+    def emit(self, record: logging.LogRecord) -> None:
+        SERVE.log(record.levelno, "%s", self.format(record))
+
+
+def share_logs() -> None:
+    """Log to Ray Serve's log, which has a line for each request already."""
+    for name in OURS:
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [IntoServe()], False
+        logger.setLevel(logging.INFO)
+    logging.getLogger("backbay_server.requests").setLevel(logging.WARNING)
+
+
+def watch_of(model: str) -> Callable[[State, int], None]:
+    """What sets the gauges of a model to its state, and the tokens of each sequence; the replica's log is shared, too."""
+    share_logs()
     made = {key: Gauge(name, what, tag_keys=("model_name",)) for key, (name, what) in NAMES.items()}
 
     def show(state: State, context: int) -> None:
