@@ -6,6 +6,7 @@ from queue import Empty, SimpleQueue
 from typing import TypeAlias, final
 
 from backbay.plugin import Cancel, Progress
+
 from .opened import Opened
 from .process import WorkerProcess
 from .wire import Kind
@@ -51,4 +52,3 @@ class Loading:
                 opened = said
             elif progress is not None:
                 progress(said)
-

@@ -10,7 +10,8 @@ import numpy as np
 from backbay.gguf import Config, Strings
 
 from ..engines.contract import Facts
-from ..engines.local import LocalEngine, Path
+from ..engines.local import LocalEngine
+from ..engines.sizes import Path
 from ..text.tokenizers import Tokenizer, tokenizer_from_gguf
 
 OF_TOKENIZERS = ("tokenizer.", "general.architecture")

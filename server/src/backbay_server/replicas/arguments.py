@@ -59,6 +59,7 @@ class Arguments(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     api_key_file: str | None = None
     hosts: list[str] = []
     origins: list[str] = []
+    picture_hosts: list[str] = []
     max_body: Count = Settings.max_body >> 20
     metrics: bool = True
     page: bool = True
@@ -77,6 +78,7 @@ class Arguments(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             max_loaded=max(1, len(models) + len(self.aliases)),
             hosts=tuple(self.hosts),
             origins=tuple(self.origins),
+            picture_hosts=tuple(self.picture_hosts),
             max_body=self.max_body << 20,
             metrics=self.metrics,
             page=self.page,

@@ -6,7 +6,7 @@ import asyncio
 from asyncio import AbstractEventLoop
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from threading import Lock
 from typing import Any, TypeVar, final
 
@@ -14,17 +14,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backbay import BackendMemory, BackendUnavailableError, ClosedError
-from backbay_engine import Completion, GenerationOptions, Handle, QueueFullError, SlotState, State, Totals
+from backbay_engine import (
+    Completion,
+    GenerationOptions,
+    Handle,
+    QueueFullError,
+    RequestError,
+    SlotState,
+    Snapshot,
+    State,
+    Totals,
+)
 from backbay_engine.remote import (
     Counters,
     Engine,
-    Generate,
     Image,
     Opened,
     Parts,
     Prepared,
     Prompt,
-    require_servable,
+    generate_request,
     unpacked,
 )
 
@@ -65,14 +74,21 @@ class ReplicatedEngine(Engine):
     def generate(
         self, prompt: Prompt, options: GenerationOptions, on_step: Any, begin_by: float
     ) -> Handle[Completion]:
-        require_servable(self.facts, self.tokenizer, prompt, options)
-        plain = replace(options.sampling, logit_bias=dict(options.sampling.logit_bias))  # which can be sent
-        listed = prompt if isinstance(prompt, Parts) else list(prompt)
-        request = Generate(listed, replace(options, sampling=plain), begin_by)
+        request = generate_request(prompt, options, begin_by, self.facts, self.tokenizer)
         return self._begin(lambda handle: AskedText(request, handle, self._count), on_step)
 
     def score_tokens(self, prompt: Sequence[int], top: int) -> Handle[int]:
         return self._begin(lambda handle: AskedScores(list(prompt), top, handle), None)
+
+    def save(self, source: Sequence[int] | Handle[Any]) -> Snapshot:
+        raise RequestError(
+            "a snapshot is that of one process; load the model there, instead of asking replicas"
+        )
+
+    def restore(self, snapshot: Snapshot) -> None:
+        raise RequestError(
+            "a snapshot is restored into one process; load the model there, instead of asking replicas"
+        )
 
     def score(self, prompt: Prompt) -> Handle[NDArray[np.float32]]:
         handle: Handle[NDArray[np.float32]] = Handle(lambda: None)
