@@ -8,7 +8,7 @@ FOLDERS := $(subst [cpu],,$(PACKAGES))
 SOURCES := $(addsuffix /src,$(FOLDERS))
 LIBGGML := plugins/ggml/lib
 
-.PHONY: help demo test check format lint types contracts docs api bench conform mutants chaos asked nightly webgpu dist clean
+.PHONY: help demo test check format lint types contracts docs api bench conform mutants chaos asked nightly webgpu scale dist clean
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -89,6 +89,9 @@ webgpu: $(VENV)/webgpu/.installed  ## the suite and the tiny model on ONNX Runti
 	. $(VENV)/software-gpu/environment && $(VENV)/webgpu/bin/backbay conform onnx --option provider=webgpu --size smoke \
 		--known plugins/onnx/known-failures-webgpu.txt
 
+scale: $(VENV)/scale/.installed  ## replicas on Ray Serve, killed while they answer, in an environment with Ray
+	$(VENV)/scale/bin/python -m pytest server/tests/replicas
+
 dist: $(VENV)/.dist  ## build all wheels and sdists, check them, and run backbay from the wheels alone
 	$(VENV)/dist/bin/python tools/dist.py --twice
 
@@ -101,6 +104,12 @@ backend-%:  # examples/backends: an environment of its own, and the certificate
 $(VENV)/webgpu/.installed: $(addsuffix /pyproject.toml,$(FOLDERS))
 	$(PYTHON) -m venv $(VENV)/webgpu
 	$(VENV)/webgpu/bin/python -m pip install -e ./core -e ./plugins/cpu_ref -e "./plugins/onnx[webgpu]" -e ./conformance -e ./engine
+	touch $@
+
+# Ray takes 0.5 GB.
+$(VENV)/scale/.installed: $(addsuffix /pyproject.toml,$(FOLDERS))
+	$(PYTHON) -m venv $(VENV)/scale
+	$(VENV)/scale/bin/python -m pip install -e ./core -e ./plugins/cpu_ref -e ./conformance -e ./engine -e "./server[ray]" httpx pytest
 	touch $@
 
 $(VENV)/.dist: requirements-dist.txt

@@ -14,7 +14,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 
-from backbay import choose
+from backbay import BackendParams, choose
 from backbay.discovery import open_model
 from backbay_engine import LLM, load
 
@@ -97,6 +97,7 @@ def _load(settings: Settings, entry: Entry, progress: Callable[[float], None], c
         settings.backend,
         context=settings.context,
         parallel=settings.parallel,
+        params=BackendParams(options=settings.options),
         num_threads=settings.threads,
         queue=settings.queue,
         projector=entry.projector,

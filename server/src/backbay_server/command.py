@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 from backbay import OptionError
-from backbay.cli import positive, whole
+from backbay.cli import add_options, options_of, positive, whole
 from backbay.plugin import MAX_THREADS
 
 from .settings import Settings
@@ -23,6 +23,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--host", default=Settings.host, help=f"address to listen at ({Settings.host})")
     number(parser, "--port", 0, 65535, Settings.port, f"port to listen at ({Settings.port}); 0: any free one")
     parser.add_argument("--backend", help="name of an installed backend; by default the best that works")
+    add_options(parser)
     number(
         parser,
         "--parallel",
@@ -102,6 +103,7 @@ def settings_of(args: Namespace) -> Settings:
         folders=tuple(args.models),
         aliases=aliases,
         backend=args.backend,
+        options=options_of(args),
         threads=args.threads,
         parallel=args.parallel,
         context=args.context,

@@ -16,6 +16,7 @@ class Settings:
     folders        folders of models: of GGUF files, Hugging Face's cache, Ollama's store
     aliases        further names, each for a model's name or its file
     backend        the name of an installed backend; None: the best that works
+    options        the backend's own options, such as ggml's rpc
     threads        CPU threads of a model's steps; None: all cores
     parallel       requests that a model answers at the same time
     context        tokens of each request; None: the model's context length, at most 4096
@@ -37,6 +38,7 @@ class Settings:
     folders: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
     backend: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
     threads: int | None = None
     parallel: int = 4
     context: int | None = None

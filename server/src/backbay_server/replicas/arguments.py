@@ -47,6 +47,7 @@ class Arguments(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     models: list[str] | str
     aliases: dict[str, str] = {}
     backend: str | None = None
+    options: dict[str, str] = {}
     parallel: Count = Settings.parallel
     context: Annotated[int, Meta(ge=2)] | None = None
     queue: Count = Settings.queue
@@ -71,6 +72,7 @@ class Arguments(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             models=models,
             aliases=self.aliases,
             backend=self.backend,
+            options=self.options,
             threads=max(1, int(self.cpus)),
             parallel=self.parallel,
             context=self.context,

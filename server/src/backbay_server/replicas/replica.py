@@ -11,7 +11,7 @@ from time import monotonic
 from typing import Any, Final, TypeAlias, final
 from weakref import WeakKeyDictionary
 
-from backbay import BackendUnavailableError
+from backbay import BackendParams, BackendUnavailableError
 from backbay_engine import Completion, Handle, State, TokenStep, load
 from backbay_engine.remote import Generate, engine_of, opened, packed
 
@@ -48,6 +48,7 @@ class Replica:
             settings.backend,
             context=settings.context,
             parallel=settings.parallel,
+            params=BackendParams(options=settings.options),
             num_threads=settings.threads,
             projector=entry.projector,
         )
