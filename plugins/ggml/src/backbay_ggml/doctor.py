@@ -11,7 +11,7 @@ from .devices.device import Device, find_devices
 from .library.abi import NULL
 from .library.library import SUPPORTED, Library, load_library, text
 from .library.location import OURS, REBUILD
-from .library.native import ATTENTION, CONVOLUTION, MISSING, OFF, ROWS, VARIABLE
+from .library.native import ATTENTION, CONVOLUTION, MISSING, OFF, PRODUCTS, ROWS, VARIABLE
 from .weights.arrangements import AMX, REPACK, buffer_types
 from .weights.trials import other_form_pays, trial_result
 
@@ -40,6 +40,7 @@ def diagnose() -> dict[str, str]:
         "attention of many queries": _native(library, ATTENTION),
         "short convolutions": _native(library, CONVOLUTION),
         "copies of rows": _native(library, ROWS),
+        "products of quantized weights": _native(library, PRODUCTS),
         "repacked weights": _arrangement(library, REPACK),
         "amx": _arrangement(library, AMX),
         "products of one column": _one_column(library),

@@ -40,6 +40,14 @@ LAYERS_ON = {
 }
 
 
+@pytest.fixture(scope="module", autouse=True)
+def kernels_of_ggml() -> Iterator[None]:
+    """Only ggml's products, as on the servers: native ones round in other places."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(load_library(), "products", None)
+        yield
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     with serving(devices=2) as made:

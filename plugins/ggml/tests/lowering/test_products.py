@@ -46,6 +46,12 @@ def opened(path):
     return backend
 
 
+@pytest.fixture
+def without_native(monkeypatch):
+    """Only ggml's code."""
+    monkeypatch.setattr(load_library(), "products", None)
+
+
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("batch", [1, 2, 3, 4, 5, 6, 7, 33])
 def test_products_are_right_and_added_columns_are_dropped(model, batch, full, pays) -> None:
@@ -76,6 +82,7 @@ def columns_computed(model, batch):
         return int(line.split("[")[-1].split(",")[1]), arrangement and arrangement.name
 
 
+@pytest.mark.usefixtures("without_native")
 def test_products_take_the_fastest_form(model, pays) -> None:
     for batch in (1, 2, 3, 4, 5, 6, 7, 33):
         count, arrangement = columns_computed(model, batch)
@@ -87,6 +94,7 @@ def test_products_take_the_fastest_form(model, pays) -> None:
             assert count == batch
 
 
+@pytest.mark.usefixtures("without_native")
 @pytest.mark.parametrize("batch", [8, 9, 40])
 def test_added_rows_change_no_result(model, batch, monkeypatch) -> None:
     """The added rows lie behind a weight; behind the last weight, memory is kept free for them."""

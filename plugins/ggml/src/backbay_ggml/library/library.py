@@ -18,7 +18,7 @@ from .abi import DTYPES, NULL, Ptr, dtype_of, ffi
 from .functions import Functions, file_of
 from .layout import check_layout, has_type, op_numbers
 from .location import VARIABLE, locate
-from .native import NativeAttention, NativeRows, find_native
+from .native import NativeAttention, NativeProducts, NativeRows, find_native
 
 OLDEST, NEWEST = (0, 15, 3), (0, 25, 3)
 """The range of ggml versions that the tests run on; later patch levels of the newest are accepted."""
@@ -75,6 +75,11 @@ class Library:
     def rows(self) -> NativeRows | None:
         """Native copies of rows, if there are any that work here."""
         return None if self.native is None else self.native.rows
+
+    @cached_property
+    def products(self) -> NativeProducts | None:
+        """Native products of quantized weights, if there are any that work here."""
+        return None if self.native is None else self.native.products
 
     def devices(self) -> list[Ptr]:
         """Every device that ggml reports, the CPU first."""

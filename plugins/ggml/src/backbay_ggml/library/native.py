@@ -24,9 +24,11 @@ VARIABLE = "BACKBAY_GGML_NATIVE"
 OFF = "0"
 STEM = "libbackbay_kernels"
 ENDING = ".dylib" if sys.platform == "darwin" else ".so"
-ATTENTION, CONVOLUTION, ROWS = "attention", "convolution", "rows"
+ATTENTION, CONVOLUTION, PRODUCTS, ROWS = "attention", "convolution", "products", "rows"  # purposes
 MOST_FEATURES = 128  # of a head
 MOST_TAPS = 32  # of a convolution
+FORMATS = ("Q4_0", "Q4_0_X8", "Q8_0", "Q4_K", "Q4_K_X8", "Q6_K")  # as in lib/products.h; X8: as ggml repacks
+ENTRY = 48  # bytes of 32 numbers of a column in codes
 EVERY_THREAD = -1  # GGML_N_TASKS_MAX
 TIMEOUT = 60.0  # seconds
 MISSING = "there is no code of ours for this CPU beside the library"
@@ -49,6 +51,19 @@ class NativeRows:
     put: Ptr
 
 
+@dataclass(frozen=True)
+class NativeProducts:
+    """Products of quantized weights for `ggml_custom_4d`: columns in codes, and their products with weights.
+
+    Both get the number of the weights' format, an index of FORMATS; `formats` are those with code for this processor.
+    """
+
+    columns: Ptr
+    products: Ptr
+    formats: frozenset[str]
+    instructions: str
+
+
 @final
 class NativeCode:
     """The functions of a file of native code. Each purpose has its own instruction sets, and its own trial."""
@@ -59,7 +74,9 @@ class NativeCode:
 
     def instructions(self, purpose: str) -> str | None:
         """The instruction set that this processor runs, of those that a purpose has code for; None if there is none."""
-        ask = getattr(self._loaded, f"backbay_{purpose}_instructions")
+        ask = getattr(self._loaded, f"backbay_{purpose}_instructions", None)
+        if ask is None:  # an older file
+            return None
         ask.restype = ctypes.c_char_p
         answer: bytes | None = ask()
         return None if answer is None else answer.decode()
@@ -93,6 +110,19 @@ class NativeCode:
     def rows(self) -> NativeRows | None:
         """Copies of rows, if they can be used."""
         return None if self.why_not(ROWS) else NativeRows(*map(self.function, ("join", "pick", "put")))
+
+    @cached_property
+    def products(self) -> NativeProducts | None:
+        """Products, if they can be used."""
+        return None if self.why_not(PRODUCTS) else self.untried_products()
+
+    def untried_products(self) -> NativeProducts:
+        """Products, whether they can be used or not."""
+        takes = self._loaded.backbay_products_takes
+        formats = frozenset(name for number, name in enumerate(FORMATS) if takes(number))
+        return NativeProducts(
+            self.function("columns"), self.function("products"), formats, self.instructions(PRODUCTS) or ""
+        )
 
 
 def find_native(folder: Path) -> NativeCode | None:

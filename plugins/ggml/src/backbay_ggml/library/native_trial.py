@@ -15,10 +15,19 @@ from typing import Any
 import numpy as np
 
 from backbay import DType
-from backbay.plugin import Array, contiguous_strides
+from backbay.plugin import Array, Bytes, contiguous_strides, decode
 
 from .abi import Ptr, ffi
-from .native import ATTENTION, CONVOLUTION, ROWS, NativeCode
+from .native import (
+    ATTENTION,
+    CONVOLUTION,
+    ENTRY,
+    FORMATS,
+    PRODUCTS,
+    ROWS,
+    NativeCode,
+    NativeProducts,
+)
 
 THREADS = 2
 CLOSE = 1e-3
@@ -44,7 +53,7 @@ def convolution(code: NativeCode) -> bool:
     rng = np.random.default_rng(1)
     x, kernels = (rng.standard_normal(shape, np.float32) for shape in ((2, 12, 300), (300, 4)))
     result = np.zeros((2, 9, 300), np.float32)
-    window = _tensor(x)
+    window = tensor_of(x)
     window.ne, window.nb = (12, 300, 2, 1), (300 * 4, 4, 12 * 300 * 4, 2 * 12 * 300 * 4)
     run(code.function("convolution"), result, [window, kernels], ffi.NULL)
     expected = sum(x[:, i : i + 9] * kernels[:, i] for i in range(4))
@@ -59,7 +68,7 @@ def rows(code: NativeCode) -> bool:
     run(code.function("join"), joined, [first, second], ffi.cast("void *", 4 * 4 + 1))
     run(code.function("join"), side_by_side, [first, second], ffi.cast("void *", 4 * 4))
     matrix, picked, places = table.reshape(5, 120), np.zeros((2, 120), np.float32), np.array([4, 1], np.int32)
-    ids = _tensor(np.zeros(2, np.float32))
+    ids = tensor_of(np.zeros(2, np.float32))
     ids.type, ids.data = int(DType.I32), ffi.from_buffer(places)
     run(code.function("pick"), picked, [matrix, ids], ffi.NULL)
     written = matrix.copy()
@@ -74,28 +83,73 @@ def rows(code: NativeCode) -> bool:
     )
 
 
+def products(code: NativeCode) -> bool:
+    """Whether products of random weights in the formats of files are right; those of others are tried with ggml."""
+    native = code.untried_products()
+    plain = [DType[name] for name in FORMATS if name in native.formats and name in DType.__members__]
+    return bool(plain) and all(_multiplies(native, dtype) for dtype in plain)
+
+
+def _multiplies(native: NativeProducts, dtype: DType) -> bool:
+    rng = np.random.default_rng(2)
+    rows, inner = 70, 1280
+    data = random_blocks(dtype, rows * inner, rng).reshape(rows, -1)
+    x = rng.integers(-127, 128, (9, inner)).astype(np.float32)
+    x[:, ::32] = 127  # so that codes are exact
+    weights = decode(data.reshape(rows, -1, dtype.type_size), dtype).reshape(rows, inner).astype(np.float64)
+    found = multiply(native, dtype.name, tensor(data, dtype, (inner, rows)), x)
+    return bool(np.allclose(found, x @ weights.T, rtol=CLOSE, atol=CLOSE * np.abs(x @ weights.T).max()))
+
+
+def random_blocks(dtype: DType, count: int, rng: np.random.Generator) -> Bytes:
+    """Blocks of any codes, whose scales are near 1."""
+    blocks = rng.integers(0, 256, (count // dtype.block_size, dtype.type_size), np.uint8)
+    for place in SCALES[dtype]:
+        scale = rng.uniform(0.5, 1.5, len(blocks)).astype(np.float16)
+        blocks[:, place : place + 2] = scale.view(np.uint8).reshape(-1, 2)
+    return blocks.reshape(-1)
+
+
+def multiply(native: NativeProducts, format_: str, weights: Ptr, x: Array) -> Array:
+    """The products of weights and the rows of an array."""
+    number, (count, inner) = ffi.cast("void *", FORMATS.index(format_)), x.shape
+    codes = np.zeros((count, inner // 32 * ENTRY // 4), np.float32)
+    result = np.zeros((count, weights.ne[1]), np.float32)
+    run(native.columns, codes, [x], number)
+    run(native.products, result, [weights, codes], number)
+    return result
+
+
+SCALES = {DType.Q4_0: (0,), DType.Q8_0: (0,), DType.Q4_K: (0, 2), DType.Q6_K: (208,)}
+"""The places of scales in blocks."""
 TRIALS: dict[str, Callable[[NativeCode], bool]] = {
     ATTENTION: attention,
     CONVOLUTION: convolution,
+    PRODUCTS: products,
     ROWS: rows,
 }
 
 
 def run(function: Ptr, result: Array, operands: Sequence[Array | Ptr], data: Ptr) -> None:
     """Run a function for custom ops, as ggml would on some threads, one after the other."""
-    tensor = _tensor(result)
-    sources = [_tensor(x) if isinstance(x, np.ndarray) else x for x in operands]
+    made = tensor_of(result)
+    sources = [tensor_of(x) if isinstance(x, np.ndarray) else x for x in operands]
     for index, source in enumerate(sources):
-        tensor.src[index] = source
+        made.src[index] = source
     for thread in range(THREADS):
-        function(tensor, thread, THREADS, data)
+        function(made, thread, THREADS, data)
 
 
-def _tensor(array: Array) -> Ptr:
+def tensor_of(array: Array) -> Ptr:
     """A tensor of a contiguous f32 array; it is valid as long as the array lives."""
-    made, shape = ffi.new("ggml_tensor *"), (*array.shape[::-1], 1, 1, 1, 1)[:4]
-    made.type, made.ne, made.nb = int(DType.F32), shape, contiguous_strides(DType.F32, shape)
-    made.data = ffi.from_buffer(array)
+    return tensor(array, DType.F32, array.shape[::-1])
+
+
+def tensor(data: Array, dtype: DType, shape: Sequence[int]) -> Ptr:
+    """A tensor of the bytes of a contiguous array; it is valid as long as the array lives."""
+    made, extents = ffi.new("ggml_tensor *"), (*shape, 1, 1, 1, 1)[:4]
+    made.type, made.ne, made.nb = int(dtype), extents, contiguous_strides(dtype, extents)
+    made.data = ffi.from_buffer(data)
     return made
 
 

@@ -153,6 +153,15 @@ class Builder(TensorBuilder):
         """The tensor as another dtype, contiguous if it is converted."""
         return conversions.cast(self, tensor, dtype)
 
+    def without_buffer(self, weight: Ptr) -> Ptr:
+        """The data of a weight on the CPU, as a tensor of no buffer."""
+        made = leaf_tensor(dtype_of(weight), tuple(weight.ne))
+        made.data = weight.data
+        self.loose.append(made)
+        if self._op_placement is not None:
+            self._op_placement.add_copy(made, self._op_placement.current)
+        return made
+
     def with_more_rows(self, weight: Ptr, rows: int) -> Ptr:
         """A weight on the current node's device with more rows, which hold whatever follows it in memory."""
         made = leaf_tensor(dtype_of(weight), (weight.ne[0], rows, 1, 1))

@@ -14,6 +14,7 @@ from ..tensors.layouts import four
 from ..weights.arrangements import EXTRA_ROWS, REPACK, Arrangement
 from ..weights.trials import other_form_pays
 from .builder import Builder
+from .native_products import multiply_native
 
 FULL_PRECISION = 10  # of enum ggml_prec
 FEW = 32  # columns; with more, the form of the last ones matters little
@@ -25,6 +26,9 @@ TILE = 4  # columns that repacked weights are multiplied with at a time; the res
 
 def multiply(g: Builder, w: Node, x: Node, *, full: bool) -> Ptr:
     """The product of two nodes; `full` asks for sums in f32 on every device."""
+    native = multiply_native(g, w, x)
+    if native is not None:
+        return native
     weights = g.product(w) or g.rows(w)
     if weights.extra != NULL:  # an arrangement may require all columns in one matrix
         columns = g.reshape(g.floats(x), x.dim(0), x.size // x.dim(0))

@@ -40,6 +40,7 @@ class Arrangement:
     """A buffer type, for weights of some dtypes.
 
     Products with `spaced` dtypes are slow if all their columns begin at the same offset of a page; more rows help.
+    Native code of ours multiplies `native` dtypes in this arrangement.
     """
 
     def __init__(
@@ -48,9 +49,10 @@ class Arrangement:
         name: str,
         types: Collection[DType] = TYPES,
         spaced: Collection[DType] = (),
+        native: Collection[DType] = (),
     ) -> None:
         self._library, self._lib, self.name, self._types = library, library.lib, name, types
-        self.spaced = spaced
+        self.spaced, self.native = spaced, native
         self.buffer_type = buffer_types(library)[name]
         self._sample: Ptr = self._lib.ggml_backend_buft_alloc_buffer(self.buffer_type, SAMPLE_BYTES)
 

@@ -1,6 +1,7 @@
 """The child process of a trial: it multiplies in an arrangement, compares with plain weights, and times both.
 
-It exits with 0 if the results agree, and prints the dtypes for which the arrangement pays, and which are `spaced`.
+It exits with 0 if the results agree, and prints the dtypes for which the arrangement pays, which of them are `spaced`,
+and which native code of ours multiplies.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from backbay.plugin import Array, Bytes
 
 from ..library.abi import NULL, Ptr, ffi
 from ..library.library import Library, load_library
+from ..library.native_trial import multiply
 from ..library.pools import new_pool
 from ..tensors.layouts import leaf_tensor
 from .arrangements import EXTRA_ROWS, REPACK, TYPES, Arrangement, buffer_types
@@ -48,7 +50,9 @@ def main() -> int:
     repack = Arrangement(library, REPACK) if REPACK in buffer_types(library) else None
     pays = [dtype for dtype in TYPES if _pays(library, arrangement, repack, dtype)]
     spaced = [dtype for dtype in pays if _gains_by_rows(library, arrangement, dtype)]
-    json.dump({"types": list(map(str, pays)), "spaced": list(map(str, spaced))}, sys.stdout)
+    native = [dtype for dtype in pays if _takes_native(library, arrangement, dtype)]
+    found = {"types": pays, "spaced": spaced, "native": native}
+    json.dump({key: list(map(str, dtypes)) for key, dtypes in found.items()}, sys.stdout)
     return 0
 
 
@@ -80,6 +84,19 @@ def _gains_by_rows(library: Library, arrangement: Arrangement, dtype: DType) -> 
         return False
     longer = _seconds(library, arrangement, dtype, WIDE + EXTRA_ROWS)
     return bool(longer) and longer[1] < GAIN * _seconds(library, arrangement, dtype)[1]
+
+
+def _takes_native(library: Library, arrangement: Arrangement, dtype: DType) -> bool:
+    """Whether native products with rearranged weights equal those with plain ones, to the bit."""
+    native, name = library.products, f"{dtype.name}_X8"
+    if native is None or arrangement.name != REPACK or name not in native.formats:
+        return False
+    packed, plain = arrangement.tensor(dtype, (INNER, ROWS)), leaf_tensor(dtype, (INNER, ROWS, 1, 1))
+    data = _random_blocks(library, dtype)
+    _fill(library, arrangement, packed, data)
+    _fill(library, None, plain, data)
+    x = np.random.default_rng(3).standard_normal((5, INNER)).astype(np.float32)
+    return np.array_equal(multiply(native, name, packed, x), multiply(native, dtype.name, plain, x))
 
 
 @cache

@@ -31,13 +31,15 @@ FAULTS = (signal.SIGILL, signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT)  # of co
 class TrialResult:
     """Why an arrangement cannot be used (empty if it can), and the dtypes for which it pays.
 
-    `spaced` are the dtypes whose products need more rows; see `Arrangement`. A result that `lasts` tells of this
+    `spaced` are the dtypes whose products need more rows, and `native` those that native code multiplies in this
+    arrangement; see `Arrangement`. A result that `lasts` tells of this
     machine, not of a trial that was killed or got no memory.
     """
 
     why_not: str = ""
     types: tuple[str, ...] = ()
     spaced: tuple[str, ...] = ()
+    native: tuple[str, ...] = ()
     lasts: bool = field(default=True, compare=False)
 
 
@@ -48,11 +50,12 @@ def usable_arrangements(library: Library) -> list[Arrangement]:
         if name not in buffer_types(library):
             continue
         result = trial_result(library, name)
-        types, spaced = (
-            [dtype for dtype in TYPES if str(dtype) in names] for names in (result.types, result.spaced)
+        types, spaced, native = (
+            [dtype for dtype in TYPES if str(dtype) in names]
+            for names in (result.types, result.spaced, result.native)
         )
         if not result.why_not and types:
-            found.append(Arrangement(library, name, types, spaced))
+            found.append(Arrangement(library, name, types, spaced, native))
     return found
 
 
@@ -102,11 +105,13 @@ def run_trial(library: Library, name: str) -> TrialResult:
 def _kept(library: Library, name: str) -> CachedValue:
     """The place of a result, which depends on the trial, the library and the CPU."""
     files = sorted(library.path.parent.glob("libggml*"))
+    if library.native is not None:
+        files.append(library.native.path)
     facts: list[Any] = [library.version, str(library.path), platform.machine(), processor()]
     facts += [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     return CachedValue("trials", f"ggml-{name.lower()}", facts)
 
 
 def _parsed(fields: Any) -> TrialResult:
-    types, spaced = (tuple(map(str, fields[key])) for key in ("types", "spaced"))
-    return TrialResult(str(fields["why_not"]), types, spaced)
+    types, spaced, native = (tuple(map(str, fields[key])) for key in ("types", "spaced", "native"))
+    return TrialResult(str(fields["why_not"]), types, spaced, native)

@@ -1,0 +1,62 @@
+// Products of quantized weights and any number of columns, as two custom ops of ggml: columns in codes, and products.
+
+#include "tensor.h"
+
+#include "products.h"
+
+static Columns columns_of(const ggml_tensor *entries, long blocks, long most) {
+    return {(Entry *)entries->data, (long)entries->ne[1], blocks, most};
+}
+
+static Weights weights_of(const ggml_tensor *w, Format format) {
+    const Layout &layout = LAYOUTS[format];
+    return {(const char *)w->data, (long)w->ne[1], (long)w->ne[0] / BLOCK, (long)w->nb[1] * layout.rows, format};
+}
+
+#if defined(__x86_64__)
+
+#include "products_avx512.h"
+
+static bool has_avx512() {
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
+}
+
+static const char *find() { return has_avx512() ? "AVX-512 with VNNI" : nullptr; }
+static bool takes(Format) { return true; }
+
+static void encode(const ggml_tensor *x, Format format, const ggml_tensor *entries, int thread, int threads) {
+    const long blocks = x->ne[0] / BLOCK, stride = x->nb[1] / sizeof(float);
+    avx512::encode_columns((const float *)x->data, stride, format, columns_of(entries, blocks, avx512::MOST), thread, threads);
+}
+
+static void multiply(const ggml_tensor *w, Format format, const ggml_tensor *entries, const ggml_tensor *y, int thread, int threads) {
+    const Weights weights = weights_of(w, format);
+    const Result result = {(float *)y->data, (long)(y->nb[1] / sizeof(float))};
+    avx512::multiply(weights, columns_of(entries, weights.blocks, avx512::MOST), result, thread, threads);
+}
+
+#else
+
+static const char *find() { return nullptr; }
+static bool takes(Format) { return false; }
+static void encode(const ggml_tensor *, Format, const ggml_tensor *, int, int) {}
+static void multiply(const ggml_tensor *, Format, const ggml_tensor *, const ggml_tensor *, int, int) {}
+
+#endif
+
+// The instruction set that this processor runs; null if it is none of those that are compiled.
+extern "C" const char *backbay_products_instructions() { return find(); }
+
+// Whether there is code for a format of weights.
+extern "C" int backbay_products_takes(int format) { return find() && 0 <= format && format < FORMATS && takes((Format)format); }
+
+// ggml_custom_op_t; userdata is the format of the weights. Of an f32 matrix, its columns in codes.
+extern "C" void backbay_columns(ggml_tensor *result, int thread, int threads, void *userdata) {
+    encode(result->src[0], (Format)(intptr_t)userdata, result, thread, threads);
+}
+
+// ggml_custom_op_t; userdata is the format of the weights. The product of weights and columns in codes.
+extern "C" void backbay_products(ggml_tensor *result, int thread, int threads, void *userdata) {
+    multiply(result->src[0], (Format)(intptr_t)userdata, result->src[1], result, thread, threads);
+}

@@ -1,0 +1,66 @@
+// Products of quantized weights and columns: what the code for all instruction sets has in common.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+constexpr long BLOCK = 32; // weights with one scale, or with one for each half
+#ifndef FEW
+#define FEW 4
+#endif
+#ifndef DIST
+#define DIST 32
+#endif
+constexpr long CHUNK = 16; // blocks of a row that are unpacked at a time: with 32 rows, half of the first cache
+constexpr long BATCH = 128; // columns whose sums are kept at a time
+constexpr long NEAR = 768 << 10; // bytes of columns that stay in the second cache
+
+// A block of a column: codes, their scale, and the terms for weights whose codes are not centred.
+struct Entry {
+    int8_t codes[BLOCK];
+    float scale;
+    int32_t bias[2]; // minus the centre of the weights' codes, times the sum of the codes; of each half, for HALVES
+    float minus;     // minus the sum of the column's numbers
+};
+static_assert(sizeof(Entry) == 48, "");
+
+// How the weights lie: as in a file, or as ggml repacks them, eight rows interleaved by 8 bytes.
+enum Format { Q4_0, Q4_0_X8, Q8_0, Q4_K, Q4_K_X8, Q6_K, FORMATS };
+
+// What the scales of a block are: one; one and what is subtracted; one for each half.
+enum Scales { ONE, MINIMUM, HALVES };
+
+struct Layout {
+    Scales scales;
+    int centre;    // of the codes
+    int rows;      // that are interleaved
+    int blocks;    // of 32 weights in a unit of the format
+    int size;      // bytes of a unit
+    bool over_127; // codes; without VNNI, their products overflow 16 bits
+};
+constexpr Layout LAYOUTS[FORMATS] = {
+    {ONE, 8, 1, 1, 18, false},     {ONE, 8, 8, 1, 144, false},      {ONE, 128, 1, 1, 34, true},
+    {MINIMUM, 0, 1, 8, 144, false}, {MINIMUM, 0, 8, 8, 1152, false}, {HALVES, 32, 1, 8, 210, false},
+};
+
+struct Weights {
+    const char *data;
+    long rows, blocks, stride; // bytes from a row, or from interleaved rows, to the next
+    Format format;
+};
+
+// Entries by tile, block and column. All tiles have the same number of columns, or one more.
+struct Columns {
+    Entry *entries;
+    long count, blocks, most; // columns in a tile
+
+    long tiles() const { return (count + most - 1) / most; }
+    long first(long tile) const { return count * tile / tiles(); }
+    Entry *block(long tile, long block) const { return entries + first(tile) * blocks + block * (first(tile + 1) - first(tile)); }
+};
+
+struct Result {
+    float *data;
+    long stride; // floats from a column to the next
+};

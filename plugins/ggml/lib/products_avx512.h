@@ -1,0 +1,101 @@
+// Products by AVX-512 with VNNI: the few operations that differ between instruction sets.
+
+#include <immintrin.h>
+
+namespace avx512 {
+
+#define TARGET __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c,prefer-vector-width=512")))
+#define INLINE TARGET static inline __attribute__((always_inline))
+
+typedef __m512i Ints;
+typedef __m512 Vec;
+constexpr long LANES = 16, MOST = 6;
+
+INLINE Ints load(const void *x) { return _mm512_loadu_si512(x); }
+INLINE void store(void *x, Ints y) { _mm512_store_si512(x, y); }
+INLINE Vec load_floats(const float *x) { return _mm512_load_ps(x); }
+INLINE void store_floats(float *x, Vec y) { _mm512_storeu_ps(x, y); }
+INLINE Ints bytes(int x) { return _mm512_set1_epi8((char)x); }
+INLINE Ints numbers(int32_t x) { return _mm512_set1_epi32(x); }
+INLINE Vec floats(float x) { return _mm512_set1_ps(x); }
+INLINE Ints shifted_right(Ints x, int n) { return _mm512_srl_epi32(x, _mm_cvtsi32_si128(n)); }
+INLINE Ints shifted_left(Ints x, int n) { return _mm512_sll_epi32(x, _mm_cvtsi32_si128(n)); }
+INLINE Ints extended_byte(Ints x, int n) { return _mm512_srai_epi32(shifted_left(x, 24 - 8 * n), 24); }
+INLINE Vec converted(Ints x) { return _mm512_cvtepi32_ps(x); }
+INLINE Vec times(Vec x, Vec y) { return _mm512_mul_ps(x, y); }
+INLINE Vec plus_product(Vec sum, Vec x, Vec y) { return _mm512_fmadd_ps(x, y, sum); }
+INLINE Ints plus_products(Ints sum, Ints weights, Ints codes) { return _mm512_dpbusd_epi32(sum, weights, codes); }
+INLINE Vec of_bytes(const uint8_t *x) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_load_si128((const __m128i *)x))); }
+// The lower 16 bits of each lane, numbers in f16.
+INLINE Vec of_halves(Ints x) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(x)); }
+
+// 16 bytes of each row, by groups of four.
+INLINE void quads(const char *const *rows, long offset, Ints *q) {
+    Ints r[4];
+    for (int i = 0; i < 4; i++) {
+        r[i] = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)(rows[i] + offset)));
+        r[i] = _mm512_inserti32x4(r[i], _mm_loadu_si128((const __m128i *)(rows[4 + i] + offset)), 1);
+        r[i] = _mm512_inserti32x4(r[i], _mm_loadu_si128((const __m128i *)(rows[8 + i] + offset)), 2);
+        r[i] = _mm512_inserti32x4(r[i], _mm_loadu_si128((const __m128i *)(rows[12 + i] + offset)), 3);
+    }
+    const Ints a = _mm512_unpacklo_epi32(r[0], r[1]), b = _mm512_unpackhi_epi32(r[0], r[1]);
+    const Ints c = _mm512_unpacklo_epi32(r[2], r[3]), d = _mm512_unpackhi_epi32(r[2], r[3]);
+    q[0] = _mm512_unpacklo_epi64(a, c);
+    q[1] = _mm512_unpackhi_epi64(a, c);
+    q[2] = _mm512_unpacklo_epi64(b, d);
+    q[3] = _mm512_unpackhi_epi64(b, d);
+}
+
+// 8 bytes of each row, interleaved, by groups of four.
+INLINE void pairs(const char *const *rows, long offset, Ints *q) {
+    const Ints a = load(rows[0] + offset), b = load(rows[1] + offset);
+    const Ints even = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+    q[0] = _mm512_permutex2var_epi32(a, even, b);
+    q[1] = _mm512_permutex2var_epi32(a, _mm512_or_si512(even, _mm512_set1_epi32(1)), b);
+}
+
+// A number in f16 of each of 8 rows.
+INLINE __m128i eight_halves(const char *const *rows, long offset) {
+    __m128i x = _mm_setzero_si128();
+#define INSERT(i) x = _mm_insert_epi16(x, *(const uint16_t *)(rows[i] + offset), i)
+    INSERT(0), INSERT(1), INSERT(2), INSERT(3), INSERT(4), INSERT(5), INSERT(6), INSERT(7);
+#undef INSERT
+    return x;
+}
+
+INLINE Vec halves(const char *const *rows, long offset) {
+    const __m256i x = _mm256_castsi128_si256(eight_halves(rows, offset));
+    return _mm512_cvtph_ps(_mm256_inserti128_si256(x, eight_halves(rows + 8, offset), 1));
+}
+
+// Numbers in f16 of rows that are interleaved.
+INLINE Vec interleaved_halves(const char *const *rows, long offset) {
+    const __m128i a = _mm_loadu_si128((const __m128i *)(rows[0] + offset));
+    const __m128i b = _mm_loadu_si128((const __m128i *)(rows[1] + offset));
+    return _mm512_cvtph_ps(_mm256_inserti128_si256(_mm256_castsi128_si256(a), b, 1));
+}
+
+// The largest magnitude in a block; NaN if it holds one.
+INLINE float peak(const float *x) {
+    const Vec a = _mm512_loadu_ps(x), b = _mm512_loadu_ps(x + 16);
+    if (_mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q))
+        return __builtin_nanf("");
+    return _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(a), _mm512_abs_ps(b)));
+}
+
+// A block times a factor, rounded.
+INLINE void round_block(const float *x, Vec factor, int8_t *codes) {
+    for (int i = 0; i < BLOCK; i += LANES) {
+        const Ints whole = _mm512_cvtps_epi32(times(_mm512_loadu_ps(x + i), factor));
+        _mm_storeu_si128((__m128i *)(codes + i), _mm512_cvtsepi32_epi8(whole));
+    }
+}
+
+#include "products_columns.h"
+#include "products_unpacking.h"
+#include "products_tiles.h"
+
+#undef TARGET
+#undef INLINE
+
+} // namespace avx512

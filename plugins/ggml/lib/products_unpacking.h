@@ -1,0 +1,138 @@
+// Unpacking of weights: from the blocks of LANES rows to codes that are multiplied with those of columns.
+
+// A block of LANES rows: groups of four adjoining codes of each row.
+struct Part {
+    alignas(64) uint8_t codes[8][4 * LANES];
+    alignas(64) float scale[LANES];
+    alignas(64) float extra[LANES]; // the minimum, or the scale of the second half
+};
+
+INLINE Ints low(Ints x) { return x & bytes(15); }
+INLINE Ints high(Ints x) { return shifted_right(x, 4) & bytes(15); }
+
+INLINE void unpack_q4_0(const char *const *rows, long block, Part *part) {
+    Ints q[4];
+    quads(rows, block * 18 + 2, q);
+    for (int i = 0; i < 4; i++) {
+        store(part->codes[i], low(q[i]));
+        store(part->codes[4 + i], high(q[i]));
+    }
+    store_floats(part->scale, halves(rows, block * 18));
+}
+
+INLINE void unpack_q4_0_x8(const char *const *rows, long block, Part *part) {
+    const Ints sign = bytes(8); // which ggml flips
+    for (int half = 0; half < 2; half++) {
+        Ints q[2];
+        pairs(rows, block * 144 + 16 + 64 * half, q);
+        for (int i = 0; i < 2; i++) {
+            store(part->codes[2 * half + i], low(q[i]) ^ sign);
+            store(part->codes[4 + 2 * half + i], high(q[i]) ^ sign);
+        }
+    }
+    store_floats(part->scale, interleaved_halves(rows, block * 144));
+}
+
+INLINE void unpack_q8_0(const char *const *rows, long block, Part *part) {
+    for (int half = 0; half < 2; half++) {
+        Ints q[4];
+        quads(rows, block * 34 + 2 + 16 * half, q);
+        for (int i = 0; i < 4; i++)
+            store(part->codes[4 * half + i], q[i] ^ bytes(128));
+    }
+    store_floats(part->scale, halves(rows, block * 34));
+}
+
+// Four bytes are scales of four blocks.
+INLINE void store_scales(Part *parts, Ints scales, Ints minima, Vec d, Vec dmin) {
+    for (int i = 0; i < 4; i++) {
+        store_floats(parts[i].scale, times(converted(shifted_right(scales, 8 * i) & numbers(255)), d));
+        store_floats(parts[i].extra, times(converted(shifted_right(minima, 8 * i) & numbers(255)), dmin));
+    }
+}
+
+INLINE void unpack_q4_k(const char *const *rows, long block, Part *parts) {
+    const long start = block / 8 * 144;
+    const Ints six = bytes(63), upper = bytes(48);
+    Ints q[8];
+    quads(rows, start, q); // d and dmin, then 12 bytes of scales
+    const Vec d = of_halves(q[0]), dmin = of_halves(shifted_right(q[0], 16));
+    store_scales(parts, q[1] & six, q[2] & six, d, dmin);
+    const Ints scales = low(q[3]) | (shifted_right(q[1], 2) & upper), minima = high(q[3]) | (shifted_right(q[2], 2) & upper);
+    store_scales(parts + 4, scales, minima, d, dmin);
+    for (int pair = 0; pair < 4; pair++) {
+        quads(rows, start + 16 + 32 * pair, q);
+        quads(rows, start + 32 + 32 * pair, q + 4);
+        for (int i = 0; i < 8; i++) {
+            store(parts[2 * pair].codes[i], low(q[i]));
+            store(parts[2 * pair + 1].codes[i], high(q[i]));
+        }
+    }
+}
+
+INLINE void unpack_q4_k_x8(const char *const *rows, long block, Part *parts) {
+    const long start = block / 8 * 1152;
+    const Vec d = interleaved_halves(rows, start), dmin = interleaved_halves(rows, start + 16);
+    for (int i = 0; i < 8; i++) {
+        alignas(64) uint8_t scales[LANES], minima[LANES];
+        for (int n = 0; n < LANES / 8; n++) {
+            uint32_t x[3], found[4];
+            memcpy(x, rows[n] + start + 32 + 12 * i, sizeof x);
+            found[0] = x[0] & 0x3f3f3f3f;
+            found[1] = (x[2] & 0x0f0f0f0f) | (x[0] >> 2 & 0x30303030);
+            found[2] = x[1] & 0x3f3f3f3f;
+            found[3] = (x[2] >> 4 & 0x0f0f0f0f) | (x[1] >> 2 & 0x30303030);
+            memcpy(scales + 8 * n, found, 8);
+            memcpy(minima + 8 * n, found + 2, 8);
+        }
+        store_floats(parts[i].scale, times(of_bytes(scales), d));
+        store_floats(parts[i].extra, times(of_bytes(minima), dmin));
+    }
+    for (int n = 0; n < 16; n++) { // pieces of 8 bytes
+        Ints q[2];
+        pairs(rows, start + 128 + 64 * n, q);
+        for (int i = 0; i < 2; i++) {
+            store(parts[n / 4 * 2].codes[n % 4 * 2 + i], low(q[i]));
+            store(parts[n / 4 * 2 + 1].codes[n % 4 * 2 + i], high(q[i]));
+        }
+    }
+}
+
+INLINE void unpack_q6_k(const char *const *rows, long block, Part *parts) {
+    const long start = block / 8 * 210;
+    const Ints upper = bytes(48);
+    for (int n = 0; n < 4; n++) { // pieces of 16 in each of four blocks
+        const long half = n / 2, piece = n % 2;
+        Ints a[4], b[4], h[4];
+        quads(rows, start + 64 * half + 16 * piece, a);
+        quads(rows, start + 64 * half + 32 + 16 * piece, b);
+        quads(rows, start + 128 + 32 * half + 16 * piece, h);
+        for (int i = 0; i < 4; i++) {
+            Part *part = parts + 4 * half;
+            const long group = 4 * piece + i;
+            store(part[0].codes[group], low(a[i]) | (shifted_left(h[i], 4) & upper));
+            store(part[1].codes[group], low(b[i]) | (shifted_left(h[i], 2) & upper));
+            store(part[2].codes[group], high(a[i]) | (h[i] & upper));
+            store(part[3].codes[group], high(b[i]) | (shifted_right(h[i], 2) & upper));
+        }
+    }
+    Ints scales[4];
+    quads(rows, start + 192, scales);
+    const Vec d = halves(rows, start + 208);
+    for (int n = 0; n < 16; n++) {
+        Part &part = parts[n / 2];
+        store_floats(n % 2 ? part.extra : part.scale, times(converted(extended_byte(scales[n / 4], n % 4)), d));
+    }
+}
+
+TARGET static void unpack(Format format, const char *const *rows, long block, long count, Part *parts) {
+    for (long i = 0; i < count; i += LAYOUTS[format].blocks)
+        switch (format) {
+        case Q4_0: unpack_q4_0(rows, block + i, parts + i); break;
+        case Q4_0_X8: unpack_q4_0_x8(rows, block + i, parts + i); break;
+        case Q8_0: unpack_q8_0(rows, block + i, parts + i); break;
+        case Q4_K: unpack_q4_k(rows, block + i, parts + i); break;
+        case Q4_K_X8: unpack_q4_k_x8(rows, block + i, parts + i); break;
+        default: unpack_q6_k(rows, block + i, parts + i);
+        }
+}

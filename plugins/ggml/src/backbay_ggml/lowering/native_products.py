@@ -1,0 +1,62 @@
+"""Products of quantized weights by native code: columns become codes once, for all weights that they meet."""
+
+from __future__ import annotations
+
+from backbay import DType, Node
+
+from ..library.abi import NULL, Ptr, ffi
+from ..library.native import ENTRY, EVERY_THREAD, FORMATS
+from ..tensors.layouts import four
+from ..weights.arrangements import REPACK
+from .builder import Builder
+
+BLOCK = 32  # numbers of a column with one scale
+FEWEST = 2  # columns; ggml's code for one column waits for memory all the time, and is as fast as memory is
+
+
+def multiply_native(g: Builder, w: Node, x: Node) -> Ptr | None:
+    """The product of two nodes; None if native code does not take them."""
+    native, count = g.library.products, x.size // x.dim(0)
+    if native is None or not g.on_cpu or w.dtype.name not in native.formats or count < FEWEST:
+        return None
+    weights = g.product(w) or g.rows(w)
+    format_ = _format(g, w, weights)
+    if format_ not in native.formats:
+        return None
+    columns = _columns(g, x)
+    number = ffi.cast("void *", FORMATS.index(format_))
+
+    def encode() -> Ptr:
+        matrix = g.reshape(columns, x.dim(0), count)
+        shape = x.dim(0) // BLOCK * ENTRY // DType.F32.type_size, count, 1, 1
+        return g.call("custom_4d", int(DType.F32), *shape, [matrix], 1, native.columns, EVERY_THREAD, number)
+
+    codes = g.once(columns, f"codes for {w.dtype}", encode)
+    operands = [_alias(g, w, weights), codes]
+    shape = w.dim(1), count, 1, 1
+    product = g.call(
+        "custom_4d", int(DType.F32), *shape, operands, len(operands), native.products, EVERY_THREAD, number
+    )
+    return g.reshape(product, w.dim(1), *four(x)[1:])
+
+
+def _format(g: Builder, w: Node, weights: Ptr) -> str:
+    """The format of a matrix of weights, as they lie; empty if there is none."""
+    if four(w)[2:] != (1, 1):
+        return ""
+    if weights.extra == NULL:
+        return w.dtype.name
+    kind = g.arrangement(w)
+    return f"{w.dtype.name}_X8" if kind is not None and kind.name == REPACK and w.dtype in kind.native else ""
+
+
+def _columns(g: Builder, x: Node) -> Ptr:
+    """The columns in f32: all of them adjoin, if they stand in several matrices."""
+    return g.rows(x, DType.F32) if four(x)[2:] == (1, 1) else g.floats(x)
+
+
+def _alias(g: Builder, w: Node, weights: Ptr) -> Ptr:
+    """Rearranged weights as a tensor of no buffer: ggml runs only its own products on their buffer."""
+    if weights.extra == NULL:
+        return weights
+    return g.once(weights, "without a buffer", lambda: g.without_buffer(weights))

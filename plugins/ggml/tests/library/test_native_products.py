@@ -1,0 +1,123 @@
+"""Native products of quantized weights and columns, called directly, compared with float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from repacked import repacked
+
+from backbay import DType
+from backbay.plugin import decode
+from backbay_ggml.library.abi import ffi
+from backbay_ggml.library.native import ENTRY, FORMATS
+from backbay_ggml.library.native_trial import SCALES, multiply, random_blocks, run, tensor, tensor_of
+
+X8 = {"Q4_0_X8": DType.Q4_0, "Q4_K_X8": DType.Q4_K}
+SHAPES = [(1, 256), (3, 512), (8, 256), (31, 1024), (33, 768), (64, 2048), (72, 8192), (130, 1280)]
+ROUNDED = 1e-6  # of the sum of magnitudes
+
+
+@pytest.fixture(scope="module", params=["Q4_0", "Q4_0_X8", "Q8_0", "Q4_K", "Q4_K_X8", "Q6_K"])
+def format_(request, native_code):
+    if request.param not in native_code.untried_products().formats:
+        pytest.skip("no code for this processor")
+    return request.param
+
+
+@pytest.fixture
+def native(native_code):
+    return native_code.untried_products()
+
+
+def weights_of(format_: str, rows: int, inner: int, blocks=None):
+    """A tensor of random weights in a format, the numbers that they stand for, and the data to be kept."""
+    dtype = X8.get(format_) or DType[format_]
+    if blocks is None:
+        blocks = random_blocks(dtype, rows * inner, np.random.default_rng(rows))
+    blocks = blocks.reshape(rows, -1, dtype.type_size)
+    numbers = decode(blocks, dtype).reshape(rows, inner).astype(np.float64)
+    data = repacked(blocks, dtype) if format_ in X8 else np.ascontiguousarray(blocks)
+    return tensor(data, dtype, (inner, rows)), numbers, data
+
+
+def rounded(x):
+    """Columns as their codes tell them: 32 numbers share a scale."""
+    blocks = x.reshape(len(x), -1, 32)
+    scale = np.abs(blocks).max(-1, keepdims=True) / np.float32(127)
+    codes = np.rint(blocks / np.where(scale > 0, scale, 1))
+    return (codes * scale).reshape(x.shape).astype(np.float64)
+
+
+@pytest.mark.parametrize(("rows", "inner"), SHAPES)
+def test_products_are_right_for_any_number_of_rows(native, format_, rows, inner) -> None:
+    if format_ in X8:
+        rows = -(-rows // 8) * 8
+    w, numbers, kept = weights_of(format_, rows, inner)
+    x = np.random.default_rng(inner).integers(-127, 128, (7, inner)).astype(np.float32)
+    x[:, ::32] = 127  # so that codes are exact
+    error = np.abs(multiply(native, format_, w, x) - x @ numbers.T)
+    assert (error <= ROUNDED * (np.abs(x) @ np.abs(numbers.T))).all(), kept.shape
+
+
+def test_a_column_has_the_same_result_alone_and_among_others(native, format_) -> None:
+    w, numbers, _kept = weights_of(format_, 40, 1536)
+    x = np.random.default_rng(3).standard_normal((300, 1536)).astype(np.float32)
+    alone = np.concatenate([multiply(native, format_, w, x[n : n + 1]) for n in range(40)])
+    for count in (*range(2, 41), 300):
+        np.testing.assert_array_equal(multiply(native, format_, w, x[:count])[:40], alone[:count])
+    bound = 1.5 / 127 * np.abs(x).max() * np.abs(numbers).sum(1)
+    assert (np.abs(alone - x[:40] @ numbers.T) < bound).all()
+
+
+def test_numbers_of_any_magnitude_keep_their_precision(native, format_) -> None:
+    w, numbers, _kept = weights_of(format_, 16, 512)
+    x = np.random.default_rng(5).standard_normal((6, 512)).astype(np.float32)
+    x *= np.float32([0, 1e-40, 1e-33, 1e-20, 1, 1e20])[:, None]
+    found, right = multiply(native, format_, w, x), rounded(x) @ numbers.T
+    size = np.abs(rounded(x)) @ np.abs(numbers.T)
+    assert not found[0].any()
+    assert (np.abs(found - right)[1] <= 1e-3 * size[1]).all()  # subnormal numbers have few digits
+    assert (np.abs(found - right)[2:] <= 1e-5 * size[2:]).all()
+
+
+def test_unusual_numbers_stay_in_their_column(native, format_) -> None:
+    w, _numbers, _kept = weights_of(format_, 24, 512)
+    x = np.random.default_rng(6).standard_normal((5, 512)).astype(np.float32)
+    plain = multiply(native, format_, w, x)
+    x[1, 77], x[3, 400] = np.nan, np.inf
+    found = multiply(native, format_, w, x)
+    assert np.isnan(found[1]).all()
+    assert not np.isfinite(found[3]).any()
+    np.testing.assert_array_equal(found[[0, 2, 4]], plain[[0, 2, 4]])
+
+
+def test_the_outermost_codes_and_scales_are_exact(native, format_) -> None:
+    """All codes at one end, with the largest scales: sums of 16 bits would overflow."""
+    dtype = X8.get(format_) or DType[format_]
+    for code in (0, 255, 128, 127):
+        blocks = np.full((8, 2048 // dtype.block_size, dtype.type_size), code, np.uint8)
+        for place in SCALES[dtype]:
+            blocks[..., place : place + 2] = np.float16([65504]).view(np.uint8)
+        w, numbers, _kept = weights_of(format_, 8, 2048, blocks)
+        x = np.full((3, 2048), 127, np.float32) * np.float32([1, -1, 0])[:, None]
+        np.testing.assert_allclose(multiply(native, format_, w, x), x @ numbers.T, rtol=1e-5)
+
+
+def test_nothing_is_written_outside_of_the_result(native, format_) -> None:
+    w, numbers, _kept = weights_of(format_, 40, 256)
+    x = np.random.default_rng(7).integers(-127, 128, (9, 256)).astype(np.float32)
+    x[:, ::32] = 127
+    number = ffi.cast("void *", FORMATS.index(format_))
+    codes = np.zeros((9, 256 // 32 * ENTRY // 4), np.float32)
+    run(native.columns, codes, [tensor_of(x)], number)
+    wide = np.full((11, 50), 7, np.float32)  # with more rows and columns than the result has
+    result = tensor_of(wide[1:])
+    result.ne, result.nb = (40, 9, 1, 1), (4, 200, 1800, 1800)
+    result.src[0] = w
+    result.src[1] = operand = tensor_of(codes)
+    for thread in range(3):
+        native.products(result, thread, 3, number)
+    np.testing.assert_allclose(wide[1:10, :40], x @ numbers.T, rtol=1e-4, atol=1e-2)
+    wide[1:10, :40] = 7
+    assert (wide == 7).all()
+    assert operand.data == ffi.from_buffer(codes)
