@@ -6,13 +6,8 @@
 #include <cstring>
 
 constexpr long BLOCK = 32; // weights with one scale, or with one for each half
-#ifndef FEW
-#define FEW 4
-#endif
-#ifndef DIST
-#define DIST 32
-#endif
 constexpr long CHUNK = 16; // blocks of a row that are unpacked at a time: with 32 rows, half of the first cache
+constexpr long FEW = 4;    // the same for a single tile of columns, which waits for memory
 constexpr long BATCH = 128; // columns whose sums are kept at a time
 constexpr long NEAR = 768 << 10; // bytes of columns that stay in the second cache
 
@@ -63,4 +58,20 @@ struct Columns {
 struct Result {
     float *data;
     long stride; // floats from a column to the next
+};
+
+// Memory that is fetched line by line while something else is computed.
+struct Fetch {
+    const char *line;
+    double next, each; // bytes from the start: fetched up to here, and in a step
+
+    const char *start = line;
+
+    Fetch(const char *memory, double bytes) : line(memory), next(0), each(bytes) {}
+
+    void step(int times = 1) {
+        next += each * times;
+        for (const char *const end = start + (long)next; line < end; line += 64)
+            __builtin_prefetch(line, 0, 2);
+    }
 };

@@ -73,20 +73,11 @@ INLINE void unpack_q4_k(const char *const *rows, long block, Part *parts) {
 INLINE void unpack_q4_k_x8(const char *const *rows, long block, Part *parts) {
     const long start = block / 8 * 1152;
     const Vec d = interleaved_halves(rows, start), dmin = interleaved_halves(rows, start + 16);
+    alignas(64) uint8_t scales[8][LANES], minima[8][LANES];
+    interleaved_scales(rows, start + 32, scales, minima);
     for (int i = 0; i < 8; i++) {
-        alignas(64) uint8_t scales[LANES], minima[LANES];
-        for (int n = 0; n < LANES / 8; n++) {
-            uint32_t x[3], found[4];
-            memcpy(x, rows[n] + start + 32 + 12 * i, sizeof x);
-            found[0] = x[0] & 0x3f3f3f3f;
-            found[1] = (x[2] & 0x0f0f0f0f) | (x[0] >> 2 & 0x30303030);
-            found[2] = x[1] & 0x3f3f3f3f;
-            found[3] = (x[2] >> 4 & 0x0f0f0f0f) | (x[1] >> 2 & 0x30303030);
-            memcpy(scales + 8 * n, found, 8);
-            memcpy(minima + 8 * n, found + 2, 8);
-        }
-        store_floats(parts[i].scale, times(of_bytes(scales), d));
-        store_floats(parts[i].extra, times(of_bytes(minima), dmin));
+        store_floats(parts[i].scale, times(of_bytes(scales[i]), d));
+        store_floats(parts[i].extra, times(of_bytes(minima[i]), dmin));
     }
     for (int n = 0; n < 16; n++) { // pieces of 8 bytes
         Ints q[2];
@@ -125,8 +116,9 @@ INLINE void unpack_q6_k(const char *const *rows, long block, Part *parts) {
     }
 }
 
-TARGET static void unpack(Format format, const char *const *rows, long block, long count, Part *parts) {
-    for (long i = 0; i < count; i += LAYOUTS[format].blocks)
+TARGET static void unpack(Format format, const char *const *rows, long block, long count, Part *parts, Fetch &fetch) {
+    for (long i = 0; i < count; i += LAYOUTS[format].blocks) {
+        fetch.step(LAYOUTS[format].blocks);
         switch (format) {
         case Q4_0: unpack_q4_0(rows, block + i, parts + i); break;
         case Q4_0_X8: unpack_q4_0_x8(rows, block + i, parts + i); break;
@@ -135,4 +127,5 @@ TARGET static void unpack(Format format, const char *const *rows, long block, lo
         case Q4_K_X8: unpack_q4_k_x8(rows, block + i, parts + i); break;
         default: unpack_q6_k(rows, block + i, parts + i);
         }
+    }
 }

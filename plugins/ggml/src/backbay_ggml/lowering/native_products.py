@@ -1,4 +1,8 @@
-"""Products of quantized weights by native code: columns become codes once, for all weights that they meet."""
+"""Products of quantized weights by native code: columns become codes once, for all weights that they meet.
+
+A column's result does not depend on the number of columns. So one column takes this way, too: ggml's code for it waits
+for memory just as long.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +15,12 @@ from ..weights.arrangements import REPACK
 from .builder import Builder
 
 BLOCK = 32  # numbers of a column with one scale
-FEWEST = 2  # columns; ggml's code for one column waits for memory all the time, and is as fast as memory is
 
 
 def multiply_native(g: Builder, w: Node, x: Node) -> Ptr | None:
     """The product of two nodes; None if native code does not take them."""
     native, count = g.library.products, x.size // x.dim(0)
-    if native is None or not g.on_cpu or w.dtype.name not in native.formats or count < FEWEST:
+    if native is None or not g.on_cpu or w.dtype.name not in native.formats:
         return None
     weights = g.product(w) or g.rows(w)
     format_ = _format(g, w, weights)
