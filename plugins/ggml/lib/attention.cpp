@@ -1,107 +1,145 @@
-// Attention without a mask over many keys in f32, for a custom op of ggml. Scores exist for a tile at a time.
+// Attention over a history, for custom ops of ggml: keys and values are read once for the heads that share them.
+//
+// backbay_visible_cells   the table of the cells that queries see, from a mask
+// backbay_attention       attention; scores exist for a tile at a time
+// backbay_attention_parts the same, with the cells of each span in parts, so that all threads have work
+// backbay_attention_sum   the sum of the parts, in their order
+//
+// A part depends on the mask alone, never on the number of threads. So neither do results.
 
-#include "tensor.h"
-
-#include <cstring>
-
-static constexpr int MOST = 128; // features of a head
-
-// What one head attends to. Rows, and the features in a row, are apart by whole numbers of floats.
-struct Head {
-    const float *query, *key, *value;
-    float *result;
-    long query_row, key_row, value_row, result_row;
-    long d, dv, queries, keys;
-    float scale;
-};
-
-// src: query (d, heads, queries, batch), key (d, key heads, keys, batch), value (dv, key heads, keys, batch).
-struct Call {
-    const ggml_tensor *result, *query, *key, *value;
-    float scale;
-
-    long queries() const { return query->ne[2]; }
-    long heads() const { return query->ne[1] * query->ne[3]; }
-
-    Head head(long n) const {
-        const long head = n % query->ne[1], batch = n / query->ne[1], shared = head / (query->ne[1] / key->ne[1]);
-        return {
-            start(query, head, batch), start(key, shared, batch), start(value, shared, batch), start(result, head, batch),
-            row(query), row(key), row(value), row(result),
-            query->ne[0], value->ne[0], query->ne[2], key->ne[2], scale,
-        };
-    }
-
-    static float *start(const ggml_tensor *x, long head, long batch) {
-        return (float *)((char *)x->data + head * x->nb[1] + batch * x->nb[3]);
-    }
-    static long row(const ggml_tensor *x) { return x->nb[2] / sizeof(float); }
-};
+#include "attention_call.h"
+#include "attention_cells.h"
 
 #if defined(__x86_64__)
+#include <immintrin.h>
 
 #define NAME avx512
-#define TARGET __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,fma,prefer-vector-width=512")))
+#define TARGET __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,f16c,fma,prefer-vector-width=512")))
 #define REGISTER "v"
 #define FLOATS 16
 #define VECTORS 4
-#define ROWS 6
-#include "attention_tiles.h"
+#define SUMS 24
+#define REGISTERS 32
+#define BYTES(x) (Ints) _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(x)))
+#define HALVES(x) (Ints) _mm512_cvtepi16_epi32(_mm256_loadu_si256((const __m256i *)(x)))
+#define HALF_FLOATS(x) _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256((const __m256i *)(x)))
+#include "attention_vectors.h"
+#include "attention_few.h"
+#include "attention_many.h"
+#include "attention_sum.h"
 #undef NAME
 #undef TARGET
 #undef REGISTER
 #undef FLOATS
 #undef VECTORS
+#undef SUMS
+#undef REGISTERS
+#undef BYTES
+#undef HALVES
+#undef HALF_FLOATS
 
 #define NAME avx2
-#define TARGET __attribute__((target("avx2,fma")))
+#define TARGET __attribute__((target("avx2,f16c,fma")))
 #define REGISTER "x"
 #define FLOATS 8
 #define VECTORS 2
-#include "attention_tiles.h"
+#define SUMS 12
+#define REGISTERS 16
+#define BYTES(x) (Ints) _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(x)))
+#define HALVES(x) (Ints) _mm256_cvtepi16_epi32(_mm_loadu_si128((const __m128i *)(x)))
+#define HALF_FLOATS(x) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(x)))
+#include "attention_vectors.h"
+#include "attention_few.h"
+#include "attention_many.h"
+#include "attention_sum.h"
+
+static bool has_avx2() {
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+}
 
 static bool has_avx512() {
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vl");
+    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
 }
 
-static const char *find() {
-    if (has_avx512())
-        return "AVX-512";
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? "AVX2" : nullptr;
-}
+static const char *find() { return has_avx512() ? "AVX-512" : has_avx2() ? "AVX2" : nullptr; }
 
 static void attend(const Call &call, int thread, int threads) {
     has_avx512() ? avx512::attend(call, thread, threads) : avx2::attend(call, thread, threads);
 }
 
+static void add_parts(const Call &call, const ggml_tensor *parts, long history, int thread, int threads) {
+    (has_avx512() ? avx512::add_parts : avx2::add_parts)(call, parts, history, thread, threads);
+}
+
 #elif defined(__aarch64__)
+#include <arm_neon.h>
 
 #define NAME neon
 #define TARGET
 #define REGISTER "w"
 #define FLOATS 4
 #define VECTORS 4
-#define ROWS 6
-#include "attention_tiles.h"
+#define SUMS 24
+#define REGISTERS 32
+#define BYTES(x) (Ints) vmovl_s16(vget_low_s16(vmovl_s8(vld1_s8((const int8_t *)(x)))))
+#define HALVES(x) (Ints) vmovl_s16(vld1_s16((const int16_t *)(x)))
+#define HALF_FLOATS(x) vcvt_f32_f16(vreinterpret_f16_s16(vld1_s16((const int16_t *)(x))))
+#include "attention_vectors.h"
+#include "attention_few.h"
+#include "attention_many.h"
+#include "attention_sum.h"
 
 static const char *find() { return "NEON"; }
 static void attend(const Call &call, int thread, int threads) { neon::attend(call, thread, threads); }
+static void add_parts(const Call &call, const ggml_tensor *parts, long history, int thread, int threads) {
+    neon::add_parts(call, parts, history, thread, threads);
+}
 
 #else
 
 static const char *find() { return nullptr; }
 static void attend(const Call &, int, int) {}
+static void add_parts(const Call &, const ggml_tensor *, long, int, int) {}
 
 #endif
+
+// The bits of userdata: the scale, and above it the softcap.
+static Call call_of(ggml_tensor *result, void *userdata, long parts) {
+    const uint64_t bits = (uint64_t)userdata;
+    const uint32_t low = (uint32_t)bits, high = (uint32_t)(bits >> 32);
+    ggml_tensor *const *src = result->src;
+    const bool masked = src[4] && src[4]->type == I32;
+    Call call = {result, src[0], src[1], src[2], masked ? src[3] : nullptr, masked ? src[4] : nullptr, src[masked ? 5 : 3], 0, 0, parts};
+    memcpy(&call.scale, &low, 4);
+    memcpy(&call.softcap, &high, 4);
+    return call;
+}
 
 // The instruction set that this processor runs; null if it is none of those that are compiled.
 extern "C" const char *backbay_attention_instructions() { return find(); }
 
-// ggml_custom_op_t; the bits of userdata are those of the scale.
+// src: query, key, value; mask and table, if there is a mask; sinks, if there are any.
 extern "C" void backbay_attention(ggml_tensor *result, int thread, int threads, void *userdata) {
-    const uint32_t bits = (uint32_t)(uintptr_t)userdata;
-    float scale;
-    memcpy(&scale, &bits, sizeof scale);
-    attend({result, result->src[0], result->src[1], result->src[2], scale}, thread, threads);
+    attend(call_of(result, userdata, 1), thread, threads);
+}
+
+// The result is (dv + 2, parts, heads, queries x batch).
+extern "C" void backbay_attention_parts(ggml_tensor *result, int thread, int threads, void *userdata) {
+    attend(call_of(result, userdata, result->ne[1]), thread, threads);
+}
+
+// src: parts; the table, if there is a mask; sinks, if there are any. userdata: the length of the history.
+extern "C" void backbay_attention_sum(ggml_tensor *result, int thread, int threads, void *userdata) {
+    ggml_tensor *const *src = result->src;
+    const bool masked = src[1] && src[1]->type == I32;
+    const Call call = {result, result, nullptr, result, nullptr, masked ? src[1] : nullptr, src[masked ? 2 : 1], 0, 0, 1};
+    add_parts(call, src[0], (long)(intptr_t)userdata, thread, threads);
+}
+
+// src: the mask. The bits of userdata: the number of queries, and above it that of a tile.
+extern "C" void backbay_visible_cells(ggml_tensor *result, int thread, int, void *userdata) {
+    const uint64_t bits = (uint64_t)userdata;
+    if (thread == 0)
+        Table(result, result->src[0], (uint32_t)bits, bits >> 32).make();
 }

@@ -37,7 +37,7 @@ def diagnose() -> dict[str, str]:
         "llamafile kernels": _llamafile(library),
         "prefetch": _prefetch(library),
         "sums of f16": _sums(library),
-        "attention of many queries": _native(library, ATTENTION),
+        "attention": _native(library, ATTENTION),
         "short convolutions": _native(library, CONVOLUTION),
         "copies of rows": _native(library, ROWS),
         "products of quantized weights": _native(library, PRODUCTS),

@@ -14,7 +14,10 @@ from backbay_ggml.library.native import ATTENTION, ENDING, OFF, STEM, VARIABLE, 
 FAULTY = """
 #include <csignal>
 extern "C" const char *backbay_attention_instructions() { return "none"; }
+extern "C" void backbay_visible_cells(void *, int, int, void *) { FAULT; }
 extern "C" void backbay_attention(void *, int, int, void *) { FAULT; }
+extern "C" void backbay_attention_parts(void *, int, int, void *) { FAULT; }
+extern "C" void backbay_attention_sum(void *, int, int, void *) { FAULT; }
 """
 
 

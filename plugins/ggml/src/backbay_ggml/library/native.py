@@ -25,7 +25,6 @@ OFF = "0"
 STEM = "libbackbay_kernels"
 ENDING = ".dylib" if sys.platform == "darwin" else ".so"
 ATTENTION, CONVOLUTION, PRODUCTS, ROWS = "attention", "convolution", "products", "rows"  # purposes
-MOST_FEATURES = 128  # of a head
 MOST_TAPS = 32  # of a convolution
 FORMATS = ("Q4_0", "Q4_0_X8", "Q8_0", "Q4_K", "Q4_K_X8", "Q6_K")  # as in lib/products.h; X8: as ggml repacks
 ENTRY = 48  # bytes of 32 numbers of a column in codes
@@ -36,9 +35,12 @@ MISSING = "there is no code of ours for this CPU beside the library"
 
 @dataclass(frozen=True)
 class NativeAttention:
-    """Attention without a mask, of f32, for `ggml_custom_4d`."""
+    """Attention over a history, in functions for `ggml_custom_4d`."""
 
-    function: Ptr
+    cells: Ptr  # a table of the cells that queries see, from a mask
+    whole: Ptr  # the result
+    parts: Ptr  # the sums of parts of the history
+    sum: Ptr  # the result, from these
     instructions: str
 
 
@@ -99,7 +101,13 @@ class NativeCode:
         """Attention, if it can be used."""
         if self.why_not(ATTENTION):
             return None
-        return NativeAttention(self.function("attention"), self.instructions(ATTENTION) or "")
+        return NativeAttention(
+            self.function("visible_cells"),
+            self.function("attention"),
+            self.function("attention_parts"),
+            self.function("attention_sum"),
+            self.instructions(ATTENTION) or "",
+        )
 
     @cached_property
     def convolution(self) -> Ptr | None:

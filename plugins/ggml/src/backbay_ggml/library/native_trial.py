@@ -31,21 +31,48 @@ from .native import (
 
 THREADS = 2
 CLOSE = 1e-3
+DTYPES = {"f": DType.F32, "e": DType.F16, "i": DType.I32}  # of NumPy's types
 
 
 def attention(code: NativeCode) -> bool:
-    """Whether attention of some queries, heads and keys is right."""
+    """Whether attention of many queries at once, and of each one in parts, to causal histories in f32 and f16 is right."""
     rng = np.random.default_rng(1)
     q, k, v = (
-        rng.standard_normal((1, count, heads, 72), np.float32) for count, heads in ((65, 2), (99, 1), (99, 1))
+        rng.standard_normal((1, count, heads, 72), np.float32)
+        for count, heads in ((65, 4), (199, 1), (199, 1))
     )
-    result = np.zeros((1, 65, 2, 72), np.float32)
-    scale = struct.unpack("=i", struct.pack("=f", 0.1))[0]
-    run(code.function("attention"), result, [q, k, v], ffi.cast("void *", scale))
+    hidden = np.arange(199) > np.arange(65)[:, None] + 134
     scores = np.einsum("bqhd,bkgd->bhqk", q, k) * np.float32(0.1)
+    scores[..., hidden] = -np.inf
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     expected = np.einsum("bhqk,bkgd->bqhd", weights / weights.sum(-1, keepdims=True), v)
-    return bool(np.allclose(result, expected, rtol=CLOSE, atol=CLOSE))
+    mask = np.where(hidden, np.float16(-np.inf), np.float16(0))
+    few = np.concatenate([_attended(code, q[:, n : n + 1], k, v, mask[n:], 2) for n in range(65)], axis=1)
+    halves = _attended(code, q, k.astype(np.float16), v.astype(np.float16), mask, 1)
+    found = (_attended(code, q, k, v, mask, 1), CLOSE), (few, CLOSE), (halves, 10 * CLOSE)
+    return all(np.allclose(result, expected, rtol=most, atol=most) for result, most in found)
+
+
+def _attended(code: NativeCode, q: Array, k: Array, v: Array, mask: Array, parts: int) -> Array:
+    """Attention with a scale of 0.1, of tiles of 32 queries."""
+    queries, heads, width, history = *q.shape[1:], k.shape[1]
+    table = np.zeros((queries, 4 + history), np.int32)
+    run(code.function("visible_cells"), table, [mask], ffi.cast("void *", queries | 32 << 32))
+    scale = ffi.cast("void *", struct.unpack("=i", struct.pack("=f", 0.1))[0])
+    operands = [q, k, v, mask, table]
+    result = np.zeros((1, queries, heads, width), np.float32)
+    if parts == 1:
+        run(code.function("attention"), result, operands, scale)
+        return result
+    sums = np.zeros((queries, heads, parts, width + 2), np.float32)
+    run(code.function("attention_parts"), sums, operands, scale)
+    run(
+        code.function("attention_sum"),
+        result,
+        [sums, table],
+        ffi.cast("void *", history),
+    )
+    return result
 
 
 def convolution(code: NativeCode) -> bool:
@@ -68,11 +95,9 @@ def rows(code: NativeCode) -> bool:
     run(code.function("join"), joined, [first, second], ffi.cast("void *", 4 * 4 + 1))
     run(code.function("join"), side_by_side, [first, second], ffi.cast("void *", 4 * 4))
     matrix, picked, places = table.reshape(5, 120), np.zeros((2, 120), np.float32), np.array([4, 1], np.int32)
-    ids = tensor_of(np.zeros(2, np.float32))
-    ids.type, ids.data = int(DType.I32), ffi.from_buffer(places)
-    run(code.function("pick"), picked, [matrix, ids], ffi.NULL)
+    run(code.function("pick"), picked, [matrix, places], ffi.NULL)
     written = matrix.copy()
-    run(code.function("put"), written, [matrix, first.reshape(2, 120), ids], ffi.NULL)
+    run(code.function("put"), written, [matrix, first.reshape(2, 120), places], ffi.NULL)
     expected = matrix.copy()
     expected[places] = first.reshape(2, 120)
     return (
@@ -141,8 +166,8 @@ def run(function: Ptr, result: Array, operands: Sequence[Array | Ptr], data: Ptr
 
 
 def tensor_of(array: Array) -> Ptr:
-    """A tensor of a contiguous f32 array; it is valid as long as the array lives."""
-    return tensor(array, DType.F32, array.shape[::-1])
+    """A tensor of a contiguous array; it is valid as long as the array lives."""
+    return tensor(array, DTYPES[array.dtype.char], array.shape[::-1])
 
 
 def tensor(data: Array, dtype: DType, shape: Sequence[int]) -> Ptr:

@@ -1,21 +1,16 @@
-"""Attention: ggml's flash attention, or two products and a softmax; native code of ours for many queries."""
+"""Attention: native code of ours or ggml's flash attention, or two products and a softmax."""
 
 from __future__ import annotations
 
-import struct
-import sys
-from functools import partial
-
 from backbay import DType, Node, ops
 
-from ..library.abi import NULL, Ptr, ffi
-from ..library.native import EVERY_THREAD, MOST_FEATURES, NativeAttention
+from ..library.abi import NULL, Ptr
 from ..lowering.builder import Builder
+from ..lowering.native_attention import fits_native, native_attention
 from ..lowering.products import FULL_PRECISION
 from .kernel_table import kernel
 
 MANY = 64  # queries, as many as a tile of ggml's flash attention has
-FAR = 4 << 20  # bytes of keys; with more, those of one head lie on more pages than the processor remembers
 VECTOR = 16  # elements of f32; ggml's flash attention has tiles for values of whole vectors
 
 
@@ -33,15 +28,16 @@ def scaled_dot_product_attention(
     softcap: float = 0.0,
     cache_config_applied: bool = False,
 ) -> Ptr:
-    plain = mask is None and sinks is None and vmla is None and not softcap
+    native = g.library.attention if g.on_cpu and g.flash and not cache_config_applied else None
+    if native and fits_native(query, key, value):
+        result = native_attention(g, native, query, key, value, mask, sinks, scale, softcap)
+        return result if vmla is None else _times(g, vmla, g.permute(result, 0, 2, 1, 3))
     many = g.on_cpu and mask is None and query.dim(2) >= MANY and key.dtype is value.dtype is DType.F32
     flash = takes_flash(g.flash, mask, cache_config_applied)
     if (
         softcap and mask is None and query.dim(2) >= MANY
     ):  # ggml's tiles then attend to keys that are not there
         flash = False
-    if flash and many and plain and (native := g.library.attention) and _fits_native(query, key, value):
-        return _native(g, native, query, key, value, scale)
     q = g.permute(g.rows(query, DType.F32), 0, 2, 1, 3)  # (d, tokens, heads, batch)
     k = g.with_rows(g.permute(g.rows(key), 0, 2, 1, 3))  # (d, history, kv_heads, batch)
     bias = None if mask is None else g.dense(mask)
@@ -56,31 +52,17 @@ def scaled_dot_product_attention(
             result = _first_features(g, result, value.dim(0))
         if vmla is None:
             return result  # (dv, heads, tokens, batch)
-        result = g.contiguous(g.permute(result, 0, 2, 1, 3))
-    else:
-        v = _value(g, value, cache_config_applied)  # (history, dv, kv_heads, batch)
-        result = g.call("mul_mat", v, _weights(g, q, k, bias, column, scale, softcap))
+        return _times(g, vmla, g.permute(result, 0, 2, 1, 3))
+    v = _value(g, value, cache_config_applied)  # (history, dv, kv_heads, batch)
+    result = g.call("mul_mat", v, _weights(g, q, k, bias, column, scale, softcap))
+    return _times(g, vmla, result)
+
+
+def _times(g: Builder, vmla: Node | None, result: Ptr) -> Ptr:
+    """(dv, tokens, heads, batch), times vmla if there is one, as (dv or e, heads, tokens, batch)."""
     if vmla is not None:
-        result = g.call("mul_mat", g.rows(vmla), result)
+        result = g.call("mul_mat", g.rows(vmla), g.contiguous(result))
     return g.contiguous(g.permute(result, 0, 2, 1, 3))
-
-
-def _fits_native(query: Node, key: Node, value: Node) -> bool:
-    return 0 < query.dim(0) <= MOST_FEATURES and 0 < value.dim(0) <= MOST_FEATURES and 0 not in key.shape
-
-
-def _native(g: Builder, native: NativeAttention, query: Node, key: Node, value: Node, scale: float) -> Ptr:
-    q, k, v = (g.rows(node, DType.F32) for node in (query, key, value))
-    if key.nbytes > FAR:
-        k, v = (g.once(x, "by head", partial(_by_head, g, x)) for x in (k, v))
-    shape = value.dim(0), query.dim(1), query.dim(2), query.dim(3)
-    bits = ffi.cast("void *", int.from_bytes(struct.pack("=f", scale), sys.byteorder))
-    return g.call("custom_4d", int(DType.F32), *shape, [q, k, v], 3, native.function, EVERY_THREAD, bits)
-
-
-def _by_head(g: Builder, x: Ptr) -> Ptr:
-    """Keys or values, copied so that those of one head are neighbours; the dimensions are as before."""
-    return g.permute(g.contiguous(g.permute(x, 0, 2, 1, 3)), 0, 2, 1, 3)
 
 
 def _padded(g: Builder, value: Node) -> Ptr:

@@ -1,0 +1,286 @@
+// Attention of a few rows of scores (queries times heads of a group) for one instruction set, NAME.
+//
+// A lane of a vector is a feature, so keys and values are read where they lie, once for up to four rows. Tiles of cells
+// go through all heads before the next tile: so the memory of a cache is read in order.
+
+namespace NAME {
+
+constexpr long TILE = 32; // cells
+constexpr int TOGETHER = 4; // rows
+
+// Sums of lanes of a that are HALF apart, and of b, in turns of HALF.
+template <int HALF> TARGET INLINED Vec folded(Vec a, Vec b) {
+    Ints low, high;
+#pragma GCC unroll 16
+    for (int i = 0; i < FLOATS; i++) {
+        const int start = i / (2 * HALF) * 2 * HALF, within = i % (2 * HALF);
+        low[i] = start + within % HALF + (within < HALF ? 0 : FLOATS);
+        high[i] = low[i] + HALF;
+    }
+    return __builtin_shuffle(a, b, low) + __builtin_shuffle(a, b, high);
+}
+
+// Lane i of the result is the sum of the lanes of x[i * STEP].
+template <int N, int STEP = 1> TARGET INLINED Vec lane_totals(const Vec *x) {
+    if constexpr (N == 1)
+        return x[0];
+    else
+        return folded<FLOATS / N>(lane_totals<N / 2, 2 * STEP>(x), lane_totals<N / 2, 2 * STEP>(x + STEP));
+}
+
+// Where the rows of the cells of a tile lie, and where those lie that are fetched meanwhile.
+struct Rows {
+    const char *first;
+    const long *offsets;
+    const char *next;
+    const long *ahead;
+    size_t size; // of what is fetched of each row; 0 if nothing is
+    const char *at(long cell) const { return first + offsets[cell]; }
+    void fetch(long cell) const {
+        for (size_t i = 0; i < size; i += 64)
+            __builtin_prefetch(next + ahead[cell] + i, 0, 2);
+    }
+};
+
+// Scores of R rows with the cells of a tile. Rows of queries, and of scores, are apart by `stride` and TILE.
+template <int R, class Row>
+TARGET static void scores(const float *query, long stride, const Rows &keys, long cells, long vectors, float *to) {
+    constexpr int AT_ONCE = FLOATS / (R == 3 ? 4 : R); // cells
+    for (long low = 0; low < cells; low += AT_ONCE) {
+        Vec s[FLOATS] = {};
+        for (long j = 0; j < vectors; j++)
+#pragma GCC unroll 16
+            for (int c = 0; c < AT_ONCE; c++) {
+                const Vec k = Row::read(keys.at(low + c), j);
+#pragma GCC unroll 4
+                for (int r = 0; r < R; r++)
+                    s[r * AT_ONCE + c] += k * at(query + r * stride + j * FLOATS);
+            }
+        for (int c = 0; c < AT_ONCE; c++)
+            keys.fetch(low + c);
+        const Vec found = lane_totals<FLOATS>(s);
+        for (int r = 0; r < R; r++)
+            memcpy(to + r * TILE + low, (const float *)&found + r * AT_ONCE, 4 * AT_ONCE);
+    }
+}
+
+// Add weighted values to the sums of R rows.
+template <int R, int V, class Row>
+TARGET static inline void add_vectors(float *sums, long stride, const Rows &values, long cells, const float *weights, long j) {
+    Vec s[R][V];
+    for (int r = 0; r < R; r++)
+        for (int v = 0; v < V; v++)
+            s[r][v] = at(sums + r * stride + (j + v) * FLOATS);
+    for (long c = 0; c < cells; c++) {
+        Vec x[V];
+        for (int v = 0; v < V; v++)
+            x[v] = Row::read(values.at(c), j + v);
+        if (j == 0)
+            values.fetch(c);
+        for (int r = 0; r < R; r++)
+            for (int v = 0; v < V; v++)
+                s[r][v] += x[v] * weights[r * TILE + c];
+    }
+    for (int r = 0; r < R; r++)
+        for (int v = 0; v < V; v++)
+            at(sums + r * stride + (j + v) * FLOATS) = s[r][v];
+}
+
+template <int R, class Row>
+TARGET static void add(float *sums, long stride, const Rows &values, long cells, const float *weights, long vectors) {
+    constexpr int V = REGISTERS / 2 / R < 4 ? REGISTERS / 2 / R : 4;
+    long j = 0;
+    for (; j + V <= vectors; j += V)
+        add_vectors<R, V, Row>(sums, stride, values, cells, weights, j);
+    for (; j < vectors; j++)
+        add_vectors<R, 1, Row>(sums, stride, values, cells, weights, j);
+}
+
+template <int HALF> TARGET INLINED Vec highest_lane(Vec x) {
+    if constexpr (HALF == 0)
+        return x;
+    else {
+        Ints other;
+        for (int i = 0; i < FLOATS; i++)
+            other[i] = i ^ HALF;
+        return highest_lane<HALF / 2>(larger_of(__builtin_shuffle(x, other), x));
+    }
+}
+
+// Make weights of a row's scores. If a score is the highest until now, earlier sums shrink.
+TARGET static inline void weigh_row(float &highest, float *total, float *sums, long vectors, float *scores, long cells) {
+    for (long c = cells; c < TILE; c++)
+        scores[c] = -__builtin_inff();
+    Vec most = all(highest), sum = {};
+    for (long c = 0; c < TILE; c += FLOATS)
+        most = larger_of(at(scores + c), most);
+    most = highest_lane<FLOATS / 2>(most);
+    const Vec base = most == all(-__builtin_inff()) ? Vec{} : most;
+    for (long c = 0; c < TILE; c += FLOATS)
+        sum += at(scores + c) = exponential(at(scores + c) - base);
+    if (most[0] != highest) {
+        const Vec shrunk = exponential(all(highest) - base);
+        at(total) *= shrunk;
+        for (long i = 0; i < vectors; i++)
+            at(sums + i * FLOATS) *= shrunk;
+    }
+    at(total) += sum;
+    highest = most[0];
+}
+
+TARGET static void cap(float *scores, float softcap) {
+    for (long c = 0; c < TILE; c += FLOATS)
+        at(scores + c) = softcap * hyperbolic_tangent(at(scores + c));
+}
+
+using Scores = void (*)(const float *, long, const Rows &, long, long, float *);
+using Add = void (*)(float *, long, const Rows &, long, const float *, long);
+
+template <int R> static Scores scores_of(int type) {
+    switch (type) {
+    case F16: return scores<R, RowF16>;
+    case BF16: return scores<R, RowBF16>;
+    case Q8_0: return scores<R, RowQ8_0>;
+    case Q4_0: return scores<R, RowQ4_0>;
+    default: return scores<R, RowF32>;
+    }
+}
+
+template <int R> static Add add_of(int type) {
+    switch (type) {
+    case F16: return add<R, RowF16>;
+    case BF16: return add<R, RowBF16>;
+    case Q8_0: return add<R, RowQ8_0>;
+    case Q4_0: return add<R, RowQ4_0>;
+    default: return add<R, RowF32>;
+    }
+}
+
+// Keys or values of a tile: where the rows of its cells lie, counted from those of cell 0.
+struct Side {
+    const ggml_tensor *x;
+    long vectors;
+    float *unpacked; // rows that do not fill whole vectors
+    long offsets[TILE], ahead[TILE], unpacked_offsets[TILE];
+    size_t fetched;
+
+    Side(const ggml_tensor *x, Memory &memory) : x(x), vectors(quotient(x->ne[0], FLOATS)) {
+        unpacked = whole() ? nullptr : memory.floats(TILE * stride());
+    }
+
+    bool whole() const { return x->ne[0] % FLOATS == 0; }
+    long stride() const { return vectors * FLOATS; }
+    int type() const { return whole() ? x->type : F32; }
+    // The cells of a tile, and those of the next one.
+    void find(const Work &work, long low, long cells) {
+        for (long c = 0; c < TILE; c++) {
+            offsets[c] = work.span.cell(low + smaller(c, cells - 1)) * x->nb[2];
+            ahead[c] = work.span.cell(smaller(low + TILE + c, work.span.total - 1)) * x->nb[2];
+        }
+        fetched = low + TILE < work.span.total ? row_size(x->type, x->ne[0]) : 0;
+        for (long c = 0; c < TILE && !whole(); c++)
+            unpacked_offsets[c] = 4 * stride() * smaller(c, cells - 1);
+    }
+
+    Rows rows(const Work &work, long shared, long cells) {
+        const char *first = Call::row(x, shared, 0, work.batch);
+        if (whole())
+            return {first, offsets, first, ahead, fetched};
+        for (long c = 0; c < cells; c++)
+            unpack(x->type, first + offsets[c], x->ne[0], unpacked + c * stride());
+        return {(const char *)unpacked, unpacked_offsets, first, ahead, fetched};
+    }
+};
+
+struct Few {
+    const Call &call;
+    const Work &work;
+    const long count; // of the rows of a head of keys
+    Side keys, values;
+    float *queries, *sums, *highest, *total; // by head and row
+    float *weights;
+
+    Few(const Call &call, const Work &work, long heads, Memory &memory)
+        : call(call), work(work), count(work.span.count * call.group()), keys(call.key, memory), values(call.value, memory) {
+        queries = memory.floats(heads * count * keys.stride());
+        sums = memory.floats(heads * count * values.stride());
+        highest = memory.floats(heads * count);
+        total = memory.floats(heads * count * FLOATS);
+        weights = memory.floats(TOGETHER * TILE);
+    }
+
+    // Whose row `n` of a head of keys is.
+    long query(long n) const { return work.span.first + n / call.group(); }
+    long head(long shared, long n) const { return shared * call.group() + n % call.group(); }
+
+    TARGET void start(long shared, long slot) {
+        const float factor = call.factor();
+        for (long n = 0; n < count; n++) {
+            const long row = slot * count + n;
+            const float *from = (const float *)Call::row(call.query, head(shared, n), query(n), work.batch);
+            float *to = queries + row * keys.stride();
+            unpack_row<RowF32>((const char *)from, call.d(), to);
+            for (long i = 0; i < keys.stride(); i += FLOATS)
+                at(to + i) *= factor;
+            memset(sums + row * values.stride(), 0, 4 * values.stride());
+            memset(total + row * FLOATS, 0, 4 * FLOATS);
+            highest[row] = -__builtin_inff();
+        }
+    }
+
+    template <int R> void tile(const Rows &key, const Rows &value, long shared, long slot, long first, long low, long cells) {
+        const long row = slot * count + first;
+        float *sum = sums + row * values.stride();
+        scores_of<R>(keys.type())(queries + row * keys.stride(), keys.stride(), key, cells, keys.vectors, weights);
+        for (long r = 0; r < R; r++) {
+            float *scores = weights + r * TILE;
+            if (call.softcap != 0)
+                cap(scores, call.softcap);
+            for (long c = larger(work.span.plain - low, 0); c < cells; c++)
+                scores[c] += call.hidden(work.span.cell(low + c), query(first + r), head(shared, first + r), work.batch);
+            weigh_row(highest[row + r], total + (row + r) * FLOATS, sum + r * values.stride(), values.vectors, scores, cells);
+        }
+        add_of<R>(values.type())(sum, values.stride(), value, cells, weights, values.vectors);
+    }
+
+    void tile(long low, long cells, long heads, long slots) {
+        keys.find(work, low, cells);
+        values.find(work, low, cells);
+        for (long slot = 0; slot < slots; slot++) {
+            const long shared = heads + slot;
+            Rows key = keys.rows(work, shared, cells), value = values.rows(work, shared, cells);
+            for (long first = 0; first < count; first += TOGETHER, key.size = value.size = 0)
+                switch (count - first) {
+                case 1: tile<1>(key, value, shared, slot, first, low, cells); break;
+                case 2: tile<2>(key, value, shared, slot, first, low, cells); break;
+                case 3: tile<3>(key, value, shared, slot, first, low, cells); break;
+                default: tile<4>(key, value, shared, slot, first, low, cells);
+                }
+        }
+    }
+
+    void finish(long shared, long slot) {
+        for (long n = 0; n < count; n++) {
+            const long row = slot * count + n;
+            float whole = 0;
+            for (long i = 0; i < FLOATS; i++)
+                whole += total[row * FLOATS + i];
+            float *to = call.target(head(shared, n), query(n), work.batch, work.part);
+            call.put(to, sums + row * values.stride(), 1, highest[row], whole, head(shared, n));
+        }
+    }
+};
+
+// Heads [low, high) of keys with the cells of a unit of work.
+static void attend_few(const Call &call, const Work &work, long low, long high) {
+    Memory memory;
+    Few few(call, work, high - low, memory);
+    for (long shared = low; shared < high; shared++)
+        few.start(shared, shared - low);
+    for (long cell = work.low; cell < work.high; cell += TILE)
+        few.tile(cell, smaller(TILE, work.high - cell), low, high - low);
+    for (long shared = low; shared < high; shared++)
+        few.finish(shared, shared - low);
+}
+
+} // namespace

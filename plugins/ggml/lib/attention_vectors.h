@@ -1,0 +1,123 @@
+// Vectors of an instruction set, NAME, and rows of numbers that are read into them.
+
+namespace NAME {
+
+typedef float Vec __attribute__((vector_size(4 * FLOATS)));
+typedef int32_t Ints __attribute__((vector_size(4 * FLOATS)));
+typedef float Loose __attribute__((vector_size(4 * FLOATS), aligned(4), may_alias));
+
+TARGET static inline Vec all(float x) { return x - Vec{}; } // x + 0 would be an addition, for the sake of -0
+TARGET static inline Vec &at(float *x) { return *(Vec *)x; }
+TARGET static inline const Vec &at(const float *x) { return *(const Vec *)x; }
+TARGET static inline Vec larger_of(Vec a, Vec b) { return a > b ? a : b; }
+
+// e^x for x up to 0, within 2 units of the last place; 0 below -87. NaN stays NaN.
+TARGET static inline Vec exponential(Vec x) {
+    const Vec held = x < all(-87.0f) ? all(-87.0f) : x;
+    const Vec magic = all(12582912.0f); // its last bits are those of a whole number that is added
+    const Vec shifted = held * 1.44269504f + magic;
+    const Vec n = shifted - magic;
+    const Vec r = held - n * 0.693359375f + n * 2.12194440e-4f; // n times log 2, in two parts
+    Vec y = r * 1.9875691500e-4f + 1.3981999507e-3f;
+    y = y * r + 8.3334519073e-3f;
+    y = y * r + 4.1665795894e-2f;
+    y = y * r + 1.6666665459e-1f;
+    y = y * r + 5.0000001201e-1f;
+    y = y * r * r + r + 1.0f;
+    y = (Vec)((Ints)y + ((Ints)shifted << 23));
+    return x < all(-87.0f) ? Vec{} : y;
+}
+
+TARGET static inline Vec hyperbolic_tangent(Vec x) {
+    const Vec e = exponential((Vec)((Ints)(x * 2.0f) | (int32_t)0x80000000)); // of -2|x|
+    const Vec y = (1.0f - e) / (1.0f + e);
+    return (Vec)((Ints)y | ((Ints)x & (int32_t)0x80000000));
+}
+
+// The scale of a block of quantized numbers.
+TARGET static inline float half(const char *block) {
+#if defined(__x86_64__)
+    return _cvtsh_ss(*(const uint16_t *)block);
+#else
+    return of_half(*(const uint16_t *)block);
+#endif
+}
+
+// A row of numbers in memory: `read` takes the n-th vector, `one` a number.
+struct RowF32 {
+    TARGET static inline Vec read(const char *row, long n) { return ((const Loose *)row)[n]; }
+    static inline float one(const char *row, long i) { return ((const float *)row)[i]; }
+};
+
+struct RowF16 {
+    TARGET static inline Vec read(const char *row, long n) { return (Vec)HALF_FLOATS(row + 2 * FLOATS * n); }
+    static inline float one(const char *row, long i) { return of_half(((const uint16_t *)row)[i]); }
+};
+
+struct RowBF16 {
+    TARGET static inline Vec read(const char *row, long n) {
+        return (Vec)(HALVES(row + 2 * FLOATS * n) << 16);
+    }
+    static inline float one(const char *row, long i) {
+        const uint32_t bits = (uint32_t)((const uint16_t *)row)[i] << 16;
+        float x;
+        memcpy(&x, &bits, 4);
+        return x;
+    }
+};
+
+struct RowQ8_0 { // blocks of 32: a scale in f16, and whole numbers
+    TARGET static inline Vec read(const char *row, long n) {
+        const char *block = row + n * FLOATS / 32 * 34;
+        return __builtin_convertvector(BYTES(block + 2 + n * FLOATS % 32), Vec) * half(block);
+    }
+    static inline float one(const char *row, long i) {
+        const char *block = row + i / 32 * 34;
+        return of_half(*(const uint16_t *)block) * ((const int8_t *)block)[2 + i % 32];
+    }
+};
+
+struct RowQ4_0 { // blocks of 32: a scale in f16, and 16 bytes with the halves of the block in their halves
+    TARGET static inline Vec read(const char *row, long n) {
+        const char *block = row + n * FLOATS / 32 * 18;
+        const long within = n * FLOATS % 32;
+        const Ints bytes = BYTES(block + 2 + within % 16), code = ((within < 16 ? bytes : bytes >> 4) & 15) - 8;
+        return __builtin_convertvector(code, Vec) * half(block);
+    }
+    static inline float one(const char *row, long i) {
+        const char *block = row + i / 32 * 18;
+        const int byte = ((const uint8_t *)block)[2 + i % 16];
+        return of_half(*(const uint16_t *)block) * ((i % 32 < 16 ? byte & 15 : byte >> 4) - 8);
+    }
+};
+
+static inline size_t row_size(int type, long n) {
+    switch (type) {
+    case F32: return 4 * n;
+    case Q8_0: return n / 32 * 34;
+    case Q4_0: return n / 32 * 18;
+    default: return 2 * n;
+    }
+}
+
+template <class Row> TARGET static void unpack_row(const char *row, long n, float *to) {
+    long i = 0;
+    for (; (i + 1) * FLOATS <= n; i++)
+        at(to + i * FLOATS) = Row::read(row, i);
+    if (i * FLOATS < n)
+        for (long j = i * FLOATS; j < (i + 1) * FLOATS; j++)
+            to[j] = j < n ? Row::one(row, j) : 0;
+}
+
+// A row as f32, with zeros up to a whole vector.
+static inline void unpack(int type, const char *row, long n, float *to) {
+    switch (type) {
+    case F16: return unpack_row<RowF16>(row, n, to);
+    case BF16: return unpack_row<RowBF16>(row, n, to);
+    case Q8_0: return unpack_row<RowQ8_0>(row, n, to);
+    case Q4_0: return unpack_row<RowQ4_0>(row, n, to);
+    default: return unpack_row<RowF32>(row, n, to);
+    }
+}
+
+} // namespace
