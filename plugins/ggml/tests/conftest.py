@@ -12,7 +12,9 @@ import pytest
 
 from backbay import Backend, BackendParams
 from backbay_ggml import Ggml
+from backbay_ggml.library.library import load_library
 from backbay_ggml.library.native import ENDING, STEM, NativeCode, find_native
+from backbay_ggml.library.native_trial import TRIALS
 
 SOURCES = Path(__file__).parents[1] / "lib"
 
@@ -48,3 +50,12 @@ def native_code(native_folder: Path) -> NativeCode:
     if found.instructions("attention") is None:
         pytest.skip("no native code for this processor")
     return found
+
+
+@pytest.fixture(scope="module")
+def without_native() -> Iterator[None]:
+    """Only ggml's code computes."""
+    with pytest.MonkeyPatch.context() as patch:
+        for purpose in TRIALS:
+            patch.setattr(load_library(), purpose, None)
+        yield

@@ -41,11 +41,8 @@ LAYERS_ON = {
 
 
 @pytest.fixture(scope="module", autouse=True)
-def kernels_of_ggml() -> Iterator[None]:
-    """Only ggml's products, as on the servers: native ones round in other places."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(load_library(), "products", None)
-        yield
+def kernels_of_ggml(without_native: None) -> None:
+    """As on the servers: code of ours rounds in other places."""
 
 
 @pytest.fixture(scope="module")

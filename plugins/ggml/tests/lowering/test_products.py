@@ -46,12 +46,6 @@ def opened(path):
     return backend
 
 
-@pytest.fixture
-def without_native(monkeypatch):
-    """Only ggml's code."""
-    monkeypatch.setattr(load_library(), "products", None)
-
-
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("batch", [1, 2, 3, 4, 5, 6, 7, 33])
 def test_products_are_right_and_added_columns_are_dropped(model, batch, full, pays) -> None:
