@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, final
 import numpy as np
 from numpy.typing import NDArray
 
+from backbay import CancelledError
+
 from ..cache.pictures import Shown
 from ..steps.step import Ints
 from ..steps.texts import plain_ids, text_length
@@ -206,6 +208,24 @@ class Job(ABC):
     @abstractmethod
     def finish(self, error: BaseException | None = None) -> None:
         """Give the job's handle the result or the error."""
+
+
+class PromptJob(Job):
+    """A job about a prompt: it samples nothing, and has one result."""
+
+    @abstractmethod
+    def result(self) -> Any:
+        """The result; None if the job was cancelled before it was there."""
+
+    def make_room(self, context: int) -> int | None:  # a prompt never outgrows the context
+        return None
+
+    def finish(self, error: BaseException | None = None) -> None:
+        result = self.result() if error is None else None
+        if result is None:
+            self.handle.fail(error or CancelledError("the request was cancelled"))
+        else:
+            self.handle.succeed(result)
 
 
 def spans_in(tokens: Sequence[Token]) -> list[Span]:

@@ -8,20 +8,18 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from backbay import CancelledError
-
 from ..errors import LogitsError, RequestError
 from ..steps.texts import text_length
 from ..steps.tokens import Token, ids_of
 from ..text.sampling import Sampled, with_logprobs
 from .answer import TokenStep
-from .job import Job, RowsOfPictures
+from .job import PromptJob, RowsOfPictures
 
 LOGITS = 1 << 25  # bytes of logits that one step of TokenScoring may have
 
 
 @final
-class Scoring(Job):
+class Scoring(PromptJob):
     """Collects the logits of all tokens, except of a text for an encoder. Nothing is reused: cached tokens have none."""
 
     def __init__(self, prompt: Sequence[Token], pictures: RowsOfPictures | None = None) -> None:
@@ -40,20 +38,12 @@ class Scoring(Job):
         self._rows[end - len(rows) : end] = rows  # a second time, if a window had to compute tokens again
         return self.pending > 0
 
-    def make_room(self, context: int) -> int | None:  # a prompt never outgrows the context
-        return None
-
-    def finish(self, error: BaseException | None = None) -> None:
-        if error is not None:
-            self.handle.fail(error)
-        elif self._rows is None or self.pending:
-            self.handle.fail(CancelledError("the request was cancelled"))
-        else:
-            self.handle.succeed(self._rows)
+    def result(self) -> NDArray[np.float32] | None:
+        return None if self.pending else self._rows
 
 
 @final
-class TokenScoring(Job):
+class TokenScoring(PromptJob):
     """Tells the log-probability of each token of a prompt, with the most likely ones in its place.
 
     A step takes so few tokens that the logits of a long prompt are never there at once.
@@ -93,16 +83,8 @@ class TokenScoring(Job):
             self.handle.emit(TokenStep("", tuple(each.token for each in found), tuple(found)))
         return self.pending > 0
 
-    def make_room(self, context: int) -> int | None:  # a prompt never outgrows the context
-        return None
-
-    def finish(self, error: BaseException | None = None) -> None:
-        if error is not None:
-            self.handle.fail(error)
-        elif self._told < len(self.prompt):
-            self.handle.fail(CancelledError("the request was cancelled"))
-        else:
-            self.handle.succeed(self._told)
+    def result(self) -> int | None:
+        return None if self._told < len(self.prompt) else self._told
 
 
 def _require_finite(rows: NDArray[Any], first: int) -> None:

@@ -7,15 +7,13 @@ from typing import Any, final
 
 from numpy.typing import NDArray
 
-from backbay import CancelledError
-
-from ..runner.job import Job
+from ..runner.job import PromptJob
 from ..runner.slots import Slot
 from ..steps.tokens import Token
 
 
 @final
-class Saving(Job):
+class Saving(PromptJob):
     """Lets a slot hold a prompt, and then calls a function with the slot; its result is the job's."""
 
     def __init__(self, prompt: Sequence[Token], save: Callable[[Slot], Any]) -> None:
@@ -30,20 +28,12 @@ class Saving(Job):
         self._saved = self._save(self.slot)
         return False
 
-    def make_room(self, context: int) -> int | None:  # a prompt never outgrows the context
-        return None
-
-    def finish(self, error: BaseException | None = None) -> None:
-        if error is not None:
-            self.handle.fail(error)
-        elif self._saved is None:
-            self.handle.fail(CancelledError("the request was cancelled"))
-        else:
-            self.handle.succeed(self._saved)
+    def result(self) -> Any:
+        return self._saved
 
 
 @final
-class Restoring(Job):
+class Restoring(PromptJob):
     """Lets a slot hold what a function writes; no step is made for it."""
 
     restores = True
@@ -63,13 +53,5 @@ class Restoring(Job):
     def receive(self, rows: NDArray[Any]) -> bool:
         return False
 
-    def make_room(self, context: int) -> int | None:
-        return None
-
-    def finish(self, error: BaseException | None = None) -> None:
-        if error is not None:
-            self.handle.fail(error)
-        elif not self._restored:
-            self.handle.fail(CancelledError("the request was cancelled"))
-        else:
-            self.handle.succeed(True)
+    def result(self) -> bool | None:
+        return self._restored or None

@@ -112,14 +112,15 @@ class DraftModel(Source):
 
     def _fed(self, parts: Sequence[tuple[int, list[int]]]) -> list[NDArray[np.float32]]:
         """The logits after the last token of each part: a sequence, and its next tokens."""
-        rows: list[NDArray[np.float32]] = []
         if sum(len(ids) for _, ids in parts) <= self._batch and not self.cache.is_uniform:
             return list(self._run(parts))
-        for sequence, ids in parts:
-            for at in range(0, len(ids), self._batch):
-                last = self._run([(sequence, ids[at : at + self._batch])])
-            rows.append(last[0])
-        return rows
+        return [self._fed_alone(sequence, ids) for sequence, ids in parts]
+
+    def _fed_alone(self, sequence: int, ids: list[int]) -> NDArray[np.float32]:
+        last = max(0, len(ids) - 1) // self._batch * self._batch
+        for at in range(0, last, self._batch):
+            self._run([(sequence, ids[at : at + self._batch])])
+        return self._run([(sequence, ids[last:])])[0]
 
     def _run(self, parts: Sequence[tuple[int, list[int]]]) -> NDArray[np.float32]:
         counts = [len(ids) for _, ids in parts]
