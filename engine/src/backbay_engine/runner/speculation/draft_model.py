@@ -120,7 +120,8 @@ class DraftModel(Source):
         last = max(0, len(ids) - 1) // self._batch * self._batch
         for at in range(0, last, self._batch):
             self._run([(sequence, ids[at : at + self._batch])])
-        return self._run([(sequence, ids[last:])])[0]
+        row: NDArray[np.float32] = self._run([(sequence, ids[last:])])[0]
+        return row
 
     def _run(self, parts: Sequence[tuple[int, list[int]]]) -> NDArray[np.float32]:
         counts = [len(ids) for _, ids in parts]
