@@ -112,11 +112,14 @@ def estimate(
     encoder_params: BackendParams | None = None,
     image_tokens: int | None = None,
     store_bytes: int = STORE_BYTES,
+    speculate: str | None = None,
 ) -> BackendMemory:
     """The memory that `load` with these arguments would take, by device and layer. Allocates nothing."""
     measuring = replace(require_params("params", params) or BackendParams(), alloc_memory=False)
     sight = SightOptions(projector, encoder_backend, encoder_params, image_tokens, store_bytes)
-    engine = LocalEngine(path, backend, measuring, Sizes(context, parallel, batch, kv_dtype), sight)
+    engine = LocalEngine(
+        path, backend, measuring, Sizes(context, parallel, batch, kv_dtype), sight, GuessOptions(speculate)
+    )
     try:
         return engine.memory()
     finally:

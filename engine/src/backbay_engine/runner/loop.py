@@ -179,7 +179,7 @@ class Runner:
             self._make_room(job)
         shares: Sequence[Share[Job]] = self._scheduler.split(self._active)
         if self.speculation is not None:
-            shares = self.speculation.extended(shares, self.context)
+            shares = self.speculation.extended(shares, self.context, self._scheduler.room)
         if shares:
             self._step(shares)
 

@@ -84,10 +84,10 @@ class Snapshot:
                 str(facts["model"]),
                 tuple(arrays[TOKENS].tolist()),
                 Contents(held, {str(name): int(number) for name, number in facts["numbers"].items()}),
-                facts["exact"],
+                None if facts["exact"] is None else max(0, int(facts["exact"])),
                 tuple(arrays[PROMPT].tolist()),
                 options_from(facts["options"]),
-                facts["notes"],
+                dict(facts["notes"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             told = f"{where}: the snapshot is damaged, or of another version: {error!r}"

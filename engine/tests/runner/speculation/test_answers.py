@@ -299,6 +299,21 @@ def test_models_that_cannot_take_tokens_back_are_refused(path: Path, tmp_path: P
         llm.submit("x", speculate="ngram")
 
 
+def test_steps_with_guesses_are_no_larger_than_others(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    run = StepCache.run
+
+    def noted(self: StepCache, step: Any, cancel: Any = None) -> Any:
+        sizes.append(step.size)
+        return run(self, step, cancel)
+
+    monkeypatch.setattr(StepCache, "run", noted)
+    with load(path, "cpu_ref", **{**SIZES, "batch": 5}, speculate="ngram") as llm:
+        found = llm.generate(AGAIN, temperature=0, max_tokens=30, logit_bias={A: 30.0})
+    assert found.timings.accepted_tokens
+    assert max(sizes) <= 5
+
+
 def test_many_answers_at_once_are_not_guessed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step of more tokens takes as much longer: guesses do not pay, however right they are."""
     monkeypatch.setattr(Pace, "known", lambda self, tokens: float(tokens))

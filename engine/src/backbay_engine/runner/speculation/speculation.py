@@ -36,12 +36,16 @@ class Speculation:
         if job.speculates and not self._broken:
             job.guesses = self.source.guesses(job.known_ids())
 
-    def extended(self, shares: Sequence[Share[Job]], context: int) -> Sequence[Share[Job]]:
-        """The shares with guesses behind their tokens; as they are, where that does not pay or a prompt is among them."""
+    def extended(self, shares: Sequence[Share[Job]], context: int, room: int) -> Sequence[Share[Job]]:
+        """The shares with guesses behind their tokens; as they are, where that does not pay or a prompt is among them.
+
+        context   tokens of a sequence
+        room      tokens of a step
+        """
         jobs = [share.job for share in shares]
         if self._broken or not jobs or not all(share.count == 1 and share.job.generates for share in shares):
             return shares
-        counts = self._counts(jobs, [job.guessable(context) for job in jobs])
+        counts = self._counts(jobs, [job.guessable(context) for job in jobs], min(room, LONGEST))
         if not any(counts):
             return shares
         try:
@@ -62,16 +66,16 @@ class Speculation:
     def close(self) -> None:
         self.source.close()
 
-    def _counts(self, jobs: Sequence[Job], most: Sequence[int]) -> list[int]:
-        """How many tokens to guess of each job."""
+    def _counts(self, jobs: Sequence[Job], most: Sequence[int], room: int) -> list[int]:
+        """How many tokens to guess of each job, in a step of up to `room` tokens."""
         alone = len(jobs)
         hopes = [0.0 if job.guesses is None else job.guesses.hope() for job in jobs]
-        least = self.pace.known(alone) if alone < LONGEST and any(hopes) else None
+        least = self.pace.known(alone) if alone < room and any(hopes) else None
         if least is None:  # first measure steps without guesses
             return [0] * alone
         best, chosen = GAIN * alone / least, [0] * alone
         chances, counts, expected = list(hopes), [0] * alone, float(alone)
-        for size in range(alone + 1, LONGEST + 1):
+        for size in range(alone + 1, room + 1):
             at = max(range(alone), key=lambda n: chances[n] if counts[n] < most[n] else 0.0)
             if counts[at] >= most[at] or not chances[at]:
                 break
