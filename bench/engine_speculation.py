@@ -25,6 +25,7 @@ from sides import Side, library_of, serve
 
 CONTEXT, PROMPT = 2048, 700
 COLUMNS = (2, 4, 8, 16)
+GIVEN = ("model", "shape", "dtype", "threads", "tokens", "parallel")  # to each side
 PIECES = re.compile(r" ?[A-Za-z]{1,7}|\d{1,3}|\n+ *| +|[^\w\s]|_")
 ROOT = Path(__file__).parents[1]
 
@@ -32,6 +33,7 @@ ROOT = Path(__file__).parents[1]
 def main() -> None:
     parser = arguments(__doc__, rounds=3)
     parser.add_argument("--tokens", type=int, default=128, help="of each answer")
+    parser.add_argument("--parallel", type=int, default=1, help="answers at once")
     parser.add_argument("--sides", nargs="+", default=["ggml"], help="names of backends")
     args = parser.parse_args()
     be_side_or_compare(args, be_side, compare)
@@ -100,16 +102,22 @@ def be_side(args: argparse.Namespace) -> None:
             return columns(llm)
         title, _, guessed = request.partition("|")
         prompt, text = ids[title]
-        forced = Forced(text, llm.vocabulary_size)
-        made = llm.generate(
-            prompt,
-            max_tokens=min(args.tokens, len(text)),
-            temperature=0,
-            constraint=forced,
-            speculate=bool(guessed),
-        )
-        timings = made.timings
-        return {"rate": timings.rate, "guessed": timings.guessed_tokens, "right": timings.accepted_tokens}
+        handles = [
+            llm.submit(
+                [299 - number, *prompt],  # no two share a cache
+                max_tokens=min(args.tokens, len(text)),
+                temperature=0,
+                constraint=Forced(text, llm.vocabulary_size),
+                speculate=bool(guessed),
+            )
+            for number in range(args.parallel)
+        ]
+        timings = [handle.result().timings for handle in handles]
+        return {
+            "rate": sum(each.tokens - 1 for each in timings) / max(each.generation for each in timings),
+            "guessed": sum(each.guessed_tokens for each in timings),
+            "right": sum(each.accepted_tokens for each in timings),
+        }
 
     serve({"vocabulary": llm.vocabulary_size}, answer)
 
@@ -147,7 +155,8 @@ def columns(llm: Any) -> dict[str, Any]:
 
 def compare(args: argparse.Namespace) -> dict[str, Any]:
     results: dict[str, Any] = {"dtype": args.dtype, "shape": args.shape, "threads": args.threads}
-    given = [f"--{key}={getattr(args, key)}" for key in ("model", "shape", "dtype", "threads", "tokens")]
+    results["parallel"] = args.parallel
+    given = [f"--{key}={getattr(args, key)}" for key in GIVEN]
     for name in args.sides:
         side = Side(name, [__file__, f"--side={name}", *given], library_of(name))
         results[name] = {"columns": told_columns(name, side.ask("columns"))}
