@@ -22,6 +22,7 @@ def request_of(options: GenerationOptions, seed: int, answer: Sequence[int]) -> 
             "a request with a constraint of your own cannot be saved: its object stays here; use response_format"
         )
     own = {name: getattr(options, name) for name in _OWN}
+    own["shown"] = tuple(sorted(options.shown))
     sampling = {name: getattr(options.sampling, name) for name in _SAMPLING}
     return {**own, **sampling, "seed": seed, "resume": tuple(answer)}
 
@@ -45,7 +46,7 @@ def options_from(plain: Mapping[str, Any]) -> dict[str, Any]:
         options["response_format"] = ResponseFormat(*wanted)
     if bias is not None:
         options["logit_bias"] = {id: float(value) for id, value in bias}
-    for name in ("stop", "resume"):
+    for name in ("stop", "resume", "shown"):
         if name in options:
             options[name] = tuple(options[name])
     return options
