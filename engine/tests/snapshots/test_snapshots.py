@@ -172,10 +172,23 @@ def test_requests_that_run_are_not_disturbed(llm: LLM) -> None:
 
 def test_all_options_of_a_request_are_in_the_file(others: list[LLM]) -> None:
     given_options = {
-        **{"max_tokens": 30, "stop": ("zzz",), "num_keep": 3, "reuse": True, "shown": (EOS,)},
-        **{"temperature": 1.5, "top_k": 9, "top_p": 0.9, "min_p": 0.01, "repetition_penalty": 1.1},
-        **{"presence_penalty": 0.1, "frequency_penalty": 0.2, "penalty_window": 7, "seed": 5, "logprobs": 1},
-        **{"logit_bias": {EOS: float("-inf"), 98: 1.5}, "speculate": False},
+        "max_tokens": 30,
+        "stop": ("zzz",),
+        "num_keep": 3,
+        "reuse": True,
+        "shown": (EOS,),
+        "temperature": 1.5,
+        "top_k": 9,
+        "top_p": 0.9,
+        "min_p": 0.01,
+        "repetition_penalty": 1.1,
+        "presence_penalty": 0.1,
+        "frequency_penalty": 0.2,
+        "penalty_window": 7,
+        "seed": 5,
+        "logprobs": 1,
+        "logit_bias": {EOS: float("-inf"), 98: 1.5},
+        "speculate": False,
     }
     snapshot = Snapshot.from_bytes(interrupted(others[0], TEXT, 3, **given_options).to_bytes())
     for name, value in given_options.items():
