@@ -168,7 +168,11 @@ def test_a_fault_of_loading_reaches_all_who_wait_and_the_next_tries_again(
 ) -> None:
     async def test(pool: Pool) -> None:
         loader.error = ValueError("damaged")
-        found = await asyncio.gather(*(pool.lease("a") for _ in range(3)), return_exceptions=True)
+        loader.gate.clear()
+        asking = [asyncio.create_task(pool.lease("a")) for _ in range(3)]
+        await until(lambda: [held.users for held in pool.held()] == [3])
+        loader.gate.set()
+        found = await asyncio.gather(*asking, return_exceptions=True)
         assert [str(each) for each in found] == ["damaged"] * 3
         loader.error = None
         (await pool.lease("a")).release()
@@ -243,6 +247,7 @@ def test_a_replaced_file_is_loaded_anew(folder: Path, loader: Loader) -> None:
         old = await pool.lease("a")
         (folder / "new").write_bytes(b"GGUF again")
         (folder / "new").replace(folder / "a.gguf")
+        await asyncio.sleep(1.1)  # files are looked at once a second
         new = asyncio.create_task(pool.lease("a"))
         await asyncio.sleep(0.05)
         assert not old.llm.closed  # type: ignore[attr-defined]

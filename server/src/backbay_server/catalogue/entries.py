@@ -16,7 +16,7 @@ from backbay_engine import Located, locate, models_in, projector_beside
 
 from ..errors import ModelNotFoundError
 
-FRESH = 1.0  # seconds for which a listing of the folders holds
+FRESH = 1.0  # seconds for which a look at files and folders holds
 SCHEMES = ("hf", "ollama", "lmstudio")
 Stamp: TypeAlias = tuple[int, int, int]  # inode, bytes, time of change
 

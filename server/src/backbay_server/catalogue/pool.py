@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,7 @@ from backbay import NoMemoryError
 from backbay_engine import LLM
 
 from ..errors import BusyError, ModelNotFoundError, UnavailableError
-from .entries import Catalogue, Entry
+from .entries import FRESH, Catalogue, Entry
 
 log = logging.getLogger(__name__)
 Load: TypeAlias = Callable[[Entry, Callable[[float], None], Event], LLM]
@@ -31,7 +32,7 @@ class Held:
     """A model that is wanted: in line, being loaded, in memory, or about to leave."""
 
     def __init__(self, entry: Entry) -> None:
-        self.entry, self.stamp = entry, entry.stamp()
+        self.entry, self.stamp, self._stamped_at = entry, entry.stamp(), time.monotonic()
         self.llm: LLM | None = None
         self.error: BaseException | None = None
         self.status: Status = "waiting"
@@ -39,6 +40,13 @@ class Held:
         self.users = 0  # leases, and requests that wait for one
         self.used_at = next(_TICKS)
         self.settled, self.gone = asyncio.Event(), asyncio.Event()
+
+    def is_replaced(self) -> bool:
+        """Whether the file has been replaced, or written to, since it was loaded; looked at once in a while."""
+        if self.llm is None or time.monotonic() - self._stamped_at < FRESH:
+            return False
+        self._stamped_at, stamp = time.monotonic(), self.entry.stamp()
+        return stamp not in (None, self.stamp)
 
 
 @final
@@ -180,14 +188,15 @@ class Pool:
 
     def _held(self, entry: Entry) -> Held:
         """The model, wanted from now on; if its file was replaced since it was loaded, the new file's."""
-        held, stamp = self._wanted.get(entry.path), entry.stamp()
-        if held is not None and stamp is not None and stamp != held.stamp and held.llm is not None:
+        held = self._wanted.get(entry.path)
+        if held is not None and held.is_replaced():
             self._leave(held)
             held = None
         if held is None:
-            if stamp is None:
+            held = Held(entry)
+            if held.stamp is None:
                 raise ModelNotFoundError(f"the file of the model {entry.name!r} is gone")
-            held = self._wanted[entry.path] = Held(entry)
+            self._wanted[entry.path] = held
             self._line.append(held)
             self._changed.set()
             if self._server_of_line is None or self._server_of_line.done():
