@@ -98,7 +98,7 @@ class LLM:
         return self.generate(self.chat_prompt(messages), **options)
 
     @naming_limits("a chat template")
-    def chat_prompt(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> list[int] | Parts:
+    def chat_prompt(self, /, messages: Sequence[Mapping[str, Any]], **variables: Any) -> list[int] | Parts:
         """The prompt of a conversation, ending where the model's answer begins: token ids; parts if it has pictures."""
 
         def render(said: Sequence[Mapping[str, Any]]) -> str:

@@ -13,6 +13,10 @@ from ..errors import InvalidRequestError
 Count: TypeAlias = Annotated[int, Meta(ge=0)]
 Positive: TypeAlias = Annotated[int, Meta(ge=1)]
 Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
+Stop: TypeAlias = Annotated[str, Meta(min_length=1, max_length=1024)]
+Stops: TypeAlias = Annotated[list[Stop], Meta(max_length=32)]
+MOST_TEXTS: Final = 2048  # of one request, as OpenAI has it
+MOST_TOOLS: Final = 128
 USE: Final = "x-backbay"  # the key of a field's use in the schema that /openapi.json serves
 
 

@@ -179,6 +179,12 @@ def test_a_result_without_its_call_is_a_400(model: Path):
     assert (status, body["error"]["param"]) == (400, "messages[1].tool_call_id")
 
 
+@pytest.mark.parametrize("name", ["self", "bos_token", "raise_exception", "a b", "__class__"])
+def test_any_variable_of_a_template_may_be_given(model: Path, name: str):
+    status, _ = ask_chat(model, "ok", chat_template_kwargs={name: "x"})
+    assert status == 200
+
+
 @pytest.mark.fault("a request brings its own chat template", "400 that names the field")
 @pytest.mark.parametrize(
     "fields", [{"chat_template": "{{ 1 }}"}, {"chat_template_kwargs": {"chat_template": "{{ 1 }}"}}]

@@ -62,6 +62,7 @@ class ChatTemplate:
 
     def render(
         self,
+        /,
         messages: Sequence[Mapping[str, Any]],
         *,
         add_generation_prompt: bool = True,

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
-from ..fields import Count, Positive, Share, ignored, refused, taken
+from ..fields import MOST_TOOLS, Count, Positive, Share, Stops, ignored, refused, taken
 
 
 class Text(Struct, tag="text", tag_field="type"):
@@ -126,7 +126,10 @@ class Conversation(Struct, kw_only=True):
     model: Annotated[str, taken("the model's name or alias")]
     messages: Annotated[Annotated[list[Message], Meta(min_length=1)], taken("the conversation")]
     system: Annotated[str | list[Text] | None, taken("the system's message")] = None
-    tools: Annotated[list[Tool] | None, taken("the tools, if the model's template knows tools")] = None
+    tools: Annotated[
+        Annotated[list[Tool], Meta(max_length=MOST_TOOLS)] | None,
+        taken("the tools, if the model's template knows tools"),
+    ] = None
     tool_choice: Annotated[Choice | None, taken("which tools the model may or must call")] = None
     thinking: Annotated[Reasoning | None, taken("whether the model reasons")] = None
     output_config: Annotated[OutputConfig | None, taken("what the answer is like")] = None
@@ -145,7 +148,7 @@ class MessagesRequest(Conversation, forbid_unknown_fields=True, kw_only=True):
     """The body of /v1/messages."""
 
     max_tokens: Annotated[Positive, taken("the most tokens of the answer")]
-    stop_sequences: Annotated[list[str] | None, taken("strings that end the answer")] = None
+    stop_sequences: Annotated[Stops | None, taken("strings that end the answer")] = None
     stream: Annotated[bool, taken("send events as the answer grows")] = False
     temperature: Annotated[Share | None, taken("0 is greedy; 1 by default")] = None
     top_k: Annotated[Count | None, taken("choose among this many tokens; 0: all")] = None

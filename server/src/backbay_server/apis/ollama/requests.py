@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
-from ..fields import Count, Positive, Share, ignored, refused, taken
+from ..fields import MOST_TEXTS, MOST_TOOLS, Count, Positive, Share, Stop, Stops, ignored, refused, taken
 
 Reasons: TypeAlias = Annotated[
     bool | str | None, taken("whether the model reasons, for templates that know reasoning")
@@ -22,7 +22,7 @@ class Options(Struct, forbid_unknown_fields=True):
     num_predict: Annotated[
         int | None, taken("the most tokens of the answer; -1 and -2: as many as the context holds")
     ] = None
-    stop: Annotated[str | list[str] | None, taken("strings that end the answer")] = None
+    stop: Annotated[Stop | Stops | None, taken("strings that end the answer")] = None
     seed: Annotated[int | None, taken("equal seeds give equal answers")] = None
     temperature: Annotated[Annotated[float, Meta(ge=0)] | None, taken("0 is greedy")] = None
     top_k: Annotated[Count | None, taken("choose among this many tokens; 0: all")] = None
@@ -122,9 +122,10 @@ class ChatRequest(Generating, forbid_unknown_fields=True, kw_only=True):
     messages: Annotated[list[Message] | None, taken("the conversation; without one, the model is loaded")] = (
         None
     )
-    tools: Annotated[list[dict[str, Any]] | None, taken("the tools, if the model's template knows tools")] = (
-        None
-    )
+    tools: Annotated[
+        Annotated[list[dict[str, Any]], Meta(max_length=MOST_TOOLS)] | None,
+        taken("the tools, if the model's template knows tools"),
+    ] = None
 
 
 class GenerateRequest(Generating, forbid_unknown_fields=True, kw_only=True):
@@ -145,7 +146,7 @@ class GenerateRequest(Generating, forbid_unknown_fields=True, kw_only=True):
 class EmbedRequest(Named, forbid_unknown_fields=True, kw_only=True):
     """The body of /api/embed."""
 
-    input: Annotated[str | list[str], taken("a text, or several")]
+    input: Annotated[str | Annotated[list[str], Meta(max_length=MOST_TEXTS)], taken("a text, or several")]
     truncate: Annotated[bool | None, taken("true cuts a text that is too long; otherwise it is an error")] = (
         None
     )

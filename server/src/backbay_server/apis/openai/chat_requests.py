@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
-from ..fields import Positive, ignored, refused, taken
+from ..fields import MOST_TOOLS, Positive, ignored, refused, taken
 from .formats import ChatFormat
 from .sampling import GenerationFields
 
@@ -120,7 +120,7 @@ class ChatRequest(GenerationFields, kw_only=True):
         Annotated[int, Meta(ge=0, le=20)] | None, taken("the most likely tokens beside each; needs logprobs")
     ] = None
     tools: Annotated[
-        Annotated[list[Tool], Meta(max_length=128)] | None, taken("functions that the model may call")
+        Annotated[list[Tool], Meta(max_length=MOST_TOOLS)] | None, taken("functions that the model may call")
     ] = None
     tool_choice: Annotated[
         Choice | NamedTool | None,

@@ -13,10 +13,8 @@ from ...errors import InvalidRequestError
 from ...generation.vectors import vectors_of
 from ...transport.answers import Json
 from ..endpoint import Call, Endpoint
-from ..fields import Positive, ignored, taken
+from ..fields import MOST_TEXTS, Positive, ignored, taken
 from .completions import prompts_of
-
-MOST_TEXTS: Final = 2048  # of one request, as OpenAI has it
 
 
 class EmbeddingRequest(Struct, kw_only=True, forbid_unknown_fields=True):

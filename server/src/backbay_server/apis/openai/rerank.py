@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from ...generation.vectors import scores_of
 from ...transport.answers import Json
 from ..endpoint import Call, Endpoint
-from ..fields import Positive, ignored, taken
+from ..fields import MOST_TEXTS, Positive, ignored, taken
 
 
 class Document(Struct):
@@ -23,7 +23,9 @@ class RerankRequest(Struct, kw_only=True, forbid_unknown_fields=True):
 
     model: Annotated[str | None, taken("the model; a server of one model needs no name")] = None
     query: Annotated[str, taken("what the texts should answer")]
-    documents: Annotated[Annotated[list[str | Document], Meta(min_length=1)], taken("the texts")]
+    documents: Annotated[
+        Annotated[list[str | Document], Meta(min_length=1, max_length=MOST_TEXTS)], taken("the texts")
+    ]
     top_n: Annotated[Positive | None, taken("the most results; by default all")] = None
     return_documents: Annotated[bool | None, taken("whether results have the texts")] = None
     max_chunks_per_doc: Annotated[int | None, ignored("texts are not cut")] = None

@@ -9,13 +9,11 @@ from msgspec import Meta, Struct
 from ...errors import InvalidRequestError
 from ...generation import Format, Options
 from ..endpoint import Call
-from ..fields import Count, Positive, Share, ignored, taken
+from ..fields import Count, Positive, Share, Stop, Stops, ignored, taken
 from ..reasoning import reasoning_variables
 
 Penalty: TypeAlias = Annotated[float, Meta(ge=-2, le=2)]
 Bias: TypeAlias = Annotated[float, Meta(ge=-100, le=100)]
-Stop: TypeAlias = Annotated[str, Meta(min_length=1, max_length=1024)]
-Stops: TypeAlias = Annotated[list[Stop], Meta(max_length=32)]
 
 FORBIDDEN = -100  # the bias by which OpenAI's clients forbid a token
 

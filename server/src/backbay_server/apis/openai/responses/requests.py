@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
-from ...fields import Positive, Share, ignored, refused, taken
+from ...fields import MOST_TOOLS, Positive, Share, ignored, refused, taken
 from ..chat_requests import Choice, Effort, Function
 from ..formats import ResponsesFormat
 from ..sampling import IgnoredFields
@@ -126,7 +126,8 @@ class ResponsesRequest(IgnoredFields, kw_only=True, forbid_unknown_fields=True):
     stream: Annotated[bool | None, taken("whether the answer comes as typed events")] = None
     stream_options: Annotated[dict[str, Any] | None, ignored("chunks are not padded")] = None
     tools: Annotated[
-        Annotated[list[FunctionTool], Meta(max_length=128)] | None, taken("functions that the model may call")
+        Annotated[list[FunctionTool], Meta(max_length=MOST_TOOLS)] | None,
+        taken("functions that the model may call"),
     ] = None
     tool_choice: Annotated[
         Choice | NamedFunction | None,
