@@ -60,6 +60,31 @@ def test_more_than_the_limit_is_a_400(model: Path, path: str, body: dict[str, An
     assert status == 400
 
 
+LONG = "word and " * 150_000
+
+
+@pytest.mark.fault("a text is longer than any context", "413, before it is cut into tokens")
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": LONG}]}),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": LONG}]}]},
+        ),
+        ("/v1/chat/completions", {"messages": SAID, "chat_template_kwargs": {"x": [LONG]}}),
+        ("/v1/completions", {"prompt": LONG}),
+        ("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": LONG}]}),
+        ("/tokenize", {"content": LONG}),
+        ("/v1/embeddings", {"input": [LONG]}),
+        ("/v1/rerank", {"query": "q", "documents": [LONG]}),
+    ],
+)
+def test_a_text_that_fits_no_context_is_a_413(model: Path, path: str, body: dict[str, Any]) -> None:
+    status, _ = ask(model, path, {"model": "scripted", **body})
+    assert status == 413
+
+
 @pytest.mark.fault("a request is nested deeply", "200, or 400; never a fault")
 @pytest.mark.parametrize("depth", [50, 400, 900])
 def test_deep_values_are_no_fault(model: Path, depth: int) -> None:

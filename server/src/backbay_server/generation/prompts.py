@@ -10,6 +10,7 @@ from backbay_engine import LLM
 
 from ..errors import InvalidRequestError
 from .forms import AnswerForm, AnswerReader, PlainReader, call_format, form_of, reader_of
+from .lengths import require_fitting
 from .requests import Conversation, Format, Prompt
 
 Made: TypeAlias = Any  # token ids, or the engine's parts of a prompt with pictures
@@ -36,6 +37,7 @@ class Prepared(NamedTuple):
 def prepared(llm: LLM, asked: Prompt, wanted: Format | None) -> Prepared:
     """What a client gave, for the engine."""
     if not isinstance(asked, Conversation):
+        require_fitting(llm, asked)
         return Prepared(llm.encode(asked), format=wanted)
     tools = asked.tools
     if wanted is not None and tools.definitions:
@@ -62,6 +64,7 @@ def made(llm: LLM, said: Conversation) -> Made:
     reserved = RESERVED & said.variables.keys()
     if reserved:
         raise InvalidRequestError(f"a request may not set the template's {', '.join(sorted(reserved))}")
+    require_fitting(llm, said.messages, said.tools.definitions, said.variables)
     template = llm.template.source
     variables = dict(said.variables)
     if said.tools.definitions:

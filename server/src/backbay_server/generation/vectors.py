@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from backbay_engine import LLM
 
 from .generator import Generator
+from .lengths import require_fitting
 
 BATCH: Final = 32  # texts; between batches, a client that has left is noticed
 
@@ -36,6 +37,7 @@ async def vectors_of(
 ) -> Vectors:
     """Embed texts. With `cut`, a text that is too long loses its end; otherwise it is an error."""
     with await generator.lease(model) as lease:
+        require_fitting(lease.llm, texts)
         encoded = await generator.beside(_encoded, lease.llm, texts, cut)
         rows = [
             await generator.waiting(lease.llm.embed, encoded[begin : begin + BATCH])
@@ -47,6 +49,7 @@ async def vectors_of(
 async def scores_of(generator: Generator, model: str | None, query: str, texts: Sequence[str]) -> Scores:
     """Score texts by how well they answer a query."""
     with await generator.lease(model) as lease:
+        require_fitting(lease.llm, query, texts)
         values: list[float] = []
         for begin in range(0, len(texts), BATCH):
             values += (

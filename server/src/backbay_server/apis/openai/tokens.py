@@ -9,6 +9,7 @@ from msgspec import Struct
 from backbay_engine import LLM
 
 from ...errors import InvalidRequestError
+from ...generation.lengths import require_fitting
 from ...transport.answers import Json
 from ..endpoint import Call, Endpoint
 from ..fields import Count, taken
@@ -56,6 +57,7 @@ async def tokenize(call: Call, body: TokenizeRequest) -> Json:
     """Cut a text into tokens."""
     generator = call.services.generator
     with await generator.lease(body.model) as lease:
+        require_fitting(lease.llm, body.content)
         return Json(await generator.beside(_tokens, lease.llm, body))
 
 
