@@ -18,6 +18,9 @@ from serving import Served, serving, until
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     model = write_scripted_model(tmp_path_factory.mktemp("models") / "scripted.gguf")
     with serving(model, parallel=1, context=1 << 15) as server:
+        httpx.post(
+            f"{server.url}/v1/chat/completions", json=body("ok"), timeout=60
+        ).raise_for_status()  # loads it
         yield server
 
 
@@ -37,7 +40,6 @@ def begun(served: Served, sent: dict[str, object], path: str = "/v1/chat/complet
 @pytest.mark.fault("a client leaves in mid-answer", "its slot is free after one step")
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_leaves_frees_its_slot(served: Served, stream: bool):
-    httpx.post(f"{served.url}/v1/chat/completions", json=body("ok"), timeout=60).raise_for_status()
     connection = begun(served, body("endless", stream=stream))
     until(lambda: served.busy("scripted") == 1)
     if stream:
@@ -47,7 +49,6 @@ def test_a_client_that_leaves_frees_its_slot(served: Served, stream: bool):
 
 
 def test_a_waiting_request_leaves_the_queue_with_its_client(served: Served):
-    httpx.post(f"{served.url}/v1/chat/completions", json=body("ok"), timeout=60).raise_for_status()
     first = begun(served, body("endless"))
     until(lambda: served.busy("scripted") == 1)
     waiting = begun(served, body("endless"))
@@ -65,8 +66,30 @@ def test_all_choices_end_with_the_client(served: Served):
     until(lambda: served.busy("scripted") == 0, seconds=5)
 
 
+@pytest.mark.fault("a client sends many requests at once on a connection, and leaves", "all of them end")
+def test_pipelined_requests_end_with_the_client(served: Served):
+    connection = begun(served, body("endless", stream=True))
+    for _ in range(50):
+        content = msgspec.json.encode(body("endless", stream=True))
+        head = (
+            f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n"
+        )
+        connection.sendall(head.encode() + content)
+    until(lambda: served.busy("scripted") == 1)
+    connection.close()
+    until(lambda: served.busy("scripted") == 0, seconds=5)
+
+
+@pytest.mark.fault("a client closes its half of a connection in mid-answer", "it has left: its slot is free")
+def test_half_a_connection_is_none(served: Served):
+    connection = begun(served, body("endless", stream=True))
+    until(lambda: served.busy("scripted") == 1)
+    connection.shutdown(socket.SHUT_WR)
+    until(lambda: served.busy("scripted") == 0, seconds=5)
+    connection.close()
+
+
 def test_scoring_a_prompt_ends_with_the_client(served: Served):
-    httpx.post(f"{served.url}/v1/chat/completions", json=body("ok"), timeout=60).raise_for_status()
     sent = {"prompt": "x" * 30_000, "echo": True, "logprobs": 20, "max_tokens": 0}
     connections = [begun(served, sent, "/v1/completions") for _ in range(8)]
     until(lambda: served.busy("scripted") > 0)
