@@ -6,7 +6,7 @@
     python engine/tools/compare_kinds --converter ~/llama.cpp --store engine/tests/data/kinds
 
 Needs torch, transformers and the sources of llama.cpp. With --others, kinds that transformers lacks are compared with
-transcriptions by others, and so is the one here. Models are small and random. The numbers are mean square errors
+transcriptions by others, and so is the one here; Jina BERT always is. Models are small and random. The numbers are mean square errors
 over the mean square of the results of transformers, in f32. --llama compares llama.cpp as well (with llama-cpp-python),
 and --page writes the numbers of all as a page, docs/kinds.md. --store writes the files of the tests, which run without
 torch; --keep keeps the model files. A kind is described in a few lines, in decoders.py and the files beside it.
@@ -31,8 +31,8 @@ import numpy as np
 import transformers
 from numpy.typing import NDArray
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1] / "tests")]
+TOOL = Path(__file__).resolve().parent
+sys.path[:0] = [str(TOOL), str(TOOL.parent), str(TOOL.parents[1] / "tests")]
 
 import decoders  # noqa: E402
 import encoders  # noqa: E402
@@ -41,7 +41,7 @@ import model_scripts as scripts  # noqa: E402
 import recurrent  # noqa: E402
 from files import add_pooling, convert  # noqa: E402
 from kind import Kind, make  # noqa: E402
-from others import OTHERS  # noqa: E402
+from others import HERE, OTHERS  # noqa: E402
 from page import LLAMA_CPP, cell, page  # noqa: E402
 from truth import Model, in_llama_cpp, in_torch, of_texts, truth  # noqa: E402
 
@@ -87,8 +87,8 @@ def sides(name: str, args: argparse.Namespace, folder: Path) -> Iterator[tuple[s
         add_pooling(folder / name, kind)
         names = ["short"] if args.store else [*scripts.KIND_SCRIPTS]
         expected = results(kind, in_torch(kind), names)
-        if args.others and name in OTHERS:
-            ours, expected = expected, results(kind, OTHERS[name](kind, args.others), names)
+        if (transcription := transcribed(name, args.others)) is not None:
+            ours, expected = expected, results(kind, transcription, names)
             yield "transcription", errors_of(ours, expected)
     except Exception as error:
         yield "transformers", told(error, args)
@@ -111,6 +111,13 @@ def sides(name: str, args: argparse.Namespace, folder: Path) -> Iterator[tuple[s
         store(path, args.store / name, expected)
         if (args.store / f"{name}.hf.xz").exists() or args.folders:
             store_folder(folder / name, args.store / f"{name}.hf.xz")
+
+
+def transcribed(name: str, folder: Path | None) -> Model | None:
+    """The transcription by others that judges a kind; those of other projects only if their folder is given."""
+    if name in HERE:
+        return HERE[name](KINDS[name])
+    return OTHERS[name](KINDS[name], folder) if folder and name in OTHERS else None
 
 
 def differing(converted: Path, folder: Path) -> list[str]:

@@ -2,6 +2,8 @@
 
 rwkv7             the package `rwkv` of the model's author, from PyPI
 nomic-bert-moe    Tenstorrent's in torch, in a checkout of github.com/tenstorrent/tt-metal, under models/experimental
+jina-bert-v2      Jina's published code in NumPy, transcribed in jina_bert.py by another hand than the engine's; it needs
+                  nothing else, and is always taken
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from jina_bert import JinaBert
 from kind import Kind
 from numpy.typing import NDArray
 from truth import Model
@@ -96,4 +99,12 @@ def nomic_bert_moe(kind: Kind, folder: Path) -> Model:
     return run
 
 
+def jina_bert_v2(kind: Kind) -> Model:
+    """Each text has the mean of its vectors."""
+    weights = {name: weight.numpy() for name, weight in kind.torch.state_dict().items()}
+    model = JinaBert(kind.torch.config, weights)
+    return lambda tokens: model(tokens).mean(0, keepdims=True).astype(np.float32)
+
+
 OTHERS: dict[str, Callable[[Kind, Path], Model]] = {"rwkv7": rwkv7, "nomic-bert-moe": nomic_bert_moe}
+HERE: dict[str, Callable[[Kind], Model]] = {"jina-bert-v2": jina_bert_v2}
