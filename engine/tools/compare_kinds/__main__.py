@@ -39,10 +39,11 @@ import encoders  # noqa: E402
 import mixtures  # noqa: E402
 import model_scripts as scripts  # noqa: E402
 import recurrent  # noqa: E402
+from differences import DIFFERENCES  # noqa: E402
 from files import add_pooling, convert  # noqa: E402
 from kind import Kind, make  # noqa: E402
 from others import HERE, OTHERS  # noqa: E402
-from page import LLAMA_CPP, cell, page  # noqa: E402
+from page import CHANGED, LLAMA_CPP, cell, page  # noqa: E402
 from truth import Model, in_llama_cpp, in_torch, of_texts, truth  # noqa: E402
 
 import backbay  # noqa: E402
@@ -94,11 +95,9 @@ def sides(name: str, args: argparse.Namespace, folder: Path) -> Iterator[tuple[s
         yield "transformers", told(error, args)
         return
     if args.llama:
-        try:
-            with in_llama_cpp(kind, path) as model:
-                yield LLAMA_CPP, errors_of(results(kind, model, names), expected)
-        except Exception as error:
-            yield LLAMA_CPP, told(error, args)
+        yield LLAMA_CPP, of_llama_cpp(kind, path, expected, args)
+        if (changed := without_difference(name, folder, names, args)) is not None:
+            yield CHANGED, changed
     for backend_name in args.backends:
         try:
             yield backend_name, compare(path, backend_name, expected)
@@ -111,6 +110,30 @@ def sides(name: str, args: argparse.Namespace, folder: Path) -> Iterator[tuple[s
         store(path, args.store / name, expected)
         if (args.store / f"{name}.hf.xz").exists() or args.folders:
             store_folder(folder / name, args.store / f"{name}.hf.xz")
+
+
+def of_llama_cpp(
+    kind: Kind, path: Path, expected: dict[str, NDArray[np.float32]], args: argparse.Namespace
+) -> Errors | str:
+    """The errors of llama.cpp, or what went wrong."""
+    try:
+        with in_llama_cpp(kind, path) as model:
+            return errors_of(results(kind, model, [*expected]), expected)
+    except Exception as error:
+        return told(error, args)
+
+
+def without_difference(
+    name: str, folder: Path, names: list[str], args: argparse.Namespace
+) -> Errors | str | None:
+    """The errors of llama.cpp without the known reason of its difference; None if there is no such change."""
+    known = DIFFERENCES.get(name)
+    changed = known.changed(KINDS[name]) if known is not None else None
+    if changed is None:
+        return None
+    make(changed, folder / f"{name}-changed")
+    path = convert(folder / f"{name}-changed", folder / f"{name}-changed.gguf", args.converter, changed)
+    return of_llama_cpp(changed, path, results(changed, in_torch(changed), names), args)
 
 
 def transcribed(name: str, folder: Path | None) -> Model | None:

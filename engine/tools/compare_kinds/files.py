@@ -24,7 +24,8 @@ def convert(folder: Path, target: Path, converter: Path, kind: Kind) -> Path:
     def prepare(made: Any) -> None:
         from gguf import GGUFValueType
 
-        getattr(type(made), "_lora_files", {}).clear()  # of the model before
+        for name in ("_lora_files", "lerp_weights"):
+            getattr(type(made), name, {}).clear()  # of the model before
         made.set_vocab = lambda: write_vocabulary(made, config)
         for key, value in kind.metadata.items():
             unsigned = GGUFValueType.UINT32 if isinstance(value, int) else None  # as converters write

@@ -6,24 +6,19 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 
-LLAMA_CPP = "llama.cpp"
+from differences import DIFFERENCES
+
+LLAMA_CPP, CHANGED = "llama.cpp", "llama.cpp, changed"
 NONE = "-"
-REASONS = {
-    "gemma3n": "it does not load the file: its widths of gemma3n are constants",
-    "deepseek2-lite": "it does not load the file: it knows models without q_lora_rank by their number of blocks",
-    "erniemoe": "it does not load the file: it expects shared experts of another width",
-    "llama4": "its chunks and the steps of its temperature are constants, 8192; with these it agrees (6e-13)",
-    "nemotronh": "it ends with GGML_ASSERT(hparams.n_expert_groups == 0), in a model without experts",
-    "rwkv7": "heads of 16: ggml's rwkv_wkv7 reads past heads that are no multiple of 64 elements (AVX-512)",
-    "t5": "the tied head: transformers divides the decoder's output by the root of the width, llama.cpp does not",
-}
-"""Where llama.cpp's result differs from that of transformers, and why."""
 INTRODUCTION = """# Kinds of models, beside transformers and llama.cpp
 
 Each kind is a small random model of transformers, as llama.cpp's converter writes it in f32. The numbers are mean square
 errors over the mean square of the results of transformers. Backends run long prompts, prompts in pieces, parallel
 sequences and reused prefixes, and the largest error of all counts; llama.cpp computes each sequence in one step. All have
 f32 caches. A number over the limit, {limits}, is bold; `-` stands for a result that did not come.
+
+Where llama.cpp differs, one thing is changed until it agrees with transformers: the last number is its error then. The
+reasons and the changes are in `engine/tools/compare_kinds/differences.py`.
 
 Made on {day} by `python engine/tools/compare_kinds --llama --page docs/kinds.md`, with
 {versions}.
@@ -57,9 +52,18 @@ def page(found: Found, limits: Mapping[str, float], backends: Sequence[str]) -> 
     ]
     for name, errors in found.items():
         cells = [_worst(errors.get(side, "not run"), limits[name]) for side in sides]
-        why = REASONS.get(name, "not known") if cells[0] == NONE or "**" in cells[0] else ""
+        why = _reason(name, errors, limits[name]) if cells[0] == NONE or "**" in cells[0] else ""
         lines.append(f"| `{name}` | {' | '.join(cells)} | {why} |")
     return "\n".join(lines) + "\n"
+
+
+def _reason(name: str, errors: Mapping[str, Mapping[str, float] | str], limit: float) -> str:
+    """Why llama.cpp differs, with the error that is left without the reason."""
+    known = DIFFERENCES.get(name)
+    if known is None:
+        return "not known"
+    changed = errors.get(CHANGED)
+    return known.why if changed is None else f"{known.why}; {known.change}: {_worst(changed, limit)}"
 
 
 def _worst(errors: Mapping[str, float] | str, limit: float) -> str:
