@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -92,6 +93,35 @@ def test_the_model_of_add_a_model_does_what_it_says(tmp_path):
     written, outputs, site = installed("docs/add-a-model.md", tmp_path)
     programs = [path for path in written if path.name in ("declare.py", "use.py")]
     assert [run(path, tmp_path, PYTHONPATH=str(site)) for path in programs] == outputs
+
+
+def test_the_family_of_add_a_model_reads_a_folder(tmp_path):
+    """With weights in the classes' names; the shapes do not matter here."""
+    *_, site = installed("docs/add-a-model.md", tmp_path)
+    config = {
+        "architectures": ["Exaone4ForCausalLM"],
+        "hidden_size": 8,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 1,
+        "sliding_window": 16,
+    }
+    names = ("embed_tokens", "layers.0.self_attn.q_norm", "layers.0.post_attention_layernorm")
+    header = {
+        f"model.{name}.weight": {"dtype": "F32", "shape": [2], "data_offsets": [8 * n, 8 * n + 8]}
+        for n, name in enumerate(names)
+    }
+    text = json.dumps(header).encode()
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    content = len(text).to_bytes(8, "little") + text + bytes(8 * len(names))
+    (folder / "model.safetensors").write_bytes(content)
+    program = (
+        "from backbay.discovery import open_model; m = open_model('folder');"
+        "print(*sorted(m.tensors), m.metadata['exaone4.attention.sliding_window'])"
+    )
+    expected = "blk.0.attn_q_norm.weight blk.0.post_attention_norm.weight token_embd.weight 16\n"
+    assert run("-c", tmp_path, program, PYTHONPATH=str(site)) == expected
 
 
 def test_the_walk_through_a_model_that_sees_shows_its_file():

@@ -27,6 +27,10 @@ from .cache import (
 )
 from .cache.encoder import BoundEncoderCache
 from .cache.step_only import Reach
+from .checkpoints import changes
+from .checkpoints.arrays import LazyArray
+from .checkpoints.family import Family
+from .checkpoints.settings import Settings
 from .models import Model, architectures, keys, load_model
 from .models.batch import Batch
 from .models.decoder import Decoder, DecoderBlock
@@ -98,6 +102,7 @@ __all__ = [
     "EncoderDecoderCache",
     "Experts",
     "Factors",
+    "Family",
     "FeedForward",
     "GatedFeedForward",
     "Gating",
@@ -107,6 +112,7 @@ __all__ = [
     "LatentAttention",
     "LayerNorm",
     "LayeredCache",
+    "LazyArray",
     "Linear",
     "Mamba2",
     "Mixer",
@@ -122,6 +128,7 @@ __all__ = [
     "RecurrentCache",
     "Rope",
     "Routing",
+    "Settings",
     "Shape",
     "SharedExpert",
     "Shift",
@@ -135,6 +142,7 @@ __all__ = [
     "attends",
     "block_count",
     "capped",
+    "changes",
     "choice",
     "delta_rule",
     "feed_forward_of",

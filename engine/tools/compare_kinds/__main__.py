@@ -8,7 +8,7 @@
 Needs torch, transformers and the sources of llama.cpp. With --others, kinds that transformers lacks are compared with
 transcriptions by others, and so is the one here; Jina BERT always is. Models are small and random. The numbers are mean square errors
 over the mean square of the results of transformers, in f32. --llama compares llama.cpp as well (with llama-cpp-python),
-and --page writes the numbers of all as a page, docs/kinds.md. --store writes the files of the tests, which run without
+and --page writes the numbers into a page, docs/kinds.md, where other kinds keep their rows. --store writes the files of the tests, which run without
 torch; --keep keeps the model files. A kind is described in a few lines, in decoders.py and the files beside it.
 """
 
@@ -197,7 +197,7 @@ def main() -> int:
     parser.add_argument(
         "--others", type=Path, help="take transcriptions by others; their folder: see others.py"
     )
-    parser.add_argument("--page", type=Path, help="write the numbers as a page, with --llama")
+    parser.add_argument("--page", type=Path, help="write the numbers into a page, with --llama")
     parser.add_argument("--verbose", action="store_true", help="show the traceback of an error")
     args = parser.parse_args()
     transformers.logging.set_verbosity_error()
@@ -217,7 +217,9 @@ def main() -> int:
                 print("|", " | ".join([name, side, *cells]), "|", flush=True)
                 agrees &= side == LLAMA_CPP or not any("**" in each for each in cells)
     if args.page:
-        args.page.write_text(page(found, {name: KINDS[name].limit for name in found}, args.backends))
+        limits = {name: kind.limit for name, kind in KINDS.items()}
+        before = args.page.read_text() if args.page.exists() else ""
+        args.page.write_text(page(found, limits, args.backends, before))
     return 0 if agrees else 1
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 
@@ -20,7 +20,7 @@ f32 caches. A number over the limit, {limits}, is bold; `-` stands for a result 
 Where llama.cpp differs, one thing is changed until it agrees with transformers: the last number is its error then. The
 reasons and the changes are in `engine/tools/compare_kinds/differences.py`.
 
-Made on {day} by `python engine/tools/compare_kinds --llama --page docs/kinds.md`, with
+Last written on {day} by `python engine/tools/compare_kinds --llama --page docs/kinds.md`, row by row, with
 {versions}.
 """
 VERSIONS = ("llama-cpp-python", "transformers", "torch", "backbay", "ggml-python", "onnxruntime")
@@ -33,8 +33,8 @@ def cell(error: float, limit: float) -> str:
     return f"{error:.1e}" if error < limit else f"**{error:.1e}**"
 
 
-def page(found: Found, limits: Mapping[str, float], backends: Sequence[str]) -> str:
-    """The page in Markdown."""
+def page(found: Found, limits: Mapping[str, float], backends: Sequence[str], before: str = "") -> str:
+    """The page in Markdown. Kinds that were not compared now keep their rows of the page as it was before."""
     versions = ", ".join(f"{name} {version(name)}" for name in VERSIONS)
     most = max(limits.values())
     text = (
@@ -50,11 +50,19 @@ def page(found: Found, limits: Mapping[str, float], backends: Sequence[str]) -> 
         f"| kind | {' | '.join(sides)} | where llama.cpp differs |",
         "|---" * (len(sides) + 2) + "|",
     ]
+    rows = dict(_rows(before)) if lines[1] in before else {}
     for name, errors in found.items():
         cells = [_worst(errors.get(side, "not run"), limits[name]) for side in sides]
         why = _reason(name, errors, limits[name]) if cells[0] == NONE or "**" in cells[0] else ""
-        lines.append(f"| `{name}` | {' | '.join(cells)} | {why} |")
-    return "\n".join(lines) + "\n"
+        rows[name] = f"| `{name}` | {' | '.join(cells)} | {why} |"
+    return "\n".join([*lines, *rows.values()]) + "\n"
+
+
+def _rows(page: str) -> Iterator[tuple[str, str]]:
+    """The rows of a page by kind."""
+    for line in page.splitlines():
+        if line.startswith("| `"):
+            yield line.split("`")[1], line
 
 
 def _reason(name: str, errors: Mapping[str, Mapping[str, float] | str], limit: float) -> str:

@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-import numpy as np
-
 from .arrays import LazyArray
 from .settings import Keys, Settings
 
@@ -60,63 +58,3 @@ class Family:
 
 Families: TypeAlias = Mapping[str, Family | Callable[[Settings], Family]]
 """By the names of transformers' classes; a function chooses where the configuration decides."""
-
-# -- changes that families share -----------------------------------------------------------------------------
-
-
-def left_out(_array: LazyArray, _settings: Settings) -> None:
-    return None
-
-
-def plus_one(array: LazyArray, _settings: Settings) -> LazyArray:
-    """The weight of a norm that multiplies by 1 + weight."""
-    return array.map(lambda numbers: numbers + np.float32(1))
-
-
-def interleaved(array: LazyArray, heads: int) -> LazyArray:
-    """Rows whose halves of each head rotate together, as pairs of neighbours."""
-    head = array.shape[0] // heads
-    order = np.arange(heads * head).reshape(heads, 2, head // 2).swapaxes(1, 2).reshape(-1)
-    return array.take(order)
-
-
-def interleaved_query(array: LazyArray, settings: Settings) -> LazyArray:
-    return interleaved(array, settings.heads)
-
-
-def interleaved_key(array: LazyArray, settings: Settings) -> LazyArray:
-    return interleaved(array, settings.kv_heads)
-
-
-INTERLEAVED: Mapping[str, Change] = {
-    r"q_proj\.(weight|bias)$": interleaved_query,
-    r"k_proj\.(weight|bias)$": interleaved_key,
-}
-
-
-def transposed(array: LazyArray, _settings: Settings) -> LazyArray:
-    return array.transposed()
-
-
-def negative_exponential(array: LazyArray, _settings: Settings) -> LazyArray:
-    return array.map(lambda numbers: -np.exp(numbers.astype(np.float64)))
-
-
-def squeezed(array: LazyArray, _settings: Settings) -> LazyArray:
-    """Without the dimensions of one element, except the first."""
-    return array.reshape(array.shape[0], *(n for n in array.shape[1:] if n != 1))
-
-
-def halves(*names: str) -> Change:
-    """The two halves of the rows, or of each expert's rows, under two names."""
-
-    def change(array: LazyArray, _settings: Settings) -> Mapping[str, LazyArray]:
-        if len(array.shape) == 3:
-            half = array.shape[1] // 2
-            parts = [array.inner(0, half), array.inner(half, 2 * half)]
-        else:
-            half = array.shape[0] // 2
-            parts = array.split(half, half)
-        return dict(zip(names, parts, strict=True))
-
-    return change

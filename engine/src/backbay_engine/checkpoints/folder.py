@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 
 from backbay import ModelFileError
+from backbay.discovery import declared
 from backbay.gguf import Config, Derived, ModelFile, TensorInfo, nearest
 
 from .arrays import LazyArray, stack, stored_array
 from .families import FAMILIES
+from .families.installed import GROUP, declared_family
 from .family import Arrays, Family
 from .safetensors import Stored, read_checkpoint
 from .sentence_transformers import dense_arrays, pooling_keys
@@ -36,9 +38,10 @@ _ALWAYS_FLOATS = re.compile(
 )
 """Tensors that stay f32 whatever the others are, as llama.cpp wants them."""
 _FINAL = re.compile(
-    r"(blk\.[0-9]+\.[a-z0-9_]+|cls\.output)\.weight"
+    r"(blk\.[0-9]+\.[a-z0-9_]+|cls\.output)\.(weight|bias|scale)"
 )  # as a family makes them where the table has no name
 SUFFIXES = ".weight", ".bias", ".scale"
+USUAL_NAMES = "llama"  # the table for architectures that the gguf package does not know
 
 
 def open_folder(folder: Path, only: Callable[[str], bool] | None = None) -> ModelFile:
@@ -69,14 +72,17 @@ def open_folder(folder: Path, only: Callable[[str], bool] | None = None) -> Mode
 
 def family_of(settings: Settings) -> Family:
     """The family of a folder's model; ModelFileError names those that are known."""
-    name = settings.architecture
+    name, further = settings.architecture, declared(GROUP)
     found = FAMILIES.get(name)
+    if points := further.get(name):
+        found = declared_family(name, points, taken=found is not None)
     if found is None:
+        known = sorted({*FAMILIES, *further})
         expected = (
-            f"a class of transformers that can be read: {', '.join(sorted(FAMILIES))}; for others, convert the model "
+            f"a class of transformers that can be read: {', '.join(known)}; for others, convert the model "
             f"with llama.cpp's convert_hf_to_gguf.py"
         )
-        raise ModelFileError(settings.path, None, expected, f"{name!r}{nearest(name, FAMILIES)}")
+        raise ModelFileError(settings.path, None, expected, f"{name!r}{nearest(name, known)}")
     return found if isinstance(found, Family) else found(settings)
 
 
@@ -210,7 +216,8 @@ class _Places:
         numbers = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}
         self._family, self._settings = family, settings
         # The table is as long for one block as it is wide; the number of the block is put in here.
-        self._table = gguf.get_tensor_name_map(numbers[family.architecture], 1)
+        number = numbers.get(family.architecture, numbers[USUAL_NAMES])  # for architectures of other packages
+        self._table = gguf.get_tensor_name_map(number, 1)
 
     def of(self, name: str) -> str:
         renamed = self._family.renamed(name)

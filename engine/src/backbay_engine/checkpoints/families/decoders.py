@@ -10,7 +10,8 @@ import numpy as np
 from backbay import ModelFileError
 
 from ..arrays import LazyArray, concatenate, constant
-from ..family import INTERLEAVED, Arrays, Families, Family, halves, transposed
+from ..changes import INTERLEAVED, halves, transposed
+from ..family import Arrays, Families, Family
 from ..json_files import read_object
 from ..settings import Keys, Settings
 

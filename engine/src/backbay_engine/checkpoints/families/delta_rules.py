@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import LazyArray, concatenate, stack
-from ..family import Arrays, Change, Families, Family, negative_exponential, plus_one, squeezed
+from ..changes import negative_exponential, plus_one, squeezed
+from ..family import Arrays, Change, Families, Family
 from ..settings import Keys, Settings
 from .experts import QWEN_EXPERTS, QWEN_NAMES, qwen_moe_keys
 from .recurrent import ENDLESS, TIME_STEPS

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ..arrays import LazyArray
-from ..family import Arrays, Families, Family, left_out
+from ..changes import left_out
+from ..family import Arrays, Families, Family
 from ..settings import Keys, Settings
 
 UNUSED = {r"^((bert|roberta)\.)?(pooler\.dense|cls\.(predictions|seq_relationship)|lm_head)\.": left_out}

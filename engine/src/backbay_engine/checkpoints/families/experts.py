@@ -9,7 +9,8 @@ import numpy as np
 from backbay import DType
 
 from ..arrays import Array, LazyArray, Open
-from ..family import Arrays, Family, halves
+from ..changes import halves
+from ..family import Arrays, Family
 from ..settings import Keys, Settings
 from .decoders import fused, llama3_factors, rotating
 

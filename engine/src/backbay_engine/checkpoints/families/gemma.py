@@ -10,7 +10,8 @@ from statistics import NormalDist
 import numpy as np
 
 from ..arrays import LazyArray, constant, stack
-from ..family import Arrays, Change, Family, left_out, plus_one
+from ..changes import left_out, plus_one
+from ..family import Arrays, Change, Family
 from ..json_files import read_object
 from ..settings import WIDEST_HEAD, Keys, Settings
 

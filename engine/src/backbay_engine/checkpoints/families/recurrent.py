@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ..arrays import LazyArray
-from ..family import INTERLEAVED, Change, Families, Family, negative_exponential, squeezed
+from ..changes import INTERLEAVED, negative_exponential, squeezed
+from ..family import Change, Families, Family
 from ..settings import Keys, Settings
 from .decoders import granite_keys
 from .experts import SIGMOID
