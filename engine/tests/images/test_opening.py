@@ -109,6 +109,9 @@ def test_a_projector_with_other_further_vectors_is_refused(tmp_path):
     marked = {"clip.vision.is_deepstack_layers": [True, False, False, False]}
     with pytest.raises(ModelFileError, match=r"found 1 further"):
         family(changed(projector, metadata=marked)).check_text(backbay.gguf.open(text), 48, None)
+    recurrent = changed(text, architecture="qwen35", metadata={"qwen35.n_deepstack_layers": 2})
+    with pytest.raises(ModelFileError, match=r"0 further vectors, as .* takes, found 2 further vectors"):
+        family(projector).check_text(backbay.gguf.open(recurrent), 48, None)
 
 
 @pytest.mark.fault(

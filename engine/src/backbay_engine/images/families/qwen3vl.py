@@ -40,13 +40,15 @@ LEAST, MOST = (whole(f"vision.{name}_edge", 0, 1 << 30) for name in ("shortest",
 ROWS = 64, 4096
 EPSILON = 1e-6  # of all norms; converters write that of the text model
 BASE = 1e4
+DEEP_TEXTS = "qwen3vl", "qwen3vlmoe"
+"""Architectures that add further vectors of rows to the results of their first blocks."""
 
 
 @final
 class Qwen3VL(GridFamily):
     """A projector file, or a single file."""
 
-    texts = ("qwen35", "qwen35moe", "qwen3vl", "qwen3vlmoe")
+    texts = ("qwen35", "qwen35moe", *DEEP_TEXTS)
     projections = "mm.2.weight", "v.merger.linear_fc2.weight"
 
     def prepares(self) -> Qwen3Resize:
@@ -70,8 +72,9 @@ class Qwen3VL(GridFamily):
 
     def check_text(self, text: ModelFile, width: int, tokenizer: Tokenizer | None) -> None:
         super().check_text(text, width, tokenizer)
-        if deepstack_of(text.metadata) != self.further:
-            expected = f"a projector of rows with {deepstack_of(text.metadata)} further vectors, as {text.path} takes"
+        taken = deepstack_of(text.metadata) if text.metadata.architecture in DEEP_TEXTS else 0
+        if taken != self.further:
+            expected = f"a projector of rows with {taken} further vectors, as {text.path} takes"
             raise ModelFileError(self.file.path, None, expected, f"{self.further} further vectors")
 
     def network(self, backend: Backend) -> Network:
