@@ -168,7 +168,7 @@ def main() -> int:
     )
     parser.add_argument("--converter", type=Path, required=True, help="the folder of llama.cpp's sources")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND")
-    parser.add_argument("--backends", nargs="+", default=sorted(backbay.backends()))
+    parser.add_argument("--backends", nargs="*", default=sorted(backbay.backends()))
     parser.add_argument("--texts", action="store_true")
     parser.add_argument("--llama", action="store_true", help="compare the rows of llama.cpp's mtmd, too")
     parser.add_argument("--keep", type=Path)

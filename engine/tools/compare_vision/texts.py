@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import minicpmv
@@ -14,7 +15,6 @@ import torch
 from kinds import ID, Kind
 from numpy.typing import NDArray
 from PIL import Image as Pillow
-from transformers.modeling_outputs import BaseModelOutputWithPooling
 from truths import SIZES, nmse, picture, processed
 
 from backbay_engine import LLM, Image, Prepared, load
@@ -75,10 +75,16 @@ def logits(
     given = INPUTS.get(name, _joined)(kind, ids, pictures) if pictures else {}
     if rows is not None:
         del given["pixel_values"]
-        encoded = BaseModelOutputWithPooling(pooler_output=[torch.from_numpy(each) for each in rows])
-        given["mm_encoder_outputs"] = {"image": encoded}
+        given["mm_encoder_outputs"] = {"image": _encoded(kind, rows)}
     found: NDArray[np.float32] = kind.model(input_ids=torch.tensor([ids]), **given).logits[0].numpy()
     return found
+
+
+def _encoded(kind: Kind, rows: Sequence[NDArray[np.float32]]) -> SimpleNamespace:
+    """Rows of pictures as an encoder of the reference gives them."""
+    width = kind.model.config.text_config.hidden_size
+    first, *further = zip(*(torch.from_numpy(each).split(width, 1) for each in rows), strict=True)
+    return SimpleNamespace(pooler_output=first, deepstack_features=further)
 
 
 def _joined(kind: Kind, ids: list[int], pictures: Sequence[NDArray[np.uint8]]) -> dict[str, Any]:
@@ -141,8 +147,8 @@ INPUTS: dict[str, Callable[..., dict[str, Any]]] = {
 """What a kind's model takes beside the ids, where it is more than the pictures' results one after the other."""
 
 
-AMPLIFYING = ("minicpmv46", "qwen35", "qwen35moe")
-"""Kinds whose texts, recurrent and random, make large differences of small ones in the rows."""
+AMPLIFYING = ("minicpmv46", "qwen35", "qwen35moe", "qwen3vlmoe")
+"""Kinds whose texts make large differences of small ones in the rows: recurrent, or with a choice of experts."""
 
 
 @dataclass(frozen=True)
