@@ -134,7 +134,9 @@ def in_llama_cpp(text: Path, projector: Path, truths: dict[str, Truth]) -> Itera
         [sys.executable, side, text, projector, made, given], text=True, capture_output=True, check=False
     )
     if done.returncode:
-        yield done.stderr.strip().rpartition("\n")[2] or f"it ended with {done.returncode}"
+        said = done.stderr.strip().splitlines()
+        asserted = (line for line in said if "GGML_ASSERT" in line)
+        yield next(asserted, said[-1] if said and done.returncode > 0 else f"it ended with {done.returncode}")
         return
     with np.load(made) as found:
         for name, each in truths.items():
