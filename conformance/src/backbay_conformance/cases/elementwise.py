@@ -164,7 +164,8 @@ def swiglu(draw: Draw) -> Call:
         gate = gate * (gate * scalar(alpha, x.cost)).sigmoid()
         return gate * up.clip(-limit, limit) + gate  # less exact near up = -1 than gate * (up + 1)
 
-    return Call((x, up, alpha, limit), formula, exact=False, **draw.batch(shape, 2))
+    other = {"alpha": 0.75, "limit": draw.pick(0.5, 3.0)} if draw.flag(4) else {}
+    return Call((x, up, alpha, limit), formula, exact=False, altered=other, **draw.batch(shape, 2))
 
 
 # -- with attributes -------------------------------------------------------------------------------------

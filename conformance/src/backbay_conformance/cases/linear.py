@@ -48,7 +48,8 @@ def tri(draw: Draw) -> Call:
     n = n if shape else 1
     x = draw.floats(shape, Numbers("0nisb"))
     kind = draw.by_turn("lower-diag", "lower", "upper-diag", "upper")
-    return Call((x, kind), partial(triangle, x.dtype))
+    other = {"kind": draw.pick(*CUT)} if draw.flag(4) else {}
+    return Call((x, kind), partial(triangle, x.dtype), altered=other)
 
 
 CUT = {"lower-diag": (np.tril, 0), "lower": (np.tril, -1), "upper-diag": (np.triu, 0), "upper": (np.triu, 1)}

@@ -207,4 +207,5 @@ def l2_norm(draw: Draw) -> Call:
     shape = draw.rows(least=1)
     x = draw.floats(shape, modest(draw, MODEST))
     eps = draw.pick(1e-12, 1e-6, 0.5, 0.0, 50.0)
-    return Call((x, eps), of_rows(l2_formula), exact=False, **rows_batch(draw, shape))
+    relations = {**rows_batch(draw, shape), "altered": other_eps(draw)}
+    return Call((x, eps), of_rows(l2_formula), exact=False, **relations)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from backbay import DType, Op, Spec, ops
 
 from ..draw.data import READABLE, Bits, Numbers
-from ..draw.draw import PAST, Draw
+from ..draw.draw import ALONG, PAST, Draw
 from ..draw.layout import Layout, permuted
 from ..draw.operand import Operand
 from ..numbers.encoding import encode, stored_shape
@@ -72,24 +73,39 @@ def reshape(draw: Draw) -> Call:
     return reshaped(draw, moved(draw, draw.shape(scalars=True), blocks=True, layout=False))
 
 
-def turned(draw: Draw) -> Operand:
-    """A transposed matrix whose extents are no multiples of a kernel's tile, or an operand with its rows permuted."""
+FOUR = (3, 4, 2, 5)
+ORDERS = tuple(permutations(range(4)))[1:]
+"""All other orders of four dimensions."""
+MATRICES = (
+    ((33, 63), (1, 0)),
+    ((65, 70), (1, 0)),
+    ((40, 33, 2), (1, 0, 2)),
+    ((8, 3, 5), (0, 2, 1)),
+    ((33, 4, 2), (0, 2, 1)),
+)
+"""Shapes, and the orders of their dimensions."""
+
+
+def turned(draw: Draw, order: tuple[int, ...] | None) -> Operand:
+    """A transposed matrix whose extents are no multiples of a kernel's tile, or an operand with its rows permuted; or
+    four dimensions in an order.
+    """
     dtype = any_dtype(draw, blocks=False)
-    shape, axes = draw.pick(
-        ((33, 63), (1, 0)),
-        ((65, 70), (1, 0)),
-        ((40, 33, 2), (1, 0, 2)),
-        ((8, 3, 5), (0, 2, 1)),
-        ((33, 4, 2), (0, 2, 1)),
-    )
+    shape: tuple[int, ...]
+    axes: tuple[int, ...]
+    if order is not None:
+        shape, axes = FOUR, order
+    else:
+        shape, axes = draw.pick(*MATRICES)
     layout = Layout(dtype, shape, (permuted(dtype, shape, axes),))
     return replace(draw.operand(dtype, shape, Bits(), layout=False), layout=layout)
 
 
 @case(ops.contiguous)
 def contiguous(draw: Draw) -> Call:
-    if draw.flag(4):
-        return Call((turned(draw), ()), lambda x, shape: x, raw=True)
+    order = draw.listed(*[None] * len(ALONG), *ORDERS)
+    if order is not None or draw.flag(4):
+        return Call((turned(draw, order), ()), lambda x, shape: x, raw=True)
     x = moved(draw, draw.shape(scalars=True), blocks=True)
     if 0 in x.shape or draw.flag():
         return Call((x, ()), lambda x, shape: x, raw=True)
@@ -240,6 +256,9 @@ def padding_case(op: Op[Any, Any], *, both: bool) -> None:
         if draw.flag(6):
             far = draw.pick(33, 70, 300)
             amounts[draw.below(len(amounts))] = (draw.below(far) if both else 0, far)
+        if draw.flag(3):  # in one dimension only
+            kept = draw.below(4)
+            amounts = [(0, 0)] * kept + [(1 + draw.below(3) if both else 0, draw.below(3))]
         flat = tuple(n for amount in amounts for n in (amount if both else amount[1:]))
 
         args = (x, flat) if not both else (x, *(*flat, *[0] * 8)[:8])

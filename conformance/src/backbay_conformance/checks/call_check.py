@@ -12,6 +12,7 @@ from backbay import (
     Level,
     Precision,
     ShapeError,
+    Tensor,
     UnsupportedOpError,
 )
 from backbay.plugin import COMPOSITE, KERNEL
@@ -19,6 +20,7 @@ from backbay.plugin import COMPOSITE, KERNEL
 from ..draw.data import Mode
 from ..draw.operand import Operand
 from ..numbers.comparison import Fault, first_bits
+from ..numbers.encoding import from_bytes
 from ..numbers.rounding import Array
 from ..suite.case import Call
 from ..suite.lab import Lab
@@ -166,14 +168,20 @@ def _check_leaves(traced: TracedCall, got: list[Array]) -> None:
     written = _written(traced.call)
     for operand, leaf in traced.leaves.items():
         if operand in written:
-            if leaf.bytes() != operand.layout.embed(got[0]).tobytes():
-                raise Fault(
-                    "storage",
-                    f"{operand}: the leaf lacks written elements, or has changed outside of the view",
-                )
+            held = operand.layout.embed(got[0])
+            if leaf.bytes() != held.tobytes():
+                told = f"{operand}: the leaf lacks written elements, or has changed outside of the view"
+                raise Fault("storage", f"{told}: {_changed(held.tobytes(), leaf)}")
         elif leaf.bytes() != operand.bytes():
-            raise Fault("inputs", f"the operand {operand} was changed")
+            raise Fault("inputs", f"the operand {operand} was changed: {_changed(operand.bytes(), leaf)}")
     for tensor in traced.kept:
         operand = next(o for o, t in traced.tensors.items() if t is tensor)
         if tensor.bytes() != operand.stored.tobytes():
-            raise Fault("inputs", f"the operand {operand}, also an output, was changed")
+            told = f"the operand {operand}, also an output, was changed"
+            raise Fault("inputs", f"{told}: {_changed(operand.stored.tobytes(), tensor)}")
+
+
+def _changed(before: bytes, tensor: Tensor) -> str:
+    """The first element whose bits differ, with both numbers and bits: two NaN, or two zeros, look alike."""
+    was, found = (from_bytes(data, tensor.dtype, tensor.shape) for data in (before, tensor.bytes()))
+    return first_bits(was, found, tensor.dtype)

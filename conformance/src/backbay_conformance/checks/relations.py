@@ -7,12 +7,13 @@ from collections.abc import Callable
 import numpy as np
 
 from backbay import DeclaredUnsupportedError, DType, Precision
+from backbay.plugin import trace_op
 
 from ..draw.draw import Draw
 from ..draw.layout import Layout
 from ..draw.operand import Operand
 from ..numbers.comparison import Fault
-from ..numbers.encoding import encode
+from ..numbers.encoding import encode, from_bytes
 from ..numbers.number import Cost
 from ..numbers.rounding import Array
 from ..suite.case import Call
@@ -148,11 +149,34 @@ def attributes_count(lab: Lab, call: Call, draw: Draw, cost: Cost) -> bool:
     """The same operands with other attributes give the right result too."""
     if not call.altered:
         return False
+    _judged(lab, _altered(call), draw, cost, "attributes")
+    return True
+
+
+def _altered(call: Call) -> Call:
     names = [parameter.name for parameter in call.op.parameters]
-    other = call.with_args(
+    return call.with_args(
         tuple(call.altered.get(name, value) for name, value in zip(names, call.args, strict=True))
     )
-    _judged(lab, other, draw, cost, "attributes")
+
+
+def each_has_its_attributes(lab: Lab, call: Call, draw: Draw, cost: Cost) -> bool:
+    """Two calls in one graph, with the same operands and different attributes, have their own results."""
+    if not call.altered:
+        return False
+    traced, other = TracedCall(lab.backend, call), _altered(call)
+    try:
+        second = trace_op(traced.ctx, call.op, other.mapped(traced.tensors.__getitem__))
+        traced.write()
+        traced.ctx.compute(*traced.results, second)
+        for each, result in ((call, traced.results[0]), (other, second)):
+            got = from_bytes(result.bytes(), result.dtype, result.shape)
+            try:
+                judge(each, traced, [got], cost, draw.mode, "together")
+            except Fault as fault:
+                raise Fault(fault.check, f"{fault.message}\n  in a graph of {call} and {other}") from None
+    finally:
+        traced.close()
     return True
 
 
@@ -162,4 +186,5 @@ RELATIONS: dict[str, Relation] = {
     "scaling": scaled_operands,
     "padding": padding_changes_nothing,
     "attributes": attributes_count,
+    "together": each_has_its_attributes,
 }

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from backbay import BackbayError, Backend
-from backbay.plugin import Bytes, Cancel, Graph, Node, Plan
+from backbay.plugin import Bytes, Cancel, Graph, Node, Plan, cached_property
 
 from ..draw.operand import elements
 from ..numbers.comparison import Fault
@@ -31,6 +31,7 @@ class Watch:
     A plan that runs again and again is judged at its first run; the very last run of all plans is judged, too.
     `seconds` are of the processor: a busy machine changes no verdict.
     `alone` has a message for each op that is wrong by itself, `together` for each that is wrong only in a graph.
+    `around` names the ops that the first wrong result depends on, if no right result does: one of them may be at fault.
     """
 
     lab: Lab
@@ -38,6 +39,7 @@ class Watch:
     names: set[str] = field(default_factory=set)
     alone: dict[str, str] = field(default_factory=dict)
     together: dict[str, str] = field(default_factory=dict)
+    around: list[str] = field(default_factory=list)
     latest: tuple[Graph, dict[int, Array]] | None = None  # the last run, if it was not judged
 
     def __post_init__(self) -> None:
@@ -64,7 +66,9 @@ class Watch:
             return _details(self.alone) + told + f"wrong by themselves: {', '.join(sorted(self.alone))}"
         told += "each op is right by itself"
         if self.together:
-            return _details(self.together) + told + f", but not within the graph: {', '.join(self.together)}"
+            told += f", but not within the graph: {', '.join(self.together)}"
+            told += f", which depends on {', '.join(self.around)}" if self.around else ""
+            return _details(self.together) + told
         return told
 
     def judge(self, graph: Graph, before: dict[int, Array], plan: Plan | None) -> None:
@@ -130,17 +134,52 @@ class Nodes:
         written = {
             source_of(node).index: node for node in self.graph.nodes if node.op and node.op.writes is not None
         }
+        right: set[int] = set()
+        wrong: list[Node] = []
         for index, node in written.items():
             storage = self.graph.nodes[index]
             assert storage.leaf is not None
-            self._note(node, calls, self.values[index], storage.leaf.read(), storage)
+            if self._note(node, calls, self.values[index], storage.leaf.read(), storage):
+                right |= self._depends(node)
+            else:
+                wrong.append(node)
         for node in self.graph.outputs:
             source = source_of(node)
             if source.index in calls:
                 got = plan.read(node)
-                self._note(source, calls, elements(self.values[source.index], node), got, node)
+                if self._note(source, calls, elements(self.values[source.index], node), got, node):
+                    right |= self._depends(source)
+                else:
+                    wrong.append(source)
+        if wrong:
+            near = self._depends(wrong[0]) - right - {wrong[0].index}
+            names = [node.op.name for node in self.graph.nodes if node.index in near and node.op is not None]
+            self.watch.around = [name for name in dict.fromkeys(names) if name not in self.watch.together]
 
-    def _note(self, node: Node, calls: dict[int, Call], alone: Array, read: Bytes, spec: Node) -> None:
+    def _depends(self, node: Node) -> set[int]:
+        """The ops that a result depends on, its own among them, and all writes into memory that these read."""
+        found: set[int] = set()
+        waiting = [node]
+        while waiting:
+            one = source_of(waiting.pop())
+            if one.index in found:
+                continue
+            found.add(one.index)
+            waiting += one.operands
+            waiting += self._writes.get(one.storage.index, ())
+        return {index for index in found if self.graph.nodes[index].op is not None}
+
+    @cached_property
+    def _writes(self) -> dict[int, list[Node]]:
+        """The writes by the number of the storage that they write into."""
+        found: dict[int, list[Node]] = {}
+        for node in self.graph.nodes:
+            if node.op is not None and node.op.writes is not None:
+                found.setdefault(node.storage.index, []).append(node)
+        return found
+
+    def _note(self, node: Node, calls: dict[int, Call], alone: Array, read: Bytes, spec: Node) -> bool:
+        """Whether a result of the graph is that of its node alone; else the op is noted."""
         got = decode(stored(read, spec), spec.dtype)
         want = decode(np.array(alone), spec.dtype)
         peak = np.abs(want).max(initial=0.0, where=np.isfinite(want))
@@ -148,6 +187,7 @@ class Nodes:
             same = (got == want) | (np.abs(got - want) <= APART * peak) | (np.isnan(got) & np.isnan(want))
         if not same.all() and node.op is not None:
             self.watch.together.setdefault(node.op.name, str(calls.get(node.index, node)))
+        return bool(same.all())
 
 
 class WatchedPlan(Plan):

@@ -29,6 +29,7 @@ class LayoutStep:
     merge_shared: Callable[[Array], Array] = lambda raw: raw  # makes elements that share memory equal
     made_of: DType | None = None  # the source's type, if it is another
     needs: Op[Any, Any] | None = None  # the op that makes the data, which a backend may lack
+    makes: bool = False  # another op makes the data
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,7 @@ def duplicated(dtype: DType, shape: Shape) -> LayoutStep:
     def trace(ctx: Context, x: Tensor) -> Tensor:
         return x.duplicate(ctx) if runs(ctx, ops.contiguous, x) else x
 
-    return LayoutStep("duplicate", shape, shape, lambda raw: raw, trace, "duplicate(ctx)")
+    return LayoutStep("duplicate", shape, shape, lambda raw: raw, trace, "duplicate(ctx)", makes=True)
 
 
 def negated(dtype: DType, shape: Shape) -> LayoutStep:
@@ -182,7 +183,7 @@ def negated(dtype: DType, shape: Shape) -> LayoutStep:
     def trace(ctx: Context, x: Tensor) -> Tensor:
         return x.neg(ctx)
 
-    return LayoutStep("neg", shape, shape, embed, trace, "neg(ctx)", needs=ops.neg)
+    return LayoutStep("neg", shape, shape, embed, trace, "neg(ctx)", needs=ops.neg, makes=True)
 
 
 def widened(dtype: DType, shape: Shape) -> LayoutStep:
@@ -195,7 +196,15 @@ def widened(dtype: DType, shape: Shape) -> LayoutStep:
         return x.cast(ctx, dtype)
 
     return LayoutStep(
-        "cast", shape, shape, embed, trace, f"cast(ctx, {dtype!r})", made_of=DType.F32, needs=ops.cast
+        "cast",
+        shape,
+        shape,
+        embed,
+        trace,
+        f"cast(ctx, {dtype!r})",
+        made_of=DType.F32,
+        needs=ops.cast,
+        makes=True,
     )
 
 
@@ -219,6 +228,7 @@ def zeros_around(dtype: DType, shape: Shape, before: Shape, behind: Shape) -> La
         f"pad_ext(ctx, {', '.join(map(str, amounts))})",
         merge_shared,
         needs=ops.pad_ext,
+        makes=True,
     )
 
 

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
@@ -28,6 +27,7 @@ from ..suite.scenario import SCENARIOS
 from .item_run import EXPLAINING
 from .selection import Item
 from .shrink import Failing, shrink
+from .waiting import Patience
 
 STARTING = 120.0
 """Seconds for a worker to import the backend and open it."""
@@ -136,12 +136,13 @@ class Worker:
 
     def hear(self, seconds: float) -> dict[str, Any]:
         """The next message; DiedError if the process ends first, or takes longer."""
-        deadline = time.monotonic() + seconds
+        patience = Patience(self.process.pid, seconds)
         while b"\n" not in self._pending:
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([self._reading], [], [], left)[0]:
-                kill_helper(self.process)
-                raise DiedError("hang", f"no answer within {seconds:g} s")
+            if not select.select([self._reading], [], [], patience.pause)[0]:
+                if patience.over:
+                    kill_helper(self.process)
+                    raise DiedError("hang", f"no answer within {seconds:g} s")
+                continue
             data = os.read(self._reading, 1 << 16)
             if not data:
                 raise DiedError("crash", self._ending())

@@ -111,8 +111,10 @@ def _run_scenario(lab: Lab, item: Item, draw: Draw, outcome: Outcome, announce: 
 
 
 def explained(lab: Lab, item: Item, seed: int, failed: Outcome, seconds: float = EXPLAINING) -> Outcome:
-    """The failure of a scenario, with the ops that are wrong by themselves: it runs again, and is watched."""
-    if failed.check in OF_NO_OP or is_call(item):
+    """The failure of a scenario, or of a call whose operands other ops have made, with the ops that are wrong by
+    themselves: it runs again, and is watched.
+    """
+    if failed.check in OF_NO_OP or (is_call(item) and not _has_made_operands(lab, item, seed, failed)):
         return failed
     watch = Watch(lab.through(lambda backend: backend), seconds)
     watched = lab.through(watch.backend)
@@ -122,6 +124,13 @@ def explained(lab: Lab, item: Item, seed: int, failed: Outcome, seconds: float =
         with suppress(Exception):  # the verdict is known
             opened.discard()
     return replace(failed, message=f"{failed.message}\n  {verdict}") if verdict else failed
+
+
+def _has_made_operands(lab: Lab, item: Item, seed: int, failed: Outcome) -> bool:
+    """Whether the call reads results of other ops, such as a copy, so that one of these may be wrong instead."""
+    draw = Draw(item.seed(seed), item.turn, failed.choices, lab.backend.cache_config())
+    operands = drawn_call(lab, item, draw).operands()
+    return any(step.makes for operand in operands for step in operand.layout.steps)
 
 
 def _describe(outcome: Outcome, observed: Observed) -> None:

@@ -106,7 +106,8 @@ def script(call: Call, backend: str, params: BackendParams, expected: Array | No
     return (
         text
         if len(text) <= LONGEST
-        else f"# too large to print: `backbay conform --repro FILE --dump FOLDER` writes its data\n# {call}\n"
+        else "# too large to print: a run with --failures FOLDER writes a file for each failure,\n"
+        f"# and `backbay conform --repro FILE --dump FOLDER` then writes its data\n# {call}\n"
     )
 
 

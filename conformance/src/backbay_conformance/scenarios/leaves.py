@@ -191,3 +191,45 @@ def caches(backend: Backend) -> dict[tuple[str, int], int]:
         for layer, entry in enumerate(device.cache)
         if entry.size
     }
+
+
+@scenario("cache", smoke=2, default=24, nightly=200)
+def rows_behind_those_that_are_read_are_kept(lab: Lab, draw: Draw) -> None:
+    """Graphs write any rows of a state, and read its first ones: few, then more or fewer; every write stays."""
+    rows, width, axis = draw.pick(8, 33, 64), draw.pick(4, 7, 32), draw.by_turn(1, 0)
+    dtype = draw.pick(DType.F32, DType.F16)
+    shape = (width, rows) if axis else (rows, width)
+    with lab.backend.new_context() as store:
+        state = store.zeros(dtype, *shape, row_axis=axis)
+        held = np.zeros((rows, width))
+        for turn in range(3 + draw.below(3)):
+            if turn and draw.flag(4):
+                held = numbers(draw, (width, rows))
+                state.from_floats(held if axis else held.T)
+            with lab.backend.new_context() as ctx:
+                count, first = 1 + draw.below(min(rows, 5)), draw.below(rows)
+                places = (first + np.arange(count) * draw.pick(1, 3)) % rows
+                new = numbers(draw, (width, count))
+                upto = 1 + draw.below(rows)
+                draw.note(f"{state}, row axis {axis}: rows {places.tolist()} are written, {upto} are read")
+                written = _write(ctx, state, axis, new, places)
+                held[places] = new
+                ctx.forward(*written)
+                seen = written[-1] if axis and draw.flag() else state  # after all writes, as they are roots
+                read = seen.slice(ctx, axis, 0, upto).contiguous(ctx).cast(ctx, DType.F32)
+                ctx.compute(read)
+                want = held[:upto] if axis else held[:upto].T
+                must_equal(read.numpy(), want, f"graph {turn}: the first {upto} rows")
+            whole = state.numpy().astype(np.float64)
+            must_equal(whole, held if axis else held.T, f"the state after graph {turn}")
+
+
+def _write(ctx: Context, state: Tensor, axis: int, new: np.ndarray, places: np.ndarray) -> list[Tensor]:
+    """Rows written by set_rows, or columns one by one."""
+    if axis:
+        return [state.set_rows(ctx, ctx.from_floats(new), ctx.from_ints(places))]
+    written = []
+    for place, column in zip(places.tolist(), new, strict=True):
+        target = state.slice(ctx, 0, place, place + 1)
+        written.append(ctx.from_floats(column.reshape(-1, 1)).copy(ctx, target))
+    return written

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-import numpy as np
-
-from backbay import Debug, FlashAttention
+from backbay import Backend, Context, Debug, FlashAttention
 
 from ..checks.call_check import try_call
 from ..draw.draw import Draw
-from ..numbers.comparison import must_equal
 from ..suite.case import CASES, Case
 from ..suite.lab import Lab
 from ..suite.scenario import scenario
@@ -49,17 +47,36 @@ def settings_change_no_result(lab: Lab, draw: Draw) -> None:
         other.discard()
 
 
-@scenario("graph", smoke=1, default=6, nightly=40)
+OF_BATCHES = (("core", "mulmat"), ("quant", "mulmat"), ("core", "mulmat_id"))
+"""Products, which a batch size may give to another device or another kernel."""
+
+
+@scenario("graph", smoke=1, default=15, nightly=100)
 def a_batch_size_is_a_hint(lab: Lab, draw: Draw) -> None:
-    """`set_batch_size` announces a number of columns; other numbers still give right results."""
-    with lab.backend.new_context() as ctx:
-        ctx.set_batch_size(draw.pick(1, 2, 32, 512))
-        k, n, m = draw.pick(32, 8, 64), draw.pick(16, 1, 33), draw.pick(4, 1, 33, 64)
-        rng = np.random.default_rng(draw.below(1 << 16))
-        w, x = rng.integers(-3, 4, (n, k)), rng.integers(-3, 4, (m, k))
-        y = ctx.from_floats(w).mulmat(ctx, ctx.input().from_floats(x))
-        ctx.compute(y)
-        must_equal(y.numpy(), x @ w.T, f"a product of {m} columns after set_batch_size")
+    """`set_batch_size` announces a number of columns; ops on any numbers still give results as precise as declared."""
+    turn, size = draw.turn, draw.by_turn(32, 512, 1, 16, 2)
+    other = lab.through(partial(announcing, size=size))
+    try:
+        for i, case in enumerate([*[CASES[key] for key in OF_BATCHES], any_case(draw)]):
+            draw.turn = turn + i
+            call = case.draw(draw)
+            draw.note(f"{call} after set_batch_size({size})")
+            try_call(other, call, draw.mode)
+    finally:
+        other.discard()
+
+
+def announcing(backend: Backend, size: int) -> Backend:
+    """The backend, each of whose contexts gets a batch size from now on."""
+    make = backend.new_context
+
+    def new_context(*args: Any, **keywords: Any) -> Context:
+        ctx = make(*args, **keywords)
+        ctx.set_batch_size(size)
+        return ctx
+
+    vars(backend)["new_context"] = new_context
+    return backend
 
 
 def any_case(draw: Draw) -> Case:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from backbay import DType, FlashAttention, Placement, Spec, ops
-from backbay.plugin import Entry, KernelPlan, MappedBuffer, check_cancel, contiguous_strides, strided
+from backbay import DType, FlashAttention, KernelBackend, Node, Placement, Spec, ops
+from backbay.plugin import Cancel, Entry, KernelPlan, MappedBuffer, check_cancel, contiguous_strides, strided
 
 from ..faults import BoundCall, Kind, Result, fault, float16
-from ..fused import rank4
+from ..fused import Array, rank4
 from .places.indices import GRID
 
 
@@ -206,3 +207,119 @@ def columns_past_the_batch_size_are_not_computed(call: BoundCall) -> Result:
 def casts_into_blocks_fail_when_they_run(call: BoundCall) -> Result:
     """An impossible conversion is noticed only in the middle of a compute."""
     return KernelPlan(call.backend, call.graph)
+
+
+def running(right: type[KernelBackend]) -> type[KernelBackend]:
+    """The backend, which knows the plan that runs."""
+
+    class Running(right):  # type: ignore[misc, valid-type]
+        def run_plan(self, plan: KernelPlan, cancel: Cancel | None) -> None:
+            self.running = plan
+            super().run_plan(plan, cancel)
+
+    return Running
+
+
+@fault(Kind.PRECISION, like="L13607")
+def large_batches_are_multiplied_in_half_precision(right: type[KernelBackend]) -> type[KernelBackend]:
+    """Graphs that announce 16 columns or more round the operands of products to f16."""
+
+    class Halving(running(right)):  # type: ignore[misc]
+        def read_operand(self, reader: Node, operand: Node, arrays: Sequence[Array]) -> Array:
+            numbers: Array = super().read_operand(reader, operand, arrays)
+            large = (self.running.graph.batch_size or 0) >= 16
+            return float16(numbers) if large and reader.op is ops.mulmat else numbers
+
+    return Halving
+
+
+@fault(Kind.TAILS, ops.im2col, like="L26708")
+def channels_past_the_64th_come_from_the_image_before(call: BoundCall) -> Result:
+    data = np.array(call.data, ndmin=4)
+    if data.shape[1] > 64:
+        data[1:, 64:] = data[:-1, 64:].copy()
+    return call.right(data=data)
+
+
+@fault(Kind.UNDEFINED, like="L15861")
+def rows_behind_the_bound_ones_are_not_written(right: type[KernelBackend]) -> type[KernelBackend]:
+    """Of a state, the rows up to the last one that a view reads are bound; set_rows behind them is lost."""
+
+    class Bound(running(right)):  # type: ignore[misc]
+        def run_node(self, node: Node, arrays: Sequence[Array]) -> None:
+            state = node.args[0]
+            leaf = state.leaf if node.op is ops.set_rows else None
+            if leaf is None or leaf.row_axis != 1 or state.rank != 2:
+                super().run_node(node, arrays)
+                return
+            ends = [end_of(view, state) for view in read_views(self.running.graph.nodes, state)]
+            behind = arrays[state.index][max(ends, default=state.dim(1)) :]
+            before = behind.copy()
+            super().run_node(node, arrays)
+            behind[...] = before
+
+    return Bound
+
+
+def read_views(nodes: Sequence[Node], state: Node) -> list[Node]:
+    """The views of a state that ops read."""
+    readers = [node for node in nodes if node.op is not None and not node.op.view and node.op.writes is None]
+    found = [operand for node in readers for operand in node.operands]
+    return [operand for operand in found if operand.storage is state and operand.is_view and operand.size]
+
+
+def end_of(view: Node, state: Node) -> int:
+    """The number of rows up to the last one that a view reads."""
+    last = view.offset + sum((extent - 1) * view.stride(n) for n, extent in enumerate(view.shape))
+    return int(last // state.stride(1)) + 1
+
+
+@fault(Kind.ROPE, like="L15629")
+def one_table_of_angles_serves_a_graph(right: type[KernelBackend]) -> type[KernelBackend]:
+    """Sines and cosines are kept for the graph by positions, dim and mode: another base or scale finds the first ones."""
+
+    class Tabled(running(right)):  # type: ignore[misc]
+        def run_node(self, node: Node, arrays: Sequence[Array]) -> None:
+            args, alike = node.args, (1, 2, 5)
+            for other in self.running.graph.nodes if node.op is ops.rope else ():
+                if other.op is ops.rope and all(other.args[i] == args[i] for i in alike):
+                    node.args = (args[0], *other.args[1:])
+                    break
+            try:
+                super().run_node(node, arrays)
+            finally:
+                node.args = args
+
+    return Tabled
+
+
+@fault(Kind.STRIDES, "run_node", like="L25568")
+def four_reversed_dimensions_are_copied_with_two_exchanged(call: BoundCall) -> Result:
+    """A copy for the order 3 2 1 0 leaves the middle dimensions as they were."""
+    call.right()
+    if call.node.op is not ops.contiguous:
+        return
+    x = call.arrays[call.node.args[0].index]
+    if (
+        x.ndim == 4
+        and 1 not in x.shape
+        and x.strides[0] == x.itemsize
+        and list(x.strides) == sorted(x.strides)
+    ):
+        out = call.arrays[call.node.index]
+        out[...] = x.swapaxes(1, 2).reshape(out.shape)
+
+
+@fault(Kind.SCALARS, ops.pad_ext, like="L20350")
+def zeros_before_outer_dimensions_alone_come_behind(call: BoundCall) -> Result:
+    if call.lp0 or call.rp0 or call.lp1 or call.rp1:
+        return call.right()
+    return call.right(lp2=0, rp2=call.lp2 + call.rp2, lp3=0, rp3=call.lp3 + call.rp3)
+
+
+@fault(Kind.LONG, ops.delta_rule, like="ollama#17895")
+def the_first_token_of_a_later_chunk_does_not_decay(call: BoundCall) -> Result:
+    """Tokens come in chunks of 64."""
+    decay = rank4(call.decay).copy()
+    decay[:, 64::64] = 0
+    return call.right(decay=decay)

@@ -1,0 +1,48 @@
+"""The time that a worker had: time in which no processor was free for it does not count."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from pathlib import Path
+
+LOOK = 0.5
+"""Seconds between two looks. A longer pause was one of this process, too, such as a suspended machine's."""
+
+
+class Patience:
+    """Counts the seconds of a process, except those in which it, or this process, was not allowed to run.
+
+    Where the system does not tell how long a process waits for a processor, all seconds count.
+    """
+
+    def __init__(self, process: int, seconds: float) -> None:
+        self._process, self._seconds = process, seconds
+        self._last, self._held = time.monotonic(), waited(process)
+        self._used = 0.0
+
+    @property
+    def pause(self) -> float:
+        """The seconds until the next look."""
+        return max(0.0, min(LOOK, self._seconds - self._used))
+
+    @property
+    def over(self) -> bool:
+        """Whether the process has used up its seconds, as of now."""
+        now, held = time.monotonic(), waited(self._process)
+        passed = min(now - self._last, 2 * LOOK)
+        longest = max(
+            (seconds - self._held.get(thread, 0.0) for thread, seconds in held.items()), default=0.0
+        )
+        self._used += max(0.0, passed - longest)
+        self._last, self._held = now, held
+        return self._used >= self._seconds
+
+
+def waited(process: int) -> dict[str, float]:
+    """By thread, the seconds in which it was ready to run, but did not; empty where the system does not tell."""
+    found: dict[str, float] = {}
+    for thread in Path(f"/proc/{process}/task").glob("*"):
+        with suppress(OSError, ValueError, IndexError):  # the thread has ended
+            found[thread.name] = int((thread / "schedstat").read_text().split()[1]) / 1e9
+    return found

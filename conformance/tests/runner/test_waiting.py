@@ -1,0 +1,73 @@
+"""A call hangs if it takes its time, not if the machine gives it none."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from backbay_conformance.runner import waiting
+from backbay_conformance.runner.waiting import Patience, waited
+
+
+class Clock:
+    """The time, and the seconds that two threads of a process have waited for a processor."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.held = 0.0, {"1": 0.0, "2": 5.0}
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(waiting, "waited", lambda process: dict(self.held))
+
+    def pass_by(self, seconds: float, *, held: float = 0.0) -> None:
+        self.now += seconds
+        self.held["1"] += held
+
+
+def looks(clock: Clock, *, held: float) -> int:
+    """The number of looks, half a second apart, until a patience of 2 seconds is over; at most 100."""
+    patience = Patience(0, 2.0)
+    for count in range(1, 101):
+        clock.pass_by(0.5, held=held)
+        if patience.over:
+            return count
+    return 101
+
+
+def test_a_process_that_runs_or_sleeps_uses_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert looks(Clock(monkeypatch), held=0.0) == 4
+
+
+def test_a_process_that_gets_half_of_a_processor_has_twice_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert looks(Clock(monkeypatch), held=0.25) == 8
+
+
+def test_a_process_that_gets_no_processor_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert looks(Clock(monkeypatch), held=0.5) == 101
+
+
+def test_a_pause_of_the_machine_is_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    patience = Patience(0, 2.0)
+    clock.pass_by(3600.0)
+    assert not patience.over
+    assert 0 < patience.pause <= waiting.LOOK
+
+
+def test_threads_that_begin_and_end_are_counted_from_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    patience = Patience(0, 1.0)
+    del clock.held["2"]
+    clock.held["3"] = 0.5
+    clock.pass_by(0.5)
+    assert not patience.over
+    clock.pass_by(1.0)
+    assert patience.over
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the system does not tell")
+def test_the_system_tells_how_long_this_process_waited() -> None:
+    assert waited(os.getpid())
+    assert all(seconds >= 0 for seconds in waited(os.getpid()).values())
+    assert waited(2**22 + 1) == {}
