@@ -117,9 +117,7 @@ _NAMES = {
         "rwkv7 smollm3 starcoder starcoder2 t5"
     ),
     "chunk": "gemma4 glm4 jina-bert-v2 lfm2 lfm2moe mamba modern-bert phi3 qwen35 qwen3next",
-    "chunk_sections": (
-        "deepseek2 gemma3n granitehybrid mamba mamba2 nemotron_h nemotron_h_moe qwen35 qwen3next"
-    ),
+    "chunk_sections": "deepseek2 gemma3n granitehybrid mamba mamba2 nemotron_h nemotron_h_moe",
     "contiguous": (
         "bert deepseek2 gemma-embedding gemma3n gemma4 glm4 granitehybrid jina-bert-v2 jina-bert-v3 lfm2 "
         "lfm2moe llama4 mamba mamba2 modern-bert nemotron_h nemotron_h_moe nomic-bert nomic-bert-moe phi3 "
