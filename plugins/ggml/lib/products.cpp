@@ -15,25 +15,41 @@ static Weights weights_of(const ggml_tensor *w, Format format) {
 
 #if defined(__x86_64__)
 
+#include "products_avx2.h"
 #include "products_avx512.h"
 
 static bool has_avx512() {
+#ifdef BACKBAY_WITHOUT_AVX512 // for tests of the other code
+    return false;
+#endif
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
 }
 
-static const char *find() { return has_avx512() ? "AVX-512 with VNNI" : nullptr; }
-static bool takes(Format) { return true; }
+static const char *find() {
+    if (has_avx512())
+        return "AVX-512 with VNNI";
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? "AVX2" : nullptr;
+}
+
+static bool takes(Format format) { return has_avx512() || !LAYOUTS[format].over_127; }
 
 static void encode(const ggml_tensor *x, Format format, const ggml_tensor *entries, int thread, int threads) {
     const long blocks = x->ne[0] / BLOCK, stride = x->nb[1] / sizeof(float);
-    avx512::encode_columns((const float *)x->data, stride, format, columns_of(entries, blocks, avx512::MOST), thread, threads);
+    const float *data = (const float *)x->data;
+    if (has_avx512())
+        avx512::encode_columns(data, stride, format, columns_of(entries, blocks, avx512::MOST), thread, threads);
+    else
+        avx2::encode_columns(data, stride, format, columns_of(entries, blocks, avx2::MOST), thread, threads);
 }
 
 static void multiply(const ggml_tensor *w, Format format, const ggml_tensor *entries, const ggml_tensor *y, int thread, int threads) {
     const Weights weights = weights_of(w, format);
     const Result result = {(float *)y->data, (long)(y->nb[1] / sizeof(float))};
-    avx512::multiply(weights, columns_of(entries, weights.blocks, avx512::MOST), result, thread, threads);
+    if (has_avx512())
+        avx512::multiply(weights, columns_of(entries, weights.blocks, avx512::MOST), result, thread, threads);
+    else
+        avx2::multiply(weights, columns_of(entries, weights.blocks, avx2::MOST), result, thread, threads);
 }
 
 #else

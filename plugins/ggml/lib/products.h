@@ -26,6 +26,12 @@ enum Format { Q4_0, Q4_0_X8, Q8_0, Q4_K, Q4_K_X8, Q6_K, FORMATS };
 // What the scales of a block are: one; one and what is subtracted; one for each half.
 enum Scales { ONE, MINIMUM, HALVES };
 
+static inline uint16_t half_at(const char *place) {
+    uint16_t half;
+    memcpy(&half, place, sizeof half);
+    return half;
+}
+
 struct Layout {
     Scales scales;
     int centre;    // of the codes

@@ -57,7 +57,7 @@ INLINE void pairs(const char *const *rows, long offset, Ints *q) {
 // A number in f16 of each of 8 rows.
 INLINE __m128i eight_halves(const char *const *rows, long offset) {
     __m128i x = _mm_setzero_si128();
-#define INSERT(i) x = _mm_insert_epi16(x, *(const uint16_t *)(rows[i] + offset), i)
+#define INSERT(i) x = _mm_insert_epi16(x, half_at(rows[i] + offset), i)
     INSERT(0), INSERT(1), INSERT(2), INSERT(3), INSERT(4), INSERT(5), INSERT(6), INSERT(7);
 #undef INSERT
     return x;

@@ -69,12 +69,11 @@ TARGET static void add_tile(const Part (*parts)[CHUNK], long blocks, const Entry
 
 template <Scales S>
 INLINE void add_columns(long count, const Part (*parts)[CHUNK], long blocks, const Entry *entries, float (*sums)[ROWS], Fetch &fetch) {
-    static_assert(MOST == 4, "");
     switch (count) {
     case 1: return add_tile<1, S>(parts, blocks, entries, sums, fetch);
     case 2: return add_tile<2, S>(parts, blocks, entries, sums, fetch);
-    case 3: return add_tile<3, S>(parts, blocks, entries, sums, fetch);
-    default: return add_tile<4, S>(parts, blocks, entries, sums, fetch);
+    case MOST: return add_tile<MOST, S>(parts, blocks, entries, sums, fetch);
+    default: return add_tile<MOST - 1, S>(parts, blocks, entries, sums, fetch);
     }
 }
 

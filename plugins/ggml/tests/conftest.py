@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 from backbay import Backend, BackendParams
 from backbay_ggml import Ggml
 from backbay_ggml.library.library import load_library
-from backbay_ggml.library.native import ENDING, STEM, NativeCode, find_native
+from backbay_ggml.library.native import ENDING, STEM, NativeCode
 from backbay_ggml.library.native_trial import TRIALS
 
 SOURCES = Path(__file__).parents[1] / "lib"
@@ -29,27 +30,42 @@ def backend() -> Iterator[Backend]:
         yield made
 
 
-@pytest.fixture(scope="session")
-def native_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def compiled(folder: Path, *options: str) -> Path:
     """A folder with the native code of the sources, compiled anew."""
     compiler = shutil.which("c++")
     if compiler is None:
         pytest.skip("no C++ compiler")
-    folder = tmp_path_factory.mktemp("native")
     sources = [str(source) for source in SOURCES.glob("*.cpp")]
-    options = ["-std=c++17", "-O2", "-fPIC", "-shared"]
-    subprocess.run([compiler, *options, *sources, "-o", str(folder / f"{STEM}{ENDING}")], check=True)
+    given = ["-std=c++17", "-O2", "-fPIC", "-shared", *options]
+    subprocess.run([compiler, *given, *sources, "-o", str(folder / f"{STEM}{ENDING}")], check=True)
     return folder
+
+
+def opened(folder: Path) -> NativeCode:
+    """The native code in a folder."""
+    path = folder / f"{STEM}{ENDING}"
+    found = NativeCode(path, ctypes.CDLL(str(path)))
+    if found.instructions("attention") is None:
+        pytest.skip("no native code for this processor")
+    return found
+
+
+@pytest.fixture(scope="session")
+def native_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the native code of the sources."""
+    return compiled(tmp_path_factory.mktemp("native"))
 
 
 @pytest.fixture(scope="session")
 def native_code(native_folder: Path) -> NativeCode:
     """The native code of the sources."""
-    found = find_native(native_folder)
-    assert found is not None
-    if found.instructions("attention") is None:
-        pytest.skip("no native code for this processor")
-    return found
+    return opened(native_folder)
+
+
+@pytest.fixture(scope="session")
+def native_code_without_avx512(tmp_path_factory: pytest.TempPathFactory) -> NativeCode:
+    """The native code that processors without AVX-512 run."""
+    return opened(compiled(tmp_path_factory.mktemp("older"), "-DBACKBAY_WITHOUT_AVX512"))
 
 
 @pytest.fixture(scope="module")

@@ -17,16 +17,20 @@ SHAPES = [(1, 256), (3, 512), (8, 256), (31, 1024), (33, 768), (64, 2048), (72, 
 ROUNDED = 1e-6  # of the sum of magnitudes
 
 
-@pytest.fixture(scope="module", params=["Q4_0", "Q4_0_X8", "Q8_0", "Q4_K", "Q4_K_X8", "Q6_K"])
-def format_(request, native_code):
-    if request.param not in native_code.untried_products().formats:
+@pytest.fixture(scope="module", params=["native_code", "native_code_without_avx512"])
+def native(request):
+    """Products for this processor, and for one without AVX-512."""
+    code = request.getfixturevalue(request.param)
+    if code.instructions("products") is None:
+        pytest.skip("no code for this processor")
+    return code.untried_products()
+
+
+@pytest.fixture(params=["Q4_0", "Q4_0_X8", "Q8_0", "Q4_K", "Q4_K_X8", "Q6_K"])
+def format_(request, native):
+    if request.param not in native.formats:
         pytest.skip("no code for this processor")
     return request.param
-
-
-@pytest.fixture
-def native(native_code):
-    return native_code.untried_products()
 
 
 def weights_of(format_: str, rows: int, inner: int, blocks=None):

@@ -1,0 +1,123 @@
+// Products by AVX2: the few operations that differ between instruction sets.
+//
+// Without VNNI, products of codes are summed in 16 bits, two by two. So weights' codes must be below 128.
+
+#include <immintrin.h>
+
+namespace avx2 {
+
+#define TARGET __attribute__((target("avx2,fma,f16c")))
+#define INLINE TARGET static inline __attribute__((always_inline))
+
+typedef __m256i Ints;
+typedef __m256 Vec;
+constexpr long LANES = 8, PANELS = 2, MOST = 3;
+
+INLINE Ints load(const void *x) { return _mm256_loadu_si256((const __m256i *)x); }
+INLINE void store(void *x, Ints y) { _mm256_store_si256((__m256i *)x, y); }
+INLINE Vec load_floats(const float *x) { return _mm256_load_ps(x); }
+INLINE void store_floats(float *x, Vec y) { _mm256_storeu_ps(x, y); }
+INLINE Ints bytes(int x) { return _mm256_set1_epi8((char)x); }
+INLINE Ints numbers(int32_t x) { return _mm256_set1_epi32(x); }
+INLINE Vec floats(float x) { return _mm256_set1_ps(x); }
+INLINE Ints shifted_right(Ints x, int n) { return _mm256_srl_epi32(x, _mm_cvtsi32_si128(n)); }
+INLINE Ints shifted_left(Ints x, int n) { return _mm256_sll_epi32(x, _mm_cvtsi32_si128(n)); }
+INLINE Ints extended_byte(Ints x, int n) { return _mm256_srai_epi32(shifted_left(x, 24 - 8 * n), 24); }
+INLINE Vec converted(Ints x) { return _mm256_cvtepi32_ps(x); }
+INLINE Vec times(Vec x, Vec y) { return _mm256_mul_ps(x, y); }
+INLINE Vec plus_product(Vec sum, Vec x, Vec y) { return _mm256_fmadd_ps(x, y, sum); }
+INLINE Ints plus_products(Ints sum, Ints weights, Ints codes) {
+    const Ints pairs = _mm256_maddubs_epi16(weights, codes);
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+INLINE Vec of_bytes(const uint8_t *x) { return converted(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)x))); }
+// The lower 16 bits of each lane, numbers in f16.
+INLINE Vec of_halves(Ints x) {
+    const Ints low = x & numbers(0xffff);
+    return _mm256_cvtph_ps(_mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1)));
+}
+
+// 16 bytes of each row, by groups of four.
+INLINE void quads(const char *const *rows, long offset, Ints *q) {
+    Ints r[4];
+    for (int i = 0; i < 4; i++) {
+        const __m128i a = _mm_loadu_si128((const __m128i *)(rows[i] + offset));
+        r[i] = _mm256_inserti128_si256(_mm256_castsi128_si256(a), _mm_loadu_si128((const __m128i *)(rows[4 + i] + offset)), 1);
+    }
+    const Ints a = _mm256_unpacklo_epi32(r[0], r[1]), b = _mm256_unpackhi_epi32(r[0], r[1]);
+    const Ints c = _mm256_unpacklo_epi32(r[2], r[3]), d = _mm256_unpackhi_epi32(r[2], r[3]);
+    q[0] = _mm256_unpacklo_epi64(a, c);
+    q[1] = _mm256_unpackhi_epi64(a, c);
+    q[2] = _mm256_unpacklo_epi64(b, d);
+    q[3] = _mm256_unpackhi_epi64(b, d);
+}
+
+// 8 bytes of each row, interleaved, by groups of four.
+INLINE void pairs(const char *const *rows, long offset, Ints *q) {
+    const Vec a = _mm256_castsi256_ps(load(rows[0] + offset)), b = _mm256_castsi256_ps(load(rows[0] + offset + 32));
+    q[0] = _mm256_permute4x64_epi64(_mm256_castps_si256(_mm256_shuffle_ps(a, b, 0x88)), 0xd8);
+    q[1] = _mm256_permute4x64_epi64(_mm256_castps_si256(_mm256_shuffle_ps(a, b, 0xdd)), 0xd8);
+}
+
+// A number in f16 of each row.
+INLINE Vec halves(const char *const *rows, long offset) {
+    __m128i x = _mm_setzero_si128();
+#define INSERT(i) x = _mm_insert_epi16(x, half_at(rows[i] + offset), i)
+    INSERT(0), INSERT(1), INSERT(2), INSERT(3), INSERT(4), INSERT(5), INSERT(6), INSERT(7);
+#undef INSERT
+    return _mm256_cvtph_ps(x);
+}
+
+// Numbers in f16 of rows that are interleaved.
+INLINE Vec interleaved_halves(const char *const *rows, long offset) {
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(rows[0] + offset)));
+}
+
+// Scales and minima of q4_K; see products_avx512.h.
+INLINE void interleaved_scales(const char *const *rows, long offset, uint8_t (*scales)[LANES], uint8_t (*minima)[LANES]) {
+    for (int i = 0; i < 8; i++) {
+        uint32_t x[3], found[4];
+        memcpy(x, rows[0] + offset + 12 * i, sizeof x);
+        found[0] = x[0] & 0x3f3f3f3f;
+        found[1] = (x[2] & 0x0f0f0f0f) | (x[0] >> 2 & 0x30303030);
+        found[2] = x[1] & 0x3f3f3f3f;
+        found[3] = (x[2] >> 4 & 0x0f0f0f0f) | (x[1] >> 2 & 0x30303030);
+        memcpy(scales[i], found, 8);
+        memcpy(minima[i], found + 2, 8);
+    }
+}
+
+// The largest magnitude in a block; NaN if it holds one.
+INLINE float peak(const float *x) {
+    const Vec sign = floats(-0.0f);
+    Vec most = floats(0), strange = floats(0);
+    for (int i = 0; i < BLOCK; i += LANES) {
+        const Vec y = _mm256_loadu_ps(x + i);
+        most = _mm256_max_ps(most, _mm256_andnot_ps(sign, y));
+        strange = _mm256_or_ps(strange, _mm256_cmp_ps(y, y, _CMP_UNORD_Q));
+    }
+    if (_mm256_movemask_ps(strange))
+        return __builtin_nanf("");
+    __m128 m = _mm_max_ps(_mm256_castps256_ps128(most), _mm256_extractf128_ps(most, 1));
+    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+    return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
+}
+
+// A block times a factor, rounded.
+INLINE void round_block(const float *x, Vec factor, int8_t *codes) {
+    Ints whole[4];
+    for (int i = 0; i < 4; i++)
+        whole[i] = _mm256_cvtps_epi32(times(_mm256_loadu_ps(x + 8 * i), factor));
+    const Ints packed = _mm256_packs_epi16(_mm256_packs_epi32(whole[0], whole[1]), _mm256_packs_epi32(whole[2], whole[3]));
+    const Ints order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    _mm256_storeu_si256((__m256i *)codes, _mm256_permutevar8x32_epi32(packed, order));
+}
+
+#include "products_columns.h"
+#include "products_unpacking.h"
+#include "products_tiles.h"
+
+#undef TARGET
+#undef INLINE
+
+} // namespace avx2
