@@ -9,7 +9,6 @@ from gguf_files import write_gguf
 
 import backbay
 from backbay import BackendParams
-from backbay_ggml.library.library import load_library
 from backbay_ggml.lowering import products
 from backbay_ggml.weights.arrangements import EXTRA_ROWS, REPACK, TYPES
 from backbay_ggml.weights.column_trial import TYPES as TRIED
