@@ -216,7 +216,7 @@ def host_time(count: int = 200, rounds: int = 5) -> float:
         path = Path(folder) / "host.gguf"
         write_model(path, SHAPES["host"], "q8_0")
         with backbay_engine.load(path, "ggml", context=CONTEXT, num_threads=1) as llm:
-            runs = _watched(llm.backend)
+            runs = watched(llm.backend)
             medians = []
             for _ in range(rounds + 1):
                 runs.clear()
@@ -226,7 +226,7 @@ def host_time(count: int = 200, rounds: int = 5) -> float:
     return 1e6 * min(medians[1:])
 
 
-def _watched(backend: Any) -> list[tuple[float, float]]:
+def watched(backend: Any) -> list[tuple[float, float]]:
     """Record when each run of a backend begins and ends."""
     runs: list[tuple[float, float]] = []
     run = backend.run
