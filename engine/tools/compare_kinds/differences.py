@@ -70,6 +70,12 @@ DIFFERENCES = {
         "with one group",
         {"n_group": 1, "topk_group": 1, "topk_method": "greedy"},
     ),
+    "llama4": Difference(
+        "chunks of attention and the scale of queries by position have lengths in the configuration; llama.cpp takes "
+        "8192 for both, a constant",
+        "with 8192 for both",
+        {"attention_chunk_size": 8192, "floor_scale": 8192},
+    ),
     "gemma-embedding": Difference(
         "all four blocks have a window: llama.cpp ends with GGML_ASSERT(buffer), for the mask of full attention, "
         "which nothing reads",

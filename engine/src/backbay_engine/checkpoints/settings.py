@@ -20,7 +20,7 @@ Keys: TypeAlias = dict[str, Any]
 """Keys without the architecture in front, and values; None for a key that the model must not have."""
 T = TypeVar("T")
 D = TypeVar("D")
-_REQUIRED: Any = object()
+_REQUIRED: Any = ...
 
 HIDDEN = "hidden_size", "n_embd", "d_model", "dim"
 HEADS = "num_attention_heads", "n_head", "n_heads", "num_heads"
