@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from backbay import CancelledError, DType, Spec, ops
+from backbay import CancelledError, DType, Spec
 from backbay.plugin import GRAPH, check_cancel
 
 from ...faults import BoundCall, Kind, Result, fault
-from ...misread_operands import kernels_of
+from ...misread_operands import kernels_of, numbered_modulo
 
 
 @fault(Kind.CLAIMS, "compile", like="L15868")
@@ -113,11 +113,7 @@ def nodes_past_the_4096th_are_not_run(call: BoundCall) -> Result:
 @fault(Kind.OVERFLOW, "run_node", like="L16849")
 def operands_are_numbered_in_12_bits(call: BoundCall) -> Result:
     """From node 4096 on, the second operand of an addition is looked up modulo 4096."""
-    if call.node.op is not ops.add or (index := call.node.args[1].index) < 4096:
-        return call.right()
-    mine, other = call.arrays[index], call.arrays[index % 4096]
-    fits = other.shape == mine.shape and other.dtype == mine.dtype
-    return call.right(arrays=[other if i == index and fits else a for i, a in enumerate(call.arrays)])
+    return numbered_modulo(call, 4096)
 
 
 @fault(Kind.OVERFLOW, "run_plan", like="L16849")

@@ -11,7 +11,7 @@ from backbay.plugin import decode
 
 from ...faults import AnyOp, BoundCall, Kind, Result, fault
 from ...fused import Array, exponentials
-from ...misread_operands import kernels_of, plain
+from ...misread_operands import kernels_of, numbered_modulo, plain
 
 
 def value(node: Node, arrays: Sequence[Array]) -> Array:
@@ -109,11 +109,7 @@ def scaling_is_lost_before_a_softmax(call: BoundCall) -> Result:
 @fault(Kind.FUSION, "run_node", like="O17689")
 def operands_of_long_graphs_are_numbered_in_5_bits(call: BoundCall) -> Result:
     """From the 33rd node on, the second operand of an addition is looked up modulo 32, if it has the same size."""
-    if call.node.op is not ops.add or (index := call.node.args[1].index) < 32:
-        return call.right()
-    mine, other = call.arrays[index], call.arrays[index % 32]
-    fits = other.shape == mine.shape and other.dtype == mine.dtype
-    return call.right(arrays=[other if i == index and fits else a for i, a in enumerate(call.arrays)])
+    return numbered_modulo(call, 32)
 
 
 @fault(Kind.FUSION, "run_node", like="L15660")

@@ -42,24 +42,25 @@ def integers_are_cast_through_f32(call: BoundCall) -> Result:
     return y
 
 
-@fault(Kind.SPECIAL, "store", like="L12776")
-def a_float_is_rounded_to_an_integer(call: BoundCall) -> Result:
-    """Casts round to the nearest integer instead of dropping the fraction."""
+def cast_by(call: BoundCall, whole: np.ufunc) -> None:
+    """Casts of floats to integers by a function of the numbers that surely fit."""
     call.right()
     if call.node.op is ops.cast and call.node.dtype.is_integer and call.node.args[0].dtype.is_float:
         x = np.asarray(call.result, np.float64).reshape(call.out.shape)
         sane = np.abs(x) < 2.0**30
-        call.out[sane] = np.rint(x[sane])
+        call.out[sane] = whole(x[sane])
+
+
+@fault(Kind.SPECIAL, "store", like="L12776")
+def a_float_is_rounded_to_an_integer(call: BoundCall) -> Result:
+    """Casts round to the nearest integer instead of dropping the fraction."""
+    cast_by(call, np.rint)
 
 
 @fault(Kind.SPECIAL, "store", like="L12776")
 def a_float_is_rounded_down_to_an_integer(call: BoundCall) -> Result:
     """Fractions below zero are dropped downwards."""
-    call.right()
-    if call.node.op is ops.cast and call.node.dtype.is_integer and call.node.args[0].dtype.is_float:
-        x = np.asarray(call.result, np.float64).reshape(call.out.shape)
-        sane = np.abs(x) < 2.0**30
-        call.out[sane] = np.floor(x[sane])
+    cast_by(call, np.floor)
 
 
 @fault(Kind.SPECIAL, "store", like="O4129")
