@@ -191,7 +191,7 @@ def test_the_workers_warnings_are_the_hosts(path, caplog):
     with caplog.at_level(logging.WARNING):
         load(path, "cpu_ref", context=CONTEXT * 2, worker=True).close()
     assert [r.name for r in caplog.records if "was trained for" in r.getMessage()] == [
-        "backbay_engine.engines.local"
+        "backbay_engine.engines.sizes"
     ]
 
 
@@ -345,9 +345,11 @@ def test_a_worker_killed_in_its_load_is_an_error(path, name, monkeypatch, starts
     assert len(starts) == 1
 
 
-@pytest.mark.fault("each new worker dies while it loads", "the error of the load, once for each request")
+@pytest.mark.fault(
+    "each new worker dies while it loads, with `retries=0`", "the error of the load, once for each request"
+)
 def test_a_worker_that_dies_again_gives_the_error_of_its_load(path, monkeypatch, starts):
-    with load(path, Dying, **SIZES, worker=True) as llm:
+    with load(path, Dying, **SIZES, worker=True, retries=0) as llm:
         monkeypatch.setenv(VARIABLE, "SIGABRT")
         kill(llm)
         for count in (2, 3):

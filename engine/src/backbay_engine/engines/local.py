@@ -392,6 +392,6 @@ def _weights(backend: Backend) -> int:
 
 def _part_of(progress: Progress | None, begin: float, end: float) -> Progress | None:
     """The progress of a part of the work, as that of the whole."""
-    if progress is None:
-        return None
+    if progress is None or not callable(progress):  # the backend refuses what is no function
+        return progress
     return lambda done: progress(begin + done * (end - begin))
