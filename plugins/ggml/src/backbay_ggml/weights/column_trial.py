@@ -31,7 +31,7 @@ def main() -> int:
     """Try each dtype."""
     library = load_library()
     faster = [str(dtype) for dtype in TYPES if _is_faster(library, dtype)]
-    json.dump({"types": faster, "spaced": []}, sys.stdout)
+    json.dump({"types": faster, "spaced": [], "native": []}, sys.stdout)
     return 0
 
 
