@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -209,7 +210,7 @@ def casts_into_blocks_fail_when_they_run(call: BoundCall) -> Result:
     return KernelPlan(call.backend, call.graph)
 
 
-def running(right: type[KernelBackend]) -> type[KernelBackend]:
+def running(right: type[KernelBackend]) -> Any:
     """The backend, which knows the plan that runs."""
 
     class Running(right):  # type: ignore[misc, valid-type]
