@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from backbay_engine.text.chat import template_worker
+from backbay_engine.text import bounded_task
 from backbay_ggml.library.location import locate
 
 MISSING = """
@@ -76,7 +76,7 @@ def test_a_system_that_limits_no_address_space_still_runs_chat_templates(monkeyp
             raise ValueError("current limit exceeds maximum limit")
 
     monkeypatch.setattr(resource, "setrlimit", refusing)
-    template_worker._bound_memory(1 << 30)
+    bounded_task._bound_memory(1 << 30)
     assert asked == [resource.RLIMIT_AS, resource.RLIMIT_CORE, resource.RLIMIT_FSIZE]
 
 

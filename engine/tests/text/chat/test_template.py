@@ -238,7 +238,7 @@ def test_threads_share_one_template() -> None:
 def test_closing_ends_the_process_and_rendering_starts_another() -> None:
     template = ChatTemplate("x")
     assert template.render(HELLO) == "x"
-    worker = template._worker
+    worker = template._process._worker
     assert worker is not None
     template.close()
     assert worker._process.returncode is not None
@@ -250,11 +250,11 @@ def test_closing_ends_the_process_and_rendering_starts_another() -> None:
 def test_a_forked_process_starts_a_worker_of_its_own() -> None:
     with ChatTemplate("x") as template:
         template.render(HELLO)
-        worker = template._worker
+        worker = template._process._worker
         assert worker is not None
         worker._owner -= 1  # as it looks in a child
         assert template.render(HELLO) == "x"
-        assert template._worker is not worker
+        assert template._process._worker is not worker
         worker.end()
 
 
@@ -314,7 +314,9 @@ def test_a_killed_worker_fails_one_rendering() -> None:
     with ChatTemplate(
         "{% for n in range(90000) %}{% for m in range(90000) %}{% endfor %}{% endfor %}"
     ) as template:
-        timer = threading.Timer(0.5, lambda: template._worker and template._worker._process.terminate())
+        timer = threading.Timer(
+            0.5, lambda: template._process._worker and template._process._worker._process.terminate()
+        )
         timer.start()
         with pytest.raises(TemplateError, match="its process was ended by SIGTERM"):
             template.render(HELLO)

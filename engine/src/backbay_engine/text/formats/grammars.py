@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Sequence
+from functools import lru_cache
+from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Final, final
 
 from backbay import OptionError
 
 from ...errors import ResponseFormatError
+from ..bounded_process import BoundedProcess, BoundedProcessError
 from ..sampling.constraint import Constraint
 from ..tokenizers import Tokenizer
+from . import format_task
+from .format_task import NO_ANSWER, told
 from .response_format import ResponseFormat
 
 if TYPE_CHECKING:
@@ -20,8 +25,6 @@ if TYPE_CHECKING:
 _SPACE: Final = (
     r"( |\n{1,2}[ \t]{0,20})"  # as in llama.cpp: without a limit, a model may write spaces for ever
 )
-_NO_ANSWER: Final = "no text can be an answer"
-_BYTES: Final = [bytes((byte,)) for byte in range(256)]
 
 
 @final
@@ -37,7 +40,7 @@ class Grammars:
         """The constraint of one answer; ResponseFormatError if no answer can be as wanted."""
         if self._tokenizer is None:
             raise ResponseFormatError("the file has no vocabulary, so an answer has no format")
-        grammar = _compiled(wanted)
+        grammar = _tried(wanted)
         with self._lock:
             if self._vocabulary is None:
                 self._vocabulary = _vocabulary_of(self._tokenizer, self._size)
@@ -46,16 +49,7 @@ class Grammars:
 
 def check(wanted: ResponseFormat) -> None:
     """ResponseFormatError if no answer can be as wanted, whatever the vocabulary is."""
-    grammar = _compiled(wanted)
-    from llguidance import LLMatcher
-
-    if wanted.kind == "grammar":  # it may name tokens of the vocabulary
-        failed, told = LLMatcher.validate_grammar_with_warnings(grammar)
-        if failed:
-            raise _refused(told[0])
-    else:
-        bytes_alone = _Vocabulary([*_BYTES, b"<end>"], [256], lambda text: list(text.encode()))
-        Matching(_matcher(bytes_alone.made(), grammar), ends=True)
+    _tried(wanted)
 
 
 @final
@@ -69,7 +63,7 @@ class Matching:
         self._matcher, self._ends = matcher, ends
         self._first: bytes | None = self._computed()
         if not any(self._first):
-            raise _refused(_NO_ANSWER)
+            raise _refused(NO_ANSWER)
 
     def mask(self) -> bytes:
         mask, self._first = self._first, None
@@ -80,12 +74,12 @@ class Matching:
     def accept(self, token: int) -> None:
         self._first = None
         if not self._matcher.consume_token(token):
-            raise _refused(_told(self._matcher) or f"token {token} is not allowed here")
+            raise _refused(told(self._matcher) or f"token {token} is not allowed here")
 
     def _computed(self) -> bytes:
         mask = self._matcher.compute_bitmask()
         if self._matcher.is_error():
-            raise _refused(_told(self._matcher))
+            raise _refused(told(self._matcher))
         return mask
 
 
@@ -142,14 +136,28 @@ def _matcher(vocabulary: LLTokenizer, grammar: str) -> LLMatcher:
     limits = LLParserLimits(verbose_errors=False)  # else errors show the parser's state, and the text so far
     matcher = LLMatcher(vocabulary, grammar, log_level=0, limits=limits)
     if matcher.is_error():
-        raise _refused(_told(matcher))
+        raise _refused(told(matcher))
     return matcher
 
 
-def _told(matcher: LLMatcher) -> str:
-    """What is wrong, without the names that llguidance has for it."""
-    error = matcher.get_error()
-    return _NO_ANSWER if error.startswith("NoExtension") else error
+def _tried(wanted: ResponseFormat) -> str:
+    """The format in llguidance's own form, of which some answer can be, at a bounded cost."""
+    grammar = _compiled(wanted)
+    _try(grammar, names_tokens=wanted.kind == "grammar")
+    return grammar
+
+
+@lru_cache(maxsize=32)
+def _try(grammar: str, *, names_tokens: bool) -> None:
+    try:
+        answer = _TRIALS.ask(json.dumps({"grammar": grammar, "names_tokens": names_tokens}).encode())
+    except BoundedProcessError as error:
+        raise _refused(f"compiling it failed: {error}") from error
+    if "error" in answer:
+        raise _refused(answer["error"])
+
+
+_TRIALS: Final = BoundedProcess(Path(format_task.__file__), ("llguidance",), {}, seconds=2.0, memory=1 << 30)
 
 
 def _compiled(wanted: ResponseFormat) -> str:

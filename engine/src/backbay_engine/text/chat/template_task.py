@@ -1,23 +1,15 @@
-"""The process of a chat template: a script that reads requests from a pipe and writes answers.
-
-It imports nothing but jinja2, so that it starts fast and holds nothing worth protecting.
-"""
+"""The task of a chat template's process: it renders conversations. It imports nothing but jinja2."""
 
 from __future__ import annotations
 
 import json
-import signal
-import struct
-import sys
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from jinja2 import Template
 
-LENGTH = struct.Struct("<Q")
 NAME = "<template>"  # jinja2's file name for a template from a string
 
 
@@ -29,25 +21,21 @@ class TooMuchError(Exception):
     """The template's output exceeds its limit."""
 
 
-def serve(requests: BinaryIO, answers: BinaryIO) -> None:
-    setup = _read(requests)
-    if setup is None:
-        return
-    _bound_memory(setup["memory"])
+def task(setup: dict[str, Any]) -> Callable[[dict[str, Any]], dict[str, str]]:
     render: Callable[[dict[str, Any]], str] | None = None
-    while (variables := _read(requests)) is not None:
-        _bound_time(setup["seconds"])
+
+    def answer(variables: dict[str, Any]) -> dict[str, str]:
+        nonlocal render
         try:
             if render is None:
-                template = _compile(setup["source"])
-                render = _renderer(template, setup["output"])
-            answer = {"text": render(variables)}
+                render = _renderer(_compile(setup["source"]), setup["output"])
+            return {"text": render(variables)}
         except MemoryError:
-            answer = {"error": f"it took more than {allowed(setup['memory']) >> 20} MiB of memory"}
+            raise
         except Exception as error:  # noqa: BLE001 - a template may raise anything; the caller gets the error
-            answer = {"error": _describe(error)}
-        _write(answers, answer)
-        _bound_time(0)
+            return {"error": _describe(error)}
+
+    return answer
 
 
 def _compile(source: str) -> Template:
@@ -126,53 +114,3 @@ def _describe(error: Exception) -> str:
         trace = trace.tb_next
     where = "" if line is None else f"line {line}: "
     return f"{where}{type(error).__name__}: {str(error)[:500]}"
-
-
-def _bound_memory(limit: int) -> None:
-    try:
-        import resource
-    except ImportError:  # not on Windows
-        return
-    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-    if hard == resource.RLIM_INFINITY or hard > limit:
-        with suppress(ValueError, OSError):  # macOS may refuse any limit of the address space
-            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-
-
-def allowed(limit: int) -> int:
-    """The memory that this process may have: the limit, or less if the system gives less."""
-    try:
-        import resource
-    except ImportError:
-        return limit
-    soft = resource.getrlimit(resource.RLIMIT_AS)[0]
-    return limit if soft == resource.RLIM_INFINITY else min(soft, limit)
-
-
-def _bound_time(seconds: float) -> None:
-    """Limit the processor time of this process, also within C code; 0 removes the limit."""
-    if hasattr(signal, "setitimer"):
-        signal.signal(signal.SIGPROF, signal.SIG_DFL)  # the parent process may ignore the signal
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF})
-        signal.setitimer(signal.ITIMER_PROF, seconds)
-
-
-def _read(pipe: BinaryIO) -> dict[str, Any] | None:
-    head = pipe.read(LENGTH.size)
-    if len(head) < LENGTH.size:
-        return None
-    message: dict[str, Any] = json.loads(pipe.read(LENGTH.unpack(head)[0]))
-    return message
-
-
-def _write(pipe: BinaryIO, message: dict[str, str]) -> None:
-    body = json.dumps(message).encode()
-    pipe.write(LENGTH.pack(len(body)) + body)
-    pipe.flush()
-
-
-if __name__ == "__main__":
-    sys.path[:0] = sys.argv[1:]  # the folders of jinja2 and its dependency
-    serve(sys.stdin.buffer, sys.stdout.buffer)
