@@ -198,7 +198,7 @@ struct Few {
     const long count; // of the rows of a head of keys
     Side keys, values;
     float *queries, *sums, *highest, *total; // by head and row
-    float *weights;
+    float *weights, *row_of_values;
 
     Few(const Call &call, const Work &work, long heads, Memory &memory)
         : call(call), work(work), count(work.span.count * call.group()), keys(call.key, memory), values(call.value, memory) {
@@ -207,6 +207,7 @@ struct Few {
         highest = memory.floats(heads * count);
         total = memory.floats(heads * count * FLOATS);
         weights = memory.floats(TOGETHER * TILE);
+        row_of_values = memory.floats(values.stride());
     }
 
     // Whose row `n` of a head of keys is.
@@ -228,7 +229,35 @@ struct Few {
         }
     }
 
-    template <int R> void tile(const Rows &key, const Rows &value, long shared, long slot, long first, long low, long cells) {
+    const float *unpacked_value(long shared, long cell) {
+        unpack(call.value->type, Call::row(call.value, shared, work.span.cell(cell), work.batch), call.dv(), row_of_values);
+        return row_of_values;
+    }
+
+    // Whether the values of all cells of a tile that only some rows see are finite: 0 times NaN is NaN.
+    bool finite(long shared, long low, long cells) {
+        float zero = 0;
+        for (long c = larger(work.span.plain - low, 0); c < cells; c++) {
+            const float *value = unpacked_value(shared, low + c);
+            for (long i = 0; i < call.dv(); i++)
+                zero += 0 * value[i];
+        }
+        return zero == 0;
+    }
+
+    // Add the values of each cell to the rows that see it, and to no others.
+    void add_seen(float *sum, long rows, long shared, long low, long cells) {
+        for (long c = 0; c < cells; c++) {
+            const float *value = unpacked_value(shared, low + c);
+            for (long r = 0; r < rows; r++)
+                if (const float weight = weights[r * TILE + c]; weight != 0)
+                    for (long i = 0; i < call.dv(); i++)
+                        sum[r * values.stride() + i] += weight * value[i];
+        }
+    }
+
+    template <int R>
+    void tile(const Rows &key, const Rows &value, long shared, long slot, long first, long low, long cells, bool plain) {
         const long row = slot * count + first;
         float *sum = sums + row * values.stride();
         scores_of<R>(keys.type())(queries + row * keys.stride(), keys.stride(), key, cells, keys.vectors, weights);
@@ -236,11 +265,17 @@ struct Few {
             float *scores = weights + r * TILE;
             if (call.softcap != 0)
                 cap(scores, call.softcap);
-            for (long c = larger(work.span.plain - low, 0); c < cells; c++)
-                scores[c] += call.hidden(work.span.cell(low + c), query(first + r), head(shared, first + r), work.batch);
+            for (long c = larger(work.span.plain - low, 0); c < cells; c++) {
+                const float added =
+                    call.hidden(work.span.cell(low + c), query(first + r), head(shared, first + r), work.batch);
+                scores[c] = added == -__builtin_inff() ? added : scores[c] + added; // a hidden NaN is no score
+            }
             weigh_row(highest[row + r], total + (row + r) * FLOATS, sum + r * values.stride(), values.vectors, scores, cells);
         }
-        add_of<R>(values.type())(sum, values.stride(), value, cells, weights, values.vectors);
+        if (plain)
+            add_of<R>(values.type())(sum, values.stride(), value, cells, weights, values.vectors);
+        else
+            add_seen(sum, R, shared, low, cells);
     }
 
     void tile(long low, long cells, long heads, long slots) {
@@ -249,12 +284,13 @@ struct Few {
         for (long slot = 0; slot < slots; slot++) {
             const long shared = heads + slot;
             Rows key = keys.rows(work, shared, cells), value = values.rows(work, shared, cells);
+            const bool plain = finite(shared, low, cells);
             for (long first = 0; first < count; first += TOGETHER, key.size = value.size = 0)
                 switch (count - first) {
-                case 1: tile<1>(key, value, shared, slot, first, low, cells); break;
-                case 2: tile<2>(key, value, shared, slot, first, low, cells); break;
-                case 3: tile<3>(key, value, shared, slot, first, low, cells); break;
-                default: tile<4>(key, value, shared, slot, first, low, cells);
+                case 1: tile<1>(key, value, shared, slot, first, low, cells, plain); break;
+                case 2: tile<2>(key, value, shared, slot, first, low, cells, plain); break;
+                case 3: tile<3>(key, value, shared, slot, first, low, cells, plain); break;
+                default: tile<4>(key, value, shared, slot, first, low, cells, plain);
                 }
         }
     }

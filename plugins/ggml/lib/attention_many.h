@@ -142,9 +142,41 @@ struct Many {
         for (long c = larger(work.span.plain - low, 0); c < cells; c++)
             for (long n = 0; n < rows; n++) {
                 const Block &block = of(n);
-                block.weights[c * block.width() + n % WIDTH] +=
-                    call.hidden(work.span.cell(low + c), query(n), head(n), work.batch);
+                const float added = call.hidden(work.span.cell(low + c), query(n), head(n), work.batch);
+                float &score = block.weights[c * block.width() + n % WIDTH];
+                score = added == -__builtin_inff() ? added : score + added; // a hidden NaN is no score
             }
+    }
+
+    // The first cell from `low` on that some rows do not see, and whose values are not all finite: 0 times NaN is NaN.
+    long infinite(long low, long first, long cells) const {
+        for (long c = larger(larger(work.span.plain - low, 0), first); c < cells; c++) {
+            float zero = 0;
+            for (long i = 0; i < call.dv(); i++)
+                zero += 0 * values[c * value_stride + i];
+            if (zero != 0)
+                return c;
+        }
+        return cells;
+    }
+
+    // Add the values of a cell to the rows that see it, and to no others.
+    void add_apart(Block &block, long c) {
+        for (long j = 0; j < block.width(); j++)
+            if (const float weight = block.weights[c * block.width() + j]; weight != 0)
+                for (long i = 0; i < call.dv(); i++)
+                    block.sums[i * block.width() + j] += weight * values[c * value_stride + i];
+    }
+
+    void add_values(Block &block, long low, long cells) {
+        for (long first = 0; first < cells; first++) {
+            const long end = infinite(low, first, cells);
+            block.multiply(block.sums, call.dv(), values + first * value_stride, 1, value_stride,
+                           block.weights + first * block.width(), end - first, true);
+            if (end < cells)
+                add_apart(block, end);
+            first = end;
+        }
     }
 
     void attend(long low, long cells) {
@@ -161,7 +193,7 @@ struct Many {
         for (int i = 0; i < count; i++) {
             Block &block = blocks[i];
             block.weigh(cells, call.dv());
-            block.multiply(block.sums, call.dv(), values, 1, value_stride, block.weights, cells, true);
+            add_values(block, low, cells);
         }
     }
 

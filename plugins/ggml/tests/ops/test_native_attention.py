@@ -185,6 +185,23 @@ def test_nan_in_a_query_stays_in_its_row(queries) -> None:
     assert np.array_equal(found, clean)
 
 
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+@pytest.mark.parametrize("operand", ["k", "v"])
+@pytest.mark.parametrize("kind", ["causal", "three sequences"])
+@pytest.mark.parametrize("queries", [2, 3, 40, 130])
+def test_nan_in_a_cell_reaches_only_the_queries_that_see_it(queries, kind, operand, number) -> None:
+    """Sequences share a step, and the fault of one is not that of another."""
+    case = Case(64, 64, 2, 4, queries, 190, kind=kind)
+    whole, _, _ = case.run(case.mask())
+    cell = 190 - max(1, queries // 3)
+    getattr(case, operand)[:, cell] = number
+    found, _, _ = case.run(case.mask())
+    sees = case.seen[:, cell]
+    assert sees.any() and not sees.all()
+    np.testing.assert_allclose(found[0, ~sees], whole[0, ~sees], rtol=1e-5, atol=1e-6)
+    assert not np.array_equal(found[0, sees], whole[0, sees])
+
+
 @pytest.mark.parametrize("queries", [1, 2, 70])
 def test_results_do_not_depend_on_the_number_of_threads(queries) -> None:
     case = Case(64, 64, 2, 4, queries, 1500, kind="three sequences")
