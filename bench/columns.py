@@ -3,21 +3,20 @@
     python bench/columns.py --dtype q4_0 --counts 1 2 4 8 16 32 --sides native ggml llama.cpp
 
 Each side runs in a process of its own, and they take turns. A count's rate is that of all its sequences together: their
-number, divided by the median time of a step. llama.cpp runs through its C interface, with one cache for all sequences, as its server has by default.
+number, divided by the median time of a step. llama.cpp has one cache for all sequences, as its server has by default.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import importlib.util
 import statistics
 import time
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 from engine_llama import LLAMA_CPP, PROMPT, prompt, watched
+from llama_cpp_context import LlamaCppContext
 from llama_file import arguments, be_side_or_compare
 from sides import Side, against, serve, table, take_turns
 
@@ -116,70 +115,37 @@ class Engine:
 
 
 class LlamaCpp:
-    """llama.cpp: prompts of all sequences, then steps of one token each, chosen greedily."""
+    """llama.cpp: prompts of all sequences, then steps of one token each."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        import llama_cpp as lib
-
-        self.lib, self.args = lib, args
-        self.quiet = lib.llama_log_callback(lambda level, message, data: None)
-        lib.llama_log_set(self.quiet, None)
-        lib.llama_backend_init()
-        self.model = lib.llama_model_load_from_file(
-            str(args.model).encode(), lib.llama_model_default_params()
+        self.args, most = args, max(args.counts)
+        cells = max(most * (args.depth + args.tokens + 8), args.prompt + 8)
+        self.context = LlamaCppContext(
+            args.model, cells=cells, batch=max(PROMPT, args.prompt), sequences=most, threads=args.threads
         )
-        params = lib.llama_context_default_params()
-        most = max(args.counts)
-        params.n_ctx = max(most * (args.depth + args.tokens + 8), args.prompt + 8)
-        params.n_batch = params.n_ubatch = max(PROMPT, args.prompt)
-        params.n_seq_max, params.kv_unified = most, True
-        params.n_threads = params.n_threads_batch = args.threads
-        self.context = lib.llama_init_from_model(self.model, params)
-        self.vocab = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(self.model))
         self.held = 0  # prompts in the cache
 
     def first_token(self, length: int) -> float:
-        self.lib.llama_memory_clear(self.lib.llama_get_memory(self.context), True)
+        self.context.clear()
         self.held = 0
         begun = time.perf_counter()
-        self._decode([(token, n, 0) for n, token in enumerate(prompt(length))], last=True)
-        self._chosen(-1)
+        self.context.read(prompt(length))
         return time.perf_counter() - begun
 
     def rate(self, count: int) -> float:
         """The rate of steps after the prompts, which stay in the cache."""
-        memory = self.lib.llama_get_memory(self.context)
         if not self.held:
-            self.lib.llama_memory_clear(memory, True)
+            self.context.clear()
         for number in range(self.held):
-            self.lib.llama_memory_seq_rm(memory, number, 0 if number >= count else self.args.depth, -1)
+            self.context.remove(number, 0 if number >= count else self.args.depth)
         for number in range(min(self.held, count), count):
-            ids = prompt(self.args.depth, number)
-            self._decode([(token, n, number) for n, token in enumerate(ids)], last=True)
+            self.context.read(prompt(self.args.depth, number), number)
         self.held = count
         tokens, times = [300] * count, [time.perf_counter()]
         for n in range(self.args.tokens):
-            self._decode([(token, self.args.depth + n, number) for number, token in enumerate(tokens)])
-            tokens = [self._chosen(number) for number in range(count)]
+            tokens = self.context.step(tokens, self.args.depth + n)
             times.append(time.perf_counter())
         return count / statistics.median(later - begun for begun, later in pairwise(times))
-
-    def _decode(self, items: list[tuple[int, int, int]], *, last: bool = False) -> None:
-        """Tokens with their positions and sequences; logits of all, or of the last one."""
-        batch = self.lib.llama_batch_init(len(items), 0, 1)
-        batch.n_tokens = len(items)
-        for n, (token, position, sequence) in enumerate(items):
-            batch.token[n], batch.pos[n], batch.n_seq_id[n] = token, position, 1
-            batch.seq_id[n][0] = sequence
-            batch.logits[n] = not last or n == len(items) - 1
-        if self.lib.llama_decode(self.context, batch) != 0:
-            raise SystemExit("llama_decode failed")
-        self.lib.llama_batch_free(batch)
-
-    def _chosen(self, index: int) -> int:
-        logits = self.lib.llama_get_logits_ith(self.context, index)
-        held = ctypes.cast(logits, ctypes.POINTER(ctypes.c_float * self.vocab)).contents
-        return int(np.frombuffer(held, np.float32).argmax())
 
 
 if __name__ == "__main__":

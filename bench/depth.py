@@ -10,7 +10,6 @@ keys and values once, at the rate at which this machine reads memory. `--prompt`
 from __future__ import annotations
 
 import argparse
-import ctypes
 import importlib.util
 import threading
 import time
@@ -19,6 +18,7 @@ from typing import Any
 
 import numpy as np
 from engine_llama import LLAMA_CPP, prompt
+from llama_cpp_context import LlamaCppContext
 from llama_file import SHAPES, Shape, arguments, be_side_or_compare
 from sides import Side, against, serve, table, take_turns
 
@@ -153,79 +153,42 @@ class Engine:
 
 
 class LlamaCpp:
-    """llama.cpp through its C interface; tokens are chosen greedily."""
+    """llama.cpp, with and without flash attention."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        import llama_cpp as lib
-
-        self.lib, self.args = lib, args
-        self.quiet = lib.llama_log_callback(lambda level, message, data: None)
-        lib.llama_log_set(self.quiet, None)
-        lib.llama_backend_init()
-        self.model = lib.llama_model_load_from_file(
-            str(args.model).encode(), lib.llama_model_default_params()
-        )
-        params, most = lib.llama_context_default_params(), max(args.counts)
-        params.n_ctx = most * (max(*args.depths, args.prompt) + args.tokens + 16)
-        params.n_batch = params.n_ubatch = 512
-        params.n_seq_max, params.kv_unified = most, True
-        params.n_threads = params.n_threads_batch = args.threads
-        params.flash_attn_type = int(args.side == FLASH)
+        most, settings = max(args.counts), {"flash_attn_type": int(args.side == FLASH)}
         if args.cache != "f16":
-            params.type_k = params.type_v = getattr(lib, f"GGML_TYPE_{args.cache.upper()}")
-        self.context = lib.llama_init_from_model(self.model, params)
-        if not self.context:
-            raise SystemExit(f"{args.side} has no cache of {args.cache}")
-        self.vocab = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(self.model))
+            import llama_cpp as lib
+
+            kind = getattr(lib, f"GGML_TYPE_{args.cache.upper()}")
+            settings |= {"type_k": kind, "type_v": kind}
+        cells = most * (max(*args.depths, args.prompt) + args.tokens + 16)
+        self.context = LlamaCppContext(
+            args.model, cells=cells, batch=512, sequences=most, threads=args.threads, **settings
+        )
         self.held: list[list[int]] = []
 
     def first_token(self, ids: list[int]) -> float:
-        self.lib.llama_memory_clear(self.lib.llama_get_memory(self.context), True)
+        self.context.clear()
         self.held = []
         begun = time.perf_counter()
-        self._read(ids, 0)
+        self.context.read(ids)
         return time.perf_counter() - begun
 
     def step(self, prompts: Sequence[list[int]], count: int) -> float:
-        memory = self.lib.llama_get_memory(self.context)
         if self.held != list(prompts):
-            self.lib.llama_memory_clear(memory, True)
+            self.context.clear()
             for number, ids in enumerate(prompts):
-                self._read(ids, number)
+                self.context.read(ids, number)
             self.held = list(prompts)
         tokens, depth = [300] * len(prompts), len(prompts[0])
         begun = time.perf_counter()
         for n in range(count):
-            self._decode([(token, depth + n, number) for number, token in enumerate(tokens)])
-            tokens = [self._chosen(number) for number in range(len(prompts))]
+            tokens = self.context.step(tokens, depth + n)
         taken = time.perf_counter() - begun
         for number in range(len(prompts)):
-            self.lib.llama_memory_seq_rm(memory, number, depth, -1)
+            self.context.remove(number, depth)
         return taken / count
-
-    def _read(self, ids: list[int], sequence: int) -> None:
-        for low in range(0, len(ids), 512):
-            self._decode(
-                [(token, low + n, sequence) for n, token in enumerate(ids[low : low + 512])], last=True
-            )
-        self._chosen(-1)
-
-    def _decode(self, items: list[tuple[int, int, int]], *, last: bool = False) -> None:
-        """Tokens with their positions and sequences; logits of all, or of the last one."""
-        batch = self.lib.llama_batch_init(len(items), 0, 1)
-        batch.n_tokens = len(items)
-        for n, (token, position, sequence) in enumerate(items):
-            batch.token[n], batch.pos[n], batch.n_seq_id[n] = token, position, 1
-            batch.seq_id[n][0] = sequence
-            batch.logits[n] = not last or n == len(items) - 1
-        if self.lib.llama_decode(self.context, batch) != 0:
-            raise SystemExit("llama_decode failed")
-        self.lib.llama_batch_free(batch)
-
-    def _chosen(self, index: int) -> int:
-        logits = self.lib.llama_get_logits_ith(self.context, index)
-        held = ctypes.cast(logits, ctypes.POINTER(ctypes.c_float * self.vocab)).contents
-        return int(np.frombuffer(held, np.float32).argmax())
 
 
 if __name__ == "__main__":
