@@ -1,6 +1,7 @@
 """A lost RPC server ends the process that uses it: every failed answer is an abort, not an error.
 
 project: ggml
+needs: ggml-python that is built with -DGGML_RPC=ON
 effect: one server that dies kills all its clients
 workaround: plugins/ggml/src/backbay_ggml/devices/rpc_relay.py: class LostError
 thread: https://github.com/ggml-org/llama.cpp/issues/25938

@@ -1,6 +1,7 @@
 """A refused connection to an RPC server ends the process, where older versions return NULL.
 
 project: ggml
+needs: ggml-python that is built with -DGGML_RPC=ON
 effect: one wrong address, or one server that is down, kills the program
 workaround: plugins/ggml/src/backbay_ggml/devices/rpc_relay.py: class Relay
 thread: https://github.com/ggml-org/llama.cpp/pull/26724

@@ -2,6 +2,7 @@
 devices: before an op it asks whether 30 are reached, not whether the op's operands fit.
 
 project: ggml
+needs: ggml-python that is built with -DGGML_RPC=ON
 effect: a graph that is spread over devices ends the process
 workaround: plugins/ggml/src/backbay_ggml/devices/op_placement.py: MOST_INPUTS
 thread: https://github.com/ggml-org/llama.cpp/issues/24657

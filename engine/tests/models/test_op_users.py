@@ -41,6 +41,7 @@ UNUSED = {
     "cos": SEEDS,
     "diag": SEEDS,
     "duplicate": SEEDS,
+    "fill": COMPOSITES,
     "copy": "the seeds' interface: caches write rows",
     "set": "the seeds' interface: caches write rows",
 }
