@@ -12,7 +12,7 @@ import sys
 from backbay import DType, Node
 
 from ..library.abi import Ptr, ffi
-from ..library.native import EVERY_THREAD, NativeAttention
+from ..library.native import NativeAttention
 from .builder import Builder
 
 CACHES = (DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.Q4_0)
@@ -56,9 +56,9 @@ def native_attention(
     heads, tokens, batch = query.dim(1), query.dim(2), query.dim(3)
     shape, parts = (value.dim(0), heads, tokens, batch), _parts(query, key)
     if parts == 1:
-        return _custom(g, native.whole, shape, operands, numbers)
-    made = _custom(g, native.parts, (value.dim(0) + 2, parts, heads, tokens * batch), operands, numbers)
-    return _custom(g, native.sum, shape, [made, *hidden[1:], *column], ffi.cast("void *", key.dim(2)))
+        return g.custom(native.whole, shape, operands, numbers)
+    made = g.custom(native.parts, (value.dim(0) + 2, parts, heads, tokens * batch), operands, numbers)
+    return g.custom(native.sum, shape, [made, *hidden[1:], *column], ffi.cast("void *", key.dim(2)))
 
 
 def _hidden(g: Builder, native: NativeAttention, query: Node, key: Node, mask: Node) -> list[Ptr]:
@@ -69,7 +69,7 @@ def _hidden(g: Builder, native: NativeAttention, query: Node, key: Node, mask: N
         lines = min(tokens, -(-tokens // tile) + SPLITS)
         shape = HEADER + key.dim(2), lines, mask.dim(3), 1
         sizes = _pointer(struct.pack("=II", tokens, tile))
-        return g.call("custom_4d", int(DType.I32), *shape, [rows], 1, native.cells, 1, sizes)
+        return g.custom(native.cells, shape, [rows], sizes, dtype=DType.I32, threads=1)
 
     rows = g.once(raw, "rows", lambda: g.rows(mask))
     return [rows, g.once(raw, f"cells of {tokens} queries in tiles of {tile}", table)]
@@ -85,10 +85,6 @@ def _parts(query: Node, key: Node) -> int:
     """The parts that the cells of a tile are divided into."""
     units = -(-query.dim(2) // _tile(query, key)) * key.dim(1) * query.dim(3)
     return max(1, min(-(-UNITS // units), -(-key.dim(2) // PART), MOST_PARTS))
-
-
-def _custom(g: Builder, function: Ptr, shape: tuple[int, ...], operands: list[Ptr], data: Ptr) -> Ptr:
-    return g.call("custom_4d", int(DType.F32), *shape, operands, len(operands), function, EVERY_THREAD, data)
 
 
 def _pointer(data: bytes) -> Ptr:

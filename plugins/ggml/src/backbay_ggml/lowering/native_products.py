@@ -9,7 +9,7 @@ from __future__ import annotations
 from backbay import DType, Node
 
 from ..library.abi import NULL, Ptr, ffi
-from ..library.native import ENTRY, EVERY_THREAD, FORMATS
+from ..library.native import ENTRY, FORMATS
 from ..tensors.layouts import four
 from ..weights.arrangements import REPACK
 from .builder import Builder
@@ -32,14 +32,10 @@ def multiply_native(g: Builder, w: Node, x: Node) -> Ptr | None:
     def encode() -> Ptr:
         matrix = g.reshape(columns, x.dim(0), count)
         shape = x.dim(0) // BLOCK * ENTRY // DType.F32.type_size, count, 1, 1
-        return g.call("custom_4d", int(DType.F32), *shape, [matrix], 1, native.columns, EVERY_THREAD, number)
+        return g.custom(native.columns, shape, [matrix], number)
 
     codes = g.once(columns, f"codes for {w.dtype}", encode)
-    operands = [_alias(g, w, weights), codes]
-    shape = w.dim(1), count, 1, 1
-    product = g.call(
-        "custom_4d", int(DType.F32), *shape, operands, len(operands), native.products, EVERY_THREAD, number
-    )
+    product = g.custom(native.products, (w.dim(1), count, 1, 1), [_alias(g, w, weights), codes], number)
     return g.reshape(product, w.dim(1), *four(x)[1:])
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from backbay import DType
 
 from ..library.abi import NULL, Ptr, dtype_of, ffi
@@ -22,7 +20,7 @@ def joined(g: Builder, first: Ptr, second: Ptr, dim: int) -> Ptr:
         return g.call("concat", first, second, dim)
     ne[dim] += second.ne[dim]
     data = ffi.cast("void *", 4 * unit + dim)
-    return _custom(g, dtype_of(first), ne, [first, second], g.library.rows.join, data)
+    return g.custom(g.library.rows.join, ne, [first, second], data, dtype=dtype_of(first))
 
 
 def picked(g: Builder, table: Ptr, ids: Ptr) -> Ptr:
@@ -30,7 +28,7 @@ def picked(g: Builder, table: Ptr, ids: Ptr) -> Ptr:
     rows = g.library.rows
     if rows is None or not _fits(g, table, ids, table.ne[0]):
         return g.call("get_rows", table, ids)
-    return _custom(g, DType.F32, (table.ne[0], ids.ne[0], 1, 1), [table, ids], rows.pick, NULL)
+    return g.custom(rows.pick, (table.ne[0], ids.ne[0], 1, 1), [table, ids])
 
 
 def put(g: Builder, target: Ptr, rows: Ptr, ids: Ptr) -> Ptr:
@@ -51,9 +49,3 @@ def _fits(g: Builder, matrix: Ptr, ids: Ptr, width: int) -> bool:
         and ids.ne[0] <= FEW
         and width >= WIDE
     )
-
-
-def _custom(
-    g: Builder, dtype: DType, ne: Sequence[int], operands: list[Ptr], function: Ptr, data: Ptr
-) -> Ptr:
-    return g.call("custom_4d", int(dtype), *ne, operands, len(operands), function, EVERY_THREAD, data)

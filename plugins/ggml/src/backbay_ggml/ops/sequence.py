@@ -11,7 +11,7 @@ from backbay import DType, Node, ops
 from backbay.ops import Yarn
 
 from ..library.abi import NULL, Ptr, ffi
-from ..library.native import EVERY_THREAD, MOST_TAPS
+from ..library.native import MOST_TAPS
 from ..lowering.builder import Builder
 from ..tensors.layouts import dense_strides
 from .kernel_table import kernel
@@ -59,9 +59,7 @@ def ssm_conv(g: Builder, x: Node, weight: Node) -> Ptr:
     tokens = x.dim(0) - taps + 1
     channels_adjoin = x.dtype is DType.F32 and window.nb[1] == DType.F32.type_size
     if g.on_cpu and channels_adjoin and g.library.convolution is not None and taps <= MOST_TAPS:
-        shape, operands = (channels, tokens, x.dim(2), 1), [window, g.floats(weight)]
-        function = g.library.convolution
-        return g.call("custom_4d", int(DType.F32), *shape, operands, 2, function, EVERY_THREAD, NULL)
+        return g.custom(g.library.convolution, (channels, tokens, x.dim(2), 1), [window, g.floats(weight)])
     if tokens < VECTORS or not channels_adjoin or not g.on_cpu:
         return g.call("ssm_conv", g.floats(x), g.floats(weight))
     rows, kernels = g.permute(window, 1, 0, 2, 3), g.transposed(g.floats(weight))

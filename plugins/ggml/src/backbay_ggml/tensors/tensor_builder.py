@@ -13,6 +13,7 @@ from backbay.plugin import Array, encode
 
 from ..library.abi import NULL, Ptr, address, dtype_of, ffi
 from ..library.library import Library
+from ..library.native import EVERY_THREAD
 from ..library.pools import new_pool
 from .layouts import dense_strides, leaf_tensor_of
 
@@ -49,6 +50,21 @@ class TensorBuilder(ABC):
     def call(self, name: str, *args: Any) -> Ptr:
         """Add the op that the function ggml_NAME makes."""
         return self.added(getattr(self.lib, f"ggml_{name}")(self.pool(), *args))
+
+    def custom(
+        self,
+        function: Ptr,
+        shape: Sequence[int],
+        operands: Sequence[Ptr],
+        data: Ptr = NULL,
+        *,
+        dtype: DType = DType.F32,
+        threads: int = EVERY_THREAD,
+    ) -> Ptr:
+        """A new tensor, which a function of native code fills."""
+        return self.call(
+            "custom_4d", int(dtype), *shape, list(operands), len(operands), function, threads, data
+        )
 
     def added(self, tensor: Ptr) -> Ptr:
         """Add an op."""
