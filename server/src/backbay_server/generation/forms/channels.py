@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Final, Literal, TypeAlias, final
 
 from .mark_search import first_mark, possible_mark
-from .pieces import CallArguments, CallBegun, Piece, Reasoning, Text, new_id
-from .reader import AnswerReader
+from .pieces import CallArguments, Piece, Reasoning, Text
+from .reader import HoldingReader
 
 _MESSAGE: Final = "<|message|>"
 _HEADS: Final = ("<|start|>", "<|channel|>", "<|constrain|>", _MESSAGE, "to=")  # what a header may begin with
@@ -22,27 +22,17 @@ Part: TypeAlias = Literal["text", "reasoning", "arguments"]
 
 
 @final
-class ChannelReader(AnswerReader):
+class ChannelReader(HoldingReader):
     """Messages with headers: those in the channel "analysis" are reasoning, those to a tool are calls, others are text.
 
     tools   whether calls are looked for; otherwise they are text
     """
 
     def __init__(self, *, tools: bool) -> None:
-        self._tools, self._held, self._given = tools, "", list[Piece]()
+        super().__init__()
+        self._tools = tools
         self._part: Part | None = None  # of the message; None: its header is not whole
-        self._begun = 0
         self._empty = True  # the message has no text so far
-
-    @property
-    def calls(self) -> int:
-        return self._begun
-
-    def push(self, text: str) -> Sequence[Piece]:
-        self._held += text
-        while self._held and (self._header() if self._part is None else self._body()):
-            pass
-        return self._taken()
 
     def finish(self) -> Sequence[Piece]:
         held, self._held = self._held, ""
@@ -52,6 +42,9 @@ class ChannelReader(AnswerReader):
         self._give(held)
         self._end()
         return self._taken()
+
+    def _go_on(self) -> bool:
+        return self._header() if self._part is None else self._body()
 
     def _header(self) -> bool:
         head, whole, rest = self._held.partition(_MESSAGE)
@@ -71,8 +64,7 @@ class ChannelReader(AnswerReader):
         recipient, channel = _RECIPIENT.search(head), _CHANNEL.findall(head)
         if self._tools and recipient is not None and recipient[1] not in _NO_TOOLS:
             self._part = "arguments"
-            self._given.append(CallBegun(self._begun, new_id(), recipient[1].removeprefix("functions.")))
-            self._begun += 1
+            self._begin_call(recipient[1].removeprefix("functions."))
         else:
             self._part = "reasoning" if channel[-1:] == ["analysis"] else "text"
 
@@ -105,7 +97,3 @@ class ChannelReader(AnswerReader):
                 self._given.append(CallArguments(self._begun - 1, text))
             case _:
                 self._given.append(Text(text))
-
-    def _taken(self) -> Sequence[Piece]:
-        given, self._given = self._given, []
-        return given

@@ -9,40 +9,33 @@ from typing import Any, Final, final
 
 from .answer_form import AnswerForm
 from .mark_search import first_mark, possible_mark
-from .pieces import CallArguments, CallBegun, Piece, Reasoning, Text, new_id
-from .reader import AnswerReader
+from .pieces import CallArguments, Piece, Reasoning, Text
+from .reader import HoldingReader
 
 _HIDDEN: Final = ("[TOOL_CALLS]", "<|python_tag|>")  # may precede calls that have no marks around them
 _BARE: Final = ('{"name":"', '[{"name":"', '{"type":"function"', '[{"type":"function"')
 
 
 @final
-class MarkReader(AnswerReader):
+class MarkReader(HoldingReader):
     """Gives the parts of a text that comes in pieces. What may be the beginning of a mark is held back.
 
     A call that is no JSON, or lacks a name, stays text. `inside` says that the prompt has begun the reasoning.
     """
 
     def __init__(self, form: AnswerForm, *, inside: bool = False) -> None:
-        self._style, self._given = form.calls, list[Piece]()
+        super().__init__()
+        self._style = form.calls
         self._think, self._thought = form.thinking or ("", "")
         self._marks = (
             () if self._style is None else tuple(filter(None, (self._style.begin, *self._style.around)))
         )
-        self._held, self._begun = "", 0
         self._value: _Value | None = None  # the arguments that grow
         self._outer: _Value | None = None  # the object that holds them
         self._state = self._reasoning if inside and self._thought else self._beginning
 
-    @property
-    def calls(self) -> int:
-        return self._begun
-
-    def push(self, text: str) -> Sequence[Piece]:
-        self._held += text
-        while self._held and self._state():
-            pass
-        return self._taken()
+    def _go_on(self) -> bool:
+        return self._state()
 
     def finish(self) -> Sequence[Piece]:
         held, self._held = self._held, ""
@@ -130,7 +123,7 @@ class MarkReader(AnswerReader):
             return bool(self._held)
         head = self._style.head.match(self._held)
         if head is not None:
-            self._begin(head["plain"] or json.loads(head["json"], strict=False))
+            self._begin_call(head["plain"] or json.loads(head["json"], strict=False))
             self._held, self._value = self._held[head.end() :], _Value()
             self._outer = _Value(depth=1) if head["json"] else None
             return True
@@ -173,20 +166,12 @@ class MarkReader(AnswerReader):
         if not calls:
             self._give(Text(f"{begin}{text}{end}"))
         for name, arguments in calls:
-            self._begin(name)
+            self._begin_call(name)
             self._given.append(CallArguments(self._begun - 1, arguments))
-
-    def _begin(self, name: str) -> None:
-        self._given.append(CallBegun(self._begun, new_id(), name))
-        self._begun += 1
 
     def _give(self, piece: Text | Reasoning) -> None:
         if piece.text:
             self._given.append(piece)
-
-    def _taken(self) -> Sequence[Piece]:
-        given, self._given = self._given, []
-        return given
 
 
 @final

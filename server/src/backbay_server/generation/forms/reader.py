@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from .pieces import Piece
+from .pieces import CallBegun, Piece, new_id
 
 
 class AnswerReader(ABC):
@@ -23,3 +23,32 @@ class AnswerReader(ABC):
     @abstractmethod
     def finish(self) -> Sequence[Piece]:
         """The rest, at the answer's end."""
+
+
+class HoldingReader(AnswerReader):
+    """Holds text back until it is certain what it is."""
+
+    def __init__(self) -> None:
+        self._held, self._given, self._begun = "", list[Piece](), 0
+
+    @property
+    def calls(self) -> int:
+        return self._begun
+
+    def push(self, text: str) -> Sequence[Piece]:
+        self._held += text
+        while self._held and self._go_on():
+            pass
+        return self._taken()
+
+    @abstractmethod
+    def _go_on(self) -> bool:
+        """Take of the held text what is certain; False: more text must come first."""
+
+    def _begin_call(self, name: str) -> None:
+        self._given.append(CallBegun(self._begun, new_id(), name))
+        self._begun += 1
+
+    def _taken(self) -> Sequence[Piece]:
+        given, self._given = self._given, []
+        return given
