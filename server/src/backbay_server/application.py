@@ -14,14 +14,14 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 
-from backbay import BackendParams, choose
+from backbay import choose
 from backbay.discovery import open_model
-from backbay_engine import LLM, load
+from backbay_engine import LLM
 
 from . import openapi, page
 from .apis import ENDPOINTS
 from .apis.endpoint import Services
-from .catalogue import Catalogue, Entry, Load, Pool
+from .catalogue import Catalogue, Entry, Load, Pool, load_entry
 from .errors import ApiError, MethodError, RouteNotFoundError, error_response
 from .generation import Generator
 from .pictures import Fetcher
@@ -92,18 +92,8 @@ def _middleware(settings: Settings, drain: Drain, metrics: Metrics) -> list[Midd
 
 
 def _load(settings: Settings, entry: Entry, progress: Callable[[float], None], cancel: Event) -> LLM:
-    return load(
-        entry.path,
-        settings.backend,
-        context=settings.context,
-        parallel=settings.parallel,
-        params=BackendParams(options=settings.options),
-        num_threads=settings.threads,
-        queue=settings.queue,
-        projector=entry.projector,
-        worker=settings.worker,
-        progress=progress,
-        cancel=cancel,
+    return load_entry(
+        settings, entry, queue=settings.queue, worker=settings.worker, progress=progress, cancel=cancel
     )
 
 

@@ -11,11 +11,11 @@ from time import monotonic
 from typing import Any, Final, TypeAlias, final
 from weakref import WeakKeyDictionary
 
-from backbay import BackendParams, BackendUnavailableError
-from backbay_engine import Completion, Handle, State, TokenStep, load
+from backbay import BackendUnavailableError
+from backbay_engine import Completion, Handle, State, TokenStep
 from backbay_engine.remote import Generate, engine_of, opened, packed
 
-from ..catalogue import Catalogue, Entry
+from ..catalogue import Catalogue, Entry, load_entry
 from ..generation.bridge import Bridge
 from ..settings import Settings
 from .engine import Description
@@ -43,15 +43,7 @@ class Replica:
     ) -> None:
         entry = entry_of(settings, name)
         require_same(name, entry.path, entry.projector, expected)
-        self._llm = load(
-            entry.path,
-            settings.backend,
-            context=settings.context,
-            parallel=settings.parallel,
-            params=BackendParams(options=settings.options),
-            num_threads=settings.threads,
-            projector=entry.projector,
-        )
+        self._llm = load_entry(settings, entry)
         self._engine = engine_of(self._llm)
         self._description = Description(opened(self._engine), self._engine.memory(), settings.parallel)
         self._watch = None if watch is None else watch(name)
