@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -32,19 +33,25 @@ WAYS: dict[str, tuple[tuple[str, str], ...]] = {
 @scenario("core", smoke=2, default=20, nightly=150)
 def settings_change_no_result(lab: Lab, draw: Draw) -> None:
     """Some ops give right results with unusual settings as well."""
-    turn = draw.turn
-    settings = SETTINGS[turn % len(SETTINGS)]
+    settings = SETTINGS[draw.turn % len(SETTINGS)]
     chosen = [CASES[key] for name in settings for key in WAYS.get(name, ())]
     other = Lab(lambda _, model: lab.fresh(model, **settings), lab.name)
     try:
         draw.cache = other.backend.cache_config()  # the cache configuration may depend on settings
-        for i, case in enumerate([*chosen, any_case(draw), any_case(draw)]):
-            draw.turn = turn + i
-            call = case.draw(draw)
-            draw.note(f"{call} with {', '.join(f'{name}={value}' for name, value in settings.items())}")
-            try_call(other, call, draw.mode)
+        told = ", ".join(f"{name}={value}" for name, value in settings.items())
+        try_each(other, draw, [*chosen, any_case(draw), any_case(draw)], f"with {told}")
     finally:
         other.discard()
+
+
+def try_each(lab: Lab, draw: Draw, cases: Sequence[Case], told: str) -> None:
+    """Try a call of each case, at turns that follow each other."""
+    turn = draw.turn
+    for i, case in enumerate(cases):
+        draw.turn = turn + i
+        call = case.draw(draw)
+        draw.note(f"{call} {told}")
+        try_call(lab, call, draw.mode)
 
 
 OF_BATCHES = (("core", "mulmat"), ("quant", "mulmat"), ("core", "mulmat_id"))
@@ -54,14 +61,11 @@ OF_BATCHES = (("core", "mulmat"), ("quant", "mulmat"), ("core", "mulmat_id"))
 @scenario("graph", smoke=1, default=15, nightly=100)
 def a_batch_size_is_a_hint(lab: Lab, draw: Draw) -> None:
     """`set_batch_size` announces a number of columns; ops on any numbers still give results as precise as declared."""
-    turn, size = draw.turn, draw.by_turn(32, 512, 1, 16, 2)
+    size = draw.by_turn(32, 512, 1, 16, 2)
     other = lab.through(partial(announcing, size=size))
     try:
-        for i, case in enumerate([*[CASES[key] for key in OF_BATCHES], any_case(draw)]):
-            draw.turn = turn + i
-            call = case.draw(draw)
-            draw.note(f"{call} after set_batch_size({size})")
-            try_call(other, call, draw.mode)
+        cases = [*[CASES[key] for key in OF_BATCHES], any_case(draw)]
+        try_each(other, draw, cases, f"after set_batch_size({size})")
     finally:
         other.discard()
 

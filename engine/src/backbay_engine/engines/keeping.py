@@ -66,12 +66,10 @@ class Keeping:
             return
         try:
             found = self._shelf.find(tokens, len(slot.tokens) + WORTH - 1)
-            snapshot = None if found is None else self._shelf.read(found.path)
-            if (
-                found is None
-                or snapshot is None
-                or tuple(snapshot.tokens[: found.length]) != tuple(tokens[: found.length].tolist())
-            ):
+            if found is None:
+                return
+            snapshot = self._shelf.read(found.path)
+            if snapshot is None or snapshot.tokens[: found.length] != tuple(tokens[: found.length].tolist()):
                 return
             self._cache.remove(slot.sequence, 0)
             slot.tokens.clear()

@@ -149,6 +149,11 @@ def importable(kind: type[Backend]) -> BackendClass:
     return BackendClass(module, name)
 
 
+def sendable_backend(backend: Any) -> Any:
+    """A backend's name, or where a worker finds its class; None stays None."""
+    return importable(backend) if isinstance(backend, type) else backend
+
+
 def plain_path(path: Any) -> Any:
     return os.fspath(path) if isinstance(path, os.PathLike) else path
 
@@ -160,24 +165,22 @@ def plain_params(params: BackendParams) -> BackendParams:
 
 def sendable_sight(sight: SightOptions) -> SightOptions:
     """How the worker sees."""
-    backend, params = sight.encoder_backend, sight.encoder_params
     return replace(
         sight,
         projector=plain_path(sight.projector),
-        encoder_backend=importable(backend) if isinstance(backend, type) else backend,
-        encoder_params=None if params is None else plain_params(params),
+        encoder_backend=sendable_backend(sight.encoder_backend),
+        encoder_params=None if sight.encoder_params is None else plain_params(sight.encoder_params),
     )
 
 
 def sendable_guess(guess: GuessOptions | None) -> GuessOptions:
     """How the worker guesses tokens."""
     given = guess or GuessOptions()
-    backend, params = given.draft_backend, given.draft_params
     return replace(
         given,
         draft=plain_path(given.draft),
-        draft_backend=importable(backend) if isinstance(backend, type) else backend,
-        draft_params=None if params is None else plain_params(params),
+        draft_backend=sendable_backend(given.draft_backend),
+        draft_params=None if given.draft_params is None else plain_params(given.draft_params),
     )
 
 
