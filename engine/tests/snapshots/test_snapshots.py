@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,16 @@ from runner_scripts import OPTIONS, prompt
 from small_llama import EOS, WORDS, write_small_llama
 
 import backbay
-from backbay_engine import LLM, ContextOverflowError, ForeignSnapshotError, RequestError, Snapshot, load
+from backbay_engine import (
+    LLM,
+    Completion,
+    ContextOverflowError,
+    ForeignSnapshotError,
+    Handle,
+    RequestError,
+    Snapshot,
+    load,
+)
 from backbay_engine.runner.step_cache import StepCache
 
 SIZES: dict[str, Any] = {"context": 96, "parallel": 2, "batch": 32, "num_threads": 1, "kv_dtype": "f32"}
@@ -41,13 +52,50 @@ def others(path: Path) -> Iterator[list[LLM]]:
         each.close()
 
 
+def saved(llm: LLM, asked: Any, after: int, **options: Any) -> tuple[Handle[Completion], Snapshot]:
+    """A request, and its snapshot after so many tokens, or after its end if it has fewer."""
+    if llm.worker_pid is None:
+        return saved_between_steps(llm, asked, after, **options)
+    for _ in range(20):  # nothing holds the worker, which may be done before it is asked
+        handle = llm.submit(asked, **options)
+        steps = handle.steps()
+        for _ in range(after):
+            next(steps, None)
+        snapshot = llm.save(handle)
+        tokens = len(snapshot.options["resume"])
+        if not handle.done or tokens <= after or tokens < len(handle.result(60).tokens):
+            break
+    return handle, snapshot
+
+
+def saved_between_steps(
+    llm: LLM, asked: Any, after: int, **options: Any
+) -> tuple[Handle[Completion], Snapshot]:
+    """The same in this process, whose runner waits until it is asked."""
+    runner, begun, reached, queued = llm._engine.runner, count(1), Event(), Event()
+    between = runner.between
+
+    def noted(task: Any) -> Any:
+        future = between(task)
+        queued.set()
+        return future
+
+    def hold(_: Any) -> None:
+        if next(begun) == after:
+            reached.set()
+            queued.wait(60)
+
+    with pytest.MonkeyPatch.context() as patching:
+        patching.setattr(runner, "between", noted)
+        handle = llm.submit(asked, on_step=hold, **options)
+        while not (reached.wait(0.01) or handle.done):
+            pass
+        return handle, llm.save(handle)
+
+
 def interrupted(llm: LLM, asked: Any, after: int, **options: Any) -> Snapshot:
-    """The snapshot of an answer after at least so many tokens."""
-    handle = llm.submit(asked, **options)
-    steps = handle.steps()
-    for _ in range(after):
-        next(steps, None)
-    snapshot = llm.save(handle)
+    """The snapshot of an answer after so many tokens; it ends then."""
+    handle, snapshot = saved(llm, asked, after, **options)
     handle.cancel()
     handle.result(60)
     return snapshot
@@ -90,9 +138,7 @@ def test_an_answer_goes_on_on_any_backend(
 
 
 def test_a_random_seed_goes_on_too(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    handle = llm.submit(TEXT, max_tokens=30, **ENDLESS)
-    next(handle.steps())
-    snapshot = llm.save(handle)
+    handle, snapshot = saved(llm, TEXT, 1, max_tokens=30, **ENDLESS)
     whole = handle.result(60)  # it was not disturbed
     assert goes_on(llm, snapshot, monkeypatch) == whole.tokens
 
