@@ -34,8 +34,10 @@ def row_case(
             shape = (1 << (shape[0].bit_length() - 1), *shape[1:])
         fill: Fill = Numbers(special, terms=max(1, *shape[:1], 1), loud=True)
         if not whole:
-            fill = spread(draw, Numbers(special, terms=max(1, *shape[:1], 1), low=-250, high=250), shape)
+            numbers = Numbers(special, terms=max(1, *shape[:1], 1), low=-250, high=250)
+            fill = spread(draw, numbers, shape)
             fill = Made(massive) if draw.flag(5) else fill
+            fill = numbers if exact and draw.exact else fill  # sums of the others are rounded
         x = draw.floats(shape, fill)
         own = of_rows(formula, keeps=op is ops.cumsum)
         return Call((x,), own, exact=exact, **rows_batch(draw, shape))
