@@ -24,6 +24,7 @@ from sides import write_json
 EPS = 1e-5
 ROPE_BASE = 1e4
 DTYPES = ("q4_0", "q8_0", "f16", "f32")
+OUTPUTS = ("attn_output.weight", "ffn_down.weight")  # of a layer
 SPECIALS = ("<unk>", "<s>", "</s>")
 UNKNOWN, BOS, EOS = range(3)
 
@@ -110,8 +111,11 @@ def ensure_model(path: Path, shape: Shape, dtype: str) -> Path:
     return path
 
 
-def write_model(path: Path, shape: Shape, dtype: str) -> None:
-    """Write random weights that keep activations near 1; layers differ, so that engines share no data between them."""
+def write_model(path: Path, shape: Shape, dtype: str, *, heard: int | None = None) -> None:
+    """Write random weights that keep activations near 1; layers differ, so that engines share no data between them.
+
+    If only the first `heard` layers change anything, a file of these layers alone writes the same texts.
+    """
     kind = gguf.GGMLQuantizationType[dtype.upper()]
     writer = gguf.GGUFWriter(path, "llama")
     write_metadata(writer, shape, dtype)
@@ -125,7 +129,10 @@ def write_model(path: Path, shape: Shape, dtype: str) -> None:
             numbers = rng.standard_normal((outputs, inputs), np.float32) / np.float32(inputs**0.5)
             numbers[:silent] = 0
             made[part] = numbers.astype(np.float16) if dtype == "f16" else gguf.quants.quantize(numbers, kind)
-        writer.add_tensor(name, np.roll(made[part], layer, axis=0), raw_dtype=kind)
+        numbers = np.roll(made[part], layer, axis=0)
+        if heard is not None and layer >= heard and part in OUTPUTS:
+            numbers = np.zeros_like(numbers)  # a block of zeros is zeros in all of DTYPES
+        writer.add_tensor(name, numbers, raw_dtype=kind)
 
     def ones(name: str) -> None:
         writer.add_tensor(name, np.ones(shape.width, np.float32))

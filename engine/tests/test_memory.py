@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from small_llama import EOS, write_small_llama
 
 import backbay
 from backbay import Backend, BackendParams, NoMemoryError
+from backbay.cli import main
 from backbay_engine import LLM, LogitsError, RequestError, estimate, load
 from backbay_engine.cache import storage
 from backbay_engine.runner.answer import Completion
@@ -133,3 +136,20 @@ def test_sizes_that_no_machine_has_are_refused(
 def test_more_positions_than_were_learned_are_refused() -> None:
     with pytest.raises(RequestError, match=r"a context of 257 tokens.*learned 256 positions.*context=256"):
         load(stored("bert-mean"), "cpu_ref", context=257)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_model_that_guesses_is_told_apart(path: Path, backend: str, capsys: Any) -> None:
+    sizes = {**SIZES, "params": BackendParams(num_threads=1)}
+    alone = estimate(path, backend, **sizes)
+    told = estimate(path, backend, **sizes, draft=path, draft_backend="cpu_ref")
+    assert alone.draft is None
+    assert told.draft is not None
+    assert told.total() == replace(told, draft=None).total() + told.draft.total()
+    with load(path, backend, **sizes, draft=path, draft_backend="cpu_ref") as llm:
+        held = llm.memory().draft
+        assert held is not None
+        assert held.total() == told.draft.total() == held.allocated()
+    assert main(["memory", str(path), "--backend", backend, "--draft", str(path), "--json"]) == 0
+    reported = json.loads(capsys.readouterr().out)["memory"]
+    assert reported["draft"]["total"] > 0

@@ -113,13 +113,15 @@ def estimate(
     image_tokens: int | None = None,
     store_bytes: int = STORE_BYTES,
     speculate: str | None = None,
+    draft: Path | None = None,
+    draft_backend: str | type[Backend] | None = None,
+    draft_params: BackendParams | None = None,
 ) -> BackendMemory:
     """The memory that `load` with these arguments would take, by device and layer. Allocates nothing."""
     measuring = replace(require_params("params", params) or BackendParams(), alloc_memory=False)
     sight = SightOptions(projector, encoder_backend, encoder_params, image_tokens, store_bytes)
-    engine = LocalEngine(
-        path, backend, measuring, Sizes(context, parallel, batch, kv_dtype), sight, GuessOptions(speculate)
-    )
+    guess = GuessOptions(speculate, draft, draft_backend, draft_params)
+    engine = LocalEngine(path, backend, measuring, Sizes(context, parallel, batch, kv_dtype), sight, guess)
     try:
         return engine.memory()
     finally:

@@ -59,7 +59,8 @@ class BackendMemory:
     """The memory of a model on all devices. Input weights are always on the CPU.
 
     `host` is memory of the program around the backend: the tokenizer, masks, records of sequences, working memory.
-    `encoder` is the memory of the model's encoder of pictures, which has a backend of its own.
+    `encoder` is the memory of the model's encoder of pictures, and `draft` that of the small model that guesses its tokens;
+    each has a backend of its own.
     """
 
     input_weights: Memory
@@ -67,6 +68,13 @@ class BackendMemory:
     gpus: tuple[DeviceMemory, ...] = ()
     host: Memory = field(default_factory=Memory)
     encoder: BackendMemory | None = None
+    draft: BackendMemory | None = None
+
+    @property
+    def companions(self) -> dict[str, BackendMemory]:
+        """The models beside this one, by their field."""
+        found = {"encoder": self.encoder, "draft": self.draft}
+        return {name: memory for name, memory in found.items() if memory is not None}
 
     @property
     def devices(self) -> tuple[DeviceMemory, ...]:
@@ -74,12 +82,12 @@ class BackendMemory:
 
     def total(self) -> int:
         own = self.input_weights.size + self.host.size + sum(device.total() for device in self.devices)
-        return own + (self.encoder.total() if self.encoder is not None else 0)
+        return own + sum(companion.total() for companion in self.companions.values())
 
     def allocated(self) -> int:
         held = sum(m.size for m in (self.input_weights, self.host) if m.status is AllocationStatus.Allocated)
         held += sum(device.allocated() for device in self.devices)
-        return held + (self.encoder.allocated() if self.encoder is not None else 0)
+        return held + sum(companion.allocated() for companion in self.companions.values())
 
     def rows(self) -> list[tuple[str, str, str, Memory]]:
         """Device, part, layer and size of each entry that is not empty."""
@@ -90,13 +98,13 @@ class BackendMemory:
                 found += [(device.id, part, str(layer), m) for layer, m in enumerate(entries)]
             found.append((device.id, "graph", "", device.graph))
         found.append((self.cpu.id, "host", "", self.host))
-        if self.encoder is not None:
-            found += [(device, f"encoder {part}", at, m) for device, part, at, m in self.encoder.rows()]
+        for name, companion in self.companions.items():
+            found += [(device, f"{name} {part}", at, m) for device, part, at, m in companion.rows()]
         return [row for row in found if row[3].size or row[3].status is AllocationStatus.Failed]
 
     def table(self) -> str:
         """The report for people: a line per device and part, layers summed up; a failed entry has its own line."""
-        wide = 14 if self.encoder is None else 21
+        wide = 21 if self.companions else 14
         lines = [f"{'device':<10} {'part':<{wide}} {'layers':<10} {'size':>12}  status"]
         for device, part, layers, memory in _merged(self.rows()):
             size = human_bytes(memory.size)
@@ -110,8 +118,8 @@ class BackendMemory:
     def as_dict(self) -> dict[str, Any]:
         """The report for programs: plain dictionaries, sizes in bytes, the status by its name."""
         own = asdict(self, dict_factory=_plain)
-        encoder = None if self.encoder is None else self.encoder.as_dict()
-        return {**own, "encoder": encoder, "total": self.total(), "allocated": self.allocated()}
+        companions = {name: companion.as_dict() for name, companion in self.companions.items()}
+        return {**own, **companions, "total": self.total(), "allocated": self.allocated()}
 
     def log(self, logger: logging.Logger, level: int = INFO) -> None:
         """Log a record for each non-empty entry; the record's `memory` attribute holds its fields."""

@@ -13,19 +13,21 @@ from backbay.plugin import human_bytes
 
 from ..images.opening import vision_family, vision_file
 from ..loading import estimate
-from .opening import add_backend, add_model, chosen_backend, sizes_of
+from .opening import add_backend, add_model, add_speculation, chosen_backend, sizes_of
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_model(parser)
     add_backend(parser)
+    add_speculation(parser)
     add_json(parser)
 
 
 def run(args: Namespace) -> int:
     """Exit status 1 if the model does not fit."""
     name = chosen_backend(args)
-    memory = estimate(args.model, name, **sizes_of(args, name))
+    guesses = {"speculate": args.speculate, "draft": args.draft, "draft_backend": args.draft_backend}
+    memory = estimate(args.model, name, **sizes_of(args, name), **guesses)
     with backbay.open(None, name) as backend:
         devices = backend.devices()
     short, seen = shortfalls(memory, devices), what_it_sees(args)
@@ -47,10 +49,9 @@ def shortfalls(memory: BackendMemory, devices: list[DeviceInfo]) -> dict[str, in
     """Missing bytes by device; devices that do not report free memory are left out."""
     free = {device.id: device.free_memory for device in devices}
     need: Counter[str] = Counter()
-    for each in (memory, memory.encoder):
-        if each is not None:
-            need.update({device.id: device.total() for device in each.devices})
-            need[each.cpu.id] += each.input_weights.size + each.host.size
+    for each in (memory, *memory.companions.values()):
+        need.update({device.id: device.total() for device in each.devices})
+        need[each.cpu.id] += each.input_weights.size + each.host.size
     missing = {id: size - (free.get(id) or size) for id, size in need.items()}
     return {id: size for id, size in missing.items() if size > 0}
 

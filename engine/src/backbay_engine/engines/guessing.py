@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from backbay import Backend, BackendParams, OptionError
@@ -62,8 +62,8 @@ def open_source(
     given = (
         BackendParams(num_threads=params.num_threads) if elsewhere else params
     )  # options are a backend's own
-    kind = options.draft_backend or type(backend)
-    draft, _ = open_text(options.draft, kind, options.draft_params or given)
+    given = replace(options.draft_params or given, alloc_memory=params.alloc_memory)
+    draft, _ = open_text(options.draft, options.draft_backend or type(backend), given)
     try:
         return _draft_model(draft, facts, backend.config, parallel)
     except BaseException:

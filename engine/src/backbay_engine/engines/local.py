@@ -266,8 +266,11 @@ class LocalEngine(Engine):
 
     def memory(self) -> BackendMemory:
         self.check_open()
-        memory = self.backend.memory()
-        return memory if self.sight is None else replace(memory, encoder=self.sight.encoder.memory())
+        return replace(
+            self.backend.memory(),
+            encoder=None if self.sight is None else self.sight.encoder.memory(),
+            draft=self.source.backend.memory() if isinstance(self.source, DraftModel) else None,
+        )
 
     def forget(self) -> None:
         if self.sight is not None:

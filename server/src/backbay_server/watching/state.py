@@ -69,8 +69,8 @@ def _memory(report: BackendMemory) -> list[dict[str, Any]]:
         }
         for device in report.devices
     ]
-    if report.encoder is not None:
-        devices += [{**each, "name": f"{each['name']}, encoder"} for each in _memory(report.encoder)]
+    for name, companion in report.companions.items():
+        devices += [{**each, "name": f"{each['name']}, {name}"} for each in _memory(companion)]
     return devices
 
 
