@@ -100,6 +100,17 @@ def test_one_thread_stays_one() -> None:
     assert run(ThreadChoice(1), 1.0, lambda _: 1e-3)[1].keys() == {1}
 
 
+def test_steps_of_one_token_and_of_many_choose_apart_however_large_their_cache_is() -> None:
+    with Ggml(None, BackendParams(num_threads=2)) as backend:
+        cache = backend.new_context().zeros(DType.F16, 64, 8192)
+        for tokens in (1, 16):
+            ctx = backend.new_context()
+            rows = ctx.from_floats(np.ones((tokens, 64), np.float32))
+            y = cache.set_rows(ctx, rows, ctx.from_ints(np.arange(tokens))).rows(ctx, ctx.from_ints([0] * tokens))
+            ctx.compute(y.add(ctx, rows))
+        assert len(backend.services.thread_choices) == 2
+
+
 def test_results_are_the_same_on_any_number_of_threads() -> None:
     """Attention over a long history is divided between threads, so there the number is fixed."""
     random_ = np.random.default_rng(1)

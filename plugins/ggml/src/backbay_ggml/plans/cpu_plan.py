@@ -75,11 +75,14 @@ class CpuPlan(GraphPlan):
             choice.learn(time.perf_counter() - begun, time.thread_time() - worked)
 
     def _choose_threads(self) -> ThreadChoice | None:
-        """The choice for graphs of about as many ops and elements; None if results depend on the number of threads."""
+        """The choice for graphs of about as many ops and results; None if results depend on the number of threads.
+
+        Views do not count, nor what is written in place: a cache is as large in steps of one token as in steps of 16.
+        """
         order = self._builder.order
         if self._services.threads == 1 or not SAME_ON_THREADS or any(map(self._splits_history, order)):
             return None
-        elements = sum(math.prod(tensor.ne) for tensor in order)
+        elements = sum(math.prod(tensor.ne) for tensor in order if tensor.view_src == NULL)
         return self._services.thread_choices.of((len(order), elements.bit_length()))
 
     def _splits_history(self, tensor: Ptr) -> bool:

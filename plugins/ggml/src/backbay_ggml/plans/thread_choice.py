@@ -131,6 +131,9 @@ class ThreadChoices:
         self._most = most
         self._choices: dict[object, ThreadChoice] = {}
 
+    def __len__(self) -> int:
+        return len(self._choices)
+
     def of(self, kind: object) -> ThreadChoice:
         """The choice for a kind of graph."""
         return self._choices.setdefault(kind, ThreadChoice(self._most))
