@@ -48,10 +48,11 @@ from .plans.services import Services
 from .session.device import Device
 from .session.device_choice import choose
 from .session.doctor import diagnose
+from .session.native import NativeCode, native_code
 from .session.providers import GPU_PROVIDERS, HOST_PROVIDER
 from .session.runtime import runtime
 from .weights.packing import LAYOUTS
-from .weights.store import WeightStore, is_multiplied
+from .weights.store import WeightStore
 
 PRODUCTS = (ops.mulmat, ops.mulmat_full_prec, ops.mulmat_id)
 
@@ -114,12 +115,18 @@ class OnnxBackend(Backend):
             workspace=Workspace(self.ledger, Entry(self.device.id, "graph")),
             exact=self.is_exact,
             shared_threads=self.option_values["threads"] == "shared",
+            native=self.native,
         )
 
     @cached_property
     def sessions(self) -> Sessions:
         """The sessions of all contexts."""
         return Sessions(self.services)
+
+    @cached_property
+    def native(self) -> NativeCode | None:
+        """Native code, if sessions use it."""
+        return native_code() if self.device.is_host and not self.is_exact else None
 
     @property
     def is_exact(self) -> bool:
@@ -182,11 +189,13 @@ class OnnxBackend(Backend):
         return MappedBuffer(self.model.data(info.name))
 
     def book_weights(self) -> None:
-        self.weights = WeightStore(self.model, self.device, self._book_form)
+        native = frozenset[DType]() if self.native is None else self.native.dtypes
+        self.weights = WeightStore(self.model, self.device, self._book_form, native)
         for info in self.model.tensors.values() if self.model is not None else ():
-            if is_multiplied(info):
+            packs = self.weights.packs(info)
+            if packs:
                 self.weights.book_packed(info)
-            if self.copies_weights or not is_multiplied(info):
+            if self.copies_weights or not packs:
                 self.ledger.take(self.weight_entry(info.name), info.nbytes, lambda: None)
 
     def _book_form(self, name: str, nbytes: int) -> None:

@@ -14,6 +14,7 @@ from model_file import quantized, write_model
 
 import backbay
 from backbay import AllocationStatus, BackendParams, DType, NoMemoryError
+from backbay_onnx.session.native import OFF, VARIABLE
 
 K, N = 1024, 2048
 
@@ -78,7 +79,9 @@ def multiply(backend: Any, *, twice: bool = False) -> None:
         ctx.compute(y.add(ctx, y) if twice else y)
 
 
-def test_packed_copies_are_booked_once_for_each_structure_and_dropped_when_unused(path: Path) -> None:
+def test_packed_copies_are_booked_once_for_each_structure_and_dropped_when_unused(
+    path: Path, without_native: None
+) -> None:
     packed = K * N * 3 // 4  # 4 bits, and two float32 for each 32
     with backbay.open(path, backend="onnx") as backend:
         backend.load()
@@ -117,7 +120,7 @@ def test_a_session_that_a_plan_uses_is_kept(path: Path) -> None:
         assert backend.sessions.created == 4
 
 
-def test_a_limit_holds_for_packed_copies(path: Path) -> None:
+def test_a_limit_holds_for_packed_copies(path: Path, without_native: None) -> None:
     limit = K * N * 5 // 8 + K * N // 2
     with backbay.open(path, backend="onnx", params=BackendParams(max_memory={"CPU:0": limit})) as backend:
         backend.load()
@@ -164,7 +167,10 @@ def test_the_working_memory_of_a_step_does_not_grow_with_the_cache() -> None:
 @pytest.mark.skipif(
     not Path("/proc/self/clear_refs").exists(), reason="only Linux tells the largest real memory"
 )
-def test_booked_working_memory_is_what_a_run_takes() -> None:
+@pytest.mark.parametrize("native", ["", OFF], ids=["native", "without"])
+def test_booked_working_memory_is_what_a_run_takes(native: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if native:
+        monkeypatch.setenv(VARIABLE, native)
     told = subprocess.run(
         [sys.executable, Path(__file__).with_name("peaks.py")], capture_output=True, text=True, check=True
     )

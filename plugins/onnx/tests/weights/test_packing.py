@@ -80,7 +80,9 @@ def use(name: str, path: Path, **options: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("dtype", [*KINDS, DType.IQ4_XS, DType.F16, DType.BF16, DType.F32], ids=str)
-def test_weights_give_the_results_of_the_reference(dtype: DType, models: dict[DType, Path]) -> None:
+def test_weights_give_the_results_of_the_reference(
+    dtype: DType, models: dict[DType, Path], either: None
+) -> None:
     expected = use("cpu_ref", models[dtype])
     for options, error in (({"precision": "exact"}, 1e-5), ({"precision": "fast"}, FAST_ERROR)):
         ours = use("onnx", models[dtype], **options)
@@ -91,7 +93,7 @@ def test_weights_give_the_results_of_the_reference(dtype: DType, models: dict[DT
 
 @pytest.mark.parametrize("dtype", KINDS, ids=str)
 def test_a_fast_product_loses_no_more_than_rounded_activations_lose(
-    dtype: DType, models: dict[DType, Path]
+    dtype: DType, models: dict[DType, Path], either: None
 ) -> None:
     x = np.random.default_rng(9).standard_normal((64, K)).astype(np.float32)
     made = []
@@ -116,7 +118,9 @@ def test_the_declared_precision_follows_the_option(models: dict[DType, Path]) ->
         backbay.open(models[DType.Q4_0], backend="onnx", params=BackendParams(options={"precision": "quick"}))
 
 
-def test_a_packed_weight_is_reported_before_and_after_loading(models: dict[DType, Path]) -> None:
+def test_a_packed_weight_is_reported_before_and_after_loading(
+    models: dict[DType, Path], without_native: None
+) -> None:
     packed = K * N * (EXPERTS + 1) * 5 // 8  # 4 bits, and a float32 for each 32
     with backbay.open(
         models[DType.Q4_0], backend="onnx", params=BackendParams(alloc_memory=False)

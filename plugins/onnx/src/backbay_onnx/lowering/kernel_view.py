@@ -31,6 +31,10 @@ class Settings:
     windows: bool  # caches may be bound in part
     resident: bool = False  # weights and caches lie on a device that is not the host
     copied: bool = False  # each run copies bound memory to a device and back
+    native_products: frozenset[DType] = (
+        frozenset()
+    )  # of weights that native code multiplies as they are stored
+    native_attention: bool = False
     exported: bool = False  # the model is to run without this backend's buffers
     names: Mapping[int, str] = field(default_factory=dict)  # of inputs and outputs, by node index
 

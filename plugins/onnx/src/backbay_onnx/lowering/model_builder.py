@@ -28,6 +28,7 @@ class ModelBuilder:
         self._known: list[dict[Any, tuple[str, ...]]] = [{}]  # a scope for each loop body
         self._constants: dict[Any, str] = {}
         self._count = 0
+        self._domains = {"", CONTRIB}
 
     def fresh(self, prefix: str = "v") -> str:
         self._count += 1
@@ -51,6 +52,7 @@ class ModelBuilder:
                 if key in scope:
                     found: tuple[str, ...] = scope[key]
                     return found
+        self._domains.add(domain)
         names = tuple(self.fresh() for _ in range(outputs))
         self.nodes.append(
             helper.make_node(op, inputs, names, name=f"{label or op}_{names[0]}", domain=domain, **attributes)
@@ -130,7 +132,7 @@ class ModelBuilder:
         read = {name for node in nodes for name in names_read(node)}
         constants = [constant for constant in self.initializers if constant.name in read]
         graph = helper.make_graph(nodes, "backbay", self.inputs, self.outputs, constants)
-        opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(CONTRIB, 1)]
+        opsets = [helper.make_opsetid(domain, 1 if domain else OPSET) for domain in sorted(self._domains)]
         return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="backbay")
 
 

@@ -32,6 +32,11 @@ def times(count: int, measure: Measure) -> Measure:
     return lambda node: count * measure(node)
 
 
+def never(node: Node) -> bool:
+    """For graphs whose kernels compute in float32 alone."""
+    return False
+
+
 # -- the peak of a graph -----------------------------------------------------------------------------------
 
 
@@ -60,11 +65,16 @@ class PeakMemory:
     """The most bytes that a graph holds at one time. When values begin and end is the same for all of a structure.
 
     `declared` is the working memory of each op. `copied` are the views, by index, that a lowering copies: other views
-    take nothing. Neither do results that are bound, unless another op reads them.
+    take nothing. Neither do results that are bound, unless another op reads them. `reads_halves` says whether the kernel
+    of a node reads numbers of 16 bits as they are stored; others read a copy as float32.
     """
 
     def __init__(
-        self, graph: Graph, declared: Mapping[Op[Any, Any], Measure], copied: Collection[int]
+        self,
+        graph: Graph,
+        declared: Mapping[Op[Any, Any], Measure],
+        copied: Collection[int],
+        reads_halves: Callable[[Node], bool] = never,
     ) -> None:
         of_ops = {
             node.index: OpMemory(node.index, _work(node, declared[node.op]))
@@ -74,7 +84,7 @@ class PeakMemory:
         first: dict[Value, int] = {}
         last: dict[Value, int] = {}
         for index in list(of_ops):
-            for value in _values(graph.nodes[index], copied):
+            for value in _values(graph.nodes[index], copied, reads_halves):
                 first.setdefault(value, index)
                 last[value] = index
         bound = {Value(node.storage.index) for node in graph.outputs}
@@ -98,7 +108,7 @@ class PeakMemory:
         return most
 
 
-def _values(node: Node, copied: Collection[int]) -> Iterator[Value]:
+def _values(node: Node, copied: Collection[int], reads_halves: Callable[[Node], bool]) -> Iterator[Value]:
     """The operands and the result of an op, as far as they take memory."""
     assert node.op is not None
     for operand in node.operands:
@@ -109,7 +119,8 @@ def _values(node: Node, copied: Collection[int]) -> Iterator[Value]:
             looked_at = looked_at.args[0]
         if looked_at.storage.op is not None:
             yield Value(looked_at.storage.index)
-        if _is_half(operand) and not node.op.moves and operand.storage.kind != "parameter":
+        as_floats = _is_half(operand) and not (node.op.moves or reads_halves(node))
+        if as_floats and operand.storage.kind != "parameter":
             yield Value(operand.index, as_floats=True)
     if node.op.writes is None:
         yield Value(node.index)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 from onnx import TensorProto
 
-from backbay import Node, ops
+from backbay import DType, Node, ops
 
 from ..lowering.kernel_view import Lowering
 from ..lowering.model_builder import CONTRIB
 from ..lowering.operand import Operand
+from ..memory.working_memory import Measure
 from .kernel_table import kernel
 from .quantized import is_packed, packed_product
 
@@ -50,6 +53,16 @@ def _rounded_activations(node: Node) -> int:
     """Of quantized weights: rounded activations, and a second product, which is added."""
     weight, x = node.operands
     return 4 * node.size + 2 * x.size if is_packed(weight) else 0
+
+
+def native_codes(dtypes: Collection[DType]) -> Measure:
+    """Of native code: columns in codes, which products of weights of some dtypes read."""
+
+    def measure(node: Node) -> int:
+        weight, x = node.operands
+        return 2 * x.size if is_packed(weight) and weight.dtype in dtypes else _rounded_activations(node)
+
+    return measure
 
 
 def _rows_of_experts(node: Node) -> int:

@@ -10,6 +10,7 @@ from backbay import Node
 from ..lowering.kernel_view import Lowering
 from ..lowering.model_builder import CONTRIB
 from ..lowering.operand import Operand
+from ..session.native import DOMAIN, FORMATS
 from ..weights.packing import LAYOUTS, Layout
 
 FAST, EXACT = 4, 1  # accuracy levels: activations in blocks of int8, or float32
@@ -21,9 +22,11 @@ def is_packed(w: Node) -> bool:
 
 
 def packed_product(b: Lowering, w: Operand, x: str, rank: int, expert: int | None = None) -> str | None:
-    """x, of a rank, times w transposed, by a kernel that reads packed weights; None if w is not packed."""
+    """x, of a rank, times w transposed, by a kernel that reads quantized weights; None if there is none."""
     if not is_packed(w.node) or 0 in w.node.shape:
         return None
+    if w.dtype in b.settings.native_products:
+        return _native_product(b, w, x, expert)
     layout = LAYOUTS[w.dtype]
     if b.settings.exact and layout.bits == 8:
         # MatMulNBits has no fast 8-bit kernel for float32 activations, but two 4-bit products are the same.
@@ -39,6 +42,9 @@ def packed_product(b: Lowering, w: Operand, x: str, rank: int, expert: int | Non
 
 def packed_rows(b: Lowering, w: Operand, ids: str, rank: int) -> str:
     """Rows of w by number, decoded; `rank` is that of the ids."""
+    if w.dtype in b.settings.native_products:
+        numbers, format_ = b.cast_to(ids, TensorProto.INT64), FORMATS[w.dtype]
+        return b.add("Rows", b.value(w.node, "raw"), numbers, domain=DOMAIN, format=format_)
     layout, k = LAYOUTS[w.dtype], w.node.dim(0)
     blocks = k // layout.block
     codes = b.add(
@@ -64,6 +70,16 @@ def _per_block(b: Lowering, w: Operand, part: str, ids: str) -> str:
     blocks = w.node.dim(0) // LAYOUTS[w.dtype].block
     gathered = b.add("Gather", b.weight_part(w.node, part, TensorProto.FLOAT, (blocks,)), ids)
     return b.add("Unsqueeze", gathered, b.ints(-1))
+
+
+def _native_product(b: Lowering, w: Operand, x: str, expert: int | None) -> str:
+    """By code of ours, which reads weights as they are stored: columns become codes once for all weights they meet."""
+    rows, format_ = w.node.dim(1), FORMATS[w.dtype]
+    codes = b.add("Columns", x, domain=DOMAIN, format=format_)
+    return b.add(
+        "Products", b.value(w.node, "raw"), codes, domain=DOMAIN, format=format_, first=(expert or 0) * rows,
+        rows=rows,
+    )  # fmt: skip
 
 
 def _nbits(

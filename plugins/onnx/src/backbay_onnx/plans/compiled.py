@@ -15,7 +15,7 @@ from ..lowering.kernel_view import Settings
 from ..lowering.lowered_model import Lowered
 from ..memory.residence import is_resident
 from ..memory.working_memory import PeakMemory
-from ..ops import KERNELS
+from ..ops import KERNELS, peak_memory
 from ..session.creation import create_session, session_options
 from .services import Services
 
@@ -92,6 +92,8 @@ class Sessions:
         settings = Settings(
             exact=services.exact,
             windows=windows,
+            native_products=services.weights.native,
+            native_attention=services.native is not None and services.native.attends,
             resident=device.has_memory,
             copied=not (device.is_host or device.has_memory),
         )
@@ -103,7 +105,7 @@ class Sessions:
                 lowered,
                 self._session(lowered, graph),
                 packed,
-                PeakMemory(graph, KERNELS.working_memory, lowered.copied),
+                peak_memory(graph, lowered.copied, services.native),
             )
         except BaseException:
             self._give_back(packed)
@@ -118,7 +120,8 @@ class Sessions:
             (file, services.weights.packed(graph.nodes[index]).part(part))
             for file, index, part in lowered.parts
         ]
-        options = session_options(services.params.num_threads, shared=services.shared_threads)
+        native = None if services.native is None else services.native.path
+        options = session_options(services.params.num_threads, shared=services.shared_threads, native=native)
         limit = services.params.max_memory.get(services.device.id)
         services.ledger.foresee(Entry(CPU, "host"), len(lowered.model.graph.node) * NODE)
         session = create_session(lowered.model, parts, options, services.device, limit)

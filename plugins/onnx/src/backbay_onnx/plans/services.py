@@ -9,6 +9,7 @@ from backbay import BackendParams
 from backbay.plugin import Entry, Ledger, Workspace
 
 from ..session.device import Device
+from ..session.native import NativeCode
 from ..weights.store import WeightStore
 
 
@@ -24,3 +25,4 @@ class Services:
     workspace: Workspace
     exact: bool  # activations stay float32
     shared_threads: bool
+    native: NativeCode | None

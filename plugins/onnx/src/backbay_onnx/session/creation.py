@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from backbay.plugin import Bytes, usable_cores
@@ -18,8 +19,8 @@ from .thread_pool import POOL
 DISABLED = ["MatmulTransposeFusion", "Pad_Fusion"]
 
 
-def session_options(num_threads: int | None, *, shared: bool) -> Any:
-    """The options of every session."""
+def session_options(num_threads: int | None, *, shared: bool, native: Path | None = None) -> Any:
+    """The options of every session; `native` is a file of custom ops."""
     ort = runtime()
     options = ort.SessionOptions()
     options.log_severity_level = 4
@@ -28,6 +29,9 @@ def session_options(num_threads: int | None, *, shared: bool) -> Any:
     options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
     POOL.configure(options, num_threads or usable_cores(), shared=shared)
     options.add_session_config_entry("session.use_external_initializer_file_buffers_directly", "1")
+    if native is not None:
+        with translated("loading native code"):
+            options.register_custom_ops_library(str(native))
     return options
 
 

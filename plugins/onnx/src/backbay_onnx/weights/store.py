@@ -45,24 +45,35 @@ def _named_data(node: Node) -> tuple[str, Bytes]:
     return leaf.name, leaf.buffer.read()
 
 
-def is_multiplied(info: TensorInfo) -> bool:
-    """Whether a weight is most likely a factor of a product, and has a packed layout."""
-    return info.dtype in LAYOUTS and len(info.shape) >= 2 and 0 not in info.shape
-
-
 class WeightStore:
     """Converted weights by name, each made once for all sessions. Weights that stay as they are in the file are not kept.
 
     Every conversion is booked under its weight's entry before it is made, also if nothing is allocated.
     """
 
-    def __init__(self, model: ModelFile | None, device: Device, book: Callable[[str, int], None]) -> None:
+    def __init__(
+        self,
+        model: ModelFile | None,
+        device: Device,
+        book: Callable[[str, int], None],
+        native: frozenset[DType] = frozenset(),
+    ) -> None:
         self._model, self._device = model, device
+        self.native = native  # dtypes of weights that native code reads as they are stored
         self._take = book  # memory for a weight, by name
         self.files = FileBackedMemory()
         self._made: dict[tuple[str, str], Any] = {}
         self._booked: set[tuple[str, str]] = set()
         self._lock = threading.RLock()
+
+    def packs(self, info: TensorInfo) -> bool:
+        """Whether a weight is most likely a factor of a product, and is packed for it."""
+        return (
+            info.dtype in LAYOUTS
+            and info.dtype not in self.native
+            and len(info.shape) >= 2
+            and 0 not in info.shape
+        )
 
     def floats(self, node: Node) -> Array:
         """A weight as float32: mapped, or converted once."""
@@ -73,6 +84,7 @@ class WeightStore:
 
     def packed(self, node: Node) -> PackedWeight:
         name, data = _named_data(node)
+        self._book(name, "packed", LAYOUTS[node.dtype].nbytes(node.size))  # unless that was done at opening
         return self._pack(name, node.dtype, data, node.size)
 
     # -- on a device that is not the host, one copy for all sessions ------------------------------------------
@@ -102,7 +114,7 @@ class WeightStore:
         """Pack the weights that products will most likely read."""
         model = self._model
         assert model is not None
-        wanted = [info for info in model.tensors.values() if is_multiplied(info)]
+        wanted = [info for info in model.tensors.values() if self.packs(info)]
         total, done = sum(info.nbytes for info in wanted), 0
         for info in wanted:
             check_cancel(cancel)

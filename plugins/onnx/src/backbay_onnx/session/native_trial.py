@@ -1,0 +1,123 @@
+"""The child process of a trial of native code: it runs small models, and compares their results with NumPy.
+
+It exits with 0, and prints what is wrong; nothing if the results agree.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from onnx import NodeProto, helper
+
+from backbay import DType
+from backbay.plugin import Array, Bytes, decode
+
+from .native import ATTENTION, DOMAIN, FORMATS, PRODUCTS, dtypes_of
+from .runtime import runtime
+
+CLOSE = 1e-3
+ROWS, INNER, COLUMNS = 70, 1280, 9
+SCALES = {DType.Q4_0: (0,), DType.Q8_0: (0,), DType.Q4_K: (0, 2), DType.Q6_K: (208,)}
+"""The places of scales in blocks."""
+
+
+def products(path: Path) -> bool:
+    """Whether products of random weights of each dtype are right, and rows of the weights."""
+    return all(_multiplies(path, dtype) for dtype in dtypes_of(path))
+
+
+def _multiplies(path: Path, dtype: DType) -> bool:
+    rng, format_ = np.random.default_rng(2), FORMATS[dtype]
+    data = random_blocks(dtype, ROWS * INNER, rng).reshape(ROWS, -1)
+    numbers = decode(data.reshape(ROWS, -1, dtype.type_size), dtype).reshape(ROWS, INNER)
+    x = rng.integers(-127, 128, (COLUMNS, INNER)).astype(np.float32)
+    x[:, ::32] = 127  # so that codes are exact
+    ids = np.array([ROWS - 1, 0, 3], np.int64)
+    nodes = [
+        node("Columns", ["x"], "codes", format=format_),
+        node("Products", ["w", "codes"], "y", format=format_, first=0, rows=ROWS),
+        node("Rows", ["w", "ids"], "rows", format=format_),
+    ]
+    product, rows = run(path, nodes, {"w": data, "x": x, "ids": ids}, ["y", "rows"])
+    expected = x @ numbers.T
+    return np.array_equal(rows, numbers[ids]) and bool(
+        np.allclose(product, expected, rtol=CLOSE, atol=CLOSE * np.abs(expected).max())
+    )
+
+
+def random_blocks(dtype: DType, count: int, rng: np.random.Generator) -> Bytes:
+    """Blocks of any codes, whose scales are near 1."""
+    blocks = rng.integers(0, 256, (count // dtype.block_size, dtype.type_size), np.uint8)
+    for place in SCALES[dtype]:
+        scale = rng.uniform(0.5, 1.5, len(blocks)).astype(np.float16)
+        blocks[:, place : place + 2] = scale.view(np.uint8).reshape(-1, 2)
+    return blocks.reshape(-1)
+
+
+def attention(path: Path) -> bool:
+    """Whether attention of many queries, and of one, to causal histories in f32 and f16 is right."""
+    rng = np.random.default_rng(1)
+    q, k, v = (
+        rng.standard_normal((count, heads, 72), np.float32) for count, heads in ((65, 4), (599, 1), (599, 1))
+    )
+    hidden = np.arange(599) > np.arange(65)[:, None] + 534
+    mask = np.where(hidden, np.float32(-np.inf), np.float32(0))
+    scores = np.einsum("qhd,kgd->hqk", q, k) * np.float32(0.1) + mask
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    expected = np.einsum("hqk,kgd->qhd", weights / weights.sum(-1, keepdims=True), v)
+    many, one = _attended(path, q, k, v, mask), _attended(path, q[:1], k, v, mask[:1])
+    halves = _attended(path, q, k.astype(np.float16), v.astype(np.float16), mask.astype(np.float16))
+    found = (many, expected, CLOSE), (one, expected[:1], CLOSE), (halves, expected, 10 * CLOSE)
+    return all(np.allclose(result, right, rtol=most, atol=most) for result, right, most in found)
+
+
+def _attended(path: Path, q: Array, k: Array, v: Array, mask: Array) -> Array:
+    nodes = [
+        node("Cells", ["mask"], "table", group=q.shape[1] // k.shape[1]),
+        node("Attention", ["q", "k", "v", "", "mask", "table"], "y", scale=0.1, softcap=0.0),
+    ]
+    given = {"q": q, "k": k, "v": v, "mask": mask}
+    [y] = run(path, nodes, given, ["y"])
+    return y
+
+
+TRIALS: dict[str, Callable[[Path], bool]] = {ATTENTION: attention, PRODUCTS: products}
+
+
+def node(op: str, inputs: Sequence[str], output: str, **attributes: Any) -> NodeProto:
+    """A custom op of ours."""
+    return helper.make_node(op, inputs, [output], domain=DOMAIN, **attributes)
+
+
+def run(
+    path: Path, nodes: Sequence[NodeProto], given: Mapping[str, Array], wanted: Sequence[str]
+) -> list[Array]:
+    """Values of a model of these nodes."""
+    kinds = {name: helper.np_dtype_to_tensor_dtype(array.dtype) for name, array in given.items()}
+    inputs = [helper.make_tensor_value_info(name, kind, None) for name, kind in kinds.items()]
+    outputs = [helper.make_tensor_value_info(name, 1, None) for name in wanted]
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid(DOMAIN, 1)]
+    graph = helper.make_graph(nodes, "trial", inputs, outputs)
+    model = helper.make_model(graph, ir_version=10, opset_imports=opsets)
+    ort = runtime()
+    options: Any = ort.SessionOptions()
+    options.log_severity_level, options.intra_op_num_threads = 4, 2
+    options.register_custom_ops_library(str(path))
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    found: list[Array] = session.run(list(wanted), dict(given))
+    return found
+
+
+def main(path: str, purpose: str) -> int:
+    """Try the code of a file for a purpose."""
+    if not TRIALS[purpose](Path(path)):
+        sys.stdout.write("wrong results")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

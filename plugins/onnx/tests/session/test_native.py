@@ -1,0 +1,129 @@
+"""Native code: found, tried in a process of its own, and turned off."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import backbay
+from backbay_onnx.session import native as module
+from backbay_onnx.session import native_trial
+from backbay_onnx.session.doctor import diagnose
+from backbay_onnx.session.native import OFF, PRODUCTS, STEM, VARIABLE, NativeCode, native_code, why_not_native
+
+FAULTY = """
+#include <csignal>
+extern "C" const char *backbay_products_instructions() { return "none"; }
+extern "C" const char *backbay_attention_instructions() { return nullptr; }
+extern "C" int backbay_products_takes(int) { return 1; }
+extern "C" void *RegisterCustomOps(void *, void *) { FAULT; return nullptr; }
+"""
+
+
+@pytest.fixture(autouse=True)
+def forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What was found is forgotten before a test and after it."""
+    monkeypatch.setenv("BACKBAY_NO_CACHE", "1")
+    native_code.cache_clear()
+    why_not_native.cache_clear()
+    yield
+    native_code.cache_clear()
+    why_not_native.cache_clear()
+
+
+def faulty(folder: Path, fault: str) -> Path:
+    """A library whose custom ops do not work."""
+    compiler = shutil.which("c++")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    (folder / "faulty.cpp").write_text(FAULTY.replace("FAULT", fault))
+    target = folder / f"{STEM}.so"
+    subprocess.run([compiler, "-shared", "-fPIC", str(folder / "faulty.cpp"), "-o", str(target)], check=True)
+    return target
+
+
+@pytest.mark.fault(
+    "native code that crashes on this processor, in the onnx backend", "ONNX Runtime's own code computes"
+)
+def test_only_the_child_process_dies_of_code_that_crashes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, str(faulty(tmp_path, "raise(SIGILL)")))
+    assert "exit -4" in why_not_native(PRODUCTS)
+    assert native_code() is None
+    with backbay.open(None, backend="onnx") as backend, backend.new_context() as ctx:
+        y = ctx.from_floats([1.0, 2.0], 2).neg(ctx)
+        ctx.compute(y)
+        np.testing.assert_array_equal(y.floats(), [-1, -2])
+
+
+def test_code_without_the_ops_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, str(faulty(tmp_path, "")))
+    assert why_not_native(PRODUCTS).startswith("the trial failed")
+    assert native_code() is None
+
+
+@pytest.mark.fault(
+    "native code that computes wrongly on this processor, in the onnx backend",
+    "ONNX Runtime's own code computes",
+)
+@pytest.mark.parametrize("purpose", native_trial.TRIALS)
+def test_a_trial_tells_wrong_results(
+    purpose: str, native: NativeCode, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert native_trial.main(str(native.path), purpose) == 0
+    assert capsys.readouterr().out == ""
+    right = native_trial.run
+
+    def wrong(*given):
+        return [
+            np.where(np.arange(found.size).reshape(found.shape) == 5, 9, found) for found in right(*given)
+        ]
+
+    monkeypatch.setattr(native_trial, "run", wrong)
+    assert native_trial.main(str(native.path), purpose) == 0
+    assert capsys.readouterr().out == "wrong results"
+
+
+@pytest.mark.fault(
+    "a damaged library of native code for the onnx backend", "ONNX Runtime's own code computes"
+)
+def test_a_damaged_library_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    damaged = tmp_path / f"{STEM}.so"
+    damaged.write_bytes(b"no library")
+    monkeypatch.setenv(VARIABLE, str(damaged))
+    assert "cannot be loaded" in why_not_native(PRODUCTS)
+    assert native_code() is None
+
+
+def test_the_environment_turns_native_code_off_and_doctor_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, OFF)
+    assert native_code() is None
+    told = diagnose([])
+    assert told["products of quantized weights"] == f"by ONNX Runtime: {VARIABLE}=0 turns it off"
+    assert told["attention"] == f"by ONNX Runtime: {VARIABLE}=0 turns it off"
+
+
+def test_a_file_that_is_missing_is_named_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setattr(module, "DISTRIBUTION", "no-such-distribution")
+    assert "pip install" in why_not_native(PRODUCTS)
+    assert native_code() is None
+
+
+def test_a_trial_is_remembered_for_its_file(
+    native: NativeCode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("BACKBAY_NO_CACHE")
+    monkeypatch.setenv("BACKBAY_CACHE_DIR", str(tmp_path))
+    why_not_native.cache_clear()
+    assert why_not_native(PRODUCTS) == ""
+    why_not_native.cache_clear()
+    monkeypatch.setattr(module, "_try", lambda *_: pytest.fail("it was tried again"))
+    assert why_not_native(PRODUCTS) == ""
+    assert native.path.is_file()
