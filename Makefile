@@ -8,7 +8,7 @@ FOLDERS := $(subst [cpu],,$(PACKAGES))
 SOURCES := $(addsuffix /src,$(FOLDERS))
 LIBGGML := plugins/ggml/lib
 
-.PHONY: help demo test check format lint types contracts docs api bench conform mutants chaos asked nightly webgpu scale dist clean
+.PHONY: help demo test check format lint types contracts docs api bench conform mutants chaos asked nightly webgpu vulkan scale dist clean
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -89,6 +89,11 @@ webgpu: $(VENV)/webgpu/.installed  ## the suite and the tiny model on ONNX Runti
 	. $(VENV)/software-gpu/environment && $(VENV)/webgpu/bin/backbay conform onnx --option provider=webgpu --size smoke \
 		--known plugins/onnx/known-failures-webgpu.txt
 
+vulkan: $(VENV)/vulkan/.installed  ## the suite and the tiny model on ggml's Vulkan, with a GPU made of software; takes an hour or more
+	. $(VENV)/software-vulkan/environment && $(VENV)/vulkan/bin/python-vulkan tools/devices/tiny_model.py ggml Vulkan:0
+	. $(VENV)/software-vulkan/environment && $(VENV)/vulkan/bin/python-vulkan -m backbay conform ggml --device Vulkan:0 \
+		--size smoke --timeout 600 --known plugins/ggml/known-failures-vulkan.txt
+
 scale: $(VENV)/scale/.installed  ## replicas on Ray Serve, killed while they answer, in an environment with Ray
 	$(VENV)/scale/bin/python -m pytest server/tests/replicas
 
@@ -104,6 +109,16 @@ backend-%:  # examples/backends: an environment of its own, and the certificate
 $(VENV)/webgpu/.installed: $(addsuffix /pyproject.toml,$(FOLDERS))
 	$(PYTHON) -m venv $(VENV)/webgpu
 	$(VENV)/webgpu/bin/python -m pip install -e ./core -e ./plugins/cpu_ref -e "./plugins/onnx[webgpu]" -e ./conformance -e ./engine
+	touch $@
+
+# ggml's Vulkan code goes into the folder of an installed libggml of its own.
+$(VENV)/vulkan/.installed: tools/devices/software_vulkan.sh $(addsuffix /pyproject.toml,$(FOLDERS) $(LIBGGML))
+	$(PYTHON) -m venv $(VENV)/vulkan
+	$(VENV)/vulkan/bin/python -m pip install -e ./core -e ./plugins/cpu_ref -e ./plugins/ggml -e ./conformance -e ./engine \
+		./$(LIBGGML) cmake ninja
+	tools/devices/software_vulkan.sh $(VENV)/software-vulkan $(VENV)/vulkan/bin/python
+	cp $(VENV)/software-vulkan/libggml-vulkan.so \
+		"$$($(VENV)/vulkan/bin/python -c 'from backbay_ggml.library.location import locate; print(locate().parent)')"
 	touch $@
 
 # Ray takes 0.5 GB.

@@ -77,6 +77,24 @@ def test_a_plugin_that_hangs_is_given_up_and_said_where(verdict_on, source: str,
     assert "probed_plugin.py" in result.reason
 
 
+def test_a_plugin_may_ask_for_more_time(verdict_on) -> None:
+    patient = started("import time; time.sleep(10.5)").replace(
+        "kernels = kernel\n",
+        "kernels = kernel\n\n        @classmethod\n        def trial_seconds(cls):\n            return 60.0\n",
+    )
+    assert verdict_on(patient, timeout=10.0).works
+
+
+def test_a_plugin_that_hangs_after_it_asked_for_more_time_is_given_up(verdict_on) -> None:
+    patient = started("import time; time.sleep(60)").replace(
+        "kernels = kernel\n",
+        "kernels = kernel\n\n        @classmethod\n        def trial_seconds(cls):\n            return 1.0\n",
+    )
+    assert verdict_on(patient, timeout=1.5).reason.startswith(
+        "it hung while it was started: no answer in 2.5 s"
+    )
+
+
 @pytest.mark.fault("a plugin stops its own process", "the process is killed after a time limit")
 def test_a_plugin_that_stops_its_process_is_killed(verdict_on, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("backbay.discovery.probe.GRACE", 0.5)

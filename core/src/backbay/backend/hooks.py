@@ -135,6 +135,14 @@ class BackendHooks(metaclass=OpenedInTwoSteps):
         """Free the plugin's other resources. Called once, after all buffers and plans are closed."""
 
     @classmethod
+    def trial_seconds(cls) -> float:
+        """Seconds beyond the usual that a first start may take here, such as while a driver compiles kernels.
+
+        A probe waits that much longer before it calls the backend hung.
+        """
+        return 0.0
+
+    @classmethod
     def diagnose(cls) -> dict[str, str]:
         """Lines for `backbay doctor` about this machine: library, version, CPU features.
 

@@ -19,6 +19,7 @@ from .verdicts import DAY, kept_verdict
 
 TIMEOUT = 20.0  # seconds; starting a GPU's library can take several
 GRACE = 5.0  # further seconds, in which the child itself can report where it hangs
+NEWS = 10.0  # seconds between words about a backend that needs longer
 PATIENCE = 1.0  # seconds without a word about what is waited for
 _CHILD = (
     "import json, sys; request = json.load(sys.stdin); sys.path[:] = request['path']; "
@@ -154,23 +155,36 @@ def _spawn(entry: BackendEntry, timeout: float, noise: IO[bytes]) -> tuple[int |
     _running.add(child)
     with child:
         try:
-            said, _ = child.communicate(json.dumps(request).encode(), timeout + GRACE)
-        except subprocess.TimeoutExpired:
-            kill_helper(child)
-            return None, child.communicate()[0]
+            said, ended = _listen(child, entry.name, json.dumps(request).encode(), timeout)
         finally:
             _running.discard(child)
-    return child.returncode, said
+    return child.returncode if ended else None, said
+
+
+def _listen(child: subprocess.Popen[bytes], name: str, request: bytes, timeout: float) -> tuple[bytes, bool]:
+    """The child's report, and whether it ended in time. A backend may ask for an extension."""
+    given: bytes | None = request
+    begun, limit = time.monotonic(), timeout + GRACE
+    while (left := begun + limit - time.monotonic()) > 0:
+        try:
+            return child.communicate(given, min(left, NEWS))[0], True
+        except subprocess.TimeoutExpired as late:
+            facts = _read(late.output or b"")
+        given, limit = None, timeout + GRACE + facts["extension"]
+        if facts["extension"]:
+            logger.warning(
+                "still waiting while %r is tried (%s), for up to %g s", name, facts["stage"], limit
+            )
+    kill_helper(child)
+    return child.communicate()[0], False
 
 
 def _result(entry: BackendEntry, code: int | None, said: bytes, output: str, timeout: float) -> ProbeResult:
     """The result from the lines of the child's report; its last stage is where it ended."""
-    facts: dict[str, Any] = {"stage": "Python started"}
-    for line in said.decode(errors="replace").splitlines():
-        facts.update(_facts(line))
+    facts = _read(said)
     died = not facts.get("finished", False)
     if died:
-        facts["reason"] = _end(code, facts["stage"], output, timeout)
+        facts["reason"] = _end(code, facts["stage"], output, timeout + facts["extension"])
     output = output[-4000:].strip()
     try:
         return _from_facts(entry, {**facts, "output": output, "died": died})
@@ -193,6 +207,14 @@ def _from_facts(entry: BackendEntry, facts: Mapping[str, Any]) -> ProbeResult:
         str(facts["output"]),
         bool(facts["died"]),
     )
+
+
+def _read(said: bytes) -> dict[str, Any]:
+    """The facts of a report so far, the last of each kind."""
+    facts: dict[str, Any] = {"stage": "Python started", "extension": 0.0}
+    for line in said.decode(errors="replace").splitlines():
+        facts.update(_facts(line))
+    return facts
 
 
 def _facts(line: str) -> dict[str, Any]:

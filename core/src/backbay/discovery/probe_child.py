@@ -23,6 +23,7 @@ from .registration import describe
 
 Tell = Callable[..., None]
 
+LONGEST = 3600.0  # seconds that a backend may ask for
 ROW, ROWS, COLUMNS = 256, 32, 3  # several rows and columns: some broken builds compute a single one correctly
 # A block of ones in each dtype.
 ONES: dict[DType, NDArray[Any]] = {
@@ -41,13 +42,19 @@ def main(request: dict[str, Any]) -> NoReturn:
     faulthandler.enable()
     faulthandler.dump_traceback_later(request["timeout"], exit=True)
 
+    def extend(seconds: float) -> None:
+        tell(extension=seconds)
+        faulthandler.dump_traceback_later(request["timeout"] + seconds, exit=True)
+
     def tell(**facts: object) -> None:
         report.write(json.dumps(facts) + "\n")
         report.flush()
 
     reason = ""
     try:
-        examine(BackendEntry(**{**request["entry"], "rivals": tuple(request["entry"]["rivals"])}), tell)
+        examine(
+            BackendEntry(**{**request["entry"], "rivals": tuple(request["entry"]["rivals"])}), tell, extend
+        )
     except BackbayError as error:
         reason = " ".join(str(error).split())
     except (Exception, SystemExit) as error:  # noqa: BLE001  a plugin may raise anything
@@ -57,11 +64,13 @@ def main(request: dict[str, Any]) -> NoReturn:
     os._exit(0)  # without waiting for threads that a library left behind
 
 
-def examine(entry: BackendEntry, tell: Tell) -> None:
+def examine(entry: BackendEntry, tell: Tell, extend: Callable[[float], None]) -> None:
     """Import, start and compute; an error means that the backend does not work."""
     tell(stage="it was imported")
     kind = entry.load()
     tell(kernels=[op.name for op in kind.kernels], priority=kind.priority)
+    if seconds := min(max(float(kind.trial_seconds()), 0.0), LONGEST):
+        extend(seconds)
     tell(stage="it described itself")
     tell(details=diagnosis(kind))
     tell(stage="it was started")

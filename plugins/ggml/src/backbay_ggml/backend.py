@@ -38,13 +38,14 @@ from backbay.plugin import (
 
 from . import doctor
 from .devices import cache_support
-from .devices.device import Device, find_devices
+from .devices.device import Device, find_devices, untried_gpus
+from .devices.device_verdict import WHOLE as TRIAL_SECONDS
 from .devices.layer_assignment import LayerAssignment, for_model, without_model
 from .devices.rpc_servers import PATIENCE, parse_endpoints, parse_timeout
 from .library.abi import Ptr, ffi
 from .library.library import load_library
 from .lowering import support
-from .lowering.precision import precision
+from .lowering.precision import coarsest, precision, precision_of_device
 from .ops import KERNELS
 from .plans.arena import Arena
 from .plans.cpu_plan import CpuPlan
@@ -103,6 +104,10 @@ class Ggml(Backend):
     def start(self) -> None:
         super().start()
         self.arena = Arena(self.library, self.ledger)
+
+    @classmethod
+    def trial_seconds(cls) -> float:
+        return TRIAL_SECONDS * untried_gpus(load_library())
 
     @classmethod
     def diagnose(cls) -> dict[str, str]:
@@ -188,7 +193,14 @@ class Ggml(Backend):
         return kind(self.library, device, spec, self.params.debug)
 
     def precision(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Precision:
-        return precision(self.library, op, specs, flash=self.flash)
+        devices = [self.all_devices[0], *self.assignment.others]
+        return coarsest([self.precision_on(device.id, op, specs) for device in devices])
+
+    def precision_on(self, device: str, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Precision:
+        verdict = next((each.verdict for each in self.all_devices if each.id == device), None)
+        if verdict is None:
+            return precision(self.library, op, specs, flash=self.flash)
+        return precision_of_device(verdict, op, specs, flash=self.flash)
 
     def supports(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Support:
         if op in self.kernels:

@@ -8,14 +8,14 @@ from pathlib import Path
 from backbay.plugin import human_bytes
 
 from .devices.device import Device, find_devices
+from .devices.missing_gpus import why_no_gpu
 from .library.abi import NULL
-from .library.library import SUPPORTED, Library, load_library, text
+from .library.library import SUPPORTED, Library, load_library
 from .library.location import OURS, REBUILD
 from .library.native import ATTENTION, CONVOLUTION, MISSING, OFF, PRODUCTS, ROWS, VARIABLE
 from .weights.arrangements import AMX, REPACK, buffer_types
 from .weights.trials import other_form_pays, trial_result
 
-NOT_GPUS = ("CPU", "RPC", "BLAS")  # kinds of devices of a library without code for GPUs
 VARIANT = "libggml-cpu-"  # begins the file with code for one of several kinds of CPUs
 PREFETCH = "-fprefetch-loop-arrays"
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -55,24 +55,17 @@ def _described(device: Device) -> str:
 
 
 def _gpus(library: Library, devices: list[Device]) -> str:
-    """The GPUs, or why there are none: the library has no code for them, or its code finds no device."""
-    found = [device.id for device in devices if not device.is_cpu]
-    if found:
-        return ", ".join(found)
-    lib = library.lib
-    kinds = [
-        text(lib.ggml_backend_reg_name(lib.ggml_backend_reg_get(n)))
-        for n in range(lib.ggml_backend_reg_count())
-    ]
-    gpu_kinds = [kind for kind in kinds if kind not in NOT_GPUS]
-    if gpu_kinds:
-        return (
-            f"none found, though the library has code for {', '.join(gpu_kinds)}: "
-            "is the driver installed, and the device visible?"
-        )
+    """The GPUs, with what their trials found, or why there are none."""
+    found = [_tried(device) for device in devices if not device.is_cpu]
+    return "; ".join(found) or why_no_gpu(library)
+
+
+def _tried(device: Device) -> str:
+    verdict = device.verdict
+    if verdict is None or not verdict.wrong:
+        return device.id
     return (
-        f"none: the library has code for {', '.join(kinds)} only; for NVIDIA GPUs, rebuild it: "
-        f"{REBUILD} -DGGML_CUDA=ON"
+        f"{device.id}, where these are copied first, or left to the CPU: {', '.join(sorted(verdict.wrong))}"
     )
 
 

@@ -2,30 +2,48 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import final
 
-from backbay import DeviceInfo
+from backbay import DeviceInfo, DType
 from backbay.plugin import host_memory
 
-from ..library.abi import NULL, Ptr, ffi
+from ..library.abi import NULL, Ptr, dtype_of, ffi
 from ..library.library import Library, text
+from .device_verdict import DeviceVerdict, is_known, verdict_of
 from .rpc_servers import PATIENCE, RpcServer, find_server, free_on, session
+from .trial_cases import BF16_NAN, LARGE_TRIANGLE
 
 GPUS = (1, 2)  # of enum ggml_backend_dev_type: GPUs with memory of their own, and GPUs that share the host's
 WEIGHTS = 1  # of enum ggml_backend_buffer_usage
 UNALLOCATED: Ptr = ffi.cast("void *", 64)  # the address of tensors in a dry run
+FAULTS = {
+    ("SOLVE_TRI", DType.F32, DType.F32): LARGE_TRIANGLE,
+    ("CPY", DType.F32, DType.BF16): BF16_NAN,
+}
+"""Cases of trials by the ops, with the dtypes of operand and result, that the CPU runs if a device fails."""
 RPC_LIMIT = 1 << 32  # RPC sends extents and strides in 32 bits
+
+logger = logging.getLogger("backbay.ggml")
 
 
 @final
 class Device:
     """One device, by its id."""
 
-    def __init__(self, library: Library, id: str, handle: Ptr, server: RpcServer | None = None) -> None:
+    def __init__(
+        self,
+        library: Library,
+        id: str,
+        handle: Ptr,
+        server: RpcServer | None = None,
+        verdict: DeviceVerdict | None = None,
+    ) -> None:
         self.id, self.handle, self.server = id, handle, server
+        self.verdict = verdict  # None for the CPU and for servers, which are not tried
         self.is_cpu = handle == library.cpu
         self._library, self._lib = library, library.lib
         self._empty_buffer: Ptr = NULL
@@ -61,10 +79,39 @@ class Device:
         A server claims to run everything, and dies over an op that it lacks. So it is taken for a CPU like ours.
         """
         if self.server is None:
-            return bool(self._lib.ggml_backend_dev_supports_op(self.handle, tensor))
+            claimed = bool(self._lib.ggml_backend_dev_supports_op(self.handle, tensor))
+            return claimed and not self._fails(tensor)
         sent = [tensor, *(source for source in tensor.src if source != NULL)]
         fits = all(max(*t.ne, *t.nb) < RPC_LIMIT for t in sent)
         return fits and bool(self._lib.ggml_backend_dev_supports_op(self._library.cpu, tensor))
+
+    def _fails(self, tensor: Ptr) -> bool:
+        """Whether the device computes an op wrongly, by its trial."""
+        if self.verdict is None or tensor.src[0] == NULL:
+            return False
+        name = text(self._lib.ggml_op_name(tensor.op))
+        case = FAULTS.get((name, dtype_of(tensor.src[0]), dtype_of(tensor)))
+        return case is not None and not self.verdict.takes(case)
+
+    def reads(self, tensor: Ptr, source: Ptr) -> bool:
+        """Whether an op on the device reads an operand where it lies there."""
+        if self.verdict is None or not self._is_misplaced(source):
+            return True
+        return self.verdict.takes(self._case(tensor, source))
+
+    def writes(self, tensor: Ptr) -> bool:
+        """Whether an op that writes into a leaf on the device hits the right place."""
+        if self.verdict is None or not self._is_misplaced(tensor):
+            return True
+        return self.verdict.takes(f"into {text(self._lib.ggml_op_name(tensor.op))}")
+
+    def _is_misplaced(self, tensor: Ptr) -> bool:
+        """Whether a view begins where no tensor of its own would."""
+        return bool(tensor.view_src != NULL and tensor.view_offs % self.alignment)
+
+    def _case(self, tensor: Ptr, source: Ptr) -> str:
+        dtype = dtype_of(source)
+        return text(self._lib.ggml_op_name(tensor.op)) + ("" if dtype is DType.F32 else f" {dtype}")
 
     def size(self, tensor: Ptr) -> int:
         """The bytes that a tensor takes on the device, rounded up to its alignment."""
@@ -106,19 +153,47 @@ def rounded_up(nbytes: int, step: int) -> int:
 
 
 def find_devices(library: Library, endpoints: Iterable[str], patience: float = PATIENCE) -> list[Device]:
-    """The CPU, the GPUs that ggml reports, and the devices of RPC servers."""
+    """The CPU, the GPUs that ggml reports and that pass their trial, and the devices of RPC servers."""
+    found = [Device(library, f"{kind_of(library, library.cpu)}:0", library.cpu)]
+    for id, handle, verdict in tried_gpus(library):
+        if verdict is None or not verdict.why_not:
+            found.append(Device(library, id, handle, verdict=verdict))
+        else:
+            logger.warning("%s is not used: %s", id, verdict.why_not)
     count: Counter[str] = Counter()
-
-    def device(handle: Ptr, server: RpcServer | None = None) -> Device:
-        registry = library.lib.ggml_backend_dev_backend_reg(handle)
-        kind = text(library.lib.ggml_backend_reg_name(registry))
-        count[kind] += 1
-        return Device(library, f"{kind}:{count[kind] - 1}", handle, server)
-
-    found = [device(library.cpu)]
-    gpus = [handle for handle in library.devices() if library.lib.ggml_backend_dev_type(handle) in GPUS]
-    found += [device(handle) for handle in gpus]
     for endpoint in endpoints:
         server = find_server(library, endpoint, patience)
-        found += [device(handle, server) for handle in server.devices]
+        for handle in server.devices:
+            kind = kind_of(library, handle)
+            found.append(Device(library, f"{kind}:{count[kind]}", handle, server))
+            count[kind] += 1
     return found
+
+
+def tried_gpus(library: Library) -> Iterator[tuple[str, Ptr, DeviceVerdict | None]]:
+    """The GPUs that ggml reports, with their verdicts."""
+    count: Counter[str] = Counter()
+    for handle in gpus(library):
+        kind = kind_of(library, handle)
+        id = f"{kind}:{count[kind]}"
+        count[kind] += 1
+        yield id, handle, verdict_of(library, id, f"{kind} {description(library, handle)}")
+
+
+def untried_gpus(library: Library) -> int:
+    """The number of kinds of GPUs that have no verdict yet."""
+    kinds = {f"{kind_of(library, handle)} {description(library, handle)}" for handle in gpus(library)}
+    return sum(not is_known(library, kind) for kind in kinds)
+
+
+def gpus(library: Library) -> list[Ptr]:
+    return [handle for handle in library.devices() if library.lib.ggml_backend_dev_type(handle) in GPUS]
+
+
+def kind_of(library: Library, handle: Ptr) -> str:
+    """The name of the code that drives a device, such as CUDA."""
+    return text(library.lib.ggml_backend_reg_name(library.lib.ggml_backend_dev_backend_reg(handle)))
+
+
+def description(library: Library, handle: Ptr) -> str:
+    return text(library.lib.ggml_backend_dev_description(handle))

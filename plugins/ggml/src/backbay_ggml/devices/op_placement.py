@@ -117,10 +117,11 @@ class OpPlacement:
         for tensor in list(graph.order):
             if tensor.op in self._library.view_ops:
                 continue
-            device = self._supporting_device(tensor)
+            device = self._supporting_device(graph, tensor)
             inputs = inputs if device is here else 0
             here = device
             found += self._copies_of_overlapping(graph, tensor, device)
+            found += self._copies_of_misplaced(graph, tensor, device)
             elsewhere = self._operands_elsewhere(tensor, device)
             new = {(device.id, address(source)) for _, source in elsewhere} - brought
             if inputs + len(new) > MOST_INPUTS:
@@ -150,6 +151,36 @@ class OpPlacement:
             made.append((copy, home))
         return made
 
+    def _copies_of_misplaced(
+        self, graph: LoweredGraph, tensor: Ptr, device: Device
+    ) -> list[tuple[Ptr, Device]]:
+        """Copies of views that the device would read in the wrong place."""
+        made: list[tuple[Ptr, Device]] = []
+        for index, source in self._misread(tensor, device):
+            copy = self._lib.ggml_cont(graph.pool(), source)
+            tensor.src[index] = copy
+            self._of_tensor[address(copy)] = device
+            made.append((copy, device))
+        return made
+
+    def _misread(self, tensor: Ptr, device: Device) -> Iterable[tuple[int, Ptr]]:
+        """The operands on a device that it would read in the wrong place, with their positions."""
+        for index, source in enumerate(tensor.src):
+            if source == NULL or self._device_of(source) is not device or device.reads(tensor, source):
+                continue
+            if tensor.view_src == NULL or owner(source) != owner(
+                tensor
+            ):  # else it is what a write writes into
+                yield index, source
+
+    def _copies_misread(self, graph: LoweredGraph, tensor: Ptr, device: Device) -> bool:
+        """Whether the device can copy all views that it would read in the wrong place."""
+        for _, source in self._misread(tensor, device):
+            copy = self._lib.ggml_cont(graph.pool(), source)
+            if not (device.supports(copy) and device.reads(copy, source)):
+                return False
+        return True
+
     def _overlaps(self, source: Ptr) -> bool:
         if source.view_src == NULL:
             return False
@@ -168,19 +199,24 @@ class OpPlacement:
             if source != NULL and self._device_of(source) is not device:
                 yield index, source
 
-    def _supporting_device(self, tensor: Ptr) -> Device:
+    def _supporting_device(self, graph: LoweredGraph, tensor: Ptr) -> Device:
         """The chosen device if it runs the op, else the CPU; a write cannot move, as its leaf does not."""
         key = address(tensor)
         is_write = tensor.view_src != NULL
         candidates = [self._device_of(tensor)] if is_write else [self._of_tensor[key], self._cpu]
         for device in candidates:
-            if device.supports(tensor):
+            if self._runs(graph, tensor, device, is_write=is_write):
                 self._of_tensor[key] = device
                 return device
         raise UnsupportedOpError(
             f"{candidates[0].id} does not run {self._library.describe(tensor)}"
             + (", and its result lies there" if is_write else ", and neither does the CPU")
         )
+
+    def _runs(self, graph: LoweredGraph, tensor: Ptr, device: Device, *, is_write: bool) -> bool:
+        if not device.supports(tensor) or (is_write and not device.writes(tensor)):
+            return False
+        return self._copies_misread(graph, tensor, device)
 
     def _device_of(self, tensor: Ptr) -> Device:
         """The device that holds a tensor's data; constants lie on the host."""

@@ -59,6 +59,11 @@ class Builder(TensorBuilder):
         """Whether the CPU runs the current node."""
         return self._op_placement is None or self._op_placement.current.is_cpu
 
+    def fails(self, case: str) -> bool:
+        """Whether the current node's device computes a case of its trial wrongly."""
+        verdict = None if self._op_placement is None else self._op_placement.current.verdict
+        return verdict is not None and not verdict.takes(case)
+
     # -- nodes -------------------------------------------------------------------------------------------
 
     def bind_leaf(self, node: Node, tensor: Ptr, device: Device) -> None:

@@ -1,4 +1,4 @@
-"""How exact ggml's CPU code is: the dtypes of activations and of sums."""
+"""How exact devices are: the dtypes of activations and of sums, known of ggml's CPU code, and measured of others."""
 
 from __future__ import annotations
 
@@ -7,22 +7,70 @@ from typing import Any
 
 from backbay import DType, Op, Precision, Spec, ops
 
+from ..devices.device_verdict import DeviceVerdict, attention_name, product_name
 from ..library.library import Library
 
 Specs = Sequence[Spec | None]
+EXACT = Precision(DType.F32, DType.F32)
+PRODUCTS = (ops.mulmat, ops.mulmat_full_prec, ops.mulmat_id)
+BY_PRODUCTS = (ops.conv2d, ops.conv3d, ops.conv1d_dw)
+"""Ops that are lowered to products of f32."""
 COARSEST_FIRST = (DType.Q8_K, DType.Q8_1, DType.Q8_0, DType.BF16, DType.F16)
 
 
 def precision(library: Library, op: Op[Any, Any], specs: Specs, *, flash: bool) -> Precision:
     """The dtypes that activations are rounded to, and that sums are kept in."""
     first = specs[0]
-    if first is not None and op in (ops.mulmat, ops.mulmat_full_prec, ops.mulmat_id):
+    if first is not None and op in PRODUCTS:
         return _of_product(library, first.dtype, full=op is ops.mulmat_full_prec)
     if op in (ops.gelu, ops.quick_gelu):
         return Precision(DType.F16, DType.F32)  # from a table
     if first is not None and op is ops.scaled_dot_product_attention:
         return _of_attention(library, specs, flash=flash)
-    return Precision(DType.F32, DType.F32)
+    return EXACT
+
+
+def precision_of_device(verdict: DeviceVerdict, op: Op[Any, Any], specs: Specs, *, flash: bool) -> Precision:
+    """The precision that the trial of a device has measured."""
+    if op is ops.scaled_dot_product_attention:
+        return _measured_attention(verdict, specs, flash=flash)
+    first = specs[0]
+    if first is not None and op in PRODUCTS:
+        return _measured_product(verdict, first.dtype, full=op is ops.mulmat_full_prec)
+    if op in BY_PRODUCTS:
+        return _measured_product(verdict, DType.F32, full=False)
+    return EXACT
+
+
+def _measured_product(verdict: DeviceVerdict, weight: DType, *, full: bool) -> Precision:
+    """Quantized weights that were not measured count as the coarsest of those that were."""
+    found = verdict.measured(product_name(weight, full=full))
+    if found is not None:
+        return found
+    others = (verdict.measured(product_name(dtype, full=full)) for dtype in DType if dtype.is_quantized)
+    return coarsest([EXACT, *(each for each in others if each is not None)])
+
+
+def _measured_attention(verdict: DeviceVerdict, specs: Specs, *, flash: bool) -> Precision:
+    _query, key, value, _mask, _sinks, vmla = specs
+    used = [_measured_product(verdict, spec.dtype, full=True) for spec in (key, value) if spec is not None]
+    if flash:
+        measured = (verdict.measured(attention_name(spec.dtype)) for spec in (key, value) if spec is not None)
+        used += [each for each in measured if each is not None]
+    if vmla is not None:
+        used.append(_measured_product(verdict, vmla.dtype, full=False))
+    return coarsest(used)
+
+
+def coarsest(precisions: Sequence[Precision]) -> Precision:
+    """The coarsest operands and sums of several precisions."""
+    activations, sums = (
+        [getattr(each, name) for each in precisions] for name in ("activation", "accumulate")
+    )
+    first, second = (
+        next((dtype for dtype in COARSEST_FIRST if dtype in used), DType.F32) for used in (activations, sums)
+    )
+    return Precision(first, second)
 
 
 def _of_product(library: Library, weight: DType, *, full: bool) -> Precision:

@@ -1,0 +1,183 @@
+"""The child process of a device's trial: it runs the cases, compares each with the CPU, and measures products.
+
+It prints a line of JSON when a case begins and one with its result. Whatever kills it is the result of the case begun.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import final
+
+import numpy as np
+
+from backbay import BackendParams, DType, GPULayers, GPULayersList
+from backbay.plugin import Array, Bytes
+
+from ..backend import Ggml
+from . import device_verdict
+from .trial_cases import CASES, Bench
+
+CLOSE = 2e-2  # of numbers near 1; faults give other numbers altogether
+MEASURED = (DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.Q4_0, DType.Q4_K, DType.Q6_K)
+ATTENDED = (DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.Q4_0)
+INNER, ROWS, HEAD, CELLS = 512, 64, 64, 512
+BATCHES = (1, 7, 48)  # columns: one, few and many take different code
+OF_PRODUCTS = ((3e-7, DType.F32), (1.5e-4, DType.F16), (1.2e-3, DType.BF16), (2e-2, DType.Q8_0))
+OF_ATTENTION = ((5e-6, DType.F32), (7e-4, DType.F16), (6e-3, DType.BF16), (5e-2, DType.Q8_0))
+"""The most error of a result, relative to the sum of its terms' magnitudes, with operands rounded to a dtype."""
+SUMMED_IN_HALF = 3e-4  # a larger error of positive terms comes from sums in f16
+
+
+@final
+class Trial:
+    """A device beside the CPU."""
+
+    def __init__(self, device: Ggml, cpu: Ggml) -> None:
+        self._device, self._cpu = device, cpu
+
+    def wrong(self, name: str) -> str:
+        """What is wrong with a case on the device; empty if nothing is."""
+        got, expected = (self._run(backend, name) for backend in (self._device, self._cpu))
+        if np.allclose(got, expected, rtol=CLOSE, atol=CLOSE, equal_nan=True):
+            return ""
+        place = int(np.argmax(~np.isclose(got, expected, rtol=CLOSE, atol=CLOSE, equal_nan=True)))
+        return f"{got[place]:g} in place of {expected[place]:g}"
+
+    def _run(self, backend: Ggml, name: str) -> Array:
+        with backend.new_context() as ctx:
+            result = CASES[name](Bench(ctx, self.quantized))
+            ctx.compute(result)
+            return result.numpy().reshape(-1).astype(np.float64)
+
+    def quantized(self, data: Array, dtype: DType) -> Bytes:
+        """Numbers as blocks, made by the CPU."""
+        with self._cpu.new_context() as ctx:
+            made = ctx.from_floats(data.reshape(-1)).cast(ctx, dtype)
+            ctx.compute(made)
+            return np.frombuffer(made.bytes(), np.uint8)
+
+    # -- precision ---------------------------------------------------------------------------------------
+
+    def product(self, dtype: DType, *, full: bool) -> tuple[DType, DType]:
+        """The dtypes of operands and of sums in products with weights of a dtype."""
+        worst, summed = 0.0, 0.0
+        for columns in BATCHES:
+            weight, x = (_normal(count, INNER) for count in (ROWS, columns))
+            worst = max(worst, self._error_of_product(dtype, weight, x, full=full))
+            error = self._error_of_product(
+                dtype, np.abs(weight) / 2, _held_exactly(columns, INNER), full=full
+            )
+            summed = max(summed, error)
+        return _judged(dtype, worst, summed, OF_PRODUCTS)
+
+    def _error_of_product(self, dtype: DType, weight: Array, x: Array, *, full: bool) -> float:
+        with self._device.new_context() as ctx:
+            bench = Bench(ctx, self.quantized)
+            w, columns = bench.leaf(weight, dtype), bench.leaf(x)
+            y = (w.mulmat_full_prec if full else w.mulmat)(ctx, columns)
+            ctx.compute(y)
+            exact = w.numpy().astype(np.float64)
+            terms = np.abs(x.astype(np.float64)) @ np.abs(exact).T
+            return float(np.max(np.abs(y.numpy() - x.astype(np.float64) @ exact.T) / terms))
+
+    def attention(self, dtype: DType) -> tuple[DType, DType]:
+        """The dtypes of operands and of sums in attention over a cache of a dtype."""
+        worst, summed = 0.0, 0.0
+        for tokens in BATCHES:
+            q, k, v = (_normal(*shape) for shape in ((tokens, 4, HEAD), (CELLS, 2, HEAD), (CELLS, 2, HEAD)))
+            worst = max(worst, self._error_of_attention(dtype, q, k, v))
+            summed = max(summed, self._error_of_attention(dtype, q / 64, k, _held_exactly(CELLS, 2, HEAD)))
+        return _judged(dtype, worst, summed, OF_ATTENTION)
+
+    def _error_of_attention(self, dtype: DType, q: Array, k: Array, v: Array) -> float:
+        with self._device.new_context() as ctx:
+            bench = Bench(ctx, self.quantized)
+            query, key, value = bench.leaf(q), bench.leaf(k, dtype), bench.leaf(v, dtype)
+            y = query.scaled_dot_product_attention(ctx, key, value, None, scale=0.125)
+            ctx.compute(y)
+            keys, values = (np.repeat(each.numpy().astype(np.float64), 2, axis=1) for each in (key, value))
+            scores = np.einsum("thd,chd->htc", q.astype(np.float64), keys) * 0.125
+            weights = np.exp(scores - scores.max(-1, keepdims=True))
+            weights /= weights.sum(-1, keepdims=True)
+            exact, terms = (np.einsum("htc,chd->thd", weights, each) for each in (values, np.abs(values)))
+            return float(np.max(np.abs(y.numpy() - exact) / terms))
+
+
+def _normal(*shape: int) -> Array:
+    return np.random.default_rng(shape).standard_normal(shape).astype(np.float32)
+
+
+def _held_exactly(*shape: int) -> Array:
+    """Positive numbers that every dtype of operands holds exactly, 8-bit codes with a scale too."""
+    made = np.random.default_rng(shape).integers(1, 128, shape).astype(np.float32)
+    made[..., ::16] = 127
+    return made / 128
+
+
+def _judged(
+    dtype: DType, worst: float, summed: float, tiers: Sequence[tuple[float, DType]]
+) -> tuple[DType, DType]:
+    """The dtypes of operands and of sums, by the errors with any operands, and of sums of positive, exact operands.
+
+    The errors of 8-bit codes and of bf16 are alike; with quantized weights, nothing rounds to bf16.
+    """
+    fitting = [
+        kind for bound, kind in tiers if worst <= bound and not (dtype.is_quantized and kind is DType.BF16)
+    ]
+    if not fitting:
+        raise ArithmeticError(f"products are wrong by {worst:.1g} of their terms")
+    return (DType.F16, DType.F16) if summed > SUMMED_IN_HALF else (fitting[0], DType.F32)
+
+
+Step = tuple[str, Callable[[], str | tuple[DType, DType]]]
+
+
+def steps(trial: Trial) -> list[Step]:
+    """What the trial does, by name."""
+    made: list[Step] = [(name, partial(trial.wrong, name)) for name in CASES]
+    made += [
+        (device_verdict.product_name(dtype, full=full), partial(trial.product, dtype, full=full))
+        for dtype in MEASURED
+        for full in (False, True)
+    ]
+    return made + [
+        (device_verdict.attention_name(dtype), partial(trial.attention, dtype)) for dtype in ATTENDED
+    ]
+
+
+def outcome(step: Callable[[], str | tuple[DType, DType]]) -> dict[str, str | list[str]]:
+    """A step's result, or its error: whatever that is, the device does not do it."""
+    try:
+        result = step()
+    except Exception as error:  # noqa: BLE001
+        return {"error": f"{type(error).__name__}: {error}"}
+    return {"result": result if isinstance(result, str) else list(map(str, result))}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the steps from a number on."""
+    report = sys.stdout
+    sys.stdout = sys.stderr
+    device, first = arguments[0], int(arguments[1])
+    device_verdict.leave_untried()
+    with ExitStack() as opened:
+        placed = [GPULayersList([GPULayers(device, range(1))]), GPULayersList([])]
+        trial = Trial(*(opened.enter_context(Ggml(None, BackendParams(gpu_layers=each))) for each in placed))
+        listed = steps(trial)
+        for number, (name, step) in enumerate(listed[first:], first):
+            faulthandler.dump_traceback_later(device_verdict.PATIENCE, exit=True)
+            report.write(json.dumps({"begun": name, "number": number, "of": len(listed)}) + "\n")
+            report.flush()
+            report.write(json.dumps(outcome(step)) + "\n")
+            report.flush()
+        faulthandler.cancel_dump_traceback_later()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,216 @@
+"""What a device computes wrongly, and how exactly it multiplies: the results of a trial in a child process.
+
+Results are remembered for a library and a kind of device, on this machine since it was started.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from backbay import DType, Precision
+from backbay.plugin import CachedValue, start_helper
+
+from ..library.library import Library
+from ..library.location import VARIABLE
+from .trial_cases import PLAIN
+
+PATIENCE = 300.0  # seconds for one case; a driver made of software compiles a shader for up to a minute
+WHOLE = 1800.0  # seconds that a trial may take
+NEWS = 10.0  # seconds between words about a trial
+ENDINGS = 60  # of the child, after which a device is given up
+VARIABLES = ("CUDA_", "GGML_", "HIP_", "MESA_", "NVIDIA_", "ROCR_", "VK_")  # begin what drivers read
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+logger = logging.getLogger("backbay.ggml")
+_known: dict[str, DeviceVerdict] = {}
+_trying = True
+
+
+@dataclass(frozen=True)
+class DeviceVerdict:
+    """The results of a trial.
+
+    why_not    why the device cannot be used; empty if it can.
+    wrong      the cases of `trial_cases` that the device computes wrongly, with what came.
+    precision  the dtypes of operands and of sums, by the names of products and of attention below.
+    """
+
+    why_not: str = ""
+    wrong: Mapping[str, str] = field(default_factory=dict)
+    precision: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    tried: tuple[str, ...] = ()
+
+    def takes(self, case: str) -> bool:
+        """Whether the device computes a case, and rightly."""
+        return case in self.tried and case not in self.wrong
+
+    def measured(self, name: str) -> Precision | None:
+        """A measured precision."""
+        found = self.precision.get(name)
+        return None if found is None else Precision(DType[found[0].upper()], DType[found[1].upper()])
+
+
+def product_name(dtype: DType, *, full: bool) -> str:
+    """Under which products with weights of a dtype are measured."""
+    return f"product {dtype}{' in full precision' if full else ''}"
+
+
+def attention_name(dtype: DType) -> str:
+    """Under which attention over a cache of a dtype is measured."""
+    return f"attention {dtype}"
+
+
+def leave_untried() -> None:
+    """In this process, devices are used without a verdict: it tries them."""
+    global _trying  # noqa: PLW0603 - a trial is a process of its own
+    _trying = False
+
+
+def verdict_of(library: Library, device: str, description: str) -> DeviceVerdict | None:
+    """The verdict on a device; None in the process that tries it."""
+    if not _trying:
+        return None
+    if description not in _known:
+        kept = _kept(library, description)
+        verdict = _parsed(kept.recall())
+        if verdict is None:
+            verdict, lasts = run_trial(library, device)
+            if lasts:
+                kept.keep(asdict(verdict))
+        _known[description] = verdict
+    return _known[description]
+
+
+def is_known(library: Library, description: str) -> bool:
+    """Whether there is a verdict already, so that no trial is needed."""
+    return description in _known or _parsed(_kept(library, description).recall()) is not None
+
+
+def run_trial(library: Library, device: str) -> tuple[DeviceVerdict, bool]:
+    """Try a device, and tell whether the result lasts; a child that dies is started again at the next case."""
+    begun, results, number = time.monotonic(), {}, 0
+    with tempfile.TemporaryFile() as noise:
+        for _ in range(ENDINGS):
+            found, finished = _run_child(library, device, number, noise, begun)
+            results.update(found.results)
+            if finished or time.monotonic() - begun > WHOLE or found.begun is None:
+                break
+            results[found.begun] = {"error": found.ending}
+            if found.begun == PLAIN:
+                break
+            number = found.number + 1
+    return _judged(results, found.ending, finished)
+
+
+def _judged(results: Mapping[str, Any], ending: str, finished: bool) -> tuple[DeviceVerdict, bool]:
+    wrong = {
+        name: str(found.get("error") or found["result"])
+        for name, found in results.items()
+        if "error" in found or (isinstance(found["result"], str) and found["result"])
+    }
+    precision = {
+        name: tuple(each["result"]) for name, each in results.items() if isinstance(each.get("result"), list)
+    }
+    if PLAIN not in results or PLAIN in wrong:
+        return DeviceVerdict(f"{PLAIN} on it fails: {wrong.get(PLAIN, ending)}"), False
+    killed = any(what.startswith("SIGKILL") for what in wrong.values())  # perhaps for want of memory
+    return DeviceVerdict("", wrong, precision, tuple(results)), finished and not killed
+
+
+@dataclass
+class _Found:
+    """What one child has reported."""
+
+    results: dict[str, Any] = field(default_factory=dict)
+    begun: str | None = None  # the case that it was at
+    number: int = 0
+    ending: str = ""
+
+
+def _run_child(
+    library: Library, device: str, first: int, noise: IO[bytes], begun: float
+) -> tuple[_Found, bool]:
+    """One child, from a case on, and whether it came to the end."""
+    found, news = _Found(), time.monotonic()
+    environment = {**os.environ, VARIABLE: str(library.path), "GGML_NO_BACKTRACE": "1"}
+    noise.seek(0)
+    noise.truncate()
+    child = start_helper(
+        _command(device, first),
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=noise,
+    )
+    with child:
+        assert child.stdout is not None
+        for line in child.stdout:  # the child ends itself if a case takes too long
+            said = json.loads(line)
+            if "begun" not in said:
+                assert found.begun is not None
+                found.results[found.begun], found.begun = said, None
+                continue
+            found.begun, found.number = said["begun"], said["number"]
+            if time.monotonic() - news > NEWS:
+                news = time.monotonic()
+                logger.warning(
+                    "trying %s, once: %s (%d of %d, after %.0f s)",
+                    device, found.begun, found.number + 1, said["of"], news - begun,
+                )  # fmt: skip
+    noise.seek(0)
+    found.ending = _ending(child.returncode, noise.read().decode(errors="replace"))
+    return found, child.returncode == 0
+
+
+def _command(device: str, first: int) -> list[str]:
+    return [sys.executable, "-m", "backbay_ggml.devices.device_trial", device, str(first)]
+
+
+def _ending(code: int, output: str) -> str:
+    if "Timeout (" in output:
+        return f"no answer in {PATIENCE:g} s"
+    said = [line.strip() for line in output.splitlines() if line.strip()]
+    how = signal.Signals(-code).name if code < 0 else f"exit {code}"
+    return f"{how}: {said[-1][:200]}" if said else how
+
+
+def _kept(library: Library, description: str) -> CachedValue:
+    """The place of a verdict, which depends on the library's files, the driver, and what the driver reads."""
+    facts: list[Any] = [library.version, platform.machine(), platform.release(), *_facts()]
+    for path in sorted(library.path.parent.glob("libggml*")):
+        status = path.stat()
+        facts.append((str(path), status.st_size, status.st_mtime_ns))
+    return CachedValue("trials", f"ggml-{description}", facts)
+
+
+def _facts() -> Iterator[Any]:
+    yield BOOT.read_text() if BOOT.exists() else ""  # a driver is replaced with a restart
+    yield sorted(pair for pair in os.environ.items() if pair[0].startswith(VARIABLES))
+    for source in (
+        Path(__file__),
+        Path(__file__).with_name("device_trial.py"),
+        Path(__file__).with_name("trial_cases.py"),
+    ):
+        yield source.stat().st_mtime_ns, source.stat().st_size
+
+
+def _parsed(kept: Any) -> DeviceVerdict | None:
+    """A verdict that was kept; None if nothing was, or nonsense."""
+    try:
+        pairs = {str(name): (str(a), str(b)) for name, (a, b) in kept["precision"].items()}
+        wrong = {str(name): str(what) for name, what in kept["wrong"].items()}
+        return DeviceVerdict(str(kept["why_not"]), wrong, pairs, tuple(map(str, kept["tried"])))
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None

@@ -1,0 +1,254 @@
+"""Trials of devices: what they find, what dies in them, and what the plugin does with their verdicts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pytest
+from rpc_servers import Server, serving
+
+from backbay import BackendParams, DType, GPULayers, GPULayersList, Precision, Spec, UnsupportedOpError, ops
+from backbay_ggml import Ggml
+from backbay_ggml.devices import device, device_verdict, missing_gpus, trial_cases
+from backbay_ggml.devices.device_trial import ATTENDED, MEASURED, Trial, outcome, steps
+from backbay_ggml.devices.device_verdict import DeviceVerdict, run_trial
+from backbay_ggml.devices.trial_cases import CASES, LARGE_MEAN, PLAIN
+from backbay_ggml.library.abi import NULL
+from backbay_ggml.library.library import load_library
+from backbay_ggml.lowering.precision import precision
+
+ON_CPU = BackendParams(gpu_layers=GPULayersList([]), num_threads=2)
+BLOCKS = (DType.Q8_1, DType.Q8_K)
+
+
+@pytest.fixture
+def trial(without_native) -> Iterator[Trial]:
+    """The CPU in place of a device."""
+    with Ggml(None, ON_CPU) as made, Ggml(None, ON_CPU) as cpu:
+        yield Trial(made, cpu)
+
+
+def test_the_cpu_passes_its_own_trial(trial) -> None:
+    found = {name: outcome(step) for name, step in steps(trial) if name in CASES}
+    assert found == {name: {"result": ""} for name in CASES}
+
+
+@pytest.mark.parametrize("dtype", MEASURED)
+def test_measured_products_are_as_exact_as_the_cpu_declares(trial, dtype) -> None:
+    declared = precision(load_library(), ops.mulmat, [Spec(dtype, (512, 8)), None], flash=True)
+    assert trial.product(dtype, full=False) == in_codes(declared)
+
+
+@pytest.mark.parametrize("dtype", ATTENDED)
+def test_measured_attention_is_as_exact_as_the_cpu_declares(trial, dtype) -> None:
+    cache = Spec(dtype, (64, 2, 512))
+    specs = [Spec(DType.F32, (64, 4, 1)), cache, cache, None, None, None]
+    declared = precision(load_library(), ops.scaled_dot_product_attention, specs, flash=True)
+    assert trial.attention(dtype) == in_codes(declared)
+
+
+def in_codes(declared: Precision) -> tuple[DType, DType]:
+    """All codes of 8 bits look alike."""
+    return DType.Q8_0 if declared.activation in BLOCKS else declared.activation, declared.accumulate
+
+
+def test_a_wrong_result_is_told(trial, monkeypatch) -> None:
+    monkeypatch.setitem(
+        CASES, "odd", lambda b: b.leaf(b.numbers(4)).scale(b.ctx, 1.0 + (b.ctx.backend is trial._device))
+    )
+    assert "in place of" in trial.wrong("odd")
+
+
+def test_an_error_is_the_result_of_a_step() -> None:
+    assert outcome(lambda: 1 / 0) == {"error": "ZeroDivisionError: division by zero"}
+
+
+# -- the child ---------------------------------------------------------------------------------------------
+
+
+def dying_at(*deaths: int, of: int = 4) -> str:
+    """A child that runs some steps, and dies at those with these numbers; the first is the plain product."""
+    return f"""
+import json, os, sys
+for number in range(int(sys.argv[1]), {of}):
+    print(json.dumps({{"begun": "{PLAIN}" if number == 0 else f"case {{number}}", "number": number, "of": {of}}}), flush=True)
+    if number in {deaths}:
+        print("GGML_ASSERT failed", file=sys.stderr, flush=True)
+        os.abort()
+    print(json.dumps({{"result": ["f16", "f32"] if number == 3 else ""}}), flush=True)
+"""
+
+
+@pytest.fixture
+def child(monkeypatch):
+    def be(source: str) -> None:
+        monkeypatch.setattr(
+            device_verdict, "_command", lambda device, first: [sys.executable, "-c", source, str(first)]
+        )
+
+    return be
+
+
+def test_a_child_that_dies_is_started_again_at_the_next_case(child) -> None:
+    child(dying_at(1, 2))
+    verdict, lasts = run_trial(load_library(), "FAST:0")
+    assert lasts
+    assert verdict.wrong == dict.fromkeys(["case 1", "case 2"], "SIGABRT: GGML_ASSERT failed")
+    assert verdict.takes(PLAIN)
+    assert not verdict.takes("case 1")
+    assert not verdict.takes("never tried")
+    assert verdict.measured("case 3") == Precision(DType.F16, DType.F32)
+
+
+def test_a_device_without_a_product_is_refused_and_tried_again_by_the_next_process(child) -> None:
+    child(dying_at(0))
+    verdict, lasts = run_trial(load_library(), "FAST:0")
+    assert verdict.why_not == "a product on it fails: SIGABRT: GGML_ASSERT failed"
+    assert not lasts
+
+
+def test_a_child_that_says_nothing_is_a_reason(child) -> None:
+    child("import sys; sys.exit('no driver')")
+    verdict, lasts = run_trial(load_library(), "FAST:0")
+    assert verdict.why_not == "a product on it fails: exit 1: no driver"
+    assert not lasts
+
+
+def test_a_verdict_is_kept_for_later_processes(child, monkeypatch, tmp_path) -> None:
+    monkeypatch.delenv("BACKBAY_NO_CACHE", raising=False)
+    monkeypatch.setenv("BACKBAY_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(device_verdict, "_known", {})
+    library = load_library()
+    assert not device_verdict.is_known(library, "FAST card")
+    child(dying_at(1))
+    first = device_verdict.verdict_of(library, "FAST:0", "FAST card")
+    device_verdict._known.clear()
+    child("raise SystemExit('tried again')")
+    assert device_verdict.is_known(library, "FAST card")
+    assert device_verdict.verdict_of(library, "FAST:0", "FAST card") == first
+
+
+def test_a_refused_device_is_left_out_and_doctor_says_why(monkeypatch) -> None:
+    library = load_library()
+    refused = DeviceVerdict("a product on it fails: SIGSEGV")
+    for module in (device, missing_gpus):
+        monkeypatch.setattr(module, "tried_gpus", lambda library: [("FAST:0", library.cpu, refused)])
+    assert [each.id for each in device.find_devices(library, ())] == ["CPU:0"]
+    assert missing_gpus.why_no_gpu(library) == "FAST:0 fails its trial: a product on it fails: SIGSEGV"
+
+
+# -- what verdicts change, on a server's device, whose verdict a test may choose ----------------------------
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    if load_library().lib.ggml_backend_reg_by_name(b"RPC") == NULL:
+        pytest.skip("this library has no RPC")
+    with serving(devices=1) as made:
+        yield made
+
+
+@pytest.fixture
+def judged(server):
+    """A backend with everything on a device that computes all cases rightly but some."""
+    opened: list[Ggml] = []
+
+    def make(*wrong: str, measured: Mapping[str, tuple[str, str]] = {}) -> Ggml:
+        placed = GPULayersList([GPULayers("RPC:0", range(1))])
+        made = Ggml(None, BackendParams(gpu_layers=placed, options={"rpc": server.endpoint}, num_threads=1))
+        opened.append(made)
+        made.all_devices[1].verdict = DeviceVerdict("", dict.fromkeys(wrong, "0"), measured, tuple(CASES))
+        return made
+
+    yield make
+    for each in opened:
+        each.close()
+
+
+def run_case(backend: Ggml, name: str) -> tuple[np.ndarray, list[str]]:
+    """The result of a case, and the ops that ran, with their devices."""
+    with backend.new_context() as ctx, Ggml(None, ON_CPU) as cpu:
+        made = CASES[name](trial_cases.Bench(ctx, Trial(backend, cpu).quantized))
+        ctx.compute(made)
+        return made.numpy(), ctx.recording._plan.report()
+
+
+def test_a_view_that_a_device_reads_rightly_is_not_copied(judged) -> None:
+    _, ran = run_case(judged(), "GET_ROWS i32")
+    assert [each.partition("(")[0] for each in ran] == ["RPC:0 get_rows"]
+
+
+def test_a_view_that_a_device_reads_wrongly_is_copied_there_first(judged) -> None:
+    expected, _ = run_case(judged(), "GET_ROWS i32")
+    found, ran = run_case(judged("GET_ROWS i32"), "GET_ROWS i32")
+    assert [each.partition("(")[0] for each in ran] == ["RPC:0 cont", "RPC:0 get_rows"]
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_an_op_goes_to_the_cpu_if_the_device_cannot_copy_its_view(judged) -> None:
+    expected, _ = run_case(judged(), "GET_ROWS i32")
+    found, ran = run_case(judged("GET_ROWS i32", "CONT i32"), "GET_ROWS i32")
+    assert [each.partition("(")[0] for each in ran] == ["CPU:0 get_rows"]
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_a_write_into_the_wrong_place_is_refused(judged) -> None:
+    with pytest.raises(UnsupportedOpError, match="its result lies there"):
+        run_case(judged("into CPY"), "into CPY")
+
+
+def test_numbers_are_centred_for_a_device_whose_norm_needs_it(judged) -> None:
+    expected, _ = run_case(judged(), LARGE_MEAN)
+    found, ran = run_case(judged(LARGE_MEAN), LARGE_MEAN)
+    assert [each.partition("(")[0] for each in ran] == ["RPC:0 mean", "RPC:0 sub", "RPC:0 norm"]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_precision_is_that_of_the_device(judged) -> None:
+    backend = judged(
+        measured={
+            "product f32": ("f16", "f32"),
+            "product f32 in full precision": ("f32", "f32"),
+            "product q8_0": ("f16", "f16"),
+            "attention f16": ("f16", "f16"),
+        }
+    )
+    x = Spec(DType.F32, (64, 9))
+    weights = {dtype: [Spec(dtype, (64, 8)), x] for dtype in (DType.F32, DType.Q8_0, DType.Q5_K)}
+    on = backend.precision_on
+    assert on("RPC:0", ops.mulmat, weights[DType.F32]) == Precision(DType.F16, DType.F32)
+    assert on("RPC:0", ops.mulmat_full_prec, weights[DType.F32]) == Precision(DType.F32, DType.F32)
+    assert on("RPC:0", ops.mulmat, weights[DType.Q5_K]) == Precision(DType.F16, DType.F16)
+    assert on("CPU:0", ops.mulmat, weights[DType.F32]) == Precision(DType.F32, DType.F32)
+    assert backend.precision(ops.mulmat, weights[DType.F32]) == Precision(DType.F16, DType.F32)
+    cache = Spec(DType.F16, (64, 2, 32))
+    attention = [Spec(DType.F32, (64, 4, 1)), cache, cache, None, None, None]
+    assert on("RPC:0", ops.scaled_dot_product_attention, attention) == Precision(DType.F16, DType.F16)
+
+
+# -- doctor ------------------------------------------------------------------------------------------------
+
+
+def test_doctor_tells_why_there_is_no_gpu(monkeypatch) -> None:
+    library, reported = load_library(), {}
+    monkeypatch.setattr(missing_gpus, "tried_gpus", lambda library: [])
+    monkeypatch.setattr(missing_gpus, "_kinds", lambda library: {"Vulkan": None})
+    monkeypatch.setattr(
+        missing_gpus, "_reported", lambda library, added={}, without={}: reported.get((*added, *without), "")
+    )
+    monkeypatch.delenv("GGML_VK_VISIBLE_DEVICES", raising=False)
+    assert "no driver reports a device" in missing_gpus.why_no_gpu(library)
+    reported["GGML_VK_VISIBLE_DEVICES",] = "a card"
+    assert "ggml passes over a card, a CPU" in missing_gpus.why_no_gpu(library)
+    monkeypatch.setenv("GGML_VK_VISIBLE_DEVICES", "7")
+    assert missing_gpus.why_no_gpu(library) == "Vulkan: a card is hidden by GGML_VK_VISIBLE_DEVICES=7"
+
+
+def test_doctor_tells_which_file_cannot_be_loaded(monkeypatch, tmp_path) -> None:
+    library, path = load_library(), tmp_path / "libggml-cuda.so"
+    path.write_bytes(b"no library")
+    monkeypatch.setattr(missing_gpus, "tried_gpus", lambda library: [])
+    monkeypatch.setattr(missing_gpus, "_kinds", lambda library: {"CUDA": path})
+    assert missing_gpus.why_no_gpu(library).startswith("CUDA: its driver is not installed")

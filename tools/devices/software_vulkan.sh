@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# software_vulkan.sh FOLDER PYTHON: ggml's Vulkan code, and a Vulkan driver that computes on the CPU (Mesa's lavapipe), in a
+# folder, without root. Driver, headers and shader compiler are Debian 13's, and run with that system's C library on any Linux
+# of the same processor. It makes
+#     FOLDER/libggml-vulkan.so    belongs beside the libggml that plugins/ggml/lib builds
+#     FOLDER/environment          to be sourced: makes lavapipe the GPU
+#     python-vulkan               beside PYTHON: the same with Debian 13's C library, and so its child processes
+# PYTHON needs the packages cmake and ninja.
+set -euo pipefail
+mkdir -p "$1"
+folder=$(realpath "$1")
+bin=$(dirname "$2")
+here=$(cd "$(dirname "$0")" && pwd)
+debian=$folder/debian
+
+fetch() { # the packages, with all that they depend on, by lists of our own
+    command -v apt-get >/dev/null || { echo "Mesa comes from Debian, and this system has no apt-get" >&2; exit 1; }
+    local keys=/usr/share/keyrings/debian-archive-keyring.gpg aside
+    [ -e $keys ] || { echo "install the package debian-archive-keyring: it has the keys of Debian's packages" >&2; exit 1; }
+    aside=$(mktemp -d "$folder/aside.XXXXXX")
+    trap 'rm -rf "$aside"' EXIT
+    mkdir -p "$aside/lists/partial" "$aside/archives/partial"
+    : >"$aside/status" # nothing is installed, so that nothing is left out
+    echo "deb [signed-by=$keys] ${DEBIAN_MIRROR:-http://deb.debian.org/debian} trixie main" >"$aside/sources"
+    local own=(-o Dir::State="$aside" -o Dir::State::status="$aside/status" -o Dir::Cache="$aside" -o Dir::Etc::sourcelist="$aside/sources")
+    own+=(-o Dir::Etc::sourceparts=/dev/null -o Dir::Etc::preferencesparts=/dev/null -o Acquire::Languages=none)
+    own+=(-o APT::Sandbox::User= -o APT::Install-Recommends=false)
+    { apt-get "${own[@]}" update && apt-get "${own[@]}" --yes --download-only install \
+        mesa-vulkan-drivers libvulkan-dev glslc spirv-headers; } >"$aside/log" 2>&1 || { cat "$aside/log" >&2; exit 1; }
+    mkdir "$aside/root"
+    for package in "$aside"/archives/*.deb; do
+        dpkg --fsys-tarfile "$package" | tar -x -C "$aside/root" --exclude=./usr/share/doc --exclude=./usr/share/locale
+    done
+    mv "$aside/root" "$debian"
+}
+
+[ -e "$debian" ] || fetch
+libraries=$(dirname "$(find "$debian/usr/lib" -name 'libvulkan_lvp.so')")
+loader=$(echo "$libraries"/ld-linux*)
+cat >"$folder/glslc" <<END
+#!/bin/sh
+exec "$loader" --library-path "$libraries" "$debian/usr/bin/glslc" "\$@"
+END
+cat >"$bin/python-vulkan" <<END
+#!/bin/sh
+exec "$loader" --library-path "$libraries" --argv0 "\$0" "$(realpath "$2")" "\$@"
+END
+chmod +x "$folder/glslc" "$bin/python-vulkan"
+sed -E "s#\"library_path\": *\"[^\"]*\"#\"library_path\": \"$libraries/libvulkan_lvp.so\"#" \
+    "$debian"/usr/share/vulkan/icd.d/lvp_icd*.json >"$folder/lavapipe.json"
+
+if [ ! -e "$folder/libggml-vulkan.so" ]; then
+    nice "$bin/cmake" -S "$here/../../plugins/ggml/lib" -B "$folder/build" -G Ninja -DCMAKE_MAKE_PROGRAM="$bin/ninja" \
+        -DCMAKE_BUILD_TYPE=Release -DPython_EXECUTABLE="$2" -DGGML_VULKAN=ON -DCMAKE_PREFIX_PATH="$debian/usr" \
+        -DVulkan_INCLUDE_DIR="$debian/usr/include" -DVulkan_LIBRARY="$libraries/libvulkan.so" \
+        -DVulkan_GLSLC_EXECUTABLE="$folder/glslc"
+    nice "$bin/cmake" --build "$folder/build" --target ggml-vulkan --parallel "${JOBS:-2}"
+    mv "$(find "$folder/build" -name libggml-vulkan.so)" "$folder/"
+fi
+# ggml passes over devices that are CPUs, unless they are named. Compiled shaders are kept: a large one takes seconds.
+cat >"$folder/environment" <<END
+export VK_DRIVER_FILES="$folder/lavapipe.json" VK_ICD_FILENAMES="$folder/lavapipe.json" GGML_VK_VISIBLE_DEVICES=0
+export MESA_SHADER_CACHE_DIR="$folder/shaders" MESA_SHADER_CACHE_MAX_SIZE=4G
+END
