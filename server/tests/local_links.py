@@ -15,7 +15,7 @@ from backbay_engine import LLM
 from backbay_server import Settings
 from backbay_server.replicas.engine import ReplicatedEngine
 from backbay_server.replicas.links import Link, ReplicaLostError, ReplicasBusyError
-from backbay_server.replicas.replica import Replica
+from backbay_server.replicas.replica import Replica, entry_of
 from backbay_server.replicas.same_model import fingerprint
 
 UNASKED = -1  # a cut before the replica has begun
@@ -92,7 +92,9 @@ def settings_of(model: Path, **given: Any) -> Settings:
 
 
 def replica_of(model: Path, **given: Any) -> Replica:
-    return Replica(settings_of(model, **given), model.stem, fingerprint(model))
+    settings = settings_of(model, **given)
+    entry = entry_of(settings, model.stem)
+    return Replica(settings, entry.name, fingerprint(entry.path, entry.projector))
 
 
 def model_of(link: Link, replica: Replica, loop: asyncio.AbstractEventLoop, *, retries: int = 3) -> LLM:

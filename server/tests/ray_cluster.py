@@ -21,8 +21,17 @@ from typing import Any
 import httpx
 
 BIN = Path(sys.executable).parent
-STARTING = 240.0  # seconds; a busy machine takes long to import Ray
+STARTING = 900.0  # seconds; a busy machine takes long to import Ray
 SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONWARNINGS": "ignore", "PYTHONUNBUFFERED": "1"}
+PATIENCE = {  # a busy machine answers late, and its node is not dead for that
+    "RAY_health_check_timeout_ms": "60000",
+    "RAY_health_check_failure_threshold": "20",
+    "RAY_worker_register_timeout_seconds": "600",
+    "RAY_agent_register_timeout_ms": "300000",
+    "RAY_gcs_rpc_server_connect_timeout_s": "60",
+    "RAY_py_gcs_connect_timeout_s": "120",
+}
+STARTS = 5  # `ray start` gives up when its parts take more than 30 s, which nothing can change
 
 
 class Cluster:
@@ -33,7 +42,7 @@ class Cluster:
         self.http = free_port()
         self.url = f"http://127.0.0.1:{self.http}"
         token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-        self.environment = {**os.environ, **SETTINGS, **token, "RAY_ADDRESS": f"127.0.0.1:{port}"}
+        self.environment = {**os.environ, **SETTINGS, **PATIENCE, **token, "RAY_ADDRESS": f"127.0.0.1:{port}"}
 
     def deploy(self, arguments: dict[str, Any], **overrides: Any) -> None:
         """Deploy the application, or change it; `overrides` are options of the deployment Engine-scripted."""
@@ -145,15 +154,27 @@ def cluster() -> Iterator[Cluster]:
             f"--temp-dir={folder}",
         ),
     ]
-    with (folder / "ray.log").open("w") as log:
-        ray = subprocess.Popen([BIN / "ray", *words], env=made.environment, stdout=log, stderr=log)
+    ray = None
     try:
-        until(lambda: (folder / "ray.log").read_text().find("Ray runtime started") >= 0, STARTING)
+        ray = _started(made, words, folder / "ray.log")
         yield made
     finally:
         made.end()
-        ray.wait(60)
+        if ray is not None:
+            ray.wait(60)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _started(made: Cluster, words: list[str], log: Path) -> subprocess.Popen[bytes]:
+    """The process of `ray start`, once the cluster runs."""
+    for _ in range(STARTS):
+        with log.open("w") as file:
+            ray = subprocess.Popen([BIN / "ray", *words], env=made.environment, stdout=file, stderr=file)
+        until(lambda ray=ray: ray.poll() is not None or "Ray runtime started" in log.read_text(), STARTING)
+        if ray.poll() is None:
+            return ray
+        made.end()
+    raise AssertionError(log.read_text())
 
 
 def until(holds: Callable[[], bool], seconds: float = 60) -> None:

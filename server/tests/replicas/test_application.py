@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import io
+import json
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,6 +19,7 @@ from serving import chunks_of
 
 from backbay_engine import LLM
 from backbay_server.application import application
+from backbay_server.generation.generator import THREADS
 from backbay_server.replicas.engine import ReplicatedEngine
 from backbay_server.replicas.replica import Replica
 
@@ -156,6 +160,39 @@ def test_embeddings_come_from_replicas(tmp_path: Path):
     again, _, _ = ask(path, [replica], "/v1/embeddings", body, cuts=[0] * 3)
     assert again.json()["data"] == alone.json()["data"]
     assert link.is_idle()
+
+
+def test_pictures_that_wait_for_a_replica_hold_up_no_text():
+    """The tokens of a picture are counted by a replica; the threads that make prompts do not wait for it."""
+    models = Path(__file__).parents[3] / "examples" / "models"
+    path, released = models / "backbay-tiny-vision-f16.gguf", asyncio.Event()
+    file = io.BytesIO()
+    pytest.importorskip("PIL.Image").new("RGB", (64, 64)).save(file, "PNG")
+    data = base64.b64encode(file.getvalue()).decode()
+    source = {"type": "base64", "media_type": "image/png", "data": data}
+    said = [{"role": "user", "content": [{"type": "image", "source": source}]}]
+    counted = {"model": path.stem, "messages": said}
+    asked = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 2}
+
+    class Held(LocalLink):
+        async def call(self, method: str, *arguments: Any) -> Any:
+            await released.wait()
+            return await super().call(method, *arguments)
+
+    async def asking() -> list[str]:
+        replica = replica_of(path, context=256)
+        async with client_over(path, [replica], Held([replica])) as client:
+            where = "/v1/messages/count_tokens"
+            counts = [asyncio.ensure_future(client.post(where, json=counted)) for _ in range(2 * THREADS)]
+            await asyncio.sleep(0.2)
+            text = await asyncio.wait_for(client.post("/v1/chat/completions", json=asked), 60)
+            assert not any(count.done() for count in counts)
+            released.set()
+            return [text.text, *(answer.text for answer in await asyncio.gather(*counts))]
+
+    text, *counts = asyncio.run(asking())
+    assert '"finish_reason"' in text
+    assert {json.loads(count)["input_tokens"] for count in counts} == {json.loads(counts[0])["input_tokens"]}
 
 
 def test_a_request_that_kills_replicas_is_a_500(path: Path, replicas: tuple[Replica, Replica]):

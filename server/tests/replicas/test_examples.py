@@ -6,10 +6,12 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from scripted_model import write_scripted_model
 
+from backbay import OptionError
 from backbay_server.catalogue import Entry
 from backbay_server.replicas.arguments import Arguments, Scale, arguments_of
-from backbay_server.replicas.deployments import deployment_name
+from backbay_server.replicas.deployments import app, deployment_name
 
 ROOT = Path(__file__).parents[3]
 
@@ -27,6 +29,17 @@ def test_the_file_for_ray_serve_is_understood():
 
 def test_the_names_of_deployments_are_plain():
     assert deployment_name(Entry("org/name:7b Q4_0", Path("x.gguf"))) == "Engine-org-name-7b-Q4_0"
+
+
+@pytest.mark.fault(
+    "two models would have deployments of one name", "nothing is deployed, and the error names both"
+)
+def test_models_whose_deployments_would_have_one_name_are_refused(tmp_path: Path):
+    for name in ("a b", "a-b"):
+        write_scripted_model(tmp_path / f"{name}.gguf")
+    models = [str(tmp_path / "a b.gguf"), str(tmp_path / "a-b.gguf")]
+    with pytest.raises(OptionError, match=r"'a b' and 'a-b' would both be the deployment Engine-a-b"):
+        app({"models": models})
 
 
 def test_the_document_names_all_arguments():

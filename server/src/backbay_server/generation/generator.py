@@ -74,7 +74,8 @@ class Generator:
     async def count(self, llm: LLM, said: Conversation) -> int:
         """The tokens of a conversation's prompt."""
         ready = await self._with_pictures(llm, said)
-        return await self.beside(lambda: len(llm.encode(made(llm, ready))))
+        prompt = await self.beside(made, llm, ready)
+        return len(prompt) if isinstance(prompt, list) else len(await self.waiting(llm.encode, prompt))
 
     async def _with_pictures(self, llm: LLM, said: Conversation) -> Conversation:
         """A conversation with the pictures that it names by an address."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import re
 from asyncio import AbstractEventLoop
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import wait
 from dataclasses import replace
 from functools import partial
 from threading import Event
@@ -23,7 +24,7 @@ from ..application import application
 from ..catalogue import Catalogue, Entry
 from ..settings import Settings
 from .arguments import Arguments, Scale, arguments_of
-from .engine import ReplicatedEngine
+from .engine import ReplicatedEngine, description
 from .replica import Replica
 from .same_model import fingerprint
 
@@ -48,6 +49,7 @@ def app(args: Mapping[str, Any]) -> Application:
     catalogue = Catalogue(settings.models, (), settings.aliases)
     if not catalogue.named:
         raise OptionError("name a model: models=FILE")
+    _require_distinct(catalogue.named)
     engines = [_engine(arguments, settings, entry) for entry in catalogue.named]
     return _ingress(arguments, settings).bind(*engines)
 
@@ -55,6 +57,19 @@ def app(args: Mapping[str, Any]) -> Application:
 def deployment_name(entry: Entry) -> str:
     """The name of a model's deployment, as files and metrics have it."""
     return f"Engine-{re.sub(r'[^A-Za-z0-9._-]', '-', entry.name)}"
+
+
+def _require_distinct(entries: Sequence[Entry]) -> None:
+    """OptionError if two models would have deployments of one name: Ray Serve would rename one of them in silence."""
+    taken = dict[str, Entry]()
+    for entry in entries:
+        other = taken.setdefault(deployment_name(entry), entry)
+        if other is not entry:
+            raise OptionError(
+                f"the models {other.name!r} and {entry.name!r} would both be the deployment "
+                f"{deployment_name(entry)}; give one of them another name by aliases: {{NAME: {entry.path}}}, "
+                "and leave it out of models"
+            )
 
 
 def _engine(arguments: Arguments, settings: Settings, entry: Entry) -> Application:
@@ -136,13 +151,9 @@ def _load(
 
     named = {each.path: each for each in Catalogue(settings.models, (), settings.aliases).named}
     link = ServeLink(serve.get_deployment_handle(deployment_name(named[entry.path])))
-    asked = asyncio.run_coroutine_threadsafe(link.call("describe"), loop)
-    while True:
-        try:
-            described = asked.result(POLL)
-            break
-        except TimeoutError:
-            if cancel.is_set():
-                asked.cancel()
-                raise CancelledError("the server ends before a replica was there") from None
-    return LLM(ReplicatedEngine(link, loop, described, name=entry.name, retries=retries))
+    asked = asyncio.run_coroutine_threadsafe(description(link), loop)
+    while not wait((asked,), POLL).done:
+        if cancel.is_set():
+            asked.cancel()
+            raise CancelledError("the server ends before a replica was there")
+    return LLM(ReplicatedEngine(link, loop, asked.result(), name=entry.name, retries=retries))

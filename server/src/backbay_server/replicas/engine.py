@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from asyncio import AbstractEventLoop
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any, TypeVar, final
+from typing import Any, Final, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +41,8 @@ from backbay_engine.remote import (
 from .asked import Asked, AskedScores, AskedText
 from .links import Link, ReplicaLostError, ReplicasBusyError
 
+log = logging.getLogger(__name__)
+PAUSE: Final = 0.5  # seconds between two tries
 T = TypeVar("T")
 
 
@@ -50,6 +53,18 @@ class Description:
     opened: Opened
     memory: BackendMemory
     parallel: int
+
+
+async def description(link: Link) -> Description:
+    """What any replica tells of itself: if one is lost before it has, or none has room, another is asked."""
+    while True:
+        try:
+            found: Description = await link.call("describe")
+        except (ReplicaLostError, ReplicasBusyError) as error:
+            log.info("no replica has told what its model is yet (%s)", error)
+            await asyncio.sleep(PAUSE)
+        else:
+            return found
 
 
 @final

@@ -59,7 +59,7 @@ def errors_of_ours() -> Iterator[None]:
         raise ReplicaLostError("it was told to end") from None
     except RayTaskError as error:
         if isinstance(error.cause, RayActorError):
-            raise ReplicaLostError(str(error.cause)) from None
+            raise ReplicaLostError(_first_line(error.cause)) from None
         raise
     except (RayActorError, RaySystemError, ReplicaUnavailableError, TaskCancelledError) as error:
         raise ReplicaLostError(_first_line(error)) from None
