@@ -24,6 +24,8 @@ from backbay_engine import (
     TokenStep,
     load,
 )
+from backbay_engine.text.formats import grammars
+from backbay_server.replicas import engine
 from backbay_server.replicas.replica import Replica
 
 ANSWERS: list[tuple[str, dict[str, Any]]] = [
@@ -224,6 +226,27 @@ def test_logits_come_from_replicas(
     with model_of(LocalLink(replicas), replicas[0], loop) as llm:
         assert (llm.logits("[count] 1") == alone.logits("[count] 1")).all()
         assert llm.memory().input_weights == alone.memory().input_weights
+
+
+def test_a_format_is_tried_by_the_application_and_not_again_by_a_replica(
+    replicas: tuple[Replica, Replica], loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
+):
+    tried = list[str]()
+    monkeypatch.setattr(grammars, "_try", lambda grammar, **_: tried.append(grammar))
+    with model_of(LocalLink(replicas, cuts=[2]), replicas[0], loop) as llm:
+        found, _ = asked(llm, "[json]", response_format={"type": "json_object"}, temperature=0)
+    assert found.text == '{"answer": 42}'
+    assert len(tried) == 1
+
+
+def test_a_description_is_asked_for_until_a_replica_gives_one(
+    replicas: tuple[Replica, Replica], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(engine, "PAUSE", 0.0)
+    link = LocalLink(replicas, cuts=[0, 0])
+    found = asyncio.run(engine.description(link))
+    assert found.opened.facts == asyncio.run(replicas[0].describe()).opened.facts
+    assert next(link.cuts, None) is None
 
 
 def test_the_tokens_are_counted_once(replicas: tuple[Replica, Replica], loop: asyncio.AbstractEventLoop):

@@ -113,6 +113,7 @@ class Worker:
         engine = LocalEngine(
             setup.path, _found(setup.backend), setup.params, setup.sizes, sight, guess, setup.keep
         )
+        engine.grammars.tried = True  # by the host
         found = opened(engine) if setup.with_vocabulary else Opened(engine.facts)
         self._host.send(Kind.OPENED, payload=pickle.dumps(found))
         engine.load(

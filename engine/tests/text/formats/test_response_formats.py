@@ -249,3 +249,15 @@ def test_a_schema_that_takes_minutes_to_compile_is_refused(keyword: dict[str, st
     with pytest.raises(ResponseFormatError, match="compiling it failed: it took more than"):
         check(response_format_of({"allOf": patterns}))
     check(response_format_of({"type": "integer"}))  # the next trial has a new process
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="children are found in /proc")
+def test_a_format_is_tried_by_the_host_and_not_again_by_its_worker(path: Path) -> None:
+    """Who tries a format starts a process for it."""
+    wanted = {"type": "integer", "maximum": 99}
+    with load(path, "cpu_ref", **SIZES, worker=True) as llm:
+        assert int(llm.generate("x", response_format=wanted, seed=1).text) <= 99
+        tasks = Path(f"/proc/{llm.worker_pid}/task").iterdir()
+        assert "".join((task / "children").read_text() for task in tasks) == ""
+        with pytest.raises(ResponseFormatError):
+            llm.submit("x", response_format={"not": {}})

@@ -45,6 +45,7 @@ class Replica:
         require_same(name, entry.path, entry.projector, expected)
         self._llm = load_entry(settings, entry)
         self._engine = engine_of(self._llm)
+        self._engine.grammars.tried = True  # by the application
         self._description = Description(opened(self._engine), self._engine.memory(), settings.parallel)
         self._watch = None if watch is None else watch(name)
         self._bridges = WeakKeyDictionary[AbstractEventLoop, Bridge]()

@@ -29,7 +29,12 @@ _SPACE: Final = (
 
 @final
 class Grammars:
-    """Makes constraints of response formats. Threads may share one; the vocabulary is read at the first format."""
+    """Makes constraints of response formats. Threads may share one; the vocabulary is read at the first format.
+
+    tried  whether formats have been tried by whoever sends them, who is another process
+    """
+
+    tried = False
 
     def __init__(self, tokenizer: Tokenizer | None, size: int) -> None:
         self._tokenizer, self._size = tokenizer, size
@@ -40,7 +45,7 @@ class Grammars:
         """The constraint of one answer; ResponseFormatError if no answer can be as wanted."""
         if self._tokenizer is None:
             raise ResponseFormatError("the file has no vocabulary, so an answer has no format")
-        grammar = _tried(wanted)
+        grammar = _compiled(wanted) if self.tried else _tried(wanted)
         with self._lock:
             if self._vocabulary is None:
                 self._vocabulary = _vocabulary_of(self._tokenizer, self._size)
