@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from backbay_server.errors import InvalidRequestError
 from backbay_server.generation.forms import AnswerForm, call_format, form_of
 from backbay_server.generation.requests import Tools
 
@@ -20,6 +21,7 @@ CALLS, CALL, SEP, CALLED, OVER = (
     f"<\uff5ctool\u2581{name}\uff5c>"
     for name in ("calls\u2581begin", "call\u2581begin", "sep", "call\u2581end", "calls\u2581end")
 )
+DSML = "\uff5cDSML\uff5c"
 THOUGHT = "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant"
 
 
@@ -55,6 +57,44 @@ def role(name: str, arguments: str) -> str:
     return f" to=functions.{name}<|channel|>commentary json<|message|>{arguments}"
 
 
+def pieces_of(arguments: str) -> dict[str, str]:
+    """Arguments as parameters: texts as they are, other values in JSON; what is no object is a parameter of no name."""
+    try:
+        found = json.loads(arguments)
+    except ValueError:
+        return {"": arguments}
+    return {key: value if isinstance(value, str) else json.dumps(value) for key, value in found.items()}
+
+
+def qwen(name: str, arguments: str) -> str:
+    given = "".join(
+        f"<parameter={key}>\n{text}\n</parameter>\n" for key, text in pieces_of(arguments).items()
+    )
+    return f"<tool_call>\n<function={name}>\n{given}</function>\n</tool_call>"
+
+
+def glm(name: str, arguments: str) -> str:
+    given = "".join(
+        f"<arg_key>{key}</arg_key>\n<arg_value>{text}</arg_value>\n"
+        for key, text in pieces_of(arguments).items()
+    )
+    return f"<tool_call>{name}\n{given}</tool_call>"
+
+
+def dsml(name: str, arguments: str) -> str:
+    given = "".join(
+        f'<{DSML}parameter name="{key}" string="true">{text}</{DSML}parameter>\n'
+        for key, text in pieces_of(arguments).items()
+    )
+    calls = f"<{DSML}invoke name={json.dumps(name)}>\n{given}</{DSML}invoke>"
+    return f"<{DSML}function_calls>\n{calls}\n</{DSML}function_calls>"
+
+
+def kimi(name: str, arguments: str) -> str:
+    call = f"<|tool_call_begin|>functions.{name}:0<|tool_call_argument_begin|>{arguments}<|tool_call_end|>"
+    return f"<|tool_calls_section_begin|>{call}<|tool_calls_section_end|>"
+
+
 class Case(NamedTuple):
     """A template, how it writes a call, and answers besides."""
 
@@ -80,6 +120,20 @@ CASES: Mapping[str, Case] = {
     "DeepSeek": Case(CALL, deepseek, ["Yes"]),
     "DeepSeek, control": Case(CALL, deepseek, ["Yes"], (CALLS, CALL, SEP, CALLED, OVER)),
     "DeepSeek R1": Case(f"{CALL}```json</think>", deepseek_r1, ["<think>Hm</think>Yes"]),
+    "Qwen 3 Coder": Case("<tool_call><function=<parameter=</think>", qwen, ["<think>Hm</think>Yes", "<b>"]),
+    "Qwen 3 Coder, control": Case(
+        "<function=<parameter=", qwen, ["Yes", "<"], ("<tool_call>", "</tool_call>")
+    ),
+    "GLM": Case("<arg_key><arg_value></think>", glm, ["<think>Hm</think>Yes", ""]),
+    "GLM, control": Case(
+        "<arg_key><arg_value>",
+        glm,
+        ["Yes"],
+        ("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+    ),
+    "DeepSeek V3.2": Case(DSML, dsml, ["Yes", "<b>"]),
+    "DeepSeek V3.2, control": Case(DSML, dsml, ["Yes", "<b>"], (DSML,)),
+    "Kimi": Case("<|tool_call_begin|>", kimi, ["Yes"]),
     "channels": Case(
         "<|channel|><|message|>",
         channel,
@@ -138,11 +192,16 @@ def allows(format: Mapping[str, Any], vocabulary: Vocabulary, text: str) -> bool
 
 
 def format_of(
-    case: Case, *, forced: bool, strict: Sequence[str] = NAMES, inside: bool = False
+    case: Case,
+    *,
+    forced: bool,
+    strict: Sequence[str] = NAMES,
+    inside: bool = False,
+    definitions: Sequence[Mapping[str, Any]] = DEFINITIONS,
 ) -> tuple[Mapping[str, Any], Vocabulary]:
     form: AnswerForm = form_of(case.template, tools=True)
     vocabulary = Vocabulary(case.control)
-    tools = Tools(DEFINITIONS, frozenset(strict), forced)
+    tools = Tools(definitions, frozenset(strict), forced)
     return call_format(form, tools, vocabulary, inside=inside), vocabulary  # type: ignore[arg-type]
 
 
@@ -164,6 +223,63 @@ def test_a_forced_answer_is_a_call(name: str) -> None:
         assert allows(*found, case.call(each, GOOD))
     for text in (*case.free, case.call("f", BAD), case.call("g", GOOD), "Yes"):
         assert not allows(*found, text), text
+
+
+TAGGED = {"Qwen 3 Coder": qwen, "GLM, control": glm, "DeepSeek V3.2, control": dsml}
+MIXED: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {
+        "text": {"type": "string", "description": "any"},
+        "count": {"type": "integer"},
+        "list": {"type": "array", "items": {"$ref": "#/$defs/one"}},
+    },
+    "required": ["text"],
+    "$defs": {"one": {"type": "boolean"}},
+}
+
+
+@pytest.mark.parametrize("name", TAGGED)
+def test_parameters_between_marks_obey(name: str) -> None:
+    call, tools = TAGGED[name], [{"type": "function", "function": {"name": "f", "parameters": MIXED}}]
+    found = format_of(CASES[name], forced=True, definitions=tools)
+    text = "</b> \n<x"
+    assert allows(*found, call("f", json.dumps({"text": text})))
+    numbers = call("f", json.dumps({"text": text, "count": 5, "list": [True]}))
+    numbers = numbers.replace('name="count" string="true"', 'name="count" string="false"')
+    assert allows(*found, numbers.replace('name="list" string="true"', 'name="list" string="false"'))
+    for wrong in (
+        {},
+        {"count": 5},
+        {"text": "", "count": "a"},
+        {"text": "", "list": [1]},
+        {"text": "", "b": 1},
+    ):
+        assert not allows(*found, call("f", json.dumps(wrong))), wrong
+
+
+@pytest.mark.parametrize("name", TAGGED)
+def test_tools_that_are_free_take_any_parameters(name: str) -> None:
+    found = format_of(CASES[name], forced=False, strict=["foo"])
+    assert allows(*found, TAGGED[name]("f", json.dumps({"any": "x", "other": "y"})))
+    assert not allows(*found, TAGGED[name]("foo", json.dumps({"any": "x"})))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "not": {}},
+        {"type": "object", "properties": {"a": {"type": "string", "pattern": "a+"}}},
+    ],
+)
+def test_what_marks_around_parameters_cannot_demand_is_refused(schema: Mapping[str, Any]) -> None:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    with pytest.raises(InvalidRequestError, match=r"(not|pattern) cannot be demanded"):
+        format_of(CASES["GLM"], forced=True, definitions=tools)
+
+
+def test_what_is_no_json_cannot_be_demanded_of_gemma() -> None:
+    with pytest.raises(InvalidRequestError, match="arguments cannot be demanded"):
+        format_of(Case('<|tool_call><|"|>', None), forced=True)
 
 
 def test_calls_stand_side_by_side_and_in_text() -> None:

@@ -32,16 +32,38 @@ WEATHER = (
     '<tool_call>\n{"name": "weather", "arguments": {"city": "a } \\" b", "days": [1, {}]}}\n</tool_call>'
 )
 ARGUMENTS = {"city": 'a } " b', "days": [1, {}]}
+QWEN = form_of("<tool_call><function=<parameter=</think>", tools=True)
+GLM = form_of("<tool_call><arg_key><arg_value></think>", tools=True)
+DSML = "\uff5cDSML\uff5c"
+DEEPSEEK_V3_2 = form_of(f"<{DSML}function_calls></think>", tools=True)
+DEEPSEEK_V4 = form_of(f"<{DSML}tool_calls></think>", tools=True)
+KIMI = form_of("<|tool_call_begin|></think>", tools=True)
+GEMMA = form_of('<|tool_call><|"|><|channel>thought\n<channel|>', tools=True)
+FUNCTION_GEMMA = form_of("<start_function_call>", tools=True)
+NEW = [QWEN, GLM, DEEPSEEK_V3_2, DEEPSEEK_V4, KIMI, GEMMA, FUNCTION_GEMMA]
+SCHEMAS = {
+    "weather": {
+        "type": "object",
+        "properties": {
+            "city": {"type": "string"},
+            "unit": {"enum": ["5", "6"]},
+            "note": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+            "days": {"type": ["integer", "string"]},
+            "hot": {"type": "boolean"},
+            "list": {"type": "array"},
+        },
+    }
+}
 
 
 def parts(form: AnswerForm, pieces: list[str], *, inside: bool = False) -> list[tuple[str, object]]:
     """Reasoning, text and calls, joined."""
-    parser = reader_of(form, inside=inside)
+    parser = reader_of(form, inside=inside, schemas=SCHEMAS)
     found: list[list[str]] = []
     for given_piece in [*(each for piece in pieces for each in parser.push(piece)), *parser.finish()]:
         match given_piece:
             case CallBegun(number, id, name):
-                assert len(id) == 9
+                assert len(id) == 9 or id.startswith("functions.")
                 assert number == sum(kind == f"call {name}" or kind.startswith("call") for kind, _ in found)
                 found.append([f"call {name}", ""])
             case CallArguments(_, text):
@@ -159,6 +181,96 @@ CASES = {
         " to=functions.f<|channel|>analysis<|message|>",
         [("call f", {})],
     ),
+    "Qwen 3 Coder": (
+        QWEN,
+        (
+            '<think>Hm</think>Look.\n\n<tool_call>\n<function=weather>\n<parameter=city>\n a </b>\n"x\n\n</parameter>\n'
+            "<parameter=days>\n5\n</parameter>\n<parameter=hot>\nTrue\n</parameter>\n<parameter=unit>\n5\n"
+            "</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=g>\n</function>\n</tool_call>"
+        ),
+        [
+            ("reasoning", "Hm"),
+            ("text", "Look."),
+            ("call weather", {"city": ' a </b>\n"x\n', "days": 5, "hot": True, "unit": "5"}),
+            ("call g", {}),
+        ],
+    ),
+    "Qwen 3 Coder, without the first mark, and with unknown parameters": (
+        QWEN,
+        "<function=f><parameter=a>7</parameter><parameter=b>\nx y\n</parameter></function></tool_call>.",
+        [("call f", {"a": 7, "b": "x y"}), ("text", ".")],
+    ),
+    "Qwen 3 Coder, no call": (QWEN, "<function=\n</function>", [("text", "<function=\n</function>")]),
+    "texts that may be null": (
+        QWEN,
+        (
+            "<tool_call><function=weather><parameter=note>\n5\n</parameter></function></tool_call>"
+            "<tool_call><function=weather><parameter=note>\nNone\n</parameter></function></tool_call>"
+        ),
+        [("call weather", {"note": "5"}), ("call weather", {"note": None})],
+    ),
+    "GLM 4.5": (
+        GLM,
+        (
+            "<think>Hm</think>\n<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>K\u00f6ln\n</arg_value>\n"
+            '<arg_key>list</arg_key>\n<arg_value>["a", {"b": 1}]</arg_value>\n</tool_call>\n<tool_call>g\n</tool_call>'
+        ),
+        [
+            ("reasoning", "Hm"),
+            ("call weather", {"city": "K\u00f6ln\n", "list": ["a", {"b": 1}]}),
+            ("call g", {}),
+        ],
+    ),
+    "GLM 4.7": (
+        GLM,
+        "<tool_call>f<arg_key>a</arg_key><arg_value>x</arg_value><arg_key>b</arg_key><arg_value>1</arg_value></tool_call>",
+        [("call f", {"a": "x", "b": 1})],
+    ),
+    "GLM, no call": (GLM, "<tool_call>f(1)</tool_call>.", [("text", "<tool_call>f(1)</tool_call>.")]),
+    "DeepSeek V3.2": (
+        DEEPSEEK_V3_2,
+        (
+            f'Look.\n\n<{DSML}function_calls>\n<{DSML}invoke name="weather">\n<{DSML}parameter name="city" string="true">'
+            f'5\n</{DSML}parameter>\n<{DSML}parameter name="days" string="false">5</{DSML}parameter>\n</{DSML}invoke>\n'
+            f'<{DSML}invoke name="g">\n</{DSML}invoke>\n</{DSML}function_calls>'
+        ),
+        [("text", "Look."), ("call weather", {"city": "5\n", "days": 5}), ("call g", {})],
+    ),
+    "DeepSeek V4, in JSON": (
+        DEEPSEEK_V4,
+        f'<{DSML}tool_calls>\n<{DSML}invoke name="f">\n{{"a": "}}"}}\n</{DSML}invoke>\n</{DSML}tool_calls>',
+        [("call f", {"a": "}"})],
+    ),
+    "Kimi": (
+        KIMI,
+        (
+            "<think>Hm</think>Look.<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>"
+            '{"a": 1}<|tool_call_end|><|tool_call_begin|>functions.g:1<|tool_call_argument_begin|>{}<|tool_call_end|>'
+            "<|tool_calls_section_end|>"
+        ),
+        [("reasoning", "Hm"), ("text", "Look."), ("call f", {"a": 1}), ("call g", {})],
+    ),
+    "Gemma 4": (
+        GEMMA,
+        (
+            '<|channel>thought\nHm<channel|><|tool_call>call:f{a:<|"|>x: "y"}\n<|"|>,b:[1,true,<|"|>z<|"|>,{c:null}],'
+            'd:{},"e":-2.5,t:12:30}<tool_call|><|tool_call>call:g{}<tool_call|>'
+        ),
+        [
+            ("reasoning", "Hm"),
+            (
+                "call f",
+                {"a": 'x: "y"}\n', "b": [1, True, "z", {"c": None}], "d": {}, "e": -2.5, "t": "12:30"},
+            ),
+            ("call g", {}),
+        ],
+    ),
+    "FunctionGemma": (
+        FUNCTION_GEMMA,
+        "<start_function_call>call:f{a:<escape>x<escape>,b:word}<end_function_call>",
+        [("call f", {"a": "x", "b": "word"})],
+    ),
+    "Gemma, no call": (GEMMA, "<|tool_call>f<tool_call|>", [("text", "<|tool_call>f<tool_call|>")]),
     "text without a channel": (CHANNELS, "to be, or <|not|>", [("text", "to be, or <|not|>")]),
     "a channel that ends in its header": (CHANNELS, "<|channel|>fin", [("text", "<|channel|>fin")]),
 }
@@ -195,6 +307,53 @@ def test_arguments_are_passed_on_as_they_grow(name: str) -> None:
     assert parser.calls == 1
 
 
+GROWING_TEXTS = {
+    "Qwen 3 Coder": (QWEN, "<function=weather>\n<parameter=city>\n", "</parameter>", "</function>"),
+    "GLM": (
+        GLM,
+        "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>",
+        "</arg_value>",
+        "</tool_call>",
+    ),
+    "DeepSeek V3.2": (
+        DEEPSEEK_V3_2,
+        f'<{DSML}invoke name="weather">\n<{DSML}parameter name="city" string="true">',
+        f"</{DSML}parameter>",
+        f"</{DSML}invoke>",
+    ),
+    "Gemma": (GEMMA, '<|tool_call>call:weather{city:<|"|>', '<|"|>', "}<tool_call|>"),
+}
+
+
+@pytest.mark.parametrize("name", GROWING_TEXTS)
+def test_texts_without_quotes_are_passed_on_as_they_grow(name: str) -> None:
+    form, begin, close, end = GROWING_TEXTS[name]
+    parser = reader_of(form, schemas=SCHEMAS)
+    given = [*parser.push(begin), *parser.push('a"')]
+    assert "".join(piece.text for piece in given[1:]) == '{"city": "a\\"'.replace(
+        ": ", ":" if name == "Gemma" else ": "
+    )
+    assert parser.push("b ") == [CallArguments(0, "b ")]
+    assert parser.push(close) == [CallArguments(0, '"')]
+    assert parser.push(end) == [CallArguments(0, "}")]
+    assert not parser.finish()
+
+
+def test_a_call_has_the_id_that_its_model_gives_it() -> None:
+    reader = reader_of(KIMI)
+    [begun, *_] = reader.push("<|tool_call_begin|>functions.f:3<|tool_call_argument_begin|>{}")
+    assert begun == CallBegun(0, "functions.f:3", "f")
+
+
+@pytest.mark.parametrize("form", [QWEN, GLM, DEEPSEEK_V3_2, GEMMA])
+def test_arguments_that_the_answers_end_has_cut_are_no_whole_json(form: AnswerForm) -> None:
+    begin = next(begin for each, begin, *_ in GROWING_TEXTS.values() if each == form)
+    reader = reader_of(form, schemas=SCHEMAS)
+    pieces = [*reader.push(f"{begin}Oslo"), *reader.finish()]
+    with pytest.raises(ValueError, match="Unterminated"):
+        json.loads("".join(piece.text for piece in pieces if isinstance(piece, CallArguments)))
+
+
 def test_a_prompt_may_have_begun_the_reasoning() -> None:
     assert parts(MARKED, ["Hm</th", "ink> Yes"], inside=True) == [("reasoning", "Hm"), ("text", "Yes")]
     assert parts(MARKED, ["Hm</th"], inside=True) == [("reasoning", "Hm</th")]
@@ -203,7 +362,8 @@ def test_a_prompt_may_have_begun_the_reasoning() -> None:
 def test_a_template_shows_the_form() -> None:
     assert form_of("{{ '<tool_call>' }} </think>", tools=False) == AnswerForm(("<think>", "</think>"))
     assert form_of("{{ tools }}", tools=False) == AnswerForm()
-    assert len({MARKED, BARE, CHANNELS, MISTRAL, OLD_MISTRAL, DEEPSEEK}) == 6
+    forms = [MARKED, BARE, CHANNELS, MISTRAL, OLD_MISTRAL, DEEPSEEK, *NEW]
+    assert len(set(forms)) == len(forms)
 
 
 def test_without_tools_calls_are_text() -> None:
@@ -231,6 +391,7 @@ MARKS = [
     *MARKED.marks,
     *MISTRAL.marks,
     *DEEPSEEK.marks,
+    *(mark for form in NEW for mark in form.marks),
     "<|channel|>",
     "<|message|>",
     "<|end|>",
@@ -238,7 +399,27 @@ MARKS = [
     "```",
 ]
 BITS = st.sampled_from(
-    [*MARKS, '{"name": "f", "arguments": ', "{", "}", '"', ",", "[", "]", "\\", "analysis", " "]
+    [
+        *MARKS,
+        "f>",
+        "call:f",
+        ' name="f">',
+        "<parameter=a>\n",
+        "</parameter>",
+        "\n",
+        ":",
+        "functions.f:0",
+        '{"name": "f", "arguments": ',
+        "{",
+        "}",
+        '"',
+        ",",
+        "[",
+        "]",
+        "\\",
+        "analysis",
+        " ",
+    ]
 )
 
 
@@ -255,5 +436,5 @@ def test_no_text_breaks_a_reader_and_cuts_change_nothing(pieces: list[str]) -> N
             found[-1][1] += text
         return [(kind, text) for kind, text in found]
 
-    for form in (MARKED, BARE, MISTRAL, OLD_MISTRAL, DEEPSEEK, CHANNELS, AnswerForm()):
+    for form in (MARKED, BARE, MISTRAL, OLD_MISTRAL, DEEPSEEK, CHANNELS, *NEW, AnswerForm()):
         assert told(form, list("".join(pieces))) == told(form, pieces)

@@ -9,13 +9,22 @@ from typing import Any, Final, final
 
 from backbay_engine import Tokenizer
 
+from ...errors import InvalidRequestError
 from ..requests import Format, Tools
-from .answer_form import AnswerForm, CallStyle
+from .answer_form import AnswerForm
+from .arguments import Schema, Tags, is_text
+from .call_style import CallStyle
+from .mark_search import first_mark
 
 # llguidance's option: calls are written on one line, so that no model goes on with spaces
 _ONE_LINE: Final = {"whitespace_pattern": " ?"}
 _ANY: Final = r"(.|\n)*"
 _CALL_BEGINS: Final = r'(\[\s*)?\{\s*"(name|type)"'
+_OBJECT: Final = frozenset(("type", "properties", "required", "additionalProperties", "$defs", "definitions"))
+_TEXT: Final = frozenset(("type", "enum", "const", "$defs", "definitions"))
+_NOTES: Final = frozenset(
+    ("title", "description", "default", "examples", "deprecated", "$schema", "$id", "x-guidance")
+)
 _RECIPIENT: Final = " to=functions."
 _KIND: Final = r"( ?(<\|constrain\|>)?json)?"
 _HEADER: Final = rf"{_KIND}(<\|channel\|>(commentary|analysis))?{_KIND} ?<\|message\|>"
@@ -51,14 +60,15 @@ class _Calls:
         style = self._style
         if self._tools.forced:
             before, after = style.around or ("", "")
-            yield f"start: {self._written(before + style.begin)} call {self._written(after)}"
+            first, last = before + style.joint + style.begin, style.joint + after
+            yield f"start: {self._written(first)} call {self._written(last)}"
         else:
-            others = [token for mark, token in self._control.items() if mark != style.begin]
-            mixed = f"(TEXT ({' | '.join(others)}))*" if others else ""
+            others = [mark for mark in (*self._control, *style.around) if mark not in style.begin]
+            free = [*dict.fromkeys(filter(None, map(self._from_control, others)))]
+            mixed = f"(TEXT ({' | '.join(free)}))*" if free else ""
+            begin = self._from_control(style.begin)
             yield f"start: (head call)* {mixed} TEXT"
-            yield f"head: {mixed} " + (
-                f"TEXT {self._control[style.begin]}" if style.begin in self._control else "mark"
-            )
+            yield f"head: {mixed} " + (f"TEXT {begin}" if begin else "mark")
             yield f"mark[lazy]: TEXT {_text(style.begin)}"
             yield f"TEXT: /{_ANY}/"
         yield from self._alternatives(
@@ -99,8 +109,57 @@ class _Calls:
         """A rule for each tool, and `call` for all."""
         yield "call: " + " | ".join(f"call_{number}" for number in range(len(self._tools.definitions)))
         for number, tool in enumerate(self._tools.definitions):
-            schema = json.dumps(self._schema(tool["function"]))
-            yield f"call_{number}: {opening(tool['function']['name'])} %json {schema} {closing}"
+            function = tool["function"]
+            arguments, *rules = self._arguments(f"{number}", self._schema(function))
+            yield f"call_{number}: {opening(function['name'])} {arguments} {closing}"
+            yield from rules
+
+    def _arguments(self, place: str, schema: Schema) -> Iterator[str]:
+        """What stands for arguments that obey a schema, then its rules."""
+        if self._style.tags is not None:
+            yield from self._parameters(place, self._style.tags, schema)
+        elif self._style.quote:
+            raise _not_demanded("arguments")
+        else:
+            yield f"%json {json.dumps(schema)}"
+
+    def _parameters(self, place: str, tags: Tags, schema: Schema) -> Iterator[str]:
+        """Parameters between marks, in the order of the schema."""
+        _require_known(schema, _OBJECT)
+        properties, required = schema.get("properties", {}), schema.get("required", ())
+        shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+        if properties or schema.get("additionalProperties") is False:
+            names = [f"parameter_{place}_{number}" for number in range(len(properties))]
+            yield " ".join(
+                name if key in required else f"{name}?" for name, key in zip(names, properties, strict=True)
+            )
+        else:
+            names = [f"parameter_{place}_any"]
+            yield f"({names[0]})*"
+            properties = {"": {"type": "string"}}
+        for name, (key, value) in zip(names, properties.items(), strict=True):
+            yield from self._parameter(name, tags, key, {**value, **shared, "x-guidance": _ONE_LINE})
+
+    def _parameter(self, name: str, tags: Tags, key: str, schema: Schema) -> Iterator[str]:
+        """The rules of a parameter; an empty key is any."""
+        before, _, after = tags.opening("\0", text=is_text(schema)).partition("\0")
+        opening = f"{self._written(before)} {_text(key) if key else f'{name}_key'} {self._written(after)}"
+        if not key:
+            yield rf'{name}_key: /[^<>"\s]+/'
+        if not is_text(schema):
+            yield f"{name}: {opening} %json {json.dumps(schema)} {self._written(tags.closed)}"
+            return
+        _require_known(schema, _TEXT)
+        choices = [schema["const"]] if "const" in schema else schema.get("enum")
+        if choices:
+            chosen = " | ".join(map(_text, choices))
+            yield f"{name}: {opening} ({chosen}) {self._written(tags.closed)}"
+            return
+        left, right = self._cut(tags.close)
+        _, _, rest = tags.closed.partition(tags.close)
+        yield f"{name}: {opening} {name}_value {right} {self._written(rest)}"
+        lazy = "" if right else "[lazy]"
+        yield f"{name}_value{lazy}: /{_ANY}{_pattern(left)}/"
 
     def _schema(self, function: Mapping[str, Any]) -> Mapping[str, Any]:
         """What a tool's arguments must be: as its schema says, unless the tool is free to be called with any."""
@@ -108,11 +167,39 @@ class _Calls:
         given = (function.get("parameters") if obeyed else None) or {"type": "object"}
         return {**given, "x-guidance": _ONE_LINE}
 
+    def _cut(self, mark: str) -> tuple[str, str]:
+        """The text of a mark before its first control token, and the rest as a grammar has it."""
+        at, _ = first_mark(mark, [*self._control])
+        return (mark, "") if at < 0 else (mark[:at], self._written(mark[at:]))
+
+    def _from_control(self, mark: str) -> str:
+        """A mark from its first control token on, before which any text may stand; empty if it has none."""
+        return self._cut(mark)[1]
+
     def _written(self, text: str) -> str:
         """A text with marks, as a grammar has it."""
         marks = "|".join(map(re.escape, self._control))
         parts = re.split(f"({marks})", text) if marks else [text]
         return " ".join(self._control.get(part) or _text(part) for part in parts if part)
+
+
+def _require_known(schema: Schema, known: frozenset[str]) -> None:
+    """InvalidRequestError if a schema has a keyword that marks around parameters cannot obey."""
+    unknown = sorted(schema.keys() - known - _NOTES)
+    if unknown:
+        raise _not_demanded(", ".join(unknown))
+
+
+def _not_demanded(what: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"in the form in which this model writes calls, {what} cannot be demanded: leave out strict, "
+        "and let tool_choice be auto",
+        param="tools",
+    )
+
+
+def _pattern(text: str) -> str:
+    return re.escape(text).replace("/", r"\/")
 
 
 def _text(text: str) -> str:

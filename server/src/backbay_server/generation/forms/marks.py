@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, final
 
 from .answer_form import AnswerForm
+from .arguments import Arguments, JsonArguments, Schema
 from .mark_search import first_mark, possible_mark
 from .pieces import CallArguments, Piece, Reasoning, Text
 from .reader import HoldingReader
@@ -20,18 +21,23 @@ _BARE: Final = ('{"name":"', '[{"name":"', '{"type":"function"', '[{"type":"func
 class MarkReader(HoldingReader):
     """Gives the parts of a text that comes in pieces. What may be the beginning of a mark is held back.
 
-    A call that is no JSON, or lacks a name, stays text. `inside` says that the prompt has begun the reasoning.
+    A call that is no JSON, or lacks a name, stays text.
+
+    inside   whether the prompt has begun the reasoning
+    schemas  of the tools' arguments, by the tools' names
     """
 
-    def __init__(self, form: AnswerForm, *, inside: bool = False) -> None:
+    def __init__(
+        self, form: AnswerForm, *, inside: bool = False, schemas: Mapping[str, Schema] | None = None
+    ) -> None:
         super().__init__()
-        self._style = form.calls
+        self._style, self._schemas = form.calls, schemas or {}
         self._think, self._thought = form.thinking or ("", "")
         self._marks = (
             () if self._style is None else tuple(filter(None, (self._style.begin, *self._style.around)))
         )
-        self._value: _Value | None = None  # the arguments that grow
-        self._outer: _Value | None = None  # the object that holds them
+        self._value: Arguments | None = None  # the arguments that grow
+        self._outer: Arguments | None = None  # the object that holds them
         self._state = self._reasoning if inside and self._thought else self._beginning
 
     def _go_on(self) -> bool:
@@ -118,14 +124,18 @@ class MarkReader(HoldingReader):
             more, self._held = self._value.cut(self._held)
             if more:
                 self._given.append(CallArguments(self._begun - 1, more))
-            if self._value.over:
-                self._value, self._state = None, self._called
+            if not self._value.over:
+                return False
+            self._value, self._state = None, self._called
             return bool(self._held)
         head = self._style.head.match(self._held)
         if head is not None:
-            self._begin_call(head["plain"] or json.loads(head["json"], strict=False))
-            self._held, self._value = self._held[head.end() :], _Value()
-            self._outer = _Value(depth=1) if head["json"] else None
+            name = head["plain"] or json.loads(head["json"], strict=False)
+            self._begin_call(name, head.groupdict().get("id"))
+            in_json = bool(head["json"])
+            self._held = self._held[head.end() :]
+            self._value = JsonArguments() if in_json else self._style.arguments(self._schemas.get(name, {}))
+            self._outer = JsonArguments(depth=1) if in_json else None
             return True
         if not self._style.end or self._style.end not in self._held:
             return False
@@ -172,31 +182,6 @@ class MarkReader(HoldingReader):
     def _give(self, piece: Text | Reasoning) -> None:
         if piece.text:
             self._given.append(piece)
-
-
-@final
-class _Value:
-    """Cuts a text at the end of the JSON object with which it begins, or in which it is, `depth` deep."""
-
-    def __init__(self, depth: int = 0) -> None:
-        self._depth, self._quoted, self._escaped, self.over = depth, False, False, False
-
-    def cut(self, text: str) -> tuple[str, str]:
-        """The part of the text that belongs to the object, and the rest."""
-        for at, letter in enumerate(text):
-            if self._quoted:
-                self._quoted = self._escaped or letter != '"'
-                self._escaped = letter == "\\" and not self._escaped
-            elif letter == '"':
-                self._quoted = True
-            elif letter in "{[":
-                self._depth += 1
-            elif letter in "}]":
-                self._depth -= 1
-                if self._depth == 0:
-                    self.over = True
-                    return text[: at + 1], text[at + 1 :]
-        return text, ""
 
 
 def _unmarked(text: str) -> str:

@@ -45,8 +45,8 @@ class HoldingReader(AnswerReader):
     def _go_on(self) -> bool:
         """Take of the held text what is certain; False: more text must come first."""
 
-    def _begin_call(self, name: str) -> None:
-        self._given.append(CallBegun(self._begun, new_id(), name))
+    def _begin_call(self, name: str, id: str | None = None) -> None:
+        self._given.append(CallBegun(self._begun, id or new_id(), name))
         self._begun += 1
 
     def _taken(self) -> Sequence[Piece]:

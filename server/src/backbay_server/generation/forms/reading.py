@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import final
 
 from .answer_form import AnswerForm
+from .arguments import Schema
 from .channels import ChannelReader
 from .marks import MarkReader
 from .pieces import CallArguments, CallBegun, Piece, Text
@@ -49,13 +50,22 @@ def _further(piece: Piece) -> bool:
     return isinstance(piece, CallBegun | CallArguments) and piece.number > 0
 
 
-def reader_of(form: AnswerForm, *, inside: bool = False, parallel: bool = True) -> AnswerReader:
+def reader_of(
+    form: AnswerForm,
+    *,
+    inside: bool = False,
+    parallel: bool = True,
+    schemas: Mapping[str, Schema] | None = None,
+) -> AnswerReader:
     """The reader of an answer's form.
 
     inside    the prompt has begun the reasoning
     parallel  whether an answer may have several calls; otherwise it has the first one only
+    schemas   of the tools' arguments, by the tools' names: some forms do not tell texts from numbers
     """
     reader: AnswerReader = (
-        ChannelReader(tools=form.calls is not None) if form.channels else MarkReader(form, inside=inside)
+        ChannelReader(tools=form.calls is not None)
+        if form.channels
+        else MarkReader(form, inside=inside, schemas=schemas)
     )
     return reader if parallel else FirstCall(reader)
