@@ -1,14 +1,17 @@
-"""Steps of several sequences, and prompts, on the ggml backend: with native code, without it, and llama.cpp.
+"""Steps of several sequences, and prompts, on the ggml or onnx backend: with native code, without it, and llama.cpp.
 
     python bench/columns.py --dtype q4_0 --counts 1 2 4 8 16 32 --sides native ggml llama.cpp
+    python bench/columns.py --backend onnx --sides native onnx llama.cpp
 
 Each side runs in a process of its own, and they take turns. A count's rate is that of all its sequences together: their
 number, divided by the median time of a step. llama.cpp has one cache for all sequences, as its server has by default.
+Opening is the time until the first token of a short prompt, in a process that has imported everything.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
 import statistics
 import time
@@ -20,8 +23,9 @@ from llama_cpp_context import LlamaCppContext
 from llama_file import arguments, be_side_or_compare
 from sides import Side, against, serve, table, take_turns
 
-NATIVE, GGML = "native", "ggml"
-OFF = {"BACKBAY_GGML_NATIVE": "0"}
+NATIVE, BACKENDS = "native", ("ggml", "onnx")
+OFF = {"BACKBAY_GGML_NATIVE": "0", "BACKBAY_ONNX_NATIVE": "0"}
+SHORT = 8  # tokens of the prompt at opening
 PREFILL = "prompt"
 
 
@@ -33,10 +37,13 @@ def main() -> None:
     parser.add_argument(
         "--prompt", type=int, default=PROMPT, help="tokens of the prompt; 0: none is measured"
     )
-    parser.add_argument("--sides", nargs="+", help=f"{NATIVE}, {GGML} (without native code), {LLAMA_CPP}")
+    parser.add_argument(
+        "--sides", nargs="+", help=f"{NATIVE}, {', '.join(BACKENDS)} (without native code), {LLAMA_CPP}"
+    )
+    parser.add_argument("--backend", choices=BACKENDS, default="ggml")
     args = parser.parse_args()
     llama = [LLAMA_CPP] if importlib.util.find_spec("llama_cpp") else []
-    args.sides = args.sides or [NATIVE, GGML, *llama]
+    args.sides = args.sides or [NATIVE, args.backend, *llama]
     be_side_or_compare(args, be_side, compare)
 
 
@@ -44,6 +51,8 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
     """Rates of all sides by count, and of each side relative to its own for one sequence."""
     sides = [start(name, args) for name in args.sides]
     results: dict[str, Any] = {"dtype": args.dtype, "shape": args.shape, "threads": args.threads}
+    results["opening"] = {side.name: side.greeting["opening"] for side in sides}
+    print("opening: " + ", ".join(f"{name} {taken:.1f} s" for name, taken in results["opening"].items()))
     requests = [*([PREFILL] if args.prompt else []), *map(str, args.counts)]
     for request in requests:
         title = (
@@ -63,15 +72,20 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def start(name: str, args: argparse.Namespace) -> Side:
-    keys = ("model", "shape", "dtype", "threads", "tokens", "depth", "prompt")
+    keys = ("model", "shape", "dtype", "threads", "tokens", "depth", "prompt", "backend")
     given = [f"--{key}={getattr(args, key)}" for key in keys]
     counts = ["--counts", *map(str, args.counts)]
-    return Side(name, [__file__, f"--side={name}", *given, *counts], OFF if name == GGML else {})
+    return Side(name, [__file__, f"--side={name}", *given, *counts], OFF if name in BACKENDS else {})
 
 
 def be_side(args: argparse.Namespace) -> None:
     """Answer with tokens per second of a prompt, or of a number of sequences."""
-    made: Any = LlamaCpp(args) if args.side == LLAMA_CPP else Engine(args)
+    kind = LlamaCpp if args.side == LLAMA_CPP else Engine
+    importlib.import_module(kind.MODULE)
+    begun = time.perf_counter()
+    made: Any = kind(args)
+    made.first_token(SHORT)
+    opening = time.perf_counter() - begun
 
     def answer(request: str) -> dict[str, float]:
         if request == PREFILL:
@@ -80,11 +94,13 @@ def be_side(args: argparse.Namespace) -> None:
 
     for request in ([PREFILL] if args.prompt else []) + [str(n) for n in args.counts]:
         answer(request)  # prompts and graphs are kept
-    serve({}, answer)
+    serve({"opening": opening}, answer)
 
 
 class Engine:
-    """backbay_engine on the ggml backend."""
+    """backbay_engine on a backend."""
+
+    MODULE = "backbay_engine"
 
     def __init__(self, args: argparse.Namespace) -> None:
         import backbay_engine
@@ -92,7 +108,7 @@ class Engine:
         self.args, self.number = args, 0
         context = max(args.prompt, args.depth + 2 * args.tokens) + 16
         self.llm = backbay_engine.load(
-            args.model, "ggml", context=context, parallel=max(args.counts), num_threads=args.threads
+            args.model, args.backend, context=context, parallel=max(args.counts), num_threads=args.threads
         )
         self.runs = watched(self.llm.backend)
 
@@ -116,6 +132,8 @@ class Engine:
 
 class LlamaCpp:
     """llama.cpp: prompts of all sequences, then steps of one token each."""
+
+    MODULE = "llama_cpp"
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args, most = args, max(args.counts)

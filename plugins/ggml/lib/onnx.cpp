@@ -5,6 +5,7 @@
 // Rows        rows of weights by number, decoded
 // Cells       the table of the cells that queries see, from a mask
 // Attention   attention over a history
+// Silu        x * sigmoid(x), times another factor if there is one
 
 #include "decoding.h"
 #include "onnx_kernels.h"
@@ -12,6 +13,7 @@
 ort::Table ort::table;
 
 extern "C" void backbay_columns(ggml_tensor *result, int thread, int threads, void *format);
+extern "C" void backbay_gates(const float *x, const float *up, float *y, long first, long end);
 extern "C" void backbay_products(ggml_tensor *result, int thread, int threads, void *format);
 
 using namespace ort;
@@ -23,6 +25,7 @@ long quotient(long a, long b) { return (a + b - 1) / b; }
 
 constexpr long GROUP = 48; // rows that are multiplied together, most
 constexpr long BYTES = 200 << 10; // of weights that a part of a product reads, about
+constexpr long NUMBERS = 1 << 15; // of a gate, in a part
 constexpr long BLOCKS = 1024; // of columns, in a part
 
 struct ColumnsKernel {
@@ -101,6 +104,25 @@ struct RowsKernel {
     }
 };
 
+struct SiluKernel {
+    static constexpr const char *NAME = "Silu";
+    static constexpr Element TYPES[] = {FLOAT, FLOAT}, RESULT = FLOAT; // the number, the other factor
+    static constexpr size_t NEEDED = 1;
+
+    explicit SiluKernel(const Info *) {}
+
+    void run(const Run &run) const {
+        const Array x = run.input(0), y = run.output(x.extents);
+        const float *up = run.has(1) ? (const float *)run.input(1).data : nullptr;
+        long count = 1;
+        for (const int64_t extent : x.extents)
+            count *= extent;
+        run.parts(quotient(count, NUMBERS), [&](int part, int parts) {
+            backbay_gates((const float *)x.data, up, (float *)y.data, count * part / parts, count * (part + 1) / parts);
+        });
+    }
+};
+
 } // namespace
 
 // Called by ONNX Runtime for the options of a session. The domain of the ops lives as long as the process.
@@ -111,7 +133,7 @@ extern "C" ort::Status *RegisterCustomOps(ort::Options *options, const ort::Base
         if (!ort::table)
             return base->table(1) ? ((ort::Status * (*)(int, const char *)) base->table(1)[0])(ort::FAIL, "too old") : nullptr;
         ort::Status *status = ort::make_domain("backbay", &domain);
-        for (const ort::Op *op : {ort::op<ColumnsKernel>(), ort::op<ProductsKernel>(), ort::op<RowsKernel>(), ort::cells_op(), ort::attention_op()})
+        for (const ort::Op *op : {ort::op<ColumnsKernel>(), ort::op<ProductsKernel>(), ort::op<RowsKernel>(), ort::op<SiluKernel>(), ort::cells_op(), ort::attention_op()})
             if (!status)
                 status = ort::add_op(domain, op);
         if (status)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from backbay_onnx.session.native import ATTENTION, PRODUCTS, NativeCode, native_code, why_not_native
+from backbay_onnx.session.native import ATTENTION, GATES, PRODUCTS, NativeCode, native_code, why_not_native
 
 
 @pytest.fixture
 def native() -> NativeCode:
     """The native code that sessions use."""
     code = native_code()
-    if code is None or not (code.dtypes and code.attends):
-        pytest.skip(f"no native code: {why_not_native(PRODUCTS) or why_not_native(ATTENTION)}")
+    why_not = [why_not_native(purpose) for purpose in (PRODUCTS, ATTENTION, GATES)]
+    if code is None or any(why_not):
+        pytest.skip(f"no native code: {why_not}")
     return code
 
 

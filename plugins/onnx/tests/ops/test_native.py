@@ -151,3 +151,18 @@ def test_layers_share_the_table_of_a_mask(native: NativeCode) -> None:
         ctx.compute(y)
         ops = [node.op_type for node in nodes(backend)]
         assert (ops.count("Attention"), ops.count("Cells")) == (3, 1)
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_gates_are_right_from_the_smallest_numbers_to_the_largest(native: NativeCode, gated: bool) -> None:
+    data = np.concatenate([np.linspace(-100, 100, 70_001), [1e30, np.inf, -1e-30, 0]]).astype(np.float32)
+    factor = np.float32(1.5) if gated else np.float32(1)
+    with backbay.open(None, backend="onnx") as backend, backend.new_context() as ctx:
+        x = ctx.from_floats(data)
+        up = ctx.from_floats(np.full_like(data, factor)) if gated else None
+        y = x.silu(ctx, up)
+        ctx.compute(y)
+        assert [node.op_type for node in nodes(backend)].count("Silu") == 1
+        wide = data.astype(np.float64)
+        expected = np.where(wide < 0, wide * np.exp(np.minimum(wide, 0)), wide) / (1 + np.exp(-np.abs(wide)))
+        np.testing.assert_allclose(y.floats(), expected * factor, rtol=1e-6, atol=1e-44)

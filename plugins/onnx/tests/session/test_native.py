@@ -20,6 +20,7 @@ FAULTY = """
 #include <csignal>
 extern "C" const char *backbay_products_instructions() { return "none"; }
 extern "C" const char *backbay_attention_instructions() { return nullptr; }
+extern "C" const char *backbay_gates_instructions() { return nullptr; }
 extern "C" int backbay_products_takes(int) { return 1; }
 extern "C" void *RegisterCustomOps(void *, void *) { FAULT; return nullptr; }
 """
@@ -105,8 +106,8 @@ def test_the_environment_turns_native_code_off_and_doctor_says_so(monkeypatch: p
     monkeypatch.setenv(VARIABLE, OFF)
     assert native_code() is None
     told = diagnose([])
-    assert told["products of quantized weights"] == f"by ONNX Runtime: {VARIABLE}=0 turns it off"
-    assert told["attention"] == f"by ONNX Runtime: {VARIABLE}=0 turns it off"
+    for line in ("products of quantized weights", "attention", "gates"):
+        assert told[line] == f"by ONNX Runtime: {VARIABLE}=0 turns it off"
 
 
 def test_a_file_that_is_missing_is_named_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from backbay import Graph, ops
 
-from ..memory.working_memory import PeakMemory
+from ..memory.working_memory import PeakMemory, nothing
 from ..session.native import NativeCode
 from . import (
     attention,
@@ -38,6 +38,8 @@ def peak_memory(graph: Graph, copied: Collection[int], native: NativeCode | None
         return PeakMemory(graph, declared, copied)
     for op in (ops.mulmat, ops.mulmat_full_prec):
         declared[op] = matrix.native_codes(native.dtypes)
+    if native.gates:
+        declared[ops.silu] = nothing
     if not native.attends:
         return PeakMemory(graph, declared, copied)
     declared[ops.scaled_dot_product_attention] = attention.native_sums

@@ -11,6 +11,7 @@ from backbay import DType, Node, UnsupportedOpError, ops
 from ..lowering.kernel_view import Lowering
 from ..lowering.operand import Operand
 from ..memory.working_memory import nothing, results, times
+from ..session.native import DOMAIN
 from .kernel_table import kernel
 
 
@@ -80,6 +81,8 @@ def relu(b: Lowering, x: Operand, up: Operand | None = None) -> str:
 
 @kernel(ops.silu, working_memory=times(2, results))
 def silu(b: Lowering, x: Operand, up: Operand | None = None) -> str:
+    if b.settings.native_gates:
+        return b.add("Silu", x.floats, "" if up is None else up.of_rank(x.rank), domain=DOMAIN)
     return gated(b, times_sigmoid(b, x.floats, x.floats), x, up)
 
 

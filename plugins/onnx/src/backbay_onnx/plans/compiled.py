@@ -94,6 +94,7 @@ class Sessions:
             windows=windows,
             native_products=services.weights.native,
             native_attention=services.native is not None and services.native.attends,
+            native_gates=services.native is not None and services.native.gates,
             resident=device.has_memory,
             copied=not (device.is_host or device.has_memory),
         )

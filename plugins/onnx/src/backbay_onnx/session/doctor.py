@@ -10,7 +10,7 @@ from backbay.plugin import CPU
 
 from .device import device_of
 from .device_trial import why_not
-from .native import ATTENTION, PRODUCTS, instructions, native_code, why_not_native
+from .native import ATTENTION, GATES, PRODUCTS, instructions, native_code, why_not_native
 from .providers import GPU_PROVIDERS
 from .runtime import DISTRIBUTIONS, is_installed, runtime
 
@@ -30,22 +30,18 @@ def diagnose(quantized: Iterable[DType]) -> dict[str, str]:
         "ONNX Runtime": f"{ort.__version__}, providers {', '.join(ort.get_available_providers())}",
         **{device.provider.prefix: why_not(device) or "works" for device in devices},
         "runs on": f"{working[0]}, unless provider=cpu or gpu_layers ask for the CPU" if working else CPU,
-        "products of quantized weights": _products(),
-        "attention": _attention(),
+        "products of quantized weights": _native(PRODUCTS),
+        "attention": _native(ATTENTION),
+        "gates": _native(GATES),
         "stays quantized": ", ".join(map(str, quantized)),
     }
 
 
-def _products() -> str:
-    """Whether native code of ours multiplies quantized weights on the CPU, or why not."""
+def _native(purpose: str) -> str:
+    """Whether native code of ours serves a purpose on the CPU, or why not."""
     code = native_code()
-    if code is None or not code.dtypes:
-        return f"by ONNX Runtime: {why_not_native(PRODUCTS)}"
-    return f"of {', '.join(sorted(map(str, code.dtypes)))} by code of ours, for {instructions(code.path, PRODUCTS)}"
-
-
-def _attention() -> str:
-    code = native_code()
-    if code is None or not code.attends:
-        return f"by ONNX Runtime: {why_not_native(ATTENTION)}"
-    return f"over a history by code of ours, for {instructions(code.path, ATTENTION)}"
+    why_not = why_not_native(purpose)
+    if code is None or why_not:
+        return f"by ONNX Runtime: {why_not}"
+    made = f"by code of ours, for {instructions(code.path, purpose)}"
+    return f"{made}, of {', '.join(sorted(map(str, code.dtypes)))}" if purpose == PRODUCTS else made

@@ -28,7 +28,7 @@ DOMAIN = "backbay"  # of the custom ops
 DISTRIBUTION = "backbay-ggml-lib"
 STEM = "libbackbay_kernels"
 FORMATS = {DType.Q4_0: 0, DType.Q8_0: 2, DType.Q4_K: 3, DType.Q6_K: 5}  # as in products.h
-ATTENTION, PRODUCTS = "attention", "products"  # purposes
+ATTENTION, GATES, PRODUCTS = "attention", "gates", "products"  # purposes
 TIMEOUT = 60.0  # seconds
 MISSING = f"it is not installed; remedy: pip install {DISTRIBUTION}"
 
@@ -40,16 +40,17 @@ class NativeCode:
     path: Path
     dtypes: frozenset[DType]  # of weights that products take
     attends: bool
+    gates: bool  # silu
 
 
 @cache
 def native_code() -> NativeCode | None:
     """The native code that sessions on the CPU use; None if there is none."""
-    multiplies, attends = (not why_not_native(purpose) for purpose in (PRODUCTS, ATTENTION))
-    if not (multiplies or attends):
+    multiplies, attends, gates = (not why_not_native(purpose) for purpose in (PRODUCTS, ATTENTION, GATES))
+    if not (multiplies or attends or gates):
         return None
     path = _found()
-    return NativeCode(path, dtypes_of(path) if multiplies else frozenset(), attends)
+    return NativeCode(path, dtypes_of(path) if multiplies else frozenset(), attends, gates)
 
 
 @cache

@@ -16,7 +16,7 @@ from onnx import NodeProto, helper
 from backbay import DType
 from backbay.plugin import Array, Bytes, decode
 
-from .native import ATTENTION, DOMAIN, FORMATS, PRODUCTS, dtypes_of
+from .native import ATTENTION, DOMAIN, FORMATS, GATES, PRODUCTS, dtypes_of
 from .runtime import runtime
 
 CLOSE = 1e-3
@@ -85,7 +85,16 @@ def _attended(path: Path, q: Array, k: Array, v: Array, mask: Array) -> Array:
     return y
 
 
-TRIALS: dict[str, Callable[[Path], bool]] = {ATTENTION: attention, PRODUCTS: products}
+def gates(path: Path) -> bool:
+    """Whether silu is right, with another factor and without."""
+    x, up = np.random.default_rng(3).standard_normal((2, 3, 1000)).astype(np.float32) * np.float32(20)
+    nodes = [node("Silu", ["x", ""], "y"), node("Silu", ["x", "up"], "gated")]
+    y, gated = run(path, nodes, {"x": x, "up": up}, ["y", "gated"])
+    expected = x / (1 + np.exp(-x.astype(np.float64)))
+    return bool(np.allclose(y, expected, rtol=CLOSE) and np.allclose(gated, expected * up, rtol=CLOSE))
+
+
+TRIALS: dict[str, Callable[[Path], bool]] = {ATTENTION: attention, GATES: gates, PRODUCTS: products}
 
 
 def node(op: str, inputs: Sequence[str], output: str, **attributes: Any) -> NodeProto:

@@ -1,0 +1,94 @@
+// x * sigmoid(x), times another factor if there is one: the gates of feed-forward layers, in one pass over memory.
+
+#include <cstdint>
+
+#pragma GCC diagnostic ignored "-Wpsabi" // of vectors that functions return: all are inlined
+
+namespace {
+
+constexpr long FLOATS = 16;
+typedef float Vec __attribute__((vector_size(4 * FLOATS)));
+typedef int32_t Ints __attribute__((vector_size(4 * FLOATS)));
+typedef float Loose __attribute__((vector_size(4 * FLOATS), aligned(4), may_alias));
+
+#define INLINED __attribute__((always_inline)) static inline
+
+INLINED Vec all(float x) { return x - Vec{}; }
+
+// e^x for x up to 0, within 2 units of the last place; 0 below -87. NaN stays NaN.
+INLINED Vec exponential(Vec x) {
+    const Vec held = x < all(-87.0f) ? all(-87.0f) : x, magic = all(12582912.0f);
+    const Vec shifted = held * 1.44269504f + magic, n = shifted - magic;
+    const Vec r = held - n * 0.693359375f + n * 2.12194440e-4f; // n times log 2, in two parts
+    Vec y = r * 1.9875691500e-4f + 1.3981999507e-3f;
+    y = y * r + 8.3334519073e-3f;
+    y = y * r + 4.1665795894e-2f;
+    y = y * r + 1.6666665459e-1f;
+    y = y * r + 5.0000001201e-1f;
+    y = y * r * r + r + 1.0f;
+    y = (Vec)((Ints)y + ((Ints)shifted << 23));
+    return x < all(-87.0f) ? Vec{} : y;
+}
+
+// The root of e^-|x| is never too small, so that results keep their digits down to the smallest numbers.
+INLINED Vec silu(Vec x) {
+    const Vec root = exponential((Vec)((Ints)x | INT32_MIN) * 0.5f), share = 1.0f + root * root;
+    return (x < Vec{} ? x * root * root : x) / share;
+}
+
+INLINED void gate(const float *x, const float *up, float *y, long first, long end) {
+    for (long i = first; i < end; i += FLOATS) {
+        const long count = end - i < FLOATS ? end - i : FLOATS;
+        Vec in = {}, factor = {};
+        if (count == FLOATS) {
+            const Vec made = silu(*(const Loose *)(x + i));
+            *(Loose *)(y + i) = up ? made * *(const Loose *)(up + i) : made;
+            continue;
+        }
+        for (long n = 0; n < count; n++) {
+            in[n] = x[i + n];
+            factor[n] = up ? up[i + n] : 1;
+        }
+        const Vec made = silu(in) * factor;
+        for (long n = 0; n < count; n++)
+            y[i + n] = made[n];
+    }
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,fma,prefer-vector-width=512"))) void
+gate_avx512(const float *x, const float *up, float *y, long first, long end) {
+    gate(x, up, y, first, end);
+}
+
+__attribute__((target("avx2,fma"))) void gate_avx2(const float *x, const float *up, float *y, long first, long end) {
+    gate(x, up, y, first, end);
+}
+
+bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
+
+bool has_avx512() {
+    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+}
+#endif
+
+} // namespace
+
+// The instruction set that this processor runs, of those that are compiled.
+extern "C" const char *backbay_gates_instructions() {
+#if defined(__x86_64__)
+    return has_avx512() ? "AVX-512" : has_avx2() ? "AVX2" : "SSE2";
+#else
+    return "the compiler's target";
+#endif
+}
+
+// Numbers [first, end); without `up`, the other factor is 1.
+extern "C" void backbay_gates(const float *x, const float *up, float *y, long first, long end) {
+#if defined(__x86_64__)
+    if (has_avx2())
+        return (has_avx512() ? gate_avx512 : gate_avx2)(x, up, y, first, end);
+#endif
+    gate(x, up, y, first, end);
+}
