@@ -56,16 +56,34 @@ def model(tmp_path_factory):
     return write_small_llama(tmp_path_factory.mktemp("models") / "small.gguf")
 
 
+@pytest.mark.parametrize("portable", [[], ["--portable"]])
 @pytest.mark.parametrize("tokens", [1, 3])
-def test_plain_onnx_runtime_gives_the_same_logits(model, tmp_path, capsys, tokens):
-    words = ["export", str(model), "--backend", "onnx", "-o", str(tmp_path), "--tokens", str(tokens)]
+def test_plain_onnx_runtime_gives_the_same_logits(model, tmp_path, capsys, tokens, portable):
+    words = [
+        "export",
+        str(model),
+        "--backend",
+        "onnx",
+        "-o",
+        str(tmp_path),
+        "--tokens",
+        str(tokens),
+        *portable,
+    ]
     assert main([*words, "--context", str(CELLS), "--kv-dtype", "f32", "--json"]) == 0
     written = json.loads(capsys.readouterr().out)["model"]
     onnx.checker.check_model(written)
+    nodes = onnx.load(written, load_external_data=False).graph.node
+    assert ({node.domain for node in nodes} == {""}) == bool(portable)
     subprocess.run([sys.executable, "-c", PLAIN, written, str(tokens)], check=True, cwd=tmp_path)
     with load(model, "cpu_ref", context=CELLS, kv_dtype="f32") as llm:
         expected = llm.logits(TOKENS)
     np.testing.assert_allclose(np.load(tmp_path / "rows.npy"), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_backend_without_portable_exports_says_so(model, tmp_path, capsys):
+    assert main(["export", str(model), "--backend", "cpu_ref", "-o", str(tmp_path), "--portable"]) == 2
+    assert "exports" in capsys.readouterr().err
 
 
 def test_a_backend_that_writes_no_models_says_which_does(model, tmp_path, capsys):

@@ -29,6 +29,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="N",
         help="tokens of the exported step (1)",
     )
+    parser.add_argument(
+        "--portable", action="store_true", help="standard ops alone, for engines other than the backend's own"
+    )
     parser.add_argument("--force", action="store_true", help="write into a folder that holds files")
     add_json(parser)
 
@@ -38,6 +41,8 @@ def run(args: Namespace) -> int:
         raise OptionError(
             f"{args.output} holds files; take another folder, or --force to replace an older export"
         )
+    if args.portable:
+        args.option = [*args.option, "exports=standard"]
     with open_model(args, args.backend) as llm:
         step = prompt_step(np.array(llm.encode([0] * args.tokens), np.int32))
         with llm.step_cache.traced(step) as traced:

@@ -82,7 +82,12 @@ class OnnxBackend(Backend):
         "provider": Option(
             "auto",
             one_of("auto", HOST_PROVIDER.option, *[provider.option for provider in GPU_PROVIDERS]),
-            "auto: a GPU through CUDA if one works, else the CPU; cuda, webgpu: this provider, or an error",
+            "auto: a GPU through CUDA if one works, else the CPU; others: this provider, or an error with the reason",
+        ),
+        "exports": Option(
+            "own",
+            one_of("own", "standard"),
+            "own: exports use ops of ONNX Runtime's own; standard: ops of the ONNX standard alone, for other engines",
         ),
         "threads": Option(
             "own",
@@ -213,7 +218,8 @@ class OnnxBackend(Backend):
         return diagnose(LAYOUTS)
 
     def export(self, graph: Graph, names: Mapping[int, str], folder: Path) -> Path:
-        return export(self.weights, graph, names, folder, exact=self.is_exact)
+        standard = self.option_values["exports"] == "standard"
+        return export(self.weights, graph, names, folder, exact=self.is_exact, standard=standard)
 
     def release(self) -> None:
         self.sessions.close()

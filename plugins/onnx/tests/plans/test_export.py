@@ -50,8 +50,18 @@ def run_plainly(file: Path, fed: dict[str, Any]) -> dict[str, Any]:
         return dict(outputs)
 
 
-def test_an_exported_graph_runs_in_plain_onnx_runtime(path: Path, tmp_path: Path) -> None:
-    with backbay.open(path, backend="onnx") as backend, backend.new_context() as ctx:
+KINDS_OF_OPS = pytest.mark.parametrize("exports", ["own", "standard"])
+
+
+def domains(file: Path) -> set[str]:
+    """The domains of the ops of a model."""
+    return {node.domain for node in onnx.load(file, load_external_data=False).graph.node}
+
+
+@KINDS_OF_OPS
+def test_an_exported_graph_runs_in_plain_onnx_runtime(exports: str, path: Path, tmp_path: Path) -> None:
+    params = backbay.BackendParams(options={"exports": exports, "precision": "exact"})
+    with backbay.open(path, backend="onnx", params=params) as backend, backend.new_context() as ctx:
         backend.load()
         embedding, norm, w, h, e = (
             backend.get(name) for name in ("token_embd", "blk.0.norm", "blk.0.w", "blk.0.h", "blk.0.e")
@@ -71,6 +81,7 @@ def test_an_exported_graph_runs_in_plain_onnx_runtime(path: Path, tmp_path: Path
         results = {name: expected[name] for name in ("y", "z", "flat", "held")}
         file = ctx.export(tmp_path / "out", {**named, **results})
         fed = {name: tensor.numpy() for name, tensor in named.items()}
+    assert (domains(file) == {""}) == (exports == "standard")
     graph = onnx.load(file, load_external_data=False).graph
     for value, array in ((value, {**fed, **numbers}[value.name]) for value in (*graph.input, *graph.output)):
         assert [dim.dim_value for dim in value.type.tensor_type.shape.dim] == list(array.shape)
@@ -99,6 +110,33 @@ def test_the_model_of_the_examples_is_exported_and_agrees(tmp_path: Path) -> Non
     (words,) = [value.name for value in onnx.load(file, load_external_data=False).graph.input]
     outputs = run_plainly(file, {words: np.arange(24, dtype=np.int32) * 4 % tiny_model.WORDS})
     np.testing.assert_allclose(outputs["scores"], expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("tokens", [3, 70])  # 70: ONNX Runtime's op for all heads at once
+def test_attention_is_exported_in_standard_ops(tokens: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(4)
+    query, key, value = (rng.standard_normal((count, 2, 16)).astype(np.float32) for count in (tokens, 80, 80))
+    params = backbay.BackendParams(options={"exports": "standard"})
+    with backbay.open(None, backend="onnx", params=params) as backend, backend.new_context() as ctx:
+        q, k, v = (ctx.from_floats(each) for each in (query, key, value))
+        y = q.scaled_dot_product_attention(ctx, k, v, None, scale=0.25)
+        ctx.compute(y)
+        expected = y.numpy()
+        file = ctx.export(tmp_path, {"q": q, "k": k, "v": v, "y": y})
+        shapes = [each.numpy() for each in (q, k, v)]
+    assert domains(file) == {""}
+    outputs = run_plainly(file, dict(zip("qkv", shapes, strict=True)))
+    np.testing.assert_allclose(outputs["y"], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_ops_without_a_standard_form_are_refused(tmp_path: Path) -> None:
+    params = backbay.BackendParams(options={"exports": "standard"})
+    with backbay.open(None, backend="onnx", params=params) as backend, backend.new_context() as ctx:
+        state, query = ctx.zeros(DType.F32, 8, 8, 2, 1), ctx.zeros(DType.F32, 8, 2, 3, 1)
+        gate = ctx.zeros(DType.F32, 1, 2, 3, 1)
+        ctx.forward(state.delta_rule(ctx, query, query, query, gate, gate))
+        with pytest.raises(backbay.BackbayError, match="LinearAttention, which has no form in standard"):
+            ctx.export(tmp_path)
 
 
 def test_names_that_clash_or_are_unknown_are_refused(tmp_path: Path) -> None:

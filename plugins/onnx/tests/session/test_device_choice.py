@@ -44,6 +44,17 @@ def test_webgpu_that_is_missing_names_its_package(params: BackendParams) -> None
         backbay.open(None, backend="onnx", params=params)
 
 
+@pytest.mark.parametrize(
+    "params",
+    [BackendParams(options={"provider": "openvino"}), BackendParams(gpu_layers=layers("OpenVINO:0", 0))],
+)
+def test_a_provider_that_cannot_run_sessions_is_refused_with_the_reason(params: BackendParams) -> None:
+    with pytest.raises(
+        BackendUnavailableError, match=r"OpenVINO:0 was asked for.*Reshape.*export --portable"
+    ):
+        backbay.open(None, backend="onnx", params=params)
+
+
 @needs_none
 def test_the_cpu_is_used_if_no_gpu_is_asked_for() -> None:
     for params in (

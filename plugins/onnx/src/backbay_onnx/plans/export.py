@@ -20,19 +20,26 @@ from ..lowering.lowered_model import LeafInput, Lowered
 from ..ops import KERNELS
 from ..weights.store import WeightStore
 from .bound_shapes import bound_shape, stored_shape
+from .standard_ops import use_standard_ops
 
 ALIGNMENT = 64
 RESERVED = re.compile(r"((v|c|b|body|size|leaf|state|result|weight)\d+\W?.*)?", re.DOTALL)
 
 
 def export(
-    weights: WeightStore, graph: Graph, names: Mapping[int, str], folder: Path, *, exact: bool
+    weights: WeightStore,
+    graph: Graph,
+    names: Mapping[int, str],
+    folder: Path,
+    *,
+    exact: bool,
+    standard: bool = False,
 ) -> Path:
     """Write a graph into a folder: `model.onnx`, and `weights.bin` beside it.
 
     The sizes are those of this graph. Leaves are the model's inputs. Written states are inputs and, with `_out` after
     their name, outputs. Without a name they are called leafN, stateN and resultN, by node index. Weights have the names
-    of the model file.
+    of the model file. With `standard`, ONNX Runtime's own ops are taken apart into those of the ONNX standard.
     """
     _check_names(names)
     lowered = lower(graph, KERNELS, Settings(exact=exact, windows=False, exported=True, names=names))
@@ -44,6 +51,8 @@ def export(
     with replacing(folder / "weights.bin", path) as (weights_aside, model_aside):
         with weights_aside.open("wb") as file:
             _WeightsFile(weights, graph, file).place(model, lowered)
+        if standard:
+            use_standard_ops(model)
         model_aside.write_bytes(model.SerializeToString())
     return path
 

@@ -20,6 +20,8 @@ from .runtime import runtime
 def why_not(device: Device) -> str:
     """Why a device cannot be used; empty if a session was seen to run on it, with memory there."""
     ort, provider = runtime(), device.provider
+    if provider.refused:
+        return provider.refused
     if provider.name not in ort.get_available_providers():
         return f"this ONNX Runtime is built without it; remedy: {provider.remedy}"
     with contextlib.redirect_stdout(io.StringIO()):  # it prints the libraries that it does not find

@@ -24,7 +24,7 @@ def diagnose(quantized: Iterable[DType]) -> dict[str, str]:
     except BackendUnavailableError as error:
         return {**facts, "ONNX Runtime": str(error)}
     devices = [device_of(provider) for provider in GPU_PROVIDERS]
-    working = [device.id for device in devices if not why_not(device)]
+    working = [device.id for device in devices if device.provider.automatic and not why_not(device)]
     return {
         **facts,
         "ONNX Runtime": f"{ort.__version__}, providers {', '.join(ort.get_available_providers())}",

@@ -31,6 +31,7 @@ class Provider:
         str, ...
     ] = ()  # labels of nodes that it computes wrongly or not at all, so that the CPU does
     cpu_nodes_setting: str = ""  # of a session: names of nodes that the CPU computes; empty if there is none
+    refused: str = ""  # why this backend's sessions do not run on it; empty if they do
 
 
 def _no_settings(number: int, limit: int | None) -> dict[str, str]:
@@ -86,5 +87,17 @@ GPU_PROVIDERS = (  # "auto" takes the first automatic one that works
         # terms takes minutes; Conv over 6 or 9 channels is wrong.
         left_to_cpu=("TopK", "Tanh", "ConcatPieces", "CumSum", "Conv"),
         cpu_nodes_setting="ep.webgpuexecutionprovider.forceCpuNodeNames",
+    ),
+    Provider(
+        option="openvino",
+        name="OpenVINOExecutionProvider",
+        prefix="OpenVINO",
+        title="ONNX Runtime OpenVINO",
+        distribution="onnxruntime-openvino",
+        memory="cpu",
+        remedy="pip uninstall onnxruntime, pip install onnxruntime-openvino",
+        settings=_no_settings,
+        refused="OpenVINO takes no Reshape to a rank that it does not know in advance, and this backend's sessions serve all "
+        "sizes of a structure; remedy: `backbay export --portable` fixes the sizes, and uses standard ops alone",
     ),
 )
