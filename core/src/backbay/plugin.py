@@ -13,6 +13,7 @@ from .backend.helper_processes import kill_helper, run_helper, start_helper
 from .backend.hooks import BackendHooks, Progress
 from .backend.kernel_backend import CPU, GRAPH, KernelBackend, KernelPlan
 from .backend.kernel_table import KernelTable
+from .backend.profiling import ProfiledRun
 from .composites.parts import composite_kernels
 from .data.buffer import Buffer
 from .data.cache_folder import CachedValue
@@ -50,6 +51,7 @@ from .graph.graph import Graph, Node, NodeKind
 from .graph.liveness import assign_slots
 from .graph.plan import Plan
 from .graph.symbolic_sizes import Guards, Size, Symbols, Term, program, term_of
+from .graph.timing import Timing, Timings
 from .memory.allocator import return_freed_memory, return_large_blocks
 from .memory.host_memory import host_memory
 from .memory.ledger import Entry, Ledger
@@ -143,6 +145,7 @@ __all__ = [
     "Placement",
     "Plan",
     "Precision",
+    "ProfiledRun",
     "Progress",
     "ShapeError",
     "Size",
@@ -152,6 +155,8 @@ __all__ = [
     "Tensor",
     "TensorInfo",
     "Term",
+    "Timing",
+    "Timings",
     "UnsupportedOpError",
     "Workspace",
     "assign_slots",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self, final
 
@@ -39,6 +39,7 @@ from ..types.spec import Spec
 from .blocks import Blocks
 from .forks import close_after_fork, keep_forever, without_forks
 from .hooks import BackendHooks, Progress
+from .profiling import ProfiledRun, Profiler, profiled
 
 if TYPE_CHECKING:
     from ..gguf import Config, ModelFile
@@ -64,6 +65,7 @@ class Backend(BackendHooks):
         self._past = Counters()
         self._blocks: Blocks | None = None
         self._ledger: Ledger | None = None
+        self.profiler: Profiler | None = None  # while runs are profiled
         close_after_fork(self)
 
     def start(self) -> None:
@@ -212,6 +214,20 @@ class Backend(BackendHooks):
         return Context(recording, Placement())
 
     @final
+    def profiling(self, *, nodes: bool = True) -> AbstractContextManager[list[ProfiledRun]]:
+        """While this lasts, runs of all contexts are profiled; the list is filled at its end.
+
+        Contexts compile anew for it, and again afterwards. Without `nodes`, runs are as ever, and only they are timed.
+        """
+        return profiled(self, self._recordings, nodes=nodes)
+
+    @property
+    @final
+    def profiles_nodes(self) -> bool:
+        """Whether a plan that is compiled now is to tell the times of its nodes; see `Plan.profile`."""
+        return self.profiler is not None and self.profiler.nodes
+
+    @final
     def close(self) -> None:
         """Free everything, contexts included, after a running compute. Closing again does nothing."""
         with self.lock:
@@ -287,7 +303,10 @@ class Backend(BackendHooks):
             if not leaf.written and leaf.spec.size:
                 raise NotComputedError(f"{leaf.spec} serves as ids, but was never written; call from_ints")
         try:
-            plan.run(cancel)
+            if self.profiler is None:
+                plan.run(cancel)
+            else:
+                self.profiler.run(graph, plan, cancel)
         except MemoryError as error:
             self.refuse_memory(error)
         if graph.of_weights:

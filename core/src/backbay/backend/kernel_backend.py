@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -15,6 +16,7 @@ from ..graph.cancel import Cancel, check_cancel
 from ..graph.graph import Graph, Node
 from ..graph.liveness import assign_slots
 from ..graph.plan import Plan
+from ..graph.timing import Timing, Timings
 from ..memory.host_memory import host_memory
 from ..memory.ledger import Entry
 from ..memory.workspace import Workspace
@@ -110,7 +112,12 @@ class KernelBackend(Backend):
                     check_cancel(cancel)
                     if GATE.forks:
                         GATE.let_forks_pass()
-                    self.run_node(node, plan.arrays)
+                    if plan.times is None:
+                        self.run_node(node, plan.arrays)
+                    else:
+                        begun = perf_counter()
+                        self.run_node(node, plan.arrays)
+                        plan.times.append(Timing((node.index,), perf_counter() - begun, CPU))
 
     def run_node(self, node: Node, arrays: Sequence[Array]) -> None:
         """Run one kernel; `arrays` holds the stored array of every node, by its index."""
@@ -195,6 +202,7 @@ class KernelPlan(Plan):
         self._buffers: list[Buffer] = backend.ledger.take(GRAPH, self.nbytes, lambda: self._allocate(sizes))
         self._storages: dict[int, Bytes] = {}
         self.arrays: list[Array] = []
+        self.times: list[Timing] | None = None  # of the nodes, while a run is profiled
         if backend.params.alloc_memory:
             self.arrays = [backend.resolve_view(node, self._storage(node.storage)) for node in graph.nodes]
         try:
@@ -213,6 +221,15 @@ class KernelPlan(Plan):
             for node in self.graph.nodes:
                 if node.leaf is not None and isinstance(node.leaf.buffer, HostBuffer):
                     node.leaf.buffer.check_guards()
+
+    def profile(self, cancel: Cancel | None) -> Timings:
+        times: list[Timing] = []
+        self.times = times
+        try:
+            self.run(cancel)
+        finally:
+            self.times = None
+        return lambda: times
 
     def read(self, node: Node) -> Bytes:
         return gather(self._storage(node.storage), node)

@@ -41,7 +41,7 @@ class Recording(Tracing):
         self._build_graph = build
         self._roots: dict[Tensor, None] = {}  # in order of their forward; all are outputs of the graph
         self._pending: list[Tensor] = []  # the last roots, which are not in the plan yet
-        self._stale = False  # the plan was compiled for another batch size
+        self._stale = False  # the plan was compiled for another batch size, or for a profile
         self._graph: Graph | None = None
         self._plan: Plan | None = None
         self._results: Roots = ()
@@ -70,6 +70,10 @@ class Recording(Tracing):
         self.check_usable()
         self._stale = self._stale or n != self.batch_size
         self.batch_size = n
+
+    def recompile(self) -> None:
+        """Let the next compute compile the graph anew."""
+        self._stale = True
 
     def compute(self, outputs: Roots, cancel: Cancel | None) -> None:
         """Run the graph; afterwards only `outputs` can be read."""

@@ -27,8 +27,8 @@ def test_only_rows_that_may_repeat_cost_threads(monkeypatch: pytest.MonkeyPatch)
     counts: list[int] = []
     run = CpuPlan._compute
 
-    def noted(self, cancel):
-        run(self, cancel)
+    def noted(self, *given):
+        run(self, *given)
         counts.append(self._cplan.n_threads)
 
     monkeypatch.setattr(CpuPlan, "_compute", noted)

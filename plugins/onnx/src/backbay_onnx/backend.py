@@ -211,7 +211,7 @@ class OnnxBackend(Backend):
         self.weights.load(progress, cancel)
 
     def compile(self, graph: Graph) -> OnnxPlan:
-        return OnnxPlan(self.services, self.sessions, graph)
+        return OnnxPlan(self.services, self.sessions, graph, profiled=self.profiles_nodes)
 
     @classmethod
     def diagnose(cls) -> dict[str, str]:

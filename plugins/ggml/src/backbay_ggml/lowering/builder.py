@@ -8,7 +8,7 @@ from backbay import DType, Node, UnsupportedOpError
 
 from ..devices.device import Device
 from ..devices.op_placement import OpPlacement
-from ..library.abi import NULL, Ptr, dtype_of
+from ..library.abi import NULL, Ptr, address, dtype_of
 from ..library.library import Library
 from ..tensors import conversions
 from ..tensors.layouts import four, leaf_tensor, strides
@@ -40,11 +40,13 @@ class Builder(TensorBuilder):
         self._latest: dict[int, Ptr] = {}  # by node index of a storage: its latest write
         self._products: dict[int, tuple[Ptr, Device]] = {}
         self._views: dict[int, tuple[Ptr, Ptr]] = {}
+        self._begins: list[tuple[int, int]] = []  # of nodes: the place of the first op, and the index
 
     # -- devices -----------------------------------------------------------------------------------------
 
     def start_node(self, node: Node) -> None:
         """The ops that follow belong to a node."""
+        self._begins.append((len(self.order), node.index))
         if self._op_placement is not None:
             self._op_placement.start_node(node)
 
@@ -53,6 +55,15 @@ class Builder(TensorBuilder):
             self._op_placement.add_op(tensor)
         elif not self.lib.ggml_backend_dev_supports_op(self.library.cpu, tensor):
             raise UnsupportedOpError(f"the CPU does not run {self.library.describe(tensor)}")
+
+    def owners(self) -> dict[int, int]:
+        """The node of each op, by the op's address."""
+        ends = [begin for begin, _ in self._begins[1:]] + [len(self.order)]
+        return {
+            address(tensor): index
+            for (begin, index), end in zip(self._begins, ends, strict=False)
+            for tensor in self.order[begin:end]
+        }
 
     @property
     def on_cpu(self) -> bool:

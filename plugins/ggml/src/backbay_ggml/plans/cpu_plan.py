@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 import platform
 import time
+from itertools import pairwise
 from typing import final
 
 import numpy as np
 
 from backbay import Graph
-from backbay.plugin import Bytes, Cancel, check_cancel
+from backbay.plugin import Bytes, Cancel, Timings, cached_property, check_cancel
 
-from ..library.abi import NULL, Ptr, ffi
+from ..library.abi import NULL, Ptr, address, ffi
 from ..library.library import text
 from .arena import Arena
 from .graph_plan import GraphPlan, check_status
+from .op_clock import OpClock, TimedOp
 from .repeated_rows import RepeatedRows
 from .services import Services
 from .stop_flag import ABORTED
@@ -52,7 +54,7 @@ class CpuPlan(GraphPlan):
     def _leave(self) -> None:
         self._arena.leave(self)
 
-    def _compute(self, cancel: Cancel | None) -> None:
+    def _compute(self, cancel: Cancel | None, clock: OpClock | None = None) -> None:
         if self._generation != self._arena.generation:  # a larger plan replaced the arena's memory
             self._unplace()
             self._arena.place(self)
@@ -64,15 +66,48 @@ class CpuPlan(GraphPlan):
         else:
             self._cplan.n_threads = self._services.threads if choice is None else choice.next()
         begun, worked = time.perf_counter(), time.thread_time()
-        if cancel is None:
-            status = self._lib.ggml_graph_compute(self.graph, self._cplan)
-        else:
-            with self._services.stop.watching(cancel):
-                status = self._lib.ggml_graph_compute(self.graph, self._cplan)
-            check_cancel(cancel if status == ABORTED else None)
+        status = self._status(cancel) if clock is None else self._timed_status(clock)
+        check_cancel(cancel if status == ABORTED else None)
         check_status(status)
         if choice is not None:
             choice.learn(time.perf_counter() - begun, time.thread_time() - worked)
+
+    def _status(self, cancel: Cancel | None) -> int:
+        """ggml's status of a run."""
+        if cancel is None:
+            return int(self._lib.ggml_graph_compute(self.graph, self._cplan))
+        with self._services.stop.watching(cancel):
+            return int(self._lib.ggml_graph_compute(self.graph, self._cplan))
+
+    def _timed_status(self, clock: OpClock) -> int:
+        """The same; a clock takes the place of the stop flag, which ggml's first thread reads after each op."""
+        usual = self._cplan.abort_callback
+        self._cplan.abort_callback = clock.after_op
+        clock.start()
+        try:
+            return int(self._lib.ggml_graph_compute(self.graph, self._cplan))
+        finally:
+            self._cplan.abort_callback = usual
+            clock.check()
+
+    def _timings(self, clock: OpClock) -> Timings:
+        """Between the ends of two ops, the first thread waits for the others, then computes."""
+        ops = self._timed_ops
+        return lambda: clock.in_order(ops)
+
+    @cached_property
+    def _timed_ops(self) -> list[TimedOp]:
+        owners, device = self._builder.owners(), self._services.cpu.id
+        ops = [tensor for tensor in self._ops if tensor.op not in self._library.view_ops]
+        return [
+            TimedOp(owners.get(address(tensor)), device, self._merges(tensor, after))
+            for tensor, after in pairwise((*ops, ops[-1]))
+        ]
+
+    def _merges(self, tensor: Ptr, after: Ptr) -> bool:
+        """Whether ggml may compute an op together with the one after it: a norm with the product with its weights."""
+        names = [text(self._lib.ggml_op_name(each.op)) for each in (tensor, after)]
+        return names == ["RMS_NORM", "MUL"] and tensor in (after.src[0], after.src[1])
 
     def _choose_threads(self) -> ThreadChoice | None:
         """The choice for graphs of about as many ops and results; None if results depend on the number of threads.

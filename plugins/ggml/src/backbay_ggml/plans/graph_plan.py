@@ -9,7 +9,7 @@ from typing import Any, Self, final
 import numpy as np
 
 from backbay import BackbayError, Graph, Node, Plan
-from backbay.plugin import GRAPH, Bytes, Cancel, check_cancel, gather
+from backbay.plugin import GRAPH, Bytes, Cancel, Timings, check_cancel, gather
 
 from ..devices.device import Device, rounded_up
 from ..devices.op_placement import OpPlacement
@@ -20,6 +20,7 @@ from ..lowering.graph_lowering import lower
 from ..ops import KERNEL_CALLS
 from ..tensors.buffers import ALIGNMENT, TensorBuffer, host_memory
 from ..tensors.layouts import leaf_tensor_of
+from .op_clock import OpClock
 from .services import Services
 
 
@@ -59,8 +60,12 @@ class GraphPlan(Plan):
         """Link the ops, keep outputs and constants, join a shared memory, and set `nbytes`."""
 
     @abstractmethod
-    def _compute(self, cancel: Cancel | None) -> None:
-        """Run all ops."""
+    def _compute(self, cancel: Cancel | None, clock: OpClock | None = None) -> None:
+        """Run all ops; a clock notes when."""
+
+    @abstractmethod
+    def _timings(self, clock: OpClock) -> Timings:
+        """Tells the times that a clock noted, also after `close`."""
 
     @abstractmethod
     def _output(self, tensor: Ptr, nbytes: int) -> Bytes:
@@ -74,10 +79,23 @@ class GraphPlan(Plan):
 
     @final
     def run(self, cancel: Cancel | None) -> None:
+        self._run(cancel, None)
+
+    @final
+    def profile(self, cancel: Cancel | None) -> Timings:
+        if self._is_empty:
+            check_cancel(cancel)
+            return tuple
+        clock = OpClock(cancel)
+        timings = self._timings(clock)
+        self._run(cancel, clock)
+        return timings
+
+    def _run(self, cancel: Cancel | None, clock: OpClock | None) -> None:
         check_cancel(cancel)
         if self._is_empty:
             return
-        self._compute(cancel)
+        self._compute(cancel, clock)
         if self._has_guards:
             self._check_guards()
 

@@ -8,12 +8,13 @@ from typing import final
 import numpy as np
 
 from backbay import Graph
-from backbay.plugin import Bytes, Cancel, check_cancel
+from backbay.plugin import Bytes, Cancel, Timings, cached_property, check_cancel
 
 from ..devices.device import Device
 from ..devices.op_placement import OpPlacement
 from ..library.abi import Ptr, address, ffi
 from .graph_plan import GraphPlan, check_status
+from .op_clock import OpClock, TimedOp
 from .scheduler import Scheduler
 from .services import Services
 
@@ -56,16 +57,29 @@ class MultiDevicePlan(GraphPlan):
     def _leave(self) -> None:
         self._scheduler.leave(self)
 
-    def _compute(self, cancel: Cancel | None) -> None:
+    def _compute(self, cancel: Cancel | None, clock: OpClock | None = None) -> None:
         self._scheduler.prepare()
         with self._scheduler.session():
             with self._services.stop.watching(cancel):
-                status = self._scheduler.run(self, cancel)
+                status = self._scheduler.run(self, cancel, clock)
             check_cancel(cancel)  # no status tells that a device was stopped
             check_status(status)
             for tensor, data in self._copies.values():
                 self._lib.ggml_backend_tensor_get(tensor, ffi.from_buffer(data), 0, data.size)
             self._scheduler.wait()
+
+    def _timings(self, clock: OpClock) -> Timings:
+        """Each op runs alone, so its device has nothing else to do; copies between devices belong to no op."""
+        ops = self._timed_ops
+        return lambda: clock.one_by_one(ops)
+
+    @cached_property
+    def _timed_ops(self) -> dict[int, TimedOp]:
+        owners = self._builder.owners()
+        return {
+            address(tensor): TimedOp(owners.get(address(tensor)), device.id)
+            for tensor, device in self.placed_ops
+        }
 
     def _output(self, tensor: Ptr, nbytes: int) -> Bytes:
         return self._copies[address(tensor)][1][:nbytes]

@@ -14,6 +14,7 @@ from ..devices.device import Device
 from ..devices.rpc_servers import free_on, session
 from ..library.abi import NULL, Ptr, ffi
 from ..library.library import Library
+from .op_clock import OpClock
 from .shared_memory import SharedMemory
 
 MOST_DEVICES = 16  # of one of ggml's schedulers
@@ -72,11 +73,14 @@ class Scheduler(SharedMemory[ScheduledPlan]):
             self._current = None
         super().leave(plan)
 
-    def run(self, plan: ScheduledPlan, cancel: Cancel | None) -> int:
-        """Compute a plan within a session; returns ggml's status."""
+    def run(self, plan: ScheduledPlan, cancel: Cancel | None, clock: OpClock | None = None) -> int:
+        """Compute a plan within a session; returns ggml's status. A clock notes the times of ops."""
         if self._current is not plan or self._freed != self._count_freed():
             self._place(plan)  # as a new graph, which is sent to servers again
-        with _stopping(self._lib, self._scheduler, cancel):
+        watching = _stopping(self._lib, self._scheduler, cancel)
+        if clock is not None:
+            watching = _timing(self._lib, self._scheduler, clock)
+        with watching:
             return int(self._lib.ggml_backend_sched_graph_compute(self._scheduler, plan.graph))
 
     def wait(self) -> None:
@@ -219,6 +223,17 @@ def _mark_as_reset(scheduler: Ptr) -> None:
     if is_reset[0] != 0:
         raise BackendUnavailableError("the scheduler of this libggml has an unknown memory layout")
     is_reset[0] = 1
+
+
+@contextmanager
+def _timing(lib: Any, scheduler: Ptr, clock: OpClock) -> Iterator[None]:
+    """While this lasts, ops run one by one, between calls of a clock."""
+    lib.ggml_backend_sched_set_eval_callback(scheduler, clock.around_op, NULL)
+    try:
+        yield
+    finally:
+        lib.ggml_backend_sched_set_eval_callback(scheduler, NULL, NULL)
+        clock.check()
 
 
 @contextmanager

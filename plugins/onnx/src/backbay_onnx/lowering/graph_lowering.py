@@ -20,9 +20,12 @@ from .state_outputs import finish_states
 def lower(graph: Graph, kernels: Mapping[Op[Any, Any], Callable[..., str]], settings: Settings) -> Lowered:
     """Lower a graph, node by node, in its order."""
     b = Lowering(graph, kernels, settings)
+    owners: dict[str, int] = {}
     for node in graph.nodes:
         if node.op is not None and not node.op.view:
+            begin = len(b.nodes)
             b.lower_node(node)
+            owners |= {made.name: node.index for made in b.nodes[begin:]}
     results = _results(b)
     states, rows = finish_states(b)
     return Lowered(
@@ -39,6 +42,7 @@ def lower(graph: Graph, kernels: Mapping[Op[Any, Any], Callable[..., str]], sett
         tuple(b.packed.items()),
         b.symbols.guards,
         frozenset(b.copied),
+        owners,
     )
 
 

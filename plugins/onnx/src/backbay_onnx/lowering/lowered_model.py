@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,6 +76,7 @@ class Lowered:
     packed: tuple[tuple[int, int], ...]  # bytes that a session of this model takes for weights, by node index
     guards: Guards
     copied: frozenset[int]  # views, by index, that nodes copy
+    owners: Mapping[str, int]  # the index of the node that an ONNX node belongs to, by its name
 
     @cached_property
     def sizes(self) -> Sizes:

@@ -17,6 +17,7 @@ from ..memory.residence import is_resident
 from ..memory.working_memory import PeakMemory
 from ..ops import KERNELS, peak_memory
 from ..session.creation import create_session, session_options
+from ..session.event_log import EventLog
 from .services import Services
 
 NODE = 12 << 10  # bytes that ONNX Runtime takes for a node while it creates a session, measured
@@ -28,13 +29,20 @@ class Compiled:
     """A lowered graph and its session, for every graph of the structure whose sizes keep the guards."""
 
     def __init__(
-        self, lowered: Lowered, session: Any, packed: Sequence[tuple[Entry, int]], peak: PeakMemory
+        self,
+        lowered: Lowered,
+        session: Any,
+        packed: Sequence[tuple[Entry, int]],
+        peak: PeakMemory,
+        events: EventLog | None,
     ) -> None:
-        self.lowered, self.session, self.peak = lowered, session, peak
+        self.lowered, self.session, self.peak, self.events = lowered, session, peak, events
         self.packed = packed  # memory of packed weights that the session holds
         self.users = 0  # plans
 
     def serves(self, graph: Graph) -> bool:
+        if self.events is not None and self.events.is_over:
+            return False
         for index, name in self.lowered.baked:
             leaf = graph.nodes[index].leaf
             if leaf is None or leaf.name != name:
@@ -51,15 +59,18 @@ class Sessions:
         self._lock = threading.Lock()
         self.created = 0
 
-    def find(self, graph: Graph, *, windows: bool = True) -> Compiled:
-        """The compiled graph for a graph, made if there is none yet; without `windows`, caches are bound whole."""
+    def find(self, graph: Graph, *, windows: bool = True, profiled: bool = False) -> Compiled:
+        """The compiled graph for a graph, made if there is none yet; without `windows`, caches are bound whole.
+
+        If it is to be `profiled`, its session keeps a log of its runs.
+        """
         with self._lock:
-            key = (graph.structure_key(), self._states_on_host(graph), windows)
+            key = (graph.structure_key(), self._states_on_host(graph), windows, profiled)
             known = self._compiled.setdefault(key, [])
             self._compiled.move_to_end(key)
             found = next((compiled for compiled in known if compiled.serves(graph)), None)
             if found is None:
-                found = self._compile(graph, windows)
+                found = self._compile(graph, windows=windows, profiled=profiled)
                 known.append(found)
                 self._drop_unused()
             return found
@@ -86,7 +97,7 @@ class Sessions:
         for key in [key for key, known in self._compiled.items() if not known]:
             del self._compiled[key]
 
-    def _compile(self, graph: Graph, windows: bool) -> Compiled:
+    def _compile(self, graph: Graph, *, windows: bool, profiled: bool) -> Compiled:
         services = self._services
         device = services.device
         settings = Settings(
@@ -101,18 +112,24 @@ class Sessions:
         lowered = lower(graph, KERNELS, settings)
         services.weights.book_for(lowered, graph)
         packed = self._book_packed(lowered, graph)
+        native = None if services.native is None else services.native.path
         try:
+            options = session_options(
+                services.params.num_threads, shared=services.shared_threads, native=native
+            )
+            events = EventLog(options) if profiled else None
             return Compiled(
                 lowered,
-                self._session(lowered, graph),
+                self._session(lowered, graph, options),
                 packed,
                 peak_memory(graph, lowered.copied, services.native),
+                events,
             )
         except BaseException:
             self._give_back(packed)
             raise
 
-    def _session(self, lowered: Lowered, graph: Graph) -> Any:
+    def _session(self, lowered: Lowered, graph: Graph, options: Any) -> Any:
         """None if there is nothing to run."""
         services = self._services
         if not services.params.alloc_memory or not (lowered.results or lowered.states or lowered.rows):
@@ -121,8 +138,6 @@ class Sessions:
             (file, services.weights.packed(graph.nodes[index]).part(part))
             for file, index, part in lowered.parts
         ]
-        native = None if services.native is None else services.native.path
-        options = session_options(services.params.num_threads, shared=services.shared_threads, native=native)
         limit = services.params.max_memory.get(services.device.id)
         services.ledger.foresee(Entry(CPU, "host"), len(lowered.model.graph.node) * NODE)
         session = create_session(lowered.model, parts, options, services.device, limit)

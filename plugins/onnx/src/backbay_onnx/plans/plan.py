@@ -7,7 +7,17 @@ from contextlib import contextmanager
 from typing import Any
 
 from backbay import Graph, Node, Plan
-from backbay.plugin import GRAPH, Bytes, Cancel, check_cancel, gather, stop_when_cancelled
+from backbay.plugin import (
+    CPU,
+    GRAPH,
+    Bytes,
+    Cancel,
+    Timing,
+    Timings,
+    check_cancel,
+    gather,
+    stop_when_cancelled,
+)
 
 from ..session.runtime import runtime, translated
 from .bound_graph import BoundGraph, leaf_bytes
@@ -19,9 +29,18 @@ from .services import Services
 class OnnxPlan(Plan):
     """Books the memory of a graph and runs it; caches may be bound in part, which `windows` allows."""
 
-    def __init__(self, services: Services, sessions: Sessions, graph: Graph, *, windows: bool = True) -> None:
+    def __init__(
+        self,
+        services: Services,
+        sessions: Sessions,
+        graph: Graph,
+        *,
+        windows: bool = True,
+        profiled: bool = False,
+    ) -> None:
         self._services, self._sessions, self._graph = services, sessions, graph
-        self._compiled = compiled = sessions.find(graph, windows=windows)
+        self._profiled, self._number = profiled, 0  # the number of the latest run in the log of the session
+        self._compiled = compiled = sessions.find(graph, windows=windows, profiled=profiled)
         lowered = compiled.lowered
         self._feeds, self._sizes = lowered.feeds.of(graph), lowered.sizes.of(graph)
         self.nbytes = self._nbytes()
@@ -39,6 +58,13 @@ class OnnxPlan(Plan):
             raise
 
     def run(self, cancel: Cancel | None) -> None:
+        self._run(cancel)
+
+    def profile(self, cancel: Cancel | None) -> Timings:
+        self._run(cancel)
+        return tuple if self._ran is None else self._ran._timings()
+
+    def _run(self, cancel: Cancel | None) -> None:
         check_cancel(cancel)
         if self._bound is None:
             return
@@ -46,6 +72,8 @@ class OnnxPlan(Plan):
             self._run_whole(cancel)
             return
         self._ran = self
+        events = self._compiled.events
+        self._number = events.count_run() if events is not None else 0
         device = self._services.device
         with translated("running a graph"), device.alone(), cancellable(cancel) as options:
             self._bound.run(options)
@@ -79,10 +107,30 @@ class OnnxPlan(Plan):
             if node.op is not None
         ]
 
+    def _timings(self) -> Timings:
+        """Tells the times of the latest run, also after `close`."""
+        compiled, number, device = self._compiled, self._number, self._services.device
+        events, owners = compiled.events, compiled.lowered.owners
+
+        def tell() -> list[Timing]:
+            found = events.times(compiled.session, number) if events is not None else []
+            return [
+                Timing(
+                    (owners[time.name],) if time.name in owners else (),
+                    time.seconds,
+                    device.id if time.provider == device.provider.name else CPU,
+                )
+                for time in found
+            ]
+
+        return tell
+
     def _run_whole(self, cancel: Cancel | None) -> None:
         """Run a model in which caches are bound whole; it is made when it is first needed."""
         if self._whole is None:
-            self._whole = OnnxPlan(self._services, self._sessions, self._graph, windows=False)
+            self._whole = OnnxPlan(
+                self._services, self._sessions, self._graph, windows=False, profiled=self._profiled
+            )
         self._whole.run(cancel)
         self._ran = self._whole
 

@@ -162,3 +162,33 @@ def more_than_subnormal_operands_are_zeros(right: type[KernelBackend]) -> type[K
             return replace(declared, flushes_subnormals=True)
 
     return Declared
+
+
+@fault(Kind.CLAIMS, "compile", like="L15868")
+def profiles_repeat_their_times(call: BoundCall) -> Result:
+    """Each time is told a thousand times."""
+    plan = call.right()
+    profile = plan.profile
+
+    def counted(cancel: Any) -> Any:
+        timings = profile(cancel)
+        return lambda: [timing for timing in timings() for _ in range(1000)]
+
+    plan.profile = counted
+    return plan
+
+
+@fault(Kind.CLAIMS, "compile", like="L24360")
+def a_profile_runs_a_graph_once(call: BoundCall) -> Result:
+    """Later profiled runs tell the times of the first, and compute nothing."""
+    plan = call.right()
+    profile = plan.profile
+    kept: list[Any] = []
+
+    def first(cancel: Any) -> Any:
+        if not kept:
+            kept.append(profile(cancel))
+        return kept[0]
+
+    plan.profile = first
+    return plan
