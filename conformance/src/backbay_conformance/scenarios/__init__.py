@@ -12,7 +12,6 @@ from . import (
     memory,
     misuse,
     process_memory,
-    profiles,
     settings,
     threads,
     weights,
@@ -20,5 +19,5 @@ from . import (
 
 SUBJECTS = (
     *(blocks, composites, experts, graphs, halves, leaves, lives),
-    *(long, memory, misuse, process_memory, profiles, settings, threads, weights),
+    *(long, memory, misuse, process_memory, settings, threads, weights),
 )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from backbay import Backend, CancelledError, Context, DType, NotComputedError, Precision, Tensor, ops
+from backbay.plugin import ProfiledRun
 
 from ..draw.data import Making, Numbers
 from ..draw.draw import Draw
@@ -19,12 +20,13 @@ from ..draw.operand import Operand
 from ..machines.backend_life import BackendLife
 from ..machines.cache_life import CacheLife
 from ..machines.machine import walk
+from ..machines.wiring import Wiring
 from ..numbers.comparison import Fault, first_bits, must_equal
 from ..numbers.encoding import from_bytes
 from ..numbers.rounding import Array
 from ..suite.lab import Lab
 from ..suite.scenario import scenario
-from .graphs import numbers
+from .graphs import PEAK, chosen, forward, grow, numbers
 
 
 @scenario("core", tiny=1, smoke=6, default=40, nightly=400)
@@ -256,3 +258,63 @@ def bookings_are_no_less_than_the_data(lab: Lab, draw: Draw) -> None:
                 raise Fault("memory", f"{len(outputs)} outputs have {least} bytes, and {grown} are booked")
 
     with_weights(lab, draw, check)
+
+
+# -- a compute that is profiled --------------------------------------------------------------------------
+
+PROFILES, RUNS = 2, 2
+CLOCKS = 1e-4
+"""Seconds by which the clocks of a backend and of core may differ."""
+
+
+@scenario("graph", tiny=1, smoke=2, default=16, nightly=100)
+def a_profiled_compute(lab: Lab, draw: Draw) -> None:
+    """Profile a graph between two computes as ever: results are right each time, times fit into their runs."""
+    with lab.backend.new_context() as ctx:
+        wiring = Wiring(ctx)
+        n, m = draw.pick(4, 1, 17, 32), draw.pick(3, 1, 16)
+        leaf = wiring.leaf(numbers(draw, (n, m)), 9)
+        states = [wiring.leaf(numbers(draw, (n, m + draw.below(3))), PEAK) for _ in range(draw.below(3))]
+        grow(draw, wiring, states, 12)
+        outputs = chosen(draw, wiring)
+        forward(draw, wiring, outputs)
+        if draw.flag():
+            wiring.check(outputs, states, "before a profile")
+        profiles = []
+        for profile in range(PROFILES):
+            with lab.backend.profiling() as runs:
+                for number in range(RUNS):
+                    wiring.rewrite(leaf, numbers(draw, leaf.shape))
+                    wiring.check(outputs, states, f"profile {profile}, run {number}")
+            profiles.append(runs)
+        wiring.rewrite(leaf, numbers(draw, leaf.shape))
+        wiring.check(outputs, states, "after a profile")
+    devices = {device.id for device in lab.backend.devices()}
+    for runs in profiles:
+        if len(runs) != RUNS:
+            raise Fault("values", f"{len(runs)} runs were profiled, not {RUNS}")
+        for run in runs:
+            check_times(run, devices)
+    if len({bool(run.timings) for runs in profiles for run in runs}) > 1:
+        raise Fault("values", "some profiled runs of a graph tell times of its ops, and some tell none")
+
+
+def check_times(run: ProfiledRun, devices: Collection[str]) -> None:
+    """Raise Fault unless the times are of ops of the graph, on devices of the backend, and do not overlap."""
+    total = sum(timing.seconds for timing in run.timings)
+    if total > run.seconds + CLOCKS:
+        raise Fault(
+            "values", f"the times of a profiled run sum up to {total} s, and the run took {run.seconds} s"
+        )
+    for timing in run.timings:
+        if not timing.seconds >= 0:
+            raise Fault("values", f"a profile tells a time of {timing.seconds} s: {timing}")
+        if timing.device not in devices:
+            raise Fault(
+                "values", f"a profile names the device {timing.device!r}, which is none of {sorted(devices)}"
+            )
+        for index in timing.nodes:
+            if not 0 <= index < len(run.graph.nodes) or run.graph.nodes[index].op is None:
+                raise Fault(
+                    "values", f"a profile tells the time of node {index}, which is no op of the graph"
+                )

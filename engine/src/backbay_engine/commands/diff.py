@@ -12,9 +12,9 @@ import numpy as np
 from backbay.cli import add_json, file_to_write, say, say_json, table
 
 from ..images.picture import Image
+from ..plots import depth
 from .comparison import Difference, blocks, ops
 from .opening import add_images, add_model, open_model, write_plot
-from .plots import depth
 
 TOKENS = 16
 

@@ -83,7 +83,7 @@ def _text(x: float, y: float, text: str, anchor: str = "start", size: int = 13) 
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}">{escape(text)}</text>'
 
 
-def _page(title: str, parts: Sequence[str], legend: Sequence[str]) -> str:
+def _page(title: str, parts: Sequence[str], legend: Sequence[str], height: int = HEIGHT) -> str:
     keys = []
     x = float(LEFT)
     for s, name in enumerate(legend):
@@ -94,6 +94,26 @@ def _page(title: str, parts: Sequence[str], legend: Sequence[str]) -> str:
         x += 40 + 8 * len(name)
     body = "\n".join([_text(WIDTH / 2, 26, title, "middle", 16), *parts, *keys])
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" '
-        f'fill="#222"><rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>\n{body}\n</svg>\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" '
+        f'fill="#222"><rect width="{WIDTH}" height="{height}" fill="white"/>\n{body}\n</svg>\n'
     )
+
+
+def lanes(title: str, unit: str, groups: Mapping[str, Sequence[tuple[str, float]]]) -> str:
+    """Horizontal bars, a group below the other; each group has its own scale."""
+    parts, y, left = list[str](), float(TOP + 10), 260
+    for g, (name, bars_of_group) in enumerate(groups.items()):
+        parts.append(_text(20, y + 12, name, size=14))
+        y += 22
+        longest = max((length for _, length in bars_of_group), default=0) or 1.0
+        for label, length in bars_of_group:
+            wide = (WIDTH - left - 110) * length / longest
+            colour = COLOURS[g % len(COLOURS)]
+            parts.append(_text(left - 8, y + 11, label, "end", 11))
+            parts.append(
+                f'<rect x="{left}" y="{y:.1f}" width="{wide:.1f}" height="13" fill="{colour}"/>'
+                + _text(left + wide + 6, y + 11, f"{length:,.4g} {unit}", size=11)
+            )
+            y += 17
+        y += 12
+    return _page(title, parts, [], height=round(y) + 10)

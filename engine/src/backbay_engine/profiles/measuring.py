@@ -1,0 +1,106 @@
+"""Measuring: a model's steps as ever, then profiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from backbay import OptionError
+from backbay.plugin import ProfiledRun
+
+from ..llm import LLM
+from .phase import Machine, Measured, Phase, phase_of
+from .walls import Walls
+
+SPARE = 4  # steps in which only some of the sequences take part
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is measured: a prompt, and steps of sequences at the same time after a past; 0 leaves one of them out."""
+
+    prompt: int
+    depth: int
+    parallel: int
+    steps: int
+
+    @property
+    def generated(self) -> int:
+        """Tokens of each sequence, so that enough steps have all of them."""
+        return 2 * self.steps + SPARE + self.parallel
+
+    @property
+    def context(self) -> int:
+        """The tokens that a sequence must have room for."""
+        return max(self.prompt, self.depth + self.generated if self.steps else 0) + 1
+
+
+def measure(llm: LLM, load: Load, walls: Walls) -> list[Phase]:
+    """The profiles of the prompt and of the steps."""
+    found = []
+    if load.prompt:
+        found.append(_phase(llm, f"prompt of {load.prompt}", walls, lambda: _prompt(llm, load), _whole))
+    if load.steps:
+        name = f"step of {load.parallel} after {load.depth}"
+        found.append(_phase(llm, name, walls, lambda: _steps(llm, load), lambda runs: _alike(runs, load)))
+    return found
+
+
+def _phase(
+    llm: LLM,
+    name: str,
+    walls: Walls,
+    work: Callable[[], None],
+    chosen: Callable[[Sequence[ProfiledRun]], Measured],
+) -> Phase:
+    """Do the work twice in each way: the first time compiles."""
+    backend = llm.backend
+    measured: list[Measured] = []
+    for nodes in (False, True):
+        with backend.profiling(nodes=nodes) as runs:
+            work()
+            begun = perf_counter()
+            work()
+        measured.append(chosen([run for run in runs if run.begun >= begun]))
+    usual, profiled = measured
+    machine = Machine(backend.blocks.count, backend.devices()[0].id, walls)  # the first device is the host
+    return phase_of(name, usual.step, profiled, machine)
+
+
+def _prompt(llm: LLM, load: Load) -> None:
+    llm.generate(_ids(llm, load.prompt, 0), max_tokens=1, temperature=0, reuse=False)
+
+
+def _whole(runs: Sequence[ProfiledRun]) -> Measured:
+    """All runs of a prompt, as one step."""
+    return Measured(1, runs[-1].begun + runs[-1].seconds - runs[0].begun, runs)
+
+
+def _steps(llm: LLM, load: Load) -> None:
+    endless: dict[str, Any] = {"logit_bias": dict.fromkeys(llm.end_ids, float("-inf"))}
+    handles = [
+        llm.submit(_ids(llm, load.depth, n), max_tokens=load.generated, temperature=0, **endless)
+        for n in range(load.parallel)
+    ]
+    for handle in handles:
+        handle.result()
+
+
+def _alike(runs: Sequence[ProfiledRun], load: Load) -> Measured:
+    """The latest steps that all sequences took part in, each with a token; a step lasts until the next begins."""
+    followed = [(run, later.begun - run.begun) for run, later in pairwise(runs)]
+    of_all = [each for each in followed if each[0].graph.batch_size == load.parallel][-load.steps :]
+    if not of_all:
+        raise OptionError(f"no step had a token of each of {load.parallel} sequences; try more --steps")
+    mean = sum(seconds for _, seconds in of_all) / len(of_all)
+    return Measured(len(of_all), mean, [run for run, _ in of_all])
+
+
+def _ids(llm: LLM, count: int, number: int) -> list[int]:
+    drawn: list[int] = np.random.default_rng(number).integers(0, llm.vocabulary_size, count).tolist()
+    return drawn

@@ -1,0 +1,126 @@
+"""Runs of one kind, such as steps after a past, and their times by op, layer and device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from backbay.plugin import Node, ProfiledRun, Timing
+
+from . import work
+from .walls import Walls
+
+UNTOLD = "all ops together"
+OTHER = "no op of the graph"
+
+
+@dataclass
+class Line:
+    """A line of a table; all numbers are of one step.
+
+    `least` are the seconds that the work takes at least on the host, of `on_host` seconds that were measured there.
+    """
+
+    calls: float = 0.0
+    seconds: float = 0.0
+    nbytes: float = 0.0
+    products: float = 0.0
+    least: float = 0.0
+    on_host: float = 0.0
+
+    def add(self, part: Line, steps: int) -> None:
+        """Add a part of so many steps."""
+        for name, value in vars(part).items():
+            setattr(self, name, getattr(self, name) + value / steps)
+
+    @property
+    def wall_share(self) -> float | None:
+        """The share of the time that the work needs at least; None where nothing ran on the host."""
+        return self.least / self.on_host if self.on_host else None
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Steps of one kind. `usual` is the time of a step that was not profiled, `step` of one that was.
+
+    `backend` is the part of `step` in which the backend ran, and `told` the part of that which its ops add up to.
+    """
+
+    name: str
+    steps: int
+    usual: float
+    step: float
+    backend: float
+    told: float
+    ops: dict[str, Line] = field(default_factory=dict)
+    layers: dict[str, Line] = field(default_factory=dict)
+    devices: dict[str, Line] = field(default_factory=dict)
+
+    @property
+    def tells_ops(self) -> bool:
+        """Whether the backend tells times of its ops."""
+        return UNTOLD not in self.ops
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Runs that make up a number of steps, and the mean seconds of a step."""
+
+    steps: int
+    step: float
+    runs: Sequence[ProfiledRun]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the lines of a phase depend on beside its runs: the model's blocks, the id of the host, and its rates."""
+
+    blocks: int
+    host: str
+    walls: Walls
+
+
+def phase_of(name: str, usual: float, measured: Measured, machine: Machine) -> Phase:
+    """The times of profiled runs."""
+    steps, runs = measured.steps, measured.runs
+    told = sum(timing.seconds for run in runs for timing in run.timings)
+    backend = sum(run.seconds for run in runs)
+    phase = Phase(name, steps, usual, measured.step, backend / steps, told / steps)
+    for run in runs:
+        seen: set[int] = set()
+        for timing in run.timings or (_whole(run, machine.host),):
+            nodes = [run.graph.nodes[index] for index in timing.nodes]
+            part = _part(timing, [node for node in nodes if node.index not in seen], machine)
+            seen.update(timing.nodes)  # a node may have several times, and is counted once
+            layers = [work.layer(node, machine.blocks) for node in nodes]
+            for lines, title in (
+                (phase.ops, _title(map(work.label, nodes)) if run.timings else UNTOLD),
+                (phase.layers, _title(layers) if run.timings else UNTOLD),
+                (phase.devices, timing.device),
+            ):
+                lines.setdefault(title, Line()).add(part, steps)
+    return phase
+
+
+def _whole(run: ProfiledRun, host: str) -> Timing:
+    """The time of a run whose backend tells no others."""
+    ran = [node.index for node in run.graph.nodes if node.op is not None and not node.op.view]
+    return Timing(tuple(ran), run.seconds, host)
+
+
+def _title(names: Iterable[str]) -> str:
+    return " + ".join(dict.fromkeys(names)) or OTHER
+
+
+def _part(timing: Timing, nodes: Sequence[Node], machine: Machine) -> Line:
+    """What a timing adds to a line."""
+    each = [(work.nbytes(node), work.products(node)) for node in nodes]
+    on_host = timing.device == machine.host
+    return Line(
+        calls=len(nodes),
+        seconds=timing.seconds,
+        nbytes=sum(nbytes for nbytes, _ in each),
+        products=sum(products for _, products in each),
+        least=sum(machine.walls.seconds(*one) for one in each) if on_host else 0.0,
+        on_host=timing.seconds if on_host else 0.0,
+    )
