@@ -26,6 +26,7 @@ long quotient(long a, long b) { return (a + b - 1) / b; }
 constexpr long GROUP = 48; // rows that are multiplied together, most
 constexpr long BYTES = 200 << 10; // of weights that a part of a product reads, about
 constexpr long NUMBERS = 1 << 15; // of a gate, in a part
+constexpr long ROWS = 8; // that are decoded, in a part
 constexpr long BLOCKS = 1024; // of columns, in a part
 
 struct ColumnsKernel {
@@ -97,9 +98,13 @@ struct RowsKernel {
         extents.push_back(width);
         const Array x = run.output(extents);
         const long count = x.rows();
-        run.parts(count, [&](int part, int parts) {
+        const int64_t *numbers = (const int64_t *)ids.data;
+        for (long n = 0; n < count; n++)
+            if (numbers[n] < 0 || numbers[n] >= weights.rows())
+                throw Failed{failure("a row's number is out of range")};
+        run.parts(quotient(count, ROWS), [&](int part, int parts) {
             for (long n = count * part / parts; n < count * (part + 1) / parts; n++)
-                decode_row((Format)format, (const char *)weights.data + ((const int64_t *)ids.data)[n] * row, width, (float *)x.data + n * width);
+                decode_row((Format)format, (const char *)weights.data + numbers[n] * row, width, (float *)x.data + n * width);
         });
     }
 };

@@ -13,7 +13,8 @@ from model_file import quantized, write_model
 
 import backbay
 from backbay import BackendParams, DType
-from backbay_onnx.session.native import DOMAIN, NativeCode
+from backbay_onnx.session.native import DOMAIN, FORMATS, NativeCode
+from backbay_onnx.session.native_trial import ROWS, node, run
 
 IN, OUT = 512, 264
 DTYPES = (DType.Q4_0, DType.Q8_0, DType.Q4_K, DType.Q6_K)
@@ -82,6 +83,15 @@ def test_products_of_experts_and_rows_are_right(path: Path) -> None:
     np.testing.assert_array_equal(found["onnx"][1], found["cpu_ref"][1])
     right = found["cpu_ref"][0]
     assert np.square(found["onnx"][0] - right).sum() < 1e-4 * np.square(right).sum()
+
+
+@pytest.mark.fault("rows by a number outside of a weight reach native code", "an error; nothing is read")
+@pytest.mark.parametrize("number", [-1, ROWS, 2**40])
+def test_a_row_outside_of_a_weight_is_an_error(native: NativeCode, number: int) -> None:
+    data, ids = np.zeros((ROWS, 18), np.uint8), np.array([0, number])
+    rows = node("Rows", ["w", "ids"], "rows", format=FORMATS[DType.Q4_0])
+    with pytest.raises(Exception, match="out of range"):
+        run(native.path, [rows], {"w": data, "ids": ids}, ["rows"])
 
 
 def test_no_columns_give_no_products(path: Path) -> None:
