@@ -6,11 +6,14 @@ from typing import Protocol, final
 
 import numpy as np
 
+from backbay import NoMemoryError
 from backbay.plugin import GRAPH, Ledger
 
 from ..library.abi import NULL, Ptr, ffi
 from ..library.library import Library
 from .shared_memory import SharedMemory
+
+SPARE = 8  # a part of what a graph needs
 
 
 class ArenaPlan(Protocol):
@@ -26,6 +29,9 @@ class Arena(SharedMemory[ArenaPlan]):
 
     A larger buffer lies elsewhere and starts a new generation: plans of earlier ones must be placed again before they
     run. If the ledger only measures, nothing is allocated.
+
+    ggml fits results into the gaps that others leave. So a graph of fewer tokens may need more than one of more tokens:
+    6.7 % were seen. An eighth beside the need is booked for such graphs, if the limits allow it.
     """
 
     def __init__(self, library: Library, ledger: Ledger) -> None:
@@ -35,7 +41,7 @@ class Arena(SharedMemory[ArenaPlan]):
         self._allocator: Ptr = NULL
         self._memory = np.zeros(0, np.uint8)
         self.scratch: Ptr = NULL  # the address of the scratch memory
-        self._size = self._scratch_size = 0
+        self._size = self._booked = self._scratch_size = 0
         self.generation = 0
 
     def place(self, plan: ArenaPlan) -> None:
@@ -55,10 +61,11 @@ class Arena(SharedMemory[ArenaPlan]):
         self.place(plan)
 
     def _total(self) -> int:
-        return self._size + self._scratch_size
+        return self._booked + self._scratch_size
 
     def _free(self) -> None:
         self._free_buffer()
+        self._give_back()
         self._ledger.give_back(GRAPH, self._scratch_size) if self._scratch_size else None
         self._memory, self._scratch_size = np.zeros(0, np.uint8), 0
         self.scratch = NULL
@@ -74,8 +81,26 @@ class Arena(SharedMemory[ArenaPlan]):
 
     def _replace(self, graph: Ptr, need: int) -> None:
         self._free_buffer()
-        self._ledger.take(GRAPH, need, lambda: self._reserve(graph) if self._ledger.holds else None)
+        if need > self._booked:
+            self._give_back()
+            self._book(need)
+        if self._ledger.holds:
+            self._reserve(graph)
         self._size = need
+
+    def _book(self, need: int) -> None:
+        try:
+            self._take(need + need // SPARE)
+        except NoMemoryError:
+            self._take(need)
+
+    def _take(self, nbytes: int) -> None:
+        self._ledger.take(GRAPH, nbytes, lambda: None)
+        self._booked = nbytes
+
+    def _give_back(self) -> None:
+        self._ledger.give_back(GRAPH, self._booked) if self._booked else None
+        self._booked = 0
 
     def _reserve(self, graph: Ptr) -> None:
         allocator = self._lib.ggml_gallocr_new(self._buffer_type)
@@ -102,6 +127,5 @@ class Arena(SharedMemory[ArenaPlan]):
         if self._allocator != NULL:
             self._lib.ggml_gallocr_free(self._allocator)
             self._allocator = NULL
-        self._ledger.give_back(GRAPH, self._size) if self._size else None
         self._size = 0
         self.generation += 1
