@@ -12,7 +12,11 @@ from model_scripts import CAPACITY, answers, nmse
 
 import backbay
 from backbay import DType
+from backbay_engine.cache import CacheSizes
 from backbay_engine.models import load_model
+from backbay_engine.models.keys import LATENT, ROTATED
+from backbay_engine.runner.step_cache import StepCache
+from backbay_engine.steps.builders import prompt_step
 
 
 def plain(source: Path, target: Path) -> Path:
@@ -39,3 +43,20 @@ def test_the_plain_form_agrees_with_the_absorbed_one(tmp_path, name, backend_nam
         backend.load()
         for script in expected:
             assert nmse(answers(backend, model, script, DType.F32), expected[script]) < 2e-5
+
+
+@pytest.mark.parametrize("backend_name", sorted(backbay.backends()))
+def test_latent_vectors_are_kept_once_as_ends_of_keys_and_as_values(tmp_path, backend_name):
+    with backbay.open(unpacked("deepseek2-lite", tmp_path), backend=backend_name) as backend:
+        model = load_model(backend, CAPACITY)
+        backend.load()
+        cache = model.new_cache()
+        cache.open(backend, CacheSizes(1, CAPACITY, CAPACITY, DType.F32))
+        before = backend.memory().total()
+        steps = StepCache(model, cache)
+        steps.run(prompt_step(np.arange(5, dtype=np.int32)))
+        steps.close()
+        each = 4 * (LATENT.of(backend.config) + ROTATED.of(backend.config))
+        held = backend.memory().total() - before
+        assert held == len(model.blocks) * cache.storage.cells * each
+        cache.close()

@@ -104,15 +104,16 @@ class BoundCausalCache(BoundCache):
             raise BackbayError(f"layer {layer} has nothing in this cache: put comes first")
         keys, values = self._written.get(layer, (held.key, held.value))
         _, mask = self._masks[0 if spans else -1]
-        return History(
-            storage.keys(ctx, held, keys, self._first, self._history),
-            storage.values(ctx, held, values, self._first, self._history),
-            mask,
-        )
+        key = storage.keys(ctx, held, keys, self._first, self._history)
+        if held.within is not None:  # of this very tensor, so that a kernel sees it
+            return History(key, key.slice(ctx, 0, held.within, held.within + held.value_dim), mask)
+        return History(key, storage.values(ctx, held, values, self._first, self._history), mask)
 
     def named(self) -> dict[str, Tensor]:
         found = {"cells": self._cells, "mask": self._masks[0][1]}
         for layer in self._written:
             held = self._storage.layers[layer]
-            found |= {f"keys.{layer}": held.key, f"values.{layer}": held.value}
+            found[f"keys.{layer}"] = held.key
+            if held.within is None:
+                found[f"values.{layer}"] = held.value
         return found

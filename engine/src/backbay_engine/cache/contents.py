@@ -78,9 +78,13 @@ def read_cells(storage: Storage, cells: Ints) -> dict[str, NDArray[Any]]:
         )
     found: dict[str, NDArray[Any]] = {}
     for i, layer in storage.layers.items():
-        for part, width in (("keys", layer.head_dim), ("values", layer.value_dim)):
+        parts = (("keys", layer.head_dim), ("values", layer.value_dim))
+        for part, width in parts if layer.within is None else parts[:1]:
             rows = _read(storage, i, layer, part, cells)
             found[f"{part}.{i}"] = _shortened(rows, storage.dtype).reshape(len(cells), layer.kv_heads, width)
+        if layer.within is not None:
+            end = layer.within + layer.value_dim
+            found[f"values.{i}"] = found[f"keys.{i}"][:, :, layer.within : end].copy()
     return found
 
 
@@ -127,7 +131,9 @@ def _write(
         ids = host.empty(DType.I32, size)
         key = host.empty(DType.F32, keys.shape[1], size)
         value = host.empty(DType.F32, values.shape[1], size)
-        ctx.forward(layer.key.set_rows(at, key, ids), storage.write_values(at, layer, value, ids))
+        ctx.forward(layer.key.set_rows(at, key, ids))
+        if layer.within is None:
+            ctx.forward(storage.write_values(at, layer, value, ids))
         for low in range(0, len(cells), size):
             ids.from_ints(filled(cells[low : low + size], size))
             for leaf, rows in ((key, keys), (value, values)):

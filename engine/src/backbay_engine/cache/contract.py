@@ -65,7 +65,10 @@ class BoundCache(ABC):
 
     @abstractmethod
     def put(self, ctx: Context, layer: int, key: Tensor, value: Tensor) -> None:
-        """Store a layer's keys and values, (head_dim, kv_heads, tokens); comes before `get`."""
+        """Store a layer's keys and values, (head_dim, kv_heads, tokens); comes before `get`.
+
+        Values that are a view of the keys' features may be stored only once.
+        """
 
     @abstractmethod
     def get(self, ctx: Context, layer: int, *, spans: bool = True) -> History:

@@ -20,17 +20,21 @@ WIPED = 64  # cells that one run overwrites: few, because its memory is not rese
 
 @dataclass(frozen=True)
 class LayerMemory:
-    """A layer's keys, (head_dim * kv_heads, cells), and values, the same or permuted, (cells, width)."""
+    """A layer's keys, (head_dim * kv_heads, cells), and values, the same or permuted, (cells, width).
+
+    within   values are the features of the keys from this one on, so that `value` is `key`; None: they lie apart
+    """
 
     key: Tensor
     value: Tensor
     head_dim: int
     value_dim: int
     kv_heads: int
+    within: int | None = None
 
     @property
-    def sizes(self) -> tuple[int, int, int]:
-        return self.head_dim, self.value_dim, self.kv_heads
+    def sizes(self) -> tuple[int, int, int, int | None]:
+        return self.head_dim, self.value_dim, self.kv_heads, self.within
 
 
 class Storage:
@@ -48,9 +52,9 @@ class Storage:
         self.forget_movers()
         self._ctx.close()
 
-    def layer(self, i: int, key: Spec, value: Spec) -> LayerMemory:
+    def layer(self, i: int, key: Tensor, value: Tensor) -> LayerMemory:
         """The memory of a layer, for keys and values of these shapes, (head_dim, kv_heads, tokens)."""
-        sizes = key.dim(0), value.dim(0), key.dim(1)
+        sizes = key.dim(0), value.dim(0), key.dim(1), self._within(key, value)
         if value.dim(1) != key.dim(1) or value.dim(2) != key.dim(2):
             raise ShapeError(f"layer {i}: key {key} and value {value} must have the same heads and tokens")
         layer = self.layers.get(i)
@@ -59,11 +63,21 @@ class Storage:
             self.forget_movers()
         elif layer.sizes != sizes:
             raise ShapeError(
-                f"layer {i}: it holds (head_dim, value_dim, kv_heads) = {layer.sizes}, got {sizes}"
+                f"layer {i}: it holds (head_dim, value_dim, kv_heads, within) = {layer.sizes}, got {sizes}"
             )
         return layer
 
-    def _make(self, i: int, head_dim: int, value_dim: int, kv_heads: int) -> LayerMemory:
+    def _within(self, key: Tensor, value: Tensor) -> int | None:
+        """The feature of the keys that values begin with, if they are a view of the keys; None if they lie apart."""
+        if value.storage is not key or key.strides is not None:
+            return None
+        if any(value.dim(n) > 1 and value.stride(n) != key.stride(n) for n in (1, 2)):
+            return None
+        within, block = value.offset // key.dtype.type_size, self.dtype.block_size
+        fits = within + value.dim(0) <= key.dim(0) and within % block == 0 and not self.config.permuted_v
+        return within if fits else None
+
+    def _make(self, i: int, head_dim: int, value_dim: int, kv_heads: int, within: int | None) -> LayerMemory:
         for n in (head_dim, value_dim):
             if n % self.dtype.block_size:
                 raise DTypeError(
@@ -71,6 +85,8 @@ class Storage:
                 )
         ctx = self._ctx.layer(i)
         key = ctx.zeros(self.dtype, head_dim * kv_heads, self.cells, row_axis=1)
+        if within is not None:
+            return LayerMemory(key, key, head_dim, value_dim, kv_heads, within)
         width = value_dim * kv_heads
         if self.config.permuted_v:
             value = ctx.zeros(self.dtype, self.cells, width, row_axis=0)
@@ -94,6 +110,9 @@ class Storage:
         """Write a layer's keys and values, (head_dim, kv_heads, n), into cells; aliases of all keys and all values."""
         held = self.layer(layer, key, value)
         keys = held.key.set_rows(ctx, flat(ctx, key), cells)
+        if held.within is not None:
+            ctx.forward(keys)
+            return keys, keys
         values = self.write_values(ctx, held, flat(ctx, value), cells)
         ctx.forward(keys, values)
         return keys, values
@@ -118,6 +137,9 @@ class Storage:
 
     def values(self, ctx: Context, layer: LayerMemory, whole: Tensor, first: int, count: int) -> Tensor:
         """A range of the values, (value_dim, kv_heads, count), or permuted (count, value_dim, kv_heads)."""
+        if layer.within is not None:
+            keys = self.keys(ctx, layer, whole, first, count)
+            return keys.slice(ctx, 0, layer.within, layer.within + layer.value_dim)
         if not self.config.permuted_v:
             return whole.reshape(ctx, layer.value_dim, layer.kv_heads, self.cells).slice(
                 ctx, 2, first, first + count
@@ -155,10 +177,9 @@ class Storage:
                 for width in (key, value):
                     if width not in zeros:
                         zeros[width] = host.zeros(DType.F32, width, size)
-                ctx.forward(
-                    layer.key.set_rows(at, zeros[key], places),
-                    self.write_values(at, layer, zeros[value], places),
-                )
+                ctx.forward(layer.key.set_rows(at, zeros[key], places))
+                if layer.within is None:
+                    ctx.forward(self.write_values(at, layer, zeros[value], places))
             for low in range(0, len(cells), size):
                 places.from_ints(filled(cells[low : low + size], size))
                 ctx.compute()
@@ -174,6 +195,7 @@ class Mover:
     def __init__(self, storage: Storage, part: Literal["keys", "values"], shift: Shift | None) -> None:
         self._storage, self._size = storage, min(CHUNK, storage.cells)
         self._ctx = storage.backend.new_context()
+        self._moves = False  # whether there is anything to move
         try:
             host = self._ctx.input()
             self._sources, self._targets = (host.empty(DType.I32, self._size) for _ in range(2))
@@ -183,8 +205,12 @@ class Mover:
                 self._move_values if part == "values" and storage.config.permuted_v else self._rows_of(part)
             )
             for i, layer in storage.layers.items():
+                if part == "values" and layer.within is not None:
+                    continue
+                self._moves = True
                 self._ctx.forward(move(self._ctx.layer(i), i, layer, shift))
-            self._ctx.reserve()
+            if self._moves:
+                self._ctx.reserve()
         except BaseException:
             self._ctx.close()
             raise
@@ -192,7 +218,7 @@ class Mover:
     def run(self, sources: Ints, targets: Ints, offset: int = 0) -> None:
         """Copy cells; keys are rotated by `offset` positions. A chunk must not read cells that an earlier one wrote."""
         size = self._size
-        for low in range(0, len(sources), size):
+        for low in range(0, len(sources), size) if self._moves else ():
             for leaf, cells in ((self._sources, sources), (self._targets, targets)):
                 leaf.from_ints(filled(cells[low : low + size], size))
             for leaf in self._wide.values():

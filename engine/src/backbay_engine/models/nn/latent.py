@@ -103,11 +103,16 @@ def attend_absorbed(
     cache: BoundCache | None,
     scale: float,
 ) -> Tensor:
-    """The heads attend to the latent vectors. keys is (fixed, latent, heads), values (latent, value_head, heads)."""
+    """The heads attend to the latent vectors, whose end of each key is its value too.
+
+    keys is (fixed, latent, heads), values (latent, value_head, heads).
+    """
     by_head = parts.fixed.permute(ctx, 0, 2, 1).contiguous(ctx)  # (fixed, tokens, heads)
     absorbed = keys.mulmat(ctx, by_head).permute(ctx, 0, 2, 1).contiguous(ctx)  # (latent, heads, tokens)
-    value = parts.latent.reshape(ctx, parts.latent.dim(0), 1, parts.latent.dim(1))
-    q, k = parts.turned.concat(ctx, absorbed, 0), parts.key.concat(ctx, value, 0)
+    latent, rotated = parts.latent.dim(0), parts.key.dim(0)
+    vectors = parts.latent.reshape(ctx, latent, 1, parts.latent.dim(1))
+    q, k = parts.turned.concat(ctx, absorbed, 0), parts.key.concat(ctx, vectors, 0)
+    value = k.slice(ctx, 0, rotated, rotated + latent)
     return attend(ctx, layer, q, k, value, cache, scale, vmla=values)
 
 

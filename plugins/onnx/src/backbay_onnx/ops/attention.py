@@ -96,7 +96,14 @@ def scaled_dot_product_attention(
         else _with_sinks(b, scores, sinks, [history, tokens, heads])
     )
     weights = b.shaped(weights, [history, group * tokens, kv_heads])
-    y = b.add("FusedMatMul", weights, value.of_rank(3), domain=CONTRIB, transBatchB=1)
+    if _is_part(value.node, key.node):
+        y = b.add("FusedMatMul", weights, key.of_rank(3), domain=CONTRIB, transBatchB=1)
+        low, high = (b.symbols.size(value.node, name) for name in ("low", "high"))
+        assert isinstance(low, Size)
+        assert isinstance(high, Size)
+        y = b.sliced(y, 2, low, high)
+    else:
+        y = b.add("FusedMatMul", weights, value.of_rank(3), domain=CONTRIB, transBatchB=1)
     y = b.shaped(y, [dv, tokens, heads])
     if vmla is not None:
         y, dv = b.add("FusedMatMul", y, vmla.of_rank(3), domain=CONTRIB, transB=1), vmla.dim(1)
@@ -130,6 +137,11 @@ def _stored(b: Lowering, operand: Operand, dtypes: Collection[DType]) -> str:
     """The value with three axes: in its own dtype if it is one of these, else as float32."""
     value = operand.stored if operand.dtype in dtypes else operand.floats
     return b.ranked(value, operand.rank, 3)
+
+
+def _is_part(value: Node, key: Node) -> bool:
+    """Whether values are some features of the keys: then a few columns more cost less than a copy of the values."""
+    return value.op is ops.slice and value.args[0] is key and value.args[1] == 0 and value.args[4] == 1
 
 
 def _tiled(b: Lowering, query: Operand, key: Operand, value: Operand, scale: float) -> str:
