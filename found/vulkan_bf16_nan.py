@@ -3,7 +3,7 @@
 project: ggml on Vulkan
 needs: a ggml with Vulkan, and a driver
 effect: a NaN goes unnoticed
-workaround: none yet
+workaround: plugins/ggml/src/backbay_ggml/devices/device.py: BF16_NAN
 thread: none found
 shown: 0.15.3
 right: none

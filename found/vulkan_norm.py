@@ -4,7 +4,7 @@ of the squares, which leaves no digits.
 project: ggml on Vulkan
 needs: a ggml with Vulkan, and a driver
 effect: wrong features wherever the mean of a row is much larger than its spread
-workaround: none yet
+workaround: plugins/ggml/src/backbay_ggml/ops/norm.py: LARGE_MEAN
 thread: none found
 shown: 0.15.3
 right: none

@@ -15,7 +15,7 @@ debian=$folder/debian
 
 fetch() { # the packages, with all that they depend on, by lists of our own
     command -v apt-get >/dev/null || { echo "Mesa comes from Debian, and this system has no apt-get" >&2; exit 1; }
-    local keys=/usr/share/keyrings/debian-archive-keyring.gpg aside
+    local keys=/usr/share/keyrings/debian-archive-keyring.gpg
     [ -e $keys ] || { echo "install the package debian-archive-keyring: it has the keys of Debian's packages" >&2; exit 1; }
     aside=$(mktemp -d "$folder/aside.XXXXXX")
     trap 'rm -rf "$aside"' EXIT
@@ -49,13 +49,16 @@ chmod +x "$folder/glslc" "$bin/python-vulkan"
 sed -E "s#\"library_path\": *\"[^\"]*\"#\"library_path\": \"$libraries/libvulkan_lvp.so\"#" \
     "$debian"/usr/share/vulkan/icd.d/lvp_icd*.json >"$folder/lavapipe.json"
 
-if [ ! -e "$folder/libggml-vulkan.so" ]; then
+sources=$(sha256sum <"$here/../../plugins/ggml/lib/source.txt")
+if [ "$(cat "$folder/built" 2>/dev/null)" != "$sources" ]; then
     nice "$bin/cmake" -S "$here/../../plugins/ggml/lib" -B "$folder/build" -G Ninja -DCMAKE_MAKE_PROGRAM="$bin/ninja" \
         -DCMAKE_BUILD_TYPE=Release -DPython_EXECUTABLE="$2" -DGGML_VULKAN=ON -DCMAKE_PREFIX_PATH="$debian/usr" \
         -DVulkan_INCLUDE_DIR="$debian/usr/include" -DVulkan_LIBRARY="$libraries/libvulkan.so" \
         -DVulkan_GLSLC_EXECUTABLE="$folder/glslc"
     nice "$bin/cmake" --build "$folder/build" --target ggml-vulkan --parallel "${JOBS:-2}"
     mv "$(find "$folder/build" -name libggml-vulkan.so)" "$folder/"
+    rm -r "$folder/build"
+    echo "$sources" >"$folder/built"
 fi
 # ggml passes over devices that are CPUs, unless they are named. Compiled shaders are kept: a large one takes seconds.
 cat >"$folder/environment" <<END
