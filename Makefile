@@ -8,7 +8,7 @@ FOLDERS := $(subst [cpu],,$(PACKAGES))
 SOURCES := $(addsuffix /src,$(FOLDERS))
 LIBGGML := plugins/ggml/lib
 
-.PHONY: help demo test check format lint types contracts docs api bench conform mutants chaos asked nightly webgpu vulkan scale dist clean
+.PHONY: help demo test check format lint types contracts docs api bench plots conform mutants chaos asked guard nightly webgpu vulkan scale dist clean
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -54,6 +54,12 @@ bench: $(VENV)/.installed  ## run the benchmarks
 	$(BIN)/python bench/ggml_llama.py --shape small --dtype q8_0
 	$(BIN)/python bench/engine_llama.py --shape small --dtype q8_0
 
+plots: $(VENV)/.installed  ## measure columns and depth on a quiet machine, and draw the plots of docs/speed.md
+	$(BIN)/python bench/columns.py --sides native llama.cpp --prompt 0 --rounds 3 --json bench/measured/columns.json
+	$(BIN)/python bench/depth.py --sides native llama.cpp "llama.cpp flash" --counts 1 --depths 64 512 1536 \
+		--json bench/measured/depth.json
+	$(BIN)/python bench/plots.py
+
 conform: $(VENV)/.installed  ## the conformance suite in its default size on every backend
 	$(BIN)/backbay conform cpu_ref
 	$(BIN)/backbay conform ggml
@@ -68,7 +74,10 @@ chaos: $(VENV)/.installed  ## half an hour of random faults over the engine, on 
 asked: $(VENV)/.clients  ## 20,000 random requests, by the server's own description
 	$(BIN)/python server/tools/property_run.py --count 20000
 
-nightly: $(VENV)/.installed  ## tests that take hours
+guard: $(VENV)/.installed  ## whether the small shape became slower by 10 % than the last tag, or than AGAINST=REVISION
+	$(BIN)/python bench/guard.py $(if $(AGAINST),--against $(AGAINST))
+
+nightly: $(VENV)/.installed guard  ## tests that take hours
 	$(BIN)/python bench/fuzz_gguf.py
 	$(BIN)/python plugins/ggml/tools/fuzz.py --count 50000
 	$(BIN)/python plugins/ggml/tools/fuzz.py --count 5000 --rpc

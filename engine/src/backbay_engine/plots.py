@@ -99,6 +99,37 @@ def _page(title: str, parts: Sequence[str], legend: Sequence[str], height: int =
     )
 
 
+def curves(
+    title: str, across: str, xs: Sequence[int], series: Mapping[str, Sequence[float]], *, even: bool = False
+) -> str:
+    """A line for each series over numbers `xs`, named by `across`, from 0 up; `even` leaves them equal room."""
+    top = 1.1 * max((value for values in series.values() for value in values), default=0) or 1.0
+    places = range(len(xs)) if even else xs
+    wide = (WIDTH - LEFT - 40) / (max(places, default=0) or 1)
+
+    def point(place: int, value: float) -> tuple[float, float]:
+        return LEFT + 10 + place * wide, HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * value / top
+
+    step = 10 ** floor(log10(top)) / 2
+    marks = [n * step for n in range(int(top / step) + 1)]
+    parts = [_axis(point(0, mark)[1], f"{mark:,.4g}") for mark in marks]
+    for s, (name, values) in enumerate(series.items()):
+        points, colour = list(map(point, places, values)), COLOURS[s % len(COLOURS)]
+        path = " ".join(f"{px:.1f},{py:.1f}" for px, py in points)
+        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        for (px, py), value, x in zip(points, values, xs, strict=True):
+            parts.append(
+                f'<circle cx="{px:.1f}" cy="{py:.1f}" r="3.5" fill="{colour}">'
+                f"<title>{escape(name)}, {x}: {value:,.4g}</title></circle>"
+            )
+    parts += [
+        _text(point(place, 0)[0], HEIGHT - BOTTOM + 18, str(x), "middle", 11)
+        for place, x in zip(places, xs, strict=True)
+    ]
+    parts.append(_text(WIDTH - 20, HEIGHT - 11, across, "end"))
+    return _page(title, parts, list(series))
+
+
 def lanes(title: str, unit: str, groups: Mapping[str, Sequence[tuple[str, float]]]) -> str:
     """Horizontal bars, a group below the other; each group has its own scale."""
     parts, y, left = list[str](), float(TOP + 10), 260

@@ -42,7 +42,7 @@ def run(args: Namespace) -> int:
     name = chosen_backend(args)
     walls = measure_walls(args.threads or usable_cores())
     with open_model(args, name) as llm:
-        phases = measure(llm, load, walls)
+        phases, walls = measure(llm, load, walls)
     show(name, phases, walls, args)
     return 0
 
@@ -55,7 +55,7 @@ def show(backend: str, phases: Sequence[Phase], walls: Walls, args: Namespace) -
     else:
         say(
             f"{backend}; this machine reads {walls.reading / 1e9:.1f} GB/s and makes "
-            f"{walls.multiplying / 1e9:.0f} billion products of float32 a second"
+            f"{walls.multiplying / 1e9:.0f} billion products a second"
         )
         for phase in phases:
             print_phase(phase)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from time import perf_counter
 from typing import Any
@@ -16,7 +16,9 @@ from backbay.plugin import ProfiledRun
 from ..llm import LLM
 from .phase import Machine, Measured, Phase, phase_of
 from .walls import Walls
+from .work import products
 
+LONG = 1e-3  # seconds of a product that tells a rate: clocks are too coarse for shorter ones
 SPARE = 4  # steps in which only some of the sequences take part
 
 
@@ -40,36 +42,45 @@ class Load:
         return max(self.prompt, self.depth + self.generated if self.steps else 0) + 1
 
 
-def measure(llm: LLM, load: Load, walls: Walls) -> list[Phase]:
-    """The profiles of the prompt and of the steps."""
-    found = []
+def measure(llm: LLM, load: Load, walls: Walls) -> tuple[list[Phase], Walls]:
+    """The profiles of the prompt and of the steps; and the walls, if some product was faster than they say."""
+    found: list[tuple[str, Measured, Measured]] = []
     if load.prompt:
-        found.append(_phase(llm, f"prompt of {load.prompt}", walls, lambda: _prompt(llm, load), _whole))
+        found.append((f"prompt of {load.prompt}", *_both(llm, lambda: _prompt(llm, load), _whole)))
     if load.steps:
         name = f"step of {load.parallel} after {load.depth}"
-        found.append(_phase(llm, name, walls, lambda: _steps(llm, load), lambda runs: _alike(runs, load)))
-    return found
-
-
-def _phase(
-    llm: LLM,
-    name: str,
-    walls: Walls,
-    work: Callable[[], None],
-    chosen: Callable[[Sequence[ProfiledRun]], Measured],
-) -> Phase:
-    """Do the work twice in each way: the first time compiles."""
+        found.append((name, *_both(llm, lambda: _steps(llm, load), lambda runs: _alike(runs, load))))
     backend = llm.backend
-    measured: list[Measured] = []
-    for nodes in (False, True):
-        with backend.profiling(nodes=nodes) as runs:
-            work()
+    host = backend.devices()[0].id  # the first device is the CPU
+    walls = raised(walls, [run for _, _, profiled in found for run in profiled.runs], host)
+    machine = Machine(backend.blocks.count, host, walls)
+    return [phase_of(name, usual.step, profiled, machine) for name, usual, profiled in found], walls
+
+
+def raised(walls: Walls, runs: Iterable[ProfiledRun], host: str) -> Walls:
+    """The walls, with the rate of the fastest long product on the host if it is higher than that of NumPy."""
+    rates = [
+        sum(products(run.graph.nodes[index]) for index in timing.nodes) / timing.seconds
+        for run in runs
+        for timing in run.timings
+        if timing.device == host and timing.seconds >= LONG
+    ]
+    return replace(walls, multiplying=max([walls.multiplying, *rates]))
+
+
+def _both(
+    llm: LLM, work: Callable[[], None], chosen: Callable[[Sequence[ProfiledRun]], Measured]
+) -> tuple[Measured, Measured]:
+    """The work as ever, and profiled."""
+
+    def measured(*, nodes: bool) -> Measured:
+        with llm.backend.profiling(nodes=nodes) as runs:
+            work()  # compiles
             begun = perf_counter()
             work()
-        measured.append(chosen([run for run in runs if run.begun >= begun]))
-    usual, profiled = measured
-    machine = Machine(backend.blocks.count, backend.devices()[0].id, walls)  # the first device is the host
-    return phase_of(name, usual.step, profiled, machine)
+        return chosen([run for run in runs if run.begun >= begun])
+
+    return measured(nodes=False), measured(nodes=True)
 
 
 def _prompt(llm: LLM, load: Load) -> None:

@@ -16,7 +16,7 @@ PASSES, SECONDS = 5, 1.0  # passes at least, unless they take so long
 
 @dataclass(frozen=True)
 class Walls:
-    """Bytes that are read, and multiplications of float32 that are made, in a second."""
+    """Bytes that are read, and multiplications that are made, in a second."""
 
     reading: float
     multiplying: float
@@ -27,7 +27,7 @@ class Walls:
 
 
 def measure_walls(threads: int) -> Walls:
-    """The rates of the fastest passes, with some threads; NumPy multiplies with as many as it takes."""
+    """The rates of the fastest passes, with some threads; NumPy multiplies float32 with as many as it takes."""
     parts = [np.ones(PARALLEL_BYTES // 8 // threads) for _ in range(threads)]
     matrix = np.ones((SIDE, SIDE), np.float32)
     with ThreadPoolExecutor(threads) as pool:
