@@ -113,9 +113,11 @@ class Cluster:
 
     def ray_metrics(self) -> str:
         """What Ray tells Prometheus on this machine."""
-        [found] = self._folder.glob("session_2*/metrics_export_port*") or [None]
-        port = re.sub(r"\D", "", found.read_text()) if found else ""
-        return httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=20).text
+        found = max(
+            self._folder.glob("session_2*/metrics_export_port*"), key=lambda path: path.stat().st_mtime
+        )
+        port = re.sub(r"\D", "", found.read_text())
+        return httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=60).text
 
     def end(self) -> None:
         """Kill all processes of the cluster."""

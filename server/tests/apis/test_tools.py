@@ -21,6 +21,7 @@ CALLS, CALL, SEP, CALLED, OVER = (
     f"<\uff5ctool\u2581{name}\uff5c>"
     for name in ("calls\u2581begin", "call\u2581begin", "sep", "call\u2581end", "calls\u2581end")
 )
+DSML = "\uff5cDSML\uff5c"
 FORMS: Mapping[
     str, tuple[str, str]
 ] = {  # the answer, a token between two ~; and what the template shows of the form
@@ -40,6 +41,38 @@ FORMS: Mapping[
         f'<think>~Hm~</think>~{CALLS}~{CALL}~get_~weather~{SEP}~{{"ci~ty": "~Bonn~"}}~{CALLED}~{OVER}',
         f"</think>{CALLS}{CALL}",
     ),
+    "Qwen 3 Coder": (
+        (
+            "<think>~Hm~</think>~<tool_call>~\n<fun~ction=~get_~weather~>\n<para~meter=ci~ty>\n~Bo~nn~\n</para~meter>\n"
+            "~</fun~ction>\n~</tool_call>"
+        ),
+        "</think><tool_call><function=<parameter=",
+    ),
+    "GLM": (
+        (
+            "<think>~Hm~</think>~<tool_call>~get_~weather~\n~<arg_key>~city~</arg_key>~\n~<arg_value>~Bo~nn~</arg_value>~\n"
+            "~</tool_call>"
+        ),
+        "</think><tool_call><arg_key><arg_value>",
+    ),
+    "DeepSeek V3.2": (
+        (
+            f'<think>~Hm~</think>~<~{DSML}~function_calls>\n<~{DSML}~invoke ~name="~get_~weather~">\n<~{DSML}~parameter '
+            f'name~="city" string="true">~Bo~nn~</~{DSML}~parameter>\n</~{DSML}~invoke>\n</~{DSML}~function_calls>'
+        ),
+        f"</think>{DSML}",
+    ),
+    "Kimi": (
+        (
+            "<think>~Hm~</think>~<|tool_calls_section_begin|>~<|tool_call_begin|>~functions.~get_~weather:~0~"
+            '<|tool_call_argument_begin|>~{"ci~ty": "~Bonn~"}~<|tool_call_end|>~<|tool_calls_section_end|>'
+        ),
+        "</think><|tool_call_begin|>",
+    ),
+    "Gemma": (
+        '<think>~Hm~</think>~<|tool_call>~call:~get_~weather~{ci~ty:~<|"|>~Bo~nn~<|"|>~}~<tool_call|>',
+        '</think><|tool_call><|"|>',
+    ),
     "Llama": ('{"na~me": "~get_~weather~", "par~ameters": {~"city": "~Bonn~"}}', ""),
 }
 # a format takes the model out of its script, where it does what the first script says: it ends
@@ -51,7 +84,9 @@ def form(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """A model that calls a tool in a form of its own, after reasoning unless it is Llama."""
     answer, shown = FORMS[request.param]
     steps = answer.split("~")
-    control = [step for step in steps if step[0] in "<[" and request.param != "channels"]
+    # a token that comes twice has two ids in the model of the tests, so it is plain text there
+    marks = [step for step in steps if step[0] in "<[" and step[-1] in ">]" and steps.count(step) == 1]
+    control = marks if request.param != "channels" else []
     path = tmp_path_factory.mktemp(request.param) / "scripted.gguf"
     scripts = {"quiet": says(), "weather": says(*steps)}
     return write_scripted_model(path, scripts, call=shown, control=control)
@@ -99,6 +134,10 @@ def test_reasoning_and_calls_are_found_in_every_form(form: Path, stream: bool) -
 
 @pytest.mark.parametrize("choice", ["auto", "required"])
 def test_strict_arguments_obey_their_schema_in_every_form(form: Path, choice: str) -> None:
+    if "Gemma" in str(form):
+        status, body = ask_chat(form, "weather", tools=[tool(strict=True)], tool_choice=choice)
+        assert (status, body["error"]["param"]) == (400, "tools")
+        return
     reasoning, calls, finish = told(form, stream=False, tools=[tool(strict=True)], tool_choice=choice)
     assert reasoning == ("Hm" if choice == "auto" and "Llama" not in str(form) else "")
     assert {name: json.loads(text) for name, text in calls.items()} == {"get_weather": {"city": "Oslo"}}

@@ -359,6 +359,11 @@ def test_a_prompt_may_have_begun_the_reasoning() -> None:
     assert parts(MARKED, ["Hm</th"], inside=True) == [("reasoning", "Hm</th")]
 
 
+def test_the_marks_of_a_form_are_those_that_may_be_control_tokens() -> None:
+    assert [*GEMMA.marks] == ["<|channel>", "<channel|>", "<|tool_call>", '<|"|>', "<tool_call|>"]
+    assert [*MISTRAL.marks][:2] == ["[THINK]", "[/THINK]"]
+
+
 def test_a_template_shows_the_form() -> None:
     assert form_of("{{ '<tool_call>' }} </think>", tools=False) == AnswerForm(("<think>", "</think>"))
     assert form_of("{{ tools }}", tools=False) == AnswerForm()

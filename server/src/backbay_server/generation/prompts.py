@@ -110,7 +110,7 @@ def _ends_with(llm: LLM, prompt: Made, mark: str) -> bool:
     """Whether a prompt ends with a mark, and space."""
     if not isinstance(prompt, list):
         return False
-    return llm.tokenizer.decode(prompt[-_TAIL:], special=True).rstrip().endswith(mark)
+    return llm.tokenizer.decode(prompt[-_TAIL:], special=True).rstrip().endswith(mark.rstrip())
 
 
 def _with_known_roles(messages: Sequence[Mapping[str, Any]], template: str) -> Sequence[Mapping[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, final
@@ -26,11 +27,13 @@ class AnswerForm:
     @property
     def marks(self) -> Iterator[str]:
         """All marks; a vocabulary may have a control token for each."""
-        yield from self.thinking or ()
+        for mark in self.thinking or ():
+            yield from _TOKENS.findall(mark)
         if self.calls is not None:
             yield from filter(None, (*self.calls.around, self.calls.begin, *self.calls.inner, self.calls.end))
 
 
+_TOKENS: Final = re.compile(r"<[^<>]*>|\[[^\[\]]*\]")  # in a mark; text may follow
 PLAIN: Final = AnswerForm()
 _THINKING: Final = (
     ("[THINK]", "[/THINK]"),
