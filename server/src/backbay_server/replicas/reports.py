@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 from typing import final
 
-from ray.util.metrics import Gauge
+from ray.serve.metrics import Gauge
 
 from backbay_engine import State
 
