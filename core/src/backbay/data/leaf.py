@@ -10,11 +10,14 @@ from numpy.typing import NDArray
 from ..errors import BackbayError, ClosedError, NotComputedError, ShapeError
 from ..types.dtypes import DType
 from ..types.spec import Spec
-from .encoding import Bytes, gather, numpy_view
+from .encoding import NUMPY, Bytes, gather, numpy_view
 
 if TYPE_CHECKING:
     from ..types.placement import Placement
     from .buffer import Buffer
+
+
+_CONVERTED = np.dtype(np.void)  # no array has this dtype
 
 
 class Owner(Protocol):
@@ -44,6 +47,8 @@ class Leaf:
     """The state of a leaf or weight: its buffer, its flags, and the bounds of its ids."""
 
     __slots__ = (
+        "_kind",
+        "_nbytes",
         "backend",
         "buffer",
         "computed",
@@ -70,6 +75,8 @@ class Leaf:
     ) -> None:
         self.backend, self.home, self.spec = backend, home, spec
         self.buffer, self.placement = buffer, placement
+        self._kind = _CONVERTED if spec.dtype is DType.BF16 else NUMPY.get(spec.dtype, _CONVERTED)
+        self._nbytes = spec.nbytes
         self.name = name  # the weight's name; empty for a context's leaf
         self.row_axis = row_axis
         self.written = False  # the host wrote data
@@ -80,6 +87,15 @@ class Leaf:
     @property
     def closed(self) -> bool:
         return self.backend.closed or (self.home is not None and self.home.closed)
+
+    def as_stored(self, data: object) -> Bytes | None:
+        """The bytes of an array whose elements are as the leaf holds them; None if they must be checked and converted.
+
+        A step of one token writes several small leaves, in little time.
+        """
+        if not isinstance(data, np.ndarray) or data.dtype != self._kind or data.nbytes != self._nbytes:
+            return None
+        return data.reshape(-1).view(np.uint8) if data.flags.c_contiguous else None
 
     def write(self, data: Bytes) -> None:
         """Replace the data; ids are checked first."""

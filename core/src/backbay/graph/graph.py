@@ -84,8 +84,9 @@ class Graph:
 
     def check_homes(self) -> None:
         """Raise ClosedError if a leaf's context is closed, so that its memory is freed."""
-        if any(home.closed for home in self.homes):
-            raise ClosedError("a leaf of this graph belongs to a closed context")
+        for home in self.homes:
+            if home.closed:
+                raise ClosedError("a leaf of this graph belongs to a closed context")
 
     @cached_property
     def id_leaves(self) -> list[Leaf]:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from ..data.encoding import Bytes
 from ..errors import (
     BackbayError,
     ClosedError,
-    ContextBusyError,
     DTypeError,
     NotComputedError,
     UnsupportedOpError,
@@ -19,9 +17,9 @@ from ..errors import (
 from ..graph.cancel import Cancel, require_cancel
 from ..graph.graph import Graph
 from ..graph.plan import Plan
-from ..memory.starvation import raise_if_starved
 from .tensor import Tensor
 from .tracing import Tracing
+from .turn import Turn
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,7 +76,7 @@ class Recording(Tracing):
     def compute(self, outputs: Roots, cancel: Cancel | None) -> None:
         """Run the graph; afterwards only `outputs` can be read."""
         require_cancel(cancel)
-        with self._exclusive():
+        with self._turn():
             self.backend.check_allocates()
             given = len(self._pending)
             self._add_roots(outputs)
@@ -98,13 +96,13 @@ class Recording(Tracing):
 
     def reserve(self) -> None:
         """Compile, which allocates, without running."""
-        with self._exclusive():
+        with self._turn():
             graph, _ = self._compiled(len(self._pending))
             graph.check_homes()
 
     def export(self, folder: Path, names: Mapping[str, Tensor]) -> Path:
         """Let the backend write the graph as a model for its engine."""
-        with self._exclusive():
+        with self._turn():
             self.backend.check_allocates()
             if not self._roots:
                 raise BackbayError("there is nothing to export; give the results to ctx.forward")
@@ -146,7 +144,7 @@ class Recording(Tracing):
 
     def evaluate(self, tensor: Tensor) -> Bytes:
         """A tensor's value from the current data of its leaves, computed aside, without the roots; no op may write."""
-        with self._exclusive():
+        with self._turn():
             self.backend.check_allocates()
             graph = self._build((tensor,))
             writers = [
@@ -221,24 +219,8 @@ class Recording(Tracing):
         self._plan = self._graph = None
         self._results = ()
 
-    @contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        if not self._in_use.acquire(blocking=False):
-            raise ContextBusyError("the context is in use by another thread; use one context per thread")
-        try:
-            with self.backend.lock:  # compiling takes turns, like computing
-                self.backend.release_dropped()
-                self.check_usable()
-                self.backend.busy += 1
-                try:
-                    yield
-                except (OSError, ImportError, RuntimeError) as error:
-                    raise_if_starved(error, f"backend {self.backend.name}")
-                    raise
-                finally:
-                    self.backend.busy -= 1
-        finally:
-            self._in_use.release()
+    def _turn(self) -> Turn:
+        return Turn(self, self._in_use)
 
     # -- the end -----------------------------------------------------------------------------------------
 

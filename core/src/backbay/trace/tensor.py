@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -146,15 +146,15 @@ class Tensor(Spec):
 
     def from_floats(self, data: object) -> Tensor:
         """Replace a leaf's data with these numbers, converted to its dtype."""
-        return self._write(from_floats(data, self))
+        return self._write(data, from_floats)
 
     def from_ints(self, data: object) -> Tensor:
         """Replace a leaf's data with these integers, converted to its dtype."""
-        return self._write(from_ints(data, self))
+        return self._write(data, from_ints, converts=not self.dtype.is_integer)
 
     def from_bytes(self, data: object) -> Tensor:
         """Replace a leaf's data with bytes in GGUF's layout."""
-        return self._write(from_buffer(data, self))
+        return self._write(data, from_buffer)
 
     def __repr__(self) -> str:
         what = self.op.name if self.op else (self.leaf and self.leaf.name) or "leaf"
@@ -169,10 +169,16 @@ class Tensor(Spec):
         assert self.home is not None
         return self.home.read(self)
 
-    def _write(self, data: Bytes) -> Tensor:
-        if self.leaf is None:
+    def _write(
+        self, data: object, encode: Callable[[object, Spec], Bytes], *, converts: bool = False
+    ) -> Tensor:
+        leaf = self.leaf
+        raw = None if leaf is None or converts else leaf.as_stored(data)
+        if raw is None:
+            raw = encode(data, self)
+        if leaf is None:
             raise DTypeError(f"{self!r} is not a leaf: its data come from {self.op and self.op.name}")
-        self.leaf.write(data)
+        leaf.write(raw)
         return self
 
 

@@ -97,10 +97,10 @@ class CausalCache(CellCache):
     def plan(self, step: Step) -> CausalPlan:
         cells, runs = self.cells, runs_of(step)
         self._check(runs)
-        self._make_room(runs)
+        self._make_room(runs, step.size)
         taken = cells.lowest_free(step.size)
         cells.extend(runs, taken)
-        sequences = list({run.sequence: None for run in runs})
+        sequences = [runs[0].sequence] if len(runs) == 1 else list({run.sequence: None for run in runs})
         first, history = self._range(*cells.extent(sequences))
         if self._gathered(sequences, history, step):
             taken = np.concatenate([cells.of(r.sequence, r.position, r.position + r.count) for r in runs])
@@ -135,10 +135,12 @@ class CausalCache(CellCache):
                 raise CacheFullError(sequence, run.count, cells.capacity - end)
             ends[sequence] = end + run.count
 
-    def _make_room(self, runs: Sequence[Run]) -> None:
+    def _make_room(self, runs: Sequence[Run], need: int) -> None:
         """Free cells behind the windows; CacheFullError if that is not enough, and then nothing is freed."""
-        cells, need = self.cells, sum(run.count for run in runs)
+        cells = self.cells
         every = cells.free < need
+        if not every and self.keep is None:
+            return
         if every:
             room = cells.free if self.keep is None else cells.room_without(self._passed)
             for run in runs:
@@ -278,8 +280,10 @@ class CausalCache(CellCache):
 
     def _gathered(self, sequences: Sequence[int], history: int, step: Step) -> bool:
         """Move the cells of a step's sequences to the front, once the saving is worth it."""
+        if history <= 2 * self._quantum or not self._gathers:
+            return False
         need = rounded_up(sum(map(self.cells.length, sequences)), self._quantum)
-        if history <= 2 * need or not self._gathers:
+        if history <= 2 * need:
             return False
         self._wasted += history - need
         if self._wasted < PAYS * need:

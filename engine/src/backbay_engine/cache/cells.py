@@ -29,6 +29,8 @@ class Run:
 def runs_of(step: Step) -> list[Run]:
     """The runs of a step: it is cut where the sequence changes or a position is not the next one."""
     sequences, positions, size = step.sequences, step.positions, step.size
+    if size == 1:
+        return [Run(int(sequences[0]), 0, 1, int(positions[0]))]
     if size <= FEW:
         cuts = _cuts_of_few(sequences.tolist(), positions.tolist())
     else:
@@ -92,6 +94,8 @@ class Cells:
     def lowest_free(self, n: int) -> Ints:
         """The first n free cells; the caller knows that there are n."""
         start, width = self._hint, max(64, 2 * n)
+        if n == 1 and start < self.count and not self.owners[start]:
+            return np.array([start], np.int32)
         if start + n <= self.count and not self.owners[start : start + n].any():
             return np.arange(start, start + n, dtype=np.int32)
         found: list[NDArray[np.int64]] = []

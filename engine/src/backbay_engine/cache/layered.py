@@ -165,4 +165,4 @@ class BoundLayeredCache(BoundCache):
 
 
 def _joined(step: Step, plans: Sequence[CachePlan]) -> LayeredPlan:
-    return LayeredPlan(step, tuple(plan.key for plan in plans), plans)
+    return LayeredPlan(step, tuple([plan.key for plan in plans]), plans)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
@@ -14,7 +14,7 @@ from backbay import BackbayError, Backend, Context, DType, ShapeError, Tensor
 
 from ..errors import CacheShiftError
 from ..steps.step import Ints, Step
-from .cells import runs_of
+from .cells import Run, runs_of
 from .contents import Contents
 from .contract import BoundCache, Cache, CachePlan, CacheSizes, History, own_plan
 
@@ -49,7 +49,10 @@ class SequenceStates:
         """The row of the state after `position` positions."""
         if position == 0:
             return ZEROS
-        return next((state.row for state in self.states if state.position == position), None)
+        for state in reversed(self.states):
+            if state.position == position:
+                return state.row
+        return None
 
 
 @final
@@ -103,8 +106,7 @@ class RecurrentCache(Cache):
 
     def plan(self, step: Step) -> RecurrentPlan:
         runs = runs_of(step)
-        sequences = [run.sequence for run in runs]
-        if len({run.count for run in runs}) > 1 or len(set(sequences)) < len(sequences):
+        if len(runs) > 1 and not _fit_together(runs):
             raise BackbayError(
                 "a recurrent cache takes equally many tokens of each sequence in a step, side by side, got "
                 f"{[(run.sequence, run.count) for run in runs]}; split the step"
@@ -151,8 +153,10 @@ class RecurrentCache(Cache):
 
     def _is_checkpoint(self, held: SequenceStates, state: State, after: State) -> bool:
         """Whether a state is at least `interval` positions after the previous one, or ends a prompt."""
+        if state.tokens > 1 == after.tokens:
+            return True
         before = max((each.position for each in held.states if each.position < state.position), default=0)
-        return state.position - before >= self.interval or state.tokens > 1 == after.tokens
+        return state.position - before >= self.interval
 
     # -- sequences -------------------------------------------------------------------------------------
 
@@ -250,6 +254,11 @@ class RecurrentCache(Cache):
         if found[1] != shape:
             raise ShapeError(f"layer {layer}: state {name!r} is {list(found[1])}, got {list(shape)}")
         return found[0]
+
+
+def _fit_together(runs: Sequence[Run]) -> bool:
+    """Whether runs are of different sequences, and equally long."""
+    return len({run.count for run in runs}) == 1 and len({run.sequence for run in runs}) == len(runs)
 
 
 @final

@@ -64,7 +64,9 @@ class Scheduler:
 
     def split(self, jobs: Sequence[J]) -> list[Share[J]]:
         """The shares of the next step; at least one, if any job has pending tokens."""
-        answering = sum(job.pending == 1 for job in jobs)
+        answering = sum([job.pending == 1 for job in jobs])
+        if answering == len(jobs) <= self.room and not any(job.spans for job in jobs):
+            return self._all(jobs)
 
         def rank(job: J) -> tuple[bool, bool, int]:
             stuck = job.skipped > 0 and (self.uniform or fitting(job, self.room - answering) == 0)
@@ -82,6 +84,12 @@ class Scheduler:
                 shares.append(Share(job, taken))
                 left -= taken
         return shares
+
+    def _all(self, jobs: Sequence[J]) -> list[Share[J]]:
+        """A token of each job: nearly all steps are of this kind."""
+        for job in jobs:
+            job.skipped = 0
+        return [Share(job, 1) for job in jobs]
 
 
 def fitting(job: Schedulable, room: int) -> int:

@@ -22,7 +22,8 @@ def make_step(shares: Sequence[Share[Job]]) -> tuple[Step, list[slice]]:
         tokens += job.ids(share.count)
         positions += range(done, done + share.count)
         sequences += [job.slot.sequence if job.slot is not None else 0] * share.count
-        outputs += [first + i for i in job.wanted(share.count)]
+        for i in job.wanted(share.count):
+            outputs.append(first + i)
         rows.append(slice(answered, len(outputs)))
     seen = any(share.job.pictures is not None for share in shares)
     step = Step(

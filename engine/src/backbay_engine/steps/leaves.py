@@ -36,22 +36,24 @@ class Leaves(Generic[Data]):
         kind = dtype or (DType.I32 if array.dtype.kind in "iub" else DType.F32)
         leaf = self._host.empty(kind, *array.shape[::-1])
         self._filled[name] = (leaf, function)
-        self._write(leaf, name, array)
+        _write(leaf, array)
         return leaf
 
     def fill(self, data: Data) -> None:
         """Fill the leaves with other data of the same key."""
         self.data = data
         for name, (leaf, function) in self._filled.items():
-            self._write(leaf, name, function(data))
+            array = function(data)
+            if array.shape[::-1] != leaf.shape:
+                raise BackbayError(
+                    f"input {name!r}: its data have the shape {list(array.shape[::-1])} where earlier ones of their "
+                    f"key had {list(leaf.shape)}; put the value that changes the shape into {self._key}"
+                )
+            _write(leaf, array)
 
-    def _write(self, leaf: Tensor, name: str, array: Array) -> None:
-        if array.shape[::-1] != leaf.shape:
-            raise BackbayError(
-                f"input {name!r}: its data have the shape {list(array.shape[::-1])} where earlier ones of their key "
-                f"had {list(leaf.shape)}; put the value that changes the shape into {self._key}"
-            )
-        if leaf.dtype.is_integer:
-            leaf.from_ints(array)
-        else:
-            leaf.from_floats(array)
+
+def _write(leaf: Tensor, array: Array) -> None:
+    if leaf.dtype.is_integer:
+        leaf.from_ints(array)
+    else:
+        leaf.from_floats(array)

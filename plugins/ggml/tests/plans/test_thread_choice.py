@@ -106,7 +106,9 @@ def test_steps_of_one_token_and_of_many_choose_apart_however_large_their_cache_i
         for tokens in (1, 16):
             ctx = backend.new_context()
             rows = ctx.from_floats(np.ones((tokens, 64), np.float32))
-            y = cache.set_rows(ctx, rows, ctx.from_ints(np.arange(tokens))).rows(ctx, ctx.from_ints([0] * tokens))
+            y = cache.set_rows(ctx, rows, ctx.from_ints(np.arange(tokens))).rows(
+                ctx, ctx.from_ints([0] * tokens)
+            )
             ctx.compute(y.add(ctx, rows))
         assert len(backend.services.thread_choices) == 2
 

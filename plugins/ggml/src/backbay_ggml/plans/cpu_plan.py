@@ -44,7 +44,8 @@ class CpuPlan(GraphPlan):
         threads, stop = self._services.threads, self._services.stop
         self._cplan = ffi.new("ggml_cplan *", self._lib.ggml_graph_plan(self.graph, threads, NULL))
         self._choice = self._choose_threads()
-        self._repeated_rows = RepeatedRows(self._nodes) if threads > 1 else None
+        repeated_rows = RepeatedRows(self._nodes)
+        self._repeated_rows = repeated_rows if threads > 1 and repeated_rows.written else None
         self._cplan.abort_callback, self._cplan.abort_callback_data = stop.callback, stop.data
         self.scratch_size = int(self._cplan.work_size)
         self.nbytes = self._own_size + self._arena.join(self)

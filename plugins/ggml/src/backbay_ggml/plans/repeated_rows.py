@@ -19,6 +19,11 @@ class RepeatedRows:
         several = {node.index: node for node in ids if isinstance(node, Node) and node.shape[0] > 1}
         self._ids = list(several.values())
 
+    @property
+    def written(self) -> bool:
+        """Whether the graph writes several rows by ids at all."""
+        return bool(self._ids)
+
     def may_come(self) -> bool:
         """Whether an id repeats, or is found by the graph itself and may repeat."""
         return any(map(_repeats, self._ids))

@@ -42,7 +42,7 @@ class ThreadChoice:
 
     def next(self) -> int:
         """The number of threads of the next run."""
-        if not self._left:
+        if not self._left and not self._is_settled():
             tried = self._to_try()
             if tried is not None:
                 self._move(tried)
@@ -55,7 +55,8 @@ class ThreadChoice:
             self._credit = max(self._credit - seconds, -max(MOST_DEBT, self._budget()))
         else:
             self._work = min(self._work, work)
-            self._credit += SHARE * seconds if self._costs() else 0.0
+            if not self._is_settled():
+                self._credit += SHARE * seconds if self._costs() else 0.0
         if self._settling:
             self._settling = self._settling - 1 if seconds > SLOW * self._means[self._best] else 0
         else:
@@ -71,6 +72,10 @@ class ThreadChoice:
         self._choose()
         if self._running != self._best:
             self._move(self._best)
+
+    def _is_settled(self) -> bool:
+        """Whether all threads are the choice, and fewer were tried: so nothing is to be tried. Most runs find this."""
+        return self._best == 0 and (len(self._counts) == 1 or self._samples[1] > 0)
 
     def _has_failed(self) -> bool:
         """Whether the present try takes too long, or has shown enough."""
