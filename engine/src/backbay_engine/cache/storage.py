@@ -195,7 +195,6 @@ class Mover:
     def __init__(self, storage: Storage, part: Literal["keys", "values"], shift: Shift | None) -> None:
         self._storage, self._size = storage, min(CHUNK, storage.cells)
         self._ctx = storage.backend.new_context()
-        self._moves = False  # whether there is anything to move
         try:
             host = self._ctx.input()
             self._sources, self._targets = (host.empty(DType.I32, self._size) for _ in range(2))
@@ -207,10 +206,8 @@ class Mover:
             for i, layer in storage.layers.items():
                 if part == "values" and layer.within is not None:
                     continue
-                self._moves = True
                 self._ctx.forward(move(self._ctx.layer(i), i, layer, shift))
-            if self._moves:
-                self._ctx.reserve()
+            self._ctx.reserve()
         except BaseException:
             self._ctx.close()
             raise
@@ -218,7 +215,7 @@ class Mover:
     def run(self, sources: Ints, targets: Ints, offset: int = 0) -> None:
         """Copy cells; keys are rotated by `offset` positions. A chunk must not read cells that an earlier one wrote."""
         size = self._size
-        for low in range(0, len(sources), size) if self._moves else ():
+        for low in range(0, len(sources), size):
             for leaf, cells in ((self._sources, sources), (self._targets, targets)):
                 leaf.from_ints(filled(cells[low : low + size], size))
             for leaf in self._wide.values():
