@@ -6,7 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from threading import Condition, Event, Thread, current_thread
 from time import monotonic, perf_counter
 from typing import Any, TypeVar, final
@@ -31,7 +31,6 @@ from .step_making import make_step
 log = logging.getLogger(__name__)
 
 R = TypeVar("R")
-ALONE: AbstractContextManager[None] = nullcontext()  # no encoder of pictures takes turns with the steps
 
 
 @final
@@ -146,7 +145,7 @@ class Runner:
     # -- in its thread -----------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while self._active or self._wait():
+        while self._wait():
             try:
                 self._cycle()
             except Exception as error:  # end all jobs, so that no caller waits forever
@@ -173,14 +172,11 @@ class Runner:
             self._turns.answering(now)
 
     def _cycle(self) -> None:
-        if self._tasks:
-            self._do_tasks()
-        if self._waiting or self._closing or any(job.cancelled for job in self._active):
-            self._sweep()
-            self._admit()
+        self._do_tasks()
+        self._sweep()
+        self._admit()
         for job in list(self._active):
-            if job.done + min(1, job.pending) > self.context:
-                self._make_room(job)
+            self._make_room(job)
         shares: Sequence[Share[Job]] = self._scheduler.split(self._active)
         if self.speculation is not None:
             shares = self.speculation.extended(shares, self.context, self._scheduler.room)
@@ -249,13 +245,15 @@ class Runner:
             self._reused += job.done
 
     def _make_room(self, job: Job) -> None:
-        """The context is full: shift it, or end the job."""
-        slot, keep = job.slot, job.make_room(self.context)
-        if keep is None or slot is None:
+        """If the context is full, shift it or end the job."""
+        if job.slot is None or job.done + min(1, job.pending) <= self.context:
+            return
+        keep = job.make_room(self.context)
+        if keep is None:
             self._end(job)
             return
         try:
-            job.go_back(self.slots.shift(slot, keep))
+            job.go_back(self.slots.shift(job.slot, keep))
         except Exception as error:  # noqa: BLE001  only this job gets it
             self._end(job, error)
 
@@ -268,9 +266,9 @@ class Runner:
         try:
             step, rows_of = make_step(shares)
             # a backend may need a thread to watch for cancellation; steps of answers alone are too short for it
-            guessed = sum([len(job.guess) for job in jobs])
+            guessed = sum(len(job.guess) for job in jobs)
             cancel = self._cancel_step if step.size > len(shares) + guessed else None
-            with ALONE if self._turns is None else self._turns.step():
+            with nullcontext() if self._turns is None else self._turns.step():
                 if self.showing is not None:
                     for job in jobs:
                         self.showing.show(job, self.slots)
