@@ -199,6 +199,15 @@ def test_a_write_into_the_wrong_place_is_refused(judged) -> None:
         run_case(judged("into CPY"), "into CPY")
 
 
+@pytest.mark.parametrize("case", [trial_cases.LONG_COPIES, trial_cases.LARGE_TRIANGLE, trial_cases.BF16_NAN])
+def test_an_op_that_a_device_computes_wrongly_goes_to_the_cpu(judged, case) -> None:
+    expected, there = run_case(judged(), case)
+    found, here = run_case(judged(case), case)
+    assert any(each.startswith("CPU:0") for each in here)
+    assert all(each.startswith("RPC:0") for each in there)
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_numbers_are_centred_for_a_device_whose_norm_needs_it(judged) -> None:
     expected, _ = run_case(judged(), LARGE_MEAN)
     found, ran = run_case(judged(LARGE_MEAN), LARGE_MEAN)

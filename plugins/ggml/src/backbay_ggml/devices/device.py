@@ -15,7 +15,7 @@ from ..library.abi import NULL, Ptr, dtype_of, ffi
 from ..library.library import Library, text
 from .device_verdict import DeviceVerdict, is_known, verdict_of
 from .rpc_servers import PATIENCE, RpcServer, find_server, free_on, session
-from .trial_cases import BF16_NAN, LARGE_TRIANGLE
+from .trial_cases import BF16_NAN, LARGE_TRIANGLE, LONG_COPIES
 
 GPUS = (1, 2)  # of enum ggml_backend_dev_type: GPUs with memory of their own, and GPUs that share the host's
 WEIGHTS = 1  # of enum ggml_backend_buffer_usage
@@ -23,6 +23,8 @@ UNALLOCATED: Ptr = ffi.cast("void *", 64)  # the address of tensors in a dry run
 FAULTS = {
     ("SOLVE_TRI", DType.F32, DType.F32): LARGE_TRIANGLE,
     ("CPY", DType.F32, DType.BF16): BF16_NAN,
+    ("CPY", DType.I64, DType.I64): LONG_COPIES,
+    ("CONT", DType.I64, DType.I64): LONG_COPIES,
 }
 """Cases of trials by the ops, with the dtypes of operand and result, that the CPU runs if a device fails."""
 RPC_LIMIT = 1 << 32  # RPC sends extents and strides in 32 bits
@@ -78,9 +80,10 @@ class Device:
 
         A server claims to run everything, and dies over an op that it lacks. So it is taken for a CPU like ours.
         """
+        if self._fails(tensor):
+            return False
         if self.server is None:
-            claimed = bool(self._lib.ggml_backend_dev_supports_op(self.handle, tensor))
-            return claimed and not self._fails(tensor)
+            return bool(self._lib.ggml_backend_dev_supports_op(self.handle, tensor))
         sent = [tensor, *(source for source in tensor.src if source != NULL)]
         fits = all(max(*t.ne, *t.nb) < RPC_LIMIT for t in sent)
         return fits and bool(self._lib.ggml_backend_dev_supports_op(self._library.cpu, tensor))
