@@ -3,7 +3,7 @@
     python bench/guard.py                       # against the last tag
     python bench/guard.py --against 3037036     # or any revision
 
-Both sides are built from the files that git tracks, by pip, without what they depend on, and measured alternately
+Both sides are built by pip from the folders of the packages, without what they depend on, and measured alternately
 (`sides.py`), with the small shape. They share all other packages, also the libraries of backends. Rates are tokens per second of
 processor time, on one thread, which waits for nobody: so the guard also works beside other processes, and sees no change that
 only concerns waiting. The fastest rounds are compared. If a rate then seems lower, as many rounds again must say so too.
@@ -61,6 +61,9 @@ def main() -> None:
 def compare(args: argparse.Namespace) -> list[str]:
     """What became slower, in words."""
     revision = args.against or last_tag()
+    if revision is None:
+        print("there is no tag yet: nothing is compared; name a revision with --against")
+        return []
     results: dict[str, Any] = {"against": revision}
     slower: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -103,16 +106,15 @@ def lost(found: Mapping[str, float], slack: float) -> list[str]:
 # -- wheels ------------------------------------------------------------------------------------------------
 
 
-def last_tag() -> str:
+def last_tag() -> str | None:
+    """The latest tag before this commit, if there is any."""
     tagged = subprocess.run(
         ["git", "-C", str(ROOT), "describe", "--tags", "--abbrev=0"],
         capture_output=True,
         text=True,
         check=False,
     )
-    if tagged.returncode:
-        raise SystemExit("there is no tag yet; name a revision: --against REVISION")
-    return tagged.stdout.strip()
+    return tagged.stdout.strip() or None
 
 
 def checked_out(revision: str, target: Path) -> Path:

@@ -89,3 +89,13 @@ def test_the_guard_sees_what_is_slower_than_its_slack(now, lost):
 def test_the_guard_refuses_a_revision_that_does_not_exist(tmp_path):
     with pytest.raises(SystemExit, match="git has no revision 'nothing-of-this-name'"):
         loaded("guard").checked_out("nothing-of-this-name", tmp_path / "files")
+
+
+def test_without_a_tag_the_guard_says_that_it_compares_nothing(monkeypatch, capsys):
+    guard = loaded("guard")
+    monkeypatch.setattr(guard, "last_tag", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["guard.py"])
+    with pytest.raises(SystemExit) as ended:
+        guard.main()
+    assert ended.value.code == 0
+    assert "nothing is compared" in capsys.readouterr().out
