@@ -18,9 +18,9 @@ import numpy as np
 from backbay import BackendParams, DType, GPULayers, GPULayersList
 from backbay.plugin import Array, Bytes
 
-from ..backend import Ggml
-from . import device_verdict
-from .trial_cases import CASES, Bench
+from .backend import Ggml
+from .devices import device_verdict
+from .devices.trial_cases import CASES, Bench
 
 CLOSE = 2e-2  # of numbers near 1; faults give other numbers altogether
 MEASURED = (DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.Q4_0, DType.Q4_K, DType.Q6_K)
