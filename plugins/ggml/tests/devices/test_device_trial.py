@@ -11,8 +11,8 @@ from rpc_servers import Server, serving
 
 from backbay import BackendParams, DType, GPULayers, GPULayersList, Precision, Spec, UnsupportedOpError, ops
 from backbay_ggml import Ggml
-from backbay_ggml.devices import device, device_verdict, missing_gpus, trial_cases
 from backbay_ggml.device_trial import ATTENDED, MEASURED, Trial, outcome, steps
+from backbay_ggml.devices import device, device_verdict, missing_gpus, trial_cases
 from backbay_ggml.devices.device_verdict import DeviceVerdict, run_trial
 from backbay_ggml.devices.trial_cases import CASES, LARGE_MEAN, PLAIN
 from backbay_ggml.library.abi import NULL
