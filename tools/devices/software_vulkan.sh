@@ -21,7 +21,9 @@ fetch() { # the packages, with all that they depend on, by lists of our own
     trap 'rm -rf "$aside"' EXIT
     mkdir -p "$aside/lists/partial" "$aside/archives/partial"
     : >"$aside/status" # nothing is installed, so that nothing is left out
-    echo "deb [signed-by=$keys] ${DEBIAN_MIRROR:-http://deb.debian.org/debian} trixie main" >"$aside/sources"
+    local mirror=${DEBIAN_MIRROR:-$(apt-get indextargets --format '$(SITE)' | grep --max-count=1 '/debian/*$' || true)}
+    [ "$mirror" ] || { echo "this system's packages are not Debian's: name a mirror of Debian in DEBIAN_MIRROR" >&2; exit 1; }
+    echo "deb [signed-by=$keys] $mirror trixie main" >"$aside/sources"
     local own=(-o Dir::State="$aside" -o Dir::State::status="$aside/status" -o Dir::Cache="$aside" -o Dir::Etc::sourcelist="$aside/sources")
     own+=(-o Dir::Etc::sourceparts=/dev/null -o Dir::Etc::preferencesparts=/dev/null -o Acquire::Languages=none)
     own+=(-o APT::Sandbox::User= -o APT::Install-Recommends=false)
