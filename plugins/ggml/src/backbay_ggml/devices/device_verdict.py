@@ -100,17 +100,17 @@ def is_known(library: Library, description: str) -> bool:
 
 def run_trial(library: Library, device: str) -> tuple[DeviceVerdict, bool]:
     """Try a device, and tell whether the result lasts; a child that dies is started again at the next case."""
-    begun, results, number = time.monotonic(), {}, 0
+    begun, results, number, children = time.monotonic(), {}, 0, 0
     with tempfile.TemporaryFile() as noise:
-        for _ in range(ENDINGS):
+        while True:
             found, finished = _run_child(library, device, number, noise, begun)
             results.update(found.results)
             if finished or time.monotonic() - begun > WHOLE or found.begun is None:
                 break
             results[found.begun] = {"error": found.ending}
-            if found.begun == PLAIN:
+            number, children = found.number + 1, children + 1
+            if found.begun == PLAIN or children == ENDINGS:
                 break
-            number = found.number + 1
     return _judged(results, found.ending, finished)
 
 
