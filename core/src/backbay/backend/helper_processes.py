@@ -89,10 +89,12 @@ def _kill_when_closed(pipe: int, group: int) -> None:
     """Let the system kill a process group when the last writing end of a pipe is closed.
 
     PR_SET_PDEATHSIG would do so when the thread ends that started the child; a pipe that the child reads would need a
-    child that still reads, not one that hangs in a library.
+    child that still reads, not one that hangs in a library. Without fcntl, a killed parent leaves its children behind.
     """
-    import fcntl
-
+    try:
+        import fcntl
+    except ImportError:
+        return
     fcntl.fcntl(pipe, fcntl.F_SETOWN, -group)
     if hasattr(
         fcntl, "F_SETSIG"

@@ -130,8 +130,8 @@ class OnnxBackend(Backend):
 
     @cached_property
     def native(self) -> NativeCode | None:
-        """Native code, if sessions use it."""
-        return native_code() if self.device.is_host and not self.is_exact else None
+        """Native code, if sessions use it. It reads weights in the file; copies of them are packed by ONNX Runtime."""
+        return native_code() if self.device.is_host and not (self.is_exact or self.copies_weights) else None
 
     @property
     def is_exact(self) -> bool:
