@@ -1,6 +1,6 @@
 """Files with hostile metadata or tensors: a ModelFileError that names them, or an answer, and nothing else.
 
-BACKBAY_HOSTILE_FILES=N tries N values of each key and each tensor in place of 6; `all` tries all values in all files.
+BACKBAY_HOSTILE_FILES=N tries N values of each key and each tensor in place of 3; `all` tries all values in all files.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ NAN, INF = float("nan"), float("inf")
 
 def some(cases: Mapping[str, list[T]], part: int) -> Iterator[T]:
     """Some cases of each kind, as many as the environment says; of all kinds, those of one part."""
-    asked = os.environ.get("BACKBAY_HOSTILE_FILES", "6")
+    asked = os.environ.get("BACKBAY_HOSTILE_FILES", "3")
     for kind, listed in sorted(cases.items())[part::PARTS]:
         drawn = Random(kind).sample(listed, len(listed))
         yield from drawn if asked == "all" else islice(drawn, int(asked))
