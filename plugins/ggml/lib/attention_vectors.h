@@ -2,31 +2,11 @@
 
 namespace NAME {
 
-typedef float Vec __attribute__((vector_size(4 * FLOATS)));
-typedef int32_t Ints __attribute__((vector_size(4 * FLOATS)));
-typedef float Loose __attribute__((vector_size(4 * FLOATS), aligned(4), may_alias));
+#include "exponential.h"
 
-TARGET static inline Vec all(float x) { return x - Vec{}; } // x + 0 would be an addition, for the sake of -0
 TARGET static inline Vec &at(float *x) { return *(Vec *)x; }
 TARGET static inline const Vec &at(const float *x) { return *(const Vec *)x; }
 TARGET static inline Vec larger_of(Vec a, Vec b) { return a > b ? a : b; }
-
-// e^x for x up to 0, within 2 units of the last place; 0 below -87. NaN stays NaN.
-TARGET static inline Vec exponential(Vec x) {
-    const Vec held = x < all(-87.0f) ? all(-87.0f) : x;
-    const Vec magic = all(12582912.0f); // its last bits are those of a whole number that is added
-    const Vec shifted = held * 1.44269504f + magic;
-    const Vec n = shifted - magic;
-    const Vec r = held - n * 0.693359375f + n * 2.12194440e-4f; // n times log 2, in two parts
-    Vec y = r * 1.9875691500e-4f + 1.3981999507e-3f;
-    y = y * r + 8.3334519073e-3f;
-    y = y * r + 4.1665795894e-2f;
-    y = y * r + 1.6666665459e-1f;
-    y = y * r + 5.0000001201e-1f;
-    y = y * r * r + r + 1.0f;
-    y = (Vec)((Ints)y + ((Ints)shifted << 23));
-    return x < all(-87.0f) ? Vec{} : y;
-}
 
 TARGET static inline Vec hyperbolic_tangent(Vec x) {
     const Vec e = exponential((Vec)((Ints)(x * 2.0f) | (int32_t)0x80000000)); // of -2|x|

@@ -7,28 +7,10 @@
 namespace {
 
 constexpr long FLOATS = 16;
-typedef float Vec __attribute__((vector_size(4 * FLOATS)));
-typedef int32_t Ints __attribute__((vector_size(4 * FLOATS)));
-typedef float Loose __attribute__((vector_size(4 * FLOATS), aligned(4), may_alias));
 
 #define INLINED __attribute__((always_inline)) static inline
-
-INLINED Vec all(float x) { return x - Vec{}; }
-
-// e^x for x up to 0, within 2 units of the last place; 0 below -87. NaN stays NaN.
-INLINED Vec exponential(Vec x) {
-    const Vec held = x < all(-87.0f) ? all(-87.0f) : x, magic = all(12582912.0f);
-    const Vec shifted = held * 1.44269504f + magic, n = shifted - magic;
-    const Vec r = held - n * 0.693359375f + n * 2.12194440e-4f; // n times log 2, in two parts
-    Vec y = r * 1.9875691500e-4f + 1.3981999507e-3f;
-    y = y * r + 8.3334519073e-3f;
-    y = y * r + 4.1665795894e-2f;
-    y = y * r + 1.6666665459e-1f;
-    y = y * r + 5.0000001201e-1f;
-    y = y * r * r + r + 1.0f;
-    y = (Vec)((Ints)y + ((Ints)shifted << 23));
-    return x < all(-87.0f) ? Vec{} : y;
-}
+#define TARGET __attribute__((always_inline))
+#include "exponential.h"
 
 // The root of e^-|x| is never too small, so that results keep their digits down to the smallest numbers.
 INLINED Vec silu(Vec x) {
