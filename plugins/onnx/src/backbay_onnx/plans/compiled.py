@@ -112,39 +112,34 @@ class Sessions:
         lowered = lower(graph, KERNELS, settings)
         services.weights.book_for(lowered, graph)
         packed = self._book_packed(lowered, graph)
-        native = None if services.native is None else services.native.path
         try:
-            options = session_options(
-                services.params.num_threads, shared=services.shared_threads, native=native
-            )
-            events = EventLog(options) if profiled else None
+            session, events = self._session(lowered, graph, profiled=profiled)
             return Compiled(
-                lowered,
-                self._session(lowered, graph, options),
-                packed,
-                peak_memory(graph, lowered.copied, services.native),
-                events,
+                lowered, session, packed, peak_memory(graph, lowered.copied, services.native), events
             )
         except BaseException:
             self._give_back(packed)
             raise
 
-    def _session(self, lowered: Lowered, graph: Graph, options: Any) -> Any:
-        """None if there is nothing to run."""
+    def _session(self, lowered: Lowered, graph: Graph, *, profiled: bool) -> tuple[Any, EventLog | None]:
+        """A session, with its log if it is `profiled`; None if there is nothing to run."""
         services = self._services
         if not services.params.alloc_memory or not (lowered.results or lowered.states or lowered.rows):
-            return None
+            return None, None
         parts = [
             (file, services.weights.packed(graph.nodes[index]).part(part))
             for file, index, part in lowered.parts
         ]
+        native = None if services.native is None else services.native.path
+        options = session_options(services.params.num_threads, shared=services.shared_threads, native=native)
+        events = EventLog(options) if profiled else None
         limit = services.params.max_memory.get(services.device.id)
         services.ledger.foresee(Entry(CPU, "host"), len(lowered.model.graph.node) * NODE)
         session = create_session(lowered.model, parts, options, services.device, limit)
         services.weights.files.drop_pages()
         return_freed_memory()  # creating a session takes several times the memory of the model's nodes
         self.created += 1
-        return session
+        return session, events
 
     def _book_packed(self, lowered: Lowered, graph: Graph) -> list[tuple[Entry, int]]:
         """Book the memory that ONNX Runtime will take for packed weights; all or nothing."""
