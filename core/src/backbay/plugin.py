@@ -13,6 +13,7 @@ from .backend.helper_processes import kill_helper, run_helper, start_helper
 from .backend.hooks import BackendHooks, Progress
 from .backend.kernel_backend import CPU, GRAPH, KernelBackend, KernelPlan
 from .backend.kernel_table import KernelTable
+from .backend.library_trials import processor, try_library
 from .backend.profiling import ProfiledRun
 from .composites.parts import composite_kernels
 from .data.buffer import Buffer
@@ -179,6 +180,7 @@ __all__ = [
     "kill_helper",
     "naming_limits",
     "numpy_view",
+    "processor",
     "program",
     "quantize",
     "raise_if_starved",
@@ -194,6 +196,7 @@ __all__ = [
     "strided",
     "term_of",
     "trace_op",
+    "try_library",
     "unsupported",
     "usable_cores",
     "without_forks",

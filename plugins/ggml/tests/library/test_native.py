@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from backbay_ggml.library import native
 from backbay_ggml.library.native import ATTENTION, ENDING, OFF, STEM, VARIABLE, find_native
 
 FAULTY = """
@@ -79,7 +78,7 @@ def test_a_trial_is_remembered_for_its_file(native_folder, tmp_path, monkeypatch
     code = find_native(native_folder)
     assert code is not None
     found = code.why_not(ATTENTION)
-    monkeypatch.setattr(native, "_try", lambda *_: pytest.fail("it was tried again"))
+    monkeypatch.setattr("backbay.backend.library_trials._try", lambda *_: pytest.fail("it was tried again"))
     again = find_native(native_folder)
     assert again is not None
     assert again.why_not(ATTENTION) == found

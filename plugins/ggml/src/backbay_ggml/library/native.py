@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import ctypes
 import os
-import platform
-import subprocess
 import sys
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
-from backbay.plugin import CachedValue, raise_if_starved, run_helper
+from backbay.plugin import raise_if_starved, try_library
 
 from .abi import Ptr, ffi
-from .processor import processor
 
 VARIABLE = "BACKBAY_GGML_NATIVE"
 OFF = "0"
@@ -149,30 +146,6 @@ def find_native(folder: Path) -> NativeCode | None:
 
 
 def _tried(path: Path, purpose: str) -> str:
-    """What a trial found, remembered for this file on this machine."""
-    status = path.stat()
-    facts = [str(path), status.st_size, status.st_mtime_ns, platform.machine(), processor()]
-    kept = CachedValue("trials", f"ggml-native-{purpose}", facts)
-    known = kept.recall()
-    if isinstance(known, str):
-        return known
-    found, lasts = _try(path, purpose)
-    if lasts:
-        kept.keep(found)
-    return found
-
-
-def _try(path: Path, purpose: str) -> tuple[str, bool]:
-    """What a child process finds wrong with the code for a purpose, and whether that lasts.
-
-    If the CPU lacks a promised instruction, only the child dies.
-    """
+    """What is wrong with the code for a purpose; empty if nothing is."""
     command = [sys.executable, "-m", "backbay_ggml.library.native_trial", str(path), purpose]
-    try:
-        done = run_helper(command, timeout=TIMEOUT)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"the trial did not end: {error}", False
-    if done.returncode == 0:
-        return done.stdout.strip(), True
-    last = (done.stdout + done.stderr).strip().splitlines()[-1:] or [""]
-    return f"the trial failed: {last[0]} (exit {done.returncode})", done.returncode < 0
+    return try_library(f"ggml-native-{purpose}", path, command, timeout=TIMEOUT)

@@ -13,11 +13,10 @@ from functools import cache
 from typing import Any
 
 from backbay import DType
-from backbay.plugin import CachedValue, run_helper
+from backbay.plugin import CachedValue, processor, run_helper
 
 from ..library.library import Library
 from ..library.location import VARIABLE
-from ..library.processor import processor
 from .arrangements import AMX, REPACK, TYPES, Arrangement, buffer_types
 
 ONE_COLUMN = "ONE_COLUMN"  # the trial of another form of products of one column; see `lowering.products`

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import platform
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from backbay import DType
-from backbay.plugin import CachedValue, raise_if_starved, run_helper
+from backbay.plugin import raise_if_starved, try_library
 
 from .runtime import runtime
 
@@ -101,42 +99,7 @@ def _installed() -> Iterator[Path]:
 
 
 def _tried(path: Path, purpose: str) -> str:
-    """What a trial found, remembered for this file, this ONNX Runtime and this machine."""
-    status = path.stat()
-    version = runtime().__version__
-    facts = [str(path), status.st_size, status.st_mtime_ns, version, platform.machine(), processor()]
-    kept = CachedValue("trials", f"onnx-native-{purpose}", facts)
-    known = kept.recall()
-    if isinstance(known, str):
-        return known
-    found, lasts = _try(path, purpose)
-    if lasts:
-        kept.keep(found)
-    return found
-
-
-def _try(path: Path, purpose: str) -> tuple[str, bool]:
-    """What a child process finds wrong with the code for a purpose, and whether that lasts.
-
-    If the CPU lacks a promised instruction, only the child dies.
-    """
+    """What is wrong with the code for a purpose; empty if nothing is."""
     command = [sys.executable, "-m", "backbay_onnx.session.native_trial", str(path), purpose]
-    try:
-        done = run_helper(command, timeout=TIMEOUT)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"the trial did not end: {error}", False
-    if done.returncode == 0:
-        return done.stdout.strip(), True
-    last = (done.stdout + done.stderr).strip().splitlines()[-1:] or [""]
-    return f"the trial failed: {last[0]} (exit {done.returncode})", done.returncode < 0
-
-
-def processor() -> str:
-    """The model and flags of the CPU, where the system tells them."""
-    info = Path("/proc/cpuinfo")
-    if not info.exists():
-        return platform.processor()
-    lines = info.read_text().splitlines()[:40]
-    return "\n".join(
-        line for line in lines if line.startswith(("model name", "flags", "microcode", "Features"))
-    )
+    facts = [runtime().__version__]
+    return try_library(f"onnx-native-{purpose}", path, command, timeout=TIMEOUT, facts=facts)
