@@ -96,7 +96,7 @@ def test_replacing_and_deleting_are_harmless(path: Path, backend: str, change: C
 @pytest.mark.parametrize("change", [shrink, empty, overwrite, delete])
 @every_backend
 def test_copied_weights_outlive_their_file(path: Path, backend: str, change: Change) -> None:
-    with load(path, backend=backend) as llm:
+    with load(path, backend=backend, params=COPIED) as llm:
         expected = llm.logits(PROMPT)
     with load(path, backend=backend, params=COPIED) as llm:
         change(path)
