@@ -2,8 +2,9 @@
 
     python bench/guard.py                       # against the last tag
     python bench/guard.py --against 3037036     # or any revision
+    python bench/guard.py --wheels dist         # the wheels of `make dist`, with their libggml, against the checkout as installed
 
-Both sides are built by pip from the folders of the packages, without what they depend on, and measured alternately
+Both sides of revisions are built by pip from the folders of the packages, without what they depend on, and measured alternately
 (`sides.py`), with the small shape. They share all other packages, also the libraries of backends. Rates are tokens per second of
 processor time, on one thread, which waits for nobody: so the guard also works beside other processes, and sees no change that
 only concerns waiting. The fastest rounds are compared. If a rate then seems lower, as many rounds again must say so too.
@@ -43,6 +44,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--against", metavar="REVISION", help="by default the last tag")
+    parser.add_argument(
+        "--wheels", type=Path, metavar="FOLDER", help="guard these wheels against the checkout"
+    )
     parser.add_argument("--checkout", type=Path, default=ROOT, help="the code that is guarded")
     parser.add_argument("--backends", nargs="+", default=["ggml", "onnx"])
     parser.add_argument("--shape", default="small", choices=SHAPES)
@@ -60,36 +64,46 @@ def main() -> None:
 
 def compare(args: argparse.Namespace) -> list[str]:
     """What became slower, in words."""
-    revision = args.against or last_tag()
-    if revision is None:
+    against = "the checkout" if args.wheels else args.against or last_tag()
+    if against is None:
         print("there is no tag yet: nothing is compared; name a revision with --against")
         return []
-    results: dict[str, Any] = {"against": revision}
+    results: dict[str, Any] = {"against": against}
     slower: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder)
         model = here / "model.gguf"
         write_model(model, SHAPES[args.shape], args.dtype)
-        sources = {NOW: args.checkout, BEFORE: checked_out(revision, here / "revision")}
-        packages = {name: installed(source, here / name, args.backends) for name, source in sources.items()}
+        packages = wheels_and_checkout(args, here) if args.wheels else revisions(args, against, here)
         for backend in args.backends:
             command = [__file__, "--side", backend, str(model)]
             sides = [Side(name, command, {"PYTHONPATH": str(packages[name])}) for name in (NOW, BEFORE)]
             for side in sides:
                 if not side.greeting["core"].startswith(str(packages[side.name])):
-                    raise SystemExit(f"{side.name} imports {side.greeting['core']}, not its own wheel")
+                    raise SystemExit(f"{side.name} imports {side.greeting['core']}, not its own packages")
             results[backend] = ratios(sides, args.rounds)
             if lost(results[backend], args.slack):
                 results[backend] = ratios(sides, args.rounds)
             for measure, ratio in results[backend].items():
-                print(f"{backend:<8} {measure:<14} {ratio:.3f} times as fast as {revision}", flush=True)
+                print(f"{backend:<8} {measure:<14} {ratio:.3f} times as fast as {against}", flush=True)
             slower += [f"{backend}: {measure}" for measure in lost(results[backend], args.slack)]
             for side in sides:
                 side.close()
     write_json(args.json, results)
     if slower:
-        print(f"slower by more than {args.slack:.0%} than {revision}: {', '.join(slower)}")
+        print(f"slower by more than {args.slack:.0%} than {against}: {', '.join(slower)}")
     return slower
+
+
+def revisions(args: argparse.Namespace, revision: str, here: Path) -> dict[str, Path]:
+    """The folders of the packages of both revisions, from wheels."""
+    sources = {NOW: args.checkout, BEFORE: checked_out(revision, here / "revision")}
+    return {name: built(source, here / name, args.backends) for name, source in sources.items()}
+
+
+def wheels_and_checkout(args: argparse.Namespace, here: Path) -> dict[str, Path]:
+    """The folders of the packages of wheels that were built, and of the checkout, which is installed here."""
+    return {NOW: installed(args.wheels, here / NOW), BEFORE: args.checkout}
 
 
 def ratios(sides: Sequence[Side], rounds: int) -> dict[str, float]:
@@ -129,16 +143,23 @@ def checked_out(revision: str, target: Path) -> Path:
     return target
 
 
-def installed(source: Path, target: Path, backends: Sequence[str]) -> Path:
+def built(source: Path, target: Path, backends: Sequence[str]) -> Path:
     """The wheels of a checkout, built and unpacked into a folder."""
     wheels = target.with_suffix(".wheels")
     copies = [copied(source, FOLDERS[name], wheels / "sources") for name in ("core", "engine", *backends)]
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    alone = ["--no-deps", "--no-build-isolation"]
-    subprocess.run([*pip, "wheel", *alone, "-w", str(wheels), *map(str, copies)], check=True)
-    made = map(str, wheels.glob("*.whl"))
-    subprocess.run([*pip, "install", *alone, "--target", str(target), *made], check=True)
+    pip("wheel", "--no-build-isolation", "-w", wheels, *copies)
+    return installed(wheels, target)
+
+
+def installed(wheels: Path, target: Path) -> Path:
+    """The wheels of a folder, unpacked into another."""
+    pip("install", "--target", target, *wheels.glob("*.whl"))
     return target
+
+
+def pip(command: str, *words: object) -> None:
+    quiet = ["--quiet", "--disable-pip-version-check", "--no-deps"]
+    subprocess.run([sys.executable, "-m", "pip", command, *quiet, *map(str, words)], check=True)
 
 
 def copied(source: Path, folder: str, target: Path) -> Path:

@@ -42,7 +42,7 @@ def guesses_always_pay() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Pace, "known", lambda self, tokens: 1.0)
         patch.setattr(Pace, "seconds", lambda self, tokens, base: 1.0)
-        patch.setattr(DraftModel, "seconds", lambda self, count: 0.0)
+        patch.setattr(DraftModel, "seconds", lambda self, counts: 0.0)
         yield
 
 

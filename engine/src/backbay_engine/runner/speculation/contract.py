@@ -34,8 +34,8 @@ class Source(ABC):
     def guess(self, jobs: Sequence[Job], counts: Sequence[int]) -> list[list[int]]:
         """Up to so many next tokens of each job."""
 
-    def seconds(self, count: int) -> float:
-        """How long it takes to guess so many tokens; 0: it is not worth to be counted."""
+    def seconds(self, counts: Sequence[int]) -> float:
+        """How long it takes to guess so many tokens of each job; 0: it is not worth to be counted, or not known yet."""
         return 0.0
 
     def close(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from time import perf_counter
 from typing import Final, final
@@ -20,27 +19,52 @@ from ..job import Job
 from ..slots import common
 from ..step_cache import StepCache
 from .contract import Guesses, Source
+from .pace import Pace
 
 PRIOR: Final = 0.7  # the hope before anything was verified
-RATE, RETURN = 1 / 16, 1 / 256  # how fast hope follows what is verified, and returns while nothing is
+SURE: Final = 16  # verified guesses after which each further one counts as much as the last
+DOUBT: Final = 2  # verified guesses that the hope before them is worth
+RETURN: Final = (
+    1 / 256
+)  # how fast hope returns to the prior while nothing is verified, so that guesses are tried again
+
+
+@final
+class Hope:
+    """How likely the next guess of the small model is right, by those that were verified."""
+
+    def __init__(self, value: float = PRIOR) -> None:
+        self.value = value
+        self._seen = 0
+
+    def learn(self, right: bool) -> None:
+        self._seen = min(self._seen + 1, SURE)
+        self.value += (right - self.value) / (DOUBT + self._seen)
+
+    def fade(self) -> None:
+        self.value += RETURN * (PRIOR - self.value)
 
 
 @final
 class Drafted(Guesses):
-    """How often the small model was right lately, in one answer."""
+    """How often the small model was right lately, in one answer; an answer begins with what earlier ones have shown."""
 
-    def __init__(self) -> None:
-        self._hope = PRIOR
+    def __init__(self, of_all: Hope, pace: Pace) -> None:
+        self._hopes = (Hope(of_all.value), of_all)
+        self._pace = pace
 
     def hope(self) -> float:
-        return self._hope
+        return self._hopes[0].value
 
     def learn(self, token: int) -> None:
-        self._hope += RETURN * (PRIOR - self._hope)  # so that it is tried again, later
+        self._pace.age()
+        for hope in self._hopes:
+            hope.fade()
 
     def verified(self, guessed: int, accepted: int) -> None:
         for right in [True] * accepted + [False] * (accepted < guessed):
-            self._hope += RATE * (right - self._hope)
+            for hope in self._hopes:
+                hope.learn(right)
 
 
 @final
@@ -56,17 +80,19 @@ class DraftModel(Source):
         self.model, self.cache, self.step_cache = model, cache, StepCache(model, cache)
         self._context, self._batch, self._vocabulary = context, batch, vocabulary_size
         self._held: list[list[int]] = [[] for _ in range(parallel)]
-        self._rounds: deque[float] = deque(maxlen=5)  # the seconds of a token of each answer
+        self._hope = Hope()
+        self._pace = Pace()  # of rounds: a token of each of some answers
 
     @property
     def backend(self) -> Backend:
         return self.model.backend
 
     def guesses(self, ids: Sequence[int]) -> Drafted:
-        return Drafted()
+        return Drafted(self._hope, self._pace)
 
-    def seconds(self, count: int) -> float:
-        return count * min(self._rounds, default=0.0)
+    def seconds(self, counts: Sequence[int]) -> float:
+        answers = [sum(count > done for count in counts) for done in range(max(counts, default=0))]
+        return sum(self._pace.known(number) or 0.0 for number in answers)  # what is unknown is tried
 
     def guess(self, jobs: Sequence[Job], counts: Sequence[int]) -> list[list[int]]:
         found: list[list[int]] = [[] for _ in jobs]
@@ -81,14 +107,14 @@ class DraftModel(Source):
             fed[n] = self._missing(job.slot.sequence, ids)
         try:
             while chosen:
-                begun, traced = perf_counter(), max(len(fed[n]) for n, *_ in chosen) > 1
+                begun, alike = perf_counter(), all(len(fed[n]) == 1 for n, *_ in chosen)
                 rows = self._fed([(sequence, fed[n]) for n, sequence, _ in chosen])
                 for (n, _, sampler), row in zip(chosen, rows, strict=True):
                     token = sampler.sample(self._fitted(row)).token
                     found[n].append(token)
                     fed[n] = [token]
-                if not traced:
-                    self._rounds.append(perf_counter() - begun)
+                if alike:
+                    self._pace.note(len(chosen), perf_counter() - begun)
                 chosen = [each for each in chosen if len(found[each[0]]) < counts[each[0]]]
         except BaseException:
             for sequence, held in enumerate(self._held):

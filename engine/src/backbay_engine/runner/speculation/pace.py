@@ -8,7 +8,8 @@ from typing import Final, final
 
 KEPT: Final = 5  # the fastest of the latest steps of a size counts: others share the processor
 STALE: Final = 256  # steps after which a time counts less, as the history and the machine's load have changed
-FADED: Final = 0.9
+FADED: Final = 0.9  # how much less, for as many further steps as FADING says
+FADING: Final = 64
 HOPED: Final = 0.05  # of a step: what a further token costs, where none is measured yet
 FIRST: Final = 4  # tokens of the first try: many kernels take as many columns at once
 
@@ -32,19 +33,23 @@ class Pace:
 
     def note(self, tokens: int, seconds: float) -> None:
         """Take note of a step."""
-        self._steps += 1
+        self.age()
         times = self._times.setdefault(tokens, _Times())
         if self._steps - times.at > STALE:
             times.latest.clear()
         times.latest.append(seconds)
         times.at = self._steps
 
+    def age(self) -> None:
+        """Let a step pass that is not measured."""
+        self._steps += 1
+
     def known(self, tokens: int) -> float | None:
         """The seconds of steps of this size; None if there are too few of them. A first one may have been traced."""
         times = self._times.get(tokens)
         if times is None or len(times.latest) < 2:
             return None
-        return float(min(times.latest) * FADED ** ((self._steps - times.at) // STALE))
+        return float(min(times.latest) * FADED ** (max(0, self._steps - times.at - STALE) // FADING))
 
     def seconds(self, tokens: int, base: int) -> float | None:
         """The seconds of steps of this size, if need be expected of others; None if they should not be tried yet.

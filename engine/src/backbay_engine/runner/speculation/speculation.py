@@ -85,7 +85,7 @@ class Speculation:
             seconds = self.pace.seconds(size, alone) if size in SIZES else None
             if seconds is None:
                 continue
-            rate = expected / max(seconds + self.source.seconds(max(counts)), 1e-9)
+            rate = expected / max(seconds + self.source.seconds(counts), 1e-9)
             if rate > best:
                 best, chosen = rate, list(counts)
         return chosen
