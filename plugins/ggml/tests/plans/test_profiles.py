@@ -42,12 +42,13 @@ def test_the_op_that_takes_long_has_the_time(backend) -> None:
         x = ctx.from_floats(np.ones((400, 400), np.float32))
         y = x.mulmat(ctx, x).mulmat(ctx, x).rows(ctx, ctx.from_ints([0])).neg(ctx)
         with backend.profiling() as runs:
-            ctx.compute(y)
-            ctx.compute(y)
+            for _ in range(10):
+                ctx.compute(y)
     times: dict[str, float] = {}
-    for timing in runs[-1].timings:
-        name = runs[-1].graph.nodes[timing.nodes[0]].op.name
-        times[name] = times.get(name, 0.0) + timing.seconds
+    for run in runs:
+        for timing in run.timings:
+            name = run.graph.nodes[timing.nodes[0]].op.name
+            times[name] = min(times.get(name, timing.seconds), timing.seconds)  # others share the processor
     assert times["mulmat"] > 10 * times["neg"]
 
 
