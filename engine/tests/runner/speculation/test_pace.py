@@ -55,3 +55,8 @@ def test_other_sizes_are_expected_to_cost_like_the_nearest() -> None:
     pace = paced({1: 1.0, 4: 4.0})
     assert pace.seconds(8, 1) == pytest.approx(0.9 * 8.0)
     assert pace.seconds(4, 1) == 4.0
+
+
+def test_more_tokens_never_count_as_faster() -> None:
+    pace = paced({4: 1.0, 1: 3.0})  # the machine is slower by now
+    assert pace.seconds(4, 1) == 3.0

@@ -8,8 +8,9 @@ from typing import Final, final
 
 KEPT: Final = 5  # the fastest of the latest steps of a size counts: others share the processor
 STALE: Final = 256  # steps after which a time counts less, as the history and the machine's load have changed
-FADED: Final = 0.9  # how much less, for as many further steps as FADING says
+FADED: Final = 0.8  # how much less, for as many further steps as FADING says
 FADING: Final = 64
+BOLD: Final = 0.9  # of what is expected of a size by others: so that it is tried
 HOPED: Final = 0.05  # of a step: what a further token costs, where none is measured yet
 FIRST: Final = 4  # tokens of the first try: many kernels take as many columns at once
 
@@ -54,14 +55,16 @@ class Pace:
     def seconds(self, tokens: int, base: int) -> float | None:
         """The seconds of steps of this size, if need be expected of others; None if they should not be tried yet.
 
-        The steps of `base` tokens are known.
+        The steps of `base` tokens are known. More tokens never count as faster: the machine was faster then.
         """
         known, least = self.known(tokens), self.known(base)
-        if known is not None or least is None:
+        if least is None:
             return known
+        if known is not None:
+            return max(known, least)
         measured = [(abs(n - tokens), n) for n in self._times if n > base and self.known(n) is not None]
         if not measured:
             return least * (1 + HOPED * (tokens - base)) if tokens <= max(FIRST, 2 * base) else None
         nearest = min(measured)[1]
         each = ((self.known(nearest) or least) - least) / (nearest - base)
-        return FADED * (least + each * (tokens - base))
+        return BOLD * (least + each * (tokens - base))
