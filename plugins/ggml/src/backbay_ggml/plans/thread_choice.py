@@ -10,6 +10,10 @@ from math import inf
 from typing import final
 
 SHARE = 0.03  # of the time goes to tries of other counts
+EARLY_SHARE, LESS = (
+    0.25,
+    1 / 3,
+)  # of the time, for the first try of more threads again; less for each next one
 FIRST = 0.02  # seconds that the first tries may take
 MOST_DEBT = 0.2  # seconds that a try may take more than its share, to be made up for before the next
 TRY = 8  # runs in a row
@@ -25,7 +29,8 @@ class ThreadChoice:
     """The choice for graphs of one kind, from the times of their runs: all threads, half of them, and so on to one.
 
     Fewer threads are tried once, and chosen when the mean time on more threads grows beyond their time. More threads
-    are tried again and again. Tries take a small share of the time.
+    are tried again and again: soon, as the disturbance may have been short, then less and less often, until tries take
+    a small share of the time.
     """
 
     def __init__(self, most: int) -> None:
@@ -38,7 +43,8 @@ class ThreadChoice:
         self._left, self._spent = 0, 0.0  # runs until the try ends, and seconds that it took so far
         self._work = inf  # the least processor time of a run on the chosen count, in the calling thread
         self._settling = 1
-        self._credit = FIRST  # seconds that tries may take
+        self._credit = FIRST  # seconds that tries may cost
+        self._share = EARLY_SHARE  # of the time, that goes to tries of more threads
 
     def next(self) -> int:
         """The number of threads of the next run."""
@@ -52,11 +58,12 @@ class ThreadChoice:
     def learn(self, seconds: float, work: float) -> None:
         """The time of that run, and the processor time that the calling thread spent on it."""
         if self._running != self._best:
-            self._credit = max(self._credit - seconds, -max(MOST_DEBT, self._budget()))
+            cost = max(0.0, seconds - self._means[self._best])
+            self._credit = max(self._credit - cost, -max(MOST_DEBT, self._budget()))
         else:
             self._work = min(self._work, work)
             if not self._is_settled():
-                self._credit += SHARE * seconds if self._costs() else 0.0
+                self._credit += (self._share if self._best else SHARE) * seconds if self._costs() else 0.0
         if self._settling:
             self._settling = self._settling - 1 if seconds > SLOW * self._means[self._best] else 0
         else:
@@ -64,12 +71,14 @@ class ThreadChoice:
             self._left = max(0, self._left - 1)
         if self._left:
             self._spent += seconds
-            if not self._has_failed():
+            if not (self._has_failed() or self._has_won()):
                 return
             if not self._samples[self._running]:
                 self._means[self._running] = seconds
             self._left = 0
         self._choose()
+        if self._running < self._best:
+            self._share = max(SHARE, LESS * self._share)
         if self._running != self._best:
             self._move(self._best)
 
@@ -82,6 +91,14 @@ class ThreadChoice:
         best = self._means[self._best]
         is_slow = self._means[self._running] > SLOW * best
         return self._spent > self._budget() or (self._samples[self._running] >= ENOUGH and is_slow)
+
+    def _has_won(self) -> bool:
+        """Whether the present try is one of more threads, and they are faster."""
+        is_known = self._samples[self._running] >= ENOUGH
+        return self._running < self._best and is_known and self._is_better(self._running)
+
+    def _is_better(self, index: int) -> bool:
+        return self._means[index] < BETTER * self._means[self._best]
 
     def _budget(self) -> float:
         """The seconds after which a try ends at the next run."""
@@ -119,8 +136,9 @@ class ThreadChoice:
     def _choose(self) -> None:
         """Take a neighbouring count if its mean is smaller."""
         for other in (self._best - 1, self._best + 1):
-            is_known = 0 <= other < len(self._counts) and self._samples[other] > 0
-            if is_known and self._means[other] < BETTER * self._means[self._best]:
+            if 0 <= other < len(self._counts) and self._samples[other] > 0 and self._is_better(other):
+                if other < self._best:
+                    self._share = EARLY_SHARE
                 self._best, self._work, self._credit = other, inf, min(self._credit, FIRST)
                 return
 
