@@ -12,7 +12,7 @@ from typing import Any, Self, TypeAlias, TypeVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from backbay import Backend, BackendMemory
+from backbay import Backend, BackendMemory, Choice
 from backbay.plugin import naming_limits
 
 from .arguments import moment, whole
@@ -48,8 +48,8 @@ _MADE = {False: ("embeddings", "embed"), True: ("scores", "rerank")}  # by wheth
 class LLM:
     """A model file on a backend. Made by `load`; a context manager."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine, self._prompting = engine, Prompting(engine)
+    def __init__(self, engine: Engine, choice: Choice | None = None) -> None:
+        self._engine, self._prompting, self._choice = engine, Prompting(engine), choice
         self._template: ChatTemplate | None = None
         self._close = weakref.finalize(self, engine.close)
 
@@ -271,6 +271,11 @@ class LLM:
         self.close()
 
     # -- where it runs -----------------------------------------------------------------------------------
+
+    @property
+    def choice(self) -> Choice | None:
+        """The backend that was chosen, with the reasons; None if `load` was given one, or the engine is elsewhere."""
+        return self._choice
 
     @property
     def worker_pid(self) -> int | None:

@@ -8,7 +8,7 @@ from functools import partial
 from threading import Event
 
 from backbay import Backend, BackendMemory, BackendParams, DType, OptionError
-from backbay.plugin import naming_limits
+from backbay.plugin import naming_limits, require_cancel
 
 from .arguments import require_params
 from .engines.guessing import GuessOptions
@@ -17,6 +17,7 @@ from .engines.local import LocalEngine
 from .engines.sight import STORE_BYTES, SightOptions
 from .engines.sizes import Path, Sizes
 from .llm import LLM
+from .trials import fastest
 from .worker import WorkerEngine
 
 RETRIES = 2
@@ -52,6 +53,8 @@ def load(
 ) -> LLM:
     """Open a model and load it: a GGUF file, a folder of transformers, or a name such as hf:org/name.
 
+    backend     the name of an installed backend; without a name, the best that works: of those that rank the same, the
+                one that a trial of some seconds finds fastest for this model and `parallel`; later loads remember it
     context     tokens of each sequence; by default the model's context length, at most 4096; a longer context than
                 the model's is logged as a warning
     parallel    sequences that run at the same time, each with a context of its own
@@ -93,9 +96,12 @@ def load(
     tries = RETRIES if retries is None else retries
     made = partial(WorkerEngine, retries=tries) if worker else LocalEngine
     keep = KeepOptions(cache_dir, cache_bytes)
-    engine = made(path, backend, given, Sizes(context, parallel, batch, kv_dtype, queue), sight, guess, keep)
+    sizes = Sizes(context, parallel, batch, kv_dtype, queue)
+    require_cancel(cancel)
+    choice = fastest(path, backend, given, sizes, cancel)
+    engine = made(path, backend if choice is None else choice.name, given, sizes, sight, guess, keep)
     engine.load(progress, cancel)
-    return LLM(engine)
+    return LLM(engine, choice)
 
 
 def estimate(
@@ -121,7 +127,10 @@ def estimate(
     measuring = replace(require_params("params", params) or BackendParams(), alloc_memory=False)
     sight = SightOptions(projector, encoder_backend, encoder_params, image_tokens, store_bytes)
     guess = GuessOptions(speculate, draft, draft_backend, draft_params)
-    engine = LocalEngine(path, backend, measuring, Sizes(context, parallel, batch, kv_dtype), sight, guess)
+    sizes = Sizes(context, parallel, batch, kv_dtype)
+    choice = fastest(path, backend, measuring, sizes, measuring=False)
+    name = backend if choice is None else choice.name
+    engine = LocalEngine(path, name, measuring, sizes, sight, guess)
     try:
         return engine.memory()
     finally:

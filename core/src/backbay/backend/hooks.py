@@ -42,6 +42,7 @@ class BackendHooks(metaclass=OpenedInTwoSteps):
     priority: ClassVar[int | None] = None
     """The rank when "auto" chooses between backends that both have a GPU, or both have none: the highest wins.
 
+    Among equals, the engine takes the one that a trial finds fastest for the model.
     A backend without a priority comes last, whatever its devices: to install a backend does not mean to choose it.
     ggml and onnx have 0, cpu_ref has -100.
     """

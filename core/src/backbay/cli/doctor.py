@@ -10,6 +10,7 @@ import os
 import platform
 import sys
 from argparse import ArgumentParser, Namespace
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
@@ -18,6 +19,7 @@ import backbay
 from backbay.discovery.choice import VARIABLE, choose
 from backbay.discovery.installed import backends
 from backbay.discovery.probe import ProbeResult, probe_all, ranked
+from backbay.discovery.speeds import SPEEDS, BackendSpeed, SpeedTrial, kept_trials
 from backbay.errors import BackbayError
 from backbay.memory.report import human_bytes
 from backbay.types.params import DeviceInfo
@@ -38,7 +40,9 @@ def run(args: Namespace) -> int:
     name, usable, said = _choice(probed)
     if args.json:
         listed = [as_dict(result) for result in probed]
-        say_json({"system": _system(), "backends": listed, "choice": name, "usable": usable, "reason": said})
+        trials = [asdict(trial) for trial in kept_trials()]
+        found = {"choice": name, "usable": usable, "reason": said, "speeds": trials}
+        say_json({"system": _system(), "backends": listed, **found})
     else:
         _print(probed, f"backbay.open() {'takes' if usable else 'fails:'} {said}")
     if not usable:
@@ -81,6 +85,9 @@ def _print(probed: list[ProbeResult], conclusion: str) -> None:
     for result in probed:
         say()
         _print_result(result)
+    if trials := kept_trials():
+        say()
+        _print_trials(trials)
     say()
     say(conclusion)
 
@@ -97,6 +104,25 @@ def _print_result(result: ProbeResult) -> None:
         rows.append(("  output", result.output))
     if rows:
         say(table(("", ""), rows))
+
+
+def _print_trials(trials: list[SpeedTrial]) -> None:
+    """The speeds that trials found, the backend that was taken first."""
+    say(
+        f"speeds of backends that rank the same, for models and loads; `backbay cache clear {SPEEDS}` forgets them:"
+    )
+    rows = [
+        (f"  {trial.model}", trial.load, speed.backend, *_speed(speed), trial.day)
+        for trial in trials
+        for speed in sorted(trial.speeds, key=lambda speed: speed.backend != trial.backend)
+    ]
+    say(table(("  model", "load", "backend", "seconds", "a second", "measured"), rows, right=(3,)))
+
+
+def _speed(speed: BackendSpeed) -> tuple[str, str]:
+    if speed.seconds is None:
+        return "-", speed.why_not
+    return f"{speed.seconds:.3g}", ", ".join(f"{what} {rate:.0f}" for what, rate in speed.rates.items())
 
 
 def _device(device: DeviceInfo) -> str:

@@ -1,7 +1,22 @@
 """Installed backends: finding them by entry points, checking, probing and opening them."""
 
+from .choice import is_auto
 from .entry_points import Declared, conflict, declared
 from .installed import BackendEntry, backends, entry
 from .model_files import open_model
+from .speeds import BackendSpeed, KeptTrial, SpeedTrial, version_of
 
-__all__ = ["BackendEntry", "Declared", "backends", "conflict", "declared", "entry", "open_model"]
+__all__ = [
+    "BackendEntry",
+    "BackendSpeed",
+    "Declared",
+    "KeptTrial",
+    "SpeedTrial",
+    "backends",
+    "conflict",
+    "declared",
+    "entry",
+    "is_auto",
+    "open_model",
+    "version_of",
+]

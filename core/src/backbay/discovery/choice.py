@@ -14,11 +14,15 @@ AUTO = "auto"
 
 @dataclass(frozen=True)
 class Choice:
-    """The backend that `open` takes, with the reason; the other backends, each with the reason against it."""
+    """The backend that `open` takes, with the reason; the other backends, each with the reason against it.
+
+    equals    backends that work and rank the same: only speed can tell them apart
+    """
 
     entry: BackendEntry
     reason: str
     passed_over: tuple[tuple[str, str], ...] = ()
+    equals: tuple[BackendEntry, ...] = ()
 
     @property
     def name(self) -> str:
@@ -33,19 +37,30 @@ def choose(backend: str | None = None) -> Choice:
     """The backend that `open` takes for this name, and the reason.
 
     "auto" takes the best of the backends that work: one that states a `Backend.priority` before one that does not, then
-    one with a GPU before one without, then the highest priority, then the first name by alphabet. If none works,
+    one with a GPU before one without, then the highest priority, then the first name by alphabet; `equals` of the
+    choice are those that only their name put behind. If none works,
     BackendUnavailableError gives the reason for each.
     """
-    if backend is not None and backend != AUTO:
+    if is_auto(backend):
+        return _best()
+    if backend is not None:
         return Choice(entry(backend), "it was asked for")
-    wanted = os.environ.get(VARIABLE, "") if backend is None else ""
-    if wanted and wanted != AUTO:
-        return Choice(entry(wanted, asked_by=VARIABLE), f"{VARIABLE} asks for it")
-    return _best()
+    return Choice(entry(os.environ[VARIABLE], asked_by=VARIABLE), f"{VARIABLE} asks for it")
+
+
+def is_auto(backend: object = None) -> bool:
+    """Whether neither this name nor the environment names a backend."""
+    wanted = os.environ.get(VARIABLE) or AUTO if backend is None else backend
+    return wanted == AUTO
 
 
 def _best() -> Choice:
-    from .probe import ProbeResult, probe_all, ranked  # subprocess takes longer to import than most of core
+    from .probe import (
+        ProbeResult,
+        probe_all,
+        rank,
+        ranked,
+    )  # subprocess takes longer to import than most of core
 
     installed = backends()
     if not installed:
@@ -73,4 +88,5 @@ def _best() -> Choice:
 
     gpus = ", ".join(device.id for device in first.devices if device.is_gpu)
     reason = f"it works, on {gpus}" if gpus else "it works"
-    return Choice(first.entry, reason, tuple((other.entry.name, why_not(other)) for other in others))
+    equals = tuple(other.entry for other in others if rank(other) == rank(first))
+    return Choice(first.entry, reason, tuple((other.entry.name, why_not(other)) for other in others), equals)

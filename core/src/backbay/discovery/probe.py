@@ -254,8 +254,10 @@ def _innermost(output: str) -> str:
 
 
 def ranked(probed: Sequence[ProbeResult]) -> list[ProbeResult]:
-    """Sort results, best first: works, states a priority, has a GPU, higher priority, earlier name."""
-    return sorted(
-        probed,
-        key=lambda v: (not v.works, v.priority is None, not v.has_gpu, -(v.priority or 0), v.entry.name),
-    )
+    """Sort results, best first; of those that rank the same, the earlier name."""
+    return sorted(probed, key=lambda result: (rank(result), result.entry.name))
+
+
+def rank(result: ProbeResult) -> tuple[bool, bool, bool, int]:
+    """The smaller, the better: it works, states a priority, has a GPU, has a higher priority."""
+    return not result.works, result.priority is None, not result.has_gpu, -(result.priority or 0)

@@ -24,7 +24,7 @@ PREFIXES = (
     "OPENBLAS_", "ORT_", "PYTHON", "ROCR_", "VK_",
 )  # fmt: skip
 """Environment variables that a verdict depends on, and those that begin with the plugin's name."""
-IRRELEVANT = (FOLDER, OFF, "BACKBAY_BACKEND")
+IRRELEVANT = (FOLDER, OFF, "BACKBAY_BACKEND", "BACKBAY_TRIAL_SECONDS")
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 State = tuple[str, int, int]
 

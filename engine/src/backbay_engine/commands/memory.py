@@ -25,7 +25,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Exit status 1 if the model does not fit."""
-    name = chosen_backend(args)
+    name = chosen_backend(args, measuring=False)
     guesses = {"speculate": args.speculate, "draft": args.draft, "draft_backend": args.draft_backend}
     memory = estimate(args.model, name, **sizes_of(args, name), **guesses)
     with backbay.open(None, name) as backend:

@@ -19,8 +19,10 @@ from backbay.plugin import MAX_THREADS
 
 from ..arguments import LARGEST, LARGEST_BATCH, MOST_SEQUENCES
 from ..engines.sight import STORE_BYTES
+from ..engines.sizes import Sizes
 from ..llm import LLM
 from ..loading import load
+from ..trials import fastest
 
 MODEL = "a GGUF file (of a split model, any of its files), a folder of transformers, or a name such as hf:org/name"
 OTHERS = ("worker", "speculate", "draft", "draft_backend")  # arguments of `load`
@@ -108,10 +110,16 @@ def sizes_of(args: Namespace, backend: str | None) -> dict[str, Any]:
     }
 
 
-def chosen_backend(args: Namespace) -> str:
-    """The name of the backend of the arguments. The model file is looked at first: trying backends takes longer."""
+def chosen_backend(args: Namespace, *, measuring: bool = True) -> str:
+    """The name of the backend that `load` takes. The model file is looked at first: trying backends takes longer.
+
+    If `measuring` is False, no trial is made of which one is faster.
+    """
     open_model_file(args.model).close()
-    return backbay.choose(args.backend).name
+    given = sizes_of(args, args.backend)
+    sizes = Sizes(given["context"], given["parallel"], given["batch"], given["kv_dtype"])
+    choice = fastest(args.model, args.backend, given["params"], sizes, measuring=measuring)
+    return (choice or backbay.choose(args.backend)).name
 
 
 def open_model(args: Namespace, backend: str | None) -> LLM:

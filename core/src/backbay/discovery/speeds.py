@@ -1,0 +1,147 @@
+"""Speeds: which of several backends was the fastest for a model and a load, as a trial found, kept between processes."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, final
+
+from ..backend.library_trials import processor
+from ..data.cache_folder import CachedValue, kept
+from ..types.cores import usable_cores
+from .choice import Choice
+from .installed import BackendEntry
+
+SPEEDS = "speeds"  # their kind in the cache folder
+UNSETTLED = 86400.0  # seconds that a trial counts which does not last
+
+
+@dataclass(frozen=True)
+class BackendSpeed:
+    """The speed of one backend.
+
+    seconds   of the load; None if the backend has none
+    rates     per second, by what is counted
+    why_not   why there are no seconds
+    """
+
+    backend: str
+    version: str
+    seconds: float | None = None
+    rates: Mapping[str, float] = field(default_factory=dict)
+    why_not: str = ""
+
+
+@dataclass(frozen=True)
+class SpeedTrial:
+    """A trial: the backend that it chose for a model and a load, and the speeds of all that took part.
+
+    took    seconds of the trial
+    time    when it ended, in seconds since 1970
+    lasts   whether it would come out alike on another day: nothing cut it short, and the machine was not busy
+    """
+
+    model: str
+    load: str
+    backend: str
+    speeds: tuple[BackendSpeed, ...]
+    took: float
+    time: float
+    lasts: bool
+
+    @property
+    def day(self) -> str:
+        return time.strftime("%Y-%m-%d", time.localtime(self.time))
+
+    def applied(self, choice: Choice) -> Choice:
+        """The choice that this trial makes among equals."""
+        entries = {entry.name: entry for entry in (choice.entry, *choice.equals)}
+        others = {each.backend: each for each in self.speeds if each.backend != self.backend}
+        against = [(name, self._why_not(others[name])) for name in entries if name in others]
+        rest = [each for each in choice.passed_over if each[0] not in entries]
+        return Choice(entries[self.backend], self._reason(), (*against, *rest))
+
+    def _reason(self) -> str:
+        taken = self._taken
+        if taken.seconds is None:
+            return f"it ranks first, and a trial did not finish ({taken.why_not})"
+        return f"it takes {taken.seconds:.3g} s for {self.load}, as measured on {self.day}"
+
+    @property
+    def _taken(self) -> BackendSpeed:
+        return next(each for each in self.speeds if each.backend == self.backend)
+
+    def _why_not(self, other: BackendSpeed) -> str:
+        if other.seconds is None:
+            return other.why_not
+        taken = self._taken.seconds
+        little = " (too little less to count)" if taken is not None and other.seconds < taken else ""
+        return f"it takes {other.seconds:.3g} s{little}"
+
+
+@final
+class KeptTrial:
+    """The place of a trial in the cache folder.
+
+    A trial depends on the backends, their versions and what they tell of their libraries, on this machine, and on
+    `facts` of the model and the load.
+    """
+
+    def __init__(self, choice: Choice, label: str, facts: Iterable[object]) -> None:
+        from .probe import probe_all  # subprocess takes longer to import than most of core
+
+        backends = [
+            (each.entry.name, each.entry.distribution, each.entry.version, sorted(each.details.items()))
+            for each in probe_all((choice.entry, *choice.equals))
+        ]
+        self._names = {name for name, *_ in backends}
+        self._value = CachedValue(SPEEDS, label, [backends, processor(), usable_cores(), *facts])
+
+    def recall(self) -> SpeedTrial | None:
+        """The trial, if it was kept; for a day only, if it would not last."""
+        found = _parsed(self._value.recall())
+        if found is None or not self._names.issuperset(each.backend for each in found.speeds):
+            return None
+        return found if found.lasts or time.time() - found.time < UNSETTLED else None
+
+    def keep(self, trial: SpeedTrial) -> None:
+        self._value.keep(asdict(trial))
+
+
+def kept_trials() -> list[SpeedTrial]:
+    """All trials in the cache folder, the latest first."""
+    found = []
+    for each in kept():
+        if each.kind == SPEEDS:
+            try:
+                found.append(_parsed(json.loads(each.path.read_text(encoding="utf-8"))))
+            except (OSError, ValueError, RecursionError):  # damaged, or removed meanwhile
+                continue
+    return sorted((trial for trial in found if trial is not None), key=lambda trial: -trial.time)
+
+
+def version_of(entry: BackendEntry) -> str:
+    return f"{entry.distribution} {entry.version}"
+
+
+def _parsed(fields: Any) -> SpeedTrial | None:
+    """A trial from its fields; None if they are none."""
+    try:
+        speeds = tuple(
+            BackendSpeed(
+                str(each["backend"]),
+                str(each["version"]),
+                None if each["seconds"] is None else float(each["seconds"]),
+                {str(name): float(rate) for name, rate in each["rates"].items()},
+                str(each["why_not"]),
+            )
+            for each in fields["speeds"]
+        )
+        model, load, backend = (str(fields[key]) for key in ("model", "load", "backend"))
+        took, ended = float(fields["took"]), float(fields["time"])
+        found = SpeedTrial(model, load, backend, speeds, took, ended, bool(fields["lasts"]))
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+    return found if any(each.backend == found.backend for each in speeds) else None

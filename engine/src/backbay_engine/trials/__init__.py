@@ -1,0 +1,5 @@
+"""Trials: which of several backends is the fastest for a model and a load."""
+
+from .choosing import fastest
+
+__all__ = ["fastest"]

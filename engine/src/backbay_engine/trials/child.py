@@ -1,0 +1,62 @@
+"""The child process of a trial: it loads a model on one backend, and tells how fast that is."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import NoReturn
+
+from backbay import BackbayError, BackendParams, BackendUnavailableError
+
+from ..engines.local import LocalEngine
+from ..engines.sight import SightOptions
+from ..engines.sizes import Path, Sizes
+from .measuring import Speed, measure
+
+PASSING = (MemoryError, OSError, BackendUnavailableError)  # errors that another trial may not meet
+
+
+@dataclass(frozen=True)
+class Task:
+    """What the child measures."""
+
+    path: Path
+    backend: str
+    params: BackendParams
+    sizes: Sizes
+
+
+def main() -> NoReturn:
+    """Measure the task that standard input holds, tell the result, and end at once."""
+    report = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # a library's prints must not get into the report
+
+    def tell(**facts: object) -> None:
+        report.write(json.dumps(facts) + "\n")
+        report.flush()
+
+    try:
+        tell(speed=asdict(measured(pickle.load(sys.stdin.buffer), lambda: tell(loaded=True))))  # noqa: S301
+    except Exception as error:  # noqa: BLE001  a plugin may raise anything
+        tell(why_not=_described(error), lasts=not isinstance(error, PASSING))
+    os._exit(0)  # without waiting for threads that a library left behind
+
+
+def measured(task: Task, loaded: Callable[[], None]) -> Speed:
+    """The speed of a task; `loaded` is called once the model can answer."""
+    engine = LocalEngine(task.path, task.backend, task.params, task.sizes, SightOptions())
+    try:
+        engine.load()
+        loaded()
+        return measure(engine, task.sizes.parallel)
+    finally:
+        engine.close()
+
+
+def _described(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if isinstance(error, BackbayError) and text else f"{type(error).__name__}: {text}"

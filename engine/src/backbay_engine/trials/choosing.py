@@ -1,0 +1,170 @@
+"""The choice among backends that rank the same: the fastest, as a trial finds once for a model and a load."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import PurePath
+from typing import TypeAlias
+
+import numpy as np
+
+from backbay import BackendEntry, BackendParams, Choice, OptionError, choose
+from backbay.discovery import BackendSpeed, KeptTrial, SpeedTrial, is_auto, open_model, version_of
+from backbay.plugin import Cancel, ModelFile, check_cancel, human_bytes, usable_cores
+
+from ..arguments import MOST_SEQUENCES, whole
+from ..engines.sizes import Path, Sizes
+from ..worker.setup import plain_params, plain_path
+from .child import Task
+from .measuring import ROOM, Clock
+from .process import Limits, Outcome, try_task
+
+VARIABLE = "BACKBAY_TRIAL_SECONDS"
+SECONDS = 60.0  # that a trial may take by default
+BETTER = 0.95  # of the time of a backend that ranks earlier: the most that another one may take to win
+SLOWER, WARM_UP = 3.0, 2.0  # a backend may take so many times the best one's measurement, and these seconds
+NEWS = 3.0  # seconds after which a trial says that it runs
+
+log = logging.getLogger(__name__)
+Try: TypeAlias = Callable[[str, Limits], Outcome]
+
+
+def fastest(
+    path: Path,
+    backend: object,
+    params: BackendParams,
+    sizes: Sizes,
+    cancel: Cancel | None = None,
+    *,
+    measuring: bool = True,
+) -> Choice | None:
+    """The choice that "auto" makes for a model and a load; None if a backend is named.
+
+    A trial decides among backends that rank the same, or one that was kept. If `measuring` is False, none is made.
+    """
+    if not is_auto(backend):
+        return None
+    parallel = whole("parallel", sizes.parallel, 1, MOST_SEQUENCES)
+    with open_model(path) as model:  # first: trying backends takes longer
+        choice, seconds = choose("auto"), trial_seconds()
+        if not choice.equals or not seconds:
+            return choice
+        name, shape = _name(path, model), shape_digest(model)
+    given = replace(plain_params(params), alloc_memory=True)
+    kept = KeptTrial(choice, name, [shape, repr(given), parallel, sizes.batch, str(sizes.kv_dtype).lower()])
+    trial = kept.recall()
+    if trial is None and measuring:
+        attempt = _attempt(Task(plain_path(path), "", given, _short(sizes)), choice, seconds, cancel)
+        load = f"{parallel} requests at once" if parallel > 1 else "1 request"
+        trial = hold_trial(name, load, (choice.entry, *choice.equals), attempt, seconds)
+        kept.keep(trial)
+        log.info("backend %s", trial.applied(choice))
+    return choice if trial is None else trial.applied(choice)
+
+
+def trial_seconds() -> float:
+    """The seconds that a trial may take, as the environment says; 0: no trial is made."""
+    given = os.environ.get(VARIABLE, "")
+    try:
+        seconds = float(given) if given else SECONDS
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise OptionError(f"{VARIABLE} must be a number of seconds, 0 for no trials, got {given!r}")
+    return seconds
+
+
+def hold_trial(
+    model: str,
+    load: str,
+    entries: Sequence[BackendEntry],
+    attempt: Try,
+    seconds: float,
+    clock: Clock = time.monotonic,
+) -> SpeedTrial:
+    """Measure backends one after the other, the best rank first, and choose the fastest.
+
+    Together they have so many seconds. A backend is stopped as soon as it took much longer than the best one so far.
+    """
+    begun, busy = clock(), is_busy()
+    outcomes: list[Outcome] = []
+    for entry in entries:
+        best = min((each for each in outcomes if each.speed is not None), key=_cost, default=None)
+        longest = None if best is None else SLOWER * best.measuring + WARM_UP
+        left = seconds - (clock() - begun)
+        late = Outcome(why_not=f"not measured: {seconds:g} s were over", lasts=False)
+        outcomes.append(attempt(entry.name, Limits(left, longest)) if left > 0 else late)
+    chosen = outcomes[0]
+    for outcome in outcomes:
+        if _cost(outcome) < BETTER * _cost(chosen):
+            chosen = outcome
+    name = entries[outcomes.index(chosen)].name
+    speeds = tuple(map(_speed, entries, outcomes))
+    lasts = all(each.lasts for each in outcomes) and chosen.speed is not None and not busy
+    return SpeedTrial(model, load, name, speeds, clock() - begun, time.time(), lasts)
+
+
+def is_busy() -> bool:
+    """Whether other processes want all cores, so that speeds tell of them, too; False where the system does not say."""
+    return hasattr(os, "getloadavg") and os.getloadavg()[0] >= usable_cores()
+
+
+def shape_digest(model: ModelFile) -> str:
+    """A digest of what a model's speed depends on: its architecture's metadata, and its tensors' names, dtypes and shapes."""
+    metadata = model.metadata
+    keys = [key for key in sorted(metadata) if key.startswith(f"{metadata.architecture}.")]
+    digest = hashlib.blake2b(repr(metadata.architecture).encode(), digest_size=12)
+    for key in keys:
+        digest.update(repr((key, np.asarray(metadata[key]).tolist())).encode())
+    for name in sorted(model.tensors):
+        info = model.tensors[name]
+        digest.update(repr((name, info.dtype.name, info.shape)).encode())
+    return digest.hexdigest()
+
+
+def _attempt(task: Task, choice: Choice, seconds: float, cancel: Cancel | None) -> Try:
+    """The function that measures a backend; it tells once that this takes a while."""
+    begun, told = time.monotonic(), False
+
+    def waiting() -> None:
+        nonlocal told
+        check_cancel(cancel)
+        if not told and time.monotonic() - begun > NEWS:
+            told = True
+            names = " and ".join(entry.name for entry in (choice.entry, *choice.equals))
+            log.warning(
+                "measuring once which of %s is faster for this model, for up to %g s; name a backend, or set %s, to "
+                "avoid it",
+                names, seconds, VARIABLE,
+            )  # fmt: skip
+
+    return lambda name, limits: try_task(replace(task, backend=name), limits, waiting)
+
+
+def _cost(outcome: Outcome) -> float:
+    return math.inf if outcome.speed is None else outcome.speed.seconds
+
+
+def _speed(entry: BackendEntry, outcome: Outcome) -> BackendSpeed:
+    version, speed = version_of(entry), outcome.speed
+    if speed is None:
+        return BackendSpeed(entry.name, version, why_not=outcome.why_not)
+    return BackendSpeed(entry.name, version, speed.seconds, speed.rates)
+
+
+def _short(sizes: Sizes) -> Sizes:
+    """The sizes for a trial: its caches hold no more than the trial needs."""
+    context = ROOM if sizes.context is None else min(ROOM, sizes.context)
+    return replace(sizes, context=context, queue=None)
+
+
+def _name(path: Path, model: ModelFile) -> str:
+    """What people call a model: its file, architecture and size."""
+    nbytes = sum(tensor.nbytes for tensor in model.tensors.values())
+    return f"{PurePath(path).name}, {model.metadata.architecture}, {human_bytes(nbytes)}"

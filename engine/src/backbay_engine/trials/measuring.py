@@ -1,0 +1,98 @@
+"""The speed of an engine: a prompt, and steps of all its sequences; of a model without steps, texts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from statistics import median
+from threading import Event
+from time import perf_counter
+from typing import TypeAlias
+
+import numpy as np
+
+from ..engines.contract import Engine
+from ..runner.answer import TokenStep
+from ..runner.options import options_of
+
+Clock: TypeAlias = Callable[[], float]
+
+PROMPT, SHORT = 64, 8  # tokens of the prompt that is timed, and of those before the steps that are timed
+PROMPTS, STEPS = 3, 12  # how many are timed
+PATIENCE = 4.0  # seconds for each kind; then those that are done count
+ROOM = PROMPT + STEPS  # tokens of each sequence
+REQUEST_PROMPT, REQUEST_ANSWER = 256, 128  # tokens of the request that speeds are compared by
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Seconds of a load, and rates, by what is counted."""
+
+    seconds: float
+    rates: dict[str, float]
+
+
+def measure(engine: Engine, parallel: int, clock: Clock = perf_counter) -> Speed:
+    """The speed of an engine that is loaded for so many sequences."""
+    facts = engine.facts
+    rng = np.random.default_rng(0)
+
+    def ids(count: int) -> list[int]:
+        drawn: list[int] = rng.integers(0, facts.vocabulary_size, count).tolist()
+        return drawn
+
+    prompt = max(1, min(PROMPT, facts.context - 1, facts.batch))
+    if not facts.generates:
+        texts = [ids(prompt) for _ in range(parallel)]
+        seconds = _typical(lambda: engine.embed(texts), clock)
+        return Speed(seconds, {"texts": parallel / seconds})
+    read = _typical(lambda: _answer(engine, ids(prompt)), clock) / prompt
+    step = _step(engine, [ids(min(SHORT, prompt)) for _ in range(parallel)], clock)
+    seconds = parallel * REQUEST_PROMPT * read + REQUEST_ANSWER * step
+    return Speed(seconds, {"prompt": 1 / read, "answers": parallel / step})
+
+
+def _typical(work: Callable[[], object], clock: Clock) -> float:
+    """The median time of some work; the first time does not count, unless it took too long to do it again."""
+    begun, times = clock(), list[float]()
+    while len(times) <= PROMPTS:
+        before = clock()
+        work()
+        times.append(clock() - before)
+        if clock() - begun > PATIENCE:
+            break
+    return median(times[1:] or times)
+
+
+def _answer(engine: Engine, prompt: Sequence[int]) -> None:
+    options = options_of({"max_tokens": 1, "temperature": 0, "reuse": False}, engine.facts.context)
+    engine.generate(prompt, options, None, math.inf).result()
+
+
+def _step(engine: Engine, prompts: Sequence[Sequence[int]], clock: Clock) -> float:
+    """The median time between tokens of the last sequence, while the others have theirs in the same steps."""
+    ends = () if engine.tokenizer is None else engine.tokenizer.end_ids
+    context = engine.facts.context
+    endless = {"temperature": 0, "reuse": False, "logit_bias": dict.fromkeys(ends, -math.inf)}
+    options = options_of(endless, context)
+    few = replace(options, max_tokens=min(STEPS, context - len(prompts[-1])))
+    begun, times, enough = clock(), list[float](), Event()
+
+    def note(step: object) -> None:
+        if isinstance(step, TokenStep):
+            times.append(clock())
+        if len(times) > 2 or not isinstance(step, TokenStep):
+            enough.set()
+
+    others = [engine.generate(prompt, options, None, math.inf) for prompt in prompts[:-1]]
+    last = engine.generate(prompts[-1], few, note, math.inf)
+    with suppress(TimeoutError):
+        last.result(PATIENCE)
+    enough.wait()
+    for handle in (last, *others):
+        handle.cancel()
+    for handle in (last, *others):
+        handle.result()
+    return median(np.diff(times).tolist()) if len(times) > 1 else clock() - begun

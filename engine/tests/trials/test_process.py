@@ -1,0 +1,71 @@
+"""A backend is measured in a child process: whatever it does, the trial goes on, and says why there is no speed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from threading import Event
+from time import monotonic
+
+import pytest
+
+from backbay import BackendParams, CancelledError
+from backbay.plugin import check_cancel
+from backbay_engine.engines.sizes import Sizes
+from backbay_engine.trials.child import Task
+from backbay_engine.trials.process import Limits, Outcome, try_task
+
+LONG = Limits(300.0, 300.0)
+
+
+def tried(path: Path, backend: str, limits: Limits = LONG, cancel: Event | None = None) -> Outcome:
+    task = Task(path, f"trial_backends:{backend}", BackendParams(num_threads=1), Sizes(64, 2, 64, None))
+    return try_task(task, limits, lambda: check_cancel(cancel))
+
+
+def test_a_backend_that_works_has_a_speed(path: Path) -> None:
+    outcome = tried(path, "Steady")
+    assert outcome.why_not == ""
+    assert outcome.speed is not None
+    assert outcome.speed.rates.keys() == {"prompt", "answers"}
+    assert outcome.speed.seconds > 0
+
+
+@pytest.mark.fault(
+    "a backend dies, hangs or fails in the trial of which backend is fastest",
+    "the others are tried; `backbay doctor` shows why it has no speed",
+)
+@pytest.mark.parametrize(
+    ("backend", "why_not", "lasts"),
+    [
+        ("Refusing", "no weights of this kind", True),
+        ("Dying", "its process ended with status 7", False),
+        ("Starving", "memory", False),
+        ("Missing", "has no 'Missing'", False),
+    ],
+)
+def test_a_backend_that_fails_says_why(path: Path, backend: str, why_not: str, lasts: bool) -> None:
+    outcome = tried(path, backend)
+    assert outcome.speed is None
+    assert why_not in outcome.why_not
+    assert outcome.lasts == lasts
+
+
+def test_a_backend_that_hangs_is_stopped(path: Path) -> None:
+    outcome = tried(path, "Hanging", Limits(1.0, None))
+    assert (outcome.speed, outcome.lasts) == (None, False)
+    assert outcome.why_not.endswith("while it loaded the model")
+
+
+def test_a_backend_that_is_certainly_slower_is_stopped(path: Path) -> None:
+    begun = monotonic()
+    outcome = tried(path, "Slow", Limits(300.0, 0.1))
+    assert monotonic() - begun < 300
+    assert (outcome.speed, outcome.lasts) == (None, True)
+    assert outcome.why_not.startswith("it is slower: stopped after")
+
+
+def test_cancelling_a_load_ends_its_trial(path: Path) -> None:
+    cancel = Event()
+    cancel.set()
+    with pytest.raises(CancelledError):
+        tried(path, "Hanging", cancel=cancel)
