@@ -100,6 +100,8 @@ webgpu: $(VENV)/webgpu/.installed  ## the suite and the tiny model on ONNX Runti
 
 vulkan: $(VENV)/vulkan/.installed  ## the suite and the tiny model on ggml's Vulkan, with a GPU made of software; takes an hour or more
 	. $(VENV)/software-vulkan/environment && $(VENV)/vulkan/bin/python-vulkan tools/devices/tiny_model.py ggml Vulkan:0
+	. $(VENV)/software-vulkan/environment && export GGML_VK_VISIBLE_DEVICES=0,0 BACKBAY_VULKAN_FAULTS=1 && \
+		$(VENV)/vulkan/bin/python-vulkan -m pytest plugins/ggml/tests/devices/test_gpus.py
 	. $(VENV)/software-vulkan/environment && $(VENV)/vulkan/bin/python-vulkan -m backbay conform ggml --device Vulkan:0 \
 		--size smoke --timeout 600 --known plugins/ggml/known-failures-vulkan.txt
 
@@ -121,10 +123,10 @@ $(VENV)/webgpu/.installed: $(addsuffix /pyproject.toml,$(FOLDERS))
 	touch $@
 
 # ggml's Vulkan code goes into the folder of an installed libggml of its own.
-$(VENV)/vulkan/.installed: tools/devices/software_vulkan.sh $(addsuffix /pyproject.toml,$(FOLDERS) $(LIBGGML))
+$(VENV)/vulkan/.installed: tools/devices/software_vulkan.sh tools/devices/vulkan_faults.c $(addsuffix /pyproject.toml,$(FOLDERS) $(LIBGGML))
 	$(PYTHON) -m venv $(VENV)/vulkan
 	$(VENV)/vulkan/bin/python -m pip install -e ./core -e ./plugins/cpu_ref -e ./plugins/ggml -e ./conformance -e ./engine \
-		./$(LIBGGML) cmake ninja
+		./$(LIBGGML) cmake ninja pytest
 	tools/devices/software_vulkan.sh $(VENV)/software-vulkan $(VENV)/vulkan/bin/python
 	cp $(VENV)/software-vulkan/libggml-vulkan.so \
 		"$$($(VENV)/vulkan/bin/python -c 'from backbay_ggml.library.location import locate; print(locate().parent)')"

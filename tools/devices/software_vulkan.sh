@@ -4,8 +4,9 @@
 # of the same processor. It makes
 #     FOLDER/libggml-vulkan.so    belongs beside the libggml that plugins/ggml/lib builds
 #     FOLDER/environment          to be sourced: makes lavapipe the GPU
+#     FOLDER/faults               a layer of Vulkan, used where BACKBAY_VULKAN_FAULTS=1, that makes it full or lost
 #     python-vulkan               beside PYTHON: the same with Debian 13's C library, and so its child processes
-# PYTHON needs the packages cmake and ninja.
+# PYTHON needs the packages cmake and ninja. An interrupted call goes on where it stopped.
 set -euo pipefail
 mkdir -p "$1"
 folder=$(realpath "$1")
@@ -17,6 +18,7 @@ fetch() { # the packages, with all that they depend on, by lists of our own
     command -v apt-get >/dev/null || { echo "Mesa comes from Debian, and this system has no apt-get" >&2; exit 1; }
     local keys=/usr/share/keyrings/debian-archive-keyring.gpg
     [ -e $keys ] || { echo "install the package debian-archive-keyring: it has the keys of Debian's packages" >&2; exit 1; }
+    rm -rf "$folder"/aside.* # of a call that was killed
     aside=$(mktemp -d "$folder/aside.XXXXXX")
     trap 'rm -rf "$aside"' EXIT
     mkdir -p "$aside/lists/partial" "$aside/archives/partial"
@@ -59,11 +61,31 @@ if [ "$(cat "$folder/built" 2>/dev/null)" != "$sources" ]; then
         -DVulkan_GLSLC_EXECUTABLE="$folder/glslc"
     nice "$bin/cmake" --build "$folder/build" --target ggml-vulkan --parallel "${JOBS:-2}"
     mv "$(find "$folder/build" -name libggml-vulkan.so)" "$folder/"
-    rm -r "$folder/build"
     echo "$sources" >"$folder/built"
 fi
-# ggml passes over devices that are CPUs, unless they are named. Compiled shaders are kept: a large one takes seconds.
+rm -rf "$folder/build"
+
+mkdir -p "$folder/faults"
+cc -std=gnu11 -O2 -fPIC -fvisibility=hidden -shared -I"$debian/usr/include" "$here/vulkan_faults.c" -o "$folder/faults/libvulkan_faults.so"
+cat >"$folder/faults/vulkan_faults.json" <<END
+{
+    "file_format_version": "1.2.0",
+    "layer": {
+        "name": "VK_LAYER_BACKBAY_faults",
+        "description": "makes a device full or lost",
+        "type": "GLOBAL",
+        "library_path": "$folder/faults/libvulkan_faults.so",
+        "api_version": "1.4.0",
+        "implementation_version": "1",
+        "enable_environment": {"BACKBAY_VULKAN_FAULTS": "1"},
+        "disable_environment": {"BACKBAY_VULKAN_NO_FAULTS": "1"}
+    }
+}
+END
+# ggml passes over devices that are CPUs, unless they are named. Compiled shaders are kept. They are compiled without
+# optimization: with it, the shader of a product takes minutes, and without it four seconds.
 cat >"$folder/environment" <<END
 export VK_DRIVER_FILES="$folder/lavapipe.json" VK_ICD_FILENAMES="$folder/lavapipe.json" GGML_VK_VISIBLE_DEVICES=0
-export MESA_SHADER_CACHE_DIR="$folder/shaders" MESA_SHADER_CACHE_MAX_SIZE=4G
+export VK_ADD_IMPLICIT_LAYER_PATH="$folder/faults"
+export MESA_SHADER_CACHE_DIR="$folder/shaders" MESA_SHADER_CACHE_MAX_SIZE=4G GALLIVM_PERF=nopt
 END

@@ -15,7 +15,7 @@ from ..draw.operand import Operand
 from ..numbers.comparison import Fault
 from ..numbers.encoding import encode, from_bytes
 from ..numbers.number import Cost
-from ..numbers.rounding import Array
+from ..numbers.rounding import NARROW, Array
 from ..suite.case import Call
 from ..suite.lab import Lab
 from .call_check import Observed
@@ -24,8 +24,6 @@ from .traced_call import TracedCall
 
 Relation = Callable[[Lab, Call, Draw, Cost], bool]
 """Raises Fault if the relation does not hold; returns False if it does not apply to the call."""
-
-NARROW = 2.0**-16  # between the unit roundoff of f32 and those of f16 and bf16
 
 
 def try_relations(lab: Lab, call: Call, draw: Draw, observed: Observed) -> None:

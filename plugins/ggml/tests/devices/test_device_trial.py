@@ -199,6 +199,13 @@ def test_a_write_into_the_wrong_place_is_refused(judged) -> None:
         run_case(judged("into CPY"), "into CPY")
 
 
+def test_a_write_of_blocks_into_the_wrong_place_is_refused_although_that_of_floats_is_right(judged) -> None:
+    _, ran = run_case(judged("into CPY q4_0"), "into CPY")
+    assert ran[-1].startswith("RPC:0 cpy")
+    with pytest.raises(UnsupportedOpError, match="its result lies there"):
+        run_case(judged("into CPY q4_0"), "into CPY q4_0")
+
+
 @pytest.mark.parametrize("case", [trial_cases.LONG_COPIES, trial_cases.LARGE_TRIANGLE, trial_cases.BF16_NAN])
 def test_an_op_that_a_device_computes_wrongly_goes_to_the_cpu(judged, case) -> None:
     expected, there = run_case(judged(), case)

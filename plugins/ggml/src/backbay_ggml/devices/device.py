@@ -106,7 +106,7 @@ class Device:
         """Whether an op that writes into a leaf on the device hits the right place."""
         if self.verdict is None or not self._is_misplaced(tensor):
             return True
-        return self.verdict.takes(f"into {text(self._lib.ggml_op_name(tensor.op))}")
+        return self.verdict.takes(f"into {self._case(tensor, tensor)}")
 
     def _is_misplaced(self, tensor: Ptr) -> bool:
         """Whether a view begins where no tensor of its own would."""

@@ -104,14 +104,49 @@ def _widened(b: Bench) -> Tensor:
 
 @_case("into CPY")
 def _into_copy(b: Bench) -> Tensor:
-    return b.leaf(b.numbers(ROW, ROWS)).copy(b.ctx, b.floats(ROW, ROWS)).contiguous(b.ctx)
+    return b.leaf(b.numbers(ROW, ROWS)).copy(b.ctx, b.floats(ROW, ROWS))
 
 
 @_case("into SET_ROWS")
 def _into_rows(b: Bench) -> Tensor:
-    rows = b.leaf(b.numbers(ROW, 2))
+    return _set_in(b, DType.F32)
+
+
+def _set_in(b: Bench, dtype: DType) -> Tensor:
     ids = b.leaf(np.array([4, 1], np.int32), DType.I32)
-    return b.floats(ROW, ROWS).set_rows(b.ctx, rows, ids).contiguous(b.ctx)
+    return b.floats(ROW, ROWS, dtype=dtype).set_rows(b.ctx, b.leaf(b.numbers(ROW, 2)), ids)
+
+
+def _moves(dtype: DType) -> None:
+    """Copies between tensors of a dtype other than f32, and rows of floats into one."""
+
+    def whole(b: Bench) -> Tensor:
+        data = np.arange(ROW * ROWS, dtype=np.int32).reshape(ROWS, ROW)
+        return b.leaf(data if dtype.is_integer else b.numbers(ROW, ROWS), dtype)
+
+    def shifted(b: Bench) -> Tensor:
+        data = np.zeros((ROWS, ROW), np.int32)
+        return b.shifted(data, dtype) if dtype.is_integer else b.floats(ROW, ROWS, dtype=dtype)
+
+    if f"CPY {dtype}" not in CASES:
+
+        @_case(f"CPY {dtype}")
+        def copied(b: Bench) -> Tensor:
+            return shifted(b).copy(b.ctx, whole(b))
+
+    @_case(f"into CPY {dtype}")
+    def into_copy(b: Bench) -> Tensor:
+        return whole(b).copy(b.ctx, shifted(b))
+
+    if not dtype.is_integer:
+
+        @_case(f"into SET_ROWS {dtype}")
+        def into_rows(b: Bench) -> Tensor:
+            return _set_in(b, dtype)
+
+
+for _dtype in COPIED:
+    _moves(_dtype)
 
 
 @_case("SET_ROWS")
