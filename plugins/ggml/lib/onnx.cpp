@@ -1,4 +1,4 @@
-// Custom ops for ONNX Runtime: products of quantized weights as they lie in model files, their rows, and attention.
+// Custom ops for ONNX Runtime: products of quantized weights as they lie in model files, their rows, attention, recurrences.
 //
 // Columns     columns in codes, once for all weights that they meet
 // Products    the products of weights and columns in codes
@@ -6,6 +6,7 @@
 // Cells       the table of the cells that queries see, from a mask
 // Attention   attention over a history
 // Silu        x * sigmoid(x), times another factor if there is one
+// DeltaRule, SelectiveScan   the recurrences of the ops of these names
 
 #include "decoding.h"
 #include "onnx_kernels.h"
@@ -138,7 +139,8 @@ extern "C" ort::Status *RegisterCustomOps(ort::Options *options, const ort::Base
         if (!ort::table)
             return base->table(1) ? ((ort::Status * (*)(int, const char *)) base->table(1)[0])(ort::FAIL, "too old") : nullptr;
         ort::Status *status = ort::make_domain("backbay", &domain);
-        for (const ort::Op *op : {ort::op<ColumnsKernel>(), ort::op<ProductsKernel>(), ort::op<RowsKernel>(), ort::op<SiluKernel>(), ort::cells_op(), ort::attention_op()})
+        for (const ort::Op *op : {ort::op<ColumnsKernel>(), ort::op<ProductsKernel>(), ort::op<RowsKernel>(), ort::op<SiluKernel>(), ort::cells_op(), ort::attention_op(),
+                              ort::delta_rule_op(), ort::selective_scan_op()})
             if (!status)
                 status = ort::add_op(domain, op);
         if (status)

@@ -145,5 +145,7 @@ template <class T> static T attribute_of(const Info *info, const char *name) {
 
 const Op *cells_op();
 const Op *attention_op();
+const Op *delta_rule_op();
+const Op *selective_scan_op();
 
 } // namespace ort

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from backbay_onnx.session.native import ATTENTION, GATES, PRODUCTS, NativeCode, native_code, why_not_native
+from backbay_onnx.session.native import PURPOSES, NativeCode, native_code, why_not_native
 
 
 @pytest.fixture
 def native() -> NativeCode:
     """The native code that sessions use."""
     code = native_code()
-    why_not = [why_not_native(purpose) for purpose in (PRODUCTS, ATTENTION, GATES)]
+    why_not = [why_not_native(purpose) for purpose in PURPOSES]
     if code is None or any(why_not):
         pytest.skip(f"no native code: {why_not}")
     return code

@@ -12,7 +12,7 @@ from .devices.missing_gpus import why_no_gpu
 from .library.abi import NULL
 from .library.library import SUPPORTED, Library, load_library
 from .library.location import OURS, REBUILD
-from .library.native import ATTENTION, CONVOLUTION, MISSING, OFF, PRODUCTS, ROWS, VARIABLE
+from .library.native import ATTENTION, CONVOLUTION, MISSING, OFF, PRODUCTS, RECURRENCE, ROWS, VARIABLE
 from .weights.arrangements import AMX, REPACK, buffer_types
 from .weights.trials import other_form_pays, trial_result
 
@@ -39,6 +39,7 @@ def diagnose() -> dict[str, str]:
         "sums of f16": _sums(library),
         "attention": _native(library, ATTENTION),
         "short convolutions": _native(library, CONVOLUTION),
+        "recurrences": _native(library, RECURRENCE),
         "copies of rows": _native(library, ROWS),
         "products of quantized weights": _native(library, PRODUCTS),
         "repacked weights": _arrangement(library, REPACK),

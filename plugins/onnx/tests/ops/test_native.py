@@ -176,3 +176,28 @@ def test_gates_are_right_from_the_smallest_numbers_to_the_largest(native: Native
         wide = data.astype(np.float64)
         expected = np.where(wide < 0, wide * np.exp(np.minimum(wide, 0)), wide) / (1 + np.exp(-np.abs(wide)))
         np.testing.assert_allclose(y.floats(), expected * factor, rtol=1e-6, atol=1e-44)
+
+
+@pytest.mark.parametrize("form", ["gated", "removing", "scan"])
+@pytest.mark.parametrize("keys", [64, 40, 300])
+def test_states_recur_by_native_code_if_it_takes_their_rows(native: NativeCode, form: str, keys: int) -> None:
+    rng = np.random.default_rng(keys)
+    s, v = (rng.standard_normal(shape).astype(np.float32) for shape in ((2, 3, 17, keys), (2, 9, 3, 17)))
+    q, k = ((rng.uniform(-1, 1, (2, 9, 3, keys)) / keys**0.5).astype(np.float32) for _ in range(2))
+    decay, share = rng.uniform(-1, 0, (2, 9, 3, keys)), rng.uniform(0, 1, (2, 9, 3, 1))
+    found = {}
+    for name in ("onnx", "cpu_ref"):
+        with backbay.open(None, backend=name) as backend, backend.new_context() as ctx:
+            state, query, key, value = (ctx.from_floats(x) for x in (s, q, k, v))
+            if form == "scan":
+                step, a = ctx.from_floats(decay[..., 0]), ctx.from_floats([[-0.5], [-1.0], [-0.1]])
+                y = state.ssm_scan(ctx, value, step, a, key, query, ctx.from_ints([1, 0]))
+            else:
+                controls = ctx.from_floats(decay), ctx.from_floats(share)
+                y = state.delta_rule(ctx, query, key, value, *controls, key if form == "removing" else None)
+            ctx.compute(y)
+            found[name] = y.numpy()
+            if name == "onnx":
+                ops = {node.op_type for node in nodes(backend)}
+                assert bool(ops & {"DeltaRule", "SelectiveScan"}) == (keys < 300)
+    np.testing.assert_allclose(found["onnx"], found["cpu_ref"], rtol=1e-4, atol=1e-4)

@@ -21,6 +21,7 @@ FAULTY = """
 extern "C" const char *backbay_products_instructions() { return "none"; }
 extern "C" const char *backbay_attention_instructions() { return nullptr; }
 extern "C" const char *backbay_gates_instructions() { return nullptr; }
+extern "C" const char *backbay_recurrence_instructions() { return nullptr; }
 extern "C" int backbay_products_takes(int) { return 1; }
 extern "C" void *RegisterCustomOps(void *, void *) { FAULT; return nullptr; }
 """
@@ -106,7 +107,7 @@ def test_the_environment_turns_native_code_off_and_doctor_says_so(monkeypatch: p
     monkeypatch.setenv(VARIABLE, OFF)
     assert native_code() is None
     told = diagnose([])
-    for line in ("products of quantized weights", "attention", "gates"):
+    for line in ("products of quantized weights", "attention", "gates", "recurrences"):
         assert told[line] == f"by ONNX Runtime: {VARIABLE}=0 turns it off"
 
 

@@ -18,7 +18,7 @@ from .abi import DTYPES, NULL, Ptr, dtype_of, ffi
 from .functions import Functions, file_of
 from .layout import check_layout, has_type, op_numbers
 from .location import VARIABLE, locate
-from .native import NativeAttention, NativeProducts, NativeRows, find_native
+from .native import NativeAttention, NativeProducts, NativeRecurrence, NativeRows, find_native
 
 OLDEST, NEWEST = (0, 15, 3), (0, 25, 3)
 """The range of ggml versions that the tests run on; later patch levels of the newest are accepted."""
@@ -70,6 +70,11 @@ class Library:
     def convolution(self) -> Ptr | None:
         """The native convolution of channels that adjoin, if there is one that works here."""
         return None if self.native is None else self.native.convolution
+
+    @cached_property
+    def recurrence(self) -> NativeRecurrence | None:
+        """Native recurrences, if there are any that work here."""
+        return None if self.native is None else self.native.recurrence
 
     @cached_property
     def rows(self) -> NativeRows | None:

@@ -21,8 +21,10 @@ VARIABLE = "BACKBAY_GGML_NATIVE"
 OFF = "0"
 STEM = "libbackbay_kernels"
 ENDING = ".dylib" if sys.platform == "darwin" else ".so"
-ATTENTION, CONVOLUTION, PRODUCTS, ROWS = "attention", "convolution", "products", "rows"  # purposes
+ATTENTION, CONVOLUTION, PRODUCTS = "attention", "convolution", "products"  # purposes
+RECURRENCE, ROWS = "recurrence", "rows"
 MOST_TAPS = 32  # of a convolution
+MOST_KEYS = 256  # of a head's state in recurrences
 FORMATS = ("Q4_0", "Q4_0_X8", "Q8_0", "Q4_K", "Q4_K_X8", "Q6_K")  # as in lib/products.h; X8: as ggml repacks
 ENTRY = 48  # bytes of 32 numbers of a column in codes
 EVERY_THREAD = -1  # GGML_N_TASKS_MAX
@@ -48,6 +50,14 @@ class NativeRows:
     join: Ptr
     pick: Ptr
     put: Ptr
+
+
+@dataclass(frozen=True)
+class NativeRecurrence:
+    """The ops of these names for `ggml_custom_4d`, of up to MOST_KEYS numbers in a row of a state."""
+
+    delta_rule: Ptr
+    ssm_scan: Ptr
 
 
 @dataclass(frozen=True)
@@ -110,6 +120,13 @@ class NativeCode:
     def convolution(self) -> Ptr | None:
         """The convolution of channels that adjoin, for `ggml_custom_4d`, if it can be used."""
         return None if self.why_not(CONVOLUTION) else self.function("convolution")
+
+    @cached_property
+    def recurrence(self) -> NativeRecurrence | None:
+        """Recurrences, if they can be used."""
+        if self.why_not(RECURRENCE):
+            return None
+        return NativeRecurrence(self.function("delta_rule"), self.function("selective_scan"))
 
     @cached_property
     def rows(self) -> NativeRows | None:

@@ -24,6 +24,7 @@ from .native import (
     ENTRY,
     FORMATS,
     PRODUCTS,
+    RECURRENCE,
     ROWS,
     NativeCode,
     NativeProducts,
@@ -84,6 +85,44 @@ def convolution(code: NativeCode) -> bool:
     window.ne, window.nb = (12, 300, 2, 1), (300 * 4, 4, 12 * 300 * 4, 2 * 12 * 300 * 4)
     run(code.function("convolution"), result, [window, kernels], ffi.NULL)
     expected = sum(x[:, i : i + 9] * kernels[:, i] for i in range(4))
+    return bool(np.allclose(result, expected, rtol=CLOSE, atol=CLOSE))
+
+
+def recurrence(code: NativeCode) -> bool:
+    """Whether both delta rules and the selective scan are right for some tokens and sequences."""
+    rng = np.random.default_rng(4)
+    tokens, heads, values, keys = 9, 3, 18, 64
+    s, a = rng.standard_normal((2, heads, values, keys)), rng.uniform(-1, 0, (heads, 1))
+    q, k, share, dt = (rng.uniform(-0.1, 0.1, (2, tokens, heads, n)) for n in (keys, keys, 1, 1))
+    v, decay = rng.standard_normal((2, tokens, heads, values)), rng.uniform(-1, 0, (2, tokens, heads, keys))
+    gated = _recurred(s, decay, k * np.exp(decay), k, v * share, k * share, q)
+    removing = _recurred(s, decay, q, k, v, q * share, q)
+    step = np.log1p(np.exp(dt))
+    scanned = _recurred(s, step * a, q * 0, k, v * step, q * 0, q)
+    ids = np.array([1, 0], np.int32)
+    delta, scan = code.function("delta_rule"), code.function("selective_scan")
+    given = [x.astype(np.float32) for x in (s, q, k, v, decay, share)]
+    scan_given = [x.astype(np.float32) for x in (s[::-1], v, dt[..., 0], a, k, q)]
+    cases = (delta, given, gated), (delta, [*given, given[1]], removing), (scan, [*scan_given, ids], scanned)
+    return all(_agrees(function, operands, expected) for function, operands, expected in cases)
+
+
+def _recurred(
+    s: Array, decay: Array, read: Array, key: Array, added: Array, put: Array, asked: Array
+) -> Array:
+    """What the functions give, by the formula of lib/recurrence_call.h."""
+    y = np.empty_like(added)
+    for t in range(added.shape[1]):
+        known = (s * read[:, t, :, None]).sum(-1, keepdims=True)
+        s = s * np.exp(decay[:, t, :, None]) + key[:, t, :, None] * added[:, t, ..., None]
+        s = s - put[:, t, :, None] * known
+        y[:, t] = (s * asked[:, t, :, None]).sum(-1)
+    return np.concatenate([y.ravel(), s.ravel()])
+
+
+def _agrees(function: Ptr, operands: Sequence[Array], expected: Array) -> bool:
+    result = np.zeros(expected.shape, np.float32)
+    run(function, result, [np.ascontiguousarray(x) for x in operands], ffi.NULL)
     return bool(np.allclose(result, expected, rtol=CLOSE, atol=CLOSE))
 
 
@@ -151,6 +190,7 @@ TRIALS: dict[str, Callable[[NativeCode], bool]] = {
     ATTENTION: attention,
     CONVOLUTION: convolution,
     PRODUCTS: products,
+    RECURRENCE: recurrence,
     ROWS: rows,
 }
 

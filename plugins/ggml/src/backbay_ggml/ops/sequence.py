@@ -11,7 +11,7 @@ from backbay import DType, Node, ops
 from backbay.ops import Yarn
 
 from ..library.abi import NULL, Ptr, ffi
-from ..library.native import MOST_TAPS
+from ..library.native import MOST_KEYS, MOST_TAPS
 from ..lowering.builder import Builder
 from ..tensors.layouts import dense_strides
 from .kernel_table import kernel
@@ -81,6 +81,11 @@ def ssm_scan(g: Builder, s: Node, x: Node, dt: Node, A: Node, B: Node, C: Node, 
         states = g.reshape(g.floats(s), s.dim(0) * s.dim(1) * s.dim(2), s.dim(3))
         picked = g.call("get_rows", states, g.dense(ids))
         return g.reshape(picked, states.ne[0] * ids.dim(0))
+    native = g.library.recurrence
+    if g.on_cpu and native is not None and s.dim(0) <= MOST_KEYS:
+        given = [*(g.floats(each) for each in (s, x, dt, A, B, C)), g.dense(ids)]
+        count = x.size + s.dim(0) * s.dim(1) * s.dim(2) * ids.dim(0)
+        return g.custom(native.ssm_scan, (count, 1, 1, 1), given)
     operands = g.floats(s), _heads(g, x), g.floats(dt), g.floats(A), _heads(g, B), _heads(g, C), g.dense(ids)
     function = g.lib.ggml_ssm_scan
     if g.library.number < (0, 20):
@@ -107,10 +112,14 @@ def delta_rule(
     share: Node,
     removed: Node | None = None,
 ) -> Ptr:
-    """By RWKV's kernel, which serves both forms, and is the fastest on the CPU; heads are padded with zeros."""
+    """By native code, else by RWKV's kernel, which serves both forms, and is ggml's fastest on the CPU."""
     if v.dim(2) == 0:
         return g.reshape(g.floats(s), s.size)
-    size = -(-max(s.dim(0), v.dim(0)) // DELTA_HEAD) * DELTA_HEAD
+    native = g.library.recurrence
+    if g.on_cpu and native is not None and s.dim(0) <= MOST_KEYS:
+        given = [g.floats(each) for each in (s, q, k, v, decay, share, removed) if each is not None]
+        return g.custom(native.delta_rule, (v.size + s.size, 1, 1, 1), given)
+    size = -(-max(s.dim(0), v.dim(0)) // DELTA_HEAD) * DELTA_HEAD  # heads are padded with zeros
     query, key, value = (_wide(g, g.floats(x), size) for x in (q, k, v))
     gate, rate = g.floats(decay), g.floats(share)
     state = _wide(g, g.floats(s), size, size)

@@ -36,6 +36,7 @@ class Settings:
     )  # of weights that native code multiplies as they are stored
     native_attention: bool = False
     native_gates: bool = False
+    native_recurrence: bool = False
     exported: bool = False  # the model is to run without this backend's buffers
     names: Mapping[int, str] = field(default_factory=dict)  # of inputs and outputs, by node index
 

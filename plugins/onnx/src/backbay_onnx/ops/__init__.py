@@ -40,6 +40,9 @@ def peak_memory(graph: Graph, copied: Collection[int], native: NativeCode | None
         declared[op] = matrix.native_codes(native.dtypes)
     if native.gates:
         declared[ops.silu] = nothing
+    if native.recurs:
+        declared[ops.delta_rule] = nothing
+        declared[ops.ssm_scan] = sequence.native_states
     if not native.attends:
         return PeakMemory(graph, declared, copied)
     declared[ops.scaled_dot_product_attention] = attention.native_sums

@@ -17,6 +17,7 @@ from ..lowering.emitter import AnySize
 from ..lowering.kernel_view import Lowering
 from ..lowering.model_builder import CONTRIB
 from ..lowering.operand import Operand
+from ..session.native import DOMAIN, MOST_KEYS
 from .kernel_table import kernel
 
 
@@ -138,11 +139,17 @@ def _scan(node: Node) -> int:
     return 4 * 4 * state.dim(0) * x.dim(1) * x.dim(2) * x.dim(3) + 2 * 4 * (x.size + node.size)
 
 
+def native_states(node: Node) -> int:
+    """Of native code: the states that the ids pick."""
+    state, ids = node.operands[0], node.operands[-1]
+    return 4 * state.dim(0) * state.dim(1) * state.dim(2) * ids.dim(0)
+
+
 @kernel(ops.ssm_scan, working_memory=_scan)
 def ssm_scan(
     b: Lowering, s: Operand, x: Operand, dt: Operand, A: Operand, B: Operand, C: Operand, ids: Operand
 ) -> str:
-    """A Scan over tokens that carries the state of all sequences."""
+    """By native code, else by a Scan over tokens that carries the state of all sequences."""
     states, head_dim, heads = s.dim(0), s.dim(1), s.dim(2)
     (tokens, sequences), groups = x.dims(4)[2:], B.dim(1)
     first = b.add(
@@ -153,6 +160,9 @@ def ssm_scan(
         return b.shaped(first, [end])
     if states.same(0):
         return b.zeros([b.product(x.dims())])
+    if b.settings.native_recurrence and states.at_most(MOST_KEYS):
+        given = x.of_rank(4), dt.of_rank(3), A.of_rank(2), B.of_rank(4), C.of_rank(4)
+        return b.add("SelectiveScan", first, *given, domain=DOMAIN)
     step = b.add("Softplus", dt.of_rank(3))  # (sequences, tokens, heads)
     decay = b.add("Unsqueeze", A.of_rank(2), b.ints(1))  # (heads, 1, states or 1)
     spread: list[AnySize] = [states, 1, heads // groups, groups, tokens, sequences]
@@ -209,6 +219,9 @@ def delta_rule(
         return b.shaped(s.floats, [end])
     if s.is_empty():
         return b.zeros([b.product(v.dims())])
+    if b.settings.native_recurrence and s.dim(0).at_most(MOST_KEYS):
+        given = (each.of_rank(4) for each in (s, q, k, v, decay, share, removed) if each is not None)
+        return b.add("DeltaRule", *given, domain=DOMAIN)
     if removed is None:
         y, after = _gated(b, s, q, k, v, decay, share)
     else:

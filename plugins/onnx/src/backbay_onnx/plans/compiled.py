@@ -106,6 +106,7 @@ class Sessions:
             native_products=services.weights.native,
             native_attention=services.native is not None and services.native.attends,
             native_gates=services.native is not None and services.native.gates,
+            native_recurrence=services.native is not None and services.native.recurs,
             resident=device.has_memory,
             copied=not (device.is_host or device.has_memory),
         )

@@ -10,7 +10,7 @@ from backbay.plugin import CPU
 
 from .device import device_of
 from .device_trial import why_not
-from .native import ATTENTION, GATES, PRODUCTS, instructions, native_code, why_not_native
+from .native import ATTENTION, GATES, PRODUCTS, RECURRENCE, instructions, native_code, why_not_native
 from .providers import GPU_PROVIDERS
 from .runtime import DISTRIBUTIONS, is_installed, runtime
 
@@ -33,6 +33,7 @@ def diagnose(quantized: Iterable[DType]) -> dict[str, str]:
         "products of quantized weights": _native(PRODUCTS),
         "attention": _native(ATTENTION),
         "gates": _native(GATES),
+        "recurrences": _native(RECURRENCE),
         "stays quantized": ", ".join(map(str, quantized)),
     }
 

@@ -26,7 +26,9 @@ DOMAIN = "backbay"  # of the custom ops
 DISTRIBUTION = "backbay-ggml-lib"
 STEM = "libbackbay_kernels"
 FORMATS = {DType.Q4_0: 0, DType.Q8_0: 2, DType.Q4_K: 3, DType.Q6_K: 5}  # as in products.h
-ATTENTION, GATES, PRODUCTS = "attention", "gates", "products"  # purposes
+ATTENTION, GATES, PRODUCTS, RECURRENCE = "attention", "gates", "products", "recurrence"  # purposes
+PURPOSES = (PRODUCTS, ATTENTION, GATES, RECURRENCE)
+MOST_KEYS = 256  # numbers in a row of a state, in recurrences
 TIMEOUT = 60.0  # seconds
 MISSING = f"it is not installed; remedy: pip install {DISTRIBUTION}"
 
@@ -39,16 +41,18 @@ class NativeCode:
     dtypes: frozenset[DType]  # of weights that products take
     attends: bool
     gates: bool  # silu
+    recurs: bool  # the delta rule and the selective scan
 
 
 @cache
 def native_code() -> NativeCode | None:
     """The native code that sessions on the CPU use; None if there is none."""
-    multiplies, attends, gates = (not why_not_native(purpose) for purpose in (PRODUCTS, ATTENTION, GATES))
-    if not (multiplies or attends or gates):
+    serves = {purpose: not why_not_native(purpose) for purpose in PURPOSES}
+    if not any(serves.values()):
         return None
     path = _found()
-    return NativeCode(path, dtypes_of(path) if multiplies else frozenset(), attends, gates)
+    dtypes = dtypes_of(path) if serves[PRODUCTS] else frozenset[DType]()
+    return NativeCode(path, dtypes, serves[ATTENTION], serves[GATES], serves[RECURRENCE])
 
 
 @cache

@@ -16,7 +16,7 @@ from onnx import NodeProto, helper
 from backbay import DType
 from backbay.plugin import Array, Bytes, decode
 
-from .native import ATTENTION, DOMAIN, FORMATS, GATES, PRODUCTS, dtypes_of
+from .native import ATTENTION, DOMAIN, FORMATS, GATES, PRODUCTS, RECURRENCE, dtypes_of
 from .runtime import runtime
 
 CLOSE = 1e-3
@@ -94,7 +94,52 @@ def gates(path: Path) -> bool:
     return bool(np.allclose(y, expected, rtol=CLOSE) and np.allclose(gated, expected * up, rtol=CLOSE))
 
 
-TRIALS: dict[str, Callable[[Path], bool]] = {ATTENTION: attention, GATES: gates, PRODUCTS: products}
+def recurrence(path: Path) -> bool:
+    """Whether both delta rules and the selective scan are right for some tokens and sequences."""
+    rng = np.random.default_rng(4)
+    tokens, heads, values, keys = 9, 3, 18, 64
+    s, a = rng.standard_normal((2, heads, values, keys)), rng.uniform(-1, 0, (heads, 1))
+    q, k, share, dt = (rng.uniform(-0.1, 0.1, (2, tokens, heads, n)) for n in (keys, keys, 1, 1))
+    v, decay = rng.standard_normal((2, tokens, heads, values)), rng.uniform(-1, 0, (2, tokens, heads, keys))
+    step = np.log1p(np.exp(dt))
+    expected = (
+        _recurred(s, decay, k * np.exp(decay), k, v * share, k * share, q),
+        _recurred(s, decay, q, k, v, q * share, q),
+        _recurred(s, step * a, q * 0, k, v * step, q * 0, q),
+    )
+    named = {"s": s, "q": q, "k": k, "v": v, "decay": decay, "share": share, "dt": dt[..., 0], "a": a}
+    rule = ["s", "q", "k", "v", "decay", "share"]
+    nodes = [
+        node("DeltaRule", [*rule, ""], "gated"),
+        node("DeltaRule", [*rule, "q"], "removing"),
+        node("SelectiveScan", ["s", "v", "dt", "a", "k", "q"], "scanned"),
+    ]
+    given = {name: np.ascontiguousarray(x, np.float32) for name, x in named.items()}
+    found = run(path, nodes, given, ["gated", "removing", "scanned"])
+    return all(
+        np.allclose(made, right, rtol=CLOSE, atol=CLOSE) for made, right in zip(found, expected, strict=True)
+    )
+
+
+def _recurred(
+    s: Array, decay: Array, read: Array, key: Array, added: Array, put: Array, asked: Array
+) -> Array:
+    """What the custom ops give, by the formula of recurrence_call.h."""
+    y = np.empty_like(added)
+    for t in range(added.shape[1]):
+        known = (s * read[:, t, :, None]).sum(-1, keepdims=True)
+        s = s * np.exp(decay[:, t, :, None]) + key[:, t, :, None] * added[:, t, ..., None]
+        s = s - put[:, t, :, None] * known
+        y[:, t] = (s * asked[:, t, :, None]).sum(-1)
+    return np.concatenate([y.ravel(), s.ravel()])
+
+
+TRIALS: dict[str, Callable[[Path], bool]] = {
+    ATTENTION: attention,
+    GATES: gates,
+    PRODUCTS: products,
+    RECURRENCE: recurrence,
+}
 
 
 def node(op: str, inputs: Sequence[str], output: str, **attributes: Any) -> NodeProto:
