@@ -43,7 +43,8 @@ class Speculation:
         room      tokens of a step
         """
         jobs = [share.job for share in shares]
-        if self._broken or not jobs or not all(share.count == 1 and share.job.generates for share in shares):
+        # A prompt may have a share of one token too, where the next ones must not be cut: nothing goes in between.
+        if self._broken or not jobs or not all(job.generates and job.pending == 1 for job in jobs):
             return shares
         counts = self._counts(jobs, [job.guessable(context) for job in jobs], min(room, LONGEST))
         if not any(counts):
