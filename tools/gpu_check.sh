@@ -10,22 +10,23 @@
 #
 # The machine needs the driver, CUDA's compiler and libraries, cuDNN, CMake, ninja, a C++ compiler and Python with pip and venv.
 # GPU_WORK is the folder to work in, GPU_KIND another kind of ggml's devices, as in GPU_KIND=Vulkan, and GPU_PYTHON a Python
-# with backbay for it, in place of the one that `install` makes.
+# with backbay and ggml for it, so that nothing is installed or built. GPU_STEPS are the steps that `next` does, GPU_SIZE is
+# the size of the suite, GPU_KINDS are the kinds of models whose logits are compared, and GPU_MODEL is the model to measure.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit
 WORK=${GPU_WORK:-$HOME/backbay-gpu}
 KIND=${GPU_KIND:-CUDA}
 VERSION=${GPU_PYTHON_VERSION:-3.12}
 PY=${GPU_PYTHON:-$WORK/venv/bin/python}
-LIMIT=450 # seconds of one command
+LIMIT=450 # seconds of one step
+ENOUGH=390 # seconds after which a step ends itself, and tells what it has done
 TINY=examples/models/backbay-tiny-f16.gguf
-BIG=$WORK/one_b.q4_0.gguf
+BIG=${GPU_MODEL:-$WORK/one_b.q4_0.gguf}
 LLAMA=$WORK/inputs/llama_cpp
 PROFILES="core quant attention cache graph memory errors"
 mkdir -p "$WORK/results"
 
 backbay() { "$PY" -m backbay "$@"; }
-limited() { timeout "$LIMIT" "$@"; }
 
 prepare() {
     local folder=$1 inputs=$1/inputs
@@ -50,7 +51,7 @@ receive() { # the sums come with the first part
 
 install() {
     python3 -m venv --system-site-packages "$WORK/venv" &&
-        limited "$PY" -m pip install --quiet --no-index --find-links "$WORK/inputs/wheels" --upgrade \
+        "$PY" -m pip install --quiet --no-index --find-links "$WORK/inputs/wheels" --upgrade \
             backbay backbay-cpu-ref backbay-ggml backbay-onnx backbay-conformance backbay-engine onnxruntime-gpu regex pillow
 }
 
@@ -58,7 +59,7 @@ ggml() { # the compiler's objects are kept, so that another call goes on
     cp -n "$WORK"/inputs/ggml_python-*.tar.gz plugins/ggml/lib/
     [ -e "$WORK/ggml/build.ninja" ] || cmake -S plugins/ggml/lib -B "$WORK/ggml" -G Ninja -DCMAKE_BUILD_TYPE=Release -DGGML_CUDA=ON \
         -DCMAKE_CUDA_ARCHITECTURES=native -DPython_EXECUTABLE="$PY" || return
-    limited cmake --build "$WORK/ggml" --target libraries ggml-cuda || return
+    cmake --build "$WORK/ggml" --target libraries ggml-cuda || return
     cmake --install "$WORK/ggml" --prefix "$WORK/lib"
 }
 
@@ -66,7 +67,7 @@ llama() { # llama.cpp with CUDA, to compare speeds with
     mkdir -p "$LLAMA" && tar -C "$LLAMA" --strip-components=1 -xzf "$WORK"/inputs/llama_cpp_python-*.tar.gz
     [ -e "$WORK/llama/build.ninja" ] || cmake -S "$LLAMA/vendor/llama.cpp" -B "$WORK/llama" -G Ninja -DCMAKE_BUILD_TYPE=Release \
         -DGGML_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=native -DLLAMA_CURL=OFF -DLLAMA_BUILD_TESTS=OFF || return
-    limited cmake --build "$WORK/llama" --target llama-bench
+    cmake --build "$WORK/llama" --target llama-bench
 }
 
 machine() {
@@ -74,30 +75,32 @@ machine() {
     backbay doctor
 }
 
-tiny_ggml() { limited "$PY" tools/devices/tiny_model.py ggml "$KIND:0"; }
-tiny_onnx() { limited "$PY" tools/devices/tiny_model.py onnx CUDA:0 --whole; }
+tiny_ggml() { "$PY" tools/devices/tiny_model.py ggml "$KIND:0"; }
+tiny_onnx() { "$PY" tools/devices/tiny_model.py onnx CUDA:0 --whole; }
 
 suite() { # suite BACKEND PROFILE OPTION...
     local backend=$1 profile=$2
     shift 2
-    backbay conform "$backend" --profile "$profile" --size "${GPU_SIZE:-default}" --timeout 120 --time-limit "$LIMIT" --jobs "${GPU_JOBS:-8}" \
+    backbay conform "$backend" --profile "$profile" --size "${GPU_SIZE:-default}" --timeout 120 --time-limit "$ENOUGH" --jobs "${GPU_JOBS:-8}" \
         --json "$WORK/results/suite-$backend-$profile.json" --failures "$WORK/results/failures-$backend" "$@"
 }
 
 logits() { # logits BACKEND DEVICE
-    "$PY" tools/devices/architectures.py "$1" "$2" --time-limit "$LIMIT" --done "$WORK/results/logits-$1.kinds"
+    local kinds=()
+    [ "${GPU_KINDS:-}" ] && read -ra kinds <<<"--kinds $GPU_KINDS"
+    "$PY" tools/devices/architectures.py "$1" "$2" --time-limit "$ENOUGH" --done "$WORK/results/logits-$1.kinds" "${kinds[@]}"
 }
 
-differences() { for each in ggml onnx; do limited "$PY" -m backbay diff "$TINY" --b $each; done; }
+differences() { backbay diff "$TINY" --a cpu_ref --b "$1"; }
 
-model() { [ -e "$BIG" ] || PYTHONPATH=bench limited "$PY" -c "
+model() { [ -e "$BIG" ] || PYTHONPATH=bench "$PY" -c "
 from pathlib import Path
 from llama_file import SHAPES, ensure_model
 ensure_model(Path('$BIG'), SHAPES['one_b'], 'q4_0')"; }
 
 memory() { # the report beside what the driver counts
     backbay memory "$BIG" --backend ggml
-    limited "$PY" - "$BIG" <<'END'
+    "$PY" - "$BIG" <<'END'
 import subprocess, sys
 from backbay_engine import load
 def used():
@@ -115,40 +118,47 @@ END
 }
 
 speed() {
-    limited "$PY" -m backbay bench "$BIG" --backend ggml --prompt 512 --generate 64
-    limited "$WORK/llama/bin/llama-bench" -m "$BIG" -p 512 -n 64 -ngl 99
+    backbay bench "$BIG" --backend ggml --prompt 512 --generate 64
+    [ "${GPU_PYTHON:-}" ] || "$WORK/llama/bin/llama-bench" -m "$BIG" -p 512 -n 64 -ngl 99
 }
 
-offload() { # half of the layers there; then none, with weights of large batches copied there
-    local layers
-    for layers in 99 8 0; do
-        echo "layers: $layers" && limited "$PY" -m backbay bench "$BIG" --backend ggml --prompt 512 --generate 16 --gpu-layers $layers || return
-    done
+offload() { backbay bench "$BIG" --backend ggml --prompt 512 --generate 16 --gpu-layers "$1"; }
+
+steps() { # ONNX Runtime is tried with CUDA alone
+    local profile each backends="ggml onnx"
+    [ "$KIND" = CUDA ] || backends=ggml
+    [ "${GPU_PYTHON:-}" ] || echo install ggml llama
+    echo machine model
+    for each in $backends; do echo "tiny_$each"; done
+    for profile in $PROFILES; do for each in $backends; do echo "suite:$each:$profile"; done; done
+    for each in $backends; do echo "logits:$each" "differences:$each"; done
+    # All layers on the GPU, half of them, and one: weights of the others are copied there for large batches.
+    echo memory speed offload:99 offload:8 offload:1
 }
 
-steps() {
-    echo install ggml llama machine model tiny_ggml tiny_onnx
-    for each in $PROFILES; do echo "suite:ggml:$each" "suite:onnx:$each"; done
-    echo logits:ggml logits:onnx differences memory speed offload
-}
-
-perform() { # a step in a shell of its own, with its output in a file
-    local step=$1 backend profile
-    IFS=: read -r name backend profile <<<"$step"
-    local command=("$name")
-    [ "$name" = logits ] && command=(logits "$backend" "$([ "$backend" = onnx ] && echo CUDA:0 || echo "$KIND:0")")
-    [ "$name" = suite ] && command=(suite "$backend" "$profile" --device "$([ "$backend" = onnx ] && echo CUDA:0 || echo "$KIND:0")")
+step() { # within its time
+    local name first second device=$KIND:0
+    IFS=: read -r name first second <<<"$1"
+    [ "$first" = onnx ] && device=CUDA:0
     export BACKBAY_GGML_LIB=${BACKBAY_GGML_LIB:-$WORK/lib}
     [ -e "$BACKBAY_GGML_LIB" ] || unset BACKBAY_GGML_LIB
-    echo "== $step"
-    local begun=$SECONDS
-    ("${command[@]}") >"$WORK/results/$step.log" 2>&1
-    local status=$?
-    tail -n 12 "$WORK/results/$step.log"
-    echo "status $status after $((SECONDS - begun)) s, $(date -u +%FT%TZ)" | tee -a "$WORK/results/$step.log"
+    case $name in
+        suite) suite "$first" "$second" --device "$device" ;;
+        logits) logits "$first" "$device" ;;
+        *) "$name" ${first:+"$first"} ;;
+    esac
+}
+
+perform() { # a step, with its output in a file
+    local begun=$SECONDS status
+    echo "== $1"
+    timeout --kill-after=15 "$LIMIT" bash tools/gpu_check.sh step "$1" >"$WORK/results/$1.log" 2>&1
+    status=$?
+    tail -n 12 "$WORK/results/$1.log"
+    echo "status $status after $((SECONDS - begun)) s, $(date -u +%FT%TZ)" | tee -a "$WORK/results/$1.log"
     # Compiling and logits go on in the next call; a suite that its time limit stopped has reported what has run.
-    case $status:$name in 124:ggml | 124:llama | 124:logits | 75:*) return 124 ;; esac
-    touch "$WORK/results/$step.done"
+    case $status:$1 in 124:ggml | 124:llama | 124:model | 124:logits:*) return 124 ;; esac
+    touch "$WORK/results/$1.done"
 }
 
 next() {
@@ -167,8 +177,8 @@ report() {
 }
 
 case ${1:-} in
-    prepare | receive) "$1" "$2" ;;
+    prepare | receive | step) "$1" "$2" ;;
     next | report) "$1" ;;
-    "") sed -n '2,14p' "$0"; exit 2 ;;
+    "") sed -n '2,15p' "$0"; exit 2 ;;
     *) perform "$1" ;;
 esac

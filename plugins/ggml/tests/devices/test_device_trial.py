@@ -199,11 +199,37 @@ def test_a_write_into_the_wrong_place_is_refused(judged) -> None:
         run_case(judged("into CPY"), "into CPY")
 
 
-def test_a_write_of_blocks_into_the_wrong_place_is_refused_although_that_of_floats_is_right(judged) -> None:
-    _, ran = run_case(judged("into CPY q4_0"), "into CPY")
-    assert ran[-1].startswith("RPC:0 cpy")
-    with pytest.raises(UnsupportedOpError, match="its result lies there"):
-        run_case(judged("into CPY q4_0"), "into CPY q4_0")
+def test_blocks_move_as_words_on_a_device_that_misplaces_them(judged) -> None:
+    expected, plain = run_case(judged(), "into CPY q5_0")
+    found, ran = run_case(judged("into CPY q5_0", "CPY q5_0", "CONT q5_0"), "into CPY q5_0")
+    assert [each.partition("(")[0] for each in plain] == ["RPC:0 cpy"]
+    assert [each.partition("(")[0] for each in ran] == ["RPC:0 cont", "RPC:0 cpy"]
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_cells_are_copied_within_a_cache_whose_blocks_a_device_misplaces(judged) -> None:
+    caches = []
+    for wrong in ((), ("into CPY q8_0", "CPY q8_0", "CONT q8_0")):
+        with judged(*wrong).new_context() as ctx:
+            held = np.random.default_rng(2).integers(0, 256, 34 * 9, np.uint8)
+            cache = ctx.layer(0).empty(DType.Q8_0, 32 * 9).from_bytes(held)
+            cells = [cache.view(ctx, 34 * n, (32, 4)) for n in (1, 2, 5)]
+            ctx.compute(cells[0].copy(ctx, cells[1]).copy(ctx, cells[2]))
+            caches.append(cache.bytes())
+    assert caches[0] == caches[1]
+
+
+@pytest.mark.parametrize("dtype", ["f32", "q4_0"])
+def test_floats_become_blocks_in_a_cache_whose_blocks_a_device_misplaces(judged, dtype) -> None:
+    caches = []
+    for wrong in ((), ("into CPY q4_0",)):
+        with judged(*wrong).new_context() as ctx:
+            cache = ctx.layer(0).zeros(DType.Q4_0, 32 * 9)
+            x = ctx.layer(0).from_floats(np.random.default_rng(3).standard_normal((2, 64)))
+            source = x if dtype == "f32" else x.cast(ctx, DType.Q4_0)
+            ctx.compute(source.copy(ctx, cache.view(ctx, 18, (32, 4))))
+            caches.append(cache.bytes())
+    assert caches[0] == caches[1]
 
 
 @pytest.mark.parametrize("case", [trial_cases.LONG_COPIES, trial_cases.LARGE_TRIANGLE, trial_cases.BF16_NAN])

@@ -46,7 +46,7 @@ ROOT = Path(__file__).parents[4]
 TINY = ROOT / "examples" / "models" / "backbay-tiny-f16.gguf"
 EVERY = tuple(range(LAYERS + 1))
 CHOICES = {"all": EVERY, "half": (2, 3, LAYERS), "first": (0,), "odd": (1, 3), "none": ()}
-CLOSE = 1e-4  # NMSE: a GPU may round operands of products to f16
+CLOSE = 1e-3  # NMSE: the CPU rounds operands of products to q8_0, and a GPU may round them to f16
 BATCH = 40  # tokens, more than those from which weights are copied to a GPU
 
 
@@ -237,15 +237,15 @@ with Ggml() as backend, backend.new_context() as ctx:
     try:
         ctx.layer(0).zeros(DType.F32, 64 << 20)
     except NoMemoryError as error:
-        print(error)
+        print(str(error).splitlines()[0])
     with backend.new_context() as large:
         try:
             y = large.layer(0).zeros(DType.F32, 1 << 20)
-            for _ in range(12):
+            for _ in range(6):
                 y = y.concat(large, y, 1)
             large.compute(y)
         except NoMemoryError as error:
-            print(error)
+            print(str(error).splitlines()[0])
     y = x.sqr(ctx)
     ctx.compute(y)
     print(y.floats().tolist())

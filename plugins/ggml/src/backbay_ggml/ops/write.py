@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from backbay import DType, Node, ops
 
-from ..library.abi import Ptr
+from ..library.abi import Ptr, dtype_of
 from ..lowering.builder import Builder
 from ..lowering.wide_rows import put
 from ..tensors.layouts import four
@@ -13,6 +13,8 @@ from .kernel_table import kernel
 
 @kernel(ops.copy)
 def copy(g: Builder, x: Node, dst: Node) -> Ptr:
+    if dst.dtype.is_quantized and dst.dtype.type_size % 2 == 0 and g.fails(f"into CPY {dst.dtype}"):
+        return _copy_in_words(g, x, dst)
     target, source = g.raw(dst), g.raw(x)
     if x.storage is dst.storage:
         source = g.call("cont", source)  # read all before anything is overwritten
@@ -22,6 +24,24 @@ def copy(g: Builder, x: Node, dst: Node) -> Ptr:
         source = g.contiguous(source if keeps else g.cast(source, DType.F32))
         source = g.reshape(source, *four(dst))
     return g.call("cpy", g.cast(source, dst.dtype), target)
+
+
+def _copy_in_words(g: Builder, x: Node, dst: Node) -> Ptr:
+    """A copy of blocks as numbers of 16 bits, for a device that moves blocks to or from wrong places."""
+    if x.dtype is dst.dtype:
+        source = g.call("cont", _words(g, g.raw(x)))  # read all before anything is overwritten
+    else:
+        floats = g.reshape(g.contiguous(g.cast(g.raw(x), DType.F32)), *four(dst))
+        source = _words(g, g.cast(floats, dst.dtype))
+    target = _words(g, g.raw(dst))
+    return g.call("cpy", g.reshape(source, *target.ne), target)
+
+
+def _words(g: Builder, blocks: Ptr) -> Ptr:
+    """A view of blocks, which begin at even addresses, as numbers of 16 bits; no bit of them changes when they move."""
+    dtype = dtype_of(blocks)
+    row = blocks.ne[0] // dtype.block_size * dtype.type_size // 2
+    return g.view(blocks, DType.F16, (row, *list(blocks.ne)[1:]), (2, *list(blocks.nb)[1:]), blocks.view_offs)
 
 
 @kernel(ops.set_rows)
