@@ -6,6 +6,7 @@ import os
 import pickle
 import signal
 import threading
+import tracemalloc
 
 import pytest
 
@@ -18,10 +19,10 @@ from backbay import (
     ModelFileError,
     NoMemoryError,
 )
-from backbay_engine.worker import log_records
+from backbay_engine.worker import log_records, wire
 from backbay_engine.worker.deaths import MUTE, memory_kills, why_ended
 from backbay_engine.worker.failures import packed, unpacked
-from backbay_engine.worker.wire import Kind, Sender, frames
+from backbay_engine.worker.wire import Kind, Sender, frame, frames
 
 
 @pytest.fixture
@@ -58,10 +59,64 @@ def test_frames_of_many_threads_come_whole(pipe):
         assert all(set(frame.payload) <= {number} for frame in mine)
 
 
+class Huge(bytes):
+    """As many bytes as no test can have."""
+
+    def __len__(self):
+        return 5 << 32
+
+
+def test_a_frame_may_be_longer_than_32_bits_can_tell():
+    assert frame(Kind.RESULT, 1, Huge(b"end")).startswith((5 << 32).to_bytes(8, "little"))
+
+
+def test_the_memory_of_a_large_frame_is_given_back(pipe):
+    source, target = pipe
+    sender, large, sizes = Sender(target), 50 << 20, []
+    tracemalloc.start()
+    try:
+
+        def read():
+            for found in frames(source):
+                sizes.append(len(found.payload))
+                del found
+                sizes.append(tracemalloc.get_traced_memory()[0])
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        before = tracemalloc.get_traced_memory()[0]
+        for size in (large, 5, 5):
+            sender.send(Kind.RESULT, 1, bytes(size))
+        target.close()
+        reader.join()
+    finally:
+        tracemalloc.stop()
+    assert sizes[::2] == [large, 5, 5]
+    assert sizes[-1] - before < large // 4
+
+
+def test_a_large_frame_is_not_moved_again_for_each_of_its_parts(pipe, monkeypatch):
+    source, target = pipe
+    moved, large = [], 20 << 20
+
+    class Counting(bytearray):
+        def __setitem__(self, place, value):
+            moved.append(len(value))
+            super().__setitem__(place, value)
+
+    monkeypatch.setattr(wire, "bytearray", Counting, raising=False)
+    reader = threading.Thread(target=lambda: list(frames(source)))
+    reader.start()
+    Sender(target).send(Kind.RESULT, 1, bytes(large))
+    target.close()
+    reader.join()
+    assert sum(moved) < large
+
+
 @pytest.mark.fault("bytes on a worker's pipe are no frames", "ValueError, which ends the worker")
 def test_what_is_no_frame_is_refused(pipe):
     source, target = pipe
-    target.write(b"\0\0\0\0\xff\0\0\0\0")
+    target.write(bytes(8) + b"\xff\0\0\0\0")
     with pytest.raises(ValueError, match="255 is not a valid Kind"):
         next(frames(source))
 

@@ -11,8 +11,11 @@ from enum import IntEnum
 from threading import Lock
 from typing import NamedTuple, final
 
-_HEAD = struct.Struct("<IBI")  # bytes of the payload, kind, number of the request
+_HEAD = struct.Struct(
+    "<QBI"
+)  # bytes of the payload (snapshots may have more than 4 GiB), kind, number of the request
 _BUFFER = 1 << 16
+_MOST_KEPT = 1 << 22  # bytes of a buffer that is kept for later frames
 _PIPE = 1 << 20
 
 
@@ -102,15 +105,18 @@ def frames(pipe: io.FileIO) -> Iterator[Frame]:
             at = begin + size
             yield Frame(Kind(kind), number, bytes(memoryview(buffer)[begin:at]))
         held -= at
-        buffer[:held] = buffer[at : at + held]
+        if at:  # a large frame comes in many parts, and its beginning stays where it is
+            buffer[:held] = buffer[at : at + held]
         _make_room(buffer, held)
 
 
 def _make_room(buffer: bytearray, held: int) -> None:
-    """Let the buffer hold the frame that has begun."""
+    """Let the buffer hold the frame that has begun; after a large one, give its memory back."""
     size = _HEAD.size + _HEAD.unpack_from(buffer)[0] if held >= _HEAD.size else 0
     if size > len(buffer):
         buffer.extend(bytes(size - len(buffer)))
+    elif len(buffer) > _MOST_KEPT >= max(size, held):
+        del buffer[_MOST_KEPT:]
 
 
 def _widen(pipe: io.FileIO) -> None:
