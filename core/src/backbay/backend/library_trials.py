@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import platform
+import signal
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ..data.cache_folder import CachedValue
 from .helper_processes import run_helper
+
+FAULTS = {
+    getattr(signal, name, None) for name in ("SIGILL", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGABRT", "SIGTRAP")
+}
+"""Signals of code that this CPU does not run; any other, such as SIGKILL, came from outside."""
+NO_MEMORY = "bad_alloc"  # then C++ aborts
 
 
 def processor() -> str:
@@ -52,4 +59,5 @@ def _try(command: Sequence[str], timeout: float) -> tuple[str, bool]:
     if done.returncode == 0:
         return done.stdout.strip(), True
     last = (done.stdout + done.stderr).strip().splitlines()[-1:] or [""]
-    return f"the trial failed: {last[0]} (exit {done.returncode})", done.returncode < 0
+    lasts = -done.returncode in FAULTS and NO_MEMORY not in done.stderr
+    return f"the trial failed: {last[0]} (exit {done.returncode})", lasts
