@@ -111,8 +111,11 @@ def _sums(library: Library) -> str:
 
 def _native(library: Library, purpose: str) -> str:
     """Whether native code of ours serves a purpose, or why not."""
-    if os.environ.get(VARIABLE) == OFF:
+    named = os.environ.get(VARIABLE)
+    if named == OFF:
         return f"by ggml: {VARIABLE}={OFF} turns our code off"
+    if library.native is None and named:
+        return f"by ggml: {VARIABLE} names {named}, and no such library can be loaded"
     if library.native is None:
         return f"by ggml: {MISSING}; install {OURS}"
     why_not = library.native.why_not(purpose)

@@ -72,6 +72,15 @@ def test_the_environment_names_a_file_or_turns_native_code_off(native_folder, tm
     assert find_native(native_folder) is None
 
 
+def test_a_name_without_a_folder_is_a_file_of_this_folder(tmp_path, monkeypatch) -> None:
+    made = faulty(tmp_path, "return")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(VARIABLE, made.name)
+    code = find_native(tmp_path / "other")
+    assert code is not None
+    assert code.path == made
+
+
 def test_a_trial_is_remembered_for_its_file(native_folder, tmp_path, monkeypatch) -> None:
     monkeypatch.delenv("BACKBAY_NO_CACHE")
     monkeypatch.setenv("BACKBAY_CACHE_DIR", str(tmp_path))

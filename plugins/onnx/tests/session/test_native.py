@@ -118,6 +118,20 @@ def test_a_file_that_is_missing_is_named_with_a_remedy(monkeypatch: pytest.Monke
     assert native_code() is None
 
 
+def test_a_named_file_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "typo.so"))
+    assert why_not_native(PRODUCTS) == f"{VARIABLE} names {tmp_path / 'typo.so'}, and there is no such file"
+
+
+def test_a_name_without_a_folder_is_a_file_of_this_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.so").write_bytes(b"no library")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(VARIABLE, "mine.so")
+    assert str(tmp_path / "mine.so") in why_not_native(PRODUCTS)
+
+
 def test_a_trial_is_remembered_for_its_file(
     native: NativeCode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -152,7 +152,8 @@ def find_native(folder: Path) -> NativeCode | None:
     named = os.environ.get(VARIABLE)
     if named == OFF:
         return None
-    path = Path(named) if named else folder / f"{STEM}{ENDING}"
+    # A name without a folder would be looked for among the system's libraries.
+    path = Path(named).absolute() if named else folder / f"{STEM}{ENDING}"
     if not path.is_file():
         return None
     try:

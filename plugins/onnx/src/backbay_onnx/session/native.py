@@ -58,11 +58,12 @@ def native_code() -> NativeCode | None:
 @cache
 def why_not_native(purpose: str) -> str:
     """Why native code does not serve a purpose; empty if it does."""
-    if os.environ.get(VARIABLE) == OFF:
+    named = os.environ.get(VARIABLE)
+    if named == OFF:
         return f"{VARIABLE}={OFF} turns it off"
     path = _found()
     if not path.is_file():
-        return MISSING
+        return f"{VARIABLE} names {named}, and there is no such file" if named else MISSING
     try:
         found = instructions(path, purpose)
     except (OSError, AttributeError) as error:
@@ -89,7 +90,8 @@ def dtypes_of(path: Path) -> frozenset[DType]:
 def _found() -> Path:
     """The file that the environment names, else that of the installed distribution."""
     named = os.environ.get(VARIABLE)
-    return Path(named) if named else next(_installed(), Path())
+    # A name without a folder would be looked for among the system's libraries.
+    return Path(named).absolute() if named else next(_installed(), Path())
 
 
 def _installed() -> Iterator[Path]:
