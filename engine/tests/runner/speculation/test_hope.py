@@ -30,7 +30,7 @@ def test_an_answer_begins_with_what_earlier_answers_have_shown() -> None:
 
 def test_hope_returns_while_nothing_is_verified() -> None:
     guesses = Drafted(Hope(0.0), Pace())
-    for _ in range(1000):
+    for _ in range(2000):
         guesses.learn(7)
     assert 0.9 * PRIOR < guesses.hope() < PRIOR
 

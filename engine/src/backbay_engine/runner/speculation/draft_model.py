@@ -22,11 +22,11 @@ from .contract import Guesses, Source
 from .pace import Pace
 
 PRIOR: Final = 0.7  # the hope before anything was verified
-SURE: Final = 16  # verified guesses after which each further one counts as much as the last
+SURE: Final = 12  # verified guesses after which each further one counts as much as the last
 DOUBT: Final = 2  # verified guesses that the hope before them is worth
 RETURN: Final = (
-    1 / 256
-)  # how fast hope returns to the prior while nothing is verified, so that guesses are tried again
+    1 / 512
+)  # how fast hope returns to the prior while nothing is verified: guesses are tried again
 
 
 @final
