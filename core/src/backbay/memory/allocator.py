@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from functools import cache
-from typing import Any
+from typing import Any, final
 
-MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD in <malloc.h> of the GNU C library
-LARGE = 1 << 16
+MMAP_THRESHOLD, TRIM_THRESHOLD = (
+    -3,
+    -1,
+)  # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD in <malloc.h> of the GNU C library
+LARGE, KEPT = 1 << 16, 1 << 22  # bytes
 
 
 @cache
@@ -28,5 +31,33 @@ def return_large_blocks() -> None:
 
     By default it raises this limit to 32 MiB, and keeps blocks that a later, aligned allocation seldom fits.
     """
-    if hasattr(_libc(), "mallopt"):
-        _libc().mallopt(MMAP_THRESHOLD, LARGE)
+    _LIMIT.set(LARGE)
+
+
+def keep_blocks(*, keeps: bool) -> None:
+    """Let the C library keep freed blocks of up to 4 MiB for the next ones, in all of the process, or no large ones.
+
+    The system clears each page of a block that was handed back. Kept blocks may be twice as much as is in use.
+    """
+    _LIMIT.set(KEPT if keeps else LARGE)
+
+
+@final
+class _Limit:
+    """The size from which on the C library hands freed blocks back at once."""
+
+    def __init__(self) -> None:
+        self._nbytes = 0
+
+    def set(self, nbytes: int) -> None:
+        if nbytes == self._nbytes or not hasattr(_libc(), "mallopt"):
+            return
+        lower = nbytes < self._nbytes
+        _libc().mallopt(MMAP_THRESHOLD, nbytes)
+        _libc().mallopt(TRIM_THRESHOLD, 2 * nbytes)  # of free memory at the heap's end
+        self._nbytes = nbytes
+        if lower:
+            return_freed_memory()
+
+
+_LIMIT = _Limit()

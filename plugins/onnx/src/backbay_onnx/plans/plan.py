@@ -16,6 +16,7 @@ from backbay.plugin import (
     Timings,
     check_cancel,
     gather,
+    keep_blocks,
     stop_when_cancelled,
 )
 
@@ -24,6 +25,8 @@ from .bound_graph import BoundGraph, leaf_bytes
 from .bound_shapes import bound_nbytes
 from .compiled import Sessions
 from .services import Services
+
+SMALL = 4  # times its working memory: a graph that needs a quarter of the largest one, or less, keeps freed blocks
 
 
 class OnnxPlan(Plan):
@@ -50,9 +53,10 @@ class OnnxPlan(Plan):
             None  # in the latest run; None once closed: a plan that holds itself stays
         )
         services.ledger.take(GRAPH, self.nbytes, self._allocate)
+        self._work = compiled.peak.of(graph)
         compiled.users += 1
         try:
-            services.workspace.take(self, compiled.peak.of(graph))
+            services.workspace.take(self, self._work)
         except BaseException:
             self.close()
             raise
@@ -75,6 +79,7 @@ class OnnxPlan(Plan):
         events = self._compiled.events
         self._number = events.count_run() if events is not None else 0
         device = self._services.device
+        keep_blocks(keeps=SMALL * self._work <= self._services.workspace.booked)
         with translated("running a graph"), device.alone(), cancellable(cancel) as options:
             self._bound.run(options)
         self._bound.put()
