@@ -1,4 +1,5 @@
 // Products of quantized weights and any number of columns, as two custom ops of ggml: columns in codes, and products.
+// A short column that is alone takes one op: threads meet after each op, which takes longer than to encode it.
 
 #include "tensor.h"
 
@@ -70,6 +71,16 @@ extern "C" int backbay_products_takes(int format) { return find() && 0 <= format
 // ggml_custom_op_t; userdata is the format of the weights. Of an f32 matrix, its columns in codes.
 extern "C" void backbay_columns(ggml_tensor *result, int thread, int threads, void *userdata) {
     encode(result->src[0], (Format)(intptr_t)userdata, result, thread, threads);
+}
+
+// ggml_custom_op_t; userdata is the format of the weights. The product of weights and one column of at most ALONE numbers, which
+// each thread encodes for itself.
+extern "C" void backbay_product_alone(ggml_tensor *result, int thread, int threads, void *userdata) {
+    Entry codes[ALONE / BLOCK];
+    ggml_tensor entries = {};
+    entries.data = codes, entries.ne[1] = 1;
+    encode(result->src[1], (Format)(intptr_t)userdata, &entries, 0, 1);
+    multiply(result->src[0], (Format)(intptr_t)userdata, &entries, result, thread, threads);
 }
 
 // ggml_custom_op_t; userdata is the format of the weights. The product of weights and columns in codes.

@@ -8,6 +8,7 @@
 constexpr long BLOCK = 32; // weights with one scale, or with one for each half
 constexpr long CHUNK = 16; // blocks of a row that are unpacked at a time: with 32 rows, half of the first cache
 constexpr long FEW = 4;    // the same for a single tile of columns, which waits for memory
+constexpr long ALONE = 1024; // numbers of a column that each thread encodes for itself
 constexpr long BATCH = 128; // columns whose sums are kept at a time
 constexpr long NEAR = 768 << 10; // bytes of columns that stay in the second cache
 

@@ -9,7 +9,7 @@ from repacked import repacked
 from backbay import DType
 from backbay.plugin import decode
 from backbay_ggml.library.abi import ffi
-from backbay_ggml.library.native import ENTRY, FORMATS
+from backbay_ggml.library.native import ENTRY, FORMATS, MOST_ALONE
 from backbay_ggml.library.native_trial import SCALES, multiply, random_blocks, run, tensor, tensor_of
 
 X8 = {"Q4_0_X8": DType.Q4_0, "Q4_K_X8": DType.Q4_K}
@@ -63,9 +63,10 @@ def test_products_are_right_for_any_number_of_rows(native, format_, rows, inner)
     assert (error <= ROUNDED * (np.abs(x) @ np.abs(numbers.T))).all(), kept.shape
 
 
-def test_a_column_has_the_same_result_alone_and_among_others(native, format_) -> None:
-    w, numbers, _kept = weights_of(format_, 40, 1536)
-    x = np.random.default_rng(3).standard_normal((300, 1536)).astype(np.float32)
+@pytest.mark.parametrize("inner", [256, MOST_ALONE, 1536])
+def test_a_column_has_the_same_result_alone_and_among_others(native, format_, inner) -> None:
+    w, numbers, _kept = weights_of(format_, 40, inner)
+    x = np.random.default_rng(3).standard_normal((300, inner)).astype(np.float32)
     alone = np.concatenate([multiply(native, format_, w, x[n : n + 1]) for n in range(40)])
     for count in (*range(2, 41), 300):
         np.testing.assert_array_equal(multiply(native, format_, w, x[:count])[:40], alone[:count])

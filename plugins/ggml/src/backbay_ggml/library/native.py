@@ -26,6 +26,7 @@ RECURRENCE, ROWS = "recurrence", "rows"
 MOST_TAPS = 32  # of a convolution
 MOST_KEYS = 256  # of a head's state in recurrences
 FORMATS = ("Q4_0", "Q4_0_X8", "Q8_0", "Q4_K", "Q4_K_X8", "Q6_K")  # as in lib/products.h; X8: as ggml repacks
+MOST_ALONE = 1024  # numbers of a column that each thread encodes for itself, as in lib/products.h
 ENTRY = 48  # bytes of 32 numbers of a column in codes
 EVERY_THREAD = -1  # GGML_N_TASKS_MAX
 TIMEOUT = 60.0  # seconds
@@ -64,11 +65,12 @@ class NativeRecurrence:
 class NativeProducts:
     """Products of quantized weights for `ggml_custom_4d`: columns in codes, and their products with weights.
 
-    Both get the number of the weights' format, an index of FORMATS; `formats` are those with code for this processor.
+    `alone`, which older files lack, multiplies a single column of at most MOST_ALONE numbers in one op. All get the number of the weights' format, an index of FORMATS; `formats` are those with code for this processor.
     """
 
     columns: Ptr
     products: Ptr
+    alone: Ptr | None
     formats: frozenset[str]
     instructions: str
 
@@ -142,8 +144,13 @@ class NativeCode:
         """Products, whether they can be used or not."""
         takes = self._loaded.backbay_products_takes
         formats = frozenset(name for number, name in enumerate(FORMATS) if takes(number))
+        alone = "product_alone"
         return NativeProducts(
-            self.function("columns"), self.function("products"), formats, self.instructions(PRODUCTS) or ""
+            self.function("columns"),
+            self.function("products"),
+            self.function(alone) if hasattr(self._loaded, f"backbay_{alone}") else None,
+            formats,
+            self.instructions(PRODUCTS) or "",
         )
 
 

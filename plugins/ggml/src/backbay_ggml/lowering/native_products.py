@@ -9,7 +9,7 @@ from __future__ import annotations
 from backbay import DType, Node
 
 from ..library.abi import NULL, Ptr, ffi
-from ..library.native import ENTRY, FORMATS
+from ..library.native import ENTRY, FORMATS, MOST_ALONE
 from ..tensors.layouts import four
 from ..weights.arrangements import REPACK
 from .builder import Builder
@@ -27,15 +27,18 @@ def multiply_native(g: Builder, w: Node, x: Node) -> Ptr | None:
     if format_ not in native.formats:
         return None
     columns = _columns(g, x)
-    number = ffi.cast("void *", FORMATS.index(format_))
+    number, shape = ffi.cast("void *", FORMATS.index(format_)), (w.dim(1), count, 1, 1)
+    if native.alone is not None and count == 1 and x.dim(0) <= MOST_ALONE:
+        product = g.custom(native.alone, shape, [_alias(g, w, weights), columns], number)
+        return g.reshape(product, w.dim(1), *four(x)[1:])
 
     def encode() -> Ptr:
         matrix = g.reshape(columns, x.dim(0), count)
-        shape = x.dim(0) // BLOCK * ENTRY // DType.F32.type_size, count, 1, 1
-        return g.custom(native.columns, shape, [matrix], number)
+        entries = x.dim(0) // BLOCK * ENTRY // DType.F32.type_size, count, 1, 1
+        return g.custom(native.columns, entries, [matrix], number)
 
     codes = g.once(columns, f"codes for {w.dtype}", encode)
-    product = g.custom(native.products, (w.dim(1), count, 1, 1), [_alias(g, w, weights), codes], number)
+    product = g.custom(native.products, shape, [_alias(g, w, weights), codes], number)
     return g.reshape(product, w.dim(1), *four(x)[1:])
 
 
