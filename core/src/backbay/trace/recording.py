@@ -75,8 +75,9 @@ class Recording(Tracing):
 
     def compute(self, outputs: Roots, cancel: Cancel | None) -> None:
         """Run the graph; afterwards only `outputs` can be read."""
-        require_cancel(cancel)
-        with self._turn():
+        if cancel is not None:
+            require_cancel(cancel)
+        with Turn(self, self._in_use):
             self.backend.check_allocates()
             given = len(self._pending)
             self._add_roots(outputs)

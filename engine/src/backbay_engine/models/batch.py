@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -26,9 +27,9 @@ class Batch:
         self.size = step.size
         self.taps: dict[str, Tensor] = {}
         self._leaves = Leaves(ctx, step, "Model.key")
-        self.tokens = self.input("tokens", lambda step: step.tokens)  # i32 (tokens,)
-        self.positions = self.input("positions", lambda step: step.positions)  # i32 (tokens,)
-        self.outputs = self.input("outputs", lambda step: step.outputs)  # i32 (outputs,)
+        self.tokens = self.input("tokens", attrgetter("tokens"))  # i32 (tokens,)
+        self.positions = self.input("positions", attrgetter("positions"))  # i32 (tokens,)
+        self.outputs = self.input("outputs", attrgetter("outputs"))  # i32 (outputs,)
 
     def input(self, name: str, function: FromStep, dtype: DType | None = None) -> Tensor:
         """A leaf that each step fills with `function(step)`: i32 for integers, else f32, or `dtype`.

@@ -118,7 +118,7 @@ class Generation(Job):
 
     def _choose(self, row: NDArray[Any]) -> bool:
         """Choose the next token by its logits; False if it is the last one."""
-        mask = self._taken_mask()
+        mask = self._taken_mask() if self.options.constraint is not None else None
         if mask == b"":
             self._reason = "stop"
             return False

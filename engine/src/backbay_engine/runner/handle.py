@@ -92,7 +92,8 @@ class Handle(Generic[T]):
         with self._lock:
             if not self._ended:
                 self._steps.put(step)
-                self._tell(step)
+                if self._on_step is not None:
+                    self._tell(step)
 
     def succeed(self, result: T) -> None:
         self._end(result, None)

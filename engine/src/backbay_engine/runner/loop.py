@@ -6,7 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from threading import Condition, Event, Thread, current_thread
 from time import monotonic, perf_counter
 from typing import Any, TypeVar, final
@@ -31,6 +31,7 @@ from .step_making import make_step
 log = logging.getLogger(__name__)
 
 R = TypeVar("R")
+ALONE: AbstractContextManager[None] = nullcontext()  # no encoder of pictures takes turns with the steps
 
 
 @final
@@ -172,9 +173,12 @@ class Runner:
             self._turns.answering(now)
 
     def _cycle(self) -> None:
-        self._do_tasks()
+        # after a compute, Python's own memory is out of the core's caches: each function that is called takes 2 us
+        if self._tasks:
+            self._do_tasks()
         self._sweep()
-        self._admit()
+        if self._waiting:
+            self._admit()
         for job in list(self._active):
             self._make_room(job)
         shares: Sequence[Share[Job]] = self._scheduler.split(self._active)
@@ -197,8 +201,10 @@ class Runner:
         """End cancelled jobs; all jobs, if the model closes."""
         for job in [job for job in self._active if job.cancelled or self._closing]:
             self._end(job, self._why(job))
+        if not self._waiting:
+            return
         with self._changed:
-            now = monotonic() if self._waiting else 0.0
+            now = monotonic()
             gone = [job for job in self._waiting if job.cancelled or self._closing or job.begin_by <= now]
             for job in gone:
                 self._waiting.remove(job)
@@ -266,9 +272,9 @@ class Runner:
         try:
             step, rows_of = make_step(shares)
             # a backend may need a thread to watch for cancellation; steps of answers alone are too short for it
-            guessed = sum(len(job.guess) for job in jobs)
+            guessed = 0 if self.speculation is None else sum(len(job.guess) for job in jobs)
             cancel = self._cancel_step if step.size > len(shares) + guessed else None
-            with nullcontext() if self._turns is None else self._turns.step():
+            with ALONE if self._turns is None else self._turns.step():
                 if self.showing is not None:
                     for job in jobs:
                         self.showing.show(job, self.slots)

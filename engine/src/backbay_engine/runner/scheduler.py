@@ -64,8 +64,11 @@ class Scheduler:
 
     def split(self, jobs: Sequence[J]) -> list[Share[J]]:
         """The shares of the next step; at least one, if any job has pending tokens."""
-        answering = sum([job.pending == 1 for job in jobs])
-        if answering == len(jobs) <= self.room and not any(job.spans for job in jobs):
+        answering = together = 0
+        for job in jobs:
+            answering += job.pending == 1
+            together += bool(job.spans)
+        if answering == len(jobs) <= self.room and not together:
             return self._all(jobs)
 
         def rank(job: J) -> tuple[bool, bool, int]:

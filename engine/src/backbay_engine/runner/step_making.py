@@ -17,6 +17,7 @@ def make_step(shares: Sequence[Share[Job]]) -> tuple[Step, list[slice]]:
     """The step of these shares, and the rows of each share's results."""
     tokens, positions, sequences, outputs = list[int](), list[int](), list[int](), list[int]()
     rows: list[slice] = []
+    seen = False
     for share in shares:
         job, first, answered, done = share.job, len(tokens), len(outputs), share.job.done
         tokens += job.ids(share.count)
@@ -25,7 +26,7 @@ def make_step(shares: Sequence[Share[Job]]) -> tuple[Step, list[slice]]:
         for i in job.wanted(share.count):
             outputs.append(first + i)
         rows.append(slice(answered, len(outputs)))
-    seen = any(share.job.pictures is not None for share in shares)
+        seen = seen or job.pictures is not None
     step = Step(
         np.array(tokens, np.int32),
         np.array(positions, np.int32),

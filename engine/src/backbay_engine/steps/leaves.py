@@ -23,7 +23,7 @@ class Leaves(Generic[Data]):
     def __init__(self, ctx: Context, data: Data, key: str) -> None:
         self.data = data
         self._host, self._key = ctx.input(), key
-        self._filled: dict[str, tuple[Tensor, Callable[[Data], Array]]] = {}
+        self._filled: dict[str, tuple[Tensor, Callable[[Data], Array], Callable[[Array], object]]] = {}
 
     def leaf(self, name: str, function: Callable[[Data], Array], dtype: DType | None = None) -> Tensor:
         """A leaf that is filled with `function(data)`: i32 for integers, else f32, or `dtype`.
@@ -35,25 +35,19 @@ class Leaves(Generic[Data]):
         array = function(self.data)
         kind = dtype or (DType.I32 if array.dtype.kind in "iub" else DType.F32)
         leaf = self._host.empty(kind, *array.shape[::-1])
-        self._filled[name] = (leaf, function)
-        _write(leaf, array)
+        write = leaf.from_ints if kind.is_integer else leaf.from_floats
+        self._filled[name] = leaf, function, write
+        write(array)
         return leaf
 
     def fill(self, data: Data) -> None:
         """Fill the leaves with other data of the same key."""
         self.data = data
-        for name, (leaf, function) in self._filled.items():
+        for name, (leaf, function, write) in self._filled.items():
             array = function(data)
             if array.shape[::-1] != leaf.shape:
                 raise BackbayError(
                     f"input {name!r}: its data have the shape {list(array.shape[::-1])} where earlier ones of their "
                     f"key had {list(leaf.shape)}; put the value that changes the shape into {self._key}"
                 )
-            _write(leaf, array)
-
-
-def _write(leaf: Tensor, array: Array) -> None:
-    if leaf.dtype.is_integer:
-        leaf.from_ints(array)
-    else:
-        leaf.from_floats(array)
+            write(array)

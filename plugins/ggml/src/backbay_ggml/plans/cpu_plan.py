@@ -68,8 +68,9 @@ class CpuPlan(GraphPlan):
             self._cplan.n_threads = self._services.threads if choice is None else choice.next()
         begun, worked = time.perf_counter(), time.thread_time()
         status = self._status(cancel) if clock is None else self._timed_status(clock)
-        check_cancel(cancel if status == ABORTED else None)
-        check_status(status)
+        if status != 0:
+            check_cancel(cancel if status == ABORTED else None)
+            check_status(status)
         if choice is not None:
             choice.learn(time.perf_counter() - begun, time.thread_time() - worked)
 

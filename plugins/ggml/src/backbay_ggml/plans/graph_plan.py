@@ -93,7 +93,8 @@ class GraphPlan(Plan):
         return timings
 
     def _run(self, cancel: Cancel | None, clock: OpClock | None) -> None:
-        check_cancel(cancel)
+        if cancel is not None:
+            check_cancel(cancel)
         if self._is_empty:
             return
         self._compute(cancel, clock)
