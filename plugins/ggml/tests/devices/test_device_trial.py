@@ -102,6 +102,14 @@ def test_a_child_that_dies_is_started_again_at_the_next_case(child) -> None:
     assert verdict.measured("case 3") == Precision(DType.F16, DType.F32)
 
 
+@pytest.mark.parametrize("signal", ["SIGKILL", "SIGTERM"])
+def test_a_trial_that_was_killed_from_outside_is_not_remembered(child, signal) -> None:
+    child(dying_at(1).replace("os.abort()", f"os.kill(os.getpid(), __import__('signal').{signal})"))
+    verdict, lasts = run_trial(load_library(), "FAST:0")
+    assert verdict.wrong == {"case 1": f"{signal}: GGML_ASSERT failed"}
+    assert not lasts
+
+
 def test_a_device_without_a_product_is_refused_and_tried_again_by_the_next_process(child) -> None:
     child(dying_at(0))
     verdict, lasts = run_trial(load_library(), "FAST:0")

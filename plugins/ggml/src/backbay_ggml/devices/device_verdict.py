@@ -30,6 +30,12 @@ PATIENCE = 300.0  # seconds for one case; a driver made of software compiles a s
 WHOLE = 1800.0  # seconds that a trial may take
 NEWS = 10.0  # seconds between words about a trial
 ENDINGS = 60  # of the child, after which a device is given up
+FROM_OUTSIDE = (
+    "SIGKILL",
+    "SIGTERM",
+    "SIGINT",
+    "SIGHUP",
+)  # end a child that did nothing wrong; the first, for want of memory
 VARIABLES = ("CUDA_", "GGML_", "HIP_", "MESA_", "NVIDIA_", "ROCR_", "VK_")  # begin what drivers read
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
@@ -125,7 +131,7 @@ def _judged(results: Mapping[str, Any], ending: str, finished: bool) -> tuple[De
     }
     if PLAIN not in results or PLAIN in wrong:
         return DeviceVerdict(f"{PLAIN} on it fails: {wrong.get(PLAIN, ending)}"), False
-    killed = any(what.startswith("SIGKILL") for what in wrong.values())  # perhaps for want of memory
+    killed = any(what.startswith(FROM_OUTSIDE) for what in wrong.values())
     return DeviceVerdict("", wrong, precision, tuple(results)), finished and not killed
 
 
