@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import httpx
@@ -53,6 +54,15 @@ def test_a_port_that_is_taken_is_an_error(model: Path, capsys: pytest.CaptureFix
         f"127.0.0.1 port {port}: Address already in use; choose another with --port"
         in capsys.readouterr().err
     )
+
+
+@pytest.mark.fault("a process that may open few files", "half of them serve connections")
+def test_a_process_that_may_open_few_files_serves(model: Path) -> None:
+    def few() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+
+    with serving(model, "--backend", "cpu_ref", preexec_fn=few) as server:
+        assert httpx.get(f"{server.url}/health").status_code == 200
 
 
 def test_options_reach_the_server(model: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from backbay_server.transport.connections import Connection
 from backbay_server.transport.limits import BodyLimit
+from backbay_server.transport.server import connections_of
 
 GET = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
 ended = threading.Event()
@@ -154,3 +155,8 @@ def test_an_upgrade_is_answered_as_a_plain_request(address: tuple[str, int]) -> 
     connection = connected(address, asked)
     assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
     connection.close()
+
+
+@pytest.mark.parametrize(("files", "expected"), [(1 << 20, (1 << 20) - 256), (1024, 768), (256, 128), (1, 1)])
+def test_some_files_are_left_for_models_and_logs(files: int, expected: int) -> None:
+    assert connections_of(files) == expected

@@ -48,7 +48,7 @@ class Server(uvicorn.Server):
         cancel: Callable[[], Awaitable[None]],
         listening: Callable[[], None],
     ) -> None:
-        Connection.most_connections = _files() - SPARE_FILES
+        Connection.most_connections = connections_of(_files())
         super().__init__(
             uvicorn.Config(
                 app,
@@ -133,6 +133,11 @@ def bound(host: str, port: int) -> socket.socket:
         made.close()
         raise BackbayError(f"{host} port {port}: {error.strerror}; choose another with --port") from None
     return made
+
+
+def connections_of(files: int) -> int:
+    """The most connections of a process that may open so many files; where these are few, half of them."""
+    return max(files - SPARE_FILES, files // 2, 1)
 
 
 def _files() -> int:
