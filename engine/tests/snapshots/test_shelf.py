@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import signal
+import struct
 import threading
 import time
 from pathlib import Path
@@ -108,6 +110,18 @@ def test_a_damaged_file_is_removed_and_computed(path: Path, tmp_path: Path) -> N
         found = llm.generate([*SYSTEM, 1], **OPTIONS)
     assert (found.tokens, found.timings.reused_tokens) == (expected, 0)
     assert Snapshot.read(file).tokens == (*SYSTEM, 1)  # written anew
+
+
+@pytest.mark.parametrize("offsets", [[0, 1 << 70], [1 << 70, 1 << 71], [0, None], [0, 3], {}, "ab"])
+def test_a_header_that_cannot_be_hides_no_other_file(offsets: Any, tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path, 1 << 20, "model", anywhere=True)
+    shelf.add(Snapshot("model", (1, 2, 3)))
+    header = json.dumps({"tokens": {"data_offsets": offsets}}).encode()
+    damaged = tmp_path / "model" / "damaged.safetensors"
+    damaged.write_bytes(struct.pack("<Q", len(header)) + header + bytes(8))
+    found = Shelf(tmp_path, 1 << 20, "model", anywhere=True).find(np.array([1, 2, 3], np.int32), 0)
+    assert found is not None
+    assert found.length == 3
 
 
 def test_other_models_do_not_meet(path: Path, tmp_path: Path) -> None:

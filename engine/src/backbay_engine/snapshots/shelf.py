@@ -145,7 +145,7 @@ def _tokens_of(path: Path) -> NDArray[np.int32] | None:
             begin, end = header[TOKENS]["data_offsets"]
             file.seek(8 + size + begin)
             return np.frombuffer(file.read(end - begin), "<i4")
-    except (OSError, ValueError, KeyError, TypeError, struct.error, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, struct.error, RecursionError):
         return None
 
 
