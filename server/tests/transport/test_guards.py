@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from backbay import OptionError
 from backbay_server.transport.hosts import Hosts
-from backbay_server.transport.keys import Keys, read_keys
+from backbay_server.transport.keys import MOST_BYTES, Keys, read_keys
 from backbay_server.transport.limits import BodyLimit
 from backbay_server.transport.origins import Origins
 
@@ -73,6 +73,9 @@ def test_keys_are_read_from_a_file(tmp_path: Path) -> None:
     assert read_keys(path) == ("one", "two")
     path.write_text("# none yet\n")
     with pytest.raises(OptionError, match="holds no key"):
+        read_keys(path)
+    path.write_text("first\n" + "x" * MOST_BYTES)  # the second key would be another one, if it were cut
+    with pytest.raises(OptionError, match="would be lost"):
         read_keys(path)
     with pytest.raises(OptionError, match="cannot be read: No such file"):
         read_keys(tmp_path / "other")

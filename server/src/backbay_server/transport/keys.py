@@ -27,11 +27,14 @@ def read_keys(path: str | PathLike[str]) -> tuple[str, ...]:
     """The keys in a file, one on a line; lines that begin with # are remarks. OptionError if there is none."""
     try:
         with Path(path).open("rb") as stream:
-            text = stream.read(MOST_BYTES).decode("ascii")
+            data = stream.read(MOST_BYTES + 1)
+            text = data.decode("ascii")
     except OSError as error:
         raise OptionError(f"the keys in {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise OptionError(f"the keys in {path} must be ASCII text") from None
+    if len(data) > MOST_BYTES:
+        raise OptionError(f"{path} has more than {MOST_BYTES} bytes of keys, and the last ones would be lost")
     lines = [line.strip() for line in text.splitlines()]
     keys = tuple(line for line in lines if line and not line.startswith("#"))
     if not keys:
