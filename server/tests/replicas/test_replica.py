@@ -10,11 +10,11 @@ import pytest
 from local_links import replica_of, settings_of
 from scripted_model import write_scripted_model
 
-from backbay import BackbayError, BackendUnavailableError
+from backbay import BackbayError, BackendUnavailableError, ClosedError
 from backbay_engine import RequestError, SlotState, State
 from backbay_engine.remote import unpacked
 from backbay_server.replicas import replica as module
-from backbay_server.replicas.replica import Replica
+from backbay_server.replicas.replica import Item, Replica
 from backbay_server.replicas.same_model import BLOCK, WHOLE, _samples, fingerprint
 
 
@@ -61,6 +61,19 @@ def test_only_methods_of_engines_can_be_asked(path: Path):
 def test_an_error_is_told(path: Path):
     error, _ = asyncio.run(replica_of(path).ask("encode", None))
     assert isinstance(unpacked(error), RequestError)
+
+
+def test_an_error_before_the_first_score_is_told(path: Path):
+    replica = replica_of(path)
+    replica._llm.close()
+
+    async def answer() -> list[list[Item]]:
+        return [batch async for batch in replica.score_tokens([1, 2], 0)]
+
+    begin, [error] = asyncio.run(answer())
+    assert not begin
+    assert isinstance(error, bytes)
+    assert isinstance(unpacked(error), ClosedError)
 
 
 def test_a_model_that_stands_still_is_ill(path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -68,9 +68,13 @@ class Replica:
 
     async def score_tokens(self, prompt: list[int], top: int) -> AsyncIterator[list[Item]]:
         """The log-probabilities of a prompt's tokens."""
-        handle = self._engine.score_tokens(prompt, top)
-        steps = handle.steps()
         yield []
+        try:
+            handle = self._engine.score_tokens(prompt, top)
+        except Exception as error:  # noqa: BLE001  the request gets it
+            yield [packed(error)]
+            return
+        steps = handle.steps()
         try:
             while (step := await asyncio.to_thread(next, steps, None)) is not None:
                 yield [step]
