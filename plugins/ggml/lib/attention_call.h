@@ -1,4 +1,4 @@
-// What an op of attention is asked for, and how its work is divided.
+// The operands of an op of attention, and how its work is divided among threads.
 #pragma once
 
 #include "tensor.h"
@@ -102,7 +102,7 @@ struct Call {
             to[i] = factor == 0 ? 0 : factor * sums[i * step];
     }
 
-    // What sums are multiplied with: 0 for a row that sees nothing.
+    // The factor that makes weighted averages of weighted sums: 0 for a row that sees nothing.
     float share(float highest, float total, long head) const {
         if (!sinks)
             return total == 0 ? 0 : 1 / total;

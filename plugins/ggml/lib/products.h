@@ -24,7 +24,7 @@ static_assert(sizeof(Entry) == 48, "");
 // How the weights lie: as in a file, or as ggml repacks them, eight rows interleaved by 8 bytes.
 enum Format { Q4_0, Q4_0_X8, Q8_0, Q4_K, Q4_K_X8, Q6_K, FORMATS };
 
-// What the scales of a block are: one; one and what is subtracted; one for each half.
+// The scales of a block: one; one and a minimum that is subtracted; one for each half.
 enum Scales { ONE, MINIMUM, HALVES };
 
 static inline uint16_t half_at(const char *place) {

@@ -1,4 +1,4 @@
-"""What a cache holds of one sequence, in a form that no backend, padding or order of cells shows in."""
+"""The contents of a cache for one sequence, in a form that is the same for all backends, paddings and orders of cells."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from .process import WorkerProcess
 from .resuming import Resuming
 from .wire import Frame, Kind
 
-ATTEMPTS = 2  # what a dying worker never began goes to the next worker, once
+ATTEMPTS = 2  # workers that a request is sent to, if the first one dies without having begun with it
 
 
 @final

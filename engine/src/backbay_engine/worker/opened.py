@@ -1,4 +1,4 @@
-"""What others than a model's own process know of it: its facts, and its vocabulary as plain values."""
+"""A model as other processes know it: its facts, and its vocabulary as plain values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker is told when it starts."""
+"""Messages of a host to its worker: the model to open, and requests; all of them can be pickled."""
 
 from __future__ import annotations
 

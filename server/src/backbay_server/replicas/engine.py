@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Description:
-    """What a replica tells of itself."""
+    """The model of a replica, as applications know it."""
 
     opened: Opened
     memory: BackendMemory
@@ -56,7 +56,7 @@ class Description:
 
 
 async def description(link: Link) -> Description:
-    """What any replica tells of itself: if one is lost before it has, or none has room, another is asked."""
+    """The description by any replica. If one is lost before it answers, or none has room, another one is asked."""
     while True:
         try:
             found: Description = await link.call("describe")

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 Item: TypeAlias = TokenStep | Completion | int | bytes
 """A step, the result, or an error that was packed."""
 Watch: TypeAlias = Callable[[State, int], None]
-"""Is told the state, and the tokens of each sequence, as often as the replica's health is asked for."""
+"""Gets the state, and the most tokens of a sequence, at each check of the replica's health."""
 METHODS: Final = frozenset(("counters", "embed", "embed_picture", "encode", "forget", "prepare", "score"))
 STALLED: Final = 300.0  # seconds after which a model that should compute, and changes nothing, is ill
 
@@ -35,7 +35,7 @@ class Replica:
     """Loads a model, and answers requests about it in the event loop of whoever asks.
 
     expected  the fingerprint of the model; another one is an error
-    watch     makes what is told the state
+    watch     makes a `Watch` for the model of a name
     """
 
     def __init__(

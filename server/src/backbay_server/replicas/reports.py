@@ -48,7 +48,7 @@ def share_logs() -> None:
 
 
 def watch_of(model: str) -> Callable[[State, int], None]:
-    """What sets the gauges of a model to its state, and the tokens of each sequence; the replica's log is shared, too."""
+    """A function that sets the gauges of a model. From this call on, the replica logs to Ray Serve's log."""
     share_logs()
     made = {key: Gauge(name, what, tag_keys=("model_name",)) for key, (name, what) in NAMES.items()}
 

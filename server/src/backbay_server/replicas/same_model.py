@@ -1,4 +1,4 @@
-"""Replicas must have the same model: a fingerprint of its files, which is read in a moment."""
+"""The fingerprint of a model's files, which is fast to compute; all replicas must have the same."""
 
 from __future__ import annotations
 
