@@ -31,15 +31,21 @@ TARGET INLINED Vec each_or_all(const float *x, long n, long numbers, long count)
     return numbers == 1 && count != 1 ? all(*x) : part_of(x, n, count);
 }
 
+// The decays of a token: e to the power of numbers for each element, or of one for all, times a factor.
+TARGET INLINED void decay(const float *x, long numbers, long count, float factor, float *kept) {
+    const Vec first = power(each_or_all(x, 0, numbers, count) * factor);
+    for (long n = 0; n * FLOATS < count; n++)
+        at(kept + n * FLOATS) = n && numbers > 1 ? power(part_of(x, n, count) * factor) : first;
+}
+
 TARGET static void prepare(const DeltaRule &rule, long sequence, long head, long t, Prepared &to, long slot) {
     const long place = rule.place(sequence, t, head, rule.heads), width = rule.width;
     const float *share = rule.share + place * rule.shares;
     to.factor[slot] = rule.removed ? 1 : *share;
+    decay(rule.decay + place * rule.decays, rule.decays, width, 1, to.kept[slot]);
     for (long n = 0; n * FLOATS < width; n++) {
-        const Vec kept = power(each_or_all(rule.decay + place * rule.decays, n, rule.decays, width));
         const Vec key = part_of(rule.k + place * width, n, width);
-        const Vec read = rule.removed ? part_of(rule.removed + place * width, n, width) : key * kept;
-        at(to.kept[slot] + n * FLOATS) = kept;
+        const Vec read = rule.removed ? part_of(rule.removed + place * width, n, width) : key * at(to.kept[slot] + n * FLOATS);
         at(to.key[slot] + n * FLOATS) = key;
         at(to.read[slot] + n * FLOATS) = read;
         at(to.put[slot] + n * FLOATS) = (rule.removed ? read : key) * each_or_all(share, n, rule.shares, width);
@@ -52,16 +58,21 @@ TARGET static void prepare(const SelectiveScan &scan, long sequence, long head, 
     const long shared = scan.place(sequence, t, group, scan.groups) * width;
     const float given = scan.dt[scan.place(sequence, t, head, scan.heads)], step = given > 20 ? given : log1pf(expf(given));
     to.factor[slot] = step;
+    decay(scan.A + head * scan.decays, scan.decays, width, step, to.kept[slot]);
     for (long n = 0; n * FLOATS < width; n++) {
-        at(to.kept[slot] + n * FLOATS) = power(each_or_all(scan.A + head * scan.decays, n, scan.decays, width) * step);
         at(to.key[slot] + n * FLOATS) = part_of(scan.B + shared, n, width);
         at(to.asked[slot] + n * FLOATS) = part_of(scan.C + shared, n, width);
     }
 }
 
+// The n-th vector of a token: of those in registers, if the width is known.
+template <long WIDTH> TARGET INLINED Vec nth(const Vec *held, const float *x, long n) {
+    return WIDTH ? held[n] : at(x + n * FLOATS);
+}
+
 // Some rows, of WIDTH numbers if that is not 0, go through some tokens, whose `added` and `y` are `stride` apart.
 template <long WIDTH, bool REMOVES>
-TARGET static void advance(float (*rows)[MOST], long width, long count, const Prepared &by, long tokens, const float *added, float *y, long stride) {
+TARGET static void advance(float (*__restrict rows)[MOST], long width, long count, const Prepared &by, long tokens, const float *added, float *y, long stride) {
     const long vectors = (WIDTH ? WIDTH : width) / FLOATS, rest = WIDTH ? 0 : width % FLOATS;
     alignas(64) float known[ROWS];
     Vec sums[ROWS];
@@ -75,18 +86,25 @@ TARGET static void advance(float (*rows)[MOST], long width, long count, const Pr
             for (long r = 0; r < ROWS; r += FLOATS)
                 at(known + r) = lane_totals<FLOATS>(sums + r);
         }
+        constexpr long HELD = WIDTH ? WIDTH / FLOATS : 1;
+        Vec kept[HELD], key[HELD], put[HELD], asked[HELD];
+        for (long n = 0; WIDTH && n < HELD; n++) {
+            kept[n] = at(by.kept[t] + n * FLOATS), key[n] = at(by.key[t] + n * FLOATS), asked[n] = at(by.asked[t] + n * FLOATS);
+            if (REMOVES)
+                put[n] = at(by.put[t] + n * FLOATS);
+        }
         for (long r = 0; r < ROWS; r++) {
             const float value = r < count ? added[t * stride + r] * by.factor[t] : 0;
             sums[r] = Vec{};
             for (long n = 0; r < count && n < vectors + (rest > 0); n++) {
                 const long i = n * FLOATS;
-                Vec row = at(rows[r] + i) * at(by.kept[t] + i) + at(by.key[t] + i) * value;
+                Vec row = at(rows[r] + i) * nth<WIDTH>(kept, by.kept[t], n) + nth<WIDTH>(key, by.key[t], n) * value;
                 if (REMOVES)
-                    row -= at(by.put[t] + i) * known[r];
+                    row -= nth<WIDTH>(put, by.put[t], n) * known[r];
                 for (long lane = rest; n == vectors && lane < FLOATS; lane++)
                     row[lane] = 0; // infinity times 0 is NaN
                 at(rows[r] + i) = row;
-                sums[r] += row * at(by.asked[t] + i);
+                sums[r] += row * nth<WIDTH>(asked, by.asked[t], n);
             }
         }
         alignas(64) float made[ROWS];
