@@ -32,7 +32,7 @@ from backbay import (
 )
 from backbay_engine import LLM, RequestError, load
 from backbay_engine.worker import engine as worker_engine
-from backbay_engine.worker.setup import Forget
+from backbay_engine.worker.setup import Forget, SavePrompt, SaveRequest
 
 BACKENDS = sorted({"cpu_ref", "ggml", "onnx"} & set(backbay.backends()))
 ENDLESS = {"temperature": 0, "num_keep": 0, "logit_bias": {EOS: float("-inf")}}
@@ -147,6 +147,26 @@ def test_many_questions_need_few_threads(llm):
     assert threads() <= before + 2
     running.cancel()
     assert all(handle.result(60) for handle in handles)
+
+
+def test_a_format_does_not_wait_until_nothing_runs(llm):
+    endless = llm.submit("a", **ENDLESS)
+    forgetting = llm._engine._ask(Forget())
+    assert llm.submit("b", response_format=["yes", "no"]).result(60).text in {"yes", "no"}
+    assert not endless.done
+    endless.cancel()
+    forgetting.result(60)
+
+
+def test_a_running_request_is_saved_while_a_prompt_waits_for_a_sequence_to_be_saved(llm):
+    running = [llm.submit(text, **ENDLESS) for text in ("a", "b")]  # as many as there are sequences
+    waiting = llm._engine._ask(SavePrompt([97, 98], []))
+    sent = running[0].request
+    assert llm._engine._ask(SaveRequest(sent.number, sent.request)).result(60)
+    assert not any(handle.done for handle in (*running, waiting))
+    running[1].cancel()
+    assert waiting.result(60)
+    running[0].cancel()
 
 
 def test_threads_share_a_worker(pair):

@@ -80,11 +80,14 @@ class Worker:
         self._stop_loading, self._over = Event(), Event()
         self._engine: LocalEngine | None = None
         self._cancel: dict[int, Task] = {}
-        # Each has a thread: large results go while the runner goes on, and a question waits for no embedding.
+        # Each has a thread: large results go while the runner goes on, and a question waits for no embedding, for no
+        # free sequence, and not until nothing runs.
         self._results: SimpleQueue[Task] = SimpleQueue()
         self._embeddings: SimpleQueue[Task] = SimpleQueue()
         self._questions: SimpleQueue[Task] = SimpleQueue()
         self._snapshots: SimpleQueue[Task] = SimpleQueue()
+        self._for_sequences: SimpleQueue[Task] = SimpleQueue()
+        self._for_idleness: SimpleQueue[Task] = SimpleQueue()
         self._relays: WeakValueDictionary[int, Relay] = WeakValueDictionary()
 
     def serve(self) -> None:
@@ -97,6 +100,8 @@ class Worker:
             _start("backbay embeddings", partial(_do, self._embeddings))
             _start("backbay questions", partial(_do, self._questions))
             _start("backbay snapshots", partial(_do, self._snapshots))
+            _start("backbay sequences", partial(_do, self._for_sequences))
+            _start("backbay idleness", partial(_do, self._for_idleness))
             self._open(pickle.loads(setup.payload))  # noqa: S301  the host wrote it
         except Exception as error:  # noqa: BLE001  the host raises it
             self._host.send(Kind.REFUSED, payload=packed(error))
@@ -172,8 +177,12 @@ class Worker:
             self._receiver(number, _nothing).fail(error)
 
     def _tasks_of(self, request: Aside) -> SimpleQueue[Task]:
-        if isinstance(request, SaveRequest | SavePrompt | Restore):
+        if isinstance(request, SaveRequest):
             return self._snapshots
+        if isinstance(request, SavePrompt | Restore):
+            return self._for_sequences
+        if isinstance(request, Forget):
+            return self._for_idleness
         return self._embeddings if isinstance(request, Embed) else self._questions
 
     def _generate(
