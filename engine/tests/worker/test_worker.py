@@ -6,7 +6,6 @@ import resource
 import signal
 import sys
 import threading
-import time
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -315,9 +314,7 @@ def test_a_killed_worker_is_an_error_of_what_ran(pair, name):
     for handle in running:
         with pytest.raises(BackendUnavailableError, match=f"was killed by {name}"):
             handle.result(10)
-    begun = time.monotonic()
-    assert there.generate("hello", max_tokens=8, temperature=0).tokens == wanted
-    assert time.monotonic() - begun < 30  # 2 s on a machine that does nothing else
+    assert there.submit("hello", max_tokens=8, temperature=0).result(300).tokens == wanted
     assert there.worker_pid != before
 
 
