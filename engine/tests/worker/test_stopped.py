@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from dying_backend import Stopping
-from small_llama import write_small_llama
+from small_llama import EOS, write_small_llama
 from worker_processes import is_gone
 
 from backbay import BackendUnavailableError, CancelledError
@@ -21,6 +21,7 @@ if not Path("/proc/self/stat").exists():
     pytest.skip("only Linux tells whether a process is stopped", allow_module_level=True)
 
 SIZES = {"context": 128, "parallel": 2, "num_threads": 1}
+ENDLESS = {"num_keep": 0, "logit_bias": {EOS: float("-inf")}}
 STOOD_STILL = "was killed: it stood still for"
 
 
@@ -52,7 +53,7 @@ def stop(llm):
 )
 def test_a_worker_that_stands_still_is_an_error_of_what_ran(path, impatient):
     with load(path, "cpu_ref", **SIZES, worker=True, retries=0) as llm:
-        running = llm.submit("x", num_keep=0)
+        running = llm.submit("x", **ENDLESS)
         next(iter(running))
         pid = stop(llm)
         with pytest.raises(BackendUnavailableError, match=STOOD_STILL):
@@ -69,7 +70,7 @@ def test_a_worker_that_stands_still_is_an_error_of_what_ran(path, impatient):
 def test_a_cancelled_request_does_not_wait_for_a_worker_that_stands_still(path, impatient, monkeypatch):
     monkeypatch.setattr(worker_engine, "ANSWERING", 600.0)
     with load(path, "cpu_ref", **SIZES, worker=True, retries=0) as llm:
-        running = llm.submit("x", num_keep=0)
+        running = llm.submit("x", **ENDLESS)
         next(iter(running))
         stop(llm)
         running.cancel()
@@ -110,7 +111,7 @@ def test_a_request_does_not_wait_for_a_worker_longer_than_its_deadline(path, imp
 def test_a_worker_that_is_only_slow_is_left_alone(path, impatient):
     """It answers the watch whatever its other threads do."""
     with load(path, "cpu_ref", **SIZES, worker=True) as llm:
-        running = llm.submit("x", num_keep=0)
+        running = llm.submit("x", **ENDLESS)
         time.sleep(7)
         running.cancel()
         assert running.result(60).finish_reason == "cancelled"
