@@ -146,7 +146,7 @@ def expert_call(draw: Draw, wtype: DType) -> Call:
     )  # many experts only if rows are short
     k = unit * draw.pick(1, 2, 3) if unit > 1 else draw.side(129)
     n = draw.side(33 if experts < 10 else 3)
-    used, tokens = draw.integer(1, 4), draw.pick(1, 2, 5, 17, 33)
+    used, tokens = draw.integer(1, 4), 0 if draw.flag(20) else draw.pick(1, 2, 5, 17, 33)
     routed = draw.listed(*EXPERTS)
     if routed is not None:
         experts, used, tokens, k, n = routed

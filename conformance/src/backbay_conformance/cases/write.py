@@ -140,7 +140,15 @@ def placed(whole: Array, index: Any, part: Array | Number, target: DType) -> Arr
 
 
 def source_fill(source: DType, target: DType) -> Fill:
-    return Numbers() if target.is_quantized else convertible(source, target)
+    return partial(with_empty_blocks, target) if target.is_quantized else convertible(source, target)
+
+
+def with_empty_blocks(target: DType, making: Making, operand: Operand) -> Array:
+    """Numbers, with zeros alone in some blocks: their scale is 0, by which nothing can be divided."""
+    raw = Numbers()(making, operand)
+    blocks = raw.reshape(-1, target.block_size)
+    blocks[making.rng.random(len(blocks)) < 0.1] = 0
+    return blocks.reshape(raw.shape)
 
 
 def written_pair(draw: Draw, shape: tuple[int, ...], target: DType | None) -> tuple[Operand, DType]:

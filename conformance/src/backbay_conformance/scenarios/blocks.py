@@ -275,32 +275,40 @@ READS: tuple[Callable[[Context, Tensor], Tensor], ...] = (
     lambda ctx, x: x.permute(ctx, 1, 0).contiguous(ctx).permute(ctx, 1, 0).contiguous(ctx),
     lambda ctx, x: x.cast(ctx, DType.F16).cast(ctx, DType.F32),
     lambda ctx, x: x.rows(ctx, ctx.from_ints(np.arange(x.dim(1)))),
+    lambda ctx, x: ctx.from_floats(np.eye(x.dim(0))).mulmat(ctx, x),
 )
 """Ways to read a tensor; each gives the tensor's data."""
 
 
 @scenario("graph", tiny=1, smoke=4, default=40, nightly=400)
 def reads_around_writes(lab: Lab, draw: Draw) -> None:
-    """The same read before and after writes into its leaf; each read gives the leaf's data at that point."""
+    """The same read before and after writes into its leaf; each read gives the leaf's data at that point.
+
+    The leaf may be of a narrow type, to which the written numbers are rounded, and a read may take the write's alias.
+    """
     n, rows = draw.pick(4, 32, 7), draw.pick(5, 3, 33)
     low = draw.below(rows - 1)
     high = low + 1 + draw.below(rows - low - 1)
     rng = np.random.default_rng(draw.below(1 << 16))
     read, whole = draw.pick(*READS), draw.flag()
+    kind, by_alias = draw.by_turn(DType.F32, DType.F16, DType.F32, DType.BF16), draw.flag() and not whole
+    finer = 1.0 if kind is DType.F32 else 1 + 2.0**-12  # what no narrow type holds
     with lab.backend.new_context() as own, lab.backend.new_context() as other:
         ctx = other if draw.flag() else own  # leaves of another context can be written too
         held = rng.integers(-9, 10, (rows, n)).astype(np.float64)
-        state, source = own.from_floats(held), ctx.empty(DType.F32, n, high - low)
+        state = own.empty(kind, n, rows).from_floats(held)
+        source = ctx.empty(DType.F32, n, high - low)
         part = state if whole else state.slice(ctx, 1, low, high)
         outputs = [read(ctx, part)]
         ctx.forward(outputs[0])
         for step in (source, source.scale(ctx, 2.0)):
-            ctx.forward(step.copy(ctx, state.slice(ctx, 1, low, high)))
-            outputs.append(read(ctx, part))
+            alias = step.copy(ctx, state.slice(ctx, 1, low, high))
+            ctx.forward(alias)
+            outputs.append(read(ctx, alias if by_alias else part))
             ctx.forward(outputs[-1])
         for turn in range(2):
             new = rng.integers(-9, 10, (high - low, n)).astype(np.float64)
-            source.from_floats(new)
+            source.from_floats(new * finer)
             ctx.compute(*outputs)
             for k, output in enumerate(outputs):
                 held[low:high] = held[low:high] if k == 0 else k * new

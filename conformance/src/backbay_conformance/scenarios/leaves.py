@@ -233,3 +233,41 @@ def _write(ctx: Context, state: Tensor, axis: int, new: np.ndarray, places: np.n
         target = state.slice(ctx, 0, place, place + 1)
         written.append(ctx.from_floats(column.reshape(-1, 1)).copy(ctx, target))
     return written
+
+
+ALIKE = ((2.0**-21, 2.0**-22), (1 + 2.0**-22, 1 + 2.0**-23), (2.0**30, 2.0**30 + 128), (2.0**-90, 2.0**-91))
+"""Pairs of float attributes that few decimals do not tell apart."""
+
+
+@scenario("graph", smoke=1, default=4, nightly=40)
+def contexts_alike_but_for_an_attribute(lab: Lab, draw: Draw) -> None:
+    """Contexts whose graphs differ in nothing but a number that is nearly the same, each with its own results."""
+    pair, data = draw.by_turn(*ALIKE), 2.0 ** numbers(draw, (draw.pick(4, 33), 3), 3)
+    contexts = [lab.backend.new_context() for _ in pair]
+    try:
+        results = [ctx.from_floats(data).scale(ctx, s) for ctx, s in zip(contexts, pair, strict=True)]
+        for ctx, result, s in zip(contexts, results, pair, strict=True):
+            ctx.compute(result)
+            draw.note(f"scale by {s}")
+            expect(f"scale by {s}, one of {pair}", result, data * s)
+    finally:
+        for ctx in contexts:
+            ctx.close()
+
+
+@scenario("graph", smoke=1, default=4, nightly=40)
+def fresh_leaves_hold_zeros(lab: Lab, draw: Draw) -> None:
+    """Zeros as large as a leaf, a result or a write that was just freed; without poison, which would fill them first."""
+    backend, shape = lab.fresh(debug=UNGUARDED), (draw.by_turn(64, 5, 4096, 256), draw.pick(3, 1, 33))
+    try:
+        for _ in range(3):
+            with backend.new_context() as ctx:
+                zeros = [place(draw, ctx).zeros(DType.F32, *shape) for _ in range(3)]
+                total = zeros[0].add(ctx, zeros[1])
+                ctx.compute(total)
+                for tensor in (*zeros, total):
+                    expect("fresh zeros", tensor, np.zeros(shape[::-1]))
+                filled = ctx.from_floats(numbers(draw, shape) + 100)
+                ctx.compute(filled.scale(ctx, 2.0).copy(ctx, zeros[2]))
+    finally:
+        backend.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Collection
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -104,6 +105,8 @@ def _unreadable(tensor: Tensor) -> None:
 # -- a load that is cancelled ----------------------------------------------------------------------------
 
 LAYERS = 3
+MORE_PARTS = 3
+"""A load looks at its cancellation at least once in so many parts that its progress tells."""
 EXACT = Precision(DType.F32, DType.F32)
 STORED = (DType.F32, DType.F16, DType.Q8_0, DType.BF16, DType.Q4_0, DType.Q4_K, DType.Q6_K)
 """The types of weights, among them those that backends rearrange when they load."""
@@ -165,6 +168,27 @@ def a_cancelled_load_can_be_repeated(lab: Lab, draw: Draw) -> None:
     with_weights(lab, draw, check)
 
 
+@scenario("core", smoke=1, default=4, nightly=40)
+def a_load_is_cancelled_by_its_progress(lab: Lab, draw: Draw) -> None:
+    """Cancel a load when its progress first tells a part: it does not go on, part by part, to its end."""
+
+    def check(backend: Backend, weights: dict[str, Operand]) -> None:
+        later: set[float] = set()
+        stop = Event()
+
+        def progress(part: float) -> None:
+            if 0 < part < 1:
+                later.update([part] if stop.is_set() else [])
+                stop.set()
+
+        cancelled = _cancelled(lambda: backend.load(progress, stop))
+        draw.note(f"{len(later)} parts of {len(weights)} weights followed the cancellation")
+        if not cancelled and len(later) >= MORE_PARTS:
+            raise Fault("life", f"a load that was cancelled went on to its end, {len(later)} parts more")
+
+    with_weights(lab, draw, check)
+
+
 def compare_weight(backend: Backend, name: str, weight: Operand) -> None:
     tensor = backend.get(name)
     if tensor is None:
@@ -186,10 +210,18 @@ def product_of_each(backend: Backend, weights: dict[str, Operand]) -> None:
             if backend.supports(ops.mulmat, [tensor, unit[0]]):
                 y = tensor.mulmat(ctx, unit[weight.shape[0] > 256])
                 results[name] = y, weight.decoded[:, 0]
+            if backend.supports(ops.mulmat, [tensor, unit[0]]) and weight.shape[1] > 1:
+                low = weight.shape[1] // 2
+                y = tensor.slice(ctx, 1, low, weight.shape[1]).mulmat(ctx, unit[weight.shape[0] > 256])
+                results[f"rows {low} to {weight.shape[1]} of {name}"] = y, weight.decoded[low:, 0]
+            some = [min(1, weight.shape[1] - 1), weight.shape[1] // 2]
+            ids = ctx.from_ints(some)
+            if backend.supports(ops.rows, [tensor, ids]):  # of a weight that a product may have rearranged
+                results[f"rows of {name}"] = tensor.rows(ctx, ids), weight.decoded[some].reshape(-1)
         ctx.compute(*[y for y, _ in results.values()])
         for name, (y, want) in results.items():
             if not np.allclose(y.floats(), want, rtol=0.02, atol=0.02 * np.abs(want).max(initial=0)):
-                raise Fault("weights", f"a product with {name} is not that of the file's data")
+                raise Fault("weights", f"a product with or a read of {name} is not that of the file's data")
 
 
 # -- reserve without compute, and bookings ---------------------------------------------------------------

@@ -24,7 +24,10 @@ SETTINGS: tuple[dict[str, Any], ...] = (
 """Settings unlike the lab's: two threads, automatic flash attention, poison and guard zones."""
 
 WAYS: dict[str, tuple[tuple[str, str], ...]] = {
-    "num_threads": (("core", "mulmat"), ("quant", "mulmat"), ("core", "sum_rows")),
+    "num_threads": (
+        *(("core", "mulmat"), ("quant", "mulmat"), ("core", "sum_rows")),
+        *(("core", name) for name in ("softmax", "rms_norm", "layer_norm", "rope", "silu")),
+    ),
     "flash_attention": (("attention", "scaled_dot_product_attention"),) * 5,
 }
 """For each setting, the ops that engines may compute in another way."""
