@@ -60,3 +60,8 @@ def test_other_sizes_are_expected_to_cost_like_the_nearest() -> None:
 def test_more_tokens_never_count_as_faster() -> None:
     pace = paced({4: 1.0, 1: 3.0})  # the machine is slower by now
     assert pace.seconds(4, 1) == 3.0
+
+
+def test_a_slow_moment_does_not_make_many_tokens_cheap() -> None:
+    pace = paced({2: 1.0, 1: 1.4})  # steps of one token were measured while others used the machine
+    assert (pace.seconds(16, 1) or 0) > 2 * 1.0

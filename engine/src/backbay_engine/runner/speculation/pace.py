@@ -11,7 +11,7 @@ STALE: Final = 256  # steps after which a time counts less, as the history and t
 FADED: Final = 0.8  # how much less, for as many further steps as FADING says
 FADING: Final = 64
 BOLD: Final = 0.9  # of what is expected of a size by others: so that it is tried
-HOPED: Final = 0.05  # of a step: what a further token costs, where none is measured yet
+HOPED: Final = 0.05  # of a step: what a further token costs at least, where it is not measured
 FIRST: Final = 4  # tokens of the first try: many kernels take as many columns at once
 
 
@@ -67,4 +67,4 @@ class Pace:
             return least * (1 + HOPED * (tokens - base)) if tokens <= max(FIRST, 2 * base) else None
         nearest = min(measured)[1]
         each = ((self.known(nearest) or least) - least) / (nearest - base)
-        return BOLD * (least + each * (tokens - base))
+        return BOLD * (least + max(each, HOPED * least) * (tokens - base))
