@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backbay_engine.runner.speculation.ngrams import LENGTHS, Ngrams
+from backbay_engine.runner.speculation.ngrams import LENGTHS, Ngrams, NgramSource
 
 TEXTS = st.lists(st.integers(0, 4), max_size=60)
 
@@ -69,3 +69,14 @@ def test_learning_a_text_is_knowing_it(known: list[int], learned: list[int]) -> 
 @pytest.mark.parametrize("count", [0, 1, 7])
 def test_no_more_is_guessed_than_asked_for(count: int) -> None:
     assert len(Ngrams([1, 2, 1, 2]).next(count)) == count
+
+
+def test_an_answer_begins_with_the_chances_of_earlier_answers() -> None:
+    source, text = NgramSource(), [1, 2, 0, 1, 2]
+    before = source.guesses(text).hope()
+    for _ in range(20):
+        source.guesses(text).learn(7)
+    assert source.guesses(text).hope() < before / 2
+    for _ in range(20):
+        source.guesses(text).learn(0)
+    assert source.guesses(text).hope() > before

@@ -10,7 +10,7 @@ from .contract import Guesses, Source
 
 LENGTHS: Final = (3, 2)  # of the n-grams that are looked up
 STEPS: Final = (2, 4, 8, 16)  # an agreement of up to so many tokens; a longer one is a class of its own
-CHANCES: Final = (0.2, 0.4, 0.6, 0.75, 0.85)  # that the next token agrees too, before an answer shows its own
+CHANCES: Final = (0.2, 0.4, 0.6, 0.75, 0.85)  # that the next token agrees too, before an answer has shown any
 RATE: Final = 1 / 8
 
 
@@ -18,13 +18,16 @@ RATE: Final = 1 / 8
 class Ngrams(Guesses):
     """Follows an earlier place of the text as long as it agrees with the answer.
 
-    Guesses cost nothing, so each token is compared with its guess, whether a step verified the guess or not.
+    Guesses cost nothing, so each token is compared with its guess, whether a step verified the guess or not. An answer begins
+    with the chances that earlier ones have shown, and teaches them.
     """
 
-    def __init__(self, ids: Sequence[int]) -> None:
+    def __init__(self, ids: Sequence[int], chances_of_all: list[float] | None = None) -> None:
+        of_all = [*CHANCES] if chances_of_all is None else chances_of_all
         self._ids: list[int] = []
         self._places: dict[tuple[int, ...], int] = {}  # of n-grams: the latest place behind each
-        self._chances = list(CHANCES)
+        self._chances = [*of_all]
+        self._taught = (self._chances, of_all)
         self._at: int | None = None  # the place that is followed
         self._agreed = 0
         for token in ids:
@@ -37,7 +40,8 @@ class Ngrams(Guesses):
     def learn(self, token: int) -> None:
         if self._at is not None:
             right = self._ids[self._at] == token
-            self._chances[self._class] += RATE * (right - self._chances[self._class])
+            for chances in self._taught:
+                chances[self._class] += RATE * (right - chances[self._class])
             self._at, self._agreed = (self._at + 1, self._agreed + 1) if right else (None, 0)
         self._add(token)
         if self._at is None:
@@ -80,8 +84,11 @@ class Ngrams(Guesses):
 class NgramSource(Source):
     """Guesses from each answer's own prompt and text; it needs no model."""
 
+    def __init__(self) -> None:
+        self._chances = [*CHANCES]
+
     def guesses(self, ids: Sequence[int]) -> Ngrams:
-        return Ngrams(ids)
+        return Ngrams(ids, self._chances)
 
     def guess(self, jobs: Sequence[Job], counts: Sequence[int]) -> list[list[int]]:
         held = [job.guesses for job in jobs]
