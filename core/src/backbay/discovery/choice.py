@@ -38,8 +38,7 @@ def choose(backend: str | None = None) -> Choice:
 
     "auto" takes the best of the backends that work: one that states a `Backend.priority` before one that does not, then
     one with a GPU before one without, then the highest priority, then the first name by alphabet; `equals` of the
-    choice are those that only their name put behind. If none works,
-    BackendUnavailableError gives the reason for each.
+    choice are those that only their name put behind. If none works, BackendUnavailableError gives the reason for each.
     """
     if is_auto(backend):
         return _best()
@@ -55,12 +54,8 @@ def is_auto(backend: object = None) -> bool:
 
 
 def _best() -> Choice:
-    from .probe import (
-        ProbeResult,
-        probe_all,
-        rank,
-        ranked,
-    )  # subprocess takes longer to import than most of core
+    # Only now: subprocess takes longer to import than most of core.
+    from .probe import ProbeResult, probe_all, rank, ranked
 
     installed = backends()
     if not installed:

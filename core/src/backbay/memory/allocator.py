@@ -6,10 +6,7 @@ import os
 from functools import cache
 from typing import Any, final
 
-MMAP_THRESHOLD, TRIM_THRESHOLD = (
-    -3,
-    -1,
-)  # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD in <malloc.h> of the GNU C library
+MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # as M_MMAP_THRESHOLD and so on in <malloc.h> of the GNU C library
 LARGE, KEPT = 1 << 16, 1 << 22  # bytes
 
 

@@ -115,11 +115,13 @@ def chosen_backend(args: Namespace, *, measuring: bool = True) -> str:
 
     If `measuring` is False, no trial is made of which one is faster.
     """
-    open_model_file(args.model).close()
     given = sizes_of(args, args.backend)
     sizes = Sizes(given["context"], given["parallel"], given["batch"], given["kv_dtype"])
     choice = fastest(args.model, args.backend, given["params"], sizes, measuring=measuring)
-    return (choice or backbay.choose(args.backend)).name
+    if choice is None:  # a backend is named
+        open_model_file(args.model).close()
+        choice = backbay.choose(args.backend)
+    return choice.name
 
 
 def open_model(args: Namespace, backend: str | None) -> LLM:

@@ -11,9 +11,7 @@ from enum import IntEnum
 from threading import Lock
 from typing import NamedTuple, final
 
-_HEAD = struct.Struct(
-    "<QBI"
-)  # bytes of the payload (snapshots may have more than 4 GiB), kind, number of the request
+_HEAD = struct.Struct("<QBI")  # bytes of the payload (of snapshots, over 4 GiB), kind, number of the request
 _BUFFER = 1 << 16
 _MOST_KEPT = 1 << 22  # bytes of a buffer that is kept for later frames
 _PIPE = 1 << 20

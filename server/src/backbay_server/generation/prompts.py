@@ -52,9 +52,8 @@ def prepared(llm: LLM, asked: Prompt, wanted: Format | None) -> Prepared:
         return Prepared(_continued(llm, prompt, form, inside=inside), format=wanted)
     if tools.forced:
         prompt, inside = _without_reasoning(llm, prompt, form, inside=inside), False
-    functions = [
-        each["function"] for each in tools.definitions if "function" in each
-    ]  # Ollama's are not checked
+    # Nothing has checked the definitions of Ollama's clients.
+    functions = [each["function"] for each in tools.definitions if "function" in each]
     schemas = {each["name"]: each.get("parameters") or {} for each in functions if "name" in each}
     reader = partial(reader_of, form, inside=inside, parallel=tools.parallel, schemas=schemas)
     shown = [id for mark in form.marks if (id := llm.tokenizer.token_id(mark)) in llm.tokenizer.control_ids]

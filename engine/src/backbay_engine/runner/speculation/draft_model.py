@@ -26,7 +26,7 @@ SURE: Final = 12  # verified guesses after which each further one counts as much
 DOUBT: Final = 2  # verified guesses that the hope before them is worth
 RETURN: Final = (
     1 / 512
-)  # how fast hope returns to the prior while nothing is verified: guesses are tried again
+)  # how fast hope returns to the prior while nothing is verified: so guesses are tried again
 
 
 @final

@@ -30,12 +30,8 @@ PATIENCE = 300.0  # seconds for one case; a driver made of software compiles a s
 WHOLE = 1800.0  # seconds that a trial may take
 NEWS = 10.0  # seconds between words about a trial
 ENDINGS = 60  # of the child, after which a device is given up
-FROM_OUTSIDE = (
-    "SIGKILL",
-    "SIGTERM",
-    "SIGINT",
-    "SIGHUP",
-)  # end a child that did nothing wrong; the first, for want of memory
+FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
+"""Signals that end a child which did nothing wrong; the first, for want of memory."""
 VARIABLES = ("CUDA_", "GGML_", "HIP_", "MESA_", "NVIDIA_", "ROCR_", "VK_")  # begin what drivers read
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 

@@ -65,7 +65,8 @@ class NativeRecurrence:
 class NativeProducts:
     """Products of quantized weights for `ggml_custom_4d`: columns in codes, and their products with weights.
 
-    `alone`, which older files lack, multiplies a single column of at most MOST_ALONE numbers in one op. All get the number of the weights' format, an index of FORMATS; `formats` are those with code for this processor.
+    `alone`, which older files lack, multiplies a single column of at most MOST_ALONE numbers in one op. All get the
+    number of the weights' format, an index of FORMATS; `formats` are those with code for this processor.
     """
 
     columns: Ptr

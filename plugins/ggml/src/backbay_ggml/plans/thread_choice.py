@@ -10,10 +10,8 @@ from math import inf
 from typing import final
 
 SHARE = 0.03  # of the time goes to tries of other counts
-EARLY_SHARE, LESS = (
-    0.25,
-    1 / 3,
-)  # of the time, for the first try of more threads again; less for each next one
+EARLY_SHARE = 0.25  # of the time goes to the first try of more threads again
+LESS = 1 / 3  # of the share before goes to each next one
 FIRST = 0.02  # seconds that the first tries may take
 MOST_DEBT = 0.2  # seconds that a try may take more than its share, to be made up for before the next
 TRY = 8  # runs in a row
