@@ -55,6 +55,25 @@ def test_an_error_names_the_file_and_the_cause(tmp_path):
         write_text(tmp_path / "nowhere" / "report.txt", "text")
 
 
+def test_an_error_is_ours_where_nothing_can_be_removed_either(tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(BackbayError, match=r"report\.txt cannot be written: Not a directory"):
+        write_text(tmp_path / "file" / "report.txt", "text")
+    with pytest.raises(BackbayError, match="cannot be written: File name too long"):
+        write_text(tmp_path / ("long" * 64), "text")
+
+
+@pytest.mark.fault("two threads of a program write one file", "the file is one of the two, whole")
+def test_two_writers_of_one_file_do_not_share_their_half_files(tmp_path):
+    path = tmp_path / "report.txt"
+    with replacing(path) as (first,):
+        first.write_text("first")
+        write_text(path, "second, which is longer")
+        assert path.read_text() == "second, which is longer"
+    assert path.read_text() == "first"
+    assert list(tmp_path.iterdir()) == [path]
+
+
 @pytest.mark.fault("the disk is full", "an error naming file and cause; the older file stays whole")
 def test_a_full_disk_leaves_the_old_file(tmp_path):
     path = tmp_path / "report.txt"

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 
 from ..errors import BackbayError, reason_of
+
+_NUMBERS = count()  # threads of one process may write the same file
 
 
 @contextmanager
@@ -17,8 +20,8 @@ def replacing(*paths: str | os.PathLike[str]) -> Iterator[tuple[Path, ...]]:
     So an old file stays whole until the new one is, a link is replaced and not followed, and a full disk leaves
     everything as it was. BackbayError names the files and the cause.
     """
-    targets = [Path(path) for path in paths]
-    asides = tuple(target.with_name(f".{target.name}.{os.getpid()}.partial") for target in targets)
+    targets, own = [Path(path) for path in paths], f"{os.getpid()}-{next(_NUMBERS)}"
+    asides = tuple(target.with_name(f".{target.name}.{own}.partial") for target in targets)
     try:
         yield asides
         for aside, target in zip(asides, targets, strict=True):
@@ -28,7 +31,8 @@ def replacing(*paths: str | os.PathLike[str]) -> Iterator[tuple[Path, ...]]:
         raise BackbayError(f"{names} cannot be written: {error.strerror or reason_of(error)}") from error
     finally:
         for aside in asides:
-            aside.unlink(missing_ok=True)
+            with suppress(OSError):  # where nothing can be written, nothing can be removed
+                aside.unlink()
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
