@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import struct
 from collections.abc import Callable, Iterator
@@ -91,11 +92,33 @@ def test_wrong_facts_with_right_checksums_are_refused(whole: bytes) -> None:
         {**facts, "numbers": 3},
         {**facts, "options": [1]},
         {**facts, "exact": "x"},
+        {**facts, "exact": math.inf},
+        {**facts, "numbers": {"end": math.inf}},
+        {**facts, "options": {"logit_bias": [[1, 10**400]]}},
         {**facts, "notes": 5},
     ]
     for each in wrong:
         with pytest.raises(DamagedSnapshotError):
             Snapshot.from_bytes(tensor_file.packed(arrays, each))
+
+
+@pytest.mark.parametrize("name", ["tokens", "prompt"])
+def test_tokens_that_are_no_row_of_ids_are_refused(whole: bytes, name: str) -> None:
+    arrays, facts = tensor_file.unpacked(whole, "here")
+    for wrong in (arrays[name].astype("<f4"), arrays[name].reshape(1, -1)):
+        with pytest.raises(DamagedSnapshotError):
+            Snapshot.from_bytes(tensor_file.packed({**arrays, name: wrong}, facts))
+
+
+def test_more_dimensions_than_numpy_has_are_refused(whole: bytes) -> None:
+    size = struct.unpack("<Q", whole[:8])[0]
+    header = json.loads(whole[8 : 8 + size])
+    metadata = header.pop("__metadata__")
+    header["tokens"]["shape"] += [1] * 99
+    metadata["checksum"] = tensor_file._whole_sum(header, metadata["facts"], metadata["checksums"])
+    made = json.dumps({"__metadata__": metadata, **header}).encode()
+    with pytest.raises(DamagedSnapshotError, match="described wrongly"):
+        Snapshot.from_bytes(struct.pack("<Q", len(made)) + made + whole[8 + size :])
 
 
 def test_a_crafted_cache_is_refused_and_the_model_goes_on(small: LLM, whole: bytes) -> None:

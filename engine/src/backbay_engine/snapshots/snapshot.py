@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Self, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..cache.contents import Contents
 from ..errors import DamagedSnapshotError
@@ -82,13 +83,19 @@ class Snapshot:
             held = {name[len(CACHE) :]: array for name, array in arrays.items() if name.startswith(CACHE)}
             return cls(
                 str(facts["model"]),
-                tuple(arrays[TOKENS].tolist()),
+                _ids(arrays[TOKENS]),
                 Contents(held, {str(name): int(number) for name, number in facts["numbers"].items()}),
                 None if facts["exact"] is None else max(0, int(facts["exact"])),
-                tuple(arrays[PROMPT].tolist()),
+                _ids(arrays[PROMPT]),
                 options_from(facts["options"]),
                 dict(facts["notes"]),
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             told = f"{where}: the snapshot is damaged, or of another version: {error!r}"
             raise DamagedSnapshotError(told) from None
+
+
+def _ids(array: NDArray[Any]) -> tuple[int, ...]:
+    if array.dtype != np.int32 or array.ndim != 1:
+        raise TypeError(f"{array.dtype} of {array.shape} are no row of token ids")
+    return tuple(array.tolist())

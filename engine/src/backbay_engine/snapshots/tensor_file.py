@@ -24,6 +24,7 @@ KINDS: Final[Mapping[str, np.dtype[Any]]] = {
 }
 LARGEST_HEADER: Final = 1 << 26
 MOST_TENSORS: Final = 1 << 16
+MOST_DIMENSIONS: Final = 8
 
 
 def packed(arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> bytearray:
@@ -103,7 +104,10 @@ class _Reader:
         """A tensor, which begins where the one before it ends, and its end."""
         match entry:
             case {"dtype": str(kind), "shape": [*shape], "data_offsets": [int(begin), int(end)]} if (
-                kind in KINDS and begin == at and all(type(n) is int and 0 <= n < 1 << 40 for n in shape)
+                kind in KINDS
+                and begin == at
+                and len(shape) <= MOST_DIMENSIONS
+                and all(type(n) is int and 0 <= n < 1 << 40 for n in shape)
             ):
                 count = 1
                 for n in shape:
