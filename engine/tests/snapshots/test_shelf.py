@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import multiprocessing
 import os
@@ -10,7 +11,8 @@ import struct
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -21,7 +23,7 @@ import backbay
 from backbay import OptionError
 from backbay_engine import load
 from backbay_engine.cache.contents import Contents
-from backbay_engine.engines.keeping import WORTH
+from backbay_engine.engines.keeping import WORTH, Keeping, KeepOptions
 from backbay_engine.snapshots import Snapshot
 from backbay_engine.snapshots.shelf import Shelf
 
@@ -110,6 +112,67 @@ def test_a_damaged_file_is_removed_and_computed(path: Path, tmp_path: Path) -> N
         found = llm.generate([*SYSTEM, 1], **OPTIONS)
     assert (found.tokens, found.timings.reused_tokens) == (expected, 0)
     assert Snapshot.read(file).tokens == (*SYSTEM, 1)  # written anew
+
+
+@pytest.mark.fault(
+    "no more files can be opened while a kept beginning is read", "it is computed, its file stays"
+)
+def test_a_file_that_cannot_be_read_now_is_not_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shelf = Shelf(tmp_path, 1 << 20, "model", anywhere=True)
+    shelf.add(Snapshot("model", (1, 2, 3)))
+    (file,) = files(tmp_path)
+
+    def refuse(_: Path) -> bytes:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    assert shelf.read(file) is None
+    monkeypatch.undo()
+    found = shelf.read(file)
+    assert found is not None
+    assert found.tokens == (1, 2, 3)
+
+
+class ForgottenMeanwhile(dict[str, Any]):
+    """What a shelf knows, forgotten by another thread just after this one has looked at it."""
+
+    def keys(self) -> Any:
+        found = set(super().keys())
+        self.clear()
+        return found
+
+    def __contains__(self, name: object) -> bool:
+        found = super().__contains__(name)
+        self.clear()
+        return found
+
+
+def test_two_threads_may_forget_the_same_files(tmp_path: Path) -> None:
+    shelf, tokens = Shelf(tmp_path, 1 << 20, "model", anywhere=True), np.array([1, 2, 3], np.int32)
+    shelf.add(Snapshot("model", (1, 2, 3)))
+    for _ in range(2):
+        shelf._known = ForgottenMeanwhile(shelf._known)
+        assert shelf.find(tokens, 0) is not None
+    shelf._known = ForgottenMeanwhile({"gone.safetensors": tokens})
+    assert shelf.find(tokens, 0) is not None
+
+
+def test_a_model_may_be_closed_in_the_thread_that_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    keeping = Keeping(KeepOptions(tmp_path), cast("Any", None), cast("Any", SimpleNamespace(model="model")))
+    closed = list[str]()
+
+    def close(_: Snapshot) -> None:
+        keeping.close()
+        closed.append(threading.current_thread().name)
+
+    monkeypatch.setattr(keeping._shelf, "add", close)
+    keeping._writer.submit(keeping._write, Snapshot("model", (1, 2, 3))).result(60)
+    assert closed == ["backbay shelf_0"]
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("offsets", [[0, 1 << 70], [1 << 70, 1 << 71], [0, None], [0, 3], {}, "ab"])

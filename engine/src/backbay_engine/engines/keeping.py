@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread, current_thread
 from typing import Any, final
 
 import numpy as np
@@ -57,6 +58,7 @@ class Keeping:
             raise OptionError(f"cache_dir {folder} cannot be used: {error.strerror}") from error
         self._saver, self._cache = saver, cache
         self._writer = ThreadPoolExecutor(1, "backbay shelf")
+        self._writing: Thread | None = None  # the writer's thread, once it has begun
         self._waiting = 0
 
     def fetch(self, prompt: Sequence[Token], slot: Slot) -> None:
@@ -97,10 +99,11 @@ class Keeping:
         self._writer.submit(self._write, snapshot)
 
     def close(self) -> None:
-        """Wait until all is written."""
-        self._writer.shutdown()
+        """Wait until all is written, except in the writer's own thread, where the garbage collector may call this."""
+        self._writer.shutdown(wait=current_thread() is not self._writing)
 
     def _write(self, snapshot: Snapshot) -> None:
+        self._writing = current_thread()
         try:
             self._shelf.add(snapshot)
         except Exception:

@@ -60,14 +60,18 @@ class Shelf:
         return best
 
     def read(self, path: Path) -> Snapshot | None:
-        """The snapshot of a file, which counts as used now; None if another process removed it, or it is damaged."""
+        """The snapshot of a file, which counts as used now; None if it is gone, damaged, or cannot be read now."""
         try:
-            snapshot = Snapshot.read(path)
+            snapshot = Snapshot.from_bytes(path.read_bytes(), path)
         except FileNotFoundError:
+            return None
+        except OSError as error:  # such as too many open files
+            log.warning("%s cannot be read: %s", path, error.strerror)
             return None
         except DamagedSnapshotError as error:
             log.warning("%s", error)
-            path.unlink(missing_ok=True)
+            with suppress(OSError):
+                path.unlink()
             return None
         with suppress(OSError):
             os.utime(path)
@@ -96,20 +100,21 @@ class Shelf:
         self._fit()
 
     def _listed(self) -> Iterator[tuple[str, NDArray[np.int32]]]:
-        """The files that are there now, of whichever process, with their tokens."""
+        """The files that are there now, of whichever process, with their tokens. Two threads may call this at once."""
         try:
             names = [name for name in os.listdir(self._folder) if name.endswith(SUFFIX)]  # noqa: PTH208
         except OSError:
             return
         for name in names:
-            if name not in self._known:
+            tokens = self._known.get(name)
+            if tokens is None:
                 tokens = _tokens_of(self._folder / name)
                 if tokens is None:
                     continue
                 self._known[name] = tokens
-            yield name, self._known[name]
+            yield name, tokens
         for gone in self._known.keys() - set(names):
-            del self._known[gone]
+            self._known.pop(gone, None)
 
     def _remove_beginnings_of(self, tokens: NDArray[np.int32], name: str) -> None:
         """Files whose tokens a longer one begins with are not needed."""
