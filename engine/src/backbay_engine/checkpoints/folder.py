@@ -125,7 +125,7 @@ def _refuse_quantized(settings: Settings) -> None:
 def _arrays(stored: Mapping[str, Stored], family: Family, settings: Settings) -> Arrays:
     """All tensors of the model file, by its names."""
     own = {_own_name(name, family): each for name, each in stored.items() if not _is_foreign(name, settings)}
-    arrays = family.prepare(_stacked(_readable(own, settings), settings), settings)
+    arrays = family.prepare(_stacked(_readable(own), settings), settings)
     place = _Places(family, settings)
     found: Arrays = {}
     for name, array in arrays.items():
@@ -155,7 +155,7 @@ def _is_foreign(name: str, settings: Settings) -> bool:
     return beyond or _UNUSED.search(name) is not None or (aside and _ENCODERS.search(name) is not None)
 
 
-def _readable(stored: Mapping[str, Stored], settings: Settings) -> Arrays:
+def _readable(stored: Mapping[str, Stored]) -> Arrays:
     """The tensors as arrays of floats, or of bytes where a family understands them."""
     found = {}
     for name, each in stored.items():

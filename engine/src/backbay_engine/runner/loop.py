@@ -194,7 +194,7 @@ class Runner:
                 if self._closing:
                     raise self._closed()
                 future.set_result(task())
-            except BaseException as error:  # noqa: BLE001  likewise
+            except BaseException as error:  # noqa: BLE001  the caller gets it
                 future.set_exception(error)
 
     def _sweep(self) -> None:

@@ -98,9 +98,6 @@ def granite_hybrid_keys(settings: Settings) -> Keys:
     return {**granite_keys(settings), **hybrid_keys(settings, attends)}
 
 
-GRANITE_BRANCHES = "expert.gate_proj", "expert.up_proj"
-
-
 def granite_hybrid(settings: Settings) -> Family:
     """Granite 4; without Mamba layers it is one of the older kinds."""
     from .decoders import GRANITE_EXPERTS, GRANITE_NAMES
