@@ -12,7 +12,8 @@ from cache_layers import Cross, Mamba, output_of, run_of, step_of
 import backbay
 from backbay import BackbayError, CacheConfig, CacheFullError, Context, DType, ShapeError, Tensor
 from backbay_engine.cache import Cache, CacheSizes, CausalCache, EncoderCache, LayeredCache, RecurrentCache
-from backbay_engine.errors import CacheShiftError
+from backbay_engine.cache.contents import Contents
+from backbay_engine.errors import CacheShiftError, ForeignSnapshotError
 
 INSTALLED = sorted(backbay.backends())
 REFERENCE: Any = backbay.backends()["cpu_ref"].load()
@@ -128,6 +129,17 @@ def test_a_plan_of_another_cache_is_refused(one: Cache) -> None:
     other.open(backend, SMALL)
     with backend.new_context() as ctx, pytest.raises(BackbayError, match="belongs to another kind of cache"):
         one.bind(ctx, other.plan(step_of((0, 0))))
+
+
+@pytest.mark.parametrize(
+    ("cache", "numbers"),
+    [(EncoderCache(4), {"count": 1, "position": -5}), (RecurrentCache(), {"end": -3})],
+)
+def test_contents_with_negative_numbers_are_refused(cache: Cache, numbers: dict[str, int]) -> None:
+    with backbay.open(None, backend="cpu_ref") as backend:
+        cache.open(backend, SMALL)
+        with pytest.raises(ForeignSnapshotError, match="must be 0 or more"):
+            cache.restore(0, Contents({}, numbers))
 
 
 # -- encoders --------------------------------------------------------------------------------------------

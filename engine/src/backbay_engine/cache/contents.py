@@ -41,9 +41,11 @@ class Contents:
         )
 
     def number(self, name: str) -> int:
-        """A number; ForeignSnapshotError if another kind of cache wrote the contents."""
+        """A count or a position; ForeignSnapshotError if another kind of cache wrote the contents."""
         if name not in self.numbers:
             raise ForeignSnapshotError(f"the snapshot has no number {name!r}: another kind of cache wrote it")
+        if self.numbers[name] < 0:
+            raise ForeignSnapshotError(f"the snapshot's {name} must be 0 or more, it is {self.numbers[name]}")
         return self.numbers[name]
 
     def array(self, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
