@@ -13,7 +13,9 @@ import pytest
 from small_llama import write_small_llama
 
 import backbay
+from backbay import AllocationStatus, BackendMemory, DeviceInfo, DeviceMemory, Memory
 from backbay.cli import main
+from backbay_engine.commands.memory import shortfalls
 
 SMALL = ["--context", "64", "--threads", "1"]
 
@@ -115,6 +117,19 @@ def test_memory_tells_what_would_be_taken_and_whether_it_fits(path, capsys):
     assert report["fits"]
     kv = sum(layer["size"] for layer in report["memory"]["cpu"]["cache"])
     assert kv == 2 * 2 * 512 * 16 * 2 * 2  # layers, keys and values, cells of 16 numbers, f16, two sequences
+
+
+def test_memory_is_short_on_a_device_that_has_nothing_free():
+    gpus = tuple(
+        DeviceMemory(f"GPU {n}", f"GPU:{n}", graph=Memory(100, AllocationStatus.Unallocated))
+        for n in range(3)
+    )
+    memory = BackendMemory(Memory(), DeviceMemory("CPU", "CPU:0"), gpus)
+    devices = [
+        DeviceInfo("CPU:0", "CPU"),
+        *(DeviceInfo(f"GPU:{n}", f"GPU {n}", free_memory=free) for n, free in enumerate((0, None, 30))),
+    ]
+    assert shortfalls(memory, devices) == {"GPU:0": 100, "GPU:2": 70}
 
 
 def test_bench_measures_backends_side_by_side_and_draws_them(path, capsys, tmp_path):

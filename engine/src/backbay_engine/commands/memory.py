@@ -52,8 +52,8 @@ def shortfalls(memory: BackendMemory, devices: list[DeviceInfo]) -> dict[str, in
     for each in (memory, *memory.companions.values()):
         need.update({device.id: device.total() for device in each.devices})
         need[each.cpu.id] += each.input_weights.size + each.host.size
-    missing = {id: size - (free.get(id) or size) for id, size in need.items()}
-    return {id: size for id, size in missing.items() if size > 0}
+    known = {id: size for id, size in free.items() if size is not None}
+    return {id: size - known[id] for id, size in need.items() if id in known and size > known[id]}
 
 
 def what_it_sees(args: Namespace) -> dict[str, Any] | None:
