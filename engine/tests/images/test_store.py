@@ -199,6 +199,27 @@ def test_rows_that_are_not_finite_are_an_error(encodes: Encodes) -> None:
     store.close()
 
 
+@pytest.mark.fault(
+    "no memory is left to look at the rows of a picture", "an error of its request; others go on"
+)
+def test_a_picture_without_memory_fails_alone(encodes: Encodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = ImageStore(encodes, 2 * EACH, WIDTH)
+    finite = np.isfinite
+
+    def short_of_memory(rows: np.ndarray) -> np.ndarray:
+        monkeypatch.setattr(np, "isfinite", finite)
+        raise MemoryError
+
+    monkeypatch.setattr(np, "isfinite", short_of_memory)
+    first = Asked(store, prepared(1))
+    assert first.told.wait(10)
+    assert [type(error) for error in first.errors] == [MemoryError]
+    second = Asked(store, prepared(2))
+    assert second.told.wait(10)
+    assert second.errors == [None]
+    store.close()
+
+
 def test_closing_tells_all_that_wait(encodes: Encodes) -> None:
     store = ImageStore(encodes, EACH, WIDTH)
     encodes.open.clear()

@@ -266,7 +266,10 @@ class ImageStore:
             self._give_up(entries)
         else:
             for entry, rows in zip(entries, found, strict=True):
-                self._take(entry, np.asarray(rows, np.float32))
+                try:
+                    self._take(entry, np.asarray(rows, np.float32))
+                except MemoryError as error:
+                    self._fail(entry, error)
 
     def _take(self, entry: _Entry, rows: Rows) -> None:
         if not np.isfinite(rows).all():
