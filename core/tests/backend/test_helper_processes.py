@@ -119,6 +119,15 @@ def test_a_killed_helper_takes_its_own_children_along() -> None:
     kill_helper(child)  # a second time does nothing
 
 
+def test_a_helper_that_another_thread_waits_for_may_end_while_it_is_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with start_helper([sys.executable, "-c", ""]) as child:
+        assert child.wait(60) == 0
+        monkeypatch.setattr(child, "poll", lambda: None)  # as Popen answers while another thread waits
+        kill_helper(child)
+
+
 def test_a_run_helper_returns_its_output_and_its_status() -> None:
     program = "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"
     done = run_helper([sys.executable, "-c", program], timeout=30)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, final
 from weakref import WeakKeyDictionary, finalize
 
@@ -65,7 +66,8 @@ def run_helper(
 def kill_helper(child: subprocess.Popen[bytes]) -> None:
     """Kill a helper, and the processes that it has started."""
     if os.name == "posix" and child.poll() is None:
-        os.killpg(child.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it has just ended, and another thread waits for it
+            os.killpg(child.pid, signal.SIGKILL)
     else:
         child.kill()
 
