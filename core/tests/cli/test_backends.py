@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from environment import GOOD, Environment, with_gpu
 
 from backbay import OPS
@@ -45,6 +46,13 @@ def test_list_fails_where_nothing_works(environment: Environment) -> None:
 def test_a_backend_that_hangs_is_given_the_time_that_is_asked_for(environment: Environment) -> None:
     environment.install_backend("slow", "import time; time.sleep(60)")
     assert "no answer in 0.5 s" in environment.backbay("list", "--timeout", "0.5").stdout
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "nan", "inf", "1e12", "long"])
+def test_times_that_no_clock_has_are_refused(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["list", "--timeout", given])
+    assert "argument --timeout: must be" in capsys.readouterr().err
 
 
 def test_doctor_says_which_backend_is_taken_and_why(environment: Environment) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from backbay.errors import OptionError
 
 LARGEST = 2**31 - 1
+DAY = 86400  # seconds
 
 
 def whole(least: int, most: int = LARGEST) -> Callable[[str], int]:
@@ -36,6 +37,14 @@ def positive(text: str) -> float:
         number = 0.0
     if not 0 < number < inf:
         raise ArgumentTypeError(f"must be a number above 0, got {text!r}")
+    return number
+
+
+def seconds(text: str) -> float:
+    """The type of arguments that are times: above 0, and no more than a day, as the system's clocks have limits."""
+    number = positive(text)
+    if number > DAY:
+        raise ArgumentTypeError(f"must be at most {DAY} seconds, got {text!r}")
     return number
 
 

@@ -16,6 +16,7 @@ from backbay.errors import BackendUnavailableError
 from backbay.ops.declaration import OPS
 from backbay.types.params import Level
 
+from .arguments import seconds
 from .ops import declared_level
 from .output import add_json, note, say, say_json, table
 
@@ -34,7 +35,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def add_timeout(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--timeout",
-        type=float,
+        type=seconds,
         default=TIMEOUT,
         metavar="SECONDS",
         help="the time that each backend has to answer (%(default)g)",
