@@ -129,8 +129,7 @@ class MarkReader(HoldingReader):
             self._value, self._state = None, self._called
             return bool(self._held)
         head = self._style.head.match(self._held)
-        if head is not None:
-            name = head["plain"] or json.loads(head["json"], strict=False)
+        if head is not None and (name := _name_of(head)):
             self._begin_call(name, head.groupdict().get("id"))
             in_json = bool(head["json"])
             self._held = self._held[head.end() :]
@@ -184,6 +183,18 @@ class MarkReader(HoldingReader):
             self._given.append(piece)
 
 
+def _name_of(head: re.Match[str]) -> str:
+    """The name in the head of a call; empty if it is none."""
+    if head["json"] is None:
+        return head["plain"]
+    try:
+        name: str = json.loads(head["json"], strict=False)
+        name.encode()
+    except ValueError:  # an escape that JSON does not have, or half a surrogate pair
+        return ""
+    return name
+
+
 def _unmarked(text: str) -> str:
     begun = text.lstrip()
     for mark in _HIDDEN:
@@ -206,7 +217,10 @@ def _call_of(found: Any) -> tuple[str, str] | None:
         found = found["function"]
     if not isinstance(found, dict) or not isinstance(found.get("name"), str):
         return None
-    arguments = found.get("arguments", found.get("parameters", {}))
-    return found["name"], arguments if isinstance(arguments, str) else json.dumps(
-        arguments, ensure_ascii=False
-    )
+    name, arguments = found["name"], found.get("arguments", found.get("parameters", {}))
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    try:
+        f"{name}{text}".encode()
+    except UnicodeEncodeError:  # half a surrogate pair
+        return None
+    return (name, text) if name else None
