@@ -277,6 +277,21 @@ def test_what_marks_around_parameters_cannot_demand_is_refused(schema: Mapping[s
         format_of(CASES["GLM"], forced=True, definitions=tools)
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"properties": {"a": True}}, {"properties": ["a"]}, {"properties": {"a": {}}, "required": "a"}]
+)
+def test_a_schema_that_is_none_is_refused(wrong: Mapping[str, Any]) -> None:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", **wrong}}}]
+    with pytest.raises(InvalidRequestError, match="cannot be demanded"):
+        format_of(CASES["GLM"], forced=True, definitions=tools)
+
+
+def test_properties_and_required_names_may_be_null() -> None:
+    none = {"type": "object", "properties": None, "required": None, "additionalProperties": False}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": none}}]
+    assert allows(*format_of(CASES["GLM"], forced=True, definitions=tools), glm("f", "{}"))
+
+
 def test_what_is_no_json_cannot_be_demanded_of_gemma() -> None:
     with pytest.raises(InvalidRequestError, match="arguments cannot be demanded"):
         format_of(Case('<|tool_call><|"|>', None), forced=True)

@@ -126,7 +126,9 @@ class _Calls:
     def _parameters(self, place: str, tags: Tags, schema: Schema) -> Iterator[str]:
         """Parameters between marks, in the order of the schema."""
         _require_known(schema, _OBJECT)
-        properties, required = schema.get("properties", {}), schema.get("required", ())
+        properties, required = schema.get("properties") or {}, schema.get("required") or ()
+        if not isinstance(required, list | tuple) or not _are_schemas(properties):
+            raise _not_demanded("properties that are no schemas")
         shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
         if properties or schema.get("additionalProperties") is False:
             names = [f"parameter_{place}_{number}" for number in range(len(properties))]
@@ -181,6 +183,10 @@ class _Calls:
         marks = "|".join(map(re.escape, self._control))
         parts = re.split(f"({marks})", text) if marks else [text]
         return " ".join(self._control.get(part) or _text(part) for part in parts if part)
+
+
+def _are_schemas(properties: object) -> bool:
+    return isinstance(properties, Mapping) and all(isinstance(each, Mapping) for each in properties.values())
 
 
 def _require_known(schema: Schema, known: frozenset[str]) -> None:
