@@ -66,7 +66,7 @@ class Conform:
             "--size",
             choices=RUN_SIZES,
             default="default",
-            help="sets the number of calls of each case; tiny: one, at most 100 in all",
+            help="how many calls each case gets (default); tiny: one call, and at most 100 in all",
         )
         parser.add_argument("--op", action="append", help="only these ops or scenarios, separated by commas")
         parser.add_argument("-k", dest="expression", help="only matching names, as in 'norm and not layer'")
@@ -75,15 +75,15 @@ class Conform:
             "--jobs",
             type=whole(1, MOST_JOBS),
             default=max(1, min(2, os.cpu_count() or 1)),
-            help="worker processes",
+            help="worker processes (%(default)s)",
         )
         parser.add_argument(
             "--timeout",
             type=positive,
             default=60.0,
             metavar="SECONDS",
-            help="the most that one call may take (60); a call that takes longer has failed as a hang, and the other "
-            "calls of its op then may take a tenth",
+            help="the most that one call may take (60); a longer call has failed, and the other calls of its op then get "
+            "a tenth of this time",
         )
         parser.add_argument(
             "-x", dest="max_failures", action="store_const", const=1, help="stop at the first failure"
@@ -98,7 +98,7 @@ class Conform:
             "--time-limit",
             type=positive,
             metavar="SECONDS",
-            help="stop the run then, and report what has run",
+            help="stop the run after this time, and report what has run",
         )
         parser.add_argument(
             "--known", help="a file of known failures: profile/name/dtype/check reason https://link"
@@ -106,11 +106,11 @@ class Conform:
         parser.add_argument(
             "--like",
             metavar="MODEL",
-            help="try the very calls that a GGUF model makes, too; only these with --profile like",
+            help="also try the calls that this GGUF model makes; with --profile like, try only these",
         )
         add_options(parser)
         where = parser.add_mutually_exclusive_group()
-        where.add_argument("--device", default="", metavar="ID", help="place everything on this device")
+        where.add_argument("--device", default="", metavar="ID", help="run everything on this device")
         where.add_argument(
             "--devices", action="store_true", help="a run and a report for each device of the backend"
         )
@@ -129,14 +129,21 @@ class Conform:
             const=".",
             type=folder_to_write,
             metavar="FOLDER",
-            help="certificate, page and badge",
+            help="write a certificate, a page and a badge into this folder (.)",
         )
         parser.add_argument(
             "--next", action="store_true", help="run nothing; show which kernel to write next, and for what"
         )
-        parser.add_argument("--repro", help="try a failing case again, from its file", metavar="FILE")
         parser.add_argument(
-            "--dump", type=folder_to_write, help="with --repro: its data as .npy files", metavar="FOLDER"
+            "--repro",
+            help="run a failing call again, from its file in the folder of --failures",
+            metavar="FILE",
+        )
+        parser.add_argument(
+            "--dump",
+            type=folder_to_write,
+            help="with --repro: write the data of the call as .npy files",
+            metavar="FOLDER",
         )
 
     def run(self, args: Namespace, /) -> int:

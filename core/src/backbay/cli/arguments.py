@@ -76,7 +76,13 @@ def folder_to_write(text: str) -> str:
 
 
 def add_options(parser: ArgumentParser) -> None:
-    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="for the backend")
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an option of the backend, such as weights=copied; may be repeated",
+    )
 
 
 def options_of(args: Namespace) -> dict[str, str]:

@@ -1,7 +1,6 @@
 """The cache folder: what is kept there between processes, and removing it.
 
-Nothing depends on it: what is removed is found out anew. BACKBAY_CACHE_DIR names another folder, BACKBAY_NO_CACHE=1
-switches it off.
+What is removed is found out anew. BACKBAY_CACHE_DIR names another folder, BACKBAY_NO_CACHE=1 switches the cache off.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which backends work on this machine, why the others do not, and which backend is taken.
 
-Each installed backend is tried in a child process, whatever earlier trials found. The exit status is 0 if all of them work, 3 if only some of them
-work and a backend can be taken, and 1 if none can be taken.
+Each installed backend is tried again, in a child process. The last line names the backend that `backbay.open` takes.
+The exit status is 0 if all backends work, 3 if only some work and one of these can be taken, and 1 if none can be taken.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The installed backends, whether they work, and on which devices.
 
-Each is tried in a child process, or was so in the last day: see `backbay cache`. The exit status is 0 if at least one works, else 1.
+Each backend is tried in a child process, at most once a day: `backbay cache` lists the results that are kept. The exit
+status is 0 if at least one backend works, else 1.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_json(parser)
     add_timeout(parser)
     parser.add_argument(
-        "--refresh", action="store_true", help="try each backend, whatever earlier trials found"
+        "--refresh", action="store_true", help="try each backend again, although a result is kept"
     )
     parser.add_argument(
         "--markdown", action="store_true", help="print the README's table; no backend is tried"

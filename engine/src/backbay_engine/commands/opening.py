@@ -42,7 +42,7 @@ def add_model(parser: ArgumentParser) -> None:
         parser.add_argument(name, type=whole(least, most), default=default, metavar="N", help=what)
 
     number("--context", 2, LARGEST, "tokens of each sequence (4096, or the model's if less)")
-    number("--parallel", 1, MOST_SEQUENCES, "sequences at the same time (1)", 1)
+    number("--parallel", 1, MOST_SEQUENCES, "sequences that share a step (1)", 1)
     number("--batch", 1, LARGEST_BATCH, "tokens of one step (512)", 512)
     number("--threads", 1, MAX_THREADS, "CPU threads (all cores)")
     number("--gpu-layers", 0, LARGEST, "layers on GPUs; 0: none; by default all that fit")
@@ -58,7 +58,13 @@ def add_model(parser: ArgumentParser) -> None:
     number(
         "--image-tokens", 1, LARGEST, "most tokens of a picture: larger ones are made smaller, if possible"
     )
-    number("--store-bytes", 0, 2**62, f"bytes for the rows of pictures ({STORE_BYTES})", STORE_BYTES)
+    number(
+        "--store-bytes",
+        0,
+        2**62,
+        f"most bytes of encoded pictures that are kept ({STORE_BYTES})",
+        STORE_BYTES,
+    )
     add_options(parser)
     parser.add_argument("--log", choices=("text", "json"), default="text", help="format of log lines (text)")
 
@@ -67,7 +73,7 @@ def add_worker(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--worker",
         action="store_true",
-        help="run the model in a process of its own, whose death costs no answer",
+        help="run the model in a process of its own; if it dies, another one goes on with the answer",
     )
 
 
@@ -77,12 +83,14 @@ def add_speculation(parser: ArgumentParser) -> None:
         "--speculate",
         action="store_const",
         const="ngram",
-        help="guess tokens from the text itself, several a step; the answer is the same",
+        help="guess the next tokens from the text itself, to be faster; the answer is the same",
     )
     guesses.add_argument(
-        "--draft", metavar="FILE", help="guess tokens by this small model of the same vocabulary"
+        "--draft", metavar="FILE", help="guess the next tokens with this smaller model of the same vocabulary"
     )
-    parser.add_argument("--draft-backend", metavar="NAME", help="its backend; by default the model's")
+    parser.add_argument(
+        "--draft-backend", metavar="NAME", help="the backend of --draft; by default the model's"
+    )
 
 
 def add_images(parser: ArgumentParser, what: str) -> None:

@@ -16,7 +16,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_model(parser)
     add_backend(parser)
     add_worker(parser)
-    parser.add_argument("query")
+    parser.add_argument("query", help="what the texts should answer")
     parser.add_argument("text", nargs="*", help="texts; by default the lines of standard input")
     add_json(parser)
 

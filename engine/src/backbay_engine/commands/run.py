@@ -1,4 +1,8 @@
-"""Answer a prompt, or chat."""
+"""Continue a text, or chat.
+
+With -p, the model continues the text as it stands; with -p and --chat, it answers the text as a message of a chat. Ctrl+C
+ends an answer, Ctrl+D ends a chat.
+"""
 
 from __future__ import annotations
 
@@ -37,9 +41,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_model(parser)
     add_backend(parser)
     add_worker(parser)
-    parser.add_argument("-p", "--prompt", help="text to continue; - reads standard input")
-    parser.add_argument("--chat", action="store_true", help="chat, with the model's own template")
-    add_images(parser, "a picture: with -p, the prompt is a question about it; in a chat, the first is")
+    parser.add_argument("-p", "--prompt", help="the text; - reads standard input")
+    parser.add_argument("--chat", action="store_true", help="chat, in the form of the model's own template")
+    add_images(parser, "a picture, which the text of -p or the first question of a chat asks about")
     parser.add_argument("--system", metavar="TEXT", help="system message of the chat")
     parser.add_argument(
         "-n",
@@ -70,7 +74,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--session",
         metavar="FILE",
-        help="keep the conversation in this file: the next run goes on with it, and computes nothing again",
+        help="keep the conversation in this file; the next run with this file goes on with it",
     )
     add_speculation(parser)
     for name, (kind, what) in SAMPLING.items():

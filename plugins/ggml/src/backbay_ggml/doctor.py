@@ -97,7 +97,7 @@ def _llamafile(library: Library) -> str:
 def _prefetch(library: Library) -> str:
     if PREFETCH in library.compiler_flags():
         return "yes"
-    return f"not known of this library: steps may take 1.6 times as long; rebuild it with GCC: {REBUILD}"
+    return f"not recorded by this library: steps may take 1.6 times as long; rebuild it with GCC: {REBUILD}"
 
 
 def _sums(library: Library) -> str:
@@ -113,15 +113,13 @@ def _native(library: Library, purpose: str) -> str:
     """Whether native code of ours serves a purpose, or why not."""
     named = os.environ.get(VARIABLE)
     if named == OFF:
-        return f"by ggml: {VARIABLE}={OFF} turns our code off"
+        return f"by ggml: {VARIABLE}={OFF} turns native code off"
     if library.native is None and named:
         return f"by ggml: {VARIABLE} names {named}, and no such library can be loaded"
     if library.native is None:
         return f"by ggml: {MISSING}; install {OURS}"
     why_not = library.native.why_not(purpose)
-    return (
-        f"by ggml: {why_not}" if why_not else f"by code of ours, for {library.native.instructions(purpose)}"
-    )
+    return f"by ggml: {why_not}" if why_not else f"by native code, for {library.native.instructions(purpose)}"
 
 
 def _arrangement(library: Library, name: str) -> str:

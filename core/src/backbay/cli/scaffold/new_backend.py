@@ -1,8 +1,5 @@
 """A repository for a new backend, with a few kernels that already keep the contract.
 
-  --kernels   a function for each op over NumPy arrays, which core runs in order; the default
-  --graph     whole graphs as pure functions, over the arrays of an engine: PyTorch, JAX, CuPy
-
 The repository holds the plugin, its tests, and CI for GitHub and GitLab with the conformance suite. `backbay conform
 NAME --next` then says which kernel to write next.
 """
@@ -26,8 +23,21 @@ HIDDEN = ("gitignore", "gitlab-ci.yml", "github")  # names that begin with a dot
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("name", type=_name, help="the name that opens the backend, such as jax")
     kinds = parser.add_mutually_exclusive_group()
-    kinds.add_argument("--kernels", dest="kind", action="store_const", const="kernels", default="kernels")
-    kinds.add_argument("--graph", dest="kind", action="store_const", const="graph")
+    kinds.add_argument(
+        "--kernels",
+        dest="kind",
+        action="store_const",
+        const="kernels",
+        default="kernels",
+        help="a function for each op over NumPy arrays, which core runs in order; the default",
+    )
+    kinds.add_argument(
+        "--graph",
+        dest="kind",
+        action="store_const",
+        const="graph",
+        help="whole graphs as pure functions, over the arrays of an engine: PyTorch, JAX, CuPy",
+    )
     parser.add_argument(
         "--into", type=folder_to_write, metavar="FOLDER", help="the new repository; by default backbay-NAME"
     )

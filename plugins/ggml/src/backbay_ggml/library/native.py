@@ -30,7 +30,7 @@ MOST_ALONE = 1024  # numbers of a column that each thread encodes for itself, as
 ENTRY = 48  # bytes of 32 numbers of a column in codes
 EVERY_THREAD = -1  # GGML_N_TASKS_MAX
 TIMEOUT = 60.0  # seconds
-MISSING = "there is no code of ours for this CPU beside the library"
+MISSING = "there is no native code for this CPU beside the library"
 
 
 @dataclass(frozen=True)

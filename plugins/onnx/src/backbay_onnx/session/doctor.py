@@ -44,5 +44,5 @@ def _native(purpose: str) -> str:
     why_not = why_not_native(purpose)
     if code is None or why_not:
         return f"by ONNX Runtime: {why_not}"
-    made = f"by code of ours, for {instructions(code.path, purpose)}"
+    made = f"by native code, for {instructions(code.path, purpose)}"
     return f"{made}, of {', '.join(sorted(map(str, code.dtypes)))}" if purpose == PRODUCTS else made

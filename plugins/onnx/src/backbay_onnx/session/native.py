@@ -30,7 +30,7 @@ ATTENTION, GATES, PRODUCTS, RECURRENCE = "attention", "gates", "products", "recu
 PURPOSES = (PRODUCTS, ATTENTION, GATES, RECURRENCE)
 MOST_KEYS = 256  # numbers in a row of a state, in recurrences
 TIMEOUT = 60.0  # seconds
-MISSING = f"it is not installed; remedy: pip install {DISTRIBUTION}"
+MISSING = f"native code is not installed; remedy: install {DISTRIBUTION} (in a clone: pip install ./plugins/ggml/lib)"
 
 
 @dataclass(frozen=True)
