@@ -19,7 +19,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "model", nargs="*", help="GGUF files, folders, or names such as hf:org/name, ollama:name"
     )
     several(parser, "--models", "DIR", "a folder of models, also Hugging Face's cache or Ollama's store")
-    several(parser, "--alias", "NAME=MODEL", "a further name, for a model's name or its file")
+    several(parser, "--alias", "NAME=MODEL", "a further name for a model, which is given by its name or file")
     parser.add_argument("--host", default=Settings.host, help=f"address to listen at ({Settings.host})")
     number(parser, "--port", 0, 65535, Settings.port, f"port to listen at ({Settings.port}); 0: any free one")
     parser.add_argument("--backend", help="name of an installed backend; by default the best that works")
@@ -30,7 +30,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         1,
         2**16,
         Settings.parallel,
-        f"answers at a time, of each model ({Settings.parallel})",
+        f"answers at a time of each model ({Settings.parallel})",
     )
     number(parser, "--threads", 1, MAX_THREADS, None, "CPU threads of each model (all cores)")
     number(parser, "--context", 2, LARGEST, None, "tokens of each request (4096, or the model's if less)")
@@ -40,12 +40,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         0,
         LARGEST,
         Settings.queue,
-        f"requests that may wait, of each model ({Settings.queue})",
+        f"requests that may wait for each model ({Settings.queue})",
     )
     number(parser, "--max-loaded", 1, 1024, None, "models in memory at a time (as many as are named)")
     parser.add_argument("--worker", action="store_true", help="run each model in a process of its own")
     parser.add_argument(
-        "--api-key-file", metavar="FILE", help="keys, one on a line; requests need one of them"
+        "--api-key-file", metavar="FILE", help="a file of keys, one on a line; each request needs one of them"
     )
     several(
         parser,
@@ -54,16 +54,19 @@ def add_arguments(parser: ArgumentParser) -> None:
         "a name of this machine that requests may use (localhost, addresses); *: any",
     )
     several(
-        parser, "--allow-origin", "ORIGIN", "web pages that may use the server, as https://chat.example.com"
+        parser,
+        "--allow-origin",
+        "ORIGIN",
+        "a web page that may use the server, such as https://chat.example.com",
     )
     several(
         parser,
         "--allow-picture-host",
         "NAME",
-        "a host from which pictures may be fetched, by requests that name their address; *.NAME, *: several",
+        "a host from which the server may fetch the pictures that requests name by their address; *.NAME, *: several",
     )
     most = Settings.max_body >> 20
-    number(parser, "--max-body", 1, 1 << 20, most, f"most MiB of a request's body ({most})")
+    number(parser, "--max-body", 1, 1 << 20, most, f"largest body of a request in MiB ({most})")
     parser.add_argument("--metrics", action="store_true", help="serve metrics for Prometheus at /metrics")
     parser.add_argument("--no-page", action="store_true", help="serve no page at /")
     drain = Settings.drain_seconds
@@ -72,7 +75,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         type=positive,
         default=drain,
         metavar="SECONDS",
-        help=f"for running requests, at the end ({drain:g})",
+        help=f"how long running answers may go on after SIGTERM or Ctrl+C ({drain:g})",
     )
     parser.add_argument("--log", choices=("text", "json"), default="text", help="format of log lines (text)")
 
