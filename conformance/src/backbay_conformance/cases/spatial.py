@@ -53,6 +53,19 @@ def plane(draw: Draw, width: int, height: int) -> tuple[tuple[int, int], Along, 
     return kernel, geometry(draw, width, kernel[0]), geometry(draw, height, kernel[1])
 
 
+def image(draw: Draw) -> tuple[tuple[int, int], tuple[int, int], Along, Along]:
+    """The sides of an image and of a kernel, with its geometry.
+
+    One image in ten is cut into patches: the stride is as wide as the kernel, and columns and rows are left over.
+    """
+    if draw.on_turn(1, 10):
+        kernel = draw.pick(2, 3, 4), draw.pick(2, 3, 4)
+        width, height = (draw.pick(2, 1, 3) * side + draw.integer(1, side - 1) for side in kernel)
+        return (width, height), kernel, (kernel[0], 0, 1), (kernel[1], 0, 1)
+    width, height = image_side(draw), image_side(draw)
+    return (width, height), *plane(draw, width, height)
+
+
 def channels(draw: Draw) -> tuple[int, int, int]:
     """Channels of the data and of the result, and images; now and then none of one of them."""
     counts = [draw.pick(1, 2, 3, 9), draw.pick(1, 2, 5, 8), draw.pick(1, 2)]
@@ -114,8 +127,7 @@ def images(patch: tuple[int, ...]) -> int:
 @case(ops.conv2d)
 def conv2d(draw: Draw) -> Call:
     ic, oc, n = channels(draw)
-    width, height = image_side(draw), image_side(draw)
-    (kw, kh), (s0, p0, d0), (s1, p1, d1) = plane(draw, width, height)
+    (width, height), (kw, kh), (s0, p0, d0), (s1, p1, d1) = image(draw)
     if draw.flag(8):  # a product by channels, which a kernel of its own may compute
         kw = kh = d0 = d1 = 1
     patch = draw.listed(*PATCHES)
@@ -133,8 +145,7 @@ def conv2d(draw: Draw) -> Call:
 @case(ops.im2col)
 def im2col(draw: Draw) -> Call:
     ic, _, n = channels(draw)
-    width, height = image_side(draw), image_side(draw)
-    (kw, kh), (s0, p0, d0), (s1, p1, d1) = plane(draw, width, height)
+    (width, height), (kw, kh), (s0, p0, d0), (s1, p1, d1) = image(draw)
     patch = draw.listed(*PATCHES)
     if patch is not None:
         kw, kh, ic, _, width, height, s0, p0, d0 = patch

@@ -30,6 +30,9 @@ WIDTH, BLOCKS, TOKENS, CELLS = (
     64,
     12 << 10,
 )  # small products: few backends book what a kernel works in
+QUANTIZED = (DType.Q4_0, DType.Q8_0, DType.Q4_K, DType.Q6_K)
+EACH = 56
+"""Quantized weights of each dtype: as f32, those of one are more than the report and the process may differ by."""
 HELD = 48
 TURNS = 2
 """Contexts that run the same graph: what a closed one leaves behind counts as memory that is not booked."""
@@ -83,9 +86,9 @@ class Growth:
         PEAK.write_text("5")
 
 
-@scenario("memory", smoke=1, default=6, nightly=12)
+@scenario("memory", smoke=1, default=7, nightly=14)
 def the_report_agrees_with_the_process(lab: Lab, draw: Draw) -> None:
-    """A fresh process grows by what is booked, most of it weights, results or working memory.
+    """A fresh process grows by what is booked, most of it weights, quantized weights, results or working memory.
 
     The memory of other devices is not compared.
     """
@@ -95,7 +98,7 @@ def the_report_agrees_with_the_process(lab: Lab, draw: Draw) -> None:
     told = f"mostly {mostly} ({str(MOSTLY[mostly].__doc__).partition('.')[0]})"
     draw.note(told)
     with tempfile.TemporaryDirectory() as folder:
-        path = model(Path(folder) / "weights.gguf") if mostly == "weights" else None
+        path = MODELS[mostly](Path(folder) / "weights.gguf") if mostly in MODELS else None
         held = in_child(lab, path, mostly) if lab.spec else measured(lambda: lab.fresh(path), mostly)
     if held is None:
         return
@@ -110,6 +113,14 @@ def model(path: Path) -> Path:
     """A file of many weights."""
     weight = np.full((WIDTH, WIDTH), 1 / WIDTH, np.float32)
     return write_model(path, BLOCKS, ((f"blk.{n}.w.weight", DType.F32, weight) for n in range(BLOCKS)))
+
+
+def quantized_model(path: Path) -> Path:
+    """A file of many quantized weights; bytes of 0x11 are small numbers in each dtype."""
+    weights = {dtype: np.full((WIDTH, dtype.row_size(WIDTH)), 0x11, np.uint8) for dtype in QUANTIZED}
+    listed = [dtype for dtype in QUANTIZED for _ in range(EACH)]
+    named = ((f"blk.{n}.w.weight", dtype, weights[dtype]) for n, dtype in enumerate(listed))
+    return write_model(path, len(listed), named)
 
 
 def in_child(lab: Lab, path: Path | None, mostly: str) -> Held | None:
@@ -174,12 +185,23 @@ def used(backend: Backend, trace: Trace, growth: Growth, turns: int) -> BackendM
 def of_weights(ctx: Context) -> Tensor:
     """A layer for each weight, and a cache."""
     cache = ctx.layer(0).zeros(DType.F32, WIDTH, CELLS)
+    y = through_layers(ctx, BLOCKS)
+    ctx.forward(y.copy(ctx, cache.slice(ctx, 1, 0, TOKENS)))
+    return y
+
+
+def of_quantized_weights(ctx: Context) -> Tensor:
+    """A layer for each weight; decoded copies would be many times as large."""
+    return through_layers(ctx, EACH * len(QUANTIZED))
+
+
+def through_layers(ctx: Context, layers: int) -> Tensor:
+    """Some tokens, multiplied by the weight of each layer."""
     y = x = ctx.input().from_floats(np.ones((TOKENS, WIDTH), np.float32))
-    for n in range(BLOCKS):
+    for n in range(layers):
         w = ctx.backend.get(f"blk.{n}.w.weight")
         assert w is not None
         y = w.mulmat(ctx, y).add(ctx, x)
-    ctx.forward(y.copy(ctx, cache.slice(ctx, 1, 0, TOKENS)))
     return y
 
 
@@ -227,6 +249,7 @@ def of_windows(ctx: Context) -> Tensor:
 Trace = Callable[[Context], Tensor]
 MOSTLY: dict[str, Trace] = {
     "weights": of_weights,
+    "quantized weights": of_quantized_weights,
     "results": of_results,
     "working memory": of_working_memory,
     "attention": of_attention,
@@ -234,6 +257,7 @@ MOSTLY: dict[str, Trace] = {
     "windows": of_windows,
 }
 """Graphs by what most of their memory is for."""
+MODELS: dict[str, Callable[[Path], Path]] = {"weights": model, "quantized weights": quantized_model}
 
 
 def mib(size: int) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from backbay import ops
 
 from ...faults import AnyOp, BoundCall, Kind, Result, fault, named
@@ -54,6 +56,16 @@ def a_large_plan_keeps_its_memory_and_is_not_booked(call: BoundCall) -> Result:
 
     plan.close = closing
     return plan
+
+
+@fault(Kind.CLAIMS, "read_operand", like="L15868")
+def decoded_weights_are_kept_and_not_booked(call: BoundCall) -> Result:
+    """Each quantized weight is decoded once more, as float32, and no report counts the copies."""
+    numbers, operand = call.right(), call.operand
+    if operand.kind == "parameter" and operand.dtype.is_quantized:
+        kept = vars(call.backend).setdefault("kept_weights", {})
+        kept.setdefault(operand.leaf.name, np.array(numbers, np.float32))
+    return numbers
 
 
 class Seldom:
