@@ -13,7 +13,14 @@ from .backend.helper_processes import kill_helper, run_helper, start_helper
 from .backend.hooks import BackendHooks, Progress
 from .backend.kernel_backend import CPU, GRAPH, KernelBackend, KernelPlan
 from .backend.kernel_table import KernelTable
-from .backend.library_trials import processor, try_library
+from .backend.library_trials import (
+    TrialCase,
+    ended_from_outside,
+    processor,
+    random_blocks,
+    recurrence_cases,
+    try_library,
+)
 from .backend.profiling import ProfiledRun
 from .composites.parts import composite_kernels
 from .data.buffer import Buffer
@@ -158,6 +165,7 @@ __all__ = [
     "Term",
     "Timing",
     "Timings",
+    "TrialCase",
     "UnsupportedOpError",
     "Workspace",
     "assign_slots",
@@ -173,6 +181,7 @@ __all__ = [
     "dequantize",
     "encode",
     "encoding_gap",
+    "ended_from_outside",
     "gather",
     "hookimpl",
     "host_memory",
@@ -185,6 +194,8 @@ __all__ = [
     "program",
     "quantize",
     "raise_if_starved",
+    "random_blocks",
+    "recurrence_cases",
     "replacing",
     "require_cancel",
     "return_freed_memory",

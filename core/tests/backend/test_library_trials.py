@@ -27,8 +27,13 @@ def tried(library: Path, program: str) -> str:
 
 @pytest.mark.parametrize(
     ("program", "said"),
-    [("print('wrong results')", "wrong results"), ("", ""), (DIES.format(4), "the trial failed:  (exit -4)")],
-    ids=["wrong", "right", "SIGILL"],
+    [
+        ("print('wrong results')", "wrong results"),
+        ("", ""),
+        (DIES.format(4), "the trial failed:  (exit -4)"),
+        (DIES.format("__import__('signal').SIGTRAP"), "the trial failed:  (exit -5)"),
+    ],
+    ids=["wrong", "right", "SIGILL", "SIGTRAP"],
 )
 @pytest.mark.skipif(sys.platform == "win32", reason="the system has no such signals")
 def test_a_result_and_a_fault_of_the_code_are_remembered(library: Path, program: str, said: str) -> None:
@@ -41,10 +46,11 @@ def test_a_result_and_a_fault_of_the_code_are_remembered(library: Path, program:
     [
         DIES.format(9),
         DIES.format(15),
+        DIES.format("__import__('signal').SIGBUS"),
         "import os, sys; sys.stderr.write('std::bad_alloc'); sys.stderr.flush(); os.abort()",
         "raise MemoryError",
     ],
-    ids=["SIGKILL", "SIGTERM", "bad_alloc", "MemoryError"],
+    ids=["SIGKILL", "SIGTERM", "SIGBUS", "bad_alloc", "MemoryError"],
 )
 @pytest.mark.skipif(sys.platform == "win32", reason="the system has no such signals")
 def test_a_trial_that_was_killed_or_got_no_memory_is_made_again(library: Path, program: str) -> None:

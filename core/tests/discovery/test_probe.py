@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 from environment import GOOD, with_gpu
 
+from backbay.discovery import probe as probe_module
 from backbay.discovery.installed import BackendEntry
 from backbay.discovery.probe import ProbeResult, probe, probe_all
+from backbay.discovery.verdicts import kept_verdict
 
 SEGFAULT = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
 HANG = "import time; time.sleep(60)"
@@ -151,3 +155,73 @@ def test_a_verdict_is_remembered_until_it_is_asked_for_again(verdict_on, tmp_pat
     assert probe_all([entry], again=True)[0].reason == first.reason
     assert seen.read_text() == "xxx"
     assert probe_all([]) == []
+
+
+# -- what is kept ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds by which the clock is ahead, and a cache folder."""
+    monkeypatch.delenv("BACKBAY_NO_CACHE", raising=False)
+    monkeypatch.setenv("BACKBAY_CACHE_DIR", str(tmp_path / "cache"))
+    ahead, now = [0.0], time.time
+    monkeypatch.setattr(time, "time", lambda: now() + ahead[0])
+    return ahead
+
+
+ENTRY = BackendEntry("probed", "backbay-probed", "1.0", "probed_plugin")
+
+
+def keep(result: ProbeResult) -> None:
+    probe_module._keep(result, probe_module.TIMEOUT)
+    place = kept_verdict(result.entry)
+    assert place is not None
+    assert place.path is not None
+    if place.path.exists():
+        os.utime(place.path, (time.time(),) * 2)  # by the test's clock
+
+
+@pytest.mark.fault(
+    "a plugin hangs because the machine is busy",
+    "later processes believe it for ten minutes, after each further hang four times as long, up to a day",
+)
+def test_a_hang_is_believed_for_longer_each_time(clock: list[float]) -> None:
+    for minutes in (10, 40, 160, 640, 1440, 1440):
+        keep(ProbeResult(ENTRY, "it hung", died=True, hangs=1))
+        clock[0] += 60 * minutes - 30
+        found = probe_module.recall(ENTRY)
+        assert found is not None
+        assert found.reason.startswith("it hung (seen ")
+        clock[0] += 60
+        assert probe_module.recall(ENTRY) is None
+
+
+def test_a_plugin_that_works_after_a_hang_begins_anew(clock: list[float]) -> None:
+    for result in ({"reason": "it hung", "died": True, "hangs": 1}, {}) * 2:
+        keep(ProbeResult(ENTRY, **result))
+        clock[0] += 700
+        assert (probe_module.recall(ENTRY) is None) == bool(result)
+
+
+def test_a_crash_is_believed_for_a_day(clock: list[float]) -> None:
+    keep(ProbeResult(ENTRY, "it crashed", died=True))
+    clock[0] += 86000
+    assert probe_module.recall(ENTRY) is not None
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "os.kill(os.getpid(), signal.SIGKILL)",
+        "sys.stderr.write('std::bad_alloc'); sys.stderr.flush(); os.abort()",
+    ],
+    ids=["SIGKILL", "bad_alloc"],
+)
+def test_the_end_of_a_plugin_that_was_killed_or_got_no_memory_is_not_kept(
+    verdict_on, clock, end: str
+) -> None:
+    result = verdict_on(f"import os, signal, sys; {end}")
+    assert (result.died, result.passing) == (True, True)
+    keep(result)
+    assert probe_module.recall(result.entry) is None

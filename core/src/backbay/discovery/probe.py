@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import IO, Any
 
 from ..backend.helper_processes import kill_helper, start_helper
+from ..backend.library_trials import ended_from_outside
 from ..data.cache_folder import human_age
 from ..types.params import DeviceInfo
 from .installed import BackendEntry
@@ -20,6 +21,8 @@ from .verdicts import DAY, kept_verdict
 TIMEOUT = 20.0  # seconds; starting a GPU's library can take several
 GRACE = 5.0  # further seconds, in which the child itself can report where it hangs
 NEWS = 10.0  # seconds between words about a backend that needs longer
+HUNG = 600.0  # seconds for which a first hang is remembered: the machine may have been busy
+GROWTH = 4  # each further hang is remembered so many times as long, up to a day
 PATIENCE = 1.0  # seconds without a word about what is waited for
 _CHILD = (
     "import json, sys; request = json.load(sys.stdin); sys.path[:] = request['path']; "
@@ -36,6 +39,8 @@ class ProbeResult:
     kernels   the ops that it has kernels for; None if it could not be loaded.
     output    the end of the plugin's output to stdout and stderr.
     died      whether the child hung, crashed, or ended before it was done.
+    hangs     how often it has hung, one time after the other.
+    passing   whether something else killed the child, or it got no memory.
     age       seconds since an earlier process tried it; 0 if this process did.
     """
 
@@ -47,11 +52,18 @@ class ProbeResult:
     priority: int | None = None
     output: str = ""
     died: bool = False
+    hangs: int = 0
+    passing: bool = False
     age: float = 0.0
 
     @property
     def works(self) -> bool:
         return not self.reason
+
+    @property
+    def seconds_kept(self) -> float:
+        """How long later processes believe the result."""
+        return min(HUNG * GROWTH ** (self.hangs - 1), DAY) if self.hangs else DAY
 
     @property
     def has_gpu(self) -> bool:
@@ -68,8 +80,8 @@ def probe_all(
 ) -> list[ProbeResult]:
     """Probe all backends at the same time, each for TIMEOUT seconds or another time.
 
-    Results are kept in this process, and for a day in the cache folder if the backend works, or its child died. A
-    backend that says why it does not work is asked by each process. `again` probes anew.
+    Results are kept in this process, and for a day in the cache folder if the backend works, or its child died; a hang
+    is kept for minutes at first. A backend that says why it does not work is asked by each process. `again` probes anew.
     """
     wanted = list(entries)
     missing = [entry for entry in wanted if again or entry not in _known]
@@ -109,6 +121,8 @@ def recall(entry: BackendEntry) -> ProbeResult | None:
         found = replace(_from_facts(entry, kept or {}), age=max(time.time() - (kept or {})["time"], 1.0))
     except (TypeError, AttributeError, KeyError):  # nothing was kept, or nonsense
         return None
+    if found.age > found.seconds_kept:
+        return None
     if found.died:
         since = f"seen {human_age(found.age)} ago; `backbay doctor` tries it again"
         return replace(found, reason=f"{found.reason} ({since})")
@@ -125,7 +139,12 @@ def _keep(result: ProbeResult, timeout: float) -> None:
     place = kept_verdict(result.entry)
     if place is None:
         return
-    if result.works or (result.died and timeout >= TIMEOUT):  # in less time, it may not have hung
+    if result.hangs:
+        earlier = place.recall()
+        before = earlier.get("hangs", 0) if isinstance(earlier, dict) else 0
+        result = replace(result, hangs=before + 1 if isinstance(before, int) else 1)
+    lasts = result.died and not result.passing and timeout >= TIMEOUT  # in less time, it may not have hung
+    if result.works or lasts:
         place.keep({**asdict(result), "entry": result.entry.name, "time": time.time()})
     else:
         place.forget()
@@ -183,11 +202,15 @@ def _result(entry: BackendEntry, code: int | None, said: bytes, output: str, tim
     """The result from the lines of the child's report; its last stage is where it ended."""
     facts = _read(said)
     died = not facts.get("finished", False)
+    hung = died and (code is None or "Timeout (" in output)
+    passing = died and not hung and ended_from_outside(code or 0, output)
     if died:
-        facts["reason"] = _end(code, facts["stage"], output, timeout + facts["extension"])
+        limit = timeout + facts["extension"]
+        facts["reason"] = _end(None if hung else code, facts["stage"], output, limit)
     output = output[-4000:].strip()
     try:
-        return _from_facts(entry, {**facts, "output": output, "died": died})
+        made = _from_facts(entry, {**facts, "output": output, "died": died, "hangs": int(hung)})
+        return replace(made, passing=passing)
     except (TypeError, AttributeError) as error:  # a plugin wrote into the report
         return ProbeResult(entry, f"its report cannot be read: {error}", output=output)
 
@@ -206,6 +229,7 @@ def _from_facts(entry: BackendEntry, facts: Mapping[str, Any]) -> ProbeResult:
         priority,
         str(facts["output"]),
         bool(facts["died"]),
+        int(facts["hangs"]),
     )
 
 
@@ -231,7 +255,7 @@ def _facts(line: str) -> dict[str, Any]:
 def _end(code: int | None, stage: str, output: str, timeout: float) -> str:
     """The reason if the child ended before it finished: it hung, crashed, or ended the process."""
     where = _innermost(output)
-    if code is None or "Timeout (" in output:
+    if code is None:
         return f"it hung while {stage}: no answer in {timeout:g} s{where}"
     if code < 0:
         return f"it crashed with {_signal(-code)} while {stage}{where}"

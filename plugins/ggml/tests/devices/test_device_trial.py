@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -102,11 +103,31 @@ def test_a_child_that_dies_is_started_again_at_the_next_case(child) -> None:
     assert verdict.measured("case 3") == Precision(DType.F16, DType.F32)
 
 
-@pytest.mark.parametrize("signal", ["SIGKILL", "SIGTERM"])
+@pytest.mark.parametrize("signal", ["SIGKILL", "SIGTERM", "SIGBUS"])
 def test_a_trial_that_was_killed_from_outside_is_not_remembered(child, signal) -> None:
     child(dying_at(1).replace("os.abort()", f"os.kill(os.getpid(), __import__('signal').{signal})"))
     verdict, lasts = run_trial(load_library(), "FAST:0")
     assert verdict.wrong == {"case 1": f"{signal}: GGML_ASSERT failed"}
+    assert not lasts
+
+
+@pytest.mark.parametrize("said", ["std::bad_alloc", "vk::Device::allocateMemory: ErrorOutOfDeviceMemory"])
+def test_a_trial_that_got_no_memory_is_not_remembered(child, said) -> None:
+    child(dying_at(1).replace("GGML_ASSERT failed", said))
+    verdict, lasts = run_trial(load_library(), "FAST:0")
+    assert verdict.wrong == {"case 1": f"SIGABRT: {said}"}
+    assert not lasts
+
+
+def test_a_case_that_raised_for_want_of_memory_is_not_remembered(child) -> None:
+    child(
+        dying_at(of=4).replace(
+            '{"result": ["f16", "f32"] if number == 3 else ""}',
+            '{"error": "NoMemoryError: full"} if number == 1 else {"result": ""}',
+        )
+    )
+    verdict, lasts = run_trial(load_library(), "FAST:0")
+    assert verdict.wrong == {"case 1": "NoMemoryError: full"}
     assert not lasts
 
 
@@ -136,6 +157,22 @@ def test_a_verdict_is_kept_for_later_processes(child, monkeypatch, tmp_path) -> 
     child("raise SystemExit('tried again')")
     assert device_verdict.is_known(library, "FAST card")
     assert device_verdict.verdict_of(library, "FAST:0", "FAST card") == first
+
+
+def test_a_verdict_in_which_a_case_was_late_is_kept_for_a_day(child, monkeypatch, tmp_path) -> None:
+    monkeypatch.delenv("BACKBAY_NO_CACHE", raising=False)
+    monkeypatch.setenv("BACKBAY_CACHE_DIR", str(tmp_path))
+    library, ahead, now = load_library(), [0.0], time.time
+    monkeypatch.setattr(time, "time", lambda: now() + ahead[0])
+    for description, ending in (("late", "'Timeout (0:05:00)!'"), ("crashed", "'GGML_ASSERT failed'")):
+        monkeypatch.setattr(device_verdict, "_known", {})
+        child(dying_at(1).replace('"GGML_ASSERT failed"', ending))
+        device_verdict.verdict_of(library, "FAST:0", description)
+    device_verdict._known.clear()
+    assert device_verdict.is_known(library, "late")
+    ahead[0] = 86500
+    assert not device_verdict.is_known(library, "late")
+    assert device_verdict.is_known(library, "crashed")
 
 
 def test_a_refused_device_is_left_out_and_doctor_says_why(monkeypatch) -> None:

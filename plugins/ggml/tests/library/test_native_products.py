@@ -7,10 +7,11 @@ import pytest
 from repacked import repacked
 
 from backbay import DType
-from backbay.plugin import decode
+from backbay.backend.library_trials import SCALES
+from backbay.plugin import decode, random_blocks
 from backbay_ggml.library.abi import ffi
 from backbay_ggml.library.native import ENTRY, FORMATS, MOST_ALONE
-from backbay_ggml.library.native_trial import SCALES, multiply, random_blocks, run, tensor, tensor_of
+from backbay_ggml.library.native_trial import multiply, run, tensor, tensor_of
 
 X8 = {"Q4_0_X8": DType.Q4_0, "Q4_K_X8": DType.Q4_K}
 SHAPES = [(1, 256), (3, 512), (8, 256), (31, 1024), (33, 768), (64, 2048), (72, 8192), (130, 1280)]

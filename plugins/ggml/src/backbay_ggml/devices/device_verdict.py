@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from backbay import DType, Precision
-from backbay.plugin import CachedValue, start_helper
+from backbay.plugin import CachedValue, ended_from_outside, start_helper
 
 from ..library.library import Library
 from ..library.location import VARIABLE
@@ -30,8 +30,8 @@ PATIENCE = 300.0  # seconds for one case; a driver made of software compiles a s
 WHOLE = 1800.0  # seconds that a trial may take
 NEWS = 10.0  # seconds between words about a trial
 ENDINGS = 60  # of the child, after which a device is given up
-FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
-"""Signals that end a child which did nothing wrong; the first, for want of memory."""
+DAY = 86400.0  # seconds that a verdict is kept in which a case was late: the machine may have been busy
+LATE = "no answer in"
 VARIABLES = ("CUDA_", "GGML_", "HIP_", "MESA_", "NVIDIA_", "ROCR_", "VK_")  # begin what drivers read
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
@@ -85,19 +85,27 @@ def verdict_of(library: Library, device: str, description: str) -> DeviceVerdict
     if not _trying:
         return None
     if description not in _known:
-        kept = _kept(library, description)
-        verdict = _parsed(kept.recall())
+        verdict = _recalled(library, description)
         if verdict is None:
             verdict, lasts = run_trial(library, device)
             if lasts:
-                kept.keep(asdict(verdict))
+                _kept(library, description).keep(asdict(verdict))
         _known[description] = verdict
     return _known[description]
 
 
 def is_known(library: Library, description: str) -> bool:
     """Whether there is a verdict already, so that no trial is needed."""
-    return description in _known or _parsed(_kept(library, description).recall()) is not None
+    return description in _known or _recalled(library, description) is not None
+
+
+def _recalled(library: Library, description: str) -> DeviceVerdict | None:
+    """The verdict of an earlier process; None if there is none, or it may be another one now."""
+    kept = _kept(library, description)
+    found = _parsed(kept.recall())
+    if found is not None and any(what.startswith(LATE) for what in found.wrong.values()):
+        return _parsed(kept.recall(DAY))
+    return found
 
 
 def run_trial(library: Library, device: str) -> tuple[DeviceVerdict, bool]:
@@ -109,7 +117,7 @@ def run_trial(library: Library, device: str) -> tuple[DeviceVerdict, bool]:
             results.update(found.results)
             if finished or time.monotonic() - begun > WHOLE or found.begun is None:
                 break
-            results[found.begun] = {"error": found.ending}
+            results[found.begun] = {"error": found.ending, "lasts": found.lasts}
             number, children = found.number + 1, children + 1
             if found.begun == PLAIN or children == ENDINGS:
                 break
@@ -127,8 +135,14 @@ def _judged(results: Mapping[str, Any], ending: str, finished: bool) -> tuple[De
     }
     if PLAIN not in results or PLAIN in wrong:
         return DeviceVerdict(f"{PLAIN} on it fails: {wrong.get(PLAIN, ending)}"), False
-    killed = any(what.startswith(FROM_OUTSIDE) for what in wrong.values())
-    return DeviceVerdict("", wrong, precision, tuple(results)), finished and not killed
+    return DeviceVerdict("", wrong, precision, tuple(results)), finished and all(
+        map(_lasts, results.values())
+    )
+
+
+def _lasts(found: Mapping[str, Any]) -> bool:
+    """Whether a case would end so again."""
+    return bool(found["lasts"]) if "lasts" in found else not ended_from_outside(0, found.get("error", ""))
 
 
 @dataclass
@@ -139,6 +153,7 @@ class _Found:
     begun: str | None = None  # the case that it was at
     number: int = 0
     ending: str = ""
+    lasts: bool = True  # whether the ending would come again
 
 
 def _run_child(
@@ -172,7 +187,9 @@ def _run_child(
                     device, found.begun, found.number + 1, said["of"], news - begun,
                 )  # fmt: skip
     noise.seek(0)
-    found.ending = _ending(child.returncode, noise.read().decode(errors="replace"))
+    output = noise.read().decode(errors="replace")
+    found.ending = _ending(child.returncode, output)
+    found.lasts = not ended_from_outside(child.returncode, output)
     return found, child.returncode == 0
 
 
@@ -182,7 +199,7 @@ def _command(device: str, first: int) -> list[str]:
 
 def _ending(code: int, output: str) -> str:
     if "Timeout (" in output:
-        return f"no answer in {PATIENCE:g} s"
+        return f"{LATE} {PATIENCE:g} s"
     said = [line.strip() for line in output.splitlines() if line.strip()]
     how = signal.Signals(-code).name if code < 0 else f"exit {code}"
     return f"{how}: {said[-1][:200]}" if said else how

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from backbay import DType
-from backbay.plugin import Array, Bytes, contiguous_strides, decode
+from backbay.plugin import Array, TrialCase, contiguous_strides, decode, random_blocks, recurrence_cases
 
 from .abi import Ptr, ffi
 from .native import (
@@ -91,40 +91,14 @@ def convolution(code: NativeCode) -> bool:
 
 def recurrence(code: NativeCode) -> bool:
     """Whether both delta rules and the selective scan are right for some tokens and sequences."""
-    rng = np.random.default_rng(4)
-    tokens, heads, values, keys = 9, 3, 18, 64
-    s, a = rng.standard_normal((2, heads, values, keys)), rng.uniform(-1, 0, (heads, 1))
-    q, k, share, dt = (rng.uniform(-0.1, 0.1, (2, tokens, heads, n)) for n in (keys, keys, 1, 1))
-    v, decay = rng.standard_normal((2, tokens, heads, values)), rng.uniform(-1, 0, (2, tokens, heads, keys))
-    gated = _recurred(s, decay, k * np.exp(decay), k, v * share, k * share, q)
-    removing = _recurred(s, decay, q, k, v, q * share, q)
-    step = np.log1p(np.exp(dt))
-    scanned = _recurred(s, step * a, q * 0, k, v * step, q * 0, q)
-    ids = np.array([1, 0], np.int32)
-    delta, scan = code.function("delta_rule"), code.function("selective_scan")
-    given = [x.astype(np.float32) for x in (s, q, k, v, decay, share)]
-    scan_given = [x.astype(np.float32) for x in (s[::-1], v, dt[..., 0], a, k, q)]
-    cases = (delta, given, gated), (delta, [*given, given[1]], removing), (scan, [*scan_given, ids], scanned)
-    return all(_agrees(function, operands, expected) for function, operands, expected in cases)
+    functions = {"delta_rule": code.function("delta_rule"), "ssm_scan": code.function("selective_scan")}
+    return all(_recurs(functions[case.op], case) for case in recurrence_cases())
 
 
-def _recurred(
-    s: Array, decay: Array, read: Array, key: Array, added: Array, put: Array, asked: Array
-) -> Array:
-    """What the functions give, by the formula of lib/recurrence_call.h."""
-    y = np.empty_like(added)
-    for t in range(added.shape[1]):
-        known = (s * read[:, t, :, None]).sum(-1, keepdims=True)
-        s = s * np.exp(decay[:, t, :, None]) + key[:, t, :, None] * added[:, t, ..., None]
-        s = s - put[:, t, :, None] * known
-        y[:, t] = (s * asked[:, t, :, None]).sum(-1)
-    return np.concatenate([y.ravel(), s.ravel()])
-
-
-def _agrees(function: Ptr, operands: Sequence[Array], expected: Array) -> bool:
-    result = np.zeros(expected.shape, np.float32)
-    run(function, result, [np.ascontiguousarray(x) for x in operands], ffi.NULL)
-    return bool(np.allclose(result, expected, rtol=CLOSE, atol=CLOSE))
+def _recurs(function: Ptr, case: TrialCase) -> bool:
+    result = np.zeros(case.expected.shape, np.float32)
+    run(function, result, case.operands, ffi.NULL)
+    return bool(np.allclose(result, case.expected, rtol=CLOSE, atol=CLOSE))
 
 
 def rows(code: NativeCode) -> bool:
@@ -169,15 +143,6 @@ def _multiplies(native: NativeProducts, dtype: DType) -> bool:
     )
 
 
-def random_blocks(dtype: DType, count: int, rng: np.random.Generator) -> Bytes:
-    """Blocks of any codes, whose scales are near 1."""
-    blocks = rng.integers(0, 256, (count // dtype.block_size, dtype.type_size), np.uint8)
-    for place in SCALES[dtype]:
-        scale = rng.uniform(0.5, 1.5, len(blocks)).astype(np.float16)
-        blocks[:, place : place + 2] = scale.view(np.uint8).reshape(-1, 2)
-    return blocks.reshape(-1)
-
-
 def multiply(native: NativeProducts, format_: str, weights: Ptr, x: Array) -> Array:
     """The products of weights and the rows of an array."""
     number, (count, inner) = ffi.cast("void *", FORMATS.index(format_)), x.shape
@@ -191,8 +156,6 @@ def multiply(native: NativeProducts, format_: str, weights: Ptr, x: Array) -> Ar
     return result
 
 
-SCALES = {DType.Q4_0: (0,), DType.Q8_0: (0,), DType.Q4_K: (0, 2), DType.Q6_K: (208,)}
-"""The places of scales in blocks."""
 TRIALS: dict[str, Callable[[NativeCode], bool]] = {
     ATTENTION: attention,
     CONVOLUTION: convolution,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import signal
 import subprocess
 import sys
 from dataclasses import asdict, dataclass, field
@@ -13,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from backbay import DType
-from backbay.plugin import CachedValue, processor, run_helper
+from backbay.plugin import CachedValue, ended_from_outside, processor, run_helper
 
 from ..library.library import Library
 from ..library.location import VARIABLE
@@ -22,8 +21,6 @@ from .arrangements import AMX, REPACK, TYPES, Arrangement, buffer_types
 ONE_COLUMN = "ONE_COLUMN"  # the trial of another form of products of one column; see `lowering.products`
 WRONG = "wrong results"  # the begin of what the trial prints if the arrangement computes wrongly
 TIMEOUT = 120.0  # seconds
-NO_MEMORY = "bad_alloc"  # then C++ aborts
-FAULTS = (signal.SIGILL, signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT)  # of code that the CPU does not run
 
 
 @dataclass(frozen=True)
@@ -96,7 +93,7 @@ def run_trial(library: Library, name: str) -> TrialResult:
             return TrialResult(f"the trial's output cannot be read: {done.stdout!r}", lasts=False)
     last = (done.stdout + done.stderr).strip().splitlines()[-1:] or [""]
     if done.returncode < 0:
-        lasts = -done.returncode in FAULTS and NO_MEMORY not in done.stderr
+        lasts = not ended_from_outside(done.returncode, done.stderr)
         return TrialResult(f"signal {-done.returncode}", lasts=lasts)
     return TrialResult(f"{last[0]} (exit {done.returncode})", lasts=done.stdout.startswith(WRONG))
 

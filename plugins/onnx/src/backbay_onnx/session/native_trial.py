@@ -14,15 +14,13 @@ import numpy as np
 from onnx import NodeProto, helper
 
 from backbay import DType
-from backbay.plugin import Array, Bytes, decode
+from backbay.plugin import Array, TrialCase, decode, random_blocks, recurrence_cases
 
 from .native import ATTENTION, DOMAIN, FORMATS, GATES, PRODUCTS, RECURRENCE, dtypes_of
 from .runtime import runtime
 
 CLOSE = 1e-3
 ROWS, INNER, COLUMNS = 70, 1280, 9
-SCALES = {DType.Q4_0: (0,), DType.Q8_0: (0,), DType.Q4_K: (0, 2), DType.Q6_K: (208,)}
-"""The places of scales in blocks."""
 
 
 def products(path: Path) -> bool:
@@ -47,15 +45,6 @@ def _multiplies(path: Path, dtype: DType) -> bool:
     return np.array_equal(rows, numbers[ids]) and bool(
         np.allclose(product, expected, rtol=CLOSE, atol=CLOSE * np.abs(expected).max())
     )
-
-
-def random_blocks(dtype: DType, count: int, rng: np.random.Generator) -> Bytes:
-    """Blocks of any codes, whose scales are near 1."""
-    blocks = rng.integers(0, 256, (count // dtype.block_size, dtype.type_size), np.uint8)
-    for place in SCALES[dtype]:
-        scale = rng.uniform(0.5, 1.5, len(blocks)).astype(np.float16)
-        blocks[:, place : place + 2] = scale.view(np.uint8).reshape(-1, 2)
-    return blocks.reshape(-1)
 
 
 def attention(path: Path) -> bool:
@@ -96,44 +85,21 @@ def gates(path: Path) -> bool:
 
 def recurrence(path: Path) -> bool:
     """Whether both delta rules and the selective scan are right for some tokens and sequences."""
-    rng = np.random.default_rng(4)
-    tokens, heads, values, keys = 9, 3, 18, 64
-    s, a = rng.standard_normal((2, heads, values, keys)), rng.uniform(-1, 0, (heads, 1))
-    q, k, share, dt = (rng.uniform(-0.1, 0.1, (2, tokens, heads, n)) for n in (keys, keys, 1, 1))
-    v, decay = rng.standard_normal((2, tokens, heads, values)), rng.uniform(-1, 0, (2, tokens, heads, keys))
-    step = np.log1p(np.exp(dt))
-    expected = (
-        _recurred(s, decay, k * np.exp(decay), k, v * share, k * share, q),
-        _recurred(s, decay, q, k, v, q * share, q),
-        _recurred(s, step * a, q * 0, k, v * step, q * 0, q),
-    )
-    named = {"s": s, "q": q, "k": k, "v": v, "decay": decay, "share": share, "dt": dt[..., 0], "a": a}
-    rule = ["s", "q", "k", "v", "decay", "share"]
-    nodes = [
-        node("DeltaRule", [*rule, ""], "gated"),
-        node("DeltaRule", [*rule, "q"], "removing"),
-        node("SelectiveScan", ["s", "v", "dt", "a", "k", "q"], "scanned"),
-    ]
-    given = {name: np.ascontiguousarray(x, np.float32) for name, x in named.items()}
-    found = run(path, nodes, given, ["gated", "removing", "scanned"])
-    return all(
-        np.allclose(made, right, rtol=CLOSE, atol=CLOSE) for made, right in zip(found, expected, strict=True)
-    )
+    return all(_recurs(path, case) for case in recurrence_cases())
 
 
-def _recurred(
-    s: Array, decay: Array, read: Array, key: Array, added: Array, put: Array, asked: Array
-) -> Array:
-    """What the custom ops give, by the formula of recurrence_call.h."""
-    y = np.empty_like(added)
-    for t in range(added.shape[1]):
-        known = (s * read[:, t, :, None]).sum(-1, keepdims=True)
-        s = s * np.exp(decay[:, t, :, None]) + key[:, t, :, None] * added[:, t, ..., None]
-        s = s - put[:, t, :, None] * known
-        y[:, t] = (s * asked[:, t, :, None]).sum(-1)
-    return np.concatenate([y.ravel(), s.ravel()])
+def _recurs(path: Path, case: TrialCase) -> bool:
+    """The custom op of the scan has no ids: its states come in the sequences' order."""
+    operands = list(case.operands)
+    if case.op == "ssm_scan":
+        operands[0] = operands[0][operands.pop()]
+    named = {f"x{n}": x for n, x in enumerate(operands)}
+    inputs = [*named, *[""] * (7 - len(named))] if case.op == "delta_rule" else list(named)
+    [found] = run(path, [node(CUSTOM[case.op], inputs, "y")], named, ["y"])
+    return bool(np.allclose(found, case.expected, rtol=CLOSE, atol=CLOSE))
 
 
+CUSTOM = {"delta_rule": "DeltaRule", "ssm_scan": "SelectiveScan"}
 TRIALS: dict[str, Callable[[Path], bool]] = {
     ATTENTION: attention,
     GATES: gates,
