@@ -98,6 +98,18 @@ def test_a_missing_model_names_what_was_searched_and_what_is_near(home: Path) ->
         load("lmstudio:org/name", "cpu_ref")
 
 
+@pytest.mark.fault("a user has no home", "ModelFileError with the places that were searched")
+def test_a_user_without_a_home_is_told_what_was_searched(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(_: int) -> None:
+        raise KeyError
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    for name, place in (("hf:a/b", "~/.cache"), ("ollama:a", "~/.ollama"), ("lmstudio:a/b", "~/.lmstudio")):
+        with pytest.raises(ModelFileError, match=place):
+            load(name, "cpu_ref")
+
+
 @pytest.mark.parametrize(
     "name", ["hf:../../etc", "hf:", "hf:..", "hf:a/..", "ollama:../x", "ollama:a/b/c/d", "lmstudio:../.."]
 )

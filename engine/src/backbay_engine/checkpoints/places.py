@@ -59,11 +59,11 @@ def locate(name: Name) -> Located:
 def hugging_face_cache() -> Path:
     for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
         if os.environ.get(variable):
-            return Path(os.environ[variable]).expanduser()
+            return _expanded(os.environ[variable])
     if os.environ.get("HF_HOME"):
-        return Path(os.environ["HF_HOME"]).expanduser() / "hub"
+        return _expanded(os.environ["HF_HOME"]) / "hub"
     caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(caches).expanduser() / "huggingface" / "hub"
+    return _expanded(caches) / "huggingface" / "hub"
 
 
 def _hugging_face(name: str, rest: str) -> Located:
@@ -105,8 +105,8 @@ def snapshot_of(name: str, repository: Path, revision: str) -> Path:
 
 def ollama_stores() -> list[Path]:
     if os.environ.get("OLLAMA_MODELS"):
-        return [Path(os.environ["OLLAMA_MODELS"]).expanduser()]
-    return [Path("~/.ollama/models").expanduser(), Path("/usr/share/ollama/.ollama/models")]
+        return [_expanded(os.environ["OLLAMA_MODELS"])]
+    return [_expanded("~/.ollama/models"), Path("/usr/share/ollama/.ollama/models")]
 
 
 def _ollama(name: str, rest: str) -> Located:
@@ -162,11 +162,11 @@ def manifest_names(manifests: Path) -> Iterator[tuple[str, Path]]:
 
 
 def lm_studio_folders() -> list[Path]:
-    pointer, homes = Path("~/.lmstudio-home-pointer").expanduser(), ["~/.lmstudio", "~/.cache/lm-studio"]
+    pointer, homes = _expanded("~/.lmstudio-home-pointer"), ["~/.lmstudio", "~/.cache/lm-studio"]
     if pointer.is_file():
         with pointer.open("rb") as stream:
             homes.insert(0, stream.read(4096).decode("utf-8", "replace").strip().replace("\0", ""))
-    return [Path(home).expanduser() / "models" for home in dict.fromkeys(homes)]
+    return [_expanded(home) / "models" for home in dict.fromkeys(homes)]
 
 
 def _lm_studio(name: str, rest: str) -> Located:
@@ -254,6 +254,11 @@ def is_first(path: Path) -> bool:
     """Whether a file is whole, or the first part of a split model."""
     part = _PART.search(path.name)
     return part is None or int(part[1]) == 1
+
+
+def _expanded(text: str) -> Path:
+    """A path with the user's home in place of ~, which stays where the system knows no home."""
+    return Path(os.path.expanduser(text))  # noqa: PTH111  pathlib's raises RuntimeError then
 
 
 def _names(folder: Path, pattern: str) -> list[str]:
