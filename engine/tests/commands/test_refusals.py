@@ -6,6 +6,8 @@ import io
 from pathlib import Path
 from typing import Any
 
+import gguf
+import numpy as np
 import pytest
 from model_files import stored
 from small_llama import write_small_llama
@@ -122,6 +124,20 @@ def test_files_that_are_no_models_are_refused(
     status, why = refusal(words, capsys)
     assert status == 1
     assert told in why
+
+
+def test_layers_on_gpus_of_an_impossible_number_of_blocks_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "none.gguf", "llama")
+    writer.add_int32("llama.block_count", -5)
+    writer.add_tensor("output.weight", np.ones((4, 4), np.float32))
+    for step in ("write_header_to_file", "write_kv_data_to_file", "write_tensors_to_file", "close"):
+        getattr(writer, step)()
+    words = ["run", str(tmp_path / "none.gguf"), "-p", "x", "--backend", "cpu_ref", "--gpu-layers", "3"]
+    status, why = refusal(words, capsys)
+    assert status == 1
+    assert "'llama.block_count', found the int -5" in why
 
 
 @pytest.mark.parametrize("command", [*MODELS, "tokenize"])

@@ -22,6 +22,7 @@ from ..engines.sight import STORE_BYTES
 from ..engines.sizes import Sizes
 from ..llm import LLM
 from ..loading import load
+from ..models.keys import BLOCK_COUNT
 from ..trials import fastest
 
 MODEL = "a GGUF file (of a split model, any of its files), a folder of transformers, or a name such as hf:org/name"
@@ -207,7 +208,7 @@ def _layers_on_gpus(args: Namespace, name: str | None) -> GPULayersList:
     with backbay.open(None, name) as backend:
         gpus = [(device.id, device.free_memory or 0) for device in backend.devices() if device.is_gpu]
     with open_model_file(args.model) as model:
-        blocks = model.metadata.int("block_count")
+        blocks = BLOCK_COUNT.of(model.metadata)
         sizes = [0] * (blocks + 1)  # the last is the output layer
         for tensor in model.tensors.values():
             block = re.match(r"blk\.(\d+)\.", tensor.name)
