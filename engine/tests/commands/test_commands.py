@@ -225,6 +225,9 @@ def test_run_refuses_a_session_that_it_cannot_go_on_with(path, capsys, tmp_path)
     assert "only the same weights can go on" in capsys.readouterr().err
     assert file.read_bytes() == whole
     assert main([*run, "--image", "x.png"]) == 2
+    with pytest.raises(SystemExit):  # before the model answers
+        main(["run", "no.gguf", "-p", "x", "--session", str(tmp_path / "nowhere" / "talk.safetensors")])
+    assert "argument --session" in capsys.readouterr().err
 
 
 def test_run_guesses_tokens(path, capsys):

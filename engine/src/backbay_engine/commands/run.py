@@ -14,7 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from backbay import BackbayError, OptionError
-from backbay.cli import add_json, note, printable, say_json, standard_input, standard_line, whole
+from backbay.cli import (
+    add_json,
+    file_to_write,
+    note,
+    printable,
+    say_json,
+    standard_input,
+    standard_line,
+    whole,
+)
 
 from ..errors import RequestError
 from ..images.picture import Image
@@ -73,6 +82,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         formats.add_argument(option, dest="response_format", type=of_file, metavar="FILE", help=holds)
     parser.add_argument(
         "--session",
+        type=file_to_write,
         metavar="FILE",
         help="keep the conversation in this file; the next run with this file goes on with it",
     )
