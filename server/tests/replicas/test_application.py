@@ -68,10 +68,6 @@ def chat(script: str, **fields: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": f"[{script}]"}], **fields}
 
 
-def usage_of(answer: httpx.Response) -> dict[str, Any]:
-    return answer.json()["usage"]
-
-
 @pytest.mark.parametrize("cuts", [[UNASKED], [0], [2, 0, 3], [5]])
 def test_a_stream_is_undisturbed_and_counted_once(
     path: Path, replicas: tuple[Replica, Replica], cuts: list[int]
