@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import asdict
 from pathlib import Path
 from textwrap import dedent
 
@@ -195,6 +196,27 @@ def test_a_hang_is_believed_for_longer_each_time(clock: list[float]) -> None:
         assert found.reason.startswith("it hung (seen ")
         clock[0] += 60
         assert probe_module.recall(ENTRY) is None
+
+
+def write(result: ProbeResult) -> None:
+    """Put a result into the cache folder as it is."""
+    place = kept_verdict(result.entry)
+    assert place is not None
+    place.keep({**asdict(result), "entry": result.entry.name, "time": time.time()})
+
+
+@pytest.mark.parametrize("hangs", [5, 600, 10**4, -3])
+def test_any_number_of_hangs_is_believed_for_a_day_at_most(clock: list[float], hangs: int) -> None:
+    result = ProbeResult(ENTRY, "it hung", died=True, hangs=hangs)
+    write(result)
+    assert probe_module.recall(ENTRY) is not None
+    assert result.seconds_kept <= 86400
+
+
+@pytest.mark.parametrize("hangs", ["many", None, float("inf"), float("nan")])
+def test_a_number_of_hangs_that_is_none_is_ignored(clock: list[float], hangs: object) -> None:
+    write(ProbeResult(ENTRY, "it hung", died=True, hangs=hangs))  # type: ignore[arg-type]
+    assert probe_module.recall(ENTRY) is None
 
 
 def test_a_plugin_that_works_after_a_hang_begins_anew(clock: list[float]) -> None:

@@ -22,7 +22,7 @@ TIMEOUT = 20.0  # seconds; starting a GPU's library can take several
 GRACE = 5.0  # further seconds, in which the child itself can report where it hangs
 NEWS = 10.0  # seconds between words about a backend that needs longer
 HUNG = 600.0  # seconds for which a first hang is remembered: the machine may have been busy
-GROWTH = 4  # each further hang is remembered so many times as long, up to a day
+GROWTH, MOST_GROWN = 4, 4  # each further hang is remembered so many times as long; after so many, for a day
 PATIENCE = 1.0  # seconds without a word about what is waited for
 _CHILD = (
     "import json, sys; request = json.load(sys.stdin); sys.path[:] = request['path']; "
@@ -63,7 +63,8 @@ class ProbeResult:
     @property
     def seconds_kept(self) -> float:
         """How long later processes believe the result."""
-        return min(HUNG * GROWTH ** (self.hangs - 1), DAY) if self.hangs else DAY
+        grown = max(0, min(self.hangs - 1, MOST_GROWN))
+        return min(HUNG * GROWTH**grown, DAY) if self.hangs else DAY
 
     @property
     def has_gpu(self) -> bool:
@@ -119,7 +120,7 @@ def recall(entry: BackendEntry) -> ProbeResult | None:
     kept = None if place is None else place.recall(DAY)
     try:
         found = replace(_from_facts(entry, kept or {}), age=max(time.time() - (kept or {})["time"], 1.0))
-    except (TypeError, AttributeError, KeyError):  # nothing was kept, or nonsense
+    except (TypeError, AttributeError, KeyError, ValueError, OverflowError):  # nothing was kept, or nonsense
         return None
     if found.age > found.seconds_kept:
         return None
