@@ -12,6 +12,7 @@ from environment import GOOD, Environment
 
 from backbay import BackendEntry, Choice
 from backbay.discovery import BackendSpeed, KeptTrial, SpeedTrial
+from backbay.discovery.speeds import kept_trials
 
 EQUAL = GOOD.replace("kernels = kernel\n", "kernels = kernel\n        priority = 0\n")
 ENTRIES = tuple(BackendEntry(name, f"backbay-{name}", "1.0", f"{name}_plugin") for name in ("a", "b"))
@@ -109,6 +110,19 @@ def test_a_trial_that_does_not_last_counts_for_a_day(place: KeptTrial) -> None:
 def test_a_trial_of_another_backend_does_not_count(place: KeptTrial) -> None:
     place.keep(trial(a=1.0, gone=2.0))
     assert place.recall() is None
+
+
+@pytest.mark.parametrize(
+    "field", [{"took": 10**400}, {"time": 1e300}, {"time": 1e17}, {"time": float("nan")}]
+)
+def test_a_trial_with_numbers_that_cannot_be_does_not_count(
+    place: KeptTrial, tmp_path: Path, field: dict[str, float]
+) -> None:
+    place.keep(trial(a=1.0))
+    (kept,) = (tmp_path / "speeds").iterdir()
+    kept.write_text(json.dumps({**json.loads(kept.read_text()), **field}))
+    assert place.recall() is None
+    assert kept_trials() == []
 
 
 def test_a_trial_that_is_older_than_three_months_does_not_count(place: KeptTrial, tmp_path: Path) -> None:

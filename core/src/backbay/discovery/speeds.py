@@ -142,6 +142,7 @@ def _parsed(fields: Any) -> SpeedTrial | None:
         model, load, backend = (str(fields[key]) for key in ("model", "load", "backend"))
         took, ended = float(fields["took"]), float(fields["time"])
         found = SpeedTrial(model, load, backend, speeds, took, ended, bool(fields["lasts"]))
-    except (KeyError, TypeError, ValueError, AttributeError):
+        _ = found.day  # a time that no calendar has is damaged, too
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, OSError):
         return None
     return found if any(each.backend == found.backend for each in speeds) else None
