@@ -81,7 +81,7 @@ def _hugging_face(name: str, rest: str) -> Located:
     if wanted not in have:
         remedy = f"nothing is downloaded: run `hf download {'/'.join(parts[:2])}` first"
         known = [each.removeprefix("models--").replace("--", "/") for each in have]
-        raise _unknown(name, f"a model in {cache}; {remedy}", "/".join(parts[:2]), known)
+        raise _unknown(name, f"a model in {cache} ({remedy})", "/".join(parts[:2]), known)
     snapshot = snapshot_of(name, cache / wanted, revision or "main")
     return _model_in(name, snapshot, snapshot.rglob("*.gguf"), file or kind)
 
@@ -126,7 +126,7 @@ def _ollama(name: str, rest: str) -> Located:
     known = [name for store in stores for name, _ in manifest_names(store / "manifests")]
     searched = " and ".join(str(store) for store in stores)
     remedy = f"nothing is downloaded: run `ollama pull {rest}` first"
-    raise _unknown(name, f"a model in {searched}; {remedy}", rest, known)
+    raise _unknown(name, f"a model in {searched} ({remedy})", rest, known)
 
 
 def ollama_layers(store: Path, manifest: Path) -> Located:
@@ -189,7 +189,7 @@ def _lm_studio(name: str, rest: str) -> Located:
     if len(fitting) != 1:
         searched = " and ".join(str(folder) for folder in lm_studio_folders())
         what = "a model" if not fitting else f"one model, not {' and '.join(fitting)},"
-        raise _unknown(name, f"{what} in {searched}; nothing is downloaded", wanted, models)
+        raise _unknown(name, f"{what} in {searched} (nothing is downloaded)", wanted, models)
     file = "/".join(parts[2:] if fitting == [wanted] else parts[1:])
     return _model_in(name, models[fitting[0]], models[fitting[0]].rglob("*.gguf"), file or kind)
 
