@@ -104,7 +104,7 @@ class Reasoning(Struct):
 
     type: Annotated[Literal["enabled", "disabled", "adaptive"], taken("templates that know reasoning get it")]
     budget_tokens: Annotated[Positive | None, ignored("only max_tokens bounds an answer")] = None
-    display: Annotated[str | None, ignored("")] = None
+    display: Annotated[str | None, ignored("the whole reasoning is given")] = None
 
 
 class SchemaFormat(Struct, tag="json_schema", tag_field="type"):
@@ -156,7 +156,7 @@ class MessagesRequest(Conversation, forbid_unknown_fields=True, kw_only=True):
         None
     )
     metadata: Annotated[dict[str, Any] | None, ignored("it is not stored")] = None
-    service_tier: Annotated[str | None, ignored("there is one")] = None
+    service_tier: Annotated[str | None, ignored("there is one tier")] = None
     inference_geo: Annotated[str | None, ignored("there is one place")] = None
     speed: Annotated[str | None, ignored("there is one speed")] = None
     container: Annotated[Any, refused("the server runs no code")] = None

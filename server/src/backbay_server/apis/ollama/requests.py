@@ -12,7 +12,7 @@ Reasons: TypeAlias = Annotated[
     bool | str | None, taken("whether the model reasons, for templates that know reasoning")
 ]
 KeepAlive: TypeAlias = Annotated[
-    float | str | None, ignored("a model leaves when its memory is wanted; 0 asks for nothing else")
+    float | str | None, ignored("a model stays in memory until another model needs the room")
 ]
 
 
@@ -36,8 +36,12 @@ class Options(Struct, forbid_unknown_fields=True):
     repeat_last_n: Annotated[
         Annotated[int, Meta(ge=-1)] | None, taken("the tokens that penalties look at; -1: all")
     ] = None
-    presence_penalty: Annotated[float | None, taken("for tokens that are there")] = None
-    frequency_penalty: Annotated[float | None, taken("for each time that a token is there")] = None
+    presence_penalty: Annotated[float | None, taken("lowers the logits of tokens that occur in the text")] = (
+        None
+    )
+    frequency_penalty: Annotated[
+        float | None, taken("lowers the logit of a token for each time that it occurs")
+    ] = None
     num_keep: Annotated[int | None, ignored("a full context ends the answer")] = None
     num_ctx: Annotated[int | None, ignored("the server's --context decides")] = None
     num_batch: Annotated[int | None, ignored("the server decides")] = None
@@ -52,7 +56,7 @@ class Options(Struct, forbid_unknown_fields=True):
     logits_all: Annotated[bool | None, ignored("Ollama ignores it too")] = None
     vocab_only: Annotated[bool | None, ignored("Ollama ignores it too")] = None
     embedding_only: Annotated[bool | None, ignored("Ollama ignores it too")] = None
-    penalize_newline: Annotated[bool | None, ignored("newlines are tokens as all others")] = None
+    penalize_newline: Annotated[bool | None, ignored("newlines are penalized like other tokens")] = None
     tfs_z: Annotated[float | None, refused("the sampler does not have it", (1.0,))] = None
     typical_p: Annotated[float | None, refused("the sampler does not have it", (1.0,))] = None
     mirostat: Annotated[int | None, refused("the sampler does not have it", (0,))] = None
@@ -112,7 +116,7 @@ class Generating(Named, kw_only=True):
     think: Reasons = None
     logprobs: Annotated[bool | None, taken("report the log-probability of each token")] = None
     top_logprobs: Annotated[
-        Annotated[int, Meta(ge=0, le=20)] | None, taken("and of this many alternatives")
+        Annotated[int, Meta(ge=0, le=20)] | None, taken("also report this many alternatives to each token")
     ] = None
 
 

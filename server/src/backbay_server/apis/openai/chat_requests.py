@@ -113,11 +113,12 @@ class ChatRequest(GenerationFields, kw_only=True):
         taken("the most tokens of an answer; by default what the context holds"),
     ] = None
     max_completion_tokens: Annotated[
-        Positive | None, taken("the newer name of max_tokens, and before it")
+        Positive | None, taken("the newer name of max_tokens; if both are given, it counts")
     ] = None
     logprobs: Annotated[bool | None, taken("whether the answer has log-probabilities")] = None
     top_logprobs: Annotated[
-        Annotated[int, Meta(ge=0, le=20)] | None, taken("the most likely tokens beside each; needs logprobs")
+        Annotated[int, Meta(ge=0, le=20)] | None,
+        taken("how many of the most likely tokens to report with each token; needs logprobs"),
     ] = None
     tools: Annotated[
         Annotated[list[Tool], Meta(max_length=MOST_TOOLS)] | None, taken("functions that the model may call")
@@ -127,14 +128,15 @@ class ChatRequest(GenerationFields, kw_only=True):
         taken("whether the model may call a tool, must call one, or must call the named one"),
     ] = None
     parallel_tool_calls: Annotated[
-        bool | None, taken("false: of several calls, the answer has the first")
+        bool | None, taken("false: the answer has at most one call, the first")
     ] = None
     reasoning_effort: Annotated[
-        Effort | None, taken("for templates that know it; none: the model does not reason, if it can be told")
+        Effort | None,
+        taken("for templates that know it; none: no reasoning, if the template can switch it off"),
     ] = None
     chat_template_kwargs: Annotated[
         dict[str, Any] | None,
-        taken("variables for the model's template; none may stand for the template itself"),
+        taken("variables for the model's template; the template itself cannot be replaced"),
     ] = None
     response_format: Annotated[
         ChatFormat | None, taken("what the answer must be: text, JSON, JSON by a schema, or by a grammar")

@@ -19,7 +19,8 @@ class CompletionRequest(GenerationFields, kw_only=True):
     prompt: Annotated[str | list[str | int | list[int]], taken("a text, token ids, or several of either")]
     max_tokens: Annotated[Count | None, taken("the most tokens of an answer; by default 16")] = None
     logprobs: Annotated[
-        Annotated[int, Meta(ge=0, le=20)] | None, taken("the most likely tokens beside each token")
+        Annotated[int, Meta(ge=0, le=20)] | None,
+        taken("report log-probabilities, and this many of the most likely tokens with each token"),
     ] = None
     echo: Annotated[bool | None, taken("whether the answer begins with the prompt")] = None
     suffix: Annotated[str | None, refused("it needs a model with tokens to fill in the middle", ("",))] = None

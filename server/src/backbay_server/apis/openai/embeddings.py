@@ -28,7 +28,9 @@ class EmbeddingRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     encoding_format: Annotated[
         Literal["float", "base64"] | None, taken("base64: the bytes of float32, lowest first")
     ] = None
-    dimensions: Annotated[Positive | None, taken("those of the model, and no others")] = None
+    dimensions: Annotated[
+        Positive | None, taken("the length of vectors; only the model's own is accepted")
+    ] = None
     user: Annotated[str | None, ignored("nothing is kept by user")] = None
 
 

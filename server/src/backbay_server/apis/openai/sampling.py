@@ -45,9 +45,9 @@ class GenerationFields(IgnoredFields, kw_only=True, forbid_unknown_fields=True):
     stream: Annotated[bool | None, taken("whether the answer comes in pieces, as server-sent events")] = None
     stream_options: Annotated[StreamOptions | None, taken("options of the stream")] = None
     n: Annotated[Positive | None, taken("answers to a prompt")] = None
-    stop: Annotated[Stop | Stops | None, taken("strings that end the answer, which does not have them")] = (
-        None
-    )
+    stop: Annotated[
+        Stop | Stops | None, taken("strings that end the answer; the answer does not contain them")
+    ] = None
     seed: Annotated[
         Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None, taken("equal seeds give equal answers")
     ] = None
@@ -61,11 +61,15 @@ class GenerationFields(IgnoredFields, kw_only=True, forbid_unknown_fields=True):
     min_p: Annotated[
         Share | None, taken("choose among tokens with this share of the best one's probability")
     ] = None
-    presence_penalty: Annotated[Penalty | None, taken("for tokens that are there already")] = None
-    frequency_penalty: Annotated[Penalty | None, taken("for each time that a token is there")] = None
+    presence_penalty: Annotated[
+        Penalty | None, taken("lowers the logits of tokens that occur in the text")
+    ] = None
+    frequency_penalty: Annotated[
+        Penalty | None, taken("lowers the logit of a token for each time that it occurs")
+    ] = None
     repeat_penalty: Annotated[
         Annotated[float, Meta(gt=0, le=100)] | None,
-        taken("divides the logits of tokens that are there; 1: off"),
+        taken("divides the logits of tokens that occur in the text; 1: off"),
     ] = None
     repeat_last_n: Annotated[
         Annotated[int, Meta(ge=-1)] | None, taken("the tokens that penalties look at; -1: all")

@@ -96,7 +96,8 @@ class ReasoningOptions(Struct):
     """How the model reasons."""
 
     effort: Annotated[
-        Effort | None, taken("for templates that know it; none: the model does not reason, if it can be told")
+        Effort | None,
+        taken("for templates that know it; none: no reasoning, if the template can switch it off"),
     ] = None
     summary: Annotated[str | None, ignored("the whole reasoning is given")] = None
     generate_summary: Annotated[str | None, ignored("the whole reasoning is given")] = None
@@ -121,7 +122,7 @@ class ResponsesRequest(IgnoredFields, kw_only=True, forbid_unknown_fields=True):
     )
     top_logprobs: Annotated[
         Annotated[int, Meta(ge=0, le=20)] | None,
-        taken("the most likely tokens beside each, and log-probabilities"),
+        taken("report log-probabilities, and this many of the most likely tokens with each token"),
     ] = None
     stream: Annotated[bool | None, taken("whether the answer comes as typed events")] = None
     stream_options: Annotated[dict[str, Any] | None, ignored("chunks are not padded")] = None
@@ -134,13 +135,13 @@ class ResponsesRequest(IgnoredFields, kw_only=True, forbid_unknown_fields=True):
         taken("whether the model may call a tool, must call one, or must call the named one"),
     ] = None
     parallel_tool_calls: Annotated[
-        bool | None, taken("false: of several calls, the answer has the first")
+        bool | None, taken("false: the answer has at most one call, the first")
     ] = None
     max_tool_calls: Annotated[int | None, ignored("it is for tools of OpenAI's own")] = None
     text: Annotated[TextOptions | None, taken("the form of the text")] = None
     reasoning: Annotated[ReasoningOptions | None, taken("how the model reasons")] = None
     include: Annotated[
-        list[str] | None, taken("message.output_text.logprobs; others name what is not there")
+        list[str] | None, taken("message.output_text.logprobs; other known values have no effect")
     ] = None
     truncation: Annotated[str | None, refused("nothing is cut off silently", ("disabled",))] = None
     background: Annotated[bool | None, refused(STATE, (False,))] = None
