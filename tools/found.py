@@ -12,10 +12,10 @@ OPTIONAL = ("needs", "timing")
 FIELDS = ("project", *OPTIONAL, "effect", "workaround", "thread", "shown", "right")
 HEAD = """# Faults found in other projects
 
-The conformance suite, the plugins' fuzzers and work on the plugins have found the faults below in the
-libraries that backbay runs on. Each has a script in [found/](../found) that shows it without backbay. A script
-is a single file, setup included, that can be pasted into a report. It prints what is expected and what came,
-and exits with
+The faults below are in the libraries that backbay runs on. The conformance suite, the plugins' fuzzers and work on
+the plugins have found them. Each fault has a script in [found/](../found) that shows it without backbay. A script is
+a single file, setup included, that can be pasted into a report. It prints the expected and the actual result, and
+exits with
 
 | status | meaning |
 |---|---|
@@ -23,16 +23,16 @@ and exits with
 | 1 | the fault is not there |
 | 77 | something that the script needs is missing |
 
-`tests/test_found.py` runs every script and compares its outcome with this page. So an upgrade that mends a
-fault turns the test red, and the message names the workaround that can go.
+`tests/test_found.py` runs every script and compares its outcome with this page. So the test fails after an upgrade
+that mends a fault, and its message names the workaround that can be removed.
 
-"Shown in" lists versions in which the script showed the fault, "right in" versions in which it did not. A
-thread reports the fault, mends it, or brought it; "none found" means that a search found none. "Timing" says
-when a fault comes that does not come in every run: a run without it does not turn the test red.
+"Shown in" lists versions in which the script showed the fault, "right in" versions in which it did not. "Thread" is a
+public report of the fault, or the change that mended or caused it; "none found" means that a search found none.
+"Timing" says when a fault appears that does not appear in every run: the test does not fail after a run without it.
 
 <!-- made by tools/found.py from the scripts -->
 """
-COLUMNS = """| fault | effect | shown in | right in | our workaround | thread |
+COLUMNS = """| fault | effect | shown in | right in | workaround in backbay | thread |
 |---|---|---|---|---|---|
 """
 

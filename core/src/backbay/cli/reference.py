@@ -26,7 +26,7 @@ is written with it in front: `(in, out)`. A float attribute means its nearest fl
 - **view**: the result holds no data; core resolves it for every backend.
 - **inline**: tracing the op traces other ops instead, on every backend.
 
-The architectures that use an op are found by tracing small models of all architectures of the engine."""
+The architectures that use an op are found by tracing small models of most of the engine's architectures."""
 
 
 def reference() -> str:
