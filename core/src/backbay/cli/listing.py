@@ -1,7 +1,7 @@
 """The installed backends, whether they work, and on which devices.
 
-Each backend is tried in a child process, at most once a day: `backbay cache` lists the results that are kept. The exit
-status is 0 if at least one backend works, else 1.
+Each backend is tried in a child process, and the result is kept for a day at most: `backbay cache` lists what is kept.
+The exit status is 0 if at least one backend works, else 1.
 """
 
 from __future__ import annotations
