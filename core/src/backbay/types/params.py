@@ -110,7 +110,7 @@ def _parse(name: str, option: Option, given: Mapping[str, Any]) -> Any:
     try:
         return option.parse(given[name])
     except (TypeError, ValueError) as error:
-        raise OptionError(f"option {name}: {given[name]!r} is not taken: {error}; {option.help}") from error
+        raise OptionError(f"option {name}: {given[name]!r} is wrong: {error}; {option.help}") from error
 
 
 @dataclass(frozen=True)

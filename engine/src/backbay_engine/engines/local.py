@@ -297,8 +297,8 @@ class LocalEngine(Engine):
         self.check_open()
         if self.sight is None:
             raise RequestError(
-                f"{self.backend.config.architecture} sees no pictures here: the file has no encoder; load it with "
-                "projector=, the file that has"
+                f"the model ({self.backend.config.architecture}) sees no pictures: its file has no encoder; name the "
+                "encoder's file with projector= (--projector), if the model has one"
             )
         return self.sight
 

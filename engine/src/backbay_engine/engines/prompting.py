@@ -80,8 +80,8 @@ class Prompting:
         facts = self._facts
         if facts.sight is None:
             raise RequestError(
-                f"the model ({facts.architecture}) sees no pictures: its file has no encoder; load it with "
-                "projector=, the file that has"
+                f"the model ({facts.architecture}) sees no pictures: its file has no encoder; name the encoder's file "
+                "with projector= (--projector), if the model has one"
             )
         return facts.sight
 

@@ -42,7 +42,7 @@ def context_of(asked: int | None, backend: Backend) -> int:
         return min(trained, DEFAULT_CONTEXT)
     context = whole("context", asked, SHORTEST, LARGEST)
     if context > trained:
-        log.warning("a context of %d, where the model was trained for %d", context, trained)
+        log.warning("a context of %d tokens is longer than the model was trained for: %d", context, trained)
     return context
 
 
