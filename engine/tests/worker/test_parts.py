@@ -6,6 +6,7 @@ import os
 import pickle
 import signal
 import threading
+import time
 import tracemalloc
 
 import pytest
@@ -111,6 +112,24 @@ def test_a_large_frame_is_not_moved_again_for_each_of_its_parts(pipe, monkeypatc
     target.close()
     reader.join()
     assert sum(moved) < large
+
+
+def test_each_part_of_a_large_frame_is_told(pipe):
+    source, target = pipe
+    parts, whole = [], []
+    reader = threading.Thread(target=lambda: whole.extend(frames(source, lambda: parts.append(len(whole)))))
+    reader.start()
+    data = frame(Kind.RESULT, 1, bytes(90))
+    for at in range(0, len(data), 25):
+        told = len(parts)
+        target.write(data[at : at + 25])
+        until = time.monotonic() + 20
+        while len(parts) == told and time.monotonic() < until:
+            time.sleep(0.001)
+    target.close()
+    reader.join()
+    assert parts == [0] * 5
+    assert len(whole) == 1
 
 
 @pytest.mark.fault("bytes on a worker's pipe are no frames", "ValueError, which ends the worker")

@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,9 @@ from worker_processes import is_gone
 from backbay import BackendUnavailableError, CancelledError
 from backbay_engine import DeadlineError, load
 from backbay_engine.worker import engine as worker_engine
-from backbay_engine.worker import watch
+from backbay_engine.worker import process, watch
 from backbay_engine.worker.watch import Watch
+from backbay_engine.worker.wire import Sender, frames
 
 if not Path("/proc/self/stat").exists():
     pytest.skip("only Linux tells whether a process is stopped", allow_module_level=True)
@@ -115,6 +117,60 @@ def test_a_worker_that_is_only_slow_is_left_alone(path, impatient):
         time.sleep(7)
         running.cancel()
         assert running.result(60).finish_reason == "cancelled"
+
+
+@pytest.mark.fault("a large request takes long to reach its worker", "it arrives")
+def test_a_worker_whose_pipes_are_slow_is_left_alone(path, impatient, monkeypatch):
+    """A snapshot comes and goes in parts, for longer than a silent worker would live; no ping gets past it."""
+    monkeypatch.setattr(worker_engine, "ANSWERING", 3.0)
+    with load(path, "cpu_ref", **SIZES, worker=True, retries=0) as llm:
+        pid = llm.worker_pid
+        snapshot = llm.save("abc" * 30)
+        size, begun = len(snapshot.to_bytes()), time.monotonic()
+        written = Sender._write
+        monkeypatch.setattr(
+            Sender, "_write", lambda sender, data: slowly(partial(written, sender), data, size)
+        )
+        llm.restore(snapshot)
+        assert time.monotonic() - begun > 6
+        monkeypatch.undo()
+        assert (llm.generate("x", max_tokens=2).finish_reason, llm.worker_pid) == ("length", pid)
+
+
+def slowly(write, data, size):
+    """Write what is as large as a snapshot in 60 parts, with a pause of a tenth of a second behind each."""
+    if len(data) < size // 2:
+        write(data)
+        return
+    for at in range(0, len(data), step := max(1, len(data) // 60)):
+        write(data[at : at + step])
+        time.sleep(0.1)
+
+
+class SlowPipe:
+    """Its bytes come in small parts, with a pause behind each."""
+
+    part, pause = 512, 0.0
+
+    def __init__(self, pipe):
+        self.pipe = pipe
+
+    def readinto(self, room):
+        time.sleep(SlowPipe.pause)
+        return self.pipe.readinto(room[: SlowPipe.part])
+
+
+def test_a_worker_whose_large_result_comes_slowly_is_left_alone(path, impatient, monkeypatch):
+    monkeypatch.setattr(worker_engine, "ANSWERING", 3.0)
+    monkeypatch.setattr(process, "frames", lambda pipe, on_part: frames(SlowPipe(pipe), on_part))
+    with load(path, "cpu_ref", **SIZES, worker=True, retries=0) as llm:
+        parts = len(llm.save("abc" * 30).to_bytes()) / SlowPipe.part
+        pid, begun = llm.worker_pid, time.monotonic()
+        monkeypatch.setattr(SlowPipe, "pause", 7 / parts)
+        assert llm.save("abc" * 30).to_bytes()
+        monkeypatch.undo()
+        assert time.monotonic() - begun > 6
+        assert (llm.generate("x", max_tokens=2).finish_reason, llm.worker_pid) == ("length", pid)
 
 
 class Silent:

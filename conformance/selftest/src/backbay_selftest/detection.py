@@ -50,7 +50,8 @@ def detect(
 ) -> Detection:
     """Run items on a fault's backend until a check notices the fault, the items end, or the budget is spent."""
     fault = FAULTS[name]
-    planned = in_breadth(items(own(select(PROFILES if size == "nightly" else STANDARD)), size))
+    profiles = PROFILES if size == "nightly" or fault.large else STANDARD
+    planned = in_breadth(items(own(select(profiles)), size))
     found = _search(fault, planned, seed, budget)
     if not rivals:
         return found

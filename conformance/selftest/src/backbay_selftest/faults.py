@@ -71,6 +71,7 @@ class PlantedFault:
     text: str  # a sentence that describes the error
     of: tuple[AnyOp | str, ...]  # the replaced kernels or methods; empty if `wrong` makes a class
     wrong: Kernel
+    large: bool = False  # whether only the profile `large` can show it
 
     def plant(self, right: type[KernelBackend]) -> type[KernelBackend]:
         """A subclass of a correct backend with this fault in it."""
@@ -117,7 +118,9 @@ class PlantedFault:
 FUSED: dict[str, Kernel] = {"scaled_dot_product_attention": attention}
 
 
-def fault(kind: Kind, *of: AnyOp | str, like: str = "", name: str = "") -> Callable[[Kernel], Kernel]:
+def fault(
+    kind: Kind, *of: AnyOp | str, like: str = "", name: str = "", large: bool = False
+) -> Callable[[Kernel], Kernel]:
     """Register a function that gives the wrong result of a BoundCall, or, without `of`, a wrong class of the right one.
 
     A fault without a docstring says in its name what is wrong.
@@ -128,7 +131,7 @@ def fault(kind: Kind, *of: AnyOp | str, like: str = "", name: str = "") -> Calla
         if called in FAULTS:
             raise ValueError(f"fault {called}: declared twice")
         text = getdoc(wrong) or f"{called.replace('_', ' ').capitalize()}."
-        FAULTS[called] = PlantedFault(called, Kind(kind), like, text, of, wrong)
+        FAULTS[called] = PlantedFault(called, Kind(kind), like, text, of, wrong, large)
         return wrong
 
     return register

@@ -51,7 +51,7 @@ class WorkerProcess:
         self._outgoing: SimpleQueue[Frame | None] = SimpleQueue()
         self._process: subprocess.Popen[bytes] | None = None
         self.ready = False
-        self.heard = 0  # frames
+        self.heard = 0  # parts of frames
         self._still = 0.0  # seconds without a sign of life, for which it was killed
         self.refusal: Callable[[], BaseException] | None = None  # the error of its load
         self._thread = Thread(target=self._run, name="backbay worker", daemon=True)
@@ -128,8 +128,7 @@ class WorkerProcess:
             Thread(target=self._write, args=(process,), name="backbay requests", daemon=True).start()
             watch = Watch(self, partial(self._listener.patience, self))
             try:
-                for frame in frames(said):
-                    self.heard += 1
+                for frame in frames(said, self._hear):
                     self._take(frame)
             except Exception as error:  # noqa: BLE001  no frames, or no memory for them
                 process.kill()
@@ -138,6 +137,9 @@ class WorkerProcess:
             finally:
                 watch.end()
         return self._reason(process, kills)
+
+    def _hear(self) -> None:
+        self.heard += 1
 
     def _take(self, frame: Frame) -> None:
         if frame.kind is Kind.LOG:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from queue import SimpleQueue
 from threading import Event, Thread
-from time import sleep
+from time import monotonic, sleep
 from typing import Any, TypeAlias, final
 from weakref import WeakValueDictionary
 
@@ -54,6 +54,7 @@ from .wire import Frame, Kind, Sender, frames
 Task: TypeAlias = Callable[[], None]
 
 PATIENCE = 1.0  # seconds for a worker to end by itself, once the host is gone
+SIGN = 1.0  # seconds between signs of life while a large request comes, as no ping gets past it
 CHUNK = 1 << 18  # bytes of an array between which other frames may pass
 
 
@@ -76,7 +77,8 @@ class Worker:
     """Serves one host. The main thread loads the model, another one reads what the host sends."""
 
     def __init__(self, requests: io.FileIO, host: Sender) -> None:
-        self._host, self._frames = host, frames(requests)
+        self._host, self._frames = host, frames(requests, self._tell_of_life)
+        self._told = monotonic()
         self._stop_loading, self._over = Event(), Event()
         self._engine: LocalEngine | None = None
         self._cancel: dict[int, Task] = {}
@@ -138,6 +140,11 @@ class Worker:
             self._stop_loading.set()
             self._over.set()
             _end_soon()
+
+    def _tell_of_life(self) -> None:
+        if monotonic() - self._told > SIGN:
+            self._told = monotonic()
+            self._host.send(Kind.ALIVE)
 
     def _take(self, frame: Frame) -> None:
         if frame.kind is Kind.REQUEST and self._engine is not None:

@@ -13,7 +13,7 @@ class Watched(Protocol):
     """A worker, and how long its host waits for a sign of life."""
 
     heard: int
-    """Frames that have come from it so far."""
+    """Frames, or parts of large ones, that have come from it so far."""
 
     def ping(self) -> None:
         """Ask for a frame; a thread of the worker's own answers, whatever the others do."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import struct
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from enum import IntEnum
 from threading import Lock
@@ -90,10 +90,15 @@ def frame(kind: Kind, number: int = 0, payload: bytes = b"") -> bytes:
     return _HEAD.pack(len(payload), kind, number) + payload
 
 
-def frames(pipe: io.FileIO) -> Iterator[Frame]:
-    """The frames of a pipe up to its end. ValueError if they are none."""
+def frames(pipe: io.FileIO, on_part: Callable[[], None] | None = None) -> Iterator[Frame]:
+    """The frames of a pipe up to its end. ValueError if they are none.
+
+    `on_part` is called when bytes have come: a large frame may take long, and whoever sends or reads it lives.
+    """
     buffer, held = bytearray(_BUFFER), 0
     while got := pipe.readinto(memoryview(buffer)[held:]):
+        if on_part is not None:
+            on_part()
         held, at = held + got, 0
         while held - at >= _HEAD.size:
             size, kind, number = _HEAD.unpack_from(buffer, at)

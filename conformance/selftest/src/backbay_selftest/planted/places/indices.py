@@ -55,7 +55,7 @@ def set_rows_counts_destination_rows_in_8_bits(call: BoundCall) -> Result:
     return call.right(ids=call.ids % 256)
 
 
-@fault(Kind.OVERFLOW, ops.rows, ops.set_rows, like="L16849")
+@fault(Kind.OVERFLOW, ops.rows, ops.set_rows, like="L16849", large=True)
 def element_offsets_wrap_at_31_bits(call: BoundCall) -> Result:
     """An id times the row's length is computed in 32 bits, and wraps at element 2^31."""
     n = max(call.x.shape[-1], 1)
