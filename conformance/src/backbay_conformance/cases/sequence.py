@@ -147,10 +147,12 @@ def rope(draw: Draw) -> Call:
     if size is not None:
         half, heads, tokens = size[0] // 2, size[1], size[2]
         dim = half if mode == "vision" else size[3]
+    decoding = size is None and draw.on_turn(1, 10)  # one token, as it comes from a product
+    tokens = 1 if decoding else tokens
     most = 3e6 if draw.float_dtype() is DType.F32 and draw.flag(4) else 250
-    x = draw.floats(
-        (2 * half, heads, tokens, *batch), Numbers("0ni", low=-most, high=most, few=True, loud=most > 250)
-    )
+    fill = Numbers("0ni", low=-most, high=most, few=True, loud=most > 250)
+    kind = DType.F32 if decoding else draw.float_dtype()
+    x = draw.operand(kind, (2 * half, heads, tokens, *batch), fill, layout=not decoding)
     zero = draw.exact and draw.flag()  # all angles are 0
     far = 1 if zero else draw.by_turn(64, 70001, 2, 5000, 65537, 700, 131072, 50000, 2**20 + 1, each=4)
     least = 0 if zero else draw.pick(0, 0, -20, 1 - far)
