@@ -72,10 +72,10 @@ struct ProductsKernel {
         to.src[0] = &w, to.src[1] = &entries;
         if (codes.rows())
             run.parts(parts(weights.last(), codes.rows()),
-                      [&](int part, int parts) { backbay_products(&to, part, parts, (void *)format); });
+                      [&](int, int parts) { backbay_products(&to, Turns::ANY, parts, (void *)format); });
     }
 
-    // Few enough that each has work, and enough that all threads end at about the same time.
+    // Few enough that each has work. Threads share the work of all parts.
     long parts(long row, long columns) const {
         const long groups = quotient(rows, GROUP), bytes = rows * row * quotient(columns, 8);
         const long wanted = quotient(bytes, BYTES);

@@ -5,6 +5,8 @@
 
 #include "products.h"
 
+static constexpr int OWN_PARAMS = 8; // the first of a tensor's op_params that ggml's custom ops leave alone
+
 static Columns columns_of(const ggml_tensor *entries, long blocks, long most) {
     return {(Entry *)entries->data, (long)entries->ne[1], blocks, most};
 }
@@ -12,6 +14,14 @@ static Columns columns_of(const ggml_tensor *entries, long blocks, long most) {
 static Weights weights_of(const ggml_tensor *w, Format format) {
     const Layout &layout = LAYOUTS[format];
     return {(const char *)w->data, (long)w->ne[1], (long)w->ne[0] / BLOCK, (long)w->nb[1] * layout.rows, format};
+}
+
+// What a thread reads first of a product: a group of rows.
+static Ahead first_rows(const ggml_tensor *w, long group, int thread) {
+    const long first = group * thread, left = w ? (long)w->ne[1] - first : 0;
+    if (left <= 0)
+        return {nullptr, 0};
+    return {(const char *)w->data + first * w->nb[1], (left < group ? left : group) * (long)w->nb[1]};
 }
 
 #if defined(__x86_64__)
@@ -44,13 +54,14 @@ static void encode(const ggml_tensor *x, Format format, const ggml_tensor *entri
         avx2::encode_columns(data, stride, format, columns_of(entries, blocks, avx2::MOST), thread, threads);
 }
 
-static void multiply(const ggml_tensor *w, Format format, const ggml_tensor *entries, const ggml_tensor *y, int thread, int threads) {
-    const Weights weights = weights_of(w, format);
+static void multiply(Format format, const ggml_tensor *entries, ggml_tensor *y, int thread, int threads) {
+    const Weights weights = weights_of(y->src[0], format);
+    const Turns turns = {y->op_params + OWN_PARAMS, y->op_params + OWN_PARAMS + 1, threads, thread};
     const Result result = {(float *)y->data, (long)(y->nb[1] / sizeof(float))};
     if (has_avx512())
-        avx512::multiply(weights, columns_of(entries, weights.blocks, avx512::MOST), result, thread, threads);
+        avx512::multiply(weights, columns_of(entries, weights.blocks, avx512::MOST), result, turns, first_rows(y->src[2], avx512::ROWS, thread));
     else
-        avx2::multiply(weights, columns_of(entries, weights.blocks, avx2::MOST), result, thread, threads);
+        avx2::multiply(weights, columns_of(entries, weights.blocks, avx2::MOST), result, turns, first_rows(y->src[2], avx2::ROWS, thread));
 }
 
 #else
@@ -58,7 +69,7 @@ static void multiply(const ggml_tensor *w, Format format, const ggml_tensor *ent
 static const char *find() { return nullptr; }
 static bool takes(Format) { return false; }
 static void encode(const ggml_tensor *, Format, const ggml_tensor *, int, int) {}
-static void multiply(const ggml_tensor *, Format, const ggml_tensor *, const ggml_tensor *, int, int) {}
+static void multiply(Format, const ggml_tensor *, ggml_tensor *, int, int) {}
 
 #endif
 
@@ -80,10 +91,11 @@ extern "C" void backbay_product_alone(ggml_tensor *result, int thread, int threa
     ggml_tensor entries = {};
     entries.data = codes, entries.ne[1] = 1;
     encode(result->src[1], (Format)(intptr_t)userdata, &entries, 0, 1);
-    multiply(result->src[0], (Format)(intptr_t)userdata, &entries, result, thread, threads);
+    multiply((Format)(intptr_t)userdata, &entries, result, thread, threads);
 }
 
-// ggml_custom_op_t; userdata is the format of the weights. The product of weights and columns in codes.
+// ggml_custom_op_t; userdata is the format of the weights. The product of weights and columns in codes. src[2], if there is one,
+// are the weights of the next product. `thread` is -1 where threads come one by one.
 extern "C" void backbay_products(ggml_tensor *result, int thread, int threads, void *userdata) {
-    multiply(result->src[0], (Format)(intptr_t)userdata, result->src[1], result, thread, threads);
+    multiply((Format)(intptr_t)userdata, result->src[1], result, thread, threads);
 }

@@ -67,18 +67,44 @@ struct Result {
     long stride; // floats from a column to the next
 };
 
-// Memory that is fetched line by line while something else is computed.
+// The groups of rows of a product, by number. Each thread takes the next one when it has ended one, so that a thread which
+// is slow, or begins late, takes fewer.
+struct Turns {
+    int32_t *taken, *ended; // counts of groups and of threads, which all threads share; 0 before a product, and after it
+    long threads;
+    long own; // the first group of this thread; ANY: the next one, as threads come one by one
+
+    static constexpr long ANY = -1;
+
+    long first() const { return own == ANY ? next() : own; }
+    long next() const { return (own == ANY ? 0 : threads) + __atomic_fetch_add(taken, 1, __ATOMIC_RELAXED); }
+
+    // To be called by each thread, after its last turn.
+    void end() const {
+        if (__atomic_add_fetch(ended, 1, __ATOMIC_ACQ_REL) == threads)
+            *taken = *ended = 0;
+    }
+};
+
+// Bytes that somebody will read soon.
+struct Ahead {
+    const char *start;
+    long count;
+};
+
+// Memory that is fetched line by line while something else is computed. What is read once is fetched past the last cache:
+// lines that leave a core's own caches cost time otherwise.
 struct Fetch {
     const char *line;
     double next, each; // bytes from the start: fetched up to here, and in a step
 
     const char *start = line;
 
-    Fetch(const char *memory, double bytes) : line(memory), next(0), each(bytes) {}
+    Fetch(Ahead ahead, long steps) : line(ahead.start), next(0), each((double)ahead.count / steps) {}
 
     void step(int times = 1) {
         next += each * times;
         for (const char *const end = start + (long)next; line < end; line += 64)
-            __builtin_prefetch(line, 0, 2);
+            __builtin_prefetch(line, 0, 0);
     }
 };

@@ -116,6 +116,8 @@ INLINE void round_block(const float *x, Vec factor, int8_t *codes) {
 #include "products_columns.h"
 #include "products_unpacking.h"
 #include "products_tiles.h"
+#include "products_few.h"
+#include "products_groups.h"
 
 #undef TARGET
 #undef INLINE

@@ -65,8 +65,6 @@ TARGET static void add_tile(const Part (*parts)[CHUNK], long blocks, const Entry
     EACH(c, C) EACH(p, PANELS) store_floats(sums[c] + p * LANES, s[c][p]);
 }
 
-#undef EACH
-
 template <Scales S>
 INLINE void add_columns(long count, const Part (*parts)[CHUNK], long blocks, const Entry *entries, float (*sums)[ROWS], Fetch &fetch) {
     switch (count) {
@@ -74,56 +72,5 @@ INLINE void add_columns(long count, const Part (*parts)[CHUNK], long blocks, con
     case 2: return add_tile<2, S>(parts, blocks, entries, sums, fetch);
     case MOST: return add_tile<MOST, S>(parts, blocks, entries, sums, fetch);
     default: return add_tile<MOST - 1, S>(parts, blocks, entries, sums, fetch);
-    }
-}
-
-// The starts of a group of rows; those past the last row repeat it.
-TARGET static long find_rows(const Weights &w, long group, const char **rows) {
-    const long interleaved = LAYOUTS[w.format].rows, count = ROWS / interleaved, last = w.rows / interleaved - 1;
-    for (long i = 0; i < count; i++) {
-        const long row = group * count + i;
-        rows[i] = w.data + (row < last ? row : last) * w.stride;
-    }
-    return count;
-}
-
-// A group of rows times the columns of some tiles. Meanwhile, the next group is fetched.
-TARGET static void multiply_group(Scratch &s, const Weights &w, const Columns &x, const Result &y, long group, long low_tile, long high_tile) {
-    const char *rows[ROWS];
-    const Layout &layout = LAYOUTS[w.format];
-    const long count = find_rows(w, group, rows), first = x.first(low_tile), columns = x.first(high_tile) - first, tiles = high_tile - low_tile;
-    const long chunk = tiles > 1 ? CHUNK : layout.blocks > FEW ? layout.blocks : FEW;
-    Fetch fetch(rows[0] + count * w.stride, (double)count * w.stride / (w.blocks * (PANELS + tiles)));
-    memset(s.sums, 0, columns * sizeof s.sums[0]);
-    for (long block = 0; block < w.blocks; block += chunk) {
-        const long blocks = w.blocks - block < chunk ? w.blocks - block : chunk;
-        for (long panel = 0; panel < PANELS; panel++)
-            unpack(w.format, rows + count / PANELS * panel, block, blocks, s.parts[panel], fetch);
-        for (long tile = low_tile; tile < high_tile; tile++) {
-            const long column = x.first(tile), wide = x.first(tile + 1) - column;
-            const auto add = layout.scales == ONE ? add_columns<ONE> : layout.scales == MINIMUM ? add_columns<MINIMUM> : add_columns<HALVES>;
-            add(wide, s.parts, blocks, x.block(tile, block), s.sums + (column - first), fetch);
-        }
-    }
-    const long row = group * ROWS, left = w.rows - row;
-    for (long c = 0; c < columns; c++) {
-        float *out = y.data + (first + c) * y.stride + row;
-        if (left >= ROWS)
-            memcpy(out, s.sums[c], sizeof s.sums[c]);
-        else
-            memcpy(out, s.sums[c], left * sizeof(float));
-    }
-}
-
-// The part of a product that belongs to a thread.
-TARGET static void multiply(const Weights &w, const Columns &x, const Result &y, int thread, int threads) {
-    Scratch s;
-    const long groups = (w.rows + ROWS - 1) / ROWS, tiles = x.tiles();
-    const long near = NEAR / (long)(MOST * x.blocks * sizeof(Entry)), most = BATCH / MOST;
-    const long batch = near < 4 ? 4 : near < most ? near : most;
-    for (long low_tile = 0; low_tile < tiles; low_tile += batch) {
-        const long high_tile = low_tile + batch < tiles ? low_tile + batch : tiles;
-        for (long group = groups * thread / threads; group < groups * (thread + 1) / threads; group++)
-            multiply_group(s, w, x, y, group, low_tile, high_tile);
     }
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from repacked import repacked
@@ -12,6 +14,7 @@ from backbay.plugin import decode, random_blocks
 from backbay_ggml.library.abi import ffi
 from backbay_ggml.library.native import ENTRY, FORMATS, MOST_ALONE
 from backbay_ggml.library.native_trial import multiply, run, tensor, tensor_of
+from backbay_ggml.lowering.builder import NEXT_WEIGHTS
 
 X8 = {"Q4_0_X8": DType.Q4_0, "Q4_K_X8": DType.Q4_K}
 SHAPES = [(1, 256), (3, 512), (8, 256), (31, 1024), (33, 768), (64, 2048), (72, 8192), (130, 1280)]
@@ -127,3 +130,39 @@ def test_nothing_is_written_outside_of_the_result(native, format_) -> None:
     wide[1:10, :40] = 7
     assert (wide == 7).all()
     assert operand.data == ffi.from_buffer(codes)
+
+
+@pytest.mark.parametrize("columns", [1, 6, 150])
+def test_threads_in_any_order_and_one_by_one_leave_the_same_result(native, format_, columns) -> None:
+    """Each takes the next group of rows; after the last thread, the counters are as before."""
+    w, _numbers, _kept = weights_of(format_, 488, 512)
+    follower, _numbers, _also_kept = weights_of(format_, 8, 256)  # too few rows for a second thread
+    x = np.random.default_rng(8).standard_normal((columns, 512)).astype(np.float32)
+    number, right = ffi.cast("void *", FORMATS.index(format_)), multiply(native, format_, w, x)
+    codes = np.zeros((columns, 512 // 32 * ENTRY // 4), np.float32)
+    run(native.columns, codes, [tensor_of(x)], number)
+    found = np.zeros_like(right)
+    result, operand = tensor_of(found), tensor_of(codes)
+    result.src[0], result.src[1], result.src[NEXT_WEIGHTS] = w, operand, follower
+    for order in ([0, 1, 2], [2, 0, 1], [-1, -1, -1], [0], [-1, -1], list(range(40))):
+        found[:] = np.nan
+        for thread in order:
+            native.products(result, thread, len(order), number)
+        np.testing.assert_array_equal(found, right)
+        assert not any(result.op_params[8:16])
+
+
+def test_threads_that_run_at_once_leave_the_same_result(native, format_) -> None:
+    w, _numbers, _kept = weights_of(format_, 1200, 512)
+    x = np.random.default_rng(9).standard_normal((3, 512)).astype(np.float32)
+    number, right = ffi.cast("void *", FORMATS.index(format_)), multiply(native, format_, w, x)
+    codes = np.zeros((3, 512 // 32 * ENTRY // 4), np.float32)
+    run(native.columns, codes, [tensor_of(x)], number)
+    found = np.zeros_like(right)
+    result, operand = tensor_of(found), tensor_of(codes)
+    result.src[0], result.src[1] = w, operand
+    with ThreadPoolExecutor(3) as pool:
+        for _ in range(50):
+            found[:] = np.nan
+            list(pool.map(lambda thread: native.products(result, thread, 3, number), range(3)))
+            np.testing.assert_array_equal(found, right)

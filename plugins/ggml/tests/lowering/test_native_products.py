@@ -9,8 +9,10 @@ from gguf_files import write_gguf
 
 import backbay
 from backbay import BackendParams, DType
+from backbay_ggml.library.abi import NULL
 from backbay_ggml.library.library import load_library
 from backbay_ggml.library.native import VARIABLE
+from backbay_ggml.lowering.builder import NEXT_WEIGHTS
 from backbay_ggml.weights.arrangements import REPACK
 
 IN, OUT = 512, 264
@@ -66,6 +68,18 @@ def test_columns_are_encoded_once_for_all_weights_that_they_meet(model, weights)
         report = [line for line in ctx.recording._plan.report() if "mul_mat" in line or "custom" in line]
         assert len(report) == 3, report
         assert not any("mul_mat" in line for line in report)
+
+
+def test_a_product_knows_the_weights_of_the_next_one(model, weights) -> None:
+    """So that it fetches them from memory while it ends."""
+    path, _held = model
+    with opened(path, weights) as backend, backend.new_context() as ctx:
+        backend.load()
+        x = ctx.from_floats(np.ones((1, IN), np.float32))
+        ctx.compute(*(backend.get(name).mulmat(ctx, x) for name in NAMES))
+        first, last = (op for op in ctx.recording._plan._ops if op.src[0] != NULL and op.src[0].ne[1] == OUT)
+        assert first.src[NEXT_WEIGHTS] == last.src[0] != first.src[0]
+        assert last.src[NEXT_WEIGHTS] == NULL
 
 
 def test_repacked_weights_give_the_same_bits_as_plain_ones(model) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import final
 
 from backbay import DType, Node, UnsupportedOpError
@@ -15,6 +16,9 @@ from ..tensors.layouts import four, leaf_tensor, strides
 from ..tensors.tensor_builder import TensorBuilder
 from ..weights.arrangements import Arrangement
 from ..weights.model_weights import ModelWeights
+
+NEXT_WEIGHTS = 2
+"""The operand of a native product that holds the weights of the next one, as in lib/products.cpp."""
 
 
 @final
@@ -40,6 +44,7 @@ class Builder(TensorBuilder):
         self._latest: dict[int, Ptr] = {}  # by node index of a storage: its latest write
         self._products: dict[int, tuple[Ptr, Device]] = {}
         self._views: dict[int, tuple[Ptr, Ptr]] = {}
+        self._last_product: Ptr | None = None  # of native code
         self._begins: list[tuple[int, int]] = []  # of nodes: the place of the first op, and the index
 
     # -- devices -----------------------------------------------------------------------------------------
@@ -116,6 +121,14 @@ class Builder(TensorBuilder):
         if tensor.view_offs == 0 and whole.op != self.library.none_op:
             return tensor
         return self.call("cont", tensor)
+
+    def product_op(self, function: Ptr, shape: Sequence[int], operands: Sequence[Ptr], data: Ptr) -> Ptr:
+        """A product by native code. On the CPU alone, the product before it fetches its first weights from memory."""
+        made = self.custom(function, shape, operands, data)
+        if self._last_product is not None:
+            self._last_product.src[NEXT_WEIGHTS] = operands[0]
+        self._last_product = made if self._op_placement is None else None
+        return made
 
     # -- operands ----------------------------------------------------------------------------------------
 

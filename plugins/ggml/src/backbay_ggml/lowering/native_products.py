@@ -29,7 +29,7 @@ def multiply_native(g: Builder, w: Node, x: Node) -> Ptr | None:
     columns = _columns(g, x)
     number, shape = ffi.cast("void *", FORMATS.index(format_)), (w.dim(1), count, 1, 1)
     if native.alone is not None and count == 1 and x.dim(0) <= MOST_ALONE:
-        product = g.custom(native.alone, shape, [_alias(g, w, weights), columns], number)
+        product = g.product_op(native.alone, shape, [_alias(g, w, weights), columns], number)
         return g.reshape(product, w.dim(1), *four(x)[1:])
 
     def encode() -> Ptr:
@@ -38,7 +38,7 @@ def multiply_native(g: Builder, w: Node, x: Node) -> Ptr | None:
         return g.custom(native.columns, entries, [matrix], number)
 
     codes = g.once(columns, f"codes for {w.dtype}", encode)
-    product = g.custom(native.products, shape, [_alias(g, w, weights), codes], number)
+    product = g.product_op(native.products, shape, [_alias(g, w, weights), codes], number)
     return g.reshape(product, w.dim(1), *four(x)[1:])
 
 

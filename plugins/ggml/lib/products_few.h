@@ -1,0 +1,44 @@
+// Products of weights and a single tile of columns: weights go from memory through registers, and are stored nowhere. For
+// formats with one scale for a block; the blocks of others are unpacked eight at a time, which no registers hold.
+
+template <int C, void (*UNPACK)(const char *const *, long, Part *)>
+TARGET static void multiply_unpacking(const char *const *rows, long each, long blocks, const Entry *entries, float (*sums)[ROWS], Fetch &fetch) {
+    Vec s[C][PANELS];
+    EACH(c, C) EACH(p, PANELS) s[c][p] = floats(0);
+    for (long n = 0; n < blocks; n++) {
+        const Entry *e = entries + n * C;
+        EACH(p, PANELS) {
+            fetch.step();
+            Part part; // which the compiler keeps in registers
+            UNPACK(rows + p * each, n, &part);
+            Ints products[C];
+            EACH(c, C) products[c] = numbers(e[c].bias[0]);
+            EACH(g, 8) {
+                const Ints weights = load(part.codes[g]);
+                EACH(c, C) products[c] = plus_products(products[c], weights, group(e[c], g));
+            }
+            const Vec scale = load_floats(part.scale);
+            EACH(c, C) s[c][p] = plus_product(s[c][p], times(converted(products[c]), scale), floats(e[c].scale));
+        }
+    }
+    EACH(c, C) EACH(p, PANELS) store_floats(sums[c] + p * LANES, s[c][p]);
+}
+
+template <int C>
+INLINE void multiply_few(Format format, const char *const *rows, long each, long blocks, const Entry *entries, float (*sums)[ROWS], Fetch &fetch) {
+    const auto go = format == Q8_0 ? multiply_unpacking<C, unpack_q8_0>
+                    : format == Q4_0 ? multiply_unpacking<C, unpack_q4_0> : multiply_unpacking<C, unpack_q4_0_x8>;
+    go(rows, each, blocks, entries, sums, fetch);
+}
+
+// A group of rows, `each` pointers for a panel, times all columns.
+TARGET static void multiply_tile(const Weights &w, const char *const *rows, long each, long columns, const Entry *entries, float (*sums)[ROWS], Fetch &fetch) {
+    switch (columns) {
+    case 1: return multiply_few<1>(w.format, rows, each, w.blocks, entries, sums, fetch);
+    case 2: return multiply_few<2>(w.format, rows, each, w.blocks, entries, sums, fetch);
+    case MOST: return multiply_few<MOST>(w.format, rows, each, w.blocks, entries, sums, fetch);
+    default: return multiply_few<MOST - 1>(w.format, rows, each, w.blocks, entries, sums, fetch);
+    }
+}
+
+#undef EACH

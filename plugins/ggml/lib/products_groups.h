@@ -1,0 +1,71 @@
+// Products by groups of rows, in the turns of a thread.
+
+// The starts of a group of rows; those past the last row repeat it.
+TARGET static long find_rows(const Weights &w, long group, const char **rows) {
+    const long interleaved = LAYOUTS[w.format].rows, count = ROWS / interleaved, last = w.rows / interleaved - 1;
+    for (long i = 0; i < count; i++) {
+        const long row = group * count + i;
+        rows[i] = w.data + (row < last ? row : last) * w.stride;
+    }
+    return count;
+}
+
+// The products of some tiles of columns, and of weights that are unpacked once for all of them.
+TARGET static void multiply_tiles(Scratch &s, const Weights &w, const char *const *rows, long each, const Columns &x, long low_tile, long high_tile, Fetch &fetch) {
+    const Layout &layout = LAYOUTS[w.format];
+    const long chunk = high_tile - low_tile > 1 ? CHUNK : layout.blocks > FEW ? layout.blocks : FEW, first = x.first(low_tile);
+    memset(s.sums, 0, (x.first(high_tile) - first) * sizeof s.sums[0]);
+    for (long block = 0; block < w.blocks; block += chunk) {
+        const long blocks = w.blocks - block < chunk ? w.blocks - block : chunk;
+        for (long panel = 0; panel < PANELS; panel++)
+            unpack(w.format, rows + each * panel, block, blocks, s.parts[panel], fetch);
+        for (long tile = low_tile; tile < high_tile; tile++) {
+            const long column = x.first(tile), wide = x.first(tile + 1) - column;
+            const auto add = layout.scales == ONE ? add_columns<ONE> : layout.scales == MINIMUM ? add_columns<MINIMUM> : add_columns<HALVES>;
+            add(wide, s.parts, blocks, x.block(tile, block), s.sums + (column - first), fetch);
+        }
+    }
+}
+
+// The bytes of a group of rows.
+TARGET static Ahead bytes_of(const Weights &w, long group) {
+    const long each = ROWS / LAYOUTS[w.format].rows, left = w.rows / LAYOUTS[w.format].rows - group * each;
+    return {w.data + group * each * w.stride, (left < each ? left : each) * w.stride};
+}
+
+// A group of rows times the columns of some tiles. Meanwhile, other bytes are fetched.
+TARGET static void multiply_group(Scratch &s, const Weights &w, const Columns &x, const Result &y, long group, Ahead ahead, long low_tile, long high_tile) {
+    const char *rows[ROWS];
+    const Layout &layout = LAYOUTS[w.format];
+    const long count = find_rows(w, group, rows), first = x.first(low_tile), columns = x.first(high_tile) - first, tiles = high_tile - low_tile;
+    if (tiles == 1 && layout.scales == ONE) {
+        Fetch fetch(ahead, w.blocks * PANELS);
+        multiply_tile(w, rows, count / PANELS, columns, x.block(low_tile, 0), s.sums, fetch);
+    } else {
+        Fetch fetch(ahead, w.blocks * (PANELS + tiles));
+        multiply_tiles(s, w, rows, count / PANELS, x, low_tile, high_tile, fetch);
+    }
+    const long row = group * ROWS, left = w.rows - row;
+    for (long c = 0; c < columns; c++) {
+        float *out = y.data + (first + c) * y.stride + row;
+        if (left >= ROWS)
+            memcpy(out, s.sums[c], sizeof s.sums[c]);
+        else
+            memcpy(out, s.sums[c], left * sizeof(float));
+    }
+}
+
+// What one thread does of a product. Its last turn fetches `after`, what the thread will read next.
+TARGET static void multiply(const Weights &w, const Columns &x, const Result &y, const Turns &turns, Ahead after) {
+    Scratch s;
+    const long groups = (w.rows + ROWS - 1) / ROWS, tiles = x.tiles();
+    const long near = NEAR / (long)(MOST * x.blocks * sizeof(Entry)), most = BATCH / MOST;
+    const long batch = near < 4 ? 4 : near < most ? near : most;
+    const long count = groups * ((tiles + batch - 1) / batch);
+    for (long turn = turns.first(), next; turn < count; turn = next) {
+        const long low_tile = turn / groups * batch, high_tile = low_tile + batch < tiles ? low_tile + batch : tiles;
+        next = turns.next();
+        multiply_group(s, w, x, y, turn % groups, next < count ? bytes_of(w, next % groups) : after, low_tile, high_tile);
+    }
+    turns.end();
+}
