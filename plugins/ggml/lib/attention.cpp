@@ -75,6 +75,13 @@ static void add_parts(const Call &call, const ggml_tensor *parts, long history, 
 #elif defined(__aarch64__)
 #include <arm_neon.h>
 
+// The lower half of a register; a load of all 8 bytes would pass the end of a cache.
+static inline int8x8_t four_bytes(const char *x) {
+    uint32_t bytes;
+    memcpy(&bytes, x, sizeof bytes);
+    return vcreate_s8(bytes);
+}
+
 #define NAME neon
 #define TARGET
 #define REGISTER "w"
@@ -82,7 +89,7 @@ static void add_parts(const Call &call, const ggml_tensor *parts, long history, 
 #define VECTORS 4
 #define SUMS 24
 #define REGISTERS 32
-#define BYTES(x) (Ints) vmovl_s16(vget_low_s16(vmovl_s8(vld1_s8((const int8_t *)(x)))))
+#define BYTES(x) (Ints) vmovl_s16(vget_low_s16(vmovl_s8(four_bytes(x))))
 #define HALVES(x) (Ints) vmovl_s16(vld1_s16((const int16_t *)(x)))
 #define HALF_FLOATS(x) vcvt_f32_f16(vreinterpret_f16_s16(vld1_s16((const int16_t *)(x))))
 #include "attention_vectors.h"
