@@ -134,3 +134,25 @@ def test_the_command_without_a_folder(environment: Environment) -> None:
     assert "it is switched off" in environment.backbay("cache", **off).stdout
     done = environment.backbay("cache", "path", **off)
     assert (done.returncode, "BACKBAY_NO_CACHE" in done.stderr) == (1, True)
+
+
+def test_what_two_processes_find_out_at_once_is_found_once(environment: Environment) -> None:
+    """The second one comes while the first one holds the lock, waits, and recalls; a process that dies holds nothing."""
+    environment.python("""
+        import subprocess, sys
+        from backbay.data.cache_folder import CachedValue
+
+        value = CachedValue("trials", "slow", [])
+        second = (
+            "from backbay.data.cache_folder import CachedValue; value = CachedValue('trials', 'slow', [])\\n"
+            "with value.found_once(lambda: print('waits', flush=True)): print(value.recall())"
+        )
+        dying = "import os; from backbay.data.cache_folder import CachedValue\\n"
+        dying += "with CachedValue('trials', 'slow', []).found_once(): os._exit(0)"
+        subprocess.run([sys.executable, "-c", dying], check=True)
+        with value.found_once():
+            other = subprocess.Popen([sys.executable, "-c", second], stdout=subprocess.PIPE, text=True)
+            assert other.stdout.readline() == "waits\\n"
+            value.keep(7)
+        assert other.communicate()[0].splitlines()[-1] == "7"
+    """)

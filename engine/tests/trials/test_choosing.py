@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 
 import pytest
 
-from backbay import BackendEntry, BackendParams, Choice, OptionError
+from backbay import BackendEntry, BackendParams, CancelledError, Choice, OptionError
 from backbay.discovery import SpeedTrial
 from backbay_engine import estimate, load
 from backbay_engine.engines.sizes import Sizes
@@ -22,6 +24,7 @@ from backbay_engine.trials.process import Limits, Outcome
 
 ENTRIES = [BackendEntry(name, f"backbay-{name}", "1.0", "nowhere") for name in ("first", "second", "third")]
 SIZES = Sizes(64, 2, 512, None)
+WAIT = 120.0  # seconds after which a test fails
 
 
 class Trials:
@@ -153,6 +156,54 @@ def test_a_trial_is_remembered_for_a_model_a_load_and_a_library(installed: Insta
     assert installed.measured == ["first", "second"]
 
 
+@pytest.mark.fault(
+    "two processes that open a model for the first time at once", "the second takes the verdict of the first"
+)
+def test_of_two_that_start_together_one_waits_for_the_other(
+    installed: Installed, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one's trial ends only when the second one has come to its lock, and has looked at it twice."""
+    looks, twice = list[None](), Event()
+
+    def look(cancel: object) -> None:
+        looks.append(None)
+        if len(looks) == 2:
+            twice.set()
+
+    def attempt(task: choosing.Task, limits: Limits, waiting: Callable[[], None]) -> Outcome:
+        assert twice.wait(WAIT)
+        return installed.attempt(task, limits, waiting)
+
+    monkeypatch.setattr(choosing, "check_cancel", look)
+    monkeypatch.setattr(choosing, "try_task", attempt)
+    with ThreadPoolExecutor(2) as pool:
+        choices = list(pool.map(lambda _: fastest(path, None, BackendParams(), SIZES), range(2)))
+    assert [choice.name for choice in choices if choice is not None] == ["second", "second"]
+    assert installed.measured == ["first", "second"]
+
+
+def test_a_trial_that_waits_for_another_one_can_be_cancelled(
+    installed: Installed, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cancel, entered = Event(), Event()
+
+    def attempt(task: choosing.Task, limits: Limits, waiting: Callable[[], None]) -> Outcome:
+        entered.set()
+        assert ended.wait(WAIT)
+        return installed.attempt(task, limits, waiting)
+
+    ended = Event()
+    monkeypatch.setattr(choosing, "try_task", attempt)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(fastest, path, None, BackendParams(), SIZES)
+        assert entered.wait(WAIT)
+        cancel.set()
+        with pytest.raises(CancelledError):
+            fastest(path, None, BackendParams(), SIZES, cancel)
+        ended.set()
+        assert first.result() is not None
+
+
 def test_another_model_has_a_trial_of_its_own(installed: Installed, path: Path, tmp_path: Path) -> None:
     from small_llama import write_small_llama
 
@@ -166,7 +217,7 @@ def test_another_model_has_a_trial_of_its_own(installed: Installed, path: Path, 
 @pytest.mark.parametrize("kept", ["{", "[]", '{"speeds": 5}', "null"])
 def test_a_damaged_record_is_made_anew(installed: Installed, path: Path, tmp_path: Path, kept: str) -> None:
     fastest(path, None, BackendParams(), SIZES)
-    (record,) = (tmp_path / "cache" / "speeds").iterdir()
+    (record,) = (tmp_path / "cache" / "speeds").glob("*.json")
     assert json.loads(record.read_text())["backend"] == "second"
     record.write_text(kept)
     fastest(path, None, BackendParams(), SIZES)
@@ -177,7 +228,7 @@ def test_a_record_that_names_no_installed_backend_is_not_taken(
     installed: Installed, path: Path, tmp_path: Path
 ) -> None:
     fastest(path, None, BackendParams(), SIZES)
-    (record,) = (tmp_path / "cache" / "speeds").iterdir()
+    (record,) = (tmp_path / "cache" / "speeds").glob("*.json")
     record.write_text(record.read_text().replace('"second"', '"gone"'))
     choice = fastest(path, None, BackendParams(), SIZES)
     assert choice is not None

@@ -11,11 +11,13 @@ import logging
 import os
 import re
 import stat
+import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import IO, Any, final
 
 from ..errors import BackbayError
 from .files import write_text
@@ -23,6 +25,7 @@ from .files import write_text
 FOLDER, OFF = "BACKBAY_CACHE_DIR", "BACKBAY_NO_CACHE"  # environment variables
 LARGEST = 1 << 20  # bytes; values are much smaller
 OLDEST = 90 * 86400.0  # seconds; older values are removed when another of their kind is kept
+POLL = 0.1  # seconds between two looks at a lock
 _FILE = re.compile(r"(.*-[0-9a-f]{24})\.json")  # nothing else in the folder is ever removed
 
 logger = logging.getLogger("backbay.cache")
@@ -83,6 +86,34 @@ class CachedValue:
         except (OSError, BackbayError) as error:
             logger.debug("%s is not kept: %s", self.path, error)
 
+    @contextmanager
+    def found_once(self, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
+        """While this lasts, nobody else finds out a value of this kind: others wait, and then can recall what was kept.
+
+        Those that wait call `waiting` again and again, which may raise. On Windows, and without a cache folder, nobody waits.
+        The system ends the lock of a process that dies.
+        """
+        held = self._lock_file()
+        try:
+            while held is not None and not _locked(held):
+                waiting()
+                time.sleep(POLL)
+            yield
+        finally:
+            if held is not None:
+                held.close()  # and so unlocks it
+
+    def _lock_file(self) -> IO[bytes] | None:
+        """The file that is locked, which stays empty and is never removed: others may wait for it."""
+        if self.path is None:
+            return None
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            return (self.path.parent / "lock").open("ab")
+        except OSError as error:
+            logger.debug("%s is not locked: %s", self.path, error)
+            return None
+
     def forget(self) -> None:
         """Remove the value."""
         if self.path is not None:
@@ -90,6 +121,21 @@ class CachedValue:
                 self.path.unlink(missing_ok=True)
             except OSError as error:
                 logger.debug("%s is not removed: %s", self.path, error)
+
+
+def _locked(held: IO[bytes]) -> bool:
+    """Whether a file is locked now, or cannot be, as on some network file systems."""
+    if sys.platform == "win32":
+        return True
+    import fcntl
+
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        logger.debug("%s is not locked: %s", held.name, error)
+    return True
 
 
 @final

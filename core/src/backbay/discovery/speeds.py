@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from typing import Any, final
 
@@ -105,6 +106,10 @@ class KeptTrial:
         if found is None or not self._names.issuperset(each.backend for each in found.speeds):
             return None
         return found if found.lasts or time.time() - found.time < UNSETTLED else None
+
+    def found_once(self, waiting: Callable[[], None]) -> AbstractContextManager[None]:
+        """While this lasts, nobody else on this machine holds a trial; see `CachedValue`."""
+        return self._value.found_once(waiting)
 
     def keep(self, trial: SpeedTrial) -> None:
         self._value.keep(asdict(trial))

@@ -62,9 +62,12 @@ def fastest(
     if trial is None and measuring:
         attempt = _attempt(Task(plain_path(path), "", given, _short(sizes)), choice, seconds, cancel)
         load = f"{parallel} requests at once" if parallel > 1 else "1 request"
-        trial = hold_trial(name, load, (choice.entry, *choice.equals), attempt, seconds)
-        kept.keep(trial)
-        log.info("backend %s", trial.applied(choice))
+        with kept.found_once(lambda: check_cancel(cancel)):  # two trials at once would measure each other
+            trial = kept.recall()
+            if trial is None:
+                trial = hold_trial(name, load, (choice.entry, *choice.equals), attempt, seconds)
+                kept.keep(trial)
+                log.info("backend %s", trial.applied(choice))
     return choice if trial is None else trial.applied(choice)
 
 
