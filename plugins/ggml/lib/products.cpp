@@ -27,6 +27,16 @@ static Ahead first_rows(const ggml_tensor *w, long group, int thread) {
 #if defined(__x86_64__)
 
 #include "products_avx2.h"
+
+#define NAME avx512
+#define FEATURES ""
+#include "products_avx512.h"
+#undef NAME
+#undef FEATURES
+
+#define NAME vnni
+#define FEATURES "avx512vnni,"
+#define VNNI
 #include "products_avx512.h"
 
 static bool has_avx512() {
@@ -34,21 +44,28 @@ static bool has_avx512() {
     return false;
 #endif
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
+           __builtin_cpu_supports("avx512vl");
+}
+
+static bool has_vnni() {
+#ifdef BACKBAY_WITHOUT_VNNI // for tests of the other code
+    return false;
+#endif
+    return has_avx512() && __builtin_cpu_supports("avx512vnni");
 }
 
 static const char *find() {
     if (has_avx512())
-        return "AVX-512 with VNNI";
+        return has_vnni() ? "AVX-512 with VNNI" : "AVX-512";
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? "AVX2" : nullptr;
 }
 
-static bool takes(Format format) { return has_avx512() || !LAYOUTS[format].over_127; }
+static bool takes(Format format) { return has_vnni() || !LAYOUTS[format].over_127; }
 
 static void encode(const ggml_tensor *x, Format format, const ggml_tensor *entries, int thread, int threads) {
     const long blocks = x->ne[0] / BLOCK, stride = x->nb[1] / sizeof(float);
     const float *data = (const float *)x->data;
-    if (has_avx512())
+    if (has_avx512()) // with VNNI or without it
         avx512::encode_columns(data, stride, format, columns_of(entries, blocks, avx512::MOST), thread, threads);
     else
         avx2::encode_columns(data, stride, format, columns_of(entries, blocks, avx2::MOST), thread, threads);
@@ -58,7 +75,9 @@ static void multiply(Format format, const ggml_tensor *entries, ggml_tensor *y, 
     const Weights weights = weights_of(y->src[0], format);
     const Turns turns = {y->op_params + OWN_PARAMS, y->op_params + OWN_PARAMS + 1, threads, thread};
     const Result result = {(float *)y->data, (long)(y->nb[1] / sizeof(float))};
-    if (has_avx512())
+    if (has_vnni())
+        vnni::multiply(weights, columns_of(entries, weights.blocks, vnni::MOST), result, turns, first_rows(y->src[2], vnni::ROWS, thread));
+    else if (has_avx512())
         avx512::multiply(weights, columns_of(entries, weights.blocks, avx512::MOST), result, turns, first_rows(y->src[2], avx512::ROWS, thread));
     else
         avx2::multiply(weights, columns_of(entries, weights.blocks, avx2::MOST), result, turns, first_rows(y->src[2], avx2::ROWS, thread));

@@ -1,10 +1,12 @@
-// Products by AVX-512 with VNNI: the few operations that differ between instruction sets.
+// Products by AVX-512, in the namespace NAME, with VNNI or without it: the few operations that differ between instruction sets.
+//
+// Without VNNI, as for AVX2, weights' codes must be below 128.
 
 #include <immintrin.h>
 
-namespace avx512 {
+namespace NAME {
 
-#define TARGET __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c,prefer-vector-width=512")))
+#define TARGET __attribute__((target(FEATURES "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma,f16c,prefer-vector-width=512")))
 #define INLINE TARGET static inline __attribute__((always_inline))
 
 typedef __m512i Ints;
@@ -24,7 +26,14 @@ INLINE Ints extended_byte(Ints x, int n) { return _mm512_srai_epi32(shifted_left
 INLINE Vec converted(Ints x) { return _mm512_cvtepi32_ps(x); }
 INLINE Vec times(Vec x, Vec y) { return _mm512_mul_ps(x, y); }
 INLINE Vec plus_product(Vec sum, Vec x, Vec y) { return _mm512_fmadd_ps(x, y, sum); }
+#ifdef VNNI
 INLINE Ints plus_products(Ints sum, Ints weights, Ints codes) { return _mm512_dpbusd_epi32(sum, weights, codes); }
+#else
+INLINE Ints plus_products(Ints sum, Ints weights, Ints codes) {
+    const Ints pairs = _mm512_maddubs_epi16(weights, codes);
+    return _mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+}
+#endif
 INLINE Vec of_bytes(const uint8_t *x) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_load_si128((const __m128i *)x))); }
 // The lower 16 bits of each lane, numbers in f16.
 INLINE Vec of_halves(Ints x) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(x)); }
@@ -132,4 +141,4 @@ INLINE void round_block(const float *x, Vec factor, int8_t *codes) {
 #undef TARGET
 #undef INLINE
 
-} // namespace avx512
+} // namespace NAME

@@ -68,6 +68,12 @@ def native_code_without_avx512(tmp_path_factory: pytest.TempPathFactory) -> Nati
     return opened(compiled(tmp_path_factory.mktemp("older"), "-DBACKBAY_WITHOUT_AVX512"))
 
 
+@pytest.fixture(scope="session")
+def native_code_without_vnni(tmp_path_factory: pytest.TempPathFactory) -> NativeCode:
+    """The native code that processors with AVX-512, but without VNNI, run."""
+    return opened(compiled(tmp_path_factory.mktemp("without_vnni"), "-DBACKBAY_WITHOUT_VNNI"))
+
+
 @pytest.fixture(scope="module")
 def without_native() -> Iterator[None]:
     """Only ggml's code computes."""

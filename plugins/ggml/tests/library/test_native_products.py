@@ -21,9 +21,11 @@ SHAPES = [(1, 256), (3, 512), (8, 256), (31, 1024), (33, 768), (64, 2048), (72, 
 ROUNDED = 1e-6  # of the sum of magnitudes
 
 
-@pytest.fixture(scope="module", params=["native_code", "native_code_without_avx512"])
+@pytest.fixture(
+    scope="module", params=["native_code", "native_code_without_vnni", "native_code_without_avx512"]
+)
 def native(request):
-    """Products for this processor, and for one without AVX-512."""
+    """Products for this processor, for one without VNNI, and for one without AVX-512."""
     code = request.getfixturevalue(request.param)
     if code.instructions("products") is None:
         pytest.skip("no code for this processor")
