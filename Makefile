@@ -8,10 +8,10 @@ FOLDERS := $(subst [cpu],,$(PACKAGES))
 SOURCES := $(addsuffix /src,$(FOLDERS))
 LIBGGML := plugins/ggml/lib
 
-.PHONY: help demo test check format lint types contracts docs api bench plots conform mutants chaos asked guard nightly webgpu vulkan scale dist clean
+.PHONY: help demo test check format lint types contracts docs api bench plots conform mutants chaos asked guard nightly webgpu vulkan cuda-compile scale dist clean
 
 help:  ## list the targets
-	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
 
 demo: $(VENV)/.installed $(VENV)/.minilm  ## three real models on every installed backend, side by side
 	$(BIN)/python examples/demo.py
@@ -105,6 +105,10 @@ vulkan: $(VENV)/vulkan/.installed  ## the suite and the tiny model on ggml's Vul
 	. $(VENV)/software-vulkan/environment && $(VENV)/vulkan/bin/python-vulkan -m backbay conform ggml --device Vulkan:0 \
 		--size smoke --timeout 600 --known plugins/ggml/known-failures-vulkan.txt
 
+cuda-compile: $(VENV)/.installed $(VENV)/cuda/.installed  ## compile ggml's code for CUDA, where no GPU is; downloads 0.8 GB, takes an hour or more
+	tools/devices/cuda_compile.sh $(VENV)/cuda-compile $(VENV)/cuda/bin/python
+	BACKBAY_CUDA=$(abspath $(VENV)/cuda-compile) $(BIN)/python -m pytest plugins/ggml/tests/devices/test_cuda_without_gpu.py
+
 scale: $(VENV)/scale/.installed  ## replicas on Ray Serve, killed while they answer, in an environment with Ray
 	$(VENV)/scale/bin/python -m pytest server/tests/replicas
 
@@ -130,6 +134,11 @@ $(VENV)/vulkan/.installed: tools/devices/software_vulkan.sh tools/devices/vulkan
 	tools/devices/software_vulkan.sh $(VENV)/software-vulkan $(VENV)/vulkan/bin/python
 	cp $(VENV)/software-vulkan/libggml-vulkan.so \
 		"$$($(VENV)/vulkan/bin/python -c 'from backbay_ggml.library.location import locate; print(locate().parent)')"
+	touch $@
+
+$(VENV)/cuda/.installed:
+	$(PYTHON) -m venv $(VENV)/cuda
+	$(VENV)/cuda/bin/python -m pip install cmake ninja
 	touch $@
 
 # Ray takes 0.5 GB.

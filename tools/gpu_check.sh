@@ -16,6 +16,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 WORK=${GPU_WORK:-$HOME/backbay-gpu}
 KIND=${GPU_KIND:-CUDA}
+ARCHITECTURES=${GPU_ARCHITECTURES:-native}
 VERSION=${GPU_PYTHON_VERSION:-3.12}
 PY=${GPU_PYTHON:-$WORK/venv/bin/python}
 LIMIT=450 # seconds of one step
@@ -28,37 +29,53 @@ mkdir -p "$WORK/results"
 
 backbay() { "$PY" -m backbay "$@"; }
 
-prepare() {
+prepare() { # what a stopped call has fetched is kept
     local folder=$1 inputs=$1/inputs
-    mkdir -p "$inputs/wheels" "$folder/parts"
-    python3 -m pip download --quiet --dest "$inputs/wheels" --only-binary=:all: --python-version "$VERSION" --implementation cp \
-        --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \
-        onnxruntime-gpu cffi pluggy gguf onnx platformdirs hypothesis jinja2 regex pillow scikit-build-core || return
-    python3 -m pip wheel --quiet --no-deps --wheel-dir "$inputs/wheels" \
+    local wheels=$inputs/wheels
+    mkdir -p "$wheels"
+    python3 -m pip wheel --quiet --no-deps --wheel-dir "$wheels" \
         ./core ./plugins/cpu_ref ./plugins/ggml ./plugins/onnx ./conformance ./engine || return
-    cp plugins/ggml/lib/ggml_python-*.tar.gz "$inputs/" || { python3 plugins/ggml/lib/source.py && cp plugins/ggml/lib/ggml_python-*.tar.gz "$inputs/"; } || return
-    python3 -m pip download --quiet --no-deps --no-binary=:all: --no-build-isolation --dest "$inputs" llama-cpp-python==0.3.36 || return
+    # All that these depend on, but for the library of ggml, which is built there.
+    python3 -m pip download --quiet --dest "$wheels" --find-links "$wheels" --only-binary=:all: --python-version "$VERSION" \
+        --implementation cp --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 --platform manylinux_2_17_x86_64 \
+        --platform manylinux2014_x86_64 backbay-cpu-ref backbay-onnx backbay-conformance backbay-engine \
+        onnxruntime-gpu cffi regex pillow cmake ninja pytest || return
+    python3 -m venv "$folder/tools" && "$folder/tools/bin/python" -m pip install --quiet scikit-build-core || return # sdists ask for it
+    "$folder/tools/bin/python" plugins/ggml/lib/source.py && cp plugins/ggml/lib/ggml_python-*.tar.gz "$inputs/" || return
+    PIP_CONSTRAINT='' "$folder/tools/bin/python" -m pip download --quiet --no-deps --no-binary=:all: --no-build-isolation --dest "$inputs" \
+        llama-cpp-python==0.3.36 || return
+    rm -rf "$folder/parts" && mkdir "$folder/parts"
     tar -C "$folder" -cf - inputs | split -b 55m - "$folder/parts/part." && (cd "$folder/parts" && sha256sum part.* >sums)
     ls -l "$folder/parts"
 }
 
 receive() { # the sums come with the first part
     mkdir -p "$WORK/parts"
-    cp -n "$1"/* "$WORK/parts/"
-    (cd "$WORK/parts" && sha256sum --quiet --check sums) || { echo "not all parts are here yet"; return 75; }
-    cat "$WORK"/parts/part.* | tar -C "$WORK" -x
+    cp "$1"/* "$WORK/parts/"
+    local name missing=
+    for name in $(cut -d' ' -f3 "$WORK/parts/sums"); do [ -e "$WORK/parts/$name" ] || missing+=" $name"; done
+    [ "$missing" ] && { echo "not here yet:$missing"; return 75; }
+    (cd "$WORK/parts" && sha256sum --quiet --check sums) && cat "$WORK"/parts/part.* | tar -C "$WORK" -x && echo "all parts are here"
 }
 
 install() {
-    python3 -m venv --system-site-packages "$WORK/venv" &&
-        "$PY" -m pip install --quiet --no-index --find-links "$WORK/inputs/wheels" --upgrade \
-            backbay backbay-cpu-ref backbay-ggml backbay-onnx backbay-conformance backbay-engine onnxruntime-gpu regex pillow
+    export PIP_REQUIRE_VIRTUALENV=1
+    local packages=(backbay backbay-cpu-ref backbay-onnx backbay-conformance backbay-engine onnxruntime-gpu cffi regex pillow cmake ninja pytest)
+    python3 -m venv --clear "$WORK/venv" || return
+    "$PY" -m pip install --quiet --no-index --find-links "$WORK/inputs/wheels" "${packages[@]}" || return
+    "$PY" -m pip install --quiet --no-index --find-links "$WORK/inputs/wheels" --no-deps backbay-ggml || return # its library is built
+    # ONNX Runtime looks for CUDA's libraries beside itself, and they may be packages of another Python here.
+    local beside
+    beside=$("$PY" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    for folder in $(python3 -c 'import site; print(*site.getsitepackages())'); do
+        if [ -e "$folder/nvidia" ] && [ ! -e "$beside/nvidia" ]; then ln -s "$folder/nvidia" "$beside/nvidia"; fi
+    done
 }
 
 ggml() { # the compiler's objects are kept, so that another call goes on
     cp -n "$WORK"/inputs/ggml_python-*.tar.gz plugins/ggml/lib/
     [ -e "$WORK/ggml/build.ninja" ] || cmake -S plugins/ggml/lib -B "$WORK/ggml" -G Ninja -DCMAKE_BUILD_TYPE=Release -DGGML_CUDA=ON \
-        -DCMAKE_CUDA_ARCHITECTURES=native -DPython_EXECUTABLE="$PY" || return
+        -DCMAKE_CUDA_ARCHITECTURES="$ARCHITECTURES" -DPython_EXECUTABLE="$PY" || return
     cmake --build "$WORK/ggml" --target libraries ggml-cuda || return
     cmake --install "$WORK/ggml" --prefix "$WORK/lib"
 }
@@ -66,7 +83,7 @@ ggml() { # the compiler's objects are kept, so that another call goes on
 llama() { # llama.cpp with CUDA, to compare speeds with
     mkdir -p "$LLAMA" && tar -C "$LLAMA" --strip-components=1 -xzf "$WORK"/inputs/llama_cpp_python-*.tar.gz
     [ -e "$WORK/llama/build.ninja" ] || cmake -S "$LLAMA/vendor/llama.cpp" -B "$WORK/llama" -G Ninja -DCMAKE_BUILD_TYPE=Release \
-        -DGGML_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=native -DLLAMA_CURL=OFF -DLLAMA_BUILD_TESTS=OFF || return
+        -DGGML_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES="$ARCHITECTURES" -DLLAMA_CURL=OFF -DLLAMA_BUILD_TESTS=OFF || return
     cmake --build "$WORK/llama" --target llama-bench
 }
 
@@ -152,11 +169,16 @@ step() { # within its time
 perform() { # a step, with its output in a file
     local begun=$SECONDS status
     echo "== $1"
+    # The programs of a step that was killed may live on, and hold the lock: two steps would disturb each other.
+    exec 9>"$WORK/lock"
+    flock --wait 60 9 || { echo "an earlier step still runs"; return 124; }
     timeout --kill-after=15 "$LIMIT" bash tools/gpu_check.sh step "$1" >"$WORK/results/$1.log" 2>&1
     status=$?
     tail -n 12 "$WORK/results/$1.log"
     echo "status $status after $((SECONDS - begun)) s, $(date -u +%FT%TZ)" | tee -a "$WORK/results/$1.log"
-    # Compiling and logits go on in the next call; a suite that its time limit stopped has reported what has run.
+    # Nothing runs without these two. Compiling and logits go on in the next call; a suite that its time limit stopped has
+    # reported what has run.
+    case $status:$1 in 0:* | 124:*) ;; *:install | *:ggml) return 1 ;; esac
     case $status:$1 in 124:ggml | 124:llama | 124:model | 124:logits:*) return 124 ;; esac
     touch "$WORK/results/$1.done"
 }
@@ -166,7 +188,8 @@ next() {
     for step in ${GPU_STEPS:-$(steps)}; do
         [ -e "$WORK/results/$step.done" ] && continue
         [ $SECONDS -gt 20 ] && { echo "to be continued: call again"; return 0; }
-        perform "$step" || { echo "to be continued: call again"; return 0; }
+        perform "$step"
+        case $? in 124) echo "to be continued: call again"; return 0 ;; 1) echo "mend this, and call again"; return 1 ;; esac
     done
     echo "all steps are done"
 }

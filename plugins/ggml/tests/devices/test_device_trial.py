@@ -325,6 +325,7 @@ def test_doctor_tells_why_there_is_no_gpu(monkeypatch) -> None:
     monkeypatch.setattr(
         missing_gpus, "_reported", lambda library, added={}, without={}: reported.get((*added, *without), "")
     )
+    monkeypatch.setattr(missing_gpus, "DRIVERS", {})
     monkeypatch.delenv("GGML_VK_VISIBLE_DEVICES", raising=False)
     assert "no driver reports a device" in missing_gpus.why_no_gpu(library)
     reported["GGML_VK_VISIBLE_DEVICES",] = "a card"
@@ -333,9 +334,17 @@ def test_doctor_tells_why_there_is_no_gpu(monkeypatch) -> None:
     assert missing_gpus.why_no_gpu(library) == "Vulkan: a card is hidden by GGML_VK_VISIBLE_DEVICES=7"
 
 
-def test_doctor_tells_which_file_cannot_be_loaded(monkeypatch, tmp_path) -> None:
+def test_doctor_tells_a_missing_driver_from_another_missing_library(monkeypatch, tmp_path) -> None:
     library, path = load_library(), tmp_path / "libggml-cuda.so"
     path.write_bytes(b"no library")
     monkeypatch.setattr(missing_gpus, "tried_gpus", lambda library: [])
     monkeypatch.setattr(missing_gpus, "_kinds", lambda library: {"CUDA": path})
-    assert missing_gpus.why_no_gpu(library).startswith("CUDA: its driver is not installed")
+    monkeypatch.setattr(missing_gpus, "DRIVERS", {"CUDA": "libno-driver.so.1"})
+    told = missing_gpus.why_no_gpu(library)
+    assert told.startswith("CUDA: its driver is not installed: libno-driver.so.1")
+    monkeypatch.setattr(
+        missing_gpus, "DRIVERS", {"CUDA": str(library.path)}
+    )  # some library that can be loaded
+    told = missing_gpus.why_no_gpu(library)
+    assert told.startswith(f"CUDA: the code for it cannot be loaded: {path}")
+    assert "LD_LIBRARY_PATH" in told

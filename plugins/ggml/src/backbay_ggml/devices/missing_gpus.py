@@ -1,4 +1,4 @@
-"""Why there is no GPU: no code for one, no driver, an environment variable that hides it, or a trial that it fails.
+"""Why there is no GPU: no code for one, no driver, another missing library, a hidden device, or a trial that it fails.
 
 As a program, it prints the names of the GPUs that ggml reports.
 """
@@ -20,6 +20,8 @@ from .device import description, gpus, tried_gpus
 
 NOT_GPUS = ("CPU", "RPC", "BLAS")  # kinds of devices that are no GPUs
 OPTIONS = {"CUDA": "-DGGML_CUDA=ON", "Vulkan": "-DGGML_VULKAN=ON", "HIP": "-DGGML_HIP=ON"}
+DRIVERS = {"CUDA": "libcuda.so.1", "Vulkan": "libvulkan.so.1", "HIP": "libamdhip64.so"}
+"""What a driver installs on Linux, by kind; Vulkan's drivers come with its loader."""
 HIDING = {
     "CUDA": ("CUDA_VISIBLE_DEVICES",),
     "Vulkan": ("GGML_VK_VISIBLE_DEVICES", "VK_LOADER_DRIVERS_DISABLE"),
@@ -60,18 +62,30 @@ def _kinds(library: Library) -> dict[str, Path | None]:
 
 
 def _why_none(library: Library, kind: str, path: Path | None) -> str:
-    if path is not None:
-        try:
-            ctypes.CDLL(str(path))
-        except OSError as error:
-            return f"{kind}: its driver is not installed, as the library cannot be loaded: {error}"
+    driver = DRIVERS.get(kind) if sys.platform == "linux" else None
+    if driver and (error := _not_loaded(driver)):
+        return f"{kind}: its driver is not installed: {error}"
+    if path and (error := _not_loaded(str(path))):
+        return (
+            f"{kind}: the code for it cannot be loaded: {error}; if that is a library of {kind}, install it, "
+            "or name its folder in LD_LIBRARY_PATH"
+        )
     hidden = {name: os.environ[name] for name in HIDING.get(kind, ()) if name in os.environ}
     if hidden and (found := _reported(library, without=hidden)):
         settings = ", ".join(f"{name}={value}" for name, value in hidden.items())
         return f"{kind}: {found} is hidden by {settings}"
     if kind == "Vulkan" and not hidden and (found := _reported(library, {NAMED: "0"})):
         return f"{kind}: ggml passes over {found}, a CPU; {NAMED}=0 takes it"
-    return f"{kind}: no driver reports a device; install the driver, and check that it sees the GPU"
+    return f"{kind}: no driver reports a device; install the GPU's driver, or a newer one, and check that it sees the GPU"
+
+
+def _not_loaded(path: str) -> str:
+    """Why a library cannot be loaded, or nothing."""
+    try:
+        ctypes.CDLL(path)
+    except OSError as error:
+        return str(error)
+    return ""
 
 
 def _reported(library: Library, added: Mapping[str, str] = {}, without: Mapping[str, str] = {}) -> str:

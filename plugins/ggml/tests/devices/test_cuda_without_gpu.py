@@ -1,0 +1,81 @@
+"""ggml's code for CUDA where no GPU is: what doctor tells, and the CPU; `make cuda-compile` compiles the code and runs this."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from backbay_ggml.library.location import VARIABLE, locate
+
+COMPILED = Path(os.environ.get("BACKBAY_CUDA", "/nowhere"))  # the folder of tools/devices/cuda_compile.sh
+pytestmark = pytest.mark.skipif(
+    not (COMPILED / "libggml-cuda.so").exists(), reason="BACKBAY_CUDA names no folder of `make cuda-compile`"
+)
+PROGRAM = """
+import backbay
+from backbay_ggml import Ggml
+
+print(Ggml.diagnose()["gpus"])
+with backbay.open(None, backend="ggml") as backend, backend.new_context() as context:
+    weights = context.from_floats([[1, 0, 2], [0, 3, 0]])
+    result = weights.mulmat(context, context.input().from_floats([1, 1, 1]))
+    context.compute(result)
+    print([device.id for device in backend.devices()], result.floats().tolist())
+"""
+
+
+def _loads(name: str) -> bool:
+    try:
+        ctypes.CDLL(name)
+    except OSError:
+        return False
+    return True
+
+
+without_driver = pytest.mark.skipif(_loads("libcuda.so.1"), reason="this machine has a driver of CUDA")
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory) -> Path:
+    """The installed library, with the code for CUDA beside it."""
+    folder = tmp_path_factory.mktemp("library") / "lib"
+    shutil.copytree(locate().parent, folder)
+    shutil.copy(COMPILED / "libggml-cuda.so", folder)
+    return folder
+
+
+def gpus_line(library: Path, *folders: str) -> str:
+    """What doctor tells of GPUs if libraries are also in these folders; the CPU has to compute."""
+    paths = ":".join(str(COMPILED / folder) for folder in folders)
+    environment = {**os.environ, VARIABLE: str(library), "LD_LIBRARY_PATH": paths}
+    ran = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    told, computed = ran.stdout.splitlines()
+    assert computed == "['CPU:0'] [3.0, 3.0]"
+    return told
+
+
+@without_driver
+@pytest.mark.parametrize("folders", [(), ("toolkit/lib",)])
+def test_a_missing_driver_is_named(folders, library) -> None:
+    assert gpus_line(library, *folders).startswith("CUDA: its driver is not installed: libcuda.so.1")
+
+
+def test_a_missing_library_of_cuda_is_told_from_a_missing_driver(library) -> None:
+    if _loads("libcublas.so.13"):
+        pytest.skip("this machine has CUDA's libraries")
+    told = gpus_line(library, "driver")
+    assert told.startswith("CUDA: the code for it cannot be loaded: lib")
+    assert "LD_LIBRARY_PATH" in told
+
+
+def test_a_driver_without_a_gpu_says_so(library) -> None:
+    assert gpus_line(library, "driver", "toolkit/lib").startswith("CUDA: no driver reports a device")
