@@ -2,6 +2,7 @@
 
 import pytest
 
+from backbay import NoMemoryError
 from backbay.memory import workspace
 from backbay.memory.ledger import Entry, Ledger
 from backbay.memory.workspace import Workspace
@@ -19,3 +20,12 @@ def test_growth_is_booked_and_tried(holds: bool, monkeypatch: pytest.MonkeyPatch
     assert tried == ([1000, 500] if holds else [])
     space.give_back(plans[2])
     assert ledger.report().total() == space.booked == 1000
+
+
+def test_a_plan_whose_first_booking_is_refused_gives_back_nothing() -> None:
+    ledger = Ledger([("CPU:0", "CPU"), ("GPU:0", "GPU")], 1, {"GPU:0": 100}, holds=True)
+    space, plan = Workspace(ledger, Entry("GPU:0", "graph")), object()
+    with pytest.raises(NoMemoryError):
+        space.take(plan, 1000)
+    space.give_back(plan)
+    assert ledger.report().total() == space.booked == 0

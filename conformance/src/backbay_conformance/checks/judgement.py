@@ -105,11 +105,9 @@ def left_open(call: Call, other: Call | None) -> Array | None:
 def flushed(call: Call) -> Call | None:
     """The call with zeros in place of operands and float attributes below f32's normal range; None if it is the same.
 
-    Ops that only move elements, and casts, keep them.
+    Ops that only move elements, and casts, keep them, but for operands that a negation makes.
     """
-    if call.op.moves or call.op in (ops.cast, ops.fill):
-        return None
-    changed = False
+    keeps, changed = call.op.moves or call.op in (ops.cast, ops.fill), False
 
     def zeroed(numbers: Array) -> Array:
         nonlocal changed
@@ -118,13 +116,19 @@ def flushed(call: Call) -> Call | None:
         return np.where(small, np.copysign(0.0, numbers), numbers)
 
     def operand(drawn: Operand) -> Operand:
-        if not drawn.dtype.is_float:
+        if not drawn.dtype.is_float or (keeps and not _is_negated(drawn)):
             return drawn
         return drawn.of(encode(zeroed(drawn.decoded), drawn.dtype), drawn.layout)
 
     args = call.mapped(operand)
-    args = tuple(float(zeroed(np.asarray(arg))) if isinstance(arg, float) else arg for arg in args)
+    if not keeps:
+        args = tuple(float(zeroed(np.asarray(arg))) if isinstance(arg, float) else arg for arg in args)
     return call.with_args(args) if changed else None
+
+
+def _is_negated(operand: Operand) -> bool:
+    """Whether an operand is the result of arithmetic: no other step of a layout computes."""
+    return any(step.needs is ops.neg for step in operand.layout.steps)
 
 
 def _verify(call: Call, other: Call | None, got: Array, check: str) -> None:

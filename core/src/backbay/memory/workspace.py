@@ -31,8 +31,9 @@ class Workspace:
         """A plan needs its working memory no longer."""
         self._wanted.pop(id(owner), None)
         left = max(self._wanted.values(), default=0)
-        self._ledger.give_back(self._entry, self.booked - left)
-        self.booked = left
+        if self.booked > left:  # else the ledger may not know the entry: its first booking was refused
+            self._ledger.give_back(self._entry, self.booked - left)
+            self.booked = left
 
 
 def _try(nbytes: int) -> None:

@@ -41,6 +41,8 @@ def rope(
     yarn: Yarn | None,
 ) -> str:
     """Each token becomes a batch entry and each head a sequence of one, so that no head count is an attribute."""
+    if x.is_empty():  # WebGPU refuses it
+        return x.floats
     place, power = _places(b, positions, dim, mode, sections)
     rates, factor = _rates(power, dim, base, scale, yarn)
     cos, sin = _turns(b, place, rates, factors, factor)

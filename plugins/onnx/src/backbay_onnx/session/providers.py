@@ -84,8 +84,8 @@ GPU_PROVIDERS = (  # "auto" takes the first automatic one that works
         flushes_subnormals=True,
         one_at_a_time=True,
         # TopK makes 3.4e38 of infinity; tanh has an error of 2e-6; Concat of empty pieces is an error; CumSum of 65,537
-        # terms takes minutes; Conv over 6 or 9 channels is wrong.
-        left_to_cpu=("TopK", "Tanh", "ConcatPieces", "CumSum", "Conv"),
+        # terms takes minutes; Conv over 6 or 9 channels is wrong, and attention where four invocations form a subgroup.
+        left_to_cpu=("TopK", "Tanh", "ConcatPieces", "CumSum", "Conv", "MultiHeadAttention"),
         cpu_nodes_setting="ep.webgpuexecutionprovider.forceCpuNodeNames",
     ),
     Provider(
