@@ -12,7 +12,7 @@ from backbay import DType, Op, Precision, ops
 from backbay_conformance.checks.declared_precision import coarsest
 from backbay_conformance.checks.judgement import cost_of, judge
 from backbay_conformance.checks.traced_call import TracedCall
-from backbay_conformance.draw.layout import Layout
+from backbay_conformance.draw.layout import Layout, LayoutStep, negated
 from backbay_conformance.draw.operand import Operand
 from backbay_conformance.numbers.comparison import Fault
 from backbay_conformance.numbers.encoding import encode
@@ -22,10 +22,9 @@ SINGLE = Precision(DType.F32, DType.F32)
 FLUSHING = Precision(DType.F32, DType.F32, flushes_subnormals=True)
 
 
-def operand(value: float, dtype: DType = DType.F32) -> Operand:
-    made = Operand(
-        dtype, (1,), lambda making, operand: encode(np.asarray([value]), dtype), Layout(dtype, (1,)), 0
-    )
+def operand(value: float, dtype: DType = DType.F32, *steps: LayoutStep) -> Operand:
+    layout = Layout(dtype, (1,), steps)
+    made = Operand(dtype, (1,), lambda making, operand: encode(np.asarray([value]), dtype), layout, 0)
     made.hold(encode(np.asarray([value]), dtype))
     return made
 
@@ -80,6 +79,14 @@ def test_nothing_else_is_right(wrong: float) -> None:
 def test_normal_numbers_are_never_zeros(op: Any, value: float) -> None:
     with pytest.raises(Fault):
         judged(op, (operand(value),), 0.0, FLUSHING)
+
+
+def test_a_cast_of_what_a_negation_has_made_may_be_zero() -> None:
+    made = (operand(1e-40, DType.F32, negated(DType.F32, (1,))), DType.F32)
+    for result in (0.0, 1e-40):
+        judged(ops.cast, made, result, FLUSHING)
+    with pytest.raises(Fault):
+        judged(ops.cast, made, 0.0, SINGLE)
 
 
 @pytest.mark.parametrize("args", [(operand(1e-40), DType.F32)])
