@@ -23,7 +23,12 @@ from backbay_server.apis.fields import uses
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "server.md"
 PLACE = re.compile(r"(<!-- made by server/tools/tables.py: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
-APIS = {"openai": "OpenAI's API", "anthropic": "Anthropic's API", "ollama": "Ollama's API"}
+APIS = {
+    "openai": "OpenAI's API",
+    "anthropic": "Anthropic's API",
+    "ollama": "Ollama's API",
+    "llama_cpp": "llama.cpp's API",
+}
 Names = Mapping[type, str]  # where the table of a struct is
 
 

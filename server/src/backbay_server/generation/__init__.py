@@ -6,7 +6,8 @@ from .answer import Answer
 from .events import Delta, Event, Finish, Usage
 from .forms import CallArguments, CallBegun, Piece, Reasoning, Text, arguments_of
 from .generator import Generator
-from .requests import Conversation, Format, Options, Prompt, Request, Tools, schema_format
+from .prompts import made as prompt_of
+from .requests import Conversation, Format, Gap, Options, Prompt, Request, Tools, schema_format
 
 __all__ = [
     "Answer",
@@ -17,6 +18,7 @@ __all__ = [
     "Event",
     "Finish",
     "Format",
+    "Gap",
     "Generator",
     "Options",
     "Piece",
@@ -27,5 +29,6 @@ __all__ = [
     "Tools",
     "Usage",
     "arguments_of",
+    "prompt_of",
     "schema_format",
 ]

@@ -59,6 +59,10 @@ class Answer:
         return self._llm.tokenizer
 
     @property
+    def context(self) -> int:
+        return self._llm.context
+
+    @property
     def prompt_tokens(self) -> int:
         """The tokens of all prompts; those of pictures are known at the answer's end."""
         return sum(len(prompt) for prompt in self.prompts if isinstance(prompt, list))
@@ -146,4 +150,4 @@ class _Choice:
             )
             self.meter = None
         usage = Usage(timings.prompt_tokens, timings.reused_tokens, timings.tokens)
-        yield Finish(self.number, reason, whole.stop, usage)
+        yield Finish(self.number, reason, whole.stop, usage, timings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
-from backbay_engine import Sampled
+from backbay_engine import Sampled, Timings
 
 from .forms import Piece
 
@@ -41,6 +41,7 @@ class Finish(NamedTuple):
     reason: Reason
     stop: str | None
     usage: Usage
+    timings: Timings
 
 
 Event: TypeAlias = Delta | Finish

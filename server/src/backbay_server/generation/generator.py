@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import takewhile
+from math import inf
 from time import perf_counter
 from typing import Any, Final, TypeVar, final
 
@@ -66,7 +67,7 @@ class Generator:
         """A model, kept in memory until the lease is released. A server of one model needs no name."""
         if not model:
             listed = await asyncio.to_thread(self._pool.listed)  # it may look into folders
-            if len(listed) != 1:
+            if len({entry.path for entry in listed}) != 1:  # one may have several names
                 raise InvalidRequestError("you must provide a model parameter", param="model")
             model = listed[0].name
         return await self._pool.lease(model)
@@ -100,6 +101,8 @@ class Generator:
 def _submit(llm: LLM, request: Request, answer: Answer) -> None:
     """Make the prompts, and submit a request for each choice."""
     options = request.options.given()
+    if request.options.ignore_end:
+        options["logit_bias"] = {**options.get("logit_bias", {}), **dict.fromkeys(llm.end_ids, -inf)}
     wanted = options.pop("response_format", None)
     ready = [prepared(llm, asked, wanted) for asked in request.prompts]
     answer.prompts = [each.prompt for each in ready]

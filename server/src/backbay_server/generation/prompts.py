@@ -10,8 +10,9 @@ from backbay_engine import LLM
 
 from ..errors import InvalidRequestError
 from .forms import AnswerForm, AnswerReader, PlainReader, call_format, form_of, reader_of
+from .gaps import gap_prompt
 from .lengths import require_fitting
-from .requests import Conversation, Format, Prompt
+from .requests import Conversation, Format, Gap, Prompt
 
 Made: TypeAlias = Any  # token ids, or the engine's parts of a prompt with pictures
 RESERVED: Final = frozenset(("add_generation_prompt", "chat_template", "messages", "tools"))
@@ -36,6 +37,8 @@ class Prepared(NamedTuple):
 
 def prepared(llm: LLM, asked: Prompt, wanted: Format | None) -> Prepared:
     """What a client gave, for the engine."""
+    if isinstance(asked, Gap):
+        return Prepared(gap_prompt(llm, asked), format=wanted)
     if not isinstance(asked, Conversation):
         require_fitting(llm, asked)
         return Prepared(llm.encode(asked), format=wanted)

@@ -39,7 +39,19 @@ class Conversation:
 
 Format: TypeAlias = Mapping[str, Any]
 """What an answer must be: a mapping with a type, as the engine's response_format takes it."""
-Prompt: TypeAlias = Conversation | str | Sequence[int]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """The place between two texts, which the answer fills. `others` are names and texts of further files."""
+
+    before: str
+    after: str
+    others: Sequence[tuple[str, str]] = ()
+
+
+Prompt: TypeAlias = Conversation | Gap | str | Sequence[int]
 
 
 def schema_format(schema: Mapping[str, Any]) -> Format:
@@ -50,7 +62,10 @@ def schema_format(schema: Mapping[str, Any]) -> Format:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How an answer is made: the engine's options. None leaves the choice to the engine."""
+    """How an answer is made: the engine's options. None leaves the choice to the engine.
+
+    ignore_end  the model may not end the answer: the tokens that do so are forbidden
+    """
 
     max_tokens: int | None = None
     stop: str | Sequence[str] | None = None
@@ -67,10 +82,11 @@ class Options:
     logprobs: int | None = None
     reuse: bool | None = None
     response_format: Format | None = None
+    ignore_end: bool = False
 
     def given(self) -> dict[str, Any]:
         """The options that are not None, by name."""
-        values = ((each.name, getattr(self, each.name)) for each in fields(self))
+        values = ((each.name, getattr(self, each.name)) for each in fields(self) if each.name != "ignore_end")
         given = {name: value for name, value in values if value is not None}
         if "top_p" in given:
             given["top_p"] = max(given["top_p"], LEAST_SHARE)

@@ -16,7 +16,7 @@ from backbay import OptionError
 from ..errors import AuthenticationError, error_response
 
 MOST_BYTES = 1 << 20
-OPEN = frozenset({"/", "/health", "/ready", "/metrics"})
+OPEN = frozenset({"/", "/health", "/v1/health", "/ready", "/metrics"})
 PAGE = "/page/"  # files that everybody may have
 # OpenAI's first words: litellm knows a wrong key by them
 WRONG = "Incorrect API key provided, or none: send the header Authorization: Bearer KEY"

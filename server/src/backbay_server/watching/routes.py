@@ -47,5 +47,10 @@ async def show_state(request: Request) -> Response:
 
 
 def routes(*, with_metrics: bool) -> list[Route]:
-    found = [Route("/health", health), Route("/ready", ready), Route("/state", show_state)]
+    found = [
+        Route("/health", health),
+        Route("/v1/health", health),
+        Route("/ready", ready),
+        Route("/state", show_state),
+    ]
     return [*found, Route("/metrics", metrics)] if with_metrics else found

@@ -63,6 +63,11 @@ class Tokenizer:
         return _TOKEN * self.vocabulary_size + _MERGE * len(merges or ())
 
     @property
+    def special_ids(self) -> Mapping[str, int]:
+        """The tokens that have a role, by its name: bos, eos, eot, fim_pre, fim_suf, fim_mid, and others."""
+        return MappingProxyType(self._vocabulary.special)
+
+    @property
     def bos(self) -> int | None:
         return self._vocabulary.special.get("bos")
 

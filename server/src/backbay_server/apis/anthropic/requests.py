@@ -138,6 +138,9 @@ class Conversation(Struct, kw_only=True):
     context_management: Annotated[
         dict[str, Any] | None, ignored("the conversation is taken as it is sent")
     ] = None
+    speed: Annotated[str | None, ignored("there is one speed")] = None
+    user_profile_id: Annotated[str | None, ignored("nothing is kept by user")] = None
+    workspace_id: Annotated[str | None, ignored("nothing is kept by workspace")] = None
 
 
 class CountRequest(Conversation, forbid_unknown_fields=True, kw_only=True):
@@ -158,5 +161,5 @@ class MessagesRequest(Conversation, forbid_unknown_fields=True, kw_only=True):
     metadata: Annotated[dict[str, Any] | None, ignored("it is not stored")] = None
     service_tier: Annotated[str | None, ignored("there is one tier")] = None
     inference_geo: Annotated[str | None, ignored("there is one place")] = None
-    speed: Annotated[str | None, ignored("there is one speed")] = None
+    diagnostics: Annotated[Any, ignored("nothing is kept to compare with")] = None
     container: Annotated[Any, refused("the server runs no code")] = None

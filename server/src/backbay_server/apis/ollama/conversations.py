@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ...errors import InvalidRequestError
-from ...generation import Conversation, Format, Options, Request, Tools, schema_format
+from ...generation import Conversation, Format, Gap, Options, Request, Tools, schema_format
 from ..reasoning import reasoning_variables
 from . import requests as given
 
@@ -22,6 +22,12 @@ def chat_request(body: given.ChatRequest) -> Request:
 
 def generate_request(body: given.GenerateRequest) -> Request:
     prompt = body.prompt or ""
+    if body.suffix:
+        if body.images or body.system:
+            raise InvalidRequestError(
+                "a prompt with a suffix has neither images nor a system's message", param="suffix"
+            )
+        return Request(name_of(body), [Gap(prompt, body.suffix)], options_of(body))
     if body.raw:
         if body.images or body.system:
             raise InvalidRequestError("a raw prompt has neither images nor a system's message", param="raw")

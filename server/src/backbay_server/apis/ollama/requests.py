@@ -140,7 +140,9 @@ class GenerateRequest(Generating, forbid_unknown_fields=True, kw_only=True):
     raw: Annotated[bool | None, taken("the prompt is not formatted by the template")] = None
     images: Annotated[list[str] | None, taken("pictures in base64, if the model sees")] = None
     context: Annotated[list[int] | None, refused("a conversation is sent to /api/chat", ([],))] = None
-    suffix: Annotated[str | None, refused("needs a model with tokens for filling in", ("",))] = None
+    suffix: Annotated[
+        str | None, taken("what follows the answer, for models with tokens to fill in the middle")
+    ] = None
     template: Annotated[str | None, refused("a request's own template would be a program", ("",))] = None
     width: Annotated[int | None, refused("no model draws", (0,))] = None
     height: Annotated[int | None, refused("no model draws", (0,))] = None

@@ -20,7 +20,7 @@ from .chat_requests import ChatRequest, NamedTool
 from .conversations import conversation_of, functions_tools
 from .formats import format_of
 from .sampling import effort_variables, options_of, require_choices, wants_usage
-from .usage import Usage, usage_of
+from .usage import Usage, only_timings, usage_of
 
 DONE: Final = sse(b"[DONE]")
 
@@ -42,15 +42,19 @@ def _request(body: ChatRequest) -> Request:
         raise InvalidRequestError("top_logprobs needs logprobs to be true", param="top_logprobs")
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
     options = options_of(body, most, logprobs, format_of(body.response_format))
+    return Request(body.model, [conversation_asked(body)], options, body.n or 1)
+
+
+def conversation_asked(body: ChatRequest) -> Conversation:
+    """The conversation of a request."""
     named = body.tool_choice.function.name if isinstance(body.tool_choice, NamedTool) else None
     choice = None if isinstance(body.tool_choice, NamedTool) else body.tool_choice
     functions = [tool.function for tool in body.tools or ()]
-    conversation = Conversation(
+    return Conversation(
         conversation_of(body.messages),
         tools=functions_tools(functions, choice, named, body.parallel_tool_calls),
         variables={**effort_variables(body.reasoning_effort), **(body.chat_template_kwargs or {})},
     )
-    return Request(body.model, [conversation], options, body.n or 1)
 
 
 # -- the whole answer ------------------------------------------------------------------------------------
@@ -69,7 +73,9 @@ async def _completion(answer: Answer, request: Request, name: str) -> told.ChatC
         collected[end.choice].choice(end, answer.tokenizer)
         for end in sorted(ends, key=lambda end: end.choice)
     ]
-    return told.ChatCompletion(name, created, answer.model, choices, usage_of(ends, request.n))
+    return told.ChatCompletion(
+        name, created, answer.model, choices, usage_of(ends, request.n), timings=only_timings(ends, request.n)
+    )
 
 
 class _Collected:
@@ -116,10 +122,10 @@ async def _chunks(call: Call, request: Request, name: str, *, usage: bool) -> As
     async with call.services.generator.answering(request) as answer:
 
         def chunk(choices: list[told.ChunkChoice], counted: Usage | None = None) -> bytes:
+            shown = counted if usage else UNSET
+            timings = only_timings(ends, request.n)
             return sse(
-                encode(
-                    told.ChatChunk(name, created, answer.model, choices, usage=counted if usage else UNSET)
-                )
+                encode(told.ChatChunk(name, created, answer.model, choices, usage=shown, timings=timings))
             )
 
         begun = set[int]()

@@ -7,7 +7,8 @@ from typing import Literal, TypeAlias
 from msgspec import UNSET, Struct, UnsetType
 
 from ..logprobs import ChosenLogprob
-from .usage import Usage
+from ..timings import Timings
+from .usage import FINGERPRINT, Usage
 
 Reason: TypeAlias = Literal["stop", "length", "tool_calls"]
 
@@ -62,6 +63,8 @@ class ChatCompletion(Struct):
     choices: list[Choice]
     usage: Usage
     object: Literal["chat.completion"] = "chat.completion"
+    system_fingerprint: str = FINGERPRINT
+    timings: Timings | UnsetType = UNSET
 
 
 class FunctionDelta(Struct):
@@ -107,3 +110,5 @@ class ChatChunk(Struct):
     choices: list[ChunkChoice]
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
     usage: Usage | UnsetType | None = UNSET
+    system_fingerprint: str = FINGERPRINT
+    timings: Timings | UnsetType = UNSET

@@ -8,7 +8,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from ..fields import Count, refused, taken
 from .sampling import GenerationFields
-from .usage import Usage
+from .usage import FINGERPRINT, Usage
 
 Reason: TypeAlias = Literal["stop", "length"]
 
@@ -23,7 +23,9 @@ class CompletionRequest(GenerationFields, kw_only=True):
         taken("report log-probabilities, and this many of the most likely tokens with each token"),
     ] = None
     echo: Annotated[bool | None, taken("whether the answer begins with the prompt")] = None
-    suffix: Annotated[str | None, refused("it needs a model with tokens to fill in the middle", ("",))] = None
+    suffix: Annotated[
+        str | None, taken("what follows the answer, for models with tokens to fill in the middle")
+    ] = None
     best_of: Annotated[int | None, refused("all answers are given; use n", (1,))] = None
 
 
@@ -54,3 +56,4 @@ class TextCompletion(Struct):
     choices: list[CompletionChoice]
     object: Literal["text_completion"] = "text_completion"
     usage: Usage | UnsetType | None = UNSET
+    system_fingerprint: str = FINGERPRINT

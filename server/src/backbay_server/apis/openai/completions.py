@@ -11,7 +11,7 @@ from msgspec import UNSET
 from backbay_engine import Sampled, Tokenizer
 
 from ...errors import InvalidRequestError
-from ...generation import Answer, Delta, Finish, Request, Text
+from ...generation import Answer, Delta, Finish, Gap, Request, Text
 from ...transport.answers import Json, Stream, encode, event_stream, sse
 from ..endpoint import Call, Endpoint
 from ..logprobs import token_text
@@ -29,7 +29,8 @@ async def complete(call: Call, body: CompletionRequest) -> Json | Stream:
     most = MOST_TOKENS if body.max_tokens is None else body.max_tokens
     options, n = options_of(body, most, body.logprobs), body.n or 1
     require_choices(call, len(prompts) * n)
-    request = Request(body.model, prompts, options, n, echo=bool(body.echo))
+    asked = [_gap(prompt, body.suffix) for prompt in prompts] if body.suffix else prompts
+    request = Request(body.model, asked, options, n, echo=bool(body.echo))
     name = f"cmpl-{call.id}"
     if body.stream:
         return event_stream(_chunks(call, request, name, usage=wants_usage(body)))
@@ -48,6 +49,12 @@ def prompts_of(given: str | list[str | int | list[int]], name: str = "prompt") -
     if len({type(each) for each in given}) > 1:
         raise InvalidRequestError(f"{name} must be a text, token ids, or several of either", param=name)
     return given  # type: ignore[return-value]  # texts, or lists of ids
+
+
+def _gap(prompt: str | Sequence[int], suffix: str) -> Gap:
+    if not isinstance(prompt, str):
+        raise InvalidRequestError("a prompt with a suffix is a text", param="prompt")
+    return Gap(prompt, suffix)
 
 
 async def _completion(answer: Answer, request: Request, name: str) -> TextCompletion:

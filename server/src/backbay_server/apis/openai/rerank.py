@@ -71,5 +71,5 @@ async def rerank(call: Call, body: RerankRequest) -> Json:
 
 
 ENDPOINTS: Final[tuple[Endpoint[Any], ...]] = tuple(
-    Endpoint("POST", path, rerank, RerankRequest, Ranking) for path in ("/v1/rerank", "/rerank")
+    Endpoint("POST", path, rerank, RerankRequest, Ranking) for path in ("/v1/rerank", "/v1/reranking")
 )

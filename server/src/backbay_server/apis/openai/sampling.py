@@ -8,9 +8,11 @@ from msgspec import Meta, Struct
 
 from ...errors import InvalidRequestError
 from ...generation import Format, Options
+from ..answer_formats import format_of_fields
 from ..endpoint import Call
-from ..fields import Count, Positive, Share, Stop, Stops, ignored, taken
+from ..fields import Count, Positive, Share, Stop, Stops, ignored, refused, taken
 from ..reasoning import reasoning_variables
+from ..unserved import UnservedFields
 
 Penalty: TypeAlias = Annotated[float, Meta(ge=-2, le=2)]
 Bias: TypeAlias = Annotated[float, Meta(ge=-100, le=100)]
@@ -25,7 +27,7 @@ class StreamOptions(Struct, forbid_unknown_fields=True):
     include_obfuscation: Annotated[bool | None, ignored("chunks are not padded")] = None
 
 
-class IgnoredFields(Struct, kw_only=True):
+class IgnoredFields(UnservedFields, kw_only=True):
     """Fields of OpenAI's service: what it stores, for whom, and how it is paid for."""
 
     user: Annotated[str | None, ignored("nothing is kept by user")] = None
@@ -36,6 +38,8 @@ class IgnoredFields(Struct, kw_only=True):
         str | None, ignored("equal beginnings of prompts are found without a key")
     ] = None
     prompt_cache_retention: Annotated[str | None, ignored("the cache keeps what fits")] = None
+    prompt_cache_options: Annotated[dict[str, Any] | None, ignored("the cache keeps what fits")] = None
+    moderation: Annotated[Any, refused("the server does not judge what is said")] = None
 
 
 class GenerationFields(IgnoredFields, kw_only=True, forbid_unknown_fields=True):
@@ -79,6 +83,9 @@ class GenerationFields(IgnoredFields, kw_only=True, forbid_unknown_fields=True):
     ] = None
     cache_prompt: Annotated[bool | None, taken("whether an earlier prompt's cache may serve")] = None
     metadata: Annotated[dict[str, Any] | None, ignored("nothing is stored")] = None
+    ignore_eos: Annotated[bool | None, taken("whether the model may not end the answer")] = None
+    grammar: Annotated[str | None, taken("the grammar, which the answer obeys")] = None
+    json_schema: Annotated[dict[str, Any] | None, taken("the JSON schema, which the answer obeys")] = None
 
 
 def wants_usage(body: GenerationFields) -> bool:
@@ -122,7 +129,8 @@ def options_of(
         logit_bias=None if body.logit_bias is None else _bias(body.logit_bias),
         logprobs=logprobs,
         reuse=body.cache_prompt,
-        response_format=response_format,
+        response_format=format_of_fields(body.grammar, body.json_schema, response_format),
+        ignore_end=bool(body.ignore_eos),
     )
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from importlib import metadata
+from typing import Final
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from ...generation import Finish
+from ..timings import Timings, timings_of
+
+FINGERPRINT: Final = f"backbay-{metadata.version('backbay-server')}"
 
 
 class PromptDetails(Struct):
@@ -33,3 +38,8 @@ def usage_of(ends: Iterable[Finish], n: int) -> Usage:
             prompt += end.usage.prompt
             cached += end.usage.cached
     return Usage(prompt, generated, prompt + generated, PromptDetails(cached))
+
+
+def only_timings(ends: Sequence[Finish], n: int) -> Timings | UnsetType:
+    """Where the time went, if there is one answer; those of several overlap."""
+    return timings_of(ends[0].timings) if len(ends) == n == 1 else UNSET

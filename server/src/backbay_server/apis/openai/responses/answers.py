@@ -111,3 +111,10 @@ class Response(Struct, kw_only=True):
     tools: list[Any]
     top_p: float | None
     truncation: Literal["disabled"] = "disabled"
+
+
+class InputTokens(Struct):
+    """The number of a prompt's tokens."""
+
+    input_tokens: int
+    object: Literal["response.input_tokens"] = "response.input_tokens"

@@ -35,6 +35,15 @@ async def respond(call: Call, body: ResponsesRequest) -> Json | Stream:
         return Json(answering.response)
 
 
+async def count_tokens(call: Call, body: ResponsesRequest) -> Json:
+    """Count the tokens of a conversation in items."""
+    [conversation] = _request(body).prompts
+    assert isinstance(conversation, Conversation)
+    generator = call.services.generator
+    with await generator.lease(body.model) as lease:
+        return Json(answers.InputTokens(await generator.count(lease.llm, conversation)))
+
+
 def _request(body: ResponsesRequest) -> Request:
     unknown = [each for each in body.include or () if each not in INCLUDED]
     if unknown:
@@ -136,5 +145,6 @@ class _Answering:
 
 
 ENDPOINTS: Final = (
+    Endpoint("POST", "/v1/responses/input_tokens", count_tokens, ResponsesRequest, answers.InputTokens),
     Endpoint("POST", "/v1/responses", respond, ResponsesRequest, answers.Response, events.StreamEvent),
 )

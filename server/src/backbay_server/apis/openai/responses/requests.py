@@ -144,6 +144,7 @@ class ResponsesRequest(IgnoredFields, kw_only=True, forbid_unknown_fields=True):
         list[str] | None, taken("message.output_text.logprobs; other known values have no effect")
     ] = None
     truncation: Annotated[str | None, refused("nothing is cut off silently", ("disabled",))] = None
+    context_management: Annotated[list[Any] | None, refused("nothing is cut off silently", ([],))] = None
     background: Annotated[bool | None, refused(STATE, (False,))] = None
     previous_response_id: Annotated[str | None, refused(STATE)] = None
     conversation: Annotated[Any, refused(STATE)] = None

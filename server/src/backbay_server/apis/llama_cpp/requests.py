@@ -1,0 +1,123 @@
+"""The bodies of requests for text, and what they ask of the engine."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeAlias
+
+from msgspec import Meta, Struct
+
+from ...generation import Options
+from ..answer_formats import format_of_fields
+from ..fields import Positive, Share, Stop, Stops, ignored, taken
+from ..unserved import Number, UnservedFields
+
+Length: TypeAlias = Annotated[int, Meta(ge=-1)]
+
+
+class TextRequest(UnservedFields, kw_only=True, forbid_unknown_fields=True):
+    """How text is generated."""
+
+    model: Annotated[str | None, taken("the model; a server of one model needs no name")] = None
+    stream: Annotated[bool | None, taken("whether the answer comes in pieces, as server-sent events")] = None
+    n_predict: Annotated[
+        Length | None, taken("the most tokens of an answer; -1 and by default: what the context holds")
+    ] = None
+    max_tokens: Annotated[Length | None, taken("another name of n_predict")] = None
+    stop: Annotated[Stop | Stops | None, taken("strings that end the answer, which does not have them")] = (
+        None
+    )
+    seed: Annotated[
+        Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None,
+        taken("equal seeds give equal answers; -1: a new seed for each answer"),
+    ] = None
+    temperature: Annotated[Annotated[float, Meta(ge=0)] | None, taken("0: the most likely token")] = None
+    top_p: Annotated[Share | None, taken("choose among the tokens that together have this probability")] = (
+        None
+    )
+    top_k: Annotated[Annotated[int, Meta(ge=-1)] | None, taken("choose among this many tokens; 0: all")] = (
+        None
+    )
+    min_p: Annotated[
+        Share | None, taken("choose among tokens with this share of the best one's probability")
+    ] = None
+    presence_penalty: Annotated[Number, taken("for tokens that are there already")] = None
+    frequency_penalty: Annotated[Number, taken("for each time that a token is there")] = None
+    repeat_penalty: Annotated[
+        Annotated[float, Meta(gt=0, le=100)] | None,
+        taken("divides the logits of tokens that are there; 1: off"),
+    ] = None
+    repeat_last_n: Annotated[Length | None, taken("the tokens that penalties look at; -1: all")] = None
+    logit_bias: Annotated[
+        dict[int, float] | list[tuple[int, float | bool]] | None,
+        taken("added to the logits of these tokens; false forbids a token"),
+    ] = None
+    ignore_eos: Annotated[bool | None, taken("whether the model may not end the answer")] = None
+    n_probs: Annotated[
+        Annotated[int, Meta(ge=0, le=20)] | None,
+        taken("log-probabilities of the tokens, and of this many others beside each; 0: none"),
+    ] = None
+    grammar: Annotated[str | None, taken("the grammar, which the answer obeys")] = None
+    json_schema: Annotated[dict[str, Any] | None, taken("the JSON schema, which the answer obeys")] = None
+    cache_prompt: Annotated[bool | None, taken("whether an earlier prompt's cache may serve")] = None
+    return_tokens: Annotated[bool | None, taken("whether a whole answer has its tokens")] = None
+    response_fields: Annotated[
+        Annotated[list[str], Meta(max_length=128)] | None,
+        taken("the only fields that a whole answer has; a/b names the field b of a"),
+    ] = None
+
+
+class CompletionRequest(TextRequest, kw_only=True):
+    """A prompt to continue, or several."""
+
+    prompt: Annotated[str | list[str | int | list[int]], taken("a text, token ids, or several of either")]
+    n_cmpl: Annotated[Positive | None, taken("answers to a prompt")] = None
+    n: Annotated[Positive | None, taken("another name of n_cmpl")] = None
+
+
+class Extra(Struct, forbid_unknown_fields=True):
+    """Text of another file."""
+
+    text: Annotated[str, taken("the text")]
+    filename: Annotated[str | None, taken("the file's name, if the model has tokens for files")] = None
+    time: Annotated[float | None, ignored("the order of the texts tells it")] = None
+
+
+class InfillRequest(TextRequest, kw_only=True):
+    """A text with a gap, which the answer fills."""
+
+    input_prefix: Annotated[str, taken("the text before the gap")]
+    input_suffix: Annotated[str, taken("the text after the gap")]
+    input_extra: Annotated[
+        Annotated[list[Extra], Meta(max_length=256)] | None, taken("texts of other files, before all others")
+    ] = None
+    prompt: Annotated[str | None, taken("the beginning of what fills the gap")] = None
+
+
+def options_of(body: TextRequest) -> Options:
+    """The options of the fields."""
+    most = body.max_tokens if body.n_predict is None else body.n_predict
+    return Options(
+        max_tokens=None if most == -1 else most,
+        stop=body.stop,
+        temperature=body.temperature,
+        top_k=None if body.top_k is None else max(0, body.top_k),
+        top_p=body.top_p,
+        min_p=body.min_p,
+        repetition_penalty=body.repeat_penalty,
+        presence_penalty=body.presence_penalty,
+        frequency_penalty=body.frequency_penalty,
+        penalty_window=body.repeat_last_n,
+        seed=None if body.seed == -1 else body.seed,
+        logit_bias=_bias(body.logit_bias),
+        logprobs=body.n_probs or None,
+        reuse=body.cache_prompt,
+        response_format=format_of_fields(body.grammar, body.json_schema),
+        ignore_end=bool(body.ignore_eos),
+    )
+
+
+def _bias(given: dict[int, float] | list[tuple[int, float | bool]] | None) -> dict[int, float] | None:
+    """OpenAI's form, or pairs in which false forbids a token."""
+    if given is None or isinstance(given, dict):
+        return given
+    return {token: float("-inf") if bias is False else float(bias) for token, bias in given}
