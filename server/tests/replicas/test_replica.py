@@ -76,6 +76,20 @@ def test_an_error_before_the_first_score_is_told(path: Path):
     assert isinstance(unpacked(error), ClosedError)
 
 
+def test_an_empty_prompt_is_an_error_and_takes_no_sequence(path: Path):
+    replica = replica_of(path)
+
+    async def scores() -> list[list[Item]]:
+        return [batch async for batch in replica.score_tokens([], 0)]
+
+    _, [error] = asyncio.run(asyncio.wait_for(scores(), 20))
+    assert isinstance(unpacked(error), RequestError)
+    for method, prompt in (("score", []), ("embed", [[]])):
+        error, _ = asyncio.run(asyncio.wait_for(replica.ask(method, prompt), 20))
+        assert isinstance(unpacked(error), RequestError), method
+    assert not replica._engine.state().busy
+
+
 def test_a_model_that_stands_still_is_ill(path: Path, monkeypatch: pytest.MonkeyPatch):
     told, now = [], [0.0]
     monkeypatch.setattr(module, "monotonic", lambda: now[0])

@@ -64,3 +64,14 @@ def test_a_long_body_is_read_beside_the_event_loop(model: Path):
             assert found.json()["error"]["code"] == "context_length_exceeded"
 
     asyncio.run(asking())
+
+
+def test_a_compressed_body_is_refused_by_its_coding(model: Path):
+    async def asking() -> None:
+        async with client_of(model) as client:
+            for coding, status in (("gzip", 400), ("zstd", 400), ("identity", 200)):
+                headers = {"content-encoding": coding}
+                found = await client.post("/v1/completions", json={"prompt": "x"}, headers=headers)
+                assert (found.status_code, coding in found.text) == (status, status == 400)
+
+    asyncio.run(asking())

@@ -33,6 +33,9 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": []})
     if scope["path"] == "/endless":
         await endless(send)
+    if scope["path"] == "/parts":
+        for part in (b"one", b"", b"two"):
+            await send({"type": "http.response.body", "body": part, "more_body": True})
     await send({"type": "http.response.body", "body": b"fine"})
 
 
@@ -160,3 +163,11 @@ def test_an_upgrade_is_answered_as_a_plain_request(address: tuple[str, int]) -> 
 @pytest.mark.parametrize(("files", "expected"), [(1 << 20, (1 << 20) - 256), (1024, 768), (256, 128), (1, 1)])
 def test_some_files_are_left_for_models_and_logs(files: int, expected: int) -> None:
     assert connections_of(files) == expected
+
+
+def test_an_old_client_gets_no_chunks(address: tuple[str, int]):
+    old, new = b"GET /parts HTTP/1.0\r\n\r\n", b"GET /parts HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+    for line, chunked in ((old, False), (new, True)):
+        head, _, body = rest(connected(address, line)).partition(b"\r\n\r\n")
+        assert (b"transfer-encoding: chunked" in head) == chunked
+        assert body == (b"3\r\none\r\n3\r\ntwo\r\n4\r\nfine\r\n0\r\n\r\n" if chunked else b"onetwofine")

@@ -15,7 +15,7 @@ from ..errors import api_error, error_body, error_response
 from ..generation import Generator
 from ..settings import Settings
 from ..transport.answers import EVENT_STREAM, Json, Stream
-from ..transport.bodies import BodyDecoder, DisconnectedError, read_body
+from ..transport.bodies import BodyDecoder, DisconnectedError, read_body, require_plain
 from ..transport.disconnects import while_connected
 from ..transport.drain import Drain
 from ..watching import Metrics
@@ -94,6 +94,7 @@ class EndpointApp(Generic[Body]):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
+            require_plain(scope)
             body = await read_body(receive)
         except DisconnectedError:
             return

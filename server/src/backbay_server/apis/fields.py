@@ -12,6 +12,7 @@ from ..errors import InvalidRequestError
 
 Count: TypeAlias = Annotated[int, Meta(ge=0)]
 Positive: TypeAlias = Annotated[int, Meta(ge=1)]
+Length: TypeAlias = Annotated[int, Meta(ge=-1)]  # of an answer; -1: as long as may be
 Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 Stop: TypeAlias = Annotated[str, Meta(min_length=1, max_length=1024)]
 Stops: TypeAlias = Annotated[list[Stop], Meta(max_length=32)]

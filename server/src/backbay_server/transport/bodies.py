@@ -8,9 +8,10 @@ from collections.abc import Callable
 from typing import Final, Generic, TypeVar, final
 
 import msgspec
-from starlette.types import Receive
+from starlette.types import Receive, Scope
 
 from ..errors import InvalidRequestError
+from .hosts import header
 
 T = TypeVar("T")
 LONG: Final = 1 << 18  # bytes; decoding more would hold up the event loop
@@ -31,6 +32,13 @@ async def read_body(receive: Receive) -> bytes:
         parts.append(message.get("body", b""))
         if not message.get("more_body", False):
             return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def require_plain(scope: Scope) -> None:
+    """InvalidRequestError if the body is compressed: its size would not be known before it is read."""
+    coded = [value for value in header(scope, b"content-encoding") if value.strip().lower() != b"identity"]
+    if coded:
+        raise InvalidRequestError(f"the body is coded as {coded[0].decode('latin-1')}; send it as it is")
 
 
 @final

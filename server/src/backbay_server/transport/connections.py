@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from asyncio import TimerHandle, Transport
-from typing import final
+from sys import maxsize
+from typing import Any, final
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 MOST_HEADERS = 64 << 10  # bytes of a request's line and headers, or of a body's trailers
 HEADER_SECONDS = 20.0  # from the connection, or from the first byte, to the end of the headers
@@ -61,6 +62,8 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._unparsed = 0
         super().on_headers_complete()
+        if self.scope["http_version"] == "1.0":
+            _send_without_chunks(self.cycle)
         self._expect(self.body_seconds)
 
     def on_body(self, body: bytes) -> None:
@@ -104,3 +107,20 @@ class Connection(HttpToolsProtocol):
         if self._is_idle() or not self.cycle.response_started:
             self.transport.write(REFUSED % status)
         self.transport.close()
+
+
+def _send_without_chunks(cycle: RequestResponseCycle) -> None:
+    """HTTP/1.0 knows no chunks: an answer of unknown length is sent as it is, and ends with the connection."""
+    send, unknown = cycle.send, False
+
+    async def unframed(message: Any) -> None:
+        nonlocal unknown
+        if message["type"] == "http.response.start":
+            unknown = all(name.lower() != b"content-length" for name, _ in message["headers"])
+            if unknown:
+                cycle.chunked_encoding, cycle.expected_content_length = False, maxsize
+        elif unknown and not message.get("more_body"):
+            cycle.expected_content_length = len(message.get("body", b""))
+        await send(message)
+
+    cycle.send = unframed  # type: ignore[method-assign]

@@ -7,8 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from asking import ask_chat
+from openai_requests import FORMATS
 from scripted_model import SCRIPTS, write_scripted_model
 from serving import client_of
 
@@ -316,3 +318,37 @@ def test_a_call_can_be_forced(model: Path, choice: Any, stream: bool):
         assert body["choices"][0]["finish_reason"] == "tool_calls"
     assert name in (("rain", "sun") if choice == "required" else ("rain",))
     assert json.loads(arguments) == {"days": 1}
+
+
+def test_a_length_of_minus_one_is_as_long_as_may_be(model: Path):
+    for name in ("max_tokens", "max_completion_tokens"):
+        _, body = ask_chat(model, "hello", **{name: -1})
+        assert body["choices"][0]["finish_reason"] == "stop"
+        status, body = ask_chat(model, "hello", **{name: 0})
+        assert (status, body["error"]["param"]) == (400, name)
+
+
+def test_some_tools_can_be_allowed(model: Path):
+    tools = [
+        {"type": "function", "function": {"name": name, "parameters": {"type": "object"}}}
+        for name in ("get_weather", "get_time")
+    ]
+
+    def allowed(name: str, mode: str) -> Any:
+        one = {"type": "function", "function": {"name": name}}
+        choice = {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [one]}}
+        return ask_chat(model, "ok", tools=tools, tool_choice=choice)
+
+    status, few = allowed("get_time", "auto")
+    _, all_of_them = ask_chat(model, "ok", tools=tools)
+    assert status == 200
+    assert few["usage"]["prompt_tokens"] < all_of_them["usage"]["prompt_tokens"]  # the model sees one
+    status, body = allowed("get_rain", "auto")
+    assert (status, body["error"]["param"]) == (400, "tool_choice")
+
+
+@FORMATS
+def test_an_object_may_have_a_schema(model: Path):
+    wanted = {"type": "json_object", "schema": {"const": {"a": 1}}}
+    _, body = ask_chat(model, "json", response_format=wanted)
+    assert msgspec.json.decode(body["choices"][0]["message"]["content"]) == {"a": 1}

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
 from ...generation import Options
 from ..answer_formats import format_of_fields
-from ..fields import Positive, Share, Stop, Stops, ignored, taken
+from ..fields import Length, Positive, Share, Stop, Stops, ignored, taken
 from ..unserved import Number, UnservedFields
-
-Length: TypeAlias = Annotated[int, Meta(ge=-1)]
 
 
 class TextRequest(UnservedFields, kw_only=True, forbid_unknown_fields=True):

@@ -11,12 +11,23 @@ from msgspec import UNSET
 from backbay_engine import Sampled, Tokenizer
 
 from ...errors import InvalidRequestError
-from ...generation import Answer, CallBegun, Conversation, Delta, Finish, Piece, Reasoning, Request, Text
+from ...generation import (
+    Answer,
+    CallBegun,
+    Conversation,
+    Delta,
+    Finish,
+    Piece,
+    Reasoning,
+    Request,
+    Text,
+    Tools,
+)
 from ...transport.answers import Json, Stream, encode, event_stream, sse
 from ..endpoint import Call, Endpoint
 from ..logprobs import chosen_of
 from . import chat_answers as told
-from .chat_requests import ChatRequest, NamedTool
+from .chat_requests import AllowedTools, ChatRequest, NamedTool
 from .conversations import conversation_of, functions_tools
 from .formats import format_of
 from .sampling import effort_variables, options_of, require_choices, wants_usage
@@ -37,24 +48,41 @@ async def chat(call: Call, body: ChatRequest) -> Json | Stream:
 
 
 def _request(body: ChatRequest) -> Request:
-    most = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
+    most: int | None = getattr(body, name)
+    if most == 0:
+        raise InvalidRequestError(f"{name} must be 1 or more, or -1", param=name)
     if body.top_logprobs is not None and not body.logprobs:
         raise InvalidRequestError("top_logprobs needs logprobs to be true", param="top_logprobs")
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    options = options_of(body, most, logprobs, format_of(body.response_format))
+    options = options_of(body, None if most == -1 else most, logprobs, format_of(body.response_format))
     return Request(body.model, [conversation_asked(body)], options, body.n or 1)
 
 
 def conversation_asked(body: ChatRequest) -> Conversation:
     """The conversation of a request."""
-    named = body.tool_choice.function.name if isinstance(body.tool_choice, NamedTool) else None
-    choice = None if isinstance(body.tool_choice, NamedTool) else body.tool_choice
-    functions = [tool.function for tool in body.tools or ()]
     return Conversation(
         conversation_of(body.messages),
-        tools=functions_tools(functions, choice, named, body.parallel_tool_calls),
+        tools=_tools(body),
         variables={**effort_variables(body.reasoning_effort), **(body.chat_template_kwargs or {})},
     )
+
+
+def _tools(body: ChatRequest) -> Tools:
+    functions = [tool.function for tool in body.tools or ()]
+    match body.tool_choice:
+        case NamedTool(named):
+            return functions_tools(functions, None, named.name, body.parallel_tool_calls)
+        case AllowedTools(allowed):
+            names = {tool.function.name for tool in allowed.tools}
+            if unknown := names - {each.name for each in functions}:
+                raise InvalidRequestError(
+                    f"tool_choice allows the tool {min(unknown)!r}, and tools has none", param="tool_choice"
+                )
+            some = [each for each in functions if each.name in names]
+            return functions_tools(some, allowed.mode, None, body.parallel_tool_calls)
+        case choice:
+            return functions_tools(functions, choice, None, body.parallel_tool_calls)
 
 
 # -- the whole answer ------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
-from ..fields import MOST_TOOLS, Positive, ignored, refused, taken
+from ..fields import MOST_TOOLS, Length, ignored, refused, taken
 from .formats import ChatFormat
 from .sampling import GenerationFields
 
@@ -14,7 +14,7 @@ Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool", "f
 
 
 Choice: TypeAlias = Literal["none", "auto", "required"]
-Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
 class TextPart(Struct, tag="text", tag_field="type"):
@@ -97,11 +97,23 @@ class ToolName(Struct):
     name: Annotated[str, taken("the function")]
 
 
-class NamedTool(Struct):
+class NamedTool(Struct, tag="function", tag_field="type"):
     """The choice of one tool."""
 
     function: Annotated[ToolName, taken("the function")]
-    type: Annotated[Literal["function"], taken("the kind of tool")]
+
+
+class AllowedNames(Struct):
+    """Some of the tools, and whether one of them must be called."""
+
+    mode: Annotated[Literal["auto", "required"], taken("required: the answer is a call")]
+    tools: Annotated[Annotated[list[NamedTool], Meta(max_length=MOST_TOOLS)], taken("the tools")]
+
+
+class AllowedTools(Struct, tag="allowed_tools", tag_field="type"):
+    """The choice among some of the tools; the model sees no others."""
+
+    allowed_tools: Annotated[AllowedNames, taken("the tools, and the mode")]
 
 
 class ChatRequest(GenerationFields, kw_only=True):
@@ -109,11 +121,11 @@ class ChatRequest(GenerationFields, kw_only=True):
 
     messages: Annotated[list[Message], Meta(min_length=1), taken("the conversation")]
     max_tokens: Annotated[
-        Positive | None,
-        taken("the most tokens of an answer; by default what the context holds"),
+        Length | None,
+        taken("the most tokens of an answer; -1 and by default: what the context holds"),
     ] = None
     max_completion_tokens: Annotated[
-        Positive | None, taken("the newer name of max_tokens; if both are given, it counts")
+        Length | None, taken("the newer name of max_tokens; if both are given, it counts")
     ] = None
     logprobs: Annotated[bool | None, taken("whether the answer has log-probabilities")] = None
     top_logprobs: Annotated[
@@ -124,8 +136,8 @@ class ChatRequest(GenerationFields, kw_only=True):
         Annotated[list[Tool], Meta(max_length=MOST_TOOLS)] | None, taken("functions that the model may call")
     ] = None
     tool_choice: Annotated[
-        Choice | NamedTool | None,
-        taken("whether the model may call a tool, must call one, or must call the named one"),
+        Choice | NamedTool | AllowedTools | None,
+        taken("whether the model may call a tool, must call one, must call the named one, or may call some"),
     ] = None
     parallel_tool_calls: Annotated[
         bool | None, taken("false: the answer has at most one call, the first")

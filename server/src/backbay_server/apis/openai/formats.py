@@ -6,7 +6,7 @@ from typing import Annotated, Any, TypeAlias
 
 from msgspec import Struct, to_builtins
 
-from ...generation import Format
+from ...generation import Format, schema_format
 from ..fields import ignored, taken
 
 
@@ -15,7 +15,9 @@ class TextFormat(Struct, tag="text", tag_field="type", forbid_unknown_fields=Tru
 
 
 class ObjectFormat(Struct, tag="json_object", tag_field="type", forbid_unknown_fields=True):
-    """Any JSON object."""
+    """Any JSON object, or JSON by a schema, as llama.cpp's server has it."""
+
+    schema: Annotated[dict[str, Any] | None, taken("the JSON schema, which the answer obeys")] = None
 
 
 class Schema(Struct, forbid_unknown_fields=True):
@@ -62,5 +64,7 @@ ResponsesFormat: TypeAlias = Others | SchemaFormat
 
 def format_of(given: ChatFormat | ResponsesFormat | None) -> Format | None:
     """The format for the engine; None if the answer may be any text."""
+    if isinstance(given, ObjectFormat):
+        return {"type": "json_object"} if given.schema is None else schema_format(given.schema)
     found: Format | None = None if given is None or isinstance(given, TextFormat) else to_builtins(given)
     return found
