@@ -212,9 +212,7 @@ class LocalEngine(Engine):
         return handle
 
     def _laid_out(self, ids: Sequence[int]) -> Sequence[int]:
-        """The tokens of a prompt's sequence; RequestError if it is empty, or its text too long for the encoder."""
-        if not ids:
-            raise RequestError("the prompt is empty")  # no step would ever serve it
+        """The tokens of a prompt's sequence; RequestError if its text is too long for the encoder."""
         tokens = self.model.prompt(ids)
         room = min(self.facts.batch, self.facts.context)
         if text_length(tokens) and len(tokens) > room:
@@ -224,8 +222,6 @@ class LocalEngine(Engine):
 
     def embed(self, prompts: Sequence[Sequence[int]], cancel: Event | None = None) -> NDArray[np.float32]:
         ids = [list(prompt) for prompt in prompts]
-        if not all(ids):
-            raise RequestError("a text is empty")
         with self._embedding:
             rows = [self._embedded(step, cancel) for step in text_steps(ids, self.facts.batch)]
         return np.concatenate(rows).astype(np.float32, copy=False)

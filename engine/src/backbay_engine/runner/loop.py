@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from backbay import BackbayError, CancelledError, ClosedError
 from backbay.plugin import close_after_fork
 
-from ..errors import DeadlineError, LogitsError
+from ..errors import DeadlineError, LogitsError, RequestError
 from ..images.turns import Turns
 from .ahead import Ahead
 from .job import Job
@@ -67,6 +67,8 @@ class Runner:
         if job.over:
             job.end()
             return
+        if not (job.pending or job.restores):
+            raise RequestError("the prompt is empty")  # no step would ever serve it
         with self._changed:
             self._begin()
             self._waiting.append(job)

@@ -16,10 +16,10 @@ from ..openai.completions import prompts_of
 from ..openai.sampling import require_choices
 from ..timings import timings_of
 from .answers import ChosenToken, Chunk, Completion, Settings, StopType, with_fields
-from .requests import CompletionRequest, TextRequest, options_of
+from .requests import PromptRequest, TextRequest, options_of
 
 
-async def complete(call: Call, body: CompletionRequest) -> Json | Stream:
+async def complete(call: Call, body: PromptRequest) -> Json | Stream:
     """Continue prompts, in the form of llama.cpp's server."""
     prompts, n = prompts_of(body.prompt), body.n_cmpl or body.n or 1
     require_choices(call, len(prompts) * n)
@@ -120,5 +120,5 @@ def _stop_type(end: Finish) -> StopType:
 
 
 ENDPOINTS: Final[tuple[Endpoint[Any], ...]] = (
-    Endpoint("POST", "/completion", complete, CompletionRequest, Completion | list[Completion], Chunk),
+    Endpoint("POST", "/completion", complete, PromptRequest, Completion | list[Completion], Chunk),
 )

@@ -14,21 +14,21 @@ from ..fields import MOST_TEXTS, taken
 from ..openai.completions import prompts_of
 
 
-class EmbeddingRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+class ContentRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """Texts to embed."""
 
     model: Annotated[str | None, taken("the model; a server of one model needs no name")] = None
     content: Annotated[str | list[str | int | list[int]], taken("a text, token ids, or several of either")]
 
 
-class Embedding(Struct):
+class NestedEmbedding(Struct):
     """The vector of a text, in a list of one."""
 
     index: int
     embedding: list[list[float]]
 
 
-async def embed(call: Call, body: EmbeddingRequest) -> Json:
+async def embed(call: Call, body: ContentRequest) -> Json:
     """Embed texts, in the older form of llama.cpp's server."""
     texts = prompts_of(body.content, "content")
     if len(texts) > MOST_TEXTS:
@@ -36,7 +36,7 @@ async def embed(call: Call, body: EmbeddingRequest) -> Json:
             f"content has {len(texts)} texts, at most {MOST_TEXTS} are taken", param="content"
         )
     found = await vectors_of(call.services.generator, body.model, texts)
-    return Json([Embedding(index, [row.tolist()]) for index, row in enumerate(found.rows)])
+    return Json([NestedEmbedding(index, [row.tolist()]) for index, row in enumerate(found.rows)])
 
 
-ENDPOINTS: Final = (Endpoint("POST", "/embedding", embed, EmbeddingRequest, list[Embedding]),)
+ENDPOINTS: Final = (Endpoint("POST", "/embedding", embed, ContentRequest, list[NestedEmbedding]),)

@@ -64,7 +64,7 @@ class TextRequest(UnservedFields, kw_only=True, forbid_unknown_fields=True):
     ] = None
 
 
-class CompletionRequest(TextRequest, kw_only=True):
+class PromptRequest(TextRequest, kw_only=True):
     """A prompt to continue, or several."""
 
     prompt: Annotated[str | list[str | int | list[int]], taken("a text, token ids, or several of either")]

@@ -20,7 +20,7 @@ class PromptText(Struct):
     prompt: str
 
 
-class InputTokens(Struct):
+class PromptTokens(Struct):
     """The number of a prompt's tokens."""
 
     input_tokens: int
@@ -40,11 +40,11 @@ async def count_tokens(call: Call, body: ChatRequest) -> Json:
     """Count the tokens of a conversation's prompt."""
     generator, asked = call.services.generator, conversation_asked(body)
     with await generator.lease(body.model) as lease:
-        return Json(InputTokens(await generator.count(lease.llm, asked)))
+        return Json(PromptTokens(await generator.count(lease.llm, asked)))
 
 
 ENDPOINTS: Final = (
     Endpoint("POST", "/apply-template", apply_template, ChatRequest, PromptText),
-    Endpoint("POST", "/v1/chat/completions/input_tokens", count_tokens, ChatRequest, InputTokens),
-    Endpoint("POST", "/chat/completions/input_tokens", count_tokens, ChatRequest, InputTokens),
+    Endpoint("POST", "/v1/chat/completions/input_tokens", count_tokens, ChatRequest, PromptTokens),
+    Endpoint("POST", "/chat/completions/input_tokens", count_tokens, ChatRequest, PromptTokens),
 )
