@@ -1,4 +1,4 @@
-"""The command `backbay conform`."""
+"""Prove that a backend keeps the contract: every op, graphs, caches, memory and misuse."""
 
 from __future__ import annotations
 

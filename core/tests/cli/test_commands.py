@@ -40,6 +40,18 @@ def test_help_lists_the_commands_of_packages_without_importing_them(environment:
     assert re.search("broken +from pack-broken 1.0", done.stdout)
 
 
+def test_help_says_what_the_commands_of_packages_do_by_the_first_line_of_their_source(
+    environment: Environment,
+) -> None:
+    install_command(
+        environment, "greet", '''"""Greets a person: nobody else.\n\nMore."""\nraise RuntimeError'''
+    )
+    install_command(environment, "torn", '"""Half a')
+    said = environment.backbay("--help").stdout
+    assert re.search("greet +greets a person\n", said)
+    assert re.search("torn +from pack-torn 1.0", said)
+
+
 def test_a_package_adds_a_command_with_arguments_and_a_status(environment: Environment) -> None:
     install_command(environment, "greet", COMMAND)
     done = environment.backbay("greet", "world")

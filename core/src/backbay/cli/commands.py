@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from argparse import ArgumentParser, Namespace
 from importlib import import_module
 from typing import Any, Protocol
@@ -35,14 +36,18 @@ class Command(Protocol):
 
 
 def installed() -> dict[str, str]:
-    """The commands by name, each with a line of help. This reads metadata and imports no command."""
-    theirs = {
-        name: f"from {' and '.join(p.origin for p in points)}" for name, points in declared(GROUP).items()
-    }
+    """The commands by name, each with a line of help. This reads metadata and sources, and imports no command."""
+    theirs = {name: _line(points) for name, points in declared(GROUP).items()}
     return {
         **{name: what for name, (_, what) in CORE.items()},
         **{k: v for k, v in theirs.items() if k not in CORE},
     }
+
+
+def _line(points: list[Declared]) -> str:
+    """What a command does; where its package does not tell, or several declare it, whose it is."""
+    summary = re.split("[:;] ", points[0].summary())[0] if len(points) == 1 else ""
+    return (summary[:1].lower() + summary[1:]) or f"from {' and '.join(point.origin for point in points)}"
 
 
 def find(name: str) -> Command | None:

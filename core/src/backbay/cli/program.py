@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from inspect import getdoc
 from threading import Thread
 from time import sleep
 from typing import NoReturn
@@ -79,7 +80,7 @@ def _run(words: list[str]) -> int:
 
 def _run_command(name: str, command: Command, words: list[str]) -> int:
     parser = argparse.ArgumentParser(
-        f"backbay {name}", description=command.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        f"backbay {name}", description=getdoc(command), formatter_class=argparse.RawDescriptionHelpFormatter
     )
     command.add_arguments(parser)
     parser.add_argument("--debug", action="store_true", help="show where an error comes from")
