@@ -88,21 +88,26 @@ def masked(tokens: int, making: Making, operand: Operand) -> Array:
     mask = np.zeros((outer, rows, history))
     if not history:
         return mask
-    if making.exact:  # one unmasked position for each row: its weight is 1
+    if making.exact:  # one unmasked position for each row: its weight is 1, also if it is far away
         mask[...] = -np.inf
         chosen = making.rng.integers(history, size=(outer, rows, 1))
-        np.put_along_axis(mask, chosen, 0.0, -1)
+        np.put_along_axis(mask, chosen, making.rng.choice(FAR, chosen.shape), -1)
         return mask
     if making.rng.random() < 0.5:
         mask = making.rng.uniform(-2, 2, mask.shape)
     holes = making.rng.random(mask.shape) < making.rng.choice([0.0, 0.3, 0.9])
     holes[..., making.rng.integers(history)] = False
     mask[holes] = max(making.rng.choice(HIDDEN), -LARGEST[operand.dtype])
+    if making.rng.random() < 0.1:
+        mask += making.rng.choice(FAR, (outer, rows, 1))
+        mask = np.maximum(mask, -LARGEST[operand.dtype], where=np.isfinite(mask), out=mask)
     if making.mode == "special" and outer * tokens > 1:
         mask[making.rng.integers(outer), making.rng.integers(tokens)] = -np.inf
     return mask
 
 
+FAR = (0.0, 0.0, -20480.0, -1024.0)
+"""What a mask adds to all that a row sees: it changes nothing, since only differences of scores count."""
 MANY = (8, 8, 1, 2, 1, 5)
 """The size of several hundred sequences."""
 SIZES = (

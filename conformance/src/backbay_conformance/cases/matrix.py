@@ -62,13 +62,17 @@ LARGE_BLOCKS: tuple[Extents, ...] = (
     ((256, 3, 2), (1, 1), (2, 300)),
     ((5376, 3, 2), (), ()),
     ((256, 4100, 1), (), ()),
+    ((11008, 3, 1), (), ()),
+    ((18944, 2, 2), (), ()),
+    ((1792, 5, 1), (), ()),
+    ((14336, 2, 1), (), ()),
 )
 
 
 def mulmat_call(draw: Draw, wtype: DType, xtype: DType) -> Call:
     unit = wtype.block_size
     if unit > 1:
-        k = unit * draw.pick(1, 2, 3, 5) if unit < 256 else unit * draw.pick(1, 2)
+        k = unit * draw.pick(1, 2, 3, 5) if unit < 256 else unit * draw.pick(1, 2, 3, 5, 7)
         n, m = draw.side(40), draw.side(40)
     else:
         k, n, m = draw.sides(3, 16000)

@@ -247,6 +247,9 @@ def decays(making: Making, operand: Operand) -> Array:
 
 STATES = (
     # states, head_dim, heads, groups, tokens, sequences
+    (128, 4, 16, 8, 3, 1),
+    (256, 2, 6, 2, 2, 1),
+    (128, 2, 9, 3, 1, 2),
     (64, 64, 4, 1, 3, 1),
     (128, 64, 2, 2, 2, 2),
     (128, 32, 8, 1, 1, 1),
@@ -263,7 +266,7 @@ STATES = (
     (2, 300, 2, 1, 2, 1),
     (2, 1, 1, 1, 1, 300),
 )
-"""States of models, and scans without tokens, sequences or elements."""
+"""States of models, some of whose heads share B and C in groups, and scans without tokens, sequences or elements."""
 
 
 @case(ops.ssm_scan)
@@ -281,7 +284,8 @@ def ssm_scan(draw: Draw) -> Call:
     fills: tuple[Fill, ...] = (near, near, Numbers("0", low=-100, high=30), Made(brim))
     steps = draw.pick(*fills) if draw.mode != "special" else near
     dt = draw.floats((heads, tokens, sequences), steps, dtype=DType.F32)
-    a = draw.floats((draw.pick(1, states), heads), Made(decays), dtype=DType.F32)
+    each = draw.pick(1, states)  # with groups, models have one number for each head
+    a = draw.floats((1 if size and groups > 1 else each, heads), Made(decays), dtype=DType.F32)
     b = draw.floats((states, groups, tokens, sequences), near, dtype=DType.F32)
     c = draw.floats((states, groups, tokens, sequences), near, dtype=DType.F32)
     ids = draw.operand(DType.I32, (sequences,), Integers(0, slots), stays=True)

@@ -97,9 +97,8 @@ def many_rows(lab: Lab, draw: Draw) -> None:
         try_call(lab, call, "exact")
 
 
-def columns(draw: Draw) -> list[tuple[Op[Any, Any], Call]]:
+def columns(draw: Draw, n: int) -> list[tuple[Op[Any, Any], Call]]:
     """One call of each kind of op whose grid has a block for each row, or for each position of an image."""
-    n = draw.pick(65537, 70001, 131073)
 
     def floats(*shape: int, dtype: DType = DType.F32) -> Operand:
         return draw.operand(dtype, shape, Numbers(terms=2, most=63))
@@ -144,10 +143,50 @@ def written(x: Array, src: Array, ids: Array) -> Array:
 @scenario("core", smoke=1, default=4, nightly=30)
 def many_columns(lab: Lab, draw: Draw) -> None:
     """More rows, image positions and ids than a grid's second axis may have blocks; half of the calls at a time."""
-    for op, call in columns(draw)[draw.turn % 2 :: 2]:
+    for op, call in columns(draw, draw.pick(65537, 70001, 131073))[draw.turn % 2 :: 2]:
         call.op = op
         draw.note(str(call))
         try_call(lab, call, "exact")
+
+
+VOCABULARIES = (151936, 128256, 201088, 262144, 129280)
+"""The numbers of tokens of Qwen, Llama, gpt-oss, Gemma and DeepSeek; a rest of 384 or 256 in blocks of 1024, or none."""
+
+
+def likely_at_the_end(making: Making, operand: Operand) -> Array:
+    """The scores of tokens; in each row the largest is one of the last, which no sum or sort may leave out."""
+    size, rows = operand.shape[0], int(np.prod(operand.shape[1:], dtype=np.int64))
+    numbers = making.rng.standard_normal((rows, size))
+    numbers[np.arange(rows), size - 1 - making.rng.integers(60, size=rows)] = making.rng.uniform(20, 30, rows)
+    return np.asarray(numbers)
+
+
+def of_tokens(draw: Draw, n: int) -> list[tuple[Op[Any, Any], Call]]:
+    """One call of each op that a model, or the choice of a token, runs on all tokens of a vocabulary."""
+    scores = draw.operand(DType.F32, (n, draw.pick(1, 2)), Made(likely_at_the_end))
+    few = draw.operand(DType.F32, (n,), Numbers(terms=n, most=63))
+    table = draw.operand(DType.F32, (4, n), Bits())
+    weight = draw.operand(DType.F16, (4, n), Numbers(terms=4, most=63))
+    x = draw.operand(DType.F32, (4, draw.pick(1, 2)), Numbers(terms=4, most=63), activated=True)
+    ids = draw.operand(DType.I32, (5,), Integers(0, n), stays=True)
+    return [
+        (ops.softmax, Call((scores,), softmax_formula, exact=False)),
+        (ops.top_k, Call((scores, draw.pick(40, 1, 1000)), verify=largest)),
+        (ops.argsort, Call((scores,), verify=sorted_right)),
+        (ops.sum_rows, Call((few,), lambda x: x.sum())),
+        (ops.cumsum, Call((few,), lambda x: x.cumsum())),
+        (ops.rows, Call((table, ids), lambda x, ids: x[ids], raw=True)),
+        (ops.mulmat, Call((weight, x), product)),
+    ]
+
+
+@scenario("core", smoke=1, default=len(VOCABULARIES), nightly=15)
+def vocabularies(lab: Lab, draw: Draw) -> None:
+    """Scores, sums and orders of all tokens of a model, and the first and last products of it."""
+    for op, call in of_tokens(draw, draw.by_turn(*VOCABULARIES)):
+        call.op = op
+        draw.note(str(call))
+        try_call(lab, call, "exact" if call.exact else "wide")
 
 
 @scenario("large", smoke=1, default=1, nightly=1, timeout=900)

@@ -6,13 +6,18 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from backbay import Backend, Context, Debug, FlashAttention
+from backbay import Backend, Context, Debug, DType, FlashAttention, Op, ops
 
+from ..cases.attention import attention_formula, empty_rows
+from ..cases.matrix import by_expert, product
+from ..cases.norm import rms_formula, softmax_formula
 from ..checks.call_check import try_call
+from ..draw.data import Integers, Numbers
 from ..draw.draw import Draw
-from ..suite.case import CASES, Case
+from ..suite.case import CASES, Call, Case
 from ..suite.lab import Lab
 from ..suite.scenario import scenario
+from .long import columns
 
 SETTINGS: tuple[dict[str, Any], ...] = (
     {"num_threads": 1},
@@ -55,6 +60,46 @@ def try_each(lab: Lab, draw: Draw, cases: Sequence[Case], told: str) -> None:
         call = case.draw(draw)
         draw.note(f"{call} {told}")
         try_call(lab, call, draw.mode)
+
+
+THREADS = (12, 5, 16, 9, 3, 7, 10, 6, 14, 11, 15, 13, 8, 1, 2, 4)
+"""Each number of threads up to 16; few divide the rows of a model."""
+
+
+def shared_out(draw: Draw, n: int) -> list[tuple[Op[Any, Any], Call]]:
+    """One call of each op whose rows, heads or experts several threads share, with a rest for any number of them."""
+
+    def floats(*shape: int, dtype: DType = DType.F32) -> Any:
+        return draw.operand(dtype, shape, Numbers(terms=shape[0], most=7), layout=False)
+
+    pairs, x = floats(3, n), draw.operand(DType.F32, (32, 1), Numbers(terms=32, most=7), activated=True)
+    query, key = floats(8, 18, 19), floats(8, 9, 40)
+    chosen = draw.operand(DType.I32, (3, 7), Integers(0, 17), stays=True)
+    attend = (query, key, floats(8, 9, 40), None, 0.125, None, None, 0.0, False)
+    attended = partial(attention_formula, permuted=False)
+    return [
+        (ops.mulmat, Call((floats(32, n), x), product)),
+        (ops.softmax, Call((pairs,), softmax_formula, exact=False)),
+        (ops.mulmat, Call((floats(32, n, dtype=DType.Q8_0), x), product)),
+        (ops.rms_norm, Call((pairs, None, 0.5), rms_formula, exact=False)),
+        (ops.scaled_dot_product_attention, Call(attend, attended, exact=False, free=empty_rows)),
+        (ops.mulmat_id, Call((floats(32, 70, 17), floats(32, 3, 7), chosen), by_expert)),
+        *columns(draw, n),
+    ]
+
+
+@scenario("core", smoke=1, default=len(THREADS), nightly=4 * len(THREADS))
+def thread_counts(lab: Lab, draw: Draw) -> None:
+    """Any number of threads, also more than there are processors; a third of the ops at a time."""
+    threads, n = draw.by_turn(*THREADS), draw.by_turn(14336, 11008, 9728, 4864)
+    other = Lab(lambda _, model: lab.fresh(model, num_threads=threads), lab.name)
+    try:
+        for op, call in shared_out(draw, n)[draw.turn % 3 :: 3]:
+            call.op = op
+            draw.note(f"{call} with num_threads={threads}")
+            try_call(other, call, "exact" if call.exact else "wide")
+    finally:
+        other.discard()
 
 
 OF_BATCHES = (("core", "mulmat"), ("quant", "mulmat"), ("core", "mulmat_id"))
