@@ -15,9 +15,10 @@ from . import (
     settings,
     threads,
     weights,
+    writes,
 )
 
 SUBJECTS = (
     *(blocks, composites, experts, graphs, halves, leaves, lives),
-    *(long, memory, misuse, process_memory, settings, threads, weights),
+    *(long, memory, misuse, process_memory, settings, threads, weights, writes),
 )

@@ -9,6 +9,7 @@ import numpy as np
 
 from backbay import Context, Tensor
 
+from ..cases.binary import repeated
 from ..cases.matrix import product
 from ..cases.spatial import conv2d_formula, windows
 from ..draw.draw import Draw
@@ -55,6 +56,45 @@ def halves_of_one_tensor(lab: Lab, draw: Draw) -> None:
         whole = rounded(product(v["w"], v["x"])) if made else v["x"]
         first, second = whole[..., :n], whole[..., n:]
         return rounded(function(second, first) if turned else function(first, second))
+
+    first, second = ({key: pair[i] for key, pair in pairs.items()} for i in (0, 1))
+    judge_block(lab, draw, first, trace, formula, second)
+
+
+JOINED: dict[str, Callable[[Number, Number], Number]] = {
+    "mul": lambda a, b: a * b,
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "div": lambda a, b: a / b,
+}
+"""Ops on two tensors, the second of which is repeated."""
+
+
+@scenario("graph", smoke=2, default=16, nightly=160)
+def a_tensor_and_a_part_of_it(lab: Lab, draw: Draw) -> None:
+    """A result with a row, a column or an element of itself, which an op that works in place overwrites first."""
+    name, part = draw.by_turn(*JOINED), draw.by_turn("row", "column", "element", "row", "rows")
+    n, tokens, made = draw.pick(16, 8, 33), draw.pick(4, 2, 18), draw.by_turn("sqr", "mulmat", each=2)
+    at, along = draw.pick(0, tokens - 1), draw.pick(0, n - 1)
+    pairs = {"x": normal(draw, n, tokens), "w": normal(draw, n, n, scale=0.3)}
+    rows, columns = {
+        "row": (slice(at, at + 1), slice(0, n)),
+        "column": (slice(0, tokens), slice(along, along + 1)),
+        "element": (slice(at, at + 1), slice(along, along + 1)),
+        "rows": (slice(0, tokens // 2), slice(0, n)),
+    }[part]
+
+    def trace(ctx: Context, t: dict[str, Tensor]) -> Tensor:
+        x = t["x"].sqr(ctx) if made == "sqr" else t["w"].mulmat(ctx, t["x"]).relu(ctx)
+        x = x.scale(ctx, 2.0) if name != "div" else x.clamp(ctx, 0.5, 4.0)
+        t2 = x.slice(ctx, 1, rows.start, rows.stop).slice(ctx, 0, columns.start, columns.stop)
+        y: Tensor = getattr(x, name)(ctx, t2)
+        return y
+
+    def formula(v: dict[str, Number]) -> Number:
+        x = rounded(v["x"] * v["x"]) if made == "sqr" else rounded(product(v["w"], v["x"])).clip(0, np.inf)
+        x = rounded(x * 2.0) if name != "div" else x.clip(0.5, 4.0)
+        return rounded(JOINED[name](x, repeated(x[rows, columns], x.shape)))
 
     first, second = ({key: pair[i] for key, pair in pairs.items()} for i in (0, 1))
     judge_block(lab, draw, first, trace, formula, second)

@@ -129,24 +129,45 @@ def wired(draw: Draw, ctx: Context, n: int, kinds: list[str]) -> tuple[Tensor, A
     return tensors[-1], arrays[-1]
 
 
+READ = ("itself", "weight", "scaled", "copied")
+"""How a leaf is read: as it is, as the weight of a product, which engines rearrange, or by another op."""
+
+
+def read_in(ctx: Context, leaf: Tensor, way: str) -> Tensor:
+    """A tensor of the leaf's data."""
+    if way == "weight":
+        turned = leaf.mulmat(ctx, ctx.from_floats(np.eye(leaf.dim(0))))
+        return turned.permute(ctx, 1, 0)
+    if way == "scaled":
+        return leaf.scale(ctx, -1.0).scale(ctx, -1.0)
+    return leaf.contiguous(ctx) if way == "copied" else leaf
+
+
 @scenario("graph", smoke=1, default=8, nightly=60)
 def a_leaf_of_another_context_is_read_when_it_runs(lab: Lab, draw: Draw) -> None:
-    """One context owns a leaf, a second one writes to it, and a third one reads it in each compute."""
+    """One context owns a leaf, a second one writes to it, and a third one, or the owner, reads it in each compute."""
     backend = lab.backend
     owner, writer, reader = (backend.new_context() for _ in range(3))
     try:
+        way = draw.by_turn(*READ)
         n, rows = draw.pick(4, 1, 33), draw.pick(3, 2, 9)
-        held = numbers(draw, (n, rows))
-        leaf, one = place(draw, owner).from_floats(held), reader.from_floats(np.ones((1, n)))
-        read = draw.by_turn(leaf, leaf.scale(reader, -1.0).scale(reader, -1.0), leaf.contiguous(reader))
-        result = read.add(reader, one)
+        if way == "weight":
+            n, rows = draw.pick((64, 96), (256, 65))
+        held, own = numbers(draw, (n, rows)), draw.by_turn(True, False, each=len(READ))
+        leaf, one = (
+            place(draw, reader if own else owner).from_floats(held),
+            reader.from_floats(np.ones((1, n))),
+        )
+        result = read_in(reader, leaf, way).add(reader, one)
+        if own:  # the reader's graph is compiled before any other knows its leaf
+            reader.compute(result)
         row = writer.from_floats(np.zeros((1, n)))
         at = draw.below(rows)
         wrote = row.copy(writer, leaf.view(writer, at * leaf.stride(1), (n, 1), (leaf.stride(1),)))
-        for _ in range(3):
+        for turn in range(3):
             reader.compute(result)
             expect("what another context holds", result, held + 1)
-            if draw.flag():
+            if turn and draw.flag():
                 held = numbers(draw, (n, rows))
                 leaf.from_floats(held)
             else:

@@ -1,0 +1,118 @@
+"""Faults planted without knowledge of the suite a third time: kept weights, types of caches, and memory read late."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from backbay import CacheConfig, DType, KernelBackend, Node, ops
+from backbay.plugin import HostBuffer, strided
+
+from ..faults import BoundCall, Kind, Result, fault, named
+from ..fused import Array
+from .unforeseen import running
+
+ARITHMETIC = dict(
+    zip(named("add", "sub", "mul", "div"), (np.add, np.subtract, np.multiply, np.divide), strict=True)
+)
+
+
+class Counted(HostBuffer):
+    """Memory that counts what the host writes into it."""
+
+    writes = 0
+
+    def write(self, data: Array) -> None:
+        self.writes += 1
+        super().write(data)
+
+    def zero(self) -> None:
+        self.writes += 1
+        super().zero()
+
+
+@fault(Kind.RACES, like="L25656")
+def a_weight_is_packed_again_only_if_the_host_writes_it(right: type[KernelBackend]) -> type[KernelBackend]:
+    """Large leaves are rearranged for products once; what another graph writes into them is not seen."""
+
+    class Packing(right):  # type: ignore[misc, valid-type]
+        def allocate(self, spec: Any, placement: Any) -> Counted:
+            return Counted(spec.nbytes, self.params.debug)
+
+        def read_operand(self, reader: Node, operand: Node, arrays: Sequence[Array]) -> Array:
+            numbers: Array = super().read_operand(reader, operand, arrays)
+            product = reader.op is ops.mulmat and operand is reader.args[0] and operand.rank == 2
+            if not product or operand.leaf is None or operand.kind != "input" or operand.size < 4096:
+                return numbers
+            buffer: Any = operand.leaf.buffer
+            packed = vars(buffer).setdefault("packed", {})
+            if packed.get("writes") != buffer.writes:
+                packed.update(writes=buffer.writes, numbers=np.array(numbers))
+            kept: Array = packed["numbers"]
+            return kept
+
+    return Packing
+
+
+@fault(Kind.CLAIMS, "cache_config", like="L15868")
+def a_cache_of_a_type_that_nothing_writes_is_offered(call: BoundCall) -> Result:
+    """Rows of 256 quantized elements, which `set_rows` refuses."""
+    config: CacheConfig = call.right()
+    return CacheConfig(dtypes=(*config.dtypes, DType.Q5_K))
+
+
+@fault(Kind.ALIASING, "data_to_write", ops.copy, like="L22266")
+def an_overlapping_copy_is_read_row_by_row(call: BoundCall) -> Result:
+    """A copy whose destination begins at or before its source works row by row, and reads rows that it has written."""
+    if call.name == "copy":
+        x, dst = call.x, call.dst
+        if x.shape != dst.shape or x.ndim < 2 or not np.shares_memory(x, dst):
+            return call.right()
+        for row in np.ndindex(dst.shape[:-1]):
+            dst[row] = x[row]
+        return dst
+    source, target = call.source, call.target
+    near = source.storage is target.storage and target.offset <= source.offset
+    if call.whole and near and source.dtype is target.dtype and source.shape == target.shape:
+        return call.raw
+    return call.right()
+
+
+@fault(Kind.ALIASING, like="L24305")
+def arithmetic_in_place_reads_a_part_of_itself_late(right: type[KernelBackend]) -> type[KernelBackend]:
+    """A result that nobody reads again is overwritten row by row, also where the other operand is a part of it."""
+
+    class InPlace(running(right)):  # type: ignore[misc]
+        def run_node(self, node: Node, arrays: Sequence[Array]) -> None:
+            function = ARITHMETIC[node.op] if node.op and self.overwrites(node) else None
+            if function is None:
+                super().run_node(node, arrays)
+                return
+            x, t2 = node.args
+            memory = np.ascontiguousarray(arrays[x.storage.index]).reshape(-1).view(np.uint8).copy()
+            whole, part = strided(memory, x), strided(memory, t2)
+            rows = part.reshape((1,) * (whole.ndim - part.ndim) + part.shape)
+            for at in np.ndindex(whole.shape[:-1]):
+                row = rows[tuple(i % n for i, n in zip(at, rows.shape[:-1], strict=True))]
+                times = whole.shape[-1] // row.size
+                whole[at] = function(whole[at].astype(np.float64), np.tile(row, times))
+            arrays[node.index][...] = whole
+
+        def overwrites(self, node: Node) -> bool:
+            """Whether a node is arithmetic on a result that ends with it, and on a part of that result."""
+            if node.op is None or node.op not in ARITHMETIC:
+                return False
+            x, t2 = node.args
+            same = x.storage is t2.storage and x.dtype is t2.dtype is node.dtype is DType.F32
+            if not same or x.storage.op is None or x.rank < t2.rank or not 0 < t2.size < x.size:
+                return False
+            graph = self.running.graph
+            readers = [
+                *graph.outputs,
+                *(o for later in graph.nodes[node.index + 1 :] for o in later.operands),
+            ]
+            return all(reader.storage is not x.storage for reader in readers)
+
+    return InPlace
