@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -10,6 +12,8 @@ import pytest
 
 from backbay_conformance.runner import waiting
 from backbay_conformance.runner.waiting import Patience, waited
+
+CHILDREN = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
 
 
 class Clock:
@@ -71,3 +75,15 @@ def test_the_system_tells_how_long_this_process_waited() -> None:
     assert waited(os.getpid())
     assert all(seconds >= 0 for seconds in waited(os.getpid()).values())
     assert waited(2**22 + 1) == {}
+
+
+@pytest.mark.skipif(not CHILDREN.exists(), reason="only Linux tells a process's children")
+def test_what_a_child_process_waited_counts_too() -> None:
+    program = "import time; print(flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as child:
+        try:
+            assert child.stdout is not None
+            child.stdout.readline()
+            assert str(child.pid) in waited(os.getpid())
+        finally:
+            child.kill()

@@ -11,13 +11,27 @@ from backbay import DType
 
 from ..numbers.rounding import Array
 
+DEFAULT_ALIGNMENT = 32
+"""What a file has that says nothing."""
 
-def write_model(path: Path, blocks: int, weights: Iterable[tuple[str, DType, Array]], width: int = 0) -> Path:
-    """Write a file of `blocks` layers, with weights by name as stored elements; `width` is the embeddings' width."""
+
+def write_model(
+    path: Path,
+    blocks: int,
+    weights: Iterable[tuple[str, DType, Array]],
+    width: int = 0,
+    alignment: int = DEFAULT_ALIGNMENT,
+) -> Path:
+    """Write a file of `blocks` layers, with weights by name as stored elements; `width` is the embeddings' width.
+
+    Each weight begins at a multiple of `alignment`.
+    """
     from gguf import GGMLQuantizationType, GGUFWriter
 
     writer = GGUFWriter(path, "small")
     writer.add_block_count(blocks)
+    if alignment != DEFAULT_ALIGNMENT:
+        writer.add_custom_alignment(alignment)
     if width:
         writer.add_embedding_length(width)
     for name, dtype, stored in weights:

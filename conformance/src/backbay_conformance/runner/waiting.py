@@ -11,7 +11,7 @@ LOOK = 0.5
 
 
 class Patience:
-    """Counts the seconds of a process, except those in which it, or this process, was not allowed to run.
+    """Counts the seconds of a process, except those in which it, a child of it, or this process, was not allowed to run.
 
     Where the system does not tell how long a process waits for a processor, all seconds count.
     """
@@ -40,9 +40,15 @@ class Patience:
 
 
 def waited(process: int) -> dict[str, float]:
-    """By thread, the seconds in which it was ready to run, but did not; empty where the system does not tell."""
+    """By thread, also of child processes, the seconds in which it was ready to run, but did not.
+
+    A scenario may wait for a process of its own. Empty where the system does not tell.
+    """
     found: dict[str, float] = {}
     for thread in Path(f"/proc/{process}/task").glob("*"):
         with suppress(OSError, ValueError, IndexError):  # the thread has ended
             found[thread.name] = int((thread / "schedstat").read_text().split()[1]) / 1e9
+        with suppress(OSError):  # as above, or the system does not tell the children
+            for child in (thread / "children").read_text().split():
+                found.update(waited(int(child)))
     return found

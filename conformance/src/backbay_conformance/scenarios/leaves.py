@@ -81,6 +81,26 @@ def contexts_alike_have_leaves_of_their_own(lab: Lab, draw: Draw) -> None:
             ctx.close()
 
 
+@scenario("graph", smoke=0, default=1, nightly=2)
+def many_contexts_of_other_sizes(lab: Lab, draw: Draw) -> None:
+    """More open contexts than a table of compiled graphs may hold, no two of one size, all compute again and again."""
+    backend, count = lab.backend, draw.by_turn(150, 300)
+    contexts = [backend.new_context() for _ in range(count)]
+    try:
+        leaves = [ctx.from_floats(np.ones((1, 1 + n))) for n, ctx in enumerate(contexts)]
+        results = [x.scale(ctx, 2.0).add(ctx, x) for ctx, x in zip(contexts, leaves, strict=True)]
+        for turn in range(2):
+            draw.note(f"{count} contexts, turn {turn}")
+            for n in sorted(range(count), key=lambda n: draw.below(turn + 1)):
+                data = numbers(draw, (1 + n, 1))
+                leaves[n].from_floats(data)
+                contexts[n].compute(results[n])
+                must_equal(results[n].numpy(), 3 * data, f"turn {turn}: context {n} of {count}")
+    finally:
+        for ctx in contexts:
+            ctx.close()
+
+
 @scenario("graph", tiny=1, smoke=2, default=20, nightly=150)
 def contexts_with_the_same_ops_in_other_wirings(lab: Lab, draw: Draw) -> None:
     """Graphs of as many nodes of the same ops and sizes, whose operands differ, run in turn, and then all are read."""
@@ -278,8 +298,12 @@ def contexts_alike_but_for_an_attribute(lab: Lab, draw: Draw) -> None:
 
 @scenario("graph", smoke=1, default=4, nightly=40)
 def fresh_leaves_hold_zeros(lab: Lab, draw: Draw) -> None:
-    """Zeros as large as a leaf, a result or a write that was just freed; without poison, which would fill them first."""
-    backend, shape = lab.fresh(debug=UNGUARDED), (draw.by_turn(64, 5, 4096, 256), draw.pick(3, 1, 33))
+    """Zeros as large as a leaf, a result or a write that was just freed; without poison, which would fill them first.
+
+    Once they have MiB, which allocators may keep in other pools.
+    """
+    backend, rows = lab.fresh(debug=UNGUARDED), draw.pick(3, 1, 33)
+    shape = draw.by_turn((64, rows), (5, rows), (4096, 300), (256, rows))
     try:
         for _ in range(3):
             with backend.new_context() as ctx:

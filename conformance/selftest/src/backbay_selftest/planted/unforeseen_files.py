@@ -1,0 +1,174 @@
+"""Faults planted without knowledge of the suite a third time: files of weights, their bookings, and old memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from backbay import Graph, KernelBackend, Node
+from backbay.gguf import TensorInfo
+from backbay.plugin import GRAPH, Buffer, Cancel, Entry, HostBuffer, KernelPlan, MappedBuffer, decode
+
+from ..faults import BoundCall, Kind, Result, fault
+from ..fused import Array
+from .unforeseen_lives import Pooled
+
+PIECE = 4 << 20
+
+
+@fault(Kind.FUSION, like="O17689")
+def programs_are_shared_by_shape_and_the_oldest_is_freed(right: type[KernelBackend]) -> type[KernelBackend]:
+    """Of more than 64 compiled graphs the oldest loses its steps, although a context still runs it."""
+
+    class Evicting(right):  # type: ignore[misc, valid-type]
+        def compile(self, graph: Graph) -> KernelPlan:
+            plan: KernelPlan = super().compile(graph)
+            self.plans: list[KernelPlan] = [*getattr(self, "plans", ()), plan][-64:]
+            return plan
+
+        def run_plan(self, plan: KernelPlan, cancel: Cancel | None) -> None:
+            if plan in self.plans:
+                super().run_plan(plan, cancel)
+
+    return Evicting
+
+
+DECODED: dict[tuple[Path, str, tuple[int, ...], object], Array] = {}
+
+
+@fault(Kind.BLOCKS, "read_operand", like="L17108")
+def decoded_weights_are_kept_by_the_path_of_their_file(call: BoundCall) -> Result:
+    """A file that replaces another at the same path is read as the first one."""
+    operand = call.operand
+    if operand.kind != "parameter" or not operand.dtype.is_quantized or call.reader.op.moves:
+        return call.right()
+    model = call.backend.model
+    key = model.path, operand.storage.leaf.name, (operand.offset, *operand.shape), operand.dtype
+    if key not in DECODED:
+        DECODED[key] = np.array(call.right())
+    return DECODED[key]
+
+
+@fault(Kind.TAILS, "weight", like="L26708")
+def weights_are_read_in_whole_pieces(call: BoundCall) -> Result:
+    """A weight of more than 4 MiB comes in pieces of as many, and its rest is left out."""
+    found = call.right()
+    if call.info.nbytes <= PIECE:
+        return found
+    data = np.array(found.read())
+    data[len(data) // PIECE * PIECE :] = 0
+    return MappedBuffer(data)
+
+
+@fault(Kind.CLAIMS, "start", like="L15868")
+def a_dry_run_decodes_the_weights(call: BoundCall) -> Result:
+    """Opening decodes all quantized weights, also if nothing may be allocated."""
+    call.right()
+    model, backend = call.backend.model, call.backend
+    if model is not None and not backend.params.alloc_memory:
+        quantized = [info for info in model.tensors.values() if info.dtype.is_quantized]
+        backend.decoded_at_once = [decoded(model.data(info.name), info) for info in quantized]
+
+
+def decoded(data: Array, info: TensorInfo) -> Array:
+    return np.array(decode(data.reshape(-1, info.dtype.type_size), info.dtype))
+
+
+@fault(Kind.CLAIMS, like="executorch#12296")
+def decoded_weights_are_booked_when_first_read(right: type[KernelBackend]) -> type[KernelBackend]:
+    """Not when the model is opened, so that a compute takes more than was reserved."""
+
+    class Late(right):  # type: ignore[misc, valid-type]
+        def book_weights(self) -> None:
+            ledger: Any = self.ledger
+            take = ledger.take
+            ledger.take = lambda entry, n, *rest, **more: take(
+                entry, 0 if entry == GRAPH else n, *rest, **more
+            )
+            try:
+                super().book_weights()
+            finally:
+                del ledger.take
+
+        def read_operand(self, reader: Node, operand: Node, arrays: Sequence[Array]) -> Array:
+            kept: dict[str, Array | None] = vars(self)["_decoded"]
+            name = operand.leaf.name if operand.leaf is not None else ""
+            missing = name in kept and kept[name] is None
+            numbers: Array = super().read_operand(reader, operand, arrays)
+            if missing and kept[name] is not None:
+                self.ledger.take(GRAPH, 4 * operand.size, lambda: None)
+            return numbers
+
+    return Late
+
+
+class LargePooled(Pooled):
+    """Only memory of more than a MiB is kept."""
+
+    def close(self) -> None:
+        if self.nbytes > 1 << 20:
+            super().close()
+        else:
+            HostBuffer.close(self)
+
+
+@fault(Kind.UNDEFINED, "allocate", like="L15861")
+def large_zeros_come_from_a_pool_that_nobody_clears(call: BoundCall) -> Result:
+    """Fresh memory of more than a MiB is zeros, memory of the pool is not; with poison the fault does not show."""
+    pool = vars(call.backend).setdefault("pool", {})
+    return LargePooled(pool, call.spec.nbytes, call.backend.params.debug)
+
+
+@fault(Kind.ALIASING, "weight", like="L24305")
+def copied_weights_are_a_map_of_the_file(call: BoundCall) -> Result:
+    """With weights=copied, later changes of the file show; a file that was emptied is not mapped."""
+    info, path = call.info, Path(call.info.path)
+    if not call.backend.copies_weights or not path.exists() or not path.stat().st_size:
+        return call.right()
+    return MappedBuffer(np.asarray(np.memmap(path, np.uint8, "r"))[info.offset :][: info.nbytes])
+
+
+@fault(Kind.UNDEFINED, "weight", like="L17108")
+def weights_are_sought_by_the_usual_alignment(call: BoundCall) -> Result:
+    """The first weight is taken to begin at the next multiple of 32 bytes, whatever the file says."""
+    info, model = call.info, call.backend.model
+    if model.alignment <= 32:
+        return call.right()
+    whole = np.fromfile(info.path, np.uint8)
+    first = min(other.offset for other in model.tensors.values())
+    used = np.flatnonzero(whole[:first])
+    shift = first - -(-(int(used[-1]) + 1) // 32) * 32
+    return MappedBuffer(whole[info.offset - shift :][: info.nbytes])
+
+
+@fault(Kind.CLAIMS, "weight_entry", like="L15868")
+def a_layer_is_found_by_the_beginning_of_its_name(call: BoundCall) -> Result:
+    """Weights of blk.10 are booked with blk.1."""
+    entry: Entry = call.right()
+    if entry.kind != "weights" or not call.weight.startswith("blk."):
+        return entry
+    layers = range(call.backend.ledger.layers)
+    return replace(entry, layer=next(n for n in layers if call.weight.startswith(f"blk.{n}")))
+
+
+@fault(Kind.CLAIMS, like="L15868")
+def weights_in_own_memory_are_booked_as_mapped(right: type[KernelBackend]) -> type[KernelBackend]:
+    """So that nobody asks whether the device has room for them."""
+
+    class Own(right):  # type: ignore[misc, valid-type]
+        def book_weights(self) -> None:
+            for info in self.model.tensors.values() if self.model is not None else ():
+                self.ledger.take(self.weight_entry(info.name), info.nbytes, lambda: None, mapped=True)
+
+        def weight(self, info: TensorInfo) -> Buffer:
+            return MappedBuffer(np.array(super().weight(info).read()))
+
+        def read_weights(self, progress: Callable[[float], None], cancel: Cancel | None) -> None:
+            super().read_weights(progress, cancel)
+            self.own: list[Any] = [self.get(name) for name in (self.model.tensors if self.model else ())]
+
+    return Own
