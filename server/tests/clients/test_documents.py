@@ -45,7 +45,7 @@ def test_the_program_prints_an_answer(open_server: Served) -> None:
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 def test_curl_gets_an_answer(open_server: Served) -> None:
     [line] = CURL
-    command = ["curl", "-sS", *shlex.split(here(line, open_server, comments=True))[1:]]
+    command = ["curl", "-sS", *shlex.split(here(line, open_server), comments=True)[1:]]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert '"content":"Hi there"' in ended.stdout
 
@@ -63,6 +63,6 @@ def test_the_program_of_the_readme_prints_what_it_says() -> None:
 def test_the_curl_line_of_the_readme_gets_an_answer() -> None:
     [line] = re.findall(r"^curl .*$", README, re.MULTILINE)
     with serving(TINY, context=64) as server:
-        command = ["curl", "-sS", *shlex.split(here(line, server, comments=True))[1:]]
+        command = ["curl", "-sS", *shlex.split(here(line, server), comments=True)[1:]]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
         assert '"text":" 685' in ended.stdout
