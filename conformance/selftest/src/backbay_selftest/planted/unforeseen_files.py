@@ -11,7 +11,17 @@ import numpy as np
 
 from backbay import Graph, KernelBackend, Node
 from backbay.gguf import TensorInfo
-from backbay.plugin import GRAPH, Buffer, Cancel, Entry, HostBuffer, KernelPlan, MappedBuffer, decode
+from backbay.plugin import (
+    GRAPH,
+    Buffer,
+    Cancel,
+    Entry,
+    HostBuffer,
+    KernelPlan,
+    MappedBuffer,
+    check_cancel,
+    decode,
+)
 
 from ..faults import BoundCall, Kind, Result, fault
 from ..fused import Array
@@ -165,10 +175,16 @@ def weights_in_own_memory_are_booked_as_mapped(right: type[KernelBackend]) -> ty
                 self.ledger.take(self.weight_entry(info.name), info.nbytes, lambda: None, mapped=True)
 
         def weight(self, info: TensorInfo) -> Buffer:
-            return MappedBuffer(np.array(super().weight(info).read()))
+            own = MappedBuffer(np.array(super().weight(info).read()))
+            if self.model is not None:
+                self.model.drop_pages(info.name)
+            return own
 
         def read_weights(self, progress: Callable[[float], None], cancel: Cancel | None) -> None:
-            super().read_weights(progress, cancel)
-            self.own: list[Any] = [self.get(name) for name in (self.model.tensors if self.model else ())]
+            names = list(self.model.tensors) if self.model is not None else []
+            for done, name in enumerate(names, 1):
+                check_cancel(cancel)
+                self.get(name)
+                progress(done / len(names))
 
     return Own
