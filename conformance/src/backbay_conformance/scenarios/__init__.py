@@ -15,10 +15,9 @@ from . import (
     settings,
     threads,
     weights,
-    writes,
 )
 
 SUBJECTS = (
     *(blocks, composites, experts, graphs, halves, leaves, lives),
-    *(long, memory, misuse, process_memory, settings, threads, weights, writes),
+    *(long, memory, misuse, process_memory, settings, threads, weights),
 )
