@@ -272,6 +272,63 @@ def test_named_models_are_loaded_at_once(folder: Path, loader: Loader) -> None:
     run(test, Catalogue([str(folder / "a.gguf"), str(folder / "b.gguf")]), loader)
 
 
+def test_a_model_waits_for_room_while_another_is_being_closed(folder: Path, loader: Loader) -> None:
+    loader.room = 1
+    closing, go_on = threading.Event(), threading.Event()
+
+    async def test(pool: Pool) -> None:
+        with await pool.lease("a") as lease:
+            first = lease.llm
+        close = first.close
+
+        def slow() -> None:
+            closing.set()
+            go_on.wait(20)
+            close()
+
+        first.close = slow  # type: ignore[method-assign]
+        asking = [asyncio.create_task(pool.lease("b"))]
+        await until(closing.is_set)
+        asking.append(asyncio.create_task(pool.lease("c")))
+        await until(lambda: "c" in loader.loads)
+        await asyncio.sleep(0.05)  # c is refused meanwhile
+        go_on.set()
+        for each in asyncio.as_completed(asking):
+            (await each).release()
+
+    run(test, Catalogue([], [str(folder)]), loader, max_loaded=3)
+
+
+class LateLoader(Loader):
+    """Says of b that there is no room only when another model has left since."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = threading.Event()
+
+    def __call__(self, entry: Entry, progress: Callable[[float], None], cancel: threading.Event) -> Any:
+        if entry.name == "b" and not self.left.is_set():
+            self.left.wait(20)
+            raise no_memory()
+        return super().__call__(entry, progress, cancel)
+
+
+def test_a_model_that_found_no_room_is_tried_again_if_another_has_left_since(folder: Path) -> None:
+    loader = LateLoader()
+
+    async def test(pool: Pool) -> None:
+        with await pool.lease("a"):
+            asking = asyncio.create_task(pool.lease("b"))
+            await until(lambda: any(held.status == "loading" for held in pool.held()))
+        (first,) = [held for held in pool.held() if held.entry.name == "a"]
+        pool._leave(first)
+        await first.gone.wait()
+        loader.left.set()
+        (await asking).release()
+
+    run(test, Catalogue([], [str(folder)]), loader, max_loaded=2)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_any_life_keeps_the_rules(seed: int, folder: Path, loader: Loader) -> None:
     """Clients lease, hold, and leave at random: no model in use is closed, no more are open than may be, all are served."""

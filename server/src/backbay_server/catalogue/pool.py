@@ -95,6 +95,7 @@ class Pool:
         self._wanted: dict[Path, Held] = {}  # by path; what leaves is not here
         self._line: deque[Held] = deque()
         self._in_memory: list[Held] = []  # what is being loaded or closed counts
+        self._departures = 0
         self._awaited = set[Path]()
         self._waiting = 0
         self._changed = asyncio.Event()
@@ -237,10 +238,10 @@ class Pool:
 
     async def _free_one(self) -> bool:
         """Wait until a model has left: one that leaves already, an idle one, or the one that was used longest ago."""
-        loaded = [held for held in self._in_memory if held.llm is not None]
-        if not loaded:
+        able = [held for held in self._in_memory if held.llm is not None or held.status == "leaving"]
+        if not able:
             return False
-        chosen = min(loaded, key=lambda held: (held.status != "leaving", held.users > 0, held.used_at))
+        chosen = min(able, key=lambda held: (held.status != "leaving", held.users > 0, held.used_at))
         if chosen.status != "leaving":
             self._leave(chosen)
         await chosen.gone.wait()
@@ -257,12 +258,12 @@ class Pool:
 
     async def _load(self, held: Held) -> None:
         try:
-            while True:
+            while held.llm is None:
+                before = self._departures
                 try:
                     held.llm = await self._in_thread(self._load_one, held)
-                    break
-                except NoMemoryError:  # another model may leave
-                    if self._closing.is_set() or not await self._free_one():
+                except NoMemoryError:  # another model may leave, or may just have left
+                    if self._closing.is_set() or not (self._departures > before or await self._free_one()):
                         raise
         except BaseException as error:  # noqa: BLE001  the requests that wait get it
             self._in_memory.remove(held)
@@ -301,6 +302,7 @@ class Pool:
         except Exception:
             log.exception("the model %s could not be closed", held.entry.name)
         self._in_memory.remove(held)
+        self._departures += 1
         held.gone.set()
         self._changed.set()
 
