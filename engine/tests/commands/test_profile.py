@@ -13,6 +13,7 @@ from small_llama import write_small_llama
 import backbay
 from backbay.cli import main
 from backbay.plugin import KernelPlan, Plan
+from backbay_engine.llm import LLM
 
 SMALL = ["--threads", "1", "--prompt", "8", "--depth", "4", "--steps", "3", "--parallel", "2"]
 
@@ -85,3 +86,31 @@ def test_the_table_for_people_and_the_picture(path, capsys, tmp_path: Path):
 def test_a_profile_of_nothing_or_without_room_is_refused(path, words, message, capsys):
     assert main(["profile", path, "--backend", "cpu_ref", *words]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_sequences_that_do_not_meet_are_tried_again(path, capsys, monkeypatch):
+    submit, left = LLM.submit, [4]
+
+    def one_after_the_other(llm: LLM, prompt: Any, **options: Any) -> Any:
+        handle = submit(llm, prompt, **options)
+        if left[0]:
+            left[0] -= 1
+            handle.result()
+        return handle
+
+    monkeypatch.setattr(LLM, "submit", one_after_the_other)
+    assert profile(capsys, path, "--backend", "cpu_ref", *SMALL)["phases"][1]["steps"] == 3
+    assert left == [0]
+
+
+def test_sequences_that_never_meet_are_an_error(path, capsys, monkeypatch):
+    submit = LLM.submit
+
+    def one_after_the_other(llm: LLM, prompt: Any, **options: Any) -> Any:
+        handle = submit(llm, prompt, **options)
+        handle.result()
+        return handle
+
+    monkeypatch.setattr(LLM, "submit", one_after_the_other)
+    assert main(["profile", path, "--backend", "cpu_ref", *SMALL]) == 2
+    assert "no step had a token of each of the sequences" in capsys.readouterr().err

@@ -19,6 +19,7 @@ from .walls import Walls
 from .work import products
 
 LONG = 1e-3  # seconds of a product that tells a rate: clocks are too coarse for shorter ones
+TRIES = 5  # of steps: where the system does not let them be submitted in time, the first sequence is alone
 SPARE = 4  # steps in which only some of the sequences take part
 
 
@@ -69,16 +70,20 @@ def raised(walls: Walls, runs: Iterable[ProfiledRun], host: str) -> Walls:
 
 
 def _both(
-    llm: LLM, work: Callable[[], None], chosen: Callable[[Sequence[ProfiledRun]], Measured]
+    llm: LLM, work: Callable[[], None], chosen: Callable[[Sequence[ProfiledRun]], Measured | None]
 ) -> tuple[Measured, Measured]:
-    """The work as ever, and profiled."""
+    """The work as ever, and profiled; again where none of its runs was chosen."""
 
     def measured(*, nodes: bool) -> Measured:
-        with llm.backend.profiling(nodes=nodes) as runs:
-            work()  # compiles
-            begun = perf_counter()
-            work()
-        return chosen([run for run in runs if run.begun >= begun])
+        for _ in range(TRIES):
+            with llm.backend.profiling(nodes=nodes) as runs:
+                work()  # compiles
+                begun = perf_counter()
+                work()
+            found = chosen([run for run in runs if run.begun >= begun])
+            if found is not None:
+                return found
+        raise OptionError("no step had a token of each of the sequences; try more --steps")
 
     return measured(nodes=False), measured(nodes=True)
 
@@ -102,12 +107,12 @@ def _steps(llm: LLM, load: Load) -> None:
         handle.result()
 
 
-def _alike(runs: Sequence[ProfiledRun], load: Load) -> Measured:
-    """The latest steps that all sequences took part in, each with a token; a step lasts until the next begins."""
+def _alike(runs: Sequence[ProfiledRun], load: Load) -> Measured | None:
+    """The latest steps, if any, that had a token of each sequence; a step lasts until the next begins."""
     followed = [(run, later.begun - run.begun) for run, later in pairwise(runs)]
     of_all = [each for each in followed if each[0].graph.batch_size == load.parallel][-load.steps :]
     if not of_all:
-        raise OptionError(f"no step had a token of each of {load.parallel} sequences; try more --steps")
+        return None
     mean = sum(seconds for _, seconds in of_all) / len(of_all)
     return Measured(len(of_all), mean, [run for run, _ in of_all])
 
