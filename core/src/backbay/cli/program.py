@@ -89,14 +89,21 @@ def _run_command(name: str, command: Command, words: list[str]) -> int:
     return command.run(parse(words))
 
 
+class _Program(argparse.ArgumentParser):
+    """The parser of what stands before the command; all commands are looked up only for its help."""
+
+    def format_help(self) -> str:
+        rows = [(f"  {name}", what) for name, what in installed().items()]
+        self.epilog = "commands, each with its own --help:\n\n" + table(("", ""), rows)
+        return super().format_help()
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Program(
         "backbay",
         usage="backbay [--debug] COMMAND ...",
         description="One tensor contract, many backends, and proof that each of them is right.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="commands, each with its own --help:\n\n"
-        + table(("", ""), [(f"  {name}", what) for name, what in installed().items()]),
     )
     parser.add_argument("--version", action="version", version=_version())
     parser.add_argument("--debug", action="store_true", help="show where an error comes from")

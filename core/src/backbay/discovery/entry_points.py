@@ -37,25 +37,19 @@ class Declared:
 
     def summary(self) -> str:
         """The first line of its module's docstring, read from the source without an import; empty if there is none."""
-        package, *rest = self.value.partition(":")[0].strip().split(".")
+        package, *inner = self.value.partition(":")[0].strip().split(".")
         try:
             spec = find_spec(package)  # of a name without a dot: this imports nothing
-            places = [Path(place) for place in (spec and spec.submodule_search_locations) or ()]
-            alone = spec.origin if spec is not None and not places and not rest else None
-            candidates = (
-                [Path(alone)] if alone else [each for place in places for each in _sources(place, rest)]
-            )
-            source = next(path for path in candidates if path.is_file()).read_text(encoding="utf-8")
-            told = ast.get_docstring(ast.parse(source)) or ""
-        except (StopIteration, ImportError, OSError, ValueError, SyntaxError):
+            if spec is None or spec.origin is None:
+                return ""
+            source = Path(spec.origin)
+            if inner:
+                place = source.parent.joinpath(*inner)
+                source = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+            told = ast.get_docstring(ast.parse(source.read_text(encoding="utf-8"))) or ""
+        except (ImportError, OSError, ValueError, SyntaxError):
             return ""
         return told.partition("\n")[0].removesuffix(".")
-
-
-def _sources(folder: Path, names: list[str]) -> tuple[Path, Path]:
-    """The files that may hold a module below a package's folder."""
-    inner = folder.joinpath(*names)
-    return inner / "__init__.py", inner.with_suffix(".py")
 
 
 def conflict(what: str, origins: Iterable[str]) -> str:
