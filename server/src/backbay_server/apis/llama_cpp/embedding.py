@@ -6,12 +6,11 @@ from typing import Annotated, Final
 
 from msgspec import Struct
 
-from ...errors import InvalidRequestError
 from ...generation.vectors import vectors_of
 from ...transport.answers import Json
 from ..endpoint import Call, Endpoint
-from ..fields import MOST_TEXTS, taken
-from ..openai.completions import prompts_of
+from ..fields import taken
+from ..openai.completions import texts_of
 
 
 class ContentRequest(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -30,11 +29,7 @@ class NestedEmbedding(Struct):
 
 async def embed(call: Call, body: ContentRequest) -> Json:
     """Embed texts, in the older form of llama.cpp's server."""
-    texts = prompts_of(body.content, "content")
-    if len(texts) > MOST_TEXTS:
-        raise InvalidRequestError(
-            f"content has {len(texts)} texts, at most {MOST_TEXTS} are taken", param="content"
-        )
+    texts = texts_of(body.content, "content")
     found = await vectors_of(call.services.generator, body.model, texts)
     return Json([NestedEmbedding(index, [row.tolist()]) for index, row in enumerate(found.rows)])
 

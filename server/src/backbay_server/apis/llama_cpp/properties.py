@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from importlib import metadata
 from typing import Final, Literal
 from urllib.parse import parse_qs
 
@@ -13,6 +12,7 @@ from backbay_engine import LLM
 
 from ...transport.answers import Json
 from ..endpoint import Call, Endpoint
+from ..openai.usage import FINGERPRINT
 
 
 class Defaults(Struct):
@@ -85,7 +85,7 @@ def _properties(llm: LLM, name: str) -> Properties:
         text(tokens.bos),
         text(tokens.eos),
         Modalities("image" in llm.modalities),
-        f"backbay-{metadata.version('backbay-server')}",
+        FINGERPRINT,
     )
 
 

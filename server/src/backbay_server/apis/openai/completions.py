@@ -14,6 +14,7 @@ from ...errors import InvalidRequestError
 from ...generation import Answer, Delta, Finish, Gap, Request, Text
 from ...transport.answers import Json, Stream, encode, event_stream, sse
 from ..endpoint import Call, Endpoint
+from ..fields import MOST_TEXTS
 from ..logprobs import token_text
 from .chat import DONE
 from .completion_bodies import CompletionChoice, CompletionLogprobs, CompletionRequest, Reason, TextCompletion
@@ -49,6 +50,16 @@ def prompts_of(given: str | list[str | int | list[int]], name: str = "prompt") -
     if len({type(each) for each in given}) > 1:
         raise InvalidRequestError(f"{name} must be a text, token ids, or several of either", param=name)
     return given  # type: ignore[return-value]  # texts, or lists of ids
+
+
+def texts_of(given: str | list[str | int | list[int]], name: str) -> list[str | Sequence[int]]:
+    """The texts to embed: no more than one request may have."""
+    texts = prompts_of(given, name)
+    if len(texts) > MOST_TEXTS:
+        raise InvalidRequestError(
+            f"{name} has {len(texts)} texts, at most {MOST_TEXTS} are taken", param=name
+        )
+    return texts
 
 
 def _gap(prompt: str | Sequence[int], suffix: str) -> Gap:

@@ -13,8 +13,8 @@ from ...errors import InvalidRequestError
 from ...generation.vectors import vectors_of
 from ...transport.answers import Json
 from ..endpoint import Call, Endpoint
-from ..fields import MOST_TEXTS, Positive, ignored, taken
-from .completions import prompts_of
+from ..fields import Positive, ignored, taken
+from .completions import texts_of
 
 
 class EmbeddingRequest(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -60,11 +60,7 @@ class EmbeddingList(Struct):
 
 async def embed(call: Call, body: EmbeddingRequest) -> Json:
     """Embed texts."""
-    texts = prompts_of(body.input, "input")
-    if len(texts) > MOST_TEXTS:
-        raise InvalidRequestError(
-            f"input has {len(texts)} texts, at most {MOST_TEXTS} are taken", param="input"
-        )
+    texts = texts_of(body.input, "input")
     found = await vectors_of(call.services.generator, body.model, texts)
     _require_width(body.dimensions, found.rows.shape[1])
     shown = _as_base64 if body.encoding_format == "base64" else _as_floats
