@@ -11,7 +11,8 @@
 set -euo pipefail
 mkdir -p "$1"
 folder=$(realpath "$1")
-bin=$(dirname "$2")
+bin=$(cd "$(dirname "$2")" && pwd) # CMake calls ninja from folders of its own
+python=$bin/$(basename "$2")
 here=$(cd "$(dirname "$0")" && pwd)
 toolkit=$folder/toolkit
 library=$here/../../plugins/ggml/lib
@@ -20,7 +21,7 @@ options=(-DGGML_CUDA=ON -DGGML_CUDA_NCCL=OFF "-DGGML_CUDA_FA=${CUDA_FA:-OFF}" "-
 packages=$(sha256sum <"$here/cuda_toolkit.txt")
 if [ "$(cat "$folder/fetched" 2>/dev/null)" != "$packages" ]; then
     rm -rf "$folder/aside" "$toolkit"
-    "$2" -m pip install --quiet --no-deps --target "$folder/aside" -r "$here/cuda_toolkit.txt"
+    "$python" -m pip install --quiet --no-deps --target "$folder/aside" -r "$here/cuda_toolkit.txt"
     mv "$folder"/aside/nvidia/cu* "$toolkit"
     rm -rf "$folder/aside"
     for file in "$toolkit"/lib/*.so.*; do # linkers look for names without a version
@@ -35,7 +36,7 @@ ln -sf "$folder/driver/libcuda.so.1" "$toolkit/lib/stubs/libcuda.so"
 wanted=$(cat "$library/source.txt" "$here/cuda_toolkit.txt" - <<<"${options[*]}" | sha256sum)
 if [ "$(cat "$folder/built" 2>/dev/null)" != "$wanted" ]; then
     "$bin/cmake" -S "$library" -B "$folder/build" -G Ninja -DCMAKE_MAKE_PROGRAM="$bin/ninja" \
-        -DCMAKE_BUILD_TYPE=Release -DPython_EXECUTABLE="$2" \
+        -DCMAKE_BUILD_TYPE=Release -DPython_EXECUTABLE="$python" \
         -DCMAKE_CUDA_COMPILER="$toolkit/bin/nvcc" -DCUDAToolkit_ROOT="$toolkit" "${options[@]}"
     "$bin/cmake" --build "$folder/build" --target ggml-cuda --parallel "${JOBS:-2}"
     cp "$(find "$folder/build" -name libggml-cuda.so)" "$folder/"

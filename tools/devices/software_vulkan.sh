@@ -10,7 +10,8 @@
 set -euo pipefail
 mkdir -p "$1"
 folder=$(realpath "$1")
-bin=$(dirname "$2")
+bin=$(cd "$(dirname "$2")" && pwd) # CMake calls ninja from folders of its own
+python=$bin/$(basename "$2")
 here=$(cd "$(dirname "$0")" && pwd)
 debian=$folder/debian
 
@@ -47,7 +48,7 @@ exec "$loader" --library-path "$libraries" "$debian/usr/bin/glslc" "\$@"
 END
 cat >"$bin/python-vulkan" <<END
 #!/bin/sh
-exec "$loader" --library-path "$libraries" --argv0 "\$0" "$(realpath "$2")" "\$@"
+exec "$loader" --library-path "$libraries" --argv0 "\$0" "$(realpath "$python")" "\$@"
 END
 chmod +x "$folder/glslc" "$bin/python-vulkan"
 sed -E "s#\"library_path\": *\"[^\"]*\"#\"library_path\": \"$libraries/libvulkan_lvp.so\"#" \
@@ -56,7 +57,7 @@ sed -E "s#\"library_path\": *\"[^\"]*\"#\"library_path\": \"$libraries/libvulkan
 sources=$(sha256sum <"$here/../../plugins/ggml/lib/source.txt")
 if [ "$(cat "$folder/built" 2>/dev/null)" != "$sources" ]; then
     nice "$bin/cmake" -S "$here/../../plugins/ggml/lib" -B "$folder/build" -G Ninja -DCMAKE_MAKE_PROGRAM="$bin/ninja" \
-        -DCMAKE_BUILD_TYPE=Release -DPython_EXECUTABLE="$2" -DGGML_VULKAN=ON -DCMAKE_PREFIX_PATH="$debian/usr" \
+        -DCMAKE_BUILD_TYPE=Release -DPython_EXECUTABLE="$python" -DGGML_VULKAN=ON -DCMAKE_PREFIX_PATH="$debian/usr" \
         -DVulkan_INCLUDE_DIR="$debian/usr/include" -DVulkan_LIBRARY="$libraries/libvulkan.so" \
         -DVulkan_GLSLC_EXECUTABLE="$folder/glslc"
     nice "$bin/cmake" --build "$folder/build" --target ggml-vulkan --parallel "${JOBS:-2}"
