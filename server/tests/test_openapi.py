@@ -43,3 +43,9 @@ def test_every_field_of_a_request_has_a_use():
         if "x-backbay" not in schema and "const" not in schema and schema.get("enum") is None
     ]
     assert missing == []
+
+
+def test_an_answer_whose_fields_a_request_chooses_may_have_few():
+    schemas = document(ENDPOINTS)["components"]["schemas"]
+    assert schemas["CompletionFields"]["required"] == []
+    assert {"content", "stop_type", "timings"} < set(schemas["CompletionFields"]["properties"])

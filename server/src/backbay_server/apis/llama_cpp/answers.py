@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
-from msgspec import UNSET, Struct, UnsetType, to_builtins
+from msgspec import UNSET, Struct, UnsetType, defstruct, to_builtins
+from msgspec.structs import fields
 
 from ..logprobs import ChosenLogprob
 from ..timings import Timings
@@ -62,11 +63,17 @@ class Completion(Struct):
     completion_probabilities: list[ChosenToken] | UnsetType = UNSET
 
 
+CompletionFields: Any = defstruct(
+    "CompletionFields", [(each.name, each.type | UnsetType, UNSET) for each in fields(Completion)]
+)
+"""A whole answer, or those of its fields that a request's `response_fields` names."""
+
+
 def with_fields(whole: Completion, names: Sequence[str]) -> dict[str, Any]:
     """The answer with these fields alone; a/b names the field b of a. What is not there is left out."""
-    found = {}
+    found, whole_fields = {}, to_builtins(whole)
     for name in names:
-        value: Any = to_builtins(whole)
+        value: Any = whole_fields
         for part in name.split("/"):
             value = value.get(part, UNSET) if isinstance(value, dict) else UNSET
         if value is not UNSET:

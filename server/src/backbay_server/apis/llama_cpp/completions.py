@@ -15,7 +15,7 @@ from ..logprobs import chosen_of
 from ..openai.completions import prompts_of
 from ..openai.sampling import require_choices
 from ..timings import timings_of
-from .answers import ChosenToken, Chunk, Completion, Settings, StopType, with_fields
+from .answers import ChosenToken, Chunk, Completion, CompletionFields, Settings, StopType, with_fields
 from .requests import PromptRequest, TextRequest, options_of
 
 
@@ -120,5 +120,7 @@ def _stop_type(end: Finish) -> StopType:
 
 
 ENDPOINTS: Final[tuple[Endpoint[Any], ...]] = (
-    Endpoint("POST", "/completion", complete, PromptRequest, Completion | list[Completion], Chunk),
+    Endpoint(
+        "POST", "/completion", complete, PromptRequest, CompletionFields | list[CompletionFields], Chunk
+    ),
 )

@@ -7,7 +7,7 @@ from typing import Final
 from ...generation import Gap, Request
 from ...transport.answers import Json, Stream
 from ..endpoint import Call, Endpoint
-from .answers import Chunk, Completion
+from .answers import Chunk, CompletionFields
 from .completions import answered
 from .requests import InfillRequest, options_of
 
@@ -19,4 +19,4 @@ async def infill(call: Call, body: InfillRequest) -> Json | Stream:
     return await answered(call, body, Request(body.model, [gap], options_of(body)))
 
 
-ENDPOINTS: Final = (Endpoint("POST", "/infill", infill, InfillRequest, Completion, Chunk),)
+ENDPOINTS: Final = (Endpoint("POST", "/infill", infill, InfillRequest, CompletionFields, Chunk),)
