@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
@@ -220,6 +221,11 @@ def seconds_of(ctx: Context, y: Tensor) -> float:
     return time.perf_counter() - started
 
 
+def longer(n: int, factor: float) -> int:
+    """The width whose products take so many times as long as those of width n, a multiple of 32 up to 1024."""
+    return min(1024, max(n + 32, 32 * math.ceil(n * math.cbrt(factor) / 32)))
+
+
 @scenario("graph", smoke=1, default=1, nightly=5)
 def a_compute_is_cancelled_while_it_runs(lab: Lab, draw: Draw) -> None:
     """A long compute looks at `cancel` often, and ends early when cancelled; afterwards the context computes as usual."""
@@ -231,7 +237,7 @@ def a_compute_is_cancelled_while_it_runs(lab: Lab, draw: Draw) -> None:
             seconds = seconds_of(ctx, y) * 64 / length
         if seconds > 1.3 * LONG or n >= 1024:
             break
-        n *= 2
+        n = longer(n, 1.6 * LONG / seconds)
     with lab.backend.new_context() as ctx:
         y = product_chain(ctx, n, 64)
         seconds = seconds_of(ctx, y)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from backbay import DType, KernelBackend, Node, Spec, ops
-from backbay.plugin import Cancel, HostBuffer, KernelPlan
+from backbay.plugin import Cancel, HostBuffer, KernelPlan, check_cancel
 
 from ..faults import BoundCall, Kind, Result, fault
 from ..fused import Array
@@ -179,3 +179,26 @@ def a_load_never_looks_at_its_cancellation(call: BoundCall) -> Result:
     for done, name in enumerate(names, 1):
         call.backend.model.data(name)[:1].copy()
         call.progress(done / len(names))
+
+
+@fault(Kind.RACES, like="L20084")
+def a_compute_never_looks_at_its_cancellation(right: type[KernelBackend]) -> type[KernelBackend]:
+    class Deaf(right):  # type: ignore[misc, valid-type]
+        def run_plan(self, plan: KernelPlan, cancel: Cancel | None) -> None:
+            super().run_plan(plan, None)
+
+    return Deaf
+
+
+@fault(Kind.RACES, like="L20084")
+def a_compute_looks_at_its_cancellation_at_its_beginning(
+    right: type[KernelBackend],
+) -> type[KernelBackend]:
+    """What was cancelled before is not run; what is cancelled meanwhile runs to its end."""
+
+    class Hasty(right):  # type: ignore[misc, valid-type]
+        def run_plan(self, plan: KernelPlan, cancel: Cancel | None) -> None:
+            check_cancel(cancel)
+            super().run_plan(plan, None)
+
+    return Hasty
