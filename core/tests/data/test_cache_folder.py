@@ -107,16 +107,20 @@ def test_the_command_lists_and_clears(environment: Environment) -> None:
         from backbay.data.cache_folder import CachedValue
         CachedValue("probes", "hang", []).keep(1)
         CachedValue("trials", "amx", []).keep(2)
+        CachedValue("trials", "avx", []).keep(3)
     """)
     mine.write_text("not of backbay")
     assert environment.backbay("cache", "path").stdout == f"{environment.cache}\n"
     listed = environment.backbay("cache").stdout.splitlines()
-    assert [line.split()[0] for line in listed] == ["kind", "probes", "trials"]
+    assert [line.split()[:2] for line in listed[:3]] == [["kind", "values"], ["probes", "1"], ["trials", "2"]]
+    listed = environment.backbay("cache", "list", "trials").stdout.splitlines()
+    assert sorted(line.split()[1].partition("-")[0] for line in listed) == ["amx", "avx", "key"]
     found = json.loads(environment.backbay("cache", "--json").stdout)
     assert found["folder"] == str(environment.cache)
     assert [(each["kind"], each["key"].partition("-")[0]) for each in found["kept"]] == [
         ("probes", "hang"),
         ("trials", "amx"),
+        ("trials", "avx"),
     ]
     for action in ("list", "clear"):
         wrong = environment.backbay("cache", action, "prob")
@@ -124,7 +128,7 @@ def test_the_command_lists_and_clears(environment: Environment) -> None:
         assert "nothing of a kind 'prob' was ever kept; kinds are" in wrong.stderr
     assert "removed 1 value" in environment.backbay("cache", "clear", "probes").stdout
     removed = json.loads(environment.backbay("cache", "clear", "--json").stdout)["removed"]
-    assert [each["kind"] for each in removed] == ["trials"]
+    assert [each["kind"] for each in removed] == ["trials", "trials"]
     assert mine.exists()
     assert "nothing is kept" in environment.backbay("cache").stdout
 

@@ -25,7 +25,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         default="list",
         help="list what is kept (the default), print the folder's path, or remove what is kept",
     )
-    parser.add_argument("kind", nargs="?", help="only this kind, such as probes")
+    parser.add_argument(
+        "kind", nargs="?", help="only this kind, such as probes; its values are listed one by one"
+    )
     add_json(parser)
 
 
@@ -40,7 +42,7 @@ def run(args: Namespace) -> int:
     elif args.json:
         say_json({"folder": _folder(), "kept": [_as_dict(each) for each in found]})
     else:
-        say(_table(found))
+        say(_table(found) if args.kind is not None else _kinds(found))
     return 0
 
 
@@ -77,9 +79,29 @@ def _clear(found: list[Kept], args: Namespace) -> None:
         say(f"removed {values}, {human_bytes(sum(each.nbytes for each in found))}")
 
 
+def _kinds(found: list[Kept]) -> str:
+    """A row for each kind: a folder may have thousands of values."""
+    if not found:
+        return _nothing()
+    kinds: dict[str, list[Kept]] = {}
+    for each in found:
+        kinds.setdefault(each.kind, []).append(each)
+    rows = []
+    for kind, values in kinds.items():
+        ages = [each.age for each in values]
+        nbytes = human_bytes(sum(each.nbytes for each in values))
+        rows.append((kind, str(len(values)), nbytes, human_age(min(ages)), human_age(max(ages))))
+    shown = table(("kind", "values", "size", "newest", "oldest"), rows, right=(1, 2, 3, 4))
+    return f"{shown}\n`backbay cache list KIND` lists the values of a kind"
+
+
+def _nothing() -> str:
+    return f"nothing is kept in {_folder() or 'a cache folder: it is switched off'}"
+
+
 def _table(found: list[Kept]) -> str:
     if not found:
-        return f"nothing is kept in {_folder() or 'a cache folder: it is switched off'}"
+        return _nothing()
     rows = [(each.kind, each.key, human_bytes(each.nbytes), human_age(each.age)) for each in found]
     return table(("kind", "key", "size", "age"), rows, right=(2, 3))
 
