@@ -305,11 +305,11 @@ def test_precision_is_that_of_the_device(judged) -> None:
     x = Spec(DType.F32, (64, 9))
     weights = {dtype: [Spec(dtype, (64, 8)), x] for dtype in (DType.F32, DType.Q8_0, DType.Q5_K)}
     on = backend.precision_on
-    assert on("RPC:0", ops.mulmat, weights[DType.F32]) == Precision(DType.F16, DType.F32)
+    assert on("RPC:0", ops.mulmat, weights[DType.F32]) == Precision(DType.BF16, DType.F32)
     assert on("RPC:0", ops.mulmat_full_prec, weights[DType.F32]) == Precision(DType.F32, DType.F32)
     assert on("RPC:0", ops.mulmat, weights[DType.Q5_K]) == Precision(DType.F16, DType.F16)
     assert on("CPU:0", ops.mulmat, weights[DType.F32]) == Precision(DType.F32, DType.F32)
-    assert backend.precision(ops.mulmat, weights[DType.F32]) == Precision(DType.F16, DType.F32)
+    assert backend.precision(ops.mulmat, weights[DType.F32]) == Precision(DType.BF16, DType.F32)
     cache = Spec(DType.F16, (64, 2, 32))
     attention = [Spec(DType.F32, (64, 4, 1)), cache, cache, None, None, None]
     assert on("RPC:0", ops.scaled_dot_product_attention, attention) == Precision(DType.F16, DType.F16)

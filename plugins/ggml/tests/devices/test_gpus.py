@@ -183,6 +183,25 @@ def test_products_of_large_batches_go_to_a_gpu_with_their_weights(path, weights)
     assert many == GPUS[0]
 
 
+@pytest.mark.parametrize("tokens", [1, 4, 9])
+def test_experts_are_chosen_by_ids_that_do_not_adjoin(path, tokens) -> None:
+    """Nor do the columns. A weight on the GPU keeps the product there."""
+    rng = np.random.default_rng(tokens)
+    w, x = rng.standard_normal((4, 33, 64)), rng.standard_normal((2, tokens, 64))
+    ids = rng.integers(0, 4, (tokens, 4))
+    with on(path, {GPUS[0]: EVERY}) as backend:
+        backend.load()
+        with backend.new_context() as ctx:
+            experts = ctx.layer(0).from_floats(w)
+            columns = ctx.input().from_floats(x).permute(ctx, 0, 2, 1)
+            stepped = ctx.input().from_ints(ids).slice(ctx, 0, 0, 4, 2)
+            y = experts.mulmat_id(ctx, columns, stepped)
+            ctx.compute(y)
+            assert ctx.recording._plan.report()[-1].startswith(f"{GPUS[0]} mul_mat_id")
+            expected = np.einsum("tinm,itm->tin", w[ids[:, ::2]], x)
+            assert nmse(y.numpy(), expected) < CLOSE
+
+
 def _batch(backend: backbay.Backend, size: int) -> tuple[np.ndarray, str]:
     """A product with a weight of layer 0, and where it ran: it is the last op, whatever its kernel is called."""
     with backend.new_context() as ctx:

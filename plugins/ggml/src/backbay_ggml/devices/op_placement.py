@@ -143,12 +143,24 @@ class OpPlacement:
         for index, source in self._operands_elsewhere(tensor, device):
             if not self._overlaps(source):
                 continue
-            copy, home = self._lib.ggml_cont(graph.pool(), source), self._device_of(source)
+            operand = copy = self._lib.ggml_cont(graph.pool(), source)
+            home = self._device_of(source)
+            if not home.supports(copy):  # move all that the view looks into
+                home, copy = device, self._lib.ggml_cont(graph.pool(), owner(source))
+                operand = self._same_view(graph, copy, source)
             if not home.supports(copy):
                 raise UnsupportedOpError(f"{home.id} does not run {self._library.describe(copy)}")
-            tensor.src[index] = copy
+            tensor.src[index] = operand
             self._of_tensor[address(copy)] = home
             made.append((copy, home))
+        return made
+
+    def _same_view(self, graph: LoweredGraph, tensor: Ptr, view: Ptr) -> Ptr:
+        """A view that looks into a tensor as another view looks into its own."""
+        made = self._lib.ggml_view_1d(
+            graph.pool(), tensor, self._lib.ggml_get_type_traits(tensor.type).blck_size, 0
+        )
+        made.ne, made.nb, made.view_offs = view.ne, view.nb, view.view_offs
         return made
 
     def _copies_of_misplaced(
