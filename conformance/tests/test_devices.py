@@ -27,6 +27,17 @@ def test_everything_is_placed_on_the_device() -> None:
         lab_for(TWO_DEVICES, device="Near:0").fresh()
 
 
+def test_the_leaves_of_a_call_lie_on_the_device() -> None:
+    """Leaves of no layer lie on the host, and ops run where their operands lie."""
+    for device, layer in (("Far:0", 0), ("CPU:0", None)):
+        with lab_for(TWO_DEVICES, device=device).fresh() as backend, backend.new_context() as ctx:
+            leaf = ctx.zeros(DType.F32, 4).leaf
+            assert leaf is not None
+            assert leaf.placement.layer == layer
+            assert ctx.layer(1).placement.layer == 1
+            assert ctx.input().placement.layer is None
+
+
 def test_a_call_is_judged_by_the_precision_of_its_device() -> None:
     x = Spec(DType.F32, (4,))
     for device, activation in (("CPU:0", DType.F32), ("Far:0", DType.F16)):
@@ -59,6 +70,7 @@ def test_the_program_of_a_failure_opens_the_backend_alike(monkeypatch: pytest.Mo
     program = report.failures[0].script
     assert "options={'speed': 2}" in program
     assert "backbay.GPULayers('Far:0', [0])" in program
+    assert ".new_context().layer(0)" in program
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     got, expected = done.stdout.split("expected")

@@ -97,7 +97,12 @@ def script(call: Call, backend: str, params: BackendParams, expected: Array | No
     lines = [f"import backbay{', base64, zlib' if packed else ''}", "from backbay import DType"]
     lines += ["from backbay.ops import Yarn"] if any(isinstance(value, Yarn) for value in call.args) else []
     lines += ["def data(text): return zlib.decompress(base64.b85decode(text))"] if packed else []
-    lines += [f"ctx = {_opened(backend, params)}.new_context()", *leaves, f"y = {_traced(call, names)}"]
+    layer = ".layer(0)" if params.gpu_layers else ""  # leaves of no layer lie on the host
+    lines += [
+        f"ctx = {_opened(backend, params)}.new_context(){layer}",
+        *leaves,
+        f"y = {_traced(call, names)}",
+    ]
     lines.append("y = y if isinstance(y, list) else [y]")
     lines += ["ctx.compute(*y)", "print(*[t.numpy() for t in y], sep='\\n')"]
     if expected is not None and expected.size <= 64:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import backbay
-from backbay import BackbayError, Backend, BackendParams, ContractVersion, Debug, DeviceInfo, gguf
+from backbay import BackbayError, Backend, BackendParams, Context, ContractVersion, Debug, DeviceInfo, gguf
 from backbay.cli import next_kernels
 from backbay.discovery import entry
 from backbay.plugin import Node
@@ -98,9 +98,21 @@ def lab_with(backend: str | type[Backend], opening: Opening) -> Lab:
             with backbay.open(None, kind, BackendParams(options=opening.options)) as first:
                 devices.extend(first.devices())
         blocks = blocks_of(model) if model is not None and opening.device else 0
-        return backbay.open(model, kind, opening.params(params, blocks, devices))
+        backend = backbay.open(model, kind, opening.params(params, blocks, devices))
+        return placing(backend) if opening.device and backend.params.gpu_layers else backend
 
     return Lab(opened, name, spec, opening)
+
+
+def placing(backend: Backend) -> Backend:
+    """The backend, with the leaves of its contexts in layer 0 unless they name another: leaves of no layer lie on the host."""
+    make = backend.new_context
+
+    def new_context(*args: Any, **keywords: Any) -> Context:
+        return make(*args, **keywords).layer(0)
+
+    vars(backend)["new_context"] = new_context
+    return backend
 
 
 def blocks_of(model: Path) -> int:
