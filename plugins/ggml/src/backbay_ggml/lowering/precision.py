@@ -47,8 +47,8 @@ def _measured_product(verdict: DeviceVerdict, weight: DType, *, full: bool) -> P
     """Quantized weights that were not measured count as the coarsest of those that were."""
     found = verdict.measured(product_name(weight, full=full))
     if found is not None:
+        # A device that rounds f32 columns to f16 rounds f32 weights, too: together no more than one rounding to bf16.
         both = weight is DType.F32 and found.activation is DType.F16
-        # such a device rounds f32 weights to f16, too: together no more than one rounding to bf16
         return replace(found, activation=DType.BF16) if both else found
     others = (verdict.measured(product_name(dtype, full=full)) for dtype in DType if dtype.is_quantized)
     return coarsest([EXACT, *(each for each in others if each is not None)])

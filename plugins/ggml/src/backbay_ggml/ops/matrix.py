@@ -27,9 +27,8 @@ def mulmat_full_prec(g: Builder, w: Node, x: Node) -> Ptr:
 @kernel(ops.mulmat_id)
 def mulmat_id(g: Builder, w: Node, x: Node, ids: Node) -> Ptr:
     columns, chosen = activation(g, w, x), g.raw(ids)
-    if (
-        not g.on_cpu
-    ):  # Vulkan's code takes all ids for adjoining ones, and ends the process at columns that do not adjoin
+    if not g.on_cpu:
+        # Vulkan's code takes all ids for adjoining ones, and ends the process at columns that do not adjoin.
         columns, chosen = g.contiguous(columns), g.with_rows(chosen)
     return g.call("mul_mat_id", g.rows(w), columns, chosen)
 
