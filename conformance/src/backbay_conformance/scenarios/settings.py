@@ -15,7 +15,7 @@ from ..checks.call_check import try_call
 from ..draw.data import Integers, Numbers
 from ..draw.draw import Draw
 from ..suite.case import CASES, Call, Case
-from ..suite.lab import Lab
+from ..suite.lab import Lab, with_contexts
 from ..suite.scenario import scenario
 from .long import columns
 
@@ -120,15 +120,12 @@ def a_batch_size_is_a_hint(lab: Lab, draw: Draw) -> None:
 
 def announcing(backend: Backend, size: int) -> Backend:
     """The backend, each of whose contexts gets a batch size from now on."""
-    make = backend.new_context
 
-    def new_context(*args: Any, **keywords: Any) -> Context:
-        ctx = make(*args, **keywords)
+    def announced(ctx: Context) -> Context:
         ctx.set_batch_size(size)
         return ctx
 
-    vars(backend)["new_context"] = new_context
-    return backend
+    return with_contexts(backend, announced)
 
 
 def any_case(draw: Draw) -> Case:

@@ -106,10 +106,15 @@ def lab_with(backend: str | type[Backend], opening: Opening) -> Lab:
 
 def placing(backend: Backend) -> Backend:
     """The backend, with the leaves of its contexts in layer 0 unless they name another: leaves of no layer lie on the host."""
+    return with_contexts(backend, lambda ctx: ctx.layer(0))
+
+
+def with_contexts(backend: Backend, changed: Callable[[Context], Context]) -> Backend:
+    """The backend, each of whose contexts is changed from now on."""
     make = backend.new_context
 
     def new_context(*args: Any, **keywords: Any) -> Context:
-        return make(*args, **keywords).layer(0)
+        return changed(make(*args, **keywords))
 
     vars(backend)["new_context"] = new_context
     return backend
