@@ -79,6 +79,24 @@ def test_short_prompts_and_known_ones_are_not_written(path: Path, tmp_path: Path
     assert len(files(tmp_path)) == 1
 
 
+def test_what_is_being_written_is_not_written_again(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered, added, add = threading.Event(), list[Snapshot](), Shelf.add
+
+    def add_late(shelf: Shelf, snapshot: Snapshot) -> None:
+        added.append(snapshot)
+        assert answered.wait(60)
+        add(shelf, snapshot)
+
+    monkeypatch.setattr(Shelf, "add", add_late)
+    with load(path, "cpu_ref", **SIZES, cache_dir=tmp_path) as llm:
+        for n in range(3):
+            llm.generate([*SYSTEM, n], **OPTIONS)
+        answered.set()
+    assert len(added) == len(files(tmp_path)) == 1
+
+
 def test_a_conversation_that_grows_has_one_file(path: Path, tmp_path: Path) -> None:
     for length in (70, 140, 210):
         with load(path, "cpu_ref", **SIZES, cache_dir=tmp_path) as llm:
@@ -170,6 +188,7 @@ def test_a_model_may_be_closed_in_the_thread_that_writes(
         closed.append(threading.current_thread().name)
 
     monkeypatch.setattr(keeping._shelf, "add", close)
+    keeping._waiting.append(np.array([1, 2, 3], np.int32))
     keeping._writer.submit(keeping._write, Snapshot("model", (1, 2, 3))).result(60)
     assert closed == ["backbay shelf_0"]
     assert not caplog.records

@@ -21,7 +21,7 @@ from ..cache.causal import CausalCache
 from ..cache.contract import Cache
 from ..runner.slots import Slot
 from ..snapshots import Snapshot
-from ..snapshots.shelf import Shelf
+from ..snapshots.shelf import Shelf, common
 from ..steps.tokens import Token
 from .saving import Saver
 
@@ -59,7 +59,7 @@ class Keeping:
         self._saver, self._cache = saver, cache
         self._writer = ThreadPoolExecutor(1, "backbay shelf")
         self._writing: Thread | None = None  # the writer's thread, once it has begun
-        self._waiting = 0
+        self._waiting: list[NDArray[np.int32]] = []  # the tokens of beginnings that are not written yet
 
     def fetch(self, prompt: Sequence[Token], slot: Slot) -> None:
         """Let a slot hold more of a prompt's beginning than it does, if the shelf has it."""
@@ -84,18 +84,19 @@ class Keeping:
             slot.tokens.clear()
 
     def keep(self, slot: Slot) -> None:
-        """Write what a slot holds, unless most of it is on the shelf."""
+        """Write what a slot holds, unless most of it is on the shelf, or will be soon."""
         tokens = _plain(slot.tokens)
-        if tokens is None or len(tokens) < WORTH or slot.exact < len(tokens) or self._waiting >= PENDING:
+        if tokens is None or len(tokens) < WORTH or slot.exact < len(tokens) or len(self._waiting) >= PENDING:
             return
         try:
-            if self._shelf.has(tokens, WORTH):
+            soon = any(common(held, tokens) > len(tokens) - WORTH for held in list(self._waiting))
+            if soon or self._shelf.has(tokens, WORTH):
                 return
             snapshot = self._saver.taken(slot)
         except Exception:
             log.exception("a beginning is not kept")
             return
-        self._waiting += 1
+        self._waiting.append(tokens)
         self._writer.submit(self._write, snapshot)
 
     def close(self) -> None:
@@ -109,7 +110,7 @@ class Keeping:
         except Exception:
             log.exception("a beginning is not kept")
         finally:
-            self._waiting -= 1
+            self._waiting.pop(0)
 
 
 def _plain(tokens: Sequence[Token]) -> NDArray[np.int32] | None:
