@@ -24,6 +24,7 @@ from backbay import OptionError
 from backbay_engine import load
 from backbay_engine.cache.contents import Contents
 from backbay_engine.engines.keeping import WORTH, Keeping, KeepOptions
+from backbay_engine.runner.slots import Slot
 from backbay_engine.snapshots import Snapshot
 from backbay_engine.snapshots.shelf import Shelf
 
@@ -180,7 +181,8 @@ def test_two_threads_may_forget_the_same_files(tmp_path: Path) -> None:
 def test_a_model_may_be_closed_in_the_thread_that_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    keeping = Keeping(KeepOptions(tmp_path), cast("Any", None), cast("Any", SimpleNamespace(model="model")))
+    saver = SimpleNamespace(model="model", taken=lambda slot: Snapshot("model", tuple(slot.tokens)))
+    keeping = Keeping(KeepOptions(tmp_path), cast("Any", None), cast("Any", saver))
     closed = list[str]()
 
     def close(_: Snapshot) -> None:
@@ -188,8 +190,8 @@ def test_a_model_may_be_closed_in_the_thread_that_writes(
         closed.append(threading.current_thread().name)
 
     monkeypatch.setattr(keeping._shelf, "add", close)
-    keeping._waiting.append(np.array([1, 2, 3], np.int32))
-    keeping._writer.submit(keeping._write, Snapshot("model", (1, 2, 3))).result(60)
+    keeping.keep(Slot(0, list(SYSTEM)))
+    keeping.close()
     assert closed == ["backbay shelf_0"]
     assert not caplog.records
 

@@ -21,7 +21,7 @@ from ..cache.causal import CausalCache
 from ..cache.contract import Cache
 from ..runner.slots import Slot
 from ..snapshots import Snapshot
-from ..snapshots.shelf import Shelf, common
+from ..snapshots.shelf import Shelf, holds
 from ..steps.tokens import Token
 from .saving import Saver
 
@@ -89,7 +89,7 @@ class Keeping:
         if tokens is None or len(tokens) < WORTH or slot.exact < len(tokens) or len(self._waiting) >= PENDING:
             return
         try:
-            soon = any(common(held, tokens) > len(tokens) - WORTH for held in list(self._waiting))
+            soon = any(holds(held, tokens, WORTH) for held in list(self._waiting))
             if soon or self._shelf.has(tokens, WORTH):
                 return
             snapshot = self._saver.taken(slot)

@@ -52,11 +52,11 @@ class Shelf:
         """The file that has the most of these tokens, if it has more than so many."""
         best: Found | None = None
         for name, held in self._listed():
-            length = common(held, tokens)
-            if length > max(more_than, 0 if best is None else best.length) and (
-                self._anywhere or length == len(held)
+            common = _common(held, tokens)
+            if common > max(more_than, 0 if best is None else best.length) and (
+                self._anywhere or common == len(held)
             ):
-                best = Found(self._folder / name, length)
+                best = Found(self._folder / name, common)
         return best
 
     def read(self, path: Path) -> Snapshot | None:
@@ -79,7 +79,7 @@ class Shelf:
 
     def has(self, tokens: NDArray[np.int32], lack: int) -> bool:
         """Whether a file holds these tokens, but for fewer than `lack` of them."""
-        return any(common(held, tokens) > len(tokens) - lack for _, held in self._listed())
+        return any(holds(held, tokens, lack) for _, held in self._listed())
 
     def add(self, snapshot: Snapshot) -> None:
         """Write a snapshot, and remove what was not used for the longest time until all fit the budget."""
@@ -119,7 +119,7 @@ class Shelf:
     def _remove_beginnings_of(self, tokens: NDArray[np.int32], name: str) -> None:
         """Files whose tokens a longer one begins with are not needed."""
         for other, held in list(self._listed()):
-            if other != name and len(held) < len(tokens) and common(held, tokens) == len(held):
+            if other != name and len(held) < len(tokens) and _common(held, tokens) == len(held):
                 (self._folder / other).unlink(missing_ok=True)
 
     def _fit(self) -> None:
@@ -154,7 +154,12 @@ def _tokens_of(path: Path) -> NDArray[np.int32] | None:
         return None
 
 
-def common(held: NDArray[np.int32], tokens: NDArray[np.int32]) -> int:
+def holds(held: NDArray[np.int32], tokens: NDArray[np.int32], lack: int) -> bool:
+    """Whether a beginning holds these tokens, but for fewer than `lack` of them."""
+    return _common(held, tokens) > len(tokens) - lack
+
+
+def _common(held: NDArray[np.int32], tokens: NDArray[np.int32]) -> int:
     """How many tokens both begin with."""
     n = min(len(held), len(tokens))
     differs = (held[:n] != tokens[:n]).nonzero()[0]
