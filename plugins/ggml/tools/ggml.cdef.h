@@ -63,6 +63,7 @@ const char * ggml_version(void);
 size_t ggml_tensor_overhead(void);
 size_t ggml_graph_overhead_custom(size_t size, bool grads);
 const char * ggml_op_name(int op);
+const char * ggml_op_desc(const ggml_tensor * tensor);
 void ggml_log_set(void (* callback)(int level, const char * text, void * user_data), void * user_data);
 ggml_context * ggml_init(ggml_init_params params);
 void ggml_free(ggml_context * ctx);

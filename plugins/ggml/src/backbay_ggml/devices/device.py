@@ -14,19 +14,12 @@ from backbay.plugin import host_memory
 from ..library.abi import NULL, Ptr, dtype_of, ffi
 from ..library.library import Library, text
 from .device_verdict import DeviceVerdict, is_known, verdict_of
+from .known_faults import KNOWN_FAULTS
 from .rpc_servers import PATIENCE, RpcServer, find_server, free_on, session
-from .trial_cases import BF16_NAN, LARGE_TRIANGLE, LONG_COPIES
 
 GPUS = (1, 2)  # of enum ggml_backend_dev_type: GPUs with memory of their own, and GPUs that share the host's
 WEIGHTS = 1  # of enum ggml_backend_buffer_usage
 UNALLOCATED: Ptr = ffi.cast("void *", 64)  # the address of tensors in a dry run
-FAULTS = {
-    ("SOLVE_TRI", DType.F32, DType.F32): LARGE_TRIANGLE,
-    ("CPY", DType.F32, DType.BF16): BF16_NAN,
-    ("CPY", DType.I64, DType.I64): LONG_COPIES,
-    ("CONT", DType.I64, DType.I64): LONG_COPIES,
-}
-"""Cases of trials by the ops, with the dtypes of operand and result, that the CPU runs if a device fails."""
 RPC_LIMIT = 1 << 32  # RPC sends extents and strides in 32 bits
 
 logger = logging.getLogger("backbay.ggml")
@@ -92,9 +85,11 @@ class Device:
         """Whether the device computes an op wrongly, by its trial."""
         if self.verdict is None or tensor.src[0] == NULL:
             return False
-        name = text(self._lib.ggml_op_name(tensor.op))
-        case = FAULTS.get((name, dtype_of(tensor.src[0]), dtype_of(tensor)))
-        return case is not None and not self.verdict.takes(case)
+        name = text(self._lib.ggml_op_desc(tensor))
+        return any(
+            name in fault.ops and not self.verdict.takes(fault.case) and fault.concerns(tensor)
+            for fault in KNOWN_FAULTS
+        )
 
     def reads(self, tensor: Ptr, source: Ptr) -> bool:
         """Whether an op on the device reads an operand where it lies there."""

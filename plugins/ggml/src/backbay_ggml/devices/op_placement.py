@@ -117,6 +117,10 @@ class OpPlacement:
         for tensor in list(graph.order):
             if tensor.op in self._library.view_ops:
                 continue
+            if self._is_write_elsewhere(graph, tensor):
+                found += self._write_elsewhere(graph, tensor)
+                here, inputs = self._device_of(tensor), 0
+                continue
             device = self._supporting_device(graph, tensor)
             inputs = inputs if device is here else 0
             here = device
@@ -131,6 +135,51 @@ class OpPlacement:
             brought |= new
             found.append((tensor, device))
         return found
+
+    # -- writes into leaves that lie on a device without the op ------------------------------------------
+
+    def _is_write_elsewhere(self, graph: LoweredGraph, tensor: Ptr) -> bool:
+        """Whether an op writes into a leaf on a device that does not run it."""
+        home = self._device_of(tensor)
+        return (
+            tensor.view_src != NULL and not home.is_cpu and not self._runs(graph, tensor, home, is_write=True)
+        )
+
+    def _write_elsewhere(self, graph: LoweredGraph, tensor: Ptr) -> list[tuple[Ptr, Device]]:
+        """A write into a copy of the whole leaf on the CPU, and the copy back."""
+        leaf, home = owner(tensor), self._device_of(tensor)
+        copy = self._lib.ggml_cont(graph.pool(), self._words(graph, leaf))
+        write = self._same_view(graph, copy, tensor)
+        write.op, write.op_params = tensor.op, tensor.op_params
+        for index, source in enumerate(tensor.src):
+            if source != NULL:
+                own = owner(source) == leaf
+                write.src[index] = self._same_view(graph, copy, source) if own else source
+        back = self._lib.ggml_cpy(graph.pool(), copy, self._words(graph, leaf))
+        if not home.supports(back) or not self._cpu.supports(write):
+            raise UnsupportedOpError(
+                f"{home.id} does not run {self._library.describe(tensor)}, and its result lies there"
+            )
+        self._of_tensor[address(copy)] = self._cpu
+        tensor.op = self._library.none_op  # from now on a view of the leaf
+        for index in range(len(tensor.src)):
+            tensor.src[index] = NULL
+        return [(copy, self._cpu), (write, self._cpu), (back, home)]
+
+    def _words(self, graph: LoweredGraph, leaf: Ptr) -> Ptr:
+        """All of a leaf's memory as integers, which every device copies bit by bit; or as f16, if it does not divide."""
+        nbytes = self._lib.ggml_nbytes(leaf)
+        dtype = DType.F16 if nbytes % DType.I32.type_size else DType.I32
+        if nbytes % dtype.type_size:
+            raise UnsupportedOpError(f"{self._device_of(leaf).id} copies no {nbytes} bytes")
+        made = self._lib.ggml_view_1d(
+            graph.pool(), leaf, self._lib.ggml_get_type_traits(leaf.type).blck_size, 0
+        )
+        made.type, made.ne = int(dtype), (nbytes // dtype.type_size, 1, 1, 1)
+        made.nb = (dtype.type_size, nbytes, nbytes, nbytes)
+        return made
+
+    # -- operands that do not lie as the device reads them -----------------------------------------------
 
     def _copies_of_overlapping(
         self, graph: LoweredGraph, tensor: Ptr, device: Device
@@ -160,7 +209,7 @@ class OpPlacement:
         made = self._lib.ggml_view_1d(
             graph.pool(), tensor, self._lib.ggml_get_type_traits(tensor.type).blck_size, 0
         )
-        made.ne, made.nb, made.view_offs = view.ne, view.nb, view.view_offs
+        made.type, made.ne, made.nb, made.view_offs = view.type, view.ne, view.nb, view.view_offs
         return made
 
     def _copies_of_misplaced(
@@ -212,7 +261,7 @@ class OpPlacement:
                 yield index, source
 
     def _supporting_device(self, graph: LoweredGraph, tensor: Ptr) -> Device:
-        """The chosen device if it runs the op, else the CPU; a write cannot move, as its leaf does not."""
+        """The chosen device if it runs the op, else the CPU; for a write the device of its leaf."""
         key = address(tensor)
         is_write = tensor.view_src != NULL
         candidates = [self._device_of(tensor)] if is_write else [self._of_tensor[key], self._cpu]
@@ -221,8 +270,7 @@ class OpPlacement:
                 self._of_tensor[key] = device
                 return device
         raise UnsupportedOpError(
-            f"{candidates[0].id} does not run {self._library.describe(tensor)}"
-            + (", and its result lies there" if is_write else ", and neither does the CPU")
+            f"{candidates[0].id} does not run {self._library.describe(tensor)}, and neither does the CPU"
         )
 
     def _runs(self, graph: LoweredGraph, tensor: Ptr, device: Device, *, is_write: bool) -> bool:

@@ -18,12 +18,15 @@ CASES: dict[str, Case] = {}
 """By what is tried: views that begin between a device's places for tensors, by the ggml op that reads or writes them,
 with the view's dtype unless it is f32 (`GET_ROWS`, `GET_ROWS i32`, `into CPY`), and other faults, in words."""
 PLAIN = "a product"  # of which a device must be capable
-LARGE_MEAN, BF16_NAN, LARGE_TRIANGLE, LONG_COPIES = (
+LARGE_MEAN, BF16_NAN, LARGE_TRIANGLE, LONG_COPIES, SMALL_TANH, MANY_ROWS = (
     "a norm of numbers with a large mean",
     "NaN as bf16",
     "a large triangle",
     "copies of i64",
+    "tanh of small numbers",
+    "norms of many rows",
 )
+MOST_ROWS = (1 << 16) - 1  # that every device takes: Vulkan promises no more workgroups
 COPIED = (DType.F16, DType.BF16, DType.I32, DType.Q4_0, DType.Q4_1, DType.Q5_0, DType.Q5_1, DType.Q8_0)
 ROW, ROWS = 64, 12
 
@@ -187,7 +190,8 @@ def _add_id_by_ids(b: Bench) -> Tensor:
 @_case("ROPE")
 def _rope(b: Bench) -> Tensor:
     positions = b.leaf(np.array([9, 5, 30], np.int32), DType.I32)
-    return b.floats(ROW, 2, 3).rope(b.ctx, positions, dim=ROW, base=10000.0)
+    factors = b.shifted(np.linspace(1, 8, ROW // 2, dtype=np.float32))
+    return b.floats(ROW, 2, 3).rope(b.ctx, positions, dim=ROW, base=10000.0, factors=factors)
 
 
 @_case("ROPE i32")
@@ -227,7 +231,11 @@ def _rms_norm(b: Bench) -> Tensor:
 
 @_case("SOFT_MAX")
 def _softmax(b: Bench) -> Tensor:
-    return b.floats(ROW, ROWS).softmax(b.ctx)
+    key, value = (b.leaf(b.numbers(ROW, 1, 40)) for _ in range(2))
+    attended = b.leaf(b.numbers(ROW, 2, 3)).scaled_dot_product_attention(
+        b.ctx, key, value, b.floats(40, 3), scale=0.125, sinks=b.floats(2)
+    )
+    return b.floats(ROW, ROWS).softmax(b.ctx).concat(b.ctx, attended.reshape(b.ctx, ROW, 6), 1)
 
 
 @_case("CONCAT")
@@ -252,13 +260,15 @@ def _product_of_halves(b: Bench) -> Tensor:
 @_case("FLASH_ATTN_EXT")
 def _attention(b: Bench) -> Tensor:
     key, value = (b.leaf(b.numbers(ROW, 1, 40), DType.F16) for _ in range(2))
-    return b.floats(ROW, 2, 3).scaled_dot_product_attention(b.ctx, key, value, None, scale=0.125)
+    query, sinks = b.floats(ROW, 2, 3), b.floats(2)
+    return query.scaled_dot_product_attention(b.ctx, key, value, None, scale=0.125, sinks=sinks)
 
 
 @_case("FLASH_ATTN_EXT f16")
 def _attention_to_halves(b: Bench) -> Tensor:
     key, value = (b.floats(ROW, 1, 40, dtype=DType.F16) for _ in range(2))
-    return b.leaf(b.numbers(ROW, 2, 3)).scaled_dot_product_attention(b.ctx, key, value, None, scale=0.125)
+    query, mask = b.leaf(b.numbers(ROW, 2, 3)), b.floats(40, 3, dtype=DType.F16)
+    return query.scaled_dot_product_attention(b.ctx, key, value, mask, scale=0.125)
 
 
 # -- other faults ----------------------------------------------------------------------------------------
@@ -285,3 +295,13 @@ def _triangle(b: Bench) -> Tensor:
 @_case(LONG_COPIES)
 def _long(b: Bench) -> Tensor:
     return b.leaf(np.arange(6), DType.I64).repeat_4d(b.ctx, 6, 4).contiguous(b.ctx)
+
+
+@_case(SMALL_TANH)
+def _small_tanh(b: Bench) -> Tensor:
+    return b.leaf(b.numbers(ROW) * np.float32(1e-6)).tanh(b.ctx).scale(b.ctx, 1e6)
+
+
+@_case(MANY_ROWS)
+def _many_rows(b: Bench) -> Tensor:
+    return b.leaf(b.numbers(4, MOST_ROWS + 1)).rms_norm(b.ctx, None, eps=1e-5)

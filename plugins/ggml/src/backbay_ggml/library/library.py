@@ -45,6 +45,8 @@ class Library:
         _refuse_second(path)
         # Without this variable, a failed check in ggml starts a debugger before it ends the process.
         os.environ.setdefault("GGML_NO_BACKTRACE", "1")
+        # Vulkan would change the order of ops, and looks past writes into leaves: a read may see what a later op writes.
+        os.environ.setdefault("GGML_VK_DISABLE_GRAPH_OPTIMIZE", "1")
         _limit_spinning()
         functions = Functions(path)
         self.lib: Any = functions

@@ -14,7 +14,7 @@ from ..library.library import Library
 Specs = Sequence[Spec | None]
 EXACT = Precision(DType.F32, DType.F32)
 PRODUCTS = (ops.mulmat, ops.mulmat_full_prec, ops.mulmat_id)
-BY_PRODUCTS = (ops.conv2d, ops.conv3d, ops.conv1d_dw)
+BY_PRODUCTS = (ops.conv2d, ops.conv3d)
 """Ops that are lowered to products of f32."""
 COARSEST_FIRST = (DType.Q8_K, DType.Q8_1, DType.Q8_0, DType.BF16, DType.F16)
 

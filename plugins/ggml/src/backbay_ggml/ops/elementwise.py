@@ -13,6 +13,7 @@ from ..tensors.layouts import four
 from .kernel_table import kernel
 
 REGLU, GEGLU, SWIGLU, GEGLU_QUICK = 0, 1, 2, 5  # of enum ggml_glu_op
+MINUS_ZERO = -(1 << 31)  # the bits of an f32
 
 
 def _unary(op: Op[Any, Any], name: str) -> None:
@@ -74,7 +75,9 @@ def clamped(g: Builder, x: Ptr, min: float, max: float) -> Ptr:
 
 @kernel(ops.scale)
 def scale(g: Builder, x: Node, s: float) -> Ptr:
-    return g.call("scale", g.floats(x), s)
+    scaled = g.call("scale", g.floats(x), s)
+    scaled.op_params[1] = MINUS_ZERO  # what devices add: with ggml's 0, a product of -0 becomes 0
+    return scaled
 
 
 @kernel(ops.fill)

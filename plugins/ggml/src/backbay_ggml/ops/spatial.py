@@ -88,7 +88,11 @@ def conv1d_dw(g: Builder, x: Node, weight: Node, s: int = 1, p: int = 0, d: int 
     lines = g.reshape(g.floats(x), time, 1, 1, channels * batch)
     windows = _windows(g, g.new(DType.F32, (taps, 1, 1, 1)), lines, s, 1, p, 0, d, 1)
     windows = g.reshape(windows, taps, windows.ne[1], channels, batch)
-    product = g.call("mul_mat", g.reshape(g.floats(weight), taps, 1, channels), windows)
+    kernels = g.reshape(g.floats(weight), taps, 1, channels)
+    if g.on_cpu:
+        product = g.call("mul_mat", kernels, windows)
+    else:  # products of a GPU may round to f16
+        product = g.call("sum_rows", g.call("mul", windows, kernels))
     return g.reshape(product, windows.ne[1], channels, batch)
 
 

@@ -1,0 +1,39 @@
+"""Ops that devices are known to compute wrongly: each device's trial tells which of them the CPU runs in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from backbay import DType
+
+from ..library.abi import Ptr, dtype_of
+from .trial_cases import (
+    BF16_NAN,
+    LARGE_TRIANGLE,
+    LONG_COPIES,
+    MANY_ROWS,
+    MOST_ROWS,
+    SMALL_TANH,
+)
+
+
+class KnownFault(NamedTuple):
+    """A case of the trials, and the ops, by ggml's names for them, that a device which fails it computes wrongly."""
+
+    case: str
+    ops: tuple[str, ...]
+    concerns: Callable[[Ptr], bool]
+
+
+def _copies(source: DType, result: DType) -> Callable[[Ptr], bool]:
+    return lambda tensor: (dtype_of(tensor.src[0]), dtype_of(tensor)) == (source, result)
+
+
+KNOWN_FAULTS = (
+    KnownFault(LARGE_TRIANGLE, ("SOLVE_TRI",), lambda _: True),
+    KnownFault(BF16_NAN, ("CPY",), _copies(DType.F32, DType.BF16)),
+    KnownFault(LONG_COPIES, ("CPY", "CONT"), _copies(DType.I64, DType.I64)),
+    KnownFault(SMALL_TANH, ("TANH",), lambda _: True),
+    KnownFault(MANY_ROWS, ("NORM", "RMS_NORM", "L2_NORM"), lambda tensor: max(tensor.ne[1:4]) > MOST_ROWS),
+)
