@@ -306,6 +306,21 @@ def test_an_op_that_a_device_computes_wrongly_goes_to_the_cpu(judged, case) -> N
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize(("gap", "copied"), [(2, True), (4, False)])
+def test_queries_on_a_device_begin_at_whole_vectors(judged, gap, copied) -> None:
+    rng = np.random.default_rng(5)
+    with judged().new_context() as ctx:
+        held = ctx.layer(0).from_floats(rng.standard_normal(3 * 2 * (64 + gap)))
+        step = 4 * (64 + gap)
+        query = held.view(ctx, 0, (64, 2, 3), (step, 2 * step))
+        key, value = (ctx.layer(0).from_floats(rng.standard_normal((40, 1, 64))) for _ in range(2))
+        made = query.scaled_dot_product_attention(ctx, key, value, None, scale=0.125)
+        ctx.compute(made)
+        ran = [each.partition("(")[0] for each in ctx.recording._plan.report()]
+    assert "RPC:0 flash_attn_ext" in ran
+    assert ("RPC:0 cont" in ran) is copied
+
+
 def test_numbers_are_centred_for_a_device_whose_norm_needs_it(judged) -> None:
     expected, _ = run_case(judged(), LARGE_MEAN)
     found, ran = run_case(judged(LARGE_MEAN), LARGE_MEAN)

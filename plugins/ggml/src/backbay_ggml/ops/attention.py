@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from backbay import DType, Node, ops
 
-from ..library.abi import NULL, Ptr
+from ..library.abi import NULL, Ptr, dtype_of
 from ..lowering.builder import Builder
 from ..lowering.native_attention import fits_native, native_attention
 from ..lowering.products import FULL_PRECISION
@@ -45,6 +45,8 @@ def scaled_dot_product_attention(
     if flash:
         lying = _padded(g, value) if many else g.rows(value)
         v = g.permute(lying, 0, 2, 1, 3)  # (dv, history, kv_heads, batch)
+        if not g.on_cpu:
+            q, k, v = (_in_fours(g, rows) for rows in (q, k, v))
         result = g.call("flash_attn_ext", q, k, v, NULL if bias is None else bias, scale, 0.0, softcap)
         if column is not None:
             g.lib.ggml_flash_attn_ext_add_sinks(result, column)
@@ -69,6 +71,14 @@ def _padded(g: Builder, value: Node) -> Ptr:
     """Values with zeros up to a whole vector."""
     missing = -value.dim(0) % VECTOR
     return g.call("pad_ext", g.rows(value), 0, missing, 0, 0, 0, 0, 0, 0) if missing else g.rows(value)
+
+
+def _in_fours(g: Builder, rows: Ptr) -> Ptr:
+    """Rows that begin at whole vectors of four numbers: Vulkan reads others from wrong places."""
+    dtype = dtype_of(rows)
+    if dtype.is_quantized or not any(step % (4 * dtype.type_size) for step in list(rows.nb)[1:]):
+        return rows
+    return g.call("cont", rows)
 
 
 def _first_features(g: Builder, result: Ptr, count: int) -> Ptr:
