@@ -16,7 +16,7 @@ from backbay_ggml.device_trial import ATTENDED, MEASURED, Trial, outcome, steps
 from backbay_ggml.devices import device, device_verdict, missing_gpus, trial_cases
 from backbay_ggml.devices.device_verdict import DeviceVerdict, run_trial
 from backbay_ggml.devices.known_faults import KNOWN_FAULTS
-from backbay_ggml.devices.trial_cases import CASES, LARGE_MEAN, PLAIN
+from backbay_ggml.devices.trial_cases import CASES, LARGE_MEAN, LOOSE_QUERIES, PLAIN
 from backbay_ggml.library.abi import NULL
 from backbay_ggml.library.library import load_library
 from backbay_ggml.lowering.precision import precision
@@ -306,10 +306,12 @@ def test_an_op_that_a_device_computes_wrongly_goes_to_the_cpu(judged, case) -> N
     np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize(("gap", "copied"), [(2, True), (4, False)])
-def test_queries_on_a_device_begin_at_whole_vectors(judged, gap, copied) -> None:
+@pytest.mark.parametrize(
+    ("wrong", "gap", "copied"), [((LOOSE_QUERIES,), 2, True), ((LOOSE_QUERIES,), 4, False), ((), 2, False)]
+)
+def test_queries_on_a_device_begin_at_whole_vectors_if_it_needs_it(judged, wrong, gap, copied) -> None:
     rng = np.random.default_rng(5)
-    with judged().new_context() as ctx:
+    with judged(*wrong).new_context() as ctx:
         held = ctx.layer(0).from_floats(rng.standard_normal(3 * 2 * (64 + gap)))
         step = 4 * (64 + gap)
         query = held.view(ctx, 0, (64, 2, 3), (step, 2 * step))

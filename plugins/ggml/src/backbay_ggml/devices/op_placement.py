@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any, Protocol, final
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from backbay import DType, Graph, Node, Op, Placement, UnsupportedOpError, ops
 from backbay.plugin import Array
 
-from ..library.abi import NULL, Ptr, address, owner
+from ..library.abi import NULL, Ptr, address, dtype_of, owner
 from ..library.library import Library
 from .device import Device
 
@@ -27,6 +28,8 @@ class LoweredGraph(Protocol):
     def pool(self) -> Ptr: ...
 
     def constant(self, array: Array, dtype: DType) -> Ptr: ...
+
+    def view(self, base: Ptr, dtype: DType, ne: Sequence[int], nb: Sequence[int], offset: int) -> Ptr: ...
 
 
 @final
@@ -114,13 +117,8 @@ class OpPlacement:
         found: list[tuple[Ptr, Device]] = []
         brought: set[tuple[str, int]] = set()  # operands that a device has got from elsewhere
         here, inputs = self._cpu, 0
-        for tensor in list(graph.order):
-            if tensor.op in self._library.view_ops:
-                continue
-            if self._is_write_elsewhere(graph, tensor):
-                found += self._write_elsewhere(graph, tensor)
-                here, inputs = self._device_of(tensor), 0
-                continue
+        written = [tensor for tensor in graph.order if tensor.op not in self._library.view_ops]
+        for tensor in chain.from_iterable(self._that_run(graph, tensor) for tensor in written):
             device = self._supporting_device(graph, tensor)
             inputs = inputs if device is here else 0
             here = device
@@ -138,16 +136,16 @@ class OpPlacement:
 
     # -- writes into leaves that lie on a device without the op ------------------------------------------
 
-    def _is_write_elsewhere(self, graph: LoweredGraph, tensor: Ptr) -> bool:
-        """Whether an op writes into a leaf on a device that does not run it."""
+    def _that_run(self, graph: LoweredGraph, tensor: Ptr) -> Sequence[Ptr]:
+        """The op itself; in place of a write that its leaf's device does not run, what writes through the CPU."""
         home = self._device_of(tensor)
-        return (
-            tensor.view_src != NULL and not home.is_cpu and not self._runs(graph, tensor, home, is_write=True)
-        )
+        if tensor.view_src == NULL or home.is_cpu or self._runs(graph, tensor, home, is_write=True):
+            return [tensor]
+        return self._through_the_cpu(graph, tensor, home)
 
-    def _write_elsewhere(self, graph: LoweredGraph, tensor: Ptr) -> list[tuple[Ptr, Device]]:
-        """A write into a copy of the whole leaf on the CPU, and the copy back."""
-        leaf, home = owner(tensor), self._device_of(tensor)
+    def _through_the_cpu(self, graph: LoweredGraph, tensor: Ptr, home: Device) -> Sequence[Ptr]:
+        """A copy of the whole leaf on the CPU, the write into it, and the copy back."""
+        leaf = owner(tensor)
         copy = self._lib.ggml_cont(graph.pool(), self._words(graph, leaf))
         write = self._same_view(graph, copy, tensor)
         write.op, write.op_params = tensor.op, tensor.op_params
@@ -161,10 +159,8 @@ class OpPlacement:
                 f"{home.id} does not run {self._library.describe(tensor)}, and its result lies there"
             )
         self._of_tensor[address(copy)] = self._cpu
-        tensor.op = self._library.none_op  # from now on a view of the leaf
-        for index in range(len(tensor.src)):
-            tensor.src[index] = NULL
-        return [(copy, self._cpu), (write, self._cpu), (back, home)]
+        tensor.op, tensor.src = self._library.none_op, [NULL] * len(tensor.src)  # now a view of the leaf
+        return [copy, write, back]
 
     def _words(self, graph: LoweredGraph, leaf: Ptr) -> Ptr:
         """All of a leaf's memory as integers, which every device copies bit by bit; or as f16, if it does not divide."""
@@ -172,12 +168,8 @@ class OpPlacement:
         dtype = DType.F16 if nbytes % DType.I32.type_size else DType.I32
         if nbytes % dtype.type_size:
             raise UnsupportedOpError(f"{self._device_of(leaf).id} copies no {nbytes} bytes")
-        made = self._lib.ggml_view_1d(
-            graph.pool(), leaf, self._lib.ggml_get_type_traits(leaf.type).blck_size, 0
-        )
-        made.type, made.ne = int(dtype), (nbytes // dtype.type_size, 1, 1, 1)
-        made.nb = (dtype.type_size, nbytes, nbytes, nbytes)
-        return made
+        strides = (dtype.type_size, nbytes, nbytes, nbytes)
+        return graph.view(leaf, dtype, (nbytes // dtype.type_size, 1, 1, 1), strides, 0)
 
     # -- operands that do not lie as the device reads them -----------------------------------------------
 
@@ -206,11 +198,7 @@ class OpPlacement:
 
     def _same_view(self, graph: LoweredGraph, tensor: Ptr, view: Ptr) -> Ptr:
         """A view that looks into a tensor as another view looks into its own."""
-        made = self._lib.ggml_view_1d(
-            graph.pool(), tensor, self._lib.ggml_get_type_traits(tensor.type).blck_size, 0
-        )
-        made.type, made.ne, made.nb, made.view_offs = view.type, view.ne, view.nb, view.view_offs
-        return made
+        return graph.view(tensor, dtype_of(view), view.ne, view.nb, view.view_offs)
 
     def _copies_of_misplaced(
         self, graph: LoweredGraph, tensor: Ptr, device: Device

@@ -18,13 +18,14 @@ CASES: dict[str, Case] = {}
 """By what is tried: views that begin between a device's places for tensors, by the ggml op that reads or writes them,
 with the view's dtype unless it is f32 (`GET_ROWS`, `GET_ROWS i32`, `into CPY`), and other faults, in words."""
 PLAIN = "a product"  # of which a device must be capable
-LARGE_MEAN, BF16_NAN, LARGE_TRIANGLE, LONG_COPIES, SMALL_TANH, MANY_ROWS = (
+LARGE_MEAN, BF16_NAN, LARGE_TRIANGLE, LONG_COPIES, SMALL_TANH, MANY_ROWS, LOOSE_QUERIES = (
     "a norm of numbers with a large mean",
     "NaN as bf16",
     "a large triangle",
     "copies of i64",
     "tanh of small numbers",
     "norms of many rows",
+    "attention of queries that begin at no whole vectors",
 )
 MOST_ROWS = (1 << 16) - 1  # that every device takes: Vulkan promises no more workgroups
 COPIED = (DType.F16, DType.BF16, DType.I32, DType.Q4_0, DType.Q4_1, DType.Q5_0, DType.Q5_1, DType.Q8_0)
@@ -305,3 +306,11 @@ def _small_tanh(b: Bench) -> Tensor:
 @_case(MANY_ROWS)
 def _many_rows(b: Bench) -> Tensor:
     return b.leaf(b.numbers(4, MOST_ROWS + 1)).rms_norm(b.ctx, None, eps=1e-5)
+
+
+@_case(LOOSE_QUERIES)
+def _loose_queries(b: Bench) -> Tensor:
+    step = ROW + 2  # numbers from one query to the next
+    query = b.leaf(b.numbers(step, 6)).view(b.ctx, 0, (ROW, 2, 3), (4 * step, 8 * step))
+    key, value = (b.leaf(b.numbers(ROW, 1, 40), DType.F16) for _ in range(2))
+    return query.scaled_dot_product_attention(b.ctx, key, value, None, scale=0.125)
