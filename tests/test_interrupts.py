@@ -78,12 +78,11 @@ class Program:
 @contextmanager
 def started(*words: str, **variables: str) -> Iterator[Program]:
     program = Program(*words, **variables)
-    try:
-        with program.process:
+    with program.process:
+        try:
             yield program
+        finally:
             program.process.kill()
-    finally:
-        program.process.kill()
 
 
 IMPORTING = """
@@ -152,8 +151,32 @@ def test_ctrl_c_while_starting(model: str, after: float) -> None:
         time.sleep(after)
         program.interrupt()
         status, _, errors = program.end()
-    assert status == 130
-    assert b"Traceback" not in errors
+    assert (status, b"Traceback" in errors) == (130, False), errors.decode()
+
+
+def plugin(folder: Path, group: str, code: str) -> str:
+    """A folder for PYTHONPATH, with an installed plugin that hangs."""
+    (folder / "hanging_plugin.py").write_text(code)
+    facts = folder / "backbay_hanging-1.0.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: backbay-hanging\nVersion: 1.0\n")
+    (facts / "entry_points.txt").write_text(f"[backbay.{group}]\nhanging = hanging_plugin\n")
+    return str(folder)
+
+
+TEXT_AS_CODE = """
+exec("import time; print('!', end='', flush=True); time.sleep(30)")
+"""
+
+
+def test_ctrl_c_while_a_text_runs_as_code(tmp_path: Path) -> None:
+    """Python ends such a program by the signal itself, even if it has caught KeyboardInterrupt."""
+    with started(
+        "-m", "backbay", "hanging", PYTHONPATH=plugin(tmp_path, "commands", TEXT_AS_CODE)
+    ) as program:
+        assert program.read(1) == b"!"
+        program.interrupt()
+        assert program.end() == (130, b"", b"")
 
 
 HANGING = """
@@ -168,13 +191,8 @@ def backbay_backend() -> type[Backend]:
 
 @pytest.fixture
 def hanging_plugin(tmp_path: Path) -> str:
-    """A folder for PYTHONPATH, with a plugin that hangs."""
-    (tmp_path / "hanging_plugin.py").write_text(HANGING)
-    facts = tmp_path / "backbay_hanging-1.0.dist-info"
-    facts.mkdir()
-    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: backbay-hanging\nVersion: 1.0\n")
-    (facts / "entry_points.txt").write_text("[backbay.backends]\nhanging = hanging_plugin\n")
-    return str(tmp_path)
+    """A folder for PYTHONPATH, with a backend that hangs."""
+    return plugin(tmp_path, "backends", HANGING)
 
 
 @pytest.mark.fault(

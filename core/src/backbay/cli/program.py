@@ -55,6 +55,9 @@ def console() -> NoReturn:
             signal.signal(
                 signal.SIGINT, lambda *_: os._exit(INTERRUPTED)
             )  # no traceback of what ends the process
+    # Python notes a Ctrl+C that comes while a text runs as code, as a dataclass makes one, and `python -m` then ends by the
+    # signal, even if the error is caught; the next such text clears the note.
+    exec("")  # noqa: S102
     Thread(target=_end_anyway, args=(status,), daemon=True).start()
     sys.exit(status)
 
