@@ -7,6 +7,7 @@ PACKAGES := core plugins/cpu_ref plugins/ggml plugins/onnx[cpu] conformance conf
 FOLDERS := $(subst [cpu],,$(PACKAGES))
 SOURCES := $(addsuffix /src,$(FOLDERS))
 LIBGGML := plugins/ggml/lib
+PATIENT := -o faulthandler_timeout=0  # a test may take hours
 
 .PHONY: help demo test check format lint types contracts docs api bench plots conform mutants chaos asked guard nightly webgpu vulkan cuda-compile scale dist clean
 
@@ -82,11 +83,11 @@ nightly: $(VENV)/.installed guard  ## tests that take hours
 	$(BIN)/python plugins/ggml/tools/fuzz.py --count 50000
 	$(BIN)/python plugins/ggml/tools/fuzz.py --count 5000 --rpc
 	$(BIN)/python plugins/ggml/tools/lifetimes.py
-	BACKBAY_ONNX_GRAPHS=2000 $(BIN)/python -m pytest plugins/onnx/tests/lowering/test_writes.py
-	BACKBAY_HOSTILE_FILES=all $(BIN)/python -m pytest -n auto engine/tests/models/test_hostile_files.py
-	BACKBAY_CACHE_LIVES=200 $(BIN)/python -m pytest engine/tests/scenarios engine/tests/cache/test_lives.py
+	BACKBAY_ONNX_GRAPHS=2000 $(BIN)/python -m pytest $(PATIENT) plugins/onnx/tests/lowering/test_writes.py
+	BACKBAY_HOSTILE_FILES=all $(BIN)/python -m pytest $(PATIENT) -n auto engine/tests/models/test_hostile_files.py
+	BACKBAY_CACHE_LIVES=200 $(BIN)/python -m pytest $(PATIENT) engine/tests/scenarios engine/tests/cache/test_lives.py
 	$(BIN)/python engine/tools/soak.py examples/models/backbay-tiny-f16.gguf --requests 2000 --backend cpu_ref
-	BACKBAY_SOAK=1000 $(BIN)/python -m pytest engine/tests/images/test_soak.py
+	BACKBAY_SOAK=1000 $(BIN)/python -m pytest $(PATIENT) engine/tests/images/test_soak.py
 	$(BIN)/backbay conform cpu_ref --size nightly
 	$(BIN)/backbay conform ggml --size nightly
 	$(BIN)/backbay conform onnx --size nightly
@@ -101,7 +102,7 @@ webgpu: $(VENV)/webgpu/.installed  ## the suite and the tiny model on ONNX Runti
 vulkan: $(VENV)/vulkan/.installed  ## the suite and the tiny model on ggml's Vulkan, with a GPU made of software; takes an hour or more
 	. $(VENV)/software-vulkan/environment && $(VENV)/vulkan/bin/python-vulkan tools/devices/tiny_model.py ggml Vulkan:0
 	. $(VENV)/software-vulkan/environment && export GGML_VK_VISIBLE_DEVICES=0,0 BACKBAY_VULKAN_FAULTS=1 && \
-		$(VENV)/vulkan/bin/python-vulkan -m pytest plugins/ggml/tests/devices/test_gpus.py
+		$(VENV)/vulkan/bin/python-vulkan -m pytest $(PATIENT) plugins/ggml/tests/devices/test_gpus.py
 	. $(VENV)/software-vulkan/environment && $(VENV)/vulkan/bin/python-vulkan -m backbay conform ggml --device Vulkan:0 \
 		--size smoke --timeout 600 --known plugins/ggml/known-failures-vulkan.txt
 
