@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 import time
@@ -30,6 +31,21 @@ class Exits(Reference):
 
 class Hangs(Reference):
     kernels = with_kernels(tanh=lambda x: time.sleep(60))
+
+
+class StartsSlowly(Reference):
+    def start(self):
+        logging.getLogger("backbay.slow").warning("trying the device, once")
+        time.sleep(5)
+        super().start()
+
+
+class TriesAtFirst(StartsSlowly):
+    """Says how long it may take."""
+
+    @classmethod
+    def trial_seconds(cls):
+        return 60.0
 
 
 class Hoards(Reference):

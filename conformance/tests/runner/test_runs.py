@@ -13,11 +13,23 @@ from backbay_conformance import CASES, Draw, Report, lab_for, run
 from backbay_conformance.checks.call_check import try_call
 from backbay_conformance.checks.relations import RELATIONS
 from backbay_conformance.report.known_failures import read_known_failures
+from backbay_conformance.runner import isolation
 
 
 def tried(name: str, **more: object) -> Report:
     chosen = {"ops": ["tanh", "neg"], "size": "smoke", "timeout": 5.0, **more}
     return run(f"broken_backends:{name}", in_process=False, **chosen)  # type: ignore[arg-type]
+
+
+def test_a_backend_is_given_the_time_of_its_trial(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(isolation, "STARTING", 4.0)
+    with pytest.raises(BackendUnavailableError, match="no answer within 4 s"):
+        tried("StartsSlowly", ops=["neg"], size="tiny")
+    caplog.clear()
+    assert tried("TriesAtFirst", ops=["neg"], size="tiny").ok
+    assert "trying the device, once" in caplog.text
 
 
 def test_the_reference_passes_what_is_quick() -> None:

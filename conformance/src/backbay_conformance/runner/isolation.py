@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import queue
 import select
@@ -30,7 +31,9 @@ from .shrink import Failing, shrink
 from .waiting import Patience
 
 STARTING = 120.0
-"""Seconds for a worker to import the backend and open it."""
+"""Seconds for a worker to import the backend and open it, beside those that the backend's trial may take."""
+
+logger = logging.getLogger(__name__)
 
 ENOUGH = 3
 """After so many crashes or hangs, a case's other calls are left out: each costs a process or a timeout."""
@@ -116,7 +119,7 @@ class Worker:
         }
         try:
             self.tell({**start, "opening": settings.opening.as_dict()})
-            first = self.hear(STARTING)
+            first = self._begin()
         except DiedError as error:
             self.close()
             raise BackendUnavailableError(f"backend {settings.backend!r} cannot be opened: {error}") from None
@@ -125,6 +128,18 @@ class Worker:
             raise BackendUnavailableError(f"backend {settings.backend!r} cannot be opened: {first['fatal']}")
         self.facts: dict[str, Any] = first["facts"]
         self.asked = Asked(**first["asked"])
+
+    def _begin(self) -> dict[str, Any]:
+        """The first message that is neither a warning nor the time that the backend's trial may take."""
+        seconds = STARTING
+        while True:
+            first = self.hear(seconds)
+            if "warning" in first:
+                logger.warning("%s", first["warning"])
+            elif "trial_seconds" in first:
+                seconds += first["trial_seconds"]
+            else:
+                return first
 
     def tell(self, message: Any) -> None:
         assert self.process.stdin is not None

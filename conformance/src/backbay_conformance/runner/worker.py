@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from backbay.discovery import entry
 
 from ..checks.model_calls import model_calls
 from ..report.outcome import Outcome
@@ -42,8 +47,10 @@ def main() -> None:
     load_extensions()
     opening = Opening.from_dict(start["opening"])
     try:
-        lab = lab_with(start["backend"], opening)
-        facts = lab.facts()
+        with _warnings_told(line):
+            line.say(trial_seconds=entry(start["backend"]).load().trial_seconds())
+            lab = lab_with(start["backend"], opening)
+            facts = lab.facts()
         left_out: list[str] = []
         if start["like"]:
             lab.model_calls, left_out = model_calls(lab, Path(start["like"]))
@@ -60,6 +67,18 @@ def main() -> None:
             _try(line, lab, Item(profile, name, turn), start, replay, shown)
         line.say(idle=True)
     lab.discard()
+
+
+@contextmanager
+def _warnings_told(line: Line) -> Iterator[None]:
+    """Send backbay's warnings to the run, such as those about a device's trial, which takes minutes."""
+    handler, logger = logging.Handler(logging.WARNING), logging.getLogger("backbay")
+    handler.emit = lambda record: line.say(warning=record.getMessage())  # type: ignore[method-assign]
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
 
 
 def _try(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -158,6 +159,24 @@ def test_a_verdict_is_kept_for_later_processes(child, monkeypatch, tmp_path) -> 
     child("raise SystemExit('tried again')")
     assert device_verdict.is_known(library, "FAST card")
     assert device_verdict.verdict_of(library, "FAST:0", "FAST card") == first
+
+
+def test_who_comes_while_a_device_is_tried_waits_for_the_verdict(
+    child, monkeypatch, tmp_path, caplog
+) -> None:
+    monkeypatch.delenv("BACKBAY_NO_CACHE", raising=False)
+    monkeypatch.setenv("BACKBAY_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(device_verdict, "_known", {})
+    monkeypatch.setattr(device_verdict, "NEWS", 0.1)
+    child(f"open({str(tmp_path / 'tries')!r}, 'a').write('|'); import time; time.sleep(1)\n{dying_at()}")
+    library = load_library()
+    with ThreadPoolExecutor(2) as both:
+        first, second = both.map(
+            lambda _: device_verdict.verdict_of(library, "FAST:0", "FAST card"), range(2), timeout=30
+        )
+    assert first == second
+    assert (tmp_path / "tries").read_text() == "|"
+    assert "waiting for another process that tries FAST:0, for" in caplog.text
 
 
 def test_a_verdict_in_which_a_case_was_late_is_kept_for_a_day(child, monkeypatch, tmp_path) -> None:

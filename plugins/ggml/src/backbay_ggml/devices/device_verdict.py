@@ -85,13 +85,32 @@ def verdict_of(library: Library, device: str, description: str) -> DeviceVerdict
     if not _trying:
         return None
     if description not in _known:
+        _known[description] = _recalled(library, description) or _found_once(library, device, description)
+    return _known[description]
+
+
+def _found_once(library: Library, device: str, description: str) -> DeviceVerdict:
+    """The verdict of a trial, or of another process that tries the device at this time."""
+    kept, waiting = _kept(library, description), _News()
+    with kept.found_once(lambda: waiting.tell("waiting for another process that tries %s", device)):
         verdict = _recalled(library, description)
         if verdict is None:
             verdict, lasts = run_trial(library, device)
             if lasts:
-                _kept(library, description).keep(asdict(verdict))
-        _known[description] = verdict
-    return _known[description]
+                kept.keep(asdict(verdict))
+    return verdict
+
+
+class _News:
+    """Says from time to time what takes long."""
+
+    def __init__(self) -> None:
+        self.begun = self._last = time.monotonic()
+
+    def tell(self, what: str, *values: object) -> None:
+        if time.monotonic() - self._last > NEWS:
+            self._last = time.monotonic()
+            logger.warning(what + ", for %.0f s", *values, self._last - self.begun)
 
 
 def is_known(library: Library, description: str) -> bool:
@@ -110,12 +129,12 @@ def _recalled(library: Library, description: str) -> DeviceVerdict | None:
 
 def run_trial(library: Library, device: str) -> tuple[DeviceVerdict, bool]:
     """Try a device, and tell whether the result lasts; a child that dies is started again at the next case."""
-    begun, results, number, children = time.monotonic(), {}, 0, 0
+    news, results, number, children = _News(), {}, 0, 0
     with tempfile.TemporaryFile() as noise:
         while True:
-            found, finished = _run_child(library, device, number, noise, begun)
+            found, finished = _run_child(library, device, number, noise, news)
             results.update(found.results)
-            if finished or time.monotonic() - begun > WHOLE or found.begun is None:
+            if finished or time.monotonic() - news.begun > WHOLE or found.begun is None:
                 break
             results[found.begun] = {"error": found.ending, "lasts": found.lasts}
             number, children = found.number + 1, children + 1
@@ -157,10 +176,10 @@ class _Found:
 
 
 def _run_child(
-    library: Library, device: str, first: int, noise: IO[bytes], begun: float
+    library: Library, device: str, first: int, noise: IO[bytes], news: _News
 ) -> tuple[_Found, bool]:
     """One child, from a case on, and whether it came to the end."""
-    found, news = _Found(), time.monotonic()
+    found = _Found()
     environment = {**os.environ, VARIABLE: str(library.path), "GGML_NO_BACKTRACE": "1"}
     noise.seek(0)
     noise.truncate()
@@ -180,12 +199,7 @@ def _run_child(
                 found.results[found.begun], found.begun = said, None
                 continue
             found.begun, found.number = said["begun"], said["number"]
-            if time.monotonic() - news > NEWS:
-                news = time.monotonic()
-                logger.warning(
-                    "trying %s, once: %s (%d of %d, after %.0f s)",
-                    device, found.begun, found.number + 1, said["of"], news - begun,
-                )  # fmt: skip
+            news.tell("trying %s: %s, %d of %d", device, found.begun, found.number + 1, said["of"])
     noise.seek(0)
     output = noise.read().decode(errors="replace")
     found.ending = _ending(child.returncode, output)
