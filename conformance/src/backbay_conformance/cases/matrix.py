@@ -20,7 +20,7 @@ def rank4(x: Number) -> Number:
 
 def product(w: Number, x: Number) -> Number:
     """y[i,j,a,b] = sum over k of w[k,i,a // ra,b // rb] * x[k,j,a,b]."""
-    x, shape = x.activation(), x.shape
+    w, x, shape = w.weight(), x.activation(), x.shape
     w4, x4 = rank4(w), rank4(x)
     for axis in (0, 1):
         index = np.arange(x4.shape[axis]) // max(1, x4.shape[axis] // max(1, w4.shape[axis]))
@@ -114,7 +114,7 @@ for op in (ops.mulmat, ops.mulmat_full_prec):
 
 
 def by_expert(w: Number, x: Number, ids: Array) -> Number:
-    x = x.activation()
+    w, x = w.weight(), x.activation()
     experts = w.reshape(*(1,) * (3 - len(w.shape)), *w.shape)  # (experts, n, k)
     chosen = ids.reshape(-1, *ids.shape[-1:])  # (tokens, used)
     chosen = chosen if chosen.ndim == 2 else chosen.reshape(1, 1)

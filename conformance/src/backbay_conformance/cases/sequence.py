@@ -238,7 +238,7 @@ def ssm_conv_formula(x: Number, weight: Number) -> Number:
     if x.shape[-1] < k:
         return x[:, :, :0].moved(lambda a: a.swapaxes(-1, -2))
     seen = windows(x, 2, k, 1, 0, 1)  # (sequences, channels, tokens, K)
-    return weight.einsum("ck,nctk->ntc", seen, k)
+    return weight.weight().einsum("ck,nctk->ntc", seen, k)
 
 
 def decays(making: Making, operand: Operand) -> Array:

@@ -80,7 +80,7 @@ def image_side(draw: Draw) -> int:
 
 def conv2d_formula(weight: Number, data: Number, *geometry: int) -> Number:
     s0, s1, p0, p1, d0, d1 = geometry
-    w, x = rank(weight, 4), rank(data.activation(), 4)  # (OC, IC, KH, KW), (N, IC, H, W)
+    w, x = rank(weight.weight(), 4), rank(data.activation(), 4)  # (OC, IC, KH, KW), (N, IC, H, W)
     seen = windows(
         windows(x, 3, w.shape[3], s0, p0, d0), 2, w.shape[2], s1, p1, d1
     )  # (N, IC, OH, KH, OW, KW)
@@ -202,7 +202,7 @@ def conv3d(draw: Draw) -> Call:
 def conv3d_formula(weight: Number, data: Number, c: int, *geometry: int) -> Number:
     planes, images = (rank(x, 4).shape[0] // c for x in (weight, data))
     kernel = rank(weight, 4).shape[1:]  # (KD, KH, KW)
-    w = weight.reshape(planes, c, *kernel)
+    w = weight.weight().reshape(planes, c, *kernel)
     x = data.activation().reshape(images, c, *rank(data, 4).shape[1:])
     along = zip((4, 3, 2), kernel[::-1], geometry[:3], geometry[3:6], geometry[6:], strict=True)
     for axis, k, s, p, d in along:
@@ -250,7 +250,7 @@ def conv1d_dw(draw: Draw) -> Call:
 def conv1d_dw_formula(x: Number, weight: Number, s: int, p: int, d: int) -> Number:
     channels, _, k = rank(weight, 3).shape
     seen = windows(rank(x.activation(), 3), 2, k, s, p, d)  # (N, C, OT, K)
-    return weight.reshape(channels, k).einsum("ck,nctk->nct", seen, k)
+    return weight.weight().reshape(channels, k).einsum("ck,nctk->nct", seen, k)
 
 
 POOLS = (

@@ -35,13 +35,19 @@ def coarsest(precisions: Sequence[Precision]) -> Precision:
     """The coarsest of several precisions."""
     activation = max((p.activation for p in precisions), key=_coarseness)
     flushes = any(p.flushes_subnormals for p in precisions)
-    return Precision(activation, max((p.accumulate for p in precisions), key=unit), flushes)
+    accumulate, weight = (
+        max((getattr(p, name) for p in precisions), key=unit) for name in ("accumulate", "weight")
+    )
+    return Precision(activation, accumulate, flushes, weight)
 
 
 def told(precision: Precision) -> str:
-    """A precision in reports: the types of activations and of sums, and whether subnormal operands are flushed."""
+    """A precision in reports: the types of activations and of sums, that of weights if it is not f32, and whether subnormal
+    operands are flushed.
+    """
+    weights = "" if precision.weight is DType.F32 else f" (weights {precision.weight})"
     flushed = " (subnormals as zeros)" if precision.flushes_subnormals else ""
-    return f"{precision.activation}/{precision.accumulate}{flushed}"
+    return f"{precision.activation}/{precision.accumulate}{weights}{flushed}"
 
 
 def _coarseness(dtype: DType) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,15 @@ from ..draw.operand import Operand
 from ..numbers.comparison import Fault, compare
 from ..numbers.encoding import encode
 from ..numbers.number import Cost, Number
-from ..numbers.rounding import FLOOR, LARGEST, NARROW, Array, accumulate_unit, unit
+from ..numbers.rounding import FLOOR, LARGEST, NARROW, Array, accumulate_unit, round_to, unit
 from ..suite.case import Call
 from .evidence import operands_at
 from .traced_call import TracedCall
 
 NORMAL = 2.0**-126
 """The smallest normal number of f32."""
+SHRUNK = 8
+"""The most by which sums in f16 may be kept smaller than they are."""
 
 
 def cost_of(call: Call, level: Level, precision: Precision) -> Cost:
@@ -29,10 +32,12 @@ def cost_of(call: Call, level: Level, precision: Precision) -> Cost:
         step = max(
             step, *[unit(o.dtype) for o in call.operands() if o.dtype.is_float], unit(precision.accumulate)
         )
-    flushes = precision.flushes_subnormals
+    cost = Cost(
+        step, accumulate, precision.activation, flushes=precision.flushes_subnormals, weight=precision.weight
+    )
     if precision.accumulate is DType.F16:
-        return Cost(step, accumulate, precision.activation, LARGEST[DType.F16], FLOOR[DType.F16], flushes)
-    return Cost(step, accumulate, precision.activation, flushes=flushes)
+        return replace(cost, largest=LARGEST[DType.F16], smallest=SHRUNK * FLOOR[DType.F16])
+    return cost
 
 
 def expect(call: Call, cost: Cost) -> list[Any]:
@@ -64,7 +69,7 @@ def judge(
     if len(got) != len(expected):
         raise Fault(check or "shape", f"expected {len(expected)} results, got {len(got)}")
     free = left_open(call, other)
-    exact, worst = call.exact and mode == "exact" and not _outgrows_sums(call, cost), None
+    exact, worst = call.exact and mode == "exact" and _stays_exact(call, cost), None
     for want, second, have, tensor in zip(expected, others, got, traced.results, strict=True):
         try:
             ratio = compare(
@@ -88,10 +93,20 @@ def judge(
     return worst
 
 
-def _outgrows_sums(call: Call, cost: Cost) -> bool:
-    """Whether sums of data that are drawn to be exact may not be: each block has a large code, and f16 holds few bits."""
+def _stays_exact(call: Call, cost: Cost) -> bool:
+    """Whether data that are drawn to be exact give exact sums.
+
+    In f16 they do not if blocks have large codes; and the type that weights are rounded to must hold the weights.
+    """
     in_codes = cost.activation.is_quantized or any(operand.dtype.is_quantized for operand in call.operands())
-    return in_codes and cost.accumulate > NARROW
+    if in_codes and cost.accumulate > NARROW:
+        return False
+    weights = call.operands() if cost.weight is not DType.F32 else ()
+    return all(
+        (round_to(each.decoded, cost.weight) == each.decoded).all()
+        for each in weights
+        if not each.dtype.is_integer
+    )
 
 
 def left_open(call: Call, other: Call | None) -> Array | None:

@@ -34,4 +34,5 @@ def cost_of(declared: list[Precision]) -> Cost:
         kind: unit(kind) if kind in SIGNIFICAND else 1.0 for p in declared for kind in [p.activation]
     }
     activation = max(coarseness, key=coarseness.__getitem__)
-    return Cost(max(accumulate, unit(DType.F32)), accumulate, activation)
+    weight = max((precision.weight for precision in declared), key=unit)
+    return Cost(max(accumulate, unit(DType.F32)), accumulate, activation, weight=weight)

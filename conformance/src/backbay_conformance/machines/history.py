@@ -94,12 +94,12 @@ def attend(query: Number, cells: list[Cell], scale: float) -> Number:
     key, value = (
         stacked([part(cell) for cell in cells], groups) for part in (_key, _value)
     )  # (history, heads, d)
-    scores = query.activation().einsum("hd,nhd->hn", key, query.shape[-1]) * scale
+    scores = query.activation().einsum("hd,nhd->hn", key.weight(), query.shape[-1]) * scale
     top = scores.value.max(-1, keepdims=True)
     with np.errstate(all="ignore"):  # a bound may be infinite if storage lost much
         powers = (scores - top).exp()
         weights: Number = powers / powers.sum()
-    mean = weights.activation().einsum("hn,nhd->hd", value, len(cells))
+    mean = weights.activation().einsum("hn,nhd->hd", value.weight(), len(cells))
     return mean.within((value.value - value.error).min(0), (value.value + value.error).max(0), len(cells))
 
 

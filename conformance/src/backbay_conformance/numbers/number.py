@@ -28,6 +28,7 @@ class Cost:
     largest: float = np.inf  # sums beyond it may overflow
     smallest: float = 0.0  # the error of an addition near zero
     flushes: bool = False  # operands below f32's normal range may be read as zeros
+    weight: DType = DType.F32
 
     def of_sum(self, terms: int, magnitude: Array) -> Array:
         """The error bound of a sum; infinite if a narrow accumulator may overflow."""
@@ -189,9 +190,15 @@ class Number:
 
     def activation(self) -> Number:
         """The operand as read by a backend that rounds activations to its declared type."""
-        kind = self.cost.activation
+        return self._rounded(self.cost.activation)
+
+    def weight(self) -> Number:
+        """The operand as read by a backend that rounds weights to its declared type."""
+        return self._rounded(self.cost.weight)
+
+    def _rounded(self, kind: DType) -> Number:
         if kind in SIGNIFICAND:
-            lost = 0.0 if self.cost.activation is DType.F64 else unit(kind)
+            lost = 0.0 if kind is DType.F64 else unit(kind)
             return Number(self.value, self.error + lost * self.narrowed(kind), self.cost)
         return Number(self.value, self.error + block_error(self.value, kind), self.cost)
 

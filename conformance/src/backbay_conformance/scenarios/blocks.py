@@ -82,7 +82,8 @@ def cost_of(lab: Lab, *results: Tensor) -> Cost:
             composite |= lab.backend.supports(op, specs).level is Level.COMPOSITE
     own = coarsest(precisions)
     step = accumulate_unit(own)
-    return Cost(max(step, unit(DType.F32)) if composite else step, step, own.activation)
+    own_step = max(step, unit(DType.F32)) if composite else step
+    return Cost(own_step, step, own.activation, weight=own.weight)
 
 
 def steps_of(y: Tensor) -> list[Tensor]:

@@ -17,8 +17,15 @@ from backbay_ggml.device_trial import ATTENDED, MEASURED, Trial, outcome, steps
 from backbay_ggml.devices import device, device_verdict, missing_gpus, trial_cases
 from backbay_ggml.devices.device_verdict import DeviceVerdict, run_trial
 from backbay_ggml.devices.known_faults import KNOWN_FAULTS
-from backbay_ggml.devices.trial_cases import CASES, LARGE_MEAN, LOOSE_QUERIES, PLAIN
-from backbay_ggml.library.abi import NULL
+from backbay_ggml.devices.trial_cases import (
+    CASES,
+    LARGE_MEAN,
+    LOOSE_QUERIES,
+    PLAIN,
+    PRODUCT_NAN,
+    REPEATED_IDS,
+)
+from backbay_ggml.library.abi import FULL_PRECISION, NULL
 from backbay_ggml.library.library import load_library
 from backbay_ggml.lowering.precision import precision
 
@@ -361,14 +368,59 @@ def test_precision_is_that_of_the_device(judged) -> None:
     x = Spec(DType.F32, (64, 9))
     weights = {dtype: [Spec(dtype, (64, 8)), x] for dtype in (DType.F32, DType.Q8_0, DType.Q5_K)}
     on = backend.precision_on
-    assert on("RPC:0", ops.mulmat, weights[DType.F32]) == Precision(DType.BF16, DType.F32)
+    halves = Precision(DType.F16, DType.F32, weight=DType.F16)
+    assert on("RPC:0", ops.mulmat, weights[DType.F32]) == halves
     assert on("RPC:0", ops.mulmat_full_prec, weights[DType.F32]) == Precision(DType.F32, DType.F32)
-    assert on("RPC:0", ops.mulmat, weights[DType.Q5_K]) == Precision(DType.F16, DType.F16)
+    assert on("RPC:0", ops.mulmat, weights[DType.Q5_K]) == Precision(DType.F16, DType.F16, weight=DType.F16)
     assert on("CPU:0", ops.mulmat, weights[DType.F32]) == Precision(DType.F32, DType.F32)
-    assert backend.precision(ops.mulmat, weights[DType.F32]) == Precision(DType.BF16, DType.F32)
+    assert backend.precision(ops.mulmat, weights[DType.F32]) == halves
     cache = Spec(DType.F16, (64, 2, 32))
     attention = [Spec(DType.F32, (64, 4, 1)), cache, cache, None, None, None]
     assert on("RPC:0", ops.scaled_dot_product_attention, attention) == Precision(DType.F16, DType.F16)
+
+
+def test_products_add_in_f32_where_sums_in_f16_lose_nan(judged) -> None:
+    def precision_asked(backend: Ggml) -> int:
+        with backend.new_context() as ctx:
+            own = ctx.layer(0)
+            weight = own.from_floats(np.ones((32, 64))).cast(own, DType.F16)
+            ctx.compute(weight.mulmat(own, own.from_floats(np.ones((3, 64)))))
+            placed = [tensor for tensor, _ in ctx.recording._plan.placed_ops]
+            (product,) = (each for each in placed if backend.library.describe(each).startswith("mul_mat"))
+            return int(product.op_params[0])
+
+    assert precision_asked(judged()) == 0
+    assert precision_asked(judged(PRODUCT_NAN)) == FULL_PRECISION
+
+
+@pytest.mark.parametrize("columns", [1, 3], ids=["shared", "each"])
+def test_each_id_gets_a_token_where_repeated_ids_are_lost(judged, columns) -> None:
+    def product(backend: Ggml) -> tuple[np.ndarray, list[int]]:
+        rng = np.random.default_rng(0)
+        with backend.new_context() as ctx:
+            own = ctx.layer(0)
+            weight, x = (own.from_floats(rng.standard_normal(s)) for s in ((2, 8, 64), (5, columns, 64)))
+            ids = own.from_ints(rng.integers(0, 2, (5, 3)).astype(np.int32))
+            made = weight.mulmat_id(own, x, ids)
+            ctx.compute(made)
+            placed = [tensor for tensor, _ in ctx.recording._plan.placed_ops]
+            (op,) = (each for each in placed if backend.library.describe(each).startswith("mul_mat_id"))
+            return made.numpy(), list(op.ne)
+
+    expected, whole = product(judged())
+    found, singly = product(judged(REPEATED_IDS))
+    assert (whole, singly) == ([8, 3, 5, 1], [8, 1, 15, 1])
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_sums_in_f32_are_declared_where_sums_in_f16_lose_nan(judged) -> None:
+    backend = judged(
+        PRODUCT_NAN,
+        measured={"product q8_0": ("f16", "f16"), "product q8_0 in full precision": ("f16", "f32")},
+    )
+    specs = [Spec(DType.Q8_0, (64, 8)), Spec(DType.F32, (64, 9))]
+    assert backend.precision_on("RPC:0", ops.mulmat, specs).accumulate is DType.F32
+    assert backend.precision_on("RPC:0", ops.mulmat_id, specs).accumulate is DType.F16
 
 
 # -- doctor ------------------------------------------------------------------------------------------------

@@ -18,7 +18,17 @@ CASES: dict[str, Case] = {}
 """By what is tried: views that begin between a device's places for tensors, by the ggml op that reads or writes them,
 with the view's dtype unless it is f32 (`GET_ROWS`, `GET_ROWS i32`, `into CPY`), and other faults, in words."""
 PLAIN = "a product"  # of which a device must be capable
-LARGE_MEAN, BF16_NAN, LARGE_TRIANGLE, LONG_COPIES, SMALL_TANH, MANY_ROWS, LOOSE_QUERIES = (
+(
+    LARGE_MEAN,
+    BF16_NAN,
+    LARGE_TRIANGLE,
+    LONG_COPIES,
+    SMALL_TANH,
+    MANY_ROWS,
+    LOOSE_QUERIES,
+    PRODUCT_NAN,
+    REPEATED_IDS,
+) = (
     "a norm of numbers with a large mean",
     "NaN as bf16",
     "a large triangle",
@@ -26,6 +36,8 @@ LARGE_MEAN, BF16_NAN, LARGE_TRIANGLE, LONG_COPIES, SMALL_TANH, MANY_ROWS, LOOSE_
     "tanh of small numbers",
     "norms of many rows",
     "attention of queries that begin at no whole vectors",
+    "products of NaN",
+    "a token that asks an expert twice",
 )
 MOST_ROWS = (1 << 16) - 1  # that every device takes: Vulkan promises no more workgroups
 COPIED = (DType.F16, DType.BF16, DType.I32, DType.Q4_0, DType.Q4_1, DType.Q5_0, DType.Q5_1, DType.Q8_0)
@@ -314,3 +326,16 @@ def _loose_queries(b: Bench) -> Tensor:
     query = b.leaf(b.numbers(step, 6)).view(b.ctx, 0, (ROW, 2, 3), (4 * step, 8 * step))
     key, value = (b.leaf(b.numbers(ROW, 1, 40), DType.F16) for _ in range(2))
     return query.scaled_dot_product_attention(b.ctx, key, value, None, scale=0.125)
+
+
+@_case(PRODUCT_NAN)
+def _product_of_nan(b: Bench) -> Tensor:
+    columns = b.numbers(ROW, 48)
+    columns[::3, 5] = np.nan
+    return b.leaf(b.numbers(ROW, ROWS), DType.F16).mulmat(b.ctx, b.leaf(columns))
+
+
+@_case(REPEATED_IDS)
+def _repeated_ids(b: Bench) -> Tensor:
+    ids = b.leaf(np.ones((12, 3), np.int32), DType.I32)
+    return b.leaf(b.numbers(ROW, 4, 2)).mulmat_id(b.ctx, b.leaf(b.numbers(ROW, 1, 12)), ids)

@@ -12,6 +12,8 @@ ffi: Any = _ffi
 Ptr = Any  # cffi's objects have no static types
 NULL: Ptr = ffi.NULL
 
+FULL_PRECISION = 10  # of enum ggml_prec
+
 DTYPES = {int(dtype): dtype for dtype in DType}
 
 

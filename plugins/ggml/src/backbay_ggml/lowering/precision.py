@@ -9,6 +9,7 @@ from typing import Any
 from backbay import DType, Op, Precision, Spec, ops
 
 from ..devices.device_verdict import DeviceVerdict, attention_name, product_name
+from ..devices.trial_cases import PRODUCT_NAN
 from ..library.library import Library
 
 Specs = Sequence[Spec | None]
@@ -16,6 +17,7 @@ EXACT = Precision(DType.F32, DType.F32)
 PRODUCTS = (ops.mulmat, ops.mulmat_full_prec, ops.mulmat_id)
 BY_PRODUCTS = (ops.conv2d, ops.conv3d)
 """Ops that are lowered to products of f32."""
+HALVES = (DType.F16, DType.BF16)
 COARSEST_FIRST = (DType.Q8_K, DType.Q8_1, DType.Q8_0, DType.BF16, DType.F16)
 
 
@@ -36,22 +38,23 @@ def precision_of_device(verdict: DeviceVerdict, op: Op[Any, Any], specs: Specs, 
     if op is ops.scaled_dot_product_attention:
         return _measured_attention(verdict, specs, flash=flash)
     first = specs[0]
+    in_full = not verdict.takes(PRODUCT_NAN)  # then sums in f16 are used for experts only
     if first is not None and op in PRODUCTS:
-        return _measured_product(verdict, first.dtype, full=op is ops.mulmat_full_prec)
+        full = op is ops.mulmat_full_prec or (in_full and op is ops.mulmat)
+        return _measured_product(verdict, first.dtype, full=full)
     if op in BY_PRODUCTS:
-        return _measured_product(verdict, DType.F32, full=False)
+        return _measured_product(verdict, DType.F32, full=in_full)
     return EXACT
 
 
 def _measured_product(verdict: DeviceVerdict, weight: DType, *, full: bool) -> Precision:
     """Quantized weights that were not measured count as the coarsest of those that were."""
     found = verdict.measured(product_name(weight, full=full))
-    if found is not None:
-        # A device that rounds f32 columns to f16 rounds f32 weights, too: together no more than one rounding to bf16.
-        both = weight is DType.F32 and found.activation is DType.F16
-        return replace(found, activation=DType.BF16) if both else found
-    others = (verdict.measured(product_name(dtype, full=full)) for dtype in DType if dtype.is_quantized)
-    return coarsest([EXACT, *(each for each in others if each is not None)])
+    if found is None:
+        others = (verdict.measured(product_name(dtype, full=full)) for dtype in DType if dtype.is_quantized)
+        found = coarsest([EXACT, *(each for each in others if each is not None)])
+    # What rounds columns to f16 or bf16 rounds weights, too, once their blocks are decoded.
+    return replace(found, weight=found.activation) if found.activation in HALVES else found
 
 
 def _measured_attention(verdict: DeviceVerdict, specs: Specs, *, flash: bool) -> Precision:
@@ -66,14 +69,15 @@ def _measured_attention(verdict: DeviceVerdict, specs: Specs, *, flash: bool) ->
 
 
 def coarsest(precisions: Sequence[Precision]) -> Precision:
-    """The coarsest operands and sums of several precisions."""
-    activations, sums = (
-        [getattr(each, name) for each in precisions] for name in ("activation", "accumulate")
+    """The coarsest operands, sums and weights of several precisions."""
+    activations, sums, weights = (
+        [getattr(each, name) for each in precisions] for name in ("activation", "accumulate", "weight")
     )
-    first, second = (
-        next((dtype for dtype in COARSEST_FIRST if dtype in used), DType.F32) for used in (activations, sums)
+    first, second, third = (
+        next((dtype for dtype in COARSEST_FIRST if dtype in used), DType.F32)
+        for used in (activations, sums, weights)
     )
-    return Precision(first, second)
+    return Precision(first, second, weight=third)
 
 
 def _of_product(library: Library, weight: DType, *, full: bool) -> Precision:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from backbay import DType, Node
 
-from ..library.abi import NULL, Ptr
+from ..devices.trial_cases import PRODUCT_NAN
+from ..library.abi import FULL_PRECISION, NULL, Ptr
 from ..tensors.layouts import four
 from ..weights.arrangements import EXTRA_ROWS, REPACK, Arrangement
 from ..weights.trials import other_form_pays
 from .builder import Builder
 from .native_products import multiply_native
 
-FULL_PRECISION = 10  # of enum ggml_prec
 FEW = 32  # columns; with more, the form of the last ones matters little
 LARGE = 1 << 20  # bytes of weights; smaller ones stay in the caches
 SET_COLUMNS = 8  # columns that fit into one set of the first cache, if all begin at the same offset of a page
@@ -26,6 +26,7 @@ TILE = 4  # columns that repacked weights are multiplied with at a time; the res
 
 def multiply(g: Builder, w: Node, x: Node, *, full: bool) -> Ptr:
     """The product of two nodes; `full` asks for sums in f32 on every device."""
+    full = full or g.fails(PRODUCT_NAN)  # which sums in f16 lose
     native = multiply_native(g, w, x)
     if native is not None:
         return native

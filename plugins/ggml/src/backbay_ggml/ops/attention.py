@@ -5,10 +5,9 @@ from __future__ import annotations
 from backbay import DType, Node, ops
 
 from ..devices.trial_cases import LOOSE_QUERIES
-from ..library.abi import NULL, Ptr, dtype_of
+from ..library.abi import FULL_PRECISION, NULL, Ptr, dtype_of
 from ..lowering.builder import Builder
 from ..lowering.native_attention import fits_native, native_attention
-from ..lowering.products import FULL_PRECISION
 from .kernel_table import kernel
 
 MANY = 64  # queries, as many as a tile of ggml's flash attention has

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from backbay import DType, Node, ops
 
-from ..library.abi import Ptr, owner
+from ..devices.trial_cases import REPEATED_IDS
+from ..library.abi import FULL_PRECISION, Ptr, owner
 from ..lowering.builder import Builder
-from ..lowering.products import FULL_PRECISION, activation, multiply
+from ..lowering.products import activation, multiply
 from .kernel_table import kernel
 
 
@@ -30,7 +31,15 @@ def mulmat_id(g: Builder, w: Node, x: Node, ids: Node) -> Ptr:
     if not g.on_cpu:
         # Vulkan's code takes all ids for adjoining ones, and ends the process at columns that do not adjoin.
         columns, chosen = g.contiguous(columns), g.with_rows(chosen)
-    return g.call("mul_mat_id", g.rows(w), columns, chosen)
+    used, tokens = chosen.ne[0], chosen.ne[1]
+    if ids.op is ops.top_k or min(used, tokens) == 1 or not g.fails(REPEATED_IDS):
+        return g.call("mul_mat_id", g.rows(w), columns, chosen)
+    # Each id becomes that of a token of its own.
+    columns = g.reshape(
+        g.call("repeat_4d", columns, columns.ne[0], used, tokens, 1), columns.ne[0], 1, used * tokens
+    )
+    made = g.call("mul_mat_id", g.rows(w), columns, g.reshape(g.contiguous(chosen), 1, used * tokens))
+    return g.reshape(made, made.ne[0], used, tokens)
 
 
 @kernel(ops.add_id)
