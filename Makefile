@@ -104,7 +104,7 @@ vulkan: $(VENV)/vulkan/.installed  ## the suite and the tiny model on ggml's Vul
 	. $(VENV)/software-vulkan/environment && export GGML_VK_VISIBLE_DEVICES=0,0 BACKBAY_VULKAN_FAULTS=1 && \
 		$(VENV)/vulkan/bin/python-vulkan -m pytest $(PATIENT) plugins/ggml/tests/devices/test_gpus.py
 	. $(VENV)/software-vulkan/environment && $(VENV)/vulkan/bin/python-vulkan -m backbay conform ggml --device Vulkan:0 \
-		--size smoke --timeout 600 --known plugins/ggml/known-failures-vulkan.txt
+		--size smoke --timeout 600
 
 cuda-compile: $(VENV)/.installed $(VENV)/cuda/.installed  ## compile ggml's code for CUDA, where no GPU is; downloads 0.8 GB, takes an hour or more
 	tools/devices/cuda_compile.sh $(VENV)/cuda-compile $(VENV)/cuda/bin/python
