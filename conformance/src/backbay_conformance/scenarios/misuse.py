@@ -10,6 +10,7 @@ import numpy as np
 
 from backbay import (
     BackbayError,
+    Backend,
     ClosedError,
     Context,
     DeclaredUnsupportedError,
@@ -27,6 +28,7 @@ from backbay.ops import Yarn
 from ..draw.data import READABLE
 from ..draw.draw import Draw
 from ..numbers.comparison import Fault, must_equal
+from ..numbers.encoding import decode
 from ..suite.lab import Lab
 from ..suite.scenario import scenario
 
@@ -336,6 +338,8 @@ def wrong_ids_never_run(lab: Lab, draw: Draw) -> None:
         must_equal(y.floats(), np.array([4.0, 5.0, 0.0, 1.0]), "after ids were written", "errors")
 
 
+MOST_LOST = 0.5
+"""Of numbers as blocks: even one bit for each keeps more than half of their power."""
 INTO_BLOCKS: dict[str, Callable[[Context, Tensor, DType], Tensor]] = {
     "cast": lambda ctx, x, dtype: x.cast(ctx, dtype),
     "copy": lambda ctx, x, dtype: x.copy(ctx, ctx.zeros(dtype, *x.shape)),
@@ -345,22 +349,44 @@ INTO_BLOCKS: dict[str, Callable[[Context, Tensor, DType], Tensor]] = {
 
 @scenario("quant", smoke=1, default=2, nightly=10)
 def what_makes_blocks_works_or_is_refused_at_once(lab: Lab, draw: Draw) -> None:
-    """Every quantized type as a target: encoding works, or raises UnsupportedOpError before anything runs."""
-    for dtype in READABLE:
-        for what, make in INTO_BLOCKS.items():
-            with lab.backend.new_context() as ctx:
-                x = ctx.from_floats(np.linspace(-1, 1, 2 * dtype.block_size), dtype.block_size, 2)
-                try:
-                    y = make(ctx, x, dtype)
-                    ctx.forward(y).reserve()
-                except UnsupportedOpError:
-                    continue
-                except Exception as error:
-                    raise Fault(
-                        "errors",
-                        f"{what} to {dtype}: expected UnsupportedOpError, got {type(error).__name__}: {error}",
-                    ) from error
+    """Every quantized type as a target: encoding works, or raises UnsupportedOpError and leaves nothing behind."""
+    backend = lab.fresh()
+    try:
+        for dtype in READABLE:
+            for what, make in INTO_BLOCKS.items():
                 draw.note(f"{what} to {dtype}")
-                ctx.compute(y)
-                if len(y.bytes()) != 2 * dtype.type_size:
-                    raise Fault("errors", f"{what} to {dtype} made {len(y.bytes())} bytes of two blocks")
+                held = backend.memory().total()
+                if not _makes_blocks(backend, dtype, f"{what} to {dtype}", make):
+                    left = backend.memory().total() - held
+                    if left:
+                        raise Fault("memory", f"{what} to {dtype} is refused, and {left} bytes stay booked")
+    finally:
+        backend.close()
+
+
+def _makes_blocks(
+    backend: Backend, dtype: DType, told: str, make: Callable[[Context, Tensor, DType], Tensor]
+) -> bool:
+    """Whether a backend makes blocks of numbers, and not of others; false if it refuses to."""
+    numbers = np.linspace(-1, 1, 2 * dtype.block_size)
+    with backend.new_context() as ctx:
+        x = ctx.from_floats(numbers, dtype.block_size, 2)
+        try:
+            y = make(ctx, x, dtype)
+            ctx.forward(y).reserve()
+        except UnsupportedOpError:
+            return False
+        except Exception as error:
+            raised = f"{type(error).__name__}: {error}"
+            raise Fault("errors", f"{told}: expected UnsupportedOpError, got {raised}") from error
+        ctx.compute(y)
+        made = np.frombuffer(y.bytes(), np.uint8)
+    if made.size != 2 * dtype.type_size:
+        raise Fault("errors", f"{told} made {made.size} bytes of two blocks")
+    found = decode(made.reshape(2, -1), dtype).reshape(-1)
+    if "set_rows" in told:
+        found = np.roll(found, dtype.block_size)
+    lost = np.square(found - numbers).sum() / np.square(numbers).sum()
+    if not lost < MOST_LOST:
+        raise Fault("errors", f"{told} made blocks of other numbers: {lost:.0%} of their power is lost")
+    return True
