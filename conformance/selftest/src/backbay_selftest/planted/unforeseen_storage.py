@@ -1,4 +1,4 @@
-"""Faults planted without knowledge of the suite a third time: kept weights, types of caches, and memory read late."""
+"""Faults planted without knowledge of the suite a third and a fourth time: kept weights, types of caches, and memory read late."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from backbay import CacheConfig, DType, KernelBackend, Node, ops
-from backbay.plugin import HostBuffer, strided
+from backbay import CacheConfig, DType, Graph, KernelBackend, Node, ops
+from backbay.plugin import GRAPH, HostBuffer, KernelPlan, encoding_gap, strided
 
 from ..faults import BoundCall, Kind, Result, fault, named
 from ..fused import Array
@@ -116,3 +116,46 @@ def arithmetic_in_place_reads_a_part_of_itself_late(right: type[KernelBackend]) 
             return all(reader.storage is not x.storage for reader in readers)
 
     return InPlace
+
+
+# -- a fourth planting -------------------------------------------------------------------------------------
+
+
+@fault(Kind.OVERFLOW, ops.set_rows, like="L17108")
+def rows_of_one_element_end_with_the_first_block(call: BoundCall) -> Result:
+    """Rows of one element, as of values that are kept permuted, are written by one block of 256 threads."""
+    if call.x.shape[-1] > 1 or call.src.ndim < 2:
+        return call.right()
+    return call.right(src=call.src[..., :256, :], ids=call.ids[..., :256])
+
+
+@fault(Kind.CLAIMS, like="L21870")
+def a_cast_that_nothing_encodes_leaves_zeros(right: type[KernelBackend]) -> type[KernelBackend]:
+    """A cast to a dtype that the backend cannot quantize to is taken, and writes nothing."""
+
+    class Taking(right):  # type: ignore[misc, valid-type]
+        def compile(self, graph: Graph) -> KernelPlan:
+            return KernelPlan(self, graph)
+
+        def run_node(self, node: Node, arrays: Sequence[Array]) -> None:
+            if node.op is ops.cast and encoding_gap(node.dtype):
+                arrays[node.index][...] = 0
+            else:
+                super().run_node(node, arrays)
+
+    return Taking
+
+
+@fault(Kind.CLAIMS, like="L13720")
+def a_refused_graph_stays_booked(right: type[KernelBackend]) -> type[KernelBackend]:
+    """Memory is booked before a graph is checked, and not given back when it is refused."""
+
+    class Hasty(right):  # type: ignore[misc, valid-type]
+        def compile(self, graph: Graph) -> KernelPlan:
+            if any(node.op is ops.cast and encoding_gap(node.dtype) for node in graph.nodes):
+                made = sum(node.nbytes for node in graph.nodes if node.op and not node.is_view)
+                self.ledger.take(GRAPH, made, lambda: None)
+            plan: KernelPlan = super().compile(graph)
+            return plan
+
+    return Hasty
