@@ -16,10 +16,12 @@ from ..library.library import Library, text
 from .device_verdict import DeviceVerdict, is_known, verdict_of
 from .known_faults import KNOWN_FAULTS
 from .rpc_servers import PATIENCE, RpcServer, find_server, free_on, session
+from .trial_cases import SLICES_APART
 
 GPUS = (1, 2)  # of enum ggml_backend_dev_type: GPUs with memory of their own, and GPUs that share the host's
 WEIGHTS = 1  # of enum ggml_backend_buffer_usage
 UNALLOCATED: Ptr = ffi.cast("void *", 64)  # the address of tensors in a dry run
+PRODUCTS = ("MUL_MAT", "MUL_MAT_ID")  # by ggml's names
 RPC_LIMIT = 1 << 32  # RPC sends extents and strides in 32 bits
 
 logger = logging.getLogger("backbay.ggml")
@@ -92,10 +94,13 @@ class Device:
         )
 
     def reads(self, tensor: Ptr, source: Ptr) -> bool:
-        """Whether an op on the device reads an operand where it lies there."""
-        if self.verdict is None or not self._is_misplaced(source):
+        """Whether an op on the device reads an operand as it lies there."""
+        if self.verdict is None:
             return True
-        return self.verdict.takes(self._case(tensor, source))
+        is_product = text(self._lib.ggml_op_name(tensor.op)) in PRODUCTS
+        if is_product and has_slices_apart(source) and not self.verdict.takes(SLICES_APART):
+            return False
+        return not self._is_misplaced(source) or self.verdict.takes(self._case(tensor, source))
 
     def writes(self, tensor: Ptr) -> bool:
         """Whether an op that writes into a leaf on the device hits the right place."""
@@ -143,6 +148,13 @@ class Device:
         if self._empty_buffer != NULL:
             self._lib.ggml_backend_buffer_free(self._empty_buffer)
             self._empty_buffer = NULL
+
+
+def has_slices_apart(tensor: Ptr) -> bool:
+    """Whether each slice of two dimensions adjoins in itself, but not to the next one."""
+    nb, ne = tensor.nb, tensor.ne
+    whole = nb[1] * ne[1]
+    return bool((ne[2] > 1 and nb[2] != whole) or (ne[3] > 1 and nb[3] != whole * ne[2]))
 
 
 def rounded_up(nbytes: int, step: int) -> int:

@@ -18,27 +18,16 @@ CASES: dict[str, Case] = {}
 """By what is tried: views that begin between a device's places for tensors, by the ggml op that reads or writes them,
 with the view's dtype unless it is f32 (`GET_ROWS`, `GET_ROWS i32`, `into CPY`), and other faults, in words."""
 PLAIN = "a product"  # of which a device must be capable
-(
-    LARGE_MEAN,
-    BF16_NAN,
-    LARGE_TRIANGLE,
-    LONG_COPIES,
-    SMALL_TANH,
-    MANY_ROWS,
-    LOOSE_QUERIES,
-    PRODUCT_NAN,
-    REPEATED_IDS,
-) = (
-    "a norm of numbers with a large mean",
-    "NaN as bf16",
-    "a large triangle",
-    "copies of i64",
-    "tanh of small numbers",
-    "norms of many rows",
-    "attention of queries that begin at no whole vectors",
-    "products of NaN",
-    "a token that asks an expert twice",
-)
+LARGE_MEAN = "a norm of numbers with a large mean"
+BF16_NAN = "NaN as bf16"
+LARGE_TRIANGLE = "a large triangle"
+LONG_COPIES = "copies of i64"
+SMALL_TANH = "tanh of small numbers"
+MANY_ROWS = "norms of many rows"
+LOOSE_QUERIES = "attention of queries that begin at no whole vectors"
+PRODUCT_NAN = "products of NaN"
+REPEATED_IDS = "a token that asks an expert twice"
+SLICES_APART = "products of slices that do not adjoin"
 MOST_ROWS = (1 << 16) - 1  # that every device takes: Vulkan promises no more workgroups
 COPIED = (DType.F16, DType.BF16, DType.I32, DType.Q4_0, DType.Q4_1, DType.Q5_0, DType.Q5_1, DType.Q8_0)
 ROW, ROWS = 64, 12
@@ -339,3 +328,12 @@ def _product_of_nan(b: Bench) -> Tensor:
 def _repeated_ids(b: Bench) -> Tensor:
     ids = b.leaf(np.ones((12, 3), np.int32), DType.I32)
     return b.leaf(b.numbers(ROW, 4, 2)).mulmat_id(b.ctx, b.leaf(b.numbers(ROW, 1, 12)), ids)
+
+
+@_case(SLICES_APART)
+def _slices_apart(b: Bench) -> Tensor:
+    def apart(columns: int) -> Tensor:
+        return b.leaf(b.numbers(ROW, columns + 2, 3)).slice(b.ctx, 1, 0, columns)
+
+    few, many = (apart(5).mulmat(b.ctx, apart(columns)) for columns in (1, 17))
+    return few.concat(b.ctx, many, 1)

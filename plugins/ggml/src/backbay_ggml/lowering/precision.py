@@ -59,12 +59,12 @@ def _measured_product(verdict: DeviceVerdict, weight: DType, *, full: bool) -> P
 
 def _measured_attention(verdict: DeviceVerdict, specs: Specs, *, flash: bool) -> Precision:
     _query, key, value, _mask, _sinks, vmla = specs
-    used = [_measured_product(verdict, spec.dtype, full=True) for spec in (key, value) if spec is not None]
+    in_full = not verdict.takes(PRODUCT_NAN)
+    products = ((key, True), (value, in_full or flash), (vmla, in_full))
+    used = [_measured_product(verdict, spec.dtype, full=full) for spec, full in products if spec is not None]
     if flash:
         measured = (verdict.measured(attention_name(spec.dtype)) for spec in (key, value) if spec is not None)
         used += [each for each in measured if each is not None]
-    if vmla is not None:
-        used.append(_measured_product(verdict, vmla.dtype, full=False))
     return coarsest(used)
 
 

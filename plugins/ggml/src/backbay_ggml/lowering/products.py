@@ -26,7 +26,6 @@ TILE = 4  # columns that repacked weights are multiplied with at a time; the res
 
 def multiply(g: Builder, w: Node, x: Node, *, full: bool) -> Ptr:
     """The product of two nodes; `full` asks for sums in f32 on every device."""
-    full = full or g.fails(PRODUCT_NAN)  # which sums in f16 lose
     native = multiply_native(g, w, x)
     if native is not None:
         return native
@@ -81,7 +80,7 @@ def _exchanged(g: Builder, weights: Ptr, column: Ptr, *, full: bool) -> Ptr:
     ggml negates codes of columns, and -128 has no opposite: weights with such a code are not exchanged.
     """
     row = g.once(column, "q8_0", lambda: g.cast(column, DType.Q8_0))
-    return g.reshape(_mul_mat(g, row, weights, full=full), weights.ne[1])
+    return g.reshape(mul_mat(g, row, weights, full=full), weights.ne[1])
 
 
 def _multiply(g: Builder, w: Node, weights: Ptr, columns: Ptr, *, full: bool) -> Ptr:
@@ -89,9 +88,9 @@ def _multiply(g: Builder, w: Node, weights: Ptr, columns: Ptr, *, full: bool) ->
     kind = _arrangement(g, w, weights)
     evicting = columns.ne[1] > SET_COLUMNS and 4 * w.dim(1) % HALF_PAGE == 0
     if kind is None or w.dtype not in kind.spaced or not evicting:
-        return _mul_mat(g, weights, columns, full=full)
+        return mul_mat(g, weights, columns, full=full)
     longer = g.with_more_rows(weights, w.dim(1) + EXTRA_ROWS)
-    return g.first_rows(_mul_mat(g, longer, columns, full=full), w.dim(1))
+    return g.first_rows(mul_mat(g, longer, columns, full=full), w.dim(1))
 
 
 def _arrangement(g: Builder, w: Node, weights: Ptr) -> Arrangement | None:
@@ -99,8 +98,9 @@ def _arrangement(g: Builder, w: Node, weights: Ptr) -> Arrangement | None:
     return g.arrangement(w) if weights.extra != NULL and g.on_cpu else None
 
 
-def _mul_mat(g: Builder, w: Ptr, x: Ptr, *, full: bool) -> Ptr:
+def mul_mat(g: Builder, w: Ptr, x: Ptr, *, full: bool = False) -> Ptr:
+    """A product of ggml's; sums are in f32 if `full` asks for it, or the device's sums in f16 lose NaN."""
     product = g.call("mul_mat", w, x)
-    if full:
+    if full or g.fails(PRODUCT_NAN):
         g.lib.ggml_mul_mat_set_prec(product, FULL_PRECISION)
     return product

@@ -5,9 +5,10 @@ from __future__ import annotations
 from backbay import DType, Node, ops
 
 from ..devices.trial_cases import LOOSE_QUERIES
-from ..library.abi import FULL_PRECISION, NULL, Ptr, dtype_of
+from ..library.abi import NULL, Ptr, dtype_of
 from ..lowering.builder import Builder
 from ..lowering.native_attention import fits_native, native_attention
+from ..lowering.products import mul_mat
 from .kernel_table import kernel
 
 MANY = 64  # queries, as many as a tile of ggml's flash attention has
@@ -56,14 +57,14 @@ def scaled_dot_product_attention(
             return result  # (dv, heads, tokens, batch)
         return _times(g, vmla, g.permute(result, 0, 2, 1, 3))
     v = _value(g, value, cache_config_applied)  # (history, dv, kv_heads, batch)
-    result = g.call("mul_mat", v, _weights(g, q, k, bias, column, scale, softcap))
+    result = mul_mat(g, v, _weights(g, q, k, bias, column, scale, softcap))
     return _times(g, vmla, result)
 
 
 def _times(g: Builder, vmla: Node | None, result: Ptr) -> Ptr:
     """(dv, tokens, heads, batch), times vmla if there is one, as (dv or e, heads, tokens, batch)."""
     if vmla is not None:
-        result = g.call("mul_mat", g.rows(vmla), g.contiguous(result))
+        result = mul_mat(g, g.rows(vmla), g.contiguous(result))
     return g.contiguous(g.permute(result, 0, 2, 1, 3))
 
 
@@ -101,8 +102,7 @@ def _value(g: Builder, value: Node, permuted: bool) -> Ptr:
 def _weights(
     g: Builder, q: Ptr, k: Ptr, mask: Ptr | None, sinks: Ptr | None, scale: float, softcap: float
 ) -> Ptr:
-    scores = g.call("mul_mat", k, q)  # (history, tokens, heads, batch)
-    g.lib.ggml_mul_mat_set_prec(scores, FULL_PRECISION)
+    scores = mul_mat(g, k, q, full=True)  # (history, tokens, heads, batch)
     if softcap:
         scores = g.call("scale", g.call("tanh", g.call("scale", scores, scale / softcap)), softcap)
         scale = 1.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 from backbay import DType, Node, ops
 
 from ..devices.trial_cases import REPEATED_IDS
-from ..library.abi import FULL_PRECISION, Ptr, owner
+from ..library.abi import Ptr, owner
 from ..lowering.builder import Builder
-from ..lowering.products import activation, multiply
+from ..lowering.products import activation, mul_mat, multiply
 from .kernel_table import kernel
 
 
@@ -20,9 +20,7 @@ def mulmat(g: Builder, w: Node, x: Node) -> Ptr:
 def mulmat_full_prec(g: Builder, w: Node, x: Node) -> Ptr:
     if w.dtype is not DType.F16 or not g.library.sums_in_half:
         return multiply(g, w, x, full=True)
-    product = g.call("mul_mat", g.rows(w, DType.F32), g.rows(x, DType.F32))
-    g.lib.ggml_mul_mat_set_prec(product, FULL_PRECISION)
-    return product
+    return mul_mat(g, g.rows(w, DType.F32), g.rows(x, DType.F32), full=True)
 
 
 @kernel(ops.mulmat_id)
