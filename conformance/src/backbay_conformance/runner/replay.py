@@ -123,8 +123,9 @@ def _opened(backend: str, params: BackendParams) -> str:
 
 
 def _given(params: BackendParams) -> str:
-    """The options and the placement of a run as an argument; empty if it has neither."""
-    shown = [f"options={dict(params.options)!r}"] if params.options else []
+    """The threads, options and placement of a run as an argument; empty if it has none of them."""
+    shown = [f"num_threads={params.num_threads}"] if params.num_threads else []
+    shown += [f"options={dict(params.options)!r}"] if params.options else []
     if params.gpu_layers is not None:
         listed = ", ".join(f"backbay.GPULayers({gpu.id!r}, {list(gpu.layers)})" for gpu in params.gpu_layers)
         shown.append(f"gpu_layers=backbay.GPULayersList([{listed}])")

@@ -24,6 +24,7 @@ from backbay_ggml.devices.trial_cases import (
     PLAIN,
     PRODUCT_NAN,
     REPEATED_IDS,
+    SLICES_APART,
 )
 from backbay_ggml.library.abi import FULL_PRECISION, NULL
 from backbay_ggml.library.library import load_library
@@ -410,6 +411,27 @@ def test_each_id_gets_a_token_where_repeated_ids_are_lost(judged, columns) -> No
     expected, whole = product(judged())
     found, singly = product(judged(REPEATED_IDS))
     assert (whole, singly) == ([8, 3, 5, 1], [8, 1, 15, 1])
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("operand", ["weight", "columns"])
+def test_slices_that_do_not_adjoin_are_copied_where_products_read_them_wrongly(judged, operand) -> None:
+    def product(backend: Ggml) -> tuple[np.ndarray, list[str]]:
+        rng = np.random.default_rng(0)
+        with backend.new_context() as ctx:
+            own = ctx.layer(0)
+            weight, x = (own.from_floats(rng.standard_normal((3, rows, 64))) for rows in (8, 6))
+            if operand == "weight":
+                weight = weight.slice(own, 1, 0, 4)
+            else:
+                x = x.slice(own, 1, 0, 4)
+            made = weight.mulmat(own, x)
+            ctx.compute(made)
+            return made.numpy(), [each.partition("(")[0] for each in ctx.recording._plan.report()]
+
+    expected, plain = product(judged())
+    found, copied = product(judged(SLICES_APART))
+    assert (plain, copied) == (["RPC:0 mul_mat"], ["RPC:0 cont", "RPC:0 mul_mat"])
     np.testing.assert_array_equal(found, expected)
 
 
