@@ -15,7 +15,7 @@ from typing import final
 
 import numpy as np
 
-from backbay import BackendParams, DType, GPULayers, GPULayersList
+from backbay import BackendParams, Context, DType, GPULayers, GPULayersList, Tensor
 from backbay.plugin import Array, Bytes
 
 from .backend import Ggml
@@ -31,6 +31,25 @@ OF_PRODUCTS = ((3e-7, DType.F32), (1.5e-4, DType.F16), (1.2e-3, DType.BF16), (2e
 OF_ATTENTION = ((5e-6, DType.F32), (7e-4, DType.F16), (6e-3, DType.BF16), (5e-2, DType.Q8_0))
 """The most error of a result, relative to the sum of its terms' magnitudes, with operands rounded to a dtype."""
 SUMMED_IN_HALF = 3e-4  # a larger error of positive terms comes from sums in f16
+
+
+Product = Callable[[Context, Tensor, Tensor], Tensor]
+
+
+def plain(ctx: Context, weight: Tensor, x: Tensor) -> Tensor:
+    return weight.mulmat(ctx, x)
+
+
+def in_full(ctx: Context, weight: Tensor, x: Tensor) -> Tensor:
+    return weight.mulmat_full_prec(ctx, x)
+
+
+def of_experts(ctx: Context, weight: Tensor, x: Tensor) -> Tensor:
+    """The product with the only expert, of which each token asks."""
+    (inner, rows), tokens = weight.shape, x.dim(1)
+    ids = ctx.layer(0).from_ints(np.zeros((tokens, 1), np.int32))
+    experts = weight.reshape(ctx, inner, rows, 1)
+    return experts.mulmat_id(ctx, x.reshape(ctx, inner, 1, tokens), ids)
 
 
 @final
@@ -63,27 +82,27 @@ class Trial:
 
     # -- precision ---------------------------------------------------------------------------------------
 
-    def product(self, dtype: DType, *, full: bool) -> tuple[DType, DType]:
+    def product(self, dtype: DType, multiply: Product) -> tuple[DType, DType]:
         """The dtypes of operands and of sums in products with weights of a dtype."""
         worst, summed = 0.0, 0.0
         for columns in BATCHES:
             weight, x = (_normal(count, INNER) for count in (ROWS, columns))
-            worst = max(worst, self._error_of_product(dtype, weight, x, full=full))
-            error = self._error_of_product(
-                dtype, np.abs(weight) / 2, _held_exactly(columns, INNER), full=full
-            )
-            summed = max(summed, error)
+            worst = max(worst, self._error_of_product(dtype, weight, x, multiply))
+            exact = _held_exactly(columns, INNER)
+            summed = max(summed, self._error_of_product(dtype, np.abs(weight) / 2, exact, multiply))
         return _judged(dtype, worst, summed, OF_PRODUCTS)
 
-    def _error_of_product(self, dtype: DType, weight: Array, x: Array, *, full: bool) -> float:
+    def _error_of_product(self, dtype: DType, weight: Array, x: Array, multiply: Product) -> float:
         with self._device.new_context() as ctx:
             bench = Bench(ctx, self.quantized)
             w, columns = bench.leaf(weight, dtype), bench.leaf(x)
-            y = (w.mulmat_full_prec if full else w.mulmat)(ctx, columns)
+            y = multiply(ctx, w, columns)
             ctx.compute(y)
             exact = w.numpy().astype(np.float64)
             terms = np.abs(x.astype(np.float64)) @ np.abs(exact).T
-            return float(np.max(np.abs(y.numpy() - x.astype(np.float64) @ exact.T) / terms))
+            return float(
+                np.max(np.abs(y.numpy().reshape(terms.shape) - x.astype(np.float64) @ exact.T) / terms)
+            )
 
     def attention(self, dtype: DType) -> tuple[DType, DType]:
         """The dtypes of operands and of sums in attention over a cache of a dtype."""
@@ -140,11 +159,12 @@ Step = tuple[str, Callable[[], str | tuple[DType, DType]]]
 def steps(trial: Trial) -> list[Step]:
     """What the trial does, by name."""
     made: list[Step] = [(name, partial(trial.wrong, name)) for name in CASES]
-    made += [
-        (device_verdict.product_name(dtype, full=full), partial(trial.product, dtype, full=full))
-        for dtype in MEASURED
-        for full in (False, True)
-    ]
+    for dtype in MEASURED:
+        made += [
+            (device_verdict.product_name(dtype, full=False), partial(trial.product, dtype, plain)),
+            (device_verdict.product_name(dtype, full=True), partial(trial.product, dtype, in_full)),
+            (device_verdict.experts_name(dtype), partial(trial.product, dtype, of_experts)),
+        ]
     return made + [
         (device_verdict.attention_name(dtype), partial(trial.attention, dtype)) for dtype in ATTENDED
     ]

@@ -13,7 +13,7 @@ from rpc_servers import Server, serving
 
 from backbay import BackendParams, DType, GPULayers, GPULayersList, Precision, Spec, ops
 from backbay_ggml import Ggml
-from backbay_ggml.device_trial import ATTENDED, MEASURED, Trial, outcome, steps
+from backbay_ggml.device_trial import ATTENDED, MEASURED, Trial, of_experts, outcome, plain, steps
 from backbay_ggml.devices import device, device_verdict, missing_gpus, trial_cases
 from backbay_ggml.devices.device_verdict import DeviceVerdict, run_trial
 from backbay_ggml.devices.known_faults import KNOWN_FAULTS
@@ -49,7 +49,8 @@ def test_the_cpu_passes_its_own_trial(trial) -> None:
 @pytest.mark.parametrize("dtype", MEASURED)
 def test_measured_products_are_as_exact_as_the_cpu_declares(trial, dtype) -> None:
     declared = precision(load_library(), ops.mulmat, [Spec(dtype, (512, 8)), None], flash=True)
-    assert trial.product(dtype, full=False) == in_codes(declared)
+    assert trial.product(dtype, plain) == in_codes(declared)
+    assert trial.product(dtype, of_experts) == in_codes(declared)
 
 
 @pytest.mark.parametrize("dtype", ATTENDED)
@@ -438,7 +439,11 @@ def test_slices_that_do_not_adjoin_are_copied_where_products_read_them_wrongly(j
 def test_sums_in_f32_are_declared_where_sums_in_f16_lose_nan(judged) -> None:
     backend = judged(
         PRODUCT_NAN,
-        measured={"product q8_0": ("f16", "f16"), "product q8_0 in full precision": ("f16", "f32")},
+        measured={
+            "product q8_0": ("f16", "f16"),
+            "product q8_0 in full precision": ("f16", "f32"),
+            "product q8_0 of experts": ("f16", "f16"),
+        },
     )
     specs = [Spec(DType.Q8_0, (64, 8)), Spec(DType.F32, (64, 9))]
     assert backend.precision_on("RPC:0", ops.mulmat, specs).accumulate is DType.F32

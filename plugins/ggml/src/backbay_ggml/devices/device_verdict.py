@@ -69,6 +69,11 @@ def product_name(dtype: DType, *, full: bool) -> str:
     return f"product {dtype}{' in full precision' if full else ''}"
 
 
+def experts_name(dtype: DType) -> str:
+    """Under which products with experts of a dtype are measured."""
+    return f"product {dtype} of experts"
+
+
 def attention_name(dtype: DType) -> str:
     """Under which attention over a cache of a dtype is measured."""
     return f"attention {dtype}"

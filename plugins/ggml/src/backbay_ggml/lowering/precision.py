@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from backbay import DType, Op, Precision, Spec, ops
 
-from ..devices.device_verdict import DeviceVerdict, attention_name, product_name
+from ..devices.device_verdict import DeviceVerdict, attention_name, experts_name, product_name
 from ..devices.trial_cases import PRODUCT_NAN
 from ..library.library import Library
 
@@ -38,20 +39,25 @@ def precision_of_device(verdict: DeviceVerdict, op: Op[Any, Any], specs: Specs, 
     if op is ops.scaled_dot_product_attention:
         return _measured_attention(verdict, specs, flash=flash)
     first = specs[0]
-    in_full = not verdict.takes(PRODUCT_NAN)  # then sums in f16 are used for experts only
+    in_full = not verdict.takes(PRODUCT_NAN)  # then nobody but experts adds in f16
+    if first is not None and op is ops.mulmat_id:
+        return _measured(verdict, first.dtype, experts_name)
     if first is not None and op in PRODUCTS:
-        full = op is ops.mulmat_full_prec or (in_full and op is ops.mulmat)
-        return _measured_product(verdict, first.dtype, full=full)
+        return _measured_product(verdict, first.dtype, full=in_full or op is ops.mulmat_full_prec)
     if op in BY_PRODUCTS:
         return _measured_product(verdict, DType.F32, full=in_full)
     return EXACT
 
 
 def _measured_product(verdict: DeviceVerdict, weight: DType, *, full: bool) -> Precision:
+    return _measured(verdict, weight, partial(product_name, full=full))
+
+
+def _measured(verdict: DeviceVerdict, weight: DType, name: Callable[[DType], str]) -> Precision:
     """Quantized weights that were not measured count as the coarsest of those that were."""
-    found = verdict.measured(product_name(weight, full=full))
+    found = verdict.measured(name(weight))
     if found is None:
-        others = (verdict.measured(product_name(dtype, full=full)) for dtype in DType if dtype.is_quantized)
+        others = (verdict.measured(name(dtype)) for dtype in DType if dtype.is_quantized)
         found = coarsest([EXACT, *(each for each in others if each is not None)])
     # What rounds columns to f16 or bf16 rounds weights, too, once their blocks are decoded.
     return replace(found, weight=found.activation) if found.activation in HALVES else found
