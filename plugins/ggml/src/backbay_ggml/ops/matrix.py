@@ -25,18 +25,19 @@ def mulmat_full_prec(g: Builder, w: Node, x: Node) -> Ptr:
 
 @kernel(ops.mulmat_id)
 def mulmat_id(g: Builder, w: Node, x: Node, ids: Node) -> Ptr:
-    columns, chosen = activation(g, w, x), g.raw(ids)
+    experts, columns, chosen = g.rows(w), activation(g, w, x), g.raw(ids)
     if not g.on_cpu:
-        # Vulkan's code takes all ids for adjoining ones, and ends the process at columns that do not adjoin.
-        columns, chosen = g.contiguous(columns), g.with_rows(chosen)
+        # Vulkan's code takes all ids for adjoining ones, ends the process at columns that do not adjoin, and rounds experts
+        # that do not.
+        experts, columns, chosen = g.contiguous(experts), g.contiguous(columns), g.with_rows(chosen)
     used, tokens = chosen.ne[0], chosen.ne[1]
     if ids.op is ops.top_k or min(used, tokens) == 1 or not g.fails(REPEATED_IDS):
-        return g.call("mul_mat_id", g.rows(w), columns, chosen)
+        return g.call("mul_mat_id", experts, columns, chosen)
     # Each id becomes that of a token of its own.
     columns = g.reshape(
         g.call("repeat_4d", columns, columns.ne[0], used, tokens, 1), columns.ne[0], 1, used * tokens
     )
-    made = g.call("mul_mat_id", g.rows(w), columns, g.reshape(g.contiguous(chosen), 1, used * tokens))
+    made = g.call("mul_mat_id", experts, columns, g.reshape(g.contiguous(chosen), 1, used * tokens))
     return g.reshape(made, made.ne[0], used, tokens)
 
 
