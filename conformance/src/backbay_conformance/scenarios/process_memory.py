@@ -226,7 +226,7 @@ def of_working_memory(ctx: Context) -> Tensor:
 
 def of_attention(ctx: Context) -> Tensor:
     """Attention whose scores are more than all its operands."""
-    q = ctx.input().zeros(DType.F32, 16, 8, 1024)
+    q = ctx.input().zeros(DType.F32, 16, 8, 512)
     k, v = (ctx.zeros(DType.F32, 16, 1, 2048) for _ in range(2))
     return q.scaled_dot_product_attention(ctx, k, v, scale=0.25)
 
