@@ -285,9 +285,10 @@ def same_rank(x: Array, rank: int) -> Array:
 
 @case(ops.concat)
 def concat(draw: Draw) -> Call:
-    shape = draw.shape(scalars=True)
-    x = moved(draw, shape, blocks=True)
-    dim = 0 if x.dtype.is_quantized and draw.flag() else draw.by_turn(0, 1, 2, 3)
+    states = draw.on_turn(5, 16)  # of a convolution, before a transposed input, of several sequences
+    shape = (draw.pick(3, 1, 4), draw.pick(5, 33), draw.pick(2, 3)) if states else draw.shape(scalars=True)
+    x = moved(draw, shape, blocks=not states)
+    dim = 0 if states or (x.dtype.is_quantized and draw.flag()) else draw.by_turn(0, 1, 2, 3)
     extent = x.shape[dim] if dim < len(x.shape) else 1
     unit = x.dtype.block_size if dim == 0 else 1
     other = [*x.shape, 1, 1, 1, 1][: max(len(x.shape), dim + 1)]
@@ -295,6 +296,9 @@ def concat(draw: Draw) -> Call:
     while len(other) > 1 and other[-1] == 1 and draw.flag():  # dim may lie beyond both ranks
         other.pop()
     t2 = x if draw.on_turn(13, 16) else draw.operand(x.dtype, other, Bits())
+    if states:
+        steps = (permuted(x.dtype, tuple(other), (1, 0, 2)),)
+        t2 = replace(t2, layout=Layout(x.dtype, tuple(other), steps))
 
     def formula(x: Array, t2: Array, dim: int) -> Array:
         rank = max(x.ndim, t2.ndim, dim + 1)
