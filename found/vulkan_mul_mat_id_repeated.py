@@ -1,5 +1,5 @@
 """mul_mat_id of several tokens leaves out products of a token that asks an expert more than once: it makes room for one
-row of each token and expert. ggml's code for CUDA had the same fault: llama.cpp#26294.
+row of each token and expert. ggml's code for CUDA had the same fault: ggml-org/llama.cpp#26294.
 
 project: ggml on Vulkan
 needs: a ggml with Vulkan, and a driver

@@ -1,5 +1,5 @@
-"""mul_mat takes slices for adjoining whose rows adjoin: of an operand that is a view of some columns of each slice, and of
-one that repeats a slice, all slices but the first are read from wrong places, though supports_op says yes.
+"""mul_mat assumes that slices adjoin if the rows of each slice do. It reads all slices but the first from wrong places if an
+operand is a view of some columns of each slice, or repeats a slice, though supports_op says yes.
 
 project: ggml on Vulkan
 needs: a ggml with Vulkan, and a driver

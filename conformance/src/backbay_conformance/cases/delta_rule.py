@@ -77,7 +77,7 @@ def rule_formula(
     read = k * e if removed is None else removed
     state, outputs = s, []
     for t in range(tokens):
-        known = state.einsum("nhvk,nhk->nhv", read[:, t], key)
+        known = state.activation().einsum("nhvk,nhk->nhv", read[:, t].activation(), key)
         if removed is None:
             shared = share[:, t]
             terms = outer(v[:, t] * shared, k[:, t]), outer(known * shared, -k[:, t])
@@ -85,7 +85,7 @@ def rule_formula(
             terms = outer(v[:, t], k[:, t]), outer(known, -(removed[:, t] * share[:, t]))
         kept = state * e[:, t].reshape(sequences, heads, 1, e.shape[-1])
         state = concatenate([x.reshape(*x.shape, 1) for x in (kept, *terms)], -1).sum()[..., 0]
-        outputs.append(state.einsum("nhvk,nhk->nhv", q[:, t], key))
+        outputs.append(state.activation().einsum("nhvk,nhk->nhv", q[:, t].activation(), key))
     y = [concatenate([o.reshape(sequences, 1, heads, value) for o in outputs], 1)] if tokens else []
     return concatenate([part.reshape(-1) for part in (*y, state)], 0)
 

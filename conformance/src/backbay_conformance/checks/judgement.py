@@ -96,15 +96,15 @@ def judge(
 def _stays_exact(call: Call, cost: Cost) -> bool:
     """Whether data that are drawn to be exact give exact sums.
 
-    In f16 they do not if blocks have large codes; and the type that weights are rounded to must hold the weights.
+    In f16 they do not if blocks have large codes, and every operand must be exact in the type that weights are rounded to.
     """
     in_codes = cost.activation.is_quantized or any(operand.dtype.is_quantized for operand in call.operands())
     if in_codes and cost.accumulate > NARROW:
         return False
-    weights = call.operands() if cost.weight is not DType.F32 else ()
+    operands = call.operands() if cost.weight is not DType.F32 else ()
     return all(
         (round_to(each.decoded, cost.weight) == each.decoded).all()
-        for each in weights
+        for each in operands
         if not each.dtype.is_integer
     )
 

@@ -30,8 +30,8 @@ from .selection import Item
 from .shrink import Failing, shrink
 from .waiting import Patience
 
-STARTING = 120.0
-"""Seconds for a worker to import the backend and open it, beside those that the backend's trial may take."""
+STARTING, LONGEST = 120.0, 3600.0
+"""Seconds for a worker to import the backend and open it, and the most that the backend's trial may take besides."""
 
 logger = logging.getLogger(__name__)
 
@@ -132,14 +132,11 @@ class Worker:
     def _begin(self) -> dict[str, Any]:
         """The first message that is neither a warning nor the time that the backend's trial may take."""
         seconds = STARTING
-        while True:
-            first = self.hear(seconds)
-            if "warning" in first:
-                logger.warning("%s", first["warning"])
-            elif "trial_seconds" in first:
-                seconds += first["trial_seconds"]
-            else:
-                return first
+        patience = Patience(self.process.pid, seconds)
+        while "trial_seconds" in (first := self._heard(patience, seconds)):
+            seconds += min(max(float(first["trial_seconds"]), 0.0), LONGEST)
+            patience = Patience(self.process.pid, seconds)
+        return first
 
     def tell(self, message: Any) -> None:
         assert self.process.stdin is not None
@@ -151,7 +148,15 @@ class Worker:
 
     def hear(self, seconds: float) -> dict[str, Any]:
         """The next message; DiedError if the process ends first, or takes longer."""
-        patience = Patience(self.process.pid, seconds)
+        return self._heard(Patience(self.process.pid, seconds), seconds)
+
+    def _heard(self, patience: Patience, seconds: float) -> dict[str, Any]:
+        """The next message but warnings, which are passed on."""
+        while "warning" in (message := self._message(patience, seconds)):
+            logger.warning("%s", message["warning"])
+        return message
+
+    def _message(self, patience: Patience, seconds: float) -> dict[str, Any]:
         while b"\n" not in self._pending:
             if not select.select([self._reading], [], [], patience.pause)[0]:
                 if patience.over:

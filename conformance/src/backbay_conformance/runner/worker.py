@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from backbay.discovery import entry
@@ -27,12 +28,13 @@ class Line:
     """Messages to the run, one JSON text per line, over a descriptor that printing does not use."""
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+        self._descriptor, self._lock = descriptor, Lock()
 
     def say(self, **message: Any) -> None:
         data = (json.dumps(message) + "\n").encode()
-        while data:
-            data = data[os.write(self._descriptor, data) :]
+        with self._lock:  # threads of the backend may warn at the same time
+            while data:
+                data = data[os.write(self._descriptor, data) :]
 
 
 def main() -> None:
@@ -69,11 +71,24 @@ def main() -> None:
     lab.discard()
 
 
+class _Teller(logging.Handler):
+    """Sends warnings to the run."""
+
+    def __init__(self, line: Line) -> None:
+        super().__init__(logging.WARNING)
+        self._line = line
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._line.say(warning=record.getMessage())
+        except Exception:  # noqa: BLE001  logging raises nothing into the code that warns
+            self.handleError(record)
+
+
 @contextmanager
 def _warnings_told(line: Line) -> Iterator[None]:
     """Send backbay's warnings to the run, such as those about a device's trial, which takes minutes."""
-    handler, logger = logging.Handler(logging.WARNING), logging.getLogger("backbay")
-    handler.emit = lambda record: line.say(warning=record.getMessage())  # type: ignore[method-assign]
+    handler, logger = _Teller(line), logging.getLogger("backbay")
     logger.addHandler(handler)
     try:
         yield

@@ -339,7 +339,7 @@ def wrong_ids_never_run(lab: Lab, draw: Draw) -> None:
 
 
 MOST_LOST = 0.5
-"""Of numbers as blocks: even one bit for each keeps more than half of their power."""
+"""The largest share of the numbers' power that encoding them as blocks may lose: one bit for each loses less."""
 INTO_BLOCKS: dict[str, Callable[[Context, Tensor, DType], Tensor]] = {
     "cast": lambda ctx, x, dtype: x.cast(ctx, dtype),
     "copy": lambda ctx, x, dtype: x.copy(ctx, ctx.zeros(dtype, *x.shape)),
@@ -353,10 +353,10 @@ def what_makes_blocks_works_or_is_refused_at_once(lab: Lab, draw: Draw) -> None:
     backend = lab.fresh()
     try:
         for dtype in READABLE:
-            for what, make in INTO_BLOCKS.items():
+            for what in INTO_BLOCKS:
                 draw.note(f"{what} to {dtype}")
                 held = backend.memory().total()
-                if not _makes_blocks(backend, dtype, f"{what} to {dtype}", make):
+                if not _makes_blocks(backend, dtype, what):
                     left = backend.memory().total() - held
                     if left:
                         raise Fault("memory", f"{what} to {dtype} is refused, and {left} bytes stay booked")
@@ -364,15 +364,14 @@ def what_makes_blocks_works_or_is_refused_at_once(lab: Lab, draw: Draw) -> None:
         backend.close()
 
 
-def _makes_blocks(
-    backend: Backend, dtype: DType, told: str, make: Callable[[Context, Tensor, DType], Tensor]
-) -> bool:
-    """Whether a backend makes blocks of numbers, and not of others; false if it refuses to."""
+def _makes_blocks(backend: Backend, dtype: DType, what: str) -> bool:
+    """Whether a backend encodes numbers as blocks, which must decode to about the same numbers; false if it refuses to."""
+    told = f"{what} to {dtype}"
     numbers = np.linspace(-1, 1, 2 * dtype.block_size)
     with backend.new_context() as ctx:
         x = ctx.from_floats(numbers, dtype.block_size, 2)
         try:
-            y = make(ctx, x, dtype)
+            y = INTO_BLOCKS[what](ctx, x, dtype)
             ctx.forward(y).reserve()
         except UnsupportedOpError:
             return False
@@ -384,7 +383,7 @@ def _makes_blocks(
     if made.size != 2 * dtype.type_size:
         raise Fault("errors", f"{told} made {made.size} bytes of two blocks")
     found = decode(made.reshape(2, -1), dtype).reshape(-1)
-    if "set_rows" in told:
+    if what == "set_rows":  # with the rows exchanged
         found = np.roll(found, dtype.block_size)
     lost = np.square(found - numbers).sum() / np.square(numbers).sum()
     if not lost < MOST_LOST:

@@ -41,7 +41,8 @@ def mulmat(w: Spec, x: Spec) -> Spec:
     w is (k, n, wa, wb) of any float or quantized type, x is (k, m, xa, xb) of any float type; y is f32
     (n, m, xa, xb), of x's rank. ra = xa / wa and rb = xb / wb must be integers: ra consecutive slices of x in
     dimension 2 (rb in dimension 3) share one slice of w. With k = 0 the result is 0. A backend may round x to the
-    activation type that its `precision` declares, and sum in the declared accumulation type.
+    activation type that its `precision` declares, w to the declared weight type, and sum in the declared accumulation
+    type.
     """
     return _product(w, x)
 
@@ -50,7 +51,7 @@ def mulmat(w: Spec, x: Spec) -> Spec:
 def mulmat_full_prec(w: Spec, x: Spec) -> Spec:
     """mulmat, but sums are kept in f32 or better, whatever `precision` the backend declares for mulmat.
 
-    If w is quantized, x may still be rounded to the declared activation type.
+    Operands may still be rounded to the types that the backend declares for this op.
     """
     return _product(w, x)
 
@@ -60,7 +61,8 @@ def mulmat_id(w: Spec, x: Spec, ids: Spec) -> Spec:
     """y[i,u,t] = sum over k of w[k,i,ids[u,t]] * x[k, u mod m, t]: each token times its chosen experts.
 
     w is (k, n, experts) of any float or quantized type, x is float (k, m, tokens) with m = 1 or m = used, ids is i32
-    (used, tokens); y is f32 (n, used, tokens). Every id is in [0, experts). The precision is mulmat's.
+    (used, tokens); y is f32 (n, used, tokens). Every id is in [0, experts). A backend may round
+    as in mulmat, by the precision that it declares for this op.
     """
     _weight(w)
     require_float(x, "the second operand")

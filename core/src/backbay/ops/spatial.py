@@ -56,7 +56,7 @@ def conv2d(
     likewise for the height. OC = 0 or N = 0 gives an empty result, IC = 0 gives zeros; with W = 0 all data is
     padding. A value that is not finite follows IEEE arithmetic in every window that contains it, and affects no
     other window; where it meets a weight of 0, or an infinite weight meets padding, the result may be NaN or not. A
-    backend may round data to the activation type that its `precision` declares, and sum in the declared
+    backend may round data and weight to the types that its `precision` declares, and sum in the declared
     accumulation type.
     """
     width, height = _planes(weight, data, s0, s1, p0, p1, d0, d1)

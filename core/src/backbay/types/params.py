@@ -148,9 +148,10 @@ class Precision:
 
     `activation`: the second operand of products, convolutions and attention may be rounded to this dtype, and so may
     the operand of gelu and quick_gelu. `accumulate`: sums are kept in this dtype, and each step of any other
-    arithmetic is rounded to it; sums in f16 may be kept at an eighth of their size, so that they do not outgrow it. Arithmetic may flush results below f32's normal range to zero; moves and casts keep
+    arithmetic is rounded to it. Sums in f16 may be kept at an eighth of their size, so that they do not outgrow f16, and then
+    numbers near zero lose three bits. Arithmetic may flush results below f32's normal range to zero; moves and casts keep
     all subnormals. `flushes_subnormals`: arithmetic may also read operands and float attributes below this range as
-    zeros of their signs, as XLA and many GPUs do. `weight`: the first operand of products and convolutions may be
+    zeros of their signs, as XLA and many GPUs do. `weight`, a float type: the first operand of products and convolutions may be
     rounded to this dtype, too, quantized weights after their blocks are decoded.
     """
 

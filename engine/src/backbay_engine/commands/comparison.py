@@ -149,5 +149,5 @@ def expected_error(backend: Backend, x: Tensor, operands: Sequence[Tensor | None
         return UNITS.get(x.dtype, QUANTIZED_UNIT)
     stated = backend.precision(x.op, operands)
     depth = max((operand.dim(0) for operand in operands if operand is not None), default=1)
-    rounding = UNITS.get(stated.activation, QUANTIZED_UNIT) + UNITS.get(x.dtype, QUANTIZED_UNIT)
+    rounding = sum(UNITS.get(dtype, QUANTIZED_UNIT) for dtype in (stated.activation, stated.weight, x.dtype))
     return ROUNDINGS * (rounding + sqrt(depth) * UNITS.get(stated.accumulate, QUANTIZED_UNIT))

@@ -19,7 +19,7 @@ Array: TypeAlias = NDArray[Any]
 def roundoff(backend: Backend, *dtypes: DType) -> float:
     """The coarsest roundoff of a product in f32, or of other types, such as the cache's."""
     declared = backend.precision(mulmat, [Spec(DType.F32, (8, 8)), Spec(DType.F32, (8, 8))])
-    kinds = (DType.F32, declared.activation, declared.accumulate, *dtypes)
+    kinds = (DType.F32, declared.activation, declared.accumulate, declared.weight, *dtypes)
     return max(ROUNDOFFS.get(dtype, 0.0) for dtype in kinds)
 
 

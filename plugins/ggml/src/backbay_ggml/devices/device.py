@@ -97,10 +97,15 @@ class Device:
         """Whether an op on the device reads an operand as it lies there."""
         if self.verdict is None:
             return True
-        is_product = text(self._lib.ggml_op_name(tensor.op)) in PRODUCTS
-        if is_product and has_slices_apart(source) and not self.verdict.takes(SLICES_APART):
+        if self.misreads_slices(tensor, source):
             return False
         return not self._is_misplaced(source) or self.verdict.takes(self._case(tensor, source))
+
+    def misreads_slices(self, tensor: Ptr, source: Ptr) -> bool:
+        """Whether an op on the device takes the slices of an operand for adjoining, wherever the operand lies."""
+        if self.verdict is None or self.verdict.takes(SLICES_APART) or not has_slices_apart(source):
+            return False
+        return text(self._lib.ggml_op_name(tensor.op)) in PRODUCTS
 
     def writes(self, tensor: Ptr) -> bool:
         """Whether an op that writes into a leaf on the device hits the right place."""
@@ -154,6 +159,8 @@ def has_slices_apart(tensor: Ptr) -> bool:
     """Whether each slice of two dimensions adjoins in itself, but not to the next one."""
     nb, ne = tensor.nb, tensor.ne
     whole = nb[1] * ne[1]
+    if nb[1] * dtype_of(tensor).block_size != nb[0] * ne[0]:
+        return False
     return bool((ne[2] > 1 and nb[2] != whole) or (ne[3] > 1 and nb[3] != whole * ne[2]))
 
 

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from backbay import DType, Precision
+from backbay import BackbayError, DType, Precision
 from backbay.plugin import CachedValue, ended_from_outside, start_helper
 
 from ..library.library import Library
@@ -46,7 +46,8 @@ class DeviceVerdict:
 
     why_not    why the device cannot be used; empty if it can.
     wrong      the cases of `trial_cases` that the device computes wrongly, with what came.
-    precision  the dtypes of operands and of sums, by the names of products and of attention below.
+    precision  the dtypes of operands and of sums, by the names of products, of experts and of attention below.
+    tried      the cases that came to an end, right or wrong.
     """
 
     why_not: str = ""
@@ -97,7 +98,15 @@ def verdict_of(library: Library, device: str, description: str) -> DeviceVerdict
 def _found_once(library: Library, device: str, description: str) -> DeviceVerdict:
     """The verdict of a trial, or of another process that tries the device at this time."""
     kept, waiting = _kept(library, description), _News()
-    with kept.found_once(lambda: waiting.tell("waiting for another process that tries %s", device)):
+
+    def wait() -> None:
+        waiting.tell("waiting for another process that tries %s", device)
+        if time.monotonic() - waiting.begun > WHOLE + PATIENCE:
+            raise BackbayError(
+                f"another process tries {device}, and has come to no end; end it, and start again"
+            )
+
+    with kept.found_once(wait):
         verdict = _recalled(library, description)
         if verdict is None:
             verdict, lasts = run_trial(library, device)

@@ -117,8 +117,8 @@ class OpPlacement:
         found: list[tuple[Ptr, Device]] = []
         brought: set[tuple[str, int]] = set()  # operands that a device has got from elsewhere
         here, inputs = self._cpu, 0
-        written = [tensor for tensor in graph.order if tensor.op not in self._library.view_ops]
-        for tensor in chain.from_iterable(self._that_run(graph, tensor) for tensor in written):
+        lowered = [tensor for tensor in graph.order if tensor.op not in self._library.view_ops]
+        for tensor in chain.from_iterable(self._ops_to_run(graph, tensor) for tensor in lowered):
             device = self._supporting_device(graph, tensor)
             inputs = inputs if device is here else 0
             here = device
@@ -136,7 +136,7 @@ class OpPlacement:
 
     # -- writes into leaves that lie on a device without the op ------------------------------------------
 
-    def _that_run(self, graph: LoweredGraph, tensor: Ptr) -> Sequence[Ptr]:
+    def _ops_to_run(self, graph: LoweredGraph, tensor: Ptr) -> Sequence[Ptr]:
         """The op itself; in place of a write that its leaf's device does not run, what writes through the CPU."""
         home = self._device_of(tensor)
         if tensor.view_src == NULL or home.is_cpu or self._runs(graph, tensor, home, is_write=True):
@@ -167,7 +167,9 @@ class OpPlacement:
         nbytes = self._lib.ggml_nbytes(leaf)
         dtype = DType.F16 if nbytes % DType.I32.type_size else DType.I32
         if nbytes % dtype.type_size:
-            raise UnsupportedOpError(f"{self._device_of(leaf).id} copies no {nbytes} bytes")
+            raise UnsupportedOpError(
+                f"{self._device_of(leaf).id} copies only even numbers of bytes, not {nbytes}"
+            )
         strides = (dtype.type_size, nbytes, nbytes, nbytes)
         return graph.view(leaf, dtype, (nbytes // dtype.type_size, 1, 1, 1), strides, 0)
 
@@ -176,13 +178,13 @@ class OpPlacement:
     def _copies_of_overlapping(
         self, graph: LoweredGraph, tensor: Ptr, device: Device
     ) -> list[tuple[Ptr, Device]]:
-        """Copies of operands from elsewhere whose elements overlap.
+        """Copies of operands from elsewhere whose elements overlap, or whose slices the device would misread.
 
-        ggml's scheduler moves no view that is larger than the tensor that it looks into.
+        ggml's scheduler moves no view that is larger than the tensor that it looks into, and moves others with their strides.
         """
         made: list[tuple[Ptr, Device]] = []
         for index, source in self._operands_elsewhere(tensor, device):
-            if not self._overlaps(source):
+            if not self._overlaps(source) and not device.misreads_slices(tensor, source):
                 continue
             operand = copy = self._lib.ggml_cont(graph.pool(), source)
             home = self._device_of(source)

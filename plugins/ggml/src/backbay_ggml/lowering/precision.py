@@ -15,6 +15,9 @@ from ..library.library import Library
 
 Specs = Sequence[Spec | None]
 EXACT = Precision(DType.F32, DType.F32)
+UNMEASURED = Precision(
+    DType.Q8_0, DType.F16
+)  # a trial that did not come to its end may have missed the coarsest
 PRODUCTS = (ops.mulmat, ops.mulmat_full_prec, ops.mulmat_id)
 BY_PRODUCTS = (ops.conv2d, ops.conv3d)
 """Ops that are lowered to products of f32."""
@@ -39,7 +42,7 @@ def precision_of_device(verdict: DeviceVerdict, op: Op[Any, Any], specs: Specs, 
     if op is ops.scaled_dot_product_attention:
         return _measured_attention(verdict, specs, flash=flash)
     first = specs[0]
-    in_full = not verdict.takes(PRODUCT_NAN)  # then nobody but experts adds in f16
+    in_full = not verdict.takes(PRODUCT_NAN)  # then only products of experts may add in f16
     if first is not None and op is ops.mulmat_id:
         return _measured(verdict, first.dtype, experts_name)
     if first is not None and op in PRODUCTS:
@@ -58,7 +61,7 @@ def _measured(verdict: DeviceVerdict, weight: DType, name: Callable[[DType], str
     found = verdict.measured(name(weight))
     if found is None:
         others = (verdict.measured(name(dtype)) for dtype in DType if dtype.is_quantized)
-        found = coarsest([EXACT, *(each for each in others if each is not None)])
+        found = coarsest([each for each in others if each is not None] or [UNMEASURED])
     # What rounds columns to f16 or bf16 rounds weights, too, once their blocks are decoded.
     return replace(found, weight=found.activation) if found.activation in HALVES else found
 
@@ -66,7 +69,7 @@ def _measured(verdict: DeviceVerdict, weight: DType, name: Callable[[DType], str
 def _measured_attention(verdict: DeviceVerdict, specs: Specs, *, flash: bool) -> Precision:
     _query, key, value, _mask, _sinks, vmla = specs
     in_full = not verdict.takes(PRODUCT_NAN)
-    products = ((key, True), (value, in_full or flash), (vmla, in_full))
+    products = ((key, True), (value, in_full), (vmla, in_full))
     used = [_measured_product(verdict, spec.dtype, full=full) for spec, full in products if spec is not None]
     if flash:
         measured = (verdict.measured(attention_name(spec.dtype)) for spec in (key, value) if spec is not None)

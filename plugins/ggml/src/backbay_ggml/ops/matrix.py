@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from backbay import DType, Node, ops
 
-from ..devices.trial_cases import REPEATED_IDS
-from ..library.abi import Ptr, owner
+from ..devices.trial_cases import PRODUCT_NAN, REPEATED_IDS
+from ..library.abi import FULL_PRECISION, Ptr, owner
 from ..lowering.builder import Builder
 from ..lowering.products import activation, mul_mat, multiply
 from .kernel_table import kernel
@@ -27,18 +27,24 @@ def mulmat_full_prec(g: Builder, w: Node, x: Node) -> Ptr:
 def mulmat_id(g: Builder, w: Node, x: Node, ids: Node) -> Ptr:
     experts, columns, chosen = g.rows(w), activation(g, w, x), g.raw(ids)
     if not g.on_cpu:
-        # Vulkan's code takes all ids for adjoining ones, ends the process at columns that do not adjoin, and rounds experts
-        # that do not.
+        # Vulkan's code reads all ids as if they adjoined, ends the process at columns that do not adjoin, and rounds experts
+        # that do not adjoin to f16.
         experts, columns, chosen = g.contiguous(experts), g.contiguous(columns), g.with_rows(chosen)
     used, tokens = chosen.ne[0], chosen.ne[1]
     if ids.op is ops.top_k or min(used, tokens) == 1 or not g.fails(REPEATED_IDS):
-        return g.call("mul_mat_id", experts, columns, chosen)
-    # Each id becomes that of a token of its own.
-    columns = g.reshape(
-        g.call("repeat_4d", columns, columns.ne[0], used, tokens, 1), columns.ne[0], 1, used * tokens
-    )
-    made = g.call("mul_mat_id", experts, columns, g.reshape(g.contiguous(chosen), 1, used * tokens))
+        return _by_experts(g, experts, columns, chosen)
+    # Each pair of a token and an id becomes a token with one id.
+    inner, pairs = columns.ne[0], used * tokens
+    columns = g.reshape(g.call("repeat_4d", columns, inner, used, tokens, 1), inner, 1, pairs)
+    made = _by_experts(g, experts, columns, g.reshape(g.contiguous(chosen), 1, pairs))
     return g.reshape(made, made.ne[0], used, tokens)
+
+
+def _by_experts(g: Builder, experts: Ptr, columns: Ptr, ids: Ptr) -> Ptr:
+    made = g.call("mul_mat_id", experts, columns, ids)
+    if g.fails(PRODUCT_NAN):  # Vulkan's code heeds this for experts in f16 alone
+        made.op_params[0] = FULL_PRECISION
+    return made
 
 
 @kernel(ops.add_id)

@@ -10,6 +10,7 @@ from backbay import DType, Node, UnsupportedOpError, ops
 
 from ..library.abi import Ptr
 from ..lowering.builder import Builder
+from ..lowering.products import mul_mat
 from ..tensors.layouts import LARGEST, four
 from .index import same_rows_of_slices
 from .kernel_table import kernel
@@ -154,4 +155,4 @@ def _product(g: Builder, kernels: Ptr, windows: Ptr, out: int) -> Ptr:
     inner, rows = windows.ne[0], windows.ne[1] * windows.ne[2] * windows.ne[3]
     if inner * rows > LARGEST:
         raise MemoryError("the windows of a convolution fit no memory")
-    return g.call("mul_mat", g.reshape(windows, inner, rows), g.reshape(kernels, inner, out))
+    return mul_mat(g, g.reshape(windows, inner, rows), g.reshape(kernels, inner, out))
