@@ -60,7 +60,8 @@ def delta_rule(draw: Draw) -> Call:
         draw.floats((extent, *each), FILLS[name], dtype=DType.F32)
         for name, extent in (("decay", decay), ("share", share), ("removed", key))
     ]
-    call = Call((s, q, k, v, *rest[:2], rest[2] if removes else None), rule_formula)
+    args = (s, q, k, v, *rest[:2], rest[2] if removes else None)
+    call = Call(args, rule_formula, exact=False)  # exp(0) need not be 1 to the last bit
     if draw.mode == "special" and 0 not in v.shape:
         v.fill = Numbers("ni", low=-8, high=8, few=True)
         call.free, call.instead = broken_heads, None
@@ -92,6 +93,7 @@ def rule_formula(
 
 def outer(rows: Number, columns: Number) -> Number:
     """(.., rows) and (.., columns) to (.., rows, columns)"""
+    rows, columns = rows.activation(), columns.activation()  # a composite takes products
     return rows.reshape(*rows.shape, 1) * columns.reshape(*columns.shape[:-1], 1, columns.shape[-1])
 
 

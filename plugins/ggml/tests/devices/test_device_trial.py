@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from rpc_servers import Server, serving
 
-from backbay import BackendParams, DType, GPULayers, GPULayersList, Precision, Spec, ops
+from backbay import BackendParams, Context, DType, GPULayers, GPULayersList, Precision, Spec, Tensor, ops
 from backbay_ggml import Ggml
 from backbay_ggml.device_trial import ATTENDED, MEASURED, Trial, of_experts, outcome, plain, steps
 from backbay_ggml.devices import device, device_verdict, missing_gpus, trial_cases
@@ -364,6 +364,8 @@ def test_precision_is_that_of_the_device(judged) -> None:
             "product f32": ("f16", "f32"),
             "product f32 in full precision": ("f32", "f32"),
             "product q8_0": ("f16", "f16"),
+            "product f16": ("f16", "f16"),
+            "product f16 in full precision": ("f16", "f32"),
             "attention f16": ("f16", "f16"),
         }
     )
@@ -378,15 +380,37 @@ def test_precision_is_that_of_the_device(judged) -> None:
     assert backend.precision(ops.mulmat, weights[DType.F32]) == halves
     cache = Spec(DType.F16, (64, 2, 32))
     attention = [Spec(DType.F32, (64, 4, 1)), cache, cache, None, None, None]
-    assert on("RPC:0", ops.scaled_dot_product_attention, attention) == Precision(DType.F16, DType.F16)
+    assert on("RPC:0", ops.scaled_dot_product_attention, attention) == Precision(
+        DType.F16, DType.F16, weight=DType.F16
+    )
 
 
-def test_products_add_in_f32_where_sums_in_f16_lose_nan(judged) -> None:
+def test_what_was_not_measured_counts_as_coarse(judged) -> None:
+    specs = [Spec(DType.F32, (64, 8)), Spec(DType.F32, (64, 9))]
+    declared = judged().precision_on("RPC:0", ops.mulmat, specs)
+    assert (declared.activation, declared.accumulate) == (DType.Q8_0, DType.F16)
+
+
+def product(ctx: Context) -> Tensor:
+    weight = ctx.from_floats(np.ones((32, 64))).cast(ctx, DType.F16)
+    return weight.mulmat(ctx, ctx.from_floats(np.ones((3, 64))))
+
+
+def product_with_experts(ctx: Context) -> Tensor:
+    weight = ctx.from_floats(np.ones((2, 32, 64))).cast(ctx, DType.F16)
+    ids = ctx.from_ints(np.array([[0], [1], [0]], np.int32))
+    return weight.mulmat_id(ctx, ctx.from_floats(np.ones((3, 1, 64))), ids)
+
+
+def convolution(ctx: Context) -> Tensor:
+    return ctx.from_floats(np.ones((2, 1, 3, 3))).conv2d(ctx, ctx.from_floats(np.ones((1, 5, 5))))
+
+
+@pytest.mark.parametrize("made", [product, product_with_experts, convolution])
+def test_products_add_in_f32_where_sums_in_f16_lose_nan(judged, made) -> None:
     def precision_asked(backend: Ggml) -> int:
         with backend.new_context() as ctx:
-            own = ctx.layer(0)
-            weight = own.from_floats(np.ones((32, 64))).cast(own, DType.F16)
-            ctx.compute(weight.mulmat(own, own.from_floats(np.ones((3, 64)))))
+            ctx.compute(made(ctx.layer(0)))
             placed = [tensor for tensor, _ in ctx.recording._plan.placed_ops]
             (product,) = (each for each in placed if backend.library.describe(each).startswith("mul_mat"))
             return int(product.op_params[0])
@@ -415,13 +439,20 @@ def test_each_id_gets_a_token_where_repeated_ids_are_lost(judged, columns) -> No
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "elsewhere"])
 @pytest.mark.parametrize("operand", ["weight", "columns"])
-def test_slices_that_do_not_adjoin_are_copied_where_products_read_them_wrongly(judged, operand) -> None:
+def test_slices_that_do_not_adjoin_are_copied_where_products_read_them_wrongly(
+    judged, operand, elsewhere
+) -> None:
     def product(backend: Ggml) -> tuple[np.ndarray, list[str]]:
         rng = np.random.default_rng(0)
         with backend.new_context() as ctx:
             own = ctx.layer(0)
-            weight, x = (own.from_floats(rng.standard_normal((3, rows, 64))) for rows in (8, 6))
+            homes = (own, ctx.input() if elsewhere else own)
+            weight, x = (
+                home.from_floats(rng.standard_normal((3, rows, 64)))
+                for home, rows in zip(homes, (8, 6), strict=True)
+            )
             if operand == "weight":
                 weight = weight.slice(own, 1, 0, 4)
             else:
@@ -432,7 +463,8 @@ def test_slices_that_do_not_adjoin_are_copied_where_products_read_them_wrongly(j
 
     expected, plain = product(judged())
     found, copied = product(judged(SLICES_APART))
-    assert (plain, copied) == (["RPC:0 mul_mat"], ["RPC:0 cont", "RPC:0 mul_mat"])
+    copier = "CPU:0" if elsewhere and operand == "columns" else "RPC:0"
+    assert (plain, copied) == (["RPC:0 mul_mat"], [f"{copier} cont", "RPC:0 mul_mat"])
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 

@@ -27,6 +27,7 @@ MANY_ROWS = "norms of many rows"
 LOOSE_QUERIES = "attention of queries that begin at no whole vectors"
 PRODUCT_NAN = "products of NaN"
 REPEATED_IDS = "a token that asks an expert twice"
+STEP_OF_ZERO = "step of 0"
 SLICES_APART = "products of slices that do not adjoin"
 MOST_ROWS = (1 << 16) - 1  # that every device takes: Vulkan promises no more workgroups
 COPIED = (DType.F16, DType.BF16, DType.I32, DType.Q4_0, DType.Q4_1, DType.Q5_0, DType.Q5_1, DType.Q8_0)
@@ -337,3 +338,8 @@ def _slices_apart(b: Bench) -> Tensor:
 
     few, many = (apart(5).mulmat(b.ctx, apart(columns)) for columns in (1, 17))
     return few.concat(b.ctx, many, 1)
+
+
+@_case(STEP_OF_ZERO)
+def _step(b: Bench) -> Tensor:
+    return b.leaf(np.array([0.0, -0.0, 1.0, -1.0], np.float32)).cast(b.ctx, DType.I64)  # made by steps
