@@ -285,7 +285,7 @@ def same_rank(x: Array, rank: int) -> Array:
 
 @case(ops.concat)
 def concat(draw: Draw) -> Call:
-    states = draw.on_turn(5, 16)  # of a convolution, before a transposed input, of several sequences
+    states = draw.on_turn(4, 16)  # of a convolution, before a transposed input, of several sequences
     shape = (draw.pick(3, 1, 4), draw.pick(5, 33), draw.pick(2, 3)) if states else draw.shape(scalars=True)
     x = moved(draw, shape, blocks=not states)
     dim = 0 if states or (x.dtype.is_quantized and draw.flag()) else draw.by_turn(0, 1, 2, 3)
