@@ -34,7 +34,7 @@ def test_the_parts_of_a_profile_add_up_on_every_backend(path, backend, capsys):
     found = profile(capsys, path, "--backend", backend, *SMALL)
     prompt, step = found["phases"]
     assert (prompt["name"], step["name"]) == ("prompt of 8", "step of 2 after 4")
-    assert 1 <= step["steps"] <= 3  # fewer where a busy machine lets the sequences begin apart
+    assert step["steps"] == 3
     for phase in (prompt, step):
         assert phase["tells_ops"]
         assert phase["usual"] > 0

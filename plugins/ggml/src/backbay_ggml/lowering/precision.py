@@ -15,9 +15,8 @@ from ..library.library import Library
 
 Specs = Sequence[Spec | None]
 EXACT = Precision(DType.F32, DType.F32)
-UNMEASURED = Precision(
-    DType.Q8_0, DType.F16
-)  # a trial that did not come to its end may have missed the coarsest
+UNMEASURED = Precision(DType.Q8_0, DType.F16)
+"""Of products that a trial has not measured, as it did not come to its end: as coarse as any."""
 PRODUCTS = (ops.mulmat, ops.mulmat_full_prec, ops.mulmat_id)
 BY_PRODUCTS = (ops.conv2d, ops.conv3d)
 """Ops that are lowered to products of f32."""
