@@ -30,8 +30,8 @@ from .selection import Item
 from .shrink import Failing, shrink
 from .waiting import Patience
 
-STARTING, LONGEST = 120.0, 3600.0
-"""Seconds for a worker to import the backend and open it, and the most that the backend's trial may take besides."""
+STARTING = 120.0
+"""Seconds for a worker to import the backend and open it, beside those that the backend's trial may take."""
 
 logger = logging.getLogger(__name__)
 
@@ -134,7 +134,7 @@ class Worker:
         seconds = STARTING
         patience = Patience(self.process.pid, seconds)
         while "trial_seconds" in (first := self._heard(patience, seconds)):
-            seconds += min(max(float(first["trial_seconds"]), 0.0), LONGEST)
+            seconds += first["trial_seconds"]
             patience = Patience(self.process.pid, seconds)
         return first
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from backbay.discovery import entry
+from backbay.discovery import entry, trial_seconds
 
 from ..checks.model_calls import model_calls
 from ..report.outcome import Outcome
@@ -50,7 +50,7 @@ def main() -> None:
     opening = Opening.from_dict(start["opening"])
     try:
         with _warnings_told(line):
-            line.say(trial_seconds=entry(start["backend"]).load().trial_seconds())
+            line.say(trial_seconds=trial_seconds(entry(start["backend"]).load()))
             lab = lab_with(start["backend"], opening)
             facts = lab.facts()
         left_out: list[str] = []

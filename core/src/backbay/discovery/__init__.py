@@ -2,7 +2,7 @@
 
 from .choice import is_auto
 from .entry_points import Declared, conflict, declared
-from .installed import BackendEntry, backends, entry
+from .installed import BackendEntry, backends, entry, trial_seconds
 from .model_files import open_model
 from .speeds import BackendSpeed, KeptTrial, SpeedTrial, version_of
 
@@ -18,5 +18,6 @@ __all__ = [
     "entry",
     "is_auto",
     "open_model",
+    "trial_seconds",
     "version_of",
 ]

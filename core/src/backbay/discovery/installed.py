@@ -51,6 +51,14 @@ class BackendEntry:
         return found
 
 
+LONGEST_TRIAL = 3600.0  # seconds
+
+
+def trial_seconds(kind: type[Backend]) -> float:
+    """The seconds that a backend's first start may take beyond the usual, as far as a probe and the suite grant them."""
+    return min(max(float(kind.trial_seconds()), 0.0), LONGEST_TRIAL)
+
+
 def backends() -> dict[str, BackendEntry]:
     """The installed backends by name. This reads metadata and imports no plugin."""
     return {name: _entry(points) for name, points in declared(GROUP).items()}

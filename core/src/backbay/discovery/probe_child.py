@@ -18,12 +18,11 @@ from ..backend.backend import Backend
 from ..errors import BackbayError
 from ..types.dtypes import DType
 from ..types.params import BackendParams
-from .installed import BackendEntry
+from .installed import BackendEntry, trial_seconds
 from .registration import describe
 
 Tell = Callable[..., None]
 
-LONGEST = 3600.0  # seconds that a backend may ask for
 ROW, ROWS, COLUMNS = 256, 32, 3  # several rows and columns: some broken builds compute a single one correctly
 # A block of ones in each dtype.
 ONES: dict[DType, NDArray[Any]] = {
@@ -69,7 +68,7 @@ def examine(entry: BackendEntry, tell: Tell, extend: Callable[[float], None]) ->
     tell(stage="it was imported")
     kind = entry.load()
     tell(kernels=[op.name for op in kind.kernels], priority=kind.priority)
-    if seconds := min(max(float(kind.trial_seconds()), 0.0), LONGEST):
+    if seconds := trial_seconds(kind):
         extend(seconds)
     tell(stage="it described itself")
     tell(details=diagnosis(kind))
