@@ -14,7 +14,7 @@ from ..draw.operand import Operand
 from ..numbers.comparison import Fault, compare
 from ..numbers.encoding import encode
 from ..numbers.number import Cost, Number
-from ..numbers.rounding import FLOOR, LARGEST, NARROW, Array, accumulate_unit, round_to, unit
+from ..numbers.rounding import FLOOR, LARGEST, NARROW, Array, round_to, unit
 from ..suite.case import Call
 from .evidence import operands_at
 from .traced_call import TracedCall
@@ -27,14 +27,9 @@ SHRUNK = 8
 
 def cost_of(call: Call, level: Level, precision: Precision) -> Cost:
     """The roundoffs of the declared precision; a composite rounds each step to its operands' type."""
-    step = accumulate = accumulate_unit(precision)
-    if level is Level.COMPOSITE:
-        step = max(
-            step, *[unit(o.dtype) for o in call.operands() if o.dtype.is_float], unit(precision.accumulate)
-        )
-    cost = Cost(
-        step, accumulate, precision.activation, flushes=precision.flushes_subnormals, weight=precision.weight
-    )
+    composite = level is Level.COMPOSITE
+    steps = [unit(operand.dtype) for operand in call.operands() if composite and operand.dtype.is_float]
+    cost = replace(Cost.of(precision, max(steps, default=0.0)), flushes=precision.flushes_subnormals)
     if precision.accumulate is DType.F16:
         return replace(cost, largest=LARGEST[DType.F16], smallest=SHRUNK * FLOOR[DType.F16])
     return cost

@@ -6,9 +6,9 @@ from typing import Any
 
 from backbay import Backend, DType, Level, Op, Precision, Spec, ops
 
-from ..checks.declared_precision import precision_of
+from ..checks.declared_precision import coarsest, precision_of
 from ..numbers.number import Cost
-from ..numbers.rounding import SIGNIFICAND, accumulate_unit, unit
+from ..numbers.rounding import unit
 
 
 def attention_cost(backend: Backend, key_type: DType, value_type: DType) -> Cost:
@@ -29,10 +29,4 @@ def attention_cost(backend: Backend, key_type: DType, value_type: DType) -> Cost
 
 def cost_of(declared: list[Precision]) -> Cost:
     """One cost that covers several precisions; results between ops are rounded to f32."""
-    accumulate = max(accumulate_unit(precision) for precision in declared)
-    coarseness = {
-        kind: unit(kind) if kind in SIGNIFICAND else 1.0 for p in declared for kind in [p.activation]
-    }
-    activation = max(coarseness, key=coarseness.__getitem__)
-    weight = max((precision.weight for precision in declared), key=unit)
-    return Cost(max(accumulate, unit(DType.F32)), accumulate, activation, weight=weight)
+    return Cost.of(coarsest(declared), unit(DType.F32))

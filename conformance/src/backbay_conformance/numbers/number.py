@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from backbay import DType
+from backbay import DType, Precision
 
-from .rounding import BLOCK_STEP, CLIPPED, FLOOR, SIGNIFICAND, Array, round_to, unit
+from .rounding import BLOCK_STEP, CLIPPED, FLOOR, SIGNIFICAND, Array, accumulate_unit, round_to, unit
 
 HALF = 0.48
 """Of a whole step: half of it, less for the rounding of the scale that the step contains."""
@@ -29,6 +29,12 @@ class Cost:
     smallest: float = 0.0  # the error of an addition near zero
     flushes: bool = False  # operands below f32's normal range may be read as zeros
     weight: DType = DType.F32
+
+    @classmethod
+    def of(cls, precision: Precision, step: float = 0.0) -> Cost:
+        """The roundoffs of a precision, with steps that round at least by `step`."""
+        accumulate = accumulate_unit(precision)
+        return cls(max(step, accumulate), accumulate, precision.activation, weight=precision.weight)
 
     def of_sum(self, terms: int, magnitude: Array) -> Array:
         """The error bound of a sum; infinite if a narrow accumulator may overflow."""

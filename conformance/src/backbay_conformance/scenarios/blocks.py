@@ -17,7 +17,7 @@ from ..machines.patterns import drawn_program, rounded
 from ..numbers.comparison import Fault, compare, first_of, must_equal, plain
 from ..numbers.encoding import from_bytes
 from ..numbers.number import Cost, Number
-from ..numbers.rounding import Array, accumulate_unit, round_to, unit
+from ..numbers.rounding import Array, round_to, unit
 from ..suite.lab import Lab
 from ..suite.scenario import scenario
 
@@ -80,10 +80,7 @@ def cost_of(lab: Lab, *results: Tensor) -> Cost:
             specs = [tensor.args[i] for i in op.operands]
             precisions.append(precision_of(lab.backend, op, specs))
             composite |= lab.backend.supports(op, specs).level is Level.COMPOSITE
-    own = coarsest(precisions)
-    step = accumulate_unit(own)
-    own_step = max(step, unit(DType.F32)) if composite else step
-    return Cost(own_step, step, own.activation, weight=own.weight)
+    return Cost.of(coarsest(precisions), unit(DType.F32) if composite else 0.0)
 
 
 def steps_of(y: Tensor) -> list[Tensor]:
