@@ -51,13 +51,13 @@ def compare(
         _same_shape(expected.shape, numbers.shape, check)
         if signed:
             compare_zeros(expected.value, numbers, check or "sign")
-        exactly = exact and not dtype.is_quantized
-        bound = 0.0 if exactly else result_bound(expected, dtype)
-        note(check or "result", expected.value, bound, opened, blocks=dtype.is_quantized)
-        if exactly:
+        if exact and not dtype.is_quantized:
+            note(check or "result", expected.value, 0.0, opened)
             compare_exactly(round_to(expected.value, dtype), numbers, free, check or "exact")
             return None
-        return compare_bound(expected, numbers, dtype, free, check or "bound", other)
+        bound = result_bound(expected, dtype)
+        note(check or "result", expected.value, bound, opened, blocks=dtype.is_quantized)
+        return compare_bound(expected, bound, numbers, dtype, free, check or "bound", other)
     _same_shape(expected.shape, got.shape, check)
     note(check or "result", expected, 0.0, opened)
     compare_bits(expected, got, dtype, free, check or "bits", other)
@@ -135,23 +135,28 @@ def compare_zeros(expected: Array, got: Array, check: str) -> None:
 
 
 def compare_bound(
-    expected: Number, got: Array, dtype: DType, free: Array | None, check: str, other: Number | None = None
+    expected: Number,
+    bound: Array,
+    got: Array,
+    dtype: DType,
+    free: Array | None,
+    check: str,
+    other: Number | None = None,
 ) -> float:
     """Raise Fault unless each finite element is within its bound, infinities are equal, and NaN meets NaN."""
-    wrong, ratios = _beyond(expected, got, dtype)
+    wrong, ratios = _beyond(expected, bound, got, dtype)
     if other is not None:
-        still_wrong, others = _beyond(other, got, dtype)
+        still_wrong, others = _beyond(other, result_bound(other, dtype), got, dtype)
         wrong, ratios = wrong & still_wrong, np.where(wrong, others, ratios)
-    _refuse(wrong, expected.value, got, result_bound(expected, dtype), free, check)
+    _refuse(wrong, expected.value, got, bound, free, check)
     if free is not None:
         ratios = np.where(free, 0.0, ratios)
     return float(np.nanmax(ratios, initial=0.0))
 
 
-def _beyond(expected: Number, got: Array, dtype: DType) -> tuple[Array, Array]:
+def _beyond(expected: Number, bound: Array, got: Array, dtype: DType) -> tuple[Array, Array]:
     """Marks the elements beyond their bounds, and the errors / bounds."""
     value = expected.value
-    bound = result_bound(expected, dtype)
     with np.errstate(all="ignore"):
         distance = np.abs(got - value)
         same = (got == value) | (np.isnan(value) & np.isnan(got))

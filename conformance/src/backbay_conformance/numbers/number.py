@@ -53,7 +53,7 @@ class Number:
 
     def __init__(self, value: Array, error: Array | float, cost: Cost) -> None:
         self.value = value
-        self.error = np.where(np.isfinite(value), error, 0.0)
+        self.error = np.where(np.isfinite(value), error, 0.0)  # an element for each value
         self.cost = cost
 
     def made(self, value: Array, error: Array | float) -> Number:
@@ -157,9 +157,12 @@ class Number:
             return result
 
         a, b = np.abs(self.value), np.abs(other.value)
-        passed = contract(a, other.error) + contract(self.error, b + other.error)
-        grown = self.cost.of_sum(terms + 1, contract(a, b))
-        return self.made(contract(self.value, other.value), passed + grown)
+        passed = self.cost.of_sum(terms + 1, contract(a, b))
+        if other.error.any():
+            passed = passed + contract(a, other.error)
+        if self.error.any():
+            passed = passed + contract(self.error, b + other.error)
+        return self.made(contract(self.value, other.value), passed)
 
     def within(self, low: Array, high: Array, terms: int) -> Number:
         """This mean of `terms` values from `low` to `high`: its error is at most their range, and the rounding.
@@ -177,9 +180,9 @@ class Number:
 
     def moved(self, function: Callable[[Array], Array]) -> Number:
         """Values and errors rearranged by the same function."""
-        return Number(
-            function(self.value), function(np.broadcast_to(self.error, self.value.shape)), self.cost
-        )
+        moved = Number.__new__(Number)  # the errors are final: infinities and NaN have none
+        moved.value, moved.error, moved.cost = function(self.value), function(self.error), self.cost
+        return moved
 
     def __getitem__(self, key: Any) -> Number:
         return self.moved(lambda a: a[key])
@@ -203,9 +206,10 @@ class Number:
         return self._rounded(self.cost.weight)
 
     def _rounded(self, kind: DType) -> Number:
+        if kind is DType.F64:
+            return self
         if kind in SIGNIFICAND:
-            lost = 0.0 if kind is DType.F64 else unit(kind)
-            return Number(self.value, self.error + lost * self.narrowed(kind), self.cost)
+            return Number(self.value, self.error + unit(kind) * self.narrowed(kind), self.cost)
         return Number(self.value, self.error + block_error(self.value, kind), self.cost)
 
     def narrowed(self, kind: DType) -> Array:

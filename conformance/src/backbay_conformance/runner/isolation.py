@@ -33,6 +33,9 @@ from .waiting import Patience
 STARTING = 120.0
 """Seconds for a worker to import the backend and open it, beside those that the backend's trial may take."""
 
+BLAS_THREADS = "OPENBLAS_NUM_THREADS"
+"""The environment variable for the threads of NumPy's products."""
+
 logger = logging.getLogger(__name__)
 
 ENOUGH = 3
@@ -107,7 +110,11 @@ class Worker:
             stdout=self.printed,
             stderr=self.printed,
             pass_fds=(writing,),
-            env={**os.environ, "TMPDIR": self.folder.name},  # a killed worker's files are removed with it
+            env={
+                BLAS_THREADS: "1",  # each core has a worker: more threads would only wait for each other
+                **os.environ,
+                "TMPDIR": self.folder.name,  # a killed worker's files are removed with it
+            },
         )
         os.close(writing)
         self._reading, self._pending = reading, b""

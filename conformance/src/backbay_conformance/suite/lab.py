@@ -88,9 +88,9 @@ def lab_for(backend: str | type[Backend], options: Mapping[str, Any] | None = No
 
 def lab_with(backend: str | type[Backend], opening: Opening) -> Lab:
     """A lab whose backends are opened as a run opens them."""
-    kind = entry(backend).load() if isinstance(backend, str) and ":" in backend else backend
-    name = kind if isinstance(kind, str) else kind.__name__
+    kind = entry(backend).load() if isinstance(backend, str) else backend  # once, not at each opening
     spec = backend if isinstance(backend, str) else ""
+    name = spec if spec and ":" not in spec else kind.__name__
     devices: list[DeviceInfo] = []
 
     def opened(params: BackendParams, model: Path | None) -> Backend:
