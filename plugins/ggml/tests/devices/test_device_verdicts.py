@@ -20,8 +20,8 @@ from backbay_ggml.devices.known_faults import KNOWN_FAULTS
 from backbay_ggml.devices.trial_cases import (
     CASES,
     LARGE_MEAN,
-    LOOSE_QUERIES,
     PRODUCT_NAN,
+    QUERIES_BETWEEN_VECTORS,
     REPEATED_IDS,
     SLICES_APART,
 )
@@ -150,7 +150,8 @@ def test_an_op_that_a_device_computes_wrongly_goes_to_the_cpu(judged, case) -> N
 
 
 @pytest.mark.parametrize(
-    ("wrong", "gap", "copied"), [((LOOSE_QUERIES,), 2, True), ((LOOSE_QUERIES,), 4, False), ((), 2, False)]
+    ("wrong", "gap", "copied"),
+    [((QUERIES_BETWEEN_VECTORS,), 2, True), ((QUERIES_BETWEEN_VECTORS,), 4, False), ((), 2, False)],
 )
 def test_queries_on_a_device_begin_at_whole_vectors_if_it_needs_it(judged, wrong, gap, copied) -> None:
     rng = np.random.default_rng(5)

@@ -23,8 +23,8 @@ BF16_NAN = "NaN as bf16"
 LARGE_TRIANGLE = "a large triangle"
 LONG_COPIES = "copies of i64"
 SMALL_TANH = "tanh of small numbers"
-MANY_ROWS = "norms of many rows"
-LOOSE_QUERIES = "attention of queries that begin at no whole vectors"
+NORMS_OF_MANY_ROWS = "norms of many rows"
+QUERIES_BETWEEN_VECTORS = "attention of queries that begin at no whole vectors"
 PRODUCT_NAN = "products of NaN"
 REPEATED_IDS = "a token that asks an expert twice"
 STEP_OF_ZERO = "step of 0"
@@ -305,13 +305,13 @@ def _small_tanh(b: Bench) -> Tensor:
     return b.leaf(b.numbers(ROW) * np.float32(1e-6)).tanh(b.ctx).scale(b.ctx, 1e6)
 
 
-@_case(MANY_ROWS)
-def _many_rows(b: Bench) -> Tensor:
+@_case(NORMS_OF_MANY_ROWS)
+def _norms_of_many_rows(b: Bench) -> Tensor:
     return b.leaf(b.numbers(4, MOST_ROWS + 1)).rms_norm(b.ctx, None, eps=1e-5)
 
 
-@_case(LOOSE_QUERIES)
-def _loose_queries(b: Bench) -> Tensor:
+@_case(QUERIES_BETWEEN_VECTORS)
+def _queries_between_vectors(b: Bench) -> Tensor:
     step = ROW + 2  # numbers from one query to the next
     query = b.leaf(b.numbers(step, 6)).view(b.ctx, 0, (ROW, 2, 3), (4 * step, 8 * step))
     key, value = (b.leaf(b.numbers(ROW, 1, 40), DType.F16) for _ in range(2))

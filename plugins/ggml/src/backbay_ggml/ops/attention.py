@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from backbay import DType, Node, ops
 
-from ..devices.trial_cases import LOOSE_QUERIES
+from ..devices.trial_cases import QUERIES_BETWEEN_VECTORS
 from ..library.abi import NULL, Ptr, dtype_of
 from ..lowering.builder import Builder
 from ..lowering.native_attention import fits_native, native_attention
@@ -46,7 +46,7 @@ def scaled_dot_product_attention(
     if flash:
         lying = _padded(g, value) if many else g.rows(value)
         v = g.permute(lying, 0, 2, 1, 3)  # (dv, history, kv_heads, batch)
-        if g.fails(LOOSE_QUERIES):
+        if g.fails(QUERIES_BETWEEN_VECTORS):
             q, k, v = (_in_fours(g, rows) for rows in (q, k, v))
         result = g.call("flash_attn_ext", q, k, v, NULL if bias is None else bias, scale, 0.0, softcap)
         if column is not None:
