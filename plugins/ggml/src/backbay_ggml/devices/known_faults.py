@@ -12,6 +12,8 @@ from .trial_cases import (
     BF16_NAN,
     LARGE_TRIANGLE,
     LONG_COPIES,
+    LONG_INTEGER_ROWS,
+    LONG_VOLUMES,
     MOST_ROWS,
     NORMS_OF_MANY_ROWS,
     SMALL_TANH,
@@ -25,6 +27,10 @@ class KnownFault(NamedTuple):
     case: str
     ops: tuple[str, ...]
     concerns: Callable[[Ptr], bool]
+
+
+SHORT_ROW = 512
+"""Numbers of a row of i32 that Vulkan's code copies to the end."""
 
 
 def _copies(source: DType, result: DType) -> Callable[[Ptr], bool]:
@@ -42,4 +48,10 @@ KNOWN_FAULTS = (
         ("NORM", "RMS_NORM", "L2_NORM", "ADD_ID"),
         lambda tensor: max(tensor.ne[1:4]) > MOST_ROWS,
     ),
+    KnownFault(
+        LONG_INTEGER_ROWS,
+        ("GET_ROWS",),
+        lambda tensor: dtype_of(tensor) is DType.I32 and tensor.ne[0] > SHORT_ROW,
+    ),
+    KnownFault(LONG_VOLUMES, ("IM2COL_3D",), lambda tensor: tensor.ne[1] > MOST_ROWS),
 )

@@ -29,6 +29,8 @@ PRODUCT_NAN = "products of NaN"
 REPEATED_IDS = "a token that asks an expert twice"
 STEP_OF_ZERO = "step of 0"
 SLICES_APART = "products of slices that do not adjoin"
+LONG_INTEGER_ROWS = "long rows of i32"
+LONG_VOLUMES = "convolutions of long volumes"
 MOST_ROWS = (1 << 16) - 1  # that every device takes: Vulkan promises no more workgroups
 COPIED = (DType.F16, DType.BF16, DType.I32, DType.Q4_0, DType.Q4_1, DType.Q5_0, DType.Q5_1, DType.Q8_0)
 ROW, ROWS = 64, 12
@@ -338,6 +340,17 @@ def _slices_apart(b: Bench) -> Tensor:
 
     few, many = (apart(5).mulmat(b.ctx, apart(columns)) for columns in (1, 17))
     return few.concat(b.ctx, many, 1)
+
+
+@_case(LONG_INTEGER_ROWS)
+def _long_integer_rows(b: Bench) -> Tensor:
+    held = b.leaf(np.arange(3 * 2000).reshape(3, 2000), DType.I32)
+    return held.rows(b.ctx, b.leaf(np.array([2, 0]), DType.I32))
+
+
+@_case(LONG_VOLUMES)
+def _long_volumes(b: Bench) -> Tensor:
+    return b.leaf(b.numbers(3, 1, 1, 1)).conv3d(b.ctx, b.leaf(b.numbers(MOST_ROWS + 1, 1, 1, 1)), c=1, p0=1)
 
 
 @_case(STEP_OF_ZERO)
