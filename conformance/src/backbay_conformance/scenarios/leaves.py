@@ -381,7 +381,7 @@ def every_type_of_a_cache_is_written(lab: Lab, draw: Draw) -> None:
     rng, rows = np.random.default_rng(draw.below(1 << 16)), draw.pick(8, 33)
     for dtype in lab.backend.cache_config().dtypes:
         n = max(dtype.block_size, 32) * draw.pick(1, 3)
-        new = rng.standard_normal((3, n))
+        new = rng.standard_normal((3, n), np.float32)
         at = rng.permutation(rows)[:3]
         draw.note(f"rows {at.tolist()} of {dtype}[{n},{rows}]")
         with lab.backend.new_context() as ctx:
