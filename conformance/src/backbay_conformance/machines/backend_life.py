@@ -104,12 +104,14 @@ class BackendLife(Machine):
 
     @action(has_leaf, weight=4)
     def rewrite_leaf(self, choose: Choose) -> None:
-        """Write new data; earlier results of the leaf's context can no longer be read."""
+        """Write new data; results of the leaf's context that may depend on it can no longer be read."""
         leaf = self._leaf(choose)
         assert leaf.owner is not None
         assert leaf.data is not None
         leaf.data[...] = self._data(choose, leaf.shape)
         leaf.tensor.from_floats(leaf.data)
+        if not leaf.written and leaf not in leaf.owner.needs():  # data of a new leaf, as by from_floats
+            leaf.owner.doubtful |= set(leaf.owner.results)
         leaf.written, leaf.owner.results = True, {}
         self._forget_aliases(leaf)
         self.tell(f"{leaf.name}.from_floats(...)")

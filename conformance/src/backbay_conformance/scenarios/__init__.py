@@ -11,6 +11,7 @@ from . import (
     long,
     memory,
     misuse,
+    one_weight,
     process_memory,
     settings,
     threads,
@@ -19,5 +20,5 @@ from . import (
 
 SUBJECTS = (
     *(blocks, composites, experts, graphs, halves, leaves, lives),
-    *(long, memory, misuse, process_memory, settings, threads, weights),
+    *(long, memory, misuse, one_weight, process_memory, settings, threads, weights),
 )

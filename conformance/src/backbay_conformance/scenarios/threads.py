@@ -7,7 +7,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 
@@ -26,6 +29,8 @@ from ..draw.draw import Draw
 from ..numbers.comparison import Fault, must_equal
 from ..suite.lab import Lab
 from ..suite.scenario import scenario
+
+T = TypeVar("T")
 
 OFTEN = 1e-5
 """Seconds after which another thread gets Python's lock: a race between kernels in Python then shows."""
@@ -116,6 +121,37 @@ def one_context_serves_one_thread_at_a_time(lab: Lab, draw: Draw) -> None:
         together(work, work)
         ctx.compute(y)
         must_equal(y.floats(), np.ones(y.size), "after two threads", "threads")
+
+
+@scenario("graph", smoke=1, default=8, nightly=60)
+def a_context_passes_from_thread_to_thread(lab: Lab, draw: Draw) -> None:
+    """One context, used by one thread after the other: each sees what the one before it has written and computed."""
+    n = draw.pick(8, 33, 160)
+    with ExitStack() as opened:
+        threads = [opened.enter_context(ThreadPoolExecutor(1)) for _ in range(draw.pick(2, 3))]
+
+        def elsewhere(act: Callable[[], T]) -> T:
+            return threads[draw.below(len(threads))].submit(act).result()
+
+        ctx = elsewhere(lab.backend.new_context)
+        opened.callback(ctx.close)
+        x, w = ctx.empty(DType.F16, n, n), ctx.empty(DType.F16, n, n).from_floats(np.eye(n) * 2)
+        state, total = ctx.zeros(DType.F32, n, n), np.zeros(n * n)
+        y = elsewhere(lambda: w.mulmat(ctx, x).add(ctx, state))
+        ctx.forward(y).forward(y.scale(ctx, 1.0).copy(ctx, state))
+        for turn in range(6):
+            data = np.arange(float(n * n)) % 61 + turn
+            elsewhere(lambda data=data: x.from_floats(data))  # type: ignore[misc]
+            elsewhere(lambda: ctx.compute(y))
+            total = total + data * 2
+            for result, told in ((y, "a result"), (state, "a state"), (y, "a result, read again")):
+                must_equal(
+                    elsewhere(result.floats),
+                    total,
+                    f"{told} in turn {turn}, read in another thread",
+                    "threads",
+                )
+        elsewhere(ctx.close)
 
 
 @scenario("graph", smoke=1, default=4, nightly=20)

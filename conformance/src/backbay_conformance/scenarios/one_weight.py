@@ -1,0 +1,122 @@
+"""One weight of a file, used in several ways at once: its parts, and ops on nothing but the weight."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from backbay import Backend, Context, DType, Tensor, ops
+
+from ..draw.draw import Draw
+from ..draw.operand import Operand
+from ..numbers.comparison import Fault, must_equal
+from ..numbers.rounding import Array
+from ..suite.lab import Lab
+from ..suite.scenario import scenario
+from .lives import STORED, compare_weight, drawn_weight, write_weights
+
+NAME, WIDTH = "blk.0.attn_qkv.weight", 256
+CLOSE = 0.02
+"""The most that a product may be off, relative to the largest: activations may be rounded to blocks."""
+
+
+def with_weight(lab: Lab, weight: Operand, check: Callable[[Backend, Tensor], None]) -> None:
+    """Call `check` with a backend and the weight of its file, which afterwards still holds the file's data."""
+    with tempfile.TemporaryDirectory() as folder:
+        backend = lab.fresh(write_weights(Path(folder) / "weights.gguf", {NAME: weight}, 1))
+        try:
+            backend.load()
+            tensor = backend.get(NAME)
+            assert tensor is not None
+            check(backend, tensor)
+            compare_weight(backend, NAME, weight)
+        finally:
+            backend.close()
+
+
+def rows_of(ctx: Context, w: Tensor, way: str, low: int, high: int) -> Tensor:
+    """Rows of the weight, taken in one of several ways."""
+    if way == "view":
+        return w.view(ctx, low * w.dtype.row_size(WIDTH), (w.shape[0], high - low))
+    if way == "chunk" and low % (high - low) == 0:
+        return w.chunk(ctx, 1, high - low)[low // (high - low)]
+    return w.slice(ctx, 1, low, high)
+
+
+@scenario("core", smoke=1, default=14, nightly=140)
+def parts_of_a_weight(lab: Lab, draw: Draw) -> None:
+    """Products with parts of one weight that differ in nothing but their place, in one graph or in a context for each."""
+    dtype, way = draw.by_turn(*STORED), draw.by_turn("slice", "view", "chunk")
+    rows, parts, apart = draw.pick(4, 1, 33), draw.pick(3, 2, 4), draw.flag()
+    weight, at = drawn_weight(draw, dtype, (WIDTH, rows * parts)), draw.below(WIDTH)
+    places = list(pairwise(range(0, rows * parts + 1, rows)))
+    draw.note(f"{parts} parts of {weight.spec}, each {way}, {'in contexts' if apart else 'in one graph'}")
+
+    def check(backend: Backend, w: Tensor) -> None:
+        with ExitStack() as opened:
+            contexts = [opened.enter_context(backend.new_context()) for _ in (places if apart else [0])]
+            products = []
+            for n, (low, high) in enumerate(places):
+                ctx = contexts[n % len(contexts)]
+                x = ctx.from_floats(np.eye(1, WIDTH, at))
+                part = rows_of(ctx, w, way, low, high)
+                if not backend.supports(ops.mulmat, [part, x]):
+                    return
+                products.append(part.mulmat(ctx, x))
+            for n, ctx in enumerate(contexts):
+                ctx.compute(*products[n :: len(contexts)])
+            for (low, high), product in zip(places, products, strict=True):
+                want = weight.decoded[low:high, at]
+                limit = CLOSE * np.abs(weight.decoded).max(initial=0)
+                if not (np.abs(product.numpy()[0] - want) <= limit).all():
+                    raise Fault(
+                        "weights", f"a product with rows {low} to {high} is not that of the file's data"
+                    )
+
+    with_weight(lab, weight, check)
+
+
+ALONE: dict[str, tuple[Callable[[Context, Tensor, int], Tensor], Callable[[Array, int], Array]]] = {
+    "scale": (lambda ctx, w, n: w.scale(ctx, float(n)), lambda a, n: a * n),
+    "clamp": (lambda ctx, w, n: w.clamp(ctx, -float(n), float(n)), lambda a, n: a.clip(-n, n)),
+    "repeat_4d": (
+        lambda ctx, w, n: w.slice(ctx, 1, n, n + 1).repeat_4d(ctx, WIDTH, 3),
+        lambda a, n: a[[n] * 3],
+    ),
+    "contiguous": (lambda ctx, w, n: w.slice(ctx, 0, n, n + 5).contiguous(ctx), lambda a, n: a[:, n : n + 5]),
+    "sum_rows": (
+        lambda ctx, w, n: w.slice(ctx, 0, n, n + 5).sum_rows(ctx),
+        lambda a, n: a[:, n : n + 5].sum(1, keepdims=True),
+    ),
+    "add": (
+        lambda ctx, w, n: w.slice(ctx, 1, n, n + 1).add(ctx, w.slice(ctx, 1, 0, 1)),
+        lambda a, n: a[n : n + 1] + a[:1],
+    ),
+}
+"""Ops on nothing but a weight, with a number that alone tells two of them apart, and their formulas."""
+
+
+@scenario("core", smoke=1, default=12, nightly=120)
+def what_is_made_of_a_weight_alone(lab: Lab, draw: Draw) -> None:
+    """Ops that backends may compute once and keep: two alike but for a number, in one graph and in two contexts."""
+    name = draw.by_turn(*ALONE)
+    op, formula = ALONE[name]
+    weight = drawn_weight(draw, draw.pick(DType.F32, DType.F32, DType.F16), (WIDTH, draw.pick(5, 4, 33)))
+    draw.note(f"{name} of {weight.spec}")
+
+    def check(backend: Backend, w: Tensor) -> None:
+        for numbers in ((1, 3), (2,), (1,)):
+            with backend.new_context() as ctx:
+                made = [op(ctx, w, n) for n in numbers]
+                ctx.compute(*made)
+                for n, result in zip(numbers, made, strict=True):
+                    must_equal(
+                        result.numpy(), formula(weight.decoded, n), f"{name} of a weight, with {n}", "weights"
+                    )
+
+    with_weight(lab, weight, check)
