@@ -53,7 +53,9 @@ class Number:
 
     def __init__(self, value: Array, error: Array | float, cost: Cost) -> None:
         self.value = value
-        self.error = np.where(np.isfinite(value), error, 0.0)  # an element for each value
+        # An element for each value; most operands have none.
+        none = isinstance(error, float) and error == 0
+        self.error = np.zeros(np.shape(value)) if none else np.where(np.isfinite(value), error, 0.0)
         self.cost = cost
 
     def made(self, value: Array, error: Array | float) -> Number:
@@ -209,12 +211,15 @@ class Number:
         if kind is DType.F64:
             return self
         if kind in SIGNIFICAND:
-            return Number(self.value, self.error + unit(kind) * self.narrowed(kind), self.cost)
+            lost = self.narrowed(kind)
+            return Number(self.value, self.error + unit(kind) * lost, self.cost) if lost.any() else self
         return Number(self.value, self.error + block_error(self.value, kind), self.cost)
 
     def narrowed(self, kind: DType) -> Array:
         """The magnitudes of the elements that the type cannot hold exactly; 0 for all others."""
         held = round_to(self.value, kind) == self.value
+        if held.all():
+            return np.zeros(self.value.shape)
         return np.where(held, 0.0, np.abs(self.value) + FLOOR[kind] / unit(kind))
 
 

@@ -44,6 +44,13 @@ def note(
     """
     if not _open or not value.size:
         return
+    if isinstance(bound, float) and bound == 0:
+        _count(
+            check,
+            value.size - (0 if free is None else int(np.broadcast_to(free, value.shape).sum())),
+            value.size,
+        )
+        return
     with np.errstate(all="ignore"):
         finite = np.isfinite(value)
         magnitude = np.abs(np.where(finite, value, 0)).astype(np.float64)
@@ -52,7 +59,10 @@ def note(
         tight = (np.asarray(bound) <= np.maximum(TIGHT * scale, NOTHING)) | ~finite
     if free is not None:
         tight = tight & ~free
-    found = int(np.broadcast_to(tight, value.shape).sum())
+    _count(check, int(np.broadcast_to(tight, value.shape).sum()), value.size)
+
+
+def _count(check: str, tight: int, size: int) -> None:
     for shares in _open:
         own = shares.setdefault(check, [0, 0])
-        own[0], own[1] = own[0] + found, own[1] + value.size
+        own[0], own[1] = own[0] + tight, own[1] + size

@@ -365,6 +365,34 @@ def part_of(ctx: Context, leaf: Tensor, cut: Cut, unit: int) -> Tensor:
     return part.slice(ctx, 0, columns.start, columns.stop)
 
 
+@scenario("core", smoke=1, default=8, nightly=60)
+def what_the_host_writes_is_taken_at_once(lab: Lab, draw: Draw) -> None:
+    """The caller's array may change as soon as a leaf is written: the leaf and its readers have what was written."""
+    size, way = (
+        draw.by_turn(4096, 1, 65, 1 << 18),
+        draw.by_turn("from_floats", "from_ints", "from_bytes", each=2),
+    )
+    with lab.backend.new_context() as ctx:
+        at, dtype = place(draw, ctx), DType.I32 if way == "from_ints" else DType.F32
+        given = (np.arange(size) % 61 - 30).astype(np.int32 if dtype is DType.I32 else np.float32)
+        held, leaf = given.copy(), at.empty(dtype, size)
+        y = leaf.contiguous(ctx) if dtype is DType.I32 else leaf.scale(ctx, 2.0)
+        draw.note(f"{way} of {size} numbers")
+        for turn in range(2):
+            if way == "from_bytes":
+                leaf.from_bytes(given.view(np.uint8))
+            else:
+                getattr(leaf, way)(given)
+            given[:] = 9 + turn
+            if draw.flag():
+                expect("a leaf", leaf, held)
+            ctx.compute(y)
+            given[:] = 7
+            expect("a leaf, after a compute", leaf, held)
+            expect("a result", y, held * (1 if dtype is DType.I32 else 2))
+            given[:] = held = held + 1
+
+
 LOST = 0.4
 """The most that a quantized element may differ from what was written, relative to the largest that was written."""
 

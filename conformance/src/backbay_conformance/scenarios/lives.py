@@ -102,6 +102,29 @@ def _unreadable(tensor: Tensor) -> None:
     raise Fault("life", "what a cancelled compute or load left can be read")
 
 
+@scenario("memory", smoke=1, default=4, nightly=40)
+def a_cancelled_compute_is_given_back(lab: Lab, draw: Draw) -> None:
+    """Once its context is closed, a compute that was cancelled books nothing more."""
+    backend, n, layers = lab.fresh(), draw.pick(33, 8, 160), draw.pick(12, 3)
+    try:
+        booked = []
+        for looks in (None, draw.below(3), draw.below(layers * 3), None):
+            with backend.new_context() as ctx:
+                y = x = ctx.from_floats(numbers(draw, (n, 3)))
+                for _ in range(layers):
+                    y = y.add(ctx, x).clamp(ctx, -99.0, 99.0)
+                cancel = None if looks is None else AfterLooks(looks)
+                _cancelled(lambda: ctx.compute(y, cancel=cancel))  # noqa: B023 it is called at once
+            booked.append(backend.memory().total())
+            draw.note(f"cancelled after {looks} looks; {booked} bytes are booked")
+        if len(set(booked)) > 1:
+            raise Fault(
+                "memory", f"after contexts that computed, were cancelled twice, and computed: {booked} bytes"
+            )
+    finally:
+        backend.close()
+
+
 # -- a load that is cancelled ----------------------------------------------------------------------------
 
 LAYERS = 3

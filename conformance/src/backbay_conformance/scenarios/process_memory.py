@@ -31,7 +31,7 @@ WIDTH, BLOCKS, TOKENS, CELLS = (
     12 << 10,
 )  # small products: few backends book what a kernel works in
 QUANTIZED = (DType.Q4_0, DType.Q8_0, DType.Q4_K, DType.Q6_K)
-EACH = 56
+EACH = 40
 """Quantized weights of each dtype: as f32, those of one are more than the report and the process may differ by."""
 HELD = 48
 TURNS = 2

@@ -1,4 +1,4 @@
-"""Faults planted without knowledge of the suite a fifth time: results that are kept, and found again by too little."""
+"""Faults planted without knowledge of the suite a fifth and a sixth time: what is kept too long, or found again by too little."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from backbay import Graph, KernelBackend, Node
-from backbay.plugin import Cancel, KernelPlan
+from backbay import CancelledError, Graph, KernelBackend, Node, ops
+from backbay.plugin import GRAPH, Cancel, HostBuffer, KernelPlan
 
 from ..faults import Kind, fault
 from ..fused import Array
+from .unforeseen import running
 
 SMALL = 1 << 16
 """The most bytes of a result that is kept."""
@@ -88,3 +89,100 @@ def each_thread_keeps_the_results_of_its_own_computes(right: type[KernelBackend]
             return plan
 
     return Threading
+
+
+# -- a sixth planting --------------------------------------------------------------------------------------
+
+
+@fault(Kind.FUSION, like="L15660")
+def a_gate_of_one_number_a_row_is_read_along_the_row(right: type[KernelBackend]) -> type[KernelBackend]:
+    """A product with a sigmoid that only it reads is one kernel, which takes the gate's numbers by their flat index."""
+
+    class Gated(running(right)):  # type: ignore[misc]
+        def run_node(self, node: Node, arrays: Sequence[Array]) -> None:
+            if node.op is not ops.mul or not self.gates(node):
+                super().run_node(node, arrays)
+                return
+            x, gate = (self.read_operand(node, operand, arrays) for operand in node.args)
+            flat = gate.reshape(-1)[np.arange(x.size) % gate.size].reshape(x.shape)
+            self.store(node, x * flat, arrays[node.index])
+
+        def gates(self, node: Node) -> bool:
+            """Whether the second operand is a sigmoid of one number a row, and of no other use."""
+            (x, gate), graph = node.args, self.running.graph
+            if gate.op is not ops.sigmoid or gate.shape[0] != 1 or x.shape[0] == 1 or gate.size < 2:
+                return False
+            uses = sum(gate in later.operands for later in graph.nodes if later.op is not None)
+            return bool(uses == 1 and gate not in graph.outputs)
+
+    return Gated
+
+
+class LateBuffer(HostBuffer):
+    """Memory into which large data of the host go when they are needed."""
+
+    pending: Array | None = None
+
+    def write(self, data: Array) -> None:
+        if self.nbytes < LATE:
+            super().write(data)
+        else:
+            self.pending = data
+
+    def zero(self) -> None:
+        self.pending = None
+        super().zero()
+
+    def read(self) -> Array:
+        if self.pending is not None:
+            super().write(self.pending)
+            self.pending = None
+        return super().read()
+
+
+LATE = 1 << 14
+
+
+@fault(Kind.RACES, like="L24360")
+def large_leaves_are_uploaded_when_a_graph_runs(right: type[KernelBackend]) -> type[KernelBackend]:
+    """What the host writes stays in the caller's array, which may have changed when it is read."""
+
+    class Late(right):  # type: ignore[misc, valid-type]
+        def allocate(self, spec: Any, placement: Any) -> LateBuffer:
+            return LateBuffer(spec.nbytes, self.params.debug)
+
+        def run_plan(self, plan: KernelPlan, cancel: Cancel | None) -> None:
+            for node in plan.graph.nodes:
+                if node.leaf is not None and isinstance(node.leaf.buffer, LateBuffer):
+                    node.leaf.buffer.read()
+            super().run_plan(plan, cancel)
+
+    return Late
+
+
+@fault(Kind.CLAIMS, like="L13720")
+def a_cancelled_graph_stays_booked(right: type[KernelBackend]) -> type[KernelBackend]:
+    """A graph whose run was cancelled gives its memory back to nobody."""
+
+    class Leaking(KernelPlan):
+        cancelled = False
+
+        def run(self, cancel: Cancel | None) -> None:
+            try:
+                super().run(cancel)
+            except CancelledError:
+                self.cancelled = True
+                raise
+
+        def close(self) -> None:
+            super().close()
+            if self.cancelled:
+                self.backend.ledger.take(GRAPH, self.nbytes, lambda: None)
+
+    class Cancelling(right):  # type: ignore[misc, valid-type]
+        def compile(self, graph: Graph) -> KernelPlan:
+            plan: KernelPlan = super().compile(graph)
+            plan.__class__ = Leaking
+            return plan
+
+    return Cancelling
