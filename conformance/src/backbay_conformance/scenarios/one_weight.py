@@ -120,3 +120,33 @@ def what_is_made_of_a_weight_alone(lab: Lab, draw: Draw) -> None:
                     )
 
     with_weight(lab, weight, check)
+
+
+SHAPES = ((33,), (16, 3), (5, 3, 2), (3, 3, 2, 4), (1,), (64, 1, 2))
+
+
+@scenario("core", smoke=1, default=6, nightly=60)
+def weights_of_each_rank(lab: Lab, draw: Draw) -> None:
+    """Biases, factors of norms and kernels of a file: added to a leaf, with it added to them, and turned around."""
+    dtype, shape = draw.pick(DType.F32, DType.F16, DType.BF16), draw.by_turn(*SHAPES)
+    weight = drawn_weight(draw, dtype, shape)
+    draw.note(str(weight.spec))
+
+    def check(backend: Backend, w: Tensor) -> None:
+        if tuple(w.shape) != shape:
+            raise Fault("weights", f"a weight of {weight.spec} has the shape {tuple(w.shape)}")
+        axes = (1, 0, 3, 2)
+        want = weight.decoded.reshape((1,) * (4 - len(shape)) + shape[::-1])
+        with backend.new_context() as ctx:
+            x = ctx.from_floats(np.full(shape[::-1], 0.5))
+            made = {
+                "a leaf plus the weight": (x.add(ctx, w), want + 0.5),
+                "turned": (w.permute(ctx, *axes).contiguous(ctx), want.transpose(1, 0, 3, 2)),
+            }
+            ctx.compute(*[result for result, _ in made.values()])
+            for told, (result, numbers) in made.items():
+                must_equal(
+                    result.numpy().reshape(-1), numbers.reshape(-1), f"{weight.spec}, {told}", "weights"
+                )
+
+    with_weight(lab, weight, check)
