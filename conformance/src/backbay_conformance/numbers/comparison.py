@@ -76,9 +76,9 @@ def compare_bits(
     expected: Array, got: Array, dtype: DType, free: Array | None, check: str, other: Array | None = None
 ) -> None:
     """Raise Fault unless stored elements are equal; -0 differs from +0, and all NaN are equal."""
-    wrong = _other_bits(expected, got, dtype)
+    wrong = other_bits(expected, got, dtype)
     if other is not None:
-        wrong &= _other_bits(other, got, dtype)
+        wrong &= other_bits(other, got, dtype)
     a, b = decode(expected, dtype), decode(got, dtype)
     if dtype.is_quantized and wrong.any():
         numbers = (a != b) & ~(np.isnan(a) & np.isnan(b))
@@ -88,7 +88,8 @@ def compare_bits(
     _refuse(wrong, a, b, None, free, check)
 
 
-def _other_bits(expected: Array, got: Array, dtype: DType) -> Array:
+def other_bits(expected: Array, got: Array, dtype: DType) -> Array:
+    """Marks the stored elements with other bits; all NaN are equal."""
     whole = np.dtype(f"u{expected.dtype.itemsize}")
     wrong = np.ascontiguousarray(expected).view(whole) != np.ascontiguousarray(got).view(whole)
     wrong = wrong.reshape(expected.shape)  # of a scalar, too
@@ -101,7 +102,9 @@ def first_bits(left: Array, right: Array, dtype: DType) -> str:
     """The first stored element of two arrays whose bits differ, in both: its number, or a byte of a block."""
     whole = np.dtype(f"u{left.dtype.itemsize}")
     bits = [np.ascontiguousarray(raw).view(whole).reshape(left.shape) for raw in (left, right)]
-    wrong = bits[0] != bits[1]
+    wrong = other_bits(left, right, dtype)
+    if not wrong.any():  # only NaN differ
+        wrong = bits[0] != bits[1]
     at = first_of(wrong)
     shown = [f"{part[at]:#0{2 + 2 * whole.itemsize}x}" for part in bits]
     if not dtype.is_quantized:
