@@ -11,6 +11,7 @@ from math import prod
 from typing import Any
 
 from backbay import BackbayError, DeclaredUnsupportedError, DType, GuardZoneError, Level
+from backbay.plugin import keep_blocks
 
 from ..checks.call_check import Observed, try_call
 from ..checks.declared_precision import told
@@ -49,6 +50,9 @@ def run_item(
     outcome, started = Outcome(str(item)), time.perf_counter()
     kind: type[Any] = object
     draw = Draw(item.seed(seed), item.turn, replay)
+    keep_blocks(
+        keeps=True
+    )  # for the suite's own arrays, where opening a backend has the system take them back
     try:
         draw.cache = lab.backend.cache_config()
         kind = type(lab.backend)
