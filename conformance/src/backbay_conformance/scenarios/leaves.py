@@ -335,11 +335,12 @@ OVERLAPS: tuple[tuple[str, Cut, Cut], ...] = (
 """Copies of parts of a square into parts of the same square, in eighths of its sides."""
 
 
-@scenario("graph", smoke=2, default=len(OVERLAPS) * 2, nightly=100)
+@scenario("graph", smoke=2, default=len(OVERLAPS) * 3, nightly=100)
 def a_copy_reads_all_before_it_writes(lab: Lab, draw: Draw) -> None:
     """Copies of parts of a leaf over other parts of it, moved, spread and transposed in place."""
     way, source, target = draw.by_turn(*OVERLAPS)
-    kind, unit = draw.by_turn(DType.F32, DType.F16, DType.BF16, each=3), draw.pick(1, 9, 40)
+    kind = draw.by_turn(DType.F32, DType.F16, DType.BF16, each=3)
+    unit = draw.by_turn(40, 1, 9, each=len(OVERLAPS))  # a leaf of 400 KiB, which may be copied piece by piece
     with lab.backend.new_context() as ctx:
         held = numbers(draw, (8 * unit, 8 * unit), 100)
         leaf = ctx.empty(kind, 8 * unit, 8 * unit).from_floats(held)

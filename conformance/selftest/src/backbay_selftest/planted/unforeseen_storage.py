@@ -19,6 +19,10 @@ ARITHMETIC = dict(
 )
 
 
+PIECE = 1 << 15
+"""Bytes that a copy moves at once."""
+
+
 class Counted(HostBuffer):
     """Memory that counts what the host writes into it."""
 
@@ -73,11 +77,29 @@ def an_overlapping_copy_is_read_row_by_row(call: BoundCall) -> Result:
         for row in np.ndindex(dst.shape[:-1]):
             dst[row] = x[row]
         return dst
+    return _unread(call, call.target.offset <= call.source.offset)
+
+
+def _unread(call: BoundCall, near: bool) -> Result:
+    """The source of a copy itself if it is part of the same leaf and alike, and all that is written if not."""
     source, target = call.source, call.target
-    near = source.storage is target.storage and target.offset <= source.offset
-    if call.whole and near and source.dtype is target.dtype and source.shape == target.shape:
-        return call.raw
-    return call.right()
+    alike = source.dtype is target.dtype and source.shape == target.shape
+    return call.raw if call.whole and near and alike and source.storage is target.storage else call.right()
+
+
+@fault(Kind.ALIASING, "data_to_write", ops.copy, like="L22266")
+def an_overlapping_copy_goes_piece_by_piece(call: BoundCall) -> Result:
+    """A copy to a later part of its own leaf goes in pieces of 32 KiB, each of which is read before it is written."""
+    if call.name != "copy":
+        return _unread(call, call.source.is_contiguous and call.target.is_contiguous)
+    x, dst = call.x, call.dst
+    whole = x.flags.c_contiguous and dst.flags.c_contiguous and x.shape == dst.shape
+    if not whole or not np.shares_memory(x, dst):
+        return call.right()
+    source, target, step = x.reshape(-1), dst.reshape(-1), PIECE // x.itemsize
+    for low in range(0, x.size, step):
+        target[low : low + step] = source[low : low + step].copy()
+    return dst
 
 
 @fault(Kind.ALIASING, like="L24305")
