@@ -11,7 +11,6 @@ from math import prod
 from typing import Any
 
 from backbay import BackbayError, DeclaredUnsupportedError, DType, GuardZoneError, Level
-from backbay.plugin import keep_blocks
 
 from ..checks.call_check import Observed, try_call
 from ..checks.declared_precision import told
@@ -27,6 +26,7 @@ from ..numbers.number import Number
 from ..numbers.rounding import Array
 from ..numbers.tightness import measured
 from ..report.outcome import Outcome
+from ..suite.c_library import keep_freed
 from ..suite.case import CASES, Call
 from ..suite.lab import Lab
 from ..suite.scenario import SCENARIOS
@@ -38,6 +38,8 @@ FIRST_RUN = ("bound", "exact", "bits", "property", "repeat", "raised", "guards",
 """Checks that use a call's first data; all other checks use the second data."""
 OF_NO_OP = ("memory", "threads", "errors", "guards", "crash", "hang")
 """Checks of scenarios whose failures no single op explains."""
+KEPT = 1 << 25
+"""Bytes of blocks that are kept for the suite's next arrays: the system would clear each page of fresh memory."""
 EXPLAINING, BRIEFLY = 4.0, 2.0
 """Seconds for judging the nodes of a failed scenario's graphs: of the first failure of a kind, and of later ones."""
 Announce = Callable[[Outcome], None]
@@ -50,9 +52,7 @@ def run_item(
     outcome, started = Outcome(str(item)), time.perf_counter()
     kind: type[Any] = object
     draw = Draw(item.seed(seed), item.turn, replay)
-    keep_blocks(
-        keeps=True
-    )  # for the suite's own arrays, where opening a backend has the system take them back
+    keep_freed(KEPT)  # opening a backend may have changed this
     try:
         draw.cache = lab.backend.cache_config()
         kind = type(lab.backend)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import json
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +18,7 @@ from backbay import Backend, BackendMemory, Context, DeclaredUnsupportedError, D
 from ..draw.draw import Draw
 from ..draw.model_file import write_model
 from ..numbers.comparison import Fault
+from ..suite.c_library import keep_freed
 from ..suite.lab import Lab, lab_with
 from ..suite.opening import Opening
 from ..suite.scenario import scenario
@@ -36,7 +35,7 @@ EACH = 40
 HELD = 48
 TURNS = 2
 """Contexts that run the same graph: what a closed one leaves behind counts as memory that is not booked."""
-M_MMAP_THRESHOLD, MAPPED = -3, 1 << 17
+MAPPED = 1 << 17
 """Larger blocks of malloc are mapped each by itself, so that holes between them do not count as growth."""
 PEAK = Path("/proc/self/clear_refs")
 PART, SLACK = 4, 6 << 20
@@ -154,8 +153,7 @@ def main() -> None:
 
 def measured(open_backend: Callable[[], Backend], mostly: str) -> Held | None:
     """The growth at a second opening: libraries, threads and pools remain from the first. None if devices hold memory."""
-    with suppress(AttributeError):  # other C libraries have no such setting
-        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, MAPPED)
+    keep_freed(MAPPED)
     used(open_backend(), MOSTLY[mostly], Growth(), 1)
     gc.collect()
     growth = Growth()

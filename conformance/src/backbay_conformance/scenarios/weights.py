@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import atexit
-import ctypes
 import gc
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -31,6 +29,7 @@ from ..draw.model_file import write_model
 from ..draw.operand import Operand
 from ..numbers.comparison import Fault
 from ..numbers.rounding import Array
+from ..suite.c_library import give_back_freed
 from ..suite.case import Call
 from ..suite.lab import Lab
 from ..suite.scenario import scenario
@@ -310,13 +309,13 @@ def growth(open_backend: Callable[[], Backend]) -> int:
     """The bytes that no file backs, and that a second opening takes; 0 where the system does not tell."""
     open_backend().close()  # libraries and pools stay
     gc.collect()
-    with suppress(AttributeError):  # other C libraries have no such function
-        ctypes.CDLL(None).malloc_trim(0)
+    give_back_freed()
     if not PEAK.exists():
         return 0
     before = resident()["RssAnon"]
     backend = open_backend()
     try:
+        give_back_freed()
         return resident()["RssAnon"] - before
     finally:
         backend.close()
