@@ -99,7 +99,7 @@ class BackendLife(Machine):
         leaf = Shadow(made, ctx, self._name("leaf"), PEAK, data=data, written=kind != "empty")
         ctx.nodes.append(leaf)
         if leaf.written:  # a new leaf's data may or may not invalidate the context's results
-            ctx.doubtful, ctx.results = {*ctx.doubtful, *ctx.results}, {}
+            ctx.doubt()
         self.tell(f"{leaf.name} = {ctx.name}.{kind}{shape}")
 
     @action(has_leaf, weight=4)
@@ -110,8 +110,8 @@ class BackendLife(Machine):
         assert leaf.data is not None
         leaf.data[...] = self._data(choose, leaf.shape)
         leaf.tensor.from_floats(leaf.data)
-        if not leaf.written and leaf not in leaf.owner.needs():  # data of a new leaf, as by from_floats
-            leaf.owner.doubtful |= set(leaf.owner.results)
+        if not leaf.written and leaf not in leaf.owner.needs():  # as a new leaf's data
+            leaf.owner.doubt()
         leaf.written, leaf.owner.results = True, {}
         self._forget_aliases(leaf)
         self.tell(f"{leaf.name}.from_floats(...)")
@@ -120,9 +120,8 @@ class BackendLife(Machine):
     def refuse_wrong_data(self, choose: Choose) -> None:
         """Too many numbers are refused, and the leaf keeps its data."""
         leaf = self._leaf(choose)
-        self.expect(
-            ShapeError, lambda: leaf.tensor.from_floats(np.zeros(leaf.tensor.size + 1)), "too many numbers"
-        )
+        more = np.zeros(leaf.tensor.size + 1)
+        self.expect(ShapeError, lambda: leaf.tensor.from_floats(more), "too many numbers")
         self._compare(leaf.tensor, leaf.data if leaf.written else None, leaf.name)
 
     @action(has_leaf)
@@ -225,8 +224,7 @@ class BackendLife(Machine):
         if self._closed_leaf(ctx):
             return
         ctx.ctx.reserve()
-        ctx.doubtful |= set(ctx.results)  # results stay readable if nothing had to be compiled
-        ctx.results = {}
+        ctx.doubt()  # results stay readable if nothing had to be compiled
         self._compiled(ctx)
 
     @action(has_nodes)

@@ -76,6 +76,11 @@ class ContextShadow:
             self.roots.append(shadow)
             self.stale = True
 
+    def doubt(self) -> None:
+        """From now on the results may be readable, or not."""
+        self.doubtful |= set(self.results)
+        self.results = {}
+
     def needs(self) -> Iterator[Shadow]:
         """The leaves and weights of the whole graph."""
         for root in self.roots:

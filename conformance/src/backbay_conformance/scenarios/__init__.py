@@ -2,7 +2,6 @@
 
 from . import (
     blocks,
-    composites,
     experts,
     graphs,
     halves,
@@ -19,6 +18,6 @@ from . import (
 )
 
 SUBJECTS = (
-    *(blocks, composites, experts, graphs, halves, leaves, lives),
+    *(blocks, experts, graphs, halves, leaves, lives),
     *(long, memory, misuse, one_weight, process_memory, settings, threads, weights),
 )

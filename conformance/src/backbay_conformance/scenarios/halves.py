@@ -1,4 +1,4 @@
-"""Pairs of ops that backends merge: two halves of one tensor, and zeros around an image."""
+"""Parts of one tensor: halves that merged ops take, a part of itself, zeros around an image, copies over other parts."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from backbay import Context, Tensor
+from backbay import Context, DType, Tensor
 
 from ..cases.binary import repeated
 from ..cases.matrix import product
 from ..cases.spatial import conv2d_formula, windows
 from ..draw.draw import Draw
 from ..machines.patterns import rounded
+from ..numbers.comparison import must_equal
 from ..numbers.number import Cost, Number, scalar
 from ..suite.lab import Lab
 from ..suite.scenario import scenario
 from .blocks import judge_block, normal
+from .graphs import numbers
 
 ALPHA, LIMIT = 1.5, 2.0
 
@@ -143,3 +145,53 @@ def images_between_zeros(lab: Lab, draw: Draw) -> None:
 
 def ones(channels: int, k: int, cost: Cost) -> Number:
     return Number(np.ones((channels, k, k)), 0.0, cost)
+
+
+# -- copies over other parts -----------------------------------------------------------------------------
+
+Cut = tuple[slice, slice]
+OVERLAPS: tuple[tuple[str, Cut, Cut], ...] = (
+    # whether x is turned; the rows and columns of x, and those of dst
+    ("turned", (slice(0, 8), slice(0, 8)), (slice(0, 8), slice(0, 8))),
+    ("", (slice(0, 6), slice(0, 8)), (slice(2, 8), slice(0, 8))),
+    ("turned", (slice(0, 5), slice(3, 8)), (slice(0, 5), slice(2, 7))),
+    ("", (slice(3, 8), slice(0, 8)), (slice(0, 5), slice(0, 8))),
+    ("", (slice(0, 8), slice(1, 8)), (slice(0, 8), slice(0, 7))),
+    ("turned", (slice(0, 3), slice(0, 8)), (slice(0, 8), slice(2, 5))),
+    ("", (slice(0, 8), slice(0, 7)), (slice(0, 8), slice(1, 8))),
+    ("", (slice(4, 8), slice(0, 8)), (slice(0, 8, 2), slice(0, 8))),
+    ("turned", (slice(2, 8), slice(0, 8)), (slice(0, 8), slice(0, 6))),
+    ("", (slice(0, 8, 2), slice(0, 8)), (slice(4, 8), slice(0, 8))),
+)
+"""Copies of parts of a square into parts of the same square, in eighths of its sides."""
+
+
+@scenario("graph", smoke=2, default=len(OVERLAPS) * 3, nightly=100)
+def a_copy_reads_all_before_it_writes(lab: Lab, draw: Draw) -> None:
+    """Copies of parts of a leaf over other parts of it, moved, spread and transposed in place."""
+    way, source, target = draw.by_turn(*OVERLAPS)
+    kind = draw.by_turn(DType.F32, DType.F16, DType.BF16, each=3)
+    unit = draw.by_turn(40, 1, 9, each=len(OVERLAPS))  # a leaf of 400 KiB, which may be copied piece by piece
+    with lab.backend.new_context() as ctx:
+        held = numbers(draw, (8 * unit, 8 * unit), 100)
+        leaf = ctx.empty(kind, 8 * unit, 8 * unit).from_floats(held)
+        x, y = part_of(ctx, leaf, source, unit), part_of(ctx, leaf, target, unit)
+        wrote = (x.permute(ctx, 1, 0) if way else x).copy(ctx, y)
+        draw.note(f"{way} {source} of {unit} to {target}, {kind}")
+        for turn in range(2):
+            taken = held[scaled_cut(source, unit)].copy()
+            held[scaled_cut(target, unit)] = taken.T if way else taken
+            ctx.compute(wrote)
+            must_equal(leaf.numpy(), held, f"after copy {turn} of a part of a leaf into it")
+
+
+def scaled_cut(cut: Cut, unit: int) -> Cut:
+    """A cut in units of so many elements; steps stay as they are."""
+    rows, columns = (slice(part.start * unit, part.stop * unit, part.step) for part in cut)
+    return rows, columns
+
+
+def part_of(ctx: Context, leaf: Tensor, cut: Cut, unit: int) -> Tensor:
+    rows, columns = scaled_cut(cut, unit)
+    part = leaf.slice(ctx, 1, rows.start, rows.stop, rows.step or 1)
+    return part.slice(ctx, 0, columns.start, columns.stop)

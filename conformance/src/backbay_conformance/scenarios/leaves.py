@@ -318,54 +318,6 @@ def fresh_leaves_hold_zeros(lab: Lab, draw: Draw) -> None:
         backend.close()
 
 
-Cut = tuple[slice, slice]
-OVERLAPS: tuple[tuple[str, Cut, Cut], ...] = (
-    # whether x is turned; the rows and columns of x, and those of dst
-    ("turned", (slice(0, 8), slice(0, 8)), (slice(0, 8), slice(0, 8))),
-    ("", (slice(0, 6), slice(0, 8)), (slice(2, 8), slice(0, 8))),
-    ("turned", (slice(0, 5), slice(3, 8)), (slice(0, 5), slice(2, 7))),
-    ("", (slice(3, 8), slice(0, 8)), (slice(0, 5), slice(0, 8))),
-    ("", (slice(0, 8), slice(1, 8)), (slice(0, 8), slice(0, 7))),
-    ("turned", (slice(0, 3), slice(0, 8)), (slice(0, 8), slice(2, 5))),
-    ("", (slice(0, 8), slice(0, 7)), (slice(0, 8), slice(1, 8))),
-    ("", (slice(4, 8), slice(0, 8)), (slice(0, 8, 2), slice(0, 8))),
-    ("turned", (slice(2, 8), slice(0, 8)), (slice(0, 8), slice(0, 6))),
-    ("", (slice(0, 8, 2), slice(0, 8)), (slice(4, 8), slice(0, 8))),
-)
-"""Copies of parts of a square into parts of the same square, in eighths of its sides."""
-
-
-@scenario("graph", smoke=2, default=len(OVERLAPS) * 3, nightly=100)
-def a_copy_reads_all_before_it_writes(lab: Lab, draw: Draw) -> None:
-    """Copies of parts of a leaf over other parts of it, moved, spread and transposed in place."""
-    way, source, target = draw.by_turn(*OVERLAPS)
-    kind = draw.by_turn(DType.F32, DType.F16, DType.BF16, each=3)
-    unit = draw.by_turn(40, 1, 9, each=len(OVERLAPS))  # a leaf of 400 KiB, which may be copied piece by piece
-    with lab.backend.new_context() as ctx:
-        held = numbers(draw, (8 * unit, 8 * unit), 100)
-        leaf = ctx.empty(kind, 8 * unit, 8 * unit).from_floats(held)
-        x, y = part_of(ctx, leaf, source, unit), part_of(ctx, leaf, target, unit)
-        wrote = (x.permute(ctx, 1, 0) if way else x).copy(ctx, y)
-        draw.note(f"{way} {source} of {unit} to {target}, {kind}")
-        for turn in range(2):
-            taken = held[scaled_cut(source, unit)].copy()
-            held[scaled_cut(target, unit)] = taken.T if way else taken
-            ctx.compute(wrote)
-            must_equal(leaf.numpy(), held, f"after copy {turn} of a part of a leaf into it")
-
-
-def scaled_cut(cut: Cut, unit: int) -> Cut:
-    """A cut in units of so many elements; steps stay as they are."""
-    rows, columns = (slice(part.start * unit, part.stop * unit, part.step) for part in cut)
-    return rows, columns
-
-
-def part_of(ctx: Context, leaf: Tensor, cut: Cut, unit: int) -> Tensor:
-    rows, columns = scaled_cut(cut, unit)
-    part = leaf.slice(ctx, 1, rows.start, rows.stop, rows.step or 1)
-    return part.slice(ctx, 0, columns.start, columns.stop)
-
-
 @scenario("core", smoke=1, default=8, nightly=60)
 def what_the_host_writes_is_taken_at_once(lab: Lab, draw: Draw) -> None:
     """The caller's array may change as soon as a leaf is written: the leaf and its readers have what was written."""
