@@ -108,7 +108,7 @@ STEPS = {
     "sum_rows": Step(lambda ctx, x: x.sum_rows(ctx), lambda x: x.sum()),
 }
 GATES = ("sigmoid", "silu", "tanh", "relu", "neg", "scale")
-"""Steps of one operand that make a repeated one first."""
+"""Steps that make an operand which is repeated."""
 
 PATTERNS: tuple[tuple[str, ...], ...] = (
     ("mul", "add"),
@@ -208,18 +208,14 @@ def _followed(draw: Draw, program: Program, name: str, x: int) -> int:
         return program.step(name, W, x)
     if name in ONE:
         return program.step(name, x)
-    if name == "gate":
-        y = draw.pick(A, x, X)
-    elif draw.flag(4):
-        y = program.step(draw.pick(*GATES), _repeated(draw, program, x))
-        return program.step(name, x, y)
-    else:
-        y = draw.pick(A, COLUMN, ROW, x, X)
+    if name != "gate" and draw.flag(4):
+        return program.step(name, x, program.step(draw.pick(*GATES), _repeated(draw, program, x)))
+    y = draw.pick(A, x, X) if name == "gate" else draw.pick(A, COLUMN, ROW, x, X)
     swapped = y not in (COLUMN, ROW) and draw.flag()
     return program.step(name, y, x) if swapped else program.step(name, x, y)
 
 
 def _repeated(draw: Draw, program: Program, x: int) -> int:
     """An operand that is smaller than x: of one number for each row, or of one row."""
-    found = draw.pick(ROW, COLUMN, -1)
-    return found if found >= 0 else program.step("sum_rows", x)
+    leaf = draw.pick(ROW, COLUMN, None)
+    return program.step("sum_rows", x) if leaf is None else leaf

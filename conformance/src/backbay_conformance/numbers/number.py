@@ -218,8 +218,6 @@ class Number:
     def narrowed(self, kind: DType) -> Array:
         """The magnitudes of the elements that the type cannot hold exactly; 0 for all others."""
         held = round_to(self.value, kind) == self.value
-        if held.all():
-            return np.zeros(self.value.shape)
         return np.where(held, 0.0, np.abs(self.value) + FLOOR[kind] / unit(kind))
 
 

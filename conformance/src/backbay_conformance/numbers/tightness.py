@@ -44,25 +44,22 @@ def note(
     """
     if not _open or not value.size:
         return
-    if isinstance(bound, float) and bound == 0:
-        _count(
-            check,
-            value.size - (0 if free is None else int(np.broadcast_to(free, value.shape).sum())),
-            value.size,
-        )
-        return
+    if isinstance(bound, float) and bound == 0:  # tight at any scale
+        tight = np.ones(value.shape, bool)
+    else:
+        tight = _below_scale(value, bound, blocks=blocks)
+    if free is not None:
+        tight = tight & ~free
+    found = int(np.broadcast_to(tight, value.shape).sum())
+    for shares in _open:
+        own = shares.setdefault(check, [0, 0])
+        own[0], own[1] = own[0] + found, own[1] + value.size
+
+
+def _below_scale(value: Array, bound: Array | float, *, blocks: bool) -> Array:
     with np.errstate(all="ignore"):
         finite = np.isfinite(value)
         magnitude = np.abs(np.where(finite, value, 0)).astype(np.float64)
         typical = magnitude.max(-1, keepdims=True) if blocks else np.sqrt(np.square(magnitude).mean())
         scale = np.maximum(magnitude, typical)
-        tight = (np.asarray(bound) <= np.maximum(TIGHT * scale, NOTHING)) | ~finite
-    if free is not None:
-        tight = tight & ~free
-    _count(check, int(np.broadcast_to(tight, value.shape).sum()), value.size)
-
-
-def _count(check: str, tight: int, size: int) -> None:
-    for shares in _open:
-        own = shares.setdefault(check, [0, 0])
-        own[0], own[1] = own[0] + tight, own[1] + size
+        return np.asarray((np.asarray(bound) <= np.maximum(TIGHT * scale, NOTHING)) | ~finite)

@@ -11,6 +11,7 @@ from math import prod
 from typing import Any
 
 from backbay import BackbayError, DeclaredUnsupportedError, DType, GuardZoneError, Level
+from backbay.plugin import keep_blocks
 
 from ..checks.call_check import Observed, try_call
 from ..checks.declared_precision import told
@@ -26,7 +27,6 @@ from ..numbers.number import Number
 from ..numbers.rounding import Array
 from ..numbers.tightness import measured
 from ..report.outcome import Outcome
-from ..suite.c_library import keep_freed
 from ..suite.case import CASES, Call
 from ..suite.lab import Lab
 from ..suite.scenario import SCENARIOS
@@ -52,7 +52,7 @@ def run_item(
     outcome, started = Outcome(str(item)), time.perf_counter()
     kind: type[Any] = object
     draw = Draw(item.seed(seed), item.turn, replay)
-    keep_freed(KEPT)  # opening a backend may have changed this
+    keep_blocks(keeps=True, below=KEPT)  # opening a backend may have changed this
     try:
         draw.cache = lab.backend.cache_config()
         kind = type(lab.backend)

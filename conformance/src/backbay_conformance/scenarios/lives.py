@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -162,12 +163,19 @@ def with_weights(
 ) -> None:
     """Call `check` with a backend of drawn weights, which are not loaded yet."""
     weights = drawn_weights(draw, layers)
-    alignment = draw.by_turn(*ALIGNMENTS)
+    with opened_with(lab, weights, layers, draw.by_turn(*ALIGNMENTS)) as backend:
+        check(backend, weights)
+
+
+@contextmanager
+def opened_with(
+    lab: Lab, weights: dict[str, Operand], layers: int, alignment: int = ALIGNMENTS[0]
+) -> Iterator[Backend]:
+    """A backend with the weights of a file, which are not loaded yet."""
     with tempfile.TemporaryDirectory() as folder:
-        path = write_weights(Path(folder) / "weights.gguf", weights, layers, alignment)
-        backend = lab.fresh(path)
+        backend = lab.fresh(write_weights(Path(folder) / "weights.gguf", weights, layers, alignment))
         try:
-            check(backend, weights)
+            yield backend
         finally:
             backend.close()
 

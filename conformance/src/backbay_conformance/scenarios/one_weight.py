@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 
@@ -18,7 +16,7 @@ from ..numbers.comparison import Fault, must_equal
 from ..numbers.rounding import Array
 from ..suite.lab import Lab
 from ..suite.scenario import scenario
-from .lives import STORED, compare_weight, drawn_weight, write_weights
+from .lives import STORED, compare_weight, drawn_weight, opened_with
 
 NAME, WIDTH = "blk.0.attn_qkv.weight", 256
 CLOSE = 0.02
@@ -27,23 +25,19 @@ CLOSE = 0.02
 
 def with_weight(lab: Lab, weight: Operand, check: Callable[[Backend, Tensor], None]) -> None:
     """Call `check` with a backend and the weight of its file, which afterwards still holds the file's data."""
-    with tempfile.TemporaryDirectory() as folder:
-        backend = lab.fresh(write_weights(Path(folder) / "weights.gguf", {NAME: weight}, 1))
-        try:
-            backend.load()
-            tensor = backend.get(NAME)
-            assert tensor is not None
-            check(backend, tensor)
-            compare_weight(backend, NAME, weight)
-        finally:
-            backend.close()
+    with opened_with(lab, {NAME: weight}, 1) as backend:
+        backend.load()
+        tensor = backend.get(NAME)
+        assert tensor is not None
+        check(backend, tensor)
+        compare_weight(backend, NAME, weight)
 
 
 def rows_of(ctx: Context, w: Tensor, way: str, low: int, high: int) -> Tensor:
-    """Rows of the weight, taken in one of several ways."""
+    """One of several equal parts of the weight's rows, taken in one of several ways."""
     if way == "view":
         return w.view(ctx, low * w.dtype.row_size(WIDTH), (w.shape[0], high - low))
-    if way == "chunk" and low % (high - low) == 0:
+    if way == "chunk":
         return w.chunk(ctx, 1, high - low)[low // (high - low)]
     return w.slice(ctx, 1, low, high)
 
@@ -127,7 +121,7 @@ SHAPES = ((33,), (16, 3), (5, 3, 2), (3, 3, 2, 4), (1,), (64, 1, 2))
 
 @scenario("core", smoke=1, default=6, nightly=60)
 def weights_of_each_rank(lab: Lab, draw: Draw) -> None:
-    """Biases, factors of norms and kernels of a file: added to a leaf, with it added to them, and turned around."""
+    """Biases, factors of norms and kernels of a file: added to a leaf, and turned around."""
     dtype, shape = draw.pick(DType.F32, DType.F16, DType.BF16), draw.by_turn(*SHAPES)
     weight = drawn_weight(draw, dtype, shape)
     draw.note(str(weight.spec))
@@ -135,13 +129,12 @@ def weights_of_each_rank(lab: Lab, draw: Draw) -> None:
     def check(backend: Backend, w: Tensor) -> None:
         if tuple(w.shape) != shape:
             raise Fault("weights", f"a weight of {weight.spec} has the shape {tuple(w.shape)}")
-        axes = (1, 0, 3, 2)
         want = weight.decoded.reshape((1,) * (4 - len(shape)) + shape[::-1])
         with backend.new_context() as ctx:
             x = ctx.from_floats(np.full(shape[::-1], 0.5))
             made = {
                 "a leaf plus the weight": (x.add(ctx, w), want + 0.5),
-                "turned": (w.permute(ctx, *axes).contiguous(ctx), want.transpose(1, 0, 3, 2)),
+                "turned": (w.permute(ctx, 1, 0, 3, 2).contiguous(ctx), want.transpose(1, 0, 3, 2)),
             }
             ctx.compute(*[result for result, _ in made.values()])
             for told, (result, numbers) in made.items():

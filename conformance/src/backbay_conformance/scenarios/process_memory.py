@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from backbay import Backend, BackendMemory, Context, DeclaredUnsupportedError, DType, Tensor
+from backbay.plugin import keep_blocks
 
 from ..draw.draw import Draw
 from ..draw.model_file import write_model
 from ..numbers.comparison import Fault
-from ..suite.c_library import keep_freed
 from ..suite.lab import Lab, lab_with
 from ..suite.opening import Opening
 from ..suite.scenario import scenario
@@ -153,7 +153,7 @@ def main() -> None:
 
 def measured(open_backend: Callable[[], Backend], mostly: str) -> Held | None:
     """The growth at a second opening: libraries, threads and pools remain from the first. None if devices hold memory."""
-    keep_freed(MAPPED)
+    keep_blocks(keeps=True, below=MAPPED)
     used(open_backend(), MOSTLY[mostly], Growth(), 1)
     gc.collect()
     growth = Growth()

@@ -16,7 +16,7 @@ import numpy as np
 
 import backbay
 from backbay import Backend, BackendParams, DeviceInfo, DType, Level, NoMemoryError, Op, ops
-from backbay.plugin import decode
+from backbay.plugin import decode, return_freed_memory
 
 from ..cases.index import rows_call
 from ..cases.matrix import expert_call, product
@@ -29,7 +29,6 @@ from ..draw.model_file import write_model
 from ..draw.operand import Operand
 from ..numbers.comparison import Fault
 from ..numbers.rounding import Array
-from ..suite.c_library import give_back_freed
 from ..suite.case import Call
 from ..suite.lab import Lab
 from ..suite.scenario import scenario
@@ -309,13 +308,13 @@ def growth(open_backend: Callable[[], Backend]) -> int:
     """The bytes that no file backs, and that a second opening takes; 0 where the system does not tell."""
     open_backend().close()  # libraries and pools stay
     gc.collect()
-    give_back_freed()
+    return_freed_memory()
     if not PEAK.exists():
         return 0
     before = resident()["RssAnon"]
     backend = open_backend()
     try:
-        give_back_freed()
+        return_freed_memory()
         return resident()["RssAnon"] - before
     finally:
         backend.close()

@@ -31,12 +31,12 @@ def return_large_blocks() -> None:
     _LIMIT.set(LARGE)
 
 
-def keep_blocks(*, keeps: bool) -> None:
-    """Let the C library keep freed blocks of up to 4 MiB for the next ones, in all of the process, or no large ones.
+def keep_blocks(*, keeps: bool, below: int = KEPT) -> None:
+    """Let the C library keep freed blocks of up to 4 MiB, or so many bytes, in all of the process, or no large ones.
 
     The system clears each page of a block that was handed back. Kept blocks may be twice as much as is in use.
     """
-    _LIMIT.set(KEPT if keeps else LARGE)
+    _LIMIT.set(below if keeps else LARGE)
 
 
 @final

@@ -17,6 +17,8 @@ from .unforeseen import running
 
 SMALL = 1 << 16
 """The most bytes of a result that is kept."""
+LATE = 1 << 14
+"""The least bytes of a leaf that is uploaded late."""
 
 
 @fault(Kind.FUSION, like="L15660")
@@ -138,9 +140,6 @@ class LateBuffer(HostBuffer):
             super().write(self.pending)
             self.pending = None
         return super().read()
-
-
-LATE = 1 << 14
 
 
 @fault(Kind.RACES, like="L24360")
