@@ -29,9 +29,17 @@ class Clock:
         self.held["1"] += held
 
 
+def after_the_first_look(clock: Clock, seconds: float = 2.0) -> Patience:
+    patience = Patience(0, seconds)
+    assert patience.pause == waiting.FIRST_LOOK
+    clock.pass_by(waiting.FIRST_LOOK)
+    assert not patience.over
+    return patience
+
+
 def looks(clock: Clock, *, held: float) -> int:
     """The number of looks, half a second apart, until a patience of 2 seconds is over; at most 100."""
-    patience = Patience(0, 2.0)
+    patience = after_the_first_look(clock)
     for count in range(1, 101):
         clock.pass_by(0.5, held=held)
         if patience.over:
@@ -53,7 +61,7 @@ def test_a_process_that_gets_no_processor_does_not_hang(monkeypatch: pytest.Monk
 
 def test_a_pause_of_the_machine_is_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
-    patience = Patience(0, 2.0)
+    patience = after_the_first_look(clock)
     clock.pass_by(3600.0)
     assert not patience.over
     assert 0 < patience.pause <= waiting.LOOK
@@ -61,7 +69,7 @@ def test_a_pause_of_the_machine_is_no_hang(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_threads_that_begin_and_end_are_counted_from_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
-    patience = Patience(0, 1.0)
+    patience = after_the_first_look(clock, 1.0)
     del clock.held["2"]
     clock.held["3"] = 0.5
     clock.pass_by(0.5)

@@ -85,7 +85,7 @@ def rule_formula(
         else:
             terms = outer(v[:, t], k[:, t]), outer(known, -(removed[:, t] * share[:, t]))
         kept = state * e[:, t].reshape(sequences, heads, 1, e.shape[-1])
-        state = concatenate([x.reshape(*x.shape, 1) for x in (kept, *terms)], -1).sum()[..., 0]
+        state = concatenate([x.reshape(1, *x.shape) for x in (kept, *terms)], 0).sum(0)[0]
         outputs.append(state.activation().einsum("nhvk,nhk->nhv", q[:, t].activation(), key))
     y = [concatenate([o.reshape(sequences, 1, heads, value) for o in outputs], 1)] if tokens else []
     return concatenate([part.reshape(-1) for part in (*y, state)], 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -74,18 +75,24 @@ def stored(value: Number, dtype: DType) -> Number:
 
 def rotated(x: Number, position: float, dim: int, base: float, mode: str) -> Number:
     """Rotary embedding of (heads, d) at one position, in float64."""
+    first, second, cos, sin, unsure = turn(position, dim, base, mode)
+    value, error = x.value.copy(), x.error.copy()
+    a, b = x.value[:, first], x.value[:, second]
+    value[:, first], value[:, second] = a * cos - b * sin, a * sin + b * cos
+    passed = np.hypot(error[:, first], error[:, second]) + np.hypot(a, b) * unsure
+    error[:, first], error[:, second] = passed, passed
+    return Number(value, error + 4 * x.cost.step * np.abs(value), x.cost)
+
+
+@lru_cache(4096)
+def turn(position: float, dim: int, base: float, mode: str) -> tuple[Array, Array, Array, Array, Array]:
+    """Of a rotation at one position: both elements of each pair, the cosine and sine, and the error of the angle."""
     pairs = np.arange(dim // 2)
     angle = position * base ** (-2.0 * pairs / dim)
     first, second = (2 * pairs, 2 * pairs + 1) if mode == "normal" else (pairs, pairs + dim // 2)
-    cos, sin = np.cos(angle), np.sin(angle)
-    value, error = x.value.copy(), np.array(np.broadcast_to(x.error, x.shape))
-    a, b = x.value[:, first], x.value[:, second]
-    value[:, first], value[:, second] = a * cos - b * sin, a * sin + b * cos
     # Angles computed in float32 have an error of some roundoffs.
-    size, off = np.hypot(a, b), (np.abs(angle) + 2) * 8 * unit(DType.F32)
-    passed = np.hypot(error[:, first], error[:, second]) + size * off
-    error[:, first], error[:, second] = passed, passed
-    return Number(value, error + 4 * x.cost.step * np.abs(value), x.cost)
+    unsure = (np.abs(angle) + 2) * 8 * unit(DType.F32)
+    return first, second, np.cos(angle), np.sin(angle), unsure
 
 
 def attend(query: Number, cells: list[Cell], scale: float) -> Number:
@@ -105,8 +112,9 @@ def attend(query: Number, cells: list[Cell], scale: float) -> Number:
 
 def stacked(parts: list[Number], groups: int) -> Number:
     """(history, heads, d) from numbers of shape (kv_heads, d)."""
-    errors = [np.broadcast_to(part.error, part.shape) for part in parts]
-    whole = Number(np.stack([part.value for part in parts]), np.stack(errors), parts[0].cost)
+    whole = Number(
+        np.array([part.value for part in parts]), np.array([part.error for part in parts]), parts[0].cost
+    )
     return whole.moved(lambda a: np.repeat(a, groups, axis=1))
 
 

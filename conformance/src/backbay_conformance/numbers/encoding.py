@@ -49,7 +49,8 @@ def dequantized(raw: Array, dtype: DType) -> Array:
         return np.zeros(shape)
     if dtype is DType.Q1_0:
         return one_bit(raw).reshape(shape)
-    numbers = quants.dequantize(np.ascontiguousarray(raw), GGMLQuantizationType(dtype.value))
+    row = np.ascontiguousarray(raw).reshape(1, -1)  # gguf converts few rows at a time, however short they are
+    numbers = quants.dequantize(row, GGMLQuantizationType(dtype.value))
     return numbers.reshape(shape).astype(np.float64)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -40,6 +42,10 @@ class Cost:
         """The error bound of a sum; infinite if a narrow accumulator may overflow."""
         grown = terms * (self.accumulate * magnitude + self.smallest)
         return grown if self.largest == np.inf else np.where(magnitude > self.largest, np.inf, grown)
+
+
+MANY_PRODUCTS = 50_000
+"""For more products than this, rearranging the operands for a matrix product is faster than a plain loop."""
 
 
 class Number:
@@ -155,10 +161,11 @@ class Number:
         """A sum of `terms` products, in any order, each of which may be rounded."""
 
         def contract(a: Array, b: Array) -> Array:
-            result: Array = np.einsum(subscripts, a, b, optimize=a.size * b.size > 4096)
+            result: Array = np.einsum(subscripts, a, b, optimize=many)
             return result
 
         a, b = np.abs(self.value), np.abs(other.value)
+        many = a.size * prod(b.shape[axis] for axis in own_axes(subscripts)) > MANY_PRODUCTS
         passed = self.cost.of_sum(terms + 1, contract(a, b))
         if other.error.any():
             passed = passed + contract(a, other.error)
@@ -219,6 +226,13 @@ class Number:
         """The magnitudes of the elements that the type cannot hold exactly; 0 for all others."""
         held = round_to(self.value, kind) == self.value
         return np.where(held, 0.0, np.abs(self.value) + FLOOR[kind] / unit(kind))
+
+
+@cache
+def own_axes(subscripts: str) -> list[int]:
+    """The axes of the second operand, counted from its last one, whose labels the first operand has not."""
+    first, second = subscripts.partition("->")[0].split(",")
+    return [-n for n, label in enumerate(reversed(second), 1) if label not in first]
 
 
 def block_error(value: Array, kind: DType) -> Array:

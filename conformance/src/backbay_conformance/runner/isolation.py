@@ -232,12 +232,13 @@ class Pool:
                     return
                 if "done" in message:
                     done += 1
+                    known = Outcome(str(tries[min(done, len(tries) - 1)].item))
                     outcome = Outcome(**message["done"])
                     if outcome.failed:
                         self.seen.shrunk.add((tries[done - 1].item.group, outcome.check))
                     yield outcome
                 else:
-                    known = Outcome(**message["call"]) if "call" in message else Outcome(message["start"])
+                    known = Outcome(**message["call"])
         except DiedError as error:
             self.close()
             yield self._smaller(tries[min(done, len(tries) - 1)], self._casualty(known, error))

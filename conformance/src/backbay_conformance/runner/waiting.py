@@ -9,6 +9,9 @@ from pathlib import Path
 LOOK = 0.5
 """Seconds between two looks. A longer pause was one of this process, too, such as a suspended machine's."""
 
+FIRST_LOOK = 0.02
+"""Seconds until the first look: most answers come sooner, and the system need not be asked about their process."""
+
 
 class Patience:
     """Counts the seconds of a process, except those in which it, a child of it, or this process, was not allowed to run.
@@ -18,22 +21,21 @@ class Patience:
 
     def __init__(self, process: int, seconds: float) -> None:
         self._process, self._seconds = process, seconds
-        self._last, self._held = time.monotonic(), waited(process)
-        self._used = 0.0
+        self._last, self._used = time.monotonic(), 0.0
+        self._held: dict[str, float] | None = None  # unknown until the first look
 
     @property
     def pause(self) -> float:
         """The seconds until the next look."""
-        return max(0.0, min(LOOK, self._seconds - self._used))
+        return max(0.0, min(FIRST_LOOK if self._held is None else LOOK, self._seconds - self._used))
 
     @property
     def over(self) -> bool:
         """Whether the process has used up its seconds, as of now."""
         now, held = time.monotonic(), waited(self._process)
-        passed = min(now - self._last, 2 * LOOK)
-        longest = max(
-            (seconds - self._held.get(thread, 0.0) for thread, seconds in held.items()), default=0.0
-        )
+        passed = min(now - self._last, FIRST_LOOK if self._held is None else 2 * LOOK)
+        before = held if self._held is None else self._held
+        longest = max((seconds - before.get(thread, 0.0) for thread, seconds in held.items()), default=0.0)
         self._used += max(0.0, passed - longest)
         self._last, self._held = now, held
         return self._used >= self._seconds

@@ -1,4 +1,4 @@
-"""The worker process: it announces each item and call before it runs them."""
+"""The worker process: it announces each call before it runs it, and then tells its outcome."""
 
 from __future__ import annotations
 
@@ -104,7 +104,6 @@ def _try(
     replay: list[int] | None,
     shown: set[tuple[str, str]],
 ) -> None:
-    line.say(start=str(item))
     outcome = run_item(lab, item, start["seed"], replay, lambda known: line.say(call=vars(known)))
     if outcome.failed and start["shrink"] > 0:
         line.say(call=vars(outcome), shrinking=True)

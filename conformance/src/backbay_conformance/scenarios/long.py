@@ -180,7 +180,7 @@ def of_tokens(draw: Draw, n: int) -> list[tuple[Op[Any, Any], Call]]:
     ]
 
 
-@scenario("core", smoke=1, default=len(VOCABULARIES), nightly=15)
+@scenario("core", smoke=0, default=len(VOCABULARIES), nightly=15)
 def vocabularies(lab: Lab, draw: Draw) -> None:
     """Scores, sums and orders of all tokens of a model, and the first and last products of it."""
     for op, call in of_tokens(draw, draw.by_turn(*VOCABULARIES)):

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from itertools import pairwise
-from typing import TypeVar
+from itertools import chain, pairwise
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -231,15 +231,22 @@ class Looks:
 
 
 TRIES = 8
-BLIND = 0.5
+NODES = 64
+BLIND = 12 / NODES
 """The longest part of a compute of equal nodes without a look at `cancel`."""
-NODES = 24
 
 
-def blind_part(ctx: Context, y: Tensor) -> float:
-    """The longest time between two looks of a compute, as a part of all of it.
+class Watched(NamedTuple):
+    """The seconds of a compute, and the longest part of it in which it did not look at `cancel`."""
 
-    0 for an engine that nothing can interrupt, which looks before and after its run only.
+    seconds: float
+    blind: float
+
+
+def watched(ctx: Context, y: Tensor) -> Watched:
+    """A compute that nobody cancels.
+
+    The part is 0 for an engine that nothing can interrupt, which looks before and after its run only.
     """
     looks = Looks()
     started = time.perf_counter()
@@ -248,13 +255,7 @@ def blind_part(ctx: Context, y: Tensor) -> float:
     times = [0.0, *[(look - started) / seconds for look in looks.times], 1.0]
     within = any(1 / NODES < look < 1 - 1 / NODES for look in times)
     kernels = isinstance(ctx.backend, KernelBackend)  # core runs them one by one
-    return max(b - a for a, b in pairwise(times)) if within or kernels else 0.0
-
-
-def seconds_of(ctx: Context, y: Tensor) -> float:
-    started = time.perf_counter()
-    ctx.compute(y)
-    return time.perf_counter() - started
+    return Watched(seconds, max(b - a for a, b in pairwise(times)) if within or kernels else 0.0)
 
 
 def longer(n: int, factor: float) -> int:
@@ -266,37 +267,30 @@ def longer(n: int, factor: float) -> int:
 def a_compute_is_cancelled_while_it_runs(lab: Lab, draw: Draw) -> None:
     """A long compute looks at `cancel` often, and ends early when cancelled; afterwards the context computes as usual."""
     n, length = 256, 8
-    for _ in range(6):  # until a compute of 64 products is long, however fast the machine is
+    for _ in range(6):  # until a compute of all nodes is long, however fast the machine is
         with lab.backend.new_context() as ctx:
             y = product_chain(ctx, n, length)
             ctx.compute(y)
-            seconds = seconds_of(ctx, y) * 64 / length
-        if seconds > 1.3 * LONG or n >= 1024:
+            seconds = watched(ctx, y).seconds * NODES / length
+        if seconds > 1.2 * LONG or n >= 1024:
             break
-        n = longer(n, 1.6 * LONG / seconds)
+        n = longer(n, 1.4 * LONG / seconds)
     with lab.backend.new_context() as ctx:
-        y = product_chain(ctx, n, 64)
-        seconds = seconds_of(ctx, y)
+        y = product_chain(ctx, n, NODES)
+        first = watched(ctx, y)
+        if first.seconds <= LONG:
+            return
         # On a busy machine the thread that checks may get no time, but not in each of three tries.
-        if seconds > LONG and not any(_cancelled(ctx, y) for _ in range(3)):
-            raise Fault("threads", f"a compute of {seconds:.1f} s was cancelled, but ran to its end")
+        if not any(_cancelled(ctx, y) for _ in range(3)):
+            raise Fault("threads", f"a compute of {first.seconds:.1f} s was cancelled, but ran to its end")
         part = product_chain(ctx, n, 2)
         ctx.compute(part)
         must_equal(part.floats(), np.ones(part.size), "after a cancelled compute", "threads")
-    if seconds > LONG:
-        with lab.backend.new_context() as ctx:
-            y = product_chain(ctx, n, NODES)
-            # A busy machine may stop the compute between two looks, but not in each of several tries.
-            longest = 1.0
-            for _ in range(TRIES):
-                longest = min(longest, blind_part(ctx, y))
-                if longest <= BLIND:
-                    break
-            else:
-                told = (
-                    f"{100 * longest:.0f} % of a compute of {NODES} long nodes pass without a look at cancel"
-                )
-                raise Fault("threads", told)
+        # A busy machine may stop the compute between two looks, but not in each of several tries.
+        tries = chain([first.blind], (watched(ctx, y).blind for _ in range(1, TRIES)))
+        if all(blind > BLIND for blind in tries):
+            told = f"{100 * BLIND:.0f} % of a compute of {NODES} long nodes pass without a look at cancel"
+            raise Fault("threads", told)
 
 
 def _cancelled(ctx: Context, y: Tensor) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,10 @@ NUMPY: dict[DType, np.dtype[Any]] = {
     DType.F64: np.dtype(np.float64),
     DType.BF16: np.dtype(np.uint16),  # raw bits: NumPy has no bfloat16
 }
+
+
+PIECE = 1 << 16
+"""Elements that are quantized or dequantized at a time: gguf converts few rows at a time, however short they are."""
 
 
 def numpy_view(data: Bytes, dtype: DType) -> Array:
@@ -72,8 +77,13 @@ def dequantize(raw: Array, dtype: DType) -> Array:
     shape = (*raw.shape[:-1], raw.shape[-1] // dtype.type_size * dtype.block_size)
     if raw.size == 0:
         return np.zeros(shape, np.float32)
+    blocks, kind = raw.reshape(-1, dtype.type_size), GGMLQuantizationType(dtype.value)
+    numbers = np.empty((len(blocks), dtype.block_size), np.float32)
     try:
-        numbers: Array = quants.dequantize(raw, GGMLQuantizationType(dtype.value))
+        for piece in pieces(dtype, len(blocks)):
+            numbers[piece] = quants.dequantize(blocks[piece].reshape(1, -1), kind).reshape(
+                -1, dtype.block_size
+            )
     except NotImplementedError as error:
         raise DTypeError(f"{dtype} cannot be converted to numbers: {reason_of(error)}") from error
     return numbers.reshape(shape)
@@ -94,13 +104,21 @@ def quantize(numbers: Array, dtype: DType) -> Array:
     shape = (*numbers.shape[:-1], dtype.row_size(numbers.shape[-1]))
     if numbers.size == 0:
         return np.zeros(shape, np.uint8)
+    rows = np.ascontiguousarray(numbers, np.float32)
+    blocks, kind = rows.reshape(-1, dtype.block_size), GGMLQuantizationType(dtype.value)
+    raw = np.empty((len(blocks), dtype.type_size), np.uint8)
     try:
-        raw: Array = quants.quantize(
-            np.ascontiguousarray(numbers, np.float32), GGMLQuantizationType(dtype.value)
-        )
+        for piece in pieces(dtype, len(blocks)):
+            raw[piece] = quants.quantize(blocks[piece].reshape(1, -1), kind).reshape(-1, dtype.type_size)
     except NotImplementedError as error:
         raise DTypeError(f"numbers cannot be converted to {dtype}: {reason_of(error)}") from error
     return raw.reshape(shape)
+
+
+def pieces(dtype: DType, blocks: int) -> Iterator[slice]:
+    """Parts of so many blocks, none of more than PIECE elements."""
+    most = PIECE // dtype.block_size
+    return (slice(low, low + most) for low in range(0, blocks, most))
 
 
 def _to_bfloat16(numbers: Array) -> Array:
