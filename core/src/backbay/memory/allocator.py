@@ -32,11 +32,12 @@ def return_large_blocks() -> None:
 
 
 def keep_blocks(*, keeps: bool, below: int = KEPT) -> None:
-    """Let the C library keep freed blocks of up to 4 MiB, or so many bytes, in all of the process, or no large ones.
+    """Let the C library keep freed blocks of at least up to 4 MiB, or so many bytes, in all of the process, or no
+    large ones.
 
     The system clears each page of a block that was handed back. Kept blocks may be twice as much as is in use.
     """
-    _LIMIT.set(below if keeps else LARGE)
+    _LIMIT.set(max(below, _LIMIT.nbytes) if keeps else LARGE)
 
 
 @final
@@ -44,15 +45,15 @@ class _Limit:
     """The size from which on the C library hands freed blocks back at once."""
 
     def __init__(self) -> None:
-        self._nbytes = 0
+        self.nbytes = 0
 
     def set(self, nbytes: int) -> None:
-        if nbytes == self._nbytes or not hasattr(_libc(), "mallopt"):
+        if nbytes == self.nbytes or not hasattr(_libc(), "mallopt"):
             return
-        lower = nbytes < self._nbytes
+        lower = nbytes < self.nbytes
         _libc().mallopt(MMAP_THRESHOLD, nbytes)
         _libc().mallopt(TRIM_THRESHOLD, 2 * nbytes)  # of free memory at the heap's end
-        self._nbytes = nbytes
+        self.nbytes = nbytes
         if lower:
             return_freed_memory()
 

@@ -93,7 +93,7 @@ class Ledger:
     def foresee(self, entry: Entry, nbytes: int) -> None:
         """Raise NoMemoryError unless the host has free memory for bytes that are taken for a moment, and not booked."""
         with self._lock:
-            if self.holds:
+            if self.holds and self._unchecked + nbytes >= UNCHECKED:
                 self._check_free(entry, nbytes)
 
     @property

@@ -65,7 +65,7 @@ class Lowering(Emitter):
         self._constants_of: dict[tuple[int, str, int | None], str] = {}
         self.leaves: dict[tuple[int, Form], LeafInput] = {}
         self._values: dict[tuple[int, int, Form], str] = {}
-        self._calls = {op: op.spread(function, skip=1) for op, function in kernels.items()}
+        self._kernels = kernels
 
     # -- for kernels -------------------------------------------------------------------------------------
 
@@ -155,17 +155,18 @@ class Lowering(Emitter):
         """Run the kernel of a node that is no view."""
         op = node.op
         assert op is not None
-        result = self._calls[op](self, *self._arguments(node, "stored"))
+        result = self._lowered(node, op, "stored")
         if op.writes is None:
             made = node.dtype if op.moves or not node.dtype.is_float else DType.F32
             self._values[node.index, 0, "stored"] = self.cast(result, made, node.dtype)
 
-    def _arguments(self, node: Node, form: Form) -> list[Any]:
-        assert node.op is not None
-        return [
-            self.symbols.size(node, position) if position in node.op.sizes else self._argument(value, form)
+    def _lowered(self, node: Node, op: Op[Any, Any], form: Form) -> Any:
+        """What the kernel of a node gives, with operands of a form."""
+        arguments = [
+            self.symbols.size(node, position) if position in op.sizes else self._argument(value, form)
             for position, value in enumerate(node.args)
         ]
+        return op.spread(self._kernels[op], skip=1)(self, *arguments)
 
     def _argument(self, value: Any, form: Form) -> Any:
         return Operand(self, value, form) if isinstance(value, Node) else value
@@ -204,7 +205,7 @@ class Lowering(Emitter):
             )
         if op.name == "view":
             return strided(self, node, self._value(node.storage, form), raw=form == "raw")
-        return str(self._calls[op](self, *self._arguments(node, form)))
+        return str(self._lowered(node, op, form))
 
     def _leaf(self, node: Node, form: Form) -> str:
         if node.index in self.states:
