@@ -7,11 +7,10 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
-from typing import Any
 
 import numpy as np
 
-from backbay import Backend, CancelledError, Context, DType, NotComputedError, Precision, Tensor, ops
+from backbay import Backend, Context, DType, NotComputedError, Precision, Tensor, ops
 from backbay.plugin import ProfiledRun
 
 from ..draw.data import Making, Numbers
@@ -26,6 +25,7 @@ from ..machines.wiring import Wiring
 from ..numbers.comparison import Fault, first_bits, must_equal
 from ..numbers.encoding import from_bytes
 from ..numbers.rounding import Array
+from ..suite.cancelling import AfterLooks, cancelled
 from ..suite.lab import Lab
 from ..suite.scenario import scenario
 from .graphs import PEAK, chosen, forward, grow, numbers
@@ -41,17 +41,6 @@ def backend_life(lab: Lab, draw: Draw) -> None:
 def cache_life(lab: Lab, draw: Draw) -> None:
     """A cache stored, read, shifted, copied, shortened and moved, against attention over the plain history."""
     walk(CacheLife, lab, draw, 30)
-
-
-class AfterLooks:
-    """A cancellation that becomes set after so many looks."""
-
-    def __init__(self, looks: int) -> None:
-        self.left = looks
-
-    def is_set(self) -> bool:
-        self.left -= 1
-        return self.left < 0
 
 
 # -- a compute that is cancelled -------------------------------------------------------------------------
@@ -73,7 +62,7 @@ def a_cancelled_compute_leaves_nothing_behind(lab: Lab, draw: Draw) -> None:
         for looks in (draw.below(3), draw.below(layers * 3), draw.below(layers * 6)):
             draw.note(f"{layers} layers, cancelled after {looks} looks")
             x.from_floats(numbers(draw, (n, 3)))
-            if _cancelled(lambda looks=looks: ctx.compute(total, cancel=AfterLooks(looks))):  # type: ignore[misc]
+            if cancelled(lambda looks=looks: ctx.compute(total, cancel=AfterLooks(looks))):  # type: ignore[misc]
                 _unreadable(total)
             data = numbers(draw, (n, 3))
             x.from_floats(data)
@@ -85,14 +74,6 @@ def a_cancelled_compute_leaves_nothing_behind(lab: Lab, draw: Draw) -> None:
             after = f"after a compute that was cancelled at look {looks}"
             must_equal(total.numpy(), 2 * want, after, "life")
             must_equal(state.numpy(), want, f"{after}, a state", "life")
-
-
-def _cancelled(act: Callable[[], Any]) -> bool:
-    try:
-        act()
-    except CancelledError:
-        return True
-    return False
 
 
 def _unreadable(tensor: Tensor) -> None:
@@ -115,7 +96,7 @@ def a_cancelled_compute_is_given_back(lab: Lab, draw: Draw) -> None:
                 for _ in range(layers):
                     y = y.add(ctx, x).clamp(ctx, -99.0, 99.0)
                 cancel = None if looks is None else AfterLooks(looks)
-                _cancelled(lambda: ctx.compute(y, cancel=cancel))  # noqa: B023 it is called at once
+                cancelled(lambda: ctx.compute(y, cancel=cancel))  # noqa: B023 it is called at once
             booked.append(backend.memory().total())
             draw.note(f"cancelled after {looks} looks; {booked} bytes are booked")
         if len(set(booked)) > 1:
@@ -195,7 +176,7 @@ def a_cancelled_load_can_be_repeated(lab: Lab, draw: Draw) -> None:
         looks = draw.by_turn(1, 2, 3, 0, 5, 9, 4, 17)
         for at in (looks, *[draw.below(looks + 2)] * draw.below(2)):
             draw.note(f"load cancelled after {at} looks")
-            if not _cancelled(lambda at=at: backend.load(cancel=AfterLooks(at))):  # type: ignore[misc]
+            if not cancelled(lambda at=at: backend.load(cancel=AfterLooks(at))):  # type: ignore[misc]
                 break
             tensor = backend.get("output.weight")
             if tensor is not None:
@@ -221,9 +202,9 @@ def a_load_is_cancelled_by_its_progress(lab: Lab, draw: Draw) -> None:
                 later.update([part] if stop.is_set() else [])
                 stop.set()
 
-        cancelled = _cancelled(lambda: backend.load(progress, stop))
+        ended = cancelled(lambda: backend.load(progress, stop))
         draw.note(f"{len(later)} parts of {len(weights)} weights followed the cancellation")
-        if not cancelled and len(later) >= MORE_PARTS:
+        if not ended and len(later) >= MORE_PARTS:
             raise Fault("life", f"a load that was cancelled went on to its end, {len(later)} parts more")
 
     with_weights(lab, draw, check)

@@ -17,7 +17,6 @@ import numpy as np
 from backbay import (
     BackbayError,
     Backend,
-    CancelledError,
     Context,
     ContextBusyError,
     DType,
@@ -27,6 +26,7 @@ from backbay import (
 
 from ..draw.draw import Draw
 from ..numbers.comparison import Fault, must_equal
+from ..suite.cancelling import AfterLooks, cancelled
 from ..suite.lab import Lab
 from ..suite.scenario import scenario
 
@@ -186,25 +186,10 @@ def a_cancelled_compute_raises(lab: Lab, draw: Draw) -> None:
     with lab.backend.new_context() as ctx:
         x = ctx.from_floats([1.0, 2.0, 3.0])
         y = x.add(ctx, x).mul(ctx, x)
-        try:
-            ctx.compute(y, cancel=cancel)
-        except CancelledError:
-            pass
-        else:
+        if not cancelled(lambda: ctx.compute(y, cancel=cancel)):
             raise Fault("threads", "a cancelled compute did not raise CancelledError")
         ctx.compute(y)
         must_equal(y.floats(), np.array([2.0, 8.0, 18.0]), "after a cancelled compute", "threads")
-
-
-class Later:
-    """An event that is unset at the first check, and set at all later checks."""
-
-    def __init__(self) -> None:
-        self.asked = 0
-
-    def is_set(self) -> bool:
-        self.asked += 1
-        return self.asked > 1
 
 
 LONG = 0.2
@@ -281,7 +266,7 @@ def a_compute_is_cancelled_while_it_runs(lab: Lab, draw: Draw) -> None:
         if first.seconds <= LONG:
             return
         # On a busy machine the thread that checks may get no time, but not in each of three tries.
-        if not any(_cancelled(ctx, y) for _ in range(3)):
+        if not any(cancelled(lambda: ctx.compute(y, cancel=AfterLooks(1))) for _ in range(3)):
             raise Fault("threads", f"a compute of {first.seconds:.1f} s was cancelled, but ran to its end")
         part = product_chain(ctx, n, 2)
         ctx.compute(part)
@@ -291,11 +276,3 @@ def a_compute_is_cancelled_while_it_runs(lab: Lab, draw: Draw) -> None:
         if all(blind > BLIND for blind in tries):
             told = f"{100 * BLIND:.0f} % of a compute of {NODES} long nodes pass without a look at cancel"
             raise Fault("threads", told)
-
-
-def _cancelled(ctx: Context, y: Tensor) -> bool:
-    try:
-        ctx.compute(y, cancel=Later())
-    except CancelledError:
-        return True
-    return False
