@@ -36,6 +36,9 @@ del blocks
 keep_blocks(keeps=False)
 print(resident() - before < 4 << 20)
 print(faults() > 200)
+keep_blocks(keeps=True, below=1 << 25)
+keep_blocks(keeps=True)  # not less
+print(faults(nbytes=8 << 20) < 20)
 """
 
 
@@ -46,4 +49,4 @@ def test_freed_blocks_are_kept_and_handed_back_as_asked() -> None:
     if not hasattr(ctypes.CDLL(None), "malloc_trim"):
         pytest.skip("only the GNU C library can be told")
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["True"] * 4
+    assert done.stdout.split() == ["True"] * 5

@@ -215,7 +215,7 @@ class Pool:
                 count += 1
                 yield outcome
             if self._worker is None:
-                deaths[left[count - 1].item.group] += 1
+                deaths[left[min(count, len(left)) - 1].item.group] += 1
             left = [one for one in left[count:] if deaths[one.item.group] < ENOUGH]
 
     def _until_death(self, tries: list[Try]) -> Iterator[Outcome]:

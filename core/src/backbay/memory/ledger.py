@@ -91,7 +91,10 @@ class Ledger:
             self._spare = 0
 
     def foresee(self, entry: Entry, nbytes: int) -> None:
-        """Raise NoMemoryError unless the host has free memory for bytes that are taken for a moment, and not booked."""
+        """Raise NoMemoryError unless the host has free memory for bytes that are taken for a moment, and not booked.
+
+        As in `take`, the system is asked once 8 MiB may be needed.
+        """
         with self._lock:
             if self.holds and self._unchecked + nbytes >= UNCHECKED:
                 self._check_free(entry, nbytes)
