@@ -32,7 +32,7 @@ WIDTH, BLOCKS, TOKENS, CELLS = (
 QUANTIZED = (DType.Q4_0, DType.Q8_0, DType.Q4_K, DType.Q6_K)
 EACH = 40
 """Quantized weights of each dtype: as f32, those of one are more than the report and the process may differ by."""
-HELD = 32
+HELD = 48
 TURNS = 2
 """Contexts that run the same graph: what a closed one leaves behind counts as memory that is not booked."""
 MAPPED = 1 << 17
