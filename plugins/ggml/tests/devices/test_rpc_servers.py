@@ -164,6 +164,12 @@ def test_a_server_that_comes_back_serves_again(path) -> None:
                 np.testing.assert_array_equal(ours, first)
 
 
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """Stop all threads of a child, which takes a moment, and return when they stand still."""
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+
+
 @pytest.mark.fault(
     "an RPC server stops (SIGSTOP) between two computes", "BackendUnavailableError after rpc_timeout"
 )
@@ -172,7 +178,7 @@ def test_a_server_that_stops_is_an_error_after_the_timeout_and_serves_again_late
         with Ggml(None, using(server.endpoint, rpc_timeout=0.5)) as backend, backend.new_context() as ctx:
             y = ctx.from_floats(np.ones(100)).sqr(ctx)
             ctx.compute(y)
-            server.process.send_signal(signal.SIGSTOP)
+            stop(server.process)
             with pytest.raises(BackendUnavailableError, match=r"did not answer within 0\.5 s .*rpc_timeout"):
                 ctx.compute(y)
             with pytest.raises(BackendUnavailableError, match="is gone"):
@@ -207,7 +213,7 @@ def test_a_server_that_stops_during_a_compute_is_an_error() -> None:
 @pytest.mark.fault("an RPC server is stopped before it is opened", "BackendUnavailableError within seconds")
 def test_a_stopped_server_is_not_opened() -> None:
     with serving() as server:
-        server.process.send_signal(signal.SIGSTOP)
+        stop(server.process)
         with pytest.raises(BackendUnavailableError, match="is it stopped"):
             Ggml(None, using(server.endpoint))
 
