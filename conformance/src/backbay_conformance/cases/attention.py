@@ -188,8 +188,7 @@ def attention_call(draw: Draw, kind: DType) -> Call:
     applied = draw.flag(3) and (unit == 1 or history % unit == 0)
     permuted = applied and draw.cache.permuted_v
     # Rounding moves a score by a part of its terms' magnitudes: far queries show masks and order, near ones precision.
-    # Where queries may be rounded to blocks, too, far ones would leave most results open.
-    reach = 8.0 if draw.exact else draw.pick(0.5, 2.0, 0.5, 4.0 if unit > 1 else 8.0)
+    reach = 8.0 if draw.exact else draw.pick(0.5, 2.0, 0.5, 8.0)
     near = Numbers(low=-8, high=8, most=3)
     if kind is DType.F32 and draw.flag(6):
         near = Numbers(low=-3e6, high=3e6, most=3, loud=True)
