@@ -222,26 +222,28 @@ class Pool:
         if self._worker is None:
             self._worker = Worker(self.settings)
             self.facts = self._worker.facts
-        worker, done, known = self._worker, 0, Outcome(str(tries[0].item))
+        worker, done, tried = self._worker, 0, tries[0]
+        known = Outcome(str(tried.item))
         try:
             shown = sorted(self.seen.shrunk)
             worker.tell({"tries": [one.message() for one in tries], "shown": shown})
             while True:
-                message = worker.hear(self._patience(tries[min(done, len(tries) - 1)].item, known))
+                message = worker.hear(self._patience(tried.item, known))
                 if "idle" in message:
                     return
                 if "done" in message:
-                    done += 1
-                    known = Outcome(str(tries[min(done, len(tries) - 1)].item))
                     outcome = Outcome(**message["done"])
                     if outcome.failed:
-                        self.seen.shrunk.add((tries[done - 1].item.group, outcome.check))
+                        self.seen.shrunk.add((tried.item.group, outcome.check))
+                    done += 1
+                    tried = tries[min(done, len(tries) - 1)]
+                    known = Outcome(str(tried.item))
                     yield outcome
                 else:
                     known = Outcome(**message["call"])
         except DiedError as error:
             self.close()
-            yield self._smaller(tries[min(done, len(tries) - 1)], self._casualty(known, error))
+            yield self._smaller(tried, self._casualty(known, error))
 
     def _patience(self, item: Item, known: Outcome) -> float:
         """The seconds that a call may take: few after another call of its case has hung."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from backbay import Backend, BackendMemory, Context, DeclaredUnsupportedError, DType, Tensor
-from backbay.plugin import keep_blocks
+from backbay.plugin import return_large_blocks
 
 from ..draw.draw import Draw
 from ..draw.model_file import write_model
@@ -35,8 +35,6 @@ EACH = 40
 HELD = 48
 TURNS = 2
 """Contexts that run the same graph: what a closed one leaves behind counts as memory that is not booked."""
-MAPPED = 1 << 17
-"""Larger blocks of malloc are mapped each by itself, so that holes between them do not count as growth."""
 PEAK = Path("/proc/self/clear_refs")
 PART, SLACK = 4, 6 << 20
 """The report and the process may differ by a part of the report, and by bytes for what NumPy and Python hold."""
@@ -153,8 +151,7 @@ def main() -> None:
 
 def measured(open_backend: Callable[[], Backend], mostly: str) -> Held | None:
     """The growth at a second opening: libraries, threads and pools remain from the first. None if devices hold memory."""
-    keep_blocks(keeps=False)  # of any size; then of few
-    keep_blocks(keeps=True, below=MAPPED)
+    return_large_blocks()  # holes between kept ones would count as growth
     used(open_backend(), MOSTLY[mostly], Growth(), 1)
     gc.collect()
     growth = Growth()

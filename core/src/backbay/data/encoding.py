@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from ..errors import DTypeError, reason_of
 from ..types.dtypes import DType
 from ..types.spec import Spec
+
+if TYPE_CHECKING:
+    from gguf import GGMLQuantizationType
 
 Array = NDArray[Any]
 Bytes = NDArray[np.uint8]
@@ -71,19 +74,16 @@ def flat_numbers(data: Bytes, dtype: DType) -> Array:
 
 
 def dequantize(raw: Array, dtype: DType) -> Array:
-    from gguf import GGMLQuantizationType, quants
+    from gguf import quants
 
     raw = np.ascontiguousarray(raw)
     shape = (*raw.shape[:-1], raw.shape[-1] // dtype.type_size * dtype.block_size)
     if raw.size == 0:
         return np.zeros(shape, np.float32)
-    blocks, kind = raw.reshape(-1, dtype.type_size), GGMLQuantizationType(dtype.value)
+    blocks = raw.reshape(-1, dtype.type_size)
     numbers = np.empty((len(blocks), dtype.block_size), np.float32)
     try:
-        for piece in pieces(dtype, len(blocks)):
-            numbers[piece] = quants.dequantize(blocks[piece].reshape(1, -1), kind).reshape(
-                -1, dtype.block_size
-            )
+        _convert(quants.dequantize, dtype, blocks, numbers)
     except NotImplementedError as error:
         raise DTypeError(f"{dtype} cannot be converted to numbers: {reason_of(error)}") from error
     return numbers.reshape(shape)
@@ -99,26 +99,30 @@ def encode(numbers: Array, dtype: DType) -> Array:
 
 
 def quantize(numbers: Array, dtype: DType) -> Array:
-    from gguf import GGMLQuantizationType, quants
+    from gguf import quants
 
     shape = (*numbers.shape[:-1], dtype.row_size(numbers.shape[-1]))
     if numbers.size == 0:
         return np.zeros(shape, np.uint8)
-    rows = np.ascontiguousarray(numbers, np.float32)
-    blocks, kind = rows.reshape(-1, dtype.block_size), GGMLQuantizationType(dtype.value)
+    blocks = np.ascontiguousarray(numbers, np.float32).reshape(-1, dtype.block_size)
     raw = np.empty((len(blocks), dtype.type_size), np.uint8)
     try:
-        for piece in pieces(dtype, len(blocks)):
-            raw[piece] = quants.quantize(blocks[piece].reshape(1, -1), kind).reshape(-1, dtype.type_size)
+        _convert(quants.quantize, dtype, blocks, raw)
     except NotImplementedError as error:
         raise DTypeError(f"numbers cannot be converted to {dtype}: {reason_of(error)}") from error
     return raw.reshape(shape)
 
 
-def pieces(dtype: DType, blocks: int) -> Iterator[slice]:
-    """Parts of so many blocks, none of more than PIECE elements."""
-    most = PIECE // dtype.block_size
-    return (slice(low, low + most) for low in range(0, blocks, most))
+def _convert(
+    function: Callable[[Array, GGMLQuantizationType], Array], dtype: DType, blocks: Array, result: Array
+) -> None:
+    """Fill the rows of `result` with what a function of gguf makes of the blocks, some blocks at a time."""
+    from gguf import GGMLQuantizationType  # gguf takes longer to import than most of core
+
+    kind, most = GGMLQuantizationType(dtype.value), PIECE // dtype.block_size
+    for low in range(0, len(blocks), most):
+        row = blocks[low : low + most].reshape(1, -1)
+        result[low : low + most] = function(row, kind).reshape(-1, result.shape[1])
 
 
 def _to_bfloat16(numbers: Array) -> Array:

@@ -34,7 +34,8 @@ def return_large_blocks() -> None:
 def keep_blocks(*, keeps: bool, below: int = KEPT) -> None:
     """Let the C library keep freed blocks of up to `below` bytes, or of more if more was set before, or no large ones.
 
-    This holds for all of the process. The system clears each page of a block that was handed back. Kept blocks may be twice as much as is in use.
+    This holds for all of the process. The system clears each page of a block that was handed back. Kept blocks may
+    be twice as much as is in use.
     """
     _LIMIT.set(max(below, _LIMIT.nbytes) if keeps else LARGE)
 
