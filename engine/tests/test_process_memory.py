@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -36,12 +37,16 @@ def use():
         llm.generate([n * 7919 % count for n in range(llm.context - 8)], max_tokens=4, temperature=0)
         return llm.memory().total()
 
-use()
-gc.collect()
-before = resident("VmRSS")
-pathlib.Path("/proc/self/clear_refs").write_text("5")  # forget the peak
-booked = use()
-print(json.dumps([booked, resident("VmHWM") - before]))
+def measured_use():
+    gc.collect()
+    before = resident("VmRSS")
+    pathlib.Path("/proc/self/clear_refs").write_text("5")  # forget the peak
+    booked = use()
+    return booked, resident("VmHWM") - before
+
+for _ in range(2):
+    use()  # fills what Python and the C library keep
+print(json.dumps([measured_use() for _ in range(5)]))
 """
 DRY = """
 for _ in range(2):
@@ -60,8 +65,10 @@ def answer(program: str, name: str) -> Any:
 
 @pytest.mark.parametrize("name", BACKENDS)
 def test_the_report_of_a_small_model_is_what_a_fresh_process_takes(name: str) -> None:
-    booked, grown = answer(USE, name)
-    assert abs(booked - grown) < max(2 * MIB, booked // 100), (booked / MIB, grown / MIB)
+    """In the middle of five uses: now and then a freed block of 4 MiB stays, and another one is taken beside it."""
+    uses = answer(USE, name)
+    booked, grown = (statistics.median(column) for column in zip(*uses, strict=True))
+    assert abs(booked - grown) < max(2 * MIB, booked // 100), [(told / MIB, taken / MIB) for told, taken in uses]
 
 
 @pytest.mark.parametrize("name", BACKENDS)
