@@ -65,10 +65,12 @@ def answer(program: str, name: str) -> Any:
 
 @pytest.mark.parametrize("name", BACKENDS)
 def test_the_report_of_a_small_model_is_what_a_fresh_process_takes(name: str) -> None:
-    """In the middle of five uses: now and then a freed block of 4 MiB stays, and another one is taken beside it."""
+    """In the middle of five uses: threads place their blocks anew in each."""
     uses = answer(USE, name)
     booked, grown = (statistics.median(column) for column in zip(*uses, strict=True))
-    assert abs(booked - grown) < max(2 * MIB, booked // 100), [(told / MIB, taken / MIB) for told, taken in uses]
+    assert abs(booked - grown) < max(2 * MIB, booked // 100), [
+        (told / MIB, taken / MIB) for told, taken in uses
+    ]
 
 
 @pytest.mark.parametrize("name", BACKENDS)

@@ -60,7 +60,7 @@ from .graph.liveness import assign_slots
 from .graph.plan import Plan
 from .graph.symbolic_sizes import Guards, Size, Symbols, Term, program, term_of
 from .graph.timing import Timing, Timings
-from .memory.allocator import keep_blocks, return_freed_memory, return_large_blocks
+from .memory.allocator import keep_blocks, keep_large_blocks, return_freed_memory, return_large_blocks
 from .memory.host_memory import host_memory
 from .memory.ledger import Entry, Ledger
 from .memory.report import AllocationStatus, BackendMemory, DeviceMemory, Memory, human_bytes
@@ -187,6 +187,7 @@ __all__ = [
     "host_memory",
     "human_bytes",
     "keep_blocks",
+    "keep_large_blocks",
     "kill_helper",
     "naming_limits",
     "numpy_view",

@@ -11,7 +11,7 @@ import pytest
 PROGRAM = """
 import pathlib, resource
 import numpy as np
-from backbay.plugin import keep_blocks, return_large_blocks
+from backbay.plugin import keep_blocks, keep_large_blocks, return_large_blocks
 
 def faults(count=50, nbytes=1 << 20):
     for _ in range(5):
@@ -36,9 +36,12 @@ del blocks
 keep_blocks(keeps=False)
 print(resident() - before < 4 << 20)
 print(faults() > 200)
-keep_blocks(keeps=True, below=1 << 25)
-keep_blocks(keeps=True)  # not less
-print(faults(nbytes=8 << 20) < 20)
+keep_large_blocks(1 << 25)
+for keeps in (True, False):
+    keep_blocks(keeps=keeps)  # not less
+    print(faults(nbytes=8 << 20) < 20)
+return_large_blocks()
+print(faults() > 200)
 """
 
 
@@ -49,4 +52,4 @@ def test_freed_blocks_are_kept_and_handed_back_as_asked() -> None:
     if not hasattr(ctypes.CDLL(None), "malloc_trim"):
         pytest.skip("only the GNU C library can be told")
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["True"] * 5
+    assert done.stdout.split() == ["True"] * 7

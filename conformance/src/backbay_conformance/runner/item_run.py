@@ -11,7 +11,7 @@ from math import prod
 from typing import Any
 
 from backbay import BackbayError, DeclaredUnsupportedError, DType, GuardZoneError, Level
-from backbay.plugin import keep_blocks
+from backbay.plugin import keep_large_blocks
 
 from ..checks.call_check import Observed, try_call
 from ..checks.declared_precision import told
@@ -52,7 +52,7 @@ def run_item(
     outcome, started = Outcome(str(item)), time.perf_counter()
     kind: type[Any] = object
     draw = Draw(item.seed(seed), item.turn, replay)
-    keep_blocks(keeps=True, below=KEPT)  # opening a backend may have changed this
+    keep_large_blocks(KEPT)  # opening a backend may have changed this
     try:
         draw.cache = lab.backend.cache_config()
         kind = type(lab.backend)

@@ -28,16 +28,23 @@ def return_large_blocks() -> None:
 
     By default it raises this limit to 32 MiB, and keeps blocks that a later, aligned allocation seldom fits.
     """
+    _LIMIT.least = LARGE
     _LIMIT.set(LARGE)
 
 
-def keep_blocks(*, keeps: bool, below: int = KEPT) -> None:
-    """Let the C library keep freed blocks of up to `below` bytes, or of more if more was set before, or no large ones.
+def keep_large_blocks(below: int) -> None:
+    """Let the C library keep freed blocks of up to `below` bytes in all of the process, until `return_large_blocks`."""
+    _LIMIT.least = below
+    _LIMIT.set(below)
 
-    This holds for all of the process. The system clears each page of a block that was handed back. Kept blocks may
-    be twice as much as is in use.
+
+def keep_blocks(*, keeps: bool) -> None:
+    """Let the C library keep freed blocks of up to 4 MiB in all of the process, or no large ones.
+
+    After `keep_large_blocks` it keeps at least those. The system clears each page of a block that was handed back.
+    Kept blocks may be twice as much as is in use.
     """
-    _LIMIT.set(max(below, _LIMIT.nbytes) if keeps else LARGE)
+    _LIMIT.set(KEPT if keeps else LARGE)
 
 
 @final
@@ -46,8 +53,10 @@ class _Limit:
 
     def __init__(self) -> None:
         self.nbytes = 0
+        self.least = LARGE
 
     def set(self, nbytes: int) -> None:
+        nbytes = max(nbytes, self.least)
         if nbytes == self.nbytes or not hasattr(_libc(), "mallopt"):
             return
         lower = nbytes < self.nbytes

@@ -21,7 +21,7 @@ from ..session.event_log import EventLog
 from .services import Services
 
 NODE = 12 << 10  # bytes that ONNX Runtime takes for a node while it creates a session, measured
-LITTLE_MEMORY = 1 << 22  # bytes that freed blocks may hold in vain, so that the system need not clear others
+HELD_IN_VAIN = 1 << 22  # bytes that freed blocks may hold in vain, so that the system need not clear others
 KEPT = 64  # sessions that no plan uses; a model has a few structures
 KEPT_PACKED = 2  # of these, with packed weights: each takes as much memory as the model's file
 
@@ -140,7 +140,7 @@ class Sessions:
         services.ledger.foresee(Entry(CPU, "host"), needed)
         session = create_session(lowered.model, parts, options, services.device, limit)
         services.weights.files.drop_pages()
-        if needed > LITTLE_MEMORY or parts:
+        if needed > HELD_IN_VAIN or parts:
             return_freed_memory()  # creating a session takes several times the memory of the model's nodes
         self.created += 1
         return session, events

@@ -23,9 +23,10 @@ from backbay.plugin import (
 from ..session.runtime import runtime, translated
 from .bound_graph import BoundGraph, leaf_bytes
 from .bound_shapes import bound_nbytes
-from .compiled import LITTLE_MEMORY, Sessions
+from .compiled import Sessions
 from .services import Services
 
+LITTLE = 1 << 20  # bytes of working memory: a graph that needs no more keeps freed blocks
 SMALL = 4  # times its working memory: a graph that needs a quarter of the largest one, or less, keeps freed blocks
 
 
@@ -79,9 +80,7 @@ class OnnxPlan(Plan):
         events = self._compiled.events
         self._number = events.count_run() if events is not None else 0
         device = self._services.device
-        keep_blocks(
-            keeps=self._work <= LITTLE_MEMORY or SMALL * self._work <= self._services.workspace.booked
-        )
+        keep_blocks(keeps=self._work <= LITTLE or SMALL * self._work <= self._services.workspace.booked)
         with translated("running a graph"), device.alone(), cancellable(cancel) as options:
             self._bound.run(options)
         self._bound.put()
