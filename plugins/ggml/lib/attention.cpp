@@ -9,6 +9,7 @@
 
 #include "attention_call.h"
 #include "attention_cells.h"
+#include "instructions.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -23,7 +24,9 @@
 #define BYTES(x) (Ints) _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(x)))
 #define HALVES(x) (Ints) _mm512_cvtepi16_epi32(_mm256_loadu_si256((const __m256i *)(x)))
 #define HALF_FLOATS(x) _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256((const __m256i *)(x)))
+#define CODES // with code for keys and values in blocks of codes
 #include "attention_vectors.h"
+#include "attention_codes.h"
 #include "attention_few.h"
 #include "attention_many.h"
 #include "attention_sum.h"
@@ -37,6 +40,7 @@
 #undef BYTES
 #undef HALVES
 #undef HALF_FLOATS
+#undef CODES
 
 #define NAME avx2
 #define TARGET __attribute__((target("avx2,f16c,fma")))
@@ -52,15 +56,6 @@
 #include "attention_few.h"
 #include "attention_many.h"
 #include "attention_sum.h"
-
-static bool has_avx2() {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-}
-
-static bool has_avx512() {
-    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
-}
 
 static const char *find() { return has_avx512() ? "AVX-512" : has_avx2() ? "AVX2" : nullptr; }
 

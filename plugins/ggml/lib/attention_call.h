@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <type_traits>
 
 #define INLINED __attribute__((always_inline)) static inline // GCC does not see that constant arrays then need no memory
 

@@ -5,24 +5,7 @@
 
 namespace NAME {
 
-constexpr long TILE = 32; // cells
-constexpr int TOGETHER = 4; // rows
-
 #include "lane_totals.h"
-
-// Where the rows of the cells of a tile lie, and where those lie that are fetched meanwhile.
-struct Rows {
-    const char *first;
-    const long *offsets;
-    const char *next;
-    const long *ahead;
-    size_t size; // of what is fetched of each row; 0 if nothing is
-    const char *at(long cell) const { return first + offsets[cell]; }
-    void fetch(long cell) const {
-        for (size_t i = 0; i < size; i += 64)
-            __builtin_prefetch(next + ahead[cell] + i, 0, 2);
-    }
-};
 
 // Scores of R rows with the cells of a tile. Rows of queries, and of scores, are apart by `stride` and TILE.
 template <int R, class Row>
@@ -46,7 +29,22 @@ TARGET static void scores(const float *query, long stride, const Rows &keys, lon
     }
 }
 
-// Add weighted values to the sums of R rows.
+// Weights of R rows of scores times the scales of each block of the values: so codes are numbers.
+template <int R, class Row>
+TARGET static void scale_weights(const Rows &values, const float *weights, long blocks, float *to) {
+    for (long b = 0; b < blocks; b++, to += R * TILE) {
+        uint16_t halves[TILE];
+        for (long c = 0; c < TILE; c++)
+            memcpy(halves + c, values.at(c) + b * Row::BLOCK, 2);
+        for (long c = 0; c < TILE; c += FLOATS) {
+            const Vec scale = (Vec)HALF_FLOATS(halves + c);
+            for (int r = 0; r < R; r++)
+                at(to + r * TILE + c) = at(weights + r * TILE + c) * scale;
+        }
+    }
+}
+
+// Add weighted values to the sums of R rows. Weights are those of the block in which vector j lies.
 template <int R, int V, class Row>
 TARGET static inline void add_vectors(float *sums, long stride, const Rows &values, long cells, const float *weights, long j) {
     Vec s[R][V];
@@ -56,26 +54,37 @@ TARGET static inline void add_vectors(float *sums, long stride, const Rows &valu
     for (long c = 0; c < cells; c++) {
         Vec x[V];
         for (int v = 0; v < V; v++)
-            x[v] = Row::read(values.at(c), j + v);
+            if constexpr (Row::BLOCK)
+                x[v] = Row::codes(values.at(c), j + v);
+            else
+                x[v] = Row::read(values.at(c), j + v);
         if (j == 0)
             values.fetch(c);
         for (int r = 0; r < R; r++)
-            for (int v = 0; v < V; v++)
-                s[r][v] += x[v] * weights[r * TILE + c];
+            for (int v = 0; v < V; v++) {
+                const long block = Row::BLOCK ? (j % (32 / FLOATS) + v) / (32 / FLOATS) : 0;
+                s[r][v] += x[v] * weights[(block * R + r) * TILE + c];
+            }
     }
     for (int r = 0; r < R; r++)
         for (int v = 0; v < V; v++)
             at(sums + r * stride + (j + v) * FLOATS) = s[r][v];
 }
 
+// `scaled` holds the weights of all blocks, if the values have scales.
 template <int R, class Row>
-TARGET static void add(float *sums, long stride, const Rows &values, long cells, const float *weights, long vectors) {
+TARGET static void add(float *sums, long stride, const Rows &values, long cells, const float *weights, long vectors, float *scaled) {
     constexpr int V = REGISTERS / 2 / R < 4 ? REGISTERS / 2 / R : 4;
+    if (Row::BLOCK) {
+        scale_weights<R, Row>(values, weights, vectors * FLOATS / 32, scaled);
+        weights = scaled;
+    }
+    const long each = Row::BLOCK ? R * TILE : 0;
     long j = 0;
     for (; j + V <= vectors; j += V)
-        add_vectors<R, V, Row>(sums, stride, values, cells, weights, j);
+        add_vectors<R, V, Row>(sums, stride, values, cells, weights + j * FLOATS / 32 * each, j);
     for (; j < vectors; j++)
-        add_vectors<R, 1, Row>(sums, stride, values, cells, weights, j);
+        add_vectors<R, 1, Row>(sums, stride, values, cells, weights + j * FLOATS / 32 * each, j);
 }
 
 template <int HALF> TARGET INLINED Vec highest_lane(Vec x) {
@@ -115,8 +124,17 @@ TARGET static void cap(float *scores, float softcap) {
         at(scores + c) = softcap * hyperbolic_tangent(at(scores + c));
 }
 
+#ifndef CODES
+struct Coder { // there is no code for blocks of codes
+    Coder(const Call &, long, Memory &) {}
+    void encode(long, const float *) {}
+    template <int R> unsigned scores(long, const Rows &, long, float *) const { return ALL<R>; }
+    template <int R> unsigned add(float *, long, const Rows &, long, const float *) const { return ALL<R>; }
+};
+#endif
+
 using Scores = void (*)(const float *, long, const Rows &, long, long, float *);
-using Add = void (*)(float *, long, const Rows &, long, const float *, long);
+using Add = void (*)(float *, long, const Rows &, long, const float *, long, float *);
 
 template <int R> static Scores scores_of(int type) {
     switch (type) {
@@ -174,21 +192,33 @@ struct Side {
     }
 };
 
+// Run all R rows, or each that has a bit in `left`, from a first one on.
+template <int R, class Run> static void by_floats(unsigned left, const Run &run) {
+    if (left == ALL<R>)
+        return run(std::integral_constant<int, R>(), 0);
+    for (long r = 0; r < R; r++)
+        if (left >> r & 1)
+            run(std::integral_constant<int, 1>(), r);
+}
+
 struct Few {
     const Call &call;
     const Work &work;
     const long count; // of the rows of a head of keys
     Side keys, values;
     float *queries, *sums, *highest, *total; // by head and row
-    float *weights, *row_of_values;
+    float *weights, *scaled, *row_of_values;
+    Coder coder;
 
     Few(const Call &call, const Work &work, long heads, Memory &memory)
-        : call(call), work(work), count(work.span.count * call.group()), keys(call.key, memory), values(call.value, memory) {
+        : call(call), work(work), count(work.span.count * call.group()), keys(call.key, memory), values(call.value, memory),
+          coder(call, heads * count, memory) {
         queries = memory.floats(heads * count * keys.stride());
         sums = memory.floats(heads * count * values.stride());
         highest = memory.floats(heads * count);
         total = memory.floats(heads * count * FLOATS);
         weights = memory.floats(TOGETHER * TILE);
+        scaled = memory.floats(quotient(call.dv(), 32) * TOGETHER * TILE);
         row_of_values = memory.floats(values.stride());
     }
 
@@ -205,6 +235,7 @@ struct Few {
             unpack_row<RowF32>((const char *)from, call.d(), to);
             for (long i = 0; i < keys.stride(); i += FLOATS)
                 at(to + i) *= factor;
+            coder.encode(row, to);
             memset(sums + row * values.stride(), 0, 4 * values.stride());
             memset(total + row * FLOATS, 0, 4 * FLOATS);
             highest[row] = -__builtin_inff();
@@ -242,7 +273,10 @@ struct Few {
     void tile(const Rows &key, const Rows &value, long shared, long slot, long first, long low, long cells, bool plain) {
         const long row = slot * count + first;
         float *sum = sums + row * values.stride();
-        scores_of<R>(keys.type())(queries + row * keys.stride(), keys.stride(), key, cells, keys.vectors, weights);
+        by_floats<R>(coder.scores<R>(row, key, cells, weights), [&](auto rows, long r) {
+            const float *query = queries + (row + r) * keys.stride();
+            scores_of<rows()>(keys.type())(query, keys.stride(), key, cells, keys.vectors, weights + r * TILE);
+        });
         for (long r = 0; r < R; r++) {
             float *scores = weights + r * TILE;
             if (call.softcap != 0)
@@ -254,10 +288,12 @@ struct Few {
             }
             weigh_row(highest[row + r], total + (row + r) * FLOATS, sum + r * values.stride(), values.vectors, scores, cells);
         }
-        if (plain)
-            add_of<R>(values.type())(sum, values.stride(), value, cells, weights, values.vectors);
-        else
-            add_seen(sum, R, shared, low, cells);
+        if (!plain)
+            return add_seen(sum, R, shared, low, cells);
+        by_floats<R>(coder.add<R>(sum, values.stride(), value, cells, weights), [&](auto rows, long r) {
+            float *to = sum + r * values.stride();
+            add_of<rows()>(values.type())(to, values.stride(), value, cells, weights + r * TILE, values.vectors, scaled);
+        });
     }
 
     void tile(long low, long cells, long heads, long slots) {

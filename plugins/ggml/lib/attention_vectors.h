@@ -2,6 +2,10 @@
 
 namespace NAME {
 
+constexpr long TILE = 64; // cells of a tile
+constexpr int TOGETHER = 4; // rows of scores
+template <int R> constexpr unsigned ALL = (1u << R) - 1; // a bit for each of R rows
+
 #include "exponential.h"
 
 TARGET static inline Vec &at(float *x) { return *(Vec *)x; }
@@ -23,18 +27,22 @@ TARGET static inline float half(const char *block) {
 #endif
 }
 
-// A row of numbers in memory: `read` takes the n-th vector, `one` a number.
+// A row of numbers in memory: `read` takes the n-th vector, `one` a number, and `codes` a vector without its scale. BLOCK is
+// the size of 32 numbers that have a scale, which comes first; 0 if there are no scales.
 struct RowF32 {
+    static constexpr int BLOCK = 0;
     TARGET static inline Vec read(const char *row, long n) { return ((const Loose *)row)[n]; }
     static inline float one(const char *row, long i) { return ((const float *)row)[i]; }
 };
 
 struct RowF16 {
+    static constexpr int BLOCK = 0;
     TARGET static inline Vec read(const char *row, long n) { return (Vec)HALF_FLOATS(row + 2 * FLOATS * n); }
     static inline float one(const char *row, long i) { return of_half(((const uint16_t *)row)[i]); }
 };
 
 struct RowBF16 {
+    static constexpr int BLOCK = 0;
     TARGET static inline Vec read(const char *row, long n) {
         return (Vec)(HALVES(row + 2 * FLOATS * n) << 16);
     }
@@ -47,27 +55,45 @@ struct RowBF16 {
 };
 
 struct RowQ8_0 { // blocks of 32: a scale in f16, and whole numbers
-    TARGET static inline Vec read(const char *row, long n) {
-        const char *block = row + n * FLOATS / 32 * 34;
-        return __builtin_convertvector(BYTES(block + 2 + n * FLOATS % 32), Vec) * half(block);
+    static constexpr int BLOCK = 34;
+    TARGET static inline Vec codes(const char *row, long n) {
+        const char *block = row + n * FLOATS / 32 * BLOCK;
+        return __builtin_convertvector(BYTES(block + 2 + n * FLOATS % 32), Vec);
     }
+    TARGET static inline Vec read(const char *row, long n) { return codes(row, n) * half(row + n * FLOATS / 32 * BLOCK); }
     static inline float one(const char *row, long i) {
-        const char *block = row + i / 32 * 34;
+        const char *block = row + i / 32 * BLOCK;
         return of_half(*(const uint16_t *)block) * ((const int8_t *)block)[2 + i % 32];
     }
 };
 
 struct RowQ4_0 { // blocks of 32: a scale in f16, and 16 bytes with the halves of the block in their halves
-    TARGET static inline Vec read(const char *row, long n) {
-        const char *block = row + n * FLOATS / 32 * 18;
+    static constexpr int BLOCK = 18;
+    TARGET static inline Vec codes(const char *row, long n) {
+        const char *block = row + n * FLOATS / 32 * BLOCK;
         const long within = n * FLOATS % 32;
         const Ints bytes = BYTES(block + 2 + within % 16), code = ((within < 16 ? bytes : bytes >> 4) & 15) - 8;
-        return __builtin_convertvector(code, Vec) * half(block);
+        return __builtin_convertvector(code, Vec);
     }
+    TARGET static inline Vec read(const char *row, long n) { return codes(row, n) * half(row + n * FLOATS / 32 * BLOCK); }
     static inline float one(const char *row, long i) {
-        const char *block = row + i / 32 * 18;
+        const char *block = row + i / 32 * BLOCK;
         const int byte = ((const uint8_t *)block)[2 + i % 16];
         return of_half(*(const uint16_t *)block) * ((i % 32 < 16 ? byte & 15 : byte >> 4) - 8);
+    }
+};
+
+// Where the rows of the cells of a tile lie, and where those lie that are fetched meanwhile.
+struct Rows {
+    const char *first;
+    const long *offsets;
+    const char *next;
+    const long *ahead;
+    size_t size; // of what is fetched of each row; 0 if nothing is
+    const char *at(long cell) const { return first + offsets[cell]; }
+    void fetch(long cell) const {
+        for (size_t i = 0; i < size; i += 64)
+            __builtin_prefetch(next + ahead[cell] + i, 0, 2);
     }
 };
 

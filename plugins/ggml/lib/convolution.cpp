@@ -1,6 +1,7 @@
 // The causal convolution of each channel over the steps, for a custom op of ggml. The channels of a step adjoin; ggml's own
 // code wants the steps of a channel to adjoin, and multiplies number by number.
 
+#include "instructions.h"
 #include "tensor.h"
 
 static constexpr long BLOCK = 256; // channels
@@ -59,13 +60,13 @@ CONVOLVE(on_avx512, __attribute__((target("avx512f,fma,prefer-vector-width=512")
 CONVOLVE(on_avx2, __attribute__((target("avx2,fma"))))
 
 static const char *find() {
-    if (__builtin_cpu_supports("avx512f"))
+    if (has_avx512())
         return "AVX-512";
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? "AVX2" : nullptr;
+    return has_avx2() ? "AVX2" : nullptr;
 }
 
 static void convolve(const Convolution &call, long first, long count) {
-    __builtin_cpu_supports("avx512f") ? on_avx512(call, first, count) : on_avx2(call, first, count);
+    has_avx512() ? on_avx512(call, first, count) : on_avx2(call, first, count);
 }
 
 #elif defined(__aarch64__)

@@ -1,5 +1,7 @@
 // x * sigmoid(x), times another factor if there is one: the gates of feed-forward layers, in one pass over memory.
 
+#include "instructions.h"
+
 #include <cstdint>
 
 #pragma GCC diagnostic ignored "-Wpsabi" // of vectors that functions return: all are inlined
@@ -47,12 +49,6 @@ __attribute__((target("avx2,fma"))) void gate_avx2(const float *x, const float *
     gate(x, up, y, first, end);
 }
 
-bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
-
-bool has_avx512() {
-    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
-}
 #endif
 
 } // namespace

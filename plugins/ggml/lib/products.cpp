@@ -1,6 +1,7 @@
 // Products of quantized weights and any number of columns, as two custom ops of ggml: columns in codes, and products.
 // A short column that is alone takes one op: threads meet after each op, which takes longer than to encode it.
 
+#include "instructions.h"
 #include "tensor.h"
 
 #include "products.h"
@@ -38,21 +39,6 @@ static Ahead first_rows(const ggml_tensor *w, long group, int thread) {
 #define FEATURES "avx512vnni,"
 #define VNNI
 #include "products_avx512.h"
-
-static bool has_avx512() {
-#ifdef BACKBAY_WITHOUT_AVX512 // for tests of the other code
-    return false;
-#endif
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vl");
-}
-
-static bool has_vnni() {
-#ifdef BACKBAY_WITHOUT_VNNI // for tests of the other code
-    return false;
-#endif
-    return has_avx512() && __builtin_cpu_supports("avx512vnni");
-}
 
 static const char *find() {
     if (has_avx512())

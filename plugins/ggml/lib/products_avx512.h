@@ -38,22 +38,7 @@ INLINE Vec of_bytes(const uint8_t *x) { return _mm512_cvtepi32_ps(_mm512_cvtepu8
 // The lower 16 bits of each lane, numbers in f16.
 INLINE Vec of_halves(Ints x) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(x)); }
 
-// 16 bytes of each row, by groups of four.
-INLINE void quads(const char *const *rows, long offset, Ints *q) {
-    Ints r[4];
-    for (int i = 0; i < 4; i++) {
-        r[i] = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)(rows[i] + offset)));
-        r[i] = _mm512_inserti32x4(r[i], _mm_loadu_si128((const __m128i *)(rows[4 + i] + offset)), 1);
-        r[i] = _mm512_inserti32x4(r[i], _mm_loadu_si128((const __m128i *)(rows[8 + i] + offset)), 2);
-        r[i] = _mm512_inserti32x4(r[i], _mm_loadu_si128((const __m128i *)(rows[12 + i] + offset)), 3);
-    }
-    const Ints a = _mm512_unpacklo_epi32(r[0], r[1]), b = _mm512_unpackhi_epi32(r[0], r[1]);
-    const Ints c = _mm512_unpacklo_epi32(r[2], r[3]), d = _mm512_unpackhi_epi32(r[2], r[3]);
-    q[0] = _mm512_unpacklo_epi64(a, c);
-    q[1] = _mm512_unpackhi_epi64(a, c);
-    q[2] = _mm512_unpacklo_epi64(b, d);
-    q[3] = _mm512_unpackhi_epi64(b, d);
-}
+#include "quads.h"
 
 // 8 bytes of each row, interleaved, by groups of four.
 INLINE void pairs(const char *const *rows, long offset, Ints *q) {

@@ -1,5 +1,6 @@
 // The delta rule and the selective scan, for custom ops of ggml. ggml's own kernels take heads of few sizes.
 
+#include "instructions.h"
 #include "recurrence_call.h"
 #include "tensor.h"
 
@@ -20,16 +21,6 @@
 #define TARGET __attribute__((target("avx2,fma")))
 #define FLOATS 8
 #include "recurrence.h"
-
-static bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
-
-static bool has_avx512() {
-#ifdef BACKBAY_WITHOUT_AVX512 // for tests of the other code
-    return false;
-#endif
-    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
-}
 
 static const char *find() { return has_avx512() ? "AVX-512" : has_avx2() ? "AVX2" : nullptr; }
 
