@@ -1,7 +1,9 @@
-// The instruction sets of this processor, for the code that is compiled for each of them.
+// This processor: the instruction sets that it has, for the code that is compiled for each of them, and its kind.
 #pragma once
 
 #if defined(__x86_64__)
+
+#include <cpuid.h>
 
 static inline bool has_avx2() {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
@@ -21,5 +23,15 @@ static inline bool has_vnni() {
 #endif
     return has_avx512() && __builtin_cpu_supports("avx512vnni");
 }
+
+static inline bool is_zen5() {
+    unsigned version = 0, b, c, d;
+    __get_cpuid(1, &version, &b, &c, &d);
+    return __builtin_cpu_is("amd") && (version >> 8 & 15) + (version >> 20 & 255) == 0x1a;
+}
+
+#else
+
+static inline bool is_zen5() { return false; }
 
 #endif

@@ -53,7 +53,7 @@ struct ColumnsKernel {
 
 struct ProductsKernel {
     static constexpr const char *NAME = "Products";
-    static constexpr Element TYPES[] = {UINT8, FLOAT}, RESULT = FLOAT; // weights, columns in codes
+    static constexpr Element TYPES[] = {UINT8, FLOAT, UINT8}, RESULT = FLOAT; // weights, columns in codes, the next product's weights
     static constexpr size_t NEEDED = 2;
     const int64_t format, first, rows; // of the matrix of weights
 
@@ -70,6 +70,9 @@ struct ProductsKernel {
         w.data = (char *)w.data + first * w.nb[1];
         w.ne[0] = codes.last() / CODES * BLOCK, w.ne[1] = rows;
         to.src[0] = &w, to.src[1] = &entries;
+        ggml_tensor next;
+        if (run.has(2))
+            next = run.input(2).matrix(1), to.src[2] = &next;
         if (codes.rows())
             run.parts(parts(weights.last(), codes.rows()),
                       [&](int, int parts) { backbay_products(&to, Turns::ANY, parts, (void *)format); });

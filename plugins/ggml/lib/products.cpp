@@ -17,12 +17,8 @@ static Weights weights_of(const ggml_tensor *w, Format format) {
     return {(const char *)w->data, (long)w->ne[1], (long)w->ne[0] / BLOCK, (long)w->nb[1] * layout.rows, format};
 }
 
-// What a thread reads first of a product: a group of rows.
-static Ahead first_rows(const ggml_tensor *w, long group, int thread) {
-    const long first = group * thread, left = w ? (long)w->ne[1] - first : 0;
-    if (left <= 0)
-        return {nullptr, 0};
-    return {(const char *)w->data + first * w->nb[1], (left < group ? left : group) * (long)w->nb[1]};
+static Following following(const ggml_tensor *w) {
+    return w ? Following{(const char *)w->data, (long)w->ne[1], (long)w->nb[1]} : Following{};
 }
 
 #if defined(__x86_64__)
@@ -62,11 +58,11 @@ static void multiply(Format format, const ggml_tensor *entries, ggml_tensor *y, 
     const Turns turns = {y->op_params + OWN_PARAMS, y->op_params + OWN_PARAMS + 1, threads, thread};
     const Result result = {(float *)y->data, (long)(y->nb[1] / sizeof(float))};
     if (has_vnni())
-        vnni::multiply(weights, columns_of(entries, weights.blocks, vnni::MOST), result, turns, first_rows(y->src[2], vnni::ROWS, thread));
+        vnni::multiply(weights, columns_of(entries, weights.blocks, vnni::MOST), result, turns, following(y->src[2]));
     else if (has_avx512())
-        avx512::multiply(weights, columns_of(entries, weights.blocks, avx512::MOST), result, turns, first_rows(y->src[2], avx512::ROWS, thread));
+        avx512::multiply(weights, columns_of(entries, weights.blocks, avx512::MOST), result, turns, following(y->src[2]));
     else
-        avx2::multiply(weights, columns_of(entries, weights.blocks, avx2::MOST), result, turns, first_rows(y->src[2], avx2::ROWS, thread));
+        avx2::multiply(weights, columns_of(entries, weights.blocks, avx2::MOST), result, turns, following(y->src[2]));
 }
 
 #else

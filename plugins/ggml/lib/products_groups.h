@@ -55,8 +55,9 @@ TARGET static void multiply_group(Scratch &s, const Weights &w, const Columns &x
     }
 }
 
-// What one thread does of a product. Its last turn fetches `after`, what the thread will read next.
-TARGET static void multiply(const Weights &w, const Columns &x, const Result &y, const Turns &turns, Ahead after) {
+// What one thread does of a product. Its last turn fetches what the thread will read first of the next product; where threads
+// come one by one, they take its first groups.
+TARGET static void multiply(const Weights &w, const Columns &x, const Result &y, const Turns &turns, const Following &following) {
     Scratch s;
     const long groups = (w.rows + ROWS - 1) / ROWS, tiles = x.tiles();
     const long near = NEAR / (long)(MOST * x.blocks * sizeof(Entry)), most = BATCH / MOST;
@@ -65,7 +66,9 @@ TARGET static void multiply(const Weights &w, const Columns &x, const Result &y,
     for (long turn = turns.first(), next; turn < count; turn = next) {
         const long low_tile = turn / groups * batch, high_tile = low_tile + batch < tiles ? low_tile + batch : tiles;
         next = turns.next();
-        multiply_group(s, w, x, y, turn % groups, next < count ? bytes_of(w, next % groups) : after, low_tile, high_tile);
+        const long first = turns.own == Turns::ANY ? count - 1 - turn : turns.own;
+        const Ahead ahead = next < count ? bytes_of(w, next % groups) : following.group(first, ROWS);
+        multiply_group(s, w, x, y, turn % groups, ahead, low_tile, high_tile);
     }
     turns.end();
 }

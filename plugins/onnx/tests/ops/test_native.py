@@ -13,6 +13,7 @@ from model_file import quantized, write_model
 
 import backbay
 from backbay import BackendParams, DType
+from backbay_onnx.lowering.graph_lowering import name_following_weights
 from backbay_onnx.session.native import DOMAIN, FORMATS, NativeCode
 from backbay_onnx.session.native_trial import ROWS, node, run
 
@@ -54,6 +55,26 @@ def test_weights_are_multiplied_as_they_lie_in_the_file(path: Path) -> None:
         weights = sum(info.nbytes for info in backend.model.tensors.values())
         assert loaded == weights
         assert backend.memory().cpu.weights[0].size == weights
+
+
+def test_a_product_names_the_weights_of_the_next_one(path: Path) -> None:
+    with opened(path) as backend, backend.new_context() as ctx:
+        x = ctx.from_floats(np.ones((3, IN), np.float32))
+        ctx.compute(*(backend.get(name).mulmat(ctx, x) for name in NAMES))
+        first, second = (list(node.input) for node in nodes(backend) if node.op_type == "Products")
+        assert len(first) == 3 and len(second) == 2
+        assert first[2] == second[0]
+
+
+def test_no_product_names_weights_that_another_node_makes() -> None:
+    made = [
+        node("Products", ["w", "codes"], "y"),
+        node("Identity", ["w"], "v"),
+        node("Products", ["v", "codes"], "z"),
+    ]
+    graph = onnx.helper.make_graph(made, "graph", [], [])
+    name_following_weights(graph)
+    assert [len(each.input) for each in graph.node] == [2, 1, 2]
 
 
 def test_a_column_has_the_same_result_alone_among_others_and_on_any_number_of_threads(path: Path) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any
 
-from onnx import TensorProto
+from onnx import GraphProto, TensorProto
 
 from backbay import Graph, Op
 from backbay.plugin import Term
 
+from ..session.native import DOMAIN
 from .element_types import onnx_type
 from .feeds import Feeds
 from .kernel_view import Lowering, Settings
@@ -28,8 +30,10 @@ def lower(graph: Graph, kernels: Mapping[Op[Any, Any], Callable[..., str]], sett
             owners |= {made.name: node.index for made in b.nodes[begin:]}
     results = _results(b)
     states, rows = finish_states(b)
+    model = b.build()
+    name_following_weights(model.graph)
     return Lowered(
-        b.build(),
+        model,
         tuple(b.leaves.values()),
         Feeds({name: feed for feed, name in b.feeds.items()}),
         results,
@@ -44,6 +48,15 @@ def lower(graph: Graph, kernels: Mapping[Op[Any, Any], Callable[..., str]], sett
         frozenset(b.copied),
         owners,
     )
+
+
+def name_following_weights(graph: GraphProto) -> None:
+    """Tell native products which weights are read next, so that they fetch some meanwhile."""
+    made = {name for node in graph.node for name in node.output}
+    products = [node for node in graph.node if node.domain == DOMAIN and node.op_type == "Products"]
+    for product, following in pairwise(products):
+        if following.input[0] not in made:
+            product.input.append(following.input[0])
 
 
 def _results(b: Lowering) -> tuple[tuple[str, int], ...]:

@@ -37,7 +37,7 @@ def _multiplies(path: Path, dtype: DType) -> bool:
     ids = np.array([ROWS - 1, 0, 3], np.int64)
     nodes = [
         node("Columns", ["x"], "codes", format=format_),
-        node("Products", ["w", "codes"], "y", format=format_, first=0, rows=ROWS),
+        node("Products", ["w", "codes", "w"], "y", format=format_, first=0, rows=ROWS),
         node("Rows", ["w", "ids"], "rows", format=format_),
     ]
     product, rows = run(path, nodes, {"w": data, "x": x, "ids": ids}, ["y", "rows"])
