@@ -59,6 +59,7 @@ def test_weights_are_multiplied_as_they_lie_in_the_file(path: Path) -> None:
 
 def test_a_product_names_the_weights_of_the_next_one(path: Path) -> None:
     with opened(path) as backend, backend.new_context() as ctx:
+        backend.load()
         x = ctx.from_floats(np.ones((3, IN), np.float32))
         ctx.compute(*(backend.get(name).mulmat(ctx, x) for name in NAMES))
         first, second = (list(node.input) for node in nodes(backend) if node.op_type == "Products")
