@@ -42,10 +42,11 @@ struct Layout {
     int blocks;    // of 32 weights in a unit of the format
     int size;      // bytes of a unit
     bool over_127; // codes; without VNNI, their products overflow 16 bits
+    int tiles;     // of columns, most, for which blocks go through registers, for each tile anew
 };
 constexpr Layout LAYOUTS[FORMATS] = {
-    {ONE, 8, 1, 1, 18, false},     {ONE, 8, 8, 1, 144, false},      {ONE, 128, 1, 1, 34, true},
-    {MINIMUM, 0, 1, 8, 144, false}, {MINIMUM, 0, 8, 8, 1152, false}, {HALVES, 32, 1, 8, 210, false},
+    {ONE, 8, 1, 1, 18, false, 1},     {ONE, 8, 8, 1, 144, false, 2},      {ONE, 128, 1, 1, 34, true, 1},
+    {MINIMUM, 0, 1, 8, 144, false, 0}, {MINIMUM, 0, 8, 8, 1152, false, 0}, {HALVES, 32, 1, 8, 210, false, 0},
 };
 
 struct Weights {

@@ -1,4 +1,4 @@
-// Products of weights and a single tile of columns: weights go from memory through registers, and are stored nowhere. For
+// Products of weights and a few tiles of columns: weights go from memory through registers, and are stored nowhere. For
 // formats with one scale for a block; the blocks of others are unpacked eight at a time, which no registers hold.
 
 template <int C, void (*UNPACK)(const char *const *, long, Part *)>

@@ -38,9 +38,12 @@ TARGET static void multiply_group(Scratch &s, const Weights &w, const Columns &x
     const char *rows[ROWS];
     const Layout &layout = LAYOUTS[w.format];
     const long count = find_rows(w, group, rows), first = x.first(low_tile), columns = x.first(high_tile) - first, tiles = high_tile - low_tile;
-    if (tiles == 1 && layout.scales == ONE) {
-        Fetch fetch(ahead, w.blocks * PANELS);
-        multiply_tile(w, rows, count / PANELS, columns, x.block(low_tile, 0), s.sums, fetch);
+    if (tiles <= layout.tiles) {
+        Fetch fetch(ahead, w.blocks * PANELS * tiles);
+        for (long tile = low_tile; tile < high_tile; tile++) {
+            const long column = x.first(tile), wide = x.first(tile + 1) - column;
+            multiply_tile(w, rows, count / PANELS, wide, x.block(tile, 0), s.sums + (column - first), fetch);
+        }
     } else {
         Fetch fetch(ahead, w.blocks * (PANELS + tiles));
         multiply_tiles(s, w, rows, count / PANELS, x, low_tile, high_tile, fetch);
