@@ -2,7 +2,7 @@
 //
 // A query is rounded to 16 bits for each block, the higher and the lower ones apart, and so are the weights of a tile. So
 // results are nearly as exact as those of floats, which compute what is too large or too small for this, or NaN. A row of
-// scores never depends on the others.
+// scores never depends on the numbers of the others; but all rows of a tile take floats if a key in it has no finite scale.
 
 namespace NAME {
 
@@ -146,6 +146,8 @@ struct CodedWeights {
 template <int R, class Codes>
 CODED static unsigned encode_weights(const Rows &values, const float *weights, long blocks, CodedWeights *to) {
     constexpr int N = TILE / 16;
+    // Parts of a step, which add up to 0. Small weights that are alike would else all be rounded up, or all down.
+    const __m512 shifts = _mm512_set_ps(15, -1, 13, -3, 11, -5, 9, -7, 7, -9, 5, -11, 3, -13, 1, -15) * (1 / 32.0f);
     unsigned unusual = 0;
     for (long b = 0; b < blocks; b++) {
         uint16_t halves[TILE];
@@ -166,7 +168,7 @@ CODED static unsigned encode_weights(const Rows &values, const float *weights, l
             unusual |= (unordered || !is_usual(highest)) << r;
             const __m512 factor = _mm512_set1_ps(highest == 0 ? 0 : 32767 / highest);
             for (int i = 0; i < N; i++) {
-                const __m512i codes = _mm512_cvtps_epi32(x[i] * factor);
+                const __m512i codes = _mm512_cvtps_epi32(_mm512_fmadd_ps(x[i], factor, shifts));
                 _mm256_storeu_si256((__m256i *)(to->codes + 16 * i), _mm512_cvtepi32_epi16(codes));
             }
             to->step = highest / 32767;

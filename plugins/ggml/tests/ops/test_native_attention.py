@@ -158,6 +158,22 @@ def test_scales_of_blocks_may_be_any_numbers(group, dtype, kind, operand) -> Non
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4 * np.abs(v[np.isfinite(v)]).max())
 
 
+@pytest.mark.parametrize("gap", [5, 9, 10.4, 11.2, 12])
+@pytest.mark.parametrize("dtype", [DType.Q8_0, DType.Q4_0])
+def test_many_small_weights_beside_a_large_one_count(gap, dtype) -> None:
+    """As beside the first token of a text, to which most heads attend. They would all be rounded the same way."""
+    case = Case(64, 64, 1, 4, 1, 64, dtype=dtype)
+    case.q[...], case.k[...], case.scale = 1, 0, 1
+    case.k[0, 0] = gap / 64
+    case.v[0, 1:] = 1 + 0.2 * case.v[0, 1:]
+    case.v[0, 0] *= np.where(np.arange(64) % 32 == 0, 1, 0)  # as large as the others, for the same scale
+    found, k, v = case.run()
+    expected, highest = case.expected(k, v), np.abs(v).max()
+    np.testing.assert_allclose(found, expected, atol=2e-4 * highest)
+    bias = (found - expected)[..., 1:32].mean()
+    assert abs(bias) < 2e-5 * highest
+
+
 @pytest.mark.parametrize("factor", [0, 1e-36, 1e-20, 1e20, 3e36])
 @pytest.mark.parametrize("dtype", [DType.Q8_0, DType.Q4_0])
 def test_queries_may_be_small_and_large(factor, dtype) -> None:

@@ -55,8 +55,12 @@ def name_following_weights(graph: GraphProto) -> None:
     made = {name for node in graph.node for name in node.output}
     products = [node for node in graph.node if node.domain == DOMAIN and node.op_type == "Products"]
     for product, following in pairwise(products):
-        if following.input[0] not in made:
-            product.input.append(following.input[0])
+        name = following.input[0]
+        begins = all(
+            given.i == 0 for given in following.attribute if given.name == "first"
+        )  # no other expert
+        if begins and name not in made and name != product.input[0]:
+            product.input.append(name)
 
 
 def _results(b: Lowering) -> tuple[tuple[str, int], ...]:
