@@ -47,7 +47,7 @@ CODED static bool encode_query(const float *x, long blocks, int centre, CodedQue
 #include "quads.h"
 
 struct CodesQ8_0 {
-    static constexpr int SIZE = 34;
+    static constexpr int SIZE = RowQ8_0::BLOCK;
     // Four codes of each of 16 cells at a time, none below 0.
     CODED INLINED void read(const char *const *blocks, __m512i *codes) {
         for (int half = 0; half < 2; half++) {
@@ -63,7 +63,7 @@ struct CodesQ8_0 {
 };
 
 struct CodesQ4_0 {
-    static constexpr int SIZE = 18;
+    static constexpr int SIZE = RowQ4_0::BLOCK;
     CODED INLINED void read(const char *const *blocks, __m512i *codes) {
         const __m512i lower = _mm512_set1_epi8(15);
         quads(blocks, 2, codes);
@@ -151,8 +151,7 @@ CODED static unsigned encode_weights(const Rows &values, const float *weights, l
     unsigned unusual = 0;
     for (long b = 0; b < blocks; b++) {
         uint16_t halves[TILE];
-        for (long c = 0; c < TILE; c++)
-            memcpy(halves + c, values.at(c) + b * Codes::SIZE, 2);
+        values.read_scales(b * Codes::SIZE, halves);
         __m512 scales[N];
         for (int i = 0; i < N; i++)
             scales[i] = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(halves + 16 * i)));

@@ -34,8 +34,7 @@ template <int R, class Row>
 TARGET static void scale_weights(const Rows &values, const float *weights, long blocks, float *to) {
     for (long b = 0; b < blocks; b++, to += R * TILE) {
         uint16_t halves[TILE];
-        for (long c = 0; c < TILE; c++)
-            memcpy(halves + c, values.at(c) + b * Row::BLOCK, 2);
+        values.read_scales(b * Row::BLOCK, halves);
         for (long c = 0; c < TILE; c += FLOATS) {
             const Vec scale = (Vec)HALF_FLOATS(halves + c);
             for (int r = 0; r < R; r++)

@@ -95,6 +95,11 @@ struct Rows {
         for (size_t i = 0; i < size; i += 64)
             __builtin_prefetch(next + ahead[cell] + i, 0, 2);
     }
+    // What lies `offset` bytes from the start of each row: the scales of a block, numbers in f16.
+    void read_scales(size_t offset, uint16_t *scales) const {
+        for (long c = 0; c < TILE; c++)
+            memcpy(scales + c, at(c) + offset, 2);
+    }
 };
 
 static inline size_t row_size(int type, long n) {

@@ -125,11 +125,7 @@ struct Fetch {
     void step(int times = 1) {
         next += each * times;
         const char *const end = start + (long)next;
-        if (PAST_CACHES)
-            for (; line < end; line += 64)
-                __builtin_prefetch(line, 0, 0);
-        else
-            for (; line < end; line += 64)
-                __builtin_prefetch(line, 0, 2); // to the second cache
+        for (; line < end; line += 64)
+            PAST_CACHES ? __builtin_prefetch(line, 0, 0) : __builtin_prefetch(line, 0, 2); // or to the second cache
     }
 };

@@ -56,9 +56,8 @@ def name_following_weights(graph: GraphProto) -> None:
     products = [node for node in graph.node if node.domain == DOMAIN and node.op_type == "Products"]
     for product, following in pairwise(products):
         name = following.input[0]
-        begins = all(
-            given.i == 0 for given in following.attribute if given.name == "first"
-        )  # no other expert
+        # The rows of an expert that is not the first begin elsewhere.
+        begins = all(given.i == 0 for given in following.attribute if given.name == "first")
         if begins and name not in made and name != product.input[0]:
             product.input.append(name)
 
