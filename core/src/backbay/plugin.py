@@ -69,10 +69,12 @@ from .memory.workspace import Workspace
 from .ops.declaration import OPS, REQUIRED, Op
 from .trace.context import Context
 from .trace.tensor import Tensor, trace_op
+from .trace.turn import run_if_free
 from .types.cached import cached_property
 from .types.contract_version import CONTRACT_VERSION, ContractVersion
 from .types.cores import usable_cores
 from .types.dtypes import DType
+from .types.flag import Flag
 from .types.params import (
     COMPOSITE,
     KERNEL,
@@ -128,6 +130,7 @@ __all__ = [
     "DeviceInfo",
     "DeviceMemory",
     "Entry",
+    "Flag",
     "FlashAttention",
     "Graph",
     "GraphBackend",
@@ -202,6 +205,7 @@ __all__ = [
     "return_freed_memory",
     "return_large_blocks",
     "run_helper",
+    "run_if_free",
     "same_shape",
     "span",
     "start_helper",

@@ -8,7 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Condition, get_ident
+from threading import Condition, RLock, get_ident
 from typing import Any, Protocol
 from weakref import WeakSet
 
@@ -53,27 +53,30 @@ class ForkGate:
     """
 
     def __init__(self) -> None:
-        self._changed = Condition()
+        self._lock = RLock()  # taken as such: Ctrl-C may leave a Condition locked that is entered itself
+        self._changed = Condition(self._lock)
         self._inside: Counter[int] = Counter()  # threads that keep forks waiting
         self.forks = 0  # that wait, or are under way
 
     @contextmanager
     def without_forks(self) -> Iterator[None]:
         """Forks of other threads wait until this block ends, or calls `let_forks_pass`."""
-        changed, thread = self._changed, get_ident()
-        with changed:
-            changed.wait_for(lambda: not self.forks or thread in self._inside)
-            self._inside[thread] += 1
+        lock, thread, inside = self._lock, get_ident(), False
         try:
+            with lock:
+                self._changed.wait_for(lambda: not self.forks or thread in self._inside)
+                self._inside[thread] += 1
+                inside = True
             yield
         finally:
-            with changed:
-                self._leave(thread)
+            if inside:
+                with lock:
+                    self._leave(thread)
 
     def let_forks_pass(self) -> None:
         """Between two kernels: wait for the forks that wait for this thread."""
         thread = get_ident()
-        with self._changed:
+        with self._lock:
             # Kernels inside a larger block of this thread, which keeps forks waiting, let none pass.
             if self._inside[thread] == 1:
                 self._leave(thread)
@@ -82,25 +85,27 @@ class ForkGate:
 
     def before_fork(self) -> None:
         thread = get_ident()
-        with self._changed:
+        with self._lock:
             self.forks += 1
             self._changed.wait_for(lambda: self._inside.keys() <= {thread}, PATIENCE)  # a kernel may fork
 
     def after_fork_in_parent(self) -> None:
-        with self._changed:
+        with self._lock:
             self.forks -= 1
             self._changed.notify_all()
 
     def after_fork_in_child(self) -> None:
         """Only the thread that forked is here; it may be in the midst of a block."""
         thread = get_ident()
-        self._changed, self.forks = Condition(), 0
+        self._lock = RLock()
+        self._changed, self.forks = Condition(self._lock), 0
         self._inside = Counter({thread: self._inside[thread]} if thread in self._inside else {})
 
     def _leave(self, thread: int) -> None:
-        self._inside[thread] -= 1
-        if not self._inside[thread]:
-            del self._inside[thread]
+        if self._inside[thread] > 1:
+            self._inside[thread] -= 1
+        else:  # Ctrl-C may have removed it while forks passed
+            self._inside.pop(thread, None)
             self._changed.notify_all()
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from ..errors import CancelledError, OptionError
+from ..types.flag import Flag
 
 
 class Cancel(Protocol):
@@ -25,7 +26,7 @@ def stop_when_cancelled(
     if cancel is None:
         yield
         return
-    done, deciding = threading.Event(), threading.Lock()
+    done, deciding = Flag(), threading.Lock()
 
     def watch() -> None:
         while not done.wait(poll):

@@ -19,7 +19,7 @@ from ..graph.graph import Graph
 from ..graph.plan import Plan
 from .tensor import Tensor
 from .tracing import Tracing
-from .turn import Turn
+from .turn import run_if_free, take_turn
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,15 +77,17 @@ class Recording(Tracing):
         """Run the graph; afterwards only `outputs` can be read."""
         if cancel is not None:
             require_cancel(cancel)
-        with Turn(self, self._in_use):
-            self.backend.check_allocates()
-            given = len(self._pending)
-            self._add_roots(outputs)
-            graph, plan = self._compiled(given)
-            self._results = ()
-            self._run(graph, plan, cancel)
-            self.counters.runs += 1
-            self._results = outputs
+        take_turn(self, self._in_use, lambda: self._compute(outputs, cancel))
+
+    def _compute(self, outputs: Roots, cancel: Cancel | None) -> None:
+        self.backend.check_allocates()
+        given = len(self._pending)
+        self._add_roots(outputs)
+        graph, plan = self._compiled(given)
+        self._results = ()
+        self._run(graph, plan, cancel)
+        self.counters.runs += 1
+        self._results = outputs
 
     def _run(self, graph: Graph, plan: Plan, cancel: Cancel | None) -> None:
         """Run a plan; meanwhile no thread can trace here, or write a leaf of this context."""
@@ -97,20 +99,24 @@ class Recording(Tracing):
 
     def reserve(self) -> None:
         """Compile, which allocates, without running."""
-        with self._turn():
-            graph, _ = self._compiled(len(self._pending))
-            graph.check_homes()
+        take_turn(self, self._in_use, self._reserve)
+
+    def _reserve(self) -> None:
+        graph, _ = self._compiled(len(self._pending))
+        graph.check_homes()
 
     def export(self, folder: Path, names: Mapping[str, Tensor]) -> Path:
         """Let the backend write the graph as a model for its engine."""
-        with self._turn():
-            self.backend.check_allocates()
-            if not self._roots:
-                raise BackbayError("there is nothing to export; give the results to ctx.forward")
-            graph = self._build(tuple(self._roots))
-            if graph.of_weights and not self.backend.loaded:
-                raise NotComputedError(f"the weights hold no data: {self.backend.why_no_data()}")
-            return self.backend.export(graph, self._named(graph, names), folder)
+        return take_turn(self, self._in_use, lambda: self._export(folder, names))
+
+    def _export(self, folder: Path, names: Mapping[str, Tensor]) -> Path:
+        self.backend.check_allocates()
+        if not self._roots:
+            raise BackbayError("there is nothing to export; give the results to ctx.forward")
+        graph = self._build(tuple(self._roots))
+        if graph.of_weights and not self.backend.loaded:
+            raise NotComputedError(f"the weights hold no data: {self.backend.why_no_data()}")
+        return self.backend.export(graph, self._named(graph, names), folder)
 
     def _named(self, graph: Graph, names: Mapping[str, Tensor]) -> dict[int, str]:
         """The names by node index."""
@@ -145,20 +151,20 @@ class Recording(Tracing):
 
     def evaluate(self, tensor: Tensor) -> Bytes:
         """A tensor's value from the current data of its leaves, computed aside, without the roots; no op may write."""
-        with self._turn():
-            self.backend.check_allocates()
-            graph = self._build((tensor,))
-            writers = [
-                node.op.name for node in graph.nodes if node.op is not None and node.op.writes is not None
-            ]
-            if writers:
-                raise NotComputedError(f"{tensor!r} depends on {writers[0]}, which writes; compute it first")
-            plan = self.backend.compiled(graph)
-            try:
-                self._run(graph, plan, None)
-                return plan.read(graph.outputs[0]).copy()
-            finally:
-                plan.close()
+        return take_turn(self, self._in_use, lambda: self._evaluate(tensor))
+
+    def _evaluate(self, tensor: Tensor) -> Bytes:
+        self.backend.check_allocates()
+        graph = self._build((tensor,))
+        writers = [node.op.name for node in graph.nodes if node.op is not None and node.op.writes is not None]
+        if writers:
+            raise NotComputedError(f"{tensor!r} depends on {writers[0]}, which writes; compute it first")
+        plan = self.backend.compiled(graph)
+        try:
+            self._run(graph, plan, None)
+            return plan.read(graph.outputs[0]).copy()
+        finally:
+            plan.close()
 
     def has_result(self, tensor: Tensor) -> bool:
         return tensor in self._results and self._plan is not None and self._plan.valid
@@ -180,7 +186,7 @@ class Recording(Tracing):
             graph = self._build(tuple(self._roots))
             attempt = self._try
             self._drop_plan()  # first, as the next plan may need its memory
-            plan = self.backend.compiled(graph)
+            self._plan = plan = self.backend.compiled(graph)
         except BaseException as error:
             self._drop_roots(self._pending[given:])
             if isinstance(error, UnsupportedOpError):
@@ -200,7 +206,7 @@ class Recording(Tracing):
         self.backend.compiled(self._build(roots)).close()
 
     def _keep(self, graph: Graph, plan: Plan) -> None:
-        self._graph, self._plan, self._stale = graph, plan, False
+        self._graph, self._stale = graph, False
         self._pending.clear()
         for node in graph.nodes:
             if node.leaf is not None:
@@ -220,9 +226,6 @@ class Recording(Tracing):
         self._plan = self._graph = None
         self._results = ()
 
-    def _turn(self) -> Turn:
-        return Turn(self, self._in_use)
-
     # -- the end -----------------------------------------------------------------------------------------
 
     def close(self) -> None:
@@ -240,14 +243,13 @@ class Recording(Tracing):
         # in the midst of a compile: never wait for the backend's lock here, and free nothing while a context uses it.
         if self.closed or self.backend.closed:
             return
-        if self.backend.lock.acquire(blocking=False):
-            try:
-                if not self.backend.busy:
-                    self.release()
-                    return
-            finally:
-                self.backend.lock.release()
-        self.backend.dropped.append(self)
+        run_if_free(self.backend.lock, self._release_unless_busy)
+        if not self.closed:
+            self.backend.dropped.append(self)
+
+    def _release_unless_busy(self) -> None:
+        if not self.backend.busy:
+            self.release()
 
     def release(self) -> None:
         """Free everything; the caller holds the backend's lock."""

@@ -1,10 +1,14 @@
-"""A thread's turn with a context: no other thread uses the context, or any context of the backend, meanwhile."""
+"""Turns of threads: a context, and all contexts of its backend, serve one thread at a time.
+
+Ctrl-C may come after any call, and must not leave a lock held. `with lock:` is safe, as no signal is handled between its
+steps; `lock.acquire()`, and an `__enter__` written in Python, are not.
+"""
 
 from __future__ import annotations
 
 import threading
-from types import TracebackType
-from typing import TYPE_CHECKING, final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ..errors import ContextBusyError
 from ..memory.starvation import raise_if_starved
@@ -12,40 +16,46 @@ from ..memory.starvation import raise_if_starved
 if TYPE_CHECKING:
     from .recording import Recording
 
+T = TypeVar("T")
 
-@final
-class Turn:
-    """Holds a context's lock and its backend's: compiling takes turns, like computing. Each step takes one."""
 
-    __slots__ = ("_backend", "_in_use", "_recording")
+class Lockable(Protocol):
+    """A lock of the module `threading`, of either kind."""
 
-    def __init__(self, recording: Recording, in_use: threading.Lock) -> None:
-        self._recording, self._backend, self._in_use = recording, recording.backend, in_use
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
 
-    def __enter__(self) -> None:
-        if not self._in_use.acquire(blocking=False):
-            raise ContextBusyError("the context is in use by another thread; use one context per thread")
-        backend = self._backend
-        backend.lock.acquire()
+    def release(self) -> None: ...
+
+
+def take_turn(recording: Recording, in_use: threading.Lock, step: Callable[[], T]) -> T:
+    """Run a step, such as a compute, with the locks of a context and of its backend."""
+    if in_use.locked():
+        raise ContextBusyError("the context is in use by another thread; use one context per thread")
+    backend = recording.backend
+    with in_use, backend.lock:
         backend.busy += 1
         try:
             if backend.dropped:
                 backend.release_dropped()
-            self._recording.check_usable()
-        except BaseException:
-            self._end()
+            recording.check_usable()
+            return step()
+        except (OSError, ImportError, RuntimeError) as error:
+            raise_if_starved(error, f"backend {backend.name}")
             raise
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            if isinstance(error, (OSError, ImportError, RuntimeError)):
-                raise_if_starved(error, f"backend {self._backend.name}")
         finally:
-            self._end()
+            backend.busy -= 1
 
-    def _end(self) -> None:
-        self._backend.busy -= 1
-        self._backend.lock.release()
-        self._in_use.release()
+
+def run_if_free(lock: Lockable, step: Callable[[], object]) -> bool:
+    """Run a step with a lock; do nothing, and return False, if the lock is held."""
+    acquired: list[bool] = []
+    try:
+        acquired.extend(
+            map(lock.acquire, (False,))
+        )  # one call: a signal is handled before or after all of it
+        if acquired[0]:
+            step()
+        return acquired[0]
+    finally:
+        if True in acquired:
+            lock.release()

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from threading import Event, Lock
+from threading import Lock
 from typing import Any, TypeVar, final
 
 import numpy as np
@@ -220,7 +220,7 @@ class LocalEngine(Engine):
             raise ContextOverflowError(f"{told}larger batch and context", len(ids), room - 1)
         return tokens
 
-    def embed(self, prompts: Sequence[Sequence[int]], cancel: Event | None = None) -> NDArray[np.float32]:
+    def embed(self, prompts: Sequence[Sequence[int]], cancel: Cancel | None = None) -> NDArray[np.float32]:
         ids = [list(prompt) for prompt in prompts]
         with self._embedding:
             rows = [self._embedded(step, cancel) for step in text_steps(ids, self.facts.batch)]
@@ -379,7 +379,7 @@ class LocalEngine(Engine):
         turns = self.sight.turns if self.sight is not None else None
         return Runner(self.step_cache, slots, batch=self.facts.batch, context=self.facts.context, turns=turns)
 
-    def _embedded(self, step: Step, cancel: Event | None) -> NDArray[Any]:
+    def _embedded(self, step: Step, cancel: Cancel | None) -> NDArray[Any]:
         rows = self.step_cache.run(step, cancel)
         if not np.isfinite(rows).all():
             first = self.step_cache.first_broken(step) or "the result"

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from os import cpu_count
-from threading import Condition, Event
+from threading import Condition, RLock
 from time import perf_counter
 from typing import Any, TypeAlias, TypeVar, final
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 import backbay
 from backbay import Backend, BackendParams, ClosedError
 from backbay.discovery import open_model
-from backbay.plugin import close_after_fork
+from backbay.plugin import Flag, close_after_fork
 
 from ..arguments import require_params, whole
 from ..checkpoints import locate
@@ -108,7 +108,8 @@ class Sight:
         self.store = ImageStore(partial(encoder.embed, turn=turn), budget, family.width)
         self._pool: ThreadPoolExecutor | None = None
         self._arrivals: list[Arrival] = []
-        self._changed = Condition()
+        self._lock = RLock()  # Ctrl-C may leave a Condition locked that is entered itself
+        self._changed = Condition(self._lock)
         self._closing = False
         self._lost = False  # in a forked child: locks may be held for ever, and the encoder is closed already
         close_after_fork(self)
@@ -133,7 +134,7 @@ class Sight:
 
     def embed(self, picture: Image | Prepared) -> NDArray[np.float32]:
         """The rows of a picture, (rows, width); waits for them."""
-        prepared, there = self.prepare(picture), Event()
+        prepared, there = self.prepare(picture), Flag()
         errors: list[BaseException] = []
 
         def done(lease: Lease, error: BaseException | None) -> None:
@@ -163,7 +164,7 @@ class Sight:
         pictures = parts.pictures
         arrival = Arrival(parts, make, runner, [None] * len(pictures))
         arrival.handle = handle = receiver(partial(self._cancel, arrival))
-        with self._changed:
+        with self._lock:
             if self._closing:
                 raise ClosedError("the model is closed")
             if self._pool is None:
@@ -182,14 +183,14 @@ class Sight:
 
     def wait_until_idle(self) -> None:
         """Wait until no request is on its way to the runner."""
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(lambda: not self._arrivals)
 
     def close(self) -> None:
         """End all requests on their way with ClosedError, and free the rows and the encoder."""
         if self._lost:
             return
-        with self._changed:
+        with self._lock:
             self._closing = True
             lost = list(self._arrivals)
         for arrival in lost:
@@ -203,7 +204,8 @@ class Sight:
     def after_fork(self, reason: str) -> None:
         """End all requests on their way: this process is a forked child, and the threads are not in it."""
         lost, self._arrivals, self._pool = self._arrivals, [], None
-        self._changed, self._closing, self._lost = Condition(), True, True
+        self._lock = RLock()
+        self._changed, self._closing, self._lost = Condition(self._lock), True, True
         if self.turns is not None:
             self.turns.after_fork()
         self.store.after_fork()
@@ -224,7 +226,7 @@ class Sight:
 
     def _prepare_one(self, arrival: Arrival, place: int, picture: Image | Prepared) -> None:
         prepared = self.prepare(picture)
-        with self._changed:
+        with self._lock:
             arrival.prepared[place] = prepared
             ready = all(each is not None for each in arrival.prepared)
         if ready:
@@ -237,7 +239,7 @@ class Sight:
         arrival.make(arrival.tokens, None)  # refuses a prompt that is too long, before anything is encoded
         arrival.prepared.clear()
         lease = self.store.lease(prepared, partial(self._encoded, arrival))
-        with self._changed:
+        with self._lock:
             arrival.lease = lease
             over = arrival.over
         if over:
@@ -253,7 +255,7 @@ class Sight:
         job = arrival.make(arrival.tokens, lease)
         job.arrived(perf_counter() - arrival.begun)
         job.handle = arrival.handle
-        with self._changed:
+        with self._lock:
             if arrival.over:
                 lease.release()
                 return
@@ -262,7 +264,7 @@ class Sight:
             self._leave(arrival)
 
     def _cancel(self, arrival: Arrival) -> None:
-        with self._changed:
+        with self._lock:
             job = arrival.job
         if job is not None:
             arrival.runner.cancel(job)
@@ -271,7 +273,7 @@ class Sight:
 
     def _end(self, arrival: Arrival, error: BaseException | None) -> None:
         """End a request that the runner has not got: with an error, or as cancelled."""
-        with self._changed:
+        with self._lock:
             if arrival.over or arrival.job is not None:
                 return
             arrival.over = True

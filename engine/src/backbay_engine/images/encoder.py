@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from threading import Event, RLock
+from threading import RLock
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -57,7 +57,7 @@ class Encoder:
         self.backend.load(progress, cancel)
 
     def embed(
-        self, pictures: Sequence[Prepared], cancel: Event | None = None, turn: Turn = nullcontext
+        self, pictures: Sequence[Prepared], cancel: Cancel | None = None, turn: Turn = nullcontext
     ) -> list[Rows]:
         """The rows of each picture, (rows, width). Any thread may call; each compute runs inside `with turn()`."""
         for picture in pictures:
@@ -98,7 +98,7 @@ class Encoder:
             most = max(1, self._most // self.family.patches(pictures[numbers[0]]))
             yield from (numbers[first : first + most] for first in range(0, len(numbers), most))
 
-    def _encoded(self, pictures: Sequence[Prepared], cancel: Event | None, turn: Turn) -> Rows:
+    def _encoded(self, pictures: Sequence[Prepared], cancel: Cancel | None, turn: Turn) -> Rows:
         """The rows of pictures of one shape."""
         with turn():
             traced = self._pass(pictures)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from threading import Event
 from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from backbay import Backend, Context, DType, Tensor
+from backbay.plugin import Cancel
 
 from .contract import Network
 from .inputs import Inputs
@@ -63,7 +63,7 @@ class Pass:
         for ctx in self._contexts:
             ctx.reserve()
 
-    def compute(self, chunk: int, cancel: Event | None = None) -> None:
+    def compute(self, chunk: int, cancel: Cancel | None = None) -> None:
         """Compute one chunk; all chunks before it must have been computed with the same pictures."""
         ctx = self._contexts[chunk]
         ctx.compute(*([self.result] if chunk == self.chunks - 1 else []), cancel=cancel)

@@ -6,13 +6,14 @@ import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from threading import Condition, Event, Thread, current_thread
+from threading import Condition, RLock, Thread, current_thread
 from typing import NamedTuple, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from backbay import CancelledError, ClosedError
+from backbay.plugin import Cancel, Flag
 
 from ..errors import LogitsError
 from .prepared import Prepared
@@ -20,7 +21,7 @@ from .prepared import Prepared
 log = logging.getLogger(__name__)
 
 Rows: TypeAlias = NDArray[np.float32]
-Embed: TypeAlias = Callable[[Sequence[Prepared], Event], Sequence[Rows]]
+Embed: TypeAlias = Callable[[Sequence[Prepared], Cancel], Sequence[Rows]]
 Done: TypeAlias = Callable[["Lease", BaseException | None], None]
 TOGETHER = 4  # pictures of one shape that are encoded at once
 
@@ -94,21 +95,22 @@ class ImageStore:
         self._waiting: deque[Lease] = deque()  # for room
         self._todo: deque[_Entry] = deque()
         self._encoded: list[_Entry] = []  # just now
-        self._cancel = Event()
+        self._cancel = Flag()
         self._asked = self._computed = self._rows = self._bytes = 0
-        self._changed = Condition()
+        self._lock = RLock()  # Ctrl-C may leave a Condition locked that is entered itself
+        self._changed = Condition(self._lock)
         self._thread: Thread | None = None
         self._closing = False
 
     @property
     def counters(self) -> Counters:
-        with self._changed:
+        with self._lock:
             return Counters(self._asked, self._computed, self._rows, self._bytes)
 
     def lease(self, pictures: Sequence[Prepared], done: Done) -> Lease:
         """Ask for the rows of pictures; `done` gets the lease when all are there, perhaps at once, or the error."""
         lease = Lease(self, pictures, done)
-        with self._changed:
+        with self._lock:
             if self._closing:
                 raise ClosedError("the model is closed")
             self._asked += len(pictures)
@@ -119,17 +121,17 @@ class ImageStore:
 
     def clear(self) -> None:
         """Forget all pictures that are not in use."""
-        with self._changed:
+        with self._lock:
             for entry in [entry for entry in self._entries.values() if not entry.holders]:
                 self._drop(entry)
 
     def count_rows(self, count: int) -> None:
-        with self._changed:
+        with self._lock:
             self._rows += count
 
     def release(self, lease: Lease) -> None:
         """Take back a lease: `Lease.release` calls it, once."""
-        with self._changed:
+        with self._lock:
             if lease in self._waiting:
                 self._waiting.remove(lease)
             self._let_go(lease)
@@ -141,14 +143,14 @@ class ImageStore:
 
     def close(self) -> None:
         """Give up what is being encoded, and free all rows; leases that wait get ClosedError."""
-        with self._changed:
+        with self._lock:
             self._closing = True
             self._cancel.set()
             self._changed.notify_all()
             thread = self._thread
         if thread is not None and thread is not current_thread():
             thread.join()
-        with self._changed:
+        with self._lock:
             lost = [*self._waiting, *self._unready()]
             self._waiting.clear()
             self._todo.clear()
@@ -158,7 +160,8 @@ class ImageStore:
 
     def after_fork(self) -> None:
         """In a forked child, whose other threads are lost."""
-        self._changed, self._thread, self._closing = Condition(), None, True
+        self._lock = RLock()
+        self._changed, self._thread, self._closing = Condition(self._lock), None, True
 
     # -- with the lock held ------------------------------------------------------------------------------
 
@@ -237,7 +240,7 @@ class ImageStore:
 
     def _run(self) -> None:
         while True:
-            with self._changed:
+            with self._lock:
                 self._changed.wait_for(lambda: self._todo or self._closing)
                 if self._closing:
                     return
@@ -276,7 +279,7 @@ class ImageStore:
             self._fail(entry, LogitsError("the encoder gave rows that are not finite"))
             return
         rows.flags.writeable = False
-        with self._changed:
+        with self._lock:
             self._computed += 1
             entry.rows, entry.picture = rows, None
             self._over(entry)
@@ -291,7 +294,7 @@ class ImageStore:
 
     def _give_up(self, entries: list[_Entry]) -> None:
         """The encoding brought nothing: forget the pictures that nobody wants, and encode the others again, first."""
-        with self._changed:
+        with self._lock:
             for entry in reversed(entries):
                 self._over(entry)
                 if entry.holders:
@@ -302,7 +305,7 @@ class ImageStore:
         _tell(ready, None)
 
     def _fail(self, entry: _Entry, error: BaseException) -> None:
-        with self._changed:
+        with self._lock:
             self._over(entry)
             self._drop(entry)
             lost = list(entry.holders)

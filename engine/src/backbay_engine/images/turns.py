@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Condition
+from threading import Condition, RLock
 from time import monotonic
 from typing import final
 
@@ -38,7 +38,8 @@ class Turns:
     """
 
     def __init__(self) -> None:
-        self._changed = Condition()
+        self._lock = RLock()  # Ctrl-C may leave a Condition locked that is entered itself
+        self._changed = Condition(self._lock)
         self._running = False  # a step or a part
         self._waiting = 0  # steps that wait for a part
         self._answering = False  # there is text to compute
@@ -47,14 +48,14 @@ class Turns:
     def answering(self, now: bool) -> None:
         """Whether there is text to compute; without any, parts follow each other at once."""
         if self._answering != now:
-            with self._changed:
+            with self._lock:
                 self._answering = now
                 self._changed.notify_all()
 
     @contextmanager
     def step(self) -> Iterator[None]:
         """Run a step of text, after the part that is running."""
-        with self._changed:
+        with self._lock:
             self._waiting += 1
             self._changed.wait_for(lambda: not self._running)
             self._waiting -= 1
@@ -67,7 +68,7 @@ class Turns:
     @contextmanager
     def part(self) -> Iterator[None]:
         """Run a part of an encoding, when the text has had its time."""
-        with self._changed:
+        with self._lock:
             while (left := self._left()) or self._running or self._waiting:
                 self._changed.wait(left or None)
             self._running = True
@@ -79,7 +80,8 @@ class Turns:
 
     def after_fork(self) -> None:
         """In a forked child, whose other threads are lost."""
-        self._changed = Condition()
+        self._lock = RLock()
+        self._changed = Condition(self._lock)
         self._running, self._waiting, self._answering = False, 0, False
 
     def _left(self) -> float:
@@ -87,7 +89,7 @@ class Turns:
         return max(0.0, self._texts_until - monotonic()) if self._answering else 0.0
 
     def _leave(self, owed: float) -> None:
-        with self._changed:
+        with self._lock:
             self._running = False
             if owed:
                 self._texts_until = monotonic() + owed

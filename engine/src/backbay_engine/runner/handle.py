@@ -7,11 +7,11 @@ import math
 from collections.abc import Callable, Iterator
 from numbers import Real
 from queue import SimpleQueue
-from threading import TIMEOUT_MAX, Event, RLock
+from threading import TIMEOUT_MAX, RLock
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar, final
 
 from backbay import BackendUnavailableError, OptionError
-from backbay.plugin import raise_if_starved
+from backbay.plugin import Flag, raise_if_starved
 
 from .answer import TokenStep
 
@@ -50,7 +50,7 @@ class Handle(Generic[T]):
         self._steps: SimpleQueue[TokenStep | None] = SimpleQueue()
         self._lock = RLock()  # a request may be ended by one thread while another hands it a step
         self._ended = False
-        self._over = Event()
+        self._over = Flag()
         self.request: Any = None
         """What the engine knows of the request, to save it; None: it cannot be saved."""
         self._result: T | None = None
@@ -100,7 +100,7 @@ class Handle(Generic[T]):
 
     def after_fork(self, error: BaseException) -> None:
         """Fail, in a forked child: locks may be held by lost threads, and `on_step` is the parent's."""
-        self._steps, self._over, self._lock = SimpleQueue(), Event(), RLock()
+        self._steps, self._over, self._lock = SimpleQueue(), Flag(), RLock()
         self._on_step, self._ended = None, False
         self.fail(error)
 

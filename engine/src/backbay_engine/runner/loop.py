@@ -7,14 +7,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
-from threading import Condition, Event, Thread, current_thread
+from threading import Condition, RLock, Thread, current_thread
 from time import monotonic, perf_counter
 from typing import Any, TypeVar, final
 
 from numpy.typing import NDArray
 
 from backbay import BackbayError, CancelledError, ClosedError
-from backbay.plugin import close_after_fork
+from backbay.plugin import Flag, close_after_fork
 
 from ..errors import DeadlineError, LogitsError, RequestError
 from ..images.turns import Turns
@@ -53,8 +53,9 @@ class Runner:
         self._in_step: list[Job] = []
         self._ahead = Ahead()
         self._prompt = self._reused = self._generated = 0  # tokens so far
-        self._changed = Condition()
-        self._cancel_step = Event()
+        self._lock = RLock()  # Ctrl-C may leave a Condition locked that is entered itself
+        self._changed = Condition(self._lock)
+        self._cancel_step = Flag()
         self._closing = False
         self._closed_because = ""
         self._thread: Thread | None = None
@@ -69,7 +70,7 @@ class Runner:
             return
         if not (job.pending or job.restores):
             raise RequestError("the prompt is empty")  # no step would ever serve it
-        with self._changed:
+        with self._lock:
             self._begin()
             self._waiting.append(job)
             self._changed.notify_all()
@@ -77,7 +78,7 @@ class Runner:
     def between(self, task: Callable[[], R]) -> Future[R]:
         """Do a task in the runner's thread, between two steps."""
         future: Future[R] = Future()
-        with self._changed:
+        with self._lock:
             self._begin()
             self._tasks.append((future, task))
             self._changed.notify_all()
@@ -89,7 +90,7 @@ class Runner:
 
     def cancel(self, job: Job) -> None:
         """End a job early; cancels the running step if no other job needs it."""
-        with self._changed:
+        with self._lock:
             job.cancelled = True
             if self._in_step and all(other.cancelled for other in self._in_step):
                 self._cancel_step.set()
@@ -102,7 +103,7 @@ class Runner:
 
     def forget(self) -> None:
         """Wait until no job runs, then empty all slots, which keep old prompts for reuse."""
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(lambda: not (self._waiting or self._active))
             if self._closing:
                 raise self._closed()
@@ -111,7 +112,7 @@ class Runner:
 
     def close(self) -> None:
         """End all jobs with ClosedError, and stop the thread."""
-        with self._changed:
+        with self._lock:
             self._closing = True
             if self._in_step:
                 self._cancel_step.set()
@@ -127,7 +128,8 @@ class Runner:
         lost, self._closing, self._thread = [*self._waiting, *self._active], True, None
         self._tasks.clear()
         self._closed_because = reason
-        self._changed, self._cancel_step = Condition(), Event()
+        self._lock = RLock()
+        self._changed, self._cancel_step = Condition(self._lock), Flag()
         self._waiting.clear()
         self._active.clear()
         for job in lost:
@@ -157,12 +159,12 @@ class Runner:
                     self._end(job, error)
         self._ahead.close()
         self._do_tasks()
-        with self._changed:
+        with self._lock:
             self._changed.notify_all()  # wakes `forget`, if the model closes
 
     def _wait(self) -> bool:
         """Sleep until there is work; False when the thread is to stop."""
-        with self._changed:
+        with self._lock:
             while not (self._waiting or self._active or self._tasks or self._closing):
                 self._answering(False)
                 self._changed.notify_all()  # wakes `forget`
@@ -205,7 +207,7 @@ class Runner:
             self._end(job, self._why(job))
         if not self._waiting:
             return
-        with self._changed:
+        with self._lock:
             now = monotonic()
             gone = [job for job in self._waiting if job.cancelled or self._closing or job.begin_by <= now]
             for job in gone:
@@ -268,7 +270,7 @@ class Runner:
     def _step(self, shares: Sequence[Share[Job]]) -> None:
         """One forward pass; if it fails, compute each share alone, without guesses, so that only the faulty job gets the error."""
         jobs = [share.job for share in shares]
-        with self._changed:
+        with self._lock:
             self._cancel_step.clear()
             self._in_step = jobs
         try:

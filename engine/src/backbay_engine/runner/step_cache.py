@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from threading import Event
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from backbay import Context, Tensor
+from backbay.plugin import Cancel
 
 from ..cache.contract import BoundCache, Cache, CachePlan
 from ..kept_contexts import KeptContexts
@@ -45,7 +45,7 @@ class StepCache:
         self._kept: KeptContexts[TracedStep] = KeptContexts(model.backend, limit)
         self._grown = False  # since the memory was last checked
 
-    def run(self, step: Step, cancel: Event | None = None) -> NDArray[Any]:
+    def run(self, step: Step, cancel: Cancel | None = None) -> NDArray[Any]:
         """The results of a step, (outputs, n). If the step fails, the cache forgets it."""
         plan = None if self.cache is None else self.cache.plan(step)
         try:
@@ -67,7 +67,7 @@ class StepCache:
             self.cache.reserve()
         self._kept.reserve(nodes)
 
-    def _compute(self, step: Step, plan: CachePlan | None, cancel: Event | None) -> NDArray[Any]:
+    def _compute(self, step: Step, plan: CachePlan | None, cancel: Cancel | None) -> NDArray[Any]:
         traced = self._find(step, plan)
         if self._grown:
             traced.ctx.reserve()  # books the memory, which the step then fills

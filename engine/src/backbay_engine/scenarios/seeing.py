@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backbay import Backend, Context, Tensor
+from backbay.plugin import Cancel
 from backbay_conformance.plugin import Draw, Fault, Lab, scenario
 
 from ..images.contract import Network
@@ -104,7 +105,7 @@ def engine_encoder_contexts(lab: Lab, draw: Draw) -> None:
         made = Pass(backend, network, pictures[:1])
         made.reserve()
 
-        def embed(given: Sequence[Prepared], cancel: Event) -> list[Array]:
+        def embed(given: Sequence[Prepared], cancel: Cancel) -> list[Array]:
             found = []
             for picture in given:
                 made.fill([picture])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from threading import Event, Thread
+from threading import Thread
 from typing import Protocol, final
+
+from backbay.plugin import Flag
 
 BEAT = 1.0  # seconds between two looks
 
@@ -32,7 +34,7 @@ class Watch:
 
     def __init__(self, worker: Watched, patience: Callable[[], float | None]) -> None:
         self._worker, self._patience = worker, patience
-        self._over = Event()
+        self._over = Flag()
         Thread(target=self._run, name="backbay watch", daemon=True).start()
 
     def end(self) -> None:

@@ -11,6 +11,8 @@ from enum import IntEnum
 from threading import Lock
 from typing import NamedTuple, final
 
+from backbay.plugin import run_if_free
+
 _HEAD = struct.Struct("<QBI")  # bytes of the payload (of snapshots, over 4 GiB), kind, number of the request
 _BUFFER = 1 << 16
 _MOST_KEPT = 1 << 22  # bytes of a buffer that is kept for later frames
@@ -71,11 +73,8 @@ class Sender:
 
     def _write_waiting(self) -> None:
         # Whoever holds the lock looks for new frames after its release, so that none is left behind.
-        while self._waiting and self._lock.acquire(blocking=False):
-            try:
-                self._write(b"".join(self._taken()))
-            finally:
-                self._lock.release()
+        while self._waiting and run_if_free(self._lock, lambda: self._write(b"".join(self._taken()))):
+            pass
 
     def _taken(self) -> list[bytes]:
         return [self._waiting.popleft() for _ in range(len(self._waiting))]

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from layered_model import Model, generate, write_model
+from moments import interrupt_everywhere
 from rpc_servers import Server, free_port, serving
 
 import backbay
@@ -246,10 +247,13 @@ def test_ctrl_c_reaches_the_program_alone(after) -> None:
         program = [sys.executable, "-c", INTERRUPTED, server.endpoint]
         with subprocess.Popen(program, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
             assert process.stdout is not None
+            limit = threading.Timer(60, process.kill)
+            limit.start()
             assert process.stdout.readline() == "computing\n"
             time.sleep(after)
             os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-            output, _ = process.communicate(timeout=60)
+            output, _ = process.communicate()
+            limit.cancel()
         assert (process.returncode, output) == (0, "interrupted\n9.0\n")
 
 
@@ -264,8 +268,8 @@ with Ggml(None, BackendParams(options={"rpc": sys.argv[1]})) as backend:
         for _ in range(100):
             y = w.mulmat(ctx, y)
         ctx.compute(y)
-        print("computing", flush=True)
         try:
+            print("computing", flush=True)
             while True:
                 ctx.compute(y)
         except KeyboardInterrupt:
@@ -275,6 +279,18 @@ with Ggml(None, BackendParams(options={"rpc": sys.argv[1]})) as backend:
         ctx.compute(y)
         print(y.floats()[0])
 """
+
+
+@pytest.mark.fault("Ctrl-C at any moment of work on an RPC server", "later work on the server goes on")
+def test_a_server_works_after_an_interrupt_at_any_moment(monkeypatch) -> None:
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)  # an interrupt in a finalizer goes no further
+    with serving() as server, Ggml(None, using(server.endpoint)) as backend:
+
+        def use() -> None:
+            assert works(backend)
+
+        use()
+        assert interrupt_everywhere(use, stride=3) > 50
 
 
 def test_ctrl_c_ends_our_server() -> None:

@@ -15,7 +15,7 @@ from ..library.abi import NULL, Ptr, dtype_of, ffi
 from ..library.library import Library, text
 from .device_verdict import DeviceVerdict, is_known, verdict_of
 from .known_faults import KNOWN_FAULTS
-from .rpc_servers import PATIENCE, RpcServer, find_server, free_on, session
+from .rpc_servers import PATIENCE, RpcServer, find_server, free_on, session, turn
 from .trial_cases import SLICES_APART
 
 GPUS = (1, 2)  # of enum ggml_backend_dev_type: GPUs with memory of their own, and GPUs that share the host's
@@ -44,12 +44,16 @@ class Device:
         self.is_cpu = handle == library.cpu
         self._library, self._lib = library, library.lib
         self._empty_buffer: Ptr = NULL
-        with self.session():
+        with self.turn(), self.session():
             self.buffer_type: Ptr = self._lib.ggml_backend_dev_buffer_type(handle)
             self.alignment = int(self._lib.ggml_backend_buft_get_alignment(self.buffer_type))
 
+    def turn(self) -> AbstractContextManager[object]:
+        """The lock to be held around a session: a server is used by one thread at a time."""
+        return nullcontext() if self.server is None else turn()
+
     def session(self) -> AbstractContextManager[None]:
-        """Must surround every call that reaches the device: a server is used by one thread at a time."""
+        """Must surround every call that reaches the device."""
         return nullcontext() if self.server is None else session(self.server)
 
     def info(self) -> DeviceInfo:
@@ -66,7 +70,7 @@ class Device:
     def memory(self) -> tuple[int, int]:
         """Free bytes, and all bytes, as the device's library says."""
         free, total = ffi.new("size_t *"), ffi.new("size_t *")
-        with self.session():
+        with self.turn(), self.session():
             self._lib.ggml_backend_dev_memory(self.handle, free, total)
         return int(free[0]), int(total[0])
 
@@ -123,13 +127,13 @@ class Device:
 
     def size(self, tensor: Ptr) -> int:
         """The bytes that a tensor takes on the device, rounded up to its alignment."""
-        with self.session():
+        with self.turn(), self.session():
             size = int(self._lib.ggml_backend_buft_get_alloc_size(self.buffer_type, tensor))
         return rounded_up(size, self.alignment)
 
     def allocate(self, nbytes: int) -> Ptr:
         """A buffer on the device; MemoryError if it does not fit."""
-        with self.session():
+        with self.turn(), self.session():
             made = self._lib.ggml_backend_buft_alloc_buffer(self.buffer_type, nbytes)
         if made == NULL:
             raise MemoryError(f"{self.id} has no memory left")

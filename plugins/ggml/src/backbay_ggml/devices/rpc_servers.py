@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any, final
 
 from backbay import BackendUnavailableError
-from backbay.plugin import close_after_fork, raise_if_starved, run_helper
+from backbay.plugin import close_after_fork, raise_if_starved, run_helper, run_if_free
 
 from ..library.abi import NULL, Ptr, ffi
 from ..library.library import Library
@@ -77,7 +77,7 @@ class RpcServer:
         self.devices = [library.lib.ggml_backend_reg_dev_get(registry, n) for n in range(count)]
 
     def _register(self, add_server: Ptr) -> Ptr:
-        with session(self):
+        with turn(), session(self):
             registry = ffi.cast("ggml_backend_reg_t (*)(const char *)", add_server)(
                 f"127.0.0.1:{self._relay.port}".encode()
             )
@@ -119,10 +119,17 @@ class RpcServer:
             raise BackendUnavailableError(f"the RPC server {self.endpoint} is gone: {reasons[0]}")
 
 
+def turn() -> threading.Lock:
+    """The lock of all sessions, to be held around each: `with turn(), session(...)`; see `backbay.trace.turn` for why."""
+    return _busy
+
+
 @contextmanager
 def session(*servers: RpcServer) -> Iterator[None]:
     """Must surround every call that reaches servers; BackendUnavailableError if one is gone, before or after."""
-    with _busy, _without_signals():
+    if not _busy.locked():
+        raise AssertionError("a session is held without the turn of its thread")
+    with _without_signals():
         for server in servers:
             server.check()
         try:
@@ -149,12 +156,12 @@ def _without_signals() -> Iterator[None]:
 def free_on(servers: tuple[RpcServer, ...], free: Callable[[], None]) -> None:
     """Free memory on servers, now or at the end of the running session; it may be called at any time."""
     _frees.append((servers, free))
-    if _busy.acquire(blocking=False):
-        try:
-            with _without_signals():
-                _drain()
-        finally:
-            _busy.release()
+    run_if_free(_busy, _drain_without_signals)
+
+
+def _drain_without_signals() -> None:
+    with _without_signals():
+        _drain()
 
 
 def _drain() -> None:

@@ -59,7 +59,7 @@ class MultiDevicePlan(GraphPlan):
 
     def _compute(self, cancel: Cancel | None, clock: OpClock | None = None) -> None:
         self._scheduler.prepare()
-        with self._scheduler.session():
+        with self._scheduler.turn(), self._scheduler.session():
             with self._services.stop.watching(cancel):
                 status = self._scheduler.run(self, cancel, clock)
             check_cancel(cancel)  # no status tells that a device was stopped

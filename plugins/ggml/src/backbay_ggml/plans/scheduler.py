@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from threading import Lock
 from types import TracebackType
 from typing import Any, Protocol, final
 
@@ -11,7 +12,7 @@ from backbay import BackendUnavailableError, OptionError
 from backbay.plugin import Cancel, Entry, Ledger
 
 from ..devices.device import Device
-from ..devices.rpc_servers import free_on, session
+from ..devices.rpc_servers import free_on, session, turn
 from ..library.abi import NULL, Ptr, ffi
 from ..library.library import Library
 from .op_clock import OpClock
@@ -53,11 +54,15 @@ class Scheduler(SharedMemory[ScheduledPlan]):
         self._sizes = [0] * len(devices)
         self._graph_size = 0
         self._freed = 0  # the servers' counts of freed memory when the current plan was placed
-        with self.session():
+        with self.turn(), self.session():
             self._backends = [library.lib.ggml_backend_dev_init(device.handle, NULL) for device in devices]
         if NULL in self._backends:
             raise MemoryError(f"{devices[self._backends.index(NULL)].id} cannot be used")
         prepare_cpu(self._backends[-1])
+
+    def turn(self) -> Lock:
+        """The lock to be held around a session."""
+        return turn()
 
     def session(self) -> AbstractContextManager[None]:
         """Must surround every call that reaches the devices."""
@@ -92,7 +97,7 @@ class Scheduler(SharedMemory[ScheduledPlan]):
 
     def splits(self, plan: ScheduledPlan) -> int:
         """The number of parts that each run on one device."""
-        with self.session():
+        with self.turn(), self.session():
             if self._current is not plan:
                 self._place(plan)
             return int(self._lib.ggml_backend_sched_get_n_splits(self._scheduler))
@@ -124,7 +129,7 @@ class Scheduler(SharedMemory[ScheduledPlan]):
     def _measure(self, plan: ScheduledPlan) -> list[int]:
         """The bytes that a plan needs on each device, measured by a temporary scheduler."""
         sizes = ffi.new("size_t[]", len(self.devices))
-        with self.session(), self._temporary(plan.graph_size) as scheduler:
+        with self.turn(), self.session(), self._temporary(plan.graph_size) as scheduler:
             self._assign(scheduler, plan)
             _mark_as_reset(scheduler)
             self._lib.ggml_backend_sched_reserve_size(scheduler, plan.graph, sizes)
@@ -155,7 +160,7 @@ class Scheduler(SharedMemory[ScheduledPlan]):
             raise
 
     def _reserve(self) -> None:
-        with self.session():
+        with self.turn(), self.session():
             self._scheduler = self._new(self._graph_size)
             held = all(self._reserve_for(plan) for plan in self._plans)  # the first refusal ends it
             given = self.allocated()

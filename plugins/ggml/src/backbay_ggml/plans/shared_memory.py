@@ -17,8 +17,8 @@ class SharedMemory(ABC, Generic[PlanType]):
     def join(self, plan: PlanType) -> int:
         """Make room for one more plan; returns the bytes that were added for it."""
         before = self._total()
-        self._plans.append(plan)
         try:
+            self._plans.append(plan)
             self._make_room(plan)
         except BaseException:
             self.leave(plan)
@@ -27,7 +27,8 @@ class SharedMemory(ABC, Generic[PlanType]):
 
     def leave(self, plan: PlanType) -> None:
         """One plan less."""
-        self._plans.remove(plan)
+        if plan in self._plans:  # else Ctrl-C came before it joined
+            self._plans.remove(plan)
         if not self._plans:
             self._free()
 

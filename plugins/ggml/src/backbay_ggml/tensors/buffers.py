@@ -78,7 +78,7 @@ class DeviceLeaf(TensorBuffer):
         size = max(device.size(self.tensor), device.alignment)
         self._memory = device.allocate(size + 2 * guard)
         self._zones = [leaf_tensor(DType.I8, (guard, 1, 1, 1)) for _ in range(2)] if guard else []
-        with device.session():
+        with device.turn(), device.session():
             self._lib.ggml_backend_buffer_clear(self._memory, POISON if debug.poison else 0)
             base = ffi.cast("char *", self._lib.ggml_backend_buffer_get_base(self._memory))
             self._lib.ggml_backend_tensor_alloc(self._memory, self.tensor, base + guard)
@@ -87,16 +87,16 @@ class DeviceLeaf(TensorBuffer):
                 self._set(zone, np.full(guard, GUARD, np.uint8))
 
     def check_guards(self) -> None:
-        with self.device.session():
+        with self.device.turn(), self.device.session():
             zones = [self._get(zone, zone.ne[0]) for zone in self._zones]
         _check_zones(zones, self.nbytes)
 
     def read(self) -> Bytes:
-        with self.device.session():
+        with self.device.turn(), self.device.session():
             return self._get(self.tensor, self.nbytes)
 
     def write(self, data: Bytes) -> None:
-        with self.device.session():
+        with self.device.turn(), self.device.session():
             self._set(self.tensor, np.ascontiguousarray(data))
 
     def close(self) -> None:

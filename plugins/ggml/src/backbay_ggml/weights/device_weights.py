@@ -34,7 +34,7 @@ class DeviceWeights:
         sizes = [device.size(tensor) for tensor in tensors]
         memory = device.allocate(sum(sizes) + device.alignment)
         self._buffers.append((device, memory))
-        with device.session():
+        with device.turn(), device.session():
             self._lib.ggml_backend_buffer_set_usage(memory, WEIGHTS)
             place = ffi.cast("char *", self._lib.ggml_backend_buffer_get_base(memory))
             for info, tensor, size in zip(infos, tensors, sizes, strict=True):
@@ -57,7 +57,7 @@ class DeviceWeights:
         for name, (tensor, device) in self._placed.items():
             check_cancel(cancel)
             data = self._model.data(name)
-            with device.session():
+            with device.turn(), device.session():
                 self._lib.ggml_backend_tensor_set(tensor, ffi.from_buffer(data), 0, data.size)
             done += data.size
             progress(done / self.nbytes)
