@@ -2,74 +2,17 @@
 
 from __future__ import annotations
 
-from .checkpoints import Located, locate, models_in, projector_beside
-from .conversion import convert
-from .errors import (
-    CacheShiftError,
-    ContextOverflowError,
-    DamagedSnapshotError,
-    DeadlineError,
-    ForeignSnapshotError,
-    ImageError,
-    LogitsError,
-    QueueFullError,
-    RequestError,
-    ResponseFormatError,
-    SnapshotError,
-    TemplateError,
-    TokenizerError,
-)
-from .images.picture import Image
-from .images.prepared import Prepared
-from .llm import LLM
-from .loading import estimate, load
-from .runner.answer import Completion, Timings, TokenStep
-from .runner.handle import Handle
-from .runner.options import GenerationOptions
-from .runner.state import SlotState, State, Totals
-from .snapshots import Snapshot
-from .text.formats import ResponseFormat
-from .text.sampling import Constraint, Sampled, SamplingParams, TokenLogprob
-from .text.tokenizers import Tokenizer, tokenizer_from_gguf
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "LLM",
-    "CacheShiftError",
-    "Completion",
-    "Constraint",
-    "ContextOverflowError",
-    "DamagedSnapshotError",
-    "DeadlineError",
-    "ForeignSnapshotError",
-    "GenerationOptions",
-    "Handle",
-    "Image",
-    "ImageError",
-    "Located",
-    "LogitsError",
-    "Prepared",
-    "QueueFullError",
-    "RequestError",
-    "ResponseFormat",
-    "ResponseFormatError",
-    "Sampled",
-    "SamplingParams",
-    "SlotState",
-    "Snapshot",
-    "SnapshotError",
-    "State",
-    "TemplateError",
-    "Timings",
-    "TokenLogprob",
-    "TokenStep",
-    "Tokenizer",
-    "TokenizerError",
-    "Totals",
-    "convert",
-    "estimate",
-    "load",
-    "locate",
-    "models_in",
-    "projector_beside",
-    "tokenizer_from_gguf",
-]
+if TYPE_CHECKING:
+    from .api import *  # noqa: F403
+    from .api import __all__ as __all__
+else:
+
+    def __getattr__(
+        name: str,
+    ) -> object:  # modules of the engine are also imported without all that it offers
+        if name.startswith("__") and name != "__all__":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(".api", __name__), name)

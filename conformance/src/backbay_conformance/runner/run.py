@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from backbay import Backend
+from backbay.discovery import entry
 
 from ..checks.model_calls import LIKE, model_calls
 from ..report.known_failures import KnownFailure, set_known_apart
@@ -63,15 +64,17 @@ def run(
     started = time.monotonic()
     name = backend if isinstance(backend, str) else f"{backend.__module__}:{backend.__qualname__}"
     opening = Opening(options or {}, device)
+    lab = lab_with(backend, opening) if in_process else None
+    if lab is None and ":" in name:
+        entry(name).load()  # mistakes in the name show here; an installed backend is left to the workers
     settings = RunSettings(name, seed, timeout, opening=opening, like=str(like or ""))
-    lab = lab_with(backend, opening)
     chosen = tuple(profiles or STANDARD)
     report = Report(name, seed, size, chosen, opening=opening)
     planned: list[Item] = []
     if like:
         if not Path(like).is_file():
             raise SelectionError(f"--like: there is no file {str(like)!r}")
-        asked = _asked(lab, Path(like)) if in_process else told_by_worker(settings)[1]
+        asked = _asked(lab, Path(like)) if lab else told_by_worker(settings)[1]
         planned = like_items(asked.calls, ops, expression)
         report.like = Like(Path(like).name, asked.left_out)
     if chosen != (LIKE,) or not like:
@@ -83,7 +86,7 @@ def run(
         report.stopped = report.stopped or stop()
         return bool(report.stopped)
 
-    if in_process:
+    if lab:
         report.facts.update(lab.facts())
         outcomes = run_items(lab, planned, seed)
     else:

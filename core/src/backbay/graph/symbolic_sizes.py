@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from ..errors import BackbayError
@@ -49,10 +50,16 @@ def program(terms: Sequence[Term]) -> Callable[[Graph], tuple[int, ...]]:
     """Compile many terms to one function of a graph, which computes each common subterm once."""
     steps = _Steps()
     found = "".join(f"{steps.name(term)}," for term in terms)
-    names: dict[str, Any] = {"attribute": _attribute, "max": max}
-    exec(f"def run(graph, nodes):\n{''.join(steps.lines)} return ({found})", names)  # noqa: S102  (made of terms only)
-    run: Callable[[Graph, Sequence[Node]], tuple[int, ...]] = names["run"]
+    run = _function(f"def run(graph, nodes):\n{''.join(steps.lines)} return ({found})")
     return lambda graph: run(graph, graph.nodes)
+
+
+@lru_cache(maxsize=512)  # different graphs often have the same program
+def _function(source: str) -> Callable[[Graph, Sequence[Node]], tuple[int, ...]]:
+    names: dict[str, Any] = {"attribute": _attribute, "max": max}
+    exec(source, names)  # noqa: S102  made of terms only
+    run: Callable[[Graph, Sequence[Node]], tuple[int, ...]] = names["run"]
+    return run
 
 
 class _Steps:

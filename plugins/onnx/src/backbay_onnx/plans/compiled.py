@@ -18,6 +18,7 @@ from ..memory.working_memory import PeakMemory
 from ..ops import KERNELS, peak_memory
 from ..session.creation import create_session, session_options
 from ..session.event_log import EventLog
+from ..session.native import DOMAIN
 from .services import Services
 
 NODE = 12 << 10  # bytes that ONNX Runtime takes for a node while it creates a session, measured
@@ -132,7 +133,10 @@ class Sessions:
             (file, services.weights.packed(graph.nodes[index]).part(part))
             for file, index, part in lowered.parts
         ]
-        native = None if services.native is None else services.native.path
+        # A session without native code is made in half of the time.
+        native = None
+        if services.native is not None and DOMAIN in [each.domain for each in lowered.model.opset_import]:
+            native = services.native.path
         options = session_options(services.params.num_threads, shared=services.shared_threads, native=native)
         events = EventLog(options) if profiled else None
         limit = services.params.max_memory.get(services.device.id)
