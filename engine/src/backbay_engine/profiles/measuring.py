@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -62,13 +63,17 @@ def measure(llm: LLM, load: Load, walls: Walls) -> tuple[list[Phase], Walls]:
 
 def raised(walls: Walls, runs: Iterable[ProfiledRun], host: str) -> Walls:
     """The walls, with the rate of the fastest long product on the host if it is higher than that of NumPy."""
-    rates = [
-        sum(products(run.graph.nodes[index]) for index in timing.nodes) / timing.seconds
-        for run in runs
-        for timing in run.timings
-        if timing.device == host and timing.seconds >= LONG
-    ]
-    return replace(walls, multiplying=max([walls.multiplying, *rates]))
+    multiplying = walls.multiplying
+    for run in runs:
+        took: defaultdict[tuple[int, ...], float] = defaultdict(float)
+        for timing in run.timings:  # a node may have several: the columns of a product become codes first
+            if timing.device == host:
+                took[tuple(timing.nodes)] += timing.seconds
+        for nodes, seconds in took.items():
+            if seconds >= LONG:
+                rate = sum(products(run.graph.nodes[index]) for index in nodes) / seconds
+                multiplying = max(multiplying, rate)
+    return replace(walls, multiplying=multiplying)
 
 
 def _both(
