@@ -108,6 +108,5 @@ def test_no_architecture_is_imported_before_a_file_asks_for_it():
     assert sorted(eval(shown.stdout)) == [
         "backbay_engine.models.batch",
         "backbay_engine.models.contract",
-        "backbay_engine.models.keys",
         "backbay_engine.models.registry",
     ]

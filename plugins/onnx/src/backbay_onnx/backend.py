@@ -22,7 +22,7 @@ from backbay import (
     Support,
     ops,
 )
-from backbay.gguf import ModelFile, TensorInfo
+from backbay.gguf import ModelFile, TensorInfo, whole
 from backbay.plugin import (
     COMPOSITE,
     CPU,
@@ -55,6 +55,7 @@ from .weights.packing import LAYOUTS
 from .weights.store import WeightStore
 
 PRODUCTS = (ops.mulmat, ops.mulmat_full_prec, ops.mulmat_id)
+LATENT = whole("attention.kv_lora_rank")  # of latent attention, which native code does not know
 
 
 def one_of(*choices: str) -> Callable[[Any], str]:
@@ -155,6 +156,9 @@ class OnnxBackend(Backend):
         return Entry(self.device.id, "weights", 0)
 
     def cache_config(self) -> CacheConfig:
+        """Halves first where native code reads them as they are; else each step would make a copy in float32."""
+        if self.native is not None and self.native.attends and not LATENT.of(self.config, 0):
+            return CacheConfig(dtypes=(DType.F16, DType.F32, DType.BF16))
         return CacheConfig(dtypes=(DType.F32, DType.F16, DType.BF16))
 
     def supports(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Support:
