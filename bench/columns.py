@@ -26,6 +26,7 @@ from sides import Side, against, serve, table, take_turns
 NATIVE, BACKENDS = "native", ("ggml", "onnx")
 OFF = {"BACKBAY_GGML_NATIVE": "0", "BACKBAY_ONNX_NATIVE": "0"}
 SHORT = 8  # tokens of the prompt at opening
+OTHERS = 8  # steps before those that are timed, and after them, in which some sequences may be missing
 PREFILL = "prompt"
 
 
@@ -106,11 +107,12 @@ class Engine:
         import backbay_engine
 
         self.args, self.number = args, 0
-        context = max(args.prompt, args.depth + 2 * args.tokens) + 16
+        context = max(args.prompt, args.depth + args.tokens + 2 * OTHERS) + 16
         self.llm = backbay_engine.load(
             args.model, args.backend, context=context, parallel=max(args.counts), num_threads=args.threads
         )
         self.runs = watched(self.llm.backend)
+        self.endless = dict.fromkeys(self.llm.end_ids, float("-inf"))  # no answer may end early
 
     def first_token(self, length: int) -> float:
         self.number += 1
@@ -121,12 +123,17 @@ class Engine:
     def rate(self, count: int) -> float:
         self.runs.clear()
         handles = [
-            self.llm.submit(prompt(self.args.depth, number), max_tokens=2 * self.args.tokens, temperature=0)
+            self.llm.submit(
+                prompt(self.args.depth, number),
+                max_tokens=self.args.tokens + 2 * OTHERS,
+                temperature=0,
+                logit_bias=self.endless,
+            )
             for number in range(count)
         ]
         for handle in handles:
             handle.result()
-        middle = self.runs[-self.args.tokens - 8 : -8]  # of these steps, all sequences are part
+        middle = self.runs[-self.args.tokens - OTHERS : -OTHERS]  # of these steps, all sequences are part
         return count / statistics.median(later - begun for (begun, _), (later, _) in pairwise(middle))
 
 
