@@ -16,7 +16,7 @@ MIB = 1 << 20
 ANSWER = """
 import resource, sys
 import numpy
-import backbay_engine
+import backbay_engine.api
 from backbay import BackendUnavailableError, NoMemoryError
 
 model, backend, limit, amount = sys.argv[1:]
