@@ -8,6 +8,7 @@ import threading
 import time
 
 import pytest
+from moments import interrupt_everywhere
 
 import backbay
 from backbay.backend import forks
@@ -123,3 +124,13 @@ def test_opening_and_computing_go_on_beside_a_fork() -> None:
         thread.join(10)
         assert not thread.is_alive()
     assert not errors
+
+
+@pytest.mark.fault("Ctrl-C while forks are kept waiting", "later forks do not wait")
+def test_an_interrupt_keeps_no_fork_waiting() -> None:
+    def work() -> None:
+        with without_forks(), without_forks():
+            forks.GATE.let_forks_pass()
+
+    assert interrupt_everywhere(work) > 20
+    assert not forks.GATE._inside

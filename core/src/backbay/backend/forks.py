@@ -5,7 +5,6 @@ from __future__ import annotations
 import concurrent.futures.thread  # noqa: F401  see PATIENCE
 import logging  # noqa: F401
 import os
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Condition, RLock, get_ident
@@ -55,7 +54,7 @@ class ForkGate:
     def __init__(self) -> None:
         self._lock = RLock()  # taken as such: Ctrl-C may leave a Condition locked that is entered itself
         self._changed = Condition(self._lock)
-        self._inside: Counter[int] = Counter()  # threads that keep forks waiting
+        self._inside: dict[int, int] = {}  # threads that keep forks waiting, and how many blocks each is in
         self.forks = 0  # that wait, or are under way
 
     @contextmanager
@@ -65,21 +64,27 @@ class ForkGate:
         try:
             with lock:
                 self._changed.wait_for(lambda: not self.forks or thread in self._inside)
-                self._inside[thread] += 1
+                self._inside[thread] = self._inside.get(thread, 0) + 1
                 inside = True
             yield
         finally:
             if inside:
-                with lock:
-                    self._leave(thread)
+                with lock:  # no call before the change, or Ctrl-C could come first
+                    if thread in self._inside:  # else Ctrl-C came while forks passed
+                        if self._inside[thread] > 1:
+                            self._inside[thread] -= 1
+                        else:
+                            del self._inside[thread]
+                            self._changed.notify_all()
 
     def let_forks_pass(self) -> None:
         """Between two kernels: wait for the forks that wait for this thread."""
         thread = get_ident()
         with self._lock:
             # Kernels inside a larger block of this thread, which keeps forks waiting, let none pass.
-            if self._inside[thread] == 1:
-                self._leave(thread)
+            if self._inside.get(thread) == 1:
+                del self._inside[thread]
+                self._changed.notify_all()
                 self._changed.wait_for(lambda: not self.forks)
                 self._inside[thread] = 1
 
@@ -99,14 +104,7 @@ class ForkGate:
         thread = get_ident()
         self._lock = RLock()
         self._changed, self.forks = Condition(self._lock), 0
-        self._inside = Counter({thread: self._inside[thread]} if thread in self._inside else {})
-
-    def _leave(self, thread: int) -> None:
-        if self._inside[thread] > 1:
-            self._inside[thread] -= 1
-        else:  # Ctrl-C may have removed it while forks passed
-            self._inside.pop(thread, None)
-            self._changed.notify_all()
+        self._inside = {thread: self._inside[thread]} if thread in self._inside else {}
 
 
 GATE = ForkGate()
