@@ -52,10 +52,8 @@ def _interrupted(work: Callable[[], object], interrupt: Interrupt) -> None:
         work()
     except KeyboardInterrupt:
         pass
-    except (
-        RuntimeError
-    ) as error:  # an interrupt in the midst of `Condition.wait` lets Python release a lock twice
-        if "release un" not in str(error):
+    except RuntimeError as error:
+        if "release un" not in str(error):  # interrupted in `Condition.wait`, Python releases a lock twice
             raise
     finally:
         sys.setprofile(None)

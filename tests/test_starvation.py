@@ -16,7 +16,7 @@ MIB = 1 << 20
 ANSWER = """
 import resource, sys
 import numpy
-import backbay_engine.api
+import backbay_engine
 from backbay import BackendUnavailableError, NoMemoryError
 
 model, backend, limit, amount = sys.argv[1:]

@@ -5,14 +5,17 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from backbay.plugin import naming_limits
+
 if TYPE_CHECKING:
     from .api import *  # noqa: F403
     from .api import __all__ as __all__
 else:
 
-    def __getattr__(
-        name: str,
-    ) -> object:  # modules of the engine are also imported without all that it offers
+    def __getattr__(name: str) -> object:
+        # Whoever imports a module of the engine may need nothing else of it.
         if name.startswith("__") and name != "__all__":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(".api", __name__), name)
+        with naming_limits("importing the engine"):
+            api = import_module(".api", __name__)
+        return getattr(api, name)

@@ -50,9 +50,8 @@ def run_if_free(lock: Lockable, step: Callable[[], object]) -> bool:
     """Run a step with a lock; do nothing, and return False, if the lock is held."""
     acquired: list[bool] = []
     try:
-        acquired.extend(
-            map(lock.acquire, (False,))
-        )  # one call: a signal is handled before or after all of it
+        # One call, before or after which a signal is handled: so `acquired` always tells the truth.
+        acquired.extend(map(lock.acquire, (False,)))
         if acquired[0]:
             step()
         return acquired[0]

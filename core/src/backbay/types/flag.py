@@ -10,7 +10,7 @@ from typing import final
 
 @final
 class Flag:
-    """What `threading.Event` is, for threads that Ctrl-C may interrupt: it takes no lock, so none stays locked."""
+    """What `threading.Event` is, for threads that Ctrl-C may interrupt: threads share no lock that could stay locked."""
 
     def __init__(self) -> None:
         self._is_set = False
