@@ -10,6 +10,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import backbay
+from backbay import BackendParams
+
 PATIENCE = 60.0  # seconds for a server to listen
 
 
@@ -61,6 +64,17 @@ def serving(**options: int | None) -> Iterator[Server]:
         yield server
     finally:
         server.close()
+
+
+def using(endpoint: str, rpc_timeout: object = 60.0, **params) -> BackendParams:
+    return BackendParams(num_threads=1, options={"rpc": endpoint, "rpc_timeout": rpc_timeout}, **params)
+
+
+def works(backend: backbay.Backend) -> bool:
+    with backend.new_context() as ctx:
+        y = ctx.from_floats([3.0]).sqr(ctx)
+        ctx.compute(y)
+        return y.floats().tolist() == [9.0]
 
 
 def free_port() -> int:
