@@ -136,7 +136,7 @@ def test_ctrl_c_in_a_chat_ends_one_answer(model: str) -> None:
         for _ in range(2):
             program.process.stdin.write(b"Hello\n")
             program.process.stdin.flush()
-            assert program.read(60)
+            assert program.read(60), program.end()
             program.interrupt()
             program.drop_output()
         status, _, errors = program.end()
