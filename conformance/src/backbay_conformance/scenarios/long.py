@@ -104,7 +104,8 @@ def columns(draw: Draw, n: int) -> list[tuple[Op[Any, Any], Call]]:
         return draw.operand(dtype, shape, Numbers(terms=2, most=63))
 
     flat, pairs, image, tap = floats(1, n), floats(2, n), floats(n, 1, 1, 1), floats(1, 1, 1, 1)
-    table, row, narrow = floats(2, 7), floats(2, 1), floats(2, n, dtype=DType.F16)
+    table, narrow = floats(2, 7), floats(2, n, dtype=DType.F16)
+    row = draw.operand(DType.F32, (2, 1), Numbers(terms=2, most=63, partner=narrow))
     turned = Layout(DType.F32, (n, 2), (permuted(DType.F32, (n, 2), (1, 0)),))
     state = draw.operand(DType.F32, (2, n + 9), Bits(), stays=True)
     ids = draw.operand(DType.I32, (n,), Integers(0, 7), stays=True)
@@ -167,7 +168,8 @@ def of_tokens(draw: Draw, n: int) -> list[tuple[Op[Any, Any], Call]]:
     few = draw.operand(DType.F32, (n,), Numbers(terms=n, most=63))
     table = draw.operand(DType.F32, (4, n), Bits())
     weight = draw.operand(DType.F16, (4, n), Numbers(terms=4, most=63))
-    x = draw.operand(DType.F32, (4, draw.pick(1, 2)), Numbers(terms=4, most=63), activated=True)
+    fill = Numbers(terms=4, most=63, partner=weight)
+    x = draw.operand(DType.F32, (4, draw.pick(1, 2)), fill, activated=True)
     ids = draw.operand(DType.I32, (5,), Integers(0, n), stays=True)
     return [
         (ops.softmax, Call((scores,), softmax_formula, exact=False)),

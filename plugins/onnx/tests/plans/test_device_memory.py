@@ -125,3 +125,32 @@ def test_weights_lie_on_the_device_once(tmp_path: Path, dtype: DType) -> None:
                 assert backend.memory().gpus[0].weights[0].size > 0
     for ours, theirs in zip(*results, strict=True):
         assert np.abs(ours - theirs).max() <= 2e-2 * np.abs(theirs).max()
+
+
+def test_of_rows_for_one_place_a_device_writes_the_last_one_as_a_whole() -> None:
+    with backbay.open(None, backend=Elsewhere) as backend, backend.new_context() as ctx:
+        leaf = ctx.layer(0).zeros(DType.F32, 5, 4)
+        ids = ctx.layer(0).empty(DType.I32, 3).from_ints([2, 0, 1])
+        rows = np.arange(15, dtype=np.float32).reshape(3, 5)
+        written = leaf.set_rows(ctx, ctx.from_floats(rows), ids)
+        ctx.compute(written)
+        np.testing.assert_array_equal(leaf.numpy(), [rows[1], rows[2], rows[0], [0] * 5])
+        assert len(_scatters(backend)) == 1
+        ids.from_ints([3, 1, 3])
+        ctx.compute(written)
+        np.testing.assert_array_equal(leaf.numpy(), [rows[1], rows[1], rows[0], rows[2]])
+        assert sorted(_scatters(backend)) == [["ScatterElements", "ScatterND"], ["ScatterND"]]
+
+
+def _scatters(backend: OnnxBackend) -> list[list[str]]:
+    """What writes rows, by session."""
+    models = [compiled.lowered.model for known in backend.sessions._compiled.values() for compiled in known]
+    return [[node.op_type for node in model.graph.node if "Scatter" in node.op_type] for model in models]
+
+
+def test_infinities_are_put_in_order_on_a_device() -> None:
+    with backbay.open(None, backend=Elsewhere) as backend, backend.new_context() as ctx:
+        data = [np.inf, 3, -np.inf, 0, np.inf, -2, -np.inf]
+        order = ctx.from_floats(data).argsort(ctx)
+        ctx.compute(order)
+        np.testing.assert_array_equal(np.array(data)[order.numpy()], np.sort(data))

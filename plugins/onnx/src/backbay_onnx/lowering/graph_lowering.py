@@ -42,6 +42,7 @@ def lower(graph: Graph, kernels: Mapping[Op[Any, Any], Callable[..., str]], sett
         tuple((file, index, part) for (index, part), file in b.parts.items()),
         tuple(b.resident_parts),
         _checks(b),
+        tuple(b.distinct),
         tuple(b.baked.items()),
         tuple(b.packed.items()),
         b.symbols.guards,

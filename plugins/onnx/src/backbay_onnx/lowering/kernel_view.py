@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
+import numpy as np
 from onnx import TensorProto
 
 from backbay import DType, Graph, Node, Op
@@ -19,6 +20,7 @@ from .lowered_model import LeafInput, PartInput
 from .operand import Operand
 from .states import State, find_states
 from .views import strided
+from .windows import is_checked
 
 COPIES = ("Slice", "Gather", "Transpose")
 
@@ -28,7 +30,7 @@ class Settings:
     """How a graph is lowered."""
 
     exact: bool  # activations stay float32
-    windows: bool  # caches may be bound in part
+    usual: bool  # caches may be bound in part, and on a GPU no row is written twice: each run checks that it fits
     resident: bool = False  # weights and caches lie on a device that is not the host
     copied: bool = False  # each run copies bound memory to a device and back
     native_products: frozenset[DType] = (
@@ -56,11 +58,12 @@ class Lowering(Emitter):
     ) -> None:
         super().__init__(graph)
         self.graph, self.settings = graph, settings
-        self.states = find_states(self, graph, windows=settings.windows)
+        self.states = find_states(self, graph, windows=settings.usual)
         self.parts: dict[tuple[int, str], str] = {}
         self.baked: dict[int, str] = {}
         self.packed: dict[int, int] = {}
         self.copied: set[int] = set()
+        self.distinct: dict[int, None] = {}
         self.resident_parts: list[PartInput] = []
         self._constants_of: dict[tuple[int, str, int | None], str] = {}
         self.leaves: dict[tuple[int, Form], LeafInput] = {}
@@ -118,14 +121,29 @@ class Lowering(Emitter):
         else:
             self.scatter(target, state.index(target), value, self.product(self.extents(target)))
 
-    def scatter(self, target: Node, index: str, value: str, count: Size) -> None:
+    def scatter(self, target: Node, index: str, value: str, count: Size, ids: Node | None = None) -> None:
         """Give the storage of a target a new version, with rows of `value` at the bound rows in `index`, (rows, 1).
 
-        `value` has `count` elements.
+        `value` has `count` elements. `index` was made of `ids`, if it may name a row twice.
         """
         state = self.state_of(target)
         rows = self.shaped(value, [state.width, -1])
+        if ids is not None and self.settings.resident:
+            if self.settings.usual and is_checked(ids):
+                self.distinct[ids.index] = None
+            else:
+                rows = self._whole_rows(state, index, rows, count // state.width)
         state.add(self.add_once("ScatterND", state.latest, index, rows), self.nodes[-1], count)
+
+    def _whole_rows(self, state: State, index: str, rows: str, count: Size) -> str:
+        """The rows, where those for the same place are all the same one.
+
+        A GPU writes them side by side. Of different rows for one place, it would keep a part of each.
+        """
+        places = self.shaped(index, [-1])
+        nobody = self.filled(np.array(0, np.int64), [state.shape[1]])
+        writers = self.add("ScatterElements", nobody, places, self.count(count), axis=0, reduction="max")
+        return self.add("Gather", rows, self.add("Gather", writers, places, axis=0), axis=0)
 
     def named(self, node: Node, otherwise: str) -> str:
         """The name of an input or output: the caller's, if there is one."""

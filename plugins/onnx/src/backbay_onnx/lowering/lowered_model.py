@@ -72,6 +72,9 @@ class Lowered:
     checks: tuple[
         tuple[int, Term, Term], ...
     ]  # ids by node index, and the first row and row count they must be in
+    distinct: tuple[
+        int, ...
+    ]  # ids by node index, of which no run may repeat one: the device would mix their rows
     baked: tuple[tuple[int, str], ...]  # weights that are part of the model: node index and name
     packed: tuple[tuple[int, int], ...]  # bytes that a session of this model takes for weights, by node index
     guards: Guards

@@ -36,7 +36,7 @@ def find_window(b: Emitter, graph: Graph, state: Node, width: Size) -> Window | 
             if (
                 node.op is not ops.set_rows
                 or not _takes_rows(b, written, width)
-                or not _is_checked(node.args[2])
+                or not is_checked(node.args[2])
             ):
                 return None
             ids.append(node.args[2])
@@ -68,6 +68,6 @@ def _takes_rows(b: Emitter, target: Node, width: Size) -> bool:
     )
 
 
-def _is_checked(ids: Node) -> bool:
+def is_checked(ids: Node) -> bool:
     """Whether the host knows the ids before a run."""
     return ids.storage.leaf is not None and not ids.storage.leaf.computed

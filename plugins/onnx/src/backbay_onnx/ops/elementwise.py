@@ -88,12 +88,18 @@ def silu(b: Lowering, x: Operand, up: Operand | None = None) -> str:
 
 @kernel(ops.gelu, working_memory=_gate)
 def gelu(b: Lowering, x: Operand, up: Operand | None = None) -> str:
-    return gated(b, b.add("Gelu", x.floats, approximate="tanh"), x, up)
+    return gated(b, _gelu(b, x, "tanh"), x, up)
 
 
 @kernel(ops.gelu_erf, working_memory=nothing)
 def gelu_erf(b: Lowering, x: Operand) -> str:
-    return b.add("Gelu", x.floats, approximate="none")
+    return _gelu(b, x, "none")
+
+
+def _gelu(b: Lowering, x: Operand, approximate: str) -> str:
+    """CUDA refuses a number without dimensions."""
+    rank = max(x.rank, 1)
+    return b.ranked(b.add("Gelu", x.of_rank(rank), approximate=approximate), rank, x.rank)
 
 
 @kernel(ops.quick_gelu, working_memory=times(2, results))

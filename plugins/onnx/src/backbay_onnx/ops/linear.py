@@ -20,11 +20,15 @@ def diag(lowering: Lowering, x: Operand) -> str:
     """Repeat the rows, and cut off both triangles: a Where would lose the sign of zeros."""
     rank = max(x.rank, 2)
     value = lowering.expanded(x.of_rank(rank), [x.dim(0), x.dim(0), *x.dims(rank)[2:]])
+    if x.is_empty():
+        return value
     return _triangle(lowering, _triangle(lowering, value, "lower-diag"), "upper-diag")
 
 
 @kernel(ops.tri, working_memory=nothing)
 def tri(lowering: Lowering, x: Operand, kind: str) -> str:
+    if x.is_empty():  # CUDA refuses it
+        return x.floats
     rank = max(x.rank, 2)
     return lowering.ranked(_triangle(lowering, x.of_rank(rank), kind), rank, x.rank)
 

@@ -12,6 +12,8 @@ from ..lowering.kernel_view import Lowering
 from ..lowering.operand import Operand
 from .kernel_table import kernel
 
+BELOW_PADDING = float(np.nextafter(np.finfo(np.float32).max, np.float32(0)))
+
 
 def _sorted(b: Lowering, x: Operand, k: Size, largest: int) -> str:
     """The positions of the first k. NaN counts as -inf: it has no order, and may crash a sort."""
@@ -20,6 +22,10 @@ def _sorted(b: Lowering, x: Operand, k: Size, largest: int) -> str:
         return b.cast_to(b.zeros([k, *x.dims()[1:]]), TensorProto.INT32)
     row = x.of_rank(rank)
     numbers = b.add("Where", b.add("IsNaN", row), b.number(-np.inf), row)
+    if (
+        b.settings.resident
+    ):  # CUDA pads rows with the largest number, and finds the padding in place of infinities
+        numbers = b.add("Clip", numbers, b.number(-BELOW_PADDING), b.number(BELOW_PADDING))
     positions = b.add_many("TopK", numbers, b.vector([k]), outputs=2, axis=-1, largest=largest, sorted=1)[1]
     return b.cast_to(positions, TensorProto.INT32)
 

@@ -47,5 +47,5 @@ def set_rows(b: Lowering, x: Operand, src: Operand, ids: Operand) -> str:
         ]
         extents: list[AnySize] = [symbols.dim(target, 0) // state.width, 1, *places[1:]]
         index = b.add("Add", index, b.grid(state.rows(symbols.offset(target)), extents, steps))
-    b.scatter(target, b.shaped(index, [1, -1]), value, b.product(src.dims()))
+    b.scatter(target, b.shaped(index, [1, -1]), value, b.product(src.dims()), ids.node)
     return ""

@@ -37,15 +37,17 @@ class BoundGraph:
         self._rows: list[tuple[RowsOutput, HostBuffer, HostBuffer]] = []  # numbers of rows, and new rows
         self._decoded: dict[int, DecodedLeaf] = {}  # by node index
         self._checks: list[tuple[Array, int, int]] = []  # ids, and the rows that they must be in
+        self._distinct: list[Array] = []  # ids that must not repeat one
         self._binding = Binding(compiled.session, services.device)
         self._binding.numbers(feeds)
         self._bind(compiled)
 
     def writes_fit(self) -> bool:
-        """Whether all writes fall into the bound windows of their states."""
-        return all(
+        """Whether all writes fall into the bound windows of their states, and a GPU writes no row twice."""
+        inside = all(
             ids.min(initial=low) >= low and ids.max(initial=low) < high for ids, low, high in self._checks
         )
+        return inside and not any(map(_repeats, self._distinct))
 
     def run(self, options: Any) -> None:
         """Run the session."""
@@ -111,9 +113,8 @@ class BoundGraph:
         for rows in lowered.rows:
             self._bind_rows(rows)
         for index, first, count in sorted({(i, *self._sizes.all(limits)) for i, *limits in lowered.checks}):
-            node = graph.nodes[index]
-            ids = strided(leaf_bytes(graph, node.storage.index), node)
-            self._checks.append((ids, first, first + count))
+            self._checks.append((self._ids(index), first, first + count))
+        self._distinct = [self._ids(index) for index in lowered.distinct]
         self._fed = [leaf for leaf in lowered.leaves if self._is_fed(leaf)]
 
     def _bind_state(self, state: StateOutput) -> None:
@@ -149,6 +150,10 @@ class BoundGraph:
             self._decoded[node.index] = DecodedLeaf(node)
         return self._decoded[node.index].array
 
+    def _ids(self, index: int) -> Array:
+        node = self._graph.nodes[index]
+        return strided(leaf_bytes(self._graph, node.storage.index), node)
+
     def _is_fed(self, leaf: LeafInput) -> bool:
         """Whether each run copies a leaf from the host to the device."""
         node = self._graph.nodes[leaf.index]
@@ -180,3 +185,8 @@ def leaf_bytes(graph: Graph, index: int) -> Bytes:
     assert leaf is not None
     assert leaf.buffer is not None
     return leaf.buffer.read()
+
+
+def _repeats(ids: Array) -> bool:
+    """Whether ids of one slice name a row twice."""
+    return ids.shape[-1:] > (1,) and bool((np.diff(np.sort(ids, axis=-1), axis=-1) == 0).any())

@@ -61,18 +61,19 @@ class Sessions:
         self._lock = threading.Lock()
         self.created = 0
 
-    def find(self, graph: Graph, *, windows: bool = True, profiled: bool = False) -> Compiled:
-        """The compiled graph for a graph, made if there is none yet; without `windows`, caches are bound whole.
+    def find(self, graph: Graph, *, usual: bool = True, profiled: bool = False) -> Compiled:
+        """The compiled graph for a graph, made if there is none yet; without `usual`, caches are bound whole, and
+        rows may be written twice.
 
         If it is to be `profiled`, its session keeps a log of its runs.
         """
         with self._lock:
-            key = (graph.structure_key(), self._states_on_host(graph), windows, profiled)
+            key = (graph.structure_key(), self._states_on_host(graph), usual, profiled)
             known = self._compiled.setdefault(key, [])
             self._compiled.move_to_end(key)
             found = next((compiled for compiled in known if compiled.serves(graph)), None)
             if found is None:
-                found = self._compile(graph, windows=windows, profiled=profiled)
+                found = self._compile(graph, usual=usual, profiled=profiled)
                 known.append(found)
                 self._drop_unused()
             return found
@@ -99,12 +100,12 @@ class Sessions:
         for key in [key for key, known in self._compiled.items() if not known]:
             del self._compiled[key]
 
-    def _compile(self, graph: Graph, *, windows: bool, profiled: bool) -> Compiled:
+    def _compile(self, graph: Graph, *, usual: bool, profiled: bool) -> Compiled:
         services = self._services
         device = services.device
         settings = Settings(
             exact=services.exact,
-            windows=windows,
+            usual=usual,
             native_products=services.weights.native,
             native_attention=services.native is not None and services.native.attends,
             native_gates=services.native is not None and services.native.gates,

@@ -42,7 +42,7 @@ def export(
     of the model file. With `standard`, ONNX Runtime's own ops are taken apart into those of the ONNX standard.
     """
     _check_names(names)
-    lowered = lower(graph, KERNELS, Settings(exact=exact, windows=False, exported=True, names=names))
+    lowered = lower(graph, KERNELS, Settings(exact=exact, usual=False, exported=True, names=names))
     folder.mkdir(parents=True, exist_ok=True)
     model = ModelProto()
     model.CopyFrom(lowered.model)

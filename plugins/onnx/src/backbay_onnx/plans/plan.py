@@ -31,7 +31,7 @@ SMALL = 4  # times its working memory: a graph that needs a quarter of the large
 
 
 class OnnxPlan(Plan):
-    """Books the memory of a graph and runs it; caches may be bound in part, which `windows` allows."""
+    """Books the memory of a graph and runs it; `usual` runs may bind caches in part, and write no row twice on a GPU."""
 
     def __init__(
         self,
@@ -39,17 +39,17 @@ class OnnxPlan(Plan):
         sessions: Sessions,
         graph: Graph,
         *,
-        windows: bool = True,
+        usual: bool = True,
         profiled: bool = False,
     ) -> None:
         self._services, self._sessions, self._graph = services, sessions, graph
         self._profiled, self._number = profiled, 0  # the number of the latest run in the log of the session
-        self._compiled = compiled = sessions.find(graph, windows=windows, profiled=profiled)
+        self._compiled = compiled = sessions.find(graph, usual=usual, profiled=profiled)
         lowered = compiled.lowered
         self._feeds, self._sizes = lowered.feeds.of(graph), lowered.sizes.of(graph)
         self.nbytes = self._nbytes()
         self._bound: BoundGraph | None = None  # None where nothing is to be run
-        self._whole: OnnxPlan | None = None  # for runs whose writes fall outside of the windows
+        self._whole: OnnxPlan | None = None  # for runs whose writes do not fit
         self._ran: OnnxPlan | None = (
             None  # in the latest run; None once closed: a plan that holds itself stays
         )
@@ -132,10 +132,10 @@ class OnnxPlan(Plan):
         return tell
 
     def _run_whole(self, cancel: Cancel | None) -> None:
-        """Run a model in which caches are bound whole; it is made when it is first needed."""
+        """Run a model that any writes fit; it is made when it is first needed."""
         if self._whole is None:
             self._whole = OnnxPlan(
-                self._services, self._sessions, self._graph, windows=False, profiled=self._profiled
+                self._services, self._sessions, self._graph, usual=False, profiled=self._profiled
             )
         self._whole.run(cancel)
         self._ran = self._whole

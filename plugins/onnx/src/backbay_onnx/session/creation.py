@@ -45,6 +45,7 @@ def create_session(
             options.add_external_initializers_from_files_in_memory(
                 names, data, [part.nbytes for part in data]
             )
+        options.use_deterministic_compute = not device.is_host  # else CUDA adds up long rows in any order
         setting = device.provider.cpu_nodes_setting  # only a provider with it is worth a trial of float16
         if setting and (left := left_to_cpu(model, device.provider, float16=not lacks_float16(device))):
             options.add_session_config_entry(setting, "\n".join(left))
