@@ -105,6 +105,20 @@ def test_a_child_that_dies_is_started_again_at_the_next_case(child) -> None:
     assert verdict.measured("case 3") == Precision(DType.F16, DType.F32)
 
 
+def test_what_a_kernel_prints_is_no_part_of_a_trials_report(child) -> None:
+    child(f"""
+import json, os
+from backbay_ggml.device_trial import take_output
+report = take_output()
+for number, case in enumerate(["{PLAIN}", "noisy"]):
+    print(json.dumps({{"begun": case, "number": number, "of": 2}}), file=report, flush=True)
+    os.write(1, b"ERROR: this kernel has no code for the device\\n")
+    print(json.dumps({{"result": ""}}), file=report, flush=True)
+""")
+    verdict, lasts = run_trial(load_library(), "FAST:0")
+    assert (verdict.wrong, verdict.tried, lasts) == ({}, (PLAIN, "noisy"), True)
+
+
 @pytest.mark.parametrize("signal", ["SIGKILL", "SIGTERM", "SIGBUS"])
 def test_a_trial_that_was_killed_from_outside_is_not_remembered(child, signal) -> None:
     child(dying_at(1).replace("os.abort()", f"os.kill(os.getpid(), __import__('signal').{signal})"))

@@ -122,7 +122,10 @@ def test_caches_of_every_offered_dtype_work(path, expected) -> None:
     with on(path, {GPUS[0]: EVERY}) as backend:
         backend.load()
         offered = backend.cache_config().dtypes
-        assert {DType.F32, DType.F16, DType.Q8_0} <= set(offered)
+        wanted = {DType.F32, DType.F16} | (
+            {DType.Q8_0} if backend.flash else set()
+        )  # CUDA has it for longer heads
+        assert wanted <= set(offered)
         for dtype in offered:
             errors = [nmse(*each) for each in zip(generate(backend, dtype), expected, strict=True)]
             assert max(errors) < (2e-2 if dtype.is_quantized else 1e-3), (dtype, errors)

@@ -10,12 +10,17 @@ from backbay import DType
 from ..library.abi import Ptr, dtype_of
 from .trial_cases import (
     BF16_NAN,
+    BLOCKS_APART,
+    COLUMN_COPIES,
+    DELTA_OF_LONG_HEADS,
     LARGE_TRIANGLE,
     LONG_COPIES,
     LONG_INTEGER_ROWS,
     LONG_VOLUMES,
+    MANY_SLICES,
     MOST_ROWS,
     NORMS_OF_MANY_ROWS,
+    RUNNING_SUMS,
     SMALL_TANH,
     STEP_OF_ZERO,
 )
@@ -37,6 +42,31 @@ def _copies(source: DType, result: DType) -> Callable[[Ptr], bool]:
     return lambda tensor: (dtype_of(tensor.src[0]), dtype_of(tensor)) == (source, result)
 
 
+def _adjoins(tensor: Ptr) -> bool:
+    """Whether all elements of a tensor lie one after the other."""
+    dtype = dtype_of(tensor)
+    step, extents = dtype.type_size, [tensor.ne[0] // dtype.block_size, *list(tensor.ne)[1:]]
+    for extent, stride in zip(extents, tensor.nb, strict=True):
+        if extent != 1 and stride != step:
+            return False
+        step *= extent
+    return True
+
+
+def _copies_blocks_apart(tensor: Ptr) -> bool:
+    source = tensor.src[0]
+    return dtype_of(source) is dtype_of(tensor) and dtype_of(source).is_quantized and not _adjoins(source)
+
+
+def _writes_columns(tensor: Ptr) -> bool:
+    """CUDA takes rows of one number for a transposed matrix, and writes them as if their places adjoined."""
+    source, dtype = tensor.src[0], dtype_of(tensor)
+    return dtype_of(source) is dtype and source.nb[1] == dtype.type_size and not _adjoins(tensor)
+
+
+DELTA_HEADS = (16, 32, 64, 128)
+"""Numbers of a head for which CUDA's code has the delta rule."""
+
 KNOWN_FAULTS = (
     KnownFault(LARGE_TRIANGLE, ("SOLVE_TRI",), lambda _: True),
     KnownFault(BF16_NAN, ("CPY",), _copies(DType.F32, DType.BF16)),
@@ -54,4 +84,15 @@ KNOWN_FAULTS = (
         lambda tensor: dtype_of(tensor) is DType.I32 and tensor.ne[0] > SHORT_ROW,
     ),
     KnownFault(LONG_VOLUMES, ("IM2COL_3D",), lambda tensor: tensor.ne[1] > MOST_ROWS),
+    KnownFault(
+        MANY_SLICES,
+        ("NORM", "RMS_NORM", "L2_NORM", "ADD_ID", "SOFT_MAX", "CUMSUM", "PAD", "MUL_MAT"),
+        lambda tensor: max(tensor.ne[2:4]) > MOST_ROWS,
+    ),
+    KnownFault(COLUMN_COPIES, ("CPY",), _writes_columns),
+    KnownFault(RUNNING_SUMS, ("CUMSUM",), lambda _: True),
+    KnownFault(BLOCKS_APART, ("CPY", "CONT"), _copies_blocks_apart),
+    KnownFault(
+        DELTA_OF_LONG_HEADS, ("GATED_DELTA_NET",), lambda tensor: tensor.src[2].ne[0] not in DELTA_HEADS
+    ),
 )

@@ -31,9 +31,18 @@ STEP_OF_ZERO = "step of 0"
 SLICES_APART = "products of slices that do not adjoin"
 LONG_INTEGER_ROWS = "long rows of i32"
 LONG_VOLUMES = "convolutions of long volumes"
+MANY_SLICES = "many slices"
+COLUMN_COPIES = "copies into columns"
+RUNNING_SUMS = "running sums of infinities"
+IDS_APART = "rows by ids that do not adjoin"
+BLOCKS_APART = "copies of blocks that do not adjoin"
+ROWS_BETWEEN_VECTORS = "products of rows that begin at no whole vectors"
+CAPPED_SHORT_HEADS = "capped attention of short heads"
+DELTA_OF_LONG_HEADS = "the delta rule of long heads"
 MOST_ROWS = (1 << 16) - 1  # that every device takes: Vulkan promises no more workgroups
 COPIED = (DType.F16, DType.BF16, DType.I32, DType.Q4_0, DType.Q4_1, DType.Q5_0, DType.Q5_1, DType.Q8_0)
 ROW, ROWS = 64, 12
+LONG_HEAD = 192  # longer than a power of 2, and than 128
 
 
 @final
@@ -299,7 +308,8 @@ def _triangle(b: Bench) -> Tensor:
 
 @_case(LONG_COPIES)
 def _long(b: Bench) -> Tensor:
-    return b.leaf(np.arange(6), DType.I64).repeat_4d(b.ctx, 6, 4).contiguous(b.ctx)
+    repeated = b.leaf(np.arange(6), DType.I64).repeat_4d(b.ctx, 6, 4).contiguous(b.ctx)
+    return repeated.permute(b.ctx, 1, 0).contiguous(b.ctx)
 
 
 @_case(SMALL_TANH)
@@ -356,3 +366,54 @@ def _long_volumes(b: Bench) -> Tensor:
 @_case(STEP_OF_ZERO)
 def _step(b: Bench) -> Tensor:
     return b.leaf(np.array([0.0, -0.0, 1.0, -1.0], np.float32)).cast(b.ctx, DType.I64)  # made by steps
+
+
+@_case(MANY_SLICES)
+def _many_slices(b: Bench) -> Tensor:
+    padded = b.leaf(b.numbers(1, 1, MOST_ROWS + 1)).pad_ext(b.ctx, 0, 1, 0, 0, 0, 0, 0, 0)
+    return padded.softmax(b.ctx).rms_norm(b.ctx, None, eps=1e-5)
+
+
+@_case(COLUMN_COPIES)
+def _copies_into_columns(b: Bench) -> Tensor:
+    column = b.leaf(b.numbers(4, ROWS)).slice(b.ctx, 0, 1, 2)
+    return b.leaf(b.numbers(1, ROWS)).copy(b.ctx, column).contiguous(b.ctx)
+
+
+@_case(RUNNING_SUMS)
+def _running_sums(b: Bench) -> Tensor:
+    data = b.numbers(ROW)
+    data[[3, 40]] = 1e30, np.inf
+    return b.leaf(data).cumsum(b.ctx)
+
+
+@_case(IDS_APART)
+def _rows_by_ids_apart(b: Bench) -> Tensor:
+    ids = b.leaf(np.array([[7, 1], [3, 1], [0, 1]], np.int32), DType.I32).slice(b.ctx, 0, 0, 1)
+    return b.leaf(b.numbers(ROW, ROWS)).rows(b.ctx, ids.permute(b.ctx, 1, 0))
+
+
+@_case(BLOCKS_APART)
+def _copies_of_blocks_apart(b: Bench) -> Tensor:
+    return b.leaf(b.numbers(ROW, ROWS), DType.Q4_0).slice(b.ctx, 0, 0, ROW // 2).contiguous(b.ctx)
+
+
+@_case(ROWS_BETWEEN_VECTORS)
+def _products_of_rows_between_vectors(b: Bench) -> Tensor:
+    apart = b.leaf(b.numbers(41, 2, 2), DType.BF16).slice(b.ctx, 0, 0, 8).permute(b.ctx, 0, 2, 1)
+    return apart.mulmat(b.ctx, b.leaf(b.numbers(8, 65, 6)))
+
+
+@_case(CAPPED_SHORT_HEADS)
+def _capped_attention(b: Bench) -> Tensor:
+    key, value = (b.leaf(b.numbers(ROW, 1, 40), DType.F16) for _ in range(2))
+    query = b.leaf(b.numbers(ROW, 2, 3))
+    return query.scaled_dot_product_attention(b.ctx, key, value, None, scale=0.125, softcap=30.0)
+
+
+@_case(DELTA_OF_LONG_HEADS)
+def _delta_rule(b: Bench) -> Tensor:
+    query, key, value = (b.leaf(b.numbers(LONG_HEAD, 1, 2, 1)) for _ in range(3))
+    decay, share = (b.leaf(-np.abs(b.numbers(1, 1, 2, 1))) for _ in range(2))
+    state = b.leaf(np.zeros((1, 1, LONG_HEAD, LONG_HEAD), np.float32))
+    return state.delta_rule(b.ctx, query, key, value, decay, share)

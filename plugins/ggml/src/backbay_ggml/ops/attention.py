@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from backbay import DType, Node, ops
 
-from ..devices.trial_cases import QUERIES_BETWEEN_VECTORS
+from ..devices.trial_cases import CAPPED_SHORT_HEADS, QUERIES_BETWEEN_VECTORS
 from ..library.abi import NULL, Ptr, dtype_of
 from ..lowering.builder import Builder
 from ..lowering.native_attention import fits_native, native_attention
@@ -12,6 +12,7 @@ from ..lowering.products import mul_mat
 from .kernel_table import kernel
 
 MANY = 64  # queries, as many as a tile of ggml's flash attention has
+CAPPED_HEADS = (128, 256)  # numbers of a head, for which CUDA's flash attention caps scores
 VECTOR = 16  # elements of f32; ggml's flash attention has tiles for values of whole vectors
 
 
@@ -38,6 +39,8 @@ def scaled_dot_product_attention(
     if (
         softcap and mask is None and query.dim(2) >= MANY
     ):  # ggml's tiles then attend to keys that are not there
+        flash = False
+    if softcap and query.dim(0) not in CAPPED_HEADS and g.fails(CAPPED_SHORT_HEADS):
         flash = False
     q = g.permute(g.rows(query, DType.F32), 0, 2, 1, 3)  # (d, tokens, heads, batch)
     k = g.with_rows(g.permute(g.rows(key), 0, 2, 1, 3))  # (d, history, kv_heads, batch)

@@ -31,7 +31,7 @@ def mulmat_id(g: Builder, w: Node, x: Node, ids: Node) -> Ptr:
         # that do not adjoin to f16.
         experts, columns, chosen = g.contiguous(experts), g.contiguous(columns), g.with_rows(chosen)
     used, tokens = chosen.ne[0], chosen.ne[1]
-    if ids.op is ops.top_k or min(used, tokens) == 1 or not g.fails(REPEATED_IDS):
+    if ids.op is ops.top_k or used == 1 or not g.fails(REPEATED_IDS):
         return _by_experts(g, experts, columns, chosen)
     # Each pair of a token and an id becomes a token with one id.
     inner, pairs = columns.ne[0], used * tokens
