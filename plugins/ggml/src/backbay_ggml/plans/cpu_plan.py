@@ -48,8 +48,8 @@ class CpuPlan(GraphPlan):
         self._repeated_rows = repeated_rows if threads > 1 and repeated_rows.written else None
         self._cplan.abort_callback, self._cplan.abort_callback_data = stop.callback, stop.data
         self.scratch_size = int(self._cplan.work_size)
+        self._joined = True  # before it does: Ctrl-C may come between
         self.nbytes = self._own_size + self._arena.join(self)
-        self._joined = True
         self._generation = self._arena.generation
 
     def _leave(self) -> None:

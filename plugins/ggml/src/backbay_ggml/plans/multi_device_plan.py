@@ -41,8 +41,8 @@ class MultiDevicePlan(GraphPlan):
         self._keep([tensor for tensor, _ in self._builder.constants], copied=self._outputs())
         self.nbytes = self._own_size
         if not self._is_empty:
+            self._joined = True  # before it does: Ctrl-C may come between
             self.nbytes += self._scheduler.join(self)
-            self._joined = True
 
     def _allocate(self, nbytes: int, copied: Sequence[Ptr]) -> None:
         super()._allocate(nbytes, copied)
