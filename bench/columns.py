@@ -32,7 +32,7 @@ PREFILL = "prompt"
 
 def main() -> None:
     parser = arguments(__doc__, rounds=5)
-    parser.add_argument("--counts", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32], help="of sequences")
+    parser.add_argument("--counts", type=int, nargs="*", default=[1, 2, 4, 8, 16, 32], help="of sequences")
     parser.add_argument("--tokens", type=int, default=16, help="steps that are timed in a round")
     parser.add_argument("--depth", type=int, default=64, help="tokens before the generated ones")
     parser.add_argument(
@@ -109,7 +109,11 @@ class Engine:
         self.args, self.number = args, 0
         context = max(args.prompt, args.depth + args.tokens + 2 * OTHERS) + 16
         self.llm = backbay_engine.load(
-            args.model, args.backend, context=context, parallel=max(args.counts), num_threads=args.threads
+            args.model,
+            args.backend,
+            context=context,
+            parallel=max(args.counts, default=1),
+            num_threads=args.threads,
         )
         self.runs = watched(self.llm.backend)
         self.endless = dict.fromkeys(self.llm.end_ids, float("-inf"))  # no answer may end early
@@ -143,7 +147,7 @@ class LlamaCpp:
     MODULE = "llama_cpp"
 
     def __init__(self, args: argparse.Namespace) -> None:
-        self.args, most = args, max(args.counts)
+        self.args, most = args, max(args.counts, default=1)
         cells = max(most * (args.depth + args.tokens + 8), args.prompt + 8)
         self.context = LlamaCppContext(
             args.model, cells=cells, batch=max(PROMPT, args.prompt), sequences=most, threads=args.threads

@@ -4,6 +4,10 @@
 #if defined(__x86_64__)
 
 #include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 static inline bool has_avx2() {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
@@ -22,6 +26,22 @@ static inline bool has_vnni() {
     return false;
 #endif
     return has_avx512() && __builtin_cpu_supports("avx512vnni");
+}
+
+// Whether the processor has AMX for codes of 8 bits, and the system lets this process use it.
+static inline bool has_tiles() {
+#if defined(BACKBAY_EMULATED_TILES) // for tests
+    return has_vnni();
+#elif defined(__linux__)
+    constexpr unsigned TILES = 1u << 24, INT8 = 1u << 25;
+    constexpr long REQUEST = 0x1023, TILE_DATA = 18; // of arch_prctl, as the kernel's documents say
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    if (!has_vnni() || !__get_cpuid_count(7, 0, &a, &b, &c, &d))
+        return false;
+    return d & TILES && d & INT8 && syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
+#else
+    return false;
+#endif
 }
 
 static inline bool is_zen5() {

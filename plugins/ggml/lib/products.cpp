@@ -8,6 +8,14 @@
 
 static constexpr int OWN_PARAMS = 8; // the first of a tensor's op_params that ggml's custom ops leave alone
 
+// What a caller says of a product: the format of its weights, and whether AMX may be used for its columns.
+struct Choice {
+    Format format;
+    bool tiles;
+
+    explicit Choice(const void *userdata) : format((Format)((intptr_t)userdata % TILES)), tiles((intptr_t)userdata & TILES) {}
+};
+
 static Columns columns_of(const ggml_tensor *entries, long blocks, long most) {
     return {(Entry *)entries->data, (long)entries->ne[1], blocks, most};
 }
@@ -36,6 +44,11 @@ static Following following(const ggml_tensor *w) {
 #define VNNI
 #include "products_avx512.h"
 
+static bool takes_tiles() { // what the processor has stays, and asking the system takes time
+    static const bool has = has_tiles();
+    return has;
+}
+
 static const char *find() {
     if (has_avx512())
         return has_vnni() ? "AVX-512 with VNNI" : "AVX-512";
@@ -44,21 +57,27 @@ static const char *find() {
 
 static bool takes(Format format) { return has_vnni() || !LAYOUTS[format].over_127; }
 
-static void encode(const ggml_tensor *x, Format format, const ggml_tensor *entries, int thread, int threads) {
+// The most columns in a tile; of AMX where the caller allows it.
+static long most_of(const ggml_tensor *entries, bool tiles) {
+    return tiles && entries->ne[1] >= vnni::tiles::FROM && takes_tiles() ? vnni::tiles::MOST : avx512::MOST;
+}
+
+static void encode(const ggml_tensor *x, Choice choice, const ggml_tensor *entries, int thread, int threads) {
+    const Format format = choice.format;
     const long blocks = x->ne[0] / BLOCK, stride = x->nb[1] / sizeof(float);
     const float *data = (const float *)x->data;
     if (has_avx512()) // with VNNI or without it
-        avx512::encode_columns(data, stride, format, columns_of(entries, blocks, avx512::MOST), thread, threads);
+        avx512::encode_columns(data, stride, format, columns_of(entries, blocks, most_of(entries, choice.tiles)), thread, threads);
     else
         avx2::encode_columns(data, stride, format, columns_of(entries, blocks, avx2::MOST), thread, threads);
 }
 
-static void multiply(Format format, const ggml_tensor *entries, ggml_tensor *y, int thread, int threads) {
-    const Weights weights = weights_of(y->src[0], format);
+static void multiply(Choice choice, const ggml_tensor *entries, ggml_tensor *y, int thread, int threads) {
+    const Weights weights = weights_of(y->src[0], choice.format);
     const Turns turns = {y->op_params + OWN_PARAMS, y->op_params + OWN_PARAMS + 1, threads, thread};
     const Result result = {(float *)y->data, (long)(y->nb[1] / sizeof(float))};
     if (has_vnni())
-        vnni::multiply(weights, columns_of(entries, weights.blocks, vnni::MOST), result, turns, following(y->src[2]));
+        vnni::multiply(weights, columns_of(entries, weights.blocks, most_of(entries, choice.tiles)), result, turns, following(y->src[2]));
     else if (has_avx512())
         avx512::multiply(weights, columns_of(entries, weights.blocks, avx512::MOST), result, turns, following(y->src[2]));
     else
@@ -67,36 +86,40 @@ static void multiply(Format format, const ggml_tensor *entries, ggml_tensor *y, 
 
 #else
 
+static bool takes_tiles() { return false; }
 static const char *find() { return nullptr; }
 static bool takes(Format) { return false; }
-static void encode(const ggml_tensor *, Format, const ggml_tensor *, int, int) {}
-static void multiply(Format, const ggml_tensor *, ggml_tensor *, int, int) {}
+static void encode(const ggml_tensor *, Choice, const ggml_tensor *, int, int) {}
+static void multiply(Choice, const ggml_tensor *, ggml_tensor *, int, int) {}
 
 #endif
 
 // The instruction set that this processor runs; null if it is none of those that are compiled.
 extern "C" const char *backbay_products_instructions() { return find(); }
 
+// The same for tiles of many columns.
+extern "C" const char *backbay_tiles_instructions() { return takes_tiles() ? "AMX" : nullptr; }
+
 // Whether there is code for a format of weights.
 extern "C" int backbay_products_takes(int format) { return find() && 0 <= format && format < FORMATS && takes((Format)format); }
 
-// ggml_custom_op_t; userdata is the format of the weights. Of an f32 matrix, its columns in codes.
+// ggml_custom_op_t; userdata is a Choice. Of an f32 matrix, its columns in codes.
 extern "C" void backbay_columns(ggml_tensor *result, int thread, int threads, void *userdata) {
-    encode(result->src[0], (Format)(intptr_t)userdata, result, thread, threads);
+    encode(result->src[0], Choice(userdata), result, thread, threads);
 }
 
-// ggml_custom_op_t; userdata is the format of the weights. The product of weights and one column of at most ALONE numbers, which
+// ggml_custom_op_t; userdata is a Choice. The product of weights and one column of at most ALONE numbers, which
 // each thread encodes for itself.
 extern "C" void backbay_product_alone(ggml_tensor *result, int thread, int threads, void *userdata) {
     Entry codes[ALONE / BLOCK];
     ggml_tensor entries = {};
     entries.data = codes, entries.ne[1] = 1;
-    encode(result->src[1], (Format)(intptr_t)userdata, &entries, 0, 1);
-    multiply((Format)(intptr_t)userdata, &entries, result, thread, threads);
+    encode(result->src[1], Choice(userdata), &entries, 0, 1);
+    multiply(Choice(userdata), &entries, result, thread, threads);
 }
 
-// ggml_custom_op_t; userdata is the format of the weights. The product of weights and columns in codes. src[2], if there is one,
+// ggml_custom_op_t; userdata is a Choice. The product of weights and columns in codes. src[2], if there is one,
 // are the weights of the next product. `thread` is -1 where threads come one by one.
 extern "C" void backbay_products(ggml_tensor *result, int thread, int threads, void *userdata) {
-    multiply((Format)(intptr_t)userdata, result->src[1], result, thread, threads);
+    multiply(Choice(userdata), result->src[1], result, thread, threads);
 }

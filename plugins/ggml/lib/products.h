@@ -26,6 +26,8 @@ static_assert(sizeof(Entry) == 48, "");
 // How the weights lie: as in a file, or as ggml repacks them, eight rows interleaved by 8 bytes.
 enum Format { Q4_0, Q4_0_X8, Q8_0, Q4_K, Q4_K_X8, Q6_K, FORMATS };
 
+constexpr int TILES = 64; // is added to a format where AMX may be used
+
 // The scales of a block: one; one and a minimum that is subtracted; one for each half.
 enum Scales { ONE, MINIMUM, HALVES };
 

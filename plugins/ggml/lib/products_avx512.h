@@ -120,6 +120,9 @@ INLINE void round_block(const float *x, Vec factor, int8_t *codes) {
 #include "products_columns.h"
 #include "products_unpacking.h"
 #include "products_tiles.h"
+#ifdef VNNI
+#include "products_amx.h"
+#endif
 #include "products_few.h"
 #include "products_groups.h"
 

@@ -19,9 +19,13 @@ TARGET static void multiply_tiles(Scratch &s, const Weights &w, const char *cons
         const long blocks = w.blocks - block < chunk ? w.blocks - block : chunk;
         for (long panel = 0; panel < PANELS; panel++)
             unpack(w.format, rows + each * panel, block, blocks, s.parts[panel], fetch);
+        auto add = layout.scales == ONE ? add_columns<ONE> : layout.scales == MINIMUM ? add_columns<MINIMUM> : add_columns<HALVES>;
+#ifdef VNNI
+        if (x.most == tiles::MOST)
+            add = layout.scales == ONE ? tiles::add_columns<ONE> : layout.scales == MINIMUM ? tiles::add_columns<MINIMUM> : tiles::add_columns<HALVES>;
+#endif
         for (long tile = low_tile; tile < high_tile; tile++) {
             const long column = x.first(tile), wide = x.first(tile + 1) - column;
-            const auto add = layout.scales == ONE ? add_columns<ONE> : layout.scales == MINIMUM ? add_columns<MINIMUM> : add_columns<HALVES>;
             add(wide, s.parts, blocks, x.block(tile, block), s.sums + (column - first), fetch);
         }
     }
@@ -38,7 +42,7 @@ TARGET static void multiply_group(Scratch &s, const Weights &w, const Columns &x
     const char *rows[ROWS];
     const Layout &layout = LAYOUTS[w.format];
     const long count = find_rows(w, group, rows), first = x.first(low_tile), columns = x.first(high_tile) - first, tiles = high_tile - low_tile;
-    if (tiles <= layout.tiles) {
+    if (x.most == MOST && tiles <= layout.tiles) {
         Fetch fetch(ahead, w.blocks * PANELS * tiles);
         for (long tile = low_tile; tile < high_tile; tile++) {
             const long column = x.first(tile), wide = x.first(tile + 1) - column;
@@ -63,7 +67,7 @@ TARGET static void multiply_group(Scratch &s, const Weights &w, const Columns &x
 TARGET static void multiply(const Weights &w, const Columns &x, const Result &y, const Turns &turns, const Following &following) {
     Scratch s;
     const long groups = (w.rows + ROWS - 1) / ROWS, tiles = x.tiles();
-    const long near = NEAR / (long)(MOST * x.blocks * sizeof(Entry)), most = BATCH / MOST;
+    const long near = NEAR / (long)(x.most * x.blocks * sizeof(Entry)), most = BATCH / x.most;
     const long batch = near < 4 ? 4 : near < most ? near : most;
     const long count = groups * ((tiles + batch - 1) / batch);
     for (long turn = turns.first(), next; turn < count; turn = next) {
@@ -73,5 +77,9 @@ TARGET static void multiply(const Weights &w, const Columns &x, const Result &y,
         const Ahead ahead = next < count ? bytes_of(w, next % groups) : following.group(first, ROWS);
         multiply_group(s, w, x, y, turn % groups, ahead, low_tile, high_tile);
     }
+#ifdef VNNI
+    if (x.most == tiles::MOST)
+        tiles::release();
+#endif
     turns.end();
 }

@@ -14,7 +14,7 @@ import pytest
 from backbay import Backend, BackendParams
 from backbay_ggml import Ggml
 from backbay_ggml.library.library import load_library
-from backbay_ggml.library.native import ENDING, STEM, NativeCode
+from backbay_ggml.library.native import ENDING, STEM, TILES, NativeCode
 from backbay_ggml.library.native_trial import TRIALS
 
 SOURCES = Path(__file__).parents[1] / "lib"
@@ -74,10 +74,19 @@ def native_code_without_vnni(tmp_path_factory: pytest.TempPathFactory) -> Native
     return opened(compiled(tmp_path_factory.mktemp("without_vnni"), "-DBACKBAY_WITHOUT_VNNI"))
 
 
+@pytest.fixture(scope="session")
+def native_code_with_tiles(tmp_path_factory: pytest.TempPathFactory) -> NativeCode:
+    """The native code that processors with AMX run, whose instructions are emulated."""
+    made = opened(compiled(tmp_path_factory.mktemp("tiles"), "-DBACKBAY_EMULATED_TILES"))
+    if made.instructions(TILES) is None:
+        pytest.skip("no code for this processor")
+    return made
+
+
 @pytest.fixture(scope="module")
 def without_native() -> Iterator[None]:
     """Only ggml's code computes."""
     with pytest.MonkeyPatch.context() as patch:
-        for purpose in TRIALS:
+        for purpose in {*TRIALS} - {TILES}:
             patch.setattr(load_library(), purpose, None)
         yield

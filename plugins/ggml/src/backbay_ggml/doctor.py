@@ -12,7 +12,7 @@ from .devices.missing_gpus import why_no_gpu
 from .library.abi import NULL
 from .library.library import SUPPORTED, Library, load_library
 from .library.location import OURS, REBUILD
-from .library.native import ATTENTION, CONVOLUTION, MISSING, OFF, PRODUCTS, RECURRENCE, ROWS, VARIABLE
+from .library.native import ATTENTION, CONVOLUTION, MISSING, OFF, PRODUCTS, RECURRENCE, ROWS, TILES, VARIABLE
 from .weights.arrangements import AMX, REPACK, buffer_types
 from .weights.trials import other_form_pays, trial_result
 
@@ -41,7 +41,7 @@ def diagnose() -> dict[str, str]:
         "short convolutions": _native(library, CONVOLUTION),
         "recurrences": _native(library, RECURRENCE),
         "copies of rows": _native(library, ROWS),
-        "products of quantized weights": _native(library, PRODUCTS),
+        "products of quantized weights": _products(library),
         "repacked weights": _arrangement(library, REPACK),
         "amx": _arrangement(library, AMX),
         "products of one column": _one_column(library),
@@ -107,6 +107,14 @@ def _sums(library: Library) -> str:
             f"rebuild the library: {REBUILD}"
         )
     return "in f32"
+
+
+def _products(library: Library) -> str:
+    told, native = _native(library, PRODUCTS), library.native
+    if library.products is None or native is None or native.instructions(TILES) is None:
+        return told
+    why_not = native.why_not(TILES)
+    return f"{told}, without AMX: {why_not}" if why_not else f"{told}, and for AMX where columns are many"
 
 
 def _native(library: Library, purpose: str) -> str:

@@ -13,7 +13,7 @@ from backbay.backend.library_trials import SCALES
 from backbay.plugin import decode, random_blocks
 from backbay_ggml.library.abi import ffi
 from backbay_ggml.library.native import ENTRY, FORMATS, MOST_ALONE
-from backbay_ggml.library.native_trial import multiply, run, tensor, tensor_of
+from backbay_ggml.library.native_trial import multiply, run, tensor, tensor_of, tiles
 from backbay_ggml.lowering.builder import NEXT_WEIGHTS
 
 X8 = {"Q4_0_X8": DType.Q4_0, "Q4_K_X8": DType.Q4_K}
@@ -22,14 +22,20 @@ ROUNDED = 1e-6  # of the sum of magnitudes
 
 
 @pytest.fixture(
-    scope="module", params=["native_code", "native_code_without_vnni", "native_code_without_avx512"]
+    scope="module",
+    params=[
+        "native_code",
+        "native_code_without_vnni",
+        "native_code_without_avx512",
+        "native_code_with_tiles",
+    ],
 )
 def native(request):
-    """Products for this processor, for one without VNNI, and for one without AVX-512."""
+    """Products for this processor, for one without VNNI, for one without AVX-512, and for one with AMX."""
     code = request.getfixturevalue(request.param)
     if code.instructions("products") is None:
         pytest.skip("no code for this processor")
-    return code.untried_products()
+    return code.untried_products(tiles=request.param == "native_code_with_tiles")
 
 
 @pytest.fixture(params=["Q4_0", "Q4_0_X8", "Q8_0", "Q4_K", "Q4_K_X8", "Q6_K"])
@@ -118,7 +124,7 @@ def test_nothing_is_written_outside_of_the_result(native, format_) -> None:
     w, numbers, _kept = weights_of(format_, 40, 256)
     x = np.random.default_rng(7).integers(-127, 128, (9, 256)).astype(np.float32)
     x[:, ::32] = 127
-    number = ffi.cast("void *", FORMATS.index(format_))
+    number = native.number(format_)
     codes = np.zeros((9, 256 // 32 * ENTRY // 4), np.float32)
     run(native.columns, codes, [tensor_of(x)], number)
     wide = np.full((11, 50), 7, np.float32)  # with more rows and columns than the result has
@@ -140,7 +146,7 @@ def test_threads_in_any_order_and_one_by_one_leave_the_same_result(native, forma
     w, _numbers, _kept = weights_of(format_, 488, 512)
     follower, _numbers, _also_kept = weights_of(format_, 8, 256)  # too few rows for a second thread
     x = np.random.default_rng(8).standard_normal((columns, 512)).astype(np.float32)
-    number, right = ffi.cast("void *", FORMATS.index(format_)), multiply(native, format_, w, x)
+    number, right = native.number(format_), multiply(native, format_, w, x)
     codes = np.zeros((columns, 512 // 32 * ENTRY // 4), np.float32)
     run(native.columns, codes, [tensor_of(x)], number)
     found = np.zeros_like(right)
@@ -157,7 +163,7 @@ def test_threads_in_any_order_and_one_by_one_leave_the_same_result(native, forma
 def test_threads_that_run_at_once_leave_the_same_result(native, format_) -> None:
     w, _numbers, _kept = weights_of(format_, 1200, 512)
     x = np.random.default_rng(9).standard_normal((3, 512)).astype(np.float32)
-    number, right = ffi.cast("void *", FORMATS.index(format_)), multiply(native, format_, w, x)
+    number, right = native.number(format_), multiply(native, format_, w, x)
     codes = np.zeros((3, 512 // 32 * ENTRY // 4), np.float32)
     run(native.columns, codes, [tensor_of(x)], number)
     found = np.zeros_like(right)
@@ -168,3 +174,20 @@ def test_threads_that_run_at_once_leave_the_same_result(native, format_) -> None
             found[:] = np.nan
             list(pool.map(lambda thread: native.products(result, thread, 3, number), range(3)))
             np.testing.assert_array_equal(found, right)
+
+
+@pytest.mark.parametrize("columns", [7, 8, 9, 15, 16, 17, 33, 64, 130])
+def test_tiles_change_no_result(native_code_with_tiles, columns) -> None:
+    plain, tiled = (native_code_with_tiles.untried_products(tiles=tiles) for tiles in (False, True))
+    x = np.random.default_rng(columns).standard_normal((columns, 2304), np.float32)
+    x[columns // 2, 40], x[-1, 300] = np.nan, np.inf
+    for format_ in FORMATS:
+        weights, _, data = weights_of(format_, 72, 2304)
+        found, expected = (multiply(way, format_, weights, x) for way in (tiled, plain))
+        assert found.tobytes() == expected.tobytes(), format_
+        del data
+
+
+def test_tiles_are_tried_and_their_time_is_compared(native_code_with_tiles) -> None:
+    found = tiles(native_code_with_tiles)
+    assert found.startswith("slower")  # as they are emulated

@@ -22,10 +22,11 @@ OFF = "0"
 STEM = "libbackbay_kernels"
 ENDING = ".dylib" if sys.platform == "darwin" else ".so"
 ATTENTION, CONVOLUTION, PRODUCTS = "attention", "convolution", "products"  # purposes
-RECURRENCE, ROWS = "recurrence", "rows"
+RECURRENCE, ROWS, TILES = "recurrence", "rows", "tiles"
 MOST_TAPS = 32  # of a convolution
 MOST_KEYS = 256  # of a head's state in recurrences
 FORMATS = ("Q4_0", "Q4_0_X8", "Q8_0", "Q4_K", "Q4_K_X8", "Q6_K")  # as in lib/products.h; X8: as ggml repacks
+WITH_TILES = 64  # TILES of lib/products.h
 MOST_ALONE = 1024  # numbers of a column that each thread encodes for itself, as in lib/products.h
 ENTRY = 48  # bytes of 32 numbers of a column in codes
 EVERY_THREAD = -1  # GGML_N_TASKS_MAX
@@ -66,7 +67,7 @@ class NativeProducts:
     """Products of quantized weights for `ggml_custom_4d`: columns in codes, and their products with weights.
 
     `alone`, which older files lack, multiplies a single column of at most MOST_ALONE numbers in one op. All get the
-    number of the weights' format, an index of FORMATS; `formats` are those with code for this processor.
+    `number` of the weights' format; `formats` are those with code for this processor. `tiles`: many columns take AMX.
     """
 
     columns: Ptr
@@ -74,6 +75,11 @@ class NativeProducts:
     alone: Ptr | None
     formats: frozenset[str]
     instructions: str
+    tiles: bool = False
+
+    def number(self, format_: str) -> Ptr:
+        """What the functions are given for a format."""
+        return ffi.cast("void *", FORMATS.index(format_) + (WITH_TILES if self.tiles else 0))
 
 
 @final
@@ -139,9 +145,11 @@ class NativeCode:
     @cached_property
     def products(self) -> NativeProducts | None:
         """Products, if they can be used."""
-        return None if self.why_not(PRODUCTS) else self.untried_products()
+        if self.why_not(PRODUCTS):
+            return None
+        return self.untried_products(tiles=not self.why_not(TILES))
 
-    def untried_products(self) -> NativeProducts:
+    def untried_products(self, *, tiles: bool = False) -> NativeProducts:
         """Products, whether they can be used or not."""
         takes = self._loaded.backbay_products_takes
         formats = frozenset(name for number, name in enumerate(FORMATS) if takes(number))
@@ -152,6 +160,7 @@ class NativeCode:
             self.function(alone) if hasattr(self._loaded, f"backbay_{alone}") else None,
             formats,
             self.instructions(PRODUCTS) or "",
+            tiles,
         )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import struct
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from .native import (
     PRODUCTS,
     RECURRENCE,
     ROWS,
+    TILES,
     NativeCode,
     NativeProducts,
 )
@@ -143,9 +145,33 @@ def _multiplies(native: NativeProducts, dtype: DType) -> bool:
     )
 
 
+def tiles(code: NativeCode) -> str:
+    """What keeps products of many columns by AMX from being used: other bits than without it, or more time."""
+    ways = [code.untried_products(tiles=tiles) for tiles in (False, True)]
+    rng = np.random.default_rng(3)
+    for name in FORMATS:
+        dtype = DType.__members__.get(name)
+        if dtype is None or name not in ways[0].formats:
+            continue
+        data, x = random_blocks(dtype, 70 * 768, rng), rng.standard_normal((41, 768), np.float32)
+        results = [multiply(way, name, tensor(data, dtype, (768, 70)), x) for way in ways]
+        if results[0].tobytes() != results[1].tobytes():
+            return f"other results for {name}"
+    data, x = random_blocks(DType.Q4_0, 1536 * 1024, rng), rng.standard_normal((64, 1024), np.float32)
+    weights = tensor(data, DType.Q4_0, (1024, 1536))
+    times = [min(_seconds(way, weights, x) for _ in range(9)) for way in ways]
+    return "" if times[1] < times[0] else f"slower: {times[1] * 1e3:.2f} ms in place of {times[0] * 1e3:.2f}"
+
+
+def _seconds(native: NativeProducts, weights: Ptr, x: Array) -> float:
+    begun = time.perf_counter()
+    multiply(native, "Q4_0", weights, x)
+    return time.perf_counter() - begun
+
+
 def multiply(native: NativeProducts, format_: str, weights: Ptr, x: Array) -> Array:
     """The products of weights and the rows of an array."""
-    number, (count, inner) = ffi.cast("void *", FORMATS.index(format_)), x.shape
+    number, (count, inner) = native.number(format_), x.shape
     codes = np.zeros((count, inner // 32 * ENTRY // 4), np.float32)
     result = np.zeros((count, weights.ne[1]), np.float32)
     if native.alone is not None and count == 1 and inner <= MOST_ALONE:
@@ -156,13 +182,15 @@ def multiply(native: NativeProducts, format_: str, weights: Ptr, x: Array) -> Ar
     return result
 
 
-TRIALS: dict[str, Callable[[NativeCode], bool]] = {
+TRIALS: dict[str, Callable[[NativeCode], bool | str]] = {
     ATTENTION: attention,
     CONVOLUTION: convolution,
     PRODUCTS: products,
     RECURRENCE: recurrence,
     ROWS: rows,
+    TILES: tiles,
 }
+"""Each tells whether all is right, or what is not."""
 
 
 def run(function: Ptr, result: Array, operands: Sequence[Array | Ptr], data: Ptr) -> None:
@@ -191,8 +219,8 @@ def tensor(data: Array, dtype: DType, shape: Sequence[int]) -> Ptr:
 def main(path: str, purpose: str) -> int:
     """Try the code for a purpose."""
     loaded: Any = ctypes.CDLL(path)
-    if not TRIALS[purpose](NativeCode(Path(path), loaded)):
-        sys.stdout.write("wrong results")
+    found = TRIALS[purpose](NativeCode(Path(path), loaded))
+    sys.stdout.write(found if isinstance(found, str) else "" if found else "wrong results")
     return 0
 
 

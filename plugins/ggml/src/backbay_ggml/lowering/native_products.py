@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from backbay import DType, Node
 
-from ..library.abi import NULL, Ptr, ffi
-from ..library.native import ENTRY, FORMATS, MOST_ALONE
+from ..library.abi import NULL, Ptr
+from ..library.native import ENTRY, MOST_ALONE
 from ..tensors.layouts import four
 from ..weights.arrangements import REPACK
 from .builder import Builder
@@ -27,7 +27,7 @@ def multiply_native(g: Builder, w: Node, x: Node) -> Ptr | None:
     if format_ not in native.formats:
         return None
     columns = _columns(g, x)
-    number, shape = ffi.cast("void *", FORMATS.index(format_)), (w.dim(1), count, 1, 1)
+    number, shape = native.number(format_), (w.dim(1), count, 1, 1)
     if native.alone is not None and count == 1 and x.dim(0) <= MOST_ALONE:
         product = g.product_op(native.alone, shape, [_alias(g, w, weights), columns], number)
         return g.reshape(product, w.dim(1), *four(x)[1:])
