@@ -21,8 +21,8 @@ from backbay import BackendParams, Context, DType, GPULayers, GPULayersList, Ten
 from backbay.plugin import Array, Bytes
 
 from .backend import Ggml
-from .devices import device_verdict
-from .devices.trial_cases import CASES, Bench
+from .devices import device_verdict, fault_cases, misplaced_cases  # noqa: F401 - the cases
+from .devices.trial_bench import CASES, Bench
 
 CLOSE = 2e-2  # of numbers near 1; faults give other numbers altogether
 MEASURED = (DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.Q4_0, DType.Q4_K, DType.Q6_K)

@@ -14,10 +14,7 @@ from backbay_ggml import Ggml
 from backbay_ggml.device_trial import ATTENDED, MEASURED, Trial, of_experts, outcome, plain, steps
 from backbay_ggml.devices import device, device_verdict, missing_gpus
 from backbay_ggml.devices.device_verdict import DeviceVerdict, run_trial
-from backbay_ggml.devices.trial_cases import (
-    CASES,
-    PLAIN,
-)
+from backbay_ggml.devices.trial_bench import CASES, PLAIN
 from backbay_ggml.library.library import load_library
 from backbay_ggml.lowering.precision import precision
 

@@ -14,17 +14,17 @@ from rpc_servers import Server, serving
 from backbay import BackendParams, Context, DType, GPULayers, GPULayersList, Precision, Spec, Tensor, ops
 from backbay_ggml import Ggml
 from backbay_ggml.device_trial import Trial
-from backbay_ggml.devices import trial_cases
 from backbay_ggml.devices.device_verdict import DeviceVerdict
-from backbay_ggml.devices.known_faults import KNOWN_FAULTS
-from backbay_ggml.devices.trial_cases import (
-    CASES,
+from backbay_ggml.devices.fault_cases import (
     LARGE_MEAN,
+    LONG_COPIES,
     PRODUCT_NAN,
     QUERIES_BETWEEN_VECTORS,
     REPEATED_IDS,
     SLICES_APART,
 )
+from backbay_ggml.devices.known_faults import KNOWN_FAULTS
+from backbay_ggml.devices.trial_bench import CASES, Bench
 from backbay_ggml.library.abi import FULL_PRECISION, NULL
 from backbay_ggml.library.library import load_library
 
@@ -59,7 +59,7 @@ def judged(server):
 def run_case(backend: Ggml, name: str) -> tuple[np.ndarray, list[str]]:
     """The result of a case, and the ops that ran, with their devices."""
     with backend.new_context() as ctx, Ggml(None, ON_CPU) as cpu:
-        made = CASES[name](trial_cases.Bench(ctx, Trial(backend, cpu).quantized))
+        made = CASES[name](Bench(ctx, Trial(backend, cpu).quantized))
         ctx.compute(made)
         return made.numpy(), ctx.recording._plan.report()
 
@@ -99,7 +99,7 @@ def test_rows_of_blocks_written_through_the_cpu_leave_the_rest_of_the_leaf(judge
 
 
 def test_an_i64_leaf_is_written_and_read_on_a_device_that_copies_none(judged) -> None:
-    with judged(trial_cases.LONG_COPIES).new_context() as ctx:
+    with judged(LONG_COPIES).new_context() as ctx:
         leaf = ctx.layer(0).empty(DType.I64, 5).from_ints(np.arange(5) << 40)
         made = ctx.layer(0).empty(DType.I64, 2).from_ints([-1, 7]).copy(ctx, leaf.slice(ctx, 0, 1, 3))
         ctx.compute(made, leaf.contiguous(ctx))

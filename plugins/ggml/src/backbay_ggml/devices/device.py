@@ -14,9 +14,9 @@ from backbay.plugin import host_memory
 from ..library.abi import NULL, Ptr, dtype_of, ffi
 from ..library.library import Library, text
 from .device_verdict import DeviceVerdict, is_known, verdict_of
+from .fault_cases import IDS_APART, ROWS_BETWEEN_VECTORS, SLICES_APART
 from .known_faults import KNOWN_FAULTS
 from .rpc_servers import PATIENCE, RpcServer, find_server, free_on, session, turn
-from .trial_cases import IDS_APART, ROWS_BETWEEN_VECTORS, SLICES_APART
 
 GPUS = (1, 2)  # of enum ggml_backend_dev_type: GPUs with memory of their own, and GPUs that share the host's
 WEIGHTS = 1  # of enum ggml_backend_buffer_usage

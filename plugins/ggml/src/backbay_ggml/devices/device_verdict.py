@@ -24,7 +24,7 @@ from backbay.plugin import CachedValue, ended_from_outside, start_helper
 
 from ..library.library import Library
 from ..library.location import VARIABLE
-from .trial_cases import PLAIN
+from .trial_bench import PLAIN
 
 PATIENCE = 300.0  # seconds for one case; a driver made of software compiles a shader for up to a minute
 WHOLE = 1800.0  # seconds that a trial may take
@@ -45,7 +45,7 @@ class DeviceVerdict:
     """The results of a trial.
 
     why_not    why the device cannot be used; empty if it can.
-    wrong      the cases of `trial_cases` that the device computes wrongly, with what came.
+    wrong      the cases of the trial that the device computes wrongly, with what came.
     precision  the dtypes of operands and of sums, by the names of products, of experts and of attention below.
     tried      the cases that came to an end, right or wrong.
     """
@@ -248,7 +248,7 @@ def _facts() -> Iterator[Any]:
     for source in (
         Path(__file__),
         Path(__file__).parents[1] / "device_trial.py",
-        Path(__file__).with_name("trial_cases.py"),
+        *map(Path(__file__).with_name, ("trial_bench.py", "misplaced_cases.py", "fault_cases.py")),
     ):
         yield source.stat().st_mtime_ns, source.stat().st_size
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from backbay import DType
 
 from ..library.abi import Ptr, dtype_of
-from .trial_cases import (
+from .fault_cases import (
     BF16_NAN,
     BLOCKS_APART,
     COLUMN_COPIES,

@@ -10,7 +10,7 @@ from typing import Any
 from backbay import DType, Op, Precision, Spec, ops
 
 from ..devices.device_verdict import DeviceVerdict, attention_name, experts_name, product_name
-from ..devices.trial_cases import PRODUCT_NAN
+from ..devices.fault_cases import PRODUCT_NAN
 from ..library.library import Library
 
 Specs = Sequence[Spec | None]

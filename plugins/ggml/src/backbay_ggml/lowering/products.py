@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from backbay import DType, Node
 
-from ..devices.trial_cases import PRODUCT_NAN
+from ..devices.fault_cases import PRODUCT_NAN
 from ..library.abi import FULL_PRECISION, NULL, Ptr
 from ..tensors.layouts import four
 from ..weights.arrangements import EXTRA_ROWS, REPACK, Arrangement

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from backbay import DType, Node, ops
 
-from ..devices.trial_cases import CAPPED_SHORT_HEADS, QUERIES_BETWEEN_VECTORS
+from ..devices.fault_cases import CAPPED_SHORT_HEADS, QUERIES_BETWEEN_VECTORS
 from ..library.abi import NULL, Ptr, dtype_of
 from ..lowering.builder import Builder
 from ..lowering.native_attention import fits_native, native_attention

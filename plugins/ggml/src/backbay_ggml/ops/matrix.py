@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from backbay import DType, Node, ops
 
-from ..devices.trial_cases import PRODUCT_NAN, REPEATED_IDS
+from ..devices.fault_cases import PRODUCT_NAN, REPEATED_IDS
 from ..library.abi import FULL_PRECISION, Ptr, owner
 from ..lowering.builder import Builder
 from ..lowering.products import activation, mul_mat, multiply

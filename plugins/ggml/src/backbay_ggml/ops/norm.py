@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from backbay import DType, Node, ops
 
-from ..devices.trial_cases import LARGE_MEAN
+from ..devices.fault_cases import LARGE_MEAN
 from ..library.abi import Ptr
 from ..lowering.builder import Builder
 from .kernel_table import kernel
