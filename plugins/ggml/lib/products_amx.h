@@ -16,10 +16,10 @@ static_assert(sizeof(Config) == 64, "");
 
 INLINE void configure(const Config &config) { asm volatile("ldtilecfg %0" ::"m"(config)); }
 INLINE void release() { asm volatile("tilerelease"); }
-#define LOAD(tile, base, stride) asm volatile("tileloadd (%0,%1,1), %%tmm" #tile ::"r"(base), "r"((long)(stride)) : "memory")
+#define LOAD(tile, base, stride) asm volatile("tileloadd (%0,%1,1), %%tmm" #tile ::"r"(base), "r"((intptr_t)(stride)) : "memory")
 #define MULTIPLY(sum, columns, weights) \
     asm volatile("tilezero %%tmm" #sum "\n\ttdpbsud %%tmm" #weights ", %%tmm" #columns ", %%tmm" #sum ::)
-#define STORE(tile, base, stride) asm volatile("tilestored %%tmm" #tile ", (%0,%1,1)" ::"r"(base), "r"((long)(stride)) : "memory")
+#define STORE(tile, base, stride) asm volatile("tilestored %%tmm" #tile ", (%0,%1,1)" ::"r"(base), "r"((intptr_t)(stride)) : "memory")
 
 #else // for tests on processors without AMX
 
@@ -56,7 +56,7 @@ static void store_tile(int tile, char *base, long stride) {
 #endif
 
 constexpr long MOST = 16;  // columns of a tile
-constexpr long FROM = 8;   // columns for which tiles are worth their configuration
+constexpr long FROM = 16;  // columns for which tiles are taken; fewer go through registers
 constexpr long GROUPS = 8; // of four codes, in a block
 
 // Tile 0 holds the codes of columns, tile 1 those of weights, tiles 2 and 3 their sums.

@@ -27,11 +27,12 @@ from .devices.trial_bench import CASES, Bench
 CLOSE = 2e-2  # of numbers near 1; faults give other numbers altogether
 MEASURED = (DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.Q4_0, DType.Q4_K, DType.Q6_K)
 ATTENDED = (DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.Q4_0)
-INNER, ROWS, HEAD, CELLS = 512, 64, 64, 512
+INNER, FEW, ROWS, HEAD, CELLS = 512, 8, 64, 64, 512
 BATCHES = (1, 7, 48)  # columns: one, few and many take different code
 OF_PRODUCTS = ((3e-7, DType.F32), (1.5e-4, DType.F16), (1.2e-3, DType.BF16), (2e-2, DType.Q8_0))
 OF_ATTENTION = ((5e-6, DType.F32), (7e-4, DType.F16), (6e-3, DType.BF16), (5e-2, DType.Q8_0))
 """The most error of a result, relative to the sum of its terms' magnitudes, with operands rounded to a dtype."""
+ROUNDED_TO_BF16 = 2.0**-8  # the most error of a result that was rounded to bf16
 SUMMED_IN_HALF = 3e-4  # a larger error of positive terms comes from sums in f16
 
 
@@ -86,22 +87,20 @@ class Trial:
 
     def product(self, dtype: DType, multiply: Product) -> tuple[DType, DType]:
         """The dtypes of operands and of sums in products with weights of a dtype."""
-        worst, summed = 0.0, 0.0
-        for columns, inner in product(BATCHES, (INNER,) if dtype.is_quantized else (INNER, INNER - 1)):
+        worst, summed, rounded = 0.0, 0.0, 0.0
+        for columns, inner in product(BATCHES, (INNER,) if dtype.is_quantized else (INNER, INNER - 1, FEW)):
             weight, x = (_normal(count, inner) for count in (ROWS, columns))
-            worst = max(worst, self._error_of_product(dtype, weight, x, multiply))
+            if inner > FEW:  # of few terms, errors do not cancel
+                worst = max(worst, self._error_of_product(dtype, weight, x, multiply))
             exact, positive = _held_exactly(columns, inner), np.abs(weight) / 2
             held = positive if dtype.is_quantized else _held_exactly(ROWS, inner)
             summed = max(summed, self._error_of_product(dtype, held, exact, multiply))
-            if not dtype.is_quantized and not self._keeps_whole_numbers(dtype, columns, inner, multiply):
-                return DType.BF16, DType.BF16
-        return _judged(dtype, worst, summed, OF_PRODUCTS)
-
-    def _keeps_whole_numbers(self, dtype: DType, columns: int, inner: int, multiply: Product) -> bool:
-        """Whether a product of ten bits is exact: bf16, to which a device may round results, has eight."""
-        weight, x = np.zeros((ROWS, inner), np.float32), np.zeros((columns, inner), np.float32)
-        weight[:, 0], x[:, 0] = 5, 179
-        return self._error_of_product(dtype, weight, x, multiply) == 0
+            if not dtype.is_quantized:
+                rounded = max(rounded, self._error_of_product(dtype, *_of_ten_bits(columns, inner), multiply))
+        judged = _judged(dtype, worst, summed, OF_PRODUCTS)
+        if not rounded or max(rounded, summed) > ROUNDED_TO_BF16 or judged[0] is DType.Q8_0:
+            return judged
+        return DType.BF16, DType.BF16
 
     def _error_of_product(self, dtype: DType, weight: Array, x: Array, multiply: Product) -> float:
         with self._device.new_context() as ctx:
@@ -111,9 +110,7 @@ class Trial:
             ctx.compute(y)
             exact = w.numpy().astype(np.float64)
             terms = np.abs(x.astype(np.float64)) @ np.abs(exact).T
-            return float(
-                np.max(np.abs(y.numpy().reshape(terms.shape) - x.astype(np.float64) @ exact.T) / terms)
-            )
+            return _worst(y.numpy().reshape(terms.shape) - x.astype(np.float64) @ exact.T, terms)
 
     def attention(self, dtype: DType) -> tuple[DType, DType]:
         """The dtypes of operands and of sums in attention over a cache of a dtype."""
@@ -135,7 +132,20 @@ class Trial:
             weights = np.exp(scores - scores.max(-1, keepdims=True))
             weights /= weights.sum(-1, keepdims=True)
             exact, terms = (np.einsum("htc,chd->thd", weights, each) for each in (values, np.abs(values)))
-            return float(np.max(np.abs(y.numpy() - exact) / terms))
+            return _worst(y.numpy() - exact, terms)
+
+
+def _worst(errors: Array, terms: Array) -> float:
+    """The largest error relative to its terms; infinity if one is NaN, which is larger than nothing."""
+    found = float(np.max(np.abs(errors) / terms))
+    return np.inf if np.isnan(found) else found
+
+
+def _of_ten_bits(columns: int, inner: int) -> tuple[Array, Array]:
+    """Weights and columns whose products, 895, have ten bits; bf16, to which a device may round them, has eight."""
+    weight, x = np.zeros((ROWS, inner), np.float32), np.zeros((columns, inner), np.float32)
+    weight[:, 0], x[:, 0] = 5, 179
+    return weight, x
 
 
 def _normal(*shape: int) -> Array:

@@ -176,7 +176,7 @@ def test_threads_that_run_at_once_leave_the_same_result(native, format_) -> None
             np.testing.assert_array_equal(found, right)
 
 
-@pytest.mark.parametrize("columns", [7, 8, 9, 15, 16, 17, 33, 64, 130])
+@pytest.mark.parametrize("columns", [15, 16, 17, 25, 33, 64, 130])
 def test_tiles_change_no_result(native_code_with_tiles, columns) -> None:
     plain, tiled = (native_code_with_tiles.untried_products(tiles=tiles) for tiles in (False, True))
     x = np.random.default_rng(columns).standard_normal((columns, 2304), np.float32)
@@ -190,4 +190,4 @@ def test_tiles_change_no_result(native_code_with_tiles, columns) -> None:
 
 def test_tiles_are_tried_and_their_time_is_compared(native_code_with_tiles) -> None:
     found = tiles(native_code_with_tiles)
-    assert found.startswith("slower")  # as they are emulated
+    assert found.startswith("no faster for Q4_0, 16 columns")  # as they are emulated

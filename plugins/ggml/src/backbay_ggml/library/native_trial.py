@@ -10,13 +10,23 @@ import struct
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from backbay import DType
-from backbay.plugin import Array, TrialCase, contiguous_strides, decode, random_blocks, recurrence_cases
+from backbay.plugin import (
+    Array,
+    Bytes,
+    TrialCase,
+    contiguous_strides,
+    decode,
+    random_blocks,
+    recurrence_cases,
+)
 
 from .abi import Ptr, ffi
 from .native import (
@@ -35,6 +45,9 @@ from .native import (
 
 THREADS = 2
 CLOSE = 1e-3
+COUNTS = (*range(16, 33), 41, 64)  # of columns: tiles of each size
+TIMED = (16, 64)
+FASTER = 0.95  # of the time without AMX
 DTYPES = {"f": DType.F32, "e": DType.F16, "i": DType.I32}  # of NumPy's types
 
 
@@ -148,25 +161,34 @@ def _multiplies(native: NativeProducts, dtype: DType) -> bool:
 def tiles(code: NativeCode) -> str:
     """What keeps products of many columns by AMX from being used: other bits than without it, or more time."""
     ways = [code.untried_products(tiles=tiles) for tiles in (False, True)]
-    rng = np.random.default_rng(3)
-    for name in FORMATS:
-        dtype = DType.__members__.get(name)
-        if dtype is None or name not in ways[0].formats:
-            continue
-        data, x = random_blocks(dtype, 70 * 768, rng), rng.standard_normal((41, 768), np.float32)
-        results = [multiply(way, name, tensor(data, dtype, (768, 70)), x) for way in ways]
+    plain = [name for name in FORMATS if name in ways[0].formats and name in DType.__members__]
+    for name, columns in product(plain, COUNTS):
+        results = [_multiplied(way, name, 70, 768, columns) for way in ways]
         if results[0].tobytes() != results[1].tobytes():
-            return f"other results for {name}"
-    data, x = random_blocks(DType.Q4_0, 1536 * 1024, rng), rng.standard_normal((64, 1024), np.float32)
-    weights = tensor(data, DType.Q4_0, (1024, 1536))
-    times = [min(_seconds(way, weights, x) for _ in range(9)) for way in ways]
-    return "" if times[1] < times[0] else f"slower: {times[1] * 1e3:.2f} ms in place of {times[0] * 1e3:.2f}"
+            return f"other results for {name}, {columns} columns"
+    for name, columns in product(plain, TIMED):
+        times = [min(_seconds(way, name, columns) for _ in range(7)) for way in ways]
+        if times[1] > FASTER * times[0]:
+            took = f"{times[1] * 1e3:.2f} ms in place of {times[0] * 1e3:.2f}"
+            return f"no faster for {name}, {columns} columns: {took}"
+    return ""
 
 
-def _seconds(native: NativeProducts, weights: Ptr, x: Array) -> float:
+def _seconds(native: NativeProducts, name: str, columns: int) -> float:
     begun = time.perf_counter()
-    multiply(native, "Q4_0", weights, x)
+    _multiplied(native, name, 768, 1024, columns)
     return time.perf_counter() - begun
+
+
+@cache
+def _operands(name: str, rows: int, inner: int, columns: int) -> tuple[Bytes, Array]:
+    rng = np.random.default_rng(columns)
+    return random_blocks(DType[name], rows * inner, rng), rng.standard_normal((columns, inner), np.float32)
+
+
+def _multiplied(native: NativeProducts, name: str, rows: int, inner: int, columns: int) -> Array:
+    data, x = _operands(name, rows, inner, columns)
+    return multiply(native, name, tensor(data, DType[name], (inner, rows)), x)
 
 
 def multiply(native: NativeProducts, format_: str, weights: Ptr, x: Array) -> Array:
