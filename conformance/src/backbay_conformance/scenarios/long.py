@@ -104,8 +104,8 @@ def columns(draw: Draw, n: int) -> list[tuple[Op[Any, Any], Call]]:
         return draw.operand(dtype, shape, Numbers(terms=2, most=63))
 
     flat, pairs, image, tap = floats(1, n), floats(2, n), floats(n, 1, 1, 1), floats(1, 1, 1, 1)
-    table, narrow = floats(2, 7), floats(2, n, dtype=DType.F16)
-    row = draw.operand(DType.F32, (2, 1), Numbers(terms=2, most=63, partner=narrow))
+    table, row, narrow = floats(2, 7), floats(2, 1), floats(2, n, dtype=DType.F16)
+    small = draw.operand(DType.F32, (2, 1), Numbers(terms=2, most=63, partner=narrow))
     turned = Layout(DType.F32, (n, 2), (permuted(DType.F32, (n, 2), (1, 0)),))
     state = draw.operand(DType.F32, (2, n + 9), Bits(), stays=True)
     ids = draw.operand(DType.I32, (n,), Integers(0, 7), stays=True)
@@ -124,7 +124,7 @@ def columns(draw: Draw, n: int) -> list[tuple[Op[Any, Any], Call]]:
         (ops.rows, Call((table, ids), lambda x, ids: x[ids], raw=True)),
         (ops.set_rows, Call((state, pairs, where), written, raw=True)),
         (ops.mulmat, Call((pairs, row), product)),
-        (ops.mulmat, Call((narrow, row), product)),
+        (ops.mulmat, Call((narrow, small), product)),
         (ops.concat, Call((pairs, table, 1), lambda x, t2, dim: np.concatenate([x, t2]), raw=True)),
         (ops.repeat, Call((pairs, 1, 2), lambda x, dim, times: np.concatenate([x, x]), raw=True)),
         (ops.contiguous, Call((replace(floats(n, 2), layout=turned), ()), lambda x, shape: x, raw=True)),
