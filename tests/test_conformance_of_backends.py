@@ -18,3 +18,10 @@ def test_a_backend_keeps_the_contract(name, tmp_path):
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout[-5000:] + ended.stderr[-2000:]
     assert json.loads(report.read_text())["counts"]["passed"] > 500
+
+
+def test_each_turn_of_scenarios_that_take_turns_is_drawn():
+    """A small size draws one turn of these, and no more of their calls."""
+    command = [sys.executable, "-m", "backbay", "conform", "cpu_ref", "--op", "thread_counts,vocabularies"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout[-5000:] + ended.stderr[-2000:]
