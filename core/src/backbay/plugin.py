@@ -9,7 +9,7 @@ from .backend.backend import Backend
 from .backend.conversions import conversion_gap, decoding_gap, encoding_gap
 from .backend.forks import close_after_fork, without_forks
 from .backend.graph_backend import GraphBackend, GraphPlan
-from .backend.helper_processes import kill_helper, run_helper, start_helper
+from .backend.helper_processes import kill_helper, reporter, run_helper, start_helper
 from .backend.hooks import BackendHooks, Progress
 from .backend.kernel_backend import CPU, GRAPH, KernelBackend, KernelPlan
 from .backend.kernel_table import KernelTable
@@ -201,6 +201,7 @@ __all__ = [
     "random_blocks",
     "recurrence_cases",
     "replacing",
+    "reporter",
     "require_cancel",
     "return_freed_memory",
     "return_large_blocks",

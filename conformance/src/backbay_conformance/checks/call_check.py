@@ -176,15 +176,12 @@ def _check_leaves(traced: TracedCall, got: list[Array]) -> None:
             raise Fault("inputs", f"the operand {operand} was changed: {_changed(operand.bytes(), leaf)}")
     for tensor in traced.kept:
         operand = next(o for o, t in traced.tensors.items() if t is tensor)
-        if not _has_bits(tensor, operand.stored.tobytes()):
+        found = from_bytes(tensor.bytes(), tensor.dtype, tensor.shape)
+        if other_bits(
+            operand.stored, found, tensor.dtype
+        ).any():  # not NaN: a transpose by products makes new ones
             told = f"the operand {operand}, also an output, was changed"
-            raise Fault("inputs", f"{told}: {_changed(operand.stored.tobytes(), tensor)}")
-
-
-def _has_bits(tensor: Tensor, before: bytes) -> bool:
-    """Whether a result has these bits, or other NaN: a GPU may transpose by products, which make new NaN."""
-    was, found = (from_bytes(data, tensor.dtype, tensor.shape) for data in (before, tensor.bytes()))
-    return not other_bits(was, found, tensor.dtype).any()
+            raise Fault("inputs", f"{told}: {first_bits(operand.stored, found, tensor.dtype)}")
 
 
 def _changed(before: bytes, tensor: Tensor) -> str:

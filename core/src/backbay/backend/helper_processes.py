@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, final
 from weakref import WeakKeyDictionary, finalize
@@ -13,6 +14,21 @@ from .forks import close_after_fork
 
 if TYPE_CHECKING:  # subprocess takes longer to import than most of core
     import subprocess
+
+
+def reporter() -> Callable[..., None]:
+    """In a helper process: tells facts as a line of JSON on standard output, which is for these lines alone from now on.
+
+    What plugins, libraries and drivers print there goes to standard error.
+    """
+    report = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+    def tell(**facts: object) -> None:
+        report.write(json.dumps(facts) + "\n")
+        report.flush()
+
+    return tell
 
 
 def start_helper(

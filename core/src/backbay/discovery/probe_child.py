@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import json
 import os
 import sys
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from .. import ops
 from ..backend.backend import Backend
+from ..backend.helper_processes import reporter
 from ..errors import BackbayError
 from ..types.dtypes import DType
 from ..types.params import BackendParams
@@ -36,18 +36,13 @@ TOLERANCE = 0.02  # relative; enough for backends that round activations to 8 bi
 
 def main(request: dict[str, Any]) -> NoReturn:
     """Try the backend that a request names, then end the process at once."""
-    report = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # a plugin's prints must not get into the report
+    tell = reporter()
     faulthandler.enable()
     faulthandler.dump_traceback_later(request["timeout"], exit=True)
 
     def extend(seconds: float) -> None:
         tell(extension=seconds)
         faulthandler.dump_traceback_later(request["timeout"] + seconds, exit=True)
-
-    def tell(**facts: object) -> None:
-        report.write(json.dumps(facts) + "\n")
-        report.flush()
 
     reason = ""
     try:

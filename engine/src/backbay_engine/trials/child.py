@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import sys
@@ -11,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import NoReturn
 
 from backbay import BackbayError, BackendParams, BackendUnavailableError
+from backbay.plugin import reporter
 
 from ..engines.local import LocalEngine
 from ..engines.sight import SightOptions
@@ -32,13 +32,7 @@ class Task:
 
 def main() -> NoReturn:
     """Measure the task that standard input holds, tell the result, and end at once."""
-    report = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # a library's prints must not get into the report
-
-    def tell(**facts: object) -> None:
-        report.write(json.dumps(facts) + "\n")
-        report.flush()
-
+    tell = reporter()
     try:
         tell(speed=asdict(measured(pickle.load(sys.stdin.buffer), lambda: tell(loaded=True))))  # noqa: S301
     except Exception as error:  # noqa: BLE001  a plugin may raise anything

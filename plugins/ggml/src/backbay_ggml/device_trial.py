@@ -6,19 +6,17 @@ It prints a line of JSON when a case begins and one with its result. Whatever ki
 from __future__ import annotations
 
 import faulthandler
-import json
-import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import product
-from typing import TextIO, final
+from typing import final
 
 import numpy as np
 
 from backbay import BackendParams, Context, DType, GPULayers, GPULayersList, Tensor
-from backbay.plugin import Array, Bytes
+from backbay.plugin import Array, Bytes, reporter
 
 from .backend import Ggml
 from .devices import device_verdict, fault_cases, misplaced_cases  # noqa: F401 - the cases
@@ -200,18 +198,9 @@ def outcome(step: Callable[[], str | tuple[DType, DType]]) -> dict[str, str | li
     return {"result": result if isinstance(result, str) else list(map(str, result))}
 
 
-def take_output() -> TextIO:
-    """Standard output for reports alone: what a driver or a kernel prints there goes to standard error from now on."""
-    sys.stdout.flush()
-    report = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    sys.stdout = sys.stderr
-    return report
-
-
 def main(arguments: Sequence[str]) -> int:
     """Run the steps from a number on."""
-    report = take_output()
+    tell = reporter()
     device, first = arguments[0], int(arguments[1])
     device_verdict.leave_untried()
     with ExitStack() as opened:
@@ -220,10 +209,8 @@ def main(arguments: Sequence[str]) -> int:
         listed = steps(trial)
         for number, (name, step) in enumerate(listed[first:], first):
             faulthandler.dump_traceback_later(device_verdict.PATIENCE, exit=True)
-            report.write(json.dumps({"begun": name, "number": number, "of": len(listed)}) + "\n")
-            report.flush()
-            report.write(json.dumps(outcome(step)) + "\n")
-            report.flush()
+            tell(begun=name, number=number, of=len(listed))
+            tell(**outcome(step))
         faulthandler.cancel_dump_traceback_later()
     return 0
 

@@ -104,13 +104,13 @@ def test_a_child_that_dies_is_started_again_at_the_next_case(child) -> None:
 
 def test_what_a_kernel_prints_is_no_part_of_a_trials_report(child) -> None:
     child(f"""
-import json, os
-from backbay_ggml.device_trial import take_output
-report = take_output()
+import os
+from backbay.plugin import reporter
+tell = reporter()
 for number, case in enumerate(["{PLAIN}", "noisy"]):
-    print(json.dumps({{"begun": case, "number": number, "of": 2}}), file=report, flush=True)
+    tell(begun=case, number=number, of=2)
     os.write(1, b"ERROR: this kernel has no code for the device\\n")
-    print(json.dumps({{"result": ""}}), file=report, flush=True)
+    tell(result="")
 """)
     verdict, lasts = run_trial(load_library(), "FAST:0")
     assert (verdict.wrong, verdict.tried, lasts) == ({}, (PLAIN, "noisy"), True)

@@ -14,15 +14,12 @@ from backbay.plugin import host_memory
 from ..library.abi import NULL, Ptr, dtype_of, ffi
 from ..library.library import Library, text
 from .device_verdict import DeviceVerdict, is_known, verdict_of
-from .fault_cases import IDS_APART, ROWS_BETWEEN_VECTORS, SLICES_APART
-from .known_faults import KNOWN_FAULTS
+from .known_faults import KNOWN_FAULTS, KNOWN_MISREADINGS
 from .rpc_servers import PATIENCE, RpcServer, find_server, free_on, session, turn
 
 GPUS = (1, 2)  # of enum ggml_backend_dev_type: GPUs with memory of their own, and GPUs that share the host's
 WEIGHTS = 1  # of enum ggml_backend_buffer_usage
 UNALLOCATED: Ptr = ffi.cast("void *", 64)  # the address of tensors in a dry run
-PRODUCTS = ("MUL_MAT", "MUL_MAT_ID")  # by ggml's names
-VECTOR = 16  # bytes that GPUs read at a time
 RPC_LIMIT = 1 << 32  # RPC sends extents and strides in 32 bits
 
 logger = logging.getLogger("backbay.ggml")
@@ -102,25 +99,19 @@ class Device:
         """Whether an op on the device reads an operand as it lies there."""
         if self.verdict is None:
             return True
-        if self.misreads_slices(tensor, source) or self._misreads_apart(tensor, source):
+        if self.misreads(tensor, source):
             return False
         return not self._is_misplaced(source) or self.verdict.takes(self._case(tensor, source))
 
-    def misreads_slices(self, tensor: Ptr, source: Ptr) -> bool:
-        """Whether an op on the device takes the slices of an operand for adjoining, wherever the operand lies."""
-        if self.verdict is None or self.verdict.takes(SLICES_APART) or not has_slices_apart(source):
+    def misreads(self, tensor: Ptr, source: Ptr) -> bool:
+        """Whether an op on the device misreads the strides of an operand, wherever the operand lies."""
+        if self.verdict is None:
             return False
-        return text(self._lib.ggml_op_name(tensor.op)) in PRODUCTS
-
-    def _misreads_apart(self, tensor: Ptr, source: Ptr) -> bool:
-        """Whether the device takes ids for adjoining that are not, or rows of a product for ones that begin at vectors."""
-        assert self.verdict is not None
-        op, size = text(self._lib.ggml_op_name(tensor.op)), dtype_of(source).type_size
-        if op == "GET_ROWS" and source == tensor.src[1]:
-            return source.nb[0] != size and not self.verdict.takes(IDS_APART)
-        if op not in PRODUCTS or dtype_of(source).is_quantized or source.nb[1] == source.ne[0] * size:
-            return False
-        return any(step % VECTOR for step in source.nb[1:4]) and not self.verdict.takes(ROWS_BETWEEN_VECTORS)
+        name = text(self._lib.ggml_op_name(tensor.op))
+        return any(
+            name in known.ops and not self.verdict.takes(known.case) and known.concerns(tensor, source)
+            for known in KNOWN_MISREADINGS
+        )
 
     def writes(self, tensor: Ptr) -> bool:
         """Whether an op that writes into a leaf on the device hits the right place."""
@@ -168,15 +159,6 @@ class Device:
         if self._empty_buffer != NULL:
             self._lib.ggml_backend_buffer_free(self._empty_buffer)
             self._empty_buffer = NULL
-
-
-def has_slices_apart(tensor: Ptr) -> bool:
-    """Whether each slice of two dimensions adjoins in itself, but not to the next one."""
-    nb, ne = tensor.nb, tensor.ne
-    whole = nb[1] * ne[1]
-    if nb[1] * dtype_of(tensor).block_size != nb[0] * ne[0]:
-        return False
-    return bool((ne[2] > 1 and nb[2] != whole) or (ne[3] > 1 and nb[3] != whole * ne[2]))
 
 
 def rounded_up(nbytes: int, step: int) -> int:

@@ -1,4 +1,5 @@
-"""Ops that devices are known to compute wrongly: a device's trial decides which of these ops the CPU runs instead."""
+"""Ops that devices are known to compute wrongly, or whose operands they misread: a device's trial decides which of these ops
+the CPU runs instead, and which operands are copied first."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from .fault_cases import (
     BLOCKS_APART,
     COLUMN_COPIES,
     DELTA_OF_LONG_HEADS,
+    IDS_APART,
     LARGE_TRIANGLE,
     LONG_COPIES,
     LONG_INTEGER_ROWS,
@@ -20,7 +22,9 @@ from .fault_cases import (
     MANY_SLICES,
     MOST_ROWS,
     NORMS_OF_MANY_ROWS,
+    ROWS_BETWEEN_VECTORS,
     RUNNING_SUMS,
+    SLICES_APART,
     SMALL_TANH,
     STEP_OF_ZERO,
 )
@@ -95,4 +99,44 @@ KNOWN_FAULTS = (
     KnownFault(
         DELTA_OF_LONG_HEADS, ("GATED_DELTA_NET",), lambda tensor: tensor.src[2].ne[0] not in DELTA_HEADS
     ),
+)
+
+
+class KnownMisreading(NamedTuple):
+    """A case of the trials, and the ops that take an operand for one that lies in another way, on a device which fails it."""
+
+    case: str
+    ops: tuple[str, ...]
+    concerns: Callable[[Ptr, Ptr], bool]  # the op and the operand
+
+
+PRODUCTS = ("MUL_MAT", "MUL_MAT_ID")
+VECTOR = 16  # bytes that GPUs read at a time
+
+
+def _has_slices_apart(tensor: Ptr) -> bool:
+    """Whether each slice of two dimensions adjoins in itself, but not to the next one."""
+    nb, ne = tensor.nb, tensor.ne
+    whole = nb[1] * ne[1]
+    if nb[1] * dtype_of(tensor).block_size != nb[0] * ne[0]:
+        return False
+    return bool((ne[2] > 1 and nb[2] != whole) or (ne[3] > 1 and nb[3] != whole * ne[2]))
+
+
+def _has_rows_between_vectors(tensor: Ptr) -> bool:
+    """Whether rows that do not adjoin begin where no vector does."""
+    dtype = dtype_of(tensor)
+    if dtype.is_quantized or tensor.nb[1] == tensor.ne[0] * dtype.type_size:
+        return False
+    return any(step % VECTOR for step in tensor.nb[1:4])
+
+
+def _are_ids_apart(tensor: Ptr, source: Ptr) -> bool:
+    return bool(source == tensor.src[1] and source.nb[0] != dtype_of(source).type_size)
+
+
+KNOWN_MISREADINGS = (
+    KnownMisreading(SLICES_APART, PRODUCTS, lambda _, source: _has_slices_apart(source)),
+    KnownMisreading(ROWS_BETWEEN_VECTORS, PRODUCTS, lambda _, source: _has_rows_between_vectors(source)),
+    KnownMisreading(IDS_APART, ("GET_ROWS",), _are_ids_apart),
 )

@@ -178,13 +178,13 @@ class OpPlacement:
     def _copies_of_overlapping(
         self, graph: LoweredGraph, tensor: Ptr, device: Device
     ) -> list[tuple[Ptr, Device]]:
-        """Copies of operands from elsewhere whose elements overlap, or whose slices the device would misread.
+        """Copies of operands from elsewhere whose elements overlap, or whose strides the device would misread.
 
         ggml's scheduler moves no view that is larger than the tensor that it looks into, and moves others with their strides.
         """
         made: list[tuple[Ptr, Device]] = []
         for index, source in self._operands_elsewhere(tensor, device):
-            if not self._overlaps(source) and not device.misreads_slices(tensor, source):
+            if not self._overlaps(source) and not device.misreads(tensor, source):
                 continue
             operand = copy = self._lib.ggml_cont(graph.pool(), source)
             home = self._device_of(source)

@@ -140,8 +140,13 @@ def rows(code: NativeCode) -> bool:
 def products(code: NativeCode) -> bool:
     """Whether products of random weights in the formats of files are right; those of others are tried with ggml."""
     native = code.untried_products()
-    plain = [DType[name] for name in FORMATS if name in native.formats and name in DType.__members__]
+    plain = _dtypes(native)
     return bool(plain) and all(_multiplies(native, dtype) for dtype in plain)
+
+
+def _dtypes(native: NativeProducts) -> list[DType]:
+    """The dtypes of weights that native code multiplies as they lie in files."""
+    return [DType[name] for name in FORMATS if name in native.formats and name in DType.__members__]
 
 
 def _multiplies(native: NativeProducts, dtype: DType) -> bool:
@@ -161,34 +166,33 @@ def _multiplies(native: NativeProducts, dtype: DType) -> bool:
 def tiles(code: NativeCode) -> str:
     """What keeps products of many columns by AMX from being used: other bits than without it, or more time."""
     ways = [code.untried_products(tiles=tiles) for tiles in (False, True)]
-    plain = [name for name in FORMATS if name in ways[0].formats and name in DType.__members__]
-    for name, columns in product(plain, COUNTS):
-        results = [_multiplied(way, name, 70, 768, columns) for way in ways]
+    for dtype, columns in product(_dtypes(ways[0]), COUNTS):
+        results = [_multiplied(way, dtype, 70, 768, columns) for way in ways]
         if results[0].tobytes() != results[1].tobytes():
-            return f"other results for {name}, {columns} columns"
-    for name, columns in product(plain, TIMED):
-        times = [min(_seconds(way, name, columns) for _ in range(7)) for way in ways]
+            return f"other results for {dtype.name}, {columns} columns"
+    for dtype, columns in product(_dtypes(ways[0]), TIMED):
+        times = [min(_seconds(way, dtype, columns) for _ in range(7)) for way in ways]
         if times[1] > FASTER * times[0]:
             took = f"{times[1] * 1e3:.2f} ms in place of {times[0] * 1e3:.2f}"
-            return f"no faster for {name}, {columns} columns: {took}"
+            return f"no faster for {dtype.name}, {columns} columns: {took}"
     return ""
 
 
-def _seconds(native: NativeProducts, name: str, columns: int) -> float:
+def _seconds(native: NativeProducts, dtype: DType, columns: int) -> float:
     begun = time.perf_counter()
-    _multiplied(native, name, 768, 1024, columns)
+    _multiplied(native, dtype, 768, 1024, columns)
     return time.perf_counter() - begun
 
 
 @cache
-def _operands(name: str, rows: int, inner: int, columns: int) -> tuple[Bytes, Array]:
+def _operands(dtype: DType, rows: int, inner: int, columns: int) -> tuple[Bytes, Array]:
     rng = np.random.default_rng(columns)
-    return random_blocks(DType[name], rows * inner, rng), rng.standard_normal((columns, inner), np.float32)
+    return random_blocks(dtype, rows * inner, rng), rng.standard_normal((columns, inner), np.float32)
 
 
-def _multiplied(native: NativeProducts, name: str, rows: int, inner: int, columns: int) -> Array:
-    data, x = _operands(name, rows, inner, columns)
-    return multiply(native, name, tensor(data, DType[name], (inner, rows)), x)
+def _multiplied(native: NativeProducts, dtype: DType, rows: int, inner: int, columns: int) -> Array:
+    data, x = _operands(dtype, rows, inner, columns)
+    return multiply(native, dtype.name, tensor(data, dtype, (inner, rows)), x)
 
 
 def multiply(native: NativeProducts, format_: str, weights: Ptr, x: Array) -> Array:

@@ -20,22 +20,21 @@ def diag(lowering: Lowering, x: Operand) -> str:
     """Repeat the rows, and cut off both triangles: a Where would lose the sign of zeros."""
     rank = max(x.rank, 2)
     value = lowering.expanded(x.of_rank(rank), [x.dim(0), x.dim(0), *x.dims(rank)[2:]])
-    if x.is_empty():
-        return value
-    return _triangle(lowering, _triangle(lowering, value, "lower-diag"), "upper-diag")
+    return _triangle(lowering, x, _triangle(lowering, x, value, "lower-diag"), "upper-diag")
 
 
 @kernel(ops.tri, working_memory=nothing)
 def tri(lowering: Lowering, x: Operand, kind: str) -> str:
-    if x.is_empty():  # CUDA refuses it
-        return x.floats
     rank = max(x.rank, 2)
-    return lowering.ranked(_triangle(lowering, x.of_rank(rank), kind), rank, x.rank)
+    return lowering.ranked(_triangle(lowering, x, x.of_rank(rank), kind), rank, x.rank)
 
 
-def _triangle(lowering: Lowering, x: str, kind: str) -> str:
+def _triangle(lowering: Lowering, x: Operand, value: str, kind: str) -> str:
+    """A triangle of a value that was made of x."""
+    if x.is_empty():  # CUDA refuses it
+        return value
     upper, k = TRIANGLES[kind]
-    return lowering.add("Trilu", x, lowering.scalar(k), upper=upper)
+    return lowering.add("Trilu", value, lowering.scalar(k), upper=upper)
 
 
 def _diagonal(lowering: Lowering, x: Operand) -> str:
@@ -67,7 +66,7 @@ def solve_tri(
     if not left:  # the transposed problem has its matrix on the left
         matrix, right = (lowering.transposed(value, 0, 1, 3, 2) for value in (matrix, right))
         sizes, lower = [sizes[1], sizes[0], *sizes[2:]], not lower
-    strict = _triangle(lowering, matrix, "lower" if lower else "upper")
+    strict = _triangle(lowering, a, matrix, "lower" if lower else "upper")
     diagonal = lowering.add("Where", on, matrix, lowering.number(0))
     pivots = lowering.add("ReduceSum", diagonal, lowering.ints(-1), keepdims=1)  # (.., n, 1)
     blank = lowering.zeros(sizes)
