@@ -17,7 +17,7 @@ AREAS = {  # heading, and the folders of its tests; the first that fits is taken
         "engine/tests/test_load.py",
     ),
     "Memory": ("core/tests/memory", "engine/tests/test_memory.py", "engine/tests/test_control_groups.py"),
-    "Processes": ("engine/tests/worker", "engine/tests/runner/test_forks.py", "engine/tests/processes"),
+    "Processes": ("engine/tests/worker", "engine/tests/runner/test_forks.py", "core/tests/backend/processes"),
     "Pictures": ("engine/tests/images",),
     "Requests": ("engine/tests/runner", "engine/tests/test_misuse.py", "engine/tests/text"),
     "Plugins": ("core/tests/discovery", "core/tests/backend"),

@@ -15,8 +15,8 @@ import backbay
 from backbay import Backend, BackendParams, NoMemoryError
 from backbay.cli import main
 from backbay_engine import LLM, LogitsError, RequestError, estimate, load
-from backbay_engine.cache import storage
-from backbay_engine.runner.answer import Completion
+from backbay_engine.cache.cells import storage
+from backbay_engine.runner.requests.answer import Completion
 
 BACKENDS = sorted(backbay.backends())
 SIZES: dict[str, Any] = {"context": 700, "parallel": 3, "batch": 64}

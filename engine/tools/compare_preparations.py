@@ -1,4 +1,4 @@
-"""Compares the preparation of pictures with transformers' processors: PYTHONPATH=engine/tests python compare_preparations.py
+"""Compares the preparation of pictures with transformers' processors: PYTHONPATH=engine/tests/inputs python compare_preparations.py
 
 Needs PyTorch, torchvision, transformers and Pillow. Sizes are random; pictures are noise, patterns, and files of all modes.
 Shapes, grids, tokens and pixels must be equal; the exit status is 1 if any is not. `--write` makes the references of
@@ -220,7 +220,7 @@ def compare(count: int, seed: int, large: bool) -> int:
 
 
 def write() -> None:
-    """References for tests: what transformers makes of the pictures of engine/tests/pictures.py."""
+    """References for tests: what transformers makes of the pictures of engine/tests/inputs/pictures.py."""
     rng, found = random.Random(0), []
     for size, patch in SIZES:
         reference = Reference(size, patch)

@@ -16,7 +16,7 @@ from textwrap import wrap
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT / "tests" / "inputs")]
 
 from model_files import KIND_NAMES, NAMES, stored, unpacked  # noqa: E402
 

@@ -19,7 +19,8 @@ import backbay
 from backbay import BackendParams, DType, GPULayers, GPULayersList
 from backbay_engine.models import load_model
 
-sys.path.append(str(Path(__file__).parents[2] / "engine" / "tests"))
+TESTS = Path(__file__).parents[2] / "engine" / "tests"
+sys.path += [str(TESTS), str(TESTS / "inputs")]
 
 from model_files import DATA, KIND_NAMES, KINDS, NAMES, changed, unpacked
 from model_scripts import CAPACITY, answers, nmse

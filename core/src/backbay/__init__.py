@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from . import ops
 from .backend.backend import Backend
-from .backend.kernel_backend import KernelBackend
-from .backend.kernel_table import KernelTable
+from .backend.kernels.kernel_backend import KernelBackend
+from .backend.kernels.kernel_table import KernelTable
 from .composites import definitions as _composites  # noqa: F401  (declares them)
 from .data.buffer import Buffer
 from .discovery.choice import Choice, choose

@@ -6,14 +6,14 @@ Other modules may move in any release. docs/write-a-backend.md shows how the nam
 from __future__ import annotations
 
 from .backend.backend import Backend
-from .backend.conversions import conversion_gap, decoding_gap, encoding_gap
-from .backend.forks import close_after_fork, without_forks
-from .backend.graph_backend import GraphBackend, GraphPlan
-from .backend.helper_processes import kill_helper, reporter, run_helper, start_helper
 from .backend.hooks import BackendHooks, Progress
-from .backend.kernel_backend import CPU, GRAPH, KernelBackend, KernelPlan
-from .backend.kernel_table import KernelTable
-from .backend.library_trials import (
+from .backend.kernels.conversions import conversion_gap, decoding_gap, encoding_gap
+from .backend.kernels.graph_backend import GraphBackend, GraphPlan
+from .backend.kernels.kernel_backend import CPU, GRAPH, KernelBackend, KernelPlan
+from .backend.kernels.kernel_table import KernelTable
+from .backend.processes.forks import close_after_fork, without_forks
+from .backend.processes.helper_processes import kill_helper, reporter, run_helper, start_helper
+from .backend.processes.library_trials import (
     TrialCase,
     ended_from_outside,
     processor,

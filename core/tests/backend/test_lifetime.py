@@ -10,7 +10,7 @@ import pytest
 
 import backbay
 from backbay import CancelledError, ClosedError, ContextBusyError, DType
-from backbay.backend.kernel_backend import KernelPlan
+from backbay.backend.kernels.kernel_backend import KernelPlan
 
 
 def test_closing_is_final_and_may_be_repeated(backend):

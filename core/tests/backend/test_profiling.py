@@ -8,7 +8,7 @@ import pytest
 
 import backbay
 from backbay import BackbayError, CancelledError, ClosedError, ops
-from backbay.backend.kernel_backend import KernelPlan
+from backbay.backend.kernels.kernel_backend import KernelPlan
 from backbay.plugin import Plan
 
 

@@ -23,9 +23,9 @@ from .images.picture import Image
 from .images.prepared import Prepared
 from .llm import LLM
 from .loading import estimate, load
-from .runner.answer import Completion, Timings, TokenStep
-from .runner.handle import Handle
-from .runner.options import GenerationOptions
+from .runner.requests.answer import Completion, Timings, TokenStep
+from .runner.requests.handle import Handle
+from .runner.requests.options import GenerationOptions
 from .runner.state import SlotState, State, Totals
 from .snapshots import Snapshot
 from .text.formats import ResponseFormat

@@ -25,10 +25,10 @@ from .images.encoder import Encoder
 from .images.prepared import Prepared
 from .images.prompts import Parts
 from .models.contract import Model
-from .runner.answer import Completion
-from .runner.handle import Handle, OnStep, Pieces
 from .runner.loop import Runner
-from .runner.options import options_of
+from .runner.requests.answer import Completion
+from .runner.requests.handle import Handle, OnStep, Pieces
+from .runner.requests.options import options_of
 from .runner.state import State
 from .runner.step_cache import StepCache
 from .snapshots import Snapshot

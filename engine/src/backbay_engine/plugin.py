@@ -25,7 +25,7 @@ from .cache import (
     RecurrentCache,
     Shift,
 )
-from .cache.encoder import BoundEncoderCache
+from .cache.attention.encoder import BoundEncoderCache
 from .cache.step_only import Reach
 from .checkpoints import changes
 from .checkpoints.arrays import LazyArray

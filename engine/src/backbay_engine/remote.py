@@ -10,11 +10,11 @@ from .images.picture import Image
 from .images.prepared import Prepared
 from .images.prompts import Parts
 from .images.store import Counters
-from .worker.failures import packed, unpacked
-from .worker.opened import Opened, opened
-from .worker.requests import generate_request
-from .worker.resuming import Resuming
-from .worker.setup import Generate
+from .worker.host.requests import generate_request
+from .worker.host.resuming import Resuming
+from .worker.wire.failures import packed, unpacked
+from .worker.wire.opened import Opened, opened
+from .worker.wire.setup import Generate
 
 if TYPE_CHECKING:
     from .llm import LLM

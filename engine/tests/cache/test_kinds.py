@@ -12,7 +12,7 @@ from cache_layers import Cross, Mamba, output_of, run_of, step_of
 import backbay
 from backbay import BackbayError, CacheConfig, CacheFullError, Context, DType, ShapeError, Tensor
 from backbay_engine.cache import Cache, CacheSizes, CausalCache, EncoderCache, LayeredCache, RecurrentCache
-from backbay_engine.cache.contents import Contents
+from backbay_engine.cache.cells.contents import Contents
 from backbay_engine.errors import CacheShiftError, ForeignSnapshotError
 
 INSTALLED = sorted(backbay.backends())

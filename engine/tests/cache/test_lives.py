@@ -13,9 +13,9 @@ from cache_lives import INSTALLED, LIVES, fill_once, live, lives_on, permuted
 from backbay import BackbayError, DType
 from backbay_conformance.plugin import Choose, Fault, Lab, Machine, action, lab_for, run_machine
 from backbay_engine.cache import CacheSizes, EncoderCache, RecurrentCache
-from backbay_engine.cache.encoder import BoundEncoderCache
+from backbay_engine.cache.attention.encoder import BoundEncoderCache
+from backbay_engine.cache.cells.storage import Storage
 from backbay_engine.cache.recurrent import SequenceStates
-from backbay_engine.cache.storage import Storage
 from backbay_engine.errors import CacheShiftError
 from backbay_engine.steps.step import Step
 

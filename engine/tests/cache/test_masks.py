@@ -8,8 +8,8 @@ from cache_attention import Attention, opened, step_of
 
 from backbay import DType
 from backbay_engine.cache import CacheSizes, CausalCache
-from backbay_engine.cache.cells import Cells, runs_of
-from backbay_engine.cache.masks import Mask, Visibility
+from backbay_engine.cache.cells.bookkeeping import Cells, runs_of
+from backbay_engine.cache.cells.masks import Mask, Visibility
 from backbay_engine.steps.step import Step
 
 # -- masks -----------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from small_llama import EOS, SUPPRESSED, write_small_llama
 import backbay
 from backbay import ClosedError, OptionError
 from backbay_engine import LLM, Handle, LogitsError, RequestError, load
-from backbay_engine.runner.scoring import Scoring
+from backbay_engine.runner.requests.scoring import Scoring
 from backbay_engine.runner.slots import Slot
 
 ENDLESS = {"logit_bias": {EOS: float("-inf")}}

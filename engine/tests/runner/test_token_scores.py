@@ -12,7 +12,7 @@ from model_files import unpacked
 from small_llama import WORDS
 
 from backbay_engine import LLM, ContextOverflowError, RequestError, Sampled, load
-from backbay_engine.runner import scoring
+from backbay_engine.runner.requests import scoring
 from backbay_engine.runner.step_cache import StepCache
 
 SIZES: dict[str, Any] = {"context": 64, "parallel": 2, "batch": 16, "num_threads": 1, "kv_dtype": "f32"}

@@ -11,8 +11,8 @@ from cache_lives import INSTALLED, LIVES, live, lives_on, permuted
 import backbay
 from backbay import DType
 from backbay_conformance.plugin import Draw, Fault, Lab, lab_for, run_machine, walk
-from backbay_engine.cache.cells import Cells
-from backbay_engine.cache.storage import Mover, Storage
+from backbay_engine.cache.cells.bookkeeping import Cells
+from backbay_engine.cache.cells.storage import Mover, Storage
 from backbay_engine.scenarios.causal_cache import CausalLife
 
 DTYPES = (DType.F32, DType.F16, DType.BF16, DType.Q8_0)

@@ -11,7 +11,7 @@ from cache_lives import INSTALLED, fill_once, live, lives_on, permuted
 
 from backbay import DType
 from backbay_conformance.plugin import Draw, Fault, lab_for
-from backbay_engine.cache.pictures import BoundPictureCache, PictureCache
+from backbay_engine.cache.attention.pictures import BoundPictureCache, PictureCache
 from backbay_engine.images.inputs import Inputs
 from backbay_engine.models import batch
 from backbay_engine.scenarios.picture_cache import PictureLife
@@ -48,7 +48,7 @@ def padding_is_seen(patch: pytest.MonkeyPatch) -> None:
 
 
 def pictures_do_not_move(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("backbay_engine.cache.pictures._moved", lambda shown, gap: shown)
+    patch.setattr("backbay_engine.cache.attention.pictures._moved", lambda shown, gap: shown)
 
 
 def masks_are_those_of_the_step_before(patch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from backbay import BackbayError
 from backbay_engine import LLM, DamagedSnapshotError, ForeignSnapshotError, RequestError, Snapshot, load
-from backbay_engine.cache.contents import Contents
+from backbay_engine.cache.cells.contents import Contents
 from backbay_engine.snapshots import tensor_file
 
 SIZES: dict[str, Any] = {"context": 64, "parallel": 1, "batch": 16, "num_threads": 1, "kv_dtype": "f32"}

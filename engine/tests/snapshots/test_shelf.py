@@ -22,7 +22,7 @@ from small_llama import EOS, write_small_llama
 import backbay
 from backbay import OptionError
 from backbay_engine import load
-from backbay_engine.cache.contents import Contents
+from backbay_engine.cache.cells.contents import Contents
 from backbay_engine.engines.keeping import WORTH, Keeping, KeepOptions
 from backbay_engine.runner.slots import Slot
 from backbay_engine.snapshots import Snapshot

@@ -20,10 +20,11 @@ from backbay import (
     ModelFileError,
     NoMemoryError,
 )
-from backbay_engine.worker import log_records, wire
 from backbay_engine.worker.deaths import MUTE, memory_kills, why_ended
-from backbay_engine.worker.failures import packed, unpacked
-from backbay_engine.worker.wire import Kind, Sender, frame, frames
+from backbay_engine.worker.wire import frames as wire
+from backbay_engine.worker.wire import log_records
+from backbay_engine.worker.wire.failures import packed, unpacked
+from backbay_engine.worker.wire.frames import Kind, Sender, frame, frames
 
 
 @pytest.fixture

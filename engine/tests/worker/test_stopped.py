@@ -14,10 +14,10 @@ from worker_processes import is_gone
 
 from backbay import BackendUnavailableError, CancelledError
 from backbay_engine import DeadlineError, load
-from backbay_engine.worker import engine as worker_engine
-from backbay_engine.worker import process, watch
-from backbay_engine.worker.watch import Watch
-from backbay_engine.worker.wire import Sender, frames
+from backbay_engine.worker.host import engine as worker_engine
+from backbay_engine.worker.host import process, watch
+from backbay_engine.worker.host.watch import Watch
+from backbay_engine.worker.wire.frames import Sender, frames
 
 if not Path("/proc/self/stat").exists():
     pytest.skip("only Linux tells whether a process is stopped", allow_module_level=True)

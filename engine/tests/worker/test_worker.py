@@ -30,8 +30,8 @@ from backbay import (
     UnknownBackendError,
 )
 from backbay_engine import LLM, RequestError, load
-from backbay_engine.worker import engine as worker_engine
-from backbay_engine.worker.setup import Forget, SavePrompt, SaveRequest
+from backbay_engine.worker.host import engine as worker_engine
+from backbay_engine.worker.wire.setup import Forget, SavePrompt, SaveRequest
 
 BACKENDS = sorted({"cpu_ref", "ggml", "onnx"} & set(backbay.backends()))
 ENDLESS = {"temperature": 0, "num_keep": 0, "logit_bias": {EOS: float("-inf")}}
@@ -466,7 +466,7 @@ def test_close_ends_the_requests_and_the_worker(path):
 
 @pytest.mark.fault("a worker hangs when its model is closed", "it is killed")
 def test_a_worker_that_hangs_is_killed(path, monkeypatch):
-    monkeypatch.setattr("backbay_engine.worker.process.PATIENCE", 0.3)
+    monkeypatch.setattr("backbay_engine.worker.host.process.PATIENCE", 0.3)
     llm = load(path, "cpu_ref", **SIZES, worker=True)
     pid = llm.worker_pid
     kill(llm, "SIGSTOP")

@@ -37,8 +37,8 @@ from ..types.params import COMMON_OPTIONS, COPIED, BackendParams, parse_options
 from ..types.placement import Placement
 from ..types.spec import Spec
 from .blocks import Blocks
-from .forks import close_after_fork, keep_forever, without_forks
 from .hooks import BackendHooks, Progress
+from .processes.forks import close_after_fork, keep_forever, without_forks
 from .profiling import ProfiledRun, Profiler, profiled
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABCMeta
 from typing import TYPE_CHECKING, Any
 
-from .forks import without_forks
+from .processes.forks import without_forks
 
 
 class OpenedInTwoSteps(ABCMeta):

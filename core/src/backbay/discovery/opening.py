@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ..backend.backend import Backend
-from ..backend.forks import without_forks
+from ..backend.processes.forks import without_forks
 from ..errors import BackendUnavailableError
 from ..memory.starvation import naming_limits, raise_if_starved
 from ..types.params import BackendParams

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import IO, Any
 
-from ..backend.helper_processes import kill_helper, start_helper
-from ..backend.library_trials import ended_from_outside
+from ..backend.processes.helper_processes import kill_helper, start_helper
+from ..backend.processes.library_trials import ended_from_outside
 from ..data.cache_folder import human_age
 from ..types.params import DeviceInfo
 from .installed import BackendEntry

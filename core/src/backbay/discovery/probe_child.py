@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from .. import ops
 from ..backend.backend import Backend
-from ..backend.helper_processes import reporter
+from ..backend.processes.helper_processes import reporter
 from ..errors import BackbayError
 from ..types.dtypes import DType
 from ..types.params import BackendParams

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from typing import Any, final
 
-from ..backend.library_trials import processor
+from ..backend.processes.library_trials import processor
 from ..data.cache_folder import CachedValue, kept
 from ..types.cores import usable_cores
 from .choice import Choice

@@ -13,13 +13,13 @@ import numpy as np
 
 from backbay.errors import ClosedError, ModelFileError, OptionError, nearest
 
-from .config import Config
-from .content import Content
-from .copies import Copies, join
-from .experts import stack_experts
-from .layout import DEFAULT_ALIGNMENT
-from .split import all_tensors, read_parts
-from .tensors import Bytes, Derived, TensorInfo
+from .files.copies import Copies, join
+from .files.experts import stack_experts
+from .files.split import all_tensors, read_parts
+from .header.content import Content
+from .header.layout import DEFAULT_ALIGNMENT
+from .header.tensors import Bytes, Derived, TensorInfo
+from .values.config import Config
 
 CHUNK = 1 << 24  # bytes of a part of a tensor, about
 

@@ -1,11 +1,11 @@
 """Caches: of causal attention, of encoder outputs, and of recurrent states."""
 
-from .causal import CausalCache
+from .attention.causal import CausalCache
+from .attention.encoder import EncoderCache
+from .attention.encoder_decoder import BoundEncoderDecoderCache, EncoderDecoderCache
+from .attention.pictures import BoundPictureCache, PictureCache, PictureWriter, Shown
 from .contract import BoundCache, Cache, CachePlan, CacheSizes, History, Shift
-from .encoder import EncoderCache
-from .encoder_decoder import BoundEncoderDecoderCache, EncoderDecoderCache
 from .layered import BoundLayeredCache, LayeredCache
-from .pictures import BoundPictureCache, PictureCache, PictureWriter, Shown
 from .recurrent import BoundRecurrentCache, RecurrentCache
 
 __all__ = [

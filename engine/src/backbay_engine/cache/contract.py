@@ -12,8 +12,8 @@ from backbay import BackbayError, Backend, Context, DType, Tensor
 from ..steps.step import Step
 
 if TYPE_CHECKING:
-    from .contents import Contents
-    from .pictures import PictureCache
+    from .attention.pictures import PictureCache
+    from .cells.contents import Contents
 
 Shift: TypeAlias = Callable[[Context, int, Tensor, Tensor], Tensor]
 """(ctx, layer, keys (head_dim, kv_heads, cells), offsets i32 (cells,)) -> keys rotated by these offsets."""

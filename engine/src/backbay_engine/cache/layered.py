@@ -9,9 +9,9 @@ from typing import final
 from backbay import Backend, Context, Tensor
 
 from ..steps.step import Step
-from .contents import Contents, joined
+from .attention.pictures import PictureCache
+from .cells.contents import Contents, joined
 from .contract import BoundCache, Cache, CachePlan, CacheSizes, History, own_plan
-from .pictures import PictureCache
 
 
 @dataclass(frozen=True)

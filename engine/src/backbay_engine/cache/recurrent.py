@@ -14,8 +14,8 @@ from backbay import BackbayError, Backend, Context, DType, ShapeError, Tensor
 
 from ..errors import CacheShiftError
 from ..steps.step import Ints, Step
-from .cells import Run, runs_of
-from .contents import Contents
+from .cells.bookkeeping import Run, runs_of
+from .cells.contents import Contents
 from .contract import BoundCache, Cache, CachePlan, CacheSizes, History, own_plan
 
 ZEROS = 0  # the row of the initial state; never written

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from backbay import BackbayError, CacheConfig, Context, Tensor
 
 from ..steps.step import Step
+from .cells.masks import HIDDEN
 from .contract import BoundCache, CachePlan, History
-from .masks import HIDDEN
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from backbay.cli import add_json, file_to_write, say, say_json, table, whole
 
 from ..llm import LLM
 from ..plots import bars
-from ..runner.answer import Completion
+from ..runner.requests.answer import Completion
 from .opening import (
     Bar,
     add_backend,

@@ -28,8 +28,8 @@ from backbay.cli import (
 from ..errors import RequestError
 from ..images.picture import Image
 from ..llm import LLM, Prompt
-from ..runner.answer import Completion, Timings
-from ..runner.handle import Handle
+from ..runner.requests.answer import Completion, Timings
+from ..runner.requests.handle import Handle
 from ..text.formats import FormatKind, ResponseFormat, check
 from ..text.sampling import SamplingParams
 from .conversations.session import Session

@@ -16,9 +16,9 @@ from ..images.picture import Image
 from ..images.prepared import Prepared
 from ..images.prompts import Parts
 from ..images.store import Counters
-from ..runner.answer import Completion
-from ..runner.handle import Handle, OnStep
-from ..runner.options import GenerationOptions
+from ..runner.requests.answer import Completion
+from ..runner.requests.handle import Handle, OnStep
+from ..runner.requests.options import GenerationOptions
 from ..runner.state import State
 from ..snapshots import Snapshot
 from ..text.tokenizers import Tokenizer

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from backbay import OptionError
 
 from ..arguments import whole
-from ..cache.causal import CausalCache
+from ..cache.attention.causal import CausalCache
 from ..cache.contract import Cache
 from ..runner.slots import Slot
 from ..snapshots import Snapshot

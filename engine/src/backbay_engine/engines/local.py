@@ -24,14 +24,14 @@ from ..images.prompts import Parts
 from ..images.store import Counters, Lease
 from ..models import load_model
 from ..models.contract import Model
-from ..runner.answer import Completion
-from ..runner.generation import Generation
-from ..runner.handle import Handle, OnStep, Receiver
-from ..runner.job import Job, RowsAtHand, spans_in
 from ..runner.loop import Runner
-from ..runner.options import GenerationOptions
+from ..runner.requests.answer import Completion
+from ..runner.requests.generation import Generation
+from ..runner.requests.handle import Handle, OnStep, Receiver
+from ..runner.requests.job import Job, RowsAtHand, spans_in
+from ..runner.requests.options import GenerationOptions
+from ..runner.requests.scoring import Scoring, TokenScoring
 from ..runner.scheduler import Share
-from ..runner.scoring import Scoring, TokenScoring
 from ..runner.showing import Showing
 from ..runner.slots import Slots
 from ..runner.speculation import LONGEST, DraftModel, Source, Speculation

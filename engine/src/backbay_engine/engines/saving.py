@@ -13,11 +13,11 @@ from backbay.plugin import cached_property
 
 from ..cache.contract import Cache
 from ..errors import ContextOverflowError, ForeignSnapshotError, RequestError
-from ..runner.generation import Generation
-from ..runner.handle import Handle
-from ..runner.job import Job
 from ..runner.loop import Runner
-from ..runner.options import GenerationOptions
+from ..runner.requests.generation import Generation
+from ..runner.requests.handle import Handle
+from ..runner.requests.job import Job
+from ..runner.requests.options import GenerationOptions
 from ..runner.slots import Slot
 from ..snapshots import Snapshot
 from ..snapshots.fingerprint import fingerprint

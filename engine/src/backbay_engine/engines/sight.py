@@ -32,9 +32,9 @@ from ..images.prompts import Parts, Placing, placeholders, tokens_of
 from ..images.store import ImageStore, Lease
 from ..images.turns import Turns, share_processors
 from ..models.keys import WIDTH
-from ..runner.handle import Receiver
-from ..runner.job import Job
 from ..runner.loop import Runner
+from ..runner.requests.handle import Receiver
+from ..runner.requests.job import Job
 from ..steps.tokens import Token, seeing
 from ..text.tokenizers import Tokenizer
 from .contract import SightFacts

@@ -7,7 +7,7 @@ from typing import ClassVar, Protocol
 
 from backbay import Backend, Context, Tensor
 
-from ..cache.causal import CausalCache
+from ..cache.attention.causal import CausalCache
 from ..cache.contract import Cache
 from ..cache.layered import LayeredCache
 from .batch import Batch

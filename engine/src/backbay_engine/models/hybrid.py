@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from backbay import Backend
 
-from ..cache.causal import CausalCache
+from ..cache.attention.causal import CausalCache
 from ..cache.contract import Cache
 from ..cache.layered import LayeredCache
 from ..cache.recurrent import RecurrentCache

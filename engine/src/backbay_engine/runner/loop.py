@@ -19,7 +19,7 @@ from backbay.plugin import Flag, close_after_fork
 from ..errors import DeadlineError, LogitsError, RequestError
 from ..images.turns import Turns
 from .ahead import Ahead
-from .job import Job
+from .requests.job import Job
 from .scheduler import Scheduler, Share, fitting
 from .showing import Showing
 from .slots import Shelf, Slots

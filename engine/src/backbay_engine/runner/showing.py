@@ -7,9 +7,9 @@ from typing import final
 
 from backbay import CacheFullError
 
-from ..cache.pictures import PictureCache, PictureWriter, names
+from ..cache.attention.pictures import PictureCache, PictureWriter, names
 from ..models.contract import Model
-from .job import Job
+from .requests.job import Job
 from .slots import Slots
 
 

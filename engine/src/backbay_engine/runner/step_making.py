@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ..steps.step import Ints, PictureRows, Step
 from ..steps.tokens import PictureToken, places_in
-from .job import Job
+from .requests.job import Job
 from .scheduler import Share
 
 

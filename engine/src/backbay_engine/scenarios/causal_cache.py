@@ -26,8 +26,8 @@ from backbay_conformance.plugin import (
 )
 
 from ..cache import Cache, CacheSizes, CausalCache, LayeredCache
+from ..cache.cells.masks import Visibility
 from ..cache.contract import CachePlan
-from ..cache.masks import Visibility
 from ..errors import CacheShiftError, DroppedHistoryError, SharedCellsError
 from ..steps.builders import next_step
 from ..steps.step import Step

@@ -25,7 +25,7 @@ from backbay_conformance.plugin import (
 )
 
 from ..cache import CacheSizes, PictureCache, PictureWriter, Shown
-from ..cache.pictures import BoundPictureCache, PicturePlan, names
+from ..cache.attention.pictures import BoundPictureCache, PicturePlan, names
 from ..steps.builders import next_step
 from ..steps.step import Step
 from .attention_layers import HEAD, Array

@@ -7,7 +7,7 @@ from typing import Any, final
 
 from numpy.typing import NDArray
 
-from ..runner.job import PromptJob
+from ..runner.requests.job import PromptJob
 from ..runner.slots import Slot
 from ..steps.tokens import Token
 

@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any, Final
 
 from ..errors import RequestError
-from ..runner.options import GenerationOptions
+from ..runner.requests.options import GenerationOptions
 from ..text.formats import ResponseFormat
 from ..text.sampling import SamplingParams
 

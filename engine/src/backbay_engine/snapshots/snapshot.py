@@ -11,7 +11,7 @@ from typing import Any, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cache.contents import Contents
+from ..cache.cells.contents import Contents
 from ..errors import DamagedSnapshotError
 from . import tensor_file
 from .requests import options_from, options_to

@@ -20,7 +20,7 @@ from backbay.plugin import Cancel, ModelFile, check_cancel, human_bytes, usable_
 
 from ..arguments import MOST_SEQUENCES, whole
 from ..engines.sizes import Path, Sizes
-from ..worker.setup import plain_params, plain_path
+from ..worker.wire.setup import plain_params, plain_path
 from .child import Task
 from .measuring import ROOM, Clock
 from .process import Limits, Outcome, try_task

@@ -14,8 +14,8 @@ from typing import TypeAlias
 import numpy as np
 
 from ..engines.contract import Engine
-from ..runner.answer import TokenStep
-from ..runner.options import options_of
+from ..runner.requests.answer import TokenStep
+from ..runner.requests.options import options_of
 
 Clock: TypeAlias = Callable[[], float]
 

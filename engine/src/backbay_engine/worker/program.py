@@ -22,14 +22,15 @@ from numpy.typing import NDArray
 
 from ..engines.local import LocalEngine
 from ..engines.saving import Requested
-from ..runner.answer import TokenStep
-from ..runner.scoring import Scoring
+from ..runner.requests.answer import TokenStep
+from ..runner.requests.scoring import Scoring
 from ..snapshots import Snapshot
-from . import log_records
 from .deaths import MUTE
-from .failures import packed
-from .opened import Opened, opened
-from .setup import (
+from .wire import log_records
+from .wire.failures import packed
+from .wire.frames import Frame, Kind, Sender, frames
+from .wire.opened import Opened, opened
+from .wire.setup import (
     Aside,
     BackendClass,
     Count,
@@ -49,7 +50,6 @@ from .setup import (
     ScoreTokens,
     Setup,
 )
-from .wire import Frame, Kind, Sender, frames
 
 Task: TypeAlias = Callable[[], None]
 

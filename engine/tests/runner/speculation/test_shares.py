@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from backbay_engine.runner.generation import Generation
-from backbay_engine.runner.job import Job
-from backbay_engine.runner.options import GenerationOptions
+from backbay_engine.runner.requests.generation import Generation
+from backbay_engine.runner.requests.job import Job
+from backbay_engine.runner.requests.options import GenerationOptions
 from backbay_engine.runner.scheduler import Scheduler, Share, Span
 from backbay_engine.runner.slots import Slot
 from backbay_engine.runner.speculation import NgramSource, Pace, Speculation

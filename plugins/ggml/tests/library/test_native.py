@@ -87,7 +87,9 @@ def test_a_trial_is_remembered_for_its_file(native_folder, tmp_path, monkeypatch
     code = find_native(native_folder)
     assert code is not None
     found = code.why_not(ATTENTION)
-    monkeypatch.setattr("backbay.backend.library_trials._try", lambda *_: pytest.fail("it was tried again"))
+    monkeypatch.setattr(
+        "backbay.backend.processes.library_trials._try", lambda *_: pytest.fail("it was tried again")
+    )
     again = find_native(native_folder)
     assert again is not None
     assert again.why_not(ATTENTION) == found

@@ -9,7 +9,7 @@ import pytest
 from repacked import repacked
 
 from backbay import DType
-from backbay.backend.library_trials import SCALES
+from backbay.backend.processes.library_trials import SCALES
 from backbay.plugin import decode, random_blocks
 from backbay_ggml.library.abi import ffi
 from backbay_ggml.library.native import ENTRY, FORMATS, MOST_ALONE

@@ -140,6 +140,8 @@ def test_a_trial_is_remembered_for_its_file(
     why_not_native.cache_clear()
     assert why_not_native(PRODUCTS) == ""
     why_not_native.cache_clear()
-    monkeypatch.setattr("backbay.backend.library_trials._try", lambda *_: pytest.fail("it was tried again"))
+    monkeypatch.setattr(
+        "backbay.backend.processes.library_trials._try", lambda *_: pytest.fail("it was tried again")
+    )
     assert why_not_native(PRODUCTS) == ""
     assert native.path.is_file()

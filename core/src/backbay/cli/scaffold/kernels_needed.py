@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from backbay.backend.backend import Backend
-from backbay.backend.kernel_backend import KernelBackend, KernelPlan
+from backbay.backend.kernels.kernel_backend import KernelBackend, KernelPlan
 from backbay.graph.graph import Graph
 from backbay.ops.declaration import OPS, Op
 from backbay.trace.context import Context

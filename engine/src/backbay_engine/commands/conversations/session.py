@@ -11,8 +11,8 @@ from backbay import OptionError
 
 from ...errors import DamagedSnapshotError
 from ...llm import LLM
-from ...runner.answer import Completion
-from ...runner.handle import Handle
+from ...runner.requests.answer import Completion
+from ...runner.requests.handle import Handle
 from ...snapshots import Snapshot
 
 CHAT, TEXT = "messages", "tokens"

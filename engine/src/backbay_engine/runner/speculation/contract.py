@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from ..job import Job
+from ..requests.job import Job
 
 
 class Guesses(ABC):

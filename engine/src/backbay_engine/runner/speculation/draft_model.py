@@ -15,7 +15,7 @@ from ...cache.contract import Cache
 from ...models.contract import Model
 from ...steps.step import Step
 from ...text.sampling import Sampler
-from ..job import Job
+from ..requests.job import Job
 from ..slots import common
 from ..step_cache import StepCache
 from .contract import Guesses, Source

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, final
 
-from ..job import Job
+from ..requests.job import Job
 from .contract import Guesses, Source
 
 LENGTHS: Final = (3, 2)  # of the n-grams that are looked up

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import Final, final
 
-from ..job import Job
+from ..requests.job import Job
 from ..scheduler import Share
 from .contract import Source
 from .pace import Pace

@@ -6,7 +6,7 @@ from typing import final
 
 from backbay import Context, Tensor
 
-from ....cache.causal import CausalCache
+from ....cache.attention.causal import CausalCache
 from ....cache.contract import Cache
 from ...batch import Batch
 from ...decoder import Decoder

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from backbay import Context, Tensor
 from backbay.gguf import flag, number, whole
 
-from ....cache.causal import CausalCache
+from ....cache.attention.causal import CausalCache
 from ....cache.contract import Cache
 from ....cache.layered import LayeredCache
 from ....steps.step import Step

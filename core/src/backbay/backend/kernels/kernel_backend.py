@@ -1,0 +1,280 @@
+"""The short way to a backend: a table of kernels over NumPy arrays, which core runs in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from ...data.buffer import Buffer
+from ...data.encoding import NUMPY, Array, Bytes, decode, encode, gather, strided
+from ...data.host_buffer import HostBuffer, MappedBuffer
+from ...errors import ShapeError, UnsupportedOpError
+from ...graph.cancel import Cancel, check_cancel
+from ...graph.graph import Graph, Node
+from ...graph.liveness import assign_slots
+from ...graph.plan import Plan
+from ...graph.timing import Timing, Timings
+from ...memory.host_memory import host_memory
+from ...memory.ledger import Entry
+from ...memory.workspace import Workspace
+from ...ops import cast, copy
+from ...ops.declaration import Op
+from ...types.cached import cached_property
+from ...types.dtypes import DType
+from ...types.params import BackendParams, DeviceInfo, Precision, Support, unsupported
+from ...types.placement import Placement
+from ...types.spec import Spec, same_shape
+from ..backend import Backend
+from ..processes.forks import GATE
+from .conversions import conversion_gap, encoding_gap
+from .kernel_memory import convert, converted_nbytes, kernel_nbytes, numbers_shape
+from .scratch import Scratch
+
+if TYPE_CHECKING:
+    from ...gguf import ModelFile, TensorInfo
+
+CPU = "CPU:0"
+GRAPH = Entry(CPU, "graph")
+
+
+class KernelBackend(Backend):
+    """A backend whose kernels are functions of NumPy arrays.
+
+    A kernel has its op's parameters. An operand is an array of the reversed shape, so dimension 0 is the last axis; a
+    scalar is an array of one element. Floats and quantized types come as `float_dtype`, integers unchanged, an absent
+    operand as None. The result has the reversed shape, with or without leading extents of 1, and is rounded once to
+    the op's dtype. A kernel must not change its operands.
+
+    Kernels of ops that only move elements (`op.moves`) get and return elements as stored: bf16 as uint16, rows of a
+    quantized type as bytes. Kernels of writes get the destination, which they write to, and the data, already
+    converted. Views need no kernels. All methods that this class adds may be overridden.
+    """
+
+    float_dtype: ClassVar[type[np.floating[Any]]] = np.float32
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        for op, kernel in cls.kernels.items():  # a plain mapping is not checked yet, unlike a KernelTable
+            op.check_takes(kernel)
+
+    def __init__(self, model: ModelFile | None = None, params: BackendParams = BackendParams()) -> None:
+        super().__init__(model, params)
+        self._calls = {op: op.spread(kernel) for op, kernel in self.kernels.items()}
+
+    @cached_property
+    def _scratch(self) -> Scratch:
+        """The memory of converted operands."""
+        return Scratch(self.ledger, GRAPH)
+
+    @cached_property
+    def _workspace(self) -> Workspace:
+        """The working memory of all plans."""
+        return Workspace(self.ledger, GRAPH)
+
+    def devices(self) -> list[DeviceInfo]:
+        total, free = host_memory()
+        return [DeviceInfo(CPU, "CPU", total_memory=total, free_memory=free)]
+
+    def precision(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Precision:
+        single = self.float_dtype is np.float32
+        return Precision(DType.F32, DType.F32 if single else DType.F64)
+
+    def allocate(self, spec: Spec, placement: Placement) -> Buffer:
+        return HostBuffer(spec.nbytes, self.params.debug)
+
+    def weight(self, info: TensorInfo) -> Buffer:
+        assert self.model is not None
+        return MappedBuffer(self.model.data(info.name))
+
+    def supports(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Support:
+        gap = conversion_gap(op, specs)
+        return unsupported(gap) if gap else super().supports(op, specs)
+
+    def device_of(self, placement: Placement) -> str:
+        return CPU
+
+    def compile(self, graph: Graph) -> KernelPlan:
+        for node in graph.nodes:  # a cast's target dtype is an attribute, which `supports` does not see
+            if node.op is cast and encoding_gap(node.dtype):
+                raise UnsupportedOpError(
+                    f"backend {self.name!r} cannot run cast: {node.args[0]} to {node.dtype}: {encoding_gap(node.dtype)}"
+                )
+        return KernelPlan(self, graph)
+
+    def run_plan(self, plan: KernelPlan, cancel: Cancel | None) -> None:
+        """Run all nodes in order."""
+        with GATE.without_forks(), np.errstate(all="ignore"):  # infinities and NaN are ordinary results
+            for node in plan.graph.nodes:
+                if node.op is not None and not node.op.view:
+                    check_cancel(cancel)
+                    if GATE.forks:
+                        GATE.let_forks_pass()
+                    if plan.times is None:
+                        self.run_node(node, plan.arrays)
+                    else:
+                        begun = perf_counter()
+                        self.run_node(node, plan.arrays)
+                        plan.times.append(Timing((node.index,), perf_counter() - begun, CPU))
+
+    def run_node(self, node: Node, arrays: Sequence[Array]) -> None:
+        """Run one kernel; `arrays` holds the stored array of every node, by its index."""
+        op = node.op
+        assert op is not None
+        self._scratch.reset()
+        args = [
+            self.read_operand(node, value, arrays) if isinstance(value, Node) else value
+            for value in node.args
+        ]
+        if op.writes is not None:
+            # A tensor can be written into itself: `read_operand` then returned the target for both operands.
+            target = node.args[op.writes]
+            for i in op.operands:
+                if node.args[i] is target and i != op.writes:
+                    args[i] = args[i].copy()
+        result = self._calls[op](*args)
+        if op.writes is None:
+            self.store(node, result, arrays[node.index])
+
+    def read_operand(self, reader: Node, operand: Node, arrays: Sequence[Array]) -> Array:
+        """An operand as its kernel gets it."""
+        raw, op = np.atleast_1d(arrays[operand.index]), reader.op
+        assert op is not None
+        if not op.moves or (op.ids is not None and operand is reader.args[op.ids]):
+            return self.numbers(raw, operand.dtype)
+        if op.writes is None or operand is reader.args[op.writes]:
+            return raw
+        return self.data_to_write(raw, operand, reader.args[op.writes], whole=op is copy)
+
+    def numbers(self, raw: Array, dtype: DType, into: Array | None = None) -> Array:
+        """A stored array as numbers to compute with: converted into `into`, or into scratch memory."""
+        if into is None:
+            if dtype.is_integer or NUMPY.get(dtype) == self.float_dtype:
+                return raw
+            into = self._scratch.take(numbers_shape(raw, dtype), self.float_dtype)
+        return convert(raw, dtype, into)
+
+    def working_memory(self, node: Node) -> int:
+        """The bytes that a kernel makes: by default its result, before it is stored. Converted operands are not counted."""
+        return kernel_nbytes(node, self.float_dtype)
+
+    def store(self, node: Node, result: Array, out: Array) -> None:
+        """Round a kernel's result to the node's dtype, and store it in the node's array `out`."""
+        assert node.op is not None
+        if node.op.moves:
+            source = node.args[0].dtype
+            moved = result if source is node.dtype else encode(decode(result, source), node.dtype)
+            if np.size(moved) != out.size:
+                raise _wrong_shape(node, result)
+            out[...] = moved.reshape(out.shape)
+            return
+        if not same_shape(np.shape(result)[::-1], node.shape):
+            raise _wrong_shape(node, result)
+        if node.dtype in NUMPY and node.dtype is not DType.BF16:
+            np.copyto(out, np.reshape(result, out.shape), casting="unsafe")
+        else:
+            out[...] = encode(result, node.dtype).reshape(out.shape)
+
+    def resolve_view(self, node: Node, storage: Bytes) -> Array:
+        """A node's view of the bytes of its storage, as an array."""
+        return strided(storage, node)
+
+    def data_to_write(self, raw: Array, source: Node, target: Node, *, whole: bool) -> Array:
+        """The data of a write, converted to the target's dtype; a copy if it shares the target's storage.
+
+        `whole` data fill the target and take its shape, as blocks lie along the target's rows.
+        """
+        if source.dtype is not target.dtype:
+            values = decode(raw, source.dtype)
+            return encode(values.reshape(target.shape[::-1]) if whole else values, target.dtype)
+        return raw.copy() if source.storage is target.storage else raw
+
+
+class KernelPlan(Plan):
+    """A graph with its memory: a buffer for each slot, and an array for each node, a view of a buffer."""
+
+    def __init__(self, backend: KernelBackend, graph: Graph) -> None:
+        self.backend, self.graph = backend, graph
+        self._slots, sizes = assign_slots(graph)
+        self.nbytes = sum(sizes)
+        self._buffers: list[Buffer] = backend.ledger.take(GRAPH, self.nbytes, lambda: self._allocate(sizes))
+        self._storages: dict[int, Bytes] = {}
+        self.arrays: list[Array] = []
+        self.times: list[Timing] | None = None  # of the nodes, while a run is profiled
+        if backend.params.alloc_memory:
+            self.arrays = [backend.resolve_view(node, self._storage(node.storage)) for node in graph.nodes]
+        try:
+            self._join()
+        except BaseException:
+            self.close()
+            raise
+
+    def run(self, cancel: Cancel | None) -> None:
+        debug = self.backend.params.debug
+        if debug.poison:
+            self._each_buffer(HostBuffer.poison)
+        self.backend.run_plan(self, cancel)
+        if debug.guard_bytes:
+            self._each_buffer(HostBuffer.check_guards)
+            for node in self.graph.nodes:
+                if node.leaf is not None and isinstance(node.leaf.buffer, HostBuffer):
+                    node.leaf.buffer.check_guards()
+
+    def profile(self, cancel: Cancel | None) -> Timings:
+        times: list[Timing] = []
+        self.times = times
+        try:
+            self.run(cancel)
+        finally:
+            self.times = None
+        return lambda: times
+
+    def read(self, node: Node) -> Bytes:
+        return gather(self._storage(node.storage), node)
+
+    def close(self) -> None:
+        for buffer in self._buffers:
+            buffer.close()
+        self._buffers, self.arrays = [], []
+        self._storages.clear()
+        self.backend.ledger.give_back(GRAPH, self.nbytes)
+        self.backend._scratch.leave(self)
+        self.backend._workspace.give_back(self)
+
+    def _join(self) -> None:
+        """Book the working memory of the largest kernel, and make room for its converted operands."""
+        backend = self.backend
+        ops = [node for node in self.graph.nodes if node.op is not None and not node.op.view]
+        backend._scratch.join(
+            self, max((converted_nbytes(node, backend.float_dtype) for node in ops), default=0)
+        )
+        backend._workspace.take(self, max(map(backend.working_memory, ops), default=0))
+
+    def report(self) -> list[str]:
+        return [f"{CPU} {node.op.name} {node}" for node in self.graph.nodes if node.op is not None]
+
+    def _allocate(self, sizes: list[int]) -> list[Buffer]:
+        if not self.backend.params.alloc_memory:
+            return []
+        return [self.backend.allocate(Spec(DType.I8, (size,)), Placement()) for size in sizes]
+
+    def _storage(self, node: Node) -> Bytes:
+        if node.index not in self._storages:
+            buffer = node.leaf.buffer if node.leaf is not None else self._buffers[self._slots[node.index]]
+            assert buffer is not None
+            self._storages[node.index] = buffer.read()
+        return self._storages[node.index]
+
+    def _each_buffer(self, act: Callable[[HostBuffer], None]) -> None:
+        for buffer in self._buffers:
+            if isinstance(buffer, HostBuffer):
+                act(buffer)
+
+
+def _wrong_shape(node: Node, result: Array) -> ShapeError:
+    assert node.op is not None
+    return ShapeError(
+        f"the kernel of {node.op.name} returned shape {np.shape(result)}, not {node.shape[::-1]}"
+    )

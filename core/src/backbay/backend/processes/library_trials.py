@@ -1,0 +1,152 @@
+"""Trials of native libraries: a child process tries one, once on each machine, some with the cases below."""
+
+from __future__ import annotations
+
+import platform
+import signal
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ...data.cache_folder import CachedValue
+from ...data.encoding import Array, Bytes
+from ...types.dtypes import DType
+from .helper_processes import run_helper
+
+OF_THE_CODE = {getattr(signal, name, None) for name in ("SIGILL", "SIGSEGV", "SIGFPE", "SIGABRT", "SIGTRAP")}
+"""Signals that code brings upon itself, and will again, as where the CPU lacks an instruction.
+
+SIGTRAP is one of them: what a compiler puts where code must not come raises it on some CPUs, SIGILL on others. SIGBUS is
+none: it comes from a mapped file that is cut or cannot be read, from a full /dev/shm, and from memory that fails. Few
+CPUs raise it for code alone, and another trial costs less than a wrong verdict that stays. Any other comes from outside:
+SIGKILL where the system has no memory left, SIGTERM, SIGINT and SIGHUP from users.
+"""
+NO_MEMORY = ("bad_alloc", "MemoryError", "OutOfDeviceMemory", "OutOfHostMemory", "out of memory")
+"""Parts of what a child says that gets no memory, such as before C++ aborts."""
+
+
+def ended_from_outside(status: int, said: str) -> bool:
+    """Whether a child ended for no fault of the code that it tried; then it may not end so again.
+
+    `status` is its exit status, negative for a signal; `said` is what it said at its end.
+    """
+    return any(text in said for text in NO_MEMORY) or (status < 0 and -status not in OF_THE_CODE)
+
+
+def processor() -> str:
+    """The model and flags of this machine's CPU, where the system tells them."""
+    info = Path("/proc/cpuinfo")
+    if not info.exists():
+        return platform.processor()
+    lines = info.read_text().splitlines()
+    return "\n".join(
+        line for line in lines[:40] if line.startswith(("model name", "flags", "microcode", "Features"))
+    )
+
+
+def try_library(
+    label: str, library: Path, command: Sequence[str], *, timeout: float, facts: Iterable[object] = ()
+) -> str:
+    """What a command finds wrong with a library; it prints nothing if that is nothing.
+
+    The answer is remembered for this file, this machine, and other `facts` that it depends on. If the CPU lacks an
+    instruction that the library takes for granted, only the command's process dies.
+    """
+    status = library.stat()
+    file = str(library), status.st_size, status.st_mtime_ns
+    kept = CachedValue("trials", label, [*file, platform.machine(), processor(), *facts])
+    known = kept.recall()
+    if isinstance(known, str):
+        return known
+    found, lasts = _try(command, timeout)
+    if lasts:
+        kept.keep(found)
+    return found
+
+
+def _try(command: Sequence[str], timeout: float) -> tuple[str, bool]:
+    """What a command finds wrong, and whether that lasts."""
+    import subprocess
+
+    try:
+        done = run_helper(command, timeout=timeout)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"the trial did not end: {error}", False
+    if done.returncode == 0:
+        return done.stdout.strip(), True
+    last = (done.stdout + done.stderr).strip().splitlines()[-1:] or [""]
+    lasts = done.returncode < 0 and not ended_from_outside(done.returncode, done.stderr)
+    return f"the trial failed: {last[0]} (exit {done.returncode})", lasts
+
+
+# -- cases -----------------------------------------------------------------------------------------------
+
+SCALES = {DType.Q4_0: (0,), DType.Q8_0: (0,), DType.Q4_K: (0, 2), DType.Q6_K: (208,)}
+"""The places of scales in blocks."""
+TOKENS, HEADS, VALUES, KEYS = 9, 3, 18, 64
+
+
+@dataclass(frozen=True)
+class TrialCase:
+    """A call of an op: its name, its operands in the op's order (arrays of the reversed shape), and the result."""
+
+    op: str
+    operands: tuple[Array, ...]
+    expected: Array
+
+
+def recurrence_cases() -> list[TrialCase]:
+    """Both delta rules and the selective scan, of some tokens in two sequences, with decays of both widths."""
+    rng = np.random.default_rng(4)
+    each = 2, TOKENS, HEADS
+    s, a = rng.standard_normal((2, HEADS, VALUES, KEYS)), rng.uniform(-1, 0, (HEADS, 1))
+    q, k, share, dt = (rng.uniform(-0.1, 0.1, (*each, n)) for n in (KEYS, KEYS, 1, 1))
+    v, decay = rng.standard_normal((*each, VALUES)), rng.uniform(-1, 0, (*each, KEYS))
+    gated, removing = (s, q, k, v, decay, share), (s, q, k, v, decay, share, q)
+    scan, ids = (s[::-1], v, dt[..., 0], a, k, q), np.array([1, 0], np.int32)
+    return [
+        TrialCase("delta_rule", _single(gated), _delta_rule(*gated)),
+        TrialCase("delta_rule", _single(removing), _delta_rule(*removing)),
+        TrialCase("ssm_scan", (*_single(scan), ids), _selective_scan(scan[0][ids], *scan[1:])),
+    ]
+
+
+def random_blocks(dtype: DType, count: int, rng: np.random.Generator) -> Bytes:
+    """The blocks of `count` numbers, with any codes, and with scales near 1."""
+    blocks = rng.integers(0, 256, (count // dtype.block_size, dtype.type_size), np.uint8)
+    for place in SCALES[dtype]:
+        scale = rng.uniform(0.5, 1.5, len(blocks)).astype(np.float16)
+        blocks[:, place : place + 2] = scale.view(np.uint8).reshape(-1, 2)
+    return blocks.reshape(-1)
+
+
+def _single(operands: tuple[Array, ...]) -> tuple[Array, ...]:
+    return tuple(np.ascontiguousarray(x, np.float32) for x in operands)
+
+
+def _delta_rule(
+    s: Array, q: Array, k: Array, v: Array, decay: Array, share: Array, removed: Array | None = None
+) -> Array:
+    y = np.empty_like(v)
+    for t in range(v.shape[1]):
+        query, key, kept, part = (x[:, t, :, None] for x in (q, k, np.exp(decay), share))
+        read = key * kept if removed is None else removed[:, t, :, None]
+        known = (s * read).sum(-1, keepdims=True)
+        value = v[:, t, ..., None]
+        if removed is None:
+            s = s * kept + key * part * (value - known)
+        else:
+            s = s * kept + key * value - part * read * known
+        y[:, t] = (s * query).sum(-1)
+    return np.concatenate([y.ravel(), s.ravel()])
+
+
+def _selective_scan(s: Array, x: Array, dt: Array, a: Array, b: Array, c: Array) -> Array:
+    y, step = np.empty_like(x), np.log1p(np.exp(dt))
+    for t in range(x.shape[1]):
+        wide = step[:, t, :, None, None]
+        s = s * np.exp(wide * a[:, None]) + b[:, t, :, None] * x[:, t, ..., None] * wide
+        y[:, t] = (s * c[:, t, :, None]).sum(-1)
+    return np.concatenate([y.ravel(), s.ravel()])

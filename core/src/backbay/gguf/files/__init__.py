@@ -1,0 +1,1 @@
+"""The files of a model: one or several, the copies of their weights, and matrices that are stacked."""

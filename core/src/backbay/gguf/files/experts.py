@@ -1,0 +1,77 @@
+"""Old files have a matrix for each expert: stack these matrices to one tensor, as in newer files."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+
+import numpy as np
+
+from backbay.errors import ModelFileError
+
+from ..header.tensors import Bytes, Derived, TensorInfo
+
+_NAME = re.compile(r"(blk\.[0-9]+\.ffn_(?:gate|up|down))\.([0-9]+)\.weight")
+
+
+def stack_experts(
+    model: Path,
+    tensors: Mapping[str, TensorInfo],
+) -> tuple[dict[str, TensorInfo], dict[str, Derived]]:
+    """All tensors, with stacks in place of the experts' matrices, and how each stack is made.
+
+    Matrices stay single if they differ in type or shape, or if one is missing.
+    """
+    numbered: dict[str, dict[int, TensorInfo]] = defaultdict(dict)
+    for name, info in tensors.items():
+        if match := _NAME.fullmatch(name):
+            numbered[f"{match[1]}_exps.weight"][int(match[2])] = info
+    stacks = {
+        name: [each for _, each in sorted(found.items())]
+        for name, found in numbered.items()
+        if name not in tensors and _are_alike(found)
+    }
+    inside = {each.name for parts in stacks.values() for each in parts}
+    whole = {name: info for name, info in tensors.items() if name not in inside}
+    made = {
+        name: Derived(parts, _one_by_one(parts), partial(_write_stack, model, name))
+        for name, parts in stacks.items()
+    }
+    return whole | {name: _stack(name, parts) for name, parts in stacks.items()}, made
+
+
+def _write_stack(model: Path, name: str, parts: Iterable[Bytes]) -> Bytes:
+    """Map the matrices from a nameless temporary file: the system can drop that memory and read it again."""
+    try:
+        with tempfile.TemporaryFile(prefix="backbay-experts-") as file:
+            for part in parts:
+                file.write(part.data)
+            file.flush()
+            return np.frombuffer(mmap(file.fileno(), 0, access=ACCESS_READ), np.uint8)
+    except OSError as error:
+        expected = (
+            f"room in {tempfile.gettempdir()} to stack the experts of {name!r}, which the file holds singly"
+        )
+        found = f"{error.strerror or error}; set TMPDIR to another folder, or convert the model again"
+        raise ModelFileError(model, None, expected, found) from error
+
+
+def _one_by_one(parts: Sequence[TensorInfo]) -> Callable[[Callable[[TensorInfo], Bytes]], Iterator[Bytes]]:
+    return lambda data: map(data, parts)
+
+
+def _are_alike(found: Mapping[int, TensorInfo]) -> bool:
+    kinds = {(info.dtype, info.shape, info.nbytes) for info in found.values()}
+    return sorted(found) == list(range(len(found))) and len(kinds) == 1 and 0 not in kinds.pop()[1]
+
+
+def _stack(name: str, parts: Sequence[TensorInfo]) -> TensorInfo:
+    first = parts[0]
+    shape = (*first.shape, *[1] * (2 - len(first.shape)), len(parts))
+    return replace(first, name=name, shape=shape, nbytes=len(parts) * first.nbytes)

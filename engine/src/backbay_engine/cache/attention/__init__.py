@@ -1,0 +1,1 @@
+"""Caches that attention reads: of a text's own history, of an encoder's text, and of pictures."""

@@ -1,0 +1,152 @@
+"""The contents of a cache for one sequence, in a form that is the same for all backends, paddings and orders of cells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from backbay import BackbayError, DType, Tensor
+
+from ...errors import ForeignSnapshotError
+from ...steps.step import Ints
+from .storage import LayerMemory, Storage, filled
+
+COPIED = 256  # cells that one run copies: few, because its memory is not reserved
+LARGEST = float(np.finfo(np.float16).max)
+
+
+@final
+@dataclass(frozen=True)
+class Contents:
+    """Arrays by name, and numbers.
+
+    Keys and values of a layer are (positions, kv_heads, head_dim), in f16 if the cache is in 16 bits or fewer, but for
+    BF16; everything else is in f32.
+    """
+
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    numbers: Mapping[str, int] = field(default_factory=dict)
+
+    def part(self, prefix: str) -> Contents:
+        """The contents of a part, of names that begin with `prefix` and a dot."""
+        begin = len(prefix) + 1
+        named = f"{prefix}."
+        return Contents(
+            {name[begin:]: array for name, array in self.arrays.items() if name.startswith(named)},
+            {name[begin:]: number for name, number in self.numbers.items() if name.startswith(named)},
+        )
+
+    def number(self, name: str) -> int:
+        """A count or a position; ForeignSnapshotError if another kind of cache wrote the contents."""
+        if name not in self.numbers:
+            raise ForeignSnapshotError(f"the snapshot has no number {name!r}: another kind of cache wrote it")
+        if self.numbers[name] < 0:
+            raise ForeignSnapshotError(f"the snapshot's {name} must be 0 or more, it is {self.numbers[name]}")
+        return self.numbers[name]
+
+    def array(self, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
+        """An array of this shape; ForeignSnapshotError if there is none."""
+        array = self.arrays.get(name)
+        if array is None or array.shape != shape:
+            found = "none" if array is None else list(array.shape)
+            raise ForeignSnapshotError(
+                f"the snapshot's {name!r} should have the shape {list(shape)}, it has {found}"
+            )
+        return array
+
+
+def joined(parts: Iterable[tuple[str, Contents]]) -> Contents:
+    """The contents of several parts as one."""
+    arrays: dict[str, NDArray[Any]] = {}
+    numbers: dict[str, int] = {}
+    for prefix, part in parts:
+        arrays |= {f"{prefix}.{name}": array for name, array in part.arrays.items()}
+        numbers |= {f"{prefix}.{name}": number for name, number in part.numbers.items()}
+    return Contents(arrays, numbers)
+
+
+# -- keys and values -----------------------------------------------------------------------------------------
+
+
+def read_cells(storage: Storage, cells: Ints) -> dict[str, NDArray[Any]]:
+    """The keys and values of cells in all layers."""
+    if not storage.can_move():
+        raise BackbayError(
+            f"the backend cannot read rows of {storage.dtype}, so that no snapshot can be taken"
+        )
+    found: dict[str, NDArray[Any]] = {}
+    for i, layer in storage.layers.items():
+        parts = (("keys", layer.head_dim), ("values", layer.value_dim))
+        for part, width in parts if layer.within is None else parts[:1]:
+            rows = _read(storage, i, layer, part, cells)
+            found[f"{part}.{i}"] = _shortened(rows, storage.dtype).reshape(len(cells), layer.kv_heads, width)
+        if layer.within is not None:
+            end = layer.within + layer.value_dim
+            found[f"values.{i}"] = found[f"keys.{i}"][:, :, layer.within : end].copy()
+    return found
+
+
+def write_cells(storage: Storage, cells: Ints, contents: Contents) -> None:
+    """Write keys and values into cells of all layers; nothing is written unless all arrays have the right shapes."""
+    arrays: list[tuple[int, LayerMemory, NDArray[np.float32], NDArray[np.float32]]] = []
+    for i, layer in storage.layers.items():
+        keys = contents.array(f"keys.{i}", (len(cells), layer.kv_heads, layer.head_dim))
+        values = contents.array(f"values.{i}", (len(cells), layer.kv_heads, layer.value_dim))
+        arrays.append((i, layer, keys.reshape(len(cells), -1), values.reshape(len(cells), -1)))
+    for i, layer, keys, values in arrays if len(cells) else ():
+        _write(storage, i, layer, cells, keys, values)
+
+
+def _read(storage: Storage, i: int, layer: LayerMemory, part: str, cells: Ints) -> NDArray[np.float32]:
+    """Rows of a layer, (cells, width)."""
+    size = min(COPIED, storage.cells)
+    turned = part == "values" and storage.config.permuted_v
+    held = layer.key if part == "keys" else layer.value
+    rows: list[NDArray[np.float32]] = []
+    with storage.backend.new_context() as ctx:
+        host, at = ctx.input(), ctx.layer(i)
+        if turned:
+            held = storage.sliced(at, layer)  # (1, cells, width)
+            ids: Tensor = host.empty(DType.I32, size, held.dim(2))
+        else:
+            ids = host.empty(DType.I32, size)
+        result = held.rows(at, ids)
+        ctx.forward(result)
+        for low in range(0, len(cells), size):
+            ids.from_ints(np.broadcast_to(filled(cells[low : low + size], size), ids.shape[::-1]))
+            ctx.compute(result)
+            found = result.numpy().reshape((-1, size) if turned else (size, -1))
+            rows.append((found.T if turned else found)[: len(cells) - low].copy())
+    return np.concatenate(rows) if rows else np.zeros((0, 0), np.float32)
+
+
+def _write(
+    storage: Storage, i: int, layer: LayerMemory, cells: Ints, keys: NDArray[Any], values: NDArray[Any]
+) -> None:
+    size = min(COPIED, storage.cells)
+    with storage.backend.new_context() as ctx:
+        host, at = ctx.input(), ctx.layer(i)
+        ids = host.empty(DType.I32, size)
+        key = host.empty(DType.F32, keys.shape[1], size)
+        value = host.empty(DType.F32, values.shape[1], size)
+        ctx.forward(layer.key.set_rows(at, key, ids))
+        if layer.within is None:
+            ctx.forward(storage.write_values(at, layer, value, ids))
+        for low in range(0, len(cells), size):
+            ids.from_ints(filled(cells[low : low + size], size))
+            for leaf, rows in ((key, keys), (value, values)):
+                part = rows[low : low + size].astype(np.float32)
+                leaf.from_floats(np.pad(part, ((0, size - len(part)), (0, 0)), mode="edge"))
+            ctx.compute()
+
+
+def _shortened(rows: NDArray[np.float32], dtype: DType) -> NDArray[Any]:
+    """Rows in f16, if the cache's dtype says no more."""
+    if dtype is not DType.F16 and not dtype.is_quantized:
+        return rows
+    large = bool(rows.size) and bool((np.abs(rows) > LARGEST).any())  # blocks of quantized numbers may be
+    return rows if large else rows.astype(np.float16)

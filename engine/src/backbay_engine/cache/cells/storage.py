@@ -1,0 +1,282 @@
+"""The memory of a cache: leaves for the keys and values of each layer, and graphs that move cells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from backbay import Backend, Context, DType, DTypeError, ShapeError, Spec, Tensor, ops
+
+from ...steps.step import Ints
+from ..contract import Shift
+from .masks import NUMPY
+
+CHUNK = 512  # cells that one run of a mover moves
+WIPED = 64  # cells that one run overwrites: few, because its memory is not reserved
+
+
+@dataclass(frozen=True)
+class LayerMemory:
+    """A layer's keys, (head_dim * kv_heads, cells), and values, the same or permuted, (cells, width).
+
+    within   values are the features of the keys from this one on, so that `value` is `key`; None: they lie apart
+    """
+
+    key: Tensor
+    value: Tensor
+    head_dim: int
+    value_dim: int
+    kv_heads: int
+    within: int | None = None
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int | None]:
+        return self.head_dim, self.value_dim, self.kv_heads, self.within
+
+
+class Storage:
+    """The memory of all layers, with the same number of cells and dtype; a layer is allocated at its first use."""
+
+    def __init__(self, backend: Backend, dtype: DType, cells: int) -> None:
+        self.config = backend.cache_config()
+        check_dtype(backend, dtype)
+        self.backend, self.dtype, self.cells = backend, dtype, cells
+        self.layers: dict[int, LayerMemory] = {}
+        self._ctx = backend.new_context()
+        self._movers: dict[tuple[str, Shift | None], Mover] = {}
+
+    def close(self) -> None:
+        self.forget_movers()
+        self._ctx.close()
+
+    def layer(self, i: int, key: Tensor, value: Tensor) -> LayerMemory:
+        """The memory of a layer, for keys and values of these shapes, (head_dim, kv_heads, tokens)."""
+        sizes = key.dim(0), value.dim(0), key.dim(1), self._within(key, value)
+        if value.dim(1) != key.dim(1) or value.dim(2) != key.dim(2):
+            raise ShapeError(f"layer {i}: key {key} and value {value} must have the same heads and tokens")
+        layer = self.layers.get(i)
+        if layer is None:
+            layer = self.layers[i] = self._make(i, *sizes)
+            self.forget_movers()
+        elif layer.sizes != sizes:
+            raise ShapeError(
+                f"layer {i}: it holds (head_dim, value_dim, kv_heads, within) = {layer.sizes}, got {sizes}"
+            )
+        return layer
+
+    def _within(self, key: Tensor, value: Tensor) -> int | None:
+        """The feature of the keys that values begin with, if they are a view of the keys; None if they lie apart."""
+        if value.storage is not key or key.strides is not None:
+            return None
+        if any(value.dim(n) > 1 and value.stride(n) != key.stride(n) for n in (1, 2)):
+            return None
+        within, block = value.offset // key.dtype.type_size, self.dtype.block_size
+        fits = within + value.dim(0) <= key.dim(0) and within % block == 0 and not self.config.permuted_v
+        return within if fits else None
+
+    def _make(self, i: int, head_dim: int, value_dim: int, kv_heads: int, within: int | None) -> LayerMemory:
+        for n in (head_dim, value_dim):
+            if n % self.dtype.block_size:
+                raise DTypeError(
+                    f"layer {i}: heads of {n} cannot be stored as {self.dtype}, in blocks of {self.dtype.block_size}"
+                )
+        ctx = self._ctx.layer(i)
+        key = ctx.zeros(self.dtype, head_dim * kv_heads, self.cells, row_axis=1)
+        if within is not None:
+            return LayerMemory(key, key, head_dim, value_dim, kv_heads, within)
+        width = value_dim * kv_heads
+        if self.config.permuted_v:
+            value = ctx.zeros(self.dtype, self.cells, width, row_axis=0)
+        else:
+            value = ctx.zeros(self.dtype, width, self.cells, row_axis=1)
+        return LayerMemory(key, value, head_dim, value_dim, kv_heads)
+
+    def mask_rows(self, tokens: int) -> int:
+        """The rows of a step's mask: one for each token, and padding."""
+        return rounded_up(max(tokens, 1), self.config.mask_batch_padding)
+
+    def mask_nbytes(self, tokens: int) -> int:
+        """The bytes of a step's mask over all cells."""
+        return self.mask_rows(tokens) * self.cells * NUMPY[self.config.mask_dtype].itemsize
+
+    # -- writing and reading -----------------------------------------------------------------------------
+
+    def store(
+        self, ctx: Context, layer: int, key: Tensor, value: Tensor, cells: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Write a layer's keys and values, (head_dim, kv_heads, n), into cells; aliases of all keys and all values."""
+        held = self.layer(layer, key, value)
+        keys = held.key.set_rows(ctx, flat(ctx, key), cells)
+        if held.within is not None:
+            ctx.forward(keys)
+            return keys, keys
+        values = self.write_values(ctx, held, flat(ctx, value), cells)
+        ctx.forward(keys, values)
+        return keys, values
+
+    def write_values(self, ctx: Context, layer: LayerMemory, value: Tensor, cells: Tensor) -> Tensor:
+        """Write values, (width, n), into cells; an alias of all values."""
+        if not self.config.permuted_v:
+            return layer.value.set_rows(ctx, value, cells)
+        # Each element of a value is a row of one element in its own slice; all slices share the ids.
+        lifted = value.view(ctx, 0, (1, *value.shape), (value.dtype.type_size, value.stride(1)))
+        return self.sliced(ctx, layer).set_rows(ctx, lifted.permute(ctx, 0, 2, 1), cells)
+
+    def sliced(self, ctx: Context, layer: LayerMemory) -> Tensor:
+        """Permuted values as (1, cells, width)."""
+        return layer.value.reshape(ctx, 1, self.cells, layer.value_dim * layer.kv_heads)
+
+    def keys(self, ctx: Context, layer: LayerMemory, whole: Tensor, first: int, count: int) -> Tensor:
+        """A range of the keys, (head_dim, kv_heads, count)."""
+        return whole.reshape(ctx, layer.head_dim, layer.kv_heads, self.cells).slice(
+            ctx, 2, first, first + count
+        )
+
+    def values(self, ctx: Context, layer: LayerMemory, whole: Tensor, first: int, count: int) -> Tensor:
+        """A range of the values, (value_dim, kv_heads, count), or permuted (count, value_dim, kv_heads)."""
+        if layer.within is not None:
+            keys = self.keys(ctx, layer, whole, first, count)
+            return keys.slice(ctx, 0, layer.within, layer.within + layer.value_dim)
+        if not self.config.permuted_v:
+            return whole.reshape(ctx, layer.value_dim, layer.kv_heads, self.cells).slice(
+                ctx, 2, first, first + count
+            )
+        return whole.reshape(ctx, self.cells, layer.value_dim, layer.kv_heads).slice(
+            ctx, 0, first, first + count
+        )
+
+    # -- moving ------------------------------------------------------------------------------------------
+
+    def can_move(self) -> bool:
+        """Whether the backend can read rows of this dtype: moving and rotating need it."""
+        rows = Spec(self.dtype, (self.dtype.block_size, 1)), Spec(DType.I32, (1,))
+        return bool(self.backend.supports(ops.rows, rows))
+
+    def mover(self, part: Literal["keys", "values"], shift: Shift | None = None) -> Mover:
+        """The mover of the keys or values of all layers; with `shift`, keys are rotated as they move."""
+        mover = self._movers.get((part, shift))
+        if mover is None:
+            mover = self._movers[part, shift] = Mover(self, part, shift)
+        return mover
+
+    def wipe(self, cells: Ints) -> None:
+        """Overwrite cells of all layers with zeros."""
+        size = min(WIPED, self.cells)
+        with self.backend.new_context() as ctx:
+            host = ctx.input()
+            places, zeros = host.empty(DType.I32, size), dict[int, Tensor]()
+            for i, layer in self.layers.items():
+                at, key, value = (
+                    ctx.layer(i),
+                    layer.head_dim * layer.kv_heads,
+                    layer.value_dim * layer.kv_heads,
+                )
+                for width in (key, value):
+                    if width not in zeros:
+                        zeros[width] = host.zeros(DType.F32, width, size)
+                ctx.forward(layer.key.set_rows(at, zeros[key], places))
+                if layer.within is None:
+                    ctx.forward(self.write_values(at, layer, zeros[value], places))
+            for low in range(0, len(cells), size):
+                places.from_ints(filled(cells[low : low + size], size))
+                ctx.compute()
+
+    def forget_movers(self) -> None:
+        while self._movers:
+            self._movers.popitem()[1].close()
+
+
+class Mover:
+    """A graph that copies cells of all layers to other cells."""
+
+    def __init__(self, storage: Storage, part: Literal["keys", "values"], shift: Shift | None) -> None:
+        self._storage, self._size = storage, min(CHUNK, storage.cells)
+        self._ctx = storage.backend.new_context()
+        try:
+            host = self._ctx.input()
+            self._sources, self._targets = (host.empty(DType.I32, self._size) for _ in range(2))
+            self._wide: dict[int, Tensor] = {}  # by width: the sources, repeated for each slice
+            self._offsets = host.empty(DType.I32, self._size) if shift is not None else None
+            move = (
+                self._move_values if part == "values" and storage.config.permuted_v else self._rows_of(part)
+            )
+            for i, layer in storage.layers.items():
+                if part == "values" and layer.within is not None:
+                    continue
+                self._ctx.forward(move(self._ctx.layer(i), i, layer, shift))
+            self._ctx.reserve()
+        except BaseException:
+            self._ctx.close()
+            raise
+
+    def run(self, sources: Ints, targets: Ints, offset: int = 0) -> None:
+        """Copy cells; keys are rotated by `offset` positions. A chunk must not read cells that an earlier one wrote."""
+        size = self._size
+        for low in range(0, len(sources), size):
+            for leaf, cells in ((self._sources, sources), (self._targets, targets)):
+                leaf.from_ints(filled(cells[low : low + size], size))
+            for leaf in self._wide.values():
+                leaf.from_ints(np.broadcast_to(filled(sources[low : low + size], size), leaf.shape[::-1]))
+            if self._offsets is not None:
+                self._offsets.from_ints(np.full(size, offset, np.int32))
+            self._ctx.compute()
+
+    def close(self) -> None:
+        self._ctx.close()
+
+    def _rows_of(self, part: Literal["keys", "values"]) -> Callable[..., Tensor]:
+        def move(ctx: Context, i: int, layer: LayerMemory, shift: Shift | None) -> Tensor:
+            held = layer.key if part == "keys" else layer.value
+            rows = held.rows(ctx, self._sources)  # (width, cells)
+            if shift is not None and self._offsets is not None:
+                heads = rows.reshape(ctx, layer.head_dim, layer.kv_heads, self._size)
+                turned = shift(ctx, i, heads, self._offsets)
+                if turned.shape != heads.shape:
+                    raise ShapeError(f"layer {i}: the shift made {turned} of keys {heads}")
+                rows = flat(ctx, turned)
+            return held.set_rows(ctx, rows, self._targets)
+
+        return move
+
+    def _move_values(self, ctx: Context, i: int, layer: LayerMemory, shift: Shift | None) -> Tensor:
+        held = self._storage.sliced(ctx, layer)
+        width = held.dim(2)
+        if width not in self._wide:
+            self._wide[width] = self._ctx.input().empty(DType.I32, self._size, width)
+        return held.set_rows(ctx, held.rows(ctx, self._wide[width]), self._targets)
+
+
+def filled(cells: Ints, size: int) -> Ints:
+    """A chunk of cells, padded with its last one: writing the same data again does no harm."""
+    return np.pad(cells, (0, size - len(cells)), mode="edge")
+
+
+def flat(ctx: Context, x: Tensor) -> Tensor:
+    """(d, heads, n) as (d * heads, n), by one op for all sizes; no copy if heads are adjacent in memory."""
+    width, n = x.dim(0) * x.dim(1), x.dim(2)
+    adjoins = x.dim(1) == 1 or x.stride(1) == x.dtype.row_size(x.dim(0))
+    if adjoins and x.stride(0) == x.dtype.type_size:
+        return x.view(ctx, 0, (width, n), (x.stride(2),))
+    return x.contiguous(ctx, width, n)
+
+
+def rounded_up(n: int, step: int) -> int:
+    """The least multiple of `step` that is no less than n."""
+    return -(-n // step) * step
+
+
+def check_dtype(backend: Backend, dtype: DType) -> None:
+    """DTypeError if the backend cannot hold a cache of this dtype; it lists the dtypes that it can."""
+    config = backend.cache_config()
+    held = ", ".join(map(str, config.dtypes))
+    if dtype not in config.dtypes:
+        raise DTypeError(f"backend {backend.name} cannot hold a cache of {dtype}; it can hold {held}")
+    if config.permuted_v and dtype.is_quantized:
+        plain = ", ".join(str(kind) for kind in config.dtypes if not kind.is_quantized)
+        raise DTypeError(
+            f"backend {backend.name} permutes values, so that they cannot be {dtype}: take one of {plain}, or "
+            "turn flash attention on"
+        )

@@ -1,0 +1,1 @@
+"""Requests: their options, the jobs that they become, and their answers."""

@@ -1,0 +1,79 @@
+"""Answers: what a request for text gives, step by step and as a whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Literal, NamedTuple, TypeAlias, final
+
+from ...text.sampling import Sampled
+
+FinishReason: TypeAlias = Literal["stop", "length", "cancelled"]
+
+
+@dataclass
+class Timings:
+    """Where the time of a request went, in seconds."""
+
+    prompt_tokens: int = 0
+    reused_tokens: int = 0  # of the prompt, already in the cache
+    tokens: int = 0
+    resumed_tokens: int = 0  # of the answer, given by `resume`
+    guessed_tokens: int = 0  # that steps verified, if the model speculates
+    accepted_tokens: int = 0  # of these, those that were right
+    pictures: float = 0.0  # for the preparation and the encoding of the prompt's pictures
+    waited: float = 0.0  # for a free sequence
+    prompt: float = 0.0  # from the free sequence to the first token
+    generation: float = 0.0  # from the first token to the last
+
+    @property
+    def prompt_rate(self) -> float:
+        """Prompt tokens per second, reused ones not counted."""
+        return (self.prompt_tokens - self.reused_tokens) / self.prompt if self.prompt else 0.0
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second after the first that was made here."""
+        made = self.tokens - self.resumed_tokens
+        return (made - 1) / self.generation if self.generation and made > 1 else 0.0
+
+
+@dataclass
+class Completion:
+    """The result of a request for text: a whole answer, also if it was resumed."""
+
+    text: str
+    tokens: list[int]
+    finish_reason: FinishReason
+    logprobs: list[Sampled] | None = None  # one for each token made here; None if not asked for
+    stop: str | None = None  # the stop string that ended it
+    timings: Timings = field(default_factory=Timings)
+
+
+class TokenStep(NamedTuple):
+    """What one step of a request gave: the steps of an answer, joined, are its text and its tokens.
+
+    text           the text that is certain now; empty while a character or a stop string may be incomplete
+    tokens         the new tokens; none if the answer ends without one
+    logprobs       those of the new tokens; None if not asked for
+    finish_reason  why the answer ended, in its last step; None in the others
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    logprobs: tuple[Sampled, ...] | None = None
+    finish_reason: FinishReason | None = None
+
+
+@final
+class Clock:
+    """Measures consecutive periods of time."""
+
+    def __init__(self) -> None:
+        self._mark = perf_counter()
+
+    def lap(self) -> float:
+        """Seconds since the last lap."""
+        now = perf_counter()
+        passed, self._mark = now - self._mark, now
+        return passed

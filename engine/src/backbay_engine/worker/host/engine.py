@@ -1,0 +1,391 @@
+"""An engine in a process of its own, seen from the host."""
+
+from __future__ import annotations
+
+import logging
+import math
+import pickle
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from itertools import count
+from threading import RLock
+from time import monotonic
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+import backbay
+from backbay import (
+    Backend,
+    BackendMemory,
+    BackendParams,
+    BackendUnavailableError,
+    ClosedError,
+    ModelFileError,
+    OptionError,
+)
+from backbay.discovery import open_model
+from backbay.plugin import Cancel, Progress, close_after_fork, require_cancel
+
+from ...arguments import whole
+from ...engines.contract import Engine, Prompt
+from ...engines.guessing import GuessOptions
+from ...engines.keeping import KeepOptions
+from ...engines.places import Place, Places
+from ...engines.sight import SightOptions
+from ...engines.sizes import Path, Sizes
+from ...errors import DeadlineError
+from ...images.picture import Image
+from ...images.prepared import Prepared
+from ...images.prompts import Parts
+from ...images.store import Counters
+from ...runner.requests.answer import Completion
+from ...runner.requests.handle import Handle, OnStep
+from ...runner.requests.options import GenerationOptions
+from ...runner.state import SlotState, State, Totals
+from ...snapshots import Snapshot
+from ..wire import log_records
+from ..wire.failures import unpacked
+from ..wire.frames import Frame, Kind
+from ..wire.opened import Opened
+from ..wire.setup import (
+    Aside,
+    Count,
+    Embed,
+    EmbedPicture,
+    Encode,
+    Forget,
+    Generate,
+    Look,
+    Prepare,
+    Report,
+    Request,
+    Restore,
+    Score,
+    ScoreTokens,
+    Setup,
+    importable,
+    plain_params,
+    plain_path,
+    require_sendable,
+    sendable_guess,
+    sendable_keep,
+    sendable_sight,
+    working_folder,
+)
+from .asked import Asked, give
+from .loading import Loading
+from .process import WorkerProcess
+from .requests import Sent, generate_request, listed, saved
+from .resuming import Resuming
+
+log = logging.getLogger(__name__)
+
+LOADING = 120.0  # seconds that a worker may be silent: libraries hold Python's lock while they load
+ANSWERING = 30.0
+STOPPING = 5.0
+LOOKING = 0.5  # seconds for a worker to tell its state; then its last known state is given
+
+
+@final
+class WorkerEngine(Engine):
+    """Hands requests to a worker, and starts one when there are requests and none lives."""
+
+    def __init__(
+        self,
+        path: Path,
+        backend: str | type[Backend] | None,
+        params: BackendParams,
+        sizes: Sizes,
+        sight: SightOptions,
+        guess: GuessOptions | None = None,
+        keep: KeepOptions | None = None,
+        retries: int = 0,
+    ) -> None:
+        self._retries = whole("retries", retries, 0)
+        open_model(path).close()  # refuses a wrong file before backends are tried, which takes longer
+        # Chosen here: each worker would try all installed backends anew.
+        chosen = importable(backend) if isinstance(backend, type) else backbay.choose(backend).name
+        levels = log_records.levels()
+        self._places = Places(sizes.parallel, sizes.queue)
+        self._setup = Setup(
+            plain_path(path),
+            chosen,
+            plain_params(params),
+            replace(sizes, queue=None),  # requests wait here
+            levels,
+            sendable_sight(sight),
+            sendable_guess(guess),
+            sendable_keep(keep),
+        )
+        require_sendable(self._setup)
+        self._folder = working_folder()
+        self._lock = RLock()  # the garbage collector may close in the thread that holds it
+        self._asked: dict[int, Asked] = {}
+        self._numbers = count(1)
+        self._worker: WorkerProcess | None = None
+        self._loading = Loading()
+        self._seen, self._ended_totals = State(), Totals()
+        self._closed = False
+        self._closed_because = ""
+        close_after_fork(self)
+
+    @property
+    def pid(self) -> int | None:
+        """The id of the worker's process; None if none lives."""
+        worker = self._worker
+        return None if worker is None else worker.pid
+
+    # -- from any thread ---------------------------------------------------------------------------------
+
+    def load(self, progress: Progress | None = None, cancel: Cancel | None = None) -> None:
+        """Start the worker and wait until it has loaded the model; if that fails, close."""
+        require_cancel(cancel)
+        if progress is not None and not callable(progress):
+            raise OptionError(f"progress must be a function of one number, got {progress!r}")
+        try:
+            with self._lock:
+                worker = self._start()
+            opened = self._loading.wait(worker, progress, cancel)
+            self.facts, self.tokenizer = opened.facts, opened.tokenizer(self._setup.path)
+        except BaseException:
+            self.close()
+            raise
+
+    def check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"the model is closed{self._closed_because}")
+
+    def generate(
+        self, prompt: Prompt, options: GenerationOptions, on_step: OnStep | None, begin_by: float
+    ) -> Handle[Completion]:
+        request = generate_request(prompt, options, begin_by, self.facts, self.tokenizer)
+        resuming = Resuming(request, self._retries) if self._retries else None
+        with self._places.taken() as place:
+            return self._ask(request, on_step, place, begin_by, resuming)
+
+    def save(self, source: Sequence[int] | Handle[Any]) -> Snapshot:
+        return saved(source, self._answer)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        self._answer(Restore(bytes(snapshot.to_bytes())))
+
+    def score(self, prompt: Prompt) -> Handle[NDArray[np.float32]]:
+        with self._places.taken() as place:
+            return self._ask(Score(listed(prompt)), place=place)
+
+    def score_tokens(self, prompt: Sequence[int], top: int) -> Handle[int]:
+        with self._places.taken() as place:
+            return self._ask(ScoreTokens(list(prompt), top), place=place)
+
+    def embed(self, prompts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+        found: NDArray[np.float32] = self._answer(Embed([list(prompt) for prompt in prompts]))
+        return found
+
+    def prepare(self, picture: Image | Prepared) -> Prepared:
+        prepared: Prepared = self._answer(Prepare(picture))
+        return prepared
+
+    def encode(self, parts: Parts) -> list[int]:
+        ids: list[int] = self._answer(Encode(parts))
+        return ids
+
+    def embed_picture(self, picture: Image | Prepared) -> NDArray[np.float32]:
+        rows: NDArray[np.float32] = self._answer(EmbedPicture(picture))
+        return rows
+
+    def counters(self) -> Counters:
+        counters: Counters = self._answer(Count())
+        return counters
+
+    def state(self) -> State:
+        self.check_open()
+        worker, seen = self._worker, None
+        if worker is not None and worker.ready:
+            with suppress(TimeoutError, BackendUnavailableError):
+                seen = self._ask(Look()).result(LOOKING)
+        with self._lock:
+            if worker is None or worker is not self._worker or not worker.ready:
+                free = (SlotState(),) * self._places.parallel if self.facts.generates else ()
+                return State(free, self._places.held, self._ended_totals)
+            if seen is not None:
+                self._seen = seen
+            return replace(self._seen, totals=self._ended_totals + self._seen.totals)
+
+    def memory(self) -> BackendMemory:
+        memory: BackendMemory = self._answer(Report())
+        return memory
+
+    def forget(self) -> None:
+        self.check_open()
+        if self._worker is not None:  # a new one remembers nothing
+            self._ask(Forget()).result()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed, worker = True, self._worker
+            lost = list(self._asked.values())
+            self._asked.clear()
+        for asked in lost:
+            asked.handle.fail(
+                ClosedError("the model was closed, or nobody held it any longer, before the request was done")
+            )
+        if worker is not None:
+            worker.end()
+
+    def after_fork(self, reason: str) -> None:
+        """End all requests: this process is a forked child, and the worker belongs to its parent."""
+        lost, worker, self._worker = list(self._asked.values()), self._worker, None
+        self._lock, self._closed = RLock(), True
+        self._closed_because = self._closed_because or reason
+        self._asked.clear()
+        if worker is not None:
+            worker.after_fork()
+        for asked in lost:
+            asked.handle.after_fork(ClosedError(f"the model is closed{self._closed_because}"))
+
+    def _answer(self, request: Aside) -> Any:
+        """Ask, and wait for the answer; an interruption of the waiting cancels the request."""
+        handle = self._ask(request)
+        try:
+            return handle.result()
+        finally:
+            handle.cancel()
+
+    def _ask(
+        self,
+        request: Request,
+        on_step: OnStep | None = None,
+        place: Place | None = None,
+        begin_by: float = math.inf,
+        resuming: Resuming | None = None,
+    ) -> Handle[Any]:
+        number = next(self._numbers)
+        handle: Handle[Any] = Handle(partial(self._cancel, number), on_step, place)
+        try:
+            payload = pickle.dumps(request if resuming is None else resuming.request)
+        except Exception as error:
+            told = f"the options of a request to a model with a worker must be picklable: {error}"
+            raise OptionError(told) from error
+        asked = Asked(payload, handle, begin_by=begin_by, resuming=resuming)
+        if isinstance(request, Generate):
+            handle.request = Sent(number, request if resuming is None else resuming.request)
+        with self._lock:
+            self.check_open()
+            worker = self._worker or self._start()
+            self._asked[number] = asked
+            if worker.ready:
+                give(worker, number, asked)
+        return handle
+
+    def _cancel(self, number: int) -> None:
+        asked = self._asked.get(number)
+        if asked is not None:
+            asked.cancelled = True  # first: `give` looks at it after it has set the worker
+            if asked.worker is not None:
+                asked.worker.send(Kind.CANCEL, number)
+
+    def _start(self) -> WorkerProcess:
+        """Start a worker; the caller holds the lock."""
+        setup = replace(self._setup, levels=log_records.levels(), with_vocabulary=not self._loading.over)
+        try:
+            self._worker = WorkerProcess(setup, self._folder, self)
+        except RuntimeError as error:  # no more threads
+            raise BackendUnavailableError(f"the model's worker could not be started: {error}") from error
+        return self._worker
+
+    # -- in the worker's thread --------------------------------------------------------------------------
+
+    def take(self, worker: WorkerProcess, frame: Frame) -> None:
+        """Take what the worker says."""
+        asked = self._asked.get(frame.number)
+        if asked is not None:
+            try:
+                asked.take(frame, partial(self._over, frame.number))
+            except Exception as error:  # noqa: BLE001  such as no memory for a large result
+                self._over(frame.number)
+                asked.handle.fail(error)
+        elif frame.kind is Kind.READY:
+            with self._lock:
+                worker.ready = True
+                for number, waiting in self._asked.items():
+                    give(worker, number, waiting)
+            self._loading.tell(None)
+        elif frame.kind is Kind.OPENED:
+            self._take_facts(worker, pickle.loads(frame.payload))  # noqa: S301  our own worker wrote it
+        elif frame.kind is Kind.PROGRESS:
+            self._loading.tell(pickle.loads(frame.payload))  # noqa: S301
+        elif frame.kind is Kind.REFUSED:
+            worker.refusal = partial(unpacked, frame.payload)
+
+    def ended(self, worker: WorkerProcess, reason: str) -> None:
+        """The worker's process is over: its requests fail, but what it never began goes to another worker."""
+        told = f"the model's worker (process {worker.pid}) {reason}"
+        with self._lock:
+            self._worker = None
+            self._seen, self._ended_totals = State(), self._ended_totals + self._seen.totals
+            if self._closed:
+                return
+            ends = worker.refusal is not None  # no worker will load the model
+            asked_now = self._asked.items()
+            lost = [number for number, one in asked_now if ends or not one.survives(loaded=worker.ready)]
+            failed = [self._asked.pop(number).handle for number in lost]
+            for asked in self._asked.values():
+                asked.worker = None
+        for handle in failed:
+            handle.fail(worker.why_not(told))
+        if not worker.ready:
+            self._loading.tell(worker.why_not(told))
+        elif not failed:  # otherwise the requests tell of it
+            log.warning("%s", told)
+        self._start_if_needed()
+
+    def patience(self, worker: WorkerProcess) -> float | None:
+        """The seconds that a worker may be silent: fewer if all that it does is to be stopped, none if it does nothing."""
+        self._end_late()
+        if not worker.ready:
+            return STOPPING if self._loading.stops else LOADING
+        with self._lock:
+            running = [asked.cancelled for asked in self._asked.values()]
+        if not running:
+            return None
+        return STOPPING if all(running) else ANSWERING
+
+    def _end_late(self) -> None:
+        """End the requests that no worker has begun by their deadlines: it loads, or stands still."""
+        now = monotonic()
+        with self._lock:
+            waiting = [(number, asked) for number, asked in self._asked.items() if not asked.begun]
+            late = [number for number, asked in waiting if asked.begin_by <= now]
+            handles = [self._asked.pop(number).handle for number in late]
+        for handle in handles:
+            handle.fail(DeadlineError("the request had not begun by its deadline: the worker was not ready"))
+
+    def _start_if_needed(self) -> None:
+        with self._lock:
+            if self._worker is not None or not self._asked:
+                return
+            try:
+                self._start()
+            except BackendUnavailableError as error:
+                failing = [partial(asked.handle.fail, error) for asked in self._asked.values()]
+                self._asked.clear()
+            else:
+                return
+        for fail in failing:  # without the lock, as `on_step` is the caller's
+            fail()
+
+    def _take_facts(self, worker: WorkerProcess, opened: Opened) -> None:
+        if not self._loading.over:
+            self._loading.tell(opened)
+        elif opened.facts != self.facts:
+            expected = f"the model that was loaded first, {self.facts}"
+            worker.refusal = partial(ModelFileError, self._setup.path, None, expected, opened.facts)
+            worker.kill()
+
+    def _over(self, number: int) -> None:
+        with self._lock:
+            self._asked.pop(number, None)

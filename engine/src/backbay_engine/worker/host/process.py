@@ -1,0 +1,193 @@
+"""The process of a worker, seen from the host: its start, its frames, its end."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from queue import SimpleQueue
+from threading import Thread, current_thread
+from typing import IO, Protocol, final
+
+from backbay import BackendUnavailableError
+from backbay.plugin import raise_if_starved, start_helper
+
+from ..deaths import memory_kills, why_ended
+from ..wire import log_records
+from ..wire.frames import Frame, Kind, Sender, frames
+from ..wire.setup import Setup
+from .watch import Watch
+
+PATIENCE = 5.0  # seconds for a worker to free its model when it is closed; then it is killed
+_PROGRAM = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from backbay_engine.worker.program import main; main()"
+)
+
+
+class Listener(Protocol):
+    """Takes what a worker says, in the worker's own thread."""
+
+    def take(self, worker: WorkerProcess, frame: Frame) -> None: ...
+    def ended(self, worker: WorkerProcess, reason: str) -> None: ...
+    def patience(self, worker: WorkerProcess) -> float | None:
+        """The seconds that a worker may be silent now; None while nobody waits for it."""
+
+
+@final
+class WorkerProcess:
+    """A started worker. Its thread starts the process, lives as long as it, and hands all that it says to a listener.
+
+    On Linux a process may ask to be killed when the thread that started it ends: hence a thread of its own.
+    """
+
+    def __init__(self, setup: Setup, folder: str | None, listener: Listener) -> None:
+        self._setup, self._folder, self._listener = setup, folder, listener
+        self._outgoing: SimpleQueue[Frame | None] = SimpleQueue()
+        self._process: subprocess.Popen[bytes] | None = None
+        self.ready = False
+        self.heard = 0  # parts of frames
+        self._still = 0.0  # seconds without a sign of life, for which it was killed
+        self.refusal: Callable[[], BaseException] | None = None  # the error of its load
+        self._thread = Thread(target=self._run, name="backbay worker", daemon=True)
+        self._thread.start()
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    def send(self, kind: Kind, number: int = 0, payload: bytes = b"") -> None:
+        """Send a frame, without waiting for the worker to read it."""
+        self._outgoing.put(Frame(kind, number, payload))
+
+    def end(self) -> None:
+        """Let the worker free its model and end; kill it if it does not."""
+        self._outgoing.put(None)
+        if self._thread is current_thread():  # the garbage collector may close a model in any thread
+            self.kill()
+            return
+        self._thread.join(PATIENCE)
+        if self._thread.is_alive():
+            self.kill()
+            self._thread.join(PATIENCE)
+
+    def ping(self) -> None:
+        self.send(Kind.PING)
+
+    def stood_still(self, seconds: float) -> None:
+        """Kill the worker, which gave no sign of life for so long."""
+        self._still = seconds
+        self.kill()
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+
+    def after_fork(self) -> None:
+        """In a forked child: let go of the parent's worker."""
+        if self._process is None:
+            return
+        self._process.returncode = 0  # it is no child of this process
+        for pipe in (self._process.stdin, self._process.stdout):
+            with suppress(OSError):
+                _pipe(pipe).close()
+
+    def why_not(self, told: str) -> BaseException:
+        """The error of what needs this worker, which ended as it is told."""
+        if self.refusal is not None:
+            return self.refusal()
+        where = "" if self.ready else " while it loaded the model"
+        return BackendUnavailableError(f"{told}{where}")
+
+    # -- in its thread -----------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        reason = "ended"
+        try:
+            reason = self._serve()
+        except Exception as error:  # noqa: BLE001  without a process, threads or memory
+            if self._process is not None:
+                self._process.kill()
+                self._process.wait()
+            reason = f"could not be started: {type(error).__name__}: {error}"
+            if self._process is None:
+                self.refusal = partial(_not_started, error)
+        finally:
+            self._listener.ended(self, reason)
+
+    def _serve(self) -> str:
+        """Start the process, and hand on what it says; why it ended."""
+        kills = memory_kills()
+        process = self._process = _started(self._folder)
+        with _pipe(process.stdout) as said:
+            Thread(target=self._write, args=(process,), name="backbay requests", daemon=True).start()
+            watch = Watch(self, partial(self._listener.patience, self))
+            try:
+                for frame in frames(said, self._hear):
+                    self._take(frame)
+            except Exception as error:  # noqa: BLE001  no frames, or no memory for them
+                process.kill()
+                process.wait()
+                return f"was ended, as it sent what cannot be read: {type(error).__name__}: {error}"
+            finally:
+                watch.end()
+        return self._reason(process, kills)
+
+    def _hear(self) -> None:
+        self.heard += 1
+
+    def _take(self, frame: Frame) -> None:
+        if frame.kind is Kind.LOG:
+            log_records.handle(frame.payload)
+        else:
+            self._listener.take(self, frame)
+
+    def _write(self, process: subprocess.Popen[bytes]) -> None:
+        with suppress(OSError), _pipe(process.stdin) as pipe:  # if the process died, the other thread tells
+            sender = Sender(pipe)
+            sender.send(Kind.SETUP, payload=pickle.dumps(self._setup))
+            while (sent := self._outgoing.get()) is not None:
+                sender.send(*sent)
+
+    def _reason(self, process: subprocess.Popen[bytes], kills: int | None) -> str:
+        """Why the process ended; it has closed its pipe."""
+        try:
+            status = process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            status = process.wait()
+        self._outgoing.put(None)
+        return (
+            f"was killed: it stood still for {self._still:g} s" if self._still else why_ended(status, kills)
+        )
+
+
+def _not_started(error: Exception) -> BackendUnavailableError:
+    try:
+        raise_if_starved(error, "starting the model's worker")
+    except BackendUnavailableError as starved:
+        return starved
+    return BackendUnavailableError(f"the model's worker could not be started: {error}")
+
+
+def _started(folder: str | None) -> subprocess.Popen[bytes]:
+    if not sys.executable:
+        raise BackendUnavailableError("this Python has no sys.executable")
+    warnings = [f"-W{option}" for option in sys.warnoptions]
+    return start_helper(
+        [sys.executable, "-P", *warnings, "-c", _PROGRAM, json.dumps([str(place) for place in sys.path])],
+        bufsize=0,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=folder,
+    )
+
+
+def _pipe(pipe: IO[bytes] | None) -> io.FileIO:
+    assert isinstance(pipe, io.FileIO)  # Popen opened it without a buffer
+    return pipe
