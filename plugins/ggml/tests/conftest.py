@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import os
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from native_sources import compiled
 
 from backbay import Backend, BackendParams
 from backbay_ggml import Ggml
 from backbay_ggml.library.library import load_library
 from backbay_ggml.library.native import ENDING, STEM, TILES, NativeCode
 from backbay_ggml.library.native_trial import TRIALS
-
-SOURCES = Path(__file__).parents[1] / "lib"
 
 # Spinning threads are slow beside busy neighbours. libgomp reads this when it is loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -28,17 +25,6 @@ def backend() -> Iterator[Backend]:
     """A new backend, so that a test may count its memory."""
     with Ggml(None, BackendParams(num_threads=2)) as made:
         yield made
-
-
-def compiled(folder: Path, *options: str) -> Path:
-    """A folder with the native code of the sources, compiled anew."""
-    compiler = shutil.which("c++")
-    if compiler is None:
-        pytest.skip("no C++ compiler")
-    sources = [str(source) for source in SOURCES.glob("*.cpp")]
-    given = ["-std=c++17", "-O2", "-fPIC", "-shared", *options]
-    subprocess.run([compiler, *given, *sources, "-o", str(folder / f"{STEM}{ENDING}")], check=True)
-    return folder
 
 
 def opened(folder: Path) -> NativeCode:

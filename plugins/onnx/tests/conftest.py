@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
-from backbay_onnx.session.native import PURPOSES, NativeCode, native_code, why_not_native
+import pytest
+from native_sources import compiled
+
+from backbay_onnx.session.native import (
+    PURPOSES,
+    STEM,
+    TILES,
+    NativeCode,
+    instructions,
+    native_code,
+    why_not_native,
+)
 
 
 @pytest.fixture
@@ -15,6 +26,15 @@ def native() -> NativeCode:
     if code is None or any(why_not):
         pytest.skip(f"no native code: {why_not}")
     return code
+
+
+@pytest.fixture(scope="session")
+def library_with_tiles(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The native code that processors with AMX run, whose instructions are emulated."""
+    [path] = compiled(tmp_path_factory.mktemp("tiles"), "-DBACKBAY_EMULATED_TILES").glob(f"{STEM}.*")
+    if not instructions(path, TILES):
+        pytest.skip("no code for this processor")
+    return path
 
 
 @pytest.fixture

@@ -198,7 +198,7 @@ class OnnxBackend(Backend):
         return MappedBuffer(self.model.data(info.name))
 
     def book_weights(self) -> None:
-        native = frozenset[DType]() if self.native is None else self.native.dtypes
+        native = frozenset[DType]() if self.native is None else frozenset(self.native.products)
         self.weights = WeightStore(self.model, self.device, self._book_form, native)
         for info in self.model.tensors.values() if self.model is not None else ():
             packs = self.weights.packs(info)

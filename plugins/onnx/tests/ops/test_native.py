@@ -14,8 +14,8 @@ from model_file import quantized, write_model
 import backbay
 from backbay import BackendParams, DType
 from backbay_onnx.lowering.graph_lowering import name_following_weights
-from backbay_onnx.session.native import DOMAIN, FORMATS, NativeCode
-from backbay_onnx.session.native_trial import ROWS, node, run
+from backbay_onnx.session.native import DOMAIN, FORMATS, WITH_TILES, NativeCode
+from backbay_onnx.session.native_trial import ROWS, Multiplication, node, run
 
 IN, OUT = 512, 264
 DTYPES = (DType.Q4_0, DType.Q8_0, DType.Q4_K, DType.Q6_K)
@@ -25,7 +25,7 @@ NAMES = ("blk.0.q", "blk.0.k")
 @pytest.fixture(params=DTYPES, ids=str)
 def path(request: pytest.FixtureRequest, native: NativeCode, tmp_path: Path) -> Path:
     """A file with two matrices, and one of three experts."""
-    if request.param not in native.dtypes:
+    if request.param not in native.products:
         pytest.skip("no native code for this type on this processor")
     rng = np.random.default_rng(3)
     weights = {name: (request.param, quantized(rng, request.param, IN, OUT)) for name in NAMES}
@@ -89,6 +89,19 @@ def test_a_column_has_the_same_result_alone_among_others_and_on_any_number_of_th
             made[threads, count] = y.numpy()
     for (_, count), found in made.items():
         np.testing.assert_array_equal(found, made[1, 300][:count])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("columns", [15, 16, 41, 300])
+def test_a_session_gives_the_same_products_with_tiles(
+    library_with_tiles: Path, native: NativeCode, dtype: DType, columns: int
+) -> None:
+    number = FORMATS[dtype]
+    found = [
+        Multiplication(path, dtype, format_, ROWS, IN).product(columns)
+        for path, format_ in ((native.path, number), (library_with_tiles, number + WITH_TILES))
+    ]
+    np.testing.assert_array_equal(*found)
 
 
 def test_products_of_experts_and_rows_are_right(path: Path) -> None:

@@ -11,10 +11,23 @@ import numpy as np
 import pytest
 
 import backbay
+from backbay import DType
 from backbay_onnx.session import native as module
 from backbay_onnx.session import native_trial
 from backbay_onnx.session.doctor import diagnose
-from backbay_onnx.session.native import OFF, PRODUCTS, STEM, VARIABLE, NativeCode, native_code, why_not_native
+from backbay_onnx.session.native import (
+    FORMATS,
+    OFF,
+    PRODUCTS,
+    PURPOSES,
+    STEM,
+    TILES,
+    VARIABLE,
+    WITH_TILES,
+    NativeCode,
+    native_code,
+    why_not_native,
+)
 
 FAULTY = """
 #include <csignal>
@@ -74,7 +87,7 @@ def test_code_without_the_ops_is_not_used(tmp_path: Path, monkeypatch: pytest.Mo
     "native code that computes wrongly on this processor, in the onnx backend",
     "ONNX Runtime's own code computes",
 )
-@pytest.mark.parametrize("purpose", native_trial.TRIALS)
+@pytest.mark.parametrize("purpose", PURPOSES)
 def test_a_trial_tells_wrong_results(
     purpose: str, native: NativeCode, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -145,3 +158,45 @@ def test_a_trial_is_remembered_for_its_file(
     )
     assert why_not_native(PRODUCTS) == ""
     assert native.path.is_file()
+
+
+def test_tiles_that_take_more_time_are_not_used(
+    library_with_tiles: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native_trial, "FASTER", 1e9)
+    assert native_trial.tiles(library_with_tiles) == ""
+    monkeypatch.setattr(native_trial, "FASTER", 0.0)
+    assert native_trial.tiles(library_with_tiles).startswith("no faster for q4_0, 16 columns: ")
+
+
+def test_tiles_with_other_results_are_not_used(
+    library_with_tiles: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Faulty(native_trial.Multiplication):
+        def __init__(self, path: Path, dtype: DType, format_: int, rows: int, inner: int) -> None:
+            super().__init__(path, dtype, format_, rows, inner)
+            self.wrong = format_ >= WITH_TILES and dtype == DType.Q8_0
+
+        def product(self, columns: int) -> np.ndarray:
+            return super().product(columns) + np.float32(self.wrong and columns == 31)
+
+    monkeypatch.setattr(native_trial, "FASTER", 1e9)
+    monkeypatch.setattr(native_trial, "Multiplication", Faulty)
+    assert native_trial.tiles(library_with_tiles) == "other results for q8_0, 31 columns"
+
+
+@pytest.mark.parametrize("why_not", ["", "no faster"])
+def test_many_columns_take_tiles_after_their_trial_and_doctor_says_so(
+    library_with_tiles: Path, monkeypatch: pytest.MonkeyPatch, why_not: str
+) -> None:
+    monkeypatch.setenv(VARIABLE, str(library_with_tiles))
+    tried = module.why_not_native
+    monkeypatch.setattr(
+        module, "why_not_native", lambda purpose: why_not if purpose == TILES else tried(purpose)
+    )
+    monkeypatch.setattr("backbay_onnx.session.doctor.why_not_native", module.why_not_native)
+    code = native_code()
+    assert code is not None
+    assert code.products == {dtype: n + WITH_TILES * (not why_not) for dtype, n in FORMATS.items()}
+    told = diagnose([])["products of quantized weights"]
+    assert told.endswith("without AMX: no faster" if why_not else "AMX multiplies where columns are many")

@@ -33,9 +33,7 @@ class Settings:
     usual: bool  # caches may be bound in part, and on a GPU no row is written twice: each run checks that it fits
     resident: bool = False  # weights and caches lie on a device that is not the host
     copied: bool = False  # each run copies bound memory to a device and back
-    native_products: frozenset[DType] = (
-        frozenset()
-    )  # of weights that native code multiplies as they are stored
+    native_products: Mapping[DType, int] = field(default_factory=dict)  # formats by dtype, as of NativeCode
     native_attention: bool = False
     native_gates: bool = False
     native_recurrence: bool = False

@@ -37,7 +37,7 @@ def peak_memory(graph: Graph, copied: Collection[int], native: NativeCode | None
     if native is None:
         return PeakMemory(graph, declared, copied)
     for op in (ops.mulmat, ops.mulmat_full_prec):
-        declared[op] = matrix.native_codes(native.dtypes)
+        declared[op] = matrix.native_codes(native.products)
     if native.gates:
         declared[ops.silu] = nothing
     if native.recurs:

@@ -74,7 +74,7 @@ def _per_block(b: Lowering, w: Operand, part: str, ids: str) -> str:
 
 def _native_product(b: Lowering, w: Operand, x: str, expert: int | None) -> str:
     """By code of ours, which reads weights as they are stored: columns become codes once for all weights they meet."""
-    rows, format_ = w.node.dim(1), FORMATS[w.dtype]
+    rows, format_ = w.node.dim(1), b.settings.native_products[w.dtype]
     codes = b.add("Columns", x, domain=DOMAIN, format=format_)
     return b.add(
         "Products", b.value(w.node, "raw"), codes, domain=DOMAIN, format=format_, first=(expert or 0) * rows,

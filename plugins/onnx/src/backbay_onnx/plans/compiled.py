@@ -106,7 +106,7 @@ class Sessions:
         settings = Settings(
             exact=services.exact,
             usual=usual,
-            native_products=services.weights.native,
+            native_products={} if services.native is None else services.native.products,
             native_attention=services.native is not None and services.native.attends,
             native_gates=services.native is not None and services.native.gates,
             native_recurrence=services.native is not None and services.native.recurs,

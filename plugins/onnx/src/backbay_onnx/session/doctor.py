@@ -10,7 +10,17 @@ from backbay.plugin import CPU
 
 from .device import device_of
 from .device_trial import why_not
-from .native import ATTENTION, GATES, PRODUCTS, RECURRENCE, instructions, native_code, why_not_native
+from .native import (
+    ATTENTION,
+    GATES,
+    PRODUCTS,
+    RECURRENCE,
+    TILES,
+    NativeCode,
+    instructions,
+    native_code,
+    why_not_native,
+)
 from .providers import GPU_PROVIDERS
 from .runtime import DISTRIBUTIONS, is_installed, runtime
 
@@ -45,4 +55,14 @@ def _native(purpose: str) -> str:
     if code is None or why_not:
         return f"by ONNX Runtime: {why_not}"
     made = f"by native code, for {instructions(code.path, purpose)}"
-    return f"{made}, of {', '.join(sorted(map(str, code.dtypes)))}" if purpose == PRODUCTS else made
+    if purpose != PRODUCTS:
+        return made
+    return f"{made}, of {', '.join(sorted(map(str, code.products)))}{_tiles(code)}"
+
+
+def _tiles(code: NativeCode) -> str:
+    """What products of many columns do where the processor has AMX."""
+    if not instructions(code.path, TILES):
+        return ""
+    why_not = why_not_native(TILES)
+    return f"; without AMX: {why_not}" if why_not else "; AMX multiplies where columns are many"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
@@ -26,8 +26,10 @@ DOMAIN = "backbay"  # of the custom ops
 DISTRIBUTION = "backbay-ggml-lib"
 STEM = "libbackbay_kernels"
 FORMATS = {DType.Q4_0: 0, DType.Q8_0: 2, DType.Q4_K: 3, DType.Q6_K: 5}  # as in products.h
+WITH_TILES = 64  # TILES of products.h
 ATTENTION, GATES, PRODUCTS, RECURRENCE = "attention", "gates", "products", "recurrence"  # purposes
 PURPOSES = (PRODUCTS, ATTENTION, GATES, RECURRENCE)
+TILES = "tiles"  # a purpose beside products, which few processors have code for
 MOST_KEYS = 256  # numbers in a row of a state, in recurrences
 TIMEOUT = 60.0  # seconds
 MISSING = f"native code is not installed; remedy: install {DISTRIBUTION} (in a clone: pip install ./plugins/ggml/lib)"
@@ -38,7 +40,7 @@ class NativeCode:
     """A file of custom ops, with the purposes that it serves on this machine."""
 
     path: Path
-    dtypes: frozenset[DType]  # of weights that products take
+    products: Mapping[DType, int]  # by the dtype of the weights: the format that the ops are given
     attends: bool
     gates: bool  # silu
     recurs: bool  # the delta rule and the selective scan
@@ -51,8 +53,8 @@ def native_code() -> NativeCode | None:
     if not any(serves.values()):
         return None
     path = _found()
-    dtypes = dtypes_of(path) if serves[PRODUCTS] else frozenset[DType]()
-    return NativeCode(path, dtypes, serves[ATTENTION], serves[GATES], serves[RECURRENCE])
+    products = formats_of(path, tiles=not why_not_native(TILES)) if serves[PRODUCTS] else {}
+    return NativeCode(path, products, serves[ATTENTION], serves[GATES], serves[RECURRENCE])
 
 
 @cache
@@ -76,15 +78,20 @@ def instructions(path: Path, purpose: str) -> str:
     """The instruction set that this processor runs, of those that a file has code for; empty if there is none."""
     loaded: Any = ctypes.CDLL(str(path))
     _ = loaded.RegisterCustomOps
-    ask = getattr(loaded, f"backbay_{purpose}_instructions")
+    ask = getattr(loaded, f"backbay_{purpose}_instructions", None)
+    if ask is None:  # an older file
+        return ""
     ask.restype = ctypes.c_char_p
     return (ask() or b"").decode()
 
 
-def dtypes_of(path: Path) -> frozenset[DType]:
-    """The dtypes of weights that products of a file take on this processor."""
+def formats_of(path: Path, *, tiles: bool = False) -> dict[DType, int]:
+    """The formats that products of a file are given, by the dtypes that they take on this processor.
+
+    `tiles`: many columns are multiplied by AMX.
+    """
     takes = ctypes.CDLL(str(path)).backbay_products_takes
-    return frozenset(dtype for dtype, number in FORMATS.items() if takes(number))
+    return {dtype: number + WITH_TILES * tiles for dtype, number in FORMATS.items() if takes(number)}
 
 
 def _found() -> Path:

@@ -6,6 +6,7 @@ It exits with 0, and prints what is wrong; nothing if the results agree.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,16 +17,19 @@ from onnx import NodeProto, helper
 from backbay import DType
 from backbay.plugin import Array, TrialCase, decode, random_blocks, recurrence_cases
 
-from .native import ATTENTION, DOMAIN, FORMATS, GATES, PRODUCTS, RECURRENCE, dtypes_of
+from .native import ATTENTION, DOMAIN, FORMATS, GATES, PRODUCTS, RECURRENCE, TILES, formats_of
 from .runtime import runtime
 
 CLOSE = 1e-3
 ROWS, INNER, COLUMNS = 70, 1280, 9
+COUNTS = (*range(16, 33), 41, 64)  # of columns: tiles of each size
+TIMED = (16, 64)
+FASTER = 0.95  # of the time without AMX
 
 
 def products(path: Path) -> bool:
     """Whether products of random weights of each dtype are right, and rows of the weights."""
-    return all(_multiplies(path, dtype) for dtype in dtypes_of(path))
+    return all(_multiplies(path, dtype) for dtype in formats_of(path))
 
 
 def _multiplies(path: Path, dtype: DType) -> bool:
@@ -45,6 +49,47 @@ def _multiplies(path: Path, dtype: DType) -> bool:
     return np.array_equal(rows, numbers[ids]) and bool(
         np.allclose(product, expected, rtol=CLOSE, atol=CLOSE * np.abs(expected).max())
     )
+
+
+def tiles(path: Path) -> str:
+    """What keeps products of many columns by AMX from being used: other bits than without it, or more time."""
+    ways = [formats_of(path, tiles=tiles) for tiles in (False, True)]
+    for dtype in ways[0]:
+        sides = [Multiplication(path, dtype, way[dtype], ROWS, INNER) for way in ways]
+        for columns in COUNTS:
+            without, found = (side.product(columns) for side in sides)
+            if found.tobytes() != without.tobytes():
+                return f"other results for {dtype}, {columns} columns"
+        sides = [Multiplication(path, dtype, way[dtype], 768, 1024) for way in ways]
+        for columns in TIMED:
+            without, took = (min(side.seconds(columns) for _ in range(7)) for side in sides)
+            if took > FASTER * without:
+                times = f"{took * 1e3:.2f} ms in place of {without * 1e3:.2f}"
+                return f"no faster for {dtype}, {columns} columns: {times}"
+    return ""
+
+
+class Multiplication:
+    """A session that multiplies columns with random weights of a dtype, in a format."""
+
+    def __init__(self, path: Path, dtype: DType, format_: int, rows: int, inner: int) -> None:
+        nodes = [
+            node("Columns", ["x"], "codes", format=format_),
+            node("Products", ["w", "codes", "w"], "y", format=format_, first=0, rows=rows),
+        ]
+        self._rng, self._inner = np.random.default_rng(2), inner
+        self._weights = random_blocks(dtype, rows * inner, self._rng).reshape(rows, -1)
+        self._session = opened(path, nodes, {"w": np.uint8, "x": np.float32}, ["y"])
+
+    def product(self, columns: int) -> Array:
+        x = np.random.default_rng(columns).standard_normal((columns, self._inner), np.float32)
+        [y] = self._session.run(["y"], {"w": self._weights, "x": x})
+        return np.asarray(y)
+
+    def seconds(self, columns: int) -> float:
+        begun = time.perf_counter()
+        self.product(columns)
+        return time.perf_counter() - begun
 
 
 def attention(path: Path) -> bool:
@@ -100,12 +145,14 @@ def _recurs(path: Path, case: TrialCase) -> bool:
 
 
 CUSTOM = {"delta_rule": "DeltaRule", "ssm_scan": "SelectiveScan"}
-TRIALS: dict[str, Callable[[Path], bool]] = {
+TRIALS: dict[str, Callable[[Path], bool | str]] = {
     ATTENTION: attention,
     GATES: gates,
     PRODUCTS: products,
     RECURRENCE: recurrence,
+    TILES: tiles,
 }
+"""Each tells whether all is right, or what is not."""
 
 
 def node(op: str, inputs: Sequence[str], output: str, **attributes: Any) -> NodeProto:
@@ -117,7 +164,14 @@ def run(
     path: Path, nodes: Sequence[NodeProto], given: Mapping[str, Array], wanted: Sequence[str]
 ) -> list[Array]:
     """Values of a model of these nodes."""
-    kinds = {name: helper.np_dtype_to_tensor_dtype(array.dtype) for name, array in given.items()}
+    session = opened(path, nodes, {name: array.dtype for name, array in given.items()}, wanted)
+    found: list[Array] = session.run(list(wanted), dict(given))
+    return found
+
+
+def opened(path: Path, nodes: Sequence[NodeProto], given: Mapping[str, Any], wanted: Sequence[str]) -> Any:
+    """A session of a model of these nodes; `given` are NumPy's types of its inputs."""
+    kinds = {name: helper.np_dtype_to_tensor_dtype(np.dtype(dtype)) for name, dtype in given.items()}
     inputs = [helper.make_tensor_value_info(name, kind, None) for name, kind in kinds.items()]
     outputs = [helper.make_tensor_value_info(name, 1, None) for name in wanted]
     opsets = [helper.make_opsetid("", 20), helper.make_opsetid(DOMAIN, 1)]
@@ -127,15 +181,13 @@ def run(
     options: Any = ort.SessionOptions()
     options.log_severity_level, options.intra_op_num_threads = 4, 2
     options.register_custom_ops_library(str(path))
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    found: list[Array] = session.run(list(wanted), dict(given))
-    return found
+    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 def main(path: str, purpose: str) -> int:
     """Try the code of a file for a purpose."""
-    if not TRIALS[purpose](Path(path)):
-        sys.stdout.write("wrong results")
+    found = TRIALS[purpose](Path(path))
+    sys.stdout.write(found if isinstance(found, str) else "" if found else "wrong results")
     return 0
 
 
