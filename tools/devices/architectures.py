@@ -20,10 +20,10 @@ from backbay import BackendParams, DType, GPULayers, GPULayersList
 from backbay_engine.models import load_model
 
 TESTS = Path(__file__).parents[2] / "engine" / "tests"
-sys.path += [str(TESTS), str(TESTS / "inputs")]
+sys.path[:0] = [str(TESTS), str(TESTS / "inputs")]
 
-from model_files import DATA, KIND_NAMES, KINDS, NAMES, changed, unpacked
-from model_scripts import CAPACITY, answers, nmse
+from model_files import DATA, KIND_NAMES, KINDS, NAMES, changed, unpacked  # noqa: E402
+from model_scripts import CAPACITY, answers, nmse  # noqa: E402
 
 LIMIT = 1e-3  # operands of products may be rounded to f16
 FILES = [*((name, DATA) for name in NAMES), *((name, KINDS) for name in KIND_NAMES)]

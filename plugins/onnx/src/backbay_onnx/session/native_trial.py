@@ -62,9 +62,9 @@ def tiles(path: Path) -> str:
                 return f"other results for {dtype}, {columns} columns"
         sides = [Multiplication(path, dtype, way[dtype], 768, 1024) for way in ways]
         for columns in TIMED:
-            without, took = (min(side.seconds(columns) for _ in range(7)) for side in sides)
-            if took > FASTER * without:
-                times = f"{took * 1e3:.2f} ms in place of {without * 1e3:.2f}"
+            usual, took = (min(side.seconds(columns) for _ in range(7)) for side in sides)
+            if took > FASTER * usual:
+                times = f"{took * 1e3:.2f} ms in place of {usual * 1e3:.2f}"
                 return f"no faster for {dtype}, {columns} columns: {times}"
     return ""
 
