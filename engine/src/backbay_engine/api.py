@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .chats import ChatRequest
 from .checkpoints import Located, locate, models_in, projector_beside
 from .conversion import convert
 from .errors import (
@@ -18,6 +19,7 @@ from .errors import (
     SnapshotError,
     TemplateError,
     TokenizerError,
+    ToolsError,
 )
 from .images.picture import Image
 from .images.prepared import Prepared
@@ -28,13 +30,30 @@ from .runner.requests.handle import Handle
 from .runner.requests.options import GenerationOptions
 from .runner.state import SlotState, State, Totals
 from .snapshots import Snapshot
+from .text.answers import (
+    AnswerReader,
+    CallArguments,
+    CallBegun,
+    Piece,
+    PlainReader,
+    Reasoning,
+    Text,
+    ToolCall,
+    ToolChoice,
+    Tools,
+    tools_of,
+)
 from .text.formats import ResponseFormat
 from .text.sampling import Constraint, Sampled, SamplingParams, TokenLogprob
 from .text.tokenizers import Tokenizer, tokenizer_from_gguf
 
 __all__ = [
     "LLM",
+    "AnswerReader",
     "CacheShiftError",
+    "CallArguments",
+    "CallBegun",
+    "ChatRequest",
     "Completion",
     "Constraint",
     "ContextOverflowError",
@@ -47,8 +66,11 @@ __all__ = [
     "ImageError",
     "Located",
     "LogitsError",
+    "Piece",
+    "PlainReader",
     "Prepared",
     "QueueFullError",
+    "Reasoning",
     "RequestError",
     "ResponseFormat",
     "ResponseFormatError",
@@ -59,11 +81,16 @@ __all__ = [
     "SnapshotError",
     "State",
     "TemplateError",
+    "Text",
     "Timings",
     "TokenLogprob",
     "TokenStep",
     "Tokenizer",
     "TokenizerError",
+    "ToolCall",
+    "ToolChoice",
+    "Tools",
+    "ToolsError",
     "Totals",
     "convert",
     "estimate",
@@ -72,4 +99,5 @@ __all__ = [
     "models_in",
     "projector_beside",
     "tokenizer_from_gguf",
+    "tools_of",
 ]

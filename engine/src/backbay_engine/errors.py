@@ -33,6 +33,10 @@ class ResponseFormatError(RequestError):
     """A response format that is not understood, that no answer can have, or that is too large."""
 
 
+class ToolsError(RequestError):
+    """Tools that are no tools, that the chat template cannot show, or that the model cannot be made to call."""
+
+
 class QueueFullError(BackbayError):
     """As many requests wait as may wait; `waiting` is their number. The same request may succeed later."""
 

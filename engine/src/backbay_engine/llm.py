@@ -17,10 +17,11 @@ from backbay.plugin import naming_limits
 
 from .arguments import moment, whole
 from .cache.contract import Cache
+from .chats import CHAT_OPTIONS, ChatRequest, chat_request
 from .engines.contract import Engine
 from .engines.local import LocalEngine
 from .engines.prompting import Prompting, StoreView, UserPrompt
-from .errors import RequestError
+from .errors import RequestError, ToolsError
 from .images.encoder import Encoder
 from .images.prepared import Prepared
 from .images.prompts import Parts
@@ -33,6 +34,7 @@ from .runner.state import State
 from .runner.step_cache import StepCache
 from .snapshots import Snapshot
 from .steps.step import Step
+from .text.answers import Piece, ToolChoice, Tools, tools_of
 from .text.chat import ChatTemplate, chat_template_from_gguf
 from .text.pairs import pair_ids
 from .text.sampling import Sampled
@@ -93,9 +95,57 @@ class LLM:
         """Answer a conversation: messages with a role and content, formatted by the model's chat template.
 
         Content is a text, or parts such as {"type": "text", "text": ...}, {"type": "image", "image": ...} and OpenAI's
-        {"type": "image_url", "image_url": {"url": "data:..."}}.
+        {"type": "image_url", "image_url": {"url": "data:..."}}. The options are those of `prepare_chat` (tools ...) and
+        of `submit`. Reasoning and calls of tools are apart from the text; `message` goes on with the conversation.
         """
-        return self.generate(self.chat_prompt(messages), **options)
+        chat, options = self._asked(messages, options)
+        return chat.told_apart(self.generate(chat.prompt, **options))
+
+    def stream_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Iterator[Piece]:
+        """Answer a conversation piece by piece: text, reasoning, and calls with their arguments as they grow.
+
+        Takes what `chat` takes. Leaving the loop cancels the request.
+        """
+        chat, options = self._asked(messages, options)
+        handle = self.submit(chat.prompt, **options)
+        return Pieces(handle, chat.pieces(handle), self)
+
+    def _asked(
+        self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]
+    ) -> tuple[ChatRequest, dict[str, Any]]:
+        """A conversation and the options of `submit`."""
+        chat = self.prepare_chat(messages, **{name: options[name] for name in CHAT_OPTIONS & options.keys()})
+        return chat, {**chat.options, **{name: options[name] for name in options.keys() - CHAT_OPTIONS}}
+
+    def prepare_chat(
+        self,
+        /,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Tools | Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: ToolChoice = "auto",
+        parallel_tool_calls: bool = True,
+        response_format: Any = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> ChatRequest:
+        """A conversation for `submit`, and what reads the answer.
+
+        tools                what the answer may call, as OpenAI has it: {"type": "function", "function": {"name": ...}}
+        tool_choice          auto; none; required: the answer is a call; or {"type": "function", "function": {"name": ...}}
+        parallel_tool_calls  whether the answer may have several calls
+        response_format      what the answer must be; it has no reasoning then: if the template has begun it, it ends
+        variables            further ones of the chat template, such as enable_thinking
+        """
+        asked = (
+            tools if isinstance(tools, Tools) else tools_of(tools, tool_choice, parallel=parallel_tool_calls)
+        )
+        given = dict(variables or {})
+        if asked.definitions:
+            if "tools" not in self.template.source:
+                raise ToolsError("the model's chat template takes no tools")
+            given["tools"] = asked.definitions
+        prompt = self.chat_prompt(messages, **given)
+        return chat_request(prompt, self.template.source, self.tokenizer, asked, response_format)
 
     @naming_limits("a chat template")
     def chat_prompt(self, /, messages: Sequence[Mapping[str, Any]], **variables: Any) -> list[int] | Parts:

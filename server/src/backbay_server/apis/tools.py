@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
+from backbay_engine import Tools
+
 from ..errors import InvalidRequestError
-from ..generation import Tools
 
 
 def tools_of(

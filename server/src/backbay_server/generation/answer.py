@@ -7,13 +7,12 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, NamedTuple, final
 
-from backbay_engine import LLM, Completion, Handle, Sampled, Tokenizer, TokenStep
+from backbay_engine import LLM, AnswerReader, Completion, Handle, Sampled, Text, Tokenizer, TokenStep
 
 from ..errors import UnavailableError
 from ..watching import Meter
 from .bridge import Bridge
 from .events import Delta, Event, Finish, Reason, Usage
-from .forms import AnswerReader, Text
 from .prompts import Made
 
 

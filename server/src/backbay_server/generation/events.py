@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
-from backbay_engine import Sampled, Timings
-
-from .forms import Piece
+from backbay_engine import Piece, Sampled, Timings
 
 Reason: TypeAlias = Literal["stop", "length", "tool_calls"]
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from backbay_engine import LLM
+from backbay_engine import LLM, AnswerReader, PlainReader, ToolsError
 
 from ..errors import InvalidRequestError
-from .forms import AnswerForm, AnswerReader, PlainReader, call_format, form_of, reader_of
 from .gaps import gap_prompt
 from .lengths import require_fitting
 from .requests import Conversation, Format, Gap, Prompt
@@ -17,8 +15,6 @@ from .requests import Conversation, Format, Gap, Prompt
 Made: TypeAlias = Any  # token ids, or the engine's parts of a prompt with pictures
 RESERVED: Final = frozenset(("add_generation_prompt", "chat_template", "messages", "tools"))
 MOST_PICTURES: Final = 64  # of one request
-_TAIL: Final = 8  # tokens that hold the mark of reasoning, if the template has begun it
-_FINAL: Final = "<|channel|>final<|message|>"
 
 
 class Prepared(NamedTuple):
@@ -48,36 +44,33 @@ def prepared(llm: LLM, asked: Prompt, wanted: Format | None) -> Prepared:
             "an answer in a format calls no tools: leave out either tools or response_format",
             param="response_format",
         )
-    prompt = made(llm, asked)
-    form = form_of(llm.template.source, tools=bool(tools.definitions))
-    inside = form.thinking is not None and _ends_with(llm, prompt, form.thinking[0])
-    if wanted is not None:
-        return Prepared(_continued(llm, prompt, form, inside=inside), format=wanted)
-    if tools.forced:
-        prompt, inside = _without_reasoning(llm, prompt, form, inside=inside), False
-    # Nothing has checked the definitions of Ollama's clients.
-    functions = [each["function"] for each in tools.definitions if "function" in each]
-    schemas = {each["name"]: each.get("parameters") or {} for each in functions if "name" in each}
-    reader = partial(reader_of, form, inside=inside, parallel=tools.parallel, schemas=schemas)
-    shown = [id for mark in form.marks if (id := llm.tokenizer.token_id(mark)) in llm.tokenizer.control_ids]
-    if not (tools.forced or tools.strict):
-        return Prepared(prompt, reader, shown=shown)
-    return Prepared(prompt, reader, call_format(form, tools, llm.tokenizer, inside=inside), "tools", shown)
+    messages, variables = _checked(llm, asked)
+    try:
+        chat = llm.prepare_chat(messages, tools=tools, response_format=wanted, variables=variables)
+    except ToolsError as error:
+        raise InvalidRequestError(str(error), param="tools") from None
+    asked_by = "tools" if tools.definitions else "response_format"
+    return Prepared(
+        chat.prompt, chat.reader, chat.options["response_format"], asked_by, chat.options["shown"]
+    )
 
 
 def made(llm: LLM, said: Conversation) -> Made:
     """The prompt of a conversation."""
+    messages, variables = _checked(llm, said)
+    try:
+        return llm.prepare_chat(messages, tools=said.tools, variables=variables).prompt
+    except ToolsError as error:
+        raise InvalidRequestError(str(error), param="tools") from None
+
+
+def _checked(llm: LLM, said: Conversation) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, Any]]:
+    """The messages of a conversation, and the variables of the chat template."""
     reserved = RESERVED & said.variables.keys()
     if reserved:
         raise InvalidRequestError(f"a request may not set the template's {', '.join(sorted(reserved))}")
     require_fitting(llm, said.messages, said.tools.definitions, said.variables)
-    template = llm.template.source
-    variables = dict(said.variables)
-    if said.tools.definitions:
-        if "tools" not in template:
-            raise InvalidRequestError("the model's chat template takes no tools", param="tools")
-        variables["tools"] = said.tools.definitions
-    return llm.chat_prompt(_with_known_roles(said.messages, template), **variables)
+    return _with_known_roles(said.messages, llm.template.source), said.variables
 
 
 def require_few_pictures(messages: Sequence[Mapping[str, Any]]) -> None:
@@ -89,32 +82,6 @@ def require_few_pictures(messages: Sequence[Mapping[str, Any]]) -> None:
         raise InvalidRequestError(
             f"the conversation has {pictures} pictures, at most {MOST_PICTURES} are taken"
         )
-
-
-def _continued(llm: LLM, prompt: Made, form: AnswerForm, *, inside: bool) -> Made:
-    """The prompt of an answer in a format: the form's own beginning is in the prompt, too."""
-    if form.channels:
-        return _joined(llm, prompt, _FINAL)
-    return _without_reasoning(llm, prompt, form, inside=inside)
-
-
-def _without_reasoning(llm: LLM, prompt: Made, form: AnswerForm, *, inside: bool) -> Made:
-    """The prompt of an answer that has no room for reasoning: what the template has begun ends."""
-    return _joined(llm, prompt, f"\n{form.thinking[1]}\n\n") if inside and form.thinking else prompt
-
-
-def _joined(llm: LLM, prompt: Made, text: str) -> Made:
-    """A prompt with more text; one with pictures stays as it is."""
-    if not isinstance(prompt, list):
-        return prompt
-    return [*prompt, *llm.tokenizer.encode(text, add_special=False)]
-
-
-def _ends_with(llm: LLM, prompt: Made, mark: str) -> bool:
-    """Whether a prompt ends with a mark, and space."""
-    if not isinstance(prompt, list):
-        return False
-    return llm.tokenizer.decode(prompt[-_TAIL:], special=True).rstrip().endswith(mark.rstrip())
 
 
 def _with_known_roles(messages: Sequence[Mapping[str, Any]], template: str) -> Sequence[Mapping[str, Any]]:

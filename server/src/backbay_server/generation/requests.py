@@ -6,25 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, TypeAlias, final
 
+from backbay_engine import Tools
+
 SEEDS: Final = 2**63  # clients give negative ones, too
 LEAST_SHARE: Final = 1e-9  # clients give a top_p of 0 for the most likely token alone
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Tools:
-    """The tools that an answer may call.
-
-    definitions  as OpenAI has them; none: calls are not looked for in the answer
-    strict       names of tools whose arguments obey their schemas; those of others are as the model chooses
-    forced       whether the answer must be a call of one of the tools
-    parallel     whether an answer may have several calls; otherwise it has the first one only
-    """
-
-    definitions: Sequence[Mapping[str, Any]] = ()
-    strict: frozenset[str] = frozenset()
-    forced: bool = False
-    parallel: bool = True
 
 
 @final
@@ -33,7 +18,7 @@ class Conversation:
     """Messages for the model's chat template, and further variables of the template."""
 
     messages: Sequence[Mapping[str, Any]]
-    tools: Tools = Tools()
+    tools: Tools = field(default_factory=Tools)
     variables: Mapping[str, Any] = field(default_factory=dict)
 
 

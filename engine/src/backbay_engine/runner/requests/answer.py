@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Literal, NamedTuple, TypeAlias, final
+from typing import Any, Literal, NamedTuple, TypeAlias, final
 
+from ...text.answers import ToolCall
 from ...text.sampling import Sampled
 
-FinishReason: TypeAlias = Literal["stop", "length", "cancelled"]
+FinishReason: TypeAlias = Literal["stop", "length", "cancelled", "tool_calls"]
 
 
 @dataclass
@@ -40,7 +41,11 @@ class Timings:
 
 @dataclass
 class Completion:
-    """The result of a request for text: a whole answer, also if it was resumed."""
+    """The result of a request for text: a whole answer, also if it was resumed.
+
+    reasoning   what the model wrote before its answer, told apart by `chat`
+    tool_calls  the calls of tools, told apart by `chat`
+    """
 
     text: str
     tokens: list[int]
@@ -48,6 +53,21 @@ class Completion:
     logprobs: list[Sampled] | None = None  # one for each token made here; None if not asked for
     stop: str | None = None  # the stop string that ended it
     timings: Timings = field(default_factory=Timings)
+    reasoning: str = ""
+    tool_calls: list[ToolCall] = field(default_factory=list)
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The answer as a message, to go on with the conversation."""
+        made: dict[str, Any] = {"role": "assistant", "content": self.text}
+        if self.reasoning:
+            made["reasoning_content"] = self.reasoning
+        if self.tool_calls:
+            made["tool_calls"] = [
+                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.values}}
+                for call in self.tool_calls
+            ]
+        return made
 
 
 class TokenStep(NamedTuple):

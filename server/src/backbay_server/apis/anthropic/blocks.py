@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import final
 
-from ...generation import CallArguments, CallBegun, Piece, Reasoning, Text, arguments_of
+from backbay_engine import CallArguments, CallBegun, Piece, Reasoning, Text, ToolCall
+
 from .answers import (
     Block,
     BlockDelta,
@@ -87,5 +88,5 @@ def whole_blocks(pieces: Iterable[Piece]) -> list[Block]:
     for place, texts in arguments.items():
         block = blocks[place]
         assert isinstance(block, UseBlock)
-        block.input = arguments_of("".join(texts))
+        block.input = ToolCall(block.id, block.name, "".join(texts)).values
     return blocks

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
+from backbay_engine import Tools
+
 from ...errors import InvalidRequestError
-from ...generation import Conversation, Options, Tools, schema_format
+from ...generation import Conversation, Options, schema_format
 from ..reasoning import reasoning_variables
 from ..tools import tools_of
 from . import requests as given

@@ -7,7 +7,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from ...generation import Answer, Delta, Finish, Piece, Request
+from backbay_engine import Piece
+
+from ...generation import Answer, Delta, Finish, Request
 from ...transport.answers import Json, Stream, event_sse, event_stream, named_sse
 from ..endpoint import Call, Endpoint
 from .answers import (

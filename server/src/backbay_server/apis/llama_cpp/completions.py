@@ -8,7 +8,9 @@ from typing import Any, Final, final
 
 from msgspec import UNSET
 
-from ...generation import Answer, Delta, Finish, Request, Text
+from backbay_engine import Text
+
+from ...generation import Answer, Delta, Finish, Request
 from ...transport.answers import Json, Stream, encode, event_stream, sse
 from ..endpoint import Call, Endpoint
 from ..logprobs import chosen_of

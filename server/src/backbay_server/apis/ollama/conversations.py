@@ -6,8 +6,10 @@ from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from backbay_engine import Tools
+
 from ...errors import InvalidRequestError
-from ...generation import Conversation, Format, Gap, Options, Request, Tools, schema_format
+from ...generation import Conversation, Format, Gap, Options, Request, schema_format
 from ..reasoning import reasoning_variables
 from . import requests as given
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import final
 
-from backbay_engine import Tokenizer
+from backbay_engine import CallArguments, CallBegun, Reasoning, Text, Tokenizer, ToolCall
 
-from ...generation import CallArguments, CallBegun, Delta, Reasoning, Text, arguments_of
+from ...generation import Delta
 from ..logprobs import ChosenLogprob, chosen_of
 from .answers import Call, Function
 
@@ -61,5 +61,9 @@ class Parts:
     def _end_call(self) -> None:
         if self._open is not None:
             begun, arguments = self._open
-            self._new.calls.append(Call(begun.id, Function(begun.name, arguments_of("".join(arguments)))))
+            self._new.calls.append(
+                Call(
+                    begun.id, Function(begun.name, ToolCall(begun.id, begun.name, "".join(arguments)).values)
+                )
+            )
         self._open = None

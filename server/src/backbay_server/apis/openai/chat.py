@@ -8,21 +8,10 @@ from typing import Final
 
 from msgspec import UNSET
 
-from backbay_engine import Sampled, Tokenizer
+from backbay_engine import CallBegun, Piece, Reasoning, Sampled, Text, Tokenizer, Tools
 
 from ...errors import InvalidRequestError
-from ...generation import (
-    Answer,
-    CallBegun,
-    Conversation,
-    Delta,
-    Finish,
-    Piece,
-    Reasoning,
-    Request,
-    Text,
-    Tools,
-)
+from ...generation import Answer, Conversation, Delta, Finish, Request
 from ...transport.answers import Json, Stream, encode, event_stream, sse
 from ..endpoint import Call, Endpoint
 from ..logprobs import chosen_of

@@ -8,10 +8,10 @@ from typing import Final
 
 from msgspec import UNSET
 
-from backbay_engine import Sampled, Tokenizer
+from backbay_engine import Sampled, Text, Tokenizer
 
 from ...errors import InvalidRequestError
-from ...generation import Answer, Delta, Finish, Gap, Request, Text
+from ...generation import Answer, Delta, Finish, Gap, Request
 from ...transport.answers import Json, Stream, encode, event_stream, sse
 from ..endpoint import Call, Endpoint
 from ..fields import MOST_TEXTS

@@ -6,8 +6,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from backbay_engine import Tools
+
 from ...errors import InvalidRequestError
-from ...generation import Tools
 from ..tools import tools_of
 from .chat_requests import Choice, Function, ImagePart, Message, Part, TextPart, ToolCall
 

@@ -6,8 +6,10 @@ import time
 from collections.abc import AsyncGenerator
 from typing import Final
 
+from backbay_engine import Reasoning
+
 from ....errors import InvalidRequestError
-from ....generation import Answer, Conversation, Finish, Options, Reasoning, Request
+from ....generation import Answer, Conversation, Finish, Options, Request
 from ....transport.answers import Json, Stream, event_sse, event_stream
 from ...endpoint import Call, Endpoint
 from ...logprobs import chosen_of

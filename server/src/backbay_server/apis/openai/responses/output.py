@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import final
 
-from ....generation import CallBegun, Piece, Reasoning, Text
+from backbay_engine import CallBegun, Piece, Reasoning, Text
+
 from ...logprobs import ChosenLogprob
 from . import answers, events
 from .answers import FunctionCall, Item, Message, OutputText, ReasoningText, Status

@@ -7,14 +7,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, final
 
-from backbay_engine import Tokenizer
-
-from ...errors import InvalidRequestError
-from ..requests import Format, Tools
+from ...errors import ToolsError
+from ..tokenizers import Tokenizer
 from .answer_form import AnswerForm
 from .arguments import Schema, Tags, is_text
 from .call_style import CallStyle
 from .mark_search import first_mark
+from .tools import Tools
 
 # llguidance's option: calls are written on one line, so that no model goes on with spaces
 _ONE_LINE: Final = {"whitespace_pattern": " ?"}
@@ -30,7 +29,7 @@ _KIND: Final = r"( ?(<\|constrain\|>)?json)?"
 _HEADER: Final = rf"{_KIND}(<\|channel\|>(commentary|analysis))?{_KIND} ?<\|message\|>"
 
 
-def call_format(form: AnswerForm, tools: Tools, tokenizer: Tokenizer, *, inside: bool) -> Format:
+def call_format(form: AnswerForm, tools: Tools, tokenizer: Tokenizer, *, inside: bool) -> Mapping[str, Any]:
     """The format of an answer that is a call, if one is demanded; otherwise of any text, in which calls obey schemas.
 
     inside  the prompt has begun the reasoning
@@ -190,17 +189,16 @@ def _are_schemas(properties: object) -> bool:
 
 
 def _require_known(schema: Schema, known: frozenset[str]) -> None:
-    """InvalidRequestError if a schema has a keyword that marks around parameters cannot obey."""
+    """ToolsError if a schema has a keyword that marks around parameters cannot obey."""
     unknown = sorted(schema.keys() - known - _NOTES)
     if unknown:
         raise _not_demanded(", ".join(unknown))
 
 
-def _not_demanded(what: str) -> InvalidRequestError:
-    return InvalidRequestError(
+def _not_demanded(what: str) -> ToolsError:
+    return ToolsError(
         f"in the form in which this model writes calls, {what} cannot be demanded: leave out strict, "
-        "and let tool_choice be auto",
-        param="tools",
+        "and let tool_choice be auto"
     )
 
 

@@ -34,7 +34,7 @@ def chosen(name: str) -> list[dict[str, str]]:
 @pytest.mark.parametrize("name", ENDING)
 def test_a_prompt_chooses_a_script(llm: LLM, name: str) -> None:
     for completion in (
-        llm.chat(chosen(name), temperature=0),
+        llm.generate(llm.chat_prompt(chosen(name)), temperature=0),
         llm.generate(f"Say [{name}]", temperature=0),
     ):
         assert completion.text == SCRIPTS[name].text

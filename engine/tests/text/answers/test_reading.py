@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_model import SCRIPTS
 
-from backbay_server.generation.forms import (
+from backbay_engine.text.answers import (
     AnswerForm,
     CallArguments,
     CallBegun,

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from backbay_server.errors import InvalidRequestError
-from backbay_server.generation.forms import AnswerForm, call_format, form_of
-from backbay_server.generation.requests import Tools
+from backbay_engine import Tools
+from backbay_engine.errors import ToolsError
+from backbay_engine.text.answers import AnswerForm, call_format, form_of
 
 llguidance = pytest.importorskip("llguidance")
 CITY = {"type": "object", "properties": {"city": {"enum": ['K"\u00f6}', "a/b\n"]}}, "required": ["city"]}
@@ -273,7 +273,7 @@ def test_tools_that_are_free_take_any_parameters(name: str) -> None:
 )
 def test_what_marks_around_parameters_cannot_demand_is_refused(schema: Mapping[str, Any]) -> None:
     tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
-    with pytest.raises(InvalidRequestError, match=r"(not|pattern) cannot be demanded"):
+    with pytest.raises(ToolsError, match=r"(not|pattern) cannot be demanded"):
         format_of(CASES["GLM"], forced=True, definitions=tools)
 
 
@@ -282,7 +282,7 @@ def test_what_marks_around_parameters_cannot_demand_is_refused(schema: Mapping[s
 )
 def test_a_schema_that_is_none_is_refused(wrong: Mapping[str, Any]) -> None:
     tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", **wrong}}}]
-    with pytest.raises(InvalidRequestError, match="cannot be demanded"):
+    with pytest.raises(ToolsError, match="cannot be demanded"):
         format_of(CASES["GLM"], forced=True, definitions=tools)
 
 
@@ -293,7 +293,7 @@ def test_properties_and_required_names_may_be_null() -> None:
 
 
 def test_what_is_no_json_cannot_be_demanded_of_gemma() -> None:
-    with pytest.raises(InvalidRequestError, match="arguments cannot be demanded"):
+    with pytest.raises(ToolsError, match="arguments cannot be demanded"):
         format_of(Case('<|tool_call><|"|>', None), forced=True)
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from .answer_form import AnswerForm, form_of
 from .call_format import call_format
-from .pieces import CallArguments, CallBegun, Piece, Reasoning, Text, arguments_of
+from .pieces import CallArguments, CallBegun, Piece, Reasoning, Text, ToolCall
 from .reader import AnswerReader
 from .reading import PlainReader, reader_of
+from .tools import ToolChoice, Tools, tools_of
 
 __all__ = [
     "AnswerForm",
@@ -17,8 +18,11 @@ __all__ = [
     "PlainReader",
     "Reasoning",
     "Text",
-    "arguments_of",
+    "ToolCall",
+    "ToolChoice",
+    "Tools",
     "call_format",
     "form_of",
     "reader_of",
+    "tools_of",
 ]

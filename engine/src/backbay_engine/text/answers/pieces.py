@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import string
 from typing import Any, Final, NamedTuple, TypeAlias
-
-import msgspec
 
 _ID_LETTERS: Final = string.ascii_letters + string.digits
 
@@ -38,6 +37,23 @@ class CallArguments(NamedTuple):
     text: str
 
 
+class ToolCall(NamedTuple):
+    """A whole call of a tool; its arguments are JSON as the model wrote it."""
+
+    id: str
+    name: str
+    arguments: str
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The arguments by name; none if the answer's end has cut them."""
+        try:
+            found = json.loads(self.arguments, parse_constant=_refuse)
+        except (ValueError, RecursionError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+
 Piece: TypeAlias = Text | Reasoning | CallBegun | CallArguments
 
 
@@ -46,9 +62,5 @@ def new_id() -> str:
     return "".join(secrets.choice(_ID_LETTERS) for _ in range(9))
 
 
-def arguments_of(text: str) -> dict[str, Any]:
-    """The arguments of a call; none if the answer's end has cut them."""
-    try:
-        return msgspec.json.decode(text, type=dict[str, Any])
-    except (msgspec.DecodeError, RecursionError):
-        return {}
+def _refuse(name: str) -> Any:
+    raise ValueError(name)
