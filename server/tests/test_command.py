@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+from argparse import ArgumentParser
 from pathlib import Path
 
 import httpx
@@ -10,7 +11,12 @@ import pytest
 from processes import serving
 from scripted_model import write_scripted_model
 
+from backbay import DType
 from backbay.cli import main
+from backbay_engine.cache import CausalCache
+from backbay_server.catalogue.entries import Entry
+from backbay_server.catalogue.loading import load_entry
+from backbay_server.command import add_arguments, settings_of
 
 
 @pytest.fixture
@@ -115,3 +121,13 @@ def test_models_take_turns_in_memory(model: Path) -> None:
             assert answer["choices"][0]["message"]["content"] == "Hello, world!"
             held = client.get("/state").json()["models"]
             assert [each["name"] for each in held if each["status"] == "ready"] == [name]
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+def test_the_dtype_of_caches_reaches_the_engine(model: Path, dtype: str) -> None:
+    parser = ArgumentParser()
+    add_arguments(parser)
+    settings = settings_of(parser.parse_args([str(model), "--kv-dtype", dtype, "--backend", "cpu_ref"]))
+    with load_entry(settings, Entry("scripted", model)) as llm:
+        assert isinstance(llm.cache, CausalCache)
+        assert llm.cache.storage.dtype == DType[dtype.upper()]

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 TESTS = Path(__file__).resolve().parents[1] / "tests"
-sys.path[:0] = [str(TESTS)]
+INPUTS = Path(__file__).resolve().parents[2] / "engine" / "tests" / "inputs"
+sys.path[:0] = [str(TESTS), str(INPUTS)]
 
 import httpx  # noqa: E402
 import numpy as np  # noqa: E402

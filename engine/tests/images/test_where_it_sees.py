@@ -108,7 +108,7 @@ llm.close()
     "a process forks while a picture is encoded", "ClosedError naming fork, in the child alone"
 )
 def test_a_forked_child_is_told_and_exits(tmp_path: Path) -> None:
-    here = str(Path(__file__).parents[1])
+    here = str(Path(__file__).parents[1] / "inputs")
     done = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKING, here, str(tmp_path)],
         capture_output=True,

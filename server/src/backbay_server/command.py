@@ -12,6 +12,13 @@ from .settings import Settings
 from .transport.keys import read_keys
 
 LARGEST = 2**30
+KV_DTYPES = (
+    "f32",
+    "f16",
+    "bf16",
+    "q8_0",
+    "q4_0",
+)  # as the engine takes them, which is not imported for its arguments
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -34,6 +41,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     number(parser, "--threads", 1, MAX_THREADS, None, "CPU threads of each model (all cores)")
     number(parser, "--context", 2, LARGEST, None, "tokens of each request (4096, or the model's if less)")
+    parser.add_argument(
+        "--kv-dtype",
+        choices=KV_DTYPES,
+        help="dtype of the caches (the backend's choice)",
+    )
     number(
         parser,
         "--queue",
@@ -110,6 +122,7 @@ def settings_of(args: Namespace) -> Settings:
         threads=args.threads,
         parallel=args.parallel,
         context=args.context,
+        kv_dtype=args.kv_dtype,
         queue=args.queue,
         worker=args.worker,
         max_loaded=args.max_loaded or max(1, named),

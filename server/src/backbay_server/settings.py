@@ -20,6 +20,7 @@ class Settings:
     threads        CPU threads of a model's steps; None: all cores
     parallel       requests that a model answers at the same time
     context        tokens of each request; None: the model's context length, at most 4096
+    kv_dtype       dtype of the caches; None: the backend's choice
     queue          requests that may wait for a model's answer; one more is a 429
     worker         each model runs in a process of its own
     max_loaded     models in memory at a time
@@ -42,6 +43,7 @@ class Settings:
     threads: int | None = None
     parallel: int = 4
     context: int | None = None
+    kv_dtype: str | None = None
     queue: int = 64
     worker: bool = False
     max_loaded: int = 1

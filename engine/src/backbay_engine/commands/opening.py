@@ -19,7 +19,7 @@ from backbay.plugin import MAX_THREADS
 
 from ..arguments import LARGEST, LARGEST_BATCH, MOST_SEQUENCES
 from ..engines.sight import STORE_BYTES
-from ..engines.sizes import Sizes
+from ..engines.sizes import KV_DTYPES, Sizes
 from ..llm import LLM
 from ..loading import load
 from ..models.keys import BLOCK_COUNT
@@ -27,7 +27,6 @@ from ..trials import fastest
 
 MODEL = "a GGUF file (of a split model, any of its files), a folder of transformers, or a name such as hf:org/name"
 OTHERS = ("worker", "speculate", "draft", "draft_backend")  # arguments of `load`
-KV_DTYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")
 
 
 def add_backend(parser: ArgumentParser, *, several: bool = False) -> None:

@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 
 Path: TypeAlias = str | os.PathLike[str]
 DEFAULT_CONTEXT, SHORTEST = 4096, 2
+KV_DTYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")
 NO_VOCABULARY = (None, "none", "no_vocab")
 
 

@@ -18,6 +18,7 @@ def load_entry(settings: Settings, entry: Entry, **own: Any) -> LLM:
         settings.backend,
         context=settings.context,
         parallel=settings.parallel,
+        kv_dtype=settings.kv_dtype,
         params=BackendParams(options=settings.options),
         num_threads=settings.threads,
         projector=entry.projector,

@@ -36,7 +36,7 @@ class SamplingParams:
     presence_penalty    subtracted from the logits of tokens in the window
     frequency_penalty   subtracted once for each time that a token is in the window
     penalty_window      the last tokens, prompt included, that penalties look at; 0: none, -1: all
-    seed                equal seeds give equal answers, also if they are resumed; None: a new seed for each request
+    seed                equal seeds and logits give equal answers, also if they are resumed; None: a new seed for each request
     logit_bias          added to the logits of these tokens; -inf forbids a token
     logprobs            give the log-probability of each token, and of this many most likely alternatives
     """
