@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from .engines.prompting import UserPrompt
 from .errors import RequestError
 from .images.prompts import Parts
 from .runner.requests.answer import Completion
@@ -40,7 +41,7 @@ class ChatRequest(NamedTuple):
     reader  makes what reads the answer's text: it gives pieces of text, of reasoning and of calls
     """
 
-    prompt: list[int] | Parts
+    prompt: UserPrompt
     options: Mapping[str, Any]
     reader: Callable[[], AnswerReader]
 

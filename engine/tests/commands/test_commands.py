@@ -10,6 +10,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
+from scripted_model import write_scripted_model
 from small_llama import write_small_llama
 
 import backbay
@@ -238,3 +239,23 @@ def test_run_guesses_tokens(path, capsys):
         assert found["tokens"] == plain["tokens"]
     with pytest.raises(SystemExit):
         main([*words, "--speculate", "--draft", path])
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_chat_prints_reasoning_beside_the_answer(tmp_path, capsys, quiet):
+    words = [
+        "run",
+        str(write_scripted_model(tmp_path / "m.gguf")),
+        "--chat",
+        "-p",
+        "[think]",
+        "--backend",
+        "cpu_ref",
+    ]
+    words += ["--context", "128"]
+    assert main([*words, *(["--quiet"] if quiet else [])]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == "Yes.\n"
+    assert printed.err.startswith("Hm.\n") != quiet
+    answer = json.loads(said(capsys, *words, "--json"))
+    assert (answer["text"], answer["reasoning"].strip()) == ("Yes.", "Hm.")

@@ -18,20 +18,22 @@ from backbay.cli import (
     add_json,
     file_to_write,
     note,
-    printable,
     say_json,
     standard_input,
     standard_line,
     whole,
 )
 
+from ..chats import ChatRequest
 from ..errors import RequestError
 from ..images.picture import Image
 from ..llm import LLM, Prompt
 from ..runner.requests.answer import Completion, Timings
 from ..runner.requests.handle import Handle
+from ..text.answers import PlainReader
 from ..text.formats import FormatKind, ResponseFormat, check
 from ..text.sampling import SamplingParams
+from .conversations.printing import AnswerPrinter
 from .conversations.session import Session
 from .opening import add_backend, add_images, add_model, add_speculation, add_worker, open_model
 
@@ -136,9 +138,9 @@ def run(args: Namespace) -> int:
         if args.chat:
             return converse(llm, args, text, session)
         prompt = prompt_of(llm, args.image, text or "")
-        session.keep(
-            llm, answer(llm, session.prompt(llm, prompt) if isinstance(prompt, str) else prompt, args)
-        )
+        asked = session.prompt(llm, prompt) if isinstance(prompt, str) else prompt
+        handle, _ = answer(llm, asked, args)
+        session.keep(llm, handle)
     return 0
 
 
@@ -174,8 +176,9 @@ def converse(llm: LLM, args: Namespace, first: str | None, session: Session) -> 
             continue
         messages.append({"role": "user", "content": content_of(pictures, question)})
         pictures = []
-        handle = answer(llm, llm.chat_prompt(messages), args, goes_on=first is None)
-        messages.append({"role": "assistant", "content": handle.result().text})
+        chat = llm.prepare_chat(messages, response_format=args.response_format)
+        handle, completion = answer(llm, chat, args, goes_on=first is None)
+        messages.append(completion.message)
         session.keep(llm, handle, messages)
         if first is not None:
             break
@@ -207,27 +210,31 @@ def ask() -> str | None:
             return line
 
 
-def answer(llm: LLM, prompt: Prompt, args: Namespace, *, goes_on: bool = False) -> Handle[Completion]:
+def answer(
+    llm: LLM, asked: Prompt | ChatRequest, args: Namespace, *, goes_on: bool = False
+) -> tuple[Handle[Completion], Completion]:
     """Print an answer as it comes, or as JSON at the end. Ctrl+C ends the answer; if the chat goes on, only the answer."""
-    handle = llm.submit(prompt, **options(args))
+    chat = asked if isinstance(asked, ChatRequest) else ChatRequest(asked, {}, PlainReader)
+    handle = llm.submit(chat.prompt, **{**options(args), **chat.options})
+    printer = AnswerPrinter(reasons=not args.quiet)
     try:
-        for piece in handle:
+        for piece in chat.pieces(handle):
             if not args.json:
-                sys.stdout.write(printable(piece))
-                sys.stdout.flush()
+                printer.print(piece)
     except KeyboardInterrupt:
         if not goes_on:
             raise
     finally:
         handle.cancel()
-    completion = handle.result()
+        printer.end_reasoning()
+    completion = chat.told_apart(handle.result())
     if args.json:
         say_json(as_dict(completion))
     else:
         sys.stdout.write("\n")
         if not args.quiet:
             note(told(completion.timings, completion.finish_reason))
-    return handle
+    return handle, completion
 
 
 def options(args: Namespace) -> dict[str, Any]:
@@ -240,6 +247,7 @@ def as_dict(completion: Completion) -> dict[str, Any]:
     timings = completion.timings
     return {
         "text": completion.text,
+        "reasoning": completion.reasoning,
         "tokens": completion.tokens,
         "finish_reason": completion.finish_reason,
         "stop": completion.stop,

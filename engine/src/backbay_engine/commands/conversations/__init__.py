@@ -1,1 +1,1 @@
-"""Conversations of `backbay run` that last from one run to the next."""
+"""Conversations of `backbay run`: printed while answers grow, and kept from one run to the next."""
