@@ -208,7 +208,7 @@ class LLM:
         return _wait(self._engine.score(self._prompting.checked(prompt)))
 
     @naming_limits("a request")
-    def score_tokens(self, prompt: str | Sequence[int], *, top: int = 0) -> Iterator[Sampled]:
+    def score_tokens(self, prompt: Prompt, *, top: int = 0) -> Iterator[Sampled]:
         """The log-probability of each token of a prompt, and the `top` most likely tokens in its place, as they come.
 
         The first token has none. The logits of all tokens are never in memory at once. Leaving the loop cancels.

@@ -120,7 +120,16 @@ class Tokenizer:
             else:
                 ids += self._encoder.encode(fragment, after_special)
             after_special = isinstance(fragment, int)
-        return self._with_special(ids) if add_special else ids
+        before, after = self.around if add_special else ([], [])
+        return [*before, *ids, *after]
+
+    @property
+    def around(self) -> tuple[list[int], list[int]]:
+        """The tokens that `add_special` adds before and after a text."""
+        always = self.kind == "bert"  # whatever the file says, as in llama.cpp
+        before = self.bos if self.add_bos or always else None
+        after = self.sep if always else self.eos if self.add_eos else None
+        return [] if before is None else [before], [] if after is None else [after]
 
     def decode(self, ids: Iterable[int], *, special: bool = False, continues: bool = False) -> str:
         """The text of tokens.
@@ -155,12 +164,6 @@ class Tokenizer:
     def token_id(self, text: str) -> int | None:
         """The id of a token by its spelling; None if there is none."""
         return self._vocabulary.ids.get(text)
-
-    def _with_special(self, ids: list[int]) -> list[int]:
-        always = self.kind == "bert"  # whatever the file says, as in llama.cpp
-        before = [self.bos] if self.add_bos or always else []
-        after = [self.sep] if always else [self.eos] if self.add_eos else []
-        return [id for id in (*before, *ids, *after) if id is not None]
 
     def _piece(self, id: int) -> bytes:
         self._check(id)
