@@ -173,7 +173,6 @@ class LLM:
         """
         self._check_generates()
         snapshot = source if isinstance(source, Snapshot) else Snapshot.read(source)
-        self._prompting.check_ids([token for token in snapshot.tokens if token >= 0])
         self._engine.restore(snapshot)
         return snapshot
 

@@ -47,8 +47,10 @@ class Saver:
         cache: Cache,
         runner: Runner,
         lay_out: Callable[[Sequence[int]], Sequence[Token]],
+        vocabulary_size: int,
     ) -> None:
         self._backend, self._cache, self._runner, self._lay_out = backend, cache, runner, lay_out
+        self._vocabulary_size = vocabulary_size
 
     @cached_property
     def model(self) -> str:
@@ -91,6 +93,10 @@ class Saver:
             raise ForeignSnapshotError(
                 f"the snapshot is of a model with the fingerprint {snapshot.model}, this one has {self.model}: only the "
                 "same weights can go on"
+            )
+        if (largest := max(snapshot.tokens, default=0)) >= self._vocabulary_size:
+            raise ForeignSnapshotError(
+                f"the snapshot has the token {largest}, the model's tokens end at {self._vocabulary_size - 1}"
             )
         if len(snapshot.tokens) > self._runner.context:
             told = f"the snapshot has {len(snapshot.tokens)} tokens, the context holds {self._runner.context}"
