@@ -180,6 +180,10 @@ def test_ids_and_texts_that_are_none_are_refused() -> None:
             OURS.decode([bad])
     with pytest.raises(TokenizerError, match="position 2"):
         OURS.encode("ab\ud800")
+    with pytest.raises(
+        TokenizerError, match="the byte 0xff at position 2 is not UTF-8; give the text in UTF-8"
+    ):
+        OURS.encode(b"ab\xff".decode(errors="surrogateescape"))
     with pytest.raises(TokenizerError, match="must be a string, got bytes"):
         OURS.encode(b"ab")
 

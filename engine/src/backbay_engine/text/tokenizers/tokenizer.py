@@ -26,6 +26,9 @@ from .unigram import Unigram
 from .vocabulary import DEFAULTS, Defaults, Source, Vocabulary, open_config, read_vocabulary
 from .wordpiece import WordPiece
 
+_NOT_UTF8 = frozenset(
+    map(chr, range(0xDC80, 0xDD00))
+)  # what Python makes of bytes of arguments that are no UTF-8
 _TOKEN, _MERGE = 200, 250  # bytes that tables take for one, measured
 
 
@@ -252,7 +255,9 @@ def _check_text(text: object) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        found = f"{text[error.start]!r} at position {error.start}"
-        raise TokenizerError(
-            f"half a surrogate pair is not valid text: {found}; decode it as UTF-16 first"
-        ) from None
+        found, where = text[error.start], f"at position {error.start}"
+        if found in _NOT_UTF8:
+            told = f"the byte {ord(found) - 0xDC00:#x} {where} is not UTF-8; give the text in UTF-8"
+        else:
+            told = f"half a surrogate pair is not valid text: {found!r} {where}; decode it as UTF-16 first"
+        raise TokenizerError(told) from None
