@@ -45,7 +45,7 @@ def test_the_lines_are_at_most_120_characters_long(kind: str) -> None:
 
 
 def test_the_repository_is_written_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / "deep" / "engine"
+    folder = tmp_path / "engine"
     assert main(["new-backend", "engine", "--graph", "--into", str(folder)]) == 0
     assert (folder / "src" / "backbay_engine" / "engine.py").is_file()
     assert "backbay conform engine --next" in capsys.readouterr().out
