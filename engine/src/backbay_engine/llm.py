@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import reprlib
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -17,6 +18,7 @@ from backbay.plugin import naming_limits
 
 from .arguments import moment, whole
 from .cache.contract import Cache
+from .engines.answers import Numbers, require_numbers, require_text
 from .engines.contract import Engine
 from .engines.local import LocalEngine
 from .engines.prompting import Prompting, StoreView, UserPrompt
@@ -41,7 +43,6 @@ from .worker import WorkerEngine
 
 Prompt: TypeAlias = UserPrompt
 T = TypeVar("T")
-_MADE = {False: ("embeddings", "embed"), True: ("scores", "rerank")}  # by whether a model ranks
 
 
 @final
@@ -224,7 +225,7 @@ class LLM:
             raise RequestError(f"texts must be a text or several, got {texts!r}")
         ids = [self._prompting.tokens(text) for text in ([texts] if isinstance(texts, str) else texts)]
         if not ids:
-            raise RequestError("there is nothing to embed")
+            raise RequestError("there is nothing to embed: give one text at least")
         found = self._engine.embed(ids)
         return found / np.linalg.norm(found, axis=1, keepdims=True) if normalize else found
 
@@ -232,11 +233,14 @@ class LLM:
     def rerank(self, query: str, texts: Sequence[str]) -> NDArray[np.float32]:
         """A score for each text, (texts,), by how well it answers the query: higher is better."""
         self._check_makes("scores")
+        if isinstance(texts, str) or not isinstance(texts, Iterable):
+            raise RequestError(f"texts must be several texts, in a list, got {reprlib.repr(texts)}")
+        texts = list(texts)
         for text in (query, *texts):
             if not isinstance(text, str):
-                raise RequestError(f"a query and its texts are strings, got {text!r}")
-        if isinstance(texts, str) or not len(texts):
-            raise RequestError("texts must be several texts, in a list")
+                raise RequestError(f"a query and its texts are strings, got {reprlib.repr(text)}")
+        if not texts:
+            raise RequestError("there is nothing to rank: give one text at least")
         pairs = [self._prompting.tokens(pair_ids(self.tokenizer, query, text)) for text in texts]
         return self._engine.embed(pairs)[:, 0]
 
@@ -322,20 +326,12 @@ class LLM:
     def _check_generates(self) -> None:
         self._engine.check_open()
         facts = self._engine.facts
-        if not facts.generates:
-            made, method = _MADE[facts.ranks]
-            raise RequestError(f"{facts.architecture} makes {made}, it generates no text; use {method}")
+        require_text(facts.architecture, generates=facts.generates, ranks=facts.ranks)
 
-    def _check_makes(self, wanted: str) -> None:
-        """RequestError unless the model makes embeddings, or scores, whichever is wanted."""
+    def _check_makes(self, wanted: Numbers) -> None:
         self._engine.check_open()
         facts = self._engine.facts
-        made, method = _MADE[facts.ranks]
-        if facts.generates:
-            alike = "a model like bert" if wanted == "embeddings" else "a reranker, such as bge-reranker"
-            raise RequestError(f"{facts.architecture} generates text; {wanted} come from {alike}")
-        if made != wanted:
-            raise RequestError(f"this file of {facts.architecture} makes {made}, no {wanted}; use {method}")
+        require_numbers(wanted, facts.architecture, generates=facts.generates, ranks=facts.ranks)
 
 
 def _wait(handle: Handle[T]) -> T:
