@@ -43,6 +43,11 @@ def test_the_installed_command_tries_a_class_in_the_current_folder(tmp_path: Pat
     assert "keeps the contract" in done.stdout
 
 
+def test_a_replay_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BackbayError, match=r"the replay file .*none.json cannot be read: No such file"):
+        conform("--repro", str(tmp_path / "none.json"))
+
+
 def test_the_data_of_a_failure_are_written_as_arrays(tmp_path: Path) -> None:
     failures, data = tmp_path / "failures", tmp_path / "data"
     words = ("--size", "smoke", "--op", "tanh", "--failures", str(failures))
