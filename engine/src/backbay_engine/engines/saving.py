@@ -11,7 +11,6 @@ from typing import Any, final
 from backbay import Backend
 from backbay.plugin import cached_property
 
-from ..cache.contract import Cache
 from ..errors import ContextOverflowError, ForeignSnapshotError, RequestError
 from ..runner.loop import Runner
 from ..runner.requests.generation import Generation
@@ -44,13 +43,12 @@ class Saver:
     def __init__(
         self,
         backend: Backend,
-        cache: Cache,
         runner: Runner,
         lay_out: Callable[[Sequence[int]], Sequence[Token]],
         vocabulary_size: int,
     ) -> None:
-        self._backend, self._cache, self._runner, self._lay_out = backend, cache, runner, lay_out
-        self._vocabulary_size = vocabulary_size
+        self._backend, self._runner, self._cache = backend, runner, runner.slots.cache
+        self._lay_out, self._vocabulary_size = lay_out, vocabulary_size
 
     @cached_property
     def model(self) -> str:
