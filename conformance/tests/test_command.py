@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +28,24 @@ def test_the_command_writes_reports_and_replays_failures(tmp_path: Path) -> None
     one = min(failures.iterdir())
     assert conform("--repro", str(one)) == 1
     assert conform("cpu_ref", "--repro", str(one)) == 0
+
+
+def test_the_installed_command_tries_a_class_in_the_current_folder(tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "mine.py").write_text("from backbay_cpu_ref import CpuRef as Mine")
+    program = tmp_path / "backbay"
+    program.write_text("from backbay_command import console\nconsole()\n")
+    words = ["conform", "mine:Mine", "--op", "neg", "--size", "tiny"]
+    done = subprocess.run(
+        [sys.executable, program, *words], cwd=tmp_path / "here", capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "keeps the contract" in done.stdout
+
+
+def test_a_replay_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BackbayError, match=r"the replay file .*none.json cannot be read: No such file"):
+        conform("--repro", str(tmp_path / "none.json"))
 
 
 def test_the_data_of_a_failure_are_written_as_arrays(tmp_path: Path) -> None:

@@ -84,6 +84,13 @@ class Environment:
     def backbay(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
         return self._run(["-S", "-m", "backbay", *words], variables)
 
+    def installed_command(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """`backbay` as installers write it, a program in a folder of its own, where Python looks first."""
+        program = self.site.parent / "bin" / "backbay"
+        program.parent.mkdir(exist_ok=True)
+        program.write_text("from backbay.cli.program import console\nconsole()\n")
+        return self._run(["-S", str(program), *words], variables)
+
     def _run(self, words: list[str], variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
         inherited = {
             k: v for k, v in os.environ.items() if not k.startswith(("BACKBAY_", "PYTHON", "COLUMNS"))

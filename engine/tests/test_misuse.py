@@ -115,6 +115,13 @@ def test_a_text_longer_than_a_step_says_what_to_raise(bert: LLM) -> None:
         bert.embed([[1] * 33])
 
 
+def test_a_text_to_embed_may_be_parts(bert: LLM) -> None:
+    whole, parts = bert.embed([[1, 2, 3], [[1, 2], [3]]])
+    np.testing.assert_array_equal(parts, whole)
+    with pytest.raises(RequestError, match="sees no pictures"):
+        bert.embed([["a", b"picture"]])
+
+
 def test_params_that_are_none_are_refused(path: Path) -> None:
     with pytest.raises(OptionError, match="params must be BackendParams, got 5"):
         load(path, "cpu_ref", params=5)  # type: ignore[arg-type]

@@ -18,6 +18,7 @@ from backbay import BackbayError, DType, ModelFileError, OptionError
 from backbay.cli import main
 from backbay.discovery import open_model
 from backbay_engine import load
+from backbay_engine.checkpoints.places import name_of
 from backbay_engine.writing import RECIPES, write_model
 from backbay_engine.writing.gguf_file import stored as quantized
 
@@ -172,6 +173,27 @@ def test_progress_goes_from_0_to_1(tmp_path: Path) -> None:
     assert seen[0] == 0
     assert seen[-1] == 1
     assert seen == sorted(seen)
+
+
+def test_without_a_name_a_file_is_named_after_its_model_and_dtype(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_llama(tmp_path / "models" / "small.1")
+    assert main(["convert", "models/small.1", "--dtype", "F16"]) == 0
+    assert main(["quantize", "small.1-f16.gguf", "--dtype", "q8_0"]) == 0
+    assert "\nsmall.1-f16-q8_0.gguf: " in capsys.readouterr().out
+    assert main(["quantize", "small.1-f16.gguf", "--dtype", "q8_0"]) == 2
+    assert "small.1-f16-q8_0.gguf exists; take another name" in capsys.readouterr().err
+
+
+def test_names_in_known_places_name_files_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert name_of("hf:org/Name-1.5B") == "Name-1.5B"
+    assert name_of("ollama:small:1b") == "small-1b"
+    assert name_of("models/large-00002-of-00003.gguf") == "large"
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.json").touch()
+    assert name_of(".") == tmp_path.name
 
 
 def test_a_missing_folder_and_a_missing_output_folder_are_errors(

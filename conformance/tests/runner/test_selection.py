@@ -16,7 +16,7 @@ def test_every_profile_has_something_to_run() -> None:
 
 
 def test_unknown_names_are_refused_with_the_nearest() -> None:
-    with pytest.raises(SelectionError, match="did you mean softmax"):
+    with pytest.raises(SelectionError, match=r"did you mean softmax\?; `backbay ops` lists the ops$"):
         select(ops=["sofmax"])
     with pytest.raises(SelectionError, match="no profile 'cor'"):
         select(["cor"])

@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from environment import GOOD, Environment
 
 from backbay import CONTRACT_VERSION
 from backbay.cli import main
@@ -45,12 +46,19 @@ def test_the_lines_are_at_most_120_characters_long(kind: str) -> None:
 
 
 def test_the_repository_is_written_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / "deep" / "engine"
+    folder = tmp_path / "engine"
     assert main(["new-backend", "engine", "--graph", "--into", str(folder)]) == 0
     assert (folder / "src" / "backbay_engine" / "engine.py").is_file()
     assert "backbay conform engine --next" in capsys.readouterr().out
     assert main(["new-backend", "engine", "--into", str(folder)]) == 1
     assert "is not empty; name another folder with --into" in capsys.readouterr().err
+
+
+def test_the_name_of_an_installed_backend_is_refused(environment: Environment, tmp_path: Path) -> None:
+    environment.install_backend("good", GOOD)
+    made = environment.backbay("new-backend", "good", "--into", str(tmp_path / "mine"))
+    assert (made.returncode, (tmp_path / "mine").exists()) == (1, False)
+    assert "'good' is the name of a backend of backbay-good 1.0, which is installed" in made.stderr
 
 
 @pytest.mark.parametrize("name", ["My", "my-engine", "3d", "../up", "a.b", ""])

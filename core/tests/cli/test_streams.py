@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from environment import GOOD, Environment
@@ -21,6 +22,15 @@ def test_a_closed_standard_output_is_an_error():
     shell(f"{BACKBAY} ops")  # the first run may say that it waits for a trial
     done = shell(f"{BACKBAY} ops >&-")
     assert (done.returncode, done.stderr.decode().splitlines()) == (1, [TOLD])
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.fault("standard output is on a full disk", "one line on standard error, exit status 1")
+@pytest.mark.parametrize("words", ["ops", "ops --json", "cache path"])
+def test_a_standard_output_that_cannot_be_written_is_named(words: str):
+    done = shell(f"{BACKBAY} {words} >/dev/full")
+    told = "standard output cannot be written: No space left on device"
+    assert (done.returncode, done.stderr.decode().splitlines()[-1]) == (1, f"backbay: {told}")
 
 
 @pytest.mark.fault("standard input or standard error is closed", "the command runs as before")

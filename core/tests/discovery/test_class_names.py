@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 from environment import GOOD, Environment
@@ -46,14 +47,28 @@ def test_ops_shows_its_kernels(loose: Environment) -> None:
     assert "module 'loose_module' has no 'God'; its backends: Good" in " ".join(missing.stdout.split())
 
 
+def test_the_installed_command_finds_a_class_in_the_current_folder(
+    environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "mine.py").write_text(dedent(GOOD))
+    (tmp_path / "here" / "numpy.py").write_text("raise RuntimeError('installed modules come first')")
+    monkeypatch.chdir(tmp_path / "here")
+    named = {"BACKBAY_BACKEND": "mine:Good"}
+    report = json.loads(environment.installed_command("doctor", "--json", **named).stdout)
+    assert (report["choice"], report["usable"]) == ("mine:Good", True)
+    safe = environment.installed_command("doctor", "--json", PYTHONSAFEPATH="1", **named)
+    assert "there is no module 'mine'; it must lie in the current folder" in safe.stdout
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
         (
             "no_such_module:Good",
-            "there is no module 'no_such_module'; PYTHONPATH names the folders to look in",
+            "there is no module 'no_such_module'; it must lie in the current folder, or in one that PYTHONPATH names",
         ),
-        ("backbay.nothing:Good", "there is no module 'backbay.nothing'; PYTHONPATH"),
+        ("backbay.nothing:Good", "there is no module 'backbay.nothing'; it must lie"),
         ("loose:Absent", "module 'loose' has no 'Absent'; its backends: Mine"),
         ("loose:number", "a backend is a subclass of backbay.Backend, got 5"),
         ("loose:Bare", "Bare states no contract version"),

@@ -60,7 +60,7 @@ def require_params(name: str, given: BackendParams | None) -> BackendParams | No
     return given
 
 
-def token_ids(given: object, rule: str = "a prompt must be a text or token ids") -> list[int]:
+def token_ids(given: object, rule: str = "a prompt must be a text, token ids, or parts") -> list[int]:
     """The token ids of a prompt that is no text, or of another argument, by its rule."""
     try:
         if isinstance(given, Iterable) and not isinstance(given, bytes):

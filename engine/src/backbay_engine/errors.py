@@ -70,7 +70,7 @@ class UnknownOptionError(RequestError, TypeError):
 
 
 class SnapshotError(BackbayError, ValueError):
-    """A snapshot that cannot be restored: the two classes below say why."""
+    """A snapshot that cannot be restored: its file cannot be read, or the two classes below say why."""
 
 
 class DamagedSnapshotError(SnapshotError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import reprlib
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -21,6 +22,7 @@ from .chats import CHAT_OPTIONS, ChatRequest, chat_request
 from .engines.contract import Engine
 from .engines.local import LocalEngine
 from .engines.prompting import Prompting, StoreView, UserPrompt
+from .engines.purposes import Numbers, require_numbers, require_text
 from .errors import RequestError, ToolsError
 from .images.encoder import Encoder
 from .images.prepared import Prepared
@@ -43,7 +45,6 @@ from .worker import WorkerEngine
 
 Prompt: TypeAlias = UserPrompt
 T = TypeVar("T")
-_MADE = {False: ("embeddings", "embed"), True: ("scores", "rerank")}  # by whether a model ranks
 
 
 @final
@@ -223,7 +224,6 @@ class LLM:
         """
         self._check_generates()
         snapshot = source if isinstance(source, Snapshot) else Snapshot.read(source)
-        self._prompting.check_ids([token for token in snapshot.tokens if token >= 0])
         self._engine.restore(snapshot)
         return snapshot
 
@@ -258,7 +258,7 @@ class LLM:
         return _wait(self._engine.score(self._prompting.checked(prompt)))
 
     @naming_limits("a request")
-    def score_tokens(self, prompt: str | Sequence[int], *, top: int = 0) -> Iterator[Sampled]:
+    def score_tokens(self, prompt: Prompt, *, top: int = 0) -> Iterator[Sampled]:
         """The log-probability of each token of a prompt, and the `top` most likely tokens in its place, as they come.
 
         The first token has none. The logits of all tokens are never in memory at once. Leaving the loop cancels.
@@ -275,7 +275,7 @@ class LLM:
             raise RequestError(f"texts must be a text or several, got {texts!r}")
         ids = [self._prompting.tokens(text) for text in ([texts] if isinstance(texts, str) else texts)]
         if not ids:
-            raise RequestError("there is nothing to embed")
+            raise RequestError("there is nothing to embed: give one text at least")
         found = self._engine.embed(ids)
         return found / np.linalg.norm(found, axis=1, keepdims=True) if normalize else found
 
@@ -283,11 +283,14 @@ class LLM:
     def rerank(self, query: str, texts: Sequence[str]) -> NDArray[np.float32]:
         """A score for each text, (texts,), by how well it answers the query: higher is better."""
         self._check_makes("scores")
+        if isinstance(texts, str) or not isinstance(texts, Iterable):
+            raise RequestError(f"texts must be several texts, in a list, got {reprlib.repr(texts)}")
+        texts = list(texts)
         for text in (query, *texts):
             if not isinstance(text, str):
-                raise RequestError(f"a query and its texts are strings, got {text!r}")
-        if isinstance(texts, str) or not len(texts):
-            raise RequestError("texts must be several texts, in a list")
+                raise RequestError(f"a query and its texts are strings, got {reprlib.repr(text)}")
+        if not texts:
+            raise RequestError("there is nothing to rank: give one text at least")
         pairs = [self._prompting.tokens(pair_ids(self.tokenizer, query, text)) for text in texts]
         return self._engine.embed(pairs)[:, 0]
 
@@ -373,20 +376,12 @@ class LLM:
     def _check_generates(self) -> None:
         self._engine.check_open()
         facts = self._engine.facts
-        if not facts.generates:
-            made, method = _MADE[facts.ranks]
-            raise RequestError(f"{facts.architecture} makes {made}, it generates no text; use {method}")
+        require_text(facts.architecture, generates=facts.generates, ranks=facts.ranks)
 
-    def _check_makes(self, wanted: str) -> None:
-        """RequestError unless the model makes embeddings, or scores, whichever is wanted."""
+    def _check_makes(self, wanted: Numbers) -> None:
         self._engine.check_open()
         facts = self._engine.facts
-        made, method = _MADE[facts.ranks]
-        if facts.generates:
-            alike = "a model like bert" if wanted == "embeddings" else "a reranker, such as bge-reranker"
-            raise RequestError(f"{facts.architecture} generates text; {wanted} come from {alike}")
-        if made != wanted:
-            raise RequestError(f"this file of {facts.architecture} makes {made}, no {wanted}; use {method}")
+        require_numbers(wanted, facts.architecture, generates=facts.generates, ranks=facts.ranks)
 
 
 def _wait(handle: Handle[T]) -> T:

@@ -173,7 +173,12 @@ def test_a_file_that_cannot_be_written_is_refused_before_work_is_done(
 def test_a_folder_that_cannot_be_made_is_refused_before_work_is_done(
     path: Path, capsys: pytest.CaptureFixture[str], command: str, option: str
 ) -> None:
-    for folder, told in ((path, "is a file"), (path / "below", "is a file"), ("", "the path of a folder")):
+    for folder, told in (
+        (path, "is a file"),
+        (path / "below", "is a file"),
+        (path.parent / "none" / "below", "there is no folder"),
+        ("", "the path of a folder"),
+    ):
         status, why = refusal([*words_of(command, path), f"{option}={folder}"], capsys)
         assert status == 2
         assert told in why
@@ -222,6 +227,19 @@ def test_input_that_is_no_text_is_refused(
     status, why = refusal([command, str(path), *others], capsys)
     assert status == 1
     assert "standard input is no text in utf-8" in why
+
+
+@pytest.mark.parametrize(("command", "wanted"), [("embed", "embeddings"), ("rerank", "scores")])
+def test_a_model_that_makes_no_numbers_is_refused_before_anything_is_measured_or_loaded(
+    path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    wanted: str,
+) -> None:
+    monkeypatch.setattr("backbay_engine.commands.opening.load", lambda *_, **__: pytest.fail("it is loaded"))
+    status, why = refusal([command, str(path), "a", "b", *SMALL], capsys)
+    assert (status, f"generates text; {wanted} come from" in why) == (1, True)
 
 
 def test_bench_leaves_out_what_gets_no_tokens(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -52,8 +52,13 @@ def test_rerank_scores_pairs_as_the_model_was_trained_on_them(tmp_path):
         np.testing.assert_allclose(llm.rerank(query, texts[1:2]), scores[1:2], rtol=1e-5)
         with pytest.raises(RequestError, match="makes scores, no embeddings; use rerank"):
             llm.embed(texts)
-        with pytest.raises(RequestError, match="several texts"):
+        with pytest.raises(RequestError, match="nothing to rank: give one text at least"):
             llm.rerank(query, [])
+        for wrong in ("ab", 5, None):
+            with pytest.raises(RequestError, match=f"several texts, in a list, got {wrong!r}"):
+                llm.rerank(query, wrong)
+        with pytest.raises(RequestError, match="strings, got 5"):
+            llm.rerank(query, [5])
         with pytest.raises(RequestError, match="generates no text; use rerank"):
             llm.generate(query)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small_llama import EOS, SUPPRESSED, write_small_llama
+from small_llama import BOS, EOS, SUPPRESSED, write_small_llama
 
 import backbay
 from backbay import ClosedError, OptionError
@@ -183,10 +183,17 @@ def test_one_that_fails_leaves_the_others_alone(llm: LLM) -> None:
     [
         ([], {}, "empty"),
         ("", {}, "empty"),
-        (5, {}, "a text or token ids, got 5"),
-        (b"ab", {}, "a text or token ids, got b'ab'"),
-        ([1.5], {}, r"a text or token ids, got \[1.5\]"),
-        (["1"], {}, r"a text or token ids, got \['1'\]"),
+        (5, {}, "a text, token ids, or parts, got 5"),
+        (b"ab", {}, "a text, token ids, or parts, got b'ab'"),
+        ([1.5], {}, r"a text, token ids, or parts, got \[1.5\]"),
+        (["a", [1.5]], {}, r"a text, token ids, or parts, got \[1.5\]"),
+        (["a", 1], {}, "must be in a list, got 1 alone"),
+        (["a", b"picture"], {}, r"\(llama\) sees no pictures"),
+        (["a", None], {}, "an image must be a path"),
+        ([{"role": "user", "content": "a"}], {}, "give messages to chat"),
+        ([[], ""], {}, "empty"),
+        (["a", [261]], {}, r"\[0, 261\), got 261"),
+        (["a" * 40, "b" * 40], {}, "tokens, the context holds 64"),
         ([261], {}, r"\[0, 261\), got 261"),
         ([-1], {}, "got -1"),
         ([1] * 65, {}, "65 tokens, the context holds 64"),
@@ -199,6 +206,25 @@ def test_a_request_that_cannot_be_served_is_refused(llm: LLM, prompt: Any, optio
     with pytest.raises(RequestError, match=told):
         llm.submit(prompt, **options)
     assert llm.generate("after", max_tokens=1).tokens  # nothing was lost
+
+
+@pytest.mark.parametrize(
+    ("parts", "whole"),
+    [
+        (["a ", "b"], "a b"),
+        ([[97, 98], [99]], [97, 98, 99]),
+        (([BOS, 97], "b"), "ab"),
+        (["a", np.array([98, 99])], "abc"),
+    ],
+)
+def test_a_prompt_of_parts_is_their_tokens_in_a_row(llm: LLM, parts: Any, whole: Any) -> None:
+    tokens = llm.encode(whole)
+    assert llm.encode(parts) == tokens
+    assert llm.generate(parts, max_tokens=4, temperature=0).tokens == (
+        llm.generate(whole, max_tokens=4, temperature=0).tokens
+    )
+    assert llm.logits(parts).shape == (len(tokens), 261)
+    assert [each.token for each in llm.score_tokens(parts)] == tokens
 
 
 def test_a_misspelled_option_is_refused(llm: LLM) -> None:

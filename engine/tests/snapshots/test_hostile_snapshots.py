@@ -17,7 +17,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backbay import BackbayError
-from backbay_engine import LLM, DamagedSnapshotError, ForeignSnapshotError, RequestError, Snapshot, load
+from backbay_engine import (
+    LLM,
+    DamagedSnapshotError,
+    ForeignSnapshotError,
+    RequestError,
+    Snapshot,
+    SnapshotError,
+    load,
+)
 from backbay_engine.cache.cells.contents import Contents
 from backbay_engine.snapshots import tensor_file
 
@@ -170,8 +178,18 @@ def test_a_failed_write_keeps_the_old_file(
     assert [each.name for each in tmp_path.iterdir()] == ["talk.safetensors"]
 
 
-def test_a_missing_file_is_a_missing_file(small: LLM, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
+def test_a_file_that_cannot_be_read_is_named(small: LLM, tmp_path: Path) -> None:
+    with pytest.raises(SnapshotError, match=r"none.safetensors: .* cannot be read: No such file") as caught:
         small.restore(tmp_path / "none.safetensors")
-    with pytest.raises(DamagedSnapshotError):
-        small.restore(tmp_path)
+    assert isinstance(caught.value.__cause__, FileNotFoundError)
+    for wrong in (tmp_path, "null\0"):
+        with pytest.raises(SnapshotError, match="cannot be read"):
+            small.restore(wrong)
+
+
+def test_a_snapshot_of_a_larger_vocabulary_is_one_of_another_model(small: LLM, whole: bytes) -> None:
+    larger = replace(Snapshot.from_bytes(whole), tokens=(10**6,))
+    with pytest.raises(ForeignSnapshotError, match="the token 1000000"):
+        small.restore(larger)
+    with pytest.raises(ForeignSnapshotError, match="only the same weights can go on"):
+        small.restore(replace(larger, model="another"))

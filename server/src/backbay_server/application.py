@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from dataclasses import fields
 from functools import partial
 from threading import Event
 from typing import Any
@@ -14,8 +14,9 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 
-from backbay import choose
+from backbay import OptionError, choose
 from backbay.discovery import open_model
+from backbay.gguf import nearest
 from backbay_engine import LLM
 
 from . import openapi, page
@@ -24,6 +25,7 @@ from .apis.endpoint import Services
 from .catalogue import Catalogue, Entry, Load, Pool, load_entry
 from .errors import ApiError, MethodError, RouteNotFoundError, error_response
 from .generation import Generator
+from .life import Life, Starting
 from .pictures import Fetcher
 from .settings import Settings
 from .transport.drain import Drain, Draining
@@ -37,6 +39,12 @@ from .watching.routes import routes as watching_routes
 
 def app(*models: str, settings: Settings | None = None, **given: Any) -> Starlette:
     """The server as an ASGI application: for these models, with the fields of Settings as keywords."""
+    if settings is not None and (models or given):
+        raise OptionError("app takes settings, or models and the fields of Settings as keywords, not both")
+    known = ["settings", *(field.name for field in fields(Settings) if field.name != "models")]
+    for name in given:
+        if name not in known:
+            raise OptionError(f"unknown option {name!r}{nearest(name, known)}")
     chosen = settings or Settings(models=models, **given)
     if chosen.backend is not None:
         choose(chosen.backend)  # raises if it cannot be used: the server should not begin with it
@@ -50,19 +58,11 @@ def application(chosen: Settings, load_model: Load) -> Starlette:
         open_model(entry.path).close()  # raises if it is damaged
     drain, metrics, fetcher = Drain(), Metrics(), Fetcher(chosen.picture_hosts, most_bytes=chosen.max_body)
 
-    @asynccontextmanager
-    async def lifespan(application: Starlette) -> AsyncIterator[None]:
-        pool = Pool(catalogue, load_model, max_loaded=chosen.max_loaded)
-        generator = Generator(pool, metrics, fetcher)
-        application.state.services = Services(chosen, catalogue, pool, generator, drain, metrics)
-        metrics.pool = pool
-        pool.preload()
-        try:
-            yield
-        finally:
-            await pool.close()
-            generator.close()
+    def services() -> Services:
+        metrics.pool = pool = Pool(catalogue, load_model, max_loaded=chosen.max_loaded)
+        return Services(chosen, catalogue, pool, Generator(pool, metrics, fetcher), drain, metrics)
 
+    life = Life(services)
     made = Starlette(
         routes=[
             *(endpoint.route() for endpoint in ENDPOINTS),
@@ -70,8 +70,8 @@ def application(chosen: Settings, load_model: Load) -> Starlette:
             openapi.ROUTE,
             *(page.routes() if chosen.page else []),
         ],
-        middleware=_middleware(chosen, drain, metrics),
-        lifespan=lifespan,
+        middleware=[*_middleware(chosen, drain, metrics), Middleware(Starting, life)],
+        lifespan=life.lifespan,
         exception_handlers={HTTPException: _http_error},
     )
     made.state.drain = drain

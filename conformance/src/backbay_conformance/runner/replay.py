@@ -63,6 +63,8 @@ def read_file(path: str | Path) -> tuple[Replay, Item, list[int]]:
         version, (profile, name, turn) = data["suite"], data["item"].split("/")
         run = Replay(data["backend"], int(data["seed"]), Opening.from_dict(data), str(data.get("like", "")))
         found = run, Item(profile, name, int(turn)), [int(n) for n in data["choices"]]
+    except OSError as error:
+        raise BackbayError(f"the replay file {path} cannot be read: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise BackbayError(f"{path} is not a replay file of this suite: {error!r}") from error
     if version != SUITE_VERSION:

@@ -19,6 +19,7 @@ from ..suite.scenario import SCENARIOS
 
 CALLS_BY_SIZE = {"tiny": 1, "smoke": 9, "default": 90, "nightly": 900}
 """The number of calls of a case by size; the first nine combine each mode with each float type."""
+FEW = 12  # names that an error lists
 RUN_SIZES = tuple(CALLS_BY_SIZE)
 DECLARING = (cases, scenarios)  # their import fills CASES and SCENARIOS
 
@@ -137,7 +138,8 @@ def _known(name: str, known: Sequence[str], what: str) -> None:
     if name not in known:
         nearest = get_close_matches(name, known, n=2, cutoff=0.5)
         hint = f"; did you mean {' or '.join(nearest)}?" if nearest else ""
-        raise SelectionError(f"no {what} {name!r}{hint}; known: {', '.join(known)}")
+        listed = f"known: {', '.join(known)}" if len(known) <= FEW else "`backbay ops` lists the ops"
+        raise SelectionError(f"no {what} {name!r}{hint}; {listed}")
 
 
 def _narrowed(ops: Sequence[str] | None, expression: str | None) -> str:

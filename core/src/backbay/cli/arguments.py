@@ -63,14 +63,16 @@ def file_to_write(text: str) -> str:
 
 
 def folder_to_write(text: str) -> str:
-    """The type of arguments that name a folder to write into; the command makes it if it does not exist."""
+    """The type of arguments that name a folder to write into; the command makes it, but not the folders above it."""
     if not text:
         raise ArgumentTypeError("must be the path of a folder, got ''")
-    path = Path(text)
-    nearest = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
-    if not nearest.is_dir():
-        raise ArgumentTypeError(f"{text!r} cannot be made: {str(nearest)!r} is a file; take another folder")
-    if not os.access(nearest, os.W_OK):
+    path = Path(text).absolute()
+    place = path if path.exists() else path.parent
+    if place.exists() and not place.is_dir():
+        raise ArgumentTypeError(f"{text!r} cannot be made: {str(place)!r} is a file; take another folder")
+    if not place.exists():
+        raise ArgumentTypeError(f"{text!r} cannot be made: there is no folder {str(place)!r}; make it first")
+    if not os.access(place, os.W_OK):
         raise ArgumentTypeError(f"{text!r} cannot be written: permission denied; take another folder")
     return text
 

@@ -22,7 +22,7 @@ def add_json(parser: ArgumentParser) -> None:
 
 
 def say(text: str = "") -> None:
-    sys.stdout.write(printable(text) + "\n")
+    _write(printable(text) + "\n")
 
 
 def note(text: str) -> None:
@@ -31,7 +31,16 @@ def note(text: str) -> None:
 
 
 def say_json(value: Any) -> None:
-    sys.stdout.write(json.dumps(value, indent=2) + "\n")  # dumps writes printable ASCII only
+    _write(json.dumps(value, indent=2) + "\n")  # dumps writes printable ASCII only
+
+
+def _write(text: str) -> None:
+    try:
+        sys.stdout.write(text)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OSError(f"standard output cannot be written: {error.strerror}") from error
 
 
 def printable(text: str) -> str:

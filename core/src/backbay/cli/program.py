@@ -38,12 +38,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (BackbayError, OSError) as error:
         if "--debug" in words:
             raise
-        note(f"backbay: {error}")
+        note(f"backbay: {_reason(error)}")
         return USAGE if isinstance(error, OptionError) else FAILED
     if status == OK and not can_print:
         note("backbay: standard output is closed, nothing was printed")
         return FAILED
     return status
+
+
+def _reason(error: BackbayError | OSError) -> str:
+    """The text of an error. Errors of the system do not name standard output, which may be a file on a full disk."""
+    if isinstance(error, BackbayError):
+        return str(error)
+    try:
+        sys.stdout.flush()
+    except OSError as failed:  # what is not written yet cannot be written
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return f"standard output cannot be written: {failed.strerror}"
+    return str(error) if error.filename is None else f"{error.filename}: {error.strerror}"
 
 
 def console() -> NoReturn:

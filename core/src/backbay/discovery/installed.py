@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from ..errors import BackendUnavailableError, UnknownBackendError
@@ -67,16 +72,28 @@ def backends() -> dict[str, BackendEntry]:
 def entry(name: str, *, asked_by: str = "") -> BackendEntry:
     """The installed backend with this name, or a class given as `module:Class`, which need not be installed.
 
+    A module that is not found elsewhere may lie in the current folder, as for `python -m`, but not with `python -P`.
     UnknownBackendError, with the nearest names, if there is none. `asked_by` is the source of the name, for this error.
     """
     if not isinstance(name, str):
         raise TypeError(f"a backend is a name or a subclass of Backend, not {name!r}")
     if ":" in name:
+        _find_in_current_folder(name.partition(":")[0].partition(".")[0])
         return BackendEntry(name, "", "", name)
     installed = backends()
     if name not in installed:
         raise UnknownBackendError(name, installed, asked_by)
     return installed[name]
+
+
+def _find_in_current_folder(module: str) -> None:
+    """Let imports look into the current folder, last of all, if a module is there and nowhere else."""
+    if not module or module in sys.modules or sys.flags.safe_path or find_spec(module) is not None:
+        return
+    with suppress(OSError):  # the folder is gone
+        here = os.getcwd()  # noqa: PTH109
+        if PathFinder.find_spec(module, [here]) is not None:
+            sys.path.append(here)  # child processes get the path, too
 
 
 def _entry(points: list[Declared]) -> BackendEntry:

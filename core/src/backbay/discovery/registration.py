@@ -48,7 +48,7 @@ def class_at(path: str) -> type[Backend]:
         if not f"{name}.".startswith(f"{error.name}."):
             raise  # the module exists, and imports a missing one
         raise BackendUnavailableError(
-            f"there is no module {name!r}; PYTHONPATH names the folders to look in"
+            f"there is no module {name!r}; it must lie in the current folder, or in one that PYTHONPATH names"
         ) from error
     if not hasattr(module, attribute):
         theirs = [key for key, value in vars(module).items() if _is_theirs(value)]

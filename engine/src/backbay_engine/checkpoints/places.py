@@ -53,6 +53,14 @@ def locate(name: Name) -> Located:
     return find(str(name), rest)
 
 
+def name_of(model: str) -> str:
+    """The name of a model for a file: `name` of `hf:org/name`, `name-tag` of `ollama:name:tag`; else its file's."""
+    scheme, _, rest = model.partition(":")
+    if scheme in _SCHEMES and not os.path.exists(model):  # noqa: PTH110
+        return rest.rpartition("/")[2].replace(":", "-")
+    return Located(Path(locate(model).path).absolute()).stem
+
+
 # -- Hugging Face's cache ------------------------------------------------------------------------------------
 
 

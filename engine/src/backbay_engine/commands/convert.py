@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from pathlib import Path
 
 from backbay import OptionError
 from backbay.discovery import open_model
@@ -24,4 +23,4 @@ def run(args: Namespace) -> int:
     with open_model(args.model) as model:
         if model.version:
             raise OptionError(f"{args.model} is a GGUF file already; `backbay quantize` changes its dtypes")
-        return write(args, model, Path(args.output))
+        return write(args, model)

@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from backbay import BackbayError
 from backbay.cli import add_json, say, say_json, standard_input, table
 
-from .opening import add_backend, add_model, add_worker, open_model
+from .opening import add_backend, add_model, add_worker, open_model, require_made
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -23,6 +23,7 @@ def run(args: Namespace) -> int:
     texts = args.text or [line for line in standard_input().split("\n") if line.strip()]
     if not texts:
         raise BackbayError("there is nothing to embed: give texts, or lines on standard input")
+    require_made(args, "embeddings")
     with open_model(args, args.backend) as llm:
         vectors = llm.embed(texts, normalize=not args.raw)
     if args.json:

@@ -18,10 +18,12 @@ from backbay.discovery import open_model as open_model_file
 from backbay.plugin import MAX_THREADS
 
 from ..arguments import LARGEST, LARGEST_BATCH, MOST_SEQUENCES
+from ..engines.purposes import Numbers, require_numbers
 from ..engines.sight import STORE_BYTES
 from ..engines.sizes import KV_DTYPES, Sizes
 from ..llm import LLM
 from ..loading import load
+from ..models import load_model
 from ..models.keys import BLOCK_COUNT
 from ..trials import fastest
 
@@ -130,6 +132,17 @@ def chosen_backend(args: Namespace, *, measuring: bool = True) -> str:
         open_model_file(args.model).close()
         choice = backbay.choose(args.backend)
     return choice.name
+
+
+def require_made(args: Namespace, wanted: Numbers) -> None:
+    """RequestError unless the model of the arguments makes embeddings, or scores: its weights are not loaded for this."""
+    name = chosen_backend(args, measuring=False)
+    with backbay.open(
+        args.model, name, BackendParams(alloc_memory=False, options=options_of(args))
+    ) as backend:
+        model = load_model(backend)
+        generates = model.new_cache() is not None
+        require_numbers(wanted, backend.config.architecture, generates=generates, ranks=model.ranks)
 
 
 def open_model(args: Namespace, backend: str | None) -> LLM:

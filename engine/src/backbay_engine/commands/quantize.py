@@ -11,6 +11,7 @@ from backbay.discovery import open_model
 from backbay.gguf import ModelFile
 from backbay.plugin import human_bytes
 
+from ..checkpoints.places import name_of
 from ..writing import RECIPES, write_model
 from .opening import Bar, set_up_logging
 
@@ -22,12 +23,16 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     with open_model(args.model) as model:
-        return write(args, model, Path(args.output))
+        return write(args, model)
 
 
 def add_output(parser: ArgumentParser, default: str) -> None:
     parser.add_argument(
-        "-o", "--output", required=True, type=file_to_write, metavar="FILE", help="the file to write"
+        "-o",
+        "--output",
+        type=file_to_write,
+        metavar="FILE",
+        help="the file to write (the model's name and the dtype, NAME-DTYPE.gguf, in the current folder)",
     )
     parser.add_argument(
         "--dtype",
@@ -40,8 +45,9 @@ def add_output(parser: ArgumentParser, default: str) -> None:
     add_json(parser)
 
 
-def write(args: Namespace, model: ModelFile, target: Path) -> int:
+def write(args: Namespace, model: ModelFile) -> int:
     set_up_logging("text")
+    target = Path(args.output or f"{name_of(args.model)}-{args.dtype}.gguf")
     with Bar(sys.stderr, "writing") as bar:
         found = write_model(model, target, RECIPES[args.dtype], force=args.force, progress=bar.show)
     size = target.stat().st_size

@@ -9,7 +9,7 @@ import numpy as np
 from backbay import BackbayError
 from backbay.cli import add_json, say, say_json, standard_input, table
 
-from .opening import add_backend, add_model, add_worker, open_model
+from .opening import add_backend, add_model, add_worker, open_model, require_made
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -25,6 +25,7 @@ def run(args: Namespace) -> int:
     texts = args.text or [line for line in standard_input().split("\n") if line.strip()]
     if not texts:
         raise BackbayError("there is nothing to rank: give texts, or lines on standard input")
+    require_made(args, "scores")
     with open_model(args, args.backend) as llm:
         scores = llm.rerank(args.query, texts)
     best = [int(n) for n in np.argsort(-scores, kind="stable")]

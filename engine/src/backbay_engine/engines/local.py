@@ -133,7 +133,7 @@ class LocalEngine(Engine):
         if self.runner is not None:
             self.runner.showing = showing
             self.runner.speculation = None if self.source is None else Speculation(self.source)
-            self._saver = Saver(self.backend, self.runner.slots.cache, self.runner, self._laid_out)
+            self._saver = Saver(self.backend, self.runner, self._laid_out, self.facts.vocabulary_size)
 
     def load(self, progress: Progress | None = None, cancel: Cancel | None = None) -> None:
         """Load the weights; if that fails, close."""

@@ -49,8 +49,8 @@ class Prompting:
         if isinstance(prompt, str) and not prompt:  # the beginning-of-sequence token would hide it
             raise RequestError("the prompt is empty")
         parts = parts_of(prompt)
-        if parts is None or not (parts.pictures or self._facts.sight):
-            return self.tokens(prompt)
+        if parts is None:
+            return self._in_limits(self._ids(prompt))
         if all(item in ("", []) for item in parts.items):
             raise RequestError("the prompt is empty")
         for item in parts.items:
@@ -85,10 +85,17 @@ class Prompting:
             )
         return facts.sight
 
-    def tokens(self, prompt: Any) -> list[int]:
+    def tokens(self, prompt: UserPrompt) -> list[int]:
+        """The token ids of a prompt; RequestError if it has pictures."""
+        checked = self._in_limits(self._ids(prompt)) if isinstance(prompt, str) else self.checked(prompt)
+        if isinstance(checked, Parts):
+            raise RequestError("pictures have no log-probabilities and no embeddings of text; leave them out")
+        return checked
+
+    def _ids(self, prompt: object) -> list[int]:
         if isinstance(prompt, str):
-            return self._in_limits(self.tokenizer().encode(prompt, plain=self._plain))
-        return self._in_limits(token_ids(prompt))
+            return self.tokenizer().encode(prompt, plain=self._plain)
+        return token_ids(prompt)
 
     def texts(self, parts: Parts) -> list[int]:
         """The ids of parts without pictures."""

@@ -11,7 +11,6 @@ from typing import Any, final
 from backbay import Backend
 from backbay.plugin import cached_property
 
-from ..cache.contract import Cache
 from ..errors import ContextOverflowError, ForeignSnapshotError, RequestError
 from ..runner.loop import Runner
 from ..runner.requests.generation import Generation
@@ -44,11 +43,12 @@ class Saver:
     def __init__(
         self,
         backend: Backend,
-        cache: Cache,
         runner: Runner,
         lay_out: Callable[[Sequence[int]], Sequence[Token]],
+        vocabulary_size: int,
     ) -> None:
-        self._backend, self._cache, self._runner, self._lay_out = backend, cache, runner, lay_out
+        self._backend, self._runner, self._cache = backend, runner, runner.slots.cache
+        self._lay_out, self._vocabulary_size = lay_out, vocabulary_size
 
     @cached_property
     def model(self) -> str:
@@ -91,6 +91,10 @@ class Saver:
             raise ForeignSnapshotError(
                 f"the snapshot is of a model with the fingerprint {snapshot.model}, this one has {self.model}: only the "
                 "same weights can go on"
+            )
+        if (largest := max(snapshot.tokens, default=0)) >= self._vocabulary_size:
+            raise ForeignSnapshotError(
+                f"the snapshot has the token {largest}, the model's tokens end at {self._vocabulary_size - 1}"
             )
         if len(snapshot.tokens) > self._runner.context:
             told = f"the snapshot has {len(snapshot.tokens)} tokens, the context holds {self._runner.context}"

@@ -28,7 +28,8 @@ Part: TypeAlias = str | list[int] | Image | Prepared
 class Parts:
     """A prompt of several parts.
 
-    begins  whether a beginning-of-sequence token comes before a text that is the first part
+    begins  whether the prompt is a sequence of its own: special tokens that the model expects at the ends come before a
+            text that is the first part, and after a text that is the last
     """
 
     items: tuple[Part, ...]
@@ -55,6 +56,10 @@ def parts_of(prompt: object) -> Parts | None:
 def _part(item: object) -> Part:
     if isinstance(item, str | Image | Prepared):
         return item
+    if isinstance(item, Mapping) and "role" in item:
+        raise RequestError(
+            "a prompt holds texts, lists of token ids and pictures, no messages; give messages to chat"
+        )
     if isinstance(item, bytes | bytearray | memoryview | os.PathLike | Mapping):
         return image_of(item)
     if isinstance(item, np.ndarray):
@@ -107,7 +112,7 @@ def tokens_of(
 
     plain   control tokens whose text in the prompt is only text: users cannot write pictures
     """
-    writer, numbers = _Writer(tokenizer, plain), count()
+    writer, numbers, item = _Writer(tokenizer, plain), count(), None
     for place, item in enumerate(items):
         if isinstance(item, str):
             if place == 0 and begins:
@@ -120,6 +125,8 @@ def tokens_of(
             writer.text = placed.after
         else:
             writer.write(item)
+    if isinstance(item, str) and begins:
+        writer.end()
     return writer.finish()
 
 
@@ -142,9 +149,13 @@ class _Writer:
         self.text = ""
 
     def begin(self) -> None:
-        tokenizer = self._tokenizer
-        if tokenizer is not None and tokenizer.add_bos and tokenizer.bos is not None:
-            self._tokens.append(tokenizer.bos)
+        if self._tokenizer is not None:
+            self._tokens += self._tokenizer.around[0]
+
+    def end(self) -> None:
+        self._flush()
+        if self._tokenizer is not None:
+            self._tokens += self._tokenizer.around[1]
 
     def write(self, tokens: Sequence[Token]) -> None:
         self._flush()

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cache.cells.contents import Contents
-from ..errors import DamagedSnapshotError
+from ..errors import DamagedSnapshotError, SnapshotError
 from . import tensor_file
 from .requests import options_from, options_to
 
@@ -53,13 +53,12 @@ class Snapshot:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a file; DamagedSnapshotError unless it is as it was written."""
+        """Read a file; SnapshotError if it cannot be read, DamagedSnapshotError unless it is as it was written."""
         try:
             data = Path(path).read_bytes()
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            raise DamagedSnapshotError(f"{path}: the snapshot cannot be read: {error.strerror}") from error
+        except (OSError, ValueError) as error:  # a path with a null character is a ValueError
+            told = getattr(error, "strerror", None) or error
+            raise SnapshotError(f"{path}: the snapshot cannot be read: {told}") from error
         return cls.from_bytes(data, path)
 
     def to_bytes(self) -> bytearray:

@@ -11,6 +11,7 @@ from tokenizers.pre_tokenizers import Sequence, Split
 
 from backbay import ModelFileError
 from backbay_engine.errors import TokenizerError
+from backbay_engine.images.prompts import tokens_of
 from backbay_engine.text.tokenizers import Tokenizer, tokenizer_from_gguf
 from backbay_engine.text.tokenizers.pretokenizers import PRETOKENIZERS
 
@@ -108,6 +109,18 @@ def test_beginning_and_end_are_added_as_the_file_says() -> None:
     assert tokenizer_from_gguf(byte_pairs(JUDGE, "llama-bpe")).encode("") == [OURS.bos]
 
 
+@pytest.mark.parametrize(("bos", "eos"), [(True, True), (True, False), (False, True), (False, False)])
+def test_texts_that_meet_in_a_prompt_are_one_text(bos: bool, eos: bool) -> None:
+    tokenizer = tokenizer_from_gguf(byte_pairs(JUDGE, add_bos_token=bos, add_eos_token=eos))
+    assert tokens_of(["ab", "cd"], tokenizer, begins=True) == tokenizer.encode("abcd")
+    assert tokens_of(["ab", "cd"], tokenizer, begins=False) == tokenizer.encode("abcd", add_special=False)
+    before, after = tokenizer.around
+    assert (len(before), len(after)) == (bos, eos)
+    assert tokens_of([[5], "cd"], tokenizer, begins=True)[-1:] == (after or tokenizer.encode("d")[-1:])
+    assert tokens_of(["ab", [5]], tokenizer, begins=True)[-1] == 5
+    assert tokens_of([[5], [6]], tokenizer, begins=True) == [5, 6]
+
+
 def test_a_word_that_is_a_token_needs_no_merges_where_the_name_says_so() -> None:
     tokens = [*"abc", "abc"]
     for pre, ids in (("llama-bpe", [3]), ("gpt-2", [0, 1, 2])):
@@ -167,6 +180,10 @@ def test_ids_and_texts_that_are_none_are_refused() -> None:
             OURS.decode([bad])
     with pytest.raises(TokenizerError, match="position 2"):
         OURS.encode("ab\ud800")
+    with pytest.raises(
+        TokenizerError, match="the byte 0xff at position 2 is not UTF-8; give the text in UTF-8"
+    ):
+        OURS.encode(b"ab\xff".decode(errors="surrogateescape"))
     with pytest.raises(TokenizerError, match="must be a string, got bytes"):
         OURS.encode(b"ab")
 

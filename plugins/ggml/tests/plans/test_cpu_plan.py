@@ -215,6 +215,14 @@ def test_a_plan_reports_what_runs(backend) -> None:
         assert ctx.recording._plan.report() == ["CPU:0 sqr(f32[2, 1, 1, 1])"]
 
 
+def test_more_rows_than_ggml_counts_are_refused_with_a_remedy(backend) -> None:
+    with backend.new_context() as ctx:
+        y = ctx.from_floats([1.0]).repeat_4d(ctx, 1, 2, 1 << 30)
+        told = r"backend 'ggml': .* has 2147483648 rows, .* up to 2147483647; take .* a smaller context if it is a cache"
+        with pytest.raises(UnsupportedOpError, match=told):
+            ctx.compute(y)
+
+
 @pytest.mark.parametrize("shape", [(1 << 40,), (1, 1 << 40), (1 << 20, 1 << 20, 1 << 20)])
 def test_a_tensor_too_large_for_any_memory_is_an_error(backend, shape) -> None:
     with backend.new_context() as ctx:

@@ -175,6 +175,14 @@ class Pool:
             await asyncio.wait(self._tasks)
         self._threads.shutdown()
 
+    def abandon(self) -> None:
+        """Close all models; the event loop has ended, and all requests with it."""
+        self._closing.set()  # which ends loading
+        self._threads.shutdown()
+        for held in self._in_memory:
+            if held.llm is not None:
+                held.llm.close()
+
     # -- which model -------------------------------------------------------------------------------------
 
     async def _entry(self, name: str) -> Entry:

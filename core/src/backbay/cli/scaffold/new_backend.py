@@ -13,6 +13,7 @@ from pathlib import Path
 from backbay.cli.arguments import folder_to_write
 from backbay.cli.output import say
 from backbay.data.files import write_text
+from backbay.discovery import backends
 from backbay.errors import BackbayError
 from backbay.types.contract_version import CONTRACT_VERSION
 
@@ -44,6 +45,12 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
+    taken = backends().get(args.name)
+    if taken is not None:
+        origin = f"{taken.distribution} {taken.version}"
+        raise BackbayError(
+            f"{args.name!r} is the name of a backend of {origin}, which is installed; take another name"
+        )
     folder = Path(args.into or f"backbay-{args.name}")
     if folder.exists() and any(folder.iterdir()):
         raise BackbayError(f"{folder} is not empty; name another folder with --into")

@@ -26,6 +26,9 @@ from .unigram import Unigram
 from .vocabulary import DEFAULTS, Defaults, Source, Vocabulary, open_config, read_vocabulary
 from .wordpiece import WordPiece
 
+_NOT_UTF8 = frozenset(
+    map(chr, range(0xDC80, 0xDD00))
+)  # what Python makes of bytes of arguments that are no UTF-8
 _TOKEN, _MERGE = 200, 250  # bytes that tables take for one, measured
 
 
@@ -120,7 +123,16 @@ class Tokenizer:
             else:
                 ids += self._encoder.encode(fragment, after_special)
             after_special = isinstance(fragment, int)
-        return self._with_special(ids) if add_special else ids
+        before, after = self.around if add_special else ([], [])
+        return [*before, *ids, *after]
+
+    @property
+    def around(self) -> tuple[list[int], list[int]]:
+        """The tokens that `add_special` adds before and after a text."""
+        always = self.kind == "bert"  # whatever the file says, as in llama.cpp
+        before = self.bos if self.add_bos or always else None
+        after = self.sep if always else self.eos if self.add_eos else None
+        return [] if before is None else [before], [] if after is None else [after]
 
     def decode(self, ids: Iterable[int], *, special: bool = False, continues: bool = False) -> str:
         """The text of tokens.
@@ -155,12 +167,6 @@ class Tokenizer:
     def token_id(self, text: str) -> int | None:
         """The id of a token by its spelling; None if there is none."""
         return self._vocabulary.ids.get(text)
-
-    def _with_special(self, ids: list[int]) -> list[int]:
-        always = self.kind == "bert"  # whatever the file says, as in llama.cpp
-        before = [self.bos] if self.add_bos or always else []
-        after = [self.sep] if always else [self.eos] if self.add_eos else []
-        return [id for id in (*before, *ids, *after) if id is not None]
 
     def _piece(self, id: int) -> bytes:
         self._check(id)
@@ -249,7 +255,9 @@ def _check_text(text: object) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        found = f"{text[error.start]!r} at position {error.start}"
-        raise TokenizerError(
-            f"half a surrogate pair is not valid text: {found}; decode it as UTF-16 first"
-        ) from None
+        found, where = text[error.start], f"at position {error.start}"
+        if found in _NOT_UTF8:
+            told = f"the byte {ord(found) - 0xDC00:#x} {where} is not UTF-8; give the text in UTF-8"
+        else:
+            told = f"half a surrogate pair is not valid text: {found!r} {where}; decode it as UTF-16 first"
+        raise TokenizerError(told) from None

@@ -47,8 +47,11 @@ def _check_extent(node: Node) -> None:
     extents = four(node)
     if prod(n or 1 for n in extents) > LARGEST:
         raise MemoryError(f"{node} fits no memory")
-    if max(extents) > LONGEST or prod(extents[1:]) > LONGEST:
-        raise UnsupportedOpError(f"{node}: ggml counts extents and rows in 31 bits")
+    if max(*extents, rows := prod(extents[1:])) > LONGEST:
+        raise UnsupportedOpError(
+            f"backend 'ggml': {node} has {rows} rows, extents and numbers of rows go up to {LONGEST}; take a smaller tensor, "
+            "or a smaller context if it is a cache"
+        )
 
 
 def _lower(g: Builder, node: Node, op: Op[Any, Any], call: Callable[..., Ptr]) -> None:
