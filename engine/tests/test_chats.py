@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_model import SCRIPTS, write_scripted_model
+from scripted_model import HERMES, SCRIPTS, says, write_scripted_model
 
 import backbay
 from backbay_engine import (
@@ -21,6 +22,7 @@ from backbay_engine import (
     ToolsError,
     load,
 )
+from backbay_engine.chats import CHAT_OPTIONS
 
 CITY = {
     "type": "object",
@@ -152,3 +154,77 @@ def test_wrong_tools_are_refused(llm: LLM, wrong: dict[str, Any], told: str) -> 
 def test_a_format_calls_no_tools(llm: LLM) -> None:
     with pytest.raises(RequestError, match="leave out either tools or response_format"):
         llm.chat(asked("ok"), tools=TOOLS, response_format={"type": "json_object"})
+
+
+def loaded(tmp_path: Path, *steps: str, template: str = "", control: Sequence[str] = ()) -> LLM:
+    """A model whose answers to [x] are these tokens; its template has this text, too."""
+    path = write_scripted_model(
+        tmp_path / "m.gguf", {"ok": SCRIPTS["ok"], "x": says(*steps)}, call=HERMES + template, control=control
+    )
+    return load(path, "cpu_ref", context=512)
+
+
+CHANNELS = "{# <|channel|><|message|> #}"
+
+
+@pytest.mark.parametrize(
+    ("steps", "text"),
+    [
+        (("Sure", ".", "<|start|>", "assistant", "<|channel|>", "final", "<|message|>", "Yes"), "Sure.Yes"),
+        (("Use the ", "<|message|>", " mark"), "Use the <|message|> mark"),
+        (("<|channel|>", "final", "<|message|>", "Yes"), "Yes"),
+    ],
+)
+def test_an_answer_in_channels_is_the_same_in_pieces_and_whole(
+    tmp_path: Path, steps: Sequence[str], text: str
+) -> None:
+    with loaded(tmp_path, *steps, template=CHANNELS) as made:
+        pieces = [*made.stream_chat(asked("x"))]
+        assert "".join(piece.text for piece in pieces if isinstance(piece, Text)) == text
+        assert made.chat(asked("x")).text == text
+
+
+def test_an_answer_that_happens_to_be_json_with_a_name_is_no_call(tmp_path: Path) -> None:
+    text = '{"name": "Anna", "age": 3}'
+    with loaded(tmp_path, text) as made:
+        made.template.source = made.template.source.replace("<tool_call>", "")  # calls without marks
+        answer = made.chat(asked("x"), tools=TOOLS)
+        assert (answer.text, answer.tool_calls, answer.finish_reason) == (text, [], "stop")
+
+
+def test_a_call_that_a_stop_string_cuts_is_not_whole(llm: LLM) -> None:
+    answer = llm.chat(asked("weather"), tools=TOOLS, stop=["days"])
+    assert answer.finish_reason == "stop"
+    assert answer.message["tool_calls"][0]["function"]["arguments"].startswith('{"city"')
+
+
+def test_nothing_of_a_further_call_is_left_in_the_text(llm: LLM) -> None:
+    whole = llm.chat(asked("both"), tools=TOOLS)
+    for most in range(12, len(whole.tokens)):
+        answer = llm.chat(asked("both"), tools=TOOLS, parallel_tool_calls=False, max_tokens=most)
+        if len(answer.tool_calls):
+            assert answer.text == "", most
+
+
+def test_any_text_is_no_format(llm: LLM) -> None:
+    answer = llm.chat(asked("think"), response_format={"type": "text"})
+    assert (answer.text, answer.reasoning.strip()) == ("Yes.", "Hm.")
+
+
+def test_calls_keep_their_ids_if_their_pieces_are_given(llm: LLM) -> None:
+    chat = llm.prepare_chat(asked("both"), tools=TOOLS)
+    handle = llm.submit(chat.prompt, **chat.options)
+    pieces = [*chat.pieces(handle)]
+    ids = [piece.id for piece in pieces if isinstance(piece, CallBegun)]
+    assert [call.id for call in chat.told_apart(handle.result(), pieces).tool_calls] == ids
+
+
+@pytest.mark.parametrize("variables", [[1], "x", {1: 2}, {"messages": []}, {"add_generation_prompt": False}])
+def test_wrong_variables_are_refused(llm: LLM, variables: Any) -> None:
+    with pytest.raises(RequestError, match="variables m"):
+        llm.chat(asked("ok"), variables=variables)
+
+
+def test_the_options_of_a_chat_are_those_of_prepare_chat() -> None:
+    parameters = signature(LLM.prepare_chat).parameters.values()
+    assert {each.name for each in parameters if each.kind is each.KEYWORD_ONLY} == CHAT_OPTIONS

@@ -26,19 +26,21 @@ from .text.answers import (
     form_of,
     reader_of,
 )
+from .text.formats import response_format_of
 from .text.tokenizers import Tokenizer
 
 CHAT_OPTIONS: Final = frozenset(
     ("tools", "tool_choice", "parallel_tool_calls", "response_format", "variables")
 )
-_TAIL: Final = 8  # tokens that hold the mark of reasoning, if the template has begun it
+_RESERVED: Final = frozenset(("add_generation_prompt", "messages", "tools"))
+_TAIL: Final = 16  # tokens that hold the mark of reasoning, if the template has begun it
 _FINAL: Final = "<|channel|>final<|message|>"
 
 
 class ChatRequest(NamedTuple):
     """A conversation as `submit` takes it: `llm.submit(chat.prompt, **chat.options)`.
 
-    reader  makes what reads the answer's text: it gives pieces of text, of reasoning and of calls
+    reader  makes a reader for one answer, which cuts the answer's text into pieces
     """
 
     prompt: UserPrompt
@@ -52,16 +54,34 @@ class ChatRequest(NamedTuple):
             yield from reader.push(text)
         yield from reader.finish()
 
-    def told_apart(self, whole: Completion) -> Completion:
-        """The answer, its reasoning and its calls apart from its text."""
+    def told_apart(self, whole: Completion, pieces: Iterable[Piece] | None = None) -> Completion:
+        """The answer with its reasoning and its calls apart from its text.
+
+        `pieces` are those that `pieces` gave, if they were read: so calls keep their ids.
+        """
         reader = self.reader()
-        pieces = [*reader.push(whole.text), *reader.finish()]
+        read = [*reader.push(whole.text)]
+        cut = whole.stop is not None and reader.is_calling
+        read += reader.finish()
+        pieces = read if pieces is None else [*pieces]
         calls = calls_of(pieces)
-        ended = "tool_calls" if calls and whole.finish_reason == "stop" else whole.finish_reason
+        called = calls and whole.finish_reason == "stop" and not cut
+        ended = "tool_calls" if called else whole.finish_reason
         text, reasoning = (
             "".join(p.text for p in pieces if isinstance(p, kind)) for kind in (Text, Reasoning)
         )
         return replace(whole, text=text, reasoning=reasoning, tool_calls=calls, finish_reason=ended)
+
+
+def checked_variables(variables: object) -> dict[str, Any]:
+    """The variables of a chat template; RequestError for names that are not the caller's to set."""
+    if variables is None:
+        return {}
+    if not isinstance(variables, Mapping) or not all(isinstance(name, str) for name in variables):
+        raise RequestError(f"variables must be a mapping from names to values, got {variables!r}")
+    if taken := _RESERVED & variables.keys():
+        raise RequestError(f"variables may not set the template's {', '.join(sorted(taken))}")
+    return dict(variables)
 
 
 def calls_of(pieces: Iterable[Piece]) -> list[ToolCall]:
@@ -82,43 +102,44 @@ def chat_request(
     prompt: list[int] | Parts, template: str, tokenizer: Tokenizer, tools: Tools, response_format: Any
 ) -> ChatRequest:
     """The request for an answer to a prompt that a chat template has made, with its tools in it."""
-    if response_format is not None and tools.definitions:
+    wanted = response_format_of(response_format)
+    if wanted is not None and tools.definitions:
         raise RequestError("an answer in a format calls no tools: leave out either tools or response_format")
     form = form_of(template, tools=bool(tools.definitions))
     inside = form.thinking is not None and _ends_with(tokenizer, prompt, form.thinking[0])
-    if response_format is not None:
+    if wanted is not None:
         begun = _FINAL if form.channels else _after_reasoning(form, inside=inside)
         return ChatRequest(
             _joined(tokenizer, prompt, begun),
-            {"response_format": response_format, "shown": ()},
+            {"response_format": wanted, "shown": ()},
             partial(reader_of, AnswerForm()),
         )
     if tools.forced:
         prompt, inside = _joined(tokenizer, prompt, _after_reasoning(form, inside=inside)), False
-    # Clients of Ollama's API may send any definitions.
-    functions = [each["function"] for each in tools.definitions if "function" in each]
-    schemas = {each["name"]: each.get("parameters") or {} for each in functions if "name" in each}
-    reader = partial(reader_of, form, inside=inside, parallel=tools.parallel, schemas=schemas)
+    reader = partial(reader_of, form, inside=inside, parallel=tools.parallel, schemas=tools.schemas)
     marks = map(tokenizer.token_id, form.marks)
     shown = tuple(mark for mark in marks if mark is not None and mark in tokenizer.control_ids)
-    wanted = call_format(form, tools, tokenizer, inside=inside) if tools.forced or tools.strict else None
-    return ChatRequest(prompt, {"response_format": wanted, "shown": shown}, reader)
+    calls = call_format(form, tools, tokenizer, inside=inside) if tools.forced or tools.strict else None
+    return ChatRequest(prompt, {"response_format": calls, "shown": shown}, reader)
 
 
 def _after_reasoning(form: AnswerForm, *, inside: bool) -> str:
-    """What ends the reasoning that a template has begun, where the answer has no room for it."""
+    """The text that ends the reasoning which a template has begun; empty if it has begun none."""
     return f"\n{form.thinking[1]}\n\n" if inside and form.thinking else ""
 
 
 def _joined(tokenizer: Tokenizer, prompt: list[int] | Parts, text: str) -> list[int] | Parts:
-    """A prompt with more text; one with pictures stays as it is."""
-    if not text or not isinstance(prompt, list):
+    """A prompt with more text at its end."""
+    if not text:
         return prompt
-    return [*prompt, *tokenizer.encode(text, add_special=False)]
+    more = tokenizer.encode(text, add_special=False)
+    return [*prompt, *more] if isinstance(prompt, list) else replace(prompt, items=(*prompt.items, more))
 
 
 def _ends_with(tokenizer: Tokenizer, prompt: list[int] | Parts, mark: str) -> bool:
     """Whether a prompt ends with a mark, and space."""
-    if not isinstance(prompt, list):
+    last = prompt if isinstance(prompt, list) else prompt.items[-1]
+    if not isinstance(last, str | list):  # a picture
         return False
-    return tokenizer.decode(prompt[-_TAIL:], special=True).rstrip().endswith(mark.rstrip())
+    text = last if isinstance(last, str) else tokenizer.decode(last[-_TAIL:], special=True)
+    return text.rstrip().endswith(mark.rstrip())

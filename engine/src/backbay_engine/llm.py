@@ -18,7 +18,7 @@ from backbay.plugin import naming_limits
 
 from .arguments import moment, whole
 from .cache.contract import Cache
-from .chats import CHAT_OPTIONS, ChatRequest, chat_request
+from .chats import CHAT_OPTIONS, ChatRequest, chat_request, checked_variables
 from .engines.contract import Engine
 from .engines.local import LocalEngine
 from .engines.prompting import Prompting, StoreView, UserPrompt
@@ -99,19 +99,19 @@ class LLM:
         {"type": "image_url", "image_url": {"url": "data:..."}}. The options are those of `prepare_chat` (tools ...) and
         of `submit`. Reasoning and calls of tools are apart from the text; `message` goes on with the conversation.
         """
-        chat, options = self._asked(messages, options)
-        return chat.told_apart(self.generate(chat.prompt, **options))
+        chat, given = self._prepared(messages, options)
+        return chat.told_apart(self.generate(chat.prompt, **given))
 
     def stream_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Iterator[Piece]:
         """Answer a conversation piece by piece: text, reasoning, and calls with their arguments as they grow.
 
         Takes what `chat` takes. Leaving the loop cancels the request.
         """
-        chat, options = self._asked(messages, options)
-        handle = self.submit(chat.prompt, **options)
+        chat, given = self._prepared(messages, options)
+        handle = self.submit(chat.prompt, **given)
         return Pieces(handle, chat.pieces(handle), self)
 
-    def _asked(
+    def _prepared(
         self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]
     ) -> tuple[ChatRequest, dict[str, Any]]:
         """A conversation and the options of `submit`."""
@@ -129,18 +129,18 @@ class LLM:
         response_format: Any = None,
         variables: Mapping[str, Any] | None = None,
     ) -> ChatRequest:
-        """A conversation for `submit`, and what reads the answer.
+        """A conversation as `submit` takes it, with the reader of its answer.
 
         tools                what the answer may call, as OpenAI has it: {"type": "function", "function": {"name": ...}}
         tool_choice          auto; none; required: the answer is a call; or {"type": "function", "function": {"name": ...}}
         parallel_tool_calls  whether the answer may have several calls
-        response_format      what the answer must be; it has no reasoning then: if the template has begun it, it ends
-        variables            further ones of the chat template, such as enable_thinking
+        response_format      what the answer must be; reasoning that the template has begun ends in the prompt
+        variables            variables of the chat template, such as enable_thinking
         """
         asked = (
             tools if isinstance(tools, Tools) else tools_of(tools, tool_choice, parallel=parallel_tool_calls)
         )
-        given = dict(variables or {})
+        given = checked_variables(variables)
         if asked.definitions:
             if "tools" not in self.template.source:
                 raise ToolsError("the model's chat template takes no tools")

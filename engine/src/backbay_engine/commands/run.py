@@ -53,7 +53,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_backend(parser)
     add_worker(parser)
     parser.add_argument("-p", "--prompt", help="the text; - reads standard input")
-    parser.add_argument("--chat", action="store_true", help="chat, in the form of the model's own template")
+    parser.add_argument(
+        "--chat",
+        action="store_true",
+        help="chat, in the form of the model's own template; reasoning goes to standard error",
+    )
     add_images(parser, "a picture, which the text of -p or the first question of a chat asks about")
     parser.add_argument("--system", metavar="TEXT", help="system message of the chat")
     parser.add_argument(
@@ -91,7 +95,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_speculation(parser)
     for name, (kind, what) in SAMPLING.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=sampling(name, kind), metavar="X", help=what)
-    parser.add_argument("--quiet", action="store_true", help="do not print timings")
+    parser.add_argument("--quiet", action="store_true", help="print neither timings nor reasoning")
     add_json(parser)
 
 

@@ -288,7 +288,8 @@ CASES = {
     ),
     "Gemma, no call": (GEMMA, "<|tool_call>f<tool_call|>", [("text", "<|tool_call>f<tool_call|>")]),
     "text without a channel": (CHANNELS, "to be, or <|not|>", [("text", "to be, or <|not|>")]),
-    "a channel that ends in its header": (CHANNELS, "<|channel|>fin", [("text", "<|channel|>fin")]),
+    "a channel that ends in its header": (CHANNELS, "<|channel|>fin", []),
+    "a text that may begin a header": (CHANNELS, "to", [("text", "to")]),
 }
 
 

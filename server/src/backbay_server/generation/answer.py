@@ -137,10 +137,11 @@ class _Choice:
     def _end(self, whole: Completion) -> Iterator[Event]:
         if whole.finish_reason == "cancelled":
             raise UnavailableError("the model is leaving; try again later")
+        cut = whole.stop is not None and self._reader.is_calling
         rest = self._reader.finish()
         if rest:
             yield Delta(self.number, rest, (), None)
-        called = self._reader.calls and whole.finish_reason == "stop"
+        called = self._reader.calls and whole.finish_reason == "stop" and not cut
         reason: Reason = "tool_calls" if called else whole.finish_reason
         timings = whole.timings
         if self.meter is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from backbay_engine import LLM, AnswerReader, PlainReader, ToolsError
+from backbay_engine import LLM, AnswerReader, PlainReader, ResponseFormatError, ToolsError
 
 from ..errors import InvalidRequestError
 from .gaps import gap_prompt
@@ -49,6 +49,9 @@ def prepared(llm: LLM, asked: Prompt, wanted: Format | None) -> Prepared:
         chat = llm.prepare_chat(messages, tools=tools, response_format=wanted, variables=variables)
     except ToolsError as error:
         raise InvalidRequestError(str(error), param="tools") from None
+    except ResponseFormatError as error:
+        told = str(error).removeprefix("response_format: ")
+        raise InvalidRequestError(f"response_format: {told}", param="response_format") from None
     asked_by = "tools" if tools.definitions else "response_format"
     return Prepared(
         chat.prompt, chat.reader, chat.options["response_format"], asked_by, chat.options["shown"]
@@ -58,10 +61,10 @@ def prepared(llm: LLM, asked: Prompt, wanted: Format | None) -> Prepared:
 def made(llm: LLM, said: Conversation) -> Made:
     """The prompt of a conversation."""
     messages, variables = _checked(llm, said)
-    try:
-        return llm.prepare_chat(messages, tools=said.tools, variables=variables).prompt
-    except ToolsError as error:
-        raise InvalidRequestError(str(error), param="tools") from None
+    definitions = said.tools.definitions
+    if definitions and "tools" not in llm.template.source:
+        raise InvalidRequestError("the model's chat template takes no tools", param="tools")
+    return llm.chat_prompt(messages, **({**variables, "tools": definitions} if definitions else variables))
 
 
 def _checked(llm: LLM, said: Conversation) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, Any]]:

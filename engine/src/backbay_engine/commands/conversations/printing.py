@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Final, final
 
@@ -18,8 +19,8 @@ class AnswerPrinter:
     """Prints pieces as they come. `reasons` tells whether reasoning is printed, too."""
 
     def __init__(self, *, reasons: bool) -> None:
-        self._reasons, self._thinking = reasons, False
-        self._dims = sys.stderr.isatty()
+        self._reasons, self._thinking, self._ended = reasons, False, False
+        self._dims = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
 
     def print(self, piece: Piece) -> None:
         if isinstance(piece, Text):
@@ -33,13 +34,18 @@ class AnswerPrinter:
         if not self._thinking:
             text = text.lstrip(_SPACES)
         if text:
-            self._thinking = True
-            sys.stderr.write(f"{_DIM}{text}{_PLAIN}" if self._dims else text)
-            sys.stderr.flush()
+            self._thinking, self._ended = True, text.endswith("\n")
+            self._write(f"{_DIM}{text}{_PLAIN}" if self._dims else text)
 
     def end_reasoning(self) -> None:
         """Let what follows begin on a line of its own."""
         if self._thinking:
             self._thinking = False
-            sys.stderr.write("\n")
+            self._write("" if self._ended else "\n")
+
+    def _write(self, text: str) -> None:
+        try:
+            sys.stderr.write(text)
             sys.stderr.flush()
+        except (OSError, ValueError):  # full, or closed: the answer matters more
+            self._reasons = False

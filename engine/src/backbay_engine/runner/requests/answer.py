@@ -63,10 +63,7 @@ class Completion:
         if self.reasoning:
             made["reasoning_content"] = self.reasoning
         if self.tool_calls:
-            made["tool_calls"] = [
-                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.values}}
-                for call in self.tool_calls
-            ]
+            made["tool_calls"] = [call.entry for call in self.tool_calls]
         return made
 
 

@@ -25,8 +25,8 @@ _NOTES: Final = frozenset(
     ("title", "description", "default", "examples", "deprecated", "$schema", "$id", "x-guidance")
 )
 _RECIPIENT: Final = " to=functions."
-_KIND: Final = r"( ?(<\|constrain\|>)?json)?"
-_HEADER: Final = rf"{_KIND}(<\|channel\|>(commentary|analysis))?{_KIND} ?<\|message\|>"
+_KIND: Final = r"( | ?<\|constrain\|>)json"
+_HEADER: Final = rf"({_KIND})?(<\|channel\|>(commentary|analysis))?({_KIND})? ?<\|message\|>"
 
 
 def call_format(form: AnswerForm, tools: Tools, tokenizer: Tokenizer, *, inside: bool) -> Mapping[str, Any]:

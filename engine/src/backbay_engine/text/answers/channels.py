@@ -12,6 +12,7 @@ from .reader import HoldingReader
 
 _MESSAGE: Final = "<|message|>"
 _HEADS: Final = ("<|start|>", "<|channel|>", "<|constrain|>", _MESSAGE, "to=")  # what a header may begin with
+_MARKS: Final = _HEADS[:-1]
 _OVER: Final = ("<|end|>", "<|call|>", "<|return|>")
 _ENDS: Final = (*_OVER, "<|start|>", "<|channel|>")
 _CHANNEL: Final = re.compile(r"<\|channel\|>\s*(\w+)")
@@ -34,9 +35,13 @@ class ChannelReader(HoldingReader):
         self._part: Part | None = None  # of the message; None: its header is not whole
         self._empty = True  # the message has no text so far
 
+    @property
+    def is_calling(self) -> bool:
+        return self._part == "arguments"
+
     def finish(self) -> Sequence[Piece]:
         held, self._held = self._held, ""
-        if self._part is None and not held.strip():
+        if self._part is None and (not held.strip() or held.lstrip().startswith(_MARKS)):
             return ()
         self._part = self._part or "text"
         self._give(held)
@@ -47,14 +52,15 @@ class ChannelReader(HoldingReader):
         return self._header() if self._part is None else self._body()
 
     def _header(self) -> bool:
+        if not _begins_header(self._held):
+            self._part = "text"
+            return True
         head, whole, rest = self._held.partition(_MESSAGE)
-        if whole:
+        if whole and len(head) <= _LONGEST:
             self._begin(head)
             self._held = rest
             return True
-        begun = self._held.lstrip()
-        possible = any(begun.startswith(each) or each.startswith(begun) for each in _HEADS)
-        if possible and len(begun) <= _LONGEST:
+        if len(self._held) <= _LONGEST:
             return False
         self._part = "text"
         return True
@@ -97,3 +103,9 @@ class ChannelReader(HoldingReader):
                 self._given.append(CallArguments(self._begun - 1, text))
             case _:
                 self._given.append(Text(text))
+
+
+def _begins_header(text: str) -> bool:
+    """Whether a text begins as headers do, as far as it goes."""
+    begun = text.lstrip()
+    return any(begun.startswith(each) or each.startswith(begun) for each in _HEADS)

@@ -14,6 +14,9 @@ from .pieces import CallArguments, Piece, Reasoning, Text
 from .reader import HoldingReader
 
 _HIDDEN: Final = ("[TOOL_CALLS]", "<|python_tag|>")  # may precede calls that have no marks around them
+_HEAD: Final = 256  # letters in which the beginning of a call shows
+_LONGEST: Final = 4096  # letters before the arguments of a call
+_BARE_NAME: Final = re.compile(r'\[?\s*\{\s*"name"')
 _BARE: Final = ('{"name":"', '[{"name":"', '{"type":"function"', '[{"type":"function"')
 
 
@@ -42,6 +45,10 @@ class MarkReader(HoldingReader):
 
     def _go_on(self) -> bool:
         return self._state()
+
+    @property
+    def is_calling(self) -> bool:
+        return self._state == self._calling
 
     def finish(self) -> Sequence[Piece]:
         held, self._held = self._held, ""
@@ -108,12 +115,15 @@ class MarkReader(HoldingReader):
     def _bare(self) -> bool:
         """Wait until it is certain whether the text is a call."""
         begun = _unmarked(self._held)
-        packed = re.sub(r"\s", "", begun)
+        packed = re.sub(r"\s", "", begun[:_HEAD])
         if not any(packed.startswith(each) or each.startswith(packed) for each in (*_BARE, *_HIDDEN)):
             self._state = self._text
             return True
         if self._style is not None and self._style.head.match(begun):
             self._held, self._state = begun, self._calling
+            return True
+        if len(begun) > _LONGEST and _BARE_NAME.match(begun):  # no head of a call is so long
+            self._state = self._text
             return True
         return False
 
@@ -172,11 +182,13 @@ class MarkReader(HoldingReader):
     def _whole(self, text: str, begin: str, end: str = "") -> None:
         """The calls of a text without more to come; the text with its marks, if it is none."""
         calls = _calls_of(_unmarked(text))
+        if not begin and any(arguments is None for _, arguments in calls):  # JSON that happens to have a name
+            calls = []
         if not calls:
             self._give(Text(f"{begin}{text}{end}"))
         for name, arguments in calls:
             self._begin_call(name)
-            self._given.append(CallArguments(self._begun - 1, arguments))
+            self._given.append(CallArguments(self._begun - 1, "{}" if arguments is None else arguments))
 
     def _give(self, piece: Text | Reasoning) -> None:
         if piece.text:
@@ -202,8 +214,8 @@ def _unmarked(text: str) -> str:
     return begun
 
 
-def _calls_of(text: str) -> list[tuple[str, str]]:
-    """Names and arguments of the calls that a text of JSON is; none if it is something else."""
+def _calls_of(text: str) -> list[tuple[str, str | None]]:
+    """Names and arguments of the calls that a text of JSON is; none if it is something else. A call may lack arguments."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -212,15 +224,16 @@ def _calls_of(text: str) -> list[tuple[str, str]]:
     return [] if None in calls else [call for call in calls if call is not None]
 
 
-def _call_of(found: Any) -> tuple[str, str] | None:
+def _call_of(found: Any) -> tuple[str, str | None] | None:
     if isinstance(found, dict) and isinstance(found.get("function"), dict):
         found = found["function"]
     if not isinstance(found, dict) or not isinstance(found.get("name"), str):
         return None
-    name, arguments = found["name"], found.get("arguments", found.get("parameters", {}))
+    name, arguments = found["name"], found.get("arguments", found.get("parameters"))
+    has_none = not ({"arguments", "parameters"} & found.keys())
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
     try:
         f"{name}{text}".encode()
     except UnicodeEncodeError:  # half a surrogate pair
         return None
-    return (name, text) if name else None
+    return (name, None if has_none else text) if name else None

@@ -47,11 +47,14 @@ class ToolCall(NamedTuple):
     @property
     def values(self) -> dict[str, Any]:
         """The arguments by name; none if the answer's end has cut them."""
-        try:
-            found = json.loads(self.arguments, parse_constant=_refuse)
-        except (ValueError, RecursionError):
-            return {}
-        return found if isinstance(found, dict) else {}
+        return _object_of(self.arguments) or {}
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        """The call as a message has it: the arguments as an object, or as a text if they are none."""
+        found = _object_of(self.arguments)
+        given = self.arguments if found is None else found
+        return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": given}}
 
 
 Piece: TypeAlias = Text | Reasoning | CallBegun | CallArguments
@@ -60,6 +63,15 @@ Piece: TypeAlias = Text | Reasoning | CallBegun | CallArguments
 def new_id() -> str:
     """The id of a call: nine letters and digits, as Mistral's templates demand."""
     return "".join(secrets.choice(_ID_LETTERS) for _ in range(9))
+
+
+def _object_of(text: str) -> dict[str, Any] | None:
+    """The object that a text of JSON is; None if it is none."""
+    try:
+        found = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _refuse(name: str) -> Any:

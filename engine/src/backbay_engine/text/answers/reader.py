@@ -16,6 +16,11 @@ class AnswerReader(ABC):
     def calls(self) -> int:
         """The calls of tools that have begun."""
 
+    @property
+    @abstractmethod
+    def is_calling(self) -> bool:
+        """Whether a call has begun that is not over."""
+
     @abstractmethod
     def push(self, text: str) -> Sequence[Piece]:
         """The pieces that are certain now."""

@@ -21,6 +21,10 @@ class PlainReader(AnswerReader):
     def calls(self) -> int:
         return 0
 
+    @property
+    def is_calling(self) -> bool:
+        return False
+
     def push(self, text: str) -> Sequence[Piece]:
         return (Text(text),) if text else ()
 
@@ -39,11 +43,18 @@ class FirstCall(AnswerReader):
     def calls(self) -> int:
         return min(1, self._reader.calls)
 
+    @property
+    def is_calling(self) -> bool:
+        return self._reader.calls == 1 and self._reader.is_calling
+
     def push(self, text: str) -> Sequence[Piece]:
         return [piece for piece in self._reader.push(text) if not _further(piece)]
 
     def finish(self) -> Sequence[Piece]:
-        return [piece for piece in self._reader.finish() if not _further(piece)]
+        calling, rest = self._reader.is_calling, self._reader.finish()
+        if calling and self._reader.calls:
+            rest = [piece for piece in rest if not isinstance(piece, Text)]  # of a further call that was cut
+        return [piece for piece in rest if not _further(piece)]
 
 
 def _further(piece: Piece) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from ...errors import ToolsError
 ToolChoice: TypeAlias = str | Mapping[str, Any]
 """auto, none, required, or {"type": "function", "function": {"name": ...}}."""
 _WORDS: Final = ("auto", "none", "required")
+_NAME: Final = re.compile(r"[\w.:/-]+")
 _SHAPE: Final = '{"type": "function", "function": {"name": ..., "parameters": {...}}}'
 
 
@@ -33,9 +35,24 @@ class Tools:
     forced: bool = False
     parallel: bool = True
 
+    @property
+    def schemas(self) -> dict[str, Mapping[str, Any]]:
+        """The schemas of arguments by the names of functions; definitions that are no functions have none."""
+        functions = [each.get("function") for each in self.definitions]
+        named = [
+            each for each in functions if isinstance(each, Mapping) and isinstance(each.get("name"), str)
+        ]
+        return {each["name"]: each.get("parameters") or {} for each in named}
+
+    def __post_init__(self) -> None:
+        if self.forced and not self.definitions:
+            raise ToolsError("a call is demanded, and there are no tools")
+
 
 def tools_of(tools: object, choice: object = "auto", *, parallel: bool = True) -> Tools:
     """The tools as users give them, in OpenAI's form; ToolsError if an answer cannot call them, or must and there is none."""
+    if not isinstance(parallel, bool):
+        raise ToolsError(f"parallel_tool_calls must be True or False, got {parallel!r}")
     functions = [_function(each) for each in _listed(tools)]
     names = [each["name"] for each in functions]
     named = _named(choice)
@@ -48,7 +65,7 @@ def tools_of(tools: object, choice: object = "auto", *, parallel: bool = True) -
     if choice == "required" and not functions:
         raise ToolsError("tool_choice asks for a tool, and tools has none")
     allowed = [each for each in functions if named in (None, each["name"])]
-    strict = frozenset(each["name"] for each in allowed if each.get("strict"))
+    strict = frozenset(each["name"] for each in allowed if each.get("strict") is True)
     shown = [{name: value for name, value in each.items() if name != "strict"} for each in allowed]
     definitions = [{"type": "function", "function": each} for each in shown]
     return Tools(definitions, strict, choice == "required" or named is not None, parallel)
@@ -67,6 +84,8 @@ def _function(tool: object) -> Mapping[str, Any]:
     function = tool.get("function") if isinstance(tool, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str) or not function["name"]:
         raise ToolsError(f"a tool must be {_SHAPE}, got {reprlib.repr(tool)}")
+    if not _NAME.fullmatch(function["name"]):
+        raise ToolsError(f"the name of a tool has letters, digits and _-.:/ alone, got {function['name']!r}")
     parameters = function.get("parameters")
     if parameters is not None and not isinstance(parameters, Mapping):
         told = f"the parameters of the tool {function['name']!r} must be a JSON schema"
