@@ -100,3 +100,15 @@ def test_the_command_refuses_faults_that_do_not_exist(capsys: pytest.CaptureFixt
 def test_the_share_of_nothing_is_not_a_number() -> None:
     assert share([]) is None
     assert share([True, False]) == 0.5
+
+
+RARE = {
+    "two_outer_dimensions_repeat_in_different_ways": "add",
+}
+"""Faults that only the default size shows, each with an op that does."""
+
+
+@pytest.mark.parametrize("name", RARE)
+def test_the_default_size_catches_a_rare_fault(name: str) -> None:
+    report = run(FAULTS[name].plant(reference()), ops=[RARE[name]], size="default")
+    assert report.failures

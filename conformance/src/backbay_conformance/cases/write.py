@@ -284,7 +284,7 @@ def set_rows_call(draw: Draw, target: DType | None) -> Call:
     n = target.block_size * draw.pick(1, 2) if target else draw.side(129)
     count = draw.many(1, 2, 5, 17, 33, 64)
     k = draw.integer(0, min(count, 9))
-    outer = draw.pick((), (2,), (3, 2), (4,), (2, 6))
+    outer = draw.pick((), (2,), (3, 2), (4,), (2, 6), (4, 6))
     large = draw.listed(*WRITTEN)
     if large is not None:
         (n, count, k), outer = large
