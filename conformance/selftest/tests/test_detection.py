@@ -104,6 +104,8 @@ def test_the_share_of_nothing_is_not_a_number() -> None:
 
 RARE = {
     "two_outer_dimensions_repeat_in_different_ways": "add",
+    "a_nan_of_low_bits_is_written_as_an_infinity": "copy",
+    "a_nan_of_low_bits_is_cast_to_an_infinity": "cast",
 }
 """Faults that only the default size shows, each with an op that does."""
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from backbay import ops
+from backbay import DType, Spec, ops
 
 from ..faults import BoundCall, Kind, Result, fault
-from ..fused import rank4
+from ..fused import Array, rank4
 
 
 @fault(Kind.WRONG_AXIS, ops.add, ops.mul, like="L14817")
@@ -17,3 +17,33 @@ def two_outer_dimensions_repeat_in_different_ways(call: BoundCall) -> Result:
     if not all(1 < few < many for few, many in zip(t2.shape[:2], x.shape[:2], strict=True)):
         return call.right()
     return call.right(x=x, t2=np.repeat(t2, x.shape[0] // t2.shape[0], 0)).reshape(call.x.shape)
+
+
+def cut(raw: Array, right: Array, target: DType) -> Array:
+    """What a conversion to bf16 or f16 gives, but infinities for the NaN whose kept bits are all 0."""
+    lost = {DType.BF16: 16, DType.F16: 13}[target]
+    bits = np.ascontiguousarray(raw).view(np.uint32).reshape(right.shape)
+    empty = ((bits & 0x7FFFFFFF) > 0x7F800000) & ((bits & 0x7FFFFF) >> lost == 0)
+    infinity = 0x7F80 if target is DType.BF16 else np.inf
+    return np.where(empty, np.asarray(infinity, right.dtype), right)
+
+
+def narrowed(source: Spec, target: Spec) -> bool:
+    return source.dtype is DType.F32 and target.dtype in (DType.BF16, DType.F16)
+
+
+@fault(Kind.SPECIAL, "data_to_write", like="O4129")
+def a_nan_of_low_bits_is_written_as_an_infinity(call: BoundCall) -> Result:
+    """A copy from f32 to a narrow type drops the low bits, and so the whole payload of some NaN."""
+    right = call.right()
+    return cut(call.raw, right, call.target.dtype) if narrowed(call.source, call.target) else right
+
+
+@fault(Kind.SPECIAL, "run_node", like="O4129")
+def a_nan_of_low_bits_is_cast_to_an_infinity(call: BoundCall) -> Result:
+    """A cast from f32 to a narrow type drops the low bits, and so the whole payload of some NaN."""
+    call.right()
+    node = call.node
+    if node.op is ops.cast and narrowed(node.args[0], node):
+        y = call.arrays[node.index]
+        y[...] = cut(call.arrays[node.args[0].index], y, node.dtype)
