@@ -47,3 +47,10 @@ def a_nan_of_low_bits_is_cast_to_an_infinity(call: BoundCall) -> Result:
     if node.op is ops.cast and narrowed(node.args[0], node):
         y = call.arrays[node.index]
         y[...] = cut(call.arrays[node.args[0].index], y, node.dtype)
+
+
+@fault(Kind.SPECIAL, ops.sum_rows, ops.mean, ops.cumsum, like="O4129")
+def long_sums_saturate(call: BoundCall) -> Result:
+    """In rows of more than 300 elements, an infinite sum is the largest number."""
+    y = call.right()
+    return np.where(np.isinf(y), np.copysign(3.4e38, y), y) if call.x.shape[-1:] > (300,) else y
