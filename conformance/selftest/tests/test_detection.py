@@ -103,6 +103,7 @@ def test_the_share_of_nothing_is_not_a_number() -> None:
 
 
 RARE = [
+    ("positions_are_rounded_to_f32_and_sums_to_f64", "rope"),
     ("long_sums_saturate", "mean"),
     ("long_sums_saturate", "sum_rows"),
     ("long_sums_saturate", "cumsum"),

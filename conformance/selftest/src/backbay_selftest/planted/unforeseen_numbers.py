@@ -54,3 +54,9 @@ def long_sums_saturate(call: BoundCall) -> Result:
     """In rows of more than 300 elements, an infinite sum is the largest number."""
     y = call.right()
     return np.where(np.isinf(y), np.copysign(3.4e38, y), y) if call.x.shape[-1:] > (300,) else y
+
+
+@fault(Kind.ROPE, ops.rope, like="L15629")
+def positions_are_rounded_to_f32_and_sums_to_f64(call: BoundCall) -> Result:
+    """Positions beyond 2^24 are rounded, although the declared precision has room for them."""
+    return call.right(positions=call.positions.astype(np.float32).astype(np.float64))
