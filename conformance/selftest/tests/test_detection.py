@@ -103,6 +103,11 @@ def test_the_share_of_nothing_is_not_a_number() -> None:
 
 
 RARE = [
+    ("attributes_are_kept_to_three_digits", "rms_norm"),
+    ("attributes_are_kept_to_three_digits", "layer_norm"),
+    ("attributes_are_kept_to_three_digits", "l2_norm"),
+    ("attributes_are_kept_to_three_digits", "clamp"),
+    ("attributes_are_kept_to_three_digits", "rope"),
     ("positions_are_rounded_to_f32_and_sums_to_f64", "rope"),
     ("long_sums_saturate", "mean"),
     ("long_sums_saturate", "sum_rows"),

@@ -6,7 +6,7 @@ import numpy as np
 
 from backbay import DType, Spec, ops
 
-from ..faults import BoundCall, Kind, Result, fault
+from ..faults import BoundCall, Kind, Result, fault, named
 from ..fused import Array, rank4
 
 
@@ -17,6 +17,11 @@ def two_outer_dimensions_repeat_in_different_ways(call: BoundCall) -> Result:
     if not all(1 < few < many for few, many in zip(t2.shape[:2], x.shape[:2], strict=True)):
         return call.right()
     return call.right(x=x, t2=np.repeat(t2, x.shape[0] // t2.shape[0], 0)).reshape(call.x.shape)
+
+
+ATTRIBUTES = named(
+    *("rms_norm", "layer_norm", "l2_norm", "scale", "clamp", "swiglu", "rope", "scaled_dot_product_attention")
+)
 
 
 def cut(raw: Array, right: Array, target: DType) -> Array:
@@ -60,3 +65,9 @@ def long_sums_saturate(call: BoundCall) -> Result:
 def positions_are_rounded_to_f32_and_sums_to_f64(call: BoundCall) -> Result:
     """Positions beyond 2^24 are rounded, although the declared precision has room for them."""
     return call.right(positions=call.positions.astype(np.float32).astype(np.float64))
+
+
+@fault(Kind.SCALARS, *ATTRIBUTES, like="L20350")
+def attributes_are_kept_to_three_digits(call: BoundCall) -> Result:
+    """A program is found again by the text of its attributes, which is short."""
+    return call.right(**{name: float(f"{value:.3g}") for name, value in call.float_attributes().items()})
