@@ -103,6 +103,8 @@ def test_the_share_of_nothing_is_not_a_number() -> None:
 
 
 RARE = [
+    ("small_decoded_weights_are_found_by_their_beginning", "weights_that_begin_alike"),
+    ("small_float_weights_are_found_by_their_ends", "weights_that_begin_alike"),
     ("attributes_are_kept_to_three_digits", "rms_norm"),
     ("attributes_are_kept_to_three_digits", "layer_norm"),
     ("attributes_are_kept_to_three_digits", "l2_norm"),
@@ -116,7 +118,7 @@ RARE = [
     ("a_nan_of_low_bits_is_written_as_an_infinity", "copy"),
     ("a_nan_of_low_bits_is_cast_to_an_infinity", "cast"),
 ]
-"""Faults that only the default size shows, each with an op that is wrong."""
+"""Faults that only the default size shows, each with an op or a scenario that does."""
 
 
 @pytest.mark.parametrize(("name", "op"), RARE)
