@@ -63,6 +63,7 @@ def small_file(draw: Draw) -> Iterator[tuple[Path, dict[str, Operand]]]:
 
 ENVIRONMENT = dict(os.environ)
 """The environment before any library of a backend was loaded."""
+MOST_SHOWN = 120
 CATEGORIES = ("LC_NUMERIC", "LC_TIME", "LC_COLLATE")
 """The parts of the locale that a test can set without harm."""
 
@@ -194,7 +195,7 @@ def changed(before: object, now: object) -> str:
 
 def short(value: object) -> str:
     text = repr(value)
-    return text if len(text) <= 200 else f"{text[:200]}..."
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 
 
 @contextmanager
