@@ -100,3 +100,28 @@ def test_the_command_refuses_faults_that_do_not_exist(capsys: pytest.CaptureFixt
 def test_the_share_of_nothing_is_not_a_number() -> None:
     assert share([]) is None
     assert share([True, False]) == 0.5
+
+
+RARE = [
+    ("small_decoded_weights_are_found_by_their_beginning", "weights_that_begin_alike"),
+    ("small_float_weights_are_found_by_their_ends", "weights_that_begin_alike"),
+    ("attributes_are_kept_to_three_digits", "rms_norm"),
+    ("attributes_are_kept_to_three_digits", "layer_norm"),
+    ("attributes_are_kept_to_three_digits", "l2_norm"),
+    ("attributes_are_kept_to_three_digits", "clamp"),
+    ("attributes_are_kept_to_three_digits", "rope"),
+    ("positions_are_rounded_to_f32_and_sums_to_f64", "rope"),
+    ("long_sums_saturate", "mean"),
+    ("long_sums_saturate", "sum_rows"),
+    ("long_sums_saturate", "cumsum"),
+    ("two_outer_dimensions_repeat_in_different_ways", "add"),
+    ("a_nan_of_low_bits_is_written_as_an_infinity", "copy"),
+    ("a_nan_of_low_bits_is_cast_to_an_infinity", "cast"),
+]
+"""Faults that only the default size shows, each with an op or a scenario that does."""
+
+
+@pytest.mark.parametrize(("name", "op"), RARE)
+def test_the_default_size_catches_a_rare_fault(name: str, op: str) -> None:
+    report = run(FAULTS[name].plant(reference()), ops=[op], size="default")
+    assert report.failures

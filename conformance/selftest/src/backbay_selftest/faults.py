@@ -56,6 +56,9 @@ class BoundCall:
     def __getattr__(self, name: str) -> Any:
         return self._arguments[name]
 
+    def float_attributes(self) -> dict[str, float]:
+        return {name: value for name, value in self._arguments.items() if isinstance(value, float)}
+
     def right(self, **changed: Any) -> Any:
         """The result of the right kernel or method, with some arguments changed."""
         return self._run(**{**self._arguments, **changed})

@@ -208,7 +208,8 @@ def attention_call(draw: Draw, kind: DType) -> Call:
     scale = draw.pick(0.125, 1.0, 0.7, 0.01)  # with 0.01 no position's weight is negligible
     if d >= 32 and reach < 8:
         scale = draw.pick(0.125, float(d) ** -0.5, 0.05, 0.01)
-    softcap = draw.by_turn(0.0, 5.0, 0.0, 0.0, 30.0)
+    scale = draw.many_digits(scale)
+    softcap = draw.many_digits(draw.by_turn(0.0, 5.0, 0.0, 0.0, 30.0))
     args = (q, k, v, parts["mask"], scale, parts["sinks"], parts["vmla"], softcap, applied)
     alone = draw.exact and parts["vmla"] is None
     formula = partial(attention_formula, permuted=permuted, alone=alone)

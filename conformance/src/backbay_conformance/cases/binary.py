@@ -56,8 +56,18 @@ REPEATS = (
     ((33, 40, 4, 2), (33, 1, 4, 1)),
     ((4, 68, 70, 2), (4, 2, 2, 1)),
     ((2, 2 * PAST), (1, 2)),
+    ((6, 8), (2, 4)),
+    ((4, 1, 6), (2, 1, 3)),
+    ((4, 3, 1, 9), (2, 3, 1, 3)),
+    ((1, 6, 4), (1, 3, 2)),
+    ((2, 6, 1, 4), (1, 3, 1, 2)),
+    ((1, 1, 4, 4), (1, 1, 2, 2)),
+    ((3, 2, 4, 9), (1, 2, 2, 3)),
+    ((4, 6, 6, 4), (2, 3, 2, 2)),
 )
-"""An extent past 2^16 in each dimension, and more than 32 or 256 repeats of several elements in each."""
+"""An extent past 2^16 in each dimension, more than 32 or 256 repeats of several elements in each, and several elements
+repeated in each two dimensions, and in all.
+"""
 
 
 def operands(

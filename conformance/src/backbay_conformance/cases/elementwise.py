@@ -157,7 +157,9 @@ def swiglu(draw: Draw) -> Call:
     shape = draw.shape(scalars=True)
     x = draw.floats(shape, Numbers(low=-60, high=60))
     up = draw.floats(shape, Numbers(), dtype=draw.other_float())
-    alpha, limit = draw.pick(1.702, 1.0, 0.5, 2.25), draw.pick(7.0, 1.0, 0.25, 100.0)
+    alpha, limit = (
+        draw.many_digits(draw.pick(*values)) for values in ((1.702, 1.0, 0.5, 2.25), (7.0, 1.0, 0.25, 100.0))
+    )
 
     def formula(x: Number, up: Number, alpha: float, limit: float) -> Number:
         gate = x.clip(-np.inf, limit)
@@ -174,7 +176,7 @@ def swiglu(draw: Draw) -> Call:
 @case(ops.clamp)
 def clamp(draw: Draw) -> Call:
     shape = draw.shape(scalars=True)
-    low = draw.pick(0.0, -1.0, -7.0, -np.inf, 3.0)
+    low = draw.many_digits(draw.pick(0.0, -1.0, -7.0, -np.inf, 3.0))
     high = low + draw.pick(1.0, 0.0, 4.0, np.inf) if np.isfinite(low) else draw.pick(2.0, np.inf)
     x = draw.floats(shape, Numbers("0nis" if draw.flag() else "0is"))
     return clamp_call((x, low, high), **draw.batch(shape))
@@ -195,7 +197,7 @@ def scale(draw: Draw) -> Call:
     shape = draw.shape(scalars=True)
     s = draw.pick(2.0, -3.0, 1.0, 0.0, -1.0) if draw.exact else draw.pick(0.3, 1.7, -1e-3, 13.7, 0.0, 1e4)
     extreme = draw.listed(np.inf, -np.inf, np.nan, -0.0, 3e38, 1e-38, -1e20)
-    s = s if extreme is None else extreme
+    s = extreme if extreme is not None else s if draw.exact else draw.many_digits(s)
     x = draw.floats(shape, ALL)
     return Call(
         (x, s),

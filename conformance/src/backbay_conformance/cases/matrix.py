@@ -48,8 +48,11 @@ LARGE: tuple[Extents, ...] = (
     ((2, 3, 1), (1, 2), (3, 600)),
     ((4500, 2, 3), (), ()),
     ((33000, 2, 1), (), ()),
+    ((5, 3, 2), (2, 2), (4, 6)),
 )
-"""Sizes of models: k, n and m, and the slices of weight and activations. Long sums, and groups of 6 to 16."""
+"""Sizes of models: k, n and m, and the slices of weight and activations. Long sums, groups of 6 to 16, and groups in both
+dimensions.
+"""
 LARGE_BLOCKS: tuple[Extents, ...] = (
     ((4096, 3, 17), (), ()),
     ((256, 5, 2), (2,), (16,)),
@@ -66,6 +69,7 @@ LARGE_BLOCKS: tuple[Extents, ...] = (
     ((18944, 2, 2), (), ()),
     ((1792, 5, 1), (), ()),
     ((14336, 2, 1), (), ()),
+    ((256, 3, 2), (2, 2), (6, 4)),
 )
 
 

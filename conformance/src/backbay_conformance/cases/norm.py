@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -155,11 +156,22 @@ def massive(making: Making, operand: Operand) -> Array:
     return np.clip(numbers, -LARGEST[operand.dtype], LARGEST[operand.dtype])
 
 
-def modest(draw: Draw, fill: Fill) -> Fill:
-    """The data of a norm: `fill`, now and then with a row of zeros, or with massive numbers: f16 does not hold their squares."""
+def modest(draw: Draw, fill: Fill, eps: float) -> Fill:
+    """The data of a norm: `fill`, now and then with a row of zeros, or with massive numbers: f16 does not hold their squares.
+
+    Or numbers so small that eps counts.
+    """
+    if eps > 0 and draw.flag(4):
+        return Made(partial(as_small, eps))
     if draw.flag(5):
         return Made(massive)
     return ZeroRow(fill) if draw.flag(3) else fill
+
+
+def as_small(eps: float, making: Making, operand: Operand) -> Array:
+    """Numbers whose squares are about as large as eps, or smaller."""
+    size = int(np.prod(operand.shape, dtype=np.int64))
+    return np.asarray(making.rng.standard_normal(size) * eps**0.5 * making.rng.choice([1.0, 0.1, 0.5]))
 
 
 def spread(draw: Draw, fill: Numbers, shape: tuple[int, ...]) -> Fill:
@@ -172,11 +184,11 @@ def spread(draw: Draw, fill: Numbers, shape: tuple[int, ...]) -> Fill:
 
 @case(ops.rms_norm)
 def rms_norm(draw: Draw) -> Call:
-    shape = draw.rows(least=1)
-    x = draw.floats(shape, modest(draw, BROKEN))
+    shape, eps = draw.rows(least=1), draw.many_digits(draw.by_turn(*EPS))
+    x = draw.floats(shape, modest(draw, BROKEN, eps))
     weight = draw.floats(shape[:1] or (1,), Numbers(), dtype=draw.other_float()) if draw.flag() else None
     relations = {**rows_batch(draw, shape, weight), "altered": other_eps(draw)}
-    return Call((x, weight, draw.by_turn(*EPS)), of_rows(rms_formula), exact=False, **relations)
+    return Call((x, weight, eps), of_rows(rms_formula), exact=False, **relations)
 
 
 def other_eps(draw: Draw) -> dict[str, Any]:
@@ -194,18 +206,19 @@ def rows_batch(draw: Draw, shape: tuple[int, ...], *shared: Operand | None) -> d
 
 @case(ops.layer_norm)
 def layer_norm(draw: Draw) -> Call:
-    shape = draw.rows(least=1)
-    x = draw.floats(shape, Made(massive) if draw.flag(5) else spread(draw, BROKEN, shape))
+    shape, eps = draw.rows(least=1), draw.many_digits(draw.by_turn(*EPS))
+    fill: Fill = Made(massive) if draw.flag(5) else spread(draw, BROKEN, shape)
+    x = draw.floats(shape, Made(partial(as_small, eps)) if eps > 0 and draw.flag(4) else fill)
     weight = draw.floats(shape[:1] or (1,), Numbers(), dtype=draw.other_float()) if draw.flag() else None
     bias = draw.floats(shape[:1] or (1,), Numbers(), dtype=draw.other_float()) if draw.flag() else None
     relations = {**rows_batch(draw, shape, weight, bias), "altered": other_eps(draw)}
-    return Call((x, weight, bias, draw.by_turn(*EPS)), of_rows(layer_formula), exact=False, **relations)
+    return Call((x, weight, bias, eps), of_rows(layer_formula), exact=False, **relations)
 
 
 @case(ops.l2_norm)
 def l2_norm(draw: Draw) -> Call:
-    shape = draw.rows(least=1)
-    x = draw.floats(shape, modest(draw, MODEST))
-    eps = draw.pick(1e-12, 1e-6, 0.5, 0.0, 50.0)
+    shape, eps = draw.rows(least=1), draw.many_digits(draw.pick(1e-12, 1e-6, 0.5, 0.0, 50.0))
+    squares = eps * eps / max((*shape[:1], 1))  # their sum is about eps^2
+    x = draw.floats(shape, modest(draw, MODEST, squares))
     relations = {**rows_batch(draw, shape), "altered": other_eps(draw)}
     return Call((x, eps), of_rows(l2_formula), exact=False, **relations)

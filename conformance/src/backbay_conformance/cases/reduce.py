@@ -32,9 +32,11 @@ def row_case(
         shape = draw.rows()
         if draw.exact and not whole and shape and shape[0]:  # a mean of 2^n integers is exact
             shape = (1 << (shape[0].bit_length() - 1), *shape[1:])
-        fill: Fill = Numbers(special, terms=max(1, *shape[:1], 1), loud=True)
+        terms = max(1, *shape[:1], 1)
+        lone = draw.flag() or terms > 64  # many special values make every long sum NaN
+        fill: Fill = Numbers(special, terms=terms, lone=lone, loud=True)
         if not whole:
-            numbers = Numbers(special, terms=max(1, *shape[:1], 1), low=-250, high=250)
+            numbers = Numbers(special, terms=terms, lone=lone, low=-250, high=250)
             fill = spread(draw, numbers, shape)
             fill = Made(massive) if draw.flag(5) else fill
             fill = numbers if exact and draw.exact else fill  # sums of the others are rounded

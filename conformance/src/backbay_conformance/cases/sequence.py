@@ -111,6 +111,15 @@ def stretched(theta: Number, dim: int, base: float, scale: float, yarn: Yarn | N
     return mixed, scalar(m, theta.cost) * scalar(1.0, theta.cost)
 
 
+def beyond_single_precision(making: Making, operand: Operand) -> Array:
+    """Odd positions of both signs beyond 2^24. Rounding them is right only where sums are declared in f32 or less."""
+    size = int(np.prod(operand.shape))
+    numbers = 2.0 ** making.rng.integers(24, 31, size)
+    return np.asarray(
+        making.rng.choice([-1, 1], size) * (numbers + 2 * making.rng.integers(0, 2**10, size) + 1)
+    )
+
+
 HEADS = (
     # head_dim, heads, tokens, the rotated part
     (64, 8, 3, 64),
@@ -159,12 +168,14 @@ def rope(draw: Draw) -> Call:
     per_token = 4 if mode in ("multi-section", "vision") else 1
     positions = draw.operand(DType.I32, (per_token * tokens,), Integers(least, far))
     pairs = dim if mode == "vision" else dim // 2
+    if size is None and not zero and draw.on_turn(10, 17):
+        positions.fill = Made(beyond_single_precision)
     factors = None
     if draw.flag(3):
         factors = draw.operand(DType.F32, (pairs + draw.below(3),), Numbers(low=0.5, high=8, positive=True))
-    scale = draw.pick(1.0, 0.25, 0.5, -1.0, 1.7)
+    scale = draw.many_digits(draw.pick(1.0, 0.25, 0.5, -1.0, 1.7))
     yarn = draw_yarn(draw, zero) if scale > 0 else None
-    base = draw.pick(10000.0, 500000.0, 100.0)
+    base = draw.many_digits(draw.pick(10000.0, 500000.0, 100.0))
     args = (x, positions, dim, base, scale, mode, factors, sections_of(draw, mode, half, dim), yarn)
     split = draw.pick(1, 3)
     shared: tuple[None, ...] = (None,) if factors is None else (None, None)

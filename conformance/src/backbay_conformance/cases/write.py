@@ -11,7 +11,7 @@ import numpy as np
 
 from backbay import DType, Spec, ops
 
-from ..draw.data import Bits, Distinct, Fill, Integers, Made, Making, Numbers
+from ..draw.data import QUIET, Bits, Distinct, Fill, Integers, Made, Making, Numbers
 from ..draw.draw import PAST, Draw
 from ..draw.layout import Layout
 from ..draw.operand import Operand
@@ -67,8 +67,8 @@ def halfway(target: DType, making: Making, operand: Operand) -> Array:
     raw, rng = Bits()(making, operand), making.rng
     if significand(operand.dtype) <= significand(target) or not raw.size:
         return raw
-    ones = (1 << 8 * raw.itemsize) - 1  # NaN, which becomes 0 if it is rounded as a number
-    raw.view(f"u{raw.itemsize}")[rng.random(raw.size) < 0.03] = rng.choice([ones, ones >> 1])
+    broken = np.flatnonzero(rng.random(raw.size) < 0.03)
+    raw.view(f"u{raw.itemsize}")[broken] = rng.choice(broken_if_converted(operand.dtype), broken.size)
     chosen = np.flatnonzero(rng.random(raw.size) < 0.2)
     least, normal, end = RANGES[target]
     low, high = max(least, RANGES[operand.dtype][1]), min(end, RANGES[operand.dtype][2])
@@ -86,6 +86,15 @@ def halfway(target: DType, making: Making, operand: Operand) -> Array:
     bits = encode(between, operand.dtype).view(f"u{raw.itemsize}")
     raw.view(bits.dtype)[chosen] = bits + rng.integers(-1, 2, chosen.size).astype(bits.dtype)
     return raw
+
+
+def broken_if_converted(source: DType) -> list[int]:
+    """The bits of NaN that a conversion may break: rounding as a number gives 0, dropping the low bits an infinity."""
+    ones = (1 << 8 * source.type_size) - 1
+    quiet = QUIET[source]
+    low = quiet & quiet << 1 | 1  # an infinity, and the last bit of a payload
+    sign = ones ^ ones >> 1
+    return [ones, ones >> 1, low, low | sign]
 
 
 def fractions(bits: int, making: Making, operand: Operand) -> Array:
@@ -284,7 +293,7 @@ def set_rows_call(draw: Draw, target: DType | None) -> Call:
     n = target.block_size * draw.pick(1, 2) if target else draw.side(129)
     count = draw.many(1, 2, 5, 17, 33, 64)
     k = draw.integer(0, min(count, 9))
-    outer = draw.pick((), (2,), (3, 2), (4,), (2, 6))
+    outer = draw.pick((), (2,), (3, 2), (4,), (2, 6), (4, 6))
     large = draw.listed(*WRITTEN)
     if large is not None:
         (n, count, k), outer = large

@@ -60,6 +60,7 @@ class Numbers:
     most        the largest integer in exact mode
     positive    no number is negative
     few         special values come up only once or twice, so that some sums over rows stay finite
+    lone        a row has at most one special value, so that its sum may be an infinity
     loud        now and then numbers that f16 does not hold, if the declared activations hold them
     """
 
@@ -71,6 +72,7 @@ class Numbers:
     most: int = 4095
     positive: bool = False
     few: bool = False
+    lone: bool = False
     loud: bool = False
 
     def __call__(self, making: Making, operand: Operand) -> Array:
@@ -81,12 +83,13 @@ class Numbers:
             numbers = self._integers(making, operand, size)
         else:
             numbers = self._spread(making.rng, size)
+            rows = numbers.reshape(-1, operand.shape[0] if operand.shape else 1) if size else numbers
             if size and making.rng.integers(6) == 0:
-                _weigh_ends(making.rng, numbers.reshape(-1, operand.shape[0] if operand.shape else 1))
+                _weigh_ends(making.rng, rows)
             if self.loud and making.precision.activation in ROOMY and making.rng.integers(4) == 0:
                 numbers *= 2.0 ** int(making.rng.integers(9, 15))
             if making.mode == "special" and self.special and size:
-                self._sprinkle(making.rng, numbers)
+                self._sprinkle(making.rng, rows)
         if self.positive:
             numbers = np.abs(numbers)
         largest = LARGEST[operand.dtype]
@@ -123,10 +126,14 @@ class Numbers:
             magnitude[rng.integers(0, size, 1 + size // 8)] = np.exp(6)
         return np.asarray(np.where(rng.random(size) < 0.5, -magnitude, magnitude))
 
-    def _sprinkle(self, rng: np.random.Generator, numbers: Array) -> None:
+    def _sprinkle(self, rng: np.random.Generator, rows: Array) -> None:
         values = [value for letter in self.special for value in SPECIALS[letter]]
-        count = int(rng.integers(1, 3)) if self.few else 1 + numbers.size // 6
-        numbers[rng.integers(0, numbers.size, count)] = rng.choice(values, count)
+        if self.lone:
+            chosen = np.flatnonzero(rng.random(len(rows)) < 0.7)
+            rows[chosen, rng.integers(rows.shape[1], size=chosen.size)] = rng.choice(values, chosen.size)
+            return
+        count = int(rng.integers(1, 3)) if self.few else 1 + rows.size // 6
+        rows.reshape(-1)[rng.integers(0, rows.size, count)] = rng.choice(values, count)
 
 
 def _weigh_ends(rng: np.random.Generator, rows: Array) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, Literal, TypeVar
 
+import numpy as np
+
 from backbay import CacheConfig, DType
 
 from .data import READABLE, Bits, Fill, Numbers
@@ -131,6 +133,11 @@ class Draw:
 
     def pick(self, *options: T) -> T:
         return options[self.below(len(options))]
+
+    def many_digits(self, value: float) -> float:
+        """An attribute: `value`, or often a number beside it with as many digits as f32 holds, which shows if rounded."""
+        digits = self.below(1 << 12) if self.flag() else 0
+        return float(np.float32(value * (1 + digits / (1 << 15)))) if digits else value
 
     def branch(self) -> Draw | None:
         """In half of the cases a draw of its own, for a part of a scenario that shrinking can leave out by one choice."""

@@ -24,8 +24,11 @@ def decode(raw: Array, dtype: DType) -> Array:
     if dtype.is_quantized:
         return dequantized(raw, dtype)
     if dtype is DType.BF16:
-        return (raw.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
-    return raw if dtype.is_integer else raw.astype(np.float64)
+        raw = (raw.astype(np.uint32) << 16).view(np.float32)
+    if dtype.is_integer:
+        return raw
+    with np.errstate(invalid="ignore"):  # of a signalling NaN
+        return raw.astype(np.float64)
 
 
 def encode(numbers: Array, dtype: DType) -> Array:

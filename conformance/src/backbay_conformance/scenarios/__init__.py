@@ -11,7 +11,7 @@ from . import (
     memory,
     misuse,
     one_weight,
-    process_memory,
+    process,
     settings,
     threads,
     weights,
@@ -19,5 +19,5 @@ from . import (
 
 SUBJECTS = (
     *(blocks, experts, graphs, halves, leaves, lives),
-    *(long, memory, misuse, one_weight, process_memory, settings, threads, weights),
+    *(long, memory, misuse, one_weight, process, settings, threads, weights),
 )

@@ -143,3 +143,56 @@ def weights_of_each_rank(lab: Lab, draw: Draw) -> None:
                 )
 
     with_weight(lab, weight, check)
+
+
+# -- weights that look like those of another file ---------------------------------------------------------
+
+ALIKE = 64
+"""Bytes in which two weights begin alike, and end alike."""
+MATRICES = (*STORED, DType.Q5_0, DType.Q5_K)
+
+
+@scenario("core", smoke=1, default=18, nightly=180)
+def weights_that_begin_alike(lab: Lab, draw: Draw) -> None:
+    """Small weights of a second file have the names, sizes and first and last bytes of a first one's, and their own products."""
+    dtype = draw.by_turn(*MATRICES)
+    shape = (256 if dtype.block_size > 32 else draw.pick(64, 32, 256), draw.pick(8, 16, 33))
+    first = drawn_weight(draw, dtype, shape)
+    second = beginning_like(first, drawn_weight(draw, dtype, shape))
+    chosen = np.arange(shape[0]) if draw.flag() else np.array([draw.below(shape[0])])
+    together = draw.flag()
+    draw.note(f"two files of {first.spec}, {'open together' if together else 'one after the other'}")
+    with ExitStack() as opened:
+        for weight in (first, second, first):
+            backend = opened.enter_context(opened_with(lab, {NAME: weight}, 1))
+            backend.load()
+            products_and_rows(backend, weight, chosen)
+            if not together:
+                opened.close()
+
+
+def beginning_like(first: Operand, other: Operand) -> Operand:
+    """Another weight, whose first and last blocks are those of a first one."""
+    raw = other.stored.copy()
+    unit = first.dtype.type_size
+    mine, theirs = (stored.reshape(-1).view(np.uint8).reshape(-1, unit) for stored in (raw, first.stored))
+    same = -(-ALIKE // unit)
+    mine[:same], mine[-same:] = theirs[:same], theirs[-same:]
+    return other.of(raw)
+
+
+def products_and_rows(backend: Backend, weight: Operand, chosen: Array) -> None:
+    """Compare the chosen columns, as products give them, and all rows."""
+    w, (width, rows) = backend.get(NAME), weight.shape
+    assert w is not None
+    with backend.new_context() as ctx:
+        x, ids = ctx.from_floats(np.eye(width)[chosen]), ctx.from_ints(range(rows))
+        made: dict[str, tuple[Tensor, Array]] = {}
+        if backend.supports(ops.mulmat, [w, x]):
+            made["products"] = w.mulmat(ctx, x), weight.decoded[:, chosen].T
+        if backend.supports(ops.rows, [w, ids]):
+            made["rows"] = w.rows(ctx, ids), weight.decoded
+        ctx.compute(*[result for result, _ in made.values()])
+        for told, (result, want) in made.items():
+            if not np.allclose(result.numpy(), want, rtol=CLOSE, atol=CLOSE * np.abs(want).max(initial=0)):
+                raise Fault("weights", f"{told} of {weight.spec} differ from the file's data")

@@ -33,7 +33,7 @@ from ..suite.case import Call
 from ..suite.lab import Lab
 from ..suite.scenario import scenario
 from .lives import compare_weight, drawn_weight, drawn_weights, product_of_each, with_weights, write_weights
-from .process_memory import PEAK, mib, resident
+from .process.bookings import PEAK, mib, resident
 
 VARIANTS = (0, 1)
 """The file has two weights for each call, which differ only in their data."""

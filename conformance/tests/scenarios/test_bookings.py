@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from commands import conform
 
-from backbay_conformance.scenarios.process_memory import PEAK
+from backbay_conformance.scenarios.process.bookings import PEAK
 
 SCENARIO = ("--op", "the_report_agrees_with_the_process", "--size", "smoke")
 

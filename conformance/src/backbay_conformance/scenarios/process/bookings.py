@@ -16,12 +16,12 @@ import numpy as np
 from backbay import Backend, BackendMemory, Context, DeclaredUnsupportedError, DType, Tensor
 from backbay.plugin import return_large_blocks
 
-from ..draw.draw import Draw
-from ..draw.model_file import write_model
-from ..numbers.comparison import Fault
-from ..suite.lab import Lab, lab_with
-from ..suite.opening import Opening
-from ..suite.scenario import scenario
+from ...draw.draw import Draw
+from ...draw.model_file import write_model
+from ...numbers.comparison import Fault
+from ...suite.lab import Lab, lab_with
+from ...suite.opening import Opening
+from ...suite.scenario import scenario
 
 WIDTH, BLOCKS, TOKENS, CELLS = (
     256,

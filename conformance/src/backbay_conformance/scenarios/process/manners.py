@@ -1,0 +1,296 @@
+"""Manners: a backend that is opened, used and closed leaves the host's process as it was."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import io
+import locale
+import logging
+import os
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from backbay import DType
+from backbay.plugin import return_freed_memory
+
+from ...draw.draw import Draw
+from ...draw.operand import Operand
+from ...numbers.comparison import Fault
+from ...suite.lab import Lab
+from ...suite.scenario import scenario
+from ..lives import drawn_weight, product_of_each, write_weights
+from .bookings import mib, resident
+
+Stage = Callable[[str], None]
+"""Called at the end of each stage of a use, with its name."""
+
+
+def used(lab: Lab, path: Path, weights: dict[str, Operand], ended: Stage = lambda stage: None) -> None:
+    """Open a backend with the weights of a file, compute, and close it."""
+    backend = lab.fresh(path)
+    try:
+        backend.load()
+        ended("opened")
+        product_of_each(backend, weights)
+        ended("used")
+    finally:
+        backend.close()
+    ended("closed")
+
+
+@contextmanager
+def small_file(draw: Draw) -> Iterator[tuple[Path, dict[str, Operand]]]:
+    weights = {
+        f"blk.0.{dtype}.weight": drawn_weight(draw, dtype, (256, 4)) for dtype in (DType.F32, DType.Q8_0)
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        yield write_weights(Path(folder) / "weights.gguf", weights, 1), weights
+
+
+# -- the state of the process -----------------------------------------------------------------------------
+
+ENVIRONMENT = dict(os.environ)
+"""The environment before any library of a backend was loaded."""
+MOST_SHOWN = 120
+CATEGORIES = ("LC_NUMERIC", "LC_TIME", "LC_COLLATE")
+"""The parts of the locale that a test can set without harm."""
+
+
+def numpy_random() -> tuple[Any, ...]:
+    kind, keys, *rest = np.random.get_state()  # noqa: NPY002 other code of the process may use this state
+    return kind, np.asarray(keys).tobytes(), *rest
+
+
+def umask() -> int:
+    found = os.umask(0o077)  # it can only be read by setting it
+    os.umask(found)
+    return found
+
+
+def handlers() -> dict[str, Any]:
+    return {number.name: signal.getsignal(number) for number in signal.Signals}
+
+
+def keeps_subnormals() -> tuple[bool, bool]:
+    """Whether sums of this thread keep numbers below the normal range of f64 and of f32."""
+    small = float("5e-324")
+    return small + 0.0 != 0, bool((np.full(8, 1e-40, np.float32) + np.float32(0) != 0).all())
+
+
+STATE: dict[str, Callable[[], object]] = {
+    "np.geterr()": np.geterr,
+    "np.get_printoptions()": np.get_printoptions,
+    "the state of np.random": numpy_random,
+    "the state of random": random.getstate,
+    "os.environ": lambda: dict(os.environ),
+    "gc.isenabled()": gc.isenabled,
+    "gc.get_threshold()": gc.get_threshold,
+    "the signal handlers": handlers,
+    "the current directory": os.getcwd,
+    "the locale": lambda: [locale.setlocale(getattr(locale, name)) for name in ("LC_CTYPE", *CATEGORIES)],
+    "the umask": umask,
+    "sys.stdin, sys.stdout and sys.stderr": lambda: [sys.stdin, sys.stdout, sys.stderr],
+    "sys.path": lambda: list(sys.path),
+    "sys.getrecursionlimit()": sys.getrecursionlimit,
+    "sys.excepthook": lambda: sys.excepthook,
+    "warnings.filters": lambda: list(warnings.filters),
+    "the level and handlers of the root logger": lambda: [logging.root.level, *logging.root.handlers],
+    "subnormal numbers": keeps_subnormals,
+}
+"""What code of the same process relies on, and how it is read."""
+if hasattr(signal, "pthread_sigmask"):
+    STATE["the blocked signals"] = lambda: signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+@contextmanager
+def marked(draw: Draw, folder: Path) -> Iterator[None]:
+    """Values that no library sets by itself, so that a change shows although an earlier opening made it, too."""
+    with ExitStack() as undo:
+        undo.enter_context(np.errstate(divide="ignore", over="warn", under="warn", invalid="ignore"))
+        undo.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore", RuntimeWarning)
+        undo.callback(set_environment, dict(os.environ))
+        set_environment({**ENVIRONMENT, "BACKBAY_CONFORMANCE_MARK": "1"})
+        undo.callback(np.random.set_state, np.random.get_state())  # noqa: NPY002 as above
+        np.random.seed(1 + draw.below(1 << 16))  # noqa: NPY002
+        undo.callback(random.setstate, random.getstate())
+        random.seed(f"mark {draw.below(1 << 16)}")
+        undo.callback(gc.enable if gc.isenabled() else gc.disable)
+        draw.by_turn(gc.enable, gc.disable)()
+        undo.callback(sys.setrecursionlimit, sys.getrecursionlimit())
+        sys.setrecursionlimit(sys.getrecursionlimit() + 17)
+        undo.callback(os.chdir, Path.cwd())
+        os.chdir(folder)
+        undo.callback(os.umask, os.umask(0o027))
+        for name in CATEGORIES:
+            category = getattr(locale, name)
+            undo.callback(locale.setlocale, category, locale.setlocale(category))
+            locale.setlocale(category, "C")
+        if threading.current_thread() is threading.main_thread():
+            undo.callback(signal.signal, signal.SIGINT, take_over(signal.SIGINT))
+        yield
+
+
+def take_over(number: signal.Signals) -> Any:
+    """Handle a signal as before, by another function; returns the handler of before."""
+    before = signal.getsignal(number)
+
+    def handle(number: int, frame: Any) -> None:
+        if callable(before):
+            before(number, frame)
+
+    return signal.signal(number, handle)
+
+
+def set_environment(wanted: Mapping[str, str]) -> None:
+    for name in {*os.environ} - {*wanted}:
+        del os.environ[name]
+    for name, value in wanted.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
+
+
+@scenario("core", smoke=1, default=6, nightly=60)
+def the_process_stays_as_it_was(lab: Lab, draw: Draw) -> None:
+    """A second backend that is opened, used and closed changes no state of the process, and prints nothing.
+
+    The first one may have loaded a library, which may set variables of the environment that it reads.
+    """
+    with small_file(draw) as (path, weights):
+        used(lab, path, weights)
+        with marked(draw, path.parent), watched_output() as printed:
+            before = {name: read() for name, read in STATE.items()}
+
+            def unchanged(stage: str) -> None:
+                draw.note(f"a backend is {stage}")
+                for name, read in STATE.items():
+                    if (now := read()) != before[name]:
+                        told = changed(before[name], now)
+                        raise Fault("process", f"{name} changed once a backend was {stage}: {told}")
+                if text := printed():
+                    raise Fault("process", f"standard output has {short(text)} once a backend was {stage}")
+
+            used(lab, path, weights, unchanged)
+
+
+def changed(before: object, now: object) -> str:
+    """Both values, or the parts of dictionaries that differ."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+        return ", ".join(f"{name} was {before.get(name)!r}, and is {now.get(name)!r}" for name in names)
+    return f"it was {short(before)}, and is {short(now)}"
+
+
+def short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+
+
+@contextmanager
+def watched_output() -> Iterator[Callable[[], str]]:
+    """A function that gives what was printed, by Python or by other code."""
+    python, found = io.StringIO(), sys.stdout
+    found.flush()
+    flush_c()
+    with tempfile.TemporaryFile() as file:
+        kept = os.dup(1)
+        os.dup2(file.fileno(), 1)
+        sys.stdout = python
+
+        def printed() -> str:
+            flush_c()
+            return python.getvalue() + written(file)
+
+        try:
+            yield printed
+        finally:
+            flush_c()
+            sys.stdout = found
+            os.dup2(kept, 1)
+            os.close(kept)
+
+
+def written(file: IO[bytes]) -> str:
+    """All of a file to whose descriptor others write."""
+    file.seek(0)
+    return file.read().decode(errors="replace")
+
+
+def flush_c() -> None:
+    """Let the C library write what it has kept of prints."""
+    if os.name == "posix":
+        ctypes.CDLL(None).fflush(None)
+
+
+# -- what grows ------------------------------------------------------------------------------------------
+
+PROCESS = Path("/proc/self")
+FIRST, AGAIN, ROUNDS = 3, 12, 3
+"""Openings before the first count, openings between two counts, and how often the second count is tried."""
+MOST = 3 << 18
+"""Bytes by which the process may grow with each opening: pools and caches grow now and then, and then no more."""
+SETTLING = 2.0
+"""Seconds in which threads of a closed backend may end."""
+
+
+@scenario("memory", smoke=1, default=2, nightly=8)
+def each_opening_gives_back_what_it_took(lab: Lab, draw: Draw) -> None:
+    """Backends that are opened, used and closed one after the other leave no files, threads or memory behind."""
+    if not (PROCESS / "fd").exists() or not (PROCESS / "task").exists():
+        return  # only Linux counts them so
+    with small_file(draw) as (path, weights):
+        for _ in range(FIRST):
+            used(lab, path, weights)
+        grown: list[dict[str, int]] = []
+        for _ in range(ROUNDS):
+            before = held()
+            for _ in range(AGAIN):
+                used(lab, path, weights)
+            grown.append(settled(before))
+            draw.note(f"{AGAIN} openings left {told(grown[-1])}")
+            if not excessive(grown):
+                return
+        raise Fault("process", f"each {AGAIN} openings leave {' and '.join(excessive(grown))}")
+
+
+def held() -> dict[str, int]:
+    """The descriptors, threads and bytes of this process."""
+    gc.collect()
+    return_freed_memory()
+    descriptors, threads = (len([*(PROCESS / part).iterdir()]) for part in ("fd", "task"))
+    return {"descriptors": descriptors, "threads": threads, "bytes": resident()["RssAnon"]}
+
+
+def settled(before: Mapping[str, int]) -> dict[str, int]:
+    """The growth, once threads that end have ended."""
+    until = time.monotonic() + SETTLING
+    while True:
+        now = held()
+        grown = {name: now[name] - before[name] for name in now}
+        if grown["threads"] < AGAIN or time.monotonic() > until:
+            return grown
+        time.sleep(0.05)
+
+
+def excessive(grown: list[dict[str, int]]) -> list[str]:
+    """What grew with each opening, in all rounds."""
+    limits = {"descriptors": AGAIN, "threads": AGAIN, "bytes": AGAIN * MOST}
+    names = [name for name, limit in limits.items() if all(growth[name] >= limit for growth in grown)]
+    return [told({name: growth[name]}) for name in names for growth in grown[-1:]]
+
+
+def told(grown: Mapping[str, int]) -> str:
+    shown = {name: mib(count) if name == "bytes" else f"{count} {name}" for name, count in grown.items()}
+    return ", ".join(shown.values())
