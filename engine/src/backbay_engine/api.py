@@ -41,6 +41,7 @@ from .text.answers import (
     ToolCall,
     ToolChoice,
     Tools,
+    joined,
     tools_of,
 )
 from .text.formats import ResponseFormat
@@ -94,6 +95,7 @@ __all__ = [
     "Totals",
     "convert",
     "estimate",
+    "joined",
     "load",
     "locate",
     "models_in",

@@ -15,15 +15,11 @@ from .runner.requests.handle import Handle
 from .text.answers import (
     AnswerForm,
     AnswerReader,
-    CallArguments,
-    CallBegun,
     Piece,
-    Reasoning,
-    Text,
-    ToolCall,
     Tools,
     call_format,
     form_of,
+    joined,
     reader_of,
 )
 from .text.formats import response_format_of
@@ -63,13 +59,9 @@ class ChatRequest(NamedTuple):
         read = [*reader.push(whole.text)]
         cut = whole.stop is not None and reader.is_calling
         read += reader.finish()
-        pieces = read if pieces is None else [*pieces]
-        calls = calls_of(pieces)
+        text, reasoning, calls = joined(read if pieces is None else pieces)
         called = calls and whole.finish_reason == "stop" and not cut
         ended = "tool_calls" if called else whole.finish_reason
-        text, reasoning = (
-            "".join(p.text for p in pieces if isinstance(p, kind)) for kind in (Text, Reasoning)
-        )
         return replace(whole, text=text, reasoning=reasoning, tool_calls=calls, finish_reason=ended)
 
 
@@ -82,20 +74,6 @@ def checked_variables(variables: object) -> dict[str, Any]:
     if taken := _RESERVED & variables.keys():
         raise RequestError(f"variables may not set the template's {', '.join(sorted(taken))}")
     return dict(variables)
-
-
-def calls_of(pieces: Iterable[Piece]) -> list[ToolCall]:
-    """The calls among the pieces of an answer."""
-    begun, arguments = list[CallBegun](), list[list[str]]()
-    for piece in pieces:
-        if isinstance(piece, CallBegun):
-            begun.append(piece)
-            arguments.append([])
-        elif isinstance(piece, CallArguments):
-            arguments[piece.number].append(piece.text)
-    return [
-        ToolCall(each.id, each.name, "".join(texts)) for each, texts in zip(begun, arguments, strict=True)
-    ]
 
 
 def chat_request(

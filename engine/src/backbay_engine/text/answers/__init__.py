@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .answer_form import AnswerForm, form_of
 from .call_format import call_format
-from .pieces import CallArguments, CallBegun, Piece, Reasoning, Text, ToolCall
+from .pieces import CallArguments, CallBegun, Piece, Reasoning, Text, ToolCall, joined
 from .reader import AnswerReader
 from .reading import PlainReader, reader_of
 from .tools import ToolChoice, Tools, tools_of
@@ -23,6 +23,7 @@ __all__ = [
     "Tools",
     "call_format",
     "form_of",
+    "joined",
     "reader_of",
     "tools_of",
 ]

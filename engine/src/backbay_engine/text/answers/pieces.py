@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import string
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple, TypeAlias
 
 _ID_LETTERS: Final = string.ascii_letters + string.digits
@@ -58,6 +59,32 @@ class ToolCall(NamedTuple):
 
 
 Piece: TypeAlias = Text | Reasoning | CallBegun | CallArguments
+
+
+class Joined(NamedTuple):
+    """The pieces of an answer, joined."""
+
+    text: str
+    reasoning: str
+    calls: list[ToolCall]
+
+
+def joined(pieces: Iterable[Piece]) -> Joined:
+    """The text, the reasoning and the calls of an answer, of its pieces in their order."""
+    text, reasoning = list[str](), list[str]()
+    calls = list[tuple[CallBegun, list[str]]]()
+    for piece in pieces:
+        match piece:
+            case Text(more):
+                text.append(more)
+            case Reasoning(more):
+                reasoning.append(more)
+            case CallBegun():
+                calls.append((piece, []))
+            case CallArguments(number, more):
+                calls[number][1].append(more)
+    made = [ToolCall(begun.id, begun.name, "".join(arguments)) for begun, arguments in calls]
+    return Joined("".join(text), "".join(reasoning), made)
 
 
 def new_id() -> str:

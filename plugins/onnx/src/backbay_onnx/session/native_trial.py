@@ -40,11 +40,7 @@ def _multiplies(path: Path, dtype: DType) -> bool:
     x = rng.integers(-127, 128, (COLUMNS, INNER)).astype(np.float32)
     x[:, ::32] = 127  # so that codes are exact
     ids = np.array([ROWS - 1, 0, 3], np.int64)
-    nodes = [
-        node("Columns", ["x"], "codes", format=format_),
-        node("Products", ["w", "codes", "w"], "y", format=format_, first=0, rows=ROWS),
-        node("Rows", ["w", "ids"], "rows", format=format_),
-    ]
+    nodes = [*product_nodes(format_, ROWS), node("Rows", ["w", "ids"], "rows", format=format_)]
     product, rows = run(path, nodes, {"w": data, "x": x, "ids": ids}, ["y", "rows"])
     expected = x @ numbers.T
     return np.array_equal(rows, numbers[ids]) and bool(
@@ -74,13 +70,10 @@ class Multiplication:
     """A session that multiplies columns with random weights of a dtype, in a format."""
 
     def __init__(self, path: Path, dtype: DType, format_: int, rows: int, inner: int) -> None:
-        nodes = [
-            node("Columns", ["x"], "codes", format=format_),
-            node("Products", ["w", "codes", "w"], "y", format=format_, first=0, rows=rows),
-        ]
-        self._rng, self._inner = np.random.default_rng(2), inner
-        self._weights = random_blocks(dtype, rows * inner, self._rng).reshape(rows, -1)
-        self._session = opened(path, nodes, {"w": np.uint8, "x": np.float32}, ["y"])
+        self._inner = inner
+        self._weights = random_blocks(dtype, rows * inner, np.random.default_rng(2)).reshape(rows, -1)
+        given = {"w": np.uint8, "x": np.float32}
+        self._session = opened(path, product_nodes(format_, rows), given, ["y"])
 
     def product(self, columns: int) -> Array:
         [y] = self._session.run(["y"], {"w": self._weights, "x": self._columns(columns)})
@@ -157,6 +150,14 @@ TRIALS: dict[str, Callable[[Path], bool | str]] = {
     TILES: tiles,
 }
 """Each tells whether all is right, or what is not."""
+
+
+def product_nodes(format_: int, rows: int) -> list[NodeProto]:
+    """y, the products of weights w and columns x."""
+    return [
+        node("Columns", ["x"], "codes", format=format_),
+        node("Products", ["w", "codes", "w"], "y", format=format_, first=0, rows=rows),
+    ]
 
 
 def node(op: str, inputs: Sequence[str], output: str, **attributes: Any) -> NodeProto:

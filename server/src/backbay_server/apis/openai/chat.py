@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import UNSET
 
-from backbay_engine import CallBegun, Piece, Reasoning, Sampled, Text, Tokenizer, Tools
+from backbay_engine import CallBegun, Piece, Reasoning, Sampled, Text, Tokenizer, Tools, joined
 
 from ...errors import InvalidRequestError
 from ...generation import Answer, Conversation, Delta, Finish, Request
@@ -99,32 +99,20 @@ class _Collected:
     """The pieces of one of the answers."""
 
     def __init__(self) -> None:
-        self._text, self._reasoning = list[str](), list[str]()
-        self._calls: list[tuple[CallBegun, list[str]]] = []
+        self._pieces = list[Piece]()
         self._logprobs: list[Sampled] | None = None
 
     def add(self, delta: Delta) -> None:
-        for piece in delta.pieces:
-            match piece:
-                case Text(text):
-                    self._text.append(text)
-                case Reasoning(text):
-                    self._reasoning.append(text)
-                case CallBegun():
-                    self._calls.append((piece, []))
-                case _:
-                    self._calls[piece.number][1].append(piece.text)
+        self._pieces += delta.pieces
         if delta.logprobs is not None:
             self._logprobs = [*(self._logprobs or ()), *delta.logprobs]
 
     def choice(self, end: Finish, tokenizer: Tokenizer) -> told.Choice:
-        calls = [
-            told.ToolCall(begun.id, told.CalledFunction(begun.name, "".join(arguments)))
-            for begun, arguments in self._calls
-        ]
+        text, reasoning, called = joined(self._pieces)
+        calls = [told.ToolCall(call.id, told.CalledFunction(call.name, call.arguments)) for call in called]
         message = told.Message(
-            "".join(self._text) or (None if calls else ""),
-            reasoning_content="".join(self._reasoning) or UNSET,
+            text or (None if calls else ""),
+            reasoning_content=reasoning or UNSET,
             tool_calls=calls or UNSET,
         )
         logprobs = None if self._logprobs is None else told.Logprobs(chosen_of(tokenizer, self._logprobs))
