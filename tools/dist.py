@@ -28,6 +28,7 @@ from versions import PACKAGES
 
 ROOT = Path(__file__).resolve().parents[1]
 BACKENDS = ("cpu_ref", "ggml", "onnx")
+LIBGGML = "plugins/ggml/lib"
 WARNINGS = {  # of check-wheel-contents, where they are meant
     "backbay": "W009",  # the command is a module beside the package, so that Ctrl+C ends it while the package is imported
     "backbay_ggml_lib": "W004",  # libraries are no modules
@@ -80,7 +81,8 @@ def built(packages: Sequence[str], into: Path) -> list[Path]:
             repacked(sdist, epoch)
             with tarfile.open(sdist) as archive:
                 archive.extractall(unpacked, filter="data")
-            run("build", "--no-isolation", "--wheel", "--outdir", into, next(unpacked.iterdir()))
+            options = ["-Ccmake.define.BACKBAY_CPUS=all"] if package == LIBGGML else []
+            run("build", "--no-isolation", "--wheel", *options, "--outdir", into, next(unpacked.iterdir()))
     return sorted(into.iterdir())
 
 

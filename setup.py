@@ -1,0 +1,25 @@
+"""Lets `pip install .` install all packages of the workspace, which are on no index."""
+
+from pathlib import Path
+
+from setuptools import setup
+
+ROOT = Path(__file__).resolve().parent
+PACKAGES = {
+    "backbay": "core",
+    "backbay-cpu-ref": "plugins/cpu_ref",
+    "backbay-ggml-lib": "plugins/ggml/lib",
+    "backbay-ggml": "plugins/ggml",
+    "backbay-onnx[cpu]": "plugins/onnx",
+    "backbay-conformance[pytest]": "conformance",
+    "backbay-engine": "engine",
+    "backbay-server": "server",
+}
+
+setup(
+    name="backbay-workspace",
+    version="0",
+    packages=[],
+    py_modules=[],
+    install_requires=[f"{name} @ {(ROOT / folder).as_uri()}" for name, folder in PACKAGES.items()],
+)
