@@ -22,6 +22,7 @@ from backbay.discovery.probe import ProbeResult, probe_all, ranked
 from backbay.discovery.speeds import SPEEDS, BackendSpeed, SpeedTrial, kept_trials
 from backbay.errors import BackbayError
 from backbay.memory.report import human_bytes
+from backbay.types import cpu_kind
 from backbay.types.params import DeviceInfo
 
 from .listing import add_timeout, as_dict
@@ -69,6 +70,7 @@ def _system() -> dict[str, str | None]:
         "pictures": _decoder(),
         "contract": str(backbay.CONTRACT_VERSION),
         VARIABLE: os.environ.get(VARIABLE),
+        cpu_kind.VARIABLE: os.environ.get(cpu_kind.VARIABLE),
     }
 
 
@@ -77,7 +79,7 @@ def _decoder() -> str:
     try:
         return f"Pillow {version('pillow')}"
     except PackageNotFoundError:
-        return "only arrays: files need Pillow (pip install backbay-engine[images])"
+        return "only arrays: files need Pillow (pip install pillow)"
 
 
 def _print(probed: list[ProbeResult], conclusion: str) -> None:

@@ -83,7 +83,7 @@ def _pillow(name: str) -> Any:
     try:
         import PIL.Image
     except ImportError:
-        remedy = "pip install 'backbay-engine[images]'; arrays (height, width, 3) of uint8 need no Pillow"
+        remedy = "pip install pillow; arrays (height, width, 3) of uint8 need no Pillow"
         raise ImageError(f"{name} cannot be decoded: Pillow is not installed ({remedy})") from None
     return PIL.Image
 

@@ -11,19 +11,20 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, distribution
 
-from .library.location import OURS, REBUILD
+from .library.location import INSTALL, OURS, REBUILD
 
 DESCRIPTION = f"Build {OURS} again in this environment, with further options of ggml."
 
 
 def source() -> str:
-    """What pip builds: the folder that the installed package came from, else its version on an index."""
+    """The folder that the installed package was built from."""
     try:
-        installed = distribution(OURS)
+        origin = json.loads(distribution(OURS).read_text("direct_url.json") or "{}")
     except PackageNotFoundError:
-        return OURS
-    origin = json.loads(installed.read_text("direct_url.json") or "{}")
-    return str(origin["url"]) if "dir_info" in origin else f"{OURS}=={installed.version}"
+        origin = {}
+    if "dir_info" not in origin:
+        sys.exit(f"{OURS} was not built from a folder; {INSTALL}")
+    return str(origin["url"])
 
 
 def options(given: Sequence[str]) -> str:
@@ -34,7 +35,7 @@ def options(given: Sequence[str]) -> str:
 def command() -> list[str]:
     """The call of pip, which builds from the sources."""
     pip = [sys.executable, "-m", "pip", "install", "--no-cache-dir", "--force-reinstall", "--no-deps"]
-    return [*pip, f"--no-binary={OURS}", source()]
+    return [*pip, source()]
 
 
 def main(arguments: Sequence[str]) -> int:

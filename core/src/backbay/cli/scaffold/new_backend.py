@@ -11,14 +11,19 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
 
 from backbay.cli.arguments import folder_to_write
-from backbay.cli.output import say
+from backbay.cli.output import note, say
 from backbay.data.files import write_text
 from backbay.discovery import backends
 from backbay.errors import BackbayError
 from backbay.types.contract_version import CONTRACT_VERSION
 
+from .address import clone_address, https_address
+
 TEMPLATES = Path(__file__).parent / "templates"
 HIDDEN = ("gitignore", "gitlab-ci.yml", "github")  # names that begin with a dot in the repository
+NO_SOURCE = (
+    "\nCI needs the address of backbay: set the repository variable BACKBAY_SOURCE, or name it with --source"
+)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -42,6 +47,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--into", type=folder_to_write, metavar="FOLDER", help="the new repository; by default backbay-NAME"
     )
+    parser.add_argument(
+        "--source",
+        type=_source,
+        metavar="URL",
+        help="where CI clones backbay; by default the remote `origin` of the clone that backbay is installed from",
+    )
 
 
 def run(args: Namespace) -> int:
@@ -54,7 +65,8 @@ def run(args: Namespace) -> int:
     folder = Path(args.into or f"backbay-{args.name}")
     if folder.exists() and any(folder.iterdir()):
         raise BackbayError(f"{folder} is not empty; name another folder with --into")
-    for path, text in files(args.name, args.kind).items():
+    source = args.source or clone_address() or ""
+    for path, text in files(args.name, args.kind, source).items():
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
         write_text(target, text)
@@ -64,16 +76,18 @@ def run(args: Namespace) -> int:
     say("  pytest")
     say(f"  backbay conform {args.name} --size smoke")
     say(f"  backbay conform {args.name} --next")
+    note(f"\nCI clones backbay from {source}" if source else NO_SOURCE)
     return 0
 
 
-def files(name: str, kind: str) -> dict[str, str]:
-    """The files of a new repository, by their paths."""
+def files(name: str, kind: str, source: str = "") -> dict[str, str]:
+    """The files of a new repository, by their paths; `source` is the address of backbay, if there is one."""
     written = {}
     for part in (TEMPLATES / "both", TEMPLATES / kind):
         for path in sorted(part.rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts:
-                written[_place(path.relative_to(part), name)] = _filled(path.read_text("utf-8"), name)
+                text = _filled(path.read_text("utf-8"), name, source)
+                written[_place(path.relative_to(part), name)] = text
     return written
 
 
@@ -86,18 +100,27 @@ def _place(path: Path, name: str) -> str:
     return "/".join([first, *others])
 
 
-def _filled(text: str, name: str) -> str:
+def _filled(text: str, name: str, source: str) -> str:
     kind = "".join(part.capitalize() for part in name.split("_")) + "Backend"
     replaced = {
         "mybackend": name,
         "MyBackend": kind,
         "~=1.0": f"~={CONTRACT_VERSION}",
         "CONTRACT": str(CONTRACT_VERSION),
+        "[backbay](ADDRESS)": f"[backbay]({source})" if source else "backbay",
+        "ADDRESS": source,
     }
-    return re.sub("|".join(replaced), lambda found: replaced[found[0]], text)
+    return re.sub("|".join(map(re.escape, replaced)), lambda found: replaced[found[0]], text)
 
 
 def _name(text: str) -> str:
     if not re.fullmatch("[a-z][a-z0-9_]*", text):
         raise ArgumentTypeError(f"must be small letters, digits and _, such as my_engine, got {text!r}")
     return text
+
+
+def _source(text: str) -> str:
+    address = https_address(text)
+    if address is None:
+        raise ArgumentTypeError(f"must be an address such as https://example.org/backbay, got {text!r}")
+    return address

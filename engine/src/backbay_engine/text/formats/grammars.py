@@ -170,7 +170,7 @@ def _compiled(wanted: ResponseFormat) -> str:
     try:
         import llguidance  # noqa: F401
     except ImportError as error:
-        told = "response_format needs llguidance: pip install 'backbay-engine[formats]'"
+        told = "response_format needs llguidance: pip install llguidance"
         raise OptionError(told) from error
     try:
         return _COMPILERS[wanted.kind](wanted.text)

@@ -12,6 +12,7 @@ from backbay import BackendUnavailableError
 VARIABLE = "BACKBAY_GGML_LIB"
 OURS = "backbay-ggml-lib"
 PACKAGES = (OURS, "ggml-python", "llama-cpp-python")  # in order of preference
+INSTALL = "in a clone of backbay: pip install ./plugins/ggml/lib"
 REBUILD = "python -m backbay_ggml.rebuild"
 # Wheels hold copies under several names. Each loaded copy has a state of its own, so only one is ever opened.
 NAMES = ("libggml.so.0", "libggml.so", "libggml.0.dylib", "libggml.dylib", "ggml.dll")
@@ -27,7 +28,7 @@ def locate() -> Path:
             return found
     raise BackendUnavailableError(
         f"no libggml: {VARIABLE} is not set, and neither {', '.join(PACKAGES[:-1])} nor {PACKAGES[-1]} is installed "
-        f"with one; install {OURS}"
+        f"with one; {INSTALL}"
     )
 
 
