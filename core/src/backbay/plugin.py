@@ -73,6 +73,7 @@ from .trace.turn import run_if_free
 from .types.cached import cached_property
 from .types.contract_version import CONTRACT_VERSION, ContractVersion
 from .types.cores import usable_cores
+from .types.cpu_kind import forced_cpu, refuse_other_cpu
 from .types.dtypes import DType
 from .types.flag import Flag
 from .types.params import (
@@ -185,6 +186,7 @@ __all__ = [
     "encode",
     "encoding_gap",
     "ended_from_outside",
+    "forced_cpu",
     "gather",
     "hookimpl",
     "host_memory",
@@ -200,6 +202,7 @@ __all__ = [
     "raise_if_starved",
     "random_blocks",
     "recurrence_cases",
+    "refuse_other_cpu",
     "replacing",
     "reporter",
     "require_cancel",

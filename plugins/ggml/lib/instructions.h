@@ -4,41 +4,49 @@
 #if defined(__x86_64__)
 
 #include <cpuid.h>
+#include <cstdlib>
+#include <cstring>
 #if defined(__linux__)
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
 
+enum Kind { X86_64, AVX2, AVX512, AVX512_VNNI, AMX, KINDS };
+
+// The best kind of processor whose code may run: the environment limits it, for tests of the code for other kinds.
+static inline Kind best_kind() {
+    static const char *const names[KINDS] = {"x86-64", "avx2", "avx512", "avx512-vnni", "amx"};
+    const char *const limit = getenv("BACKBAY_CPU");
+    for (int kind = 0; limit && kind < KINDS; kind++)
+        if (strcmp(limit, names[kind]) == 0)
+            return (Kind)kind;
+    return AMX;
+}
+
+static const Kind BEST = best_kind(); // as it is when the library is loaded
+
 static inline bool has_avx2() {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    return BEST >= AVX2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
 }
 
 static inline bool has_avx512() {
-#ifdef BACKBAY_WITHOUT_AVX512 // for tests of the other code
-    return false;
-#endif
-    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+    return BEST >= AVX512 && has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
 }
 
-static inline bool has_vnni() {
-#ifdef BACKBAY_WITHOUT_VNNI // for tests of the other code
-    return false;
-#endif
-    return has_avx512() && __builtin_cpu_supports("avx512vnni");
-}
+static inline bool has_vnni() { return BEST >= AVX512_VNNI && has_avx512() && __builtin_cpu_supports("avx512vnni"); }
 
 // Whether the processor has AMX for codes of 8 bits, and the system lets this process use it.
 static inline bool has_tiles() {
+    if (BEST < AMX || !has_vnni())
+        return false;
 #if defined(BACKBAY_EMULATED_TILES) // for tests
-    return has_vnni();
+    return true;
 #elif defined(__linux__)
     constexpr unsigned TILES = 1u << 24, INT8 = 1u << 25;
     constexpr long REQUEST = 0x1023, TILE_DATA = 18; // of arch_prctl, as the kernel's documents say
     unsigned a = 0, b = 0, c = 0, d = 0;
-    if (!has_vnni() || !__get_cpuid_count(7, 0, &a, &b, &c, &d))
-        return false;
-    return d & TILES && d & INT8 && syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && d & TILES && d & INT8 && syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
 #else
     return false;
 #endif

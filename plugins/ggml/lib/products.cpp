@@ -49,10 +49,12 @@ static bool takes_tiles() { // what the processor has stays, and asking the syst
     return has;
 }
 
+static const char *find_tiles() { return takes_tiles() ? vnni::tiles::INSTRUCTIONS : nullptr; }
+
 static const char *find() {
     if (has_avx512())
         return has_vnni() ? "AVX-512 with VNNI" : "AVX-512";
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? "AVX2" : nullptr;
+    return has_avx2() ? "AVX2" : nullptr;
 }
 
 static bool takes(Format format) { return has_vnni() || !LAYOUTS[format].over_127; }
@@ -86,7 +88,7 @@ static void multiply(Choice choice, const ggml_tensor *entries, ggml_tensor *y, 
 
 #else
 
-static bool takes_tiles() { return false; }
+static const char *find_tiles() { return nullptr; }
 static const char *find() { return nullptr; }
 static bool takes(Format) { return false; }
 static void encode(const ggml_tensor *, Choice, const ggml_tensor *, int, int) {}
@@ -98,7 +100,7 @@ static void multiply(Choice, const ggml_tensor *, ggml_tensor *, int, int) {}
 extern "C" const char *backbay_products_instructions() { return find(); }
 
 // The same for tiles of many columns.
-extern "C" const char *backbay_tiles_instructions() { return takes_tiles() ? "AMX" : nullptr; }
+extern "C" const char *backbay_tiles_instructions() { return find_tiles(); }
 
 // Whether there is code for a format of weights.
 extern "C" int backbay_products_takes(int format) { return find() && 0 <= format && format < FORMATS && takes((Format)format); }

@@ -14,6 +14,7 @@ static_assert(sizeof(Config) == 64, "");
 
 #ifndef BACKBAY_EMULATED_TILES
 
+constexpr const char *INSTRUCTIONS = "AMX";
 INLINE void configure(const Config &config) { asm volatile("ldtilecfg %0" ::"m"(config)); }
 INLINE void release() { asm volatile("tilerelease"); }
 #define LOAD(tile, base, stride) asm volatile("tileloadd (%0,%1,1), %%tmm" #tile ::"r"(base), "r"((intptr_t)(stride)) : "memory")
@@ -23,6 +24,7 @@ INLINE void release() { asm volatile("tilerelease"); }
 
 #else // for tests on processors without AMX
 
+constexpr const char *INSTRUCTIONS = "emulated AMX"; // whose time tells nothing
 static thread_local Config configured;
 static thread_local uint8_t registers[8][16][64];
 

@@ -1,24 +1,64 @@
-"""The sources of native code, compiled for tests of both plugins that run it."""
+"""The native code of the sources, for tests of both plugins that run it.
+
+The installed library is taken if it is as new as the sources. All else is compiled once, and kept for later runs. As a
+program, it prints the file whose AMX is emulated.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from backbay_ggml.library.native import ENDING, STEM
+from backbay import BackendUnavailableError
+from backbay_ggml.library.location import locate
+from backbay_ggml.library.native import ENDING, OFF, STEM, VARIABLE
 
 SOURCES = Path(__file__).parents[1] / "lib"
+BUILD = Path(__file__).with_name("build")  # git ignores it
+EMULATED_TILES = "-DBACKBAY_EMULATED_TILES"
 
 
-def compiled(folder: Path, *options: str) -> Path:
-    """A folder with the native code of the sources, compiled anew."""
+def native_library() -> Path:
+    """The file with the native code of the sources, or the one that the environment names."""
+    if os.environ.get(VARIABLE, OFF) != OFF:
+        return Path(os.environ[VARIABLE])
+    try:
+        installed = locate().with_name(f"{STEM}{ENDING}")
+    except BackendUnavailableError:
+        return compiled()
+    newest = max(source.stat().st_mtime for source in sources())
+    return installed if installed.is_file() and installed.stat().st_mtime >= newest else compiled()
+
+
+def compiled(*options: str) -> Path:
+    """The native code of the sources, compiled with options; other processes wait for the first."""
     compiler = shutil.which("c++")
     if compiler is None:
         pytest.skip("no C++ compiler")
-    sources = [str(source) for source in SOURCES.glob("*.cpp")]
-    given = ["-std=c++17", "-O2", "-fPIC", "-shared", *options]
-    subprocess.run([compiler, *given, *sources, "-o", str(folder / f"{STEM}{ENDING}")], check=True)
-    return folder
+    command = [compiler, "-std=c++17", "-O2", "-fPIC", "-shared", "-w", *options]
+    state = [source.read_bytes() for source in sources()]
+    name = hashlib.sha256(repr([command, state]).encode()).hexdigest()[:16]
+    target = BUILD / name / f"{STEM}{ENDING}"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with (BUILD / "lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.exists():
+            made = target.with_suffix(".new")
+            subprocess.run([*command, *SOURCES.glob("*.cpp"), "-o", made], check=True)
+            made.rename(target)
+    return target
+
+
+def sources() -> list[Path]:
+    return sorted([*SOURCES.glob("*.cpp"), *SOURCES.glob("*.h")])
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{compiled(EMULATED_TILES)}\n")

@@ -209,6 +209,8 @@ bool ggml_backend_dev_supports_op(ggml_backend_dev_t, const ggml_tensor *);
 void * ggml_backend_reg_get_proc_address(ggml_backend_reg_t, const char * name);
 const char * ggml_backend_reg_name(ggml_backend_reg_t);
 void ggml_backend_load_all_from_path(const char * folder);
+ggml_backend_reg_t ggml_backend_load(const char * path);
+void ggml_backend_unload(ggml_backend_reg_t);
 void ggml_backend_buffer_set_usage(ggml_backend_buffer_t, int usage);
 size_t ggml_backend_buft_get_max_size(ggml_backend_buffer_type_t);
 ggml_backend_buffer_type_t ggml_backend_dev_buffer_type(ggml_backend_dev_t);

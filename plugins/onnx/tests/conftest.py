@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from native_sources import compiled
+from native_sources import EMULATED_TILES, compiled
 
 from backbay_onnx.session.native import (
     PURPOSES,
-    STEM,
     TILES,
     NativeCode,
     instructions,
@@ -29,9 +28,9 @@ def native() -> NativeCode:
 
 
 @pytest.fixture(scope="session")
-def library_with_tiles(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def library_with_tiles() -> Path:
     """The native code that processors with AMX run, whose instructions are emulated."""
-    [path] = compiled(tmp_path_factory.mktemp("tiles"), "-DBACKBAY_EMULATED_TILES").glob(f"{STEM}.*")
+    path = compiled(EMULATED_TILES)
     if not instructions(path, TILES):
         pytest.skip("no code for this processor")
     return path

@@ -42,12 +42,13 @@ needs_the_package = pytest.mark.skipif(not FILES, reason="backbay-ggml-lib is no
 
 
 def compute_with(folder: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "BACKBAY_GGML_LIB": str(folder), "BACKBAY_NO_CACHE": "1"}
+    environment = {**os.environ, "BACKBAY_GGML_LIB": str(folder), "BACKBAY_NO_CACHE": "1", "BACKBAY_CPU": ""}
     command = [sys.executable, "-c", COMPUTE]
     return subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.few(2)
 def test_the_code_for_each_cpu_computes_right_where_it_runs(variant: str, tmp_path: Path) -> None:
     for name, path in FILES.items():
         if path.name == variant or path.name not in VARIANTS:

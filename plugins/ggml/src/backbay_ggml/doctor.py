@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from backbay.plugin import human_bytes
+from backbay.plugin import forced_cpu, human_bytes
 
 from .devices.device import Device, find_devices
 from .devices.missing_gpus import why_no_gpu
 from .library.abi import NULL
+from .library.cpu_code import CODE
 from .library.library import SUPPORTED, Library, load_library
-from .library.location import OURS, REBUILD
+from .library.location import INSTALL, REBUILD
 from .library.native import ATTENTION, CONVOLUTION, MISSING, OFF, PRODUCTS, RECURRENCE, ROWS, TILES, VARIABLE
 from .weights.arrangements import AMX, REPACK, buffer_types
 from .weights.trials import other_form_pays, trial_result
 
-VARIANT = "libggml-cpu-"  # begins the file with code for one of several kinds of CPUs
 PREFETCH = "-fprefetch-loop-arrays"
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
@@ -72,13 +72,12 @@ def _tried(device: Device) -> str:
 
 def _cpu_code(library: Library) -> str:
     """The kind of CPU that the code was built for, and which others the library serves."""
-    others = sorted(path.name for path in library.cpu_code.parent.glob(f"{VARIANT}*"))
+    others = sorted(path.name for path in library.cpu_code.parent.glob(f"{CODE}*"))
     if library.cpu_code.name not in others:
         return f"{library.cpu_code.name}, for one kind of CPU"
-    mine, *rest = (
-        name.removeprefix(VARIANT).partition(".so")[0] for name in (library.cpu_code.name, *others)
-    )
-    return f"{mine}, of {', '.join(rest)}"
+    mine, *rest = (name.removeprefix(CODE).partition(".so")[0] for name in (library.cpu_code.name, *others))
+    kind = forced_cpu()
+    return f"{mine}, of {', '.join(rest)}" + (f", as BACKBAY_CPU={kind} asks" if kind else "")
 
 
 def _compiler(library: Library) -> str:
@@ -125,7 +124,7 @@ def _native(library: Library, purpose: str) -> str:
     if library.native is None and named:
         return f"by ggml: {VARIABLE} names {named}, and no such library can be loaded"
     if library.native is None:
-        return f"by ggml: {MISSING}; install {OURS}"
+        return f"by ggml: {MISSING}; {INSTALL}"
     why_not = library.native.why_not(purpose)
     return f"by ggml: {why_not}" if why_not else f"by native code, for {library.native.instructions(purpose)}"
 

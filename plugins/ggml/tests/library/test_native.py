@@ -22,7 +22,8 @@ extern "C" void backbay_attention_sum(void *, int, int, void *) { FAULT; }
 
 @pytest.fixture(autouse=True)
 def beside_libggml(monkeypatch):
-    monkeypatch.delenv(VARIABLE, raising=False)
+    for variable in (VARIABLE, "BACKBAY_CPU"):
+        monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("BACKBAY_NO_CACHE", "1")
 
 
@@ -37,8 +38,8 @@ def faulty(folder: Path, fault: str) -> Path:
     return target
 
 
-def test_code_that_works_is_used(native_folder) -> None:
-    code = find_native(native_folder)
+def test_code_that_works_is_used(native_file) -> None:
+    code = find_native(native_file.parent)
     assert code is not None
     if code.instructions(ATTENTION) is None:
         pytest.skip("no native code for this processor")
@@ -64,12 +65,12 @@ def test_code_with_wrong_results_is_not_used(tmp_path) -> None:
     assert code.attention is None
 
 
-def test_the_environment_names_a_file_or_turns_native_code_off(native_folder, tmp_path, monkeypatch) -> None:
+def test_the_environment_names_a_file_or_turns_native_code_off(native_file, tmp_path, monkeypatch) -> None:
     assert find_native(tmp_path) is None
-    monkeypatch.setenv(VARIABLE, str(native_folder / f"{STEM}{ENDING}"))
+    monkeypatch.setenv(VARIABLE, str(native_file))
     assert find_native(tmp_path) is not None
     monkeypatch.setenv(VARIABLE, OFF)
-    assert find_native(native_folder) is None
+    assert find_native(native_file.parent) is None
 
 
 def test_a_name_without_a_folder_is_a_file_of_this_folder(tmp_path, monkeypatch) -> None:
@@ -81,16 +82,16 @@ def test_a_name_without_a_folder_is_a_file_of_this_folder(tmp_path, monkeypatch)
     assert code.path == made
 
 
-def test_a_trial_is_remembered_for_its_file(native_folder, tmp_path, monkeypatch) -> None:
+def test_a_trial_is_remembered_for_its_file(native_file, tmp_path, monkeypatch) -> None:
     monkeypatch.delenv("BACKBAY_NO_CACHE")
     monkeypatch.setenv("BACKBAY_CACHE_DIR", str(tmp_path))
-    code = find_native(native_folder)
+    code = find_native(native_file.parent)
     assert code is not None
     found = code.why_not(ATTENTION)
     monkeypatch.setattr(
         "backbay.backend.processes.library_trials._try", lambda *_: pytest.fail("it was tried again")
     )
-    again = find_native(native_folder)
+    again = find_native(native_file.parent)
     assert again is not None
     assert again.why_not(ATTENTION) == found
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from ...data.cache_folder import CachedValue
 from ...data.encoding import Array, Bytes
+from ...types.cpu_kind import forced_cpu
 from ...types.dtypes import DType
 from .helper_processes import run_helper
 
@@ -36,14 +37,13 @@ def ended_from_outside(status: int, said: str) -> bool:
 
 
 def processor() -> str:
-    """The model and flags of this machine's CPU, where the system tells them."""
+    """The model and flags of this machine's CPU, where the system tells them, and the kind that code is limited to."""
     info = Path("/proc/cpuinfo")
     if not info.exists():
-        return platform.processor()
+        return platform.processor() + forced_cpu()
     lines = info.read_text().splitlines()
-    return "\n".join(
-        line for line in lines[:40] if line.startswith(("model name", "flags", "microcode", "Features"))
-    )
+    told = [line for line in lines[:40] if line.startswith(("model name", "flags", "microcode", "Features"))]
+    return "\n".join(told) + forced_cpu()
 
 
 def try_library(

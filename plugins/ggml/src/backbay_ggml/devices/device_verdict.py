@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from backbay import BackbayError, DType, Precision
-from backbay.plugin import CachedValue, ended_from_outside, start_helper
+from backbay.plugin import CachedValue, ended_from_outside, forced_cpu, start_helper
 
 from ..library.library import Library
 from ..library.location import VARIABLE
@@ -243,6 +243,7 @@ def _kept(library: Library, description: str) -> CachedValue:
 
 
 def _facts() -> Iterator[Any]:
+    yield forced_cpu()  # results are compared with the CPU's
     yield BOOT.read_text() if BOOT.exists() else ""  # a driver is replaced with a restart
     yield sorted(pair for pair in os.environ.items() if pair[0].startswith(VARIABLES))
     for source in (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import threading
@@ -11,10 +10,11 @@ from pathlib import Path
 from typing import Any, final
 
 from backbay import BackendUnavailableError, DType
-from backbay.plugin import raise_if_starved, without_forks
+from backbay.plugin import forced_cpu, without_forks
 
 from . import logs
 from .abi import DTYPES, NULL, Ptr, dtype_of, ffi
+from .cpu_code import load_cpu_code, refuse_starvation
 from .functions import Functions, file_of
 from .layout import check_layout, has_type, op_numbers
 from .location import VARIABLE, locate
@@ -144,24 +144,29 @@ class Library:
         return has_type(self.lib, dtype)
 
     def _find_cpu(self) -> Ptr:
-        devices = self.devices()
-        if not devices or self.lib.ggml_backend_dev_type(devices[0]) != CPU_DEVICE:
-            self.lib.ggml_backend_load_all_from_path(str(self.path.parent).encode())
-            devices = self.devices()
-        if not devices or self.lib.ggml_backend_dev_type(devices[0]) != CPU_DEVICE:
-            self._refuse_starvation()
+        kind, cpu = forced_cpu(), self._cpu_device()
+        if kind and cpu is not None:
+            raise BackendUnavailableError(
+                f"BACKBAY_CPU={kind} needs a file for each kind of CPU, and {self.path} has the code for one kind built in"
+            )
+        if cpu is None:
+            self.lib.ggml_backend_load_all_from_path(os.fsencode(self.path.parent))
+            cpu = self._cpu_device()
+        if kind:
+            if cpu is not None:
+                self.lib.ggml_backend_unload(self.lib.ggml_backend_dev_backend_reg(cpu))
+            load_cpu_code(self.lib, self.path.parent, kind)
+            cpu = self._cpu_device()
+        if cpu is None:
+            refuse_starvation(self.path.parent)
             raise BackendUnavailableError(f"{self.path}: this libggml has no CPU device")
-        return devices[0]
+        return cpu
 
-    def _refuse_starvation(self) -> None:
-        """BackendUnavailableError if the system refuses the code for CPUs, of which ggml says nothing."""
-        try:
-            with os.scandir(self.path.parent) as files:
-                for file in files:
-                    if file.name.startswith("libggml-cpu"):
-                        ctypes.CDLL(file.path)
-        except OSError as error:
-            raise_if_starved(error, f"loading {self.path.parent}")
+    def _cpu_device(self) -> Ptr | None:
+        devices = self.devices()
+        if devices and self.lib.ggml_backend_dev_type(devices[0]) == CPU_DEVICE:
+            return devices[0]
+        return None
 
 
 def load_library() -> Library:

@@ -6,6 +6,7 @@ The environment variable turns it off with 0, or names another file.
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import sys
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
-from backbay.plugin import raise_if_starved, try_library
+from backbay.plugin import raise_if_starved, refuse_other_cpu, try_library
 
 from .abi import Ptr, ffi
 
@@ -23,6 +24,7 @@ STEM = "libbackbay_kernels"
 ENDING = ".dylib" if sys.platform == "darwin" else ".so"
 ATTENTION, CONVOLUTION, PRODUCTS = "attention", "convolution", "products"  # purposes
 RECURRENCE, ROWS, TILES = "recurrence", "rows", "tiles"
+EMULATED = "emulated AMX"  # instructions of tests' code for tiles
 MOST_TAPS = 32  # of a convolution
 MOST_KEYS = 256  # of a head's state in recurrences
 FORMATS = ("Q4_0", "Q4_0_X8", "Q8_0", "Q4_K", "Q4_K_X8", "Q6_K")  # as in lib/products.h; X8: as ggml repacks
@@ -174,13 +176,21 @@ def find_native(folder: Path) -> NativeCode | None:
     if not path.is_file():
         return None
     try:
-        return NativeCode(path, ctypes.CDLL(str(path)))
+        code = NativeCode(path, ctypes.CDLL(str(path)))
     except OSError as error:
         raise_if_starved(error, f"loading {path}")
         return None
+    refuse_other_cpu(path, code.instructions(PRODUCTS) or "")
+    return code
 
 
 def _tried(path: Path, purpose: str) -> str:
-    """What is wrong with the code for a purpose; empty if nothing is."""
-    command = [sys.executable, "-m", "backbay_ggml.library.native_trial", str(path), purpose]
-    return try_library(f"ggml-native-{purpose}", path, command, timeout=TIMEOUT)
+    """What is wrong with the code for a purpose; empty if nothing is.
+
+    One process tries all purposes. If it dies, each purpose has a process of its own.
+    """
+    command = [sys.executable, "-m", "backbay_ggml.library.native_trial", str(path)]
+    found = try_library("ggml-native", path, command, timeout=TIMEOUT)
+    if found.startswith("{"):
+        return str(json.loads(found)[purpose])
+    return try_library(f"ggml-native-{purpose}", path, [*command, purpose], timeout=TIMEOUT)

@@ -6,6 +6,7 @@ The environment variable turns it off with 0, or names another file.
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from backbay import DType
-from backbay.plugin import raise_if_starved, try_library
+from backbay.plugin import raise_if_starved, refuse_other_cpu, try_library
 
 from .runtime import runtime
 
@@ -30,9 +31,10 @@ WITH_TILES = 64  # TILES of products.h
 ATTENTION, GATES, PRODUCTS, RECURRENCE = "attention", "gates", "products", "recurrence"  # purposes
 PURPOSES = (PRODUCTS, ATTENTION, GATES, RECURRENCE)
 TILES = "tiles"  # a purpose beside products, which few processors have code for
+EMULATED = "emulated AMX"  # instructions of tests' code for tiles
 MOST_KEYS = 256  # numbers in a row of a state, in recurrences
 TIMEOUT = 60.0  # seconds
-MISSING = f"native code is not installed; remedy: install {DISTRIBUTION} (in a clone: pip install ./plugins/ggml/lib)"
+MISSING = "native code is not installed; remedy, in a clone of backbay: pip install ./plugins/ggml/lib"
 
 
 @dataclass(frozen=True)
@@ -67,10 +69,11 @@ def why_not_native(purpose: str) -> str:
     if not path.is_file():
         return f"{VARIABLE} names {named}, and there is no such file" if named else MISSING
     try:
-        found = instructions(path, purpose)
+        found, for_products = (instructions(path, each) for each in (purpose, PRODUCTS))
     except (OSError, AttributeError) as error:
         raise_if_starved(error, f"loading {path}")
         return f"it cannot be loaded: {error}"
+    refuse_other_cpu(path, for_products)
     return _tried(path, purpose) if found else "there is none for this processor"
 
 
@@ -112,7 +115,15 @@ def _installed() -> Iterator[Path]:
 
 
 def _tried(path: Path, purpose: str) -> str:
-    """What is wrong with the code for a purpose; empty if nothing is."""
-    command = [sys.executable, "-m", "backbay_onnx.session.native_trial", str(path), purpose]
-    facts = [runtime().__version__]
-    return try_library(f"onnx-native-{purpose}", path, command, timeout=TIMEOUT, facts=facts)
+    """What is wrong with the code for a purpose; empty if nothing is.
+
+    One process tries all purposes. If it dies, each purpose has a process of its own.
+    """
+    command, facts = (
+        [sys.executable, "-m", "backbay_onnx.session.native_trial", str(path)],
+        [runtime().__version__],
+    )
+    found = try_library("onnx-native", path, command, timeout=TIMEOUT, facts=facts)
+    if found.startswith("{"):
+        return str(json.loads(found)[purpose])
+    return try_library(f"onnx-native-{purpose}", path, [*command, purpose], timeout=TIMEOUT, facts=facts)

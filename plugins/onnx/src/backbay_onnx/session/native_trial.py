@@ -1,10 +1,11 @@
 """The child process of a trial of native code: it runs small models, and compares their results with NumPy.
 
-It exits with 0, and prints what is wrong; nothing if the results agree.
+It exits with 0, and prints what is wrong with one purpose, or as JSON with each; nothing if the results agree.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,18 @@ from onnx import NodeProto, helper
 from backbay import DType
 from backbay.plugin import Array, TrialCase, decode, random_blocks, recurrence_cases
 
-from .native import ATTENTION, DOMAIN, FORMATS, GATES, PRODUCTS, RECURRENCE, TILES, formats_of
+from .native import (
+    ATTENTION,
+    DOMAIN,
+    EMULATED,
+    FORMATS,
+    GATES,
+    PRODUCTS,
+    RECURRENCE,
+    TILES,
+    formats_of,
+    instructions,
+)
 from .runtime import runtime
 
 CLOSE = 1e-3
@@ -51,6 +63,7 @@ def _multiplies(path: Path, dtype: DType) -> bool:
 def tiles(path: Path) -> str:
     """What keeps products of many columns by AMX from being used: other bits than without it, or more time."""
     ways = [formats_of(path, tiles=tiles) for tiles in (False, True)]
+    timed = () if instructions(path, TILES) == EMULATED else TIMED
     for dtype in ways[0]:
         sides = [Multiplication(path, dtype, way[dtype], ROWS, INNER) for way in ways]
         for columns in COUNTS:
@@ -58,7 +71,7 @@ def tiles(path: Path) -> str:
             if found.tobytes() != without.tobytes():
                 return f"other results for {dtype}, {columns} columns"
         sides = [Multiplication(path, dtype, way[dtype], *LARGE) for way in ways]
-        for columns in TIMED:
+        for columns in timed:
             usual, took = (min(side.seconds(columns) for _ in range(7)) for side in sides)
             if took > FASTER * usual:
                 times = f"{took * 1e3:.2f} ms in place of {usual * 1e3:.2f}"
@@ -189,11 +202,17 @@ def opened(path: Path, nodes: Sequence[NodeProto], given: Mapping[str, Any], wan
     return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
-def main(path: str, purpose: str) -> int:
-    """Try the code of a file for a purpose."""
-    found = TRIALS[purpose](Path(path))
-    sys.stdout.write(found if isinstance(found, str) else "" if found else "wrong results")
+def main(path: str, *purposes: str) -> int:
+    """Print what is wrong with the code for a purpose, or as JSON for each that this processor has code for."""
+    chosen = purposes or [purpose for purpose in TRIALS if instructions(Path(path), purpose)]
+    found = {purpose: _wrong(Path(path), purpose) for purpose in chosen}
+    sys.stdout.write(found[purposes[0]] if purposes else json.dumps(found))
     return 0
+
+
+def _wrong(path: Path, purpose: str) -> str:
+    found = TRIALS[purpose](path)
+    return found if isinstance(found, str) else "" if found else "wrong results"
 
 
 if __name__ == "__main__":
